@@ -1,0 +1,201 @@
+//! Content blocks: a union selected by `type` (REQUIREMENTS M-02, M-07). Blocks we do not know are kept word for word.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
+
+use super::RawJson;
+
+/// Text said by either side (M-03).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TextBlock {
+    /// The text.
+    pub text: String,
+    /// A cache mark that came with the block; adapters set their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_control: Option<RawJson>,
+    /// Citations, kept as they came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub citations: Option<RawJson>,
+}
+
+/// A model's reasoning (M-04); must go back unchanged, signature included, even when the text is empty.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThinkingBlock {
+    /// The reasoning; may be empty.
+    pub thinking: String,
+    /// The provider's proof that the text is its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signature: Option<String>,
+}
+
+/// A tool call (M-05).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolUseBlock {
+    /// The id that the model's server gave it (M-10).
+    pub id: String,
+    /// The tool.
+    pub name: String,
+    /// The arguments as the model wrote them.
+    pub input: RawJson,
+}
+
+/// What came of a tool call (M-06).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolResultBlock {
+    /// The id of the call.
+    pub tool_use_id: String,
+    /// The observation.
+    #[serde(default)]
+    pub content: ToolResultContent,
+    /// Whether the call failed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_error: bool,
+}
+
+/// The observation of a tool call: a text, or blocks as other systems wrote them (M-06).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ToolResultContent {
+    /// The usual form.
+    Text(String),
+    /// A JSON array of blocks, kept as it came.
+    Blocks(RawJson),
+}
+
+impl Default for ToolResultContent {
+    fn default() -> Self {
+        Self::Text(String::new())
+    }
+}
+
+impl ToolResultContent {
+    /// The readable text; of blocks, the text blocks joined by newlines.
+    pub fn text(&self) -> Cow<'_, str> {
+        match self {
+            Self::Text(text) => Cow::Borrowed(text),
+            Self::Blocks(raw) => {
+                let blocks: Vec<ContentBlock> = raw.parse().unwrap_or_default();
+                let texts: Vec<&str> = blocks.iter().filter_map(ContentBlock::as_text).collect();
+                Cow::Owned(texts.join("\n"))
+            }
+        }
+    }
+}
+
+impl Serialize for ToolResultContent {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Text(text) => serializer.serialize_str(text),
+            Self::Blocks(raw) => raw.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ToolResultContent {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = RawJson::deserialize(deserializer)?;
+        match raw.as_str().as_bytes().first() {
+            Some(b'"') => raw.parse().map(Self::Text).map_err(serde::de::Error::custom),
+            Some(b'[') => Ok(Self::Blocks(raw)),
+            Some(b'n') => Ok(Self::default()),
+            _ => Err(serde::de::Error::custom("tool_result content must be a string or a list of blocks")),
+        }
+    }
+}
+
+/// One block of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ContentBlock {
+    /// `text`
+    Text(TextBlock),
+    /// `thinking`
+    Thinking(ThinkingBlock),
+    /// `tool_use`
+    ToolUse(ToolUseBlock),
+    /// `tool_result`
+    ToolResult(ToolResultBlock),
+    /// `image`, `document`, `redacted_thinking`, a provider's own tools and whatever comes next: kept word for word.
+    Other {
+        /// The `type`.
+        kind: String,
+        /// The whole block.
+        raw: RawJson,
+    },
+}
+
+impl ContentBlock {
+    /// A text block.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::Text(TextBlock { text: text.into(), cache_control: None, citations: None })
+    }
+
+    /// The text, if this is a text block.
+    pub fn as_text(&self) -> Option<&str> {
+        match self {
+            Self::Text(block) => Some(&block.text),
+            Self::Thinking(_) | Self::ToolUse(_) | Self::ToolResult(_) | Self::Other { .. } => None,
+        }
+    }
+
+    /// The value of `type`.
+    pub fn kind(&self) -> &str {
+        match self {
+            Self::Text(_) => "text",
+            Self::Thinking(_) => "thinking",
+            Self::ToolUse(_) => "tool_use",
+            Self::ToolResult(_) => "tool_result",
+            Self::Other { kind, .. } => kind,
+        }
+    }
+
+    fn from_raw(raw: &RawValue) -> Result<Self, serde_json::Error> {
+        #[derive(Deserialize)]
+        struct Tag<'a> {
+            #[serde(borrow, rename = "type")]
+            kind: Cow<'a, str>,
+        }
+        let text = raw.get();
+        let tag: Tag<'_> = serde_json::from_str(text)?;
+        Ok(match &*tag.kind {
+            "text" => Self::Text(serde_json::from_str(text)?),
+            "thinking" => Self::Thinking(serde_json::from_str(text)?),
+            "tool_use" => {
+                let block: ToolUseBlock = serde_json::from_str(text)?;
+                if !block.input.is_object() {
+                    return Err(serde::de::Error::custom("tool_use input must be an object"));
+                }
+                Self::ToolUse(block)
+            }
+            "tool_result" => Self::ToolResult(serde_json::from_str(text)?),
+            kind => Self::Other { kind: kind.to_owned(), raw: RawJson::from_text(text)? },
+        })
+    }
+}
+
+impl Serialize for ContentBlock {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        #[serde(tag = "type", rename_all = "snake_case")]
+        enum Tagged<'a> {
+            Text(&'a TextBlock),
+            Thinking(&'a ThinkingBlock),
+            ToolUse(&'a ToolUseBlock),
+            ToolResult(&'a ToolResultBlock),
+        }
+        match self {
+            Self::Text(block) => Tagged::Text(block).serialize(serializer),
+            Self::Thinking(block) => Tagged::Thinking(block).serialize(serializer),
+            Self::ToolUse(block) => Tagged::ToolUse(block).serialize(serializer),
+            Self::ToolResult(block) => Tagged::ToolResult(block).serialize(serializer),
+            Self::Other { raw, .. } => raw.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ContentBlock {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = Box::<RawValue>::deserialize(deserializer)?;
+        Self::from_raw(&raw).map_err(serde::de::Error::custom)
+    }
+}

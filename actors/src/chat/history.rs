@@ -1,0 +1,406 @@
+//! A list of messages in which every tool_use has its tool_result in the next message, and the reverse, whatever happens
+//! (DESIGN §4.4, REQUIREMENTS M-11). There is no method that could break it; a stored history that is broken is repaired.
+
+use std::{collections::HashSet, sync::Arc};
+
+use super::{ContentBlock, Message, Role, ToolResultBlock, ToolResultContent};
+
+/// Messages in shared segments: cloning a list of ten thousand messages copies a few hundred pointers.
+#[derive(Debug, Clone, Default)]
+pub struct MessageList {
+    sealed: Arc<Vec<Arc<[Message]>>>,
+    tail: Vec<Message>,
+    len: usize,
+}
+
+/// Messages a sealed segment holds. A clone copies one pointer to all sealed segments and at most this many messages.
+const SEGMENT_MESSAGES: usize = 32;
+
+impl MessageList {
+    /// Number of messages.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The messages in order.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Message> {
+        self.sealed.iter().flat_map(|segment| segment.iter()).chain(&self.tail)
+    }
+
+    /// The last message.
+    pub fn last(&self) -> Option<&Message> {
+        self.tail.last().or_else(|| self.sealed.last().and_then(|segment| segment.last()))
+    }
+
+    /// Appends a message.
+    pub fn push(&mut self, message: Message) {
+        self.tail.push(message);
+        self.len += 1;
+        if self.tail.len() >= SEGMENT_MESSAGES * 2 {
+            let rest = self.tail.split_off(SEGMENT_MESSAGES);
+            let full = std::mem::replace(&mut self.tail, rest);
+            Arc::make_mut(&mut self.sealed).push(full.into());
+        }
+    }
+
+    fn pop(&mut self) -> Option<Message> {
+        if self.tail.is_empty() {
+            self.tail = Arc::make_mut(&mut self.sealed).pop()?.to_vec();
+        }
+        let message = self.tail.pop();
+        self.len -= usize::from(message.is_some());
+        message
+    }
+
+    /// Bytes of all messages in the wire form.
+    pub fn wire_bytes(&self) -> usize {
+        self.iter().map(|message| message.wire().len()).sum()
+    }
+}
+
+impl FromIterator<Message> for MessageList {
+    fn from_iter<I: IntoIterator<Item = Message>>(messages: I) -> Self {
+        let mut list = Self::default();
+        messages.into_iter().for_each(|message| list.push(message));
+        list
+    }
+}
+
+impl PartialEq for MessageList {
+    fn eq(&self, other: &Self) -> bool {
+        self.len == other.len && self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for MessageList {}
+
+/// Says why a message cannot enter a history.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HistoryError {
+    /// A message of the other role was expected here.
+    #[error("expected a message of role {expected:?}")]
+    WrongRole {
+        /// The role that fits.
+        expected: Role,
+    },
+    /// Calls and results do not pair one to one, in order.
+    #[error("tool calls and tool results do not pair")]
+    Unpaired,
+    /// The same call id appears twice in one message.
+    #[error("tool call id {0:?} appears twice")]
+    RepeatedId(String),
+}
+
+/// What [`History::repair`] did to one message (INTERFACES §2, `import`).
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Repair {
+    /// Index of the message in what was given.
+    pub index: usize,
+    /// What was wrong and what was done.
+    pub what: String,
+}
+
+/// A valid history.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct History {
+    messages: MessageList,
+}
+
+impl History {
+    /// The messages.
+    pub fn messages(&self) -> &MessageList {
+        &self.messages
+    }
+
+    /// Appends a user message that answers no tool call.
+    ///
+    /// # Errors
+    /// [`HistoryError`] for another role or a message with tool results.
+    pub fn push_user(&mut self, message: Message) -> Result<(), HistoryError> {
+        if message.role() != Role::User {
+            return Err(HistoryError::WrongRole { expected: Role::User });
+        }
+        if !message.tool_result_ids().is_empty() {
+            return Err(HistoryError::Unpaired);
+        }
+        self.messages.push(message);
+        Ok(())
+    }
+
+    /// Appends an assistant message without tool calls.
+    ///
+    /// # Errors
+    /// [`HistoryError`] for another role or a message with tool calls.
+    pub fn push_assistant(&mut self, message: Message) -> Result<(), HistoryError> {
+        if message.role() != Role::Assistant {
+            return Err(HistoryError::WrongRole { expected: Role::Assistant });
+        }
+        if !message.tool_use_ids().is_empty() {
+            return Err(HistoryError::Unpaired);
+        }
+        self.messages.push(message);
+        Ok(())
+    }
+
+    /// Appends an assistant message with tool calls together with the message that answers all of them, in call order.
+    ///
+    /// # Errors
+    /// [`HistoryError`] when roles are wrong, an id repeats, or calls and results differ.
+    pub fn push_exchange(&mut self, calls: Message, results: Message) -> Result<(), HistoryError> {
+        check_exchange(&calls, &results)?;
+        self.messages.push(calls);
+        self.messages.push(results);
+        Ok(())
+    }
+
+    /// Takes back the last message if it is a plain user message (REQUIREMENTS R-14).
+    pub fn withdraw_last_user(&mut self) -> Option<Message> {
+        let last = self.messages.last()?;
+        if last.role() == Role::User && last.tool_result_ids().is_empty() { self.messages.pop() } else { None }
+    }
+
+    /// Builds a history from messages of any origin, mending what does not pair; tells each repair.
+    ///
+    /// Nothing a person said is lost: text blocks stay where they were. A call without a result gets an error result;
+    /// a result without a call becomes text; repeated ids within a message keep their first use.
+    pub fn repair(messages: impl IntoIterator<Item = Message>) -> (Self, Vec<Repair>) {
+        let mut history = Self::default();
+        let mut repairs = Vec::new();
+        let mut open: Option<(usize, Message)> = None;
+        for (index, message) in messages.into_iter().enumerate() {
+            match message.role() {
+                Role::User => {
+                    let calls = open.take();
+                    history.answer(calls, Some((index, message)), &mut repairs);
+                }
+                Role::Assistant | Role::System => {
+                    let calls = open.take();
+                    history.answer(calls, None, &mut repairs);
+                    let message = without_repeated_ids(index, message, &mut repairs);
+                    if message.tool_use_ids().is_empty() {
+                        history.messages.push(message);
+                    } else {
+                        open = Some((index, message));
+                    }
+                }
+            }
+        }
+        history.answer(open, None, &mut repairs);
+        (history, repairs)
+    }
+
+    /// Joins the open calls with the user message that follows them, of which either may be missing.
+    fn answer(&mut self, calls: Option<(usize, Message)>, user: Option<(usize, Message)>, repairs: &mut Vec<Repair>) {
+        let Some((call_index, calls)) = calls else {
+            if let Some((index, user)) = user {
+                self.messages.push(without_stray_results(index, user, &[], repairs));
+            }
+            return;
+        };
+        if let Some((_, user)) = &user
+            && check_exchange(&calls, user).is_ok()
+        {
+            self.messages.push(calls);
+            self.messages.push(user.clone());
+            return;
+        }
+        let (user_index, blocks) = user.map_or((call_index, Vec::new()), |(index, message)| (index, message.blocks()));
+        let mut results: Vec<ToolResultBlock> = Vec::new();
+        for id in calls.tool_use_ids() {
+            let found = blocks.iter().find_map(|block| match block {
+                ContentBlock::ToolResult(result) if *result.tool_use_id == **id => Some(result.clone()),
+                _ => None,
+            });
+            results.push(found.unwrap_or_else(|| {
+                repairs.push(Repair { index: call_index, what: format!("tool_use {id} had no result: an error result was added") });
+                ToolResultBlock {
+                    tool_use_id: id.to_string(),
+                    content: ToolResultContent::Text("[no result was recorded for this call]".into()),
+                    is_error: true,
+                }
+            }));
+        }
+        let mut answered: HashSet<&str> = HashSet::new();
+        let mut rest = Vec::new();
+        for block in blocks.iter().cloned() {
+            match block {
+                ContentBlock::ToolResult(result) => {
+                    let known = calls.tool_use_ids().iter().find(|id| ***id == *result.tool_use_id);
+                    match known {
+                        Some(id) if answered.insert(id) => {}
+                        _ => rest.push(stray(user_index, &result, repairs)),
+                    }
+                }
+                other => rest.push(other),
+            }
+        }
+        if repairs.last().is_none_or(|repair| repair.index != call_index && repair.index != user_index) {
+            repairs.push(Repair { index: user_index, what: "tool results were put in call order, before other blocks".into() });
+        }
+        self.messages.push(calls);
+        self.messages.push(Message::tool_results(results, rest));
+    }
+}
+
+fn stray(index: usize, result: &ToolResultBlock, repairs: &mut Vec<Repair>) -> ContentBlock {
+    let id = &result.tool_use_id;
+    repairs.push(Repair { index, what: format!("tool_result {id} had no call before it: kept as text") });
+    ContentBlock::text(format!("[result of tool call {id}]\n{}", result.content.text()))
+}
+
+fn without_stray_results(index: usize, message: Message, known: &[Box<str>], repairs: &mut Vec<Repair>) -> Message {
+    if message.tool_result_ids().iter().all(|id| known.contains(id)) {
+        return message;
+    }
+    let blocks: Vec<_> = message
+        .blocks()
+        .into_iter()
+        .map(|block| match block {
+            ContentBlock::ToolResult(result) => stray(index, &result, repairs),
+            other => other,
+        })
+        .collect();
+    Message::new(Role::User, &blocks).unwrap_or(message)
+}
+
+fn without_repeated_ids(index: usize, message: Message, repairs: &mut Vec<Repair>) -> Message {
+    let mut seen = HashSet::new();
+    if message.tool_use_ids().iter().all(|id| seen.insert(id)) {
+        return message;
+    }
+    let mut seen = HashSet::new();
+    let blocks: Vec<_> = message
+        .blocks()
+        .into_iter()
+        .filter(|block| match block {
+            ContentBlock::ToolUse(call) => {
+                let first = seen.insert(call.id.clone());
+                if !first {
+                    repairs.push(Repair { index, what: format!("tool_use id {} appeared twice: the later one was dropped", call.id) });
+                }
+                first
+            }
+            _ => true,
+        })
+        .collect();
+    Message::new(Role::Assistant, &blocks).unwrap_or(message)
+}
+
+fn check_exchange(calls: &Message, results: &Message) -> Result<(), HistoryError> {
+    if calls.role() != Role::Assistant {
+        return Err(HistoryError::WrongRole { expected: Role::Assistant });
+    }
+    if results.role() != Role::User {
+        return Err(HistoryError::WrongRole { expected: Role::User });
+    }
+    let ids = calls.tool_use_ids();
+    if ids.is_empty() || ids != results.tool_result_ids() {
+        return Err(HistoryError::Unpaired);
+    }
+    let mut seen = HashSet::new();
+    match ids.iter().find(|id| !seen.insert(*id)) {
+        Some(id) => Err(HistoryError::RepeatedId(id.to_string())),
+        None => Ok(()),
+    }
+}
+
+/// Checks the rule of this file on any list; for tests and contract suites.
+#[cfg(any(test, feature = "test-util"))]
+impl MessageList {
+    /// Says where the list breaks the pairing rule, if anywhere.
+    pub fn first_fault(&self) -> Option<String> {
+        let messages: Vec<_> = self.iter().collect();
+        let mut expected: &[Box<str>] = &[];
+        for (index, message) in messages.iter().enumerate() {
+            if message.tool_result_ids() != expected {
+                return Some(format!("message {index}: results {:?}, calls {expected:?}", message.tool_result_ids()));
+            }
+            expected = if message.role() == Role::Assistant { message.tool_use_ids() } else { &[] };
+        }
+        (!expected.is_empty()).then(|| format!("calls {expected:?} at the end have no results"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chat::{RawJson, ToolUseBlock};
+
+    fn calls(ids: &[&str]) -> Message {
+        let blocks: Vec<_> = ids
+            .iter()
+            .map(|id| ContentBlock::ToolUse(ToolUseBlock { id: (*id).into(), name: "f".into(), input: RawJson::empty_object() }))
+            .collect();
+        Message::new(Role::Assistant, &blocks).unwrap()
+    }
+
+    fn results(ids: &[&str]) -> Message {
+        let result =
+            |id: &&str| ToolResultBlock { tool_use_id: (*id).into(), content: ToolResultContent::Text("ok".into()), is_error: false };
+        Message::tool_results(ids.iter().map(result), [])
+    }
+
+    #[test]
+    fn a_call_without_its_result_cannot_enter() {
+        let mut history = History::default();
+
+        assert_eq!(history.push_assistant(calls(&["a"])), Err(HistoryError::Unpaired));
+        assert_eq!(history.push_user(results(&["a"])), Err(HistoryError::Unpaired));
+        assert_eq!(history.push_exchange(calls(&["a", "b"]), results(&["a"])), Err(HistoryError::Unpaired));
+        assert_eq!(history.push_exchange(calls(&["a", "b"]), results(&["b", "a"])), Err(HistoryError::Unpaired));
+        assert_eq!(history.push_exchange(calls(&["a", "a"]), results(&["a", "a"])), Err(HistoryError::RepeatedId("a".into())));
+        assert!(history.messages().is_empty());
+        assert_eq!(history.push_exchange(calls(&["a", "b"]), results(&["a", "b"])), Ok(()));
+    }
+
+    #[test]
+    fn every_broken_list_is_repaired_and_no_user_text_is_lost() {
+        let user = |text: &str| Message::user(text);
+        let pieces: Vec<(&str, Message)> = vec![
+            ("u", user("said")),
+            ("c", calls(&["a"])),
+            ("cc", calls(&["a", "b"])),
+            ("dup", calls(&["a", "a"])),
+            ("r", results(&["a"])),
+            ("rev", results(&["b", "a"])),
+            ("stray", results(&["x"])),
+            ("t", Message::assistant("text")),
+        ];
+        let n = pieces.len();
+        for code in 0..n.pow(4) {
+            let list: Vec<Message> = (0..4).map(|place| pieces[code / n.pow(place) % n].1.clone()).collect();
+            let said = list.iter().filter(|m| m.text() == "said").count();
+
+            let (history, repairs) = History::repair(list.clone());
+
+            assert_eq!(history.messages().first_fault(), None, "{list:?}");
+            assert_eq!(history.messages().iter().filter(|m| m.text() == "said").count(), said);
+            let valid = list.iter().cloned().collect::<MessageList>().first_fault().is_none()
+                && list.iter().all(|m| m.tool_use_ids() != [Box::from("a"), Box::from("a")]);
+            assert_eq!(repairs.is_empty(), valid, "{list:?}\n{repairs:?}");
+            assert_eq!(History::repair(history.messages().iter().cloned()), (history.clone(), vec![]));
+        }
+    }
+
+    #[test]
+    fn a_list_grows_and_shrinks_across_segments() {
+        let mut list = MessageList::default();
+        for index in 0..200 {
+            list.push(Message::user(index.to_string()));
+        }
+
+        let before = list.clone();
+        let mut backwards = Vec::new();
+        while let Some(message) = list.pop() {
+            backwards.push(message);
+        }
+
+        assert!(before.iter().rev().eq(backwards.iter()));
+        assert_eq!((before.len(), list.len()), (200, 0));
+    }
+}

@@ -1,0 +1,285 @@
+//! One message: its bytes once, an index of what pairs with what, blocks decoded on demand (DESIGN §4.4).
+
+use std::{
+    fmt,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::{ContentBlock, RawJson, TextBlock, ToolResultBlock};
+
+/// Who speaks (REQUIREMENTS M-01). `system` is never a history message: it goes to the provider by itself (M-19).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// A person, or what comes from tools.
+    User,
+    /// The model.
+    Assistant,
+    /// Instructions; appears in debug forms only.
+    System,
+}
+
+/// Says why something is not a message (M-16).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("Message validation failed: {0}")]
+pub struct MessageError(String);
+
+impl MessageError {
+    /// Wraps a cause.
+    pub fn new(cause: impl fmt::Display) -> Self {
+        Self(cause.to_string())
+    }
+}
+
+/// One message of a conversation. Cloning shares it.
+#[derive(Clone)]
+pub struct Message(Arc<Stored>);
+
+struct Stored {
+    /// Compact JSON with role first.
+    wire: Bytes,
+    role: Role,
+    tool_uses: Box<[Box<str>]>,
+    tool_results: Box<[Box<str>]>,
+    /// 0 = not counted yet.
+    tokens: AtomicU32,
+    /// The one foreign rendering that an adapter keeps beside the wire form.
+    rendered: OnceLock<Bytes>,
+}
+
+#[derive(Serialize)]
+struct WireOut<'a> {
+    role: Role,
+    content: &'a [ContentBlock],
+}
+
+#[derive(Deserialize)]
+struct WireIn {
+    role: Role,
+    content: Content,
+}
+
+enum Content {
+    Text(String),
+    Blocks(Vec<ContentBlock>),
+}
+
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = RawJson::deserialize(deserializer)?;
+        let content = match raw.as_str().as_bytes().first() {
+            Some(b'"') => raw.parse().map(Self::Text),
+            Some(b'[') => raw.parse().map(Self::Blocks),
+            _ => Err(serde::de::Error::custom("content must be a string or a list of blocks")),
+        };
+        content.map_err(serde::de::Error::custom)
+    }
+}
+
+impl Message {
+    /// A user message of one text.
+    pub fn user(text: impl Into<String>) -> Self {
+        Self::build(Role::User, &[ContentBlock::text(text)])
+    }
+
+    /// An assistant message of one text.
+    pub fn assistant(text: impl Into<String>) -> Self {
+        Self::build(Role::Assistant, &[ContentBlock::text(text)])
+    }
+
+    /// A message of blocks.
+    ///
+    /// # Errors
+    /// [`MessageError`] when there is no block, when the role is `system`, or when a block belongs to the other role.
+    pub fn new(role: Role, blocks: &[ContentBlock]) -> Result<Self, MessageError> {
+        if blocks.is_empty() {
+            return Err(MessageError::new("a message needs at least one block"));
+        }
+        for block in blocks {
+            let fits = match (block, role) {
+                (_, Role::System) => return Err(MessageError::new("the system prompt is not a history message")),
+                (ContentBlock::ToolUse(_) | ContentBlock::Thinking(_), Role::User) => false,
+                (ContentBlock::ToolResult(_), Role::Assistant) => false,
+                (_, Role::User | Role::Assistant) => true,
+            };
+            if !fits {
+                return Err(MessageError::new(format_args!("{} does not belong into a {role:?} message", block.kind())));
+            }
+        }
+        Ok(Self::build(role, blocks))
+    }
+
+    /// One user message with the results of a whole batch, in call order, then further blocks (REQUIREMENTS M-13, S-24).
+    pub fn tool_results(results: impl IntoIterator<Item = ToolResultBlock>, after: impl IntoIterator<Item = ContentBlock>) -> Self {
+        let blocks: Vec<_> = results.into_iter().map(ContentBlock::ToolResult).chain(after).collect();
+        Self::build(Role::User, &blocks)
+    }
+
+    fn build(role: Role, blocks: &[ContentBlock]) -> Self {
+        // Writing our own plain types to memory cannot fail; an empty message would be refused on the way in.
+        let wire = serde_json::to_vec(&WireOut { role, content: blocks }).unwrap_or_default();
+        Self::index(Bytes::from(wire), role, blocks)
+    }
+
+    fn index(wire: Bytes, role: Role, blocks: &[ContentBlock]) -> Self {
+        let uses = blocks.iter().filter_map(|b| if let ContentBlock::ToolUse(b) = b { Some(b.id.as_str().into()) } else { None });
+        let results =
+            blocks.iter().filter_map(|b| if let ContentBlock::ToolResult(b) = b { Some(b.tool_use_id.as_str().into()) } else { None });
+        Self(Arc::new(Stored {
+            wire,
+            role,
+            tool_uses: uses.collect(),
+            tool_results: results.collect(),
+            tokens: AtomicU32::new(0),
+            rendered: OnceLock::new(),
+        }))
+    }
+
+    /// Reads a message in the wire form. The bytes are kept if they are in our compact form, else written anew.
+    ///
+    /// # Errors
+    /// [`MessageError`] with the parser's reason.
+    pub fn from_wire(wire: &[u8]) -> Result<Self, MessageError> {
+        let text = std::str::from_utf8(wire).map_err(MessageError::new)?;
+        RawJson::from_text(text).map_err(MessageError::new)?;
+        let parsed: WireIn = serde_json::from_str(text).map_err(MessageError::new)?;
+        let blocks = match parsed.content {
+            Content::Text(text) => vec![ContentBlock::text(text)],
+            Content::Blocks(blocks) => blocks,
+        };
+        Self::new(parsed.role, &blocks)
+    }
+
+    /// The compact JSON bytes: `{"role":…,"content":[…]}`.
+    pub fn wire(&self) -> &Bytes {
+        &self.0.wire
+    }
+
+    /// The wire form as text.
+    pub fn wire_str(&self) -> &str {
+        std::str::from_utf8(&self.0.wire).unwrap_or_default()
+    }
+
+    /// Who speaks.
+    pub fn role(&self) -> Role {
+        self.0.role
+    }
+
+    /// Ids of the tool calls in it, in order.
+    pub fn tool_use_ids(&self) -> &[Box<str>] {
+        &self.0.tool_uses
+    }
+
+    /// Ids of the calls that it answers, in order.
+    pub fn tool_result_ids(&self) -> &[Box<str>] {
+        &self.0.tool_results
+    }
+
+    /// Decodes the blocks.
+    pub fn blocks(&self) -> Vec<ContentBlock> {
+        match serde_json::from_slice::<WireIn>(&self.0.wire).map(|wire| wire.content) {
+            Ok(Content::Blocks(blocks)) => blocks,
+            Ok(Content::Text(text)) => vec![ContentBlock::text(text)],
+            Err(_) => Vec::new(),
+        }
+    }
+
+    /// Decodes the tool calls.
+    pub fn tool_uses(&self) -> Vec<super::ToolUseBlock> {
+        if self.0.tool_uses.is_empty() {
+            return Vec::new();
+        }
+        self.blocks().into_iter().filter_map(|b| if let ContentBlock::ToolUse(b) = b { Some(b) } else { None }).collect()
+    }
+
+    /// The text blocks, joined.
+    pub fn text(&self) -> String {
+        self.blocks()
+            .iter()
+            .filter_map(|block| if let ContentBlock::Text(TextBlock { text, .. }) = block { Some(text.as_str()) } else { None })
+            .collect()
+    }
+
+    /// Tokens of this message if they were counted.
+    pub fn counted_tokens(&self) -> Option<u32> {
+        Some(self.0.tokens.load(Ordering::Relaxed)).filter(|n| *n > 0)
+    }
+
+    /// Keeps a count, so that a message is counted at most once.
+    pub fn keep_tokens(&self, tokens: u32) {
+        self.0.tokens.store(tokens.max(1), Ordering::Relaxed);
+    }
+
+    /// The bytes of this message in an adapter's own form, made by `render` the first time. A conversation talks to one
+    /// provider, so one such form is kept; it goes with the message.
+    pub fn rendered_with(&self, render: impl FnOnce(&Self) -> Bytes) -> Bytes {
+        self.0.rendered.get_or_init(|| render(self)).clone()
+    }
+}
+
+impl PartialEq for Message {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.wire == other.0.wire
+    }
+}
+
+impl Eq for Message {}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.wire_str())
+    }
+}
+
+impl Serialize for Message {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let raw: &serde_json::value::RawValue = serde_json::from_str(self.wire_str()).map_err(serde::ser::Error::custom)?;
+        raw.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Message {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = RawJson::deserialize(deserializer)?;
+        Self::from_wire(raw.as_str().as_bytes()).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_survives_its_wire_form_block_for_block() {
+        let wire = r#"{"role":"assistant","content":[{"type":"thinking","thinking":"","signature":"c2ln"},{"type":"text","text":"汉字 \" \\"},{"type":"tool_use","id":"t1","name":"f","input":{"b": 1.0, "a": 2}},{"type":"server_tool_use","id":"s","name":"web","input":{}}]}"#;
+
+        let message = Message::from_wire(wire.as_bytes()).unwrap();
+
+        assert_eq!(message.wire_str(), wire);
+        assert_eq!(Message::new(message.role(), &message.blocks()).unwrap(), message);
+        assert_eq!(message.tool_use_ids(), [Box::from("t1")]);
+        assert_eq!(message.text(), "汉字 \" \\");
+    }
+
+    #[test]
+    fn wrong_messages_are_refused_with_the_specified_prefix() {
+        for wire in [
+            r#"{"role":"user","content":[]}"#,
+            r#"{"role":"system","content":"x"}"#,
+            r#"{"role":"user","content":[{"type":"tool_use","id":"a","name":"b","input":{}}]}"#,
+            r#"{"role":"assistant","content":[{"type":"tool_result","tool_use_id":"a","content":"b"}]}"#,
+            r#"{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"b","input":3}]}"#,
+            r#"{"role":"user","content":7}"#,
+            "nonsense",
+        ] {
+            let error = Message::from_wire(wire.as_bytes()).unwrap_err();
+            assert!(error.to_string().starts_with("Message validation failed: "), "{error}");
+        }
+    }
+}

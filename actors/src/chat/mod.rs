@@ -1,0 +1,15 @@
+//! What models speak: messages, content blocks and a history that cannot be wrong. Plain data; knows no provider.
+//!
+//! The wire form is Anthropic's (INTERFACES, JSON shapes): `{"role":"user"|"assistant","content":string|[block]}`.
+
+mod block;
+mod debug;
+mod history;
+mod message;
+mod raw_json;
+
+pub use block::{ContentBlock, TextBlock, ThinkingBlock, ToolResultBlock, ToolResultContent, ToolUseBlock};
+pub use debug::{DebugBlock, StandardMessage};
+pub use history::{History, HistoryError, MessageList, Repair};
+pub use message::{Message, MessageError, Role};
+pub use raw_json::{NotAnObject, RawJson};

@@ -1,0 +1,145 @@
+//! JSON text that is kept as it was written: a model's tool input must go back byte for byte (DESIGN §4.4).
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
+use serde_json::value::RawValue;
+
+use crate::limits::JSON_DEPTH_MAX;
+
+/// One JSON value as text.
+#[derive(Clone)]
+pub struct RawJson(Box<RawValue>);
+
+/// Says that a text is not a JSON object.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not a JSON object: {0}")]
+pub struct NotAnObject(pub String);
+
+impl RawJson {
+    /// The empty object.
+    pub fn empty_object() -> Self {
+        Self::from_text("{}").unwrap_or_else(|_| Self(RawValue::NULL.to_owned()))
+    }
+
+    /// Checks that `text` is one JSON value, nested no deeper than [`JSON_DEPTH_MAX`], and keeps it.
+    ///
+    /// # Errors
+    /// What `serde_json` found wrong.
+    pub fn from_text(text: impl Into<String>) -> Result<Self, serde_json::Error> {
+        let text = text.into();
+        if depth(&text) > JSON_DEPTH_MAX {
+            return Err(serde::de::Error::custom(format_args!("nested deeper than {JSON_DEPTH_MAX} levels")));
+        }
+        RawValue::from_string(text).map(Self)
+    }
+
+    /// Like [`RawJson::from_text`], for the arguments of a tool call: the empty text means `{}`.
+    ///
+    /// # Errors
+    /// [`NotAnObject`] with the parser's reason.
+    pub fn arguments(text: &str) -> Result<Self, NotAnObject> {
+        if text.trim().is_empty() {
+            return Ok(Self::empty_object());
+        }
+        let raw = Self::from_text(text).map_err(|error| NotAnObject(error.to_string()))?;
+        if raw.is_object() { Ok(raw) } else { Err(NotAnObject("another kind of value".into())) }
+    }
+
+    /// Writes `value` as JSON text.
+    ///
+    /// # Errors
+    /// When the value cannot be JSON (a map with keys that are no strings).
+    pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self, serde_json::Error> {
+        serde_json::value::to_raw_value(value).map(Self)
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        self.0.get()
+    }
+
+    /// The text as `RawValue`, for serialisers.
+    pub fn as_raw(&self) -> &RawValue {
+        &self.0
+    }
+
+    /// Whether the value is an object.
+    pub fn is_object(&self) -> bool {
+        self.as_str().trim_start().starts_with('{')
+    }
+
+    /// Reads the value into a type.
+    ///
+    /// # Errors
+    /// What `serde_json` found wrong.
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        serde_json::from_str(self.as_str())
+    }
+}
+
+/// How deep arrays and objects nest in `text`, which need not be valid JSON. Linear, without recursion.
+fn depth(text: &str) -> usize {
+    let (mut now, mut most, mut in_string, mut escaped) = (0usize, 0usize, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => {
+                now += 1;
+                most = most.max(now);
+            }
+            b']' | b'}' if !in_string => now = now.saturating_sub(1),
+            _ => {}
+        }
+    }
+    most
+}
+
+impl PartialEq for RawJson {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for RawJson {}
+
+impl fmt::Debug for RawJson {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Serialize for RawJson {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for RawJson {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Box::<RawValue>::deserialize(deserializer).map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_an_object_and_keep_their_text() {
+        assert_eq!(RawJson::arguments("").unwrap().as_str(), "{}");
+        assert_eq!(RawJson::arguments(r#"{"b": 1,  "a":1.0}"#).unwrap().as_str(), r#"{"b": 1,  "a":1.0}"#);
+        assert!(RawJson::arguments("[1]").is_err());
+        assert!(RawJson::arguments(r#"{"a":"#).is_err());
+    }
+
+    #[test]
+    fn deep_nesting_is_refused_without_recursion() {
+        let text = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+
+        assert!(RawJson::from_text(text).is_err());
+        assert!(RawJson::from_text(r#"{"brackets in a string":"[[[[\"[["}"#).is_ok());
+    }
+}

@@ -1,0 +1,320 @@
+//! The names of things: validated newtypes, never bare strings. Plain data; makes up no id itself (see [`crate::ports::Entropy`]).
+
+use std::{fmt, num::ParseIntError, str::FromStr, sync::Arc};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use uuid::Uuid;
+
+/// Longest accepted [`TenantId`] or [`ConversationId`], in bytes (INTERFACES §2, ConversationId).
+pub const ID_BYTES_MAX: usize = 128;
+
+/// Says why a text is not an id.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what} must be 1-128 characters of A-Z a-z 0-9 . _ : - without a leading dot, not {given:?}")]
+pub struct InvalidId {
+    what: &'static str,
+    given: String,
+}
+
+fn validate(what: &'static str, text: &str) -> Result<Arc<str>, InvalidId> {
+    let fits = !text.is_empty()
+        && text.len() <= ID_BYTES_MAX
+        && !text.starts_with('.')
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-'));
+    if fits {
+        Ok(Arc::from(text))
+    } else {
+        let given = text.chars().take(40).collect();
+        Err(InvalidId { what, given })
+    }
+}
+
+macro_rules! text_id {
+    ($(#[$doc:meta])* $name:ident, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Validates `text`.
+            ///
+            /// # Errors
+            /// [`InvalidId`] names the rule and quotes the start of the text.
+            pub fn new(text: impl AsRef<str>) -> Result<Self, InvalidId> {
+                validate($what, text.as_ref()).map(Self)
+            }
+
+            /// Returns the id as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:?}", &*self.0)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = InvalidId;
+            fn from_str(text: &str) -> Result<Self, InvalidId> {
+                Self::new(text)
+            }
+        }
+
+        impl TryFrom<&str> for $name {
+            type Error = InvalidId;
+            fn try_from(text: &str) -> Result<Self, InvalidId> {
+                Self::new(text)
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = InvalidId;
+            fn try_from(text: String) -> Result<Self, InvalidId> {
+                Self::new(text)
+            }
+        }
+
+        impl TryFrom<&$name> for $name {
+            type Error = InvalidId;
+            fn try_from(id: &$name) -> Result<Self, InvalidId> {
+                Ok(id.clone())
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+                Self::new(&*text).map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+text_id!(
+    /// One tenant of a host.
+    TenantId,
+    "a tenant id"
+);
+text_id!(
+    /// One conversation of a tenant; unique within it.
+    ConversationId,
+    "a conversation id"
+);
+
+/// A conversation with its tenant: the key of everything that is stored.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Scope {
+    /// Whose it is.
+    pub tenant: TenantId,
+    /// Which one.
+    pub conversation: ConversationId,
+}
+
+impl Scope {
+    /// Joins the two ids.
+    pub fn new(tenant: TenantId, conversation: ConversationId) -> Self {
+        Self { tenant, conversation }
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.tenant, self.conversation)
+    }
+}
+
+macro_rules! uuid_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(Uuid);
+
+        impl $name {
+            /// Makes an id (UUID version 4) of 16 random bytes.
+            pub fn from_random(bytes: [u8; 16]) -> Self {
+                Self(uuid::Builder::from_random_bytes(bytes).into_uuid())
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = uuid::Error;
+            fn from_str(text: &str) -> Result<Self, uuid::Error> {
+                text.parse().map(Self)
+            }
+        }
+    };
+}
+
+uuid_id!(
+    /// One round: a prompt and all that follows until its answer (REQUIREMENTS V-01). It is also the id of the round's event stream.
+    RoundId
+);
+uuid_id!(
+    /// One accepted prompt.
+    PromptId
+);
+
+macro_rules! counter {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub u64);
+
+        impl $name {
+            /// Returns the value that follows this one.
+            #[must_use]
+            pub fn next(self) -> Self {
+                Self(self.0.saturating_add(1))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+counter!(
+    /// A life's right to write a conversation, and nothing else (DESIGN §4.3). The first life has epoch 1.
+    Epoch
+);
+counter!(
+    /// Position of an entry in a conversation's journal. The first entry has seq 1; 0 stands before it.
+    Seq
+);
+
+/// Names one piece of work that a conversation ordered: (epoch, seq of the entry that ordered it, index within it).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct WorkId {
+    /// The life that ordered it.
+    pub epoch: Epoch,
+    /// The entry that ordered it.
+    pub seq: Seq,
+    /// Which of that entry's pieces.
+    pub index: u32,
+}
+
+/// Names one tool call for ever: the place of its `tool_use` block in the journal. The idempotency key of a call.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct CallKey {
+    /// The conversation.
+    pub scope: Scope,
+    /// The assistant entry that holds the call.
+    pub seq: Seq,
+    /// Which of its calls, from 0.
+    pub index: u32,
+}
+
+impl fmt::Display for CallKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.scope, self.seq, self.index)
+    }
+}
+
+/// A caller inside a conversation actor; the shell holds the reply port that belongs to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WaiterId(pub u64);
+
+/// Id of a stream event: `epoch.seq.n`, compared as three numbers (INTERFACES §3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct EventId {
+    /// The life that published it.
+    pub epoch: Epoch,
+    /// The entry it tells of, or the last one published before it.
+    pub seq: Seq,
+    /// Counts the events after that entry.
+    pub n: u32,
+}
+
+impl fmt::Display for EventId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.epoch, self.seq, self.n)
+    }
+}
+
+/// Says why a text is not an [`EventId`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("an event id is three decimal numbers joined by dots")]
+pub struct InvalidEventId;
+
+impl From<ParseIntError> for InvalidEventId {
+    fn from(_: ParseIntError) -> Self {
+        Self
+    }
+}
+
+impl FromStr for EventId {
+    type Err = InvalidEventId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidEventId> {
+        let mut parts = text.splitn(3, '.');
+        let mut part = || parts.next().filter(|p| p.bytes().all(|b| b.is_ascii_digit())).ok_or(InvalidEventId);
+        let (epoch, seq, n) = (part()?.parse()?, part()?.parse()?, part()?.parse()?);
+        Ok(Self { epoch: Epoch(epoch), seq: Seq(seq), n })
+    }
+}
+
+impl Serialize for EventId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for EventId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_accept_what_the_contract_names_and_nothing_else() {
+        for good in ["a", "support-42", "A.b_c:d-e", &"x".repeat(128)] {
+            assert!(ConversationId::new(good).is_ok(), "{good}");
+        }
+        for bad in ["", ".hidden", "../up", "a/b", "a b", "é", "a\0", &"x".repeat(129)] {
+            assert!(ConversationId::new(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn event_ids_compare_as_numbers() {
+        let id = |text: &str| text.parse::<EventId>().unwrap();
+
+        assert!(id("1.9.0") < id("1.10.0"));
+        assert!(id("2.0.0") > id("1.99.99"));
+        assert_eq!(id("3.4.5").to_string(), "3.4.5");
+        for bad in ["", "1.2", "1.2.x", "1.2.3.4", "+1.2.3", "-1.0.0"] {
+            assert!(bad.parse::<EventId>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,563 @@
+//! The state that a journal folds into. `apply` refuses what cannot follow; it never panics and asks nobody.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::{ApprovalVerdict, ConversationMetrics, Entry, EntryBody, ToolAggregate, ToolOutcome, call_digest};
+use crate::{
+    chat::{ContentBlock, History, Message, MessageList, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock},
+    ids::{Epoch, PromptId, RoundId, Seq},
+    limits::{CLIENT_KEY_MS, CLIENT_KEYS_MAX},
+    ports::{Effect, Loaded, Timestamp, Usage},
+    stream::StopReason,
+};
+
+/// Version of the snapshot form; another one is thrown away.
+pub const SNAPSHOT_VERSION: u32 = 1;
+
+/// The fold of a journal.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Durable {
+    /// The last life that wrote.
+    pub epoch: Epoch,
+    /// The last entry applied.
+    pub head: Seq,
+    /// What was said.
+    pub history: History,
+    /// Prompts accepted and not begun, oldest first.
+    pub inbox: VecDeque<AcceptedPrompt>,
+    /// The open round.
+    pub round: Option<OpenRound>,
+    /// Client keys and injected ids, oldest first; the last 1000 or 24 h.
+    pub keys: VecDeque<KnownKey>,
+    /// Digests of calls whose effect is in doubt: an identical next call needs approval.
+    pub in_doubt: Vec<u64>,
+    /// Figures of the conversation.
+    pub metrics: ConversationMetrics,
+    /// Figures by tool.
+    pub tools: BTreeMap<String, ToolAggregate>,
+    /// Usage of the last model call: how full the window is.
+    pub last_usage: Usage,
+}
+
+/// A prompt in the inbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AcceptedPrompt {
+    /// Its id.
+    pub id: PromptId,
+    /// The round it will open.
+    pub round_id: RoundId,
+    /// What was said.
+    pub message: Message,
+}
+
+/// A client key or injected id that was seen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownKey {
+    /// The text.
+    pub key: String,
+    /// Digest of the body that came with it.
+    pub digest: u64,
+    /// The round it led to; none for injected messages.
+    pub round_id: Option<RoundId>,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// A round that is not over.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OpenRound {
+    /// Its id and its stream's.
+    pub id: RoundId,
+    /// Its prompts.
+    pub prompts: Vec<PromptId>,
+    /// When it began.
+    pub started_at: Timestamp,
+    /// Model calls ordered.
+    pub steps: u32,
+    /// Model calls that gave something.
+    pub answers: u32,
+    /// Batches finished.
+    pub batches: u32,
+    /// Tokens so far.
+    pub usage: Usage,
+    /// What is going on.
+    pub phase: Phase,
+    /// Injected messages that wait for the end of the model call or batch.
+    pub pending: Vec<Message>,
+    /// Its assistant messages.
+    pub said: Vec<Message>,
+}
+
+impl OpenRound {
+    /// The text of the last assistant message.
+    pub fn text(&self) -> String {
+        self.said.last().map(Message::text).unwrap_or_default()
+    }
+
+    /// The text of all assistant messages, one after the other.
+    pub fn full_text(&self) -> String {
+        let texts: Vec<String> = self.said.iter().map(Message::text).filter(|text| !text.is_empty()).collect();
+        texts.join("\n")
+    }
+
+    /// Whether nothing but answers of people are awaited.
+    pub fn is_parked(&self) -> bool {
+        match &self.phase {
+            Phase::Between | Phase::Model { .. } => false,
+            Phase::Batch(batch) => batch.is_parked(),
+        }
+    }
+}
+
+/// What goes on in a round.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Nothing: a model call is due, or the end.
+    Between,
+    /// A model call, ordered by the entry at `seq`.
+    Model {
+        /// The ordering entry.
+        seq: Seq,
+    },
+    /// A batch of tool calls.
+    Batch(Batch),
+}
+
+/// The calls of one assistant message.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Batch {
+    /// The assistant entry.
+    pub seq: Seq,
+    /// Its message.
+    pub message: Message,
+    /// Its calls, in order.
+    pub calls: Vec<Call>,
+}
+
+impl Batch {
+    /// Whether every call has its result.
+    pub fn is_done(&self) -> bool {
+        self.calls.iter().all(|call| matches!(call.state, CallState::Finished(_)))
+    }
+
+    /// Whether the only open calls await a person.
+    pub fn is_parked(&self) -> bool {
+        !self.is_done() && self.calls.iter().all(|call| matches!(call.state, CallState::Finished(_) | CallState::Asked { .. }))
+    }
+
+    /// The soonest end of an approval.
+    pub fn expires_at(&self) -> Option<Timestamp> {
+        let ends = self
+            .calls
+            .iter()
+            .filter_map(|call| if let CallState::Asked { expires_at, .. } = &call.state { Some(*expires_at) } else { None });
+        ends.min()
+    }
+}
+
+/// One call of a batch.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Call {
+    /// The model's call.
+    pub tool_use: ToolUseBlock,
+    /// How far it is.
+    pub state: CallState,
+}
+
+/// How far a call is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CallState {
+    /// Not begun: queued, or not planned yet.
+    Waiting,
+    /// A person is asked.
+    Asked {
+        /// What was shown to them.
+        input: RawJson,
+        /// When no answer counts as no.
+        expires_at: Timestamp,
+    },
+    /// A person agreed to this input; not begun.
+    Allowed {
+        /// What was agreed to.
+        input: RawJson,
+    },
+    /// Begun, or about to.
+    Started {
+        /// What a repeated start would do.
+        effect: Effect,
+        /// When it was first started.
+        at: Timestamp,
+        /// Starts after the first.
+        attempt: u32,
+        /// The input, where it is not the model's.
+        input: Option<RawJson>,
+    },
+    /// It has its one result.
+    Finished(ToolOutcome),
+}
+
+/// Says why an entry cannot follow.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("entry {seq} ({kind}) cannot follow: {why}")]
+pub struct ApplyError {
+    /// Which entry.
+    pub seq: Seq,
+    /// Its kind.
+    pub kind: &'static str,
+    /// Why.
+    pub why: String,
+}
+
+impl Durable {
+    /// Looks up a client key or injected id.
+    pub fn known_key(&self, key: &str) -> Option<&KnownKey> {
+        self.keys.iter().rev().find(|known| known.key == key)
+    }
+
+    /// The call with this id in the open batch, with its index.
+    pub fn open_call(&self, tool_call_id: &str) -> Option<(u32, &Call)> {
+        let Some(OpenRound { phase: Phase::Batch(batch), .. }) = &self.round else { return None };
+        let index = batch.calls.iter().position(|call| call.tool_use.id == tool_call_id)?;
+        Some((u32::try_from(index).ok()?, batch.calls.get(index)?))
+    }
+
+    /// The open batch.
+    pub fn batch(&self) -> Option<&Batch> {
+        match &self.round.as_ref()?.phase {
+            Phase::Batch(batch) => Some(batch),
+            Phase::Between | Phase::Model { .. } => None,
+        }
+    }
+
+    /// Applies one entry: the only way this state changes.
+    ///
+    /// # Errors
+    /// [`ApplyError`] when the entry cannot follow; the state is then not to be used.
+    pub fn apply(&mut self, entry: &Entry) -> Result<(), ApplyError> {
+        self.try_apply(entry).map_err(|why| ApplyError { seq: entry.seq, kind: entry.body.kind(), why })
+    }
+
+    fn try_apply(&mut self, entry: &Entry) -> Result<(), String> {
+        if entry.seq != self.head.next() {
+            return Err(format!("the journal is at {}", self.head));
+        }
+        let new_life = matches!(entry.body, EntryBody::LifeStarted {});
+        if entry.epoch != if new_life { self.epoch.next() } else { self.epoch } {
+            return Err(format!("epoch {} in a journal of epoch {}", entry.epoch, self.epoch));
+        }
+        self.head = entry.seq;
+        if self.metrics.start_time == Timestamp::default() {
+            self.metrics.start_time = entry.at;
+        }
+        self.metrics.end_time = entry.at;
+        match &entry.body {
+            EntryBody::LifeStarted {} => self.epoch = entry.epoch,
+            EntryBody::PromptAccepted { prompt_id, round_id, client_key, message } => {
+                if let Some(key) = client_key {
+                    self.remember(key.key.clone(), key.digest, Some(*round_id), entry.at);
+                }
+                self.inbox.push_back(AcceptedPrompt { id: *prompt_id, round_id: *round_id, message: message.clone() });
+            }
+            EntryBody::PromptWithdrawn { prompt_id, .. } => self.withdraw(*prompt_id)?,
+            EntryBody::RoundStarted { round_id, prompt_ids } => self.start_round(*round_id, prompt_ids, entry.at)?,
+            EntryBody::ModelCallStarted { step, .. } => {
+                let round = open(&mut self.round)?;
+                if matches!(round.phase, Phase::Batch(_)) {
+                    return Err("a batch is open".into());
+                }
+                round.steps = *step;
+                round.phase = Phase::Model { seq: entry.seq };
+            }
+            EntryBody::Assistant { message, usage, .. } => self.assistant(entry.seq, message.as_ref(), usage)?,
+            EntryBody::ToolStarted { call, effect, attempt, input, .. } => {
+                let call = self.call(*call)?;
+                let at = match &call.state {
+                    CallState::Started { at, .. } => *at,
+                    CallState::Waiting | CallState::Allowed { .. } => entry.at,
+                    CallState::Asked { .. } | CallState::Finished(_) => return Err("the call cannot start now".into()),
+                };
+                call.state = CallState::Started { effect: *effect, at, attempt: *attempt, input: input.clone() };
+            }
+            EntryBody::ToolFinished { call, outcome, name, .. } => self.tool_finished(*call, name, outcome)?,
+            EntryBody::ApprovalAsked { call, resolved_input, expires_at, .. } => {
+                let call = self.call(*call)?;
+                if call.state != CallState::Waiting {
+                    return Err("the call does not wait".into());
+                }
+                call.state = CallState::Asked { input: resolved_input.clone(), expires_at: *expires_at };
+            }
+            EntryBody::ApprovalAnswered { call, verdict } => {
+                let call = self.call(*call)?;
+                let CallState::Asked { input, .. } = &call.state else { return Err("nobody was asked".into()) };
+                call.state = match verdict {
+                    ApprovalVerdict::Allowed => CallState::Allowed { input: input.clone() },
+                    ApprovalVerdict::Denied | ApprovalVerdict::Expired => CallState::Waiting,
+                };
+            }
+            EntryBody::Injected { id, message } => {
+                if let Some(id) = id {
+                    self.remember(id.clone(), 0, None, entry.at);
+                }
+                match &mut self.round {
+                    Some(round) if round.phase != Phase::Between => round.pending.push(message.clone()),
+                    _ => push_user(&mut self.history, message)?,
+                }
+            }
+            EntryBody::RoundFinished { .. } => {
+                let round = self.round.take().ok_or("no round is open")?;
+                if matches!(round.phase, Phase::Batch(_)) {
+                    return Err("calls without a result are open".into());
+                }
+                for message in &round.pending {
+                    push_user(&mut self.history, message)?;
+                }
+                self.metrics.rounds += 1;
+            }
+            EntryBody::Imported { messages } => {
+                self.idle()?;
+                let (history, repairs) = History::repair(messages.iter().cloned());
+                if let Some(repair) = repairs.first() {
+                    return Err(format!("imported message {}: {}", repair.index, repair.what));
+                }
+                self.history = history;
+            }
+            EntryBody::Reset {} => {
+                self.idle()?;
+                let (epoch, head) = (self.epoch, self.head);
+                *self = Self { epoch, head, ..Self::default() };
+            }
+            EntryBody::Forked { .. } => self.idle()?,
+        }
+        self.metrics.messages_count = self.history.messages().len() as u64;
+        Ok(())
+    }
+
+    fn idle(&self) -> Result<(), String> {
+        if self.round.is_some() { Err("a round is open".into()) } else { Ok(()) }
+    }
+
+    fn call(&mut self, index: u32) -> Result<&mut Call, String> {
+        match &mut open(&mut self.round)?.phase {
+            Phase::Batch(batch) => batch.calls.get_mut(index as usize).ok_or_else(|| "no such call".into()),
+            Phase::Between | Phase::Model { .. } => Err("no batch is open".into()),
+        }
+    }
+
+    fn remember(&mut self, key: String, digest: u64, round_id: Option<RoundId>, at: Timestamp) {
+        self.keys.push_back(KnownKey { key, digest, round_id, at });
+        while self.keys.len() > CLIENT_KEYS_MAX || self.keys.front().is_some_and(|known| at.ms_since(known.at) > CLIENT_KEY_MS) {
+            self.keys.pop_front();
+        }
+    }
+
+    fn withdraw(&mut self, id: PromptId) -> Result<(), String> {
+        if let Some(place) = self.inbox.iter().position(|prompt| prompt.id == id) {
+            self.inbox.remove(place);
+            return Ok(());
+        }
+        let round = self.round.as_ref().filter(|round| round.prompts.contains(&id) && round.answers == 0).ok_or("no such prompt")?;
+        if round.phase == Phase::Between || matches!(round.phase, Phase::Model { .. }) {
+            self.history.withdraw_last_user().map(drop).ok_or_else(|| "the prompt is not last".into())
+        } else {
+            Err("a batch is open".into())
+        }
+    }
+
+    fn start_round(&mut self, id: RoundId, prompt_ids: &[PromptId], at: Timestamp) -> Result<(), String> {
+        self.idle()?;
+        for prompt_id in prompt_ids {
+            let place = self.inbox.iter().position(|prompt| prompt.id == *prompt_id).ok_or("a prompt is not in the inbox")?;
+            if let Some(prompt) = self.inbox.remove(place) {
+                push_user(&mut self.history, &prompt.message)?;
+            }
+        }
+        self.round = Some(OpenRound {
+            id,
+            prompts: prompt_ids.to_vec(),
+            started_at: at,
+            steps: 0,
+            answers: 0,
+            batches: 0,
+            usage: Usage::default(),
+            phase: Phase::Between,
+            pending: Vec::new(),
+            said: Vec::new(),
+        });
+        Ok(())
+    }
+
+    fn assistant(&mut self, seq: Seq, message: Option<&Message>, usage: &Usage) -> Result<(), String> {
+        let round = open(&mut self.round)?;
+        if !matches!(round.phase, Phase::Model { .. }) {
+            return Err("no model call is open".into());
+        }
+        round.usage = round.usage.plus(usage);
+        self.metrics.record_usage(usage);
+        if usage.input() > 0 {
+            self.last_usage = *usage;
+        }
+        round.phase = Phase::Between;
+        if let Some(message) = message {
+            round.answers += 1;
+            round.said.push(message.clone());
+            let calls = message.tool_uses();
+            if calls.is_empty() {
+                self.history.push_assistant(message.clone()).map_err(|error| error.to_string())?;
+            } else {
+                if message.role() != Role::Assistant {
+                    return Err("calls in a message of another role".into());
+                }
+                let calls = calls.into_iter().map(|tool_use| Call { tool_use, state: CallState::Waiting }).collect();
+                round.phase = Phase::Batch(Batch { seq, message: message.clone(), calls });
+            }
+        }
+        if round.phase == Phase::Between {
+            for message in std::mem::take(&mut round.pending) {
+                push_user(&mut self.history, &message)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn tool_finished(&mut self, index: u32, name: &str, outcome: &ToolOutcome) -> Result<(), String> {
+        let call = self.call(index)?;
+        if matches!(call.state, CallState::Finished(_)) {
+            return Err("the call already has its result".into());
+        }
+        let digest = call_digest(name, &call.tool_use.input);
+        call.state = CallState::Finished(outcome.clone());
+        let in_doubt = outcome.error_code.as_deref() == Some("IN_DOUBT");
+        self.in_doubt.retain(|known| *known != digest);
+        if in_doubt {
+            self.in_doubt.push(digest);
+        }
+        self.metrics.record_tool_call(outcome.is_error, outcome.retry_count);
+        self.tools.entry(name.to_owned()).or_default().record(outcome.is_error, outcome.retry_count, outcome.duration_ms);
+        let round = open(&mut self.round)?;
+        let Phase::Batch(batch) = &round.phase else { return Err("no batch is open".into()) };
+        if !batch.is_done() {
+            return Ok(());
+        }
+        let results = batch.calls.iter().filter_map(|call| match &call.state {
+            CallState::Finished(outcome) => Some(ToolResultBlock {
+                tool_use_id: call.tool_use.id.clone(),
+                content: ToolResultContent::Text(outcome.observation.clone()),
+                is_error: outcome.is_error,
+            }),
+            CallState::Waiting | CallState::Asked { .. } | CallState::Allowed { .. } | CallState::Started { .. } => None,
+        });
+        // S-24 as ruled: what was injected meanwhile stands in the same user message, after the results.
+        let after: Vec<ContentBlock> = std::mem::take(&mut round.pending).iter().flat_map(Message::blocks).collect();
+        let results = Message::tool_results(results, after);
+        self.history.push_exchange(batch.message.clone(), results).map_err(|error| error.to_string())?;
+        round.batches += 1;
+        round.phase = Phase::Between;
+        Ok(())
+    }
+}
+
+fn open(round: &mut Option<OpenRound>) -> Result<&mut OpenRound, String> {
+    round.as_mut().ok_or_else(|| "no round is open".into())
+}
+
+fn push_user(history: &mut History, message: &Message) -> Result<(), String> {
+    history.push_user(message.clone()).map_err(|error| error.to_string())
+}
+
+/// Folds entries onto a state. A panic inside is an error too: a journal must not be able to end a host.
+///
+/// # Errors
+/// What the first entry that does not decode or apply said.
+pub fn fold<'a>(mut state: Durable, entries: impl IntoIterator<Item = &'a crate::ports::StoredEntry>) -> Result<Durable, String> {
+    catch_unwind(AssertUnwindSafe(move || {
+        for stored in entries {
+            let entry = Entry::decode(stored).map_err(|error| error.to_string())?;
+            state.apply(&entry).map_err(|error| error.to_string())?;
+        }
+        Ok(state)
+    }))
+    .unwrap_or_else(|_| Err("reading the journal panicked".into()))
+}
+
+#[derive(Serialize, Deserialize)]
+struct Snapshot<D> {
+    version: u32,
+    state: D,
+}
+
+impl Durable {
+    /// Writes a snapshot of this state. A cache: thrown away on any doubt.
+    pub fn snapshot(&self) -> Bytes {
+        Bytes::from(serde_json::to_vec(&Snapshot { version: SNAPSHOT_VERSION, state: self }).unwrap_or_default())
+    }
+
+    fn from_snapshot(upto: Seq, bytes: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let snapshot: Snapshot<Self> = serde_json::from_str(text).ok()?;
+        (snapshot.version == SNAPSHOT_VERSION && snapshot.state.head == upto).then_some(snapshot.state)
+    }
+}
+
+/// Builds the state of what was loaded. `None` when the snapshot is of no use and the entries before it are needed.
+///
+/// # Errors
+/// What the first entry that does not decode or apply said.
+pub fn restore(loaded: &Loaded) -> Option<Result<Durable, String>> {
+    let base = match &loaded.snapshot {
+        Some((upto, bytes)) => Durable::from_snapshot(*upto, bytes)?,
+        None => Durable::default(),
+    };
+    let folded = fold(base, &loaded.entries);
+    if folded.is_err() && loaded.snapshot.is_some() {
+        return None;
+    }
+    Some(folded)
+}
+
+impl Serialize for History {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.messages().iter())
+    }
+}
+
+impl<'de> Deserialize<'de> for History {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let messages = Vec::<Message>::deserialize(deserializer)?;
+        let (history, repairs) = Self::repair(messages);
+        match repairs.first() {
+            None => Ok(history),
+            Some(repair) => Err(serde::de::Error::custom(&repair.what)),
+        }
+    }
+}
+
+/// The messages of the history; for ports that hand them on.
+impl From<&History> for MessageList {
+    fn from(history: &History) -> Self {
+        history.messages().clone()
+    }
+}
+
+/// Whether a stop reason means that the round failed.
+pub(crate) fn status_of(stop_reason: StopReason) -> crate::stream::RoundStatus {
+    match stop_reason {
+        StopReason::Error => crate::stream::RoundStatus::Error,
+        StopReason::EndTurn
+        | StopReason::MaxTokens
+        | StopReason::StopSequence
+        | StopReason::Refusal
+        | StopReason::IterationLimit
+        | StopReason::LoopGuard
+        | StopReason::Budget
+        | StopReason::Interrupted
+        | StopReason::ContextTooLarge => crate::stream::RoundStatus::Completed,
+    }
+}

@@ -1,0 +1,425 @@
+//! Journal entries and their envelope `{v, kind, epoch, at, body}`. An entry carries an outcome, never a command to recompute.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::{
+    chat::{Message, RawJson},
+    ids::{ConversationId, Epoch, PromptId, RoundId, Seq},
+    ports::{Effect, ProviderStop, StoredEntry, Timestamp, ToolError, ToolErrorType, Usage},
+    stream::{Failure, StopReason},
+};
+
+/// Version of the envelope that this program writes, and the newest it reads.
+pub const ENTRY_VERSION: u32 = 1;
+
+/// One remembered fact.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// Its place.
+    pub seq: Seq,
+    /// The life that wrote it.
+    pub epoch: Epoch,
+    /// When.
+    pub at: Timestamp,
+    /// What.
+    pub body: EntryBody,
+}
+
+/// A key by which a client names its prompt, and a digest of what it sent, so that a reuse with another body is told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientKey {
+    /// The client's text.
+    pub key: String,
+    /// Digest of the body.
+    pub digest: u64,
+}
+
+/// Why a prompt was taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WithdrawReason {
+    /// The provider refused our credentials at the round's first step (REQUIREMENTS R-14 as ruled).
+    ProviderAuth,
+    /// The caller's deadline was over before the round began (H-07).
+    Deadline,
+    /// The caller took it back.
+    Caller,
+}
+
+/// What came of asking a person.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ApprovalVerdict {
+    /// Go on.
+    Allowed,
+    /// No.
+    Denied,
+    /// Nobody answered in time; counts as no.
+    Expired,
+}
+
+/// What came of a tool call: one observation (REQUIREMENTS D-02).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolOutcome {
+    /// What the model reads.
+    pub observation: String,
+    /// Whether the call failed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_error: bool,
+    /// Class of the failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_type: Option<ToolErrorType>,
+    /// Code of the failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_code: Option<String>,
+    /// Reference to what was too large to show.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub artifact_id: Option<String>,
+    /// From the first start to the end, waits between retries included.
+    #[serde(default)]
+    pub duration_ms: u64,
+    /// Starts after the first one.
+    #[serde(default)]
+    pub retry_count: u32,
+}
+
+impl ToolOutcome {
+    /// A good result.
+    pub fn ok(observation: impl Into<String>) -> Self {
+        Self {
+            observation: observation.into(),
+            is_error: false,
+            error_type: None,
+            error_code: None,
+            artifact_id: None,
+            duration_ms: 0,
+            retry_count: 0,
+        }
+    }
+
+    /// A failed call in the layout of REQUIREMENTS O-13.
+    pub fn error(error: &ToolError, tool_call_id: &str) -> Self {
+        let or = |text: &str, default: &str| if text.is_empty() { default.to_owned() } else { text.to_owned() };
+        let observation = format!(
+            "Operation failed.\n\nError Type: {}\nError Code: {}\nError Message: {}\n\nTool Call ID: {tool_call_id}",
+            error.kind.as_str(),
+            or(&error.code, "UNKNOWN"),
+            or(&error.message, "An unknown error occurred"),
+        );
+        Self { observation, is_error: true, error_type: Some(error.kind), error_code: Some(error.code.clone()), ..Self::ok("") }
+    }
+
+    /// An error whose observation is exactly `text`.
+    pub fn error_text(code: &str, text: impl Into<String>) -> Self {
+        Self { is_error: true, error_type: Some(ToolErrorType::InternalError), error_code: Some(code.into()), ..Self::ok(text) }
+    }
+}
+
+/// The kinds of entries.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "kind", content = "body", rename_all = "snake_case")]
+#[allow(missing_docs, reason = "fields are told at the variant")]
+pub enum EntryBody {
+    /// A life began; the first append of each. Its epoch is the envelope's.
+    LifeStarted {},
+    /// A prompt is in the inbox. Its round, when it comes, has `round_id`.
+    PromptAccepted {
+        prompt_id: PromptId,
+        round_id: RoundId,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        client_key: Option<ClientKey>,
+        message: Message,
+    },
+    /// A prompt was taken back, from the inbox or from a round that got nowhere. Its text stays here.
+    PromptWithdrawn { prompt_id: PromptId, reason: WithdrawReason },
+    /// Prompts moved from the inbox into history; a round is open.
+    RoundStarted { round_id: RoundId, prompt_ids: Vec<PromptId> },
+    /// A model call was ordered.
+    ModelCallStarted { step: u32, reserved: u64 },
+    /// A model call ended with this. `message` is absent when nothing of it can stay. `partial`: cut off.
+    Assistant {
+        step: u32,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        message: Option<Message>,
+        stop: ProviderStop,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        raw_stop: Option<String>,
+        usage: Usage,
+        partial: bool,
+    },
+    /// Call number `call` of the open batch is about to start. `input` only where it differs from the model's.
+    ToolStarted {
+        call: u32,
+        tool_call_id: String,
+        name: String,
+        effect: Effect,
+        attempt: u32,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        input: Option<RawJson>,
+    },
+    /// A call has its one result.
+    ToolFinished { call: u32, tool_call_id: String, name: String, outcome: ToolOutcome },
+    /// A person is asked; the approval is for this very input.
+    ApprovalAsked { call: u32, tool_call_id: String, name: String, resolved_input: RawJson, reason: String, expires_at: Timestamp },
+    /// The person answered, or time did.
+    ApprovalAnswered { call: u32, verdict: ApprovalVerdict },
+    /// A message entered from outside; while a model call or a batch is open it waits for its end.
+    Injected {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        id: Option<String>,
+        message: Message,
+    },
+    /// The round is over.
+    RoundFinished {
+        stop_reason: StopReason,
+        latency_ms: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<Failure>,
+    },
+    /// History came from outside: an import or a repair.
+    Imported { messages: Vec<Message> },
+    /// Everything before is forgotten by the fold.
+    Reset {},
+    /// The conversation began as a copy.
+    Forked { from: ConversationId, upto: Seq },
+}
+
+/// Says why stored bytes are not an entry.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// Written by a newer program; never skipped.
+    #[error("entry {seq} needs a newer version of callboard ({what})")]
+    NeedsNewerVersion {
+        /// Which entry.
+        seq: Seq,
+        /// What is not known here.
+        what: String,
+    },
+    /// Not an entry.
+    #[error("entry {seq} is damaged: {message}")]
+    Damaged {
+        /// Which entry.
+        seq: Seq,
+        /// What is wrong.
+        message: String,
+    },
+}
+
+impl EntryBody {
+    /// The `kind` of the envelope.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::LifeStarted {} => "life_started",
+            Self::PromptAccepted { .. } => "prompt_accepted",
+            Self::PromptWithdrawn { .. } => "prompt_withdrawn",
+            Self::RoundStarted { .. } => "round_started",
+            Self::ModelCallStarted { .. } => "model_call_started",
+            Self::Assistant { .. } => "assistant",
+            Self::ToolStarted { .. } => "tool_started",
+            Self::ToolFinished { .. } => "tool_finished",
+            Self::ApprovalAsked { .. } => "approval_asked",
+            Self::ApprovalAnswered { .. } => "approval_answered",
+            Self::Injected { .. } => "injected",
+            Self::RoundFinished { .. } => "round_finished",
+            Self::Imported { .. } => "imported",
+            Self::Reset {} => "reset",
+            Self::Forked { .. } => "forked",
+        }
+    }
+}
+
+impl Entry {
+    /// Writes the envelope.
+    pub fn encode(&self) -> StoredEntry {
+        #[derive(Serialize)]
+        struct Envelope<'a> {
+            v: u32,
+            epoch: Epoch,
+            at: Timestamp,
+            #[serde(flatten)]
+            body: &'a EntryBody,
+        }
+        let envelope = Envelope { v: ENTRY_VERSION, epoch: self.epoch, at: self.at, body: &self.body };
+        // Our own plain types always serialise; an empty entry would be refused when read.
+        StoredEntry { seq: self.seq, bytes: Bytes::from(serde_json::to_vec(&envelope).unwrap_or_default()) }
+    }
+
+    /// Reads an envelope.
+    ///
+    /// # Errors
+    /// [`DecodeError`]: an unknown kind or a newer version is never skipped.
+    pub fn decode(stored: &StoredEntry) -> Result<Self, DecodeError> {
+        #[derive(Deserialize)]
+        struct Envelope<'a> {
+            v: u32,
+            #[serde(borrow)]
+            kind: Cow<'a, str>,
+            epoch: Epoch,
+            at: Timestamp,
+            #[serde(borrow)]
+            body: &'a RawValue,
+        }
+        let seq = stored.seq;
+        let damaged = |message: String| DecodeError::Damaged { seq, message };
+        let text = std::str::from_utf8(&stored.bytes).map_err(|error| damaged(error.to_string()))?;
+        let envelope: Envelope<'_> = serde_json::from_str(text).map_err(|error| damaged(error.to_string()))?;
+        if envelope.v > ENTRY_VERSION {
+            return Err(DecodeError::NeedsNewerVersion { seq, what: format!("envelope version {}", envelope.v) });
+        }
+        let body = EntryBody::decode(&envelope.kind, envelope.body.get())
+            .map_err(|error| damaged(error.to_string()))?
+            .ok_or_else(|| DecodeError::NeedsNewerVersion { seq, what: format!("entry kind {:?}", envelope.kind) })?;
+        Ok(Self { seq, epoch: envelope.epoch, at: envelope.at, body })
+    }
+}
+
+/// Makes `EntryBody::decode` out of one list of kinds, since an internally buffered enum would lose raw JSON text.
+macro_rules! decoder {
+    ($($kind:literal => $variant:ident { $($field:ident : $type:ty $(= $default:ident)?),* }),* $(,)?) => {
+        impl EntryBody {
+            fn decode(kind: &str, body: &str) -> Result<Option<Self>, serde_json::Error> {
+                Ok(Some(match kind {
+                    $($kind => {
+                        #[derive(Deserialize)]
+                        struct Body { $($(#[serde($default)])? $field: $type),* }
+                        let Body { $($field),* } = serde_json::from_str(body)?;
+                        Self::$variant { $($field),* }
+                    })*
+                    _ => return Ok(None),
+                }))
+            }
+        }
+    };
+}
+
+decoder! {
+    "life_started" => LifeStarted {},
+    "prompt_accepted" => PromptAccepted { prompt_id: PromptId, round_id: RoundId, client_key: Option<ClientKey> = default, message: Message },
+    "prompt_withdrawn" => PromptWithdrawn { prompt_id: PromptId, reason: WithdrawReason },
+    "round_started" => RoundStarted { round_id: RoundId, prompt_ids: Vec<PromptId> },
+    "model_call_started" => ModelCallStarted { step: u32, reserved: u64 = default },
+    "assistant" => Assistant {
+        step: u32, message: Option<Message> = default, stop: ProviderStop, raw_stop: Option<String> = default, usage: Usage, partial: bool
+    },
+    "tool_started" => ToolStarted {
+        call: u32, tool_call_id: String, name: String, effect: Effect, attempt: u32, input: Option<RawJson> = default
+    },
+    "tool_finished" => ToolFinished { call: u32, tool_call_id: String, name: String, outcome: ToolOutcome },
+    "approval_asked" => ApprovalAsked {
+        call: u32, tool_call_id: String, name: String, resolved_input: RawJson, reason: String, expires_at: Timestamp
+    },
+    "approval_answered" => ApprovalAnswered { call: u32, verdict: ApprovalVerdict },
+    "injected" => Injected { id: Option<String> = default, message: Message },
+    "round_finished" => RoundFinished { stop_reason: StopReason, latency_ms: u64, error: Option<Failure> = default },
+    "imported" => Imported { messages: Vec<Message> },
+    "reset" => Reset {},
+    "forked" => Forked { from: ConversationId, upto: Seq },
+}
+
+/// A digest of bytes that is the same in every process and version (FNV-1a, 64 bit). Not for secrets.
+pub fn digest(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// A digest of a call: its tool and its input's text.
+pub fn call_digest(name: &str, input: &RawJson) -> u64 {
+    let mut bytes = Vec::with_capacity(name.len() + input.as_str().len() + 1);
+    bytes.extend_from_slice(name.as_bytes());
+    bytes.push(0);
+    bytes.extend_from_slice(input.as_str().as_bytes());
+    digest(&bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(crate) fn samples() -> Vec<EntryBody> {
+        let id = PromptId::from_random([7; 16]);
+        let round_id = RoundId::from_random([8; 16]);
+        let input = RawJson::from_text(r#"{"b": 1.0,"a":[]}"#).unwrap();
+        vec![
+            EntryBody::LifeStarted {},
+            EntryBody::PromptAccepted {
+                prompt_id: id,
+                round_id,
+                client_key: Some(ClientKey { key: "k".into(), digest: u64::MAX }),
+                message: Message::user("汉 \u{0}"),
+            },
+            EntryBody::PromptWithdrawn { prompt_id: id, reason: WithdrawReason::ProviderAuth },
+            EntryBody::RoundStarted { round_id, prompt_ids: vec![id] },
+            EntryBody::ModelCallStarted { step: 1, reserved: 9 },
+            EntryBody::Assistant {
+                step: 1,
+                message: Some(Message::assistant("x")),
+                stop: ProviderStop::EndTurn,
+                raw_stop: Some("end_turn".into()),
+                usage: Usage { input_uncached: 1, cache_read: 2, cache_write: 3, output: 4 },
+                partial: false,
+            },
+            EntryBody::ToolStarted {
+                call: 0,
+                tool_call_id: "t".into(),
+                name: "n".into(),
+                effect: Effect::Once,
+                attempt: 0,
+                input: Some(input.clone()),
+            },
+            EntryBody::ToolFinished { call: 0, tool_call_id: "t".into(), name: "n".into(), outcome: ToolOutcome::ok("o") },
+            EntryBody::ApprovalAsked {
+                call: 0,
+                tool_call_id: "t".into(),
+                name: "n".into(),
+                resolved_input: input,
+                reason: "r".into(),
+                expires_at: Timestamp(5),
+            },
+            EntryBody::ApprovalAnswered { call: 0, verdict: ApprovalVerdict::Expired },
+            EntryBody::Injected { id: None, message: Message::user("i") },
+            EntryBody::RoundFinished { stop_reason: StopReason::EndTurn, latency_ms: 3, error: None },
+            EntryBody::Imported { messages: vec![Message::user("i")] },
+            EntryBody::Reset {},
+            EntryBody::Forked { from: ConversationId::new("c").unwrap(), upto: Seq(4) },
+        ]
+    }
+
+    #[test]
+    fn every_kind_survives_its_encoding() {
+        for body in samples() {
+            let entry = Entry { seq: Seq(3), epoch: Epoch(2), at: Timestamp(1), body };
+
+            let stored = entry.encode();
+
+            assert_eq!(Entry::decode(&stored), Ok(entry.clone()));
+            let kind = format!("\"kind\":\"{}\"", entry.body.kind());
+            assert!(std::str::from_utf8(&stored.bytes).unwrap().contains(&kind));
+        }
+    }
+
+    #[test]
+    fn newer_entries_are_named_and_never_skipped() {
+        let entry = |text: &str| Entry::decode(&StoredEntry { seq: Seq(1), bytes: Bytes::from(text.to_owned()) });
+
+        let newer_kind = entry(r#"{"v":1,"kind":"dreamt","epoch":1,"at":0,"body":{}}"#);
+        let newer_version = entry(r#"{"v":2,"kind":"reset","epoch":1,"at":0,"body":{}}"#);
+
+        assert!(matches!(newer_kind, Err(DecodeError::NeedsNewerVersion { .. })));
+        assert!(matches!(newer_version, Err(DecodeError::NeedsNewerVersion { .. })));
+        assert!(matches!(entry("{"), Err(DecodeError::Damaged { .. })));
+    }
+
+    #[test]
+    fn a_failed_call_reads_as_specified() {
+        let error = ToolError::new(ToolErrorType::Timeout, "Tool execution exceeded timeout limit");
+
+        assert_eq!(
+            ToolOutcome::error(&error, "toolu_1").observation,
+            "Operation failed.\n\nError Type: timeout\nError Code: TIMEOUT\nError Message: Tool execution exceeded timeout limit\n\nTool Call ID: toolu_1"
+        );
+    }
+}

@@ -1,0 +1,19 @@
+//! What is remembered: entries, their envelope, and the fold that turns them into a conversation's state (DESIGN §4.3).
+//!
+//! Pure. [`apply`](Durable::apply) is the only writer of [`Durable`], live and in a fold alike.
+
+mod durable;
+mod entry;
+mod metrics;
+mod project;
+mod rounds;
+
+pub use durable::{
+    AcceptedPrompt, ApplyError, Batch, Call, CallState, Durable, KnownKey, OpenRound, Phase, SNAPSHOT_VERSION, fold, restore,
+};
+pub use entry::{
+    ApprovalVerdict, ClientKey, DecodeError, ENTRY_VERSION, Entry, EntryBody, ToolOutcome, WithdrawReason, call_digest, digest,
+};
+pub use metrics::{ConversationMetrics, ToolAggregate, ToolMetrics};
+pub use project::{project, summary};
+pub use rounds::{ConversationRound, RoundToolCall, rounds};

@@ -1,0 +1,114 @@
+//! Which events an entry tells of. Pure: the same for the live stream and for a reader that comes later (DESIGN §4.6).
+
+use std::sync::Arc;
+
+use super::{Durable, Entry, EntryBody, durable::status_of};
+use crate::{
+    chat::RawJson,
+    ids::RoundId,
+    stream::{EventKind, RoundEnd},
+};
+
+/// Longest summary of a call, in characters.
+const SUMMARY_CHARS_MAX: usize = 80;
+
+/// The events of `entry`, given the state before it, and the round they belong to.
+pub fn project(before: &Durable, entry: &Entry) -> (Option<RoundId>, Vec<EventKind>) {
+    let round = before.round.as_ref();
+    let id = round.map(|round| round.id);
+    match &entry.body {
+        EntryBody::LifeStarted {} if round.is_some() => (id, vec![EventKind::TurnRestarted { epoch: entry.epoch }]),
+        EntryBody::RoundStarted { round_id, .. } => (Some(*round_id), vec![EventKind::RoundStarted {}]),
+        EntryBody::Assistant { message, usage, partial, .. } => {
+            let mut events = vec![EventKind::Usage { usage: *usage }];
+            if let Some(message) = message {
+                events.push(EventKind::Message { message: message.clone(), partial: *partial });
+                events.extend(message.tool_uses().into_iter().map(|call| EventKind::ToolCall {
+                    summary: summary(&call.name, &call.input),
+                    tool_call_id: call.id,
+                    name: call.name,
+                    input: call.input,
+                }));
+            }
+            (id, events)
+        }
+        EntryBody::ToolFinished { tool_call_id, name, outcome, .. } => {
+            let event = EventKind::ToolResult {
+                tool_call_id: tool_call_id.clone(),
+                name: name.clone(),
+                is_error: outcome.is_error,
+                summary: first_line(&outcome.observation),
+                duration_ms: outcome.duration_ms,
+                retry_count: outcome.retry_count,
+                artifact_id: outcome.artifact_id.clone(),
+            };
+            (id, vec![event])
+        }
+        EntryBody::ApprovalAsked { tool_call_id, name, resolved_input, reason, expires_at, .. } => {
+            let event = EventKind::ApprovalRequired {
+                tool_call_id: tool_call_id.clone(),
+                name: name.clone(),
+                input: resolved_input.clone(),
+                reason: reason.clone(),
+                expires_at: *expires_at,
+            };
+            (id, vec![event])
+        }
+        EntryBody::RoundFinished { stop_reason, latency_ms, error } => {
+            let end = RoundEnd {
+                status: status_of(*stop_reason),
+                stop_reason: *stop_reason,
+                text: round.map(super::OpenRound::text).unwrap_or_default(),
+                full_text: round.map(super::OpenRound::full_text).unwrap_or_default(),
+                usage: round.map(|round| round.usage).unwrap_or_default(),
+                latency_ms: *latency_ms,
+                error: error.clone(),
+            };
+            (id, vec![EventKind::RoundFinished { end: Arc::new(end) }])
+        }
+        EntryBody::LifeStarted {}
+        | EntryBody::PromptAccepted { .. }
+        | EntryBody::PromptWithdrawn { .. }
+        | EntryBody::ModelCallStarted { .. }
+        | EntryBody::ToolStarted { .. }
+        | EntryBody::ApprovalAnswered { .. }
+        | EntryBody::Injected { .. }
+        | EntryBody::Imported { .. }
+        | EntryBody::Reset {}
+        | EntryBody::Forked { .. } => (id, Vec::new()),
+    }
+}
+
+/// A call in a line that people read (REQUIREMENTS R-24): the tool and its arguments' values, shortened.
+pub fn summary(name: &str, input: &RawJson) -> String {
+    let values: Vec<String> = match input.parse::<serde_json::Map<String, serde_json::Value>>() {
+        Ok(map) => map
+            .into_iter()
+            .map(|(key, value)| match value {
+                serde_json::Value::String(text) => text,
+                other => format!("{key}={other}"),
+            })
+            .collect(),
+        Err(_) => Vec::new(),
+    };
+    shorten(&format!("{name} {}", values.join(" ").replace(['\n', '\r'], " ")))
+}
+
+fn first_line(text: &str) -> String {
+    let line = match text.strip_prefix("Operation failed.") {
+        // The layout of O-13 hides the reason in its fifth line.
+        Some(rest) => rest.lines().find_map(|line| line.strip_prefix("Error Message: ")).unwrap_or("Operation failed."),
+        None => text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default(),
+    };
+    shorten(line)
+}
+
+fn shorten(text: &str) -> String {
+    let text = text.trim();
+    if text.chars().count() <= SUMMARY_CHARS_MAX {
+        return text.to_owned();
+    }
+    let mut short: String = text.chars().take(SUMMARY_CHARS_MAX - 1).collect();
+    short.push('…');
+    short
+}

@@ -1,0 +1,105 @@
+//! Every bound of the system, unit in the name, reason in the doc. Constants are walls; [`Limits`] holds what a host may change.
+
+use std::time::Duration;
+
+/// Depth of arrays and objects in any JSON we read: beyond this a parser's stack is at risk (DESIGN §10).
+pub const JSON_DEPTH_MAX: usize = 64;
+
+/// Bytes of one streamed model reply: an endless stream must end (FAULTS F11).
+pub const STREAM_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Bytes of one SSE event: one line must not grow for ever; base64 blocks still fit.
+pub const SSE_EVENT_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Bytes of a tool call's arguments (REQUIREMENTS T-11: equal is allowed).
+pub const TOOL_INPUT_BYTES_MAX: usize = 10 * 1024 * 1024;
+
+/// Bytes of a tool's text before the rest is cut with an account of it: a model's window is dear (REQUIREMENTS G-08).
+pub const OBSERVATION_BYTES_MAX: usize = 30 * 1024;
+
+/// Client keys and injected message ids remembered by a conversation (DESIGN §4.3).
+pub const CLIENT_KEYS_MAX: usize = 1000;
+
+/// How long they are remembered, in milliseconds: 24 hours (DESIGN §4.3).
+pub const CLIENT_KEY_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// How long an approval may be answered, in milliseconds: 24 hours; then it counts as denied (DESIGN §4.5).
+pub const APPROVAL_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// How long results are still taken after a cancel, before work is aborted (DESIGN §4.2).
+pub const CANCEL_GRACE: Duration = Duration::from_secs(2);
+
+/// How long a life waits for a store that is away (DESIGN §4.1).
+pub const STORE_PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// Longest wait that a provider's Retry-After may ask for; above it the call fails at once carrying it (DESIGN §4.5).
+pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+
+/// Conversations that load at once: the store serves many small reads well, a thousand at once badly (DESIGN §5).
+pub const LOADS_MAX: usize = 64;
+
+/// Conversation supervisors of a host: one falls behind its events at tens of thousands of children (RACTOR).
+pub const SUPERVISORS: usize = 16;
+
+/// Bytes of a prompt: what a model's window can hold at most.
+pub const PROMPT_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Entries after the last snapshot before a new one is written when a conversation goes to sleep.
+pub const SNAPSHOT_ENTRIES: u64 = 256;
+
+/// Bounds that a host sets (`[limits]` of the configuration). Defaults in [`Limits::default`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Limits {
+    /// Batches of tools a round may run (REQUIREMENTS R-10).
+    pub tool_iterations_max: u32,
+    /// Tool calls of one batch that run at once; more wait.
+    pub parallel_tools_max: usize,
+    /// Prompts that wait in one conversation's inbox: beyond it callers get `Busy`.
+    pub inbox_prompts_max: usize,
+    /// Mails held for a conversation that is starting or closing; control mail included.
+    pub held_mail_max: usize,
+    /// Turns of one tenant that run at once; more wait for a permit.
+    pub tenant_turns_max: usize,
+    /// Prompts of one tenant between admission and answer: beyond it callers get `Overloaded`.
+    pub tenant_seats_max: usize,
+    /// Calls of one provider credential that run at once.
+    pub model_calls_max: usize,
+    /// Callers that wait for a model permit: beyond it they get `Overloaded`.
+    pub model_waiting_max: usize,
+    /// How long a conversation without work stays in memory.
+    pub idle: Duration,
+    /// How often idle conversations are looked for.
+    pub sweep: Duration,
+    /// Longest wait for the next bytes of a model's stream.
+    pub model_idle: Duration,
+    /// Longest model call.
+    pub model_total: Duration,
+    /// Bytes of ephemeral events kept for a round's watchers (DESIGN §4.6).
+    pub ring_bytes: usize,
+    /// How long a finished round's events stay in the ring (DESIGN §4.6; REQUIREMENTS B-09).
+    pub ring_age: Duration,
+    /// Bytes of one conversation's entries that may wait for the store; beyond it prompts are refused.
+    pub journal_backlog_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            tool_iterations_max: 25,
+            parallel_tools_max: 16,
+            inbox_prompts_max: 64,
+            held_mail_max: 256,
+            tenant_turns_max: 1024,
+            tenant_seats_max: 8192,
+            model_calls_max: 256,
+            model_waiting_max: 16_384,
+            idle: Duration::from_secs(3600), // H-06
+            sweep: Duration::from_secs(300), // H-06
+            model_idle: Duration::from_secs(120),
+            model_total: Duration::from_secs(900),
+            ring_bytes: 256 * 1024,
+            ring_age: Duration::from_secs(600),
+            journal_backlog_bytes: 32 * 1024 * 1024,
+        }
+    }
+}

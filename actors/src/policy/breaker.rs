@@ -1,0 +1,95 @@
+//! Stops calling what fails again and again; lets one probe through after a while (FAULTS F12).
+
+use std::time::Duration;
+
+/// When to open and for how long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BreakerConfig {
+    /// Failures in a row that open it.
+    pub failures: u32,
+    /// How long it stays open before a probe.
+    pub open_for: Duration,
+}
+
+impl Default for BreakerConfig {
+    fn default() -> Self {
+        Self { failures: 10, open_for: Duration::from_secs(10) }
+    }
+}
+
+/// The state. Times are durations since any fixed instant.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Breaker {
+    failures: u32,
+    open_until: Option<Duration>,
+    probing: bool,
+}
+
+/// Whether a call may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pass {
+    /// Go.
+    Closed,
+    /// Go, alone: its result decides.
+    Probe,
+    /// Wait this long.
+    Open(Duration),
+}
+
+impl Breaker {
+    /// Asks for a call at `now`.
+    pub fn ask(&mut self, now: Duration) -> Pass {
+        match self.open_until {
+            None => Pass::Closed,
+            Some(until) if now < until => Pass::Open(until - now),
+            Some(_) if self.probing => Pass::Open(Duration::from_secs(1)),
+            Some(_) => {
+                self.probing = true;
+                Pass::Probe
+            }
+        }
+    }
+
+    /// Notes a success.
+    pub fn succeeded(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Notes a failure at `now`.
+    pub fn failed(&mut self, config: &BreakerConfig, now: Duration) {
+        self.failures = self.failures.saturating_add(1);
+        if self.probing || self.failures >= config.failures {
+            self.open_until = Some(now + config.open_for);
+            self.probing = false;
+        }
+    }
+
+    /// Notes that a call ended without telling anything of the other side (it was cancelled).
+    pub fn abandoned(&mut self) {
+        self.probing = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_opens_probes_with_one_call_and_closes_on_success() {
+        let config = BreakerConfig { failures: 2, open_for: Duration::from_secs(10) };
+        let at = Duration::from_secs;
+        let mut breaker = Breaker::default();
+
+        breaker.failed(&config, at(0));
+        assert_eq!(breaker.ask(at(0)), Pass::Closed);
+        breaker.failed(&config, at(1));
+        assert_eq!(breaker.ask(at(2)), Pass::Open(at(9)));
+        assert_eq!(breaker.ask(at(11)), Pass::Probe);
+        assert!(matches!(breaker.ask(at(11)), Pass::Open(_)));
+        breaker.failed(&config, at(12));
+        assert_eq!(breaker.ask(at(13)), Pass::Open(at(9)));
+        assert_eq!(breaker.ask(at(22)), Pass::Probe);
+        breaker.succeeded();
+        assert_eq!(breaker.ask(at(22)), Pass::Closed);
+    }
+}

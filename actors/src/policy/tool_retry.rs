@@ -1,0 +1,83 @@
+//! When a failed tool call is tried again, how long after and how long it may then take (REQUIREMENTS T-39..T-42).
+//! The effect class decides first: a `once` call is never started again, whatever this policy says.
+
+use std::time::Duration;
+
+use crate::ports::ToolErrorType;
+
+/// The policy of one tool. Defaults are T-39's.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolRetryPolicy {
+    /// Retries after the first attempt (T-40: 3 retries, 4 executions).
+    pub max_retries: u32,
+    /// Classes that are tried again.
+    pub retry_on: Vec<ToolErrorType>,
+    /// Growth of the delay.
+    pub backoff_multiplier: f64,
+    /// Delay before the first retry, in milliseconds.
+    pub initial_delay_ms: u64,
+    /// Longest delay, in milliseconds.
+    pub max_delay_ms: u64,
+    /// Growth of the timeout.
+    pub timeout_multiplier: f64,
+    /// Longest timeout, in milliseconds.
+    pub max_timeout_ms: u64,
+}
+
+impl Default for ToolRetryPolicy {
+    fn default() -> Self {
+        Self {
+            max_retries: 3,
+            retry_on: vec![ToolErrorType::Timeout, ToolErrorType::ResourceError],
+            backoff_multiplier: 1.5,
+            initial_delay_ms: 1000,
+            max_delay_ms: 10_000,
+            timeout_multiplier: 2.0,
+            max_timeout_ms: 300_000,
+        }
+    }
+}
+
+impl ToolRetryPolicy {
+    /// No retry at all.
+    pub fn never() -> Self {
+        Self { max_retries: 0, ..Self::default() }
+    }
+
+    /// Whether to try again after `attempt` retries were already made (T-40).
+    pub fn should_retry(&self, error: ToolErrorType, attempt: u32) -> bool {
+        attempt < self.max_retries && self.retry_on.contains(&error)
+    }
+
+    /// The delay before retry number `attempt`, from 0 (T-41: 1000, 1500, 2250, 3375, 5062, 7593, 10000, …).
+    pub fn delay(&self, attempt: u32) -> Duration {
+        let ms = self.initial_delay_ms as f64 * self.backoff_multiplier.powf(f64::from(attempt));
+        Duration::from_millis(if ms < self.max_delay_ms as f64 { ms as u64 } else { self.max_delay_ms })
+    }
+
+    /// The timeout of retry number `n`, from 1; never less than the original (T-42).
+    pub fn timeout(&self, original: Duration, n: u32) -> Duration {
+        let grown = original.as_millis() as f64 * self.timeout_multiplier.powf(f64::from(n));
+        let capped = if grown < self.max_timeout_ms as f64 { grown as u64 } else { self.max_timeout_ms };
+        Duration::from_millis(capped).max(original)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_and_timeouts_are_those_of_the_requirements() {
+        let policy = ToolRetryPolicy::default();
+        let delays: Vec<u128> = (0..8).map(|n| policy.delay(n).as_millis()).collect();
+        let timeouts: Vec<u128> = (1..4).map(|n| policy.timeout(Duration::from_secs(120), n).as_millis()).collect();
+
+        assert_eq!(delays, [1000, 1500, 2250, 3375, 5062, 7593, 10_000, 10_000]);
+        assert_eq!(policy.delay(u32::MAX).as_millis(), 10_000);
+        assert_eq!(timeouts, [240_000, 300_000, 300_000]);
+        assert_eq!(policy.timeout(Duration::from_secs(600), 1), Duration::from_secs(600));
+        assert!(policy.should_retry(ToolErrorType::Timeout, 2) && !policy.should_retry(ToolErrorType::Timeout, 3));
+        assert!(!policy.should_retry(ToolErrorType::PermissionDenied, 0));
+    }
+}

@@ -1,0 +1,34 @@
+//! Chance: ids and jitter. The only source of it in the kernel, so a seed replays a run.
+
+use crate::ids::{PromptId, RoundId};
+
+/// Random bytes.
+pub trait Entropy: Send + Sync + 'static {
+    /// Sixteen random bytes.
+    fn bytes(&self) -> [u8; 16];
+
+    /// A fresh round id.
+    fn round_id(&self) -> RoundId {
+        RoundId::from_random(self.bytes())
+    }
+
+    /// A fresh prompt id.
+    fn prompt_id(&self) -> PromptId {
+        PromptId::from_random(self.bytes())
+    }
+
+    /// A number in `0.0..1.0`, for jitter.
+    fn fraction(&self) -> f64 {
+        let [a, b, c, d, ..] = self.bytes();
+        f64::from(u32::from_le_bytes([a, b, c, d])) / (f64::from(u32::MAX) + 1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_port_is_dyn_compatible() {
+        fn takes(_: &dyn super::Entropy) {}
+        let _ = takes;
+    }
+}

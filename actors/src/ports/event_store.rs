@@ -1,0 +1,85 @@
+//! Where the events of a round's stream live for those who watch it (DESIGN §4.6, REQUIREMENTS B-06..B-11).
+
+use std::sync::Arc;
+
+use super::BoxFuture;
+use crate::{
+    ids::{EventId, RoundId, Scope},
+    stream::StreamEvent,
+};
+
+/// Names a stream: one round of one conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct StreamKey {
+    /// Whose conversation.
+    pub scope: Scope,
+    /// Which round.
+    pub round: RoundId,
+}
+
+/// How far a stream is. An unknown or expired stream has none (B-08, B-09).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StreamStatus {
+    /// More may come.
+    Running,
+    /// Ended with `round_finished`.
+    Complete,
+    /// Ended with `error`.
+    Failed,
+}
+
+/// Why a verb failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EventStoreError {
+    /// The stream is unknown or expired.
+    #[error("the event stream is unknown or expired")]
+    Unknown,
+    /// Events after the cursor were already dropped.
+    #[error("events after the cursor are no longer kept")]
+    Expired,
+    /// The store cannot be reached.
+    #[error("the event store is not available: {message}")]
+    Unavailable {
+        /// What happened.
+        message: String,
+    },
+}
+
+/// A store of streams. Its contract: [`crate::testing::contract::event_store`].
+pub trait EventStore: Send + Sync + 'static {
+    /// Appends events in order of id; the stream begins with its first append. Ephemeral ones may be dropped when it is full.
+    fn append(&self, stream: &StreamKey, events: Vec<Arc<StreamEvent>>) -> BoxFuture<'_, Result<(), EventStoreError>>;
+
+    /// Reads at most `count` events strictly after `after`; from the start without one.
+    ///
+    /// # Errors
+    /// `Expired` when an event after the cursor was dropped; `Unknown`.
+    fn read(
+        &self,
+        stream: &StreamKey,
+        after: Option<EventId>,
+        count: usize,
+    ) -> BoxFuture<'_, Result<Vec<Arc<StreamEvent>>, EventStoreError>>;
+
+    /// Waits until the stream has an event after `after`, or has ended, or is gone.
+    fn changed(&self, stream: &StreamKey, after: Option<EventId>) -> BoxFuture<'_, ()>;
+
+    /// How far it is; `None` when unknown or expired.
+    fn get_status(&self, stream: &StreamKey) -> BoxFuture<'_, Result<Option<StreamStatus>, EventStoreError>>;
+
+    /// Ends a stream well; from now on it ages.
+    fn mark_complete(&self, stream: &StreamKey) -> BoxFuture<'_, Result<(), EventStoreError>>;
+
+    /// Ends a stream badly; from now on it ages.
+    fn mark_failed(&self, stream: &StreamKey) -> BoxFuture<'_, Result<(), EventStoreError>>;
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_port_is_dyn_compatible() {
+        fn takes(_: &dyn super::EventStore) {}
+        let _ = takes;
+    }
+}

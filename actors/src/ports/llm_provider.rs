@@ -1,0 +1,329 @@
+//! A model behind an API. Adapters translate one wire; they never retry and keep no state between calls.
+
+use std::{pin::Pin, sync::Arc, time::Duration};
+
+use futures_util::Stream;
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use super::{BoxFuture, ToolDefinition};
+use crate::chat::{ContentBlock, MessageList, RawJson};
+
+/// One model call.
+#[derive(Debug, Clone)]
+pub struct ModelRequest {
+    /// The model's name as its API knows it.
+    pub model: Arc<str>,
+    /// The system prompt, never a history message (REQUIREMENTS M-19).
+    pub system: Option<Arc<str>>,
+    /// The history; valid by construction.
+    pub messages: MessageList,
+    /// What the model may call, in a fixed order.
+    pub tools: Arc<[ToolDefinition]>,
+    /// Whether it may or must.
+    pub tool_choice: ToolChoice,
+    /// Longest answer, in tokens.
+    pub max_tokens: u32,
+    /// Texts that end the answer.
+    pub stop: Arc<[String]>,
+    /// How hard to think, where the model knows that.
+    pub effort: Option<Effort>,
+    /// JSON Schema that the answer must fit, where the model can.
+    pub output_schema: Option<RawJson>,
+    /// Whether the prefix should be cached (P-06).
+    pub cache: bool,
+}
+
+/// Whether tools may be called.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ToolChoice {
+    /// The model decides.
+    #[default]
+    Auto,
+    /// No tool.
+    None,
+    /// Some tool.
+    Any,
+    /// This tool.
+    Named(String),
+}
+
+/// How hard to think.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the words of the APIs")]
+pub enum Effort {
+    Low,
+    Medium,
+    High,
+}
+
+/// Tokens of one call, normalised once by the adapter (DESIGN §4.4). All input = uncached + read + written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Usage {
+    /// Input tokens that were neither read from nor written to a cache.
+    pub input_uncached: u64,
+    /// Input tokens read from the provider's cache.
+    pub cache_read: u64,
+    /// Input tokens written to it.
+    pub cache_write: u64,
+    /// Output tokens.
+    pub output: u64,
+}
+
+impl Usage {
+    /// All input tokens (REQUIREMENTS C-03 as ruled).
+    pub fn input(&self) -> u64 {
+        self.input_uncached.saturating_add(self.cache_read).saturating_add(self.cache_write)
+    }
+
+    /// The sum with another call's usage; never overflows.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        Self {
+            input_uncached: self.input_uncached.saturating_add(other.input_uncached),
+            cache_read: self.cache_read.saturating_add(other.cache_read),
+            cache_write: self.cache_write.saturating_add(other.cache_write),
+            output: self.output.saturating_add(other.output),
+        }
+    }
+}
+
+/// Why a model stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProviderStop {
+    /// It said what it had to say.
+    EndTurn,
+    /// It wants tools.
+    ToolUse,
+    /// The answer was cut at `max_tokens`.
+    MaxTokens,
+    /// A stop text.
+    StopSequence,
+    /// The server paused a long turn; send it back to go on (R-06 as ruled).
+    PauseTurn,
+    /// The model or a filter declined.
+    Refusal,
+    /// The window is full.
+    ContextWindowExceeded,
+    /// A reason we do not know; ends the turn.
+    Other,
+}
+
+/// The end of a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Completion {
+    /// Why it stopped.
+    pub stop: ProviderStop,
+    /// The reason in the provider's words.
+    pub raw_stop: Option<String>,
+    /// What it cost; `None` when the server did not say.
+    pub usage: Option<Usage>,
+    /// The usage object as it came.
+    pub raw_usage: Option<RawJson>,
+}
+
+/// What a model's stream tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ModelEvent {
+    /// More text of the answer. Neighbouring pieces of one read may come joined.
+    Text(String),
+    /// More reasoning.
+    Thinking(String),
+    /// A block is complete. Also sent for text and thinking whose pieces went before. A tool call comes only so: whole.
+    Block(ContentBlock),
+    /// The end; nothing follows.
+    Completed(Completion),
+}
+
+/// Batches of events; ends in exactly one of [`ModelEvent::Completed`] or an error. Dropping it closes the connection.
+pub type ModelStream = Pin<Box<dyn Stream<Item = Result<Vec<ModelEvent>, ProviderError>> + Send>>;
+
+/// What a model can do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Window in tokens, input and output together.
+    pub context_window: u32,
+    /// Longest answer in tokens.
+    pub output_max: u32,
+    /// Whether it calls tools.
+    pub tools: bool,
+    /// Whether it accepts an output schema.
+    pub output_schema: bool,
+    /// Whether its API counts tokens.
+    pub counts_tokens: bool,
+}
+
+/// What can go wrong with a model call (REQUIREMENTS P-07).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProviderError {
+    /// 401, 403: the key is missing or wrong.
+    #[error("the provider refused the credentials: {message}")]
+    Auth {
+        /// The provider's words, masked.
+        message: String,
+    },
+    /// 400, 404, 413, 422: the request is wrong and will stay so.
+    #[error("the provider refused the request ({status}): {message}")]
+    InvalidRequest {
+        /// HTTP status.
+        status: u16,
+        /// The provider's words, masked.
+        message: String,
+    },
+    /// 429.
+    #[error("the provider's rate limit is reached: {message}")]
+    RateLimited {
+        /// What Retry-After asked for.
+        retry_after: Option<Duration>,
+        /// The provider's words, masked.
+        message: String,
+    },
+    /// 402, and 429 `insufficient_quota`: waiting does not help.
+    #[error("the provider account has no quota left: {message}")]
+    QuotaExhausted {
+        /// The provider's words, masked.
+        message: String,
+    },
+    /// 408, 409, 5xx, 529.
+    #[error("the provider failed ({status}): {message}")]
+    Server {
+        /// HTTP status; 0 for an error event inside a stream.
+        status: u16,
+        /// What Retry-After asked for.
+        retry_after: Option<Duration>,
+        /// The provider's words, masked.
+        message: String,
+    },
+    /// No connection, or it broke.
+    #[error("the connection to the provider failed: {message}")]
+    Connection {
+        /// What happened.
+        message: String,
+    },
+    /// No answer in time, or a stream that stalled.
+    #[error("the provider did not answer in time: {message}")]
+    Timeout {
+        /// Which limit.
+        message: String,
+    },
+    /// Bytes that are not the protocol: HTML, a cut stream, broken JSON, too much of it.
+    #[error("the provider's answer is not understood: {message}")]
+    Protocol {
+        /// What was wrong.
+        message: String,
+    },
+    /// The call was cancelled by us.
+    #[error("the model call was cancelled")]
+    Cancelled,
+    /// This adapter cannot do that.
+    #[error("not supported by this provider: {0}")]
+    Unsupported(&'static str),
+    /// Our own bound: too many calls wait.
+    #[error("too many model calls are waiting")]
+    Overloaded,
+    /// Our own breaker is open after repeated failures.
+    #[error("the provider failed repeatedly; next try in {} s", retry_after.as_secs())]
+    BreakerOpen {
+        /// When a probe is due.
+        retry_after: Duration,
+    },
+}
+
+impl ProviderError {
+    /// Stable code.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Auth { .. } => "provider_auth",
+            Self::InvalidRequest { .. } => "provider_invalid_request",
+            Self::RateLimited { .. } => "provider_rate_limited",
+            Self::QuotaExhausted { .. } => "provider_quota_exhausted",
+            Self::Server { .. } => "provider_server_error",
+            Self::Connection { .. } => "provider_connection",
+            Self::Timeout { .. } => "provider_timeout",
+            Self::Protocol { .. } => "provider_protocol",
+            Self::Cancelled => "cancelled",
+            Self::Unsupported(_) => "unsupported",
+            Self::Overloaded => "overloaded",
+            Self::BreakerOpen { .. } => "provider_breaker_open",
+        }
+    }
+
+    /// Whether the gateway may try again, before any content came (DESIGN §4.5, REQUIREMENTS P-09).
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::RateLimited { .. } | Self::Server { .. } | Self::Connection { .. } | Self::Timeout { .. } => true,
+            Self::Auth { .. }
+            | Self::InvalidRequest { .. }
+            | Self::QuotaExhausted { .. }
+            | Self::Protocol { .. }
+            | Self::Cancelled
+            | Self::Unsupported(_)
+            | Self::Overloaded
+            | Self::BreakerOpen { .. } => false,
+        }
+    }
+
+    /// How long the provider asked us to wait.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::RateLimited { retry_after, .. } | Self::Server { retry_after, .. } => *retry_after,
+            Self::BreakerOpen { retry_after } => Some(*retry_after),
+            Self::Auth { .. }
+            | Self::InvalidRequest { .. }
+            | Self::QuotaExhausted { .. }
+            | Self::Connection { .. }
+            | Self::Timeout { .. }
+            | Self::Protocol { .. }
+            | Self::Cancelled
+            | Self::Unsupported(_)
+            | Self::Overloaded => None,
+        }
+    }
+}
+
+/// A model provider.
+pub trait LlmProvider: Send + Sync + 'static {
+    /// Short stable name: `anthropic`, `openai`, `offline`.
+    fn name(&self) -> &str;
+
+    /// What `model` can do; a guess for models it does not know.
+    fn capabilities(&self, model: &str) -> Capabilities;
+
+    /// Starts a call. The future ends when the answer's head came; the stream brings the rest.
+    ///
+    /// # Errors
+    /// [`ProviderError`]; also as the last item of the stream.
+    ///
+    /// # Cancel safety
+    /// Dropping the future or the stream, or cancelling the token, closes the connection.
+    fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>>;
+
+    /// Asks the provider how many input tokens a request has.
+    ///
+    /// # Errors
+    /// [`ProviderError::Unsupported`] where the API has no such call.
+    fn count_tokens(&self, request: ModelRequest) -> BoxFuture<'_, Result<u64, ProviderError>> {
+        drop(request);
+        Box::pin(std::future::ready(Err(ProviderError::Unsupported("counting tokens"))))
+    }
+
+    /// The exact body that [`LlmProvider::stream`] would send, for `sessions request`.
+    ///
+    /// # Errors
+    /// [`ProviderError::Unsupported`] for a provider without a wire.
+    fn request_body(&self, request: &ModelRequest) -> Result<bytes::Bytes, ProviderError> {
+        let _ = request;
+        Err(ProviderError::Unsupported("a request body"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_port_is_dyn_compatible() {
+        fn takes(_: &dyn super::LlmProvider) {}
+        let _ = takes;
+    }
+}

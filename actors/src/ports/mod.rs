@@ -1,0 +1,35 @@
+//! The traits through which the kernel reaches the world. All are used as `Arc<dyn Port>`; verbs return boxed futures.
+//!
+//! A port file is plain data, the trait, then a test that it is dyn-compatible. Every port has a contract suite in
+//! [`crate::testing`]; an adapter is what passes it.
+
+mod clock;
+mod entropy;
+mod event_store;
+mod hook;
+mod llm_provider;
+mod sandbox;
+mod session_backend;
+mod tool;
+mod typed_tool;
+
+pub use clock::{Clock, Timestamp};
+pub use entropy::Entropy;
+pub use event_store::{EventStore, EventStoreError, StreamKey, StreamStatus};
+pub use hook::{Hook, Verdict};
+pub use llm_provider::{
+    Capabilities, Completion, Effort, LlmProvider, ModelEvent, ModelRequest, ModelStream, ProviderError, ProviderStop, ToolChoice, Usage,
+};
+pub use sandbox::{Exec, ExecResult, Sandbox, SandboxError, SandboxPolicy};
+pub use session_backend::{
+    Append, AppendError, AppendExt, Done, Durability, Head, ListQuery, Loaded, Open, SessionBackend, SessionSummary, StoreError,
+    StoredEntry,
+};
+pub use tool::{
+    Approval, Concurrency, Effect, Extensions, Progress, TOOL_TIMEOUT, Tool, ToolContext, ToolDefinition, ToolError, ToolErrorType,
+    ToolOutput, ToolSource, ToolSpec,
+};
+pub use typed_tool::{TypedTool, erased};
+
+/// What every port's verbs return.
+pub type BoxFuture<'a, T> = futures_util::future::BoxFuture<'a, T>;

@@ -1,0 +1,419 @@
+//! Something a model can call. Authors write a [`super::TypedTool`]; the executor sees this erased form.
+
+use std::{
+    any::{Any, TypeId},
+    collections::HashMap,
+    fmt,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::BoxFuture;
+use crate::{chat::RawJson, ids::CallKey, policy::ToolRetryPolicy};
+
+/// What a repeated start of a call would do. Decides before any retry policy (DESIGN §4.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Effect {
+    /// Changes nothing; may run again and beside anything, even before it is journaled.
+    Pure,
+    /// May run again with the same [`CallKey`].
+    Idempotent,
+    /// Must not be started twice. What a tool does not declare is this.
+    #[default]
+    Once,
+}
+
+impl Effect {
+    /// Whether a call may be started again.
+    pub fn may_repeat(self) -> bool {
+        match self {
+            Self::Pure | Self::Idempotent => true,
+            Self::Once => false,
+        }
+    }
+}
+
+/// What may run beside a call of the same batch.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Concurrency {
+    /// Anything.
+    #[default]
+    Parallel,
+    /// Nothing.
+    Exclusive,
+    /// Anything but another call that names the same file in this parameter; those run in call order.
+    PerFile(String),
+}
+
+/// Whether a person must agree to a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Approval {
+    /// Never: the tool only reads.
+    Never,
+    /// As the session's approval mode says.
+    #[default]
+    ByMode,
+}
+
+/// Where a tool comes from (REQUIREMENTS G-05).
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolSource {
+    /// Shipped with Callboard.
+    BuiltIn,
+    /// An MCP server.
+    Mcp(String),
+    /// The embedding application.
+    #[default]
+    Custom,
+}
+
+/// What a model is told of a tool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolDefinition {
+    /// Name: 1-64 of `[A-Za-z0-9_-]`.
+    pub name: String,
+    /// What it does and when to use it.
+    pub description: String,
+    /// JSON Schema of the arguments; an object.
+    pub input_schema: RawJson,
+}
+
+/// All that is declared of a tool.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolSpec {
+    /// What the model sees.
+    pub definition: ToolDefinition,
+    /// What a repeated start would do.
+    pub effect: Effect,
+    /// What may run beside it.
+    pub concurrency: Concurrency,
+    /// Whether a person must agree.
+    pub approval: Approval,
+    /// Longest run of one attempt (REQUIREMENTS T-05).
+    pub timeout: Duration,
+    /// When to try again, if the effect allows it.
+    pub retry: ToolRetryPolicy,
+    /// Where it comes from.
+    pub source: ToolSource,
+}
+
+/// REQUIREMENTS T-05: 120000 ms.
+pub const TOOL_TIMEOUT: Duration = Duration::from_millis(120_000);
+
+impl ToolSpec {
+    /// A tool with the careful defaults: effect `once`, parallel, asks by mode, 120 s.
+    pub fn new(name: impl Into<String>, description: impl Into<String>, input_schema: RawJson) -> Self {
+        Self {
+            definition: ToolDefinition { name: name.into(), description: description.into(), input_schema },
+            effect: Effect::default(),
+            concurrency: Concurrency::default(),
+            approval: Approval::default(),
+            timeout: TOOL_TIMEOUT,
+            retry: ToolRetryPolicy::default(),
+            source: ToolSource::default(),
+        }
+    }
+
+    /// Declares a tool that only reads: effect `pure`, never asks.
+    #[must_use]
+    pub fn read_only(mut self) -> Self {
+        self.effect = Effect::Pure;
+        self.approval = Approval::Never;
+        self
+    }
+
+    /// Sets the effect class.
+    #[must_use]
+    pub fn effect(mut self, effect: Effect) -> Self {
+        self.effect = effect;
+        self
+    }
+
+    /// Sets what may run beside it.
+    #[must_use]
+    pub fn concurrency(mut self, concurrency: Concurrency) -> Self {
+        self.concurrency = concurrency;
+        self
+    }
+
+    /// Sets whether a person must agree.
+    #[must_use]
+    pub fn approval(mut self, approval: Approval) -> Self {
+        self.approval = approval;
+        self
+    }
+
+    /// Sets the longest run of one attempt.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Sets the retry policy.
+    #[must_use]
+    pub fn retry(mut self, retry: ToolRetryPolicy) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// Sets the origin.
+    #[must_use]
+    pub fn source(mut self, source: ToolSource) -> Self {
+        self.source = source;
+        self
+    }
+
+    /// The tool's name.
+    pub fn name(&self) -> &str {
+        &self.definition.name
+    }
+}
+
+/// What a call returns (rulings on O-05..O-08).
+#[derive(Debug, Clone, PartialEq)]
+pub enum ToolOutput {
+    /// Already an observation: never shortened by level.
+    Text(String),
+    /// Data that is formatted by output level.
+    Data(Value),
+}
+
+impl From<String> for ToolOutput {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<&str> for ToolOutput {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+/// Class of a failure (REQUIREMENTS T-33).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the words of T-33")]
+pub enum ToolErrorType {
+    Timeout,
+    RateLimit,
+    ResourceError,
+    TransientError,
+    PermissionDenied,
+    InvalidParameters,
+    NotFound,
+    ValidationError,
+    ExecutionError,
+    InternalError,
+    DependencyError,
+}
+
+impl ToolErrorType {
+    /// The value as it is written (M-17).
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::RateLimit => "rate_limit",
+            Self::ResourceError => "resource_error",
+            Self::TransientError => "transient_error",
+            Self::PermissionDenied => "permission_denied",
+            Self::InvalidParameters => "invalid_parameters",
+            Self::NotFound => "not_found",
+            Self::ValidationError => "validation_error",
+            Self::ExecutionError => "execution_error",
+            Self::InternalError => "internal_error",
+            Self::DependencyError => "dependency_error",
+        }
+    }
+}
+
+/// A failed call. The model reads it (REQUIREMENTS T-38); it is no failure of the runtime.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ToolError {
+    /// Class.
+    pub kind: ToolErrorType,
+    /// Stable code in capitals (INTERFACES §2, `error_code`).
+    pub code: String,
+    /// What was wrong and what to do, for the model. No path of the host, no key.
+    pub message: String,
+    /// Whether the tool is certain that nothing was begun; only then may a `once` call be started again.
+    pub not_started: bool,
+}
+
+impl ToolError {
+    /// An error of a class, with the code that belongs to it.
+    pub fn new(kind: ToolErrorType, message: impl Into<String>) -> Self {
+        let code = match kind {
+            ToolErrorType::Timeout => "TIMEOUT",
+            ToolErrorType::RateLimit => "RATE_LIMIT",
+            ToolErrorType::ResourceError => "RESOURCE_LIMIT",
+            ToolErrorType::TransientError => "TRANSIENT",
+            ToolErrorType::PermissionDenied => "PERMISSION_DENIED",
+            ToolErrorType::InvalidParameters => "INVALID_PARAMETERS",
+            ToolErrorType::NotFound => "NOT_FOUND",
+            ToolErrorType::ValidationError => "VALIDATION_ERROR",
+            ToolErrorType::ExecutionError => "EXECUTION_ERROR",
+            ToolErrorType::InternalError => "INTERNAL_ERROR",
+            ToolErrorType::DependencyError => "DEPENDENCY_ERROR",
+        };
+        Self { kind, code: code.to_owned(), message: message.into(), not_started: false }
+    }
+
+    /// Bad arguments: nothing was begun.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ToolErrorType::InvalidParameters, message).not_started()
+    }
+
+    /// Something named is not there.
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::new(ToolErrorType::NotFound, message)
+    }
+
+    /// Not allowed.
+    pub fn denied(message: impl Into<String>) -> Self {
+        Self::new(ToolErrorType::PermissionDenied, message)
+    }
+
+    /// The work failed.
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self::new(ToolErrorType::ExecutionError, message)
+    }
+
+    /// Sets another code.
+    #[must_use]
+    pub fn code(mut self, code: impl Into<String>) -> Self {
+        self.code = code.into();
+        self
+    }
+
+    /// Declares that nothing was begun.
+    #[must_use]
+    pub fn not_started(mut self) -> Self {
+        self.not_started = true;
+        self
+    }
+}
+
+/// Lines that tell a watcher how a long call goes on.
+#[derive(Clone)]
+pub struct Progress(Arc<dyn Fn(String) + Send + Sync>);
+
+impl Progress {
+    /// Sends each line to `sink`, which must not block.
+    pub fn new(sink: impl Fn(String) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(sink))
+    }
+
+    /// Drops every line.
+    pub fn silent() -> Self {
+        Self::new(drop)
+    }
+
+    /// Tells watchers a line; lost when they are too slow.
+    pub fn tell(&self, line: impl Into<String>) {
+        (self.0)(line.into());
+    }
+}
+
+impl fmt::Debug for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Progress")
+    }
+}
+
+/// Values of the embedding application, by type: a database pool, a user, a trace.
+#[derive(Clone, Default)]
+pub struct Extensions(Arc<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>);
+
+impl Extensions {
+    /// Adds a value; replaces one of the same type.
+    #[must_use]
+    pub fn with<T: Send + Sync + 'static>(self, value: T) -> Self {
+        let mut map = Arc::unwrap_or_clone(self.0);
+        map.insert(TypeId::of::<T>(), Arc::new(value));
+        Self(Arc::new(map))
+    }
+
+    /// The value of a type.
+    pub fn get<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
+        self.0.get(&TypeId::of::<T>())?.clone().downcast().ok()
+    }
+}
+
+impl fmt::Debug for Extensions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Extensions({})", self.0.len())
+    }
+}
+
+/// What a call may know and use.
+#[derive(Debug, Clone)]
+pub struct ToolContext {
+    /// The call's name for ever; also tells tenant and conversation. The idempotency key to hand on to other systems.
+    pub key: CallKey,
+    /// The id that the model's server gave the call.
+    pub tool_call_id: String,
+    /// Cancelled when the round is interrupted or the time is over. Stop soon; after the grace the call is dropped.
+    pub cancel: CancellationToken,
+    /// When this attempt's time is over.
+    pub deadline: Instant,
+    /// Which start this is, from 0.
+    pub attempt: u32,
+    /// Where to tell how it goes.
+    pub progress: Progress,
+    /// The folder that the conversation works in, if any.
+    pub workspace: Option<Arc<PathBuf>>,
+    /// Values of the embedding application.
+    pub extensions: Extensions,
+}
+
+/// A tool.
+pub trait Tool: Send + Sync + 'static {
+    /// What is declared of it; the same at every call.
+    fn spec(&self) -> &ToolSpec;
+
+    /// Checks arguments before anything is journaled as started. `Err` tells the model what to fix.
+    ///
+    /// # Errors
+    /// [`ToolError::invalid`].
+    fn check(&self, arguments: &RawJson) -> Result<(), ToolError> {
+        let _ = arguments;
+        Ok(())
+    }
+
+    /// Runs it. A failure is a [`ToolError`], read by the model; a panic becomes one too.
+    ///
+    /// # Cancel safety
+    /// The future is dropped after the grace; what must not be cut belongs into a task of the tool's own.
+    fn call(&self, arguments: RawJson, context: ToolContext) -> BoxFuture<'_, Result<ToolOutput, ToolError>>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_port_is_dyn_compatible() {
+        fn takes(_: &dyn Tool) {}
+        let _ = takes;
+    }
+
+    #[test]
+    fn an_undeclared_tool_is_once_asks_and_has_two_minutes() {
+        let spec = ToolSpec::new("x", "y", RawJson::empty_object());
+
+        assert_eq!((spec.effect, spec.approval, spec.timeout), (Effect::Once, Approval::ByMode, Duration::from_secs(120)));
+    }
+}

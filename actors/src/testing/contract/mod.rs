@@ -1,0 +1,1 @@
+//! What an adapter must keep, as tests that every adapter calls.

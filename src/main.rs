@@ -1,0 +1,2 @@
+//! The `callboard` binary.
+fn main() {}

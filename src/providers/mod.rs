@@ -1,0 +1,3 @@
+//! Adapters of the `LlmProvider` port: one folder a wire.
+
+pub mod offline;
