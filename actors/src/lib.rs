@@ -8,6 +8,8 @@ pub mod stream;
 pub mod limits;
 pub mod policy;
 pub mod ports;
+pub mod conversation;
+pub mod tool_executor;
 pub mod memory;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;

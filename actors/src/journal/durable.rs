@@ -13,7 +13,7 @@ use crate::{
     chat::{ContentBlock, History, Message, MessageList, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock},
     ids::{Epoch, PromptId, RoundId, Seq},
     limits::{CLIENT_KEY_MS, CLIENT_KEYS_MAX},
-    ports::{Effect, Loaded, Timestamp, Usage},
+    ports::{Effect, Loaded, ProviderStop, Timestamp, Usage},
     stream::StopReason,
 };
 
@@ -109,7 +109,7 @@ impl OpenRound {
     /// Whether nothing but answers of people are awaited.
     pub fn is_parked(&self) -> bool {
         match &self.phase {
-            Phase::Between | Phase::Model { .. } => false,
+            Phase::Ready | Phase::Ended { .. } | Phase::Model { .. } => false,
             Phase::Batch(batch) => batch.is_parked(),
         }
     }
@@ -119,8 +119,13 @@ impl OpenRound {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Nothing: a model call is due, or the end.
-    Between,
+    /// A model call is due.
+    Ready,
+    /// The model has said its last; the round is to be finished.
+    Ended {
+        /// Why it stopped.
+        stop: ProviderStop,
+    },
     /// A model call, ordered by the entry at `seq`.
     Model {
         /// The ordering entry.
@@ -233,7 +238,7 @@ impl Durable {
     pub fn batch(&self) -> Option<&Batch> {
         match &self.round.as_ref()?.phase {
             Phase::Batch(batch) => Some(batch),
-            Phase::Between | Phase::Model { .. } => None,
+            Phase::Ready | Phase::Ended { .. } | Phase::Model { .. } => None,
         }
     }
 
@@ -276,7 +281,9 @@ impl Durable {
                 round.steps = *step;
                 round.phase = Phase::Model { seq: entry.seq };
             }
-            EntryBody::Assistant { message, usage, .. } => self.assistant(entry.seq, message.as_ref(), usage)?,
+            EntryBody::Assistant { message, usage, stop, partial, .. } => {
+                self.assistant(entry.seq, message.as_ref(), usage, *stop, *partial)?;
+            }
             EntryBody::ToolStarted { call, effect, attempt, input, .. } => {
                 let call = self.call(*call)?;
                 let at = match &call.state {
@@ -307,7 +314,7 @@ impl Durable {
                     self.remember(id.clone(), 0, None, entry.at);
                 }
                 match &mut self.round {
-                    Some(round) if round.phase != Phase::Between => round.pending.push(message.clone()),
+                    Some(round) if matches!(round.phase, Phase::Model { .. } | Phase::Batch(_)) => round.pending.push(message.clone()),
                     _ => push_user(&mut self.history, message)?,
                 }
             }
@@ -347,7 +354,7 @@ impl Durable {
     fn call(&mut self, index: u32) -> Result<&mut Call, String> {
         match &mut open(&mut self.round)?.phase {
             Phase::Batch(batch) => batch.calls.get_mut(index as usize).ok_or_else(|| "no such call".into()),
-            Phase::Between | Phase::Model { .. } => Err("no batch is open".into()),
+            Phase::Ready | Phase::Ended { .. } | Phase::Model { .. } => Err("no batch is open".into()),
         }
     }
 
@@ -364,10 +371,11 @@ impl Durable {
             return Ok(());
         }
         let round = self.round.as_ref().filter(|round| round.prompts.contains(&id) && round.answers == 0).ok_or("no such prompt")?;
-        if round.phase == Phase::Between || matches!(round.phase, Phase::Model { .. }) {
-            self.history.withdraw_last_user().map(drop).ok_or_else(|| "the prompt is not last".into())
-        } else {
-            Err("a batch is open".into())
+        match round.phase {
+            Phase::Batch(_) => Err("a batch is open".into()),
+            Phase::Ready | Phase::Ended { .. } | Phase::Model { .. } => {
+                self.history.withdraw_last_user().map(drop).ok_or_else(|| "the prompt is not last".into())
+            }
         }
     }
 
@@ -387,14 +395,14 @@ impl Durable {
             answers: 0,
             batches: 0,
             usage: Usage::default(),
-            phase: Phase::Between,
+            phase: Phase::Ready,
             pending: Vec::new(),
             said: Vec::new(),
         });
         Ok(())
     }
 
-    fn assistant(&mut self, seq: Seq, message: Option<&Message>, usage: &Usage) -> Result<(), String> {
+    fn assistant(&mut self, seq: Seq, message: Option<&Message>, usage: &Usage, stop: ProviderStop, partial: bool) -> Result<(), String> {
         let round = open(&mut self.round)?;
         if !matches!(round.phase, Phase::Model { .. }) {
             return Err("no model call is open".into());
@@ -404,7 +412,8 @@ impl Durable {
         if usage.input() > 0 {
             self.last_usage = *usage;
         }
-        round.phase = Phase::Between;
+        let goes_on = stop == ProviderStop::PauseTurn && message.is_some() && !partial; // R-06 as ruled
+        round.phase = if goes_on { Phase::Ready } else { Phase::Ended { stop } };
         if let Some(message) = message {
             round.answers += 1;
             round.said.push(message.clone());
@@ -419,7 +428,11 @@ impl Durable {
                 round.phase = Phase::Batch(Batch { seq, message: message.clone(), calls });
             }
         }
-        if round.phase == Phase::Between {
+        if !matches!(round.phase, Phase::Batch(_)) {
+            // A person who spoke meanwhile is heard before the round ends.
+            if !round.pending.is_empty() && !partial {
+                round.phase = Phase::Ready;
+            }
             for message in std::mem::take(&mut round.pending) {
                 push_user(&mut self.history, &message)?;
             }
@@ -459,7 +472,7 @@ impl Durable {
         let results = Message::tool_results(results, after);
         self.history.push_exchange(batch.message.clone(), results).map_err(|error| error.to_string())?;
         round.batches += 1;
-        round.phase = Phase::Between;
+        round.phase = Phase::Ready;
         Ok(())
     }
 }

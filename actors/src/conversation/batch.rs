@@ -1,0 +1,261 @@
+//! Decides about the calls of an open batch: what starts, who is asked, what is tried again, what a cancel leaves. Pure.
+
+use std::sync::Arc;
+
+use super::{
+    turn::{Act, Refusal, StartTool, Steps, verdict, with_input},
+    volatile::{ApprovalMode, Cancelling, Judgement, Work},
+};
+use crate::{
+    chat::RawJson,
+    ids::{Seq, WaiterId, WorkId},
+    journal::{ApprovalVerdict, Batch, Call, CallState, EntryBody, OpenRound, Phase, ToolOutcome, call_digest},
+    limits::APPROVAL_MS,
+    ports::{Approval, Concurrency, Effect, ToolSpec},
+    tool_executor::{
+        PlannedCall, Progress, RunResult, approval_denied, cancelled_before_start, cancelled_unknown, in_doubt, outcome, plan,
+    },
+};
+
+/// What may be done with a waiting call.
+enum Door {
+    Open { spec: Arc<ToolSpec>, input: Option<RawJson> },
+    Ask { input: RawJson, reason: &'static str },
+    Shut(ToolOutcome),
+}
+
+/// Starts, asks or refuses every call that can be now.
+pub(super) fn advance(steps: &mut Steps<'_>, round: &OpenRound, batch: &Batch) {
+    let mut planned = Vec::with_capacity(batch.calls.len());
+    let mut doors = Vec::with_capacity(batch.calls.len());
+    for (index, call) in batch.calls.iter().enumerate() {
+        let (progress, door) = match &call.state {
+            CallState::Finished(_) => (Progress::Done, None),
+            CallState::Asked { .. } => (Progress::Asked, None),
+            CallState::Started { .. } => (Progress::Running, None),
+            CallState::Waiting => (Progress::Waiting, Some(door(steps, call, false))),
+            CallState::Allowed { .. } => (Progress::Waiting, Some(door(steps, call, true))),
+        };
+        let progress = match door {
+            Some(Door::Shut(result)) => {
+                finish_call(steps, index, call, result);
+                doors.push(None);
+                Progress::Done
+            }
+            Some(Door::Ask { input, reason }) => {
+                ask(steps, index, call, input, reason);
+                doors.push(None);
+                Progress::Asked
+            }
+            other => {
+                doors.push(other);
+                progress
+            }
+        };
+        planned.push(planned_call(steps, call, progress));
+    }
+    for index in plan(&planned, steps.volatile.rules.parallel_tools_max) {
+        if let (Some(call), Some(Some(Door::Open { spec, input }))) = (batch.calls.get(index), doors.get(index)) {
+            start(steps, batch.seq, index, call, 0, spec, input.as_ref());
+        }
+    }
+    let asked = planned.iter().any(|call| call.progress == Progress::Asked);
+    if asked && planned.iter().all(|call| matches!(call.progress, Progress::Asked | Progress::Done)) {
+        let until = batch.expires_at().or(Some(steps.now.plus_ms(APPROVAL_MS)));
+        steps.act(Act::Park { round_id: round.id, until });
+    }
+}
+
+fn planned_call(steps: &Steps<'_>, call: &Call, progress: Progress) -> PlannedCall {
+    let concurrency = match steps.volatile.rules.judge.judge(&call.tool_use.name, &call.tool_use.input) {
+        Judgement::Ready { spec, .. } => spec.concurrency.clone(),
+        Judgement::Refused(_) => Concurrency::Parallel,
+    };
+    let file = match &concurrency {
+        Concurrency::PerFile(parameter) => file_of(&call.tool_use.input, parameter),
+        Concurrency::Parallel | Concurrency::Exclusive => None,
+    };
+    PlannedCall { progress, concurrency, file }
+}
+
+fn file_of(input: &RawJson, parameter: &str) -> Option<String> {
+    let arguments: serde_json::Map<String, serde_json::Value> = input.parse().ok()?;
+    Some(arguments.get(parameter)?.as_str()?.trim_start_matches("./").to_owned())
+}
+
+fn door(steps: &Steps<'_>, call: &Call, allowed: bool) -> Door {
+    let (tool_use, rules) = (&call.tool_use, &steps.volatile.rules);
+    let (spec, input) = match rules.judge.judge(&tool_use.name, &tool_use.input) {
+        Judgement::Refused(error) => return Door::Shut(ToolOutcome::error(&error, &tool_use.id)),
+        Judgement::Ready { spec, input } => (spec, input),
+    };
+    let input = match &call.state {
+        CallState::Allowed { input } => Some(input.clone()), // What was agreed to, and nothing else.
+        _ => input,
+    };
+    let doubtful = steps.durable.in_doubt.contains(&call_digest(&tool_use.name, &tool_use.input));
+    let asks = (spec.approval == Approval::ByMode || doubtful) && !allowed;
+    match rules.approval {
+        _ if !asks => Door::Open { spec, input },
+        ApprovalMode::Auto => Door::Open { spec, input },
+        ApprovalMode::Deny => Door::Shut(approval_denied(&tool_use.id, "tools that change something are not allowed in this session")),
+        ApprovalMode::Ask if !rules.has_approver => {
+            Door::Shut(approval_denied(&tool_use.id, "approval is needed and nobody is there to give it"))
+        }
+        ApprovalMode::Ask => {
+            let reason = if doubtful { "the outcome of the same call before is unknown" } else { "this tool changes something" };
+            Door::Ask { input: input.unwrap_or_else(|| tool_use.input.clone()), reason }
+        }
+    }
+}
+
+fn ask(steps: &mut Steps<'_>, index: usize, call: &Call, resolved_input: RawJson, reason: &str) {
+    let expires_at = steps.now.plus_ms(APPROVAL_MS);
+    steps.entry(EntryBody::ApprovalAsked {
+        call: index_u32(index),
+        tool_call_id: call.tool_use.id.clone(),
+        name: call.tool_use.name.clone(),
+        resolved_input,
+        reason: reason.to_owned(),
+        expires_at,
+    });
+}
+
+fn start(steps: &mut Steps<'_>, batch: Seq, index: usize, call: &Call, attempt: u32, spec: &Arc<ToolSpec>, input: Option<&RawJson>) {
+    let tool_use = with_input(&call.tool_use, input);
+    let work = steps.entry(EntryBody::ToolStarted {
+        call: index_u32(index),
+        tool_call_id: tool_use.id.clone(),
+        name: tool_use.name.clone(),
+        effect: spec.effect,
+        attempt,
+        input: input.cloned(),
+    });
+    steps.act(Act::StartTool(StartTool { work, batch, call: index_u32(index), tool_use, attempt, spec: spec.clone() }));
+}
+
+fn finish_call(steps: &mut Steps<'_>, index: usize, call: &Call, outcome: ToolOutcome) {
+    steps.entry(EntryBody::ToolFinished {
+        call: index_u32(index),
+        tool_call_id: call.tool_use.id.clone(),
+        name: call.tool_use.name.clone(),
+        outcome,
+    });
+}
+
+fn index_u32(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(u32::MAX)
+}
+
+/// The batch that is open in the state.
+fn open<'a>(steps: &Steps<'a>) -> Option<(&'a OpenRound, &'a Batch)> {
+    let round = steps.durable.round.as_ref()?;
+    match &round.phase {
+        Phase::Batch(batch) => Some((round, batch)),
+        Phase::Ready | Phase::Ended { .. } | Phase::Model { .. } => None,
+    }
+}
+
+/// An attempt ended: the call is tried again or has its result. Effect class first, then the tool's policy (DESIGN §4.3).
+pub(super) fn tool_ended(steps: &mut Steps<'_>, work: WorkId, result: &RunResult, duration_ms: u64) {
+    let Some(Work::Tool { call: index, attempt, spec }) = steps.volatile.work.get(&work) else { return };
+    let (index, attempt) = (*index, *attempt);
+    let Some((round, batch)) = open(steps) else { return };
+    let Some(call) = batch.calls.get(index as usize) else { return };
+    if matches!(call.state, CallState::Finished(_)) {
+        return;
+    }
+    let repeatable = spec.effect.may_repeat() || result.not_started();
+    if let Some(error_type) = result.error_type()
+        && repeatable
+        && steps.volatile.cancelling.is_none()
+        && spec.retry.should_retry(error_type, attempt)
+    {
+        let delay = spec.retry.delay(attempt);
+        let (round_id, next) = (round.id, attempt + 1);
+        steps.act(Act::RetryLater { batch: batch.seq, call: index, attempt: next, delay });
+        steps.act(Act::ToolRetry { round_id, attempt: next, delay, reason: error_type.as_str().to_owned() });
+        return;
+    }
+    let outcome = ToolOutcome { duration_ms, retry_count: attempt, ..outcome(result.clone(), spec.effect, &call.tool_use.id) };
+    finish_call(steps, index as usize, call, outcome);
+}
+
+/// The pause before another attempt is over.
+pub(super) fn retry(steps: &mut Steps<'_>, seq: Seq, index: u32) {
+    let Some((_, batch)) = open(steps).filter(|(_, batch)| batch.seq == seq) else { return };
+    let (Some(attempt), Some(call)) = (steps.volatile.retries.get(&index).copied(), batch.calls.get(index as usize)) else { return };
+    if steps.volatile.cancelling.is_none() {
+        start_again(steps, batch, index as usize, call, attempt);
+    }
+}
+
+fn start_again(steps: &mut Steps<'_>, batch: &Batch, index: usize, call: &Call, attempt: u32) {
+    let CallState::Started { input, .. } = &call.state else { return };
+    match steps.volatile.rules.judge.judge(&call.tool_use.name, &call.tool_use.input) {
+        Judgement::Ready { spec, .. } => start(steps, batch.seq, index, call, attempt, &spec, input.as_ref()),
+        Judgement::Refused(error) => finish_call(steps, index, call, ToolOutcome::error(&error, &call.tool_use.id)),
+    }
+}
+
+/// A person answered.
+pub(super) fn approval(steps: &mut Steps<'_>, tool_call_id: &str, allow: bool, waiter: WaiterId) {
+    let found = steps.durable.open_call(tool_call_id).filter(|(_, call)| matches!(call.state, CallState::Asked { .. }));
+    let Some((index, call)) = found else {
+        return steps.act(Act::Refuse { waiter, refusal: Refusal::NoSuch("open approval") });
+    };
+    answer(steps, index, call, verdict(allow));
+    steps.act(Act::Answer { waiter });
+}
+
+/// Approvals that nobody answered in time count as denied.
+pub(super) fn expire_approvals(steps: &mut Steps<'_>) {
+    let Some((_, batch)) = open(steps) else { return };
+    for (index, call) in batch.calls.iter().enumerate() {
+        if matches!(call.state, CallState::Asked { expires_at, .. } if expires_at <= steps.now) {
+            answer(steps, index_u32(index), call, ApprovalVerdict::Expired);
+        }
+    }
+}
+
+fn answer(steps: &mut Steps<'_>, index: u32, call: &Call, verdict: ApprovalVerdict) {
+    steps.entry(EntryBody::ApprovalAnswered { call: index, verdict });
+    let why = match verdict {
+        ApprovalVerdict::Allowed => return,
+        ApprovalVerdict::Denied => "the user did not approve this call",
+        ApprovalVerdict::Expired => "nobody approved this call in time",
+    };
+    finish_call(steps, index as usize, call, approval_denied(&call.tool_use.id, why));
+}
+
+/// What a cancel leaves: each call gets exactly one result (DESIGN §4.2).
+pub(super) fn cancel(steps: &mut Steps<'_>, batch: &Batch, cancelling: &Cancelling) {
+    for (index, call) in batch.calls.iter().enumerate() {
+        let work = steps.volatile.work_of_call(index_u32(index));
+        let result = match (&call.state, work) {
+            (CallState::Finished(_), _) => continue,
+            (CallState::Waiting | CallState::Asked { .. } | CallState::Allowed { .. }, _) => cancelled_before_start(),
+            (CallState::Started { .. }, Some(_)) if !cancelling.grace_over => continue, // Its answer is still taken.
+            (CallState::Started { effect: Effect::Once, at, .. }, None) if cancelling.grace_over => in_doubt(&call.tool_use.name, *at),
+            (CallState::Started { .. }, work) => {
+                if let Some(work) = work {
+                    steps.act(Act::Abort { work });
+                }
+                cancelled_unknown()
+            }
+        };
+        finish_call(steps, index, call, result);
+    }
+}
+
+/// After a crash: what may run again does, what may not is in doubt (DESIGN §4.3).
+pub(super) fn recover(steps: &mut Steps<'_>, batch: &Batch) {
+    for (index, call) in batch.calls.iter().enumerate() {
+        let CallState::Started { effect, at, attempt, .. } = &call.state else { continue };
+        if effect.may_repeat() {
+            start_again(steps, batch, index, call, attempt + 1);
+        } else {
+            finish_call(steps, index, call, in_doubt(&call.tool_use.name, *at));
+        }
+    }
+}

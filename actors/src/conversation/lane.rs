@@ -1,0 +1,213 @@
+//! The way of entries to the store, and what waits for them (DESIGN §4.1, 4.3). Pure: the shell sends, reads heads and performs
+//! what is released; the store's own thread may call [`Lane::stored`].
+//!
+//! Bound: the shell refuses prompts while [`Lane::backlog_bytes`] is above its limit.
+
+use std::collections::VecDeque;
+
+use crate::{
+    ids::{Epoch, Seq},
+    ports::{Head, Open, StoredEntry, Timestamp},
+};
+
+/// Entries that go to the store together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parcel {
+    /// Where the journal must end before.
+    pub expected: Head,
+    /// The life that writes.
+    pub epoch: Epoch,
+    /// The entries; not empty.
+    pub entries: Vec<StoredEntry>,
+    /// What the head row says after.
+    pub open: Open,
+    /// When to look at the conversation again.
+    pub wake_at: Option<Timestamp>,
+    /// Whether something waits for it.
+    pub awaited: bool,
+}
+
+impl Parcel {
+    fn end(&self) -> Seq {
+        self.entries.last().map_or(self.expected.seq, |entry| entry.seq)
+    }
+
+    fn bytes(&self) -> usize {
+        self.entries.iter().map(|entry| entry.bytes.len()).sum()
+    }
+}
+
+/// What a read of the head says about a pause.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict<R> {
+    /// The store is where we left it or took some of it: go on. These are released, these are to be sent again, in order.
+    GoOn {
+        /// What waited for entries that turned out to be stored.
+        released: Vec<R>,
+        /// What is to be appended again.
+        resend: Vec<Parcel>,
+    },
+    /// Another life writes, or the head is nowhere we know: this life is over.
+    EndLife,
+}
+
+/// The lane of one life. `R` is what waits: a reply, the start of a tool.
+#[derive(Debug)]
+pub struct Lane<R> {
+    stored: Head,
+    tail: Head,
+    parcels: VecDeque<Parcel>,
+    gates: VecDeque<(Seq, R)>,
+    backlog_bytes: usize,
+    paused: bool,
+    closed: bool,
+}
+
+impl<R> Lane<R> {
+    /// A lane behind a journal that ends at `head`.
+    pub fn new(head: Head) -> Self {
+        Self { stored: head, tail: head, parcels: VecDeque::new(), gates: VecDeque::new(), backlog_bytes: 0, paused: false, closed: false }
+    }
+
+    /// Where the journal ends that is safe.
+    pub fn stored_head(&self) -> Head {
+        self.stored
+    }
+
+    /// Whether an append is out or held.
+    pub fn is_empty(&self) -> bool {
+        self.parcels.is_empty() && self.gates.is_empty()
+    }
+
+    /// Whether the store is away.
+    pub fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// Bytes that are not safe yet.
+    pub fn backlog_bytes(&self) -> usize {
+        self.backlog_bytes
+    }
+
+    /// Takes entries and what waits for them. Returns the parcel to send now, unless the store is away, and what waits for nothing.
+    pub fn push(
+        &mut self,
+        epoch: Epoch,
+        entries: Vec<StoredEntry>,
+        open: Open,
+        wake_at: Option<Timestamp>,
+        waits: Vec<R>,
+    ) -> (Option<Parcel>, Vec<R>) {
+        if self.closed {
+            return (None, Vec::new()); // A life that is over shows nothing and starts nothing.
+        }
+        let awaited = !waits.is_empty();
+        if entries.is_empty() {
+            if self.stored.seq >= self.tail.seq {
+                return (None, waits);
+            }
+            self.gates.extend(waits.into_iter().map(|wait| (self.tail.seq, wait)));
+            return (None, Vec::new());
+        }
+        let parcel = Parcel { expected: self.tail, epoch, entries, open, wake_at, awaited };
+        self.tail = Head { epoch, seq: parcel.end() };
+        self.backlog_bytes += parcel.bytes();
+        self.gates.extend(waits.into_iter().map(|wait| (self.tail.seq, wait)));
+        self.parcels.push_back(parcel.clone());
+        (Some(parcel).filter(|_| !self.paused), Vec::new())
+    }
+
+    /// Notes that the journal is safe up to `upto`; returns what waited for that.
+    pub fn stored(&mut self, upto: Seq) -> Vec<R> {
+        while let Some(parcel) = self.parcels.front().filter(|parcel| parcel.end() <= upto) {
+            self.stored = Head { epoch: parcel.epoch, seq: parcel.end() };
+            self.backlog_bytes = self.backlog_bytes.saturating_sub(parcel.bytes());
+            self.parcels.pop_front();
+        }
+        if self.closed {
+            return Vec::new();
+        }
+        let ready = self.gates.iter().take_while(|(seq, _)| *seq <= self.stored.seq).count();
+        self.gates.drain(..ready).map(|(_, wait)| wait).collect()
+    }
+
+    /// Notes that the store did not say yes. Returns whether this began a pause.
+    pub fn lost(&mut self) -> bool {
+        !std::mem::replace(&mut self.paused, true)
+    }
+
+    /// Says what a head that was read during a pause means.
+    pub fn head_read(&mut self, head: Head) -> Verdict<R> {
+        let known = head == self.stored || self.parcels.iter().any(|parcel| head == Head { epoch: parcel.epoch, seq: parcel.end() });
+        if !known || self.closed {
+            self.closed = true;
+            return Verdict::EndLife;
+        }
+        let released = self.stored(head.seq);
+        self.paused = false;
+        Verdict::GoOn { released, resend: self.parcels.iter().cloned().collect() }
+    }
+
+    /// Ends the lane: what waits is given back unreleased, for the shell to answer.
+    pub fn close(&mut self) -> Vec<R> {
+        self.closed = true;
+        self.parcels.clear();
+        self.backlog_bytes = 0;
+        self.gates.drain(..).map(|(_, wait)| wait).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn entry(seq: u64) -> StoredEntry {
+        StoredEntry { seq: Seq(seq), bytes: Bytes::from_static(b"xx") }
+    }
+
+    fn head(epoch: u64, seq: u64) -> Head {
+        Head { epoch: Epoch(epoch), seq: Seq(seq) }
+    }
+
+    #[test]
+    fn what_waits_is_released_only_by_its_entries() {
+        let mut lane = Lane::new(head(1, 4));
+        let (first, now) = lane.push(Epoch(2), vec![entry(5), entry(6)], Open::Running, None, vec!["a"]);
+        assert_eq!((first.map(|p| p.expected), now), (Some(head(1, 4)), vec![]));
+        lane.push(Epoch(2), vec![entry(7)], Open::Running, None, vec![]);
+        assert_eq!(lane.push(Epoch(2), vec![], Open::Running, None, vec!["b"]), (None, vec![]));
+
+        assert_eq!(lane.stored(Seq(6)), ["a"]);
+        assert_eq!((lane.stored_head(), lane.backlog_bytes()), (head(2, 6), 2));
+        assert_eq!(lane.stored(Seq(7)), ["b"]);
+        assert!(lane.is_empty());
+        assert_eq!(lane.push(Epoch(2), vec![], Open::None, None, vec!["c"]), (None, vec!["c"]));
+    }
+
+    #[test]
+    fn after_a_pause_only_what_is_missing_is_sent_again() {
+        let mut lane = Lane::new(head(2, 0));
+        lane.push(Epoch(2), vec![entry(1)], Open::Running, None, vec!["a"]);
+        lane.push(Epoch(2), vec![entry(2)], Open::Running, None, vec!["b"]);
+        assert!(lane.lost() && !lane.lost());
+        assert_eq!(lane.push(Epoch(2), vec![entry(3)], Open::None, None, vec!["c"]).0, None);
+
+        let Verdict::GoOn { released, resend } = lane.head_read(head(2, 1)) else { panic!("ended") };
+
+        assert_eq!(released, ["a"]);
+        assert_eq!(resend.iter().map(Parcel::end).collect::<Vec<_>>(), [Seq(2), Seq(3)]);
+    }
+
+    #[test]
+    fn another_epoch_ends_the_life_and_releases_nothing() {
+        let mut lane = Lane::new(head(2, 1));
+        lane.push(Epoch(2), vec![entry(2)], Open::Running, None, vec!["a"]);
+        lane.lost();
+
+        assert_eq!(lane.head_read(head(3, 2)), Verdict::EndLife);
+        assert_eq!(lane.stored(Seq(2)), Vec::<&str>::new());
+        assert_eq!(lane.close(), ["a"]);
+    }
+}

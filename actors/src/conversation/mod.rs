@@ -1,0 +1,6 @@
+//! A conversation: the turn (pure) and its shell.
+
+mod batch;
+pub mod lane;
+pub mod turn;
+pub mod volatile;

@@ -1,0 +1,723 @@
+//! Decides what a conversation does next, and when a turn is over. Pure: no clock, no chance, no I/O; the shell in `mod.rs`
+//! appends the entries and performs the acts (DESIGN §4.1).
+//!
+//! [`decide`] answers one input; [`advance`] says what follows from the state alone; [`step`] joins both and is what shell,
+//! replay and tests call.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    batch,
+    volatile::{Cancelling, Recovery, Volatile},
+};
+use crate::{
+    chat::{ContentBlock, Message, RawJson, Role, ToolUseBlock},
+    ids::{PromptId, RoundId, Seq, WaiterId, WorkId},
+    journal::{AcceptedPrompt, ApplyError, ApprovalVerdict, ClientKey, Durable, Entry, EntryBody, OpenRound, Phase, WithdrawReason},
+    ports::{Completion, Effect, ProviderError, ProviderStop, Timestamp, ToolSpec, Usage},
+    stream::{Failure, StopReason},
+    tool_executor::RunResult,
+};
+
+/// What a new prompt does when a round is open (INTERFACES §4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnBusy {
+    /// Waits its turn (V-05).
+    #[default]
+    Queue,
+    /// Is refused.
+    Reject,
+    /// Ends the open round and takes its place.
+    Interrupt,
+    /// Is told to the model in the open round.
+    Steer,
+}
+
+/// A prompt with the ids it will have.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewPrompt {
+    /// Its id.
+    pub id: PromptId,
+    /// The id of the round it will open.
+    pub round_id: RoundId,
+    /// The client's own name for it.
+    pub client_key: Option<ClientKey>,
+    /// What is said.
+    pub message: Message,
+    /// What to do when a round is open.
+    pub on_busy: OnBusy,
+    /// Who waits.
+    pub waiter: WaiterId,
+}
+
+/// How a model call ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ModelOutcome {
+    /// With an answer.
+    Completed {
+        /// All blocks, complete.
+        blocks: Vec<ContentBlock>,
+        /// Why it stopped and what it cost.
+        completion: Completion,
+    },
+    /// With an error, after the gateway's retries. What came before it is kept.
+    Failed {
+        /// What went wrong.
+        error: ProviderError,
+        /// Complete blocks and the text of an open one.
+        partial: Vec<ContentBlock>,
+    },
+    /// By our cancel.
+    Cancelled {
+        /// Complete blocks and the text of an open one.
+        partial: Vec<ContentBlock>,
+    },
+}
+
+/// All that can reach a conversation.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Input {
+    /// The fold is complete; a new life begins.
+    Recovered {
+        /// What becomes of an open round.
+        recovery: Recovery,
+    },
+    /// Somebody says something.
+    Prompt(NewPrompt),
+    /// A model call ended.
+    Model {
+        /// Which.
+        work: WorkId,
+        /// How.
+        outcome: ModelOutcome,
+    },
+    /// An attempt of a tool call ended.
+    Tool {
+        /// Which.
+        work: WorkId,
+        /// How.
+        result: RunResult,
+        /// When the call was first started.
+        duration_ms: u64,
+    },
+    /// The pause before another attempt is over.
+    RetryDue {
+        /// The batch.
+        batch: Seq,
+        /// Its call.
+        call: u32,
+    },
+    /// A person answered.
+    Approval {
+        /// The call.
+        tool_call_id: String,
+        /// The answer.
+        allow: bool,
+        /// Who waits.
+        waiter: WaiterId,
+    },
+    /// Time passed: approvals may have expired.
+    Tick,
+    /// The open round is to end now.
+    Interrupt {
+        /// Why, if somebody should read it.
+        failure: Option<Failure>,
+        /// Who waits.
+        waiter: Option<WaiterId>,
+    },
+    /// The time for answers to a cancel is over.
+    GraceOver {
+        /// The round that was cancelled.
+        round_id: RoundId,
+    },
+    /// A message from outside, for the model to read when it can.
+    Inject {
+        /// Its id; a second one with the same id is dropped.
+        id: Option<String>,
+        /// The message.
+        message: Message,
+        /// Who waits.
+        waiter: WaiterId,
+    },
+    /// A prompt is taken back if its round has not begun.
+    Withdraw {
+        /// Which.
+        prompt_id: PromptId,
+        /// Why.
+        reason: WithdrawReason,
+        /// Who waits.
+        waiter: Option<WaiterId>,
+    },
+    /// History from outside takes the place of what is there.
+    Import {
+        /// The messages.
+        messages: Vec<Message>,
+        /// Who waits.
+        waiter: WaiterId,
+    },
+    /// Everything is to be forgotten.
+    Reset {
+        /// Who waits.
+        waiter: WaiterId,
+    },
+    /// No new round is to begin.
+    Drain,
+}
+
+/// What a caller learns when its prompt is safe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Receipt {
+    /// The round whose stream tells the rest.
+    pub round_id: RoundId,
+    /// Whether the prompt was already known by its client key.
+    pub replayed: bool,
+}
+
+/// Why a caller is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// A round is open and the caller did not want to wait.
+    #[error("the conversation is busy with another prompt")]
+    Busy,
+    /// Too many prompts wait.
+    #[error("too many prompts wait in this conversation")]
+    InboxFull,
+    /// The host is shutting down.
+    #[error("the host is shutting down")]
+    Draining,
+    /// The client key was used with another body.
+    #[error("this idempotency key was used with another body")]
+    KeyReused,
+    /// There is nothing to do that to: no open round, no such call, no such prompt.
+    #[error("there is no such {0}")]
+    NoSuch(&'static str),
+    /// A round is open; end it first.
+    #[error("a round is open; interrupt it first")]
+    RoundOpen,
+}
+
+impl Refusal {
+    /// Stable code.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Busy => "conversation_busy",
+            Self::InboxFull => "inbox_full",
+            Self::Draining => "draining",
+            Self::KeyReused => "idempotency_key_reused",
+            Self::NoSuch(_) => "not_found",
+            Self::RoundOpen => "round_open",
+        }
+    }
+}
+
+/// The start of one attempt of a tool call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StartTool {
+    /// Its name in this life.
+    pub work: WorkId,
+    /// The batch: seq of the assistant entry.
+    pub batch: Seq,
+    /// Its place in the batch.
+    pub call: u32,
+    /// Id and name; `input` is the one to use.
+    pub tool_use: ToolUseBlock,
+    /// Which start it is, from 0.
+    pub attempt: u32,
+    /// What its tool declares.
+    pub spec: Arc<ToolSpec>,
+}
+
+/// What the shell is to do.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Act {
+    /// Tell a caller that its prompt is safe.
+    Acknowledge {
+        /** Who. */
+        waiter: WaiterId,
+        /** What. */
+        receipt: Receipt,
+    },
+    /// Tell a caller no.
+    Refuse {
+        /** Who. */
+        waiter: WaiterId,
+        /** Why. */
+        refusal: Refusal,
+    },
+    /// Tell a caller that it is done and safe.
+    Answer {
+        /** Who. */
+        waiter: WaiterId,
+    },
+    /// Call the model with the history as it is now.
+    StartModel {
+        /** Its name. */
+        work: WorkId,
+    },
+    /// Start an attempt of a tool call.
+    StartTool(StartTool),
+    /// Ask again after a pause, as [`Input::RetryDue`].
+    RetryLater {
+        /** The batch. */
+        batch: Seq,
+        /** Its call. */
+        call: u32,
+        /** Which attempt. */
+        attempt: u32,
+        /** The pause. */
+        delay: Duration,
+    },
+    /// Tell watchers that a tool call will be tried again.
+    ToolRetry {
+        /** The round. */
+        round_id: RoundId,
+        /** Which attempt. */
+        attempt: u32,
+        /** The pause. */
+        delay: Duration,
+        /** Why. */
+        reason: String,
+    },
+    /// Cancel the tokens of all open work; start the grace, unless it is over at once.
+    CancelRound {
+        /** The round. */
+        round_id: RoundId,
+        /** Why. */
+        failure: Option<Failure>,
+        /** No grace. */
+        grace_over: bool,
+    },
+    /// Stop a piece of work; its answer is no longer awaited.
+    Abort {
+        /** Which. */
+        work: WorkId,
+    },
+    /// Tell watchers where a waiting prompt stands.
+    Queued {
+        /** Its round. */
+        round_id: RoundId,
+        /** From 1. */
+        position: usize,
+    },
+    /// The round waits for people only: give back what it holds, look again at the given time.
+    Park {
+        /** The round. */
+        round_id: RoundId,
+        /** When the first approval expires. */
+        until: Option<Timestamp>,
+    },
+    /// The round is over: give back what it holds.
+    RoundOver {
+        /** The round. */
+        round_id: RoundId,
+    },
+}
+
+/// What an act waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gate {
+    /// Nothing.
+    Now,
+    /// The entries of its step, and all before, are durable.
+    Stored,
+}
+
+impl Act {
+    /// The table of waits (DESIGN §4.3).
+    pub fn gate(&self) -> Gate {
+        match self {
+            Self::Acknowledge { .. } | Self::Answer { .. } => Gate::Stored,
+            Self::StartTool(start) => match start.spec.effect {
+                Effect::Pure => Gate::Now,
+                Effect::Idempotent | Effect::Once => Gate::Stored,
+            },
+            Self::Refuse { .. }
+            | Self::StartModel { .. }
+            | Self::RetryLater { .. }
+            | Self::ToolRetry { .. }
+            | Self::CancelRound { .. }
+            | Self::Abort { .. }
+            | Self::Queued { .. }
+            | Self::Park { .. }
+            | Self::RoundOver { .. } => Gate::Now,
+        }
+    }
+}
+
+/// What follows from an input.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Step {
+    /// What is to be remembered, in order.
+    pub entries: Vec<EntryBody>,
+    /// What is to be done.
+    pub acts: Vec<Act>,
+}
+
+impl Step {
+    /// Whether nothing follows.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.acts.is_empty()
+    }
+}
+
+/// Builds a step; knows the seq that the next entry will have.
+pub(super) struct Steps<'a> {
+    pub(super) durable: &'a Durable,
+    pub(super) volatile: &'a Volatile,
+    pub(super) now: Timestamp,
+    pub(super) step: Step,
+}
+
+impl<'a> Steps<'a> {
+    fn new(durable: &'a Durable, volatile: &'a Volatile, now: Timestamp) -> Self {
+        Self { durable, volatile, now, step: Step::default() }
+    }
+
+    /// Adds an entry and names the work it orders. A life's first entry is `LifeStarted`.
+    pub(super) fn entry(&mut self, body: EntryBody) -> WorkId {
+        if self.step.entries.is_empty() && self.durable.epoch != self.volatile.life {
+            self.step.entries.push(EntryBody::LifeStarted {});
+        }
+        self.step.entries.push(body);
+        let seq = Seq(self.durable.head.0 + self.step.entries.len() as u64);
+        WorkId { epoch: self.volatile.life, seq, index: 0 }
+    }
+
+    pub(super) fn act(&mut self, act: Act) {
+        self.step.acts.push(act);
+    }
+
+    fn refuse(&mut self, waiter: WaiterId, refusal: Refusal) {
+        self.act(Act::Refuse { waiter, refusal });
+    }
+
+    fn finish(&mut self, round: &OpenRound, stop_reason: StopReason, error: Option<Failure>) {
+        let latency_ms = self.now.ms_since(round.started_at);
+        self.entry(EntryBody::RoundFinished { stop_reason, latency_ms, error });
+        self.act(Act::RoundOver { round_id: round.id });
+    }
+}
+
+/// What was appended and what is to be done, after [`step`] brought both halves up to date.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Outcome {
+    /// The entries, applied to the state already, each with the state's events told by the shell before it was applied.
+    pub entries: Vec<Entry>,
+    /// The acts in order; those with [`Gate::Stored`] wait for all of `entries`.
+    pub acts: Vec<Act>,
+}
+
+/// Takes one input to its end: decides, applies, and goes on while the state asks for more.
+///
+/// `before_apply` sees each entry with the state before it, to tell its events.
+///
+/// # Errors
+/// [`ApplyError`] when a decision does not fit the state: a bug; the life is to end.
+pub fn step(
+    durable: &mut Durable,
+    volatile: &mut Volatile,
+    now: Timestamp,
+    input: Input,
+    mut before_apply: impl FnMut(&Durable, &Entry),
+) -> Result<Outcome, ApplyError> {
+    let mut outcome = Outcome::default();
+    let mut next = decide(durable, volatile, now, &input);
+    volatile.note(&input);
+    let mut first = true;
+    loop {
+        let Step { entries, acts } = next;
+        let changes_nothing = entries.is_empty() && !first; // Acts alone do not change what follows from the state.
+        first = false;
+        for body in entries {
+            let entry = Entry { seq: durable.head.next(), epoch: volatile.life, at: now, body };
+            before_apply(durable, &entry);
+            durable.apply(&entry)?;
+            outcome.entries.push(entry);
+        }
+        for act in &acts {
+            volatile.absorb(act);
+        }
+        outcome.acts.extend(acts);
+        if changes_nothing {
+            break;
+        }
+        next = advance(durable, volatile, now);
+        if next.is_empty() {
+            break;
+        }
+    }
+    Ok(outcome)
+}
+
+/// Answers one input. Changes nothing.
+pub fn decide(durable: &Durable, volatile: &Volatile, now: Timestamp, input: &Input) -> Step {
+    let mut steps = Steps::new(durable, volatile, now);
+    match input {
+        Input::Recovered { recovery } => recover(&mut steps, *recovery),
+        Input::Prompt(prompt) => take_prompt(&mut steps, prompt),
+        Input::Model { work, outcome } => model_ended(&mut steps, *work, outcome),
+        Input::Tool { work, result, duration_ms } => batch::tool_ended(&mut steps, *work, result, *duration_ms),
+        Input::RetryDue { batch, call } => batch::retry(&mut steps, *batch, *call),
+        Input::Approval { tool_call_id, allow, waiter } => batch::approval(&mut steps, tool_call_id, *allow, *waiter),
+        Input::Tick => batch::expire_approvals(&mut steps),
+        Input::Interrupt { failure, waiter } => {
+            interrupt(&mut steps, failure.clone());
+            match (waiter, &durable.round) {
+                (Some(waiter), Some(_)) => steps.act(Act::Answer { waiter: *waiter }),
+                (Some(waiter), None) => steps.refuse(*waiter, Refusal::NoSuch("open round")),
+                (None, _) => {}
+            }
+        }
+        Input::Inject { id, message, waiter } => inject(&mut steps, id.as_ref(), message, *waiter),
+        Input::Withdraw { prompt_id, reason, waiter } => {
+            let waits = durable.inbox.iter().any(|prompt| prompt.id == *prompt_id);
+            if waits {
+                steps.entry(EntryBody::PromptWithdrawn { prompt_id: *prompt_id, reason: *reason });
+            }
+            match waiter {
+                Some(waiter) if waits => steps.act(Act::Answer { waiter: *waiter }),
+                Some(waiter) => steps.refuse(*waiter, Refusal::NoSuch("waiting prompt")),
+                None => {}
+            }
+        }
+        Input::Import { messages, waiter } => when_idle(&mut steps, *waiter, EntryBody::Imported { messages: messages.clone() }),
+        Input::Reset { waiter } => when_idle(&mut steps, *waiter, EntryBody::Reset {}),
+        Input::GraceOver { .. } | Input::Drain => {}
+    }
+    steps.step
+}
+
+/// What follows from the state alone. Changes nothing; empty when the conversation waits.
+pub fn advance(durable: &Durable, volatile: &Volatile, now: Timestamp) -> Step {
+    if !volatile.recovered {
+        return Step::default();
+    }
+    let mut steps = Steps::new(durable, volatile, now);
+    let Some(round) = &durable.round else {
+        if let Some(AcceptedPrompt { id, round_id, .. }) = durable.inbox.front().filter(|_| !volatile.draining) {
+            steps.entry(EntryBody::RoundStarted { round_id: *round_id, prompt_ids: vec![*id] });
+        }
+        return steps.step;
+    };
+    match (&round.phase, &volatile.cancelling) {
+        (Phase::Ready | Phase::Ended { .. }, Some(cancelling)) => interrupted(&mut steps, round, cancelling),
+        (Phase::Ready, None) if round.steps >= volatile.rules.tool_iterations_max => {
+            steps.finish(round, StopReason::IterationLimit, None);
+        }
+        (Phase::Ready, None) => call_model(&mut steps, round.steps + 1),
+        (Phase::Ended { stop }, None) => steps.finish(round, stop_reason(*stop), None),
+        (Phase::Model { .. }, Some(cancelling)) if cancelling.grace_over => {
+            if let Some(work) = volatile.model_work() {
+                steps.act(Act::Abort { work });
+            }
+            interrupted(&mut steps, round, cancelling);
+        }
+        (Phase::Model { .. }, _) => {}
+        (Phase::Batch(open), Some(cancelling)) => batch::cancel(&mut steps, open, cancelling),
+        (Phase::Batch(open), None) => batch::advance(&mut steps, round, open),
+    }
+    steps.step
+}
+
+fn call_model(steps: &mut Steps<'_>, step: u32) {
+    let work = steps.entry(EntryBody::ModelCallStarted { step, reserved: 0 });
+    steps.act(Act::StartModel { work });
+}
+
+fn interrupted(steps: &mut Steps<'_>, round: &OpenRound, cancelling: &Cancelling) {
+    steps.finish(round, StopReason::Interrupted, cancelling.failure.clone());
+}
+
+/// Why a round ends that the model ended.
+fn stop_reason(stop: ProviderStop) -> StopReason {
+    match stop {
+        ProviderStop::EndTurn | ProviderStop::ToolUse | ProviderStop::PauseTurn | ProviderStop::Other => StopReason::EndTurn,
+        ProviderStop::MaxTokens => StopReason::MaxTokens,
+        ProviderStop::StopSequence => StopReason::StopSequence,
+        ProviderStop::Refusal => StopReason::Refusal,
+        ProviderStop::ContextWindowExceeded => StopReason::ContextTooLarge,
+    }
+}
+
+/// Whether tools may run after this stop (R-06 as ruled).
+fn runs_tools(stop: ProviderStop) -> bool {
+    match stop {
+        ProviderStop::EndTurn | ProviderStop::ToolUse | ProviderStop::StopSequence | ProviderStop::PauseTurn | ProviderStop::Other => true,
+        ProviderStop::MaxTokens | ProviderStop::Refusal | ProviderStop::ContextWindowExceeded => false,
+    }
+}
+
+fn recover(steps: &mut Steps<'_>, recovery: Recovery) {
+    let Some(round) = &steps.durable.round else { return };
+    let round_id = round.id;
+    match (recovery, &round.phase) {
+        (Recovery::Close, _) => steps.act(Act::CancelRound { round_id, failure: None, grace_over: true }),
+        (Recovery::Resume, Phase::Model { .. }) => call_model(steps, round.steps),
+        (Recovery::Resume, Phase::Batch(open)) => batch::recover(steps, open),
+        (Recovery::Resume, Phase::Ready | Phase::Ended { .. }) => {}
+    }
+}
+
+fn take_prompt(steps: &mut Steps<'_>, prompt: &NewPrompt) {
+    let (durable, waiter) = (steps.durable, prompt.waiter);
+    if let Some(key) = &prompt.client_key
+        && let Some(known) = durable.known_key(&key.key)
+    {
+        return match known.round_id {
+            Some(round_id) if known.digest == key.digest => {
+                steps.act(Act::Acknowledge { waiter, receipt: Receipt { round_id, replayed: true } });
+            }
+            _ => steps.refuse(waiter, Refusal::KeyReused),
+        };
+    }
+    if steps.volatile.draining {
+        return steps.refuse(waiter, Refusal::Draining);
+    }
+    if durable.inbox.len() >= steps.volatile.rules.inbox_prompts_max {
+        return steps.refuse(waiter, Refusal::InboxFull);
+    }
+    let busy = durable.round.is_some() || !durable.inbox.is_empty();
+    match (prompt.on_busy, &durable.round) {
+        (OnBusy::Reject, _) if busy => return steps.refuse(waiter, Refusal::Busy),
+        (OnBusy::Steer, Some(round)) if steps.volatile.cancelling.is_none() => {
+            steps.entry(EntryBody::Injected { id: None, message: prompt.message.clone() });
+            return steps.act(Act::Acknowledge { waiter, receipt: Receipt { round_id: round.id, replayed: false } });
+        }
+        (OnBusy::Interrupt, Some(_)) => interrupt(steps, None),
+        (OnBusy::Queue | OnBusy::Reject | OnBusy::Interrupt | OnBusy::Steer, _) => {}
+    }
+    steps.entry(EntryBody::PromptAccepted {
+        prompt_id: prompt.id,
+        round_id: prompt.round_id,
+        client_key: prompt.client_key.clone(),
+        message: prompt.message.clone(),
+    });
+    steps.act(Act::Acknowledge { waiter, receipt: Receipt { round_id: prompt.round_id, replayed: false } });
+    if busy {
+        steps.act(Act::Queued { round_id: prompt.round_id, position: durable.inbox.len() + 1 });
+    }
+}
+
+fn interrupt(steps: &mut Steps<'_>, failure: Option<Failure>) {
+    if let Some(round) = &steps.durable.round
+        && steps.volatile.cancelling.is_none()
+    {
+        steps.act(Act::CancelRound { round_id: round.id, failure, grace_over: false });
+    }
+}
+
+fn inject(steps: &mut Steps<'_>, id: Option<&String>, message: &Message, waiter: WaiterId) {
+    let known = id.is_some_and(|id| steps.durable.known_key(id).is_some());
+    if !known {
+        steps.entry(EntryBody::Injected { id: id.cloned(), message: message.clone() });
+    }
+    steps.act(Act::Answer { waiter });
+}
+
+fn when_idle(steps: &mut Steps<'_>, waiter: WaiterId, body: EntryBody) {
+    if steps.durable.round.is_some() || !steps.durable.inbox.is_empty() {
+        return steps.refuse(waiter, Refusal::RoundOpen);
+    }
+    steps.entry(body);
+    steps.act(Act::Answer { waiter });
+}
+
+fn model_ended(steps: &mut Steps<'_>, work: WorkId, outcome: &ModelOutcome) {
+    let Some(round) = &steps.durable.round else { return };
+    if !steps.volatile.work.contains_key(&work) || round.phase != (Phase::Model { seq: work.seq }) {
+        return;
+    }
+    let step = round.steps;
+    match outcome {
+        ModelOutcome::Completed { blocks, completion } => {
+            let cancelled = steps.volatile.cancelling.is_some();
+            let keep_calls = !cancelled && runs_tools(completion.stop);
+            steps.entry(EntryBody::Assistant {
+                step,
+                message: assistant_message(blocks, keep_calls, true),
+                stop: completion.stop,
+                raw_stop: completion.raw_stop.clone(),
+                usage: completion.usage.unwrap_or_default(),
+                partial: cancelled,
+            });
+        }
+        ModelOutcome::Failed { error: ProviderError::Auth { message }, .. } if round.answers == 0 => {
+            // R-14 as ruled: nothing was said yet, so the prompt leaves history; its text stays in the journal.
+            for prompt_id in &round.prompts {
+                steps.entry(EntryBody::PromptWithdrawn { prompt_id: *prompt_id, reason: WithdrawReason::ProviderAuth });
+            }
+            let failure = failure(&ProviderError::Auth { message: message.clone() });
+            steps.finish(round, StopReason::Error, Some(failure));
+        }
+        ModelOutcome::Failed { error, partial } => {
+            keep_partial(steps, step, partial);
+            match &steps.volatile.cancelling {
+                Some(cancelling) => interrupted(steps, round, cancelling),
+                None => steps.finish(round, StopReason::Error, Some(failure(error))),
+            }
+        }
+        ModelOutcome::Cancelled { partial } => {
+            keep_partial(steps, step, partial);
+            match &steps.volatile.cancelling {
+                Some(cancelling) => interrupted(steps, round, cancelling),
+                None => steps.finish(round, StopReason::Error, Some(failure(&ProviderError::Cancelled))),
+            }
+        }
+    }
+}
+
+/// Keeps what came before a cut, without what cannot stand alone (DESIGN §4.2, R-15).
+fn keep_partial(steps: &mut Steps<'_>, step: u32, partial: &[ContentBlock]) {
+    if let Some(message) = assistant_message(partial, false, false) {
+        steps.entry(EntryBody::Assistant {
+            step,
+            message: Some(message),
+            stop: ProviderStop::Other,
+            raw_stop: None,
+            usage: Usage::default(),
+            partial: true,
+        });
+    }
+}
+
+/// The part of a reply that can enter history: no empty text, no repeated call id, calls and bare thinking only on request.
+fn assistant_message(blocks: &[ContentBlock], keep_calls: bool, complete: bool) -> Option<Message> {
+    let mut ids: Vec<&str> = Vec::new();
+    let mut kept: Vec<ContentBlock> = Vec::with_capacity(blocks.len());
+    for block in blocks {
+        let keep = match block {
+            ContentBlock::Text(text) => !text.text.trim().is_empty(),
+            ContentBlock::Thinking(thinking) => complete || thinking.signature.is_some(),
+            ContentBlock::ToolUse(call) => {
+                let first = !ids.contains(&call.id.as_str());
+                ids.push(&call.id);
+                keep_calls && first
+            }
+            ContentBlock::ToolResult(_) => false,
+            ContentBlock::Other { .. } => complete,
+        };
+        if keep {
+            kept.push(block.clone());
+        }
+    }
+    // Thinking alone is no answer, and providers refuse a message that ends in it.
+    let says_something = kept.iter().any(|block| !matches!(block, ContentBlock::Thinking(_)));
+    if says_something { Message::new(Role::Assistant, &kept).ok() } else { None }
+}
+
+/// A provider's error as watchers read it.
+pub(super) fn failure(error: &ProviderError) -> Failure {
+    let retry_after_ms = error.retry_after().map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
+    Failure { code: error.code().to_owned(), message: error.to_string(), retry_after_ms }
+}
+
+/// What a person reads of a verdict.
+pub(super) fn verdict(allow: bool) -> ApprovalVerdict {
+    if allow { ApprovalVerdict::Allowed } else { ApprovalVerdict::Denied }
+}
+
+/// The input that a call will really get.
+pub(super) fn with_input(tool_use: &ToolUseBlock, input: Option<&RawJson>) -> ToolUseBlock {
+    ToolUseBlock { input: input.unwrap_or(&tool_use.input).clone(), ..tool_use.clone() }
+}

@@ -1,0 +1,193 @@
+//! What a life knows and forgets: running work, a cancel under way, rules. Pure; changed only by [`Volatile::note`] and [`Volatile::absorb`].
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use super::turn::{Act, Input};
+use crate::{
+    chat::RawJson,
+    ids::{Epoch, RoundId, WorkId},
+    ports::{ToolError, ToolSpec},
+    stream::Failure,
+};
+
+/// Whether tools that change something may run (INTERFACES §2, `--approve`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ApprovalMode {
+    /// A person is asked.
+    Ask,
+    /// They are refused.
+    #[default]
+    Deny,
+    /// They run.
+    Auto,
+}
+
+/// What becomes of a round that was open when its host stopped (DESIGN §4.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Recovery {
+    /// It is taken up again.
+    #[default]
+    Resume,
+    /// It is closed as interrupted.
+    Close,
+}
+
+/// What is to be said of a call before anything of it is journaled.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Judgement {
+    /// It may go, with this input where it is not the model's.
+    Ready {
+        /// What its tool declares.
+        spec: Arc<ToolSpec>,
+        /// Arguments that a hook put in place of the model's.
+        input: Option<RawJson>,
+    },
+    /// It may not: no such tool, bad arguments, a hook's no.
+    Refused(ToolError),
+}
+
+/// Judges calls: knows the tools and hooks of a conversation. The same answer for the same call.
+pub trait Judge: Send + Sync {
+    /// Judges one call.
+    fn judge(&self, name: &str, input: &RawJson) -> Judgement;
+}
+
+/// What a conversation goes by. Shared by all lives that were configured alike.
+#[derive(Clone)]
+pub struct Rules {
+    /// The tools.
+    pub judge: Arc<dyn Judge>,
+    /// Whether tools that change something may run.
+    pub approval: ApprovalMode,
+    /// Whether somebody can be asked.
+    pub has_approver: bool,
+    /// Model calls of a round at most.
+    pub tool_iterations_max: u32,
+    /// Calls of a batch that run at once.
+    pub parallel_tools_max: usize,
+    /// Prompts that wait at most.
+    pub inbox_prompts_max: usize,
+}
+
+impl fmt::Debug for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Rules({:?})", self.approval)
+    }
+}
+
+/// A piece of running work.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Work {
+    /// A model call.
+    Model,
+    /// A tool call.
+    Tool {
+        /// Its place in the batch.
+        call: u32,
+        /// Which start it is, from 0.
+        attempt: u32,
+        /// What its tool declares.
+        spec: Arc<ToolSpec>,
+    },
+}
+
+/// A cancel under way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cancelling {
+    /// The round it ends.
+    pub round_id: RoundId,
+    /// Whether the time for answers is over.
+    pub grace_over: bool,
+    /// Why, if somebody should read it.
+    pub failure: Option<Failure>,
+}
+
+/// The forgettable half of a conversation.
+#[derive(Debug, Clone)]
+pub struct Volatile {
+    /// This life's epoch.
+    pub life: Epoch,
+    /// What it goes by.
+    pub rules: Rules,
+    /// Open work.
+    pub work: BTreeMap<WorkId, Work>,
+    /// Calls that wait to be tried again: call → attempt.
+    pub retries: BTreeMap<u32, u32>,
+    /// The open round is being cancelled.
+    pub cancelling: Option<Cancelling>,
+    /// No new round begins.
+    pub draining: bool,
+    /// The fold is complete and what it needs was ordered.
+    pub recovered: bool,
+}
+
+impl Volatile {
+    /// The state of a life that begins.
+    pub fn new(life: Epoch, rules: Rules) -> Self {
+        Self { life, rules, work: BTreeMap::new(), retries: BTreeMap::new(), cancelling: None, draining: false, recovered: false }
+    }
+
+    /// The open work for a call.
+    pub fn work_of_call(&self, call: u32) -> Option<WorkId> {
+        self.work.iter().find_map(|(id, work)| match work {
+            Work::Tool { call: found, .. } if *found == call => Some(*id),
+            Work::Tool { .. } | Work::Model => None,
+        })
+    }
+
+    /// The open model call.
+    pub fn model_work(&self) -> Option<WorkId> {
+        self.work.iter().find_map(|(id, work)| (*work == Work::Model).then_some(*id))
+    }
+
+    /// Notes that an input was decided on: answered work is no longer open.
+    pub fn note(&mut self, input: &Input) {
+        match input {
+            Input::Model { work, .. } | Input::Tool { work, .. } => drop(self.work.remove(work)),
+            Input::Recovered { .. } => self.recovered = true,
+            Input::Drain => self.draining = true,
+            Input::GraceOver { round_id } => {
+                if let Some(cancelling) = self.cancelling.as_mut().filter(|cancelling| cancelling.round_id == *round_id) {
+                    cancelling.grace_over = true;
+                }
+            }
+            Input::RetryDue { call, .. } => drop(self.retries.remove(call)),
+            Input::Prompt(_)
+            | Input::Approval { .. }
+            | Input::Tick
+            | Input::Interrupt { .. }
+            | Input::Inject { .. }
+            | Input::Withdraw { .. }
+            | Input::Import { .. }
+            | Input::Reset { .. } => {}
+        }
+    }
+
+    /// Takes in what an act means for this half.
+    pub fn absorb(&mut self, act: &Act) {
+        match act {
+            Act::StartModel { work } => drop(self.work.insert(*work, Work::Model)),
+            Act::StartTool(start) => {
+                let work = Work::Tool { call: start.call, attempt: start.attempt, spec: start.spec.clone() };
+                self.work.insert(start.work, work);
+            }
+            Act::RetryLater { call, attempt, .. } => drop(self.retries.insert(*call, *attempt)),
+            Act::CancelRound { round_id, failure, grace_over } => {
+                let failure = failure.clone();
+                self.cancelling = Some(Cancelling { round_id: *round_id, grace_over: *grace_over, failure });
+                self.retries.clear();
+            }
+            Act::Abort { work } => drop(self.work.remove(work)),
+            Act::RoundOver { .. } => {
+                self.cancelling = None;
+                self.retries.clear();
+            }
+            Act::Acknowledge { .. }
+            | Act::Refuse { .. }
+            | Act::Answer { .. }
+            | Act::Park { .. }
+            | Act::Queued { .. }
+            | Act::ToolRetry { .. } => {}
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What a run becomes: one observation, one result (REQUIREMENTS D-02, T-38, T-44). Pure.
+
+use std::time::Duration;
+
+use crate::{
+    journal::ToolOutcome,
+    limits::OBSERVATION_BYTES_MAX,
+    ports::{Effect, Timestamp, ToolError, ToolErrorType, ToolOutput},
+};
+
+/// How one attempt ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RunResult {
+    /// The tool returned.
+    Output(ToolOutput),
+    /// The tool failed.
+    Error(ToolError),
+    /// Its time was over; it was cancelled and is gone.
+    TimedOut {
+        /// The time it had.
+        after: Duration,
+    },
+    /// It panicked.
+    Panicked {
+        /// The panic's words.
+        message: String,
+    },
+    /// It was cancelled while it ran.
+    Cancelled,
+}
+
+impl RunResult {
+    /// The class of the failure, if it is one.
+    pub fn error_type(&self) -> Option<ToolErrorType> {
+        match self {
+            Self::Output(_) => None,
+            Self::Error(error) => Some(error.kind),
+            Self::TimedOut { .. } => Some(ToolErrorType::Timeout),
+            Self::Panicked { .. } | Self::Cancelled => Some(ToolErrorType::InternalError),
+        }
+    }
+
+    /// Whether the tool is certain that nothing was begun.
+    pub fn not_started(&self) -> bool {
+        matches!(self, Self::Error(error) if error.not_started)
+    }
+}
+
+const MAY_HAVE_HAPPENED: &str = " It may have taken full, partial or no effect: check the state before repeating it.";
+
+/// Makes the result that the model reads.
+pub fn outcome(result: RunResult, effect: Effect, tool_call_id: &str) -> ToolOutcome {
+    let caution = if effect == Effect::Once { MAY_HAVE_HAPPENED } else { "" };
+    let error = match result {
+        RunResult::Output(output) => return observe(output),
+        RunResult::Error(error) => error,
+        // T-44 keeps code and message of 001; the observation text of 003 is in the log line of the executor.
+        RunResult::TimedOut { .. } => ToolError::new(
+            ToolErrorType::Timeout,
+            format!("Tool execution exceeded timeout limit{}", if caution.is_empty() { "" } else { "." }) + caution,
+        ),
+        RunResult::Panicked { message } => {
+            ToolError::new(ToolErrorType::InternalError, format!("The tool panicked: {message}.{caution}")).code("PANIC")
+        }
+        RunResult::Cancelled if effect == Effect::Once => return cancelled_unknown(),
+        RunResult::Cancelled => return ToolOutcome::error_text("INTERRUPTED", "cancelled"),
+    };
+    ToolOutcome::error(&error, tool_call_id)
+}
+
+fn observe(output: ToolOutput) -> ToolOutcome {
+    let text = match output {
+        ToolOutput::Text(text) => text,
+        ToolOutput::Data(value) => serde_json::to_string_pretty(&value).unwrap_or_default(), // O-08
+    };
+    ToolOutcome::ok(shorten(text))
+}
+
+/// Cuts a long text at a character border and says exactly what was left out.
+fn shorten(mut text: String) -> String {
+    let total = text.len();
+    if total <= OBSERVATION_BYTES_MAX {
+        return text;
+    }
+    let mut keep = OBSERVATION_BYTES_MAX;
+    while !text.is_char_boundary(keep) {
+        keep -= 1;
+    }
+    text.truncate(keep);
+    text.push_str(&format!("\n[kept {keep} of {total} bytes; ask for a smaller part to see the rest]"));
+    text
+}
+
+/// The result of a call that was cancelled before it began.
+pub fn cancelled_before_start() -> ToolOutcome {
+    ToolOutcome::error_text("INTERRUPTED", "cancelled before start")
+}
+
+/// The result of a call that was cancelled and may have had an effect.
+pub fn cancelled_unknown() -> ToolOutcome {
+    ToolOutcome::error_text("INTERRUPTED", "cancelled, effect unknown")
+}
+
+/// The result of a `once` call that was open when its host stopped; the text is DESIGN §4.3's.
+pub fn in_doubt(tool: &str, started_at: Timestamp) -> ToolOutcome {
+    ToolOutcome::error_text(
+        "IN_DOUBT",
+        format!(
+            "[outcome unknown] {tool} was started at {started_at} and the host stopped before its result was recorded. \
+             It may have taken full, partial or no effect. Do not repeat it; check the state first, or ask the user."
+        ),
+    )
+}
+
+/// The result of a call that a person, or the lack of one, refused.
+pub fn approval_denied(tool_call_id: &str, why: &str) -> ToolOutcome {
+    let error = ToolError::new(ToolErrorType::PermissionDenied, why).code("APPROVAL_DENIED");
+    ToolOutcome::error(&error, tool_call_id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_text_is_cut_at_a_character_with_an_exact_account() {
+        let text = "汉".repeat(OBSERVATION_BYTES_MAX);
+
+        let outcome = outcome(RunResult::Output(ToolOutput::Text(text.clone())), Effect::Pure, "t");
+
+        let kept = OBSERVATION_BYTES_MAX / 3 * 3;
+        assert!(outcome.observation.starts_with(&text[..kept]));
+        assert!(outcome.observation.ends_with(&format!("\n[kept {kept} of {} bytes; ask for a smaller part to see the rest]", text.len())));
+    }
+
+    #[test]
+    fn a_timed_out_once_call_says_that_its_effect_may_have_happened() {
+        let once = outcome(RunResult::TimedOut { after: Duration::from_secs(1) }, Effect::Once, "t");
+        let pure = outcome(RunResult::TimedOut { after: Duration::from_secs(1) }, Effect::Pure, "t");
+
+        assert!(once.observation.contains("check the state before repeating it"));
+        assert!(
+            pure.observation.contains("Error Type: timeout\nError Code: TIMEOUT\nError Message: Tool execution exceeded timeout limit\n")
+        );
+    }
+}

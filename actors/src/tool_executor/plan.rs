@@ -1,0 +1,106 @@
+//! Which calls of a batch may start now. Pure: looks at states and declarations, starts nothing.
+
+use crate::ports::Concurrency;
+
+/// How far a call is, as far as planning cares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// Could start.
+    Waiting,
+    /// Runs, or waits to be tried again.
+    Running,
+    /// Waits for a person; does not hold up others.
+    Asked,
+    /// Has its result.
+    Done,
+}
+
+/// One call of a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannedCall {
+    /// How far it is.
+    pub progress: Progress,
+    /// What its tool declares.
+    pub concurrency: Concurrency,
+    /// The file it names, for [`Concurrency::PerFile`].
+    pub file: Option<String>,
+}
+
+/// Indices of the calls that may start now, in call order.
+///
+/// Exclusive calls run alone, at their place in the order; calls that name the same file run in call order; at most
+/// `parallel_max` run at once.
+pub fn plan(calls: &[PlannedCall], parallel_max: usize) -> Vec<usize> {
+    let mut running = calls.iter().filter(|call| call.progress == Progress::Running).count();
+    let mut exclusive_runs = calls.iter().any(|call| call.progress == Progress::Running && call.concurrency == Concurrency::Exclusive);
+    let mut starts = Vec::new();
+    for (index, call) in calls.iter().enumerate() {
+        if call.progress != Progress::Waiting {
+            continue;
+        }
+        if exclusive_runs || running >= parallel_max {
+            break;
+        }
+        match &call.concurrency {
+            Concurrency::Exclusive if running > 0 => break, // What stands after it must not overtake it.
+            Concurrency::Exclusive => exclusive_runs = true,
+            Concurrency::PerFile(_) if file_is_busy(calls, index, &starts) => continue,
+            Concurrency::PerFile(_) | Concurrency::Parallel => {}
+        }
+        running += 1;
+        starts.push(index);
+    }
+    starts
+}
+
+/// Whether an unfinished call before `index` names the same file.
+fn file_is_busy(calls: &[PlannedCall], index: usize, starts: &[usize]) -> bool {
+    let file = calls.get(index).and_then(|call| call.file.as_ref());
+    calls.iter().take(index).enumerate().any(|(earlier, call)| {
+        let open = matches!(call.progress, Progress::Running | Progress::Waiting) || starts.contains(&earlier);
+        open && file.is_some() && call.file.as_ref() == file
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calls(text: &str) -> Vec<PlannedCall> {
+        // Each word: progress (w r a d), kind (p x, or a file's letter).
+        text.split(' ')
+            .map(|word| {
+                let (progress, kind) = word.split_at(1);
+                let progress = match progress {
+                    "w" => Progress::Waiting,
+                    "r" => Progress::Running,
+                    "a" => Progress::Asked,
+                    _ => Progress::Done,
+                };
+                let (concurrency, file) = match kind {
+                    "p" => (Concurrency::Parallel, None),
+                    "x" => (Concurrency::Exclusive, None),
+                    file => (Concurrency::PerFile("path".into()), Some(file.to_owned())),
+                };
+                PlannedCall { progress, concurrency, file }
+            })
+            .collect()
+    }
+
+    #[test]
+    fn batches_start_as_their_tools_declare() {
+        let check = |text: &str, expected: &[usize]| assert_eq!(plan(&calls(text), 3), expected, "{text}");
+
+        check("wp wp wp wp", &[0, 1, 2]);
+        check("rp wp wp wp", &[1, 2]);
+        check("wx wp", &[0]);
+        check("wp wx wp", &[0]);
+        check("rp wx wp", &[]);
+        check("dp wx wp", &[1]);
+        check("rx wp", &[]);
+        check("ap wx wp", &[1]);
+        check("wa wa wb", &[0, 2]);
+        check("ra wa wb", &[2]);
+        check("da wa wb", &[1, 2]);
+    }
+}
