@@ -54,7 +54,9 @@ pub trait EventStore: Send + Sync + 'static {
     /// Reads at most `count` events strictly after `after`; from the start without one.
     ///
     /// # Errors
-    /// `Expired` when an event after the cursor was dropped; `Unknown`.
+    /// `Expired` when a durable event after the cursor was dropped or never seen: a stream whose first event is
+    /// `turn_restarted` goes on from a store that is gone. Dropped ephemeral events are skipped, since the next durable
+    /// one replaces them. `Unknown`.
     fn read(
         &self,
         stream: &StreamKey,
@@ -62,10 +64,11 @@ pub trait EventStore: Send + Sync + 'static {
         count: usize,
     ) -> BoxFuture<'_, Result<Vec<Arc<StreamEvent>>, EventStoreError>>;
 
-    /// Waits until the stream has an event after `after`, or has ended, or is gone.
+    /// Waits until the stream has an event after `after`, or has ended, or is unknown: at once if so already.
     fn changed(&self, stream: &StreamKey, after: Option<EventId>) -> BoxFuture<'_, ()>;
 
-    /// How far it is; `None` when unknown or expired.
+    /// How far it is; `None` when unknown or expired. A watcher asks before it reads: what was appended before the end
+    /// is then read after it.
     fn get_status(&self, stream: &StreamKey) -> BoxFuture<'_, Result<Option<StreamStatus>, EventStoreError>>;
 
     /// Ends a stream well; from now on it ages.

@@ -78,6 +78,34 @@ impl std::fmt::Debug for Append {
     }
 }
 
+impl Append {
+    /// Judges the guards of this append on a journal that ends at `found`, and tells where it would end after it. The
+    /// one place of that rule: adapters call it inside of their transaction.
+    ///
+    /// # Errors
+    /// `Conflict` when the journal ends elsewhere than expected, the epoch is neither the expected one nor the next,
+    /// or the seqs do not follow one by one.
+    pub fn judge(&self, found: Head) -> Result<Head, AppendError> {
+        let conflict = || AppendError::Conflict { scope: self.scope.clone(), found };
+        let mut seq = self.expected.seq;
+        let follows = self.entries.iter().all(|entry| {
+            let last = std::mem::replace(&mut seq, entry.seq);
+            last.0.checked_add(1) == Some(entry.seq.0)
+        });
+        let may_write = self.epoch == self.expected.epoch || self.expected.epoch.0.checked_add(1) == Some(self.epoch.0);
+        if found == self.expected && may_write && follows && !self.entries.is_empty() {
+            Ok(Head { epoch: self.epoch, seq })
+        } else {
+            Err(conflict())
+        }
+    }
+
+    /// Bytes that this append roughly takes in a queue.
+    pub fn size(&self) -> usize {
+        self.entries.iter().map(|entry| entry.bytes.len().saturating_add(64)).fold(256, usize::saturating_add)
+    }
+}
+
 /// Why an append was not stored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -206,7 +234,8 @@ pub trait SessionBackend: Send + Sync + 'static {
     /// Reads all entries after `after`, at most `count`, whatever snapshots exist: for exports and projections.
     fn entries<'a>(&'a self, scope: &'a Scope, after: Seq, count: usize) -> BoxFuture<'a, Result<Vec<StoredEntry>, StoreError>>;
 
-    /// Keeps a snapshot of the state after entry `upto`. A cache: may be refused or lost.
+    /// Keeps a snapshot of the state after entry `upto`. A cache: may be lost; one of a state that the journal has not
+    /// reached, of an unknown conversation, or older than the kept one is ignored.
     fn snapshot<'a>(&'a self, scope: &'a Scope, upto: Seq, bytes: Bytes) -> BoxFuture<'a, Result<(), StoreError>>;
 
     /// Removes a conversation with everything stored of it; tells whether there was one.
@@ -215,7 +244,9 @@ pub trait SessionBackend: Send + Sync + 'static {
     /// Lists a tenant's conversations.
     fn list<'a>(&'a self, tenant: &'a TenantId, query: ListQuery) -> BoxFuture<'a, Result<Vec<SessionSummary>, StoreError>>;
 
-    /// Lists conversations of all tenants that are open in the given state, for the start and the sweep (DESIGN §4.3).
+    /// Lists conversations of all tenants that are open in the given state, for the start and the sweep (DESIGN §4.3),
+    /// in order of scope, at most `count` (0 means 1000). With `due` only those whose `wake_at` is not later; one
+    /// without a `wake_at` is never due. Those marked failed are left out: nothing could be resumed.
     fn list_open(
         &self,
         open: Open,
@@ -224,10 +255,11 @@ pub trait SessionBackend: Send + Sync + 'static {
         count: usize,
     ) -> BoxFuture<'_, Result<Vec<Scope>, StoreError>>;
 
-    /// Marks a conversation whose journal cannot be read, or clears the mark.
+    /// Marks a conversation whose journal cannot be read, or clears the mark; `NotFound` for an unknown one.
     fn mark_failed<'a>(&'a self, scope: &'a Scope, reason: Option<String>) -> BoxFuture<'a, Result<(), StoreError>>;
 
-    /// Writes what is queued and closes; later appends are unavailable.
+    /// Writes what is queued and closes; later appends are unavailable. What is not written `within` that time is told
+    /// so: after this every `done` has been called, or is about to be for the one commit that hangs.
     fn close(&self, within: Duration) -> BoxFuture<'_, Result<(), StoreError>>;
 }
 

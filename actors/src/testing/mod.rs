@@ -2,3 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "a contract suite fails by panicking")]
 
 pub mod contract;
+mod faulty_store;
+
+pub use faulty_store::{Fault, FaultPlan, FaultySessions};

@@ -1,0 +1,210 @@
+//! The kept events of one stream, bounded by bytes. Pure: no clock, no lock, nobody waits here.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use crate::{
+    ids::EventId,
+    ports::EventStoreError,
+    stream::{EventKind, StreamEvent},
+};
+
+/// How many times the bound the durable events may take before the oldest of them goes. They are needed more than the
+/// ephemeral ones, but a round of a thousand steps must not hold the memory of a thousand rounds.
+const DURABLE_FACTOR: usize = 4;
+
+/// Events in order of id; durable and ephemeral ones apart, so that each kind's oldest is dropped without a search.
+///
+/// Over the bound the oldest ephemeral events go first and silently. Durable ones go only when they alone exceed four
+/// times the bound, and then a reader that has not seen them is told `Expired`.
+#[derive(Debug)]
+pub(super) struct Ring {
+    durable: Kept,
+    ephemeral: Kept,
+    bytes_max: usize,
+    /// The newest id appended.
+    last: EventId,
+    /// Readers with an older cursor missed a durable event; set by the first drop or by a stream that begins in its middle.
+    floor: Option<EventId>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    events: VecDeque<Arc<StreamEvent>>,
+    bytes: usize,
+}
+
+impl Kept {
+    fn insert(&mut self, event: Arc<StreamEvent>) {
+        let bytes = event.kind.size();
+        // Nearly always the end; concurrent writers may come in another order, and nothing may be lost (REQUIREMENTS B-11).
+        let place = match self.events.back() {
+            Some(last) if last.id >= event.id => self.events.partition_point(|held| held.id < event.id),
+            Some(_) | None => self.events.len(),
+        };
+        if self.events.get(place).is_some_and(|held| held.id == event.id) {
+            return;
+        }
+        self.events.insert(place, event);
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    fn drop_oldest(&mut self) -> Option<EventId> {
+        let event = self.events.pop_front()?;
+        self.bytes = self.bytes.saturating_sub(event.kind.size());
+        Some(event.id)
+    }
+
+    fn after(&self, after: Option<EventId>) -> impl Iterator<Item = &Arc<StreamEvent>> {
+        let from = after.map_or(0, |after| self.events.partition_point(|event| event.id <= after));
+        self.events.range(from..)
+    }
+}
+
+impl Ring {
+    pub(super) fn new(bytes_max: usize) -> Self {
+        Self { durable: Kept::default(), ephemeral: Kept::default(), bytes_max, last: EventId::default(), floor: None }
+    }
+
+    /// Takes events in and drops what is over the bound.
+    pub(super) fn append(&mut self, events: Vec<Arc<StreamEvent>>) {
+        for event in events {
+            if self.last == EventId::default() && matches!(event.kind, EventKind::TurnRestarted { .. }) {
+                self.floor = Some(event.id);
+            }
+            self.last = self.last.max(event.id);
+            if event.kind.is_durable() {
+                self.durable.insert(event);
+            } else {
+                self.ephemeral.insert(event);
+            }
+        }
+        while self.bytes() > self.bytes_max && self.ephemeral.drop_oldest().is_some() {}
+        // The newest stays whatever its size: a watcher must see how the round ended.
+        while self.durable.bytes > self.bytes_max.saturating_mul(DURABLE_FACTOR) && self.durable.events.len() > 1 {
+            self.floor = self.floor.max(self.durable.drop_oldest());
+        }
+    }
+
+    /// At most `count` events strictly after `after`.
+    pub(super) fn read(&self, after: Option<EventId>, count: usize) -> Result<Vec<Arc<StreamEvent>>, EventStoreError> {
+        // `None` is less than any cursor.
+        if self.floor.is_some_and(|floor| after < Some(floor)) {
+            return Err(EventStoreError::Expired);
+        }
+        let mut durable = self.durable.after(after).peekable();
+        let mut ephemeral = self.ephemeral.after(after).peekable();
+        let next = || match (durable.peek(), ephemeral.peek()) {
+            (Some(a), Some(b)) if a.id <= b.id => durable.next(),
+            (Some(_), None) => durable.next(),
+            (_, Some(_)) => ephemeral.next(),
+            (None, None) => None,
+        };
+        Ok(std::iter::from_fn(next).take(count).cloned().collect())
+    }
+
+    /// Whether there is, or was, an event after `after`.
+    pub(super) fn has_after(&self, after: Option<EventId>) -> bool {
+        self.last > after.unwrap_or_default()
+    }
+
+    /// Bytes held.
+    pub(super) fn bytes(&self) -> usize {
+        self.durable.bytes.saturating_add(self.ephemeral.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        ids::{ConversationId, Epoch, Seq},
+        ports::Timestamp,
+    };
+
+    fn event(id: &str, kind: EventKind) -> Arc<StreamEvent> {
+        Arc::new(StreamEvent { id: id.parse().unwrap(), conversation_id: ConversationId::new("c").unwrap(), round_id: None, kind })
+    }
+
+    fn delta(id: &str, bytes: usize) -> Arc<StreamEvent> {
+        event(id, EventKind::TextDelta { text: "x".repeat(bytes) })
+    }
+
+    fn durable(id: &str, bytes: usize) -> Arc<StreamEvent> {
+        let input = crate::chat::RawJson::from_text(format!("\"{}\"", "x".repeat(bytes))).unwrap();
+        let (tool_call_id, name, reason) = (String::new(), String::new(), String::new());
+        event(id, EventKind::ApprovalRequired { tool_call_id, name, input, reason, expires_at: Timestamp(0) })
+    }
+
+    fn ids(ring: &Ring, after: Option<&str>) -> Result<Vec<String>, EventStoreError> {
+        let after = after.map(|id| id.parse().unwrap());
+        Ok(ring.read(after, usize::MAX)?.iter().map(|event| event.id.to_string()).collect())
+    }
+
+    #[test]
+    fn both_kinds_are_read_in_one_order() {
+        let mut ring = Ring::new(10_000);
+
+        ring.append(vec![durable("1.1.0", 0), delta("1.1.1", 1), delta("1.1.2", 1), durable("1.2.0", 0), delta("1.2.1", 1)]);
+
+        assert_eq!(ids(&ring, None).unwrap(), ["1.1.0", "1.1.1", "1.1.2", "1.2.0", "1.2.1"]);
+        assert_eq!(ids(&ring, Some("1.1.1")).unwrap(), ["1.1.2", "1.2.0", "1.2.1"]);
+        assert_eq!(ring.read(None, 2).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn events_that_come_late_or_twice_stand_in_order_once() {
+        let mut ring = Ring::new(10_000);
+
+        ring.append(vec![delta("1.1.3", 1), delta("1.1.1", 1), delta("1.1.2", 1), delta("1.1.2", 1)]);
+
+        assert_eq!(ids(&ring, None).unwrap(), ["1.1.1", "1.1.2", "1.1.3"]);
+        assert_eq!(ring.bytes(), 3 * 65);
+    }
+
+    #[test]
+    fn the_oldest_ephemeral_events_go_first_and_silently() {
+        let mut ring = Ring::new(1000);
+
+        ring.append(vec![durable("1.1.0", 100), delta("1.1.1", 400), delta("1.1.2", 400), durable("1.2.0", 100)]);
+
+        assert_eq!(ids(&ring, None).unwrap(), ["1.1.0", "1.1.2", "1.2.0"]);
+        assert!(ring.bytes() <= 1000);
+    }
+
+    #[test]
+    fn durable_events_go_only_beyond_four_times_the_bound_and_then_older_cursors_are_expired() {
+        let mut ring = Ring::new(1000);
+        let each = 1000 - 66; // with its frame and quotes exactly 1000
+
+        ring.append((1..=4).map(|n| durable(&format!("1.{n}.0"), each)).collect());
+
+        assert_eq!(ids(&ring, None).unwrap(), ["1.1.0", "1.2.0", "1.3.0", "1.4.0"]);
+
+        ring.append(vec![durable("1.5.0", each)]);
+
+        assert_eq!(ids(&ring, None), Err(EventStoreError::Expired));
+        assert_eq!(ids(&ring, Some("1.0.9")), Err(EventStoreError::Expired));
+        assert_eq!(ids(&ring, Some("1.1.0")).unwrap(), ["1.2.0", "1.3.0", "1.4.0", "1.5.0"]);
+    }
+
+    #[test]
+    fn one_huge_durable_event_stays() {
+        let mut ring = Ring::new(10);
+
+        ring.append(vec![durable("1.1.0", 1000)]);
+
+        assert_eq!(ids(&ring, None).unwrap(), ["1.1.0"]);
+    }
+
+    #[test]
+    fn a_stream_that_goes_on_after_a_restart_does_not_pretend_to_have_its_start() {
+        let mut ring = Ring::new(10_000);
+
+        ring.append(vec![event("2.7.0", EventKind::TurnRestarted { epoch: Epoch(2) }), delta("2.7.1", 1)]);
+
+        assert_eq!(ids(&ring, None), Err(EventStoreError::Expired));
+        assert_eq!(ids(&ring, Some("1.4.2")), Err(EventStoreError::Expired));
+        assert_eq!(ids(&ring, Some("2.7.0")).unwrap(), ["2.7.1"]);
+        assert!(ring.has_after(Some(EventId { epoch: Epoch(1), seq: Seq(9), n: 0 })));
+    }
+}
