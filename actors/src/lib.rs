@@ -10,6 +10,13 @@ pub mod policy;
 pub mod ports;
 pub mod conversation;
 pub mod tool_executor;
+pub mod model_gateway;
+pub mod tenant;
+pub mod metrics_collector;
+pub mod host;
 pub mod memory;
+mod task;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
+
+pub use host::{Host, HostBuilder};

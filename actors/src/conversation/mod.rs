@@ -1,6 +1,153 @@
-//! A conversation: the turn (pure) and its shell.
+//! A conversation: one journal, one turn at a time. `turn` decides, this shell performs (DESIGN §4.1).
+//!
+//! State: the fold of its journal (`Durable`), running work (`Volatile`), the lane to the store, the stream writer, callers that
+//! wait. Supervised by a ConversationSupervisor; started by the directory alone, which also holds its mail while it is away.
+//!
+//! **Invariant:** `handle` awaits nothing: work runs in tasks and comes back as mail.
+//!
+//! Promises: second_prompt_waits_for_the_running_turn, cancel_reaches_model_tools_and_subagents,
+//! a_crashed_conversation_reloads_from_its_journal, an_interrupted_round_is_taken_up_again, a_stale_owner_cannot_write.
 
 mod batch;
 pub mod lane;
+mod live;
+mod load;
+mod message;
+mod model_call;
+mod release;
+mod setup;
+mod stream_writer;
 pub mod turn;
 pub mod volatile;
+
+use std::sync::Arc;
+
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+
+pub(crate) use load::load;
+pub use message::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail};
+pub use setup::{Ports, Setup, Toolset, ToolsetError};
+
+use crate::{
+    host::directory::{Lease, LifeEnd},
+    ids::Scope,
+    task::AbortOnDrop,
+    tenant::Tenant,
+};
+use live::{Flow, Live};
+pub(crate) use release::refuse;
+
+/// What a conversation is started with.
+pub(crate) struct ConversationArgs {
+    pub(crate) scope: Scope,
+    pub(crate) setup: Arc<Setup>,
+    pub(crate) ports: Ports,
+    pub(crate) tenant: Arc<Tenant>,
+    pub(crate) loads: Arc<tokio::sync::Semaphore>,
+    pub(crate) lease: Lease,
+}
+
+/// The actor.
+pub(crate) struct Conversation;
+
+/// Its state.
+pub(crate) struct State {
+    args: ConversationArgs,
+    phase: Phase,
+}
+
+enum Phase {
+    /// The journal is being read; mail waits.
+    Loading { stash: Vec<ConversationMsg>, _task: AbortOnDrop },
+    /// Boxed: the handler's future is paid at rest (RACTOR).
+    Live(Box<Live>),
+    /// This life is over; mail goes back to the directory.
+    Over,
+}
+
+impl Actor for Conversation {
+    type Msg = ConversationMsg;
+    type State = State;
+    type Arguments = ConversationArgs;
+
+    async fn pre_start(&self, me: ActorRef<ConversationMsg>, args: ConversationArgs) -> Result<State, ActorProcessingErr> {
+        args.ports.counters.lives.add(1);
+        let (scope, sessions, loads) = (args.scope.clone(), args.ports.sessions.clone(), args.loads.clone());
+        let task = tokio::spawn(async move {
+            let loaded = match loads.acquire_owned().await {
+                Ok(_permit) => load(&*sessions, &scope).await,
+                Err(_) => return,
+            };
+            let _ = me.cast(ConversationMsg::Loaded(loaded.map(Box::new)));
+        });
+        Ok(State { args, phase: Phase::Loading { stash: Vec::new(), _task: AbortOnDrop(task) } })
+    }
+
+    async fn handle(&self, me: ActorRef<ConversationMsg>, message: ConversationMsg, state: &mut State) -> Result<(), ActorProcessingErr> {
+        state.args.ports.counters.wake_ups.add(1);
+        state.receive(&me, message).map_err(ActorProcessingErr::from)
+    }
+
+    async fn post_stop(&self, _: ActorRef<ConversationMsg>, state: &mut State) -> Result<(), ActorProcessingErr> {
+        state.phase = Phase::Over; // Ends all work before the lease tells the directory.
+        state.args.lease.release();
+        Ok(())
+    }
+}
+
+impl State {
+    fn receive(&mut self, me: &ActorRef<ConversationMsg>, message: ConversationMsg) -> Result<(), String> {
+        match &mut self.phase {
+            Phase::Loading { stash, .. } => match message {
+                ConversationMsg::Loaded(Ok(durable)) => {
+                    let stash = std::mem::take(stash);
+                    let mut live = Box::new(Live::begin(&self.args, me.clone(), *durable));
+                    let flow = live.recover()?;
+                    self.phase = Phase::Live(live);
+                    self.follow(me, flow);
+                    stash.into_iter().try_for_each(|message| self.receive(me, message))
+                }
+                ConversationMsg::Loaded(Err(failure)) => {
+                    let (end, error) = match failure {
+                        LoadFailure::Store(error) => (LifeEnd::StoreAway, ConversationError::Store(error)),
+                        LoadFailure::Unreadable(reason) => (LifeEnd::Unreadable(reason.clone()), ConversationError::Failed { reason }),
+                    };
+                    std::mem::take(stash).into_iter().for_each(|message| refuse(message, &error));
+                    self.end(me, end);
+                    Ok(())
+                }
+                other if stash.len() < self.args.setup.limits.held_mail_max => {
+                    stash.push(other);
+                    Ok(())
+                }
+                other => {
+                    refuse(other, &ConversationError::Overloaded { what: "mail of a conversation that is loading", retry_after_ms: 1000 });
+                    Ok(())
+                }
+            },
+            Phase::Live(live) => {
+                let flow = live.handle(message)?;
+                self.follow(me, flow);
+                Ok(())
+            }
+            Phase::Over => {
+                self.args.lease.give_back(message);
+                Ok(())
+            }
+        }
+    }
+
+    fn follow(&mut self, me: &ActorRef<ConversationMsg>, flow: Flow) {
+        match flow {
+            Flow::GoOn => {}
+            Flow::End(end) => self.end(me, end),
+        }
+    }
+
+    /// Ends this life: closes admission, so that what is on its way goes back to the directory.
+    fn end(&mut self, me: &ActorRef<ConversationMsg>, end: LifeEnd) {
+        self.args.lease.end_with(end);
+        self.phase = Phase::Over;
+        let _ = me.drain();
+    }
+}

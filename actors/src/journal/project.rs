@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{Durable, Entry, EntryBody, durable::status_of};
+use super::{Durable, Entry, EntryBody, WithdrawReason, durable::status_of};
 use crate::{
     chat::RawJson,
     ids::RoundId,
-    stream::{EventKind, RoundEnd},
+    stream::{EventKind, Failure, RoundEnd},
 };
 
 /// Longest summary of a call, in characters.
@@ -17,6 +17,12 @@ pub fn project(before: &Durable, entry: &Entry) -> (Option<RoundId>, Vec<EventKi
     let round = before.round.as_ref();
     let id = round.map(|round| round.id);
     match &entry.body {
+        EntryBody::PromptAccepted { round_id, .. } => (Some(*round_id), Vec::new()),
+        // A prompt that never became a round still ends its stream, or its caller would wait for ever.
+        EntryBody::PromptWithdrawn { prompt_id, reason } => match before.inbox.iter().find(|prompt| prompt.id == *prompt_id) {
+            Some(prompt) => (Some(prompt.round_id), vec![EventKind::Error { failure: withdrawn(*reason) }]),
+            None => (id, Vec::new()),
+        },
         EntryBody::LifeStarted {} if round.is_some() => (id, vec![EventKind::TurnRestarted { epoch: entry.epoch }]),
         EntryBody::RoundStarted { round_id, .. } => (Some(*round_id), vec![EventKind::RoundStarted {}]),
         EntryBody::Assistant { message, usage, partial, .. } => {
@@ -67,8 +73,6 @@ pub fn project(before: &Durable, entry: &Entry) -> (Option<RoundId>, Vec<EventKi
             (id, vec![EventKind::RoundFinished { end: Arc::new(end) }])
         }
         EntryBody::LifeStarted {}
-        | EntryBody::PromptAccepted { .. }
-        | EntryBody::PromptWithdrawn { .. }
         | EntryBody::ModelCallStarted { .. }
         | EntryBody::ToolStarted { .. }
         | EntryBody::ApprovalAnswered { .. }
@@ -77,6 +81,15 @@ pub fn project(before: &Durable, entry: &Entry) -> (Option<RoundId>, Vec<EventKi
         | EntryBody::Reset {}
         | EntryBody::Forked { .. } => (id, Vec::new()),
     }
+}
+
+fn withdrawn(reason: WithdrawReason) -> Failure {
+    let (code, message) = match reason {
+        WithdrawReason::ProviderAuth => ("provider_auth", "the provider refused the credentials"),
+        WithdrawReason::Deadline => ("deadline", "the prompt's time was over before its turn came"),
+        WithdrawReason::Caller => ("withdrawn", "the prompt was taken back"),
+    };
+    Failure { code: code.to_owned(), message: message.to_owned(), retry_after_ms: None }
 }
 
 /// A call in a line that people read (REQUIREMENTS R-24): the tool and its arguments' values, shortened.

@@ -1,11 +1,13 @@
 //! Pure policies used by several rooms: no clock, no chance, no I/O; time comes in as an argument.
 
 mod breaker;
+mod fair_queue;
 mod model_retry;
 mod restart;
 mod tool_retry;
 
 pub use breaker::{Breaker, BreakerConfig, Pass};
+pub use fair_queue::FairQueue;
 pub use model_retry::{ModelRetryPolicy, RetryBucket};
 pub use restart::{Restart, RestartHistory};
 pub use tool_retry::ToolRetryPolicy;

@@ -288,6 +288,11 @@ pub trait LlmProvider: Send + Sync + 'static {
     /// Short stable name: `anthropic`, `openai`, `offline`.
     fn name(&self) -> &str;
 
+    /// The model used when none is named.
+    fn default_model(&self) -> &str {
+        "default"
+    }
+
     /// What `model` can do; a guess for models it does not know.
     fn capabilities(&self, model: &str) -> Capabilities;
 

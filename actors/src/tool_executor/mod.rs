@@ -1,7 +1,116 @@
-//! Runs the calls of a round that uses tools.
+//! Runs the tool calls of a round. What runs when is decided by the conversation (`plan`, pure); here a start becomes a task, and a
+//! task's end, timeout or panic becomes a result.
+//!
+//! State: the tasks of running attempts, each aborted with the actor. Supervised by its conversation, lives for one round that
+//! uses tools. Bound: at most `parallel_tools_max` attempts, by plan.
+//!
+//! Promises: a_panicking_tool_is_a_result_not_a_crash, a_timeout_really_cancels.
 
+mod message;
 mod outcome;
 mod plan;
+mod run;
 
+use std::{collections::HashMap, sync::Arc};
+
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, ActorRuntime};
+use tokio_util::sync::CancellationToken;
+
+pub use message::{Run, ToolExecutorMsg};
 pub use outcome::{RunResult, approval_denied, cancelled_before_start, cancelled_unknown, in_doubt, outcome};
 pub use plan::{PlannedCall, Progress, plan};
+pub use run::Lent;
+
+use crate::{ids::WorkId, metrics_collector::Counters, task::AbortOnDrop};
+
+/// Who is told of ended attempts.
+pub type Report = Arc<dyn Fn(WorkId, RunResult, u64) + Send + Sync>;
+
+/// Makes the progress sink of a call.
+pub type ProgressOf = Arc<dyn Fn(&str) -> crate::ports::Progress + Send + Sync>;
+
+/// What an executor needs.
+pub struct ToolExecutorArgs {
+    /// Who is told of ended attempts.
+    pub report: Report,
+    /// Where a call tells how it goes.
+    pub progress: ProgressOf,
+    /// What the conversation lends to its tools.
+    pub lent: Lent,
+    /// Cancelled when the round is.
+    pub cancel: CancellationToken,
+    /// The host's counters.
+    pub counters: Arc<Counters>,
+}
+
+/// A handle to an executor.
+#[derive(Clone)]
+pub struct ToolExecutorRef(ActorRef<ToolExecutorMsg>);
+
+impl ToolExecutorRef {
+    /// Starts an executor under `supervisor`. Returns at once; `None` when the runtime is going down.
+    pub fn start(args: ToolExecutorArgs, supervisor: ActorCell) -> Option<Self> {
+        ActorRuntime::spawn_linked_instant(None, ToolExecutor, args, supervisor).ok().map(|(actor, _)| Self(actor))
+    }
+
+    /// Runs an attempt. If the executor is gone, so is the round, and nobody waits.
+    pub fn execute(&self, run: Run) {
+        let _ = self.0.cast(ToolExecutorMsg::Run(Box::new(run)));
+    }
+
+    /// Ends an attempt now; nothing is reported of it.
+    pub fn abort(&self, work: WorkId) {
+        let _ = self.0.cast(ToolExecutorMsg::Abort { work });
+    }
+
+    /// Ends the executor with all that still runs.
+    pub fn stop(&self) {
+        self.0.stop(None);
+    }
+}
+
+struct ToolExecutor;
+
+struct State {
+    args: ToolExecutorArgs,
+    running: HashMap<WorkId, AbortOnDrop>,
+}
+
+impl Actor for ToolExecutor {
+    type Msg = ToolExecutorMsg;
+    type State = State;
+    type Arguments = ToolExecutorArgs;
+
+    async fn pre_start(&self, _: ActorRef<Self::Msg>, args: ToolExecutorArgs) -> Result<State, ActorProcessingErr> {
+        Ok(State { args, running: HashMap::new() })
+    }
+
+    async fn handle(&self, me: ActorRef<Self::Msg>, message: Self::Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
+        state.args.counters.wake_ups.add(1);
+        match message {
+            ToolExecutorMsg::Run(run) => {
+                let (lent, cancel) = (state.args.lent.clone(), state.args.cancel.clone());
+                let progress = (state.args.progress)(&run.tool_call_id);
+                let work = run.work;
+                let task = tokio::spawn(async move {
+                    let result = run::run(&run, lent, cancel, progress).await;
+                    let duration_ms = run::duration_ms(run.began);
+                    let _ = me.cast(ToolExecutorMsg::Ended { work, result, duration_ms });
+                });
+                state.running.insert(work, AbortOnDrop(task));
+            }
+            ToolExecutorMsg::Abort { work } => drop(state.running.remove(&work)),
+            ToolExecutorMsg::Ended { work, result, duration_ms } => {
+                if state.running.remove(&work).is_some() {
+                    (state.args.report)(work, result, duration_ms);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn post_stop(&self, _: ActorRef<Self::Msg>, state: &mut State) -> Result<(), ActorProcessingErr> {
+        state.running.clear();
+        Ok(())
+    }
+}

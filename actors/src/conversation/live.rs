@@ -1,0 +1,616 @@
+//! A life: takes mail to the turn, entries to the store, acts to where they happen.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use ractor::ActorRef;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    ConversationArgs,
+    lane::{Lane, Parcel, Verdict},
+    message::{ConversationError, ConversationMsg, PromptMail, SharedLane},
+    model_call::{ModelCall, PermitSlot},
+    release::{Release, Waiter},
+    setup::{Ports, Setup},
+    stream_writer::StreamWriter,
+    turn::{self, Act, Gate, Input, NewPrompt, Outcome, StartTool},
+    volatile::Volatile,
+};
+use crate::{
+    host::directory::LifeEnd,
+    ids::{CallKey, PromptId, RoundId, Scope, WaiterId, WorkId},
+    journal::{Durable, Entry, EntryBody, WithdrawReason},
+    limits::{CANCEL_GRACE, SNAPSHOT_ENTRIES, STORE_PAUSE_MAX},
+    ports::{Append, AppendError, Durability, Head, Open, Progress, StoreError, Timestamp},
+    stream::{EventKind, Failure},
+    task::AbortOnDrop,
+    tenant::{Seat, Tenant},
+    tool_executor::{Run, ToolExecutorArgs, ToolExecutorRef},
+};
+
+/// What follows for the actor.
+pub(super) enum Flow {
+    /// Nothing.
+    GoOn,
+    /// This life is over.
+    End(LifeEnd),
+}
+
+/// What an open round holds; dropped when it is over.
+struct RoundKit {
+    cancel: CancellationToken,
+    permit: PermitSlot,
+    executor: Option<ToolExecutorRef>,
+    tasks: HashMap<WorkId, AbortOnDrop>,
+    timers: Vec<AbortOnDrop>,
+    /// When each call was first started.
+    began: BTreeMap<u32, Instant>,
+}
+
+impl Default for RoundKit {
+    fn default() -> Self {
+        Self {
+            cancel: CancellationToken::new(),
+            permit: Arc::default(),
+            executor: None,
+            tasks: HashMap::new(),
+            timers: Vec::new(),
+            began: BTreeMap::new(),
+        }
+    }
+}
+
+impl Drop for RoundKit {
+    fn drop(&mut self) {
+        if let Some(executor) = &self.executor {
+            executor.stop();
+        }
+    }
+}
+
+/// A pause: the store is away.
+struct Pause {
+    since: Instant,
+    reads: u32,
+    _task: AbortOnDrop,
+}
+
+/// One life of a conversation.
+pub(super) struct Live {
+    me: ActorRef<ConversationMsg>,
+    scope: Scope,
+    setup: Arc<Setup>,
+    ports: Ports,
+    tenant: Arc<Tenant>,
+    durable: Durable,
+    volatile: Volatile,
+    lane: SharedLane<Release>,
+    writer: Arc<StreamWriter>,
+    kit: Option<(RoundId, RoundKit)>,
+    waiters: HashMap<WaiterId, Waiter>,
+    next_waiter: u64,
+    /// Seats and deadlines of prompts whose rounds are not over, by round.
+    guests: HashMap<RoundId, (Option<Seat>, Option<AbortOnDrop>)>,
+    /// Acts that wait for the store to come back.
+    held: Vec<Act>,
+    pause: Option<Pause>,
+    sending: u32,
+    snapshot_at: u64,
+    drain: Option<AbortOnDrop>,
+}
+
+impl Live {
+    /// Begins a life after the fold.
+    pub(super) fn begin(args: &ConversationArgs, me: ActorRef<ConversationMsg>, durable: Durable) -> Self {
+        let (scope, setup, ports) = (args.scope.clone(), args.setup.clone(), args.ports.clone());
+        let life = durable.epoch.next();
+        let head = Head { epoch: durable.epoch, seq: durable.head };
+        let writer = StreamWriter::new(scope.clone(), ports.events.clone(), life, durable.head, setup.limits.ring_bytes);
+        Self {
+            me,
+            volatile: Volatile::new(life, setup.rules(&scope)),
+            lane: Arc::new(Mutex::new(Lane::new(head))),
+            writer: Arc::new(writer),
+            kit: None,
+            waiters: HashMap::new(),
+            next_waiter: 0,
+            guests: HashMap::new(),
+            held: Vec::new(),
+            pause: None,
+            sending: 0,
+            snapshot_at: durable.head.0,
+            drain: None,
+            tenant: args.tenant.clone(),
+            scope,
+            setup,
+            ports,
+            durable,
+        }
+    }
+
+    /// Orders what the fold needs.
+    pub(super) fn recover(&mut self) -> Result<Flow, String> {
+        self.input(Input::Recovered { recovery: self.setup.recovery })
+    }
+
+    /// Takes one mail.
+    pub(super) fn handle(&mut self, message: ConversationMsg) -> Result<Flow, String> {
+        let input = match message {
+            ConversationMsg::Prompt(prompt) => return self.prompt(*prompt),
+            ConversationMsg::Interrupt { failure, reply } => {
+                let waiter = reply.map(|reply| self.wait(Waiter::Done(reply)));
+                Input::Interrupt { failure, waiter }
+            }
+            ConversationMsg::Approve { tool_call_id, allow, reply } => {
+                Input::Approval { tool_call_id, allow, waiter: self.wait(Waiter::Done(reply)) }
+            }
+            ConversationMsg::Inject { id, message, reply } => Input::Inject { id, message, waiter: self.wait(Waiter::Done(reply)) },
+            ConversationMsg::Withdraw { prompt_id, reason, reply } => {
+                let waiter = reply.map(|reply| self.wait(Waiter::Done(reply)));
+                Input::Withdraw { prompt_id, reason, waiter }
+            }
+            ConversationMsg::Import { messages, reply } => Input::Import { messages, waiter: self.wait(Waiter::Done(reply)) },
+            ConversationMsg::Reset { reply } => Input::Reset { waiter: self.wait(Waiter::Done(reply)) },
+            ConversationMsg::Peek { reply } => {
+                let _ = reply.send(Ok(Box::new(self.durable.clone())));
+                return Ok(Flow::GoOn);
+            }
+            ConversationMsg::ModelEnded { work, outcome } => {
+                self.task_ended(work);
+                Input::Model { work, outcome: *outcome }
+            }
+            ConversationMsg::ToolEnded { work, result, duration_ms } => Input::Tool { work, result: *result, duration_ms },
+            ConversationMsg::RetryDue { batch, call } => Input::RetryDue { batch, call },
+            ConversationMsg::GraceOver { round_id } => Input::GraceOver { round_id },
+            ConversationMsg::DeadlineOver { prompt_id, round_id } => self.deadline_over(prompt_id, round_id),
+            ConversationMsg::Tick => Input::Tick,
+            ConversationMsg::AppendLost { error, sending } => return Ok(self.append_lost(error, sending)),
+            ConversationMsg::HeadRead(result) => return Ok(self.head_read(result)),
+            ConversationMsg::Sweep => {
+                let end = if self.volatile.draining { LifeEnd::Drained } else { LifeEnd::Hibernated };
+                return Ok(self.sleep_if_idle(end));
+            }
+            ConversationMsg::Drain { deadline } => {
+                self.drain = Some(self.timer(deadline, ConversationMsg::DrainDeadline));
+                Input::Drain
+            }
+            ConversationMsg::DrainDeadline => {
+                let failure = Failure { code: "draining".into(), message: "the host is shutting down".into(), retry_after_ms: None };
+                Input::Interrupt { failure: Some(failure), waiter: None }
+            }
+            ConversationMsg::Resume | ConversationMsg::Loaded(_) => return Ok(Flow::GoOn),
+        };
+        self.input(input)
+    }
+
+    fn prompt(&mut self, prompt: PromptMail) -> Result<Flow, String> {
+        let PromptMail { id, round_id, client_key, message, on_busy, deadline, seat, reply } = prompt;
+        if self.lane().backlog_bytes() > self.setup.limits.journal_backlog_bytes {
+            let _ = reply.send(Err(ConversationError::Overloaded { what: "entries waiting for the store", retry_after_ms: 1000 }));
+            return Ok(Flow::GoOn);
+        }
+        self.ports.counters.prompts.add(1);
+        let deadline = deadline.map(|at| self.timer(at, ConversationMsg::DeadlineOver { prompt_id: id, round_id }));
+        self.guests.insert(round_id, (Some(seat), deadline));
+        let waiter = self.wait(Waiter::Receipt(reply));
+        let flow = self.input(Input::Prompt(NewPrompt { id, round_id, client_key, message, on_busy, waiter }))?;
+        // A refused, replayed or steering prompt opens no round: its seat is free again.
+        let waits = self.durable.inbox.iter().any(|prompt| prompt.round_id == round_id);
+        if !waits && self.durable.round.as_ref().is_none_or(|round| round.id != round_id) {
+            self.guests.remove(&round_id);
+        }
+        Ok(flow)
+    }
+
+    fn deadline_over(&self, prompt_id: PromptId, round_id: RoundId) -> Input {
+        if self.durable.round.as_ref().is_some_and(|round| round.id == round_id) {
+            let failure =
+                Failure { code: "deadline".into(), message: "the time given for this prompt is over".into(), retry_after_ms: None };
+            return Input::Interrupt { failure: Some(failure), waiter: None };
+        }
+        Input::Withdraw { prompt_id, reason: WithdrawReason::Deadline, waiter: None }
+    }
+
+    /// Decides, appends, performs.
+    fn input(&mut self, input: Input) -> Result<Flow, String> {
+        let now = self.ports.clock.now();
+        let writer = self.writer.clone();
+        let outcome = turn::step(&mut self.durable, &mut self.volatile, now, input, |before, entry| writer.entry(before, entry));
+        let Outcome { entries, acts } = outcome.map_err(|error| {
+            tracing::error!(conversation = %self.scope.conversation, %error, "a decision does not fit the state; this life ends");
+            error.to_string()
+        })?;
+        entries.iter().for_each(|entry| self.count(entry));
+        let (waiting, now_acts): (Vec<Act>, Vec<Act>) = acts.into_iter().partition(|act| act.gate() == Gate::Stored);
+        let waits: Vec<Release> = waiting.into_iter().map(|act| self.release(act)).collect();
+        self.append(&entries, waits);
+        for act in now_acts {
+            if self.pause.is_some() && !survives_pause(&act) {
+                self.held.push(act);
+            } else {
+                self.perform(act);
+            }
+        }
+        if self.drain.is_some() { Ok(self.sleep_if_idle(LifeEnd::Drained)) } else { Ok(Flow::GoOn) }
+    }
+
+    fn append(&mut self, entries: &[Entry], waits: Vec<Release>) {
+        let (open, wake_at) = self.open();
+        let stored = entries.iter().map(Entry::encode).collect();
+        let watched = entries.iter().any(|entry| matches!(entry.body, EntryBody::RoundFinished { .. } | EntryBody::ApprovalAsked { .. }));
+        let (parcel, ready) = self.lane().push(self.volatile.life, stored, open, wake_at, waits);
+        if let Some(parcel) = parcel {
+            self.send(Parcel { awaited: parcel.awaited || watched, ..parcel });
+        }
+        ready.into_iter().for_each(Release::perform);
+    }
+
+    fn send(&self, parcel: Parcel) {
+        let Parcel { expected, epoch, entries, open, wake_at, awaited } = parcel;
+        let upto = entries.last().map_or(expected.seq, |entry| entry.seq);
+        let (lane, writer, me, sending) = (self.lane.clone(), self.writer.clone(), self.me.clone(), self.sending);
+        let durability = if awaited { Durability::Awaited } else { Durability::Unwatched };
+        let done = Box::new(move |result: Result<(), AppendError>| match result {
+            Ok(()) => {
+                let released = lock(&lane).stored(upto);
+                writer.stored(upto);
+                released.into_iter().for_each(Release::perform);
+            }
+            Err(error) => drop(me.cast(ConversationMsg::AppendLost { error, sending })),
+        });
+        let scope = self.scope.clone();
+        self.ports.sessions.append(Append { scope, expected, epoch, entries, open, wake_at, durability, done });
+    }
+
+    /// What the head row says after the entries so far.
+    fn open(&self) -> (Open, Option<Timestamp>) {
+        match &self.durable.round {
+            Some(round) if round.is_parked() => (Open::Parked, self.durable.batch().and_then(|batch| batch.expires_at())),
+            Some(_) => (Open::Running, None),
+            None if self.durable.inbox.is_empty() => (Open::None, None),
+            None => (Open::Running, None), // Accepted prompts wait: nobody stays unanswered.
+        }
+    }
+
+    /// Turns an act that waits into what is let go later.
+    fn release(&mut self, act: Act) -> Release {
+        match act {
+            Act::Acknowledge { waiter, receipt } => match self.waiters.remove(&waiter) {
+                Some(Waiter::Receipt(reply)) => Release::Receipt(reply, receipt),
+                Some(Waiter::Done(reply)) => Release::Done(reply),
+                None => Release::Nothing,
+            },
+            Act::Answer { waiter } => match self.waiters.remove(&waiter) {
+                Some(Waiter::Done(reply)) => Release::Done(reply),
+                Some(Waiter::Receipt(_)) | None => Release::Nothing,
+            },
+            Act::StartTool(start) => match self.run(start) {
+                Some((executor, run)) => Release::Tool(executor, Box::new(run)),
+                None => Release::Nothing,
+            },
+            Act::Refuse { .. }
+            | Act::StartModel { .. }
+            | Act::RetryLater { .. }
+            | Act::ToolRetry { .. }
+            | Act::CancelRound { .. }
+            | Act::Abort { .. }
+            | Act::Queued { .. }
+            | Act::Park { .. }
+            | Act::RoundOver { .. } => Release::Nothing,
+        }
+    }
+
+    fn perform(&mut self, act: Act) {
+        match act {
+            Act::Refuse { waiter, refusal } => {
+                self.ports.counters.refusals.add(1);
+                if let Some(waiter) = self.waiters.remove(&waiter) {
+                    waiter.refuse(refusal.into());
+                }
+            }
+            Act::StartModel { work } => self.start_model(work),
+            Act::StartTool(start) => {
+                if let Some((executor, run)) = self.run(start) {
+                    executor.execute(run);
+                }
+            }
+            Act::RetryLater { batch, call, delay, .. } => {
+                let timer = self.timer(Instant::now() + delay, ConversationMsg::RetryDue { batch, call });
+                if let Some(kit) = self.kit() {
+                    kit.timers.push(timer);
+                }
+            }
+            Act::ToolRetry { round_id, attempt, delay, reason } => {
+                self.ports.counters.tool_retries.add(1);
+                let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
+                self.writer.ephemeral(round_id, EventKind::Retry { layer: "tool", attempt, delay_ms, reason });
+            }
+            Act::CancelRound { round_id, grace_over, .. } => {
+                let timer = (!grace_over).then(|| self.timer(Instant::now() + CANCEL_GRACE, ConversationMsg::GraceOver { round_id }));
+                if let Some(kit) = self.kit() {
+                    kit.cancel.cancel();
+                    kit.timers.extend(timer);
+                }
+            }
+            Act::Abort { work } => {
+                if let Some(kit) = self.kit() {
+                    kit.tasks.remove(&work);
+                    if let Some(executor) = &kit.executor {
+                        executor.abort(work);
+                    }
+                }
+            }
+            Act::Queued { round_id, position } => self.writer.ephemeral(round_id, EventKind::Queued { position }),
+            Act::Park { until, .. } => {
+                let wait = until.map_or(Duration::ZERO, |until| Duration::from_millis(until.ms_since(self.ports.clock.now())));
+                let timer = self.timer(Instant::now() + wait + Duration::from_millis(1), ConversationMsg::Tick);
+                if let Some(kit) = self.kit() {
+                    kit.permit.lock().unwrap_or_else(PoisonError::into_inner).take();
+                    kit.timers.clear();
+                    kit.timers.push(timer);
+                }
+            }
+            Act::RoundOver { round_id } => {
+                self.guests.remove(&round_id);
+                if self.kit.as_ref().is_some_and(|(id, _)| *id == round_id) {
+                    self.kit = None;
+                }
+            }
+            Act::Acknowledge { .. } | Act::Answer { .. } => {
+                let release = self.release(act);
+                self.append(&[], vec![release]);
+            }
+        }
+    }
+
+    /// The kit of the open round.
+    fn kit(&mut self) -> Option<&mut RoundKit> {
+        let id = self.durable.round.as_ref()?.id;
+        if self.kit.as_ref().is_none_or(|(known, _)| *known != id) {
+            self.kit = Some((id, RoundKit::default()));
+        }
+        self.kit.as_mut().map(|(_, kit)| kit)
+    }
+
+    fn start_model(&mut self, work: WorkId) {
+        let Some(round_id) = self.durable.round.as_ref().map(|round| round.id) else { return };
+        self.ports.counters.model_calls.add(1);
+        let request = self.setup.request(self.durable.history.messages().clone());
+        let (gateway, tenant, writer) = (self.setup.gateway.clone(), self.tenant.clone(), self.writer.clone());
+        let (idle, total, me) = (self.setup.limits.model_idle, self.setup.limits.model_total, self.me.clone());
+        let Some(kit) = self.kit() else { return };
+        let (permit, cancel) = (kit.permit.clone(), kit.cancel.clone());
+        let call = ModelCall { gateway, request, tenant, permit, writer, round_id, cancel, idle, total };
+        let task = tokio::spawn(async move {
+            let outcome = Box::new(call.run().await);
+            let _ = me.cast(ConversationMsg::ModelEnded { work, outcome });
+        });
+        kit.tasks.insert(work, AbortOnDrop(task));
+    }
+
+    fn task_ended(&mut self, work: WorkId) {
+        if let Some((_, kit)) = &mut self.kit {
+            kit.tasks.remove(&work);
+        }
+    }
+
+    /// What the executor needs for an attempt.
+    fn run(&mut self, start: StartTool) -> Option<(ToolExecutorRef, Run)> {
+        let StartTool { work, batch, call, tool_use, attempt, .. } = start;
+        let tool = self.setup.tools.get(&tool_use.name)?.clone();
+        let round_id = self.durable.round.as_ref()?.id;
+        let (me, writer, lent, counters) = (self.me.clone(), self.writer.clone(), self.setup.lent.clone(), self.ports.counters.clone());
+        let supervisor = self.me.get_cell();
+        let key = CallKey { scope: self.scope.clone(), seq: batch, index: call };
+        let kit = self.kit()?;
+        let executor = match &kit.executor {
+            Some(executor) => executor.clone(),
+            None => {
+                let report = move |work, result, duration_ms| {
+                    let _ = me.cast(ConversationMsg::ToolEnded { work, result: Box::new(result), duration_ms });
+                };
+                let progress = move |tool_call_id: &str| {
+                    let (writer, tool_call_id) = (writer.clone(), tool_call_id.to_owned());
+                    Progress::new(move |text| {
+                        writer.ephemeral(round_id, EventKind::ToolProgress { tool_call_id: tool_call_id.clone(), text });
+                    })
+                };
+                let cancel = kit.cancel.clone();
+                let args = ToolExecutorArgs { report: Arc::new(report), progress: Arc::new(progress), lent, cancel, counters };
+                let executor = ToolExecutorRef::start(args, supervisor)?;
+                kit.executor = Some(executor.clone());
+                executor
+            }
+        };
+        if attempt == 0 {
+            kit.began.remove(&call); // Another batch's call of the same place.
+        }
+        let began = *kit.began.entry(call).or_insert_with(Instant::now);
+        let tool_call_id = tool_use.id;
+        Some((executor, Run { work, key, tool_call_id, tool, input: tool_use.input, attempt, began }))
+    }
+
+    /// The store did not say yes.
+    fn append_lost(&mut self, error: AppendError, sending: u32) -> Flow {
+        if sending != self.sending || self.lane().is_paused() {
+            return Flow::GoOn; // Told already; the head will say what became of it.
+        }
+        match error {
+            AppendError::Conflict { .. } => self.end_life(&ConversationError::InUse, LifeEnd::Conflict),
+            AppendError::Unavailable { message } => {
+                tracing::warn!(conversation = %self.scope.conversation, message, "the store is away; effects are held");
+                self.lane().lost();
+                self.ports.counters.store_pauses.add(1);
+                let task = self.read_head(Duration::from_millis(50));
+                self.pause = Some(Pause { since: Instant::now(), reads: 0, _task: task });
+                Flow::GoOn
+            }
+        }
+    }
+
+    fn read_head(&self, after: Duration) -> AbortOnDrop {
+        let (sessions, scope, me) = (self.ports.sessions.clone(), self.scope.clone(), self.me.clone());
+        AbortOnDrop(tokio::spawn(async move {
+            tokio::time::sleep(after).await;
+            let head = sessions.head(&scope).await;
+            let _ = me.cast(ConversationMsg::HeadRead(head));
+        }))
+    }
+
+    fn head_read(&mut self, result: Result<Head, StoreError>) -> Flow {
+        let Some(pause) = &self.pause else { return Flow::GoOn };
+        let (since, reads) = (pause.since, pause.reads + 1);
+        match result {
+            Err(error) if since.elapsed() >= STORE_PAUSE_MAX => self.end_life(&ConversationError::Store(error), LifeEnd::StoreAway),
+            Err(_) => {
+                let after = Duration::from_millis(50u64 << reads.min(5)).min(Duration::from_secs(1));
+                let task = self.read_head(after);
+                self.pause = Some(Pause { since, reads, _task: task });
+                Flow::GoOn
+            }
+            Ok(head) => {
+                let verdict = self.lane().head_read(head);
+                match verdict {
+                    Verdict::EndLife => self.end_life(&ConversationError::InUse, LifeEnd::Conflict),
+                    Verdict::GoOn { released, resend } => {
+                        self.pause = None;
+                        self.sending += 1;
+                        self.writer.stored(head.seq);
+                        released.into_iter().for_each(Release::perform);
+                        resend.into_iter().for_each(|parcel| self.send(Parcel { awaited: true, ..parcel }));
+                        std::mem::take(&mut self.held).into_iter().for_each(|act| self.perform(act));
+                        Flow::GoOn
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends the life without its conversation's consent: callers are told, watchers too, nothing more is shown.
+    fn end_life(&mut self, error: &ConversationError, end: LifeEnd) -> Flow {
+        for release in self.lane().close() {
+            release.refuse(error.clone());
+        }
+        for (_, waiter) in self.waiters.drain() {
+            waiter.refuse(error.clone());
+        }
+        let failure = Failure { code: error.code().to_owned(), message: error.to_string(), retry_after_ms: None };
+        let open = self.durable.round.iter().map(|round| round.id);
+        let rounds: Vec<RoundId> = open.chain(self.durable.inbox.iter().map(|prompt| prompt.round_id)).collect();
+        self.writer.fail(&rounds, &failure);
+        Flow::End(end)
+    }
+
+    /// Goes to sleep when nothing is open, nothing runs and nothing is on its way (DESIGN §5).
+    fn sleep_if_idle(&mut self, end: LifeEnd) -> Flow {
+        let waits_for_nobody = match &self.durable.round {
+            Some(round) => round.is_parked(),
+            None => self.durable.inbox.is_empty() || self.volatile.draining,
+        };
+        let idle = waits_for_nobody
+            && self.volatile.work.is_empty()
+            && self.volatile.retries.is_empty()
+            && self.waiters.is_empty()
+            && self.held.is_empty()
+            && self.pause.is_none()
+            && self.lane().is_empty();
+        if !idle {
+            if self.drain.is_some() && waits_for_nobody && self.pause.is_none() {
+                // Only the store is awaited: look again soon.
+                self.drain = Some(self.timer(Instant::now() + Duration::from_millis(5), ConversationMsg::Sweep));
+            }
+            return Flow::GoOn;
+        }
+        self.snapshot();
+        Flow::End(end)
+    }
+
+    /// Writes a snapshot in the background when enough has happened. A cache: nobody waits for it.
+    fn snapshot(&mut self) {
+        if self.durable.head.0.saturating_sub(self.snapshot_at) < SNAPSHOT_ENTRIES {
+            return;
+        }
+        self.snapshot_at = self.durable.head.0;
+        let (sessions, scope, durable) = (self.ports.sessions.clone(), self.scope.clone(), self.durable.clone());
+        tokio::spawn(async move {
+            if let Err(error) = sessions.snapshot(&scope, durable.head, durable.snapshot()).await {
+                tracing::debug!(%error, "a snapshot was not kept");
+            }
+        });
+    }
+
+    fn wait(&mut self, waiter: Waiter) -> WaiterId {
+        let id = WaiterId(self.next_waiter);
+        self.next_waiter += 1;
+        self.waiters.insert(id, waiter);
+        id
+    }
+
+    fn timer(&self, at: Instant, message: ConversationMsg) -> AbortOnDrop {
+        let me = self.me.clone();
+        AbortOnDrop(tokio::spawn(async move {
+            tokio::time::sleep_until(at).await;
+            let _ = me.cast(message);
+        }))
+    }
+
+    fn lane(&self) -> MutexGuard<'_, Lane<Release>> {
+        lock(&self.lane)
+    }
+
+    fn count(&self, entry: &Entry) {
+        let counters = &self.ports.counters;
+        match &entry.body {
+            EntryBody::Assistant { usage, .. } => {
+                counters.input_tokens.add(usage.input());
+                counters.cache_read_tokens.add(usage.cache_read);
+                counters.output_tokens.add(usage.output);
+            }
+            EntryBody::ToolFinished { outcome, .. } => {
+                counters.tool_calls.add(1);
+                counters.tool_calls_failed.add(u64::from(outcome.is_error));
+            }
+            EntryBody::RoundFinished { stop_reason, .. } => {
+                counters.rounds.add(1);
+                counters.rounds_failed.add(u64::from(!stop_reason.is_done()));
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.writer.close();
+        for release in self.lane().close() {
+            release.refuse(ConversationError::Gone);
+        }
+    }
+}
+
+fn lock<R>(lane: &SharedLane<R>) -> MutexGuard<'_, Lane<R>> {
+    lane.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Acts that are performed while the store is away: what stops, refuses or only tells (DESIGN §4.1).
+fn survives_pause(act: &Act) -> bool {
+    match act {
+        Act::CancelRound { .. }
+        | Act::Abort { .. }
+        | Act::Refuse { .. }
+        | Act::Queued { .. }
+        | Act::RoundOver { .. }
+        | Act::Park { .. } => true,
+        Act::StartModel { .. }
+        | Act::StartTool(_)
+        | Act::RetryLater { .. }
+        | Act::ToolRetry { .. }
+        | Act::Acknowledge { .. }
+        | Act::Answer { .. } => false,
+    }
+}

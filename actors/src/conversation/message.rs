@@ -1,0 +1,224 @@
+//! A conversation's mail.
+
+use tokio::{sync::oneshot, time::Instant};
+
+use super::{
+    lane::Lane,
+    turn::{ModelOutcome, OnBusy, Receipt, Refusal},
+};
+use crate::{
+    chat::Message,
+    ids::{PromptId, RoundId, Seq, WorkId},
+    journal::{ClientKey, Durable, WithdrawReason},
+    ports::{AppendError, Head, StoreError},
+    stream::Failure,
+    tenant::Seat,
+    tool_executor::RunResult,
+};
+
+/// Why a conversation did not do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConversationError {
+    /// It said no.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// A bound of the host or tenant is reached; try later.
+    #[error("overloaded: {what}")]
+    Overloaded {
+        /// Which bound.
+        what: &'static str,
+        /// When to try again, in milliseconds.
+        retry_after_ms: u64,
+    },
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Another process, or another life, took the conversation over.
+    #[error("session in use: another process writes this conversation")]
+    InUse,
+    /// Its journal cannot be read.
+    #[error("this conversation cannot be read: {reason}; see `sessions repair`")]
+    Failed {
+        /// Why.
+        reason: String,
+    },
+    /// It ended before it could answer; the outcome, if any, is in its stream.
+    #[error("the conversation ended before it could answer")]
+    Gone,
+}
+
+impl ConversationError {
+    /// Stable code.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Refused(refusal) => refusal.code(),
+            Self::Overloaded { .. } => "overloaded",
+            Self::Store(error) => error.code(),
+            Self::InUse => "session_in_use",
+            Self::Failed { .. } => "conversation_failed",
+            Self::Gone => "gone",
+        }
+    }
+
+    /// Whether trying again can help.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Refused(Refusal::Busy | Refusal::InboxFull | Refusal::Draining) | Self::Overloaded { .. } | Self::Gone => true,
+            Self::Store(error) => error.is_retryable(),
+            Self::Refused(Refusal::KeyReused | Refusal::NoSuch(_) | Refusal::RoundOpen) | Self::InUse | Self::Failed { .. } => false,
+        }
+    }
+}
+
+/// Where an answer goes.
+pub type Answer<T> = oneshot::Sender<Result<T, ConversationError>>;
+
+/// A prompt on its way.
+#[derive(Debug)]
+pub struct PromptMail {
+    /// Its id.
+    pub id: PromptId,
+    /// The round it will open.
+    pub round_id: RoundId,
+    /// The client's own name for it.
+    pub client_key: Option<ClientKey>,
+    /// What is said.
+    pub message: Message,
+    /// What to do when a round is open.
+    pub on_busy: OnBusy,
+    /// When the round is to be over.
+    pub deadline: Option<Instant>,
+    /// Its place; freed when the round is over.
+    pub seat: Seat,
+    /// Told when the prompt is safe.
+    pub reply: Answer<Receipt>,
+}
+
+/// What a conversation can be told.
+pub enum ConversationMsg {
+    /// From a caller: somebody says something.
+    Prompt(Box<PromptMail>),
+    /// From a caller: end the open round. Answered when the wish is taken, not when the round is over.
+    Interrupt {
+        /// Why, if somebody should read it.
+        failure: Option<Failure>,
+        /// Who asks.
+        reply: Option<Answer<()>>,
+    },
+    /// From a caller: answer an approval.
+    Approve {
+        /// The call.
+        tool_call_id: String,
+        /// The answer.
+        allow: bool,
+        /// Who asks.
+        reply: Answer<()>,
+    },
+    /// From a caller: a message for the model to read when it can.
+    Inject {
+        /// Its id.
+        id: Option<String>,
+        /// The message.
+        message: Message,
+        /// Who asks.
+        reply: Answer<()>,
+    },
+    /// From a caller or its deadline: take a waiting prompt back.
+    Withdraw {
+        /// Which.
+        prompt_id: PromptId,
+        /// Why.
+        reason: WithdrawReason,
+        /// Who asks.
+        reply: Option<Answer<()>>,
+    },
+    /// From a caller: take this history.
+    Import {
+        /// The messages.
+        messages: Vec<Message>,
+        /// Who asks.
+        reply: Answer<()>,
+    },
+    /// From a caller: forget everything.
+    Reset {
+        /// Who asks.
+        reply: Answer<()>,
+    },
+    /// From a caller: tell the state as it is in memory.
+    Peek {
+        /// Who asks.
+        reply: Answer<Box<Durable>>,
+    },
+    /// From the directory: an interrupted conversation is to go on. Loading it is enough.
+    Resume,
+    /// From the loading task.
+    Loaded(Result<Box<Durable>, LoadFailure>),
+    /// From a model call.
+    ModelEnded {
+        /// Which.
+        work: WorkId,
+        /// How.
+        outcome: Box<ModelOutcome>,
+    },
+    /// From the executor.
+    ToolEnded {
+        /// Which attempt.
+        work: WorkId,
+        /// How.
+        result: Box<RunResult>,
+        /// From the call's first start.
+        duration_ms: u64,
+    },
+    /// From a timer: try a call again.
+    RetryDue {
+        /// The batch.
+        batch: Seq,
+        /// Its call.
+        call: u32,
+    },
+    /// From a timer: the time for answers to a cancel is over.
+    GraceOver {
+        /// The round that was cancelled.
+        round_id: RoundId,
+    },
+    /// From a timer: a prompt's time is over.
+    DeadlineOver {
+        /// Which prompt.
+        prompt_id: PromptId,
+        /// Its round.
+        round_id: RoundId,
+    },
+    /// From a timer: approvals may have expired.
+    Tick,
+    /// From the store: an append was not stored, or may not be.
+    AppendLost {
+        /// What it said.
+        error: AppendError,
+        /// Which sending this was; a pause begins a new one.
+        sending: u32,
+    },
+    /// From the pause: what the store's head is now, or that a read failed.
+    HeadRead(Result<Head, StoreError>),
+    /// From the sweep: go to sleep if there is nothing to do.
+    Sweep,
+    /// From the host: start no new round; end the open one at the deadline.
+    Drain {
+        /// When.
+        deadline: Instant,
+    },
+    /// From its own timer.
+    DrainDeadline,
+}
+
+/// Why a conversation could not be loaded.
+#[derive(Debug, Clone)]
+pub enum LoadFailure {
+    /// The store failed; another try may work.
+    Store(StoreError),
+    /// The journal does not decode or apply.
+    Unreadable(String),
+}
+
+/// The lane of a conversation, shared with the store's threads.
+pub(super) type SharedLane<R> = std::sync::Arc<std::sync::Mutex<Lane<R>>>;

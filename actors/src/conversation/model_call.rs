@@ -1,0 +1,158 @@
+//! One model call as a task: waits for its permits, streams to the watchers, and comes back as one [`ModelOutcome`].
+
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures_util::{FutureExt, StreamExt};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{stream_writer::StreamWriter, turn::ModelOutcome};
+use crate::{
+    chat::{ContentBlock, TextBlock},
+    ids::RoundId,
+    model_gateway::{ModelGatewayRef, Waiting},
+    ports::{Completion, ModelEvent, ModelRequest, ProviderError},
+    stream::EventKind,
+    tenant::{Tenant, TurnPermit},
+};
+
+/// Where a round keeps its turn permit: taken by the first model call, given back when the round parks or ends.
+pub(super) type PermitSlot = Arc<Mutex<Option<TurnPermit>>>;
+
+/// What a model call needs.
+pub(super) struct ModelCall {
+    pub(super) gateway: ModelGatewayRef,
+    pub(super) request: ModelRequest,
+    pub(super) tenant: Arc<Tenant>,
+    pub(super) permit: PermitSlot,
+    pub(super) writer: Arc<StreamWriter>,
+    pub(super) round_id: RoundId,
+    pub(super) cancel: CancellationToken,
+    pub(super) idle: Duration,
+    pub(super) total: Duration,
+}
+
+impl ModelCall {
+    /// Runs the call to its end. A panic of the provider's adapter is a failed call.
+    pub(super) async fn run(self) -> ModelOutcome {
+        AssertUnwindSafe(self.run_inner()).catch_unwind().await.unwrap_or_else(|_| ModelOutcome::Failed {
+            error: ProviderError::Protocol { message: "the provider's adapter panicked".into() },
+            partial: Vec::new(),
+        })
+    }
+
+    async fn run_inner(self) -> ModelOutcome {
+        let mut collector = Collector::default();
+        let total = tokio::time::sleep(self.total);
+        tokio::pin!(total);
+        let result = tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => Err(ProviderError::Cancelled),
+            result = self.stream(&mut collector) => result,
+            () = &mut total => Err(ProviderError::Timeout { message: format!("no end after {} s", self.total.as_secs()) }),
+        };
+        match result {
+            Ok(completion) => ModelOutcome::Completed { blocks: collector.blocks, completion },
+            Err(ProviderError::Cancelled) if self.cancel.is_cancelled() => ModelOutcome::Cancelled { partial: collector.partial() },
+            Err(error) => ModelOutcome::Failed { error, partial: collector.partial() },
+        }
+    }
+
+    async fn stream(&self, collector: &mut Collector) -> Result<Completion, ProviderError> {
+        self.take_turn_permit().await?;
+        let tell = |waiting| self.tell(waiting);
+        let start = self.gateway.stream(self.tenant.id(), self.request.clone(), self.cancel.clone(), tell);
+        let mut stream = start.await?;
+        // One timer for the whole stream: it looks back when it fires, so a token does not touch it.
+        let idle = tokio::time::sleep(self.idle);
+        tokio::pin!(idle);
+        let mut last = Instant::now();
+        loop {
+            let batch = tokio::select! {
+                biased;
+                batch = stream.next() => batch,
+                () = &mut idle => {
+                    let quiet = last.elapsed();
+                    if quiet >= self.idle {
+                        return Err(ProviderError::Timeout { message: format!("nothing came for {} s", self.idle.as_secs()) });
+                    }
+                    idle.as_mut().reset(last + self.idle);
+                    continue;
+                }
+            };
+            let Some(batch) = batch else {
+                return Err(ProviderError::Protocol { message: "the stream ended without its end".into() });
+            };
+            last = Instant::now();
+            for event in batch? {
+                if let Some(completion) = self.take(collector, event) {
+                    return Ok(completion);
+                }
+            }
+        }
+    }
+
+    fn take(&self, collector: &mut Collector, event: ModelEvent) -> Option<Completion> {
+        match event {
+            ModelEvent::Text(text) => {
+                collector.text.push_str(&text);
+                self.writer.ephemeral(self.round_id, EventKind::TextDelta { text });
+            }
+            ModelEvent::Thinking(text) => {
+                self.writer.ephemeral(self.round_id, EventKind::ThinkingDelta { text });
+            }
+            ModelEvent::Block(block) => {
+                if matches!(block, ContentBlock::Text(_)) {
+                    collector.text.clear();
+                }
+                collector.blocks.push(block);
+            }
+            ModelEvent::Completed(completion) => return Some(completion),
+        }
+        None
+    }
+
+    fn tell(&self, waiting: Waiting) {
+        let event = match waiting {
+            Waiting::Queued { position } => EventKind::Queued { position },
+            Waiting::Retry { attempt, delay, reason } => EventKind::Retry {
+                layer: "gateway",
+                attempt,
+                delay_ms: u64::try_from(delay.as_millis()).unwrap_or(u64::MAX),
+                reason: reason.to_owned(),
+            },
+        };
+        self.writer.ephemeral(self.round_id, event);
+    }
+
+    async fn take_turn_permit(&self) -> Result<(), ProviderError> {
+        let slot = || self.permit.lock().unwrap_or_else(PoisonError::into_inner);
+        if slot().is_some() {
+            return Ok(());
+        }
+        let permit = self.tenant.clone().turn().await.ok_or(ProviderError::Cancelled)?;
+        *slot() = Some(permit);
+        Ok(())
+    }
+}
+
+/// Gathers a reply.
+#[derive(Default)]
+struct Collector {
+    blocks: Vec<ContentBlock>,
+    /// Text of a block that is not complete.
+    text: String,
+}
+
+impl Collector {
+    fn partial(mut self) -> Vec<ContentBlock> {
+        if !self.text.is_empty() {
+            self.blocks.push(ContentBlock::Text(TextBlock { text: self.text, cache_control: None, citations: None }));
+        }
+        self.blocks
+    }
+}

@@ -1,0 +1,299 @@
+//! Puts a host together and says what is missing.
+
+use std::{path::PathBuf, sync::Arc};
+
+use super::{
+    Host, HostInner,
+    supervisor::{HostSupervisor, HostSupervisorArgs},
+};
+use crate::{
+    conversation::{
+        Ports, Setup, Toolset, ToolsetError,
+        volatile::{ApprovalMode, Recovery},
+    },
+    host::directory::Directory,
+    limits::Limits,
+    memory::{MemoryEvents, MemorySessions},
+    metrics_collector::Counters,
+    model_gateway::{GatewayConfig, ModelGatewayRef},
+    policy::{BreakerConfig, ModelRetryPolicy},
+    ports::{Clock, Effort, Entropy, EventStore, Extensions, Hook, LlmProvider, SessionBackend, Tool},
+    tenant::Tenants,
+    tool_executor::Lent,
+};
+
+/// Collects what a [`Host`] is made of. `H` is what `build` returns: the host, or a wrapper of it.
+pub struct HostBuilder<H = Host> {
+    wrap: fn(Host) -> H,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    provider: Option<Arc<dyn LlmProvider>>,
+    model: Option<Arc<str>>,
+    system: Option<Arc<str>>,
+    max_tokens: Option<u32>,
+    effort: Option<Effort>,
+    sessions: Option<Arc<dyn SessionBackend>>,
+    events: Option<Arc<dyn EventStore>>,
+    tools: Vec<Arc<dyn Tool>>,
+    tools_error: Option<String>,
+    hooks: Vec<Arc<dyn Hook>>,
+    workspace: Option<Arc<PathBuf>>,
+    extensions: Extensions,
+    approval: ApprovalMode,
+    has_approver: bool,
+    recovery: Recovery,
+    limits: Limits,
+    retry: ModelRetryPolicy,
+    breaker: BreakerConfig,
+}
+
+/// Why a host could not be built.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// No model.
+    #[error("a host needs a provider: call .provider(…)")]
+    NoProvider,
+    /// The tools cannot be.
+    #[error(transparent)]
+    Tools(#[from] ToolsetError),
+    /// The tools were not to be had.
+    #[error("the tools could not be made: {0}")]
+    NoTools(String),
+    /// The actors could not be started.
+    #[error("the host's actors could not be started: {0}")]
+    Start(String),
+}
+
+/// Something that brings tools: a list, or a set-up that may have failed.
+pub trait ToolSource {
+    /// The tools, the folder they work in, or why there are none.
+    ///
+    /// # Errors
+    /// A line for the person who configures the host.
+    fn tools(self) -> Result<(Vec<Arc<dyn Tool>>, Option<Arc<PathBuf>>), String>;
+}
+
+impl<I: IntoIterator<Item = Arc<dyn Tool>>> ToolSource for I {
+    fn tools(self) -> Result<(Vec<Arc<dyn Tool>>, Option<Arc<PathBuf>>), String> {
+        Ok((self.into_iter().collect(), None))
+    }
+}
+
+impl<H> HostBuilder<H> {
+    /// A builder for a platform with this clock and this source of chance; `wrap` makes what `build` returns.
+    pub fn new(clock: impl Clock, entropy: impl Entropy, wrap: fn(Host) -> H) -> Self {
+        Self {
+            wrap,
+            clock: Arc::new(clock),
+            entropy: Arc::new(entropy),
+            provider: None,
+            model: None,
+            system: None,
+            max_tokens: None,
+            effort: None,
+            sessions: None,
+            events: None,
+            tools: Vec::new(),
+            tools_error: None,
+            hooks: Vec::new(),
+            workspace: None,
+            extensions: Extensions::default(),
+            approval: ApprovalMode::default(),
+            has_approver: false,
+            recovery: Recovery::default(),
+            limits: Limits::default(),
+            retry: ModelRetryPolicy::default(),
+            breaker: BreakerConfig::default(),
+        }
+    }
+
+    /// The model's provider. Needed.
+    #[must_use]
+    pub fn provider(self, provider: impl LlmProvider) -> Self {
+        self.shared_provider(Arc::new(provider))
+    }
+
+    /// The model's provider, shared with others.
+    #[must_use]
+    pub fn shared_provider(mut self, provider: Arc<dyn LlmProvider>) -> Self {
+        self.provider = Some(provider);
+        self
+    }
+
+    /// The model; the provider's usual one otherwise.
+    #[must_use]
+    pub fn model(mut self, model: impl AsRef<str>) -> Self {
+        self.model = Some(Arc::from(model.as_ref()));
+        self
+    }
+
+    /// The system prompt.
+    #[must_use]
+    pub fn system(mut self, system: impl AsRef<str>) -> Self {
+        self.system = Some(Arc::from(system.as_ref()));
+        self
+    }
+
+    /// Longest answer in tokens; what the model can, up to 8192, otherwise.
+    #[must_use]
+    pub fn max_tokens(mut self, max_tokens: u32) -> Self {
+        self.max_tokens = Some(max_tokens);
+        self
+    }
+
+    /// How hard the model is to think.
+    #[must_use]
+    pub fn effort(mut self, effort: Effort) -> Self {
+        self.effort = Some(effort);
+        self
+    }
+
+    /// Where journals live; in memory otherwise.
+    #[must_use]
+    pub fn sessions(self, sessions: impl SessionBackend) -> Self {
+        self.shared_sessions(Arc::new(sessions))
+    }
+
+    /// Where journals live, shared with others.
+    #[must_use]
+    pub fn shared_sessions(mut self, sessions: Arc<dyn SessionBackend>) -> Self {
+        self.sessions = Some(sessions);
+        self
+    }
+
+    /// Where events live; in memory otherwise.
+    #[must_use]
+    pub fn events(mut self, events: impl EventStore) -> Self {
+        self.events = Some(Arc::new(events));
+        self
+    }
+
+    /// Adds tools.
+    #[must_use]
+    pub fn tools(mut self, source: impl ToolSource) -> Self {
+        match source.tools() {
+            Ok((tools, workspace)) => {
+                self.tools.extend(tools);
+                self.workspace = workspace.or(self.workspace);
+            }
+            Err(error) => self.tools_error = Some(error),
+        }
+        self
+    }
+
+    /// Adds one tool.
+    #[must_use]
+    pub fn tool(mut self, tool: Arc<dyn Tool>) -> Self {
+        self.tools.push(tool);
+        self
+    }
+
+    /// Adds a hook.
+    #[must_use]
+    pub fn hook(mut self, hook: impl Hook) -> Self {
+        self.hooks.push(Arc::new(hook));
+        self
+    }
+
+    /// Lends values of the application to every tool call.
+    #[must_use]
+    pub fn extensions(mut self, extensions: Extensions) -> Self {
+        self.extensions = extensions;
+        self
+    }
+
+    /// Whether tools that change something may run. `Deny` otherwise: nobody was asked.
+    #[must_use]
+    pub fn approval(mut self, approval: ApprovalMode) -> Self {
+        self.has_approver = approval == ApprovalMode::Ask;
+        self.approval = approval;
+        self
+    }
+
+    /// What becomes of a round that was open when its host stopped. Taken up again otherwise.
+    #[must_use]
+    pub fn recovery(mut self, recovery: Recovery) -> Self {
+        self.recovery = recovery;
+        self
+    }
+
+    /// Bounds.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// When failed model calls are tried again.
+    #[must_use]
+    pub fn model_retry(mut self, retry: ModelRetryPolicy) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// When a failing provider is left alone.
+    #[must_use]
+    pub fn breaker(mut self, breaker: BreakerConfig) -> Self {
+        self.breaker = breaker;
+        self
+    }
+
+    /// Starts the host on the current runtime.
+    ///
+    /// # Errors
+    /// [`BuildError`] says what is missing.
+    pub async fn build(self) -> Result<H, BuildError> {
+        if let Some(error) = self.tools_error {
+            return Err(BuildError::NoTools(error));
+        }
+        let provider = self.provider.ok_or(BuildError::NoProvider)?;
+        let tools = Arc::new(Toolset::new(self.tools)?);
+        let model = self.model.unwrap_or_else(|| Arc::from(provider.default_model()));
+        let capabilities = provider.capabilities(&model);
+        let max_tokens = self.max_tokens.unwrap_or_else(|| capabilities.output_max.min(8192));
+        let counters = Arc::new(Counters::default());
+        let limits = Arc::new(self.limits);
+        let config = GatewayConfig {
+            calls_max: limits.model_calls_max,
+            waiting_max: limits.model_waiting_max,
+            retry: self.retry,
+            breaker: self.breaker,
+        };
+        let ports = Ports {
+            sessions: self.sessions.unwrap_or_else(|| Arc::new(MemorySessions::new())),
+            events: self.events.unwrap_or_else(|| Arc::new(MemoryEvents::from_limits(&limits))),
+            clock: self.clock,
+            entropy: self.entropy.clone(),
+            counters: counters.clone(),
+        };
+        let setup = Arc::new(Setup {
+            gateway: ModelGatewayRef::new(provider, config, self.entropy, counters.clone()),
+            model,
+            system: self.system,
+            max_tokens,
+            effort: self.effort,
+            tools,
+            hooks: self.hooks.into(),
+            approval: self.approval,
+            has_approver: self.has_approver,
+            recovery: self.recovery,
+            lent: Lent { workspace: self.workspace, extensions: self.extensions },
+            limits: limits.clone(),
+        });
+        let tenants = Arc::new(Tenants::new(&limits));
+        let directory = Directory::new(setup.clone(), ports.clone(), tenants.clone(), tokio::runtime::Handle::current());
+        let collector = Arc::default();
+        let args = HostSupervisorArgs {
+            directory: directory.clone(),
+            counters: counters.clone(),
+            collector: Arc::clone(&collector),
+            idle: limits.idle,
+            sweep: limits.sweep,
+        };
+        let start = ractor::Actor::spawn(None, HostSupervisor, args).await;
+        let (supervisor, _) = start.map_err(|error| BuildError::Start(error.to_string()))?;
+        let inner = HostInner { supervisor: supervisor.get_cell(), directory, setup, ports, tenants, collector };
+        Ok((self.wrap)(Host(Arc::new(inner))))
+    }
+}

@@ -1,0 +1,464 @@
+//! Who is awake. A sharded map, not an actor (DESIGN §5): finds, wakes and restarts conversations, and holds their mail meanwhile.
+//!
+//! **Invariant:** under a shard guard only look-up, `cast` and slot change. Never spawn, await, call out, or drop mail, a lease or
+//! an actor there: the guard is not re-entrant. Everything that must be dropped or answered leaves the guard first.
+
+use std::{
+    sync::{
+        Arc, OnceLock, RwLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use dashmap::{DashMap, mapref::entry::Entry};
+use ractor::{ActorCell, ActorRef, ActorRuntime, MessagingErr};
+use tokio::{
+    sync::{Notify, Semaphore},
+    time::Instant,
+};
+
+use crate::{
+    conversation::{Conversation, ConversationArgs, ConversationError, ConversationMsg, Ports, Setup, refuse},
+    ids::Scope,
+    limits::{LOADS_MAX, Limits},
+    policy::{Restart, RestartHistory},
+    tenant::Tenants,
+};
+
+/// Pause before a conversation whose store failed is loaded again.
+const STORE_RETRY: Duration = Duration::from_secs(1);
+
+/// How a life ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum LifeEnd {
+    /// It went to sleep.
+    Hibernated,
+    /// It went to sleep because the host stops.
+    Drained,
+    /// Another life writes the journal.
+    Conflict,
+    /// The store was away too long.
+    StoreAway,
+    /// The journal does not decode or apply.
+    Unreadable(String),
+    /// It panicked, or was killed.
+    Crashed,
+}
+
+/// A conversation's place in the directory for one life. Whatever happens to the actor, its drop tells the directory.
+pub(crate) struct Lease {
+    directory: Arc<Directory>,
+    scope: Scope,
+    generation: u64,
+    end: LifeEnd,
+    released: bool,
+}
+
+impl Lease {
+    /// Says how the life ends; without this it crashed.
+    pub(crate) fn end_with(&mut self, end: LifeEnd) {
+        self.end = end;
+    }
+
+    /// Gives back a mail that came after admission was closed; it is held for the next life.
+    pub(crate) fn give_back(&self, mail: ConversationMsg) {
+        self.directory.hold(&self.scope, self.generation, mail);
+    }
+
+    /// Ends the life: the next one may begin.
+    pub(crate) fn release(&mut self) {
+        if !std::mem::replace(&mut self.released, true) {
+            self.directory.ended(&self.scope, self.generation, &self.end);
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+type Mail = Vec<ConversationMsg>;
+type Crashes = Option<Box<RestartHistory>>;
+
+/// States of a conversation that is not asleep; absent means asleep.
+enum Slot {
+    Starting { generation: u64, held: Mail, crashes: Crashes },
+    Live { generation: u64, actor: ActorRef<ConversationMsg>, crashes: Crashes, used_s: u64 },
+    Closing { generation: u64, held: Mail, crashes: Crashes },
+    Backoff { generation: u64, held: Mail, crashes: Crashes },
+    Failed { error: ConversationError, until: Instant },
+}
+
+impl Slot {
+    fn generation(&self) -> Option<u64> {
+        match self {
+            Self::Starting { generation, .. }
+            | Self::Live { generation, .. }
+            | Self::Closing { generation, .. }
+            | Self::Backoff { generation, .. } => Some(*generation),
+            Self::Failed { .. } => None,
+        }
+    }
+
+    /// Takes the slot apart.
+    fn into_parts(self) -> (Mail, Crashes, Option<ActorRef<ConversationMsg>>) {
+        match self {
+            Self::Starting { held, crashes, .. } | Self::Closing { held, crashes, .. } | Self::Backoff { held, crashes, .. } => {
+                (held, crashes, None)
+            }
+            Self::Live { actor, crashes, .. } => (Vec::new(), crashes, Some(actor)),
+            Self::Failed { .. } => (Vec::new(), None, None),
+        }
+    }
+}
+
+/// What is to be done once the guard is gone.
+enum Then {
+    Nothing,
+    Start(u64),
+    Refuse(Mail, ConversationError),
+    Later { after: Duration, generation: u64, resume: bool },
+}
+
+/// The directory of a host.
+pub(crate) struct Directory {
+    slots: DashMap<Scope, Slot>,
+    generations: AtomicU64,
+    setup: Arc<Setup>,
+    ports: Ports,
+    tenants: Arc<Tenants>,
+    loads: Arc<Semaphore>,
+    limits: Arc<Limits>,
+    started: Instant,
+    closed: AtomicBool,
+    /// Told whenever a slot goes away.
+    emptied: Notify,
+    supervisors: RwLock<Vec<ActorCell>>,
+    runtime: tokio::runtime::Handle,
+    me: OnceLock<std::sync::Weak<Directory>>,
+}
+
+impl Directory {
+    pub(crate) fn new(setup: Arc<Setup>, ports: Ports, tenants: Arc<Tenants>, runtime: tokio::runtime::Handle) -> Arc<Self> {
+        let limits = setup.limits.clone();
+        let directory = Arc::new(Self {
+            slots: DashMap::new(),
+            generations: AtomicU64::new(1),
+            setup,
+            ports,
+            tenants,
+            loads: Arc::new(Semaphore::new(LOADS_MAX)),
+            limits,
+            started: Instant::now(),
+            closed: AtomicBool::new(false),
+            emptied: Notify::new(),
+            supervisors: RwLock::new(Vec::new()),
+            runtime,
+            me: OnceLock::new(),
+        });
+        let _ = directory.me.set(Arc::downgrade(&directory));
+        directory
+    }
+
+    /// Sets the supervisor with this number, in place of one that died.
+    pub(crate) fn set_supervisor(&self, index: usize, supervisor: ActorCell) {
+        let mut supervisors = self.supervisors.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match supervisors.get_mut(index) {
+            Some(place) => *place = supervisor,
+            None => supervisors.push(supervisor),
+        }
+    }
+
+    fn supervisor_of(&self, scope: &Scope) -> Option<ActorCell> {
+        let supervisors = self.supervisors.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let hash = crate::journal::digest(scope.to_string().as_bytes());
+        let index = usize::try_from(hash % u64::try_from(supervisors.len().max(1)).unwrap_or(1)).unwrap_or(0);
+        supervisors.get(index).cloned()
+    }
+
+    fn next_generation(&self) -> u64 {
+        self.generations.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn used_s(&self) -> u64 {
+        self.started.elapsed().as_secs()
+    }
+
+    /// Conversations that are not asleep.
+    pub(crate) fn awake(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Sends a mail, waking its conversation if it sleeps. A mail that cannot be taken is answered.
+    pub(crate) fn send(&self, scope: &Scope, mail: ConversationMsg) {
+        if self.closed.load(Ordering::Acquire) && matches!(mail, ConversationMsg::Prompt(_) | ConversationMsg::Resume) {
+            return refuse(mail, &crate::conversation::turn::Refusal::Draining.into());
+        }
+        let mut replaced = None; // An actor reference must not be dropped under the guard.
+        let then = match self.slots.entry(scope.clone()) {
+            Entry::Vacant(place) => {
+                let generation = self.next_generation();
+                place.insert(Slot::Starting { generation, held: vec![mail], crashes: None });
+                Then::Start(generation)
+            }
+            Entry::Occupied(mut place) => match place.get_mut() {
+                Slot::Live { actor, used_s, generation, crashes } => {
+                    *used_s = self.used_s();
+                    match actor.cast(mail) {
+                        Ok(()) | Err(MessagingErr::ChannelClosed | MessagingErr::InvalidActorType) => Then::Nothing,
+                        Err(MessagingErr::SendErr(mail)) => {
+                            let closing = Slot::Closing { generation: *generation, held: vec![mail], crashes: crashes.take() };
+                            replaced = Some(place.insert(closing));
+                            Then::Nothing
+                        }
+                    }
+                }
+                Slot::Starting { held, .. } | Slot::Closing { held, .. } | Slot::Backoff { held, .. } => {
+                    if held.len() < self.limits.held_mail_max {
+                        held.push(mail);
+                        Then::Nothing
+                    } else {
+                        let error = ConversationError::Overloaded { what: "mail of a conversation that is starting", retry_after_ms: 500 };
+                        Then::Refuse(vec![mail], error)
+                    }
+                }
+                Slot::Failed { error, until } if Instant::now() < *until => Then::Refuse(vec![mail], error.clone()),
+                Slot::Failed { .. } => {
+                    let generation = self.next_generation();
+                    replaced = Some(place.insert(Slot::Starting { generation, held: vec![mail], crashes: None }));
+                    Then::Start(generation)
+                }
+            },
+        };
+        drop(replaced);
+        self.then(scope, then);
+    }
+
+    fn then(&self, scope: &Scope, then: Then) {
+        match then {
+            Then::Nothing => {}
+            Then::Start(generation) => self.start(scope, generation),
+            Then::Refuse(mail, error) => mail.into_iter().for_each(|mail| refuse(mail, &error)),
+            Then::Later { after, generation, resume } => {
+                let Some(me) = self.me.get().and_then(std::sync::Weak::upgrade) else { return };
+                let scope = scope.clone();
+                self.runtime.spawn(async move {
+                    tokio::time::sleep(after).await;
+                    me.backoff_over(&scope, generation, resume);
+                });
+            }
+        }
+    }
+
+    /// Starts a life; called without a guard. The lease's drop, never the spawn's result, is the truth about it.
+    fn start(&self, scope: &Scope, generation: u64) {
+        let (Some(directory), Some(supervisor)) = (self.me.get().and_then(std::sync::Weak::upgrade), self.supervisor_of(scope)) else {
+            return;
+        };
+        let lease = Lease { directory, scope: scope.clone(), generation, end: LifeEnd::Crashed, released: false };
+        let args = ConversationArgs {
+            scope: scope.clone(),
+            setup: self.setup.clone(),
+            ports: self.ports.clone(),
+            tenant: self.tenants.get(&scope.tenant),
+            loads: self.loads.clone(),
+            lease,
+        };
+        // Actors are spawned on the current runtime; a caller of another runtime must not become its owner.
+        let _entered = self.runtime.enter();
+        let Ok((actor, _)) = ActorRuntime::spawn_linked_instant(None, Conversation, args, supervisor) else { return };
+        let mut stale = Some(actor.clone());
+        let mut replaced = None;
+        if let Entry::Occupied(mut place) = self.slots.entry(scope.clone())
+            && let Slot::Starting { generation: current, held, crashes } = place.get_mut()
+            && *current == generation
+        {
+            let (mut rest, crashes) = (std::mem::take(held).into_iter(), crashes.take());
+            let mut unsent = Vec::new();
+            for mail in rest.by_ref() {
+                if let Err(MessagingErr::SendErr(mail)) = actor.cast(mail) {
+                    unsent.push(mail);
+                    break;
+                }
+            }
+            unsent.extend(rest);
+            replaced = Some(place.insert(if unsent.is_empty() {
+                stale = None;
+                Slot::Live { generation, actor, crashes, used_s: self.used_s() }
+            } else {
+                Slot::Closing { generation, held: unsent, crashes }
+            }));
+        }
+        drop(replaced);
+        if let Some(actor) = stale {
+            actor.stop(None);
+        }
+    }
+
+    /// Holds a mail that a closing conversation gave back.
+    fn hold(&self, scope: &Scope, generation: u64, mail: ConversationMsg) {
+        let mut mail = Some(mail);
+        let mut replaced = None;
+        if let Entry::Occupied(mut place) = self.slots.entry(scope.clone())
+            && place.get().generation() == Some(generation)
+        {
+            match place.get_mut() {
+                Slot::Live { crashes, .. } => {
+                    let closing = Slot::Closing { generation, held: mail.take().into_iter().collect(), crashes: crashes.take() };
+                    replaced = Some(place.insert(closing));
+                }
+                Slot::Starting { held, .. } | Slot::Closing { held, .. } | Slot::Backoff { held, .. } => held.extend(mail.take()),
+                Slot::Failed { .. } => {}
+            }
+        }
+        drop(replaced);
+        if let Some(mail) = mail {
+            self.send(scope, mail); // Another life is there already.
+        }
+    }
+
+    /// A life ended.
+    fn ended(&self, scope: &Scope, generation: u64, end: &LifeEnd) {
+        let now = self.started.elapsed();
+        let counters = &self.ports.counters;
+        match end {
+            LifeEnd::Hibernated | LifeEnd::Drained => counters.hibernations.add(1),
+            LifeEnd::Crashed => counters.crashes.add(1),
+            LifeEnd::Conflict | LifeEnd::StoreAway | LifeEnd::Unreadable(_) => {}
+        }
+        let closed = self.closed.load(Ordering::Acquire);
+        let mut dropped = None;
+        let then = match self.slots.entry(scope.clone()) {
+            Entry::Occupied(mut place) if place.get().generation() == Some(generation) => {
+                let next = self.next_generation();
+                let slot = std::mem::replace(place.get_mut(), Slot::Closing { generation: next, held: Vec::new(), crashes: None });
+                let (held, mut crashes, actor) = slot.into_parts();
+                dropped = actor;
+                match end {
+                    LifeEnd::Drained => {
+                        place.remove();
+                        Then::Refuse(held, crate::conversation::turn::Refusal::Draining.into())
+                    }
+                    _ if closed => {
+                        place.remove();
+                        Then::Refuse(held, crate::conversation::turn::Refusal::Draining.into())
+                    }
+                    LifeEnd::Hibernated | LifeEnd::Conflict if held.is_empty() => {
+                        place.remove();
+                        Then::Nothing
+                    }
+                    LifeEnd::Hibernated | LifeEnd::Conflict => {
+                        place.insert(Slot::Starting { generation: next, held, crashes });
+                        Then::Start(next)
+                    }
+                    LifeEnd::StoreAway => {
+                        place.insert(Slot::Backoff { generation: next, held, crashes });
+                        Then::Later { after: STORE_RETRY, generation: next, resume: false }
+                    }
+                    LifeEnd::Unreadable(reason) => {
+                        let error = ConversationError::Failed { reason: reason.clone() };
+                        place.insert(Slot::Failed { error: error.clone(), until: Instant::now() + Duration::from_secs(60) });
+                        Then::Refuse(held, error)
+                    }
+                    LifeEnd::Crashed => match crashes.get_or_insert_default().crashed(now) {
+                        Restart::After(after) => {
+                            place.insert(Slot::Backoff { generation: next, held, crashes });
+                            Then::Later { after, generation: next, resume: true }
+                        }
+                        Restart::Fail(pause) => {
+                            let error = ConversationError::Failed { reason: "it crashed again and again".into() };
+                            place.insert(Slot::Failed { error: error.clone(), until: Instant::now() + pause });
+                            Then::Refuse(held, error)
+                        }
+                    },
+                }
+            }
+            Entry::Occupied(_) | Entry::Vacant(_) => Then::Nothing,
+        };
+        drop(dropped);
+        if let LifeEnd::Unreadable(reason) = end {
+            self.mark_failed(scope, reason);
+        }
+        self.emptied.notify_waiters();
+        self.then(scope, then);
+    }
+
+    fn mark_failed(&self, scope: &Scope, reason: &str) {
+        let (sessions, scope, reason) = (self.ports.sessions.clone(), scope.clone(), reason.to_owned());
+        tracing::error!(conversation = %scope.conversation, reason, "this conversation cannot be read");
+        self.runtime.spawn(async move {
+            let _ = sessions.mark_failed(&scope, Some(reason)).await;
+        });
+    }
+
+    fn backoff_over(&self, scope: &Scope, generation: u64, resume: bool) {
+        let mut dropped = None;
+        let then = match self.slots.entry(scope.clone()) {
+            Entry::Occupied(mut place) if place.get().generation() == Some(generation) => {
+                let next = self.next_generation();
+                let (mut held, crashes, actor) =
+                    std::mem::replace(place.get_mut(), Slot::Closing { generation: next, held: Vec::new(), crashes: None }).into_parts();
+                dropped = actor;
+                if resume {
+                    held.insert(0, ConversationMsg::Resume);
+                }
+                if held.is_empty() {
+                    place.remove();
+                    Then::Nothing
+                } else {
+                    place.insert(Slot::Starting { generation: next, held, crashes });
+                    Then::Start(next)
+                }
+            }
+            Entry::Occupied(_) | Entry::Vacant(_) => Then::Nothing,
+        };
+        drop(dropped);
+        self.emptied.notify_waiters();
+        self.then(scope, then);
+    }
+
+    /// Asks conversations that were not used for a while to go to sleep.
+    pub(crate) fn sweep(&self, idle: Duration) {
+        let now = self.used_s();
+        for slot in &self.slots {
+            if let Slot::Live { actor, used_s, .. } = slot.value()
+                && now.saturating_sub(*used_s) >= idle.as_secs()
+            {
+                let _ = actor.cast(ConversationMsg::Sweep);
+            }
+        }
+    }
+
+    /// Lets no new round begin, ends open ones at the deadline, and waits until all are asleep.
+    pub(crate) async fn drain(&self, deadline: Instant) {
+        self.closed.store(true, Ordering::Release);
+        loop {
+            let emptied = self.emptied.notified();
+            tokio::pin!(emptied);
+            emptied.as_mut().enable();
+            let mut idle = Vec::new();
+            for slot in &self.slots {
+                match slot.value() {
+                    Slot::Live { actor, .. } => drop(actor.cast(ConversationMsg::Drain { deadline })),
+                    Slot::Backoff { .. } | Slot::Failed { .. } => idle.push(slot.key().clone()),
+                    Slot::Starting { .. } | Slot::Closing { .. } => {}
+                }
+            }
+            for scope in idle {
+                if let Some((_, slot)) = self.slots.remove(&scope) {
+                    let (held, _, _) = slot.into_parts();
+                    let error = crate::conversation::turn::Refusal::Draining.into();
+                    held.into_iter().for_each(|mail| refuse(mail, &error));
+                }
+            }
+            let grace = deadline + crate::limits::CANCEL_GRACE + Duration::from_secs(1);
+            if self.slots.is_empty() || Instant::now() >= grace {
+                return;
+            }
+            let _ = tokio::time::timeout(Duration::from_millis(100), emptied).await;
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The public handle: a host, its tenants, their conversations. Callers see verbs, not mailboxes.
+//!
+//! Dropping the last handle stops the host at once and loses nothing that was acknowledged: what was open is taken up again by
+//! the next host on the same store. [`Host::shutdown`] is the kind way.
+
+mod builder;
+pub(crate) mod directory;
+mod handle;
+mod reply;
+mod supervisor;
+
+use std::{
+    sync::{Arc, RwLock},
+    time::Duration,
+};
+
+use ractor::ActorCell;
+use tokio::time::Instant;
+
+pub use builder::{BuildError, HostBuilder, ToolSource};
+pub use handle::{ConversationHandle, Prompt, Send, SendError, TenantHandle};
+pub use reply::{OutcomeError, Reply};
+
+use crate::{
+    conversation::{Ports, Setup},
+    metrics_collector::{MetricsCollectorRef, Report},
+    ports::StoreError,
+    tenant::Tenants,
+};
+
+/// A host: many tenants' conversations in one process. Cloning shares it.
+#[derive(Clone)]
+pub struct Host(Arc<HostInner>);
+
+pub(crate) struct HostInner {
+    supervisor: ActorCell,
+    directory: Arc<directory::Directory>,
+    setup: Arc<Setup>,
+    ports: Ports,
+    tenants: Arc<Tenants>,
+    collector: Arc<RwLock<Option<MetricsCollectorRef>>>,
+}
+
+impl Drop for HostInner {
+    fn drop(&mut self) {
+        self.supervisor.stop(None); // Its children end with it; nothing waits here.
+    }
+}
+
+impl std::fmt::Debug for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Host({} awake)", self.0.directory.awake())
+    }
+}
+
+impl Host {
+    /// A tenant by id. A wrong id is told by the first verb that needs it.
+    pub fn tenant<T: TryInto<crate::ids::TenantId, Error: Into<SendError>>>(&self, id: T) -> TenantHandle {
+        TenantHandle::new(self.0.clone(), id.try_into().map_err(Into::into))
+    }
+
+    /// How conversations of this host are set up.
+    pub fn setup(&self) -> &Arc<Setup> {
+        &self.0.setup
+    }
+
+    /// The ports that this host uses.
+    pub fn ports(&self) -> &Ports {
+        &self.0.ports
+    }
+
+    /// Conversations in memory.
+    pub fn awake(&self) -> usize {
+        self.0.directory.awake()
+    }
+
+    /// The host's figures.
+    pub async fn report(&self) -> Report {
+        let collector = self.0.collector.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        match collector {
+            Some(collector) => collector.report().await.unwrap_or_default(),
+            None => Report::default(),
+        }
+    }
+
+    /// Takes up every round that was open when the last host on this store stopped (DESIGN §4.3). Returns how many.
+    ///
+    /// # Errors
+    /// What the store said.
+    pub async fn resume_interrupted(&self) -> Result<usize, StoreError> {
+        let (mut after, mut count) = (None, 0);
+        loop {
+            let page = self.0.ports.sessions.list_open(crate::ports::Open::Running, None, after, 256).await?;
+            let Some(last) = page.last() else { return Ok(count) };
+            after = Some(last.clone());
+            for scope in &page {
+                self.0.directory.send(scope, crate::conversation::ConversationMsg::Resume);
+                count += 1;
+            }
+        }
+    }
+
+    /// Puts idle conversations to sleep now.
+    pub fn hibernate_idle(&self) {
+        self.0.directory.sweep(Duration::ZERO);
+    }
+
+    /// Ends the host: no new round begins, open ones have `within` to end and are interrupted then; the store is flushed.
+    pub async fn shutdown(&self, within: Duration) {
+        self.0.directory.drain(Instant::now() + within).await;
+        if let Err(error) = self.0.ports.sessions.close(Duration::from_secs(10)).await {
+            tracing::error!(%error, "the store did not close well");
+        }
+        self.0.supervisor.stop(None);
+    }
+}

@@ -1,0 +1,163 @@
+//! What a caller of `send` holds: the round's events as they come, and its outcome.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use super::HostInner;
+use crate::{
+    conversation::ConversationMsg,
+    ids::{EventId, RoundId, Scope},
+    ports::{EventStoreError, StreamKey, StreamStatus},
+    stream::{EventKind, Failure, RoundEnd, StreamEvent},
+};
+
+/// Events read at once.
+const PAGE: usize = 256;
+
+/// A round as its caller sees it. Dropping it cancels nothing.
+pub struct Reply {
+    host: Arc<HostInner>,
+    scope: Scope,
+    round_id: RoundId,
+    replayed: bool,
+    key: StreamKey,
+    after: Option<EventId>,
+    ahead: VecDeque<Arc<StreamEvent>>,
+    end: Option<Result<Arc<RoundEnd>, Failure>>,
+}
+
+/// Why there is no good outcome.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OutcomeError {
+    /// The round failed; what was said until then is in it.
+    #[error("{}", end.error.as_ref().map_or("the round failed", |failure| failure.message.as_str()))]
+    Failed {
+        /// The round's end.
+        end: Box<RoundEnd>,
+    },
+    /// The round never began, or its conversation cannot go on here.
+    #[error("{}", failure.message)]
+    Ended {
+        /// Why.
+        failure: Failure,
+    },
+    /// The stream is gone before it was read to its end; the history has the answer.
+    #[error("the events of this round are no longer kept; read the conversation's history")]
+    Expired,
+}
+
+impl OutcomeError {
+    /// Stable code.
+    pub fn code(&self) -> &str {
+        match self {
+            Self::Failed { end } => end.error.as_ref().map_or("error", |failure| failure.code.as_str()),
+            Self::Ended { failure } => &failure.code,
+            Self::Expired => "expired",
+        }
+    }
+
+    /// Whether trying again can help.
+    pub fn is_retryable(&self) -> bool {
+        let failure = match self {
+            Self::Failed { end } => end.error.as_ref(),
+            Self::Ended { failure } => Some(failure),
+            Self::Expired => None,
+        };
+        failure.is_some_and(|failure| failure.retry_after_ms.is_some())
+    }
+}
+
+impl Reply {
+    pub(super) fn new(host: Arc<HostInner>, scope: Scope, round_id: RoundId, replayed: bool) -> Self {
+        let key = StreamKey { scope: scope.clone(), round: round_id };
+        Self { host, scope, round_id, replayed, key, after: None, ahead: VecDeque::new(), end: None }
+    }
+
+    /// The round; also the id of its stream.
+    pub fn round_id(&self) -> RoundId {
+        self.round_id
+    }
+
+    /// Whether the prompt was known already by its client key.
+    pub fn is_replayed(&self) -> bool {
+        self.replayed
+    }
+
+    /// The next event; `None` after the last one.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: no event is lost when the future is dropped.
+    pub async fn next(&mut self) -> Option<Arc<StreamEvent>> {
+        loop {
+            if let Some(event) = self.ahead.pop_front() {
+                self.after = Some(event.id);
+                self.note(&event);
+                return Some(event);
+            }
+            if self.end.is_some() {
+                return None;
+            }
+            let events = self.host.ports.events.clone();
+            match events.read(&self.key, self.after, PAGE).await {
+                Ok(batch) if batch.is_empty() => {
+                    let ended = !matches!(events.get_status(&self.key).await, Ok(Some(StreamStatus::Running)));
+                    // An end may have come between the two looks.
+                    if ended && events.read(&self.key, self.after, 1).await.is_ok_and(|rest| rest.is_empty()) {
+                        return None;
+                    }
+                    if !ended {
+                        events.changed(&self.key, self.after).await;
+                    }
+                }
+                Ok(batch) => self.ahead = batch.into(),
+                Err(EventStoreError::Expired) => {
+                    // Too slow a reader: what the ring still has begins with a durable event that replaces what was lost.
+                    self.after = None;
+                    match events.read(&self.key, None, PAGE).await {
+                        Ok(batch) if !batch.is_empty() => self.ahead = batch.into(),
+                        _ => return None,
+                    }
+                }
+                Err(_) => return None,
+            }
+        }
+    }
+
+    fn note(&mut self, event: &StreamEvent) {
+        match &event.kind {
+            EventKind::RoundFinished { end } => self.end = Some(Ok(end.clone())),
+            EventKind::Error { failure } => self.end = Some(Err(failure.clone())),
+            _ => {}
+        }
+    }
+
+    /// Waits for the round's end.
+    ///
+    /// # Errors
+    /// [`OutcomeError::Failed`] carries what was said until the failure.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not cancel the round.
+    pub async fn outcome(&mut self) -> Result<RoundEnd, OutcomeError> {
+        while self.end.is_none() && self.next().await.is_some() {}
+        match &self.end {
+            Some(Ok(end)) if end.error.is_some() && end.stop_reason == crate::stream::StopReason::Error => {
+                Err(OutcomeError::Failed { end: Box::new(RoundEnd::clone(end)) })
+            }
+            Some(Ok(end)) => Ok(RoundEnd::clone(end)),
+            Some(Err(failure)) => Err(OutcomeError::Ended { failure: failure.clone() }),
+            None => Err(OutcomeError::Expired),
+        }
+    }
+
+    /// Asks the round to end now: model, tools and their processes. Returns at once; the outcome tells the end.
+    pub fn interrupt(&self) {
+        self.host.directory.send(&self.scope, ConversationMsg::Interrupt { failure: None, reply: None });
+    }
+}
+
+impl std::fmt::Debug for Reply {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Reply({} {})", self.scope, self.round_id)
+    }
+}

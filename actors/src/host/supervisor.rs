@@ -1,0 +1,126 @@
+//! The top of the tree: the host's supervisor, K supervisors of conversations and the metrics collector (DESIGN §3).
+//!
+//! State: which child is which. A dead supervisor is replaced; its conversations died with it and their leases told the
+//! directory, which begins their next lives under the new one.
+
+use std::{sync::Arc, time::Duration};
+
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
+
+use super::directory::Directory;
+use crate::{
+    limits::SUPERVISORS,
+    metrics_collector::{Counters, MetricsCollector, MetricsCollectorRef},
+    task::AbortOnDrop,
+};
+
+/// What the host's supervisor can be told.
+pub(super) enum HostSupervisorMsg {
+    /// From its own ticker: look for idle conversations.
+    Sweep,
+}
+
+pub(super) struct HostSupervisor;
+
+pub(super) struct HostSupervisorArgs {
+    pub(super) directory: Arc<Directory>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) collector: Arc<std::sync::RwLock<Option<MetricsCollectorRef>>>,
+    pub(super) idle: Duration,
+    pub(super) sweep: Duration,
+}
+
+pub(super) struct State {
+    args: HostSupervisorArgs,
+    children: Vec<ActorCell>,
+    collector: ActorCell,
+    _ticker: AbortOnDrop,
+}
+
+impl Actor for HostSupervisor {
+    type Msg = HostSupervisorMsg;
+    type State = State;
+    type Arguments = HostSupervisorArgs;
+
+    async fn pre_start(&self, me: ActorRef<Self::Msg>, args: HostSupervisorArgs) -> Result<State, ActorProcessingErr> {
+        let mut children = Vec::new();
+        for index in 0..SUPERVISORS {
+            let child = start_conversations(&me).await?;
+            args.directory.set_supervisor(index, child.clone());
+            children.push(child);
+        }
+        let collector = start_collector(&me, &args).await?;
+        let every = args.sweep.max(Duration::from_millis(10));
+        let ticker = tokio::spawn(async move {
+            let mut interval = tokio::time::interval(every);
+            interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            loop {
+                interval.tick().await;
+                if me.cast(HostSupervisorMsg::Sweep).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(State { args, children, collector, _ticker: AbortOnDrop(ticker) })
+    }
+
+    async fn handle(&self, _: ActorRef<Self::Msg>, message: Self::Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
+        match message {
+            HostSupervisorMsg::Sweep => state.args.directory.sweep(state.args.idle),
+        }
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        me: ActorRef<Self::Msg>,
+        event: SupervisionEvent,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        let gone = match event {
+            SupervisionEvent::ActorTerminated(who, _, _) | SupervisionEvent::ActorFailed(who, _) => who.get_id(),
+            _ => return Ok(()),
+        };
+        if state.collector.get_id() == gone {
+            state.collector = start_collector(&me, &state.args).await?;
+        } else if let Some((index, child)) = state.children.iter_mut().enumerate().find(|(_, child)| child.get_id() == gone) {
+            tracing::warn!(index, "a supervisor of conversations died and is replaced");
+            *child = start_conversations(&me).await?;
+            state.args.directory.set_supervisor(index, child.clone());
+        }
+        Ok(())
+    }
+}
+
+async fn start_conversations(me: &ActorRef<HostSupervisorMsg>) -> Result<ActorCell, ActorProcessingErr> {
+    let (child, _) = Actor::spawn_linked(None, ConversationSupervisor, (), me.get_cell()).await?;
+    Ok(child.get_cell())
+}
+
+async fn start_collector(me: &ActorRef<HostSupervisorMsg>, args: &HostSupervisorArgs) -> Result<ActorCell, ActorProcessingErr> {
+    let (collector, _) = Actor::spawn_linked(None, MetricsCollector, args.counters.clone(), me.get_cell()).await?;
+    let cell = collector.get_cell();
+    *args.collector.write().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(MetricsCollectorRef::new(collector));
+    Ok(cell)
+}
+
+/// Owns conversations, so that a panic in one is told and stays there. Restarts nothing: the directory does, by lease.
+struct ConversationSupervisor;
+
+impl Actor for ConversationSupervisor {
+    type Msg = ();
+    type State = ();
+    type Arguments = ();
+
+    async fn pre_start(&self, _: ActorRef<()>, (): ()) -> Result<(), ActorProcessingErr> {
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(&self, _: ActorRef<()>, event: SupervisionEvent, (): &mut ()) -> Result<(), ActorProcessingErr> {
+        // The event carries the dead actor's boxed state: read what is needed, drop it here.
+        if let SupervisionEvent::ActorFailed(_, error) = event {
+            tracing::error!(%error, "a conversation crashed; its next life begins after a pause");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,90 @@
+//! Counts what the host does. Counters are sharded atomics that anyone may add to; the actor reads them on a tick and when
+//! asked, never one message an event (DESIGN §3).
+//!
+//! State: the last two readings. Supervised by the HostSupervisor; rebuilt from the counters at any time.
+
+mod counters;
+mod message;
+
+use std::{sync::Arc, time::Duration};
+
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use tokio::sync::oneshot;
+
+pub use counters::{Counter, Counters, Reading};
+pub use message::MetricsCollectorMsg;
+
+/// How often the counters are read.
+const TICK: Duration = Duration::from_secs(1);
+
+/// A handle to the collector.
+#[derive(Clone)]
+pub struct MetricsCollectorRef(ActorRef<MetricsCollectorMsg>);
+
+/// What the collector knows (REQUIREMENTS X-10, `get_global_stats`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Report {
+    /// Totals since the host began.
+    pub total: Reading,
+    /// What came in the last tick.
+    pub last_tick: Reading,
+}
+
+impl MetricsCollectorRef {
+    /// Wraps the actor.
+    pub(crate) fn new(actor: ActorRef<MetricsCollectorMsg>) -> Self {
+        Self(actor)
+    }
+
+    /// Reads the figures; `None` when the host is gone.
+    pub async fn report(&self) -> Option<Report> {
+        let (reply, answer) = oneshot::channel();
+        self.0.cast(MetricsCollectorMsg::Report { reply }).ok()?;
+        answer.await.ok()
+    }
+}
+
+/// The actor.
+pub(crate) struct MetricsCollector;
+
+pub(crate) struct State {
+    counters: Arc<Counters>,
+    last: Reading,
+    last_tick: Reading,
+    _ticker: crate::task::AbortOnDrop,
+}
+
+impl Actor for MetricsCollector {
+    type Msg = MetricsCollectorMsg;
+    type State = State;
+    type Arguments = Arc<Counters>;
+
+    async fn pre_start(&self, me: ActorRef<Self::Msg>, counters: Arc<Counters>) -> Result<State, ActorProcessingErr> {
+        let ticker = tokio::spawn(async move {
+            let mut interval = tokio::time::interval(TICK);
+            interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            loop {
+                interval.tick().await;
+                if me.cast(MetricsCollectorMsg::Tick).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(State { counters, last: Reading::default(), last_tick: Reading::default(), _ticker: crate::task::AbortOnDrop(ticker) })
+    }
+
+    async fn handle(&self, _: ActorRef<Self::Msg>, message: Self::Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
+        match message {
+            MetricsCollectorMsg::Tick => {
+                let now = state.counters.read();
+                state.last_tick = now.since(&state.last);
+                state.last = now;
+            }
+            MetricsCollectorMsg::Report { reply } => {
+                let report = Report { total: state.counters.read(), last_tick: state.last_tick };
+                let _ = reply.send(report);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,115 @@
+//! What a tenant may use: seats for its prompts, permits for its turns. Counters behind atomics; a refusal costs no actor, and
+//! no conversation is linked to it (DESIGN §3, 4.5).
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use dashmap::DashMap;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::{ids::TenantId, limits::Limits};
+
+/// A tenant's counters.
+#[derive(Debug)]
+pub struct Tenant {
+    id: TenantId,
+    seats: AtomicUsize,
+    seats_max: usize,
+    turns: Arc<Semaphore>,
+}
+
+/// One prompt's place between admission and answer; freed on drop, also when a mailbox is thrown away.
+#[derive(Debug)]
+pub struct Seat(Arc<Tenant>);
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.seats.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// The right to have one turn running.
+#[derive(Debug)]
+pub struct TurnPermit {
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Tenant {
+    /// Which tenant.
+    pub fn id(&self) -> &TenantId {
+        &self.id
+    }
+
+    /// Prompts between admission and answer.
+    pub fn seats_taken(&self) -> usize {
+        self.seats.load(Ordering::Acquire)
+    }
+
+    /// Takes a seat, if one is free.
+    pub fn take_seat(self: &Arc<Self>) -> Option<Seat> {
+        let taken = self.seats.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < self.seats_max).then_some(n + 1));
+        taken.ok().map(|_| Seat(self.clone()))
+    }
+
+    /// Waits for the right to run a turn; `None` once the host closed it.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the queue.
+    pub async fn turn(self: Arc<Self>) -> Option<TurnPermit> {
+        let permit = match self.turns.clone().try_acquire_owned() {
+            Ok(permit) => permit,
+            Err(_) => self.turns.clone().acquire_owned().await.ok()?,
+        };
+        Some(TurnPermit { _permit: permit })
+    }
+}
+
+/// All tenants of a host, by id.
+#[derive(Debug)]
+pub struct Tenants {
+    tenants: DashMap<TenantId, Arc<Tenant>>,
+    seats_max: usize,
+    turns_max: usize,
+}
+
+impl Tenants {
+    /// No tenants yet; each gets the bounds of `limits`.
+    pub fn new(limits: &Limits) -> Self {
+        Self { tenants: DashMap::new(), seats_max: limits.tenant_seats_max, turns_max: limits.tenant_turns_max }
+    }
+
+    /// The tenant with this id, made when it is first named.
+    pub fn get(&self, id: &TenantId) -> Arc<Tenant> {
+        if let Some(found) = self.tenants.get(id) {
+            return found.clone();
+        }
+        let make = || {
+            Arc::new(Tenant {
+                id: id.clone(),
+                seats: AtomicUsize::new(0),
+                seats_max: self.seats_max,
+                turns: Arc::new(Semaphore::new(self.turns_max)),
+            })
+        };
+        self.tenants.entry(id.clone()).or_insert_with(make).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seat_is_free_again_when_its_mail_is_dropped() {
+        let limits = Limits { tenant_seats_max: 2, ..Limits::default() };
+        let tenant = Tenants::new(&limits).get(&TenantId::new("t").unwrap());
+
+        let seats = (tenant.take_seat(), tenant.take_seat(), tenant.take_seat());
+        assert!(seats.0.is_some() && seats.1.is_some() && seats.2.is_none());
+        drop(seats);
+
+        assert_eq!(tenant.seats_taken(), 0);
+    }
+}
