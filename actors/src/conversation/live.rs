@@ -19,7 +19,7 @@ use super::{
     setup::{Ports, Setup},
     stream_writer::StreamWriter,
     turn::{self, Act, Gate, Input, NewPrompt, Outcome, StartTool},
-    volatile::Volatile,
+    volatile::{Volatile, Work},
 };
 use crate::{
     host::directory::LifeEnd,
@@ -30,7 +30,7 @@ use crate::{
     stream::{EventKind, Failure},
     task::AbortOnDrop,
     tenant::{Seat, Tenant},
-    tool_executor::{Run, ToolExecutorArgs, ToolExecutorRef},
+    tool_executor::{Run, RunResult, ToolExecutorArgs, ToolExecutorRef},
 };
 
 /// What follows for the actor.
@@ -135,7 +135,10 @@ impl Live {
 
     /// Orders what the fold needs.
     pub(super) fn recover(&mut self) -> Result<Flow, String> {
-        self.input(Input::Recovered { recovery: self.setup.recovery })
+        match self.input(Input::Recovered { recovery: self.setup.recovery })? {
+            Flow::GoOn => self.input(Input::Tick), // Approvals may have expired while nobody was awake.
+            end @ Flow::End(_) => Ok(end),
+        }
     }
 
     /// Takes one mail.
@@ -226,6 +229,10 @@ impl Live {
             error.to_string()
         })?;
         entries.iter().for_each(|entry| self.count(entry));
+        if entries.iter().any(|entry| matches!(entry.body, EntryBody::PromptWithdrawn { .. })) {
+            let (inbox, open) = (&self.durable.inbox, self.durable.round.as_ref().map(|round| round.id));
+            self.guests.retain(|round, _| open == Some(*round) || inbox.iter().any(|prompt| prompt.round_id == *round));
+        }
         let (waiting, now_acts): (Vec<Act>, Vec<Act>) = acts.into_iter().partition(|act| act.gate() == Gate::Stored);
         let waits: Vec<Release> = waiting.into_iter().map(|act| self.release(act)).collect();
         self.append(&entries, waits);
@@ -433,6 +440,22 @@ impl Live {
         let began = *kit.began.entry(call).or_insert_with(Instant::now);
         let tool_call_id = tool_use.id;
         Some((executor, Run { work, key, tool_call_id, tool, input: tool_use.input, attempt, began }))
+    }
+
+    /// The executor is gone: its open calls have their result, their effect unknown.
+    pub(super) fn executor_failed(&mut self) -> Result<Flow, String> {
+        if let Some((_, kit)) = &mut self.kit {
+            kit.executor = None;
+        }
+        let is_tool = |(id, work): (&WorkId, &Work)| matches!(work, Work::Tool { .. }).then_some(*id);
+        let open: Vec<WorkId> = self.volatile.work.iter().filter_map(is_tool).collect();
+        for work in open {
+            let result = RunResult::Panicked { message: "the tool executor crashed".into() };
+            if let Flow::End(end) = self.input(Input::Tool { work, result, duration_ms: 0 })? {
+                return Ok(Flow::End(end));
+            }
+        }
+        Ok(Flow::GoOn)
     }
 
     /// The store did not say yes.

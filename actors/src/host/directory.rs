@@ -23,11 +23,15 @@ use crate::{
     ids::Scope,
     limits::{LOADS_MAX, Limits},
     policy::{Restart, RestartHistory},
+    ports::Open,
     tenant::Tenants,
 };
 
 /// Pause before a conversation whose store failed is loaded again.
 const STORE_RETRY: Duration = Duration::from_secs(1);
+
+/// Parked conversations woken by one sweep; the next one takes the rest.
+const WAKES_MAX: usize = 256;
 
 /// How a life ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -430,6 +434,19 @@ impl Directory {
                 let _ = actor.cast(ConversationMsg::Sweep);
             }
         }
+    }
+
+    /// Wakes parked conversations whose time has come (DESIGN §4.3). Reads the store in a task; a failing store is asked again at
+    /// the next sweep.
+    pub(crate) fn wake_due(self: &Arc<Self>) {
+        let me = self.clone();
+        self.runtime.spawn(async move {
+            let now = me.ports.clock.now();
+            match me.ports.sessions.list_open(Open::Parked, Some(now), None, WAKES_MAX).await {
+                Ok(due) => due.iter().for_each(|scope| me.send(scope, ConversationMsg::Resume)),
+                Err(error) => tracing::debug!(%error, "parked conversations were not looked for"),
+            }
+        });
     }
 
     /// Lets no new round begin, ends open ones at the deadline, and waits until all are asleep.
