@@ -4,3 +4,5 @@
 mod support;
 #[cfg(feature = "config")]
 mod config;
+#[cfg(feature = "sqlite")]
+mod storage;
