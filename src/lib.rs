@@ -7,6 +7,7 @@ pub use callboard_actors::{chat, ids, journal, limits, policy, ports, stream};
 
 #[cfg(feature = "config")]
 pub mod config;
+pub mod clock;
 pub mod providers;
 pub mod storage;
 #[cfg(feature = "tools")]

@@ -16,6 +16,7 @@ pub mod metrics_collector;
 pub mod host;
 pub mod memory;
 mod task;
+pub mod scripted;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
 

@@ -6,3 +6,5 @@ mod support;
 mod config;
 #[cfg(feature = "sqlite")]
 mod storage;
+#[cfg(feature = "tools")]
+mod offline;
