@@ -3,4 +3,5 @@
 
 mod cassettes;
 mod providers;
+mod real_model;
 mod support;
