@@ -11,7 +11,7 @@ use super::{
     volatile::{Cancelling, Recovery, Volatile},
 };
 use crate::{
-    chat::{ContentBlock, Message, RawJson, Role, ToolUseBlock},
+    chat::{ContentBlock, History, Message, RawJson, Role, ToolUseBlock},
     ids::{PromptId, RoundId, Seq, WaiterId, WorkId},
     journal::{AcceptedPrompt, ApplyError, ApprovalVerdict, ClientKey, Durable, Entry, EntryBody, OpenRound, Phase, WithdrawReason},
     ports::{Completion, Effect, ProviderError, ProviderStop, Timestamp, ToolSpec, Usage},
@@ -195,6 +195,9 @@ pub enum Refusal {
     /// A round is open; end it first.
     #[error("a round is open; interrupt it first")]
     RoundOpen,
+    /// What is said is not something that a person can say.
+    #[error("a prompt or injection is a user message without tool results, and an import is a history without faults")]
+    InvalidMessage,
 }
 
 impl Refusal {
@@ -207,6 +210,7 @@ impl Refusal {
             Self::KeyReused => "idempotency_key_reused",
             Self::NoSuch(_) => "not_found",
             Self::RoundOpen => "round_open",
+            Self::InvalidMessage => "invalid_message",
         }
     }
 }
@@ -481,7 +485,7 @@ pub fn decide(durable: &Durable, volatile: &Volatile, now: Timestamp, input: &In
                 None => {}
             }
         }
-        Input::Import { messages, waiter } => when_idle(&mut steps, *waiter, EntryBody::Imported { messages: messages.clone() }),
+        Input::Import { messages, waiter } => import(&mut steps, messages, *waiter),
         Input::Reset { waiter } => when_idle(&mut steps, *waiter, EntryBody::Reset {}),
         Input::GraceOver { .. } | Input::Drain => {}
     }
@@ -561,6 +565,9 @@ fn recover(steps: &mut Steps<'_>, recovery: Recovery) {
 
 fn take_prompt(steps: &mut Steps<'_>, prompt: &NewPrompt) {
     let (durable, waiter) = (steps.durable, prompt.waiter);
+    if !is_plain_user(&prompt.message) {
+        return steps.refuse(waiter, Refusal::InvalidMessage);
+    }
     if let Some(key) = &prompt.client_key
         && let Some(known) = durable.known_key(&key.key)
     {
@@ -608,11 +615,28 @@ fn interrupt(steps: &mut Steps<'_>, failure: Option<Failure>) {
 }
 
 fn inject(steps: &mut Steps<'_>, id: Option<&String>, message: &Message, waiter: WaiterId) {
+    if !is_plain_user(message) {
+        return steps.refuse(waiter, Refusal::InvalidMessage);
+    }
     let known = id.is_some_and(|id| steps.durable.known_key(id).is_some());
     if !known {
         steps.entry(EntryBody::Injected { id: id.cloned(), message: message.clone() });
     }
     steps.act(Act::Answer { waiter });
+}
+
+/// Whether a message may enter from outside. Another one would be refused by the history only after it is journaled, and by each
+/// life that follows.
+fn is_plain_user(message: &Message) -> bool {
+    message.role() == Role::User && message.tool_result_ids().is_empty()
+}
+
+fn import(steps: &mut Steps<'_>, messages: &[Message], waiter: WaiterId) {
+    let (_, repairs) = History::repair(messages.iter().cloned());
+    if !repairs.is_empty() {
+        return steps.refuse(waiter, Refusal::InvalidMessage);
+    }
+    when_idle(steps, waiter, EntryBody::Imported { messages: messages.to_vec() });
 }
 
 fn when_idle(steps: &mut Steps<'_>, waiter: WaiterId, body: EntryBody) {
