@@ -705,7 +705,8 @@ fn keep_partial(steps: &mut Steps<'_>, step: u32, partial: &[ContentBlock]) {
     }
 }
 
-/// The part of a reply that can enter history: no empty text, no repeated call id, calls and bare thinking only on request.
+/// The part of a reply that can enter history: no empty text, no repeated call id, no arguments that are no object, no thinking at the
+/// end; calls and bare thinking only on request.
 fn assistant_message(blocks: &[ContentBlock], keep_calls: bool, complete: bool) -> Option<Message> {
     let mut ids: Vec<&str> = Vec::new();
     let mut kept: Vec<ContentBlock> = Vec::with_capacity(blocks.len());
@@ -714,9 +715,9 @@ fn assistant_message(blocks: &[ContentBlock], keep_calls: bool, complete: bool) 
             ContentBlock::Text(text) => !text.text.trim().is_empty(),
             ContentBlock::Thinking(thinking) => complete || thinking.signature.is_some(),
             ContentBlock::ToolUse(call) => {
-                let first = !ids.contains(&call.id.as_str());
-                ids.push(&call.id);
-                keep_calls && first
+                let fits = keep_calls && call.input.is_object() && !ids.contains(&call.id.as_str());
+                ids.extend(fits.then_some(call.id.as_str()));
+                fits
             }
             ContentBlock::ToolResult(_) => false,
             ContentBlock::Other { .. } => complete,
@@ -725,9 +726,11 @@ fn assistant_message(blocks: &[ContentBlock], keep_calls: bool, complete: bool) 
             kept.push(block.clone());
         }
     }
-    // Thinking alone is no answer, and providers refuse a message that ends in it.
-    let says_something = kept.iter().any(|block| !matches!(block, ContentBlock::Thinking(_)));
-    if says_something { Message::new(Role::Assistant, &kept).ok() } else { None }
+    // Thinking alone is no answer, and providers refuse a message that ends in it, as it does when its calls are dropped.
+    while kept.last().is_some_and(|block| matches!(block.kind(), "thinking" | "redacted_thinking")) {
+        kept.pop();
+    }
+    Message::new(Role::Assistant, &kept).ok()
 }
 
 /// A provider's error as watchers read it.
