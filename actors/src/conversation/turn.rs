@@ -569,13 +569,12 @@ fn take_prompt(steps: &mut Steps<'_>, prompt: &NewPrompt) {
         return steps.refuse(waiter, Refusal::InvalidMessage);
     }
     if let Some(key) = &prompt.client_key
-        && let Some(known) = durable.known_key(&key.key)
+        && let Some((known, round_id)) = durable.known_key(&key.key)
     {
-        return match known.round_id {
-            Some(round_id) if known.digest == key.digest => {
-                steps.act(Act::Acknowledge { waiter, receipt: Receipt { round_id, replayed: true } });
-            }
-            _ => steps.refuse(waiter, Refusal::KeyReused),
+        return if known.digest == key.digest {
+            steps.act(Act::Acknowledge { waiter, receipt: Receipt { round_id, replayed: true } });
+        } else {
+            steps.refuse(waiter, Refusal::KeyReused);
         };
     }
     if steps.volatile.draining {
@@ -588,7 +587,7 @@ fn take_prompt(steps: &mut Steps<'_>, prompt: &NewPrompt) {
     match (prompt.on_busy, &durable.round) {
         (OnBusy::Reject, _) if busy => return steps.refuse(waiter, Refusal::Busy),
         (OnBusy::Steer, Some(round)) if steps.volatile.cancelling.is_none() => {
-            steps.entry(EntryBody::Injected { id: None, message: prompt.message.clone() });
+            steps.entry(EntryBody::Injected { id: None, client_key: prompt.client_key.clone(), message: prompt.message.clone() });
             return steps.act(Act::Acknowledge { waiter, receipt: Receipt { round_id: round.id, replayed: false } });
         }
         (OnBusy::Interrupt, Some(_)) => interrupt(steps, None),
@@ -618,9 +617,9 @@ fn inject(steps: &mut Steps<'_>, id: Option<&String>, message: &Message, waiter:
     if !is_plain_user(message) {
         return steps.refuse(waiter, Refusal::InvalidMessage);
     }
-    let known = id.is_some_and(|id| steps.durable.known_key(id).is_some());
+    let known = id.is_some_and(|id| steps.durable.knows_injected(id));
     if !known {
-        steps.entry(EntryBody::Injected { id: id.cloned(), message: message.clone() });
+        steps.entry(EntryBody::Injected { id: id.cloned(), client_key: None, message: message.clone() });
     }
     steps.act(Act::Answer { waiter });
 }

@@ -222,9 +222,14 @@ pub struct ApplyError {
 }
 
 impl Durable {
-    /// Looks up a client key or injected id.
-    pub fn known_key(&self, key: &str) -> Option<&KnownKey> {
-        self.keys.iter().rev().find(|known| known.key == key)
+    /// Looks up a client key, with the round it led to.
+    pub fn known_key(&self, key: &str) -> Option<(&KnownKey, RoundId)> {
+        self.keys.iter().rev().filter(|known| known.key == key).find_map(|known| Some((known, known.round_id?)))
+    }
+
+    /// Whether a message with this id was injected. Such ids and client keys are different names.
+    pub fn knows_injected(&self, id: &str) -> bool {
+        self.keys.iter().any(|known| known.key == id && known.round_id.is_none())
     }
 
     /// The call with this id in the open batch, with its index.
@@ -309,9 +314,13 @@ impl Durable {
                     ApprovalVerdict::Denied | ApprovalVerdict::Expired => CallState::Waiting,
                 };
             }
-            EntryBody::Injected { id, message } => {
+            EntryBody::Injected { id, client_key, message } => {
                 if let Some(id) = id {
                     self.remember(id.clone(), 0, None, entry.at);
+                }
+                if let Some(key) = client_key {
+                    let round_id = open(&mut self.round)?.id;
+                    self.remember(key.key.clone(), key.digest, Some(round_id), entry.at);
                 }
                 match &mut self.round {
                     Some(round) if matches!(round.phase, Phase::Model { .. } | Phase::Batch(_)) => round.pending.push(message.clone()),

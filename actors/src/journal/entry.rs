@@ -171,6 +171,9 @@ pub enum EntryBody {
     Injected {
         #[serde(skip_serializing_if = "Option::is_none")]
         id: Option<String>,
+        /// Of a prompt that steers; it leads to the open round.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        client_key: Option<ClientKey>,
         message: Message,
     },
     /// The round is over.
@@ -314,7 +317,7 @@ decoder! {
         call: u32, tool_call_id: String, name: String, resolved_input: RawJson, reason: String, expires_at: Timestamp
     },
     "approval_answered" => ApprovalAnswered { call: u32, verdict: ApprovalVerdict },
-    "injected" => Injected { id: Option<String> = default, message: Message },
+    "injected" => Injected { id: Option<String> = default, client_key: Option<ClientKey> = default, message: Message },
     "round_finished" => RoundFinished { stop_reason: StopReason, latency_ms: u64, error: Option<Failure> = default },
     "imported" => Imported { messages: Vec<Message> },
     "reset" => Reset {},
@@ -380,7 +383,7 @@ mod tests {
                 expires_at: Timestamp(5),
             },
             EntryBody::ApprovalAnswered { call: 0, verdict: ApprovalVerdict::Expired },
-            EntryBody::Injected { id: None, message: Message::user("i") },
+            EntryBody::Injected { id: None, client_key: Some(ClientKey { key: "k".into(), digest: 1 }), message: Message::user("i") },
             EntryBody::RoundFinished { stop_reason: StopReason::EndTurn, latency_ms: 3, error: None },
             EntryBody::Imported { messages: vec![Message::user("i")] },
             EntryBody::Reset {},
