@@ -580,16 +580,15 @@ fn take_prompt(steps: &mut Steps<'_>, prompt: &NewPrompt) {
     if steps.volatile.draining {
         return steps.refuse(waiter, Refusal::Draining);
     }
-    if durable.inbox.len() >= steps.volatile.rules.inbox_prompts_max {
-        return steps.refuse(waiter, Refusal::InboxFull);
-    }
     let busy = durable.round.is_some() || !durable.inbox.is_empty();
+    let full = durable.inbox.len() >= steps.volatile.rules.inbox_prompts_max;
     match (prompt.on_busy, &durable.round) {
-        (OnBusy::Reject, _) if busy => return steps.refuse(waiter, Refusal::Busy),
         (OnBusy::Steer, Some(round)) if steps.volatile.cancelling.is_none() => {
             steps.entry(EntryBody::Injected { id: None, client_key: prompt.client_key.clone(), message: prompt.message.clone() });
             return steps.act(Act::Acknowledge { waiter, receipt: Receipt { round_id: round.id, replayed: false } });
         }
+        _ if full => return steps.refuse(waiter, Refusal::InboxFull),
+        (OnBusy::Reject, _) if busy => return steps.refuse(waiter, Refusal::Busy),
         (OnBusy::Interrupt, Some(_)) => interrupt(steps, None),
         (OnBusy::Queue | OnBusy::Reject | OnBusy::Interrupt | OnBusy::Steer, _) => {}
     }
