@@ -184,7 +184,7 @@ pub(super) fn tool_ended(steps: &mut Steps<'_>, work: WorkId, result: &RunResult
 /// The pause before another attempt is over.
 pub(super) fn retry(steps: &mut Steps<'_>, seq: Seq, index: u32) {
     let Some((_, batch)) = open(steps).filter(|(_, batch)| batch.seq == seq) else { return };
-    let (Some(attempt), Some(call)) = (steps.volatile.retries.get(&index).copied(), batch.calls.get(index as usize)) else { return };
+    let (Some(attempt), Some(call)) = (steps.volatile.retries.get(&(seq, index)).copied(), batch.calls.get(index as usize)) else { return };
     if steps.volatile.cancelling.is_none() {
         start_again(steps, batch, index as usize, call, attempt);
     }
