@@ -664,7 +664,7 @@ fn model_ended(steps: &mut Steps<'_>, work: WorkId, outcome: &ModelOutcome) {
                 partial: cancelled,
             });
         }
-        ModelOutcome::Failed { error: ProviderError::Auth { message }, .. } if round.answers == 0 => {
+        ModelOutcome::Failed { error: ProviderError::Auth { message }, .. } if round.steps <= 1 => {
             // R-14 as ruled: nothing was said yet, so the prompt leaves history; its text stays in the journal.
             for prompt_id in &round.prompts {
                 steps.entry(EntryBody::PromptWithdrawn { prompt_id: *prompt_id, reason: WithdrawReason::ProviderAuth });

@@ -379,7 +379,7 @@ impl Durable {
             self.inbox.remove(place);
             return Ok(());
         }
-        let round = self.round.as_ref().filter(|round| round.prompts.contains(&id) && round.answers == 0).ok_or("no such prompt")?;
+        let round = self.round.as_ref().filter(|round| round.prompts.contains(&id) && round.steps <= 1).ok_or("no such prompt")?;
         match round.phase {
             Phase::Batch(_) => Err("a batch is open".into()),
             Phase::Ready | Phase::Ended { .. } | Phase::Model { .. } => {
