@@ -455,9 +455,13 @@ impl Durable {
             return Err("the call already has its result".into());
         }
         let digest = call_digest(name, &call.tool_use.input);
+        let ran = matches!(call.state, CallState::Started { .. });
         call.state = CallState::Finished(outcome.clone());
         let in_doubt = outcome.error_code.as_deref() == Some("IN_DOUBT");
-        self.in_doubt.retain(|known| *known != digest);
+        if ran {
+            // A call that was refused or cancelled before it began leaves the doubt as it was.
+            self.in_doubt.retain(|known| *known != digest);
+        }
         if in_doubt {
             self.in_doubt.push(digest);
         }
