@@ -74,7 +74,7 @@ impl<R> Lane<R> {
         self.stored
     }
 
-    /// Whether an append is out or held.
+    /// Whether no append is out or held, and nothing waits.
     pub fn is_empty(&self) -> bool {
         self.parcels.is_empty() && self.gates.is_empty()
     }
@@ -138,7 +138,10 @@ impl<R> Lane<R> {
 
     /// Says what a head that was read during a pause means.
     pub fn head_read(&mut self, head: Head) -> Verdict<R> {
-        let known = head == self.stored || self.parcels.iter().any(|parcel| head == Head { epoch: parcel.epoch, seq: parcel.end() });
+        // A journal only grows: a head before what we know to be stored was read too early, and says nothing.
+        let old = head.seq < self.stored.seq;
+        let ours = head == self.stored || self.parcels.iter().any(|parcel| head == Head { epoch: parcel.epoch, seq: parcel.end() });
+        let known = old || ours;
         if !known || self.closed {
             self.closed = true;
             return Verdict::EndLife;
@@ -198,6 +201,19 @@ mod tests {
 
         assert_eq!(released, ["a"]);
         assert_eq!(resend.iter().map(Parcel::end).collect::<Vec<_>>(), [Seq(2), Seq(3)]);
+    }
+
+    #[test]
+    fn a_head_that_was_read_too_early_ends_nothing() {
+        let mut lane = Lane::new(head(2, 0));
+        lane.push(Epoch(2), vec![entry(1)], Open::Running, None, vec!["a"]);
+        lane.push(Epoch(2), vec![entry(2)], Open::Running, None, vec!["b"]);
+        lane.lost();
+        assert_eq!(lane.stored(Seq(1)), ["a"]);
+
+        let Verdict::GoOn { released, resend } = lane.head_read(head(2, 0)) else { panic!("ended") };
+
+        assert_eq!((released.len(), resend.len()), (0, 1));
     }
 
     #[test]
