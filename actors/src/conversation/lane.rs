@@ -136,12 +136,15 @@ impl<R> Lane<R> {
         !std::mem::replace(&mut self.paused, true)
     }
 
-    /// Says what a head that was read during a pause means.
-    pub fn head_read(&mut self, head: Head) -> Verdict<R> {
+    /// Says what a head that was read during a pause means. `next` is the entry that stood right after [`Lane::stored_head`] then,
+    /// read after the head: until our first entry is known to be stored, the head alone does not tell our life from another one
+    /// that began on the same journal and so claims the same epoch.
+    pub fn head_read(&mut self, head: Head, next: Option<&StoredEntry>) -> Verdict<R> {
         // A journal only grows: a head before what we know to be stored was read too early, and says nothing.
         let old = head.seq < self.stored.seq;
-        let ours = head == self.stored || self.parcels.iter().any(|parcel| head == Head { epoch: parcel.epoch, seq: parcel.end() });
-        let known = old || ours;
+        let end = self.parcels.iter().find(|parcel| head == Head { epoch: parcel.epoch, seq: parcel.end() });
+        let ours = end.is_some_and(|parcel| parcel.epoch == self.stored.epoch || next.is_some_and(|next| self.wrote(next)));
+        let known = old || head == self.stored || ours;
         if !known || self.closed {
             self.closed = true;
             return Verdict::EndLife;
@@ -149,6 +152,11 @@ impl<R> Lane<R> {
         let released = self.stored(head.seq);
         self.paused = false;
         Verdict::GoOn { released, resend: self.parcels.iter().cloned().collect() }
+    }
+
+    /// Whether an entry of the journal is the one that we have out at its place.
+    fn wrote(&self, entry: &StoredEntry) -> bool {
+        self.parcels.iter().any(|parcel| parcel.entries.contains(entry))
     }
 
     /// Ends the lane: what waits is given back unreleased, for the shell to answer.
@@ -197,10 +205,26 @@ mod tests {
         assert!(lane.lost() && !lane.lost());
         assert_eq!(lane.push(Epoch(2), vec![entry(3)], Open::None, None, vec!["c"]).0, None);
 
-        let Verdict::GoOn { released, resend } = lane.head_read(head(2, 1)) else { panic!("ended") };
+        let Verdict::GoOn { released, resend } = lane.head_read(head(2, 1), None) else { panic!("ended") };
 
         assert_eq!(released, ["a"]);
         assert_eq!(resend.iter().map(Parcel::end).collect::<Vec<_>>(), [Seq(2), Seq(3)]);
+    }
+
+    #[test]
+    fn another_life_of_the_same_epoch_is_told_by_its_first_entry() {
+        let lane = || {
+            let mut lane = Lane::new(head(1, 4));
+            lane.push(Epoch(2), vec![entry(5)], Open::Running, None, vec!["a"]);
+            lane.lost();
+            lane
+        };
+        let theirs = StoredEntry { seq: Seq(5), bytes: Bytes::from_static(b"yy") };
+
+        assert_eq!(lane().head_read(head(2, 5), Some(&theirs)), Verdict::EndLife);
+        assert_eq!(lane().head_read(head(2, 5), None), Verdict::EndLife);
+        assert_eq!(lane().head_read(head(2, 5), Some(&entry(5))), Verdict::GoOn { released: vec!["a"], resend: vec![] });
+        assert_eq!(lane().head_read(head(1, 4), None), Verdict::GoOn { released: vec![], resend: lane().parcels.into() });
     }
 
     #[test]
@@ -211,7 +235,7 @@ mod tests {
         lane.lost();
         assert_eq!(lane.stored(Seq(1)), ["a"]);
 
-        let Verdict::GoOn { released, resend } = lane.head_read(head(2, 0)) else { panic!("ended") };
+        let Verdict::GoOn { released, resend } = lane.head_read(head(2, 0), None) else { panic!("ended") };
 
         assert_eq!((released.len(), resend.len()), (0, 1));
     }
@@ -222,7 +246,7 @@ mod tests {
         lane.push(Epoch(2), vec![entry(2)], Open::Running, None, vec!["a"]);
         lane.lost();
 
-        assert_eq!(lane.head_read(head(3, 2)), Verdict::EndLife);
+        assert_eq!(lane.head_read(head(3, 2), None), Verdict::EndLife);
         assert_eq!(lane.stored(Seq(2)), Vec::<&str>::new());
         assert_eq!(lane.close(), ["a"]);
     }
