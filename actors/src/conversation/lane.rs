@@ -160,7 +160,7 @@ impl<R> Lane<R> {
 
     /// Says what a head that was read during a pause means. `next` is the entry that stood right after [`Lane::stored_head`] then,
     /// read after the head: until our first entry is known to be stored, the head alone does not tell our life from another one
-    /// that began on the same journal and so claims the same epoch.
+    /// that began on the same journal and so claims the same epoch. The nonce of `LifeStarted` does.
     pub fn head_read(&mut self, head: Head, next: Option<&StoredEntry>) -> Verdict<R> {
         // A journal only grows: a head before what we know to be stored was read too early, and says nothing.
         let old = head.seq < self.stored.seq;

@@ -381,7 +381,7 @@ impl<'a> Steps<'a> {
     /// Adds an entry and names the work it orders. A life's first entry is `LifeStarted`.
     pub(super) fn entry(&mut self, body: EntryBody) -> WorkId {
         if self.step.entries.is_empty() && self.durable.epoch != self.volatile.life {
-            self.step.entries.push(EntryBody::LifeStarted {});
+            self.step.entries.push(EntryBody::LifeStarted { nonce: self.volatile.nonce });
         }
         self.step.entries.push(body);
         let seq = Seq(self.durable.head.0 + self.step.entries.len() as u64);

@@ -107,6 +107,8 @@ pub struct Cancelling {
 pub struct Volatile {
     /// This life's epoch.
     pub life: Epoch,
+    /// Chance that signs this life's first entry.
+    pub nonce: u64,
     /// What it goes by.
     pub rules: Rules,
     /// Open work.
@@ -123,8 +125,8 @@ pub struct Volatile {
 
 impl Volatile {
     /// The state of a life that begins.
-    pub fn new(life: Epoch, rules: Rules) -> Self {
-        Self { life, rules, work: BTreeMap::new(), retries: BTreeMap::new(), cancelling: None, draining: false, recovered: false }
+    pub fn new(life: Epoch, nonce: u64, rules: Rules) -> Self {
+        Self { life, nonce, rules, work: BTreeMap::new(), retries: BTreeMap::new(), cancelling: None, draining: false, recovered: false }
     }
 
     /// The open work for a call.

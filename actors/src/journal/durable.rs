@@ -259,7 +259,7 @@ impl Durable {
         if entry.seq != self.head.next() {
             return Err(format!("the journal is at {}", self.head));
         }
-        let new_life = matches!(entry.body, EntryBody::LifeStarted {});
+        let new_life = matches!(entry.body, EntryBody::LifeStarted { .. });
         if entry.epoch != if new_life { self.epoch.next() } else { self.epoch } {
             return Err(format!("epoch {} in a journal of epoch {}", entry.epoch, self.epoch));
         }
@@ -269,7 +269,7 @@ impl Durable {
         }
         self.metrics.end_time = entry.at;
         match &entry.body {
-            EntryBody::LifeStarted {} => self.epoch = entry.epoch,
+            EntryBody::LifeStarted { .. } => self.epoch = entry.epoch,
             EntryBody::PromptAccepted { prompt_id, round_id, client_key, message } => {
                 if let Some(key) = client_key {
                     self.remember(key.key.clone(), key.digest, Some(*round_id), entry.at);

@@ -124,8 +124,9 @@ impl ToolOutcome {
 #[serde(tag = "kind", content = "body", rename_all = "snake_case")]
 #[allow(missing_docs, reason = "fields are told at the variant")]
 pub enum EntryBody {
-    /// A life began; the first append of each. Its epoch is the envelope's.
-    LifeStarted {},
+    /// A life began; the first append of each. Its epoch is the envelope's; the chance in it tells it from another life that began on
+    /// the same journal and claims the same epoch.
+    LifeStarted { nonce: u64 },
     /// A prompt is in the inbox. Its round, when it comes, has `round_id`.
     PromptAccepted {
         prompt_id: PromptId,
@@ -217,7 +218,7 @@ impl EntryBody {
     /// The `kind` of the envelope.
     pub fn kind(&self) -> &'static str {
         match self {
-            Self::LifeStarted {} => "life_started",
+            Self::LifeStarted { .. } => "life_started",
             Self::PromptAccepted { .. } => "prompt_accepted",
             Self::PromptWithdrawn { .. } => "prompt_withdrawn",
             Self::RoundStarted { .. } => "round_started",
@@ -301,7 +302,7 @@ macro_rules! decoder {
 }
 
 decoder! {
-    "life_started" => LifeStarted {},
+    "life_started" => LifeStarted { nonce: u64 = default },
     "prompt_accepted" => PromptAccepted { prompt_id: PromptId, round_id: RoundId, client_key: Option<ClientKey> = default, message: Message },
     "prompt_withdrawn" => PromptWithdrawn { prompt_id: PromptId, reason: WithdrawReason },
     "round_started" => RoundStarted { round_id: RoundId, prompt_ids: Vec<PromptId> },
@@ -347,7 +348,7 @@ mod tests {
         let round_id = RoundId::from_random([8; 16]);
         let input = RawJson::from_text(r#"{"b": 1.0,"a":[]}"#).unwrap();
         vec![
-            EntryBody::LifeStarted {},
+            EntryBody::LifeStarted { nonce: u64::MAX },
             EntryBody::PromptAccepted {
                 prompt_id: id,
                 round_id,

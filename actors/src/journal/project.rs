@@ -17,7 +17,7 @@ pub fn project(before: &Durable, entry: &Entry) -> (Option<RoundId>, Vec<EventKi
     let round = before.round.as_ref();
     let id = round.map(|round| round.id);
     match &entry.body {
-        EntryBody::LifeStarted {} if round.is_some() => (id, vec![EventKind::TurnRestarted { epoch: entry.epoch }]),
+        EntryBody::LifeStarted { .. } if round.is_some() => (id, vec![EventKind::TurnRestarted { epoch: entry.epoch }]),
         EntryBody::RoundStarted { round_id, .. } => (Some(*round_id), vec![EventKind::RoundStarted {}]),
         EntryBody::Assistant { message, usage, partial, .. } => {
             let mut events = vec![EventKind::Usage { usage: *usage }];
@@ -66,7 +66,7 @@ pub fn project(before: &Durable, entry: &Entry) -> (Option<RoundId>, Vec<EventKi
             };
             (id, vec![EventKind::RoundFinished { end: Arc::new(end) }])
         }
-        EntryBody::LifeStarted {}
+        EntryBody::LifeStarted { .. }
         | EntryBody::PromptAccepted { .. }
         | EntryBody::PromptWithdrawn { .. }
         | EntryBody::ModelCallStarted { .. }
