@@ -67,12 +67,18 @@ pub(super) fn advance(steps: &mut Steps<'_>, round: &OpenRound, batch: &Batch) {
 }
 
 fn planned_call(steps: &Steps<'_>, call: &Call, progress: Progress) -> PlannedCall {
-    let concurrency = match steps.volatile.rules.judge.judge(&call.tool_use.name, &call.tool_use.input) {
-        Judgement::Ready { spec, .. } => spec.concurrency.clone(),
-        Judgement::Refused(_) => Concurrency::Parallel,
+    let (concurrency, input) = match steps.volatile.rules.judge.judge(&call.tool_use.name, &call.tool_use.input) {
+        Judgement::Ready { spec, input } => (spec.concurrency.clone(), input),
+        Judgement::Refused(_) => (Concurrency::Parallel, None),
+    };
+    // The file that it will really work on, which is not the model's where a hook or a person's agreement says another.
+    let input = match &call.state {
+        CallState::Allowed { input } | CallState::Asked { input, .. } => Some(input.clone()),
+        CallState::Started { input, .. } => input.clone(),
+        CallState::Waiting | CallState::Finished(_) => input,
     };
     let file = match &concurrency {
-        Concurrency::PerFile(parameter) => file_of(&call.tool_use.input, parameter),
+        Concurrency::PerFile(parameter) => file_of(input.as_ref().unwrap_or(&call.tool_use.input), parameter),
         Concurrency::Parallel | Concurrency::Exclusive => None,
     };
     PlannedCall { progress, concurrency, file }
@@ -184,7 +190,7 @@ pub(super) fn tool_ended(steps: &mut Steps<'_>, work: WorkId, result: &RunResult
 /// The pause before another attempt is over.
 pub(super) fn retry(steps: &mut Steps<'_>, seq: Seq, index: u32) {
     let Some((_, batch)) = open(steps).filter(|(_, batch)| batch.seq == seq) else { return };
-    let (Some(attempt), Some(call)) = (steps.volatile.retries.get(&index).copied(), batch.calls.get(index as usize)) else { return };
+    let (Some(attempt), Some(call)) = (steps.volatile.retries.get(&(seq, index)).copied(), batch.calls.get(index as usize)) else { return };
     if steps.volatile.cancelling.is_none() {
         start_again(steps, batch, index as usize, call, attempt);
     }
