@@ -36,9 +36,9 @@ const WATCH: Duration = Duration::from_millis(200);
 /// Share of the time that watching may take on a machine with very many processes: one in this many.
 const WATCH_SHARE: u32 = 20;
 
-/// Closes what the host may have inherited without close-on-exec (FAULTS F5), then becomes the command.
-const CLOSE_AND_EXEC: &str =
-    r#"for d in /proc/self/fd/*; do d=${d##*/}; if (( d > 2 )); then eval "exec $d>&-"; fi; done 2>/dev/null; exec "$@""#;
+/// Closes what the host may have inherited without close-on-exec (FAULTS F5), then becomes the command. The loop itself is not
+/// redirected: bash keeps the original behind a higher number, which the loop would close.
+const CLOSE_AND_EXEC: &str = r#"for d in /proc/self/fd/*; do d=${d##*/}; if (( d > 2 )); then eval "exec $d>&-"; fi; done; exec "$@""#;
 
 /// A process to start.
 #[derive(Debug, Clone)]
