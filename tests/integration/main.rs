@@ -11,3 +11,6 @@ mod config;
 mod storage;
 #[cfg(feature = "tools")]
 mod offline;
+mod sandbox;
+mod support;
+mod tools;
