@@ -140,6 +140,11 @@ impl<R> Lane<R> {
         Freed { released, send }
     }
 
+    /// All entries that are not known to be stored, in order.
+    pub fn outstanding(&self) -> Vec<Parcel> {
+        self.parcels.iter().cloned().collect()
+    }
+
     fn release(&mut self, upto: Seq) -> Vec<R> {
         while let Some(parcel) = self.parcels.front().filter(|parcel| parcel.end() <= upto) {
             self.stored = Head { epoch: parcel.epoch, seq: parcel.end() };
