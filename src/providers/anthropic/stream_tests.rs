@@ -268,3 +268,13 @@ fn the_template_tells_what_the_parser_tells_under_every_split() {
         }
     }
 }
+
+#[test]
+fn a_second_delta_of_the_same_shape_is_not_parsed() {
+    let line = |text: &str| format!(r#"{{"type":"content_block_delta","index":0,"delta":{{"type":"text_delta","text":"{text}"}}}}"#);
+    let mut assembler = AnthropicAssembler::new(MessageList::default());
+
+    assembler.feed(sse(&[START, &line("one")]).as_bytes(), &mut Vec::new()).unwrap();
+
+    assert_eq!(assembler.reply.template.text(line("two").as_bytes()), Some(((0, Piece::Text), "two")));
+}

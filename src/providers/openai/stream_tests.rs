@@ -297,3 +297,15 @@ fn the_template_tells_what_the_parser_tells_under_every_split() {
         }
     }
 }
+
+#[test]
+fn a_second_delta_of_the_same_shape_is_not_parsed() {
+    let mut assembler = OpenAiAssembler::new(MessageList::default());
+
+    assembler.feed(sse(&[&chunk(r#"{"content":"one"}"#)]).as_bytes(), &mut Vec::new()).unwrap();
+    assert_eq!(assembler.reply.template.text(chunk(r#"{"content":"two"}"#).as_bytes()), Some((Piece::Text, "two")));
+
+    // A chunk that means more than its text must not become the template.
+    assembler.feed(sse(&[&chunk(r#"{"content":"x"}"#).replace("null}]}", "\"stop\"}]}")]).as_bytes(), &mut Vec::new()).unwrap();
+    assert_eq!(assembler.reply.template.text(chunk(r#"{"content":"x"}"#).replace("null}]}", "\"stop\"}]}").as_bytes()), None);
+}
