@@ -9,6 +9,9 @@ pub const WORKSPACE: &str = "/workspace";
 /// Processes and threads of one command: a build needs dozens, a fork bomb thousands (FAULTS F3).
 pub const PROCESSES_MAX: u32 = 512;
 
+/// How far commands stand behind the host for a processor: the thread that stops a fork bomb must get one (FAULTS F3).
+pub const NICENESS: i32 = 10;
+
 /// Bytes of private memory of one command, all its processes together, and of any single one: a linker fits, a bomb does not (FAULTS F3).
 pub const MEMORY_BYTES_MAX: u64 = 4 * 1024 * 1024 * 1024;
 
