@@ -1,16 +1,14 @@
-//! Promises, a module each, in one binary: building twenty costs minutes.
+//! Promises, a module each, in one binary: building twenty costs minutes. Needs the default features.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs, unreachable_pub)]
+#![cfg(feature = "cli")]
+
+mod support;
 
 mod cassettes;
+mod config;
+mod offline;
 mod providers;
 mod real_model;
-mod support;
-#[cfg(feature = "config")]
-mod config;
-#[cfg(feature = "sqlite")]
-mod storage;
-#[cfg(feature = "tools")]
-mod offline;
 mod sandbox;
-mod support;
+mod storage;
 mod tools;
