@@ -9,5 +9,6 @@ pub mod limits;
 pub mod policy;
 pub mod ports;
 pub mod memory;
+pub mod scripted;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;

@@ -2,3 +2,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "a contract suite fails by panicking")]
 
 pub mod contract;
+
+mod clock;
+mod entropy;
+mod scripted;
+
+pub use crate::scripted::Reply;
+pub use clock::ManualClock;
+pub use entropy::SeededEntropy;
+pub use scripted::{CallCounts, ScriptedModel};
