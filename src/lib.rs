@@ -5,6 +5,7 @@
 
 pub use callboard_actors::{chat, ids, journal, limits, policy, ports, stream};
 
+pub mod clock;
 pub mod providers;
 pub mod storage;
 #[cfg(feature = "tools")]
