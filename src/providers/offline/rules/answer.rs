@@ -86,7 +86,10 @@ fn values(text: &mut String, full: &[Ranked], ranked: &[Ranked], known: &Known) 
     let mut quotes: Vec<Quote> = full.iter().flat_map(|ranked| attribute::figures(known, &ranked.site)).collect();
     let shown = |site: &Site| known.lines.get(&site.path, site.line).unwrap_or_default();
     if quotes.is_empty() && !full.iter().any(|ranked| value_on(shown(&ranked.site))) {
-        let with_value = ranked.iter().map(|ranked| &ranked.site).find(|site| !site.in_tests && value_on(shown(site)));
+        let mut with_value: Vec<&Site> =
+            ranked.iter().map(|ranked| &ranked.site).filter(|site| !site.in_tests && value_on(shown(site))).take(20).collect();
+        with_value.sort_by_key(|site| full.first().is_none_or(|first| first.site.path != site.path));
+        let with_value = with_value.first();
         quotes.extend(with_value.map(|site| Quote { path: site.path.clone(), line: site.line, text: shown(site).to_owned() }));
     }
     for quote in &quotes {

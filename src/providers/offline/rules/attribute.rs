@@ -37,6 +37,14 @@ fn fits(terms: &[Term], text: &str) -> f64 {
     terms.iter().map(|term| term.fits_any(&words)).fold(0.0, f64::max)
 }
 
+/// How many of the terms a name speaks of, 0 to 1.
+fn share(terms: &[Term], name: &str) -> f64 {
+    let words = tokens(name);
+    let total: f64 = terms.iter().map(|term| term.weight).sum();
+    let met: f64 = terms.iter().map(|term| term.weight * term.fits_any(&words)).sum();
+    if total > 0.0 { met / total } else { 0.0 }
+}
+
 /// Names in code: words with an underscore, or all in capitals.
 fn names_in(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| {
@@ -67,13 +75,16 @@ pub(super) fn names_to_resolve(question: &Question, known: &Known, ranked: &[Ran
 pub(super) fn quotes(part: &Part, first: &Part, known: &Known, site: &Site) -> Vec<Quote> {
     let quote = |site: &Site, line: u32, text: &str| Quote { path: site.path.clone(), line, text: text.to_owned() };
     let mut applied: Vec<(f64, Quote)> = Vec::new();
-    let own = known.lines.get(&site.path, site.line).map(|text| (site.line, text));
+    // The head of a function names what it takes, not what holds.
+    let own = known.lines.get(&site.path, site.line).filter(|text| value_on(text)).map(|text| (site.line, text));
     for (line, text) in own.into_iter().chain(site.body(&known.lines)).filter(|(_, text)| !is_comment(text)) {
         let bounding = bounds(part) && [".min(", ".max(", ".clamp(", "min(", "max("].iter().any(|call| text.contains(call));
         let said = fits(&part.terms, text);
         if said > 0.0 || bounding {
             let figure = if has_number(text) { 0.3 } else { 0.0 };
-            let named = if names_in(text).any(|name| fits(&part.terms, name) > 0.0) { 0.6 } else { 0.0 };
+            let names = || names_in(text).filter(|name| fits(&part.terms, name) > 0.0);
+            let shouted = names().any(|name| !name.chars().any(char::is_lowercase));
+            let named = if names().next().is_some() { 0.6 } else { 0.0 } + if shouted { 0.2 } else { 0.0 };
             // What gives up is no bound of the thing itself, only of the number of tries.
             let subject = 0.4 * fits(&first.terms, text);
             applied.push((said + figure + named + subject + if bounding { 0.5 } else { 0.0 }, quote(site, line, text)));
@@ -84,8 +95,9 @@ pub(super) fn quotes(part: &Part, first: &Part, known: &Known, site: &Site) -> V
     let wanted: Vec<String> =
         quotes.iter().flat_map(|quote| names_in(&quote.text)).filter(|name| fits(&part.terms, name) > 0.0).map(str::to_owned).collect();
     quotes.extend(wanted.iter().filter_map(|name| value_of(name, known, &site.path)));
-    if quotes.is_empty() {
-        quotes.extend(elsewhere(part, first, known, site));
+    if !quotes.iter().any(|quote| value_on(&quote.text)) {
+        let other = elsewhere(part, first, known, site);
+        quotes.extend(other.filter(|quote| quotes.is_empty() || value_on(&quote.text)));
     }
     let mut seen = BTreeSet::new();
     quotes.retain(|quote| seen.insert((quote.path.clone(), quote.line)));
@@ -115,13 +127,13 @@ pub(super) fn value_of(name: &str, known: &Known, path: &str) -> Option<Quote> {
 /// Nothing in the body: a definition named by the property, best one that also names the subject.
 fn elsewhere(part: &Part, first: &Part, known: &Known, site: &Site) -> Option<Quote> {
     let mut found: Vec<(f64, Quote)> = Vec::new();
-    for other in known.sites.iter().filter(|other| !other.in_tests && other.definition.kind != Kind::Block) {
+    for other in known.sites.iter().filter(|other| !other.in_tests && !is_test(&other.path) && other.definition.kind != Kind::Block) {
         let asked = fits(&part.terms, &other.definition.name);
         if asked <= 0.0 || (other.path == site.path && other.line == site.line) {
             continue;
         }
         let text = known.lines.get(&other.path, other.line).unwrap_or_default();
-        let subject = fits(&first.terms, &other.definition.name);
+        let subject = 2.0 * share(&first.terms, &other.definition.name);
         let near = if other.path == site.path { 0.8 } else { 0.0 };
         let value = if value_on(text) { 0.8 } else { 0.0 };
         if subject > 0.0 || near > 0.0 {
@@ -136,8 +148,10 @@ fn elsewhere(part: &Part, first: &Part, known: &Known, site: &Site) -> Option<Qu
 pub(super) fn figures(known: &Known, site: &Site) -> Vec<Quote> {
     let quote = |line: u32, text: &str| Quote { path: site.path.clone(), line, text: text.to_owned() };
     let own = known.lines.get(&site.path, site.line).unwrap_or_default();
-    let mut quotes = Vec::new();
-    if !value_on(own) {
+    // What a setter sets by hand has its default where the field of that name gets a value.
+    let mut quotes: Vec<Quote> =
+        value_of(&site.definition.name, known, &site.path).into_iter().filter(|quote| quote.line != site.line).collect();
+    if !value_on(own) && quotes.is_empty() {
         let inner = site.body(&known.lines).filter(|(_, text)| has_number(text) && !is_comment(text));
         quotes.extend(inner.take(2).map(|(line, text)| quote(line, text)));
     }

@@ -11,6 +11,7 @@ pub(super) enum Kind {
     Module,
     Block,
     Field,
+    Variant,
     Local,
 }
 
@@ -26,6 +27,7 @@ impl Kind {
             Self::Module => "module",
             Self::Block => "impl block",
             Self::Field => "field",
+            Self::Variant => "variant",
             Self::Local => "variable",
         }
     }
@@ -42,6 +44,7 @@ impl Kind {
             "macro" | "macros" => Self::Macro,
             "module" | "modules" | "mod" => Self::Module,
             "field" | "fields" => Self::Field,
+            "variant" | "variants" => Self::Variant,
             _ => return None,
         })
     }
@@ -115,7 +118,7 @@ impl Definition {
             "impl" => implemented(rest).map(|name| Self { kind: Kind::Block, name, indent, public }),
             "let" | "var" | "val" => found(if indent == 0 { Kind::Constant } else { Kind::Local }, after.trim_start_matches("mut ")),
             _ if constant => found(Kind::Constant, rest.trim_start_matches("mut ")).filter(|_| rest.contains([':', '='])),
-            _ => field(rest, indent, public).or_else(|| assigned(rest, indent, public)),
+            _ => field(rest, indent, public).or_else(|| assigned(rest, indent, public)).or_else(|| variant(rest, indent)),
         }
     }
 }
@@ -213,6 +216,17 @@ fn assigned(rest: &str, indent: usize, public: bool) -> Option<Definition> {
     named(name).map(|name| Definition { kind: Kind::Constant, name, indent, public })
 }
 
+/// `Name,`, `Name(Type),` or `Name {` of an enumeration; the looks of an argument that is a bare type are the price.
+fn variant(rest: &str, indent: usize) -> Option<Definition> {
+    let (name, after) = split_word(rest);
+    let camel = name.len() > 1 && name.starts_with(|c: char| c.is_ascii_uppercase()) && name.chars().any(|c| c.is_ascii_lowercase());
+    let ends = after == ","
+        || after == " {"
+        || (after.starts_with('(') && after.ends_with("),"))
+        || (after.starts_with(" = ") && after.ends_with(','));
+    (camel && ends && indent > 0).then(|| Definition { kind: Kind::Variant, name: name.to_owned(), indent, public: false })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -239,6 +253,8 @@ mod tests {
             ("func (s *Server) Serve(l net.Listener) error {", Kind::Function, "Serve"),
             ("#define BUF_MAX 512", Kind::Macro, "BUF_MAX"),
             ("mod tests {", Kind::Module, "tests"),
+            ("    TooManyHeaders,", Kind::Variant, "TooManyHeaders"),
+            ("    Io(std::io::Error),", Kind::Variant, "Io"),
         ] {
             let read = Definition::read(line);
             assert_eq!(read.as_ref().map(|d| (d.kind, d.name.as_str())), Some((kind, name)), "{line}");

@@ -2,13 +2,27 @@
 
 use std::collections::BTreeMap;
 
-use super::round::Seen;
+use super::{round::Seen, words::tokens};
 
 /// Longer lines are generated or minified; a quotation needs no more.
 const LINE_CHARS_MAX: usize = 240;
 
+/// A line with its words, which many definitions look at.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Line {
+    pub(super) text: String,
+    pub(super) words: Vec<String>,
+}
+
+impl Line {
+    pub(super) fn of(text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self { words: tokens(&text), text }
+    }
+}
+
 /// The lines of a file.
-pub(super) type FileLines = BTreeMap<u32, String>;
+pub(super) type FileLines = BTreeMap<u32, Line>;
 
 /// What is known of the files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -43,13 +57,13 @@ impl Lines {
     }
 
     fn put(&mut self, path: &str, line: u32, text: &str) {
-        let shown: String = text.chars().take(LINE_CHARS_MAX).collect();
-        self.files.entry(plain(path).to_owned()).or_default().insert(line, shown);
+        let file = self.files.entry(plain(path).to_owned()).or_default();
+        file.entry(line).or_insert_with(|| Line::of(text.chars().take(LINE_CHARS_MAX).collect::<String>()));
     }
 
     /// A line's text.
     pub(super) fn get(&self, path: &str, line: u32) -> Option<&str> {
-        self.files.get(path)?.get(&line).map(String::as_str)
+        self.files.get(path)?.get(&line).map(|line| line.text.as_str())
     }
 
     /// Whether every line from `first` to `last` is known.
@@ -92,7 +106,11 @@ fn separated(line: &str, mark: char, matched: bool) -> Option<Hit<'_>> {
 
 /// The paths of a `file_list` answer: folders end with a slash, notes stand in brackets.
 pub(super) fn listed(output: &str) -> impl Iterator<Item = &str> {
-    output.lines().map(|line| plain(line.trim())).filter(|line| !line.is_empty() && !(line.starts_with('[') && line.ends_with(']')))
+    output.lines().map(|line| plain(line.trim())).filter(|line| !line.is_empty() && !is_note(line))
+}
+
+fn is_note(line: &str) -> bool {
+    line.starts_with('[') && line.ends_with(']')
 }
 
 /// How many more entries the note at the end of a list speaks of, and whether that is only a lower bound.
@@ -135,7 +153,7 @@ mod tests {
         lines.take_in(&seen("1\tfn a() {\n2\t}\n[lines 1-2 of 9 shown]", false));
         lines.take_in(&seen("3\tno", true));
 
-        assert_eq!(lines.files["x.rs"], FileLines::from([(1, "fn a() {".into()), (2, "}".into())]));
+        assert_eq!(lines.files["x.rs"], FileLines::from([(1, Line::of("fn a() {")), (2, Line::of("}"))]));
         assert!(lines.knows("x.rs", 1, 2) && !lines.knows("x.rs", 1, 3));
     }
 

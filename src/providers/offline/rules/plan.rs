@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 use super::{
     attribute,
     definition::{KEYWORDS, OUTLINE},
-    lines::Lines,
+    lines::{Line, Lines},
     question::{Part, Question, Wants},
     rank::{Ranked, is_prose, is_test, rank, weights},
     round::{Offered, Round, Seen},
     sites::{Site, is_comment, sites},
-    words::{Term, escape, tokens},
+    words::{Term, escape},
 };
 
 /// A call to make.
@@ -40,6 +40,10 @@ const AFTER: u32 = 70;
 
 /// Files of source code; prose would drown them.
 const SOURCE: &str = "**/*.{rs,py,js,jsx,ts,tsx,go,java,kt,c,h,cc,cpp,hpp,cs,rb,php,swift,scala,sh,sql,lua,zig,toml,yaml,yml}";
+
+/// Letters of a name and its border, in ASCII: the automata of Unicode's classes are a hundred times larger.
+const LETTERS: &str = "[0-9A-Za-z_]*";
+const BORDER: &str = r"(?-u:\b)";
 
 fn grep(pattern: String) -> Call {
     Call { tool: "grep_search", input: json!({ "pattern": pattern }) }
@@ -95,8 +99,7 @@ pub(super) fn next(question: &Question, round: &Round, offered: Offered) -> Vec<
         first(question)
     } else {
         let known = Known::of(round);
-        let found = known.sites.iter().any(|_| true) || !known.lines.files.is_empty();
-        if done == 1 && !found { looser(question) } else { closer(question, &known) }
+        if done == 1 && known.lines.files.is_empty() { looser(question) } else { closer(question, &known) }
     };
     fresh(calls, round, offered)
 }
@@ -135,9 +138,9 @@ fn first(question: &Question) -> Vec<Call> {
         }
     }
     let terms = lead(question);
-    let meeting = meet(&terms, r"\w*");
+    let meeting = meet(&terms, LETTERS);
     if let Some(meeting) = &meeting {
-        calls.push(grep_source(format!(r"(?i)\b{KEYWORDS}\s+(?:mut\s+)?\w*(?:{meeting})")));
+        calls.push(grep_source(format!(r"(?i){BORDER}{KEYWORDS} +(?:mut +)?{LETTERS}(?:{meeting})")));
     }
     if let Some(meeting) = meet(&terms, ".*") {
         calls.push(grep_source(format!("(?i){meeting}")));
@@ -145,15 +148,15 @@ fn first(question: &Question) -> Vec<Call> {
     if !names.is_empty() && !terms.is_empty() {
         let any = terms.iter().map(|term| term.pattern()).collect::<Vec<_>>().join("|");
         let names = names.iter().map(|name| escape(name)).collect::<Vec<_>>().join("|");
-        calls.push(grep_source(format!(r"(?i)\b(?:{names})\b.*(?:{any})|(?:{any}).*\b(?:{names})\b")));
+        calls.push(grep_source(format!(r"(?i){BORDER}(?:{names}){BORDER}.*(?:{any})|(?:{any}).*{BORDER}(?:{names}){BORDER}")));
     }
     for term in terms.iter().take(5) {
-        calls.push(grep_source(format!(r"(?i)\b{KEYWORDS}\s+(?:mut\s+)?\w*{}", term.pattern())));
+        calls.push(grep_source(format!(r"(?i){BORDER}{KEYWORDS} +(?:mut +)?{LETTERS}{}", term.pattern())));
     }
     if question.parts.iter().any(|part| part.wants == Wants::Value) && !terms.is_empty() {
         let any = terms.iter().filter(|term| !term.weak || terms.len() == 1).map(|term| term.pattern()).collect::<Vec<_>>().join("|");
         if !any.is_empty() {
-            calls.push(grep_source(format!(r"(?i)\w*(?:{any})\w*\b[^=:(]*(?::[^=]*)?[=:(]\s*\S*\b[0-9]")));
+            calls.push(grep_source(format!(r"(?i)(?:{any}){LETTERS}{BORDER}[^=:(]*(?::[^=]*)?[=:(] *[^ ]*{BORDER}[0-9]")));
         }
     }
     for path in question.paths.iter().take(2) {
@@ -244,10 +247,9 @@ fn promising(part: &Part, known: &Known, ranked: &[Ranked]) -> Vec<String> {
     for (path, file) in &known.lines.files {
         let mut met: BTreeSet<usize> = BTreeSet::new();
         let mut most = 0.0_f64;
-        for text in file.values() {
-            let words = tokens(text);
+        for Line { words, .. } in file.values() {
             let on_line: Vec<usize> =
-                part.terms.iter().enumerate().filter(|(_, term)| term.fits_any(&words) > 0.0).map(|(at, _)| at).collect();
+                part.terms.iter().enumerate().filter(|(_, term)| term.fits_any(words) > 0.0).map(|(at, _)| at).collect();
             most = most.max(on_line.iter().filter_map(|at| weights.get(*at)).sum());
             met.extend(on_line);
         }
@@ -273,9 +275,8 @@ pub(super) fn telling_lines(part: &Part, known: &Known) -> Vec<(String, u32)> {
     for (path, file) in &known.lines.files {
         let lower = path.to_lowercase();
         let aside = is_prose(&lower) || (is_test(&lower) && !part.tests);
-        for (&line, text) in file {
-            let words = tokens(text);
-            let score: f64 = part.terms.iter().zip(&weights).map(|(term, weight)| weight * term.fits_any(&words)).sum();
+        for (&line, Line { text, words }) in file {
+            let score: f64 = part.terms.iter().zip(&weights).map(|(term, weight)| weight * term.fits_any(words)).sum();
             let comment = if is_comment(text) { 0.1 } else { 0.0 };
             if score > 0.0 {
                 told.push((score + comment - if aside { 1.0 } else { 0.0 }, path, line));

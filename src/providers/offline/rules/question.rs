@@ -126,7 +126,7 @@ impl Part {
         let place = has("where") || has("which");
         let figure = ["value", "default", "many", "long", "big", "large", "much", "limit", "cap", "maximum", "minimum", "max", "size"];
         let asks_figure = figure.iter().any(|word| has(word)) && (has("what") || has("how") || has("value"));
-        let wants = if uses && !(has("how") && !place) {
+        let wants = if uses && (place || !has("how")) {
             Wants::Uses
         } else if asks_figure && !(place && first && !has("value")) {
             Wants::Value
@@ -240,10 +240,8 @@ fn paths(prompt: &str) -> Vec<String> {
 /// The identifiers of a text, in order.
 fn names(text: &str, paths: &[String]) -> Vec<Name> {
     let mut names: Vec<Name> = Vec::new();
-    let mut quoted = false;
     for (at, piece) in text.split('`').enumerate() {
-        quoted = at % 2 == 1;
-        if quoted {
+        if at % 2 == 1 {
             names.extend(name(piece));
             continue;
         }
@@ -258,7 +256,6 @@ fn names(text: &str, paths: &[String]) -> Vec<Name> {
             }
         }
     }
-    let _ = quoted;
     let mut seen = std::collections::HashSet::new();
     names.retain(|name| seen.insert(name.own.clone()));
     names
@@ -342,6 +339,7 @@ fn intent(prompt: &str, parts: &[Part], paths: &[String]) -> Intent {
             ENDINGS.iter().any(|(language, _)| language == word)
                 || FILE_ENDINGS.split(' ').any(|e| e == *word)
                 || [
+                    "many",
                     "list",
                     "folder",
                     "folders",
@@ -368,7 +366,12 @@ fn intent(prompt: &str, parts: &[Part], paths: &[String]) -> Intent {
         let named = paths.first().cloned().or_else(|| parts.first().and_then(|part| part.names.first()).map(|name| name.own.clone()));
         let asks_one = any(&["which", "what"])
             && !any(&["functions", "methods", "types", "structs", "traits", "definitions", "constants", "enums", "macros"]);
-        let few_words = parts.iter().flat_map(|part| &part.terms).filter(|term| term.word != "list" && term.word != "public").count() <= 1;
+        let few_words = parts
+            .iter()
+            .flat_map(|part| &part.terms)
+            .filter(|term| !term.is_faint() && !["list", "many", "public"].contains(&term.word.as_str()))
+            .count()
+            <= 1;
         if let Some(of) = named.filter(|_| !asks_one && few_words) {
             return Intent::ListDefinitions { of, count };
         }

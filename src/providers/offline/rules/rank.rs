@@ -39,8 +39,9 @@ pub(super) fn rank(part: &Part, weights: &Weights, lines: &Lines, sites: &[Site]
 pub(super) fn weights(part: &Part, sites: &[Site]) -> Weights {
     let names: Vec<Vec<String>> = sites.iter().map(|site| tokens(&site.definition.name)).collect();
     let weigh = |term: &super::words::Term| {
-        let count = names.iter().filter(|name| term.fits_any(name) > 0.9).count();
-        let rarity = 1.0 / (1.0 + (count as f64 / 12.0).ln_1p());
+        // Relatives count half: a word whose relatives name everything ("make": `new`) leads nowhere by itself.
+        let count: f64 = names.iter().map(|name| term.fits_any(name)).map(|fit| if fit > 0.9 { 1.0 } else { fit * 0.7 }).sum();
+        let rarity = 1.0 / (1.0 + (count / 12.0).ln_1p());
         rarity * term.weight
     };
     part.terms.iter().map(weigh).collect()
@@ -73,9 +74,9 @@ fn by_names(part: &Part, lines: &Lines, site: &Site) -> f64 {
             if part.terms.is_empty() { 0.3 } else { 1.8 }
         } else if lines.get(&site.path, site.line).is_some_and(|line| has_word(line, &name.own)) {
             0.7
-        } else if site.comment(lines).chain(site.body(lines)).any(|(_, text)| has_word(text, &name.own)) {
-            0.5
-        } else if site.path.to_lowercase().contains(&tokens(&name.own).join("_")) {
+        } else if site.comment(lines).chain(site.body(lines)).any(|(_, text)| has_word(text, &name.own))
+            || site.path.to_lowercase().contains(&tokens(&name.own).join("_"))
+        {
             0.5
         } else {
             0.0
@@ -99,18 +100,17 @@ fn by_terms(part: &Part, weights: &Weights, lines: &Lines, site: &Site) -> f64 {
         return 0.0;
     }
     let name = tokens(&site.definition.name);
-    let line = tokens(lines.get(&site.path, site.line).unwrap_or_default());
+    let line = lines.files.get(&site.path).and_then(|file| file.get(&site.line)).map_or(&[][..], |line| &line.words);
     let parent = site.parent.as_deref().map(tokens).unwrap_or_default();
     let (file, folders) = site.path_tokens();
-    let comment: Vec<Vec<String>> = site.comment(lines).map(|(_, text)| tokens(text)).collect();
+    let (comment, body) = site.words_around(lines);
     let (lead, rest) = comment.split_at(comment.len().min(3));
-    let body: Vec<Vec<String>> = site.body(lines).map(|(_, text)| tokens(text)).collect();
     let (mut sum, mut met) = (0.0, 0.0);
     for (term, weight) in part.terms.iter().zip(weights) {
-        let among = |texts: &[Vec<String>]| texts.iter().map(|text| term.fits_any(text)).fold(0.0, f64::max);
+        let among = |texts: &[&[String]]| texts.iter().map(|text| term.fits_any(text)).fold(0.0, f64::max);
         let mut evidence = [
             3.0 * term.fits_any(&name),
-            1.3 * term.fits_any(&line),
+            1.3 * term.fits_any(line),
             1.9 * among(lead),
             1.1 * among(rest),
             1.4 * term.fits_any(&parent),
@@ -133,7 +133,10 @@ fn by_terms(part: &Part, weights: &Weights, lines: &Lines, site: &Site) -> f64 {
 fn by_kind(part: &Part, site: &Site) -> f64 {
     let kind = site.definition.kind;
     if !part.kinds.is_empty() {
-        let alike = |asked: &Kind| *asked == kind || matches!((asked, kind), (Kind::Type, Kind::Trait) | (Kind::Constant, Kind::Field));
+        let alike = |asked: &Kind| {
+            *asked == kind
+                || matches!((asked, kind), (Kind::Type, Kind::Trait) | (Kind::Constant, Kind::Field) | (Kind::Type, Kind::Variant))
+        };
         return if part.kinds.iter().any(alike) { 0.7 } else { -0.7 };
     }
     match (part.wants, kind) {
@@ -142,6 +145,7 @@ fn by_kind(part: &Part, site: &Site) -> f64 {
         (Wants::Value, Kind::Function) => -0.3,
         (_, Kind::Function | Kind::Type | Kind::Trait | Kind::Macro | Kind::Constant) => 0.2,
         (_, Kind::Module) => -0.4,
+        (_, Kind::Variant) => 0.0,
         (_, Kind::Block) => -0.6,
         (_, Kind::Field) => -0.3,
         (_, Kind::Local) => -0.7,
@@ -156,6 +160,10 @@ fn by_place(part: &Part, site: &Site) -> f64 {
     }
     if is_prose(&path) {
         sum -= 3.0;
+    }
+    // Settings of tools share many words with the source and are rarely meant.
+    if is_settings(&path) {
+        sum -= 1.2;
     }
     sum - path.len() as f64 * 0.002
 }
@@ -176,6 +184,10 @@ pub(super) fn is_prose(path: &str) -> bool {
     [".md", ".lock", ".txt", ".json", ".html", ".svg", ".csv", ".rst"].iter().any(|ending| path.ends_with(ending))
 }
 
+fn is_settings(path: &str) -> bool {
+    [".toml", ".yaml", ".yml"].iter().any(|ending| path.ends_with(ending))
+}
+
 fn by_value(part: &Part, lines: &Lines, site: &Site) -> f64 {
     if part.wants != Wants::Value {
         return 0.0;
@@ -183,6 +195,9 @@ fn by_value(part: &Part, lines: &Lines, site: &Site) -> f64 {
     let line = lines.get(&site.path, site.line).unwrap_or_default();
     if value_on(line) {
         return 0.9;
+    }
+    if matches!(site.definition.kind, Kind::Constant | Kind::Field) {
+        return -0.6;
     }
     let near = site.definition.kind == Kind::Function
         && within(lines, &site.path, site.line + 1, site.body_to.min(site.line + 6)).any(|(_, text)| has_number(text));
@@ -208,10 +223,10 @@ pub(super) fn has_number(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::providers::offline::rules::{question::Question, sites::sites};
+    use crate::providers::offline::rules::{lines::Line, question::Question, sites::sites};
 
     fn known(files: &[(&str, &str)]) -> Lines {
-        let file = |text: &str| text.lines().enumerate().map(|(at, line)| (at as u32 + 1, line.to_owned())).collect();
+        let file = |text: &str| text.lines().enumerate().map(|(at, line)| (at as u32 + 1, Line::of(line))).collect();
         Lines { files: files.iter().map(|(path, text)| ((*path).to_owned(), file(text))).collect() }
     }
 

@@ -87,7 +87,7 @@ pub(super) fn definitions(of: &str, count: bool, question: &Question, round: &Ro
     let wanted = |site: &&Site| {
         let inside = if is_path { site.path.contains(of) } else { site.parent.as_deref() == Some(of) };
         let kind = kinds.is_empty() || kinds.contains(&site.definition.kind);
-        inside && kind && !site.in_tests && !matches!(site.definition.kind, Kind::Local | Kind::Block)
+        inside && kind && !site.in_tests && !matches!(site.definition.kind, Kind::Local | Kind::Block | Kind::Variant | Kind::Field)
     };
     let sites: Vec<&Site> = known.sites.iter().filter(wanted).collect();
     let word = if kinds.len() == 1 { kinds.first().map_or("definition", |kind| kind.word()) } else { "definition" };
@@ -139,7 +139,10 @@ pub(super) fn about(path: &str, round: &Round, offered: Offered) -> Step {
     };
     let mut text = format!("{WHO}\n\n`{path}:1` begins so:\n\n");
     let lead = if is_prose(path) { 30 } else { 20 };
-    quoted(&mut text, file.iter().take(lead).take_while(|(line, _)| **line <= LEAD_LINES).map(|(line, shown)| (*line, shown.as_str())));
+    quoted(
+        &mut text,
+        file.iter().take(lead).take_while(|(line, _)| **line <= LEAD_LINES).map(|(line, shown)| (*line, shown.text.as_str())),
+    );
     let sites: Vec<&Site> =
         known.sites.iter().filter(|s| s.path == path && s.definition.indent == 0 && !s.in_tests && !is_prose(path)).take(30).collect();
     if !sites.is_empty() {

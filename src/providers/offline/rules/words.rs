@@ -248,7 +248,7 @@ impl Term {
             .forms
             .iter()
             .filter(|form| form.len() > 1)
-            .map(|form| if form.len() <= 3 { format!(r"(?:\b|_){}(?:s?\b|_)", escape(form)) } else { escape(form) })
+            .map(|form| if form.len() <= 3 { format!(r"(?:(?-u:\b)|_){}(?:s?(?-u:\b)|_)", escape(form)) } else { escape(form) })
             .collect();
         format!("(?:{})", forms.join("|"))
     }
