@@ -19,11 +19,12 @@ use tokio::{
 };
 
 use crate::{
-    conversation::{Conversation, ConversationArgs, ConversationError, ConversationMsg, Ports, Setup, refuse},
-    ids::Scope,
+    conversation::{Conversation, ConversationArgs, ConversationError, ConversationMsg, Ports, Setup, load, refuse},
+    ids::{EventId, Scope},
     limits::{LOADS_MAX, Limits},
     policy::{Restart, RestartHistory},
-    ports::Open,
+    ports::{Open, StreamKey},
+    stream::{EventKind, Failure, StreamEvent},
     tenant::Tenants,
 };
 
@@ -383,8 +384,10 @@ impl Directory {
             Entry::Occupied(_) | Entry::Vacant(_) => Then::Nothing,
         };
         drop(dropped);
-        if let LifeEnd::Unreadable(reason) = end {
-            self.mark_failed(scope, reason);
+        match (&then, end) {
+            (_, LifeEnd::Unreadable(reason)) => self.mark_failed(scope, reason),
+            (Then::Refuse(_, error), LifeEnd::Crashed) => self.fail_streams(scope, error),
+            _ => {}
         }
         self.emptied.notify_waiters();
         self.then(scope, then);
@@ -395,6 +398,25 @@ impl Directory {
         tracing::error!(conversation = %scope.conversation, reason, "this conversation cannot be read");
         self.runtime.spawn(async move {
             let _ = sessions.mark_failed(&scope, Some(reason)).await;
+        });
+    }
+
+    /// Ends the streams of rounds that no life will finish soon, so that their watchers do not wait for ever.
+    fn fail_streams(&self, scope: &Scope, error: &ConversationError) {
+        let (ports, scope) = (self.ports.clone(), scope.clone());
+        let failure = Failure { code: error.code().to_owned(), message: error.to_string(), retry_after_ms: None };
+        self.runtime.spawn(async move {
+            let Ok(state) = load(&*ports.sessions, &scope).await else { return };
+            let open = state.round.iter().map(|round| round.id);
+            for round in open.chain(state.inbox.iter().map(|prompt| prompt.round_id)) {
+                // Behind everything that this life can have published.
+                let id = EventId { epoch: state.epoch, seq: state.head, n: u32::MAX };
+                let kind = EventKind::Error { failure: failure.clone() };
+                let event = StreamEvent { id, conversation_id: scope.conversation.clone(), round_id: Some(round), kind };
+                let key = StreamKey { scope: scope.clone(), round };
+                let _ = ports.events.append(&key, vec![Arc::new(event)]).await;
+                let _ = ports.events.mark_failed(&key).await;
+            }
         });
     }
 

@@ -48,6 +48,26 @@ async fn a_crashed_conversation_reloads_from_its_journal() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_conversation_that_crashes_again_and_again_fails_with_its_callers_told() {
+    struct AlwaysPanics;
+    impl Hook for AlwaysPanics {
+        fn before_tool(&self, _: &Scope, _: &ToolSpec, _: &RawJson) -> Verdict {
+            panic!("the hook always panics")
+        }
+    }
+    let (tool, _) = probe("tool", Effect::Once, |_| async { Ok("ok".into()) });
+    let model = Arc::new(ScriptedModel::always(Reply::tool("tool", &json!({}))));
+    let host = builder(&model).tools([tool]).hook(AlwaysPanics).build().await.unwrap();
+    let conversation = conversation(&host);
+
+    let error = conversation.send("go").await.unwrap().outcome().await.unwrap_err();
+    let refused = conversation.send("more").await.unwrap_err();
+
+    assert_eq!((error.code(), refused.code()), ("conversation_failed", "conversation_failed"));
+    assert_eq!(host.report().await.total.crashes, 4);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_interrupted_round_is_taken_up_again() {
     let store = store();
     let silent = Arc::new(ScriptedModel::always(Reply::stall()));
@@ -195,4 +215,25 @@ async fn a_drain_loses_no_turn() {
     assert_eq!(slow.unwrap().text, "slow answer");
     assert_eq!(never.unwrap().stop_reason, StopReason::Interrupted);
     assert_eq!(talk("a").send("too late").await.unwrap_err().code(), "draining");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_supervisor_costs_no_turn() {
+    let model = Arc::new(ScriptedModel::answering(|_, call| if call < 8 { Reply::stall() } else { Reply::text("again") }));
+    let host = host(&model).await;
+    let mut replies = Vec::new();
+    for index in 0..8 {
+        replies.push(host.tenant("acme").conversation(format!("c-{index}")).send("go").await.unwrap());
+    }
+    model.until(|counts| counts.started == 8).await;
+    let began = tokio::time::Instant::now();
+
+    // All supervisors of conversations and the metrics collector.
+    host.0.supervisor.get_children().iter().for_each(ractor::ActorCell::kill);
+
+    for mut reply in replies {
+        assert_eq!(reply.outcome().await.unwrap().text, "again");
+    }
+    assert!(began.elapsed() <= Duration::from_secs(1), "{:?}", began.elapsed());
+    assert_eq!(host.report().await.total.rounds, 8);
 }
