@@ -29,12 +29,20 @@ pub(super) fn advance(steps: &mut Steps<'_>, round: &OpenRound, batch: &Batch) {
     let mut planned = Vec::with_capacity(batch.calls.len());
     let mut doors = Vec::with_capacity(batch.calls.len());
     for (index, call) in batch.calls.iter().enumerate() {
+        if matches!(call.state, CallState::Finished(_)) {
+            planned.push(PlannedCall { progress: Progress::Done, concurrency: Concurrency::Parallel, file: None });
+            doors.push(None);
+            continue;
+        }
+        // Judged once a look: a judgement parses the arguments.
+        let judgement = steps.volatile.rules.judge.judge(&call.tool_use.name, &call.tool_use.input);
+        let (concurrency, file) = needs(call, &judgement);
         let (progress, door) = match &call.state {
             CallState::Finished(_) => (Progress::Done, None),
             CallState::Asked { .. } => (Progress::Asked, None),
             CallState::Started { .. } => (Progress::Running, None),
-            CallState::Waiting => (Progress::Waiting, Some(door(steps, call, false))),
-            CallState::Allowed { .. } => (Progress::Waiting, Some(door(steps, call, true))),
+            CallState::Waiting => (Progress::Waiting, Some(door(steps, call, judgement, false))),
+            CallState::Allowed { .. } => (Progress::Waiting, Some(door(steps, call, judgement, true))),
         };
         let progress = match door {
             Some(Door::Shut(result)) => {
@@ -52,7 +60,7 @@ pub(super) fn advance(steps: &mut Steps<'_>, round: &OpenRound, batch: &Batch) {
                 progress
             }
         };
-        planned.push(planned_call(steps, call, progress));
+        planned.push(PlannedCall { progress, concurrency, file });
     }
     for index in plan(&planned, steps.volatile.rules.parallel_tools_max) {
         if let (Some(call), Some(Some(Door::Open { spec, input }))) = (batch.calls.get(index), doors.get(index)) {
@@ -66,22 +74,20 @@ pub(super) fn advance(steps: &mut Steps<'_>, round: &OpenRound, batch: &Batch) {
     }
 }
 
-fn planned_call(steps: &Steps<'_>, call: &Call, progress: Progress) -> PlannedCall {
-    let (concurrency, input) = match steps.volatile.rules.judge.judge(&call.tool_use.name, &call.tool_use.input) {
-        Judgement::Ready { spec, input } => (spec.concurrency.clone(), input),
-        Judgement::Refused(_) => (Concurrency::Parallel, None),
-    };
-    // The file that it will really work on, which is not the model's where a hook or a person's agreement says another.
+/// What a call needs to itself: what its tool declares, and the file that it will really work on, which is not the model's where
+/// a hook or a person's agreement says another.
+fn needs(call: &Call, judgement: &Judgement) -> (Concurrency, Option<String>) {
+    let Judgement::Ready { spec, input } = judgement else { return (Concurrency::Parallel, None) };
     let input = match &call.state {
-        CallState::Allowed { input } | CallState::Asked { input, .. } => Some(input.clone()),
-        CallState::Started { input, .. } => input.clone(),
-        CallState::Waiting | CallState::Finished(_) => input,
+        CallState::Allowed { input } | CallState::Asked { input, .. } => Some(input),
+        CallState::Started { input, .. } => input.as_ref(),
+        CallState::Waiting | CallState::Finished(_) => input.as_ref(),
     };
-    let file = match &concurrency {
-        Concurrency::PerFile(parameter) => file_of(input.as_ref().unwrap_or(&call.tool_use.input), parameter),
+    let file = match &spec.concurrency {
+        Concurrency::PerFile(parameter) => file_of(input.unwrap_or(&call.tool_use.input), parameter),
         Concurrency::Parallel | Concurrency::Exclusive => None,
     };
-    PlannedCall { progress, concurrency, file }
+    (spec.concurrency.clone(), file)
 }
 
 fn file_of(input: &RawJson, parameter: &str) -> Option<String> {
@@ -89,9 +95,9 @@ fn file_of(input: &RawJson, parameter: &str) -> Option<String> {
     Some(arguments.get(parameter)?.as_str()?.trim_start_matches("./").to_owned())
 }
 
-fn door(steps: &Steps<'_>, call: &Call, allowed: bool) -> Door {
+fn door(steps: &Steps<'_>, call: &Call, judgement: Judgement, allowed: bool) -> Door {
     let (tool_use, rules) = (&call.tool_use, &steps.volatile.rules);
-    let (spec, input) = match rules.judge.judge(&tool_use.name, &tool_use.input) {
+    let (spec, input) = match judgement {
         Judgement::Refused(error) => return Door::Shut(ToolOutcome::error(&error, &tool_use.id)),
         Judgement::Ready { spec, input } => (spec, input),
     };
