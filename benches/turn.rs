@@ -26,19 +26,22 @@ use std::{
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// Turns of one conversation; then a new one takes its place, so that the history stays short.
+pub(crate) const TURNS_EACH: usize = 10;
+
 /// The prompt of every turn.
-pub fn prompt() -> String {
+pub(crate) fn prompt() -> String {
     "p".repeat(200)
 }
 
 /// The history that every conversation begins with: 4 × 1 KB.
-pub fn history() -> Vec<callboard::chat::Message> {
+pub(crate) fn history() -> Vec<callboard::chat::Message> {
     use callboard::chat::Message;
     (0..4).map(|n| if n % 2 == 0 { Message::user("u".repeat(1000)) } else { Message::assistant("a".repeat(1000)) }).collect()
 }
 
 /// CPU time of this process.
-pub fn cpu() -> Duration {
+pub(crate) fn cpu() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
     let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
@@ -118,12 +121,11 @@ fn main() {
     println!("{:>14} {:>12} {:>12} {:>7}", "conversations", "callboard", "by hand", "ratio");
     let server = Server::start();
     for conversations in [1, 64, 1000] {
-        let each = (turns / conversations).max(2);
-        let total = each * conversations;
+        let total = (turns / conversations).max(TURNS_EACH) * conversations;
         let best = |run: &dyn Fn()| (0..3).map(|_| measure(total, run)).min_by(|a, b| a.cpu.total_cmp(&b.cpu)).unwrap();
-        let hand = best(&|| runtime().block_on(by_hand::run(&server.1, conversations, each)));
+        let hand = best(&|| runtime().block_on(by_hand::run(&server.1, conversations, total)));
         let our = best(&|| {
-            runtime().block_on(async { ours::run(ours::http(&server.1).await, conversations, each).await });
+            runtime().block_on(async { ours::run(ours::http(&server.1).await, conversations, total).await });
         });
         println!(
             "{conversations:>14} {:>9.0} µs {:>9.0} µs {:>7.2}   (wall {:.0} / {:.0} µs)",
@@ -138,10 +140,9 @@ fn main() {
 
     println!("\nCPU per turn in process");
     for conversations in [1, 64] {
-        let each = (turns * 2 / conversations).max(2);
-        let total = each * conversations;
+        let total = (turns * 2 / conversations).max(TURNS_EACH) * conversations;
         let best = (0..3)
-            .map(|_| measure(total, || runtime().block_on(async { ours::run(ours::in_process().await, conversations, each).await })))
+            .map(|_| measure(total, || runtime().block_on(async { ours::run(ours::in_process().await, conversations, total).await })))
             .min_by(|a, b| a.cpu.total_cmp(&b.cpu))
             .unwrap();
         println!("{conversations:>14} {:>9.1} µs  = {:.0} turns a CPU-second", best.cpu, 1e6 / best.cpu);
@@ -149,22 +150,22 @@ fn main() {
 
     println!("\nResident bytes of an idle conversation");
     runtime().block_on(async {
-        const N: usize = 10_000;
-        let host = ours::in_process().await;
-        ours::run_on(&host, "warm", 200, 1, false).await; // What is paid once.
+        const N: usize = 5_000;
+        let host = ours::forgetful().await; // Journal and event ring keep nothing, so that only actor and history are seen.
+        ours::run_on(&host, "warm", 500, 1, false).await; // What is paid once.
         let before = resident();
-        ours::run_on(&host, "empty", N, 1, false).await;
+        ours::run_on(&host, "bare", N, 1, false).await;
         let bare = resident();
         ours::run_on(&host, "full", N, 1, true).await;
         let full = resident();
         let of = |bytes: usize| bytes as f64 / N as f64 / 1024.0;
         let wire = history().iter().map(|m| m.wire().len()).sum::<usize>() as f64 / 1024.0;
-        let (bare, full) = (of(bare - before), of(full - bare));
+        let (bare, full) = (of(bare.saturating_sub(before)), of(full.saturating_sub(bare)));
         println!(
-            "  {bare:.1} KiB each after one turn; {full:.1} KiB with 4 KB more history: {:.1} KiB for {wire:.1} KiB of wire bytes",
+            "  {bare:.1} KiB after one turn (1.3 KiB of it wire bytes); 4 messages of {wire:.1} KiB more: {:.1} KiB more",
             full - bare
         );
-        println!("  (journal and event ring in memory are part of both: {} awake)", host.awake());
+        println!("  {} awake", host.awake());
         host.hibernate_idle();
         while host.awake() > 0 {
             tokio::time::sleep(Duration::from_millis(20)).await;

@@ -118,10 +118,17 @@ async fn talk(client: reqwest::Client, url: String, turns: usize) {
     }
 }
 
-pub async fn run(url: &str, conversations: usize, turns: usize) {
+pub(crate) async fn run(url: &str, conversations: usize, total: usize) {
     let client = reqwest::Client::new();
-    let talks = (0..conversations).map(|_| tokio::spawn(talk(client.clone(), url.to_owned(), turns)));
-    for talk in talks.collect::<Vec<_>>() {
-        talk.await.unwrap();
+    let lanes = (0..conversations).map(|_| {
+        let (client, url) = (client.clone(), url.to_owned());
+        tokio::spawn(async move {
+            for _ in 0..total / conversations / super::TURNS_EACH {
+                talk(client.clone(), url.clone(), super::TURNS_EACH).await;
+            }
+        })
+    });
+    for lane in lanes.collect::<Vec<_>>() {
+        lane.await.unwrap();
     }
 }

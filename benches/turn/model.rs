@@ -30,7 +30,7 @@ fn reply(deltas: usize, tool: bool) -> Vec<u8> {
     format!("{head}{:x}\r\n{body}\r\n0\r\n\r\n", body.len()).into_bytes()
 }
 
-pub async fn serve() {
+pub(crate) async fn serve() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     println!("http://{}", listener.local_addr().unwrap());
     loop {
@@ -61,8 +61,9 @@ async fn serve_one(mut stream: TcpStream) {
             }
         }
         let body = &buffer[head..head + length];
-        let last = body.windows(8).rposition(|eight| eight == b"\"role\":\"").unwrap_or(0);
-        let answers_tool = body[last..].windows(11).any(|eleven| eleven == b"tool_result");
+        // The key order differs between the two clients, so the later of prompt and result decides.
+        let last = |needle: &[u8]| body.windows(needle.len()).rposition(|window| window == needle);
+        let answers_tool = last(b"tool_result") > last(b"pppppppp");
         calls += 1;
         let answer = if answers_tool { reply(64, false) } else { reply(32, true) };
         let id = format!("toolu_{calls:018}");

@@ -1,11 +1,17 @@
 //! The turn on Callboard.
 
+use std::{future::ready, time::Duration};
+
+use bytes::Bytes;
 use callboard::{
     clock::{SystemClock, SystemEntropy},
+    ids::{Scope, Seq, TenantId},
     ports::{
-        BoxFuture, Capabilities, LlmProvider, ModelRequest, ModelStream, ProviderError, ToolContext, ToolError, ToolSpec, TypedTool, erased,
+        Append, BoxFuture, Capabilities, Head, ListQuery, LlmProvider, Loaded, ModelRequest, ModelStream, Open, ProviderError,
+        SessionBackend, SessionSummary, StoreError, StoredEntry, Timestamp, ToolContext, ToolError, ToolSpec, TypedTool, Usage, erased,
     },
     providers::Anthropic,
+    storage::MemoryEvents,
     stream::EventKind,
 };
 use callboard_actors::{Host, HostBuilder, scripted::Reply};
@@ -39,7 +45,7 @@ fn builder() -> HostBuilder {
     HostBuilder::new(SystemClock, SystemEntropy, |host| host).model("m").tools([erased(NoOp)])
 }
 
-pub async fn http(url: &str) -> Host {
+pub(crate) async fn http(url: &str) -> Host {
     let provider = Anthropic::builder("sk-test-not-a-real-key").base_url(url).build().unwrap();
     builder().provider(provider).build().await.unwrap()
 }
@@ -66,37 +72,104 @@ impl LlmProvider for InProcess {
     }
 }
 
-pub async fn in_process() -> Host {
+fn model() -> InProcess {
+    let usage = Usage { input_uncached: 1200, output: 70, ..Usage::default() };
     let arguments = serde_json::json!({ "argument": "x".repeat(44) });
-    let first = Reply::text("word".repeat(32)).chunks(32).and_tool("no_op", &arguments);
-    let second = Reply::text("word".repeat(64)).chunks(64);
-    builder().provider(InProcess { first, second }).build().await.unwrap()
+    let first = Reply::text("word".repeat(32)).chunks(32).and_tool("no_op", &arguments).usage(usage);
+    let second = Reply::text("word".repeat(64)).chunks(64).usage(usage);
+    InProcess { first, second }
 }
 
-pub async fn run(host: Host, conversations: usize, turns: usize) {
-    run_on(&host, "c", conversations, turns, true).await;
+pub(crate) async fn in_process() -> Host {
+    builder().provider(model()).build().await.unwrap()
 }
 
-pub async fn run_on(host: &Host, name: &str, conversations: usize, turns: usize, with_history: bool) {
-    let talks = (0..conversations).map(|index| {
-        let conversation = host.tenant("bench").conversation(format!("{name}-{index}"));
+/// A host whose journal and events keep nothing.
+pub(crate) async fn forgetful() -> Host {
+    let events = MemoryEvents::new(64 * 1024, Duration::ZERO);
+    builder().provider(model()).sessions(Forgetful).events(events).build().await.unwrap()
+}
+
+/// A store that says yes and remembers nothing.
+struct Forgetful;
+
+impl SessionBackend for Forgetful {
+    fn append(&self, append: Append) {
+        (append.done)(Ok(()));
+    }
+
+    fn head<'a>(&'a self, _: &'a Scope) -> BoxFuture<'a, Result<Head, StoreError>> {
+        Box::pin(ready(Ok(Head::default())))
+    }
+
+    fn load<'a>(&'a self, _: &'a Scope) -> BoxFuture<'a, Result<Loaded, StoreError>> {
+        Box::pin(ready(Ok(Loaded::default())))
+    }
+
+    fn entries<'a>(&'a self, _: &'a Scope, _: Seq, _: usize) -> BoxFuture<'a, Result<Vec<StoredEntry>, StoreError>> {
+        Box::pin(ready(Ok(Vec::new())))
+    }
+
+    fn snapshot<'a>(&'a self, _: &'a Scope, _: Seq, _: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(ready(Ok(())))
+    }
+
+    fn delete<'a>(&'a self, _: &'a Scope) -> BoxFuture<'a, Result<bool, StoreError>> {
+        Box::pin(ready(Ok(false)))
+    }
+
+    fn list<'a>(&'a self, _: &'a TenantId, _: ListQuery) -> BoxFuture<'a, Result<Vec<SessionSummary>, StoreError>> {
+        Box::pin(ready(Ok(Vec::new())))
+    }
+
+    fn list_open(&self, _: Open, _: Option<Timestamp>, _: Option<Scope>, _: usize) -> BoxFuture<'_, Result<Vec<Scope>, StoreError>> {
+        Box::pin(ready(Ok(Vec::new())))
+    }
+
+    fn mark_failed<'a>(&'a self, _: &'a Scope, _: Option<String>) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(ready(Ok(())))
+    }
+
+    fn close(&self, _: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(ready(Ok(())))
+    }
+}
+
+pub(crate) async fn run(host: Host, conversations: usize, total: usize) {
+    let lanes = (0..conversations).map(|lane| {
+        let host = host.clone();
         tokio::spawn(async move {
-            if with_history {
-                conversation.import(super::history()).await.unwrap();
-            }
-            for _ in 0..turns {
-                let mut reply = conversation.send(super::prompt()).await.unwrap();
-                let mut bytes = 0;
-                while let Some(event) = reply.next().await {
-                    if let EventKind::TextDelta { text } = &event.kind {
-                        bytes += text.len();
-                    }
-                }
-                assert_eq!((reply.outcome().await.unwrap().text.len(), bytes), (64 * 4, (32 + 64) * 4));
+            for nth in 0..total / conversations / super::TURNS_EACH {
+                talk(&host, format!("c-{lane}-{nth}"), super::TURNS_EACH, true).await;
             }
         })
     });
-    for talk in talks.collect::<Vec<_>>() {
-        talk.await.unwrap();
+    for lane in lanes.collect::<Vec<_>>() {
+        lane.await.unwrap();
+    }
+}
+
+/// `count` conversations of `turns` turns, 64 at once; they stay awake.
+pub(crate) async fn run_on(host: &Host, name: &str, count: usize, turns: usize, with_history: bool) {
+    for chunk in (0..count).collect::<Vec<_>>().chunks(64) {
+        let talks: Vec<_> = chunk.iter().map(|index| talk(host, format!("{name}-{index}"), turns, with_history)).collect();
+        futures_util::future::join_all(talks).await;
+    }
+}
+
+async fn talk(host: &Host, name: String, turns: usize, with_history: bool) {
+    let conversation = host.tenant("bench").conversation(name);
+    if with_history {
+        conversation.import(super::history()).await.unwrap();
+    }
+    for _ in 0..turns {
+        let mut reply = conversation.send(super::prompt()).await.unwrap();
+        let mut bytes = 0;
+        while let Some(event) = reply.next().await {
+            if let EventKind::TextDelta { text } = &event.kind {
+                bytes += text.len();
+            }
+        }
+        assert_eq!((reply.outcome().await.unwrap().text.len(), bytes), (64 * 4, (32 + 64) * 4));
     }
 }
