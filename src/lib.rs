@@ -5,9 +5,13 @@
 
 pub use callboard_actors::{chat, ids, journal, limits, policy, ports, stream};
 
+#[cfg(feature = "config")]
+pub mod config;
 pub mod providers;
 pub mod storage;
 #[cfg(feature = "tools")]
 pub mod tools;
 #[cfg(feature = "tools")]
 pub mod sandbox;
+#[cfg(feature = "cli")]
+pub mod telemetry;

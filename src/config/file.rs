@@ -1,0 +1,133 @@
+//! Reads one file: TOML with the line of every key, so that an error can name it.
+
+use std::{
+    io::Read as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use toml::de::{DeTable, DeValue};
+
+use super::{
+    Layer, ProviderLayer, Setting,
+    error::{ConfigError, Origin, hint, quoted},
+    keys::{self, PROVIDER_SECTION, SECTIONS},
+    value::{Base, said},
+};
+
+/// Longest file that is read: a configuration is a page.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Reads `path`; `None` if nothing is there.
+pub(super) fn read(path: &Path, home: Option<&Path>) -> Result<Option<Layer>, ConfigError> {
+    let unreadable = |reason: String| ConfigError::Unreadable { file: path.to_owned(), reason };
+    let mut bytes = Vec::new();
+    match std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)) {
+        Ok(_) if bytes.len() as u64 > FILE_BYTES_MAX => return Err(unreadable("it is longer than 1 MiB".into())),
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(unreadable(error.to_string())),
+    }
+    match String::from_utf8(bytes) {
+        Ok(text) => parse(path, &text, home).map(Some),
+        Err(error) => {
+            let line = 1 + error.as_bytes().iter().take(error.utf8_error().valid_up_to()).filter(|byte| **byte == b'\n').count();
+            let at = Origin::File { path: Arc::new(path.to_owned()), line };
+            Err(ConfigError::Syntax { at, reason: "this line is not UTF-8 text".into() })
+        }
+    }
+}
+
+/// Reads the text of a file.
+pub(super) fn parse(path: &Path, text: &str, home: Option<&Path>) -> Result<Layer, ConfigError> {
+    let folder = path.parent().map(Path::to_owned).unwrap_or_default();
+    let file = File { path: Arc::new(path.to_owned()), text, base: Base { folder, home: home.map(PathBuf::from) } };
+    let document = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
+        at: file.at(error.span().map_or(text.len(), |span| span.start)),
+        reason: quoted(error.message()),
+    })?;
+
+    let mut layer = Layer::default();
+    for (name, at, value) in file.in_order(document.get_ref()) {
+        match (name, value) {
+            (PROVIDER_SECTION, DeValue::Array(items)) => {
+                for item in items.iter() {
+                    let at = file.at(item.span().start);
+                    let DeValue::Table(table) = item.get_ref() else {
+                        return Err(ConfigError::Inconsistent { at, problem: "each provider is a section `[[provider]]`".into() });
+                    };
+                    layer.providers.push(ProviderLayer { at, settings: file.section(PROVIDER_SECTION, table)? });
+                }
+            }
+            (PROVIDER_SECTION, _) => {
+                return Err(ConfigError::Inconsistent {
+                    at,
+                    problem: "providers are a list: write `[[provider]]`, with two brackets".into(),
+                });
+            }
+            (section, DeValue::Table(table)) if SECTIONS.contains(&section) => layer.settings.extend(file.section(section, table)?),
+            (section, other) if SECTIONS.contains(&section) => {
+                let problem = format!("`{section}` must be a section `[{section}]`, not {}", said(other));
+                return Err(ConfigError::Inconsistent { at, problem });
+            }
+            (other, value) => return Err(unknown_section(at, other, value)),
+        }
+    }
+    Ok(layer)
+}
+
+/// A name at the top: a section that is not there, or a key that stands outside of its section.
+fn unknown_section(at: Origin, given: &str, value: &DeValue<'_>) -> ConfigError {
+    let of_section = keys::plain().find(|key| key.name == given && !value.is_table());
+    let (what, hint) = match of_section {
+        Some(key) => ("key at the top of the file", format!("it belongs under `[{}]`", key.section)),
+        None => ("section", hint(given, SECTIONS.iter().copied().chain([PROVIDER_SECTION]))),
+    };
+    ConfigError::Unknown { at, what: what.to_owned(), given: quoted(given), hint }
+}
+
+struct File<'t> {
+    path: Arc<PathBuf>,
+    text: &'t str,
+    base: Base,
+}
+
+impl File<'_> {
+    /// The place of a byte.
+    fn at(&self, byte: usize) -> Origin {
+        let line = 1 + self.text.bytes().take(byte).filter(|byte| *byte == b'\n').count();
+        Origin::File { path: self.path.clone(), line }
+    }
+
+    /// The entries of a table as they stand in the file: the first mistake is the one to report.
+    fn in_order<'a, 'i>(&self, table: &'a DeTable<'i>) -> Vec<(&'a str, Origin, &'a DeValue<'i>)> {
+        let mut entries: Vec<_> = table.iter().collect();
+        entries.sort_by_key(|(name, _)| name.span().start);
+        entries.into_iter().map(|(name, value)| (name.get_ref().as_ref(), self.at(name.span().start), value.get_ref())).collect()
+    }
+
+    fn section(&self, section: &str, table: &DeTable<'_>) -> Result<Vec<Setting>, ConfigError> {
+        let mut settings = Vec::new();
+        for (name, at, value) in self.in_order(table) {
+            let Some(key) = keys::of_section(section).find(|key| key.name == name) else {
+                return Err(unknown_key(at, section, name));
+            };
+            match key.kind.from_toml(value, &self.base) {
+                Ok(value) => settings.push(Setting { key, value, from: at }),
+                Err(problem) => return Err(ConfigError::BadValue { at, key: key.path(), problem }),
+            }
+        }
+        Ok(settings)
+    }
+}
+
+fn unknown_key(at: Origin, section: &str, given: &str) -> ConfigError {
+    let hint =
+        if section == PROVIDER_SECTION && ["api_key", "apikey", "key", "token", "secret"].contains(&given.to_ascii_lowercase().as_str()) {
+            "keys do not stand in this file: name their environment variable with `api_key_env`, or their file with `api_key_file`".into()
+        } else {
+            hint(given, keys::of_section(section).map(|key| key.name))
+        };
+    let what = if section == PROVIDER_SECTION { "key in [[provider]]".to_owned() } else { format!("key in [{section}]") };
+    ConfigError::Unknown { at, what, given: quoted(given), hint }
+}

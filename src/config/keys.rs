@@ -1,0 +1,186 @@
+//! Every key there is, one row each: what may be written, its environment variable, its line in the documentation.
+
+use super::value::{Kind, Value};
+use crate::limits::Limits;
+
+/// Names of the tools that `[tools] enabled` may hold.
+pub const TOOL_NAMES: &[&str] = &["bash", "file_edit", "file_list", "file_read", "grep_search", "think"];
+
+/// Most of anything that is counted: above it a typing mistake is likelier than a wish.
+const COUNT_MAX: u64 = 1_000_000_000;
+
+/// Most bytes of anything: a tebibyte.
+const BYTES_MAX: u64 = 1 << 40;
+
+pub(super) const DURABILITIES: &[&str] = &["sync", "batched"];
+pub(super) const PROVIDER_KINDS: &[&str] = &["anthropic", "openai", "offline"];
+pub(super) const APPROVALS: &[&str] = &["ask", "deny", "auto"];
+pub(super) const SANDBOX_MODES: &[&str] = &["auto", "linux", "local", "none"];
+
+/// One key.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Key {
+    pub(super) section: &'static str,
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    pub(super) what: &'static str,
+}
+
+impl Key {
+    /// `section.name`, as errors say it.
+    pub(super) fn path(&self) -> String {
+        format!("{}.{}", self.section, self.name)
+    }
+}
+
+const fn key(section: &'static str, name: &'static str, kind: Kind, what: &'static str) -> Key {
+    Key { section, name, kind, what }
+}
+
+/// Keys of sections that stand once, without `[limits]`.
+const PLAIN: &[Key] = &[
+    key(
+        "host",
+        "data_dir",
+        Kind::Path,
+        "folder of everything that is stored; `$XDG_DATA_HOME/callboard` or `~/.local/share/callboard` by default",
+    ),
+    key(
+        "host",
+        "durability",
+        Kind::Choice(DURABILITIES),
+        "`sync`: what was acknowledged survives a power cut; `batched`: it survives a crash of the process",
+    ),
+    key("store", "url", Kind::StoreUrl, "`sqlite:PATH` or `memory:`; `callboard.db` in the data folder by default"),
+    key("tools", "enabled", Kind::Names(TOOL_NAMES), "tools that a model is offered; all by default, `[]` for none"),
+    key(
+        "tools",
+        "approve",
+        Kind::Choice(APPROVALS),
+        "`ask`, `deny` or `auto` for tools that change things; `ask` at a terminal by default, else `deny`",
+    ),
+    key(
+        "sandbox",
+        "mode",
+        Kind::Choice(SANDBOX_MODES),
+        "`auto`: `linux` where it is to be had, else no exec tools; `local` has no boundary",
+    ),
+];
+
+/// Keys of each `[[provider]]`.
+pub(super) const PROVIDER: &[Key] = &[
+    key("provider", "name", Kind::Text, "how `--provider` calls it; its kind by default"),
+    key(
+        "provider",
+        "kind",
+        Kind::Choice(PROVIDER_KINDS),
+        "`anthropic`, `openai` (and all that speak its Chat Completions) or `offline`; its name by default",
+    ),
+    key("provider", "base_url", Kind::BaseUrl, "where it listens, as the official SDKs write it: Anthropic without, OpenAI with `/v1`"),
+    key("provider", "model", Kind::Text, "the model that is asked"),
+    key("provider", "api_key_env", Kind::EnvName, "environment variable that holds the key"),
+    key("provider", "api_key_file", Kind::Path, "file that holds the key and nothing else"),
+    key("provider", "concurrency", Kind::Count { max: COUNT_MAX }, "calls at once; `limits.model_calls_max` by default"),
+];
+
+// One row a field of `Limits`, read three ways: the keys, the reading and the writing. A field without a row does not compile.
+macro_rules! limits {
+    ($($field:ident, $name:literal, $type:ident, $what:literal;)*) => {
+        const LIMITS: &[Key] = &[$(key("limits", $name, limits!(@kind $type), $what),)*];
+
+        /// The keys and values of `[limits]`.
+        pub(super) fn limit_values(limits: &Limits) -> Vec<(&'static str, Value)> {
+            let Limits { $($field),* } = limits;
+            vec![$(($name, limits!(@value $type, *$field)),)*]
+        }
+
+        /// Sets the limit of that key. A value of another kind, or of no limit, changes nothing.
+        pub(super) fn set_limit(limits: &mut Limits, name: &str, value: &Value) {
+            match (name, value) {
+                $(($name, limits!(@pattern $type, given)) => limits.$field = limits!(@read $type, given),)*
+                _ => {}
+            }
+        }
+    };
+    (@kind count) => { Kind::Count { max: COUNT_MAX } };
+    (@kind bytes) => { Kind::Count { max: BYTES_MAX } };
+    (@kind seconds) => { Kind::Seconds };
+    (@value seconds, $value:expr) => { Value::Seconds($value) };
+    (@value $type:ident, $value:expr) => { Value::Count(u64::try_from($value).unwrap_or(u64::MAX)) };
+    (@pattern seconds, $given:ident) => { Value::Seconds($given) };
+    (@pattern $type:ident, $given:ident) => { Value::Count($given) };
+    (@read seconds, $given:ident) => { *$given };
+    (@read $type:ident, $given:ident) => { (*$given).try_into().unwrap_or_default() };
+}
+
+limits! {
+    tool_iterations_max, "tool_iterations_max", count, "batches of tools a round may run";
+    parallel_tools_max, "parallel_tools_max", count, "tool calls of one batch at once";
+    inbox_prompts_max, "inbox_prompts_max", count, "prompts that wait in one conversation";
+    held_mail_max, "held_mail_max", count, "mails held for a conversation that is starting or closing";
+    tenant_turns_max, "tenant_turns_max", count, "turns of one tenant at once";
+    tenant_seats_max, "tenant_seats_max", count, "prompts of one tenant between admission and answer";
+    model_calls_max, "model_calls_max", count, "calls of one provider key at once";
+    model_waiting_max, "model_waiting_max", count, "callers that wait for a model permit";
+    idle, "idle_s", seconds, "how long a conversation without work stays in memory";
+    sweep, "sweep_s", seconds, "how often idle conversations are looked for";
+    model_idle, "model_idle_s", seconds, "longest wait for the next bytes of a model's stream";
+    model_total, "model_total_s", seconds, "longest model call";
+    ring_bytes, "ring_bytes", bytes, "bytes of passing events kept for a round's watchers";
+    ring_age, "ring_age_s", seconds, "how long a finished round's events are kept";
+    journal_backlog_bytes, "journal_backlog_bytes", bytes, "bytes of one conversation that may wait for the store";
+}
+
+/// Sections that stand once, in the order in which they are shown.
+pub(super) const SECTIONS: &[&str] = &["host", "store", "tools", "sandbox", "limits"];
+
+/// The name of the section that stands once a provider.
+pub(super) const PROVIDER_SECTION: &str = "provider";
+
+/// All keys outside `[[provider]]`.
+pub(super) fn plain() -> impl Iterator<Item = &'static Key> {
+    PLAIN.iter().chain(LIMITS)
+}
+
+/// The keys of one section, `[[provider]]` included.
+pub(super) fn of_section(section: &str) -> impl Iterator<Item = &'static Key> {
+    plain().chain(PROVIDER).filter(move |key| key.section == section)
+}
+
+/// The table of all keys for `docs/configuration.md`, whose text a test holds to this.
+pub fn reference() -> String {
+    let mut text = String::from("| Key | Environment | Value |\n|---|---|---|\n");
+    for key in plain() {
+        text += &format!("| `[{}] {}` | `{}` | {} |\n", key.section, key.name, super::env::variable(key, None), key.what);
+    }
+    // A variable is found by the provider's name, so it cannot set it.
+    text += "| `[[provider]] name` | | how `--provider` and variables call it; its kind by default |\n";
+    for key in PROVIDER.iter().filter(|key| key.name != "name") {
+        text += &format!("| `[[provider]] {}` | `{}` | {} |\n", key.name, super::env::variable(key, Some("NAME")), key.what);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn every_limit_is_read_and_written() {
+        let mut limits = Limits::default();
+        for key in LIMITS {
+            let value = match key.kind {
+                Kind::Seconds => Value::Seconds(Duration::from_secs(7)),
+                _ => Value::Count(7),
+            };
+            set_limit(&mut limits, key.name, &value);
+        }
+
+        assert_eq!(limit_values(&limits).len(), LIMITS.len());
+        for (name, value) in limit_values(&limits) {
+            assert!(matches!(value, Value::Count(7)) || value == Value::Seconds(Duration::from_secs(7)), "{name} {value:?}");
+        }
+    }
+}

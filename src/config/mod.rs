@@ -1,0 +1,320 @@
+//! Reads `callboard.toml`, the environment and flags into one [`Config`]; later ones win, and every value knows where it is from.
+//!
+//! Order: defaults, `~/.config/callboard/callboard.toml`, `./callboard.toml` (or instead of both the one file that is named),
+//! `CALLBOARD_…` variables, flags. A wrong key or value is a [`ConfigError`] of one line with the file, the line and the nearest
+//! right word. Keys of providers come from the environment or from files of their own; nothing here prints them.
+//!
+//! Promises, tested in `tests/integration/config.rs`:
+//! - every mistake names its file and line, and the nearest right key
+//! - what `show` prints can be read again and means the same
+//! - no secret is in an error, in `show` or in a Debug text
+
+mod env;
+mod error;
+mod file;
+mod keys;
+mod provider;
+mod secret;
+mod show;
+mod value;
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+pub use env::NOT_SETTINGS;
+pub use error::{ConfigError, Origin};
+use error::{hint, quoted};
+use keys::Key;
+pub use keys::{TOOL_NAMES, reference};
+pub use provider::{ProviderConfig, ProviderKind};
+pub use secret::Secret;
+pub use value::Store;
+use value::{Base, Value, same_file};
+
+use crate::limits::Limits;
+
+/// What the host runs with. Every field is filled, from the defaults if nobody said otherwise.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Folder of everything that is stored.
+    pub data_dir: PathBuf,
+    /// When an acknowledged write is on the disk.
+    pub commit: CommitMode,
+    /// Where journals live.
+    pub store: Store,
+    /// Providers; the first is the default one. Empty if none is configured.
+    pub providers: Vec<ProviderConfig>,
+    /// Bounds.
+    pub limits: Limits,
+    /// The tools that a model is offered; all if `None`.
+    pub tools: Option<Vec<String>>,
+    /// What happens when a tool wants to change something; by the terminal if `None`.
+    pub approve: Option<Approve>,
+    /// Where commands run.
+    pub sandbox: SandboxMode,
+    files: Vec<PathBuf>,
+    settings: Settings,
+}
+
+/// When an acknowledged write is on the disk (`[host] durability`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CommitMode {
+    /// At once: it survives a power cut.
+    #[default]
+    Sync,
+    /// Soon: it survives a crash of the process.
+    Batched,
+}
+
+/// What happens when a tool wants to change something (`[tools] approve`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Approve {
+    /// A person is asked.
+    Ask,
+    /// It is refused.
+    Deny,
+    /// It runs.
+    Auto,
+}
+
+/// Where commands run (`[sandbox] mode`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SandboxMode {
+    /// Behind a boundary of the kernel where one is to be had, else nowhere.
+    #[default]
+    Auto,
+    /// Behind a boundary of the kernel, or the start fails.
+    Linux,
+    /// On this machine without a boundary.
+    Local,
+    /// Nowhere.
+    None,
+}
+
+/// One value with its origin.
+#[derive(Debug, Clone)]
+struct Setting {
+    key: &'static Key,
+    value: Value,
+    from: Origin,
+}
+
+type Settings = BTreeMap<(&'static str, &'static str), Setting>;
+
+/// What one file, or the environment, says.
+#[derive(Debug, Default)]
+struct Layer {
+    settings: Vec<Setting>,
+    providers: Vec<ProviderLayer>,
+}
+
+/// What it says of one provider.
+#[derive(Debug)]
+struct ProviderLayer {
+    at: Origin,
+    settings: Vec<Setting>,
+}
+
+impl Config {
+    /// Reads the configuration: the file at `path` (or that `CALLBOARD_CONFIG` names) and no other, else those at the usual places
+    /// that are there; then the variables of `environment`.
+    ///
+    /// # Errors
+    /// The first mistake, see [`ConfigError`]. A usual place without a file is none; a named file that is not there is one.
+    pub fn load(path: Option<&Path>, environment: impl Iterator<Item = (String, String)>) -> Result<Self, ConfigError> {
+        let environment: BTreeMap<String, String> = environment.collect();
+        let set = |name: &str| environment.get(name).filter(|text| !text.is_empty());
+        let home = set("HOME").map(PathBuf::from);
+
+        let named = path.map(Path::to_owned).or_else(|| set("CALLBOARD_CONFIG").map(PathBuf::from));
+        let candidates = match &named {
+            Some(path) => vec![path.clone()],
+            None => usual_places(absolute(set("XDG_CONFIG_HOME")), home.as_deref()),
+        };
+        let (mut files, mut layers) = (Vec::new(), Vec::new());
+        for candidate in candidates {
+            match file::read(&candidate, home.as_deref())? {
+                Some(layer) => {
+                    layers.push(layer);
+                    files.push(candidate);
+                }
+                None if named.is_some() => {
+                    return Err(ConfigError::Unreadable { file: candidate, reason: "there is no such file".into() });
+                }
+                None => {}
+            }
+        }
+        let variables = env::read(&environment, home.as_deref())?;
+
+        let mut settings = Settings::new();
+        let mut providers = Vec::new();
+        for layer in layers {
+            settings.extend(layer.settings.into_iter().map(by_name));
+            providers = provider::merged(providers, layer.providers)?;
+        }
+        settings.extend(variables.settings.into_iter().map(by_name));
+        provider::override_from_environment(&mut providers, variables.providers);
+
+        let data_home = absolute(set("XDG_DATA_HOME")).or_else(|| home.map(|home| home.join(".local/share")));
+        let mut config = Self {
+            data_dir: data_home.map(|folder| folder.join("callboard")).unwrap_or_default(),
+            commit: CommitMode::default(),
+            store: Store::Memory,
+            providers: providers.into_iter().map(|layer| ProviderConfig::of(layer, &environment)).collect::<Result<_, _>>()?,
+            limits: Limits::default(),
+            tools: None,
+            approve: None,
+            sandbox: SandboxMode::default(),
+            files,
+            settings,
+        };
+        config.take_settings();
+        if config.data_dir.as_os_str().is_empty() {
+            let problem = "there is no place for data: neither HOME nor XDG_DATA_HOME is set; set CALLBOARD_HOST__DATA_DIR".into();
+            return Err(ConfigError::Inconsistent { at: Origin::Environment("environment".into()), problem });
+        }
+        Ok(config)
+    }
+
+    /// Sets a key outside `[[provider]]`, such as `sandbox.mode`, from a flag; flags win over everything.
+    ///
+    /// # Errors
+    /// [`ConfigError::Unknown`] and [`ConfigError::BadValue`], naming the flag.
+    pub fn set(&mut self, key: &str, value: &str, flag: &str) -> Result<(), ConfigError> {
+        let from = Origin::Flag(flag.to_owned());
+        let Some(found) = keys::plain().find(|known| known.path() == key) else {
+            let paths: Vec<String> = keys::plain().map(Key::path).collect();
+            let hint = hint(key, paths.iter().map(String::as_str));
+            return Err(ConfigError::Unknown { at: from, what: "key".into(), given: quoted(key), hint });
+        };
+        match found.kind.from_text(value, &Base::default()) {
+            Ok(value) => {
+                self.settings.extend([by_name(Setting { key: found, value, from })]);
+                self.take_settings();
+                Ok(())
+            }
+            Err(problem) => Err(ConfigError::BadValue { at: from, key: key.to_owned(), problem }),
+        }
+    }
+
+    /// The provider of that name.
+    ///
+    /// # Errors
+    /// [`ConfigError::Unknown`] with the nearest name.
+    pub fn provider(&self, name: &str) -> Result<&ProviderConfig, ConfigError> {
+        self.providers.iter().find(|provider| provider.name == name).ok_or_else(|| ConfigError::Unknown {
+            at: Origin::Flag("--provider".into()),
+            what: "provider".into(),
+            given: quoted(name),
+            hint: hint(name, self.providers.iter().map(|provider| provider.name.as_str()).chain(keys::PROVIDER_KINDS.iter().copied())),
+        })
+    }
+
+    /// The files that were read, in order.
+    pub fn files(&self) -> &[PathBuf] {
+        &self.files
+    }
+
+    /// Every key that was found, so that it can be masked wherever text leaves the host.
+    pub fn secrets(&self) -> impl Iterator<Item = &Secret> {
+        self.providers.iter().filter_map(|provider| provider.key().ok().flatten())
+    }
+
+    /// Looks at what loading leaves for later: whether each provider's key is where the configuration says.
+    ///
+    /// # Errors
+    /// The first [`ConfigError::NoKey`].
+    pub fn check(&self) -> Result<(), ConfigError> {
+        self.providers.iter().try_for_each(|provider| provider.key().map(drop))
+    }
+
+    /// The effective configuration as TOML, each value with its origin behind it; keys of providers are masked.
+    pub fn show(&self) -> String {
+        show::show(self)
+    }
+
+    /// Writes what was set into the fields. Exhaustive over the sections, so that no key is read and then forgotten.
+    fn take_settings(&mut self) {
+        for ((section, name), setting) in &self.settings {
+            match (*section, *name, &setting.value) {
+                ("host", "data_dir", Value::Path(path)) => self.data_dir = path.clone(),
+                ("host", _, Value::Text(word)) => self.commit = if word == "batched" { CommitMode::Batched } else { CommitMode::Sync },
+                ("tools", _, Value::Names(names)) => self.tools = Some(names.clone()),
+                ("tools", _, Value::Text(word)) => self.approve = Approve::of(word),
+                ("sandbox", _, Value::Text(word)) => self.sandbox = SandboxMode::of(word),
+                ("limits", name, value) => keys::set_limit(&mut self.limits, name, value),
+                _ => {}
+            }
+        }
+        self.store = match self.settings.get(&("store", "url")).map(|setting| &setting.value) {
+            Some(Value::Store(store)) => store.clone(),
+            _ => Store::Sqlite(self.data_dir.join("callboard.db")),
+        };
+    }
+}
+
+impl CommitMode {
+    /// The word in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Sync => "sync",
+            Self::Batched => "batched",
+        }
+    }
+}
+
+impl Approve {
+    fn of(word: &str) -> Option<Self> {
+        [Self::Ask, Self::Deny, Self::Auto].into_iter().find(|mode| mode.as_str() == word)
+    }
+
+    /// The word in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ask => "ask",
+            Self::Deny => "deny",
+            Self::Auto => "auto",
+        }
+    }
+}
+
+impl SandboxMode {
+    fn of(word: &str) -> Self {
+        [Self::Linux, Self::Local, Self::None].into_iter().find(|mode| mode.as_str() == word).unwrap_or_default()
+    }
+
+    /// The word in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Linux => "linux",
+            Self::Local => "local",
+            Self::None => "none",
+        }
+    }
+}
+
+/// The variables of this process, without those that are not Unicode: none of ours is.
+pub fn process_environment() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+}
+
+fn usual_places(config_home: Option<PathBuf>, home: Option<&Path>) -> Vec<PathBuf> {
+    let folder = config_home.or_else(|| home.map(|home| home.join(".config")));
+    let here = PathBuf::from("callboard.toml");
+    match folder.map(|folder| folder.join("callboard/callboard.toml")) {
+        Some(own) if !same_file(&own, &here) => vec![own, here],
+        _ => vec![here],
+    }
+}
+
+/// The XDG specification says to ignore relative paths.
+fn absolute(text: Option<&String>) -> Option<PathBuf> {
+    text.map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
+fn by_name(setting: Setting) -> ((&'static str, &'static str), Setting) {
+    ((setting.key.section, setting.key.name), setting)
+}

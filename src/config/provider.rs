@@ -1,0 +1,217 @@
+//! `[[provider]]`: whom to ask, and where the key is.
+
+use std::collections::BTreeMap;
+
+use super::{
+    ProviderLayer, Secret, Setting, Settings, by_name, env,
+    error::{ConfigError, Origin, quoted},
+    keys::{self, PROVIDER_KINDS, PROVIDER_SECTION},
+    value::{Value, listed},
+};
+
+/// Which wire a provider speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ProviderKind {
+    /// The Anthropic Messages API.
+    Anthropic,
+    /// The OpenAI Chat Completions API, of whomever.
+    OpenAi,
+    /// None: the model is in this program.
+    Offline,
+}
+
+impl ProviderKind {
+    /// The kind of that name.
+    pub fn of(word: &str) -> Option<Self> {
+        [Self::Anthropic, Self::OpenAi, Self::Offline].into_iter().find(|kind| kind.as_str() == word)
+    }
+
+    /// The word in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Anthropic => "anthropic",
+            Self::OpenAi => "openai",
+            Self::Offline => "offline",
+        }
+    }
+
+    /// The variable in which the official SDK looks for the key.
+    pub fn key_variable(self) -> Option<&'static str> {
+        match self {
+            Self::Anthropic => Some("ANTHROPIC_API_KEY"),
+            Self::OpenAi => Some("OPENAI_API_KEY"),
+            Self::Offline => None,
+        }
+    }
+}
+
+/// One provider.
+#[derive(Debug, Clone)]
+pub struct ProviderConfig {
+    /// How `--provider` calls it.
+    pub name: String,
+    /// Which wire it speaks.
+    pub kind: ProviderKind,
+    /// Where it listens, without a slash at the end; the vendor's own address if `None`.
+    pub base_url: Option<String>,
+    /// The model that is asked; the kind's default if `None`.
+    pub model: Option<String>,
+    /// Calls at once; `limits.model_calls_max` if `None`.
+    pub concurrency: Option<usize>,
+    key: Key,
+    pub(super) settings: Settings,
+}
+
+/// A missing key is no error before somebody wants to call that provider.
+#[derive(Debug, Clone)]
+enum Key {
+    NotNeeded,
+    Found(Secret),
+    Missing { at: Origin, problem: String },
+}
+
+impl ProviderConfig {
+    /// The key, `None` if the provider needs none (a local server).
+    ///
+    /// # Errors
+    /// [`ConfigError::NoKey`] when it is not where the configuration says.
+    pub fn key(&self) -> Result<Option<&Secret>, ConfigError> {
+        match &self.key {
+            Key::NotNeeded => Ok(None),
+            Key::Found(secret) => Ok(Some(secret)),
+            Key::Missing { at, problem } => {
+                Err(ConfigError::NoKey { at: at.clone(), provider: quoted(&self.name), problem: problem.clone() })
+            }
+        }
+    }
+
+    /// What `show` may say of the key.
+    pub(super) fn key_state(&self) -> Option<&'static str> {
+        match self.key {
+            Key::NotNeeded => None,
+            Key::Found(_) => Some("the key is there, masked"),
+            Key::Missing { .. } => Some("the key is missing"),
+        }
+    }
+
+    pub(super) fn of(layer: ProviderLayer, environment: &BTreeMap<String, String>) -> Result<Self, ConfigError> {
+        let at = layer.at.clone();
+        let Some(name) = layer.name().map(str::to_owned) else {
+            let problem = format!("this provider has neither `name` nor `kind`; kinds: {}", listed(PROVIDER_KINDS));
+            return Err(ConfigError::Inconsistent { at, problem });
+        };
+        let mut settings: Settings = layer.settings.into_iter().map(by_name).collect();
+        let text = |name: &'static str| match settings.get(&(PROVIDER_SECTION, name)).map(|setting| &setting.value) {
+            Some(Value::Text(text)) => Some(text.clone()),
+            _ => None,
+        };
+        let Some(kind) = ProviderKind::of(text("kind").as_deref().unwrap_or(&name)) else {
+            let problem = format!("provider `{}` has no `kind`; kinds: {}", quoted(&name), listed(PROVIDER_KINDS));
+            return Err(ConfigError::Inconsistent { at, problem });
+        };
+        let (base_url, model) = (text("base_url"), text("model"));
+        let concurrency = match settings.get(&(PROVIDER_SECTION, "concurrency")).map(|setting| &setting.value) {
+            Some(Value::Count(count)) => usize::try_from(*count).ok(),
+            _ => None,
+        };
+        add_usual_key(&mut settings, kind, base_url.is_some());
+        let key = Key::find(&settings, environment)?;
+        Ok(Self { name, kind, base_url, model, concurrency, key, settings })
+    }
+}
+
+/// The vendor's own address wants the vendor's own key. Another address never gets it unasked: it may be anybody's.
+fn add_usual_key(settings: &mut Settings, kind: ProviderKind, elsewhere: bool) {
+    let named = ["api_key_env", "api_key_file"].iter().any(|name| settings.contains_key(&(PROVIDER_SECTION, *name)));
+    let key = keys::PROVIDER.iter().find(|key| key.name == "api_key_env");
+    if let (false, false, Some(variable), Some(key)) = (named, elsewhere, kind.key_variable(), key) {
+        settings.extend([by_name(Setting { key, value: Value::Text(variable.to_owned()), from: Origin::Default })]);
+    }
+}
+
+impl Key {
+    fn find(settings: &Settings, environment: &BTreeMap<String, String>) -> Result<Self, ConfigError> {
+        let variable = settings.get(&(PROVIDER_SECTION, "api_key_env"));
+        let file = settings.get(&(PROVIDER_SECTION, "api_key_file"));
+        let (at, found) = match (variable, file) {
+            (None, None) => return Ok(Self::NotNeeded),
+            (Some(_), Some(Setting { from, .. })) => {
+                let problem = "`api_key_env` and `api_key_file` are both set; keep one".into();
+                return Err(ConfigError::Inconsistent { at: from.clone(), problem });
+            }
+            (Some(Setting { value, from, .. }), None) => (from, Self::in_variable(value, environment)),
+            (None, Some(Setting { value, from, .. })) => (from, Self::in_file(value)),
+        };
+        Ok(match found {
+            Ok(secret) => Self::Found(secret),
+            Err(problem) => Self::Missing { at: at.clone(), problem },
+        })
+    }
+
+    fn in_variable(value: &Value, environment: &BTreeMap<String, String>) -> Result<Secret, String> {
+        let Value::Text(name) = value else { return Err("`api_key_env` names nothing".into()) };
+        let text = environment.get(name).ok_or_else(|| format!("the environment variable {name} is not set"))?;
+        Secret::new(text).map_err(|problem| format!("the environment variable {name} {problem}"))
+    }
+
+    fn in_file(value: &Value) -> Result<Secret, String> {
+        let Value::Path(path) = value else { return Err("`api_key_file` names nothing".into()) };
+        Secret::from_file(path)
+    }
+}
+
+impl ProviderLayer {
+    pub(super) fn named(name: String, setting: Setting) -> Self {
+        let from = setting.from.clone();
+        let of_name = keys::PROVIDER.iter().find(|key| key.name == "name");
+        let name = of_name.map(|key| Setting { key, value: Value::Text(name), from: from.clone() });
+        Self { at: from, settings: name.into_iter().chain([setting]).collect() }
+    }
+
+    /// Its name, or its kind where it has none.
+    fn name(&self) -> Option<&str> {
+        let text = |name: &str| {
+            self.settings.iter().rev().find(|setting| setting.key.name == name).and_then(|setting| match &setting.value {
+                Value::Text(text) => Some(text.as_str()),
+                Value::Path(_) | Value::Store(_) | Value::Count(_) | Value::Seconds(_) | Value::Names(_) => None,
+            })
+        };
+        text("name").or_else(|| text("kind"))
+    }
+
+    /// Whether a variable that says `shouted` means it.
+    pub(super) fn is_called(&self, shouted: &str) -> bool {
+        self.name().is_some_and(|name| env::shouted(name) == env::shouted(shouted))
+    }
+}
+
+/// Adds the providers of a later file: they come first, and override key by key what an earlier file says of the same name.
+pub(super) fn merged(earlier: Vec<ProviderLayer>, later: Vec<ProviderLayer>) -> Result<Vec<ProviderLayer>, ConfigError> {
+    let mut all: Vec<ProviderLayer> = Vec::new();
+    let mut earlier = earlier;
+    for mut layer in later {
+        if let Some(twin) = all.iter().find(|known| layer.name().is_some() && known.name() == layer.name()) {
+            let problem = format!("provider `{}` is already at {}", quoted(layer.name().unwrap_or_default()), twin.at);
+            return Err(ConfigError::Inconsistent { at: layer.at, problem });
+        }
+        if let Some(place) = earlier.iter().position(|known| layer.name().is_some() && known.name() == layer.name()) {
+            let mut settings = earlier.remove(place).settings;
+            settings.append(&mut layer.settings);
+            layer.settings = settings;
+        }
+        all.push(layer);
+    }
+    all.append(&mut earlier);
+    Ok(all)
+}
+
+/// Applies what variables say: to the provider that they name, or to a new one at the end.
+pub(super) fn override_from_environment(providers: &mut Vec<ProviderLayer>, variables: Vec<ProviderLayer>) {
+    for layer in variables {
+        let called = layer.name().map(env::shouted).unwrap_or_default();
+        match providers.iter_mut().find(|known| known.is_called(&called)) {
+            Some(known) => known.settings.extend(layer.settings.into_iter().filter(|setting| setting.key.name != "name")),
+            None => providers.push(layer),
+        }
+    }
+}

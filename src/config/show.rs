@@ -1,0 +1,109 @@
+//! Writes the effective configuration as TOML that can be read again.
+
+use std::{fmt::Write as _, path::Path, time::Duration};
+
+use super::{
+    Config, Store,
+    error::{Origin, quoted},
+    keys::{self, Key, PROVIDER_SECTION, SECTIONS},
+    value::Value,
+};
+
+pub(super) fn show(config: &Config) -> String {
+    let mut text = String::from("# The effective configuration. Behind each value: where it is from. Keys of providers are not shown.\n");
+    for file in config.files() {
+        let _ = writeln!(text, "# read: {}", quoted(&file.to_string_lossy()));
+    }
+    for section in SECTIONS {
+        let _ = writeln!(text, "\n[{section}]");
+        for key in keys::of_section(section) {
+            let from = config.settings.get(&(key.section, key.name)).map_or(Origin::Default, |setting| setting.from.clone());
+            match effective(config, key) {
+                Some(value) => line(&mut text, key, &value, &from.to_string()),
+                None => not_set(&mut text, key),
+            }
+        }
+    }
+    for provider in &config.providers {
+        let _ = writeln!(text, "\n[[provider]]");
+        for key in keys::PROVIDER {
+            let setting = provider.settings.get(&(PROVIDER_SECTION, key.name));
+            let derived = match key.name {
+                "name" => Some(Value::Text(provider.name.clone())),
+                "kind" => Some(Value::Text(provider.kind.as_str().to_owned())),
+                _ => None,
+            };
+            let from = setting.map_or(Origin::Default, |setting| setting.from.clone());
+            let note =
+                provider.key_state().filter(|_| key.name.starts_with("api_key_")).map_or(String::new(), |state| format!("; {state}"));
+            match setting.map(|setting| setting.value.clone()).or(derived) {
+                Some(value) => line(&mut text, key, &value, &format!("{from}{note}")),
+                None => not_set(&mut text, key),
+            }
+        }
+    }
+    if config.providers.is_empty() {
+        let _ = writeln!(text, "\n# no [[provider]]: ANTHROPIC_API_KEY decides, else OPENAI_API_KEY, else the offline model answers");
+    }
+    text
+}
+
+/// The value of a key outside `[[provider]]`; `None` where its absence means something.
+fn effective(config: &Config, key: &Key) -> Option<Value> {
+    match (key.section, key.name) {
+        ("host", "data_dir") => Some(Value::Path(config.data_dir.clone())),
+        ("host", _) => Some(Value::Text(config.commit.as_str().to_owned())),
+        ("store", _) => Some(Value::Store(config.store.clone())),
+        ("tools", "enabled") => config.tools.clone().map(Value::Names),
+        ("tools", _) => config.approve.map(|mode| Value::Text(mode.as_str().to_owned())),
+        ("sandbox", _) => Some(Value::Text(config.sandbox.as_str().to_owned())),
+        ("limits", name) => keys::limit_values(&config.limits).into_iter().find(|(known, _)| *known == name).map(|(_, value)| value),
+        _ => None,
+    }
+}
+
+fn line(text: &mut String, key: &Key, value: &Value, from: &str) {
+    let _ = writeln!(text, "{} = {}  # {from}", key.name, toml_value(value));
+}
+
+fn not_set(text: &mut String, key: &Key) {
+    let _ = writeln!(text, "# {} is not set: {}", key.name, key.what);
+}
+
+fn toml_value(value: &Value) -> String {
+    match value {
+        Value::Text(word) => in_quotes(word),
+        Value::Path(path) => in_quotes(&whole(path)),
+        Value::Store(Store::Memory) => in_quotes("memory:"),
+        Value::Store(Store::Sqlite(path)) => in_quotes(&format!("sqlite:{}", whole(path))),
+        Value::Count(count) => count.to_string(),
+        Value::Seconds(time) => seconds(*time),
+        Value::Names(names) => format!("[{}]", names.iter().map(|name| in_quotes(name)).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// From the root: what is shown must mean the same in another folder.
+fn whole(path: &Path) -> String {
+    std::path::absolute(path).as_deref().unwrap_or(path).to_string_lossy().into_owned()
+}
+
+/// Whole seconds without a fraction.
+fn seconds(time: Duration) -> String {
+    if time.subsec_nanos() == 0 { time.as_secs().to_string() } else { format!("{:?}", time.as_secs_f64()) }
+}
+
+/// A basic TOML string.
+fn in_quotes(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            c if c.is_control() => {
+                let _ = write!(quoted, "\\u{:04X}", u32::from(c));
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
