@@ -211,6 +211,13 @@ impl<H> HostBuilder<H> {
         self
     }
 
+    /// Whether somebody is there to be asked; true after `approval(Ask)`. Without one, what needs approval is denied at once.
+    #[must_use]
+    pub fn has_approver(mut self, has_approver: bool) -> Self {
+        self.has_approver = has_approver;
+        self
+    }
+
     /// What becomes of a round that was open when its host stopped. Taken up again otherwise.
     #[must_use]
     pub fn recovery(mut self, recovery: Recovery) -> Self {
