@@ -1,3 +1,49 @@
-//! Adapters of the `LlmProvider` port: one folder a wire.
+//! Adapters of the `LlmProvider` port: one folder a wire, all of the same shape.
+//!
+//! # Layout
+//! `<wire>/mod.rs` the adapter and its builder · `convert.rs` our request as the wire's JSON · `wire.rs` the JSON of its
+//! stream · `stream.rs` bytes to events, pure. Shared: `sse` and `template` read, `body` and `http` send, `reply` drives a
+//! stream under its deadlines, `errors` classes refusals.
+//!
+//! **Invariant:** an adapter never retries and keeps nothing between calls; a key is in no error and no debug form.
 
 pub mod offline;
+
+#[cfg(any(feature = "anthropic", feature = "openai"))]
+mod assembler;
+#[cfg(any(feature = "anthropic", feature = "openai"))]
+mod body;
+#[cfg(any(feature = "anthropic", feature = "openai"))]
+mod call_ids;
+#[cfg(any(feature = "anthropic", feature = "openai"))]
+mod config;
+#[cfg(any(feature = "anthropic", feature = "openai"))]
+mod errors;
+#[cfg(any(feature = "anthropic", feature = "openai"))]
+mod http;
+#[cfg(any(feature = "anthropic", feature = "openai"))]
+mod json;
+#[cfg(any(feature = "anthropic", feature = "openai"))]
+mod reply;
+#[cfg(any(feature = "anthropic", feature = "openai"))]
+mod secret;
+#[cfg(any(feature = "anthropic", feature = "openai"))]
+pub mod sse;
+#[cfg(any(feature = "anthropic", feature = "openai"))]
+mod template;
+#[cfg(all(test, any(feature = "anthropic", feature = "openai")))]
+mod testing;
+
+#[cfg(feature = "anthropic")]
+pub mod anthropic;
+#[cfg(feature = "openai")]
+pub mod openai;
+
+#[cfg(feature = "anthropic")]
+pub use anthropic::{Anthropic, AnthropicAssembler, AnthropicBuilder};
+#[cfg(any(feature = "anthropic", feature = "openai"))]
+pub use assembler::Assemble;
+#[cfg(any(feature = "anthropic", feature = "openai"))]
+pub use config::{ProviderConfigError, Timeouts};
+#[cfg(feature = "openai")]
+pub use openai::{OpenAi, OpenAiAssembler, OpenAiBuilder};

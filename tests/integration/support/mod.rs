@@ -1,1 +1,6 @@
 //! What the tests share.
+
+pub mod model_server;
+mod random;
+
+pub use random::{SplitMix, random_splits, seed};

@@ -1,0 +1,169 @@
+//! Our request as a Messages request. Pure.
+//!
+//! Promises: keys always come in the same order; messages are the slices that the conversation holds; with `cache` at
+//! most four marks (system, tools, the last two user messages), spliced in beside those slices.
+
+use bytes::Bytes;
+use callboard_actors::{
+    chat::{ContentBlock, Message, Role},
+    ports::{Effort, ModelRequest, ToolChoice},
+};
+
+use crate::providers::{
+    body::{Body, BodyWriter},
+    json::RawObject,
+};
+
+const MARK: &str = r#","cache_control":{"type":"ephemeral"}"#;
+
+/// User messages that are marked: the newest for the next call, the one before it for what this call can read.
+const MARKED_MESSAGES: usize = 2;
+
+/// The body of a call that streams.
+pub(super) fn request(request: &ModelRequest) -> Body {
+    let mut body = BodyWriter::new();
+    body.raw(r#"{"model":"#).json(&*request.model).raw(r#","max_tokens":"#).json(&request.max_tokens);
+    prompt(&mut body, request);
+    if !request.stop.is_empty() {
+        body.raw(r#","stop_sequences":"#).json(&*request.stop);
+    }
+    output_config(&mut body, request);
+    body.raw(r#","stream":true}"#);
+    body.finish()
+}
+
+/// The body of a count. Marks change no count, so there are none.
+pub(super) fn count(request: &ModelRequest) -> Body {
+    let request = ModelRequest { cache: false, ..request.clone() };
+    let mut body = BodyWriter::new();
+    body.raw(r#"{"model":"#).json(&*request.model);
+    prompt(&mut body, &request);
+    body.raw("}");
+    body.finish()
+}
+
+/// What the model reads: system, tools, messages, and the choice among the tools.
+fn prompt(body: &mut BodyWriter, request: &ModelRequest) {
+    let mark = if request.cache { MARK } else { "" };
+    if let Some(system) = request.system.as_deref().filter(|system| !system.is_empty()) {
+        body.raw(r#","system":[{"type":"text","text":"#).json(system).raw(mark).raw("}]");
+    }
+    if let Some((last, before)) = request.tools.split_last() {
+        body.raw(r#","tools":["#);
+        for tool in before {
+            tool_definition(body, tool);
+            body.raw("},");
+        }
+        tool_definition(body, last);
+        body.raw(mark).raw("}]");
+    }
+    messages(body, request);
+    if !request.tools.is_empty() {
+        match &request.tool_choice {
+            ToolChoice::Auto => {}
+            ToolChoice::None => drop(body.raw(r#","tool_choice":{"type":"none"}"#)),
+            ToolChoice::Any => drop(body.raw(r#","tool_choice":{"type":"any"}"#)),
+            ToolChoice::Named(name) => drop(body.raw(r#","tool_choice":{"type":"tool","name":"#).json(name).raw("}")),
+        }
+    }
+}
+
+/// Without its closing brace, before which a mark may go.
+fn tool_definition(body: &mut BodyWriter, tool: &callboard_actors::ports::ToolDefinition) {
+    body.raw(r#"{"name":"#).json(&tool.name);
+    if !tool.description.is_empty() {
+        body.raw(r#","description":"#).json(&tool.description);
+    }
+    body.raw(r#","input_schema":"#).raw(tool.input_schema.as_str());
+}
+
+fn messages(body: &mut BodyWriter, request: &ModelRequest) {
+    let users = request.messages.iter().rev().enumerate().filter(|(_, message)| message.role() == Role::User);
+    let first_marked = users.take(if request.cache { MARKED_MESSAGES } else { 0 }).last().map(|(from_end, _)| from_end);
+    let first_marked = first_marked.map_or(usize::MAX, |from_end| request.messages.len() - 1 - from_end);
+
+    body.raw(r#","messages":["#);
+    let mut separator = "";
+    for (number, message) in request.messages.iter().enumerate() {
+        let wire = sendable(message);
+        if wire.is_empty() {
+            continue;
+        }
+        body.raw(separator);
+        separator = ",";
+        // A message is `{…,"content":[…{…}]}`: the mark goes before the last block's brace.
+        let end = wire.len().saturating_sub(3);
+        if number >= first_marked && message.role() == Role::User && wire.ends_with(b"}]}") {
+            body.slice(wire.slice(..end)).raw(MARK).slice(wire.slice(end..));
+        } else {
+            body.slice(wire);
+        }
+    }
+    body.raw("]");
+}
+
+/// The message's own bytes; written anew only if it holds what this API refuses. Made once a message.
+fn sendable(message: &Message) -> Bytes {
+    let rendered = message.rendered_with(clean);
+    // Another adapter may have left its own form there, which never begins with a brace.
+    if rendered.first().is_none_or(|first| *first == b'{') { rendered } else { clean(message) }
+}
+
+/// Leaves out what this API refuses in a message that came from elsewhere: reasoning without a signature, empty texts, and
+/// cache marks beyond our own. Empty if nothing is left.
+fn clean(message: &Message) -> Bytes {
+    let wire = message.wire();
+    let suspicious = [r#""type":"thinking""#, r#""text":"""#, r#""cache_control""#];
+    if !suspicious.iter().any(|text| memchr::memmem::find(wire, text.as_bytes()).is_some()) {
+        return wire.clone();
+    }
+    let before = message.blocks();
+    let after: Vec<_> = before.iter().cloned().filter_map(clean_block).collect();
+    if after == before {
+        return wire.clone();
+    }
+    Message::new(message.role(), &after).map_or_else(|_| Bytes::new(), |message| message.wire().clone())
+}
+
+fn clean_block(block: ContentBlock) -> Option<ContentBlock> {
+    match block {
+        ContentBlock::Text(block) if block.text.is_empty() => None,
+        ContentBlock::Text(mut block) => {
+            block.cache_control = None;
+            Some(ContentBlock::Text(block))
+        }
+        ContentBlock::Thinking(block) => block.signature.is_some().then_some(ContentBlock::Thinking(block)),
+        ContentBlock::Other { kind, raw } => {
+            let unmarked = RawObject::parse(raw.as_raw()).filter(|object| object.field("cache_control").is_some());
+            let unmarked = unmarked.and_then(|mut object| {
+                object.remove("cache_control");
+                object.to_raw()
+            });
+            Some(ContentBlock::Other { kind, raw: unmarked.unwrap_or(raw) })
+        }
+        block @ (ContentBlock::ToolUse(_) | ContentBlock::ToolResult(_)) => Some(block),
+    }
+}
+
+fn output_config(body: &mut BodyWriter, request: &ModelRequest) {
+    if request.effort.is_none() && request.output_schema.is_none() {
+        return;
+    }
+    body.raw(r#","output_config":{"#);
+    if let Some(effort) = request.effort {
+        body.raw(r#""effort":"#).json(match effort {
+            Effort::Low => "low",
+            Effort::Medium => "medium",
+            Effort::High => "high",
+        });
+    }
+    if let Some(schema) = &request.output_schema {
+        body.raw(if request.effort.is_some() { "," } else { "" });
+        body.raw(r#""format":{"type":"json_schema","schema":"#).raw(schema.as_str()).raw("}");
+    }
+    body.raw("}");
+}
+
+#[cfg(test)]
+#[path = "convert_tests.rs"]
+mod tests;

@@ -1,0 +1,130 @@
+use callboard_actors::{
+    chat::{MessageList, RawJson},
+    ports::ToolDefinition,
+};
+use serde_json::{Value, json};
+
+use super::*;
+
+fn message(json: &Value) -> Message {
+    serde_json::from_value::<Message>(json.clone()).unwrap()
+}
+
+fn tool(name: &str) -> ToolDefinition {
+    ToolDefinition { name: name.into(), description: "Does it.".into(), input_schema: RawJson::from_text(r#"{"type":"object"}"#).unwrap() }
+}
+
+fn example() -> ModelRequest {
+    ModelRequest {
+        model: "claude-test".into(),
+        system: Some("Be \"brief\".".into()),
+        messages: MessageList::from_iter([
+            Message::user("one"),
+            message(&json!({"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "hm", "signature": "c2ln"},
+                {"type": "tool_use", "id": "t1", "name": "f", "input": {"b": 1, "a": 2}},
+            ]})),
+            message(&json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "ok"}]})),
+            Message::assistant("fine"),
+            message(&json!({"role": "user", "content": [{"type": "text", "text": "two"}, {"type": "image", "source": {"type": "url", "url": "u"}}]})),
+        ]),
+        tools: [tool("f"), tool("g")].into(),
+        tool_choice: ToolChoice::Auto,
+        max_tokens: 100,
+        stop: [].into(),
+        effort: None,
+        output_schema: None,
+        cache: false,
+    }
+}
+
+fn text(body: Body) -> String {
+    String::from_utf8(body.joined().to_vec()).unwrap()
+}
+
+#[test]
+fn keys_come_in_one_order_and_messages_as_they_are() {
+    let request = example();
+    let wires: Vec<&str> = request.messages.iter().map(Message::wire_str).collect();
+    let tools = r#"[{"name":"f","description":"Does it.","input_schema":{"type":"object"}},{"name":"g","description":"Does it.","input_schema":{"type":"object"}}]"#;
+    let prompt = format!(r#""system":[{{"type":"text","text":"Be \"brief\"."}}],"tools":{tools},"messages":[{}]"#, wires.join(","));
+
+    assert_eq!(text(super::request(&request)), format!(r#"{{"model":"claude-test","max_tokens":100,{prompt},"stream":true}}"#));
+    assert_eq!(text(count(&ModelRequest { cache: true, ..request.clone() })), format!(r#"{{"model":"claude-test",{prompt}}}"#));
+}
+
+#[test]
+fn the_cache_adds_four_marks_and_nothing_else() {
+    let plain = example();
+    let marked = text(request(&ModelRequest { cache: true, ..plain.clone() }));
+
+    assert_eq!(marked.replace(MARK, ""), text(request(&plain)));
+    let body: Value = serde_json::from_str(&marked).unwrap();
+    let mark = json!({"type": "ephemeral"});
+    for path in ["/system/0", "/tools/1", "/messages/2/content/0", "/messages/4/content/1"] {
+        assert_eq!(body.pointer(path).unwrap()["cache_control"], mark, "{path}");
+    }
+    assert_eq!(marked.matches("cache_control").count(), 4);
+}
+
+#[test]
+fn message_bytes_are_sent_from_where_they_lie() {
+    let plain = example();
+    for cache in [false, true] {
+        let body = request(&ModelRequest { cache, ..plain.clone() });
+        let starts: Vec<_> = body.slices().iter().map(|slice| slice.as_ptr()).collect();
+
+        assert!(plain.messages.iter().all(|message| starts.contains(&message.wire().as_ptr())), "cache: {cache}");
+    }
+}
+
+#[test]
+fn what_the_api_refuses_is_left_out() {
+    let mut request = example();
+    request.tools = [].into();
+    request.system = None;
+    request.cache = true;
+    request.messages = MessageList::from_iter([
+        message(&json!({"role": "user", "content": [{"type": "text", "text": "q", "cache_control": {"type": "ephemeral", "ttl": "1h"}}]})),
+        message(&json!({"role": "assistant", "content": [{"type": "thinking", "thinking": "unsigned"}, {"type": "text", "text": ""}, {"type": "text", "text": "a"}]})),
+        message(&json!({"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image", "cache_control": {}, "source": 1}]})),
+        message(&json!({"role": "assistant", "content": [{"type": "thinking", "thinking": "unsigned"}]})),
+    ]);
+
+    let body: Value = serde_json::from_slice(&super::request(&request).joined()).unwrap();
+
+    let mark = json!({"type": "ephemeral"});
+    assert_eq!(
+        body["messages"],
+        json!([
+            {"role": "user", "content": [{"type": "text", "text": "q", "cache_control": mark}]},
+            {"role": "assistant", "content": [{"type": "text", "text": "a"}]},
+            {"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image", "source": 1, "cache_control": mark}]},
+        ])
+    );
+}
+
+#[test]
+fn choices_stops_effort_and_schema_have_their_fields() {
+    let schema = RawJson::from_text(r#"{"type":"object"}"#).unwrap();
+    for (choice, expected) in [
+        (ToolChoice::Auto, Value::Null),
+        (ToolChoice::None, json!({"type": "none"})),
+        (ToolChoice::Any, json!({"type": "any"})),
+        (ToolChoice::Named("f".into()), json!({"type": "tool", "name": "f"})),
+    ] {
+        let request = ModelRequest {
+            tool_choice: choice,
+            stop: ["END".to_owned()].into(),
+            effort: Some(Effort::High),
+            output_schema: Some(schema.clone()),
+            ..example()
+        };
+
+        let body: Value = serde_json::from_slice(&super::request(&request).joined()).unwrap();
+
+        assert_eq!(body["tool_choice"], expected);
+        assert_eq!(body["stop_sequences"], json!(["END"]));
+        assert_eq!(body["output_config"], json!({"effort": "high", "format": {"type": "json_schema", "schema": {"type": "object"}}}));
+    }
+}

@@ -1,0 +1,150 @@
+//! The Anthropic Messages API, and servers that speak it.
+
+mod wire;
+mod convert;
+mod stream;
+
+use callboard_actors::ports::{BoxFuture, Capabilities, LlmProvider, ModelRequest, ModelStream, ProviderError};
+use reqwest::{
+    Url,
+    header::{HeaderMap, HeaderValue},
+};
+use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
+
+pub use self::stream::AnthropicAssembler;
+use super::{
+    assembler::protocol,
+    config::{ProviderConfigError, Timeouts, base_url, below, variable},
+    http::Http,
+    secret::Secret,
+};
+
+const DEFAULT_BASE_URL: &str = "https://api.anthropic.com";
+const API_VERSION: &str = "2023-06-01";
+
+/// A provider that speaks the Messages API.
+///
+/// ```
+/// use callboard::providers::Anthropic;
+///
+/// let provider = Anthropic::builder("sk-test-not-a-real-key").base_url("http://127.0.0.1:8080").build()?;
+/// # Ok::<(), callboard::providers::ProviderConfigError>(())
+/// ```
+#[derive(Clone)]
+pub struct Anthropic {
+    http: Http,
+    messages: Url,
+    count: Url,
+}
+
+impl Anthropic {
+    /// A provider with the key of `ANTHROPIC_API_KEY`, at `ANTHROPIC_BASE_URL` if that is set.
+    ///
+    /// # Errors
+    /// [`ProviderConfigError::MissingVariable`] without a key, and what [`AnthropicBuilder::build`] says.
+    pub fn from_env() -> Result<Self, ProviderConfigError> {
+        let key = variable("ANTHROPIC_API_KEY").ok_or(ProviderConfigError::MissingVariable("ANTHROPIC_API_KEY"))?;
+        let builder = Self::builder(key);
+        match variable("ANTHROPIC_BASE_URL") {
+            Some(url) => builder.base_url(url).build(),
+            None => builder.build(),
+        }
+    }
+
+    /// Starts a provider with this key.
+    pub fn builder(api_key: impl Into<String>) -> AnthropicBuilder {
+        AnthropicBuilder { key: Secret::new(api_key), base_url: DEFAULT_BASE_URL.to_owned(), timeouts: Timeouts::default() }
+    }
+}
+
+impl std::fmt::Debug for Anthropic {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Anthropic").field("host", &self.messages.host_str()).finish_non_exhaustive()
+    }
+}
+
+/// Builds an [`Anthropic`].
+#[derive(Debug, Clone)]
+pub struct AnthropicBuilder {
+    key: Secret,
+    base_url: String,
+    timeouts: Timeouts,
+}
+
+impl AnthropicBuilder {
+    /// Sets where the API is, without `/v1`, as for the official SDKs.
+    #[must_use]
+    pub fn base_url(mut self, url: impl Into<String>) -> Self {
+        self.base_url = url.into();
+        self
+    }
+
+    /// Sets the deadlines of a call.
+    #[must_use]
+    pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
+        self.timeouts = timeouts;
+        self
+    }
+
+    /// Builds the provider.
+    ///
+    /// # Errors
+    /// [`ProviderConfigError`] for a key or a URL that cannot be.
+    pub fn build(self) -> Result<Anthropic, ProviderConfigError> {
+        let base = base_url(self.base_url.trim().trim_end_matches('/').trim_end_matches("/v1"))?;
+        let mut headers = HeaderMap::new();
+        let mut key = HeaderValue::from_str(self.key.expose()).map_err(|_| ProviderConfigError::BadKey)?;
+        key.set_sensitive(true);
+        headers.insert("x-api-key", key);
+        headers.insert("anthropic-version", HeaderValue::from_static(API_VERSION));
+        let http = Http::new(&base, headers, self.key, self.timeouts)?;
+        Ok(Anthropic { http, messages: below(&base, "v1/messages"), count: below(&base, "v1/messages/count_tokens") })
+    }
+}
+
+#[derive(Deserialize)]
+struct Count {
+    input_tokens: u64,
+}
+
+impl LlmProvider for Anthropic {
+    fn name(&self) -> &str {
+        "anthropic"
+    }
+
+    fn capabilities(&self, model: &str) -> Capabilities {
+        let is = |part: &str| model.contains(part);
+        let old = is("claude-3-") || is("claude-2") || is("claude-instant");
+        let output_max = match () {
+            () if is("claude-3-7") => 64_000,
+            () if is("claude-3-5") => 8_192,
+            () if old => 4_096,
+            () if is("opus-4-0") || is("opus-4-1") || is("opus-4-2025") => 32_000,
+            // A model we do not know is likely newer than this list.
+            () => 64_000,
+        };
+        let output_schema = !old && !is("sonnet-4-2025") && !is("sonnet-4-0") && !is("opus-4-0") && !is("opus-4-2025");
+        Capabilities { context_window: 200_000, output_max, tools: true, output_schema, counts_tokens: true }
+    }
+
+    fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
+        Box::pin(async move {
+            let body = convert::request(&request);
+            let assembler = Box::new(AnthropicAssembler::new(request.messages));
+            self.http.stream(self.messages.clone(), body, assembler, cancel).await
+        })
+    }
+
+    fn count_tokens(&self, request: ModelRequest) -> BoxFuture<'_, Result<u64, ProviderError>> {
+        Box::pin(async move {
+            let answer = self.http.ask(self.count.clone(), convert::count(&request)).await?;
+            let count: Count = serde_json::from_slice(&answer).map_err(|error| protocol(format_args!("a count is not valid: {error}")))?;
+            Ok(count.input_tokens)
+        })
+    }
+
+    fn request_body(&self, request: &ModelRequest) -> Result<bytes::Bytes, ProviderError> {
+        Ok(convert::request(request).joined())
+    }
+}

@@ -1,0 +1,353 @@
+//! Assembles the events of a Messages stream. Pure: bytes in, events out.
+//!
+//! Promises: a tool call is told only when its block has ended with arguments that are a whole JSON object; a call
+//! without arguments is held back until it is clear that `max_tokens` did not cut it; blocks that we do not know are
+//! kept word for word; usage is cumulative, later figures replace earlier ones.
+
+use callboard_actors::{
+    chat::{ContentBlock, MessageList, RawJson, TextBlock, ThinkingBlock, ToolUseBlock},
+    ports::{Completion, ModelEvent, ProviderError, ProviderStop, Usage},
+};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::wire::{BlockStart, Delta, Event, MessageDelta, MessageStart, Tag};
+use crate::providers::{
+    assembler::{Assemble, Piece, Pieces, protocol},
+    call_ids::CallIds,
+    errors,
+    json::{RawObject, string},
+    sse::{SseDecoder, SseEvent},
+    template::DeltaTemplate,
+};
+
+/// Turns the bytes of a Messages stream into events.
+pub struct AnthropicAssembler {
+    decoder: SseDecoder,
+    reply: Reply,
+}
+
+impl AnthropicAssembler {
+    /// An assembler of the reply to a request with this history, whose tool call ids are taken.
+    pub fn new(history: MessageList) -> Self {
+        Self { decoder: SseDecoder::new(), reply: Reply::new(history) }
+    }
+
+    #[cfg(test)]
+    fn without_template(mut self) -> Self {
+        self.reply.use_template = false;
+        self
+    }
+}
+
+impl Assemble for AnthropicAssembler {
+    fn feed(&mut self, bytes: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
+        let Self { decoder, reply } = self;
+        let fed = decoder.feed(bytes, &mut |event| reply.take(event, out));
+        reply.pieces.flush(out);
+        fed
+    }
+
+    fn finish(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
+        let Self { decoder, reply } = self;
+        let fed = decoder.finish(&mut |event| reply.take(event, out));
+        reply.pieces.flush(out);
+        fed?;
+        if reply.complete { Ok(()) } else { Err(protocol("the stream ended before message_stop")) }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.reply.complete
+    }
+}
+
+struct Reply {
+    open: Vec<(u64, Building)>,
+    /// A call without arguments whose fate the stop reason decides.
+    held: Option<ToolUseBlock>,
+    pieces: Pieces,
+    template: DeltaTemplate<(u64, Piece)>,
+    use_template: bool,
+    ids: CallIds,
+    usage: RawObject,
+    stop: Option<String>,
+    complete: bool,
+}
+
+/// A block whose end has not come.
+enum Building {
+    Text { text: String, citations: Vec<Box<RawValue>> },
+    Thinking { text: String, signature: String },
+    ToolUse { id: String, name: String, input: Option<RawJson>, json: String },
+    Other { kind: String, block: RawObject, json: String },
+}
+
+impl Reply {
+    fn new(history: MessageList) -> Self {
+        Self {
+            open: Vec::new(),
+            held: None,
+            pieces: Pieces::new(),
+            template: DeltaTemplate::new(),
+            use_template: true,
+            ids: CallIds::new(history),
+            usage: RawObject::default(),
+            stop: None,
+            complete: false,
+        }
+    }
+
+    fn take(&mut self, event: SseEvent<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
+        let data = event.data;
+        if self.complete || data.is_empty() {
+            return Ok(());
+        }
+        if self.use_template
+            && let Some(((index, piece), text)) = self.template.text(data)
+        {
+            self.add_piece(index, piece, text, out);
+            return Ok(());
+        }
+        if event.name == b"error" {
+            return Err(errors::of_event(data));
+        }
+        let event: Event<'_> = parse(data)?;
+        match event.kind.as_str() {
+            "content_block_delta" => self.delta(data, &event, out)?,
+            "content_block_start" => self.start(&event, out)?,
+            "content_block_stop" => self.close(event.index, out),
+            "message_start" => {
+                let start: Option<MessageStart<'_>> = event.message.map(parse_raw).transpose()?;
+                self.add_usage(start.and_then(|start| start.usage));
+            }
+            "message_delta" => {
+                self.add_usage(event.usage);
+                let delta: Option<MessageDelta<'_>> = event.delta.map(parse_raw).transpose()?;
+                if let Some(delta) = delta.filter(|delta| !delta.stop_reason.as_str().is_empty()) {
+                    self.stop = Some(delta.stop_reason.0.into_owned());
+                }
+            }
+            "message_stop" => self.end(out),
+            "error" => return Err(errors::of_event(data)),
+            // `ping`, and what the API will add.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn add_usage(&mut self, usage: Option<&RawValue>) {
+        if let Some(usage) = usage.and_then(RawObject::parse) {
+            self.usage.merge(usage);
+        }
+    }
+
+    fn start(&mut self, event: &Event<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
+        let Some(raw) = event.content_block else { return Ok(()) };
+        self.pieces.flush(out);
+        // Another block after it: a call without arguments was whole.
+        self.release_held(out);
+        self.open.retain(|(index, _)| *index != event.index);
+        let kind: Tag<'_> = parse_raw(raw)?;
+        let kind = kind.kind;
+        let building = match kind.as_str() {
+            "text" | "thinking" | "tool_use" => {
+                let start: BlockStart<'_> = parse_raw(raw)?;
+                match kind.as_str() {
+                    "text" => {
+                        self.pieces.push(Piece::Text, start.text.as_str(), out);
+                        Building::Text { text: start.text.0.into_owned(), citations: citations(raw) }
+                    }
+                    "thinking" => {
+                        self.pieces.push(Piece::Thinking, start.thinking.as_str(), out);
+                        Building::Thinking { text: start.thinking.0.into_owned(), signature: start.signature.0.into_owned() }
+                    }
+                    _ => Building::ToolUse {
+                        id: start.id.0.into_owned(),
+                        name: start.name.0.into_owned(),
+                        input: start.input.and_then(|input| RawJson::arguments(input.get()).ok()),
+                        json: String::new(),
+                    },
+                }
+            }
+            kind => Building::Other { kind: kind.to_owned(), block: parse_raw(raw)?, json: String::new() },
+        };
+        self.open.push((event.index, building));
+        Ok(())
+    }
+
+    fn delta(&mut self, data: &[u8], event: &Event<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
+        let Some(raw) = event.delta else { return Ok(()) };
+        let kind: Tag<'_> = parse_raw(raw)?;
+        let known = matches!(
+            kind.kind.as_str(),
+            "text_delta" | "thinking_delta" | "input_json_delta" | "signature_delta" | "citations_delta"
+        );
+        if !known {
+            if let Some(Building::Other { block, .. }) = self.building(event.index) {
+                merge_unknown(block, parse_raw(raw)?);
+            }
+            return Ok(());
+        }
+        let delta: Delta<'_> = parse_raw(raw)?;
+        match (kind.kind.as_str(), self.building(event.index)) {
+            ("text_delta", _) => {
+                self.template.learn(data, delta.text.as_str(), (event.index, Piece::Text));
+                self.add_piece(event.index, Piece::Text, delta.text.as_str(), out);
+            }
+            ("thinking_delta", _) => {
+                self.template.learn(data, delta.thinking.as_str(), (event.index, Piece::Thinking));
+                self.add_piece(event.index, Piece::Thinking, delta.thinking.as_str(), out);
+            }
+            ("input_json_delta", Some(Building::ToolUse { json, .. } | Building::Other { json, .. })) => {
+                json.push_str(delta.partial_json.as_str());
+            }
+            ("signature_delta", Some(Building::Thinking { signature, .. })) => signature.push_str(delta.signature.as_str()),
+            ("citations_delta", Some(Building::Text { citations, .. })) => {
+                citations.extend(delta.citation.map(ToOwned::to_owned));
+            }
+            // A delta that does not belong to its block says nothing.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn building(&mut self, index: u64) -> Option<&mut Building> {
+        self.open.iter_mut().find(|(at, _)| *at == index).map(|(_, building)| building)
+    }
+
+    fn add_piece(&mut self, index: u64, piece: Piece, text: &str, out: &mut Vec<ModelEvent>) {
+        match (self.building(index), piece) {
+            (Some(Building::Text { text: whole, .. }), Piece::Text) | (Some(Building::Thinking { text: whole, .. }), Piece::Thinking) => {
+                whole.push_str(text);
+            }
+            // Other servers of this API forget the start.
+            (None, Piece::Text) => self.open.push((index, Building::Text { text: text.to_owned(), citations: Vec::new() })),
+            (None, Piece::Thinking) => self.open.push((index, Building::Thinking { text: text.to_owned(), signature: String::new() })),
+            (Some(_), _) => return,
+        }
+        self.pieces.push(piece, text, out);
+    }
+
+    fn close(&mut self, index: u64, out: &mut Vec<ModelEvent>) {
+        let Some(at) = self.open.iter().position(|(open, _)| *open == index) else { return };
+        let (_, building) = self.open.remove(at);
+        self.pieces.flush(out);
+        match building {
+            Building::Text { text, citations } => out.extend(text_block(text, &citations)),
+            Building::Thinking { text, signature } => out.extend(thinking_block(text, signature)),
+            Building::ToolUse { id, name, input, json } => self.close_tool_use(&id, name, input, &json, out),
+            Building::Other { kind, mut block, json } => {
+                if let Ok(input) = RawJson::arguments(&json)
+                    && !json.is_empty()
+                {
+                    block.set("input", input.as_raw().to_owned());
+                }
+                out.extend(block.to_raw().map(|raw| ModelEvent::Block(ContentBlock::Other { kind, raw })));
+            }
+        }
+    }
+
+    fn close_tool_use(&mut self, id: &str, name: String, input: Option<RawJson>, json: &str, out: &mut Vec<ModelEvent>) {
+        let whole_at_start = input.filter(|input| json.is_empty() && input.as_str().trim_matches(['{', '}', ' ']) != "");
+        let arguments = whole_at_start.map_or_else(|| RawJson::arguments(json), Ok);
+        let Ok(input) = arguments else {
+            tracing::warn!(tool = name, bytes = json.len(), "a tool call was cut and is dropped");
+            return;
+        };
+        if name.is_empty() {
+            return;
+        }
+        let block = ToolUseBlock { id: self.ids.assign(id, &name, input.as_str()), name, input };
+        self.release_held(out);
+        if json.trim().is_empty() {
+            self.held = Some(block);
+        } else {
+            out.push(ModelEvent::Block(ContentBlock::ToolUse(block)));
+        }
+    }
+
+    fn release_held(&mut self, out: &mut Vec<ModelEvent>) {
+        out.extend(self.held.take().map(|block| ModelEvent::Block(ContentBlock::ToolUse(block))));
+    }
+
+    fn end(&mut self, out: &mut Vec<ModelEvent>) {
+        // A server that forgets `content_block_stop` does not cost us text; a call without its end is cut.
+        let open = std::mem::take(&mut self.open);
+        self.pieces.flush(out);
+        for (_, building) in open {
+            match building {
+                Building::Text { text, citations } => out.extend(text_block(text, &citations)),
+                Building::Thinking { text, signature } => out.extend(thinking_block(text, signature)),
+                Building::ToolUse { .. } | Building::Other { .. } => {}
+            }
+        }
+        let stop = self.stop.as_deref().map_or(ProviderStop::Other, stop_of);
+        match stop {
+            ProviderStop::MaxTokens | ProviderStop::ContextWindowExceeded => self.held = None,
+            _ => self.release_held(out),
+        }
+        let usage = (!self.usage.is_empty()).then(|| Usage {
+            input_uncached: self.usage.count_at(&["input_tokens"]),
+            cache_read: self.usage.count_at(&["cache_read_input_tokens"]),
+            cache_write: self.usage.count_at(&["cache_creation_input_tokens"]),
+            output: self.usage.count_at(&["output_tokens"]),
+        });
+        let raw_usage = usage.and_then(|_| self.usage.to_raw());
+        out.push(ModelEvent::Completed(Completion { stop, raw_stop: self.stop.take(), usage, raw_usage }));
+        self.complete = true;
+    }
+}
+
+fn text_block(text: String, citations: &[Box<RawValue>]) -> Option<ModelEvent> {
+    // An empty text block is refused when it is sent back.
+    if text.is_empty() {
+        return None;
+    }
+    let citations = if citations.is_empty() { None } else { RawJson::of(citations).ok() };
+    Some(ModelEvent::Block(ContentBlock::Text(TextBlock { text, cache_control: None, citations })))
+}
+
+fn thinking_block(thinking: String, signature: String) -> Option<ModelEvent> {
+    let signature = Some(signature).filter(|signature| !signature.is_empty());
+    // Signed thinking goes back even when its text is withheld.
+    (signature.is_some() || !thinking.is_empty()).then_some(ModelEvent::Block(ContentBlock::Thinking(ThinkingBlock { thinking, signature })))
+}
+
+fn citations(raw: &RawValue) -> Vec<Box<RawValue>> {
+    let list = RawObject::parse(raw).and_then(|block| block.field("citations").map(|list| serde_json::from_str(list.get())));
+    list.and_then(Result::ok).unwrap_or_default()
+}
+
+/// Adds a delta that we do not know to its block: texts grow, anything else is replaced.
+fn merge_unknown(block: &mut RawObject, delta: RawObject) {
+    for (name, value) in delta.iter().filter(|(name, _)| *name != "type") {
+        let grown = block.field(name).and_then(string).zip(string(value)).map(|(old, new)| format!("{old}{new}"));
+        let grown = grown.and_then(|text| serde_json::value::to_raw_value(&text).ok());
+        block.set(name, grown.unwrap_or_else(|| value.to_owned()));
+    }
+}
+
+fn stop_of(word: &str) -> ProviderStop {
+    match word {
+        "end_turn" => ProviderStop::EndTurn,
+        "tool_use" => ProviderStop::ToolUse,
+        "max_tokens" => ProviderStop::MaxTokens,
+        "stop_sequence" => ProviderStop::StopSequence,
+        "pause_turn" => ProviderStop::PauseTurn,
+        "refusal" => ProviderStop::Refusal,
+        "model_context_window_exceeded" => ProviderStop::ContextWindowExceeded,
+        _ => ProviderStop::Other,
+    }
+}
+
+fn parse<'a, T: Deserialize<'a>>(data: &'a [u8]) -> Result<T, ProviderError> {
+    serde_json::from_slice(data).map_err(|error| protocol(format_args!("an event is not valid: {error}")))
+}
+
+fn parse_raw<'a, T: Deserialize<'a>>(raw: &'a RawValue) -> Result<T, ProviderError> {
+    parse(raw.get().as_bytes())
+}
+
+#[cfg(test)]
+#[path = "stream_tests.rs"]
+mod tests;

@@ -1,0 +1,73 @@
+//! What the two wires have in common: bytes go in, events come out.
+
+use callboard_actors::ports::{ModelEvent, ProviderError};
+
+use super::sse::SseTooLong;
+
+/// Turns the bytes of one reply into events. Pure: no network, no clock; the result does not depend on how the bytes were
+/// split, but for the joining of neighbouring text pieces.
+pub trait Assemble: Send {
+    /// Takes bytes. Events that came before an error are in `out`.
+    ///
+    /// # Errors
+    /// `Protocol` for what is not understood, or the error that the provider sent.
+    fn feed(&mut self, bytes: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ProviderError>;
+
+    /// Ends the reply.
+    ///
+    /// # Errors
+    /// `Protocol` when the reply is not complete.
+    fn finish(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError>;
+
+    /// Whether [`ModelEvent::Completed`] was told; what follows is ignored.
+    fn is_complete(&self) -> bool;
+}
+
+impl From<SseTooLong> for ProviderError {
+    fn from(error: SseTooLong) -> Self {
+        protocol(error)
+    }
+}
+
+pub(super) fn protocol(what: impl std::fmt::Display) -> ProviderError {
+    ProviderError::Protocol { message: what.to_string() }
+}
+
+/// What a piece is a piece of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Piece {
+    Text,
+    Thinking,
+}
+
+/// Neighbouring pieces of one read, to be told as one event.
+#[derive(Debug)]
+pub(super) struct Pieces {
+    kind: Piece,
+    text: String,
+}
+
+impl Pieces {
+    pub(super) fn new() -> Self {
+        Self { kind: Piece::Text, text: String::new() }
+    }
+
+    pub(super) fn push(&mut self, kind: Piece, text: &str, out: &mut Vec<ModelEvent>) {
+        if kind != self.kind {
+            self.flush(out);
+            self.kind = kind;
+        }
+        self.text.push_str(text);
+    }
+
+    pub(super) fn flush(&mut self, out: &mut Vec<ModelEvent>) {
+        if self.text.is_empty() {
+            return;
+        }
+        let text = std::mem::take(&mut self.text);
+        out.push(match self.kind {
+            Piece::Text => ModelEvent::Text(text),
+            Piece::Thinking => ModelEvent::Thinking(text),
+        });
+    }
+}

@@ -1,0 +1,71 @@
+//! Ids of tool calls. The wire adapter alone makes one up, and only where the server sent none or one that this
+//! conversation has already seen (DESIGN §6, `LlmProvider`). Deterministic: the same reply to the same history has the same ids.
+
+use callboard_actors::chat::MessageList;
+
+/// Gives the calls of one reply their ids.
+#[derive(Debug)]
+pub(super) struct CallIds {
+    history: MessageList,
+    given: Vec<String>,
+}
+
+impl CallIds {
+    pub(super) fn new(history: MessageList) -> Self {
+        Self { history, given: Vec::new() }
+    }
+
+    /// The offered id if it is good, else a new one.
+    pub(super) fn assign(&mut self, offered: &str, name: &str, arguments: &str) -> String {
+        let id = if !offered.is_empty() && self.is_new(offered) { offered.to_owned() } else { self.make(name, arguments) };
+        self.given.push(id.clone());
+        id
+    }
+
+    fn make(&self, name: &str, arguments: &str) -> String {
+        // FNV-1a: a name for ever, so not the standard library's hash, which may change.
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        let mut take = |bytes: &[u8]| bytes.iter().for_each(|byte| hash = (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
+        take(&(self.history.len() as u64).to_le_bytes());
+        take(name.as_bytes());
+        take(&[0]);
+        take(arguments.as_bytes());
+        let mut number = self.given.len();
+        loop {
+            let id = format!("call_{number}_{hash:016x}");
+            if self.is_new(&id) {
+                return id;
+            }
+            number += 1;
+        }
+    }
+
+    fn is_new(&self, id: &str) -> bool {
+        !self.given.iter().any(|given| given == id)
+            && !self.history.iter().any(|message| message.tool_use_ids().iter().any(|known| **known == *id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use callboard_actors::chat::{ContentBlock, Message, RawJson, Role, ToolUseBlock};
+
+    use super::*;
+
+    #[test]
+    fn a_missing_or_repeated_id_is_replaced_and_always_by_the_same() {
+        let call = ToolUseBlock { id: "call_0".into(), name: "f".into(), input: RawJson::empty_object() };
+        let history = MessageList::from_iter([Message::new(Role::Assistant, &[ContentBlock::ToolUse(call)]).unwrap()]);
+
+        let ids = |history: &MessageList| {
+            let mut ids = CallIds::new(history.clone());
+            ["call_0", "call_1", "call_1", "", ""].map(|offered| ids.assign(offered, "f", "{}"))
+        };
+        let (first, again) = (ids(&history), ids(&history));
+
+        assert_eq!(first, again);
+        assert_eq!(first[1], "call_1");
+        assert_eq!(first.iter().collect::<std::collections::HashSet<_>>().len(), 5);
+        assert!(!first.contains(&"call_0".to_owned()));
+    }
+}

@@ -1,0 +1,237 @@
+//! From a provider's refusal to a [`ProviderError`]. Pure, but for the wall clock that an HTTP-date needs.
+//!
+//! Classes: 401, 403 are `Auth`; 402 and 429 with a quota code are `QuotaExhausted`; 429 is `RateLimited`; 408, 409, 5xx
+//! are `Server`; every other 4xx is `InvalidRequest`. `x-should-retry: false` on what would be tried again makes it an
+//! `InvalidRequest` with its status: the one class with a status that nobody tries again.
+
+use std::time::{Duration, SystemTime};
+
+use callboard_actors::ports::ProviderError;
+use reqwest::header::{DATE, HeaderMap, LOCATION, RETRY_AFTER};
+use serde_json::Value;
+
+/// Characters of a provider's words that we pass on: people read them, and a page of HTML is none.
+const MESSAGE_CHARS_MAX: usize = 500;
+
+/// What a provider says of an error, wherever it put it.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct ErrorWords {
+    /// `type` and `code`, those that are there.
+    kinds: Vec<String>,
+    status: Option<u16>,
+    message: String,
+}
+
+impl ErrorWords {
+    /// Reads an error body or event: `{"error": {…}}`, `{"error": "…"}`, `{"message": …}`, `{"detail": …}` or plain text.
+    pub(super) fn read(body: &[u8]) -> Self {
+        let Ok(value) = serde_json::from_slice::<Value>(body) else {
+            return Self { message: plain(body), ..Self::default() };
+        };
+        let error = value.get("error").filter(|error| !error.is_null()).unwrap_or(&value);
+        let mut words = Self::default();
+        for key in ["type", "code", "status"] {
+            match error.get(key) {
+                Some(Value::String(kind)) => words.kinds.push(kind.to_ascii_lowercase()),
+                Some(Value::Number(number)) => {
+                    words.status = words.status.or(number.as_u64().and_then(|number| u16::try_from(number).ok()));
+                }
+                _ => {}
+            }
+        }
+        let message = [Some(error), error.get("message"), error.get("detail"), error.get("msg")];
+        words.message = message.into_iter().flatten().find_map(Value::as_str).map_or_else(|| plain(body), one_line);
+        words
+    }
+
+    fn is(&self, kinds: &[&str]) -> bool {
+        self.kinds.iter().any(|kind| kinds.contains(&kind.as_str()))
+    }
+
+    fn no_quota(&self) -> bool {
+        self.is(&["insufficient_quota", "billing_error", "billing_hard_limit_reached", "quota_exceeded", "exceeded_current_quota_error"])
+    }
+}
+
+/// The error of an answer that is none of the 2xx.
+pub(super) fn of_response(status: u16, headers: &HeaderMap, body: &[u8]) -> ProviderError {
+    let words = ErrorWords::read(body);
+    let (quota, message) = (words.no_quota(), words.message);
+    let hopeless = headers.get("x-should-retry").is_some_and(|value| value == "false");
+    match status {
+        300..=399 => {
+            let to = headers.get(LOCATION).and_then(|to| to.to_str().ok()).unwrap_or("another place");
+            ProviderError::InvalidRequest { status, message: format!("redirected to {to}; redirects are not followed, set the base URL to it") }
+        }
+        401 | 403 => ProviderError::Auth { message },
+        402 => ProviderError::QuotaExhausted { message },
+        429 if quota => ProviderError::QuotaExhausted { message },
+        429 | 408 | 409 | 500..=599 if hopeless => ProviderError::InvalidRequest { status, message },
+        429 => ProviderError::RateLimited { retry_after: retry_after(headers), message },
+        408 | 409 | 500..=599 => ProviderError::Server { status, retry_after: retry_after(headers), message },
+        400..=499 => ProviderError::InvalidRequest { status, message },
+        _ => ProviderError::Protocol { message: format!("unexpected HTTP status {status}") },
+    }
+}
+
+/// The error of an event inside a stream, whose HTTP status was 200.
+pub(super) fn of_event(body: &[u8]) -> ProviderError {
+    let words = ErrorWords::read(body);
+    let refused = |status| ProviderError::InvalidRequest { status, message: words.message.clone() };
+    if words.no_quota() {
+        return ProviderError::QuotaExhausted { message: words.message };
+    }
+    if words.is(&["authentication_error", "permission_error", "invalid_api_key"]) {
+        return ProviderError::Auth { message: words.message };
+    }
+    match words.status {
+        Some(401 | 403) => ProviderError::Auth { message: words.message },
+        Some(402) => ProviderError::QuotaExhausted { message: words.message },
+        Some(408 | 409 | 429) => ProviderError::Server { status: 0, retry_after: None, message: words.message },
+        Some(status @ 400..=499) => refused(status),
+        _ if words.is(&["invalid_request_error", "context_length_exceeded"]) => refused(400),
+        _ if words.is(&["not_found_error"]) => refused(404),
+        _ if words.is(&["request_too_large"]) => refused(413),
+        _ => ProviderError::Server { status: 0, retry_after: None, message: words.message },
+    }
+}
+
+/// `retry-after-ms`, else `retry-after` as seconds or as a date, measured by the server's own clock where it tells it.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+    let seconds = |number: f64| Duration::try_from_secs_f64(number).ok();
+    if let Some(ms) = text("retry-after-ms").and_then(|ms| ms.parse::<f64>().ok()) {
+        return seconds(ms / 1000.0);
+    }
+    let value = text(RETRY_AFTER.as_str())?;
+    if let Ok(number) = value.parse::<f64>() {
+        return seconds(number);
+    }
+    let then = httpdate::parse_http_date(value).ok()?;
+    let now = text(DATE.as_str()).and_then(|date| httpdate::parse_http_date(date).ok()).unwrap_or_else(SystemTime::now);
+    Some(then.duration_since(now).unwrap_or_default())
+}
+
+fn plain(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(body.get(..16 * 1024).unwrap_or(body));
+    if text.trim_start().starts_with('<') {
+        let lower = text.to_ascii_lowercase();
+        let title = lower.find("<title>").map(|at| at + "<title>".len()).zip(lower.find("</title>"));
+        let title = title.and_then(|(from, to)| text.get(from..to)).unwrap_or_default();
+        return one_line(&format!("an HTML page {title}"));
+    }
+    if text.trim().is_empty() { "no reason given".to_owned() } else { one_line(&text) }
+}
+
+/// Words on one line, cut to a length that people read.
+pub(super) fn one_line(text: &str) -> String {
+    let clean: String = text.split_whitespace().collect::<Vec<_>>().join(" ").chars().filter(|c| !c.is_control()).collect();
+    match clean.char_indices().nth(MESSAGE_CHARS_MAX) {
+        Some((at, _)) => format!("{}…", clean.get(..at).unwrap_or_default()),
+        None => clean,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use reqwest::header::{HeaderName, HeaderValue};
+
+    use super::*;
+
+    fn headers(list: &[(&'static str, &'static str)]) -> HeaderMap {
+        list.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).collect()
+    }
+
+    fn refused(status: u16, head: &[(&'static str, &'static str)], body: &str) -> ProviderError {
+        of_response(status, &headers(head), body.as_bytes())
+    }
+
+    #[test]
+    fn each_status_has_its_class() {
+        let body = r#"{"type":"error","error":{"type":"x_error","message":"why"}}"#;
+        let message = || "why".to_owned();
+        let server = |status| ProviderError::Server { status, retry_after: None, message: message() };
+        let invalid = |status| ProviderError::InvalidRequest { status, message: message() };
+
+        for (status, expected) in [
+            (400, invalid(400)),
+            (401, ProviderError::Auth { message: message() }),
+            (402, ProviderError::QuotaExhausted { message: message() }),
+            (403, ProviderError::Auth { message: message() }),
+            (404, invalid(404)),
+            (408, server(408)),
+            (409, server(409)),
+            (413, invalid(413)),
+            (422, invalid(422)),
+            (429, ProviderError::RateLimited { retry_after: None, message: message() }),
+            (500, server(500)),
+            (529, server(529)),
+        ] {
+            assert_eq!(refused(status, &[], body), expected);
+        }
+    }
+
+    #[test]
+    fn a_spent_quota_is_no_rate_limit() {
+        let body = r#"{"error":{"message":"You exceeded your current quota","type":"insufficient_quota","code":"insufficient_quota"}}"#;
+
+        assert_eq!(refused(429, &[], body), ProviderError::QuotaExhausted { message: "You exceeded your current quota".into() });
+    }
+
+    #[test]
+    fn a_server_that_says_so_is_not_asked_again() {
+        for status in [429, 503] {
+            let error = refused(status, &[("x-should-retry", "false"), ("retry-after", "1")], "no");
+            assert_eq!(error, ProviderError::InvalidRequest { status, message: "no".into() });
+            assert!(!error.is_retryable());
+        }
+    }
+
+    #[test]
+    fn retry_after_is_read_in_every_form() {
+        let date = ("date", "Sun, 06 Nov 1994 08:49:37 GMT");
+        for (head, expected) in [
+            (vec![("retry-after", "7")], Some(Duration::from_secs(7))),
+            (vec![("retry-after", "0.5")], Some(Duration::from_millis(500))),
+            (vec![("retry-after", "7"), ("retry-after-ms", "250")], Some(Duration::from_millis(250))),
+            (vec![date, ("retry-after", "Sun, 06 Nov 1994 08:50:07 GMT")], Some(Duration::from_secs(30))),
+            (vec![date, ("retry-after", "Sun, 06 Nov 1994 08:00:00 GMT")], Some(Duration::ZERO)),
+            (vec![("retry-after", "-3")], None),
+            (vec![("retry-after", "soon")], None),
+            (vec![], None),
+        ] {
+            assert_eq!(refused(429, &head, "").retry_after(), expected, "{head:?}");
+        }
+    }
+
+    #[test]
+    fn words_are_found_wherever_they_are_and_stay_on_one_line() {
+        for (body, message) in [
+            (r#"{"error":"model not\n found"}"#, "model not found"),
+            (r#"{"detail":"bad"}"#, "bad"),
+            (r#"{"object":"error","message":"vllm says","code":400}"#, "vllm says"),
+            ("<!DOCTYPE html><html><head><title>502 Bad\nGateway</title>…", "an HTML page 502 Bad Gateway"),
+            ("", "no reason given"),
+            (r#"{"errors":[1]}"#, r#"{"errors":[1]}"#),
+        ] {
+            assert_eq!(ErrorWords::read(body.as_bytes()).message, message);
+        }
+        assert_eq!(ErrorWords::read("x".repeat(9000).as_bytes()).message.chars().count(), MESSAGE_CHARS_MAX + 1);
+    }
+
+    #[test]
+    fn error_events_have_their_class_too() {
+        let server = ProviderError::Server { status: 0, retry_after: None, message: "m".into() };
+        for (kind, expected) in [
+            ("overloaded_error", server.clone()),
+            ("api_error", server.clone()),
+            ("rate_limit_error", server),
+            ("invalid_request_error", ProviderError::InvalidRequest { status: 400, message: "m".into() }),
+            ("authentication_error", ProviderError::Auth { message: "m".into() }),
+            ("billing_error", ProviderError::QuotaExhausted { message: "m".into() }),
+        ] {
+            let body = format!(r#"{{"type":"error","error":{{"type":"{kind}","message":"m"}}}}"#);
+            assert_eq!(of_event(body.as_bytes()), expected, "{kind}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Small readers of JSON that both wires need: borrowed strings, objects that keep their order, lenient figures.
+
+use std::{borrow::Cow, fmt};
+
+use callboard_actors::chat::RawJson;
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{MapAccess, Visitor},
+    ser::SerializeMap,
+};
+use serde_json::value::RawValue;
+
+/// A string borrowed from the input where it has no escapes, inside `Option` and lists too; null is the empty string.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Str<'a>(pub(super) Cow<'a, str>);
+
+impl Str<'_> {
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Str<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Str<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+
+            fn visit_borrowed_str<E: serde::de::Error>(self, text: &'de str) -> Result<Self::Value, E> {
+                Ok(Str(Cow::Borrowed(text)))
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Str(Cow::Owned(text.to_owned())))
+            }
+
+            fn visit_unit<E: serde::de::Error>(self) -> Result<Self::Value, E> {
+                Ok(Str::default())
+            }
+        }
+        deserializer.deserialize_any(Reader)
+    }
+}
+
+/// Reads a raw value as a string; `None` for any other kind of value.
+pub(super) fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
+    if !raw.get().starts_with('"') {
+        return None;
+    }
+    serde_json::from_str::<Str<'_>>(raw.get()).ok().map(|text| text.0)
+}
+
+/// Reads a figure; a float is cut, a negative one or another kind of value is 0.
+pub(super) fn count(raw: &RawValue) -> u64 {
+    let Ok(number) = serde_json::from_str::<serde_json::Number>(raw.get()) else { return 0 };
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast from float saturates")]
+    number.as_u64().or_else(|| number.as_f64().map(|float| float as u64)).unwrap_or(0)
+}
+
+/// An object whose fields keep their order and their text. A repeated field is kept once, with its last value.
+#[derive(Debug, Clone, Default)]
+pub(super) struct RawObject(Vec<(String, Box<RawValue>)>);
+
+impl RawObject {
+    pub(super) fn parse(raw: &RawValue) -> Option<Self> {
+        serde_json::from_str(raw.get()).ok()
+    }
+
+    pub(super) fn field(&self, name: &str) -> Option<&RawValue> {
+        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| &**value)
+    }
+
+    pub(super) fn set(&mut self, name: &str, value: Box<RawValue>) {
+        match self.0.iter_mut().find(|(key, _)| key == name) {
+            Some((_, old)) => *old = value,
+            None => self.0.push((name.to_owned(), value)),
+        }
+    }
+
+    pub(super) fn remove(&mut self, name: &str) {
+        self.0.retain(|(key, _)| key != name);
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &RawValue)> {
+        self.0.iter().map(|(key, value)| (key.as_str(), &**value))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes over the fields of `other` that are not null.
+    pub(super) fn merge(&mut self, other: Self) {
+        for (name, value) in other.0 {
+            if value.get() != "null" {
+                self.set(&name, value);
+            }
+        }
+    }
+
+    /// A figure, by the names that lead to it; 0 if it is not there.
+    pub(super) fn count_at(&self, path: &[&str]) -> u64 {
+        let Some((first, rest)) = path.split_first() else { return 0 };
+        let Some(value) = self.field(first) else { return 0 };
+        if rest.is_empty() { count(value) } else { Self::parse(value).map_or(0, |inner| inner.count_at(rest)) }
+    }
+
+    pub(super) fn to_raw(&self) -> Option<RawJson> {
+        RawJson::of(self).ok()
+    }
+}
+
+impl Serialize for RawObject {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (name, value) in &self.0 {
+            map.serialize_entry(name, value)?;
+        }
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for RawObject {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = RawObject;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut object = RawObject::default();
+                while let Some((name, value)) = map.next_entry::<String, Box<RawValue>>()? {
+                    object.set(&name, value);
+                }
+                Ok(object)
+            }
+        }
+        deserializer.deserialize_map(Reader)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_keep_order_and_text_and_merge_what_is_not_null() {
+        let mut object: RawObject = serde_json::from_str(r#"{"b": 1.0, "a":{"x": 3}}"#).unwrap();
+
+        object.merge(serde_json::from_str(r#"{"a":null,"b":2,"c":[ ]}"#).unwrap());
+
+        assert_eq!(object.to_raw().unwrap().as_str(), r#"{"b":2,"a":{"x": 3},"c":[ ]}"#);
+        assert_eq!(object.count_at(&["a", "x"]), 3);
+    }
+
+    #[test]
+    fn figures_that_are_none_are_zero() {
+        for (text, expected) in [("12", 12), ("12.9", 12), ("-4", 0), ("\"7\"", 0), ("null", 0), ("1e300", u64::MAX)] {
+            assert_eq!(count(&RawValue::from_string(text.to_owned()).unwrap()), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! Our request as a Chat Completions request. Pure.
+//!
+//! A message is converted once and kept with it ([`Message::rendered_with`]): `lead` are whole objects (an assistant
+//! message, tool results), `user` is the inside of a user message that follows them. User messages that follow each other
+//! become one, because strict chat templates demand that roles take turns.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use callboard_actors::{
+    chat::{ContentBlock, Message, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock},
+    ports::{Effort, ModelRequest, ToolChoice},
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::providers::body::{Body, BodyWriter};
+
+/// Which name the bound of the answer has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MaxTokens {
+    /// `max_tokens`, known to every server.
+    Plain,
+    /// `max_completion_tokens`, demanded by OpenAI's reasoning models.
+    Completion,
+}
+
+/// The body of a call that streams.
+pub(super) fn request(request: &ModelRequest, max_tokens: MaxTokens) -> Body {
+    let mut body = BodyWriter::new();
+    body.raw(r#"{"model":"#).json(&*request.model);
+    body.raw(match max_tokens {
+        MaxTokens::Plain => r#","max_tokens":"#,
+        MaxTokens::Completion => r#","max_completion_tokens":"#,
+    });
+    body.json(&request.max_tokens);
+    tools(&mut body, request);
+    messages(&mut body, request);
+    if !request.stop.is_empty() {
+        body.raw(r#","stop":"#).json(&*request.stop);
+    }
+    if let Some(effort) = request.effort {
+        body.raw(r#","reasoning_effort":"#).json(match effort {
+            Effort::Low => "low",
+            Effort::Medium => "medium",
+            Effort::High => "high",
+        });
+    }
+    if let Some(schema) = &request.output_schema {
+        body.raw(r#","response_format":{"type":"json_schema","json_schema":{"name":"answer","strict":"#);
+        body.json(&fits_strict(schema)).raw(r#","schema":"#).raw(schema.as_str()).raw("}}");
+    }
+    body.raw(r#","stream":true,"stream_options":{"include_usage":true}}"#);
+    body.finish()
+}
+
+/// The body of a count: the form of Anthropic's endpoint, which llama.cpp's server offers beside this API.
+pub(super) fn count(request: &ModelRequest) -> Body {
+    let mut body = BodyWriter::new();
+    body.raw(r#"{"model":"#).json(&*request.model);
+    if let Some(system) = request.system.as_deref().filter(|system| !system.is_empty()) {
+        body.raw(r#","system":"#).json(system);
+    }
+    for (number, tool) in request.tools.iter().enumerate() {
+        body.raw(if number == 0 { r#","tools":["# } else { "," });
+        body.raw(r#"{"name":"#).json(&tool.name).raw(r#","description":"#).json(&tool.description);
+        body.raw(r#","input_schema":"#).raw(tool.input_schema.as_str()).raw("}");
+    }
+    body.raw(if request.tools.is_empty() { "" } else { "]" }).raw(r#","messages":["#);
+    for (number, message) in request.messages.iter().enumerate() {
+        body.raw(if number == 0 { "" } else { "," }).slice(message.wire().clone());
+    }
+    body.raw("]}");
+    body.finish()
+}
+
+fn tools(body: &mut BodyWriter, request: &ModelRequest) {
+    if request.tools.is_empty() {
+        return;
+    }
+    for (number, tool) in request.tools.iter().enumerate() {
+        body.raw(if number == 0 { r#","tools":["# } else { "," });
+        body.raw(r#"{"type":"function","function":{"name":"#).json(&tool.name).raw(r#","description":"#).json(&tool.description);
+        body.raw(r#","parameters":"#).raw(tool.input_schema.as_str()).raw("}}");
+    }
+    body.raw("]");
+    match &request.tool_choice {
+        ToolChoice::Auto => {}
+        ToolChoice::None => drop(body.raw(r#","tool_choice":"none""#)),
+        ToolChoice::Any => drop(body.raw(r#","tool_choice":"required""#)),
+        ToolChoice::Named(name) => {
+            body.raw(r#","tool_choice":{"type":"function","function":{"name":"#).json(name).raw("}}");
+        }
+    }
+}
+
+fn messages(body: &mut BodyWriter, request: &ModelRequest) {
+    body.raw(r#","messages":["#);
+    let mut separator = "";
+    if let Some(system) = request.system.as_deref().filter(|system| !system.is_empty()) {
+        body.raw(r#"{"role":"system","content":"#).json(system).raw("}");
+        separator = ",";
+    }
+    let mut users: Vec<(Inside, Bytes)> = Vec::new();
+    for message in request.messages.iter() {
+        let rendered = Rendered::of(message);
+        if !rendered.lead.is_empty() {
+            user_message(body, &mut users, &mut separator);
+            body.raw(separator).slice(rendered.lead);
+            separator = ",";
+        }
+        users.extend(rendered.user);
+    }
+    user_message(body, &mut users, &mut separator);
+    body.raw("]");
+}
+
+/// Writes the user messages that follow each other as one: a text if all are texts, else a list of parts.
+fn user_message(body: &mut BodyWriter, users: &mut Vec<(Inside, Bytes)>, separator: &mut &'static str) {
+    if users.is_empty() {
+        return;
+    }
+    let texts = users.iter().all(|(inside, _)| *inside == Inside::Text);
+    body.raw(separator).raw(r#"{"role":"user","content":"#).raw(if texts { "\"" } else { "[" });
+    for (number, (inside, bytes)) in users.drain(..).enumerate() {
+        match (texts, inside) {
+            (true, _) => body.raw(if number == 0 { "" } else { r"\n\n" }).slice(bytes),
+            (false, Inside::Parts) => body.raw(if number == 0 { "" } else { "," }).slice(bytes),
+            (false, Inside::Text) => {
+                body.raw(if number == 0 { "" } else { "," }).raw(r#"{"type":"text","text":""#).slice(bytes).raw("\"}")
+            }
+        };
+    }
+    body.raw(if texts { "\"}" } else { "]}" });
+    *separator = ",";
+}
+
+/// What a user message holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Inside {
+    /// A JSON string without its quotes.
+    Text,
+    /// Objects, separated by commas.
+    Parts,
+}
+
+/// A converted message.
+struct Rendered {
+    lead: Bytes,
+    user: Option<(Inside, Bytes)>,
+}
+
+/// Before the bytes stand what `user` is and, in four bytes, how long `lead` is. No such tag is a brace, so the form cannot
+/// be taken for another adapter's.
+const HEADER_BYTES: usize = 5;
+const TAG_NONE: u8 = 1;
+const TAG_TEXT: u8 = 2;
+const TAG_PARTS: u8 = 3;
+
+impl Rendered {
+    fn of(message: &Message) -> Self {
+        let kept = message.rendered_with(render);
+        Self::read(&kept).or_else(|| Self::read(&render(message))).unwrap_or(Self { lead: Bytes::new(), user: None })
+    }
+
+    fn read(kept: &Bytes) -> Option<Self> {
+        let (tag, rest) = kept.split_first()?;
+        let lead_bytes = usize::try_from(u32::from_le_bytes(*rest.first_chunk()?)).ok()?;
+        let inside = match *tag {
+            TAG_NONE => None,
+            TAG_TEXT => Some(Inside::Text),
+            TAG_PARTS => Some(Inside::Parts),
+            _ => return None,
+        };
+        let user_from = HEADER_BYTES.checked_add(lead_bytes).filter(|from| *from <= kept.len())?;
+        Some(Self { lead: kept.slice(HEADER_BYTES..user_from), user: inside.map(|inside| (inside, kept.slice(user_from..))) })
+    }
+}
+
+fn render(message: &Message) -> Bytes {
+    let mut lead = BytesMut::new();
+    let mut user = UserContent::default();
+    match message.role() {
+        Role::Assistant => assistant(&message.blocks(), &mut lead),
+        Role::User | Role::System => {
+            for block in message.blocks() {
+                match block {
+                    ContentBlock::ToolResult(result) => tool_message(&result, &mut lead, &mut user),
+                    block => user.add(&block),
+                }
+            }
+        }
+    }
+    let (tag, user) = user.finish();
+    let mut kept = BytesMut::with_capacity(HEADER_BYTES + lead.len() + user.len());
+    kept.put_u8(tag);
+    kept.put_u32_le(u32::try_from(lead.len()).unwrap_or(u32::MAX));
+    kept.extend_from_slice(&lead);
+    kept.extend_from_slice(user.as_bytes());
+    kept.freeze()
+}
+
+fn write<T: serde::Serialize + ?Sized>(out: &mut BytesMut, value: &T) {
+    // Writing plain types to memory cannot fail.
+    let _ = serde_json::to_writer(out.writer(), value);
+}
+
+/// Reasoning does not go back: these servers do not take it. Calls keep the model's own text of their arguments.
+fn assistant(blocks: &[ContentBlock], out: &mut BytesMut) {
+    let text: String = blocks.iter().filter_map(ContentBlock::as_text).collect();
+    let calls: Vec<&ToolUseBlock> =
+        blocks.iter().filter_map(|block| if let ContentBlock::ToolUse(call) = block { Some(call) } else { None }).collect();
+    if text.is_empty() && calls.is_empty() {
+        return;
+    }
+    out.extend_from_slice(br#"{"role":"assistant","content":"#);
+    write(out, &Some(&text).filter(|text| !text.is_empty()));
+    for (number, call) in calls.iter().enumerate() {
+        out.extend_from_slice(if number == 0 { br#","tool_calls":["# } else { b"," });
+        out.extend_from_slice(br#"{"id":"#);
+        write(out, &call.id);
+        out.extend_from_slice(br#","type":"function","function":{"name":"#);
+        write(out, &call.name);
+        out.extend_from_slice(br#","arguments":"#);
+        write(out, call.input.as_str());
+        out.extend_from_slice(b"}}");
+    }
+    out.extend_from_slice(if calls.is_empty() { b"}" } else { b"]}" });
+}
+
+/// A tool message holds text only; pictures of a result go into the user message after it.
+fn tool_message(result: &ToolResultBlock, out: &mut BytesMut, user: &mut UserContent) {
+    out.extend_from_slice(if out.is_empty() { br#"{"role":"tool","tool_call_id":"# } else { br#",{"role":"tool","tool_call_id":"# });
+    write(out, &result.tool_use_id);
+    out.extend_from_slice(br#","content":"#);
+    write(out, &*result.content.text());
+    out.extend_from_slice(b"}");
+    if let ToolResultContent::Blocks(raw) = &result.content {
+        let blocks: Vec<ContentBlock> = raw.parse().unwrap_or_default();
+        blocks.iter().filter(|block| block.as_text().is_none()).for_each(|block| user.add(block));
+    }
+}
+
+/// What a user message will hold.
+#[derive(Default)]
+struct UserContent {
+    parts: Vec<Value>,
+    has_other: bool,
+}
+
+impl UserContent {
+    fn add(&mut self, block: &ContentBlock) {
+        let part = match block {
+            ContentBlock::Text(block) if block.text.is_empty() => return,
+            ContentBlock::Text(block) => json!({"type": "text", "text": block.text}),
+            ContentBlock::Other { kind, raw } => match media(kind, raw) {
+                Some(part) => part,
+                None => json!({"type": "text", "text": format!("[a {kind} that this provider cannot be sent]")}),
+            },
+            ContentBlock::Thinking(_) | ContentBlock::ToolUse(_) | ContentBlock::ToolResult(_) => return,
+        };
+        self.has_other |= part.get("type").is_some_and(|kind| kind != "text");
+        self.parts.push(part);
+    }
+
+    fn finish(self) -> (u8, String) {
+        if self.parts.is_empty() {
+            return (TAG_NONE, String::new());
+        }
+        if self.has_other {
+            let parts: Vec<String> = self.parts.iter().map(Value::to_string).collect();
+            return (TAG_PARTS, parts.join(","));
+        }
+        let texts: Vec<&str> = self.parts.iter().filter_map(|part| part.get("text")?.as_str()).collect();
+        let quoted = Value::from(texts.join("\n\n")).to_string();
+        (TAG_TEXT, quoted.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or_default().to_owned())
+    }
+}
+
+#[derive(Deserialize)]
+struct Media {
+    source: Source,
+    #[serde(default)]
+    title: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Source {
+    Base64 { media_type: String, data: String },
+    Url { url: String },
+    Text { data: String },
+}
+
+/// An image or a document in this API's form.
+fn media(kind: &str, raw: &RawJson) -> Option<Value> {
+    let media: Media = raw.parse().ok()?;
+    match (kind, media.source) {
+        ("image", Source::Base64 { media_type, data }) => {
+            Some(json!({"type": "image_url", "image_url": {"url": format!("data:{media_type};base64,{data}")}}))
+        }
+        ("image", Source::Url { url }) => Some(json!({"type": "image_url", "image_url": {"url": url}})),
+        ("document", Source::Base64 { media_type, data }) => {
+            let filename = media.title.unwrap_or_else(|| "document.pdf".to_owned());
+            Some(json!({"type": "file", "file": {"filename": filename, "file_data": format!("data:{media_type};base64,{data}")}}))
+        }
+        (_, Source::Text { data }) => Some(json!({"type": "text", "text": data})),
+        _ => None,
+    }
+}
+
+/// Whether a schema keeps the rules of `strict`: every object is closed and demands all of its properties.
+fn fits_strict(schema: &RawJson) -> bool {
+    fn fits(value: &Value) -> bool {
+        match value {
+            Value::Object(object) => {
+                let closed = match object.get("properties") {
+                    Some(Value::Object(properties)) => {
+                        let required = object.get("required").and_then(Value::as_array);
+                        object.get("additionalProperties") == Some(&Value::Bool(false))
+                            && properties.keys().all(|name| required.is_some_and(|list| list.iter().any(|entry| entry == name)))
+                    }
+                    _ => object.get("type").is_none_or(|kind| kind != "object"),
+                };
+                closed && object.values().all(fits)
+            }
+            Value::Array(list) => list.iter().all(fits),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
+        }
+    }
+    // The parser bounds the depth.
+    schema.parse::<Value>().is_ok_and(|value| value.get("type").is_some_and(|kind| kind == "object") && fits(&value))
+}
+
+#[cfg(test)]
+#[path = "convert_tests.rs"]
+mod tests;

@@ -1,0 +1,206 @@
+//! OpenAI's Chat Completions API, and everything that speaks it: Ollama, llama.cpp, vLLM and many hosts.
+
+mod wire;
+mod convert;
+mod stream;
+
+use callboard_actors::ports::{BoxFuture, Capabilities, LlmProvider, ModelRequest, ModelStream, ProviderError};
+use reqwest::{
+    Url,
+    header::{AUTHORIZATION, HeaderMap, HeaderValue},
+};
+use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
+
+use self::convert::MaxTokens;
+pub use self::stream::OpenAiAssembler;
+use super::{
+    assembler::protocol,
+    config::{ProviderConfigError, Timeouts, base_url, below, variable},
+    http::Http,
+    secret::Secret,
+};
+
+const DEFAULT_BASE_URL: &str = "https://api.openai.com/v1";
+const OPENAI_HOST: &str = "api.openai.com";
+
+/// A provider that speaks Chat Completions.
+///
+/// ```
+/// use callboard::providers::OpenAi;
+///
+/// // A local server without a key.
+/// let provider = OpenAi::builder().base_url("http://127.0.0.1:11434/v1").build()?;
+/// # Ok::<(), callboard::providers::ProviderConfigError>(())
+/// ```
+#[derive(Clone)]
+pub struct OpenAi {
+    http: Http,
+    chat: Url,
+    count: Url,
+    is_openai: bool,
+    context_window: Option<u32>,
+}
+
+impl OpenAi {
+    /// A provider with the key of `OPENAI_API_KEY`, at `OPENAI_BASE_URL` if that is set; then the key may be missing.
+    ///
+    /// # Errors
+    /// [`ProviderConfigError::MissingVariable`] when neither is set, and what [`OpenAiBuilder::build`] says.
+    pub fn from_env() -> Result<Self, ProviderConfigError> {
+        let builder = match (variable("OPENAI_API_KEY"), variable("OPENAI_BASE_URL")) {
+            (None, None) => return Err(ProviderConfigError::MissingVariable("OPENAI_API_KEY")),
+            (Some(key), None) => Self::builder().api_key(key),
+            (None, Some(url)) => Self::builder().base_url(url),
+            (Some(key), Some(url)) => Self::builder().api_key(key).base_url(url),
+        };
+        builder.build()
+    }
+
+    /// Starts a provider without a key, at OpenAI's own address.
+    pub fn builder() -> OpenAiBuilder {
+        OpenAiBuilder {
+            key: Secret::new(""),
+            base_url: DEFAULT_BASE_URL.to_owned(),
+            timeouts: Timeouts::default(),
+            context_window: None,
+        }
+    }
+
+    fn max_tokens(&self, model: &str) -> MaxTokens {
+        let reasons = ["o1", "o3", "o4", "gpt-5"].iter().any(|family| model.starts_with(family));
+        if self.is_openai && reasons { MaxTokens::Completion } else { MaxTokens::Plain }
+    }
+}
+
+impl std::fmt::Debug for OpenAi {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenAi").field("host", &self.chat.host_str()).finish_non_exhaustive()
+    }
+}
+
+/// Builds an [`OpenAi`].
+#[derive(Debug, Clone)]
+pub struct OpenAiBuilder {
+    key: Secret,
+    base_url: String,
+    timeouts: Timeouts,
+    context_window: Option<u32>,
+}
+
+impl OpenAiBuilder {
+    /// Sets the key.
+    #[must_use]
+    pub fn api_key(mut self, key: impl Into<String>) -> Self {
+        self.key = Secret::new(key);
+        self
+    }
+
+    /// Sets where the API is, with `/v1`, as for the official SDKs.
+    #[must_use]
+    pub fn base_url(mut self, url: impl Into<String>) -> Self {
+        self.base_url = url.into();
+        self
+    }
+
+    /// Sets the deadlines of a call.
+    #[must_use]
+    pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
+        self.timeouts = timeouts;
+        self
+    }
+
+    /// Sets the window of the models of a local server, which only its operator knows.
+    #[must_use]
+    pub fn context_window(mut self, tokens: u32) -> Self {
+        self.context_window = Some(tokens);
+        self
+    }
+
+    /// Builds the provider.
+    ///
+    /// # Errors
+    /// [`ProviderConfigError`] for a key or a URL that cannot be.
+    pub fn build(self) -> Result<OpenAi, ProviderConfigError> {
+        let base = base_url(&self.base_url)?;
+        let mut headers = HeaderMap::new();
+        if !self.key.is_empty() {
+            let bearer = HeaderValue::from_str(&format!("Bearer {}", self.key.expose()));
+            let mut bearer = bearer.map_err(|_| ProviderConfigError::BadKey)?;
+            bearer.set_sensitive(true);
+            headers.insert(AUTHORIZATION, bearer);
+        }
+        let http = Http::new(&base, headers, self.key, self.timeouts)?;
+        Ok(OpenAi {
+            http,
+            chat: below(&base, "chat/completions"),
+            count: below(&base, "messages/count_tokens"),
+            is_openai: base.host_str() == Some(OPENAI_HOST),
+            context_window: self.context_window,
+        })
+    }
+}
+
+#[derive(Deserialize)]
+struct Count {
+    input_tokens: u64,
+}
+
+impl LlmProvider for OpenAi {
+    fn name(&self) -> &str {
+        "openai"
+    }
+
+    /// Windows of the families we know. `counts_tokens` is true away from OpenAI itself: llama.cpp's server can, and one
+    /// that cannot says so when it is asked.
+    fn capabilities(&self, model: &str) -> Capabilities {
+        let model = model.rsplit('/').next().unwrap_or(model);
+        let is = |start: &str| model.starts_with(start);
+        let (context_window, output_max) = match () {
+            () if is("gpt-5") => (400_000, 128_000),
+            () if is("gpt-4.1") => (1_047_576, 32_768),
+            () if is("gpt-4o") => (128_000, 16_384),
+            () if is("o1") || is("o3") || is("o4") => (200_000, 100_000),
+            () if is("gpt-4-turbo") => (128_000, 4_096),
+            () if is("gpt-4") => (8_192, 4_096),
+            () if is("gpt-3.5") => (16_385, 4_096),
+            () if is("deepseek") || is("mistral") || is("ministral") => (128_000, 8_192),
+            // Likely a local server, whose window is small and set by its operator.
+            () => (32_768, 8_192),
+        };
+        let context_window = self.context_window.unwrap_or(context_window);
+        let output_max = output_max.min(context_window);
+        Capabilities { context_window, output_max, tools: true, output_schema: true, counts_tokens: !self.is_openai }
+    }
+
+    fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
+        Box::pin(async move {
+            let body = convert::request(&request, self.max_tokens(&request.model));
+            let assembler = Box::new(OpenAiAssembler::new(request.messages));
+            self.http.stream(self.chat.clone(), body, assembler, cancel).await
+        })
+    }
+
+    fn count_tokens(&self, request: ModelRequest) -> BoxFuture<'_, Result<u64, ProviderError>> {
+        Box::pin(async move {
+            if self.is_openai {
+                return Err(ProviderError::Unsupported("counting tokens"));
+            }
+            match self.http.ask(self.count.clone(), convert::count(&request)).await {
+                Ok(answer) => {
+                    let count: Count =
+                        serde_json::from_slice(&answer).map_err(|error| protocol(format_args!("a count is not valid: {error}")))?;
+                    Ok(count.input_tokens)
+                }
+                Err(ProviderError::InvalidRequest { status: 404 | 405 | 501, .. } | ProviderError::Server { status: 501, .. }) => {
+                    Err(ProviderError::Unsupported("counting tokens"))
+                }
+                Err(error) => Err(error),
+            }
+        })
+    }
+
+    fn request_body(&self, request: &ModelRequest) -> Result<bytes::Bytes, ProviderError> {
+        Ok(convert::request(request, self.max_tokens(&request.model)).joined())
+    }
+}

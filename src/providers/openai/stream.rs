@@ -1,0 +1,340 @@
+//! Assembles the chunks of a Chat Completions stream. Pure: bytes in, events out.
+//!
+//! Promises: a tool call is told only at the end of the reply and only if its arguments are a whole JSON object; a last
+//! call without arguments is dropped when the answer was cut at its length; the end is `[DONE]`, or the end of the
+//! bytes after a finish reason, which some servers leave it at.
+
+use std::borrow::Cow;
+
+use callboard_actors::{
+    chat::{ContentBlock, MessageList, RawJson, ThinkingBlock, ToolUseBlock},
+    ports::{Completion, ModelEvent, ProviderError, ProviderStop, Usage},
+};
+use serde_json::value::RawValue;
+
+use super::wire::{Call, Choice, Chunk, Delta, Part};
+use crate::providers::{
+    assembler::{Assemble, Piece, Pieces, protocol},
+    call_ids::CallIds,
+    errors,
+    json::{RawObject, string},
+    sse::{SseDecoder, SseEvent},
+    template::DeltaTemplate,
+};
+
+/// Turns the bytes of a Chat Completions stream into events.
+pub struct OpenAiAssembler {
+    decoder: SseDecoder,
+    reply: Reply,
+}
+
+impl OpenAiAssembler {
+    /// An assembler of the reply to a request with this history, whose tool call ids are taken.
+    pub fn new(history: MessageList) -> Self {
+        Self { decoder: SseDecoder::new(), reply: Reply::new(history) }
+    }
+
+    #[cfg(test)]
+    fn without_template(mut self) -> Self {
+        self.reply.use_template = false;
+        self
+    }
+}
+
+impl Assemble for OpenAiAssembler {
+    fn feed(&mut self, bytes: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
+        let Self { decoder, reply } = self;
+        let fed = decoder.feed(bytes, &mut |event| reply.take(event, out));
+        reply.pieces.flush(out);
+        fed
+    }
+
+    fn finish(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
+        let Self { decoder, reply } = self;
+        let fed = decoder.finish(&mut |event| reply.take(event, out));
+        reply.pieces.flush(out);
+        fed?;
+        if reply.finish.is_some() {
+            reply.end(out);
+        }
+        if reply.complete { Ok(()) } else { Err(protocol("the stream ended before a finish reason")) }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.reply.complete
+    }
+}
+
+struct Reply {
+    /// The block of text or thinking whose end has not come.
+    open: Option<(Piece, String)>,
+    calls: Vec<Building>,
+    pieces: Pieces,
+    template: DeltaTemplate<Piece>,
+    use_template: bool,
+    ids: CallIds,
+    usage: Option<RawObject>,
+    refused: bool,
+    finish: Option<String>,
+    complete: bool,
+}
+
+/// A tool call in the making.
+struct Building {
+    index: Option<u64>,
+    id: String,
+    name: String,
+    json: String,
+}
+
+impl Building {
+    fn is_whole(&self) -> bool {
+        !self.json.is_empty() && RawJson::arguments(&self.json).is_ok()
+    }
+}
+
+impl Reply {
+    fn new(history: MessageList) -> Self {
+        Self {
+            open: None,
+            calls: Vec::new(),
+            pieces: Pieces::new(),
+            template: DeltaTemplate::new(),
+            use_template: true,
+            ids: CallIds::new(history),
+            usage: None,
+            refused: false,
+            finish: None,
+            complete: false,
+        }
+    }
+
+    fn take(&mut self, event: SseEvent<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
+        let data = event.data;
+        if self.complete || data.is_empty() {
+            return Ok(());
+        }
+        if self.use_template
+            && let Some((piece, text)) = self.template.text(data)
+        {
+            self.add_piece(piece, text, out);
+            return Ok(());
+        }
+        if event.name == b"error" {
+            return Err(errors::of_event(data));
+        }
+        if data.trim_ascii() == b"[DONE]" {
+            self.end(out);
+            return Ok(());
+        }
+        let chunk: Chunk<'_> =
+            serde_json::from_slice(data).map_err(|error| protocol(format_args!("a chunk is not valid: {error}")))?;
+        let is_error = chunk.object.is_some_and(|object| object.get() == "\"error\"");
+        if chunk.error.is_some() || is_error {
+            return Err(errors::of_event(data));
+        }
+        let has_usage = chunk.usage.is_some();
+        if let Some(usage) = chunk.usage.and_then(RawObject::parse) {
+            self.usage = Some(usage);
+        }
+        let mut choices = chunk.choices.unwrap_or_default();
+        let alone = choices.len() == 1 && !has_usage;
+        choices.retain(|choice| choice.index.unwrap_or(0) == 0);
+        for choice in choices {
+            self.choice(data, choice, alone, out)?;
+        }
+        Ok(())
+    }
+
+    fn choice(&mut self, data: &[u8], choice: Choice<'_>, alone: bool, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
+        let alone = alone && choice.finish_reason.as_str().is_empty();
+        self.delta(data, choice.delta.unwrap_or_default(), alone, out);
+        match choice.finish_reason.as_str() {
+            "" => Ok(()),
+            "error" => Err(ProviderError::Server { status: 0, retry_after: None, message: "the server gave up on the answer".into() }),
+            word => {
+                self.finish = Some(word.to_owned());
+                Ok(())
+            }
+        }
+    }
+
+    /// `alone`: nothing else in the chunk means anything, so it may become the template.
+    fn delta(&mut self, data: &[u8], delta: Delta<'_>, alone: bool, out: &mut Vec<ModelEvent>) {
+        // Servers in transition send the reasoning under both names.
+        let reasoning = delta.reasoning_content.and_then(string).filter(|text| !text.is_empty());
+        let reasoning = reasoning.or_else(|| delta.reasoning.and_then(string)).filter(|text| !text.is_empty());
+        let content = delta.content.and_then(string).filter(|text| !text.is_empty());
+        let calls = delta.tool_calls.unwrap_or_default();
+        let refusal = delta.refusal.and_then(string).filter(|text| !text.is_empty());
+        let plain = alone && calls.is_empty() && delta.function_call.is_none() && refusal.is_none();
+
+        match (&reasoning, &content) {
+            (Some(text), None) | (None, Some(text)) if plain => {
+                if let Cow::Borrowed(text) = text {
+                    self.template.learn(data, text, if content.is_some() { Piece::Text } else { Piece::Thinking });
+                }
+            }
+            _ => {}
+        }
+        if let Some(text) = reasoning {
+            self.add_piece(Piece::Thinking, &text, out);
+        }
+        if let Some(text) = content {
+            self.add_piece(Piece::Text, &text, out);
+        } else if let Some(parts) = delta.content.filter(|raw| raw.get().starts_with('[')) {
+            self.parts(parts, out);
+        }
+        if let Some(text) = refusal {
+            self.refused = true;
+            self.add_piece(Piece::Text, &text, out);
+        }
+        for call in calls {
+            self.fragment(call, out);
+        }
+        if let Some(function) = delta.function_call {
+            self.fragment(Call { index: None, id: crate::providers::json::Str::default(), function: Some(function) }, out);
+        }
+    }
+
+    fn parts(&mut self, raw: &RawValue, out: &mut Vec<ModelEvent>) {
+        let parts: Vec<Part<'_>> = serde_json::from_str(raw.get()).unwrap_or_default();
+        for part in parts {
+            match part.kind.as_str() {
+                "text" => self.add_piece(Piece::Text, part.text.as_str(), out),
+                "thinking" => {
+                    let inner: Vec<Part<'_>> =
+                        part.thinking.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default();
+                    inner.iter().for_each(|part| self.add_piece(Piece::Thinking, part.text.as_str(), out));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn add_piece(&mut self, piece: Piece, text: &str, out: &mut Vec<ModelEvent>) {
+        // Nothing must not part what belongs together.
+        if text.is_empty() {
+            return;
+        }
+        match &mut self.open {
+            Some((open, whole)) if *open == piece => whole.push_str(text),
+            _ => {
+                self.close(out);
+                self.open = Some((piece, text.to_owned()));
+            }
+        }
+        self.pieces.push(piece, text, out);
+    }
+
+    fn close(&mut self, out: &mut Vec<ModelEvent>) {
+        self.pieces.flush(out);
+        let block = match self.open.take() {
+            Some((_, text)) if text.is_empty() => None,
+            Some((Piece::Text, text)) => Some(ContentBlock::text(text)),
+            Some((Piece::Thinking, thinking)) => Some(ContentBlock::Thinking(ThinkingBlock { thinking, signature: None })),
+            None => None,
+        };
+        out.extend(block.map(ModelEvent::Block));
+    }
+
+    fn fragment(&mut self, call: Call<'_>, out: &mut Vec<ModelEvent>) {
+        self.close(out);
+        let (name, arguments) = match &call.function {
+            Some(function) => (function.name.as_str(), function.arguments.map_or(Cow::Borrowed(""), arguments_text)),
+            None => ("", Cow::Borrowed("")),
+        };
+        let id = call.id.as_str();
+        match self.belongs_to(call.index, id, name) {
+            Some(at) => {
+                let Some(building) = self.calls.get_mut(at) else { return };
+                building.json.push_str(&arguments);
+                if building.id.is_empty() {
+                    id.clone_into(&mut building.id);
+                }
+                if building.name.is_empty() {
+                    name.clone_into(&mut building.name);
+                }
+            }
+            None => self.calls.push(Building { index: call.index, id: id.into(), name: name.into(), json: arguments.into_owned() }),
+        }
+    }
+
+    /// The call that a fragment goes on with; `None` when it begins another. Servers leave out the index or the id,
+    /// repeat both on every fragment, make up a new id for every fragment, or give every call the index 0.
+    fn belongs_to(&self, index: Option<u64>, id: &str, name: &str) -> Option<usize> {
+        let at = match index {
+            Some(_) => self.calls.iter().rposition(|building| building.index == index),
+            None if !id.is_empty() => self.calls.iter().rposition(|building| building.id == id),
+            None => self.calls.len().checked_sub(1),
+        };
+        // A fragment without an index and with an id of its own but no name goes on with the last call.
+        let at = at.or_else(|| self.calls.len().checked_sub(1).filter(|_| index.is_none() && name.is_empty()))?;
+        let known = self.calls.get(at)?;
+        let begins = !name.is_empty()
+            && if id.is_empty() || known.id.is_empty() { !known.name.is_empty() && (known.is_whole() || index.is_none()) } else { known.id != id };
+        (!begins).then_some(at)
+    }
+
+    fn end(&mut self, out: &mut Vec<ModelEvent>) {
+        self.close(out);
+        let stop = self.finish.as_deref().map_or(ProviderStop::EndTurn, stop_of);
+        let cut = matches!(stop, ProviderStop::MaxTokens | ProviderStop::ContextWindowExceeded | ProviderStop::Refusal);
+        let calls = std::mem::take(&mut self.calls);
+        let last = calls.len().saturating_sub(1);
+        let mut told = 0_usize;
+        for (number, building) in calls.into_iter().enumerate() {
+            let doubtful = cut && number == last && building.json.trim().is_empty();
+            let input = RawJson::arguments(&building.json).ok().filter(|_| !doubtful && !building.name.is_empty());
+            let Some(input) = input else {
+                tracing::warn!(tool = building.name, bytes = building.json.len(), "a tool call was cut and is dropped");
+                continue;
+            };
+            let id = self.ids.assign(&building.id, &building.name, input.as_str());
+            out.push(ModelEvent::Block(ContentBlock::ToolUse(ToolUseBlock { id, name: building.name, input })));
+            told += 1;
+        }
+        let stop = match stop {
+            ProviderStop::EndTurn | ProviderStop::Other if told > 0 => ProviderStop::ToolUse,
+            ProviderStop::EndTurn if self.refused => ProviderStop::Refusal,
+            stop => stop,
+        };
+        let usage = self.usage.as_ref().map(usage_of);
+        let raw_usage = self.usage.as_ref().and_then(RawObject::to_raw);
+        out.push(ModelEvent::Completed(Completion { stop, raw_stop: self.finish.take(), usage, raw_usage }));
+        self.complete = true;
+    }
+}
+
+/// `prompt_tokens` includes what was read from and written to the cache; ours do not overlap.
+fn usage_of(usage: &RawObject) -> Usage {
+    let prompt = usage.count_at(&["prompt_tokens"]);
+    let details = usage.count_at(&["prompt_tokens_details", "cached_tokens"]);
+    let cache_read = if details > 0 { details } else { usage.count_at(&["prompt_cache_hit_tokens"]) }.min(prompt);
+    let cache_write = usage.count_at(&["prompt_tokens_details", "cache_write_tokens"]).min(prompt - cache_read);
+    Usage { input_uncached: prompt - cache_read - cache_write, cache_read, cache_write, output: usage.count_at(&["completion_tokens"]) }
+}
+
+/// The text of arguments that come as a string or as the object itself.
+fn arguments_text(raw: &RawValue) -> Cow<'_, str> {
+    match string(raw) {
+        Some(text) => text,
+        None if raw.get() == "null" => Cow::Borrowed(""),
+        None => Cow::Borrowed(raw.get()),
+    }
+}
+
+fn stop_of(word: &str) -> ProviderStop {
+    match word {
+        "stop" | "eos" | "end_turn" => ProviderStop::EndTurn,
+        "tool_calls" | "function_call" | "tool_use" => ProviderStop::ToolUse,
+        "length" | "max_tokens" => ProviderStop::MaxTokens,
+        "model_length" => ProviderStop::ContextWindowExceeded,
+        "content_filter" | "refusal" => ProviderStop::Refusal,
+        _ => ProviderStop::Other,
+    }
+}
+
+#[cfg(test)]
+#[path = "stream_tests.rs"]
+mod tests;

@@ -1,0 +1,83 @@
+//! JSON of the Chat Completions stream, borrowed from the line it came on. Lenient: many servers speak it, each a little
+//! differently, so what may be of several kinds stays raw.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::providers::json::Str;
+
+/// One chunk.
+#[derive(Debug, Deserialize)]
+pub(super) struct Chunk<'a> {
+    #[serde(borrow, default)]
+    pub(super) choices: Option<Vec<Choice<'a>>>,
+    #[serde(borrow, default)]
+    pub(super) usage: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub(super) error: Option<&'a RawValue>,
+    /// `error` in the errors of some servers.
+    #[serde(borrow, default)]
+    pub(super) object: Option<&'a RawValue>,
+}
+
+/// One of the answers; we ask for one.
+#[derive(Debug, Deserialize)]
+pub(super) struct Choice<'a> {
+    #[serde(default)]
+    pub(super) index: Option<u64>,
+    #[serde(borrow, default)]
+    pub(super) delta: Option<Delta<'a>>,
+    #[serde(borrow, default)]
+    pub(super) finish_reason: Str<'a>,
+}
+
+/// What is new.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Delta<'a> {
+    /// A string; a list of parts from some servers.
+    #[serde(borrow, default)]
+    pub(super) content: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub(super) reasoning_content: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub(super) reasoning: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub(super) refusal: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub(super) tool_calls: Option<Vec<Call<'a>>>,
+    #[serde(borrow, default)]
+    pub(super) function_call: Option<Function<'a>>,
+}
+
+/// A fragment of a tool call.
+#[derive(Debug, Deserialize)]
+pub(super) struct Call<'a> {
+    #[serde(default)]
+    pub(super) index: Option<u64>,
+    #[serde(borrow, default)]
+    pub(super) id: Str<'a>,
+    #[serde(borrow, default)]
+    pub(super) function: Option<Function<'a>>,
+}
+
+/// Its function.
+#[derive(Debug, Deserialize)]
+pub(super) struct Function<'a> {
+    #[serde(borrow, default)]
+    pub(super) name: Str<'a>,
+    /// A string with JSON; the object itself from some servers.
+    #[serde(borrow, default)]
+    pub(super) arguments: Option<&'a RawValue>,
+}
+
+/// A part of a content list.
+#[derive(Debug, Deserialize)]
+pub(super) struct Part<'a> {
+    #[serde(borrow, rename = "type", default)]
+    pub(super) kind: Str<'a>,
+    #[serde(borrow, default)]
+    pub(super) text: Str<'a>,
+    /// A list of text parts.
+    #[serde(borrow, default)]
+    pub(super) thinking: Option<&'a RawValue>,
+}

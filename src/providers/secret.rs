@@ -1,0 +1,85 @@
+//! A provider's key, which nobody prints (FAULTS F8).
+
+use std::{fmt, sync::Arc};
+
+use callboard_actors::ports::ProviderError;
+
+/// A key. Its debug form is masked; only [`Secret::expose`] gives it away.
+#[derive(Clone)]
+pub(super) struct Secret(Arc<str>);
+
+impl Secret {
+    pub(super) fn new(key: impl Into<String>) -> Self {
+        Self(key.into().trim().into())
+    }
+
+    pub(super) fn expose(&self) -> &str {
+        &self.0
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The text without this key and without what looks like another provider key.
+    pub(super) fn mask(&self, text: &str) -> String {
+        let text = if self.is_empty() { text.to_owned() } else { text.replace(&*self.0, "***") };
+        mask_shapes(&text)
+    }
+
+    /// The error with masked words.
+    pub(super) fn mask_error(&self, mut error: ProviderError) -> ProviderError {
+        match &mut error {
+            ProviderError::Auth { message }
+            | ProviderError::InvalidRequest { message, .. }
+            | ProviderError::RateLimited { message, .. }
+            | ProviderError::QuotaExhausted { message }
+            | ProviderError::Server { message, .. }
+            | ProviderError::Connection { message }
+            | ProviderError::Timeout { message }
+            | ProviderError::Protocol { message } => *message = self.mask(message),
+            // Without words of others. (The enum may grow: the port is another crate.)
+            _ => {}
+        }
+        error
+    }
+}
+
+/// Masks words that begin as keys do. OpenAI's 401 repeats the key, half masked.
+fn mask_shapes(text: &str) -> String {
+    const KEY_BYTES_MIN: usize = 12;
+    let is_key = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'*');
+    let mut masked = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("sk-") {
+        let (before, word) = rest.split_at(at);
+        let end = word.bytes().position(|byte| !is_key(byte)).unwrap_or(word.len());
+        let starts_a_word = !before.bytes().last().is_some_and(|byte| byte.is_ascii_alphanumeric());
+        let (word, after) = word.split_at(end);
+        masked.push_str(before);
+        masked.push_str(if starts_a_word && word.len() >= KEY_BYTES_MIN { "sk-***" } else { word });
+        rest = after;
+    }
+    masked.push_str(rest);
+    masked
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_empty() { "Secret(none)" } else { "Secret(***)" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_never_printed() {
+        let secret = Secret::new(" test-not-a-real-key\n");
+
+        assert_eq!(format!("{secret:?}"), "Secret(***)");
+        assert_eq!(secret.mask("bad key test-not-a-real-key, test-not-a-real-key!"), "bad key ***, ***!");
+        assert_eq!(secret.mask("Incorrect API key provided: sk-test-****************real. task-oriented"), "Incorrect API key provided: sk-***. task-oriented");
+    }
+}

@@ -1,0 +1,150 @@
+//! Recorded traffic judges the provider code. The recordings are not ours to ship: `CALLBOARD_CASSETTES` names their
+//! folder (an `index.jsonl` with golden results, one `<id>.sse` each).
+
+use std::{io::Write, path::PathBuf};
+
+use callboard::{
+    chat::{ContentBlock, MessageList},
+    ports::{ModelEvent, ProviderError},
+    providers::{AnthropicAssembler, Assemble, OpenAiAssembler},
+};
+use serde_json::{Value, json};
+
+use crate::support::{SplitMix, random_splits, seed};
+
+/// A recording and what it must give.
+struct Cassette {
+    id: String,
+    body: Vec<u8>,
+    golden: Value,
+}
+
+fn cassettes(test: &str, prefix: &str) -> Vec<Cassette> {
+    let Some(folder) = std::env::var_os("CALLBOARD_CASSETTES").map(PathBuf::from) else {
+        writeln!(std::io::stderr(), "SKIPPED: {test}: CALLBOARD_CASSETTES is not set").unwrap();
+        return Vec::new();
+    };
+    let index = std::fs::read_to_string(folder.join("index.jsonl")).unwrap();
+    let entries = index.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let wanted = entries.filter(|entry| entry["id"].as_str().unwrap().starts_with(prefix));
+    let all: Vec<_> = wanted
+        .map(|entry| {
+            let id = entry["id"].as_str().unwrap().to_owned();
+            let body = std::fs::read(folder.join(format!("{id}.sse"))).unwrap();
+            Cassette { id, body, golden: entry["golden"].clone() }
+        })
+        .collect();
+    assert!(!all.is_empty(), "no recording begins with {prefix}");
+    all
+}
+
+fn assemble<'a>(mut assembler: impl Assemble, pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<Vec<ModelEvent>, ProviderError> {
+    let mut out = Vec::new();
+    for piece in pieces {
+        assembler.feed(piece, &mut out)?;
+    }
+    if !assembler.is_complete() {
+        assembler.finish(&mut out)?;
+    }
+    Ok(out)
+}
+
+/// What the events tell, in the words of the golden results.
+fn told(events: &[ModelEvent], golden: &Value) -> Value {
+    let (mut text, mut block_text, mut thinking, mut tools) = (String::new(), String::new(), 0, Vec::new());
+    let mut end = Value::Null;
+    for event in events {
+        assert!(end.is_null(), "nothing follows the completion");
+        match event {
+            ModelEvent::Text(piece) => text.push_str(piece),
+            ModelEvent::Thinking(piece) => thinking += piece.chars().count(),
+            ModelEvent::Block(ContentBlock::Text(block)) => block_text.push_str(&block.text),
+            ModelEvent::Block(ContentBlock::ToolUse(call)) => {
+                tools.push(json!({"id": call.id, "name": call.name, "args": call.input.parse::<Value>().unwrap()}));
+            }
+            ModelEvent::Block(ContentBlock::Other { kind, raw }) if kind == "server_tool_use" => {
+                let call: Value = raw.parse().unwrap();
+                tools.push(json!({"id": call["id"], "name": call["name"], "args": call["input"]}));
+            }
+            ModelEvent::Block(_) => {}
+            ModelEvent::Completed(completion) => {
+                let usage: Value = completion.raw_usage.as_ref().map_or(Value::Null, |raw| raw.parse().unwrap());
+                // The golden usage holds the plain figures only.
+                let names = golden["usage"].as_object().into_iter().flatten().map(|(name, _)| name);
+                let usage: Value = names.map(|name| (name.clone(), usage[name].clone())).collect::<serde_json::Map<_, _>>().into();
+                end = json!({"stop": completion.raw_stop, "usage": usage});
+            }
+        }
+    }
+    assert_eq!(text, block_text, "pieces and blocks are the same text");
+    let thinking = if golden["provider"] == "anthropic" { json!(thinking) } else { Value::Null };
+    json!({"text": text, "thinking_len": thinking, "tools": tools, "end": end})
+}
+
+/// The golden result; a call that was cut at the answer's length before any argument is none: it must not run.
+fn expected(golden: &Value) -> Value {
+    let cut = matches!(golden["stop"].as_str(), Some("length" | "max_tokens"));
+    let tools = golden["tools"].as_array().unwrap().iter().filter(|tool| tool["args_raw_ok"] == true && !(cut && tool["args"] == json!({})));
+    let tools: Vec<_> = tools.map(|tool| json!({"id": tool["id"], "name": tool["name"], "args": tool["args"]})).collect();
+    // The golden results of Chat Completions do not know reasoning.
+    let thinking = if golden["provider"] == "anthropic" { &golden["thinking_len"] } else { &Value::Null };
+    json!({
+        "text": golden["text"], "thinking_len": thinking, "tools": tools,
+        "end": {"stop": golden["stop"], "usage": golden["usage"]},
+    })
+}
+
+fn check<A: Assemble>(test: &str, prefix: &str, assembler: impl Fn() -> A) {
+    let seed = seed(test);
+    let mut random = SplitMix(seed);
+    for Cassette { id, body, golden } in cassettes(test, prefix) {
+        let expected = expected(&golden);
+        let check = |how: &str, pieces: Vec<&[u8]>| {
+            let events = assemble(assembler(), pieces).unwrap_or_else(|error| panic!("{id}, {how}: {error}"));
+            assert_eq!(told(&events, &golden), expected, "{id}, {how}");
+        };
+        check("whole", vec![&body]);
+        check("byte by byte", body.chunks(1).collect());
+        for _ in 0..10 {
+            check(&format!("random splits of seed {seed}"), random_splits(&body, &mut random));
+        }
+    }
+}
+
+/// Cuts every recording at some hundred places: no cut reply may look complete, and no call in it may differ from the golden ones.
+fn check_cuts<A: Assemble>(test: &str, prefix: &str, assembler: impl Fn() -> A) {
+    for Cassette { id, body, golden } in cassettes(test, prefix) {
+        let whole = expected(&golden);
+        for cut in (0..body.len()).step_by(1 + body.len() / 300) {
+            let mut assembler = assembler();
+            let mut events = Vec::new();
+            let ended = assembler.feed(&body[..cut], &mut events).and_then(|()| assembler.finish(&mut events));
+            let calls = events.iter().filter_map(|event| match event {
+                ModelEvent::Block(ContentBlock::ToolUse(call)) => Some((call.id.clone(), call.input.parse::<Value>().unwrap())),
+                _ => None,
+            });
+            for (call, arguments) in calls {
+                let known = whole["tools"].as_array().unwrap().iter().any(|tool| tool["id"] == call.as_str() && tool["args"] == arguments);
+                assert!(known, "{id} cut at {cut}: {call} with {arguments}");
+            }
+            let complete = events.iter().any(|event| matches!(event, ModelEvent::Completed(_)));
+            assert_eq!(complete, ended.is_ok(), "{id} cut at {cut}");
+        }
+    }
+}
+
+#[test]
+fn recorded_anthropic_streams_give_their_golden_result_under_every_split() {
+    check("recorded_anthropic_streams", "anthropic-", || AnthropicAssembler::new(MessageList::default()));
+}
+
+#[test]
+fn recorded_chat_completions_streams_give_their_golden_result_under_every_split() {
+    check("recorded_chat_completions_streams", "openai_chat-", || OpenAiAssembler::new(MessageList::default()));
+}
+
+#[test]
+fn a_cut_recording_never_runs_a_tool_with_other_arguments() {
+    check_cuts("a_cut_recording (anthropic)", "anthropic-", || AnthropicAssembler::new(MessageList::default()));
+    check_cuts("a_cut_recording (openai)", "openai_chat-", || OpenAiAssembler::new(MessageList::default()));
+}

@@ -1,0 +1,376 @@
+//! What the adapters keep on a real connection: the port's contract, and the faults of F11 and F12 at their level.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use callboard::{
+    limits::STREAM_BYTES_MAX,
+    ports::{LlmProvider, ModelEvent, ProviderError},
+    providers::{Anthropic, OpenAi, Timeouts},
+};
+use callboard_actors::testing::contract::{self, Scene, Stage, TEXT, example_request};
+use futures_util::StreamExt;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::model_server::{ModelServer, Reply, Step, anthropic_text, openai_text, sse};
+
+const KEY: &str = "sk-test-not-a-real-key";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wire {
+    Anthropic,
+    OpenAi,
+}
+
+const WIRES: [Wire; 2] = [Wire::Anthropic, Wire::OpenAi];
+
+impl Wire {
+    fn provider(self, server: &ModelServer, timeouts: Timeouts) -> Arc<dyn LlmProvider> {
+        match self {
+            Self::Anthropic => Arc::new(Anthropic::builder(KEY).base_url(server.url()).timeouts(timeouts).build().unwrap()),
+            Self::OpenAi => Arc::new(OpenAi::builder().api_key(KEY).base_url(server.url_v1()).timeouts(timeouts).build().unwrap()),
+        }
+    }
+
+    /// The events of a whole reply; the text is in the first `until_text` of them.
+    fn text(self, text: &str) -> Vec<String> {
+        match self {
+            Self::Anthropic => anthropic_text(text),
+            Self::OpenAi => openai_text(text),
+        }
+    }
+
+    fn until_text(self) -> usize {
+        match self {
+            Self::Anthropic => 3,
+            Self::OpenAi => 1,
+        }
+    }
+
+    fn half(self) -> String {
+        sse(&self.text(TEXT)[..self.until_text()])
+    }
+
+    fn tool_call(self) -> Vec<String> {
+        match self {
+            Self::Anthropic => {
+                let mut events = anthropic_text("");
+                events[1] = r#"{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"t1","name":"f","input":{}}}"#.into();
+                events[2] = r#"{"type":"content_block_delta","index":0,"delta":{"type":"input_json_delta","partial_json":"{\"a\":1}"}}"#.into();
+                events[4] = events[4].replace("end_turn", "tool_use");
+                events
+            }
+            Self::OpenAi => {
+                let mut events = openai_text("");
+                events[0] = r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"f","arguments":"{\"a\":1}"}}]}}]}"#.into();
+                events[1] = events[1].replace("stop\"", "tool_calls\"");
+                events
+            }
+        }
+    }
+}
+
+fn quick() -> Timeouts {
+    Timeouts { connect: Duration::from_secs(5), idle: Duration::from_millis(300), total: Duration::from_secs(20) }
+}
+
+/// Reads a call to its end.
+async fn call(provider: &dyn LlmProvider) -> (Vec<ModelEvent>, Option<ProviderError>) {
+    let read = async {
+        let mut events = Vec::new();
+        let mut stream = match provider.stream(example_request(), CancellationToken::new()).await {
+            Ok(stream) => stream,
+            Err(error) => return (events, Some(error)),
+        };
+        while let Some(batch) = stream.next().await {
+            match batch {
+                Ok(batch) => events.extend(batch),
+                Err(error) => return (events, Some(error)),
+            }
+        }
+        (events, None)
+    };
+    tokio::time::timeout(Duration::from_secs(60), read).await.unwrap()
+}
+
+fn text_of(events: &[ModelEvent]) -> String {
+    events.iter().filter_map(|event| if let ModelEvent::Text(text) = event { Some(text.as_str()) } else { None }).collect()
+}
+
+async fn check_contract(wire: Wire) {
+    contract::llm_provider(async |scene| {
+        let reply = match scene {
+            Scene::Text => Reply::events(wire.text(TEXT)),
+            Scene::ToolCall => Reply::events(wire.tool_call()),
+            Scene::Cut => Reply::stream().send(wire.half()).then(Step::Cut),
+            Scene::Refuses => Reply::json(401, r#"{"error":{"message":"no"}}"#),
+            Scene::Stalls => Reply::stream().send(wire.half()).then(Step::Stall),
+        };
+        let server = ModelServer::start([reply]).await;
+        let provider = wire.provider(&server, Timeouts::default());
+        Stage { provider, client_left: Box::pin(async move { server.clients_left(1).await }) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn anthropic_keeps_the_contract_of_a_provider() {
+    check_contract(Wire::Anthropic).await;
+}
+
+#[tokio::test]
+async fn openai_keeps_the_contract_of_a_provider() {
+    check_contract(Wire::OpenAi).await;
+}
+
+#[tokio::test]
+async fn requests_go_where_they_belong_with_a_key_and_a_length() {
+    for (wire, line, header, value) in [
+        (Wire::Anthropic, "POST /v1/messages", "x-api-key", KEY.to_owned()),
+        (Wire::OpenAi, "POST /v1/chat/completions", "authorization", format!("Bearer {KEY}")),
+    ] {
+        let server = ModelServer::start([Reply::events(wire.text("x"))]).await;
+        let provider = wire.provider(&server, quick());
+
+        assert_eq!(call(&*provider).await.1, None);
+
+        let request = server.requests().remove(0);
+        assert_eq!((request.line.as_str(), request.header(header)), (line, Some(value.as_str())));
+        assert_eq!(request.header("content-length"), Some(request.body.len().to_string().as_str()));
+        assert_eq!(request.header("transfer-encoding"), None);
+        assert_eq!(request.body, provider.request_body(&example_request()).unwrap());
+        assert_eq!(request.json()["stream"], true);
+        if wire == Wire::Anthropic {
+            assert_eq!(request.header("anthropic-version"), Some("2023-06-01"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_connection_serves_call_after_call() {
+    const CALLS: usize = 12;
+    for wire in WIRES {
+        // The end of the body comes later than the last event, as from a server that flushes after each.
+        let reply = Reply::events(wire.text("x")).then(Step::Pause(Duration::from_millis(5)));
+        let server = ModelServer::start([reply]).await;
+        let provider = wire.provider(&server, quick());
+
+        for calls in 1..=CALLS {
+            assert_eq!(call(&*provider).await.1, None);
+            server.replies_done(calls).await;
+        }
+
+        // On a busy machine the end may be read a moment after the next call started; without reuse there are twelve.
+        assert!(server.connections() <= CALLS / 2, "{wire:?}: {} connections", server.connections());
+        assert_eq!(server.left(), 0, "{wire:?}");
+    }
+}
+
+#[tokio::test]
+async fn half_a_stream_keeps_its_text_and_is_an_error() {
+    for wire in WIRES {
+        let cut = Reply::stream().send(wire.half()).then(Step::Cut);
+        let ended = Reply::stream().send(wire.half());
+        let server = ModelServer::start([cut]).await;
+        let provider = wire.provider(&server, quick());
+
+        let (events, error) = call(&*provider).await;
+        assert_eq!(text_of(&events), TEXT);
+        assert!(matches!(error, Some(ProviderError::Connection { .. })), "{error:?}");
+
+        server.script([ended]);
+        let (events, error) = call(&*provider).await;
+        assert_eq!(text_of(&events), TEXT);
+        assert!(matches!(error, Some(ProviderError::Protocol { .. })), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_stalled_stream_times_out_by_the_idle_limit() {
+    for wire in WIRES {
+        let server = ModelServer::start([Reply::stream().send(wire.half()).then(Step::Stall)]).await;
+
+        let (events, error) = call(&*wire.provider(&server, quick())).await;
+
+        assert_eq!(text_of(&events), TEXT);
+        assert_eq!(error, Some(ProviderError::Timeout { message: "no bytes for 300ms".into() }));
+        server.clients_left(1).await;
+    }
+}
+
+#[tokio::test]
+async fn an_answer_without_a_head_times_out_too() {
+    for wire in WIRES {
+        let server = ModelServer::start([Reply::stream().delay(Duration::from_secs(60))]).await;
+
+        let (_, error) = call(&*wire.provider(&server, quick())).await;
+
+        assert_eq!(error, Some(ProviderError::Timeout { message: "no bytes for 300ms".into() }));
+        server.clients_left(1).await;
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_never_rests_ends_at_the_total_limit() {
+    for wire in WIRES {
+        let server = ModelServer::start([Reply::stream().then(Step::Endless(b": ping\n\n".to_vec()))]).await;
+        let timeouts = Timeouts { total: Duration::from_millis(400), ..quick() };
+
+        let (_, error) = call(&*wire.provider(&server, timeouts)).await;
+
+        assert_eq!(error, Some(ProviderError::Timeout { message: "the call took longer than 400ms".into() }));
+        server.clients_left(1).await;
+    }
+}
+
+#[tokio::test]
+async fn an_endless_stream_is_bounded_in_bytes() {
+    let server = ModelServer::start([Reply::stream().then(Step::Endless(format!(": {}\n\n", "x".repeat(1 << 20)).into_bytes()))]).await;
+    let timeouts = Timeouts { idle: Duration::from_secs(20), total: Duration::from_secs(50), ..quick() };
+
+    let (events, error) = call(&*Wire::Anthropic.provider(&server, timeouts)).await;
+
+    assert_eq!(events, []);
+    assert_eq!(error, Some(ProviderError::Protocol { message: format!("the answer is longer than {STREAM_BYTES_MAX} bytes") }));
+    server.clients_left(1).await;
+}
+
+#[tokio::test]
+async fn html_with_status_200_is_one_clear_line() {
+    let page = "<!DOCTYPE html><html><head><title>Sign in</title></head></html>";
+    let expected = ProviderError::Protocol {
+        message: "the server answered with an HTML page instead of an event stream; check the base URL".into(),
+    };
+    for wire in WIRES {
+        let declared = Reply::status(200).header("content-type", "text/html; charset=utf-8").send(page);
+        let undeclared = Reply::stream().send(format!("\n  {page}"));
+        let server = ModelServer::start([declared, undeclared]).await;
+        let provider = wire.provider(&server, quick());
+
+        assert_eq!(call(&*provider).await, (vec![], Some(expected.clone())));
+        assert_eq!(call(&*provider).await, (vec![], Some(expected.clone())));
+    }
+}
+
+#[tokio::test]
+async fn an_error_event_after_200_is_an_error_with_the_text_before_it() {
+    let error = r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#;
+    for wire in WIRES {
+        let server = ModelServer::start([Reply::stream().send(wire.half()).send(sse([error])).then(Step::Stall)]).await;
+
+        let (events, error) = call(&*wire.provider(&server, quick())).await;
+
+        assert_eq!(text_of(&events), TEXT);
+        assert_eq!(error, Some(ProviderError::Server { status: 0, retry_after: None, message: "Overloaded".into() }));
+        server.clients_left(1).await;
+    }
+}
+
+#[tokio::test]
+async fn one_byte_at_a_time_gives_the_same_text() {
+    for wire in WIRES {
+        let server = ModelServer::start([Reply::stream().then(Step::Drip(sse(wire.text(TEXT)).into_bytes()))]).await;
+
+        let (events, error) = call(&*wire.provider(&server, quick())).await;
+
+        assert_eq!((text_of(&events), error), (TEXT.to_owned(), None));
+    }
+}
+
+#[tokio::test]
+async fn a_rate_limit_carries_what_retry_after_asked_for() {
+    for wire in WIRES {
+        let body = r#"{"error":{"type":"rate_limit_error","message":"slow down"}}"#;
+        let server = ModelServer::start([Reply::json(429, body).header("retry-after", "7"), Reply::json(529, body).header("retry-after-ms", "250")]).await;
+        let provider = wire.provider(&server, quick());
+
+        let message = || "slow down".to_owned();
+        let limited = ProviderError::RateLimited { retry_after: Some(Duration::from_secs(7)), message: message() };
+        let overloaded = ProviderError::Server { status: 529, retry_after: Some(Duration::from_millis(250)), message: message() };
+        assert_eq!(call(&*provider).await.1, Some(limited));
+        assert_eq!(call(&*provider).await.1, Some(overloaded));
+        assert_eq!(server.requests().len(), 2, "an adapter never tries again");
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_is_not_followed() {
+    for wire in WIRES {
+        let other = ModelServer::start([Reply::events(wire.text("x"))]).await;
+        let server = ModelServer::start([Reply::status(307).header("location", &other.url())]).await;
+
+        let (_, error) = call(&*wire.provider(&server, quick())).await;
+
+        assert!(matches!(&error, Some(ProviderError::InvalidRequest { status: 307, message }) if message.contains(&other.url())), "{error:?}");
+        assert_eq!(other.requests().len(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_key_is_in_no_error_and_no_debug_form() {
+    for wire in WIRES {
+        let refused = Reply::json(401, &format!(r#"{{"error":{{"message":"Incorrect API key provided: {KEY}."}}}}"#));
+        let event = Reply::events([format!(r#"{{"error":{{"type":"api_error","message":"key {KEY}"}}}}"#)]);
+        let server = ModelServer::start([refused, event]).await;
+        let provider = wire.provider(&server, quick());
+
+        assert_eq!(call(&*provider).await.1, Some(ProviderError::Auth { message: "Incorrect API key provided: ***.".into() }));
+        let (_, error) = call(&*provider).await;
+        assert!(error.as_ref().is_some_and(|error| !format!("{error:?} {error}").contains(KEY)), "{error:?}");
+    }
+    let debug = format!("{:?} {:?}", Anthropic::builder(KEY), Anthropic::builder(KEY).build().unwrap());
+    let debug = format!("{debug} {:?} {:?}", OpenAi::builder().api_key(KEY), OpenAi::builder().api_key(KEY).build().unwrap());
+    assert!(!debug.contains(KEY), "{debug}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_a_connection_error() {
+    let gone = { ModelServer::start([]).await.url() };
+
+    for provider in [
+        Arc::new(Anthropic::builder(KEY).base_url(&gone).build().unwrap()) as Arc<dyn LlmProvider>,
+        Arc::new(OpenAi::builder().base_url(&gone).build().unwrap()),
+    ] {
+        let (_, error) = call(&*provider).await;
+        assert!(matches!(error, Some(ProviderError::Connection { .. })), "{error:?}");
+        assert!(!format!("{error:?}").contains(&gone), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn dropping_a_call_before_its_head_closes_the_connection() {
+    for wire in WIRES {
+        let server = ModelServer::start([Reply::stream().delay(Duration::from_secs(60))]).await;
+        let provider = wire.provider(&server, Timeouts::default());
+
+        let started = Instant::now();
+        tokio::select! {
+            _ = provider.stream(example_request(), CancellationToken::new()) => panic!("there is no answer"),
+            () = server.requests_came(1) => {}
+        }
+
+        server.clients_left(1).await;
+        assert!(started.elapsed() < Duration::from_secs(10));
+    }
+}
+
+#[tokio::test]
+async fn tokens_are_counted_where_the_server_can() {
+    let counted = Reply::json(200, r#"{"input_tokens":42}"#);
+    for (wire, line) in [(Wire::Anthropic, "POST /v1/messages/count_tokens"), (Wire::OpenAi, "POST /v1/messages/count_tokens")] {
+        let server = ModelServer::start([counted.clone()]).await;
+
+        assert_eq!(wire.provider(&server, quick()).count_tokens(example_request()).await, Ok(42));
+
+        let request = server.requests().remove(0);
+        assert_eq!(request.line, line);
+        assert_eq!((request.json()["max_tokens"].is_null(), request.json()["messages"].as_array().unwrap().len()), (true, 3));
+    }
+
+    let server = ModelServer::start([Reply::json(404, "{}")]).await;
+    let unsupported = Err(ProviderError::Unsupported("counting tokens"));
+    assert_eq!(Wire::OpenAi.provider(&server, quick()).count_tokens(example_request()).await, unsupported);
+    assert_eq!(OpenAi::builder().build().unwrap().count_tokens(example_request()).await, unsupported);
+}

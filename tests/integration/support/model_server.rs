@@ -1,0 +1,355 @@
+//! A model server that does what its script says: whole and broken replies, pauses, stalls, cuts. Raw HTTP/1.1 on
+//! loopback, so that nothing stands between a script and the wire. Records requests and notices clients that leave.
+//!
+//! ```ignore
+//! let server = ModelServer::start([Reply::events(["…"]), Reply::status(529)]).await;
+//! let provider = Anthropic::builder("sk-test-not-a-real-key").base_url(server.url()).build()?;
+//! ```
+
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::watch,
+    task::JoinSet,
+};
+
+/// What the server does after the head of a reply.
+#[derive(Debug, Clone)]
+pub enum Step {
+    /// Sends bytes at once.
+    Send(Vec<u8>),
+    /// Sends bytes one by one.
+    Drip(Vec<u8>),
+    /// Waits.
+    Pause(Duration),
+    /// Sends nothing more until the client leaves.
+    Stall,
+    /// Closes the connection in the middle of the body.
+    Cut,
+    /// Sends these bytes again and again until the client leaves.
+    Endless(Vec<u8>),
+}
+
+/// One scripted reply.
+#[derive(Debug, Clone)]
+pub struct Reply {
+    status: u16,
+    headers: Vec<(String, String)>,
+    steps: Vec<Step>,
+    /// Wait before the head.
+    delay: Duration,
+}
+
+impl Reply {
+    /// A reply of 200 with an event stream that says nothing yet.
+    pub fn stream() -> Self {
+        Self::status(200).header("content-type", "text/event-stream")
+    }
+
+    /// A reply of this status without a body yet.
+    pub fn status(status: u16) -> Self {
+        Self { status, headers: Vec::new(), steps: Vec::new(), delay: Duration::ZERO }
+    }
+
+    /// A whole event stream: each text is the data of an event.
+    pub fn events<S: AsRef<str>>(events: impl IntoIterator<Item = S>) -> Self {
+        Self::stream().send(sse(events))
+    }
+
+    /// A JSON document.
+    pub fn json(status: u16, body: &str) -> Self {
+        Self::status(status).header("content-type", "application/json").send(body)
+    }
+
+    /// Adds a header.
+    #[must_use]
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Waits before the head is sent.
+    #[must_use]
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.delay = delay;
+        self
+    }
+
+    /// Adds a step.
+    #[must_use]
+    pub fn then(mut self, step: Step) -> Self {
+        self.steps.push(step);
+        self
+    }
+
+    /// Sends bytes.
+    #[must_use]
+    pub fn send(self, bytes: impl Into<Vec<u8>>) -> Self {
+        self.then(Step::Send(bytes.into()))
+    }
+}
+
+/// Events as bytes of an event stream.
+pub fn sse<S: AsRef<str>>(events: impl IntoIterator<Item = S>) -> String {
+    events.into_iter().map(|data| format!("data: {}\n\n", data.as_ref())).collect()
+}
+
+/// A whole Messages reply of one text.
+pub fn anthropic_text(text: &str) -> Vec<String> {
+    let text = serde_json::Value::from(text);
+    vec![
+        r#"{"type":"message_start","message":{"content":[],"usage":{"input_tokens":5,"output_tokens":1}}}"#.into(),
+        r#"{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}"#.into(),
+        format!(r#"{{"type":"content_block_delta","index":0,"delta":{{"type":"text_delta","text":{text}}}}}"#),
+        r#"{"type":"content_block_stop","index":0}"#.into(),
+        r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":2}}"#.into(),
+        r#"{"type":"message_stop"}"#.into(),
+    ]
+}
+
+/// A whole Chat Completions reply of one text.
+pub fn openai_text(text: &str) -> Vec<String> {
+    let text = serde_json::Value::from(text);
+    vec![
+        format!(r#"{{"choices":[{{"index":0,"delta":{{"role":"assistant","content":{text}}},"finish_reason":null}}]}}"#),
+        r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#.into(),
+        r#"{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":2}}"#.into(),
+        "[DONE]".into(),
+    ]
+}
+
+/// A request as it came.
+#[derive(Debug, Clone)]
+pub struct Recorded {
+    /// Method and path.
+    pub line: String,
+    /// Names in lower case.
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+impl Recorded {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+}
+
+#[derive(Default)]
+struct State {
+    script: VecDeque<Reply>,
+    requests: Vec<Recorded>,
+    connections: usize,
+    /// Replies that were sent whole.
+    done: usize,
+    /// Clients that left before their reply was over.
+    left: usize,
+}
+
+/// The server; ends with the value.
+pub struct ModelServer {
+    address: SocketAddr,
+    state: Arc<Mutex<State>>,
+    changed: watch::Sender<()>,
+    _tasks: JoinSet<()>,
+}
+
+impl ModelServer {
+    /// Starts on a free port. Replies are given in order; the last one is given for ever.
+    pub async fn start(script: impl IntoIterator<Item = Reply>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let state = Arc::new(Mutex::new(State { script: script.into_iter().collect(), ..State::default() }));
+        let changed = watch::Sender::new(());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(accept(listener, state.clone(), changed.clone()));
+        Self { address, state, changed, _tasks: tasks }
+    }
+
+    /// `http://127.0.0.1:port`.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// `http://127.0.0.1:port/v1`.
+    pub fn url_v1(&self) -> String {
+        format!("http://{}/v1", self.address)
+    }
+
+    /// Replaces the script.
+    pub fn script(&self, script: impl IntoIterator<Item = Reply>) {
+        self.state.lock().unwrap().script = script.into_iter().collect();
+    }
+
+    /// What came so far.
+    pub fn requests(&self) -> Vec<Recorded> {
+        self.state.lock().unwrap().requests.clone()
+    }
+
+    /// How many connections came.
+    pub fn connections(&self) -> usize {
+        self.state.lock().unwrap().connections
+    }
+
+    /// How many clients left before their reply was over.
+    pub fn left(&self) -> usize {
+        self.state.lock().unwrap().left
+    }
+
+    /// Waits, at most 10 s, until so many clients left before their reply was over.
+    pub async fn clients_left(&self, count: usize) {
+        self.wait(&format!("{count} clients leave"), |state| state.left >= count).await;
+    }
+
+    /// Waits, at most 10 s, until so many replies were sent whole.
+    pub async fn replies_done(&self, count: usize) {
+        self.wait(&format!("{count} replies are sent"), |state| state.done >= count).await;
+    }
+
+    /// Waits, at most 10 s, until so many requests came.
+    pub async fn requests_came(&self, count: usize) {
+        self.wait(&format!("{count} requests come"), |state| state.requests.len() >= count).await;
+    }
+
+    async fn wait(&self, what: &str, mut ready: impl FnMut(&State) -> bool) {
+        let mut changes = self.changed.subscribe();
+        let reached = async {
+            while !ready(&self.state.lock().unwrap()) {
+                changes.changed().await.unwrap();
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), reached).await.unwrap_or_else(|_| panic!("waited 10 s that {what}"));
+    }
+}
+
+async fn accept(listener: TcpListener, state: Arc<Mutex<State>>, changed: watch::Sender<()>) {
+    let mut connections = JoinSet::new();
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        state.lock().unwrap().connections += 1;
+        connections.spawn(serve(stream, state.clone(), changed.clone()));
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+async fn serve(stream: TcpStream, state: Arc<Mutex<State>>, changed: watch::Sender<()>) {
+    stream.set_nodelay(true).unwrap();
+    let (mut read, mut write) = stream.into_split();
+    while let Some(request) = read_request(&mut read).await {
+        let reply = {
+            let mut state = state.lock().unwrap();
+            state.requests.push(request);
+            let last = state.script.len() <= 1;
+            if last { state.script.front().cloned() } else { state.script.pop_front() }
+        };
+        changed.send_replace(());
+        let reply = reply.unwrap_or_else(|| Reply::json(500, r#"{"error":{"message":"the script is empty"}}"#));
+        // A client sends nothing while it reads, so anything but silence means that it left.
+        let mut byte = [0];
+        let over = tokio::select! {
+            over = send(&mut write, reply) => over,
+            _ = read.read(&mut byte) => Over::Left,
+        };
+        match over {
+            Over::Well => state.lock().unwrap().done += 1,
+            Over::Left => state.lock().unwrap().left += 1,
+            Over::Cut => {}
+        }
+        changed.send_replace(());
+        if !matches!(over, Over::Well) {
+            return;
+        }
+    }
+}
+
+async fn read_request(read: &mut OwnedReadHalf) -> Option<Recorded> {
+    let mut bytes = Vec::new();
+    let head = loop {
+        if let Some(at) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
+            break at;
+        }
+        if read.read_buf(&mut bytes).await.ok()? == 0 {
+            return None;
+        }
+    };
+    let text = String::from_utf8_lossy(&bytes[..head]).into_owned();
+    let mut lines = text.split("\r\n");
+    let line = lines.next()?.trim_end_matches(" HTTP/1.1").to_owned();
+    let headers = lines.filter_map(|line| line.split_once(':')).map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()));
+    let headers: Vec<_> = headers.collect();
+    let length = headers.iter().find(|(name, _)| name == "content-length").map_or(0, |(_, value)| value.parse().unwrap());
+    let mut body = bytes.split_off(head + 4);
+    while body.len() < length {
+        if read.read_buf(&mut body).await.ok()? == 0 {
+            return None;
+        }
+    }
+    Some(Recorded { line, headers, body })
+}
+
+enum Over {
+    /// The reply is whole; the connection serves on.
+    Well,
+    /// We closed it, as the script said.
+    Cut,
+    Left,
+}
+
+async fn send(write: &mut OwnedWriteHalf, reply: Reply) -> Over {
+    match try_send(write, reply).await {
+        Ok(over) => over,
+        Err(_) => Over::Left,
+    }
+}
+
+async fn try_send(write: &mut OwnedWriteHalf, reply: Reply) -> std::io::Result<Over> {
+    tokio::time::sleep(reply.delay).await;
+    let mut head = format!("HTTP/1.1 {} Scripted\r\ntransfer-encoding: chunked\r\n", reply.status);
+    for (name, value) in &reply.headers {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    head.push_str("\r\n");
+    write.write_all(head.as_bytes()).await?;
+    for step in reply.steps {
+        match step {
+            Step::Send(bytes) => chunk(write, &bytes).await?,
+            Step::Drip(bytes) => {
+                for byte in bytes {
+                    chunk(write, &[byte]).await?;
+                    tokio::task::yield_now().await;
+                }
+            }
+            Step::Pause(time) => tokio::time::sleep(time).await,
+            Step::Stall => std::future::pending().await,
+            Step::Cut => return Ok(Over::Cut),
+            Step::Endless(bytes) => loop {
+                chunk(write, &bytes).await?;
+            },
+        }
+    }
+    write.write_all(b"0\r\n\r\n").await?;
+    Ok(Over::Well)
+}
+
+async fn chunk(write: &mut OwnedWriteHalf, bytes: &[u8]) -> std::io::Result<()> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let mut framed = format!("{:x}\r\n", bytes.len()).into_bytes();
+    framed.extend_from_slice(bytes);
+    framed.extend_from_slice(b"\r\n");
+    write.write_all(&framed).await
+}
