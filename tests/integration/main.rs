@@ -6,3 +6,5 @@ mod providers;
 mod support;
 #[cfg(feature = "config")]
 mod config;
+#[cfg(feature = "sqlite")]
+mod storage;

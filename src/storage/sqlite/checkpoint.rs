@@ -1,0 +1,75 @@
+//! Moves what was committed from the log into the database, on a thread of its own: no commit waits for it.
+
+use std::sync::{
+    Arc, Condvar, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
+
+use rusqlite::Connection;
+
+/// Bytes of log, by estimate, after which a checkpoint is made: what a start after a crash has to read.
+const LOG_BYTES: usize = 4 * 1024 * 1024;
+/// A log that is still longer after a checkpoint never found a moment without commits: the writer must make one.
+const LOG_PAGES_MAX: i64 = 4096;
+
+/// The notes that writer and checkpointer pass to each other.
+#[derive(Debug, Default)]
+pub(super) struct Checkpoints {
+    notes: Mutex<Notes>,
+    bell: Condvar,
+    is_log_long: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Notes {
+    bytes: usize,
+    is_closed: bool,
+}
+
+impl Checkpoints {
+    fn lock(&self) -> MutexGuard<'_, Notes> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The writer: a commit added this much to the log.
+    pub(super) fn note(&self, bytes: usize) {
+        let mut notes = self.lock();
+        notes.bytes = notes.bytes.saturating_add(bytes);
+        if notes.bytes >= LOG_BYTES {
+            drop(notes);
+            self.bell.notify_one();
+        }
+    }
+
+    /// The writer, between commits: whether it should make a checkpoint itself.
+    pub(super) fn take_long(&self) -> bool {
+        self.is_log_long.swap(false, Ordering::Relaxed)
+    }
+
+    pub(super) fn close(&self) {
+        self.lock().is_closed = true;
+        self.bell.notify_all();
+    }
+
+    fn wait(&self) -> bool {
+        let is_idle = |notes: &mut Notes| notes.bytes < LOG_BYTES && !notes.is_closed;
+        let mut notes = self.bell.wait_while(self.lock(), is_idle).unwrap_or_else(PoisonError::into_inner);
+        notes.bytes = 0;
+        !notes.is_closed
+    }
+
+    /// The checkpointer's life.
+    pub(super) fn run(self: Arc<Self>, conn: &Connection) {
+        while self.wait() {
+            // A failure is no matter: the log keeps everything, and the next checkpoint takes it.
+            if passive(conn).is_ok_and(|pages| pages > LOG_PAGES_MAX) {
+                self.is_log_long.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// A checkpoint that waits for nobody; tells the pages of the log.
+pub(super) fn passive(conn: &Connection) -> rusqlite::Result<i64> {
+    conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get(1))
+}

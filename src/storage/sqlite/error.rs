@@ -1,0 +1,90 @@
+//! What SQLite says, in words for people and without paths.
+
+use callboard_actors::{
+    ids::Scope,
+    ports::{AppendError, StoreError},
+};
+use rusqlite::{Error, ErrorCode};
+
+/// What went wrong, as one clause.
+pub(super) fn words(error: &Error) -> String {
+    let Some(code) = error.sqlite_error_code() else { return "a stored row has an unexpected form".into() };
+    match code {
+        ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => "another process holds the database".into(),
+        ErrorCode::DiskFull => "the disk is full".into(),
+        ErrorCode::ReadOnly | ErrorCode::PermissionDenied => "the file cannot be written".into(),
+        ErrorCode::CannotOpen => "the file cannot be opened".into(),
+        ErrorCode::DatabaseCorrupt => "the file is damaged".into(),
+        ErrorCode::NotADatabase => "the file is not a SQLite database".into(),
+        ErrorCode::TooBig => "an entry is larger than SQLite allows".into(),
+        ErrorCode::SystemIoFailure => format!("the disk failed (SQLite code {})", extended(error)),
+        _ => format!("SQLite code {}", extended(error)),
+    }
+}
+
+fn extended(error: &Error) -> i32 {
+    error.sqlite_error().map(|failure| failure.extended_code).unwrap_or_default()
+}
+
+/// Whether waiting may help.
+pub(super) fn is_busy(error: &Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
+pub(super) fn unavailable(message: impl Into<String>) -> StoreError {
+    StoreError::Unavailable { message: message.into() }
+}
+
+/// A failed read that belongs to no conversation.
+pub(super) fn failed_read(error: &Error) -> StoreError {
+    unavailable(words(error))
+}
+
+/// A failed read of one conversation: what cannot be understood is damage of that conversation only.
+pub(super) fn failed_read_of(scope: &Scope, error: &Error) -> StoreError {
+    match error.sqlite_error_code() {
+        None | Some(ErrorCode::DatabaseCorrupt) => damaged(scope, words(error)),
+        Some(_) => failed_read(error),
+    }
+}
+
+pub(super) fn damaged(scope: &Scope, message: impl Into<String>) -> StoreError {
+    StoreError::Damaged { scope: scope.clone(), message: message.into() }
+}
+
+/// Why one member of a commit was not stored.
+#[derive(Debug, Clone)]
+pub(super) enum WriteError {
+    /// Its guards.
+    Append(AppendError),
+    /// There is no such conversation.
+    NotFound,
+    /// SQLite, in words.
+    Store(String),
+}
+
+impl From<Error> for WriteError {
+    fn from(error: Error) -> Self {
+        Self::Store(words(&error))
+    }
+}
+
+impl From<WriteError> for AppendError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Append(error) => error,
+            WriteError::NotFound => Self::Unavailable { message: "conversation not found".into() },
+            WriteError::Store(message) => Self::Unavailable { message },
+        }
+    }
+}
+
+impl From<WriteError> for StoreError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Append(error) => unavailable(error.to_string()),
+            WriteError::NotFound => Self::NotFound,
+            WriteError::Store(message) => unavailable(message),
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Counts the threads of a store, so that closing can wait for their end, for a bounded time and without joining.
+
+use std::{
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+#[derive(Debug, Default)]
+pub(super) struct Gate {
+    inside: Mutex<usize>,
+    bell: Condvar,
+}
+
+/// Held by a thread as long as it runs.
+#[derive(Debug)]
+pub(super) struct Pass(Arc<Gate>);
+
+impl Gate {
+    fn lock(&self) -> MutexGuard<'_, usize> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn enter(self: &Arc<Self>) -> Pass {
+        *self.lock() += 1;
+        Pass(Arc::clone(self))
+    }
+
+    /// Waits until at most `left` are inside; false when it took too long.
+    pub(super) fn wait(&self, left: usize, within: Duration) -> bool {
+        let waited = self.bell.wait_timeout_while(self.lock(), within, |inside| *inside > left);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        *self.0.lock() -= 1;
+        self.0.bell.notify_all();
+    }
+}
+
+/// Starts a thread that holds a pass until its end.
+pub(super) fn spawn(gate: &Arc<Gate>, name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    let pass = gate.enter();
+    let run = move || {
+        work();
+        drop(pass);
+    };
+    std::thread::Builder::new().name(name.to_owned()).spawn(run).map(drop)
+}

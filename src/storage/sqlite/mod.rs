@@ -1,0 +1,226 @@
+//! Journals in one SQLite file: a writer thread that commits in groups, a few readers, a checkpointer.
+//!
+//! - An append that somebody waits for commits at once; what arrives meanwhile shares the next commit. Each member of a
+//!   commit has its own savepoint: a conflict fails that member only. Tenants are served in turn.
+//! - `done` is called on the writer thread after the commit, outside of the transaction.
+//! - Bodies of any size lie in the file; nothing is moved to an artifact store.
+//! - Two processes may open one file: the guards of an append are judged under the file's write lock. The clocks of
+//!   `created_at` and `updated_at` are the host's.
+//! - An acknowledged append survives `kill -9`, and with [`CommitMode::Sync`] a power cut.
+
+mod options;
+mod open;
+mod error;
+mod queue;
+mod write;
+mod writer;
+mod read;
+mod readers;
+mod checkpoint;
+mod gate;
+mod lock;
+
+pub use lock::{LockError, SessionLock};
+pub use options::{Check, CommitMode, SqliteOptions};
+pub use writer::SqliteStats;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use callboard_actors::{
+    ids::{Scope, Seq, TenantId},
+    ports::{Append, BoxFuture, Head, ListQuery, Loaded, Open, SessionBackend, SessionSummary, StoreError, StoredEntry, Timestamp},
+};
+use tokio::sync::oneshot;
+
+use checkpoint::Checkpoints;
+use error::unavailable;
+use gate::Gate;
+use queue::{Job, Queue, Tell};
+use readers::Readers;
+use writer::{Counters, Writer};
+
+/// Journals in a SQLite file.
+///
+/// Dropping it waits for nothing: what is queued is still written, by threads that end by themselves. A program that
+/// is about to exit calls [`SessionBackend::close`].
+///
+/// ```no_run
+/// # async fn example() -> Result<(), callboard::ports::StoreError> {
+/// let sessions = callboard::storage::Sqlite::open("callboard.db").await?;
+/// # Ok(()) }
+/// ```
+pub struct Sqlite {
+    path: PathBuf,
+    queue: Arc<Queue>,
+    readers: Arc<Readers>,
+    checkpoints: Arc<Checkpoints>,
+    counters: Arc<Counters>,
+    gate: Arc<Gate>,
+}
+
+impl std::fmt::Debug for Sqlite {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Sqlite({:?})", self.path.file_name().unwrap_or_default())
+    }
+}
+
+impl Sqlite {
+    /// Opens a file, making it (mode 0600) and its folder (0700) when they are not there.
+    ///
+    /// # Errors
+    /// `Unavailable` says in one line why the file cannot be opened, by its name; `NewerSchema`.
+    ///
+    /// # Cancel safety
+    /// A dropped future leaves at most an empty store behind.
+    pub async fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        Self::open_with(path, SqliteOptions::default()).await
+    }
+
+    /// Opens a file in a way of its own; else as [`Sqlite::open`].
+    ///
+    /// # Errors
+    /// As [`Sqlite::open`].
+    pub async fn open_with(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, StoreError> {
+        let path = open::locate(path.as_ref())?;
+        let (tell, told) = oneshot::channel();
+        // Not on the runtime: opening may wait seconds for another process, and no runtime of ours is assumed.
+        let opening = std::thread::Builder::new().name("callboard-sqlite-open".into());
+        opening.spawn(move || drop(tell.send(Self::open_now(path, &options)))).map_err(|error| unavailable(error.kind().to_string()))?;
+        told.await.unwrap_or_else(|_| Err(unavailable("opening the store failed")))
+    }
+
+    fn open_now(path: PathBuf, options: &SqliteOptions) -> Result<Self, StoreError> {
+        let conn = open::writer(&path, options)?;
+        let store = Self {
+            queue: Arc::new(Queue::new(options.queue_bytes_max)),
+            readers: Arc::default(),
+            checkpoints: Arc::default(),
+            counters: Arc::default(),
+            gate: Arc::default(),
+            path,
+        };
+        let no_thread = |error: std::io::Error| unavailable(error.kind().to_string());
+        // If one of these fails the store is dropped, which ends the threads before it.
+        for _ in 0..options.readers.max(1) {
+            let (readers, conn) = (Arc::clone(&store.readers), open::another(&store.path, options, false)?);
+            gate::spawn(&store.gate, "callboard-sqlite-read", move || readers.run(conn)).map_err(no_thread)?;
+        }
+        let (checkpoints, aside) = (Arc::clone(&store.checkpoints), open::another(&store.path, options, true)?);
+        gate::spawn(&store.gate, "callboard-sqlite-log", move || checkpoints.run(&aside)).map_err(no_thread)?;
+        let writer = Writer {
+            conn,
+            queue: Arc::clone(&store.queue),
+            counters: Arc::clone(&store.counters),
+            checkpoints: Arc::clone(&store.checkpoints),
+            gate: Arc::clone(&store.gate),
+            commit_delay: options.commit_delay,
+        };
+        gate::spawn(&store.gate, "callboard-sqlite-write", move || writer.run()).map_err(no_thread)?;
+        Ok(store)
+    }
+
+    /// What was done since the store was opened.
+    pub fn stats(&self) -> SqliteStats {
+        self.counters.read()
+    }
+
+    /// Keeps a session for this process until the lock is dropped: for programs in which a person sits before it.
+    ///
+    /// # Errors
+    /// [`LockError::SessionInUse`] when somebody has it, in this or another process.
+    pub fn lock_session(&self, scope: &Scope) -> Result<SessionLock, LockError> {
+        SessionLock::take(&self.path, scope)
+    }
+
+    fn signal_end(&self) {
+        self.readers.close();
+        self.checkpoints.close();
+        self.queue.close();
+    }
+
+    fn write<T: Send + 'static>(&self, job: impl FnOnce(Tell<T>) -> Job) -> BoxFuture<'static, Result<T, StoreError>> {
+        let (tell, told) = oneshot::channel();
+        self.queue.push(job(tell));
+        Box::pin(async move { told.await.unwrap_or_else(|_| Err(unavailable("the store went away"))) })
+    }
+}
+
+impl Drop for Sqlite {
+    fn drop(&mut self) {
+        self.signal_end();
+    }
+}
+
+impl SessionBackend for Sqlite {
+    fn append(&self, append: Append) {
+        self.queue.push(Job::Append(append));
+    }
+
+    fn head<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Head, StoreError>> {
+        let scope = scope.clone();
+        self.readers.read(move |conn| read::head(conn, &scope))
+    }
+
+    fn load<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Loaded, StoreError>> {
+        let scope = scope.clone();
+        self.readers.read(move |conn| read::load(conn, &scope))
+    }
+
+    fn entries<'a>(&'a self, scope: &'a Scope, after: Seq, count: usize) -> BoxFuture<'a, Result<Vec<StoredEntry>, StoreError>> {
+        let scope = scope.clone();
+        self.readers.read(move |conn| read::entries(conn, &scope, after, count))
+    }
+
+    fn snapshot<'a>(&'a self, scope: &'a Scope, upto: Seq, bytes: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.write(|tell| Job::Snapshot(scope.clone(), upto, bytes, tell))
+    }
+
+    fn delete<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<bool, StoreError>> {
+        self.write(|tell| Job::Delete(scope.clone(), tell))
+    }
+
+    fn list<'a>(&'a self, tenant: &'a TenantId, query: ListQuery) -> BoxFuture<'a, Result<Vec<SessionSummary>, StoreError>> {
+        let tenant = tenant.clone();
+        self.readers.read(move |conn| read::list(conn, &tenant, &query))
+    }
+
+    fn list_open(
+        &self,
+        open: Open,
+        due: Option<Timestamp>,
+        after: Option<Scope>,
+        count: usize,
+    ) -> BoxFuture<'_, Result<Vec<Scope>, StoreError>> {
+        self.readers.read(move |conn| read::list_open(conn, open, due, after.as_ref(), count))
+    }
+
+    fn mark_failed<'a>(&'a self, scope: &'a Scope, reason: Option<String>) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.write(|tell| Job::Mark(scope.clone(), reason, tell))
+    }
+
+    fn close(&self, within: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.signal_end();
+        let (gate, queue) = (Arc::clone(&self.gate), Arc::clone(&self.queue));
+        let (tell, told) = oneshot::channel();
+        // By the wall, not by `tokio::time`: a disk does not care whether a test has paused it.
+        let wait = move || {
+            let result = if gate.wait(0, within) {
+                Ok(())
+            } else {
+                let left = queue.abandon("the store was closed before this was written");
+                Err(unavailable(format!("the store did not close in time; {left} changes were given up")))
+            };
+            drop(tell.send(result));
+        };
+        let waiting = std::thread::Builder::new().name("callboard-sqlite-close".into()).spawn(wait);
+        Box::pin(async move {
+            waiting.map_err(|error| unavailable(error.kind().to_string()))?;
+            told.await.unwrap_or_else(|_| Err(unavailable("the store did not close")))
+        })
+    }
+}

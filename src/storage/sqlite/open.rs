@@ -1,0 +1,173 @@
+//! Opening the file: its mode, whose it is, its version, its health. Blocks; called on a thread of its own.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use callboard_actors::ports::StoreError;
+use rusqlite::{Connection, Error, OpenFlags, TransactionBehavior};
+
+use super::{
+    error::{is_busy, unavailable, words},
+    options::{Check, CommitMode, SqliteOptions},
+};
+
+/// The steps from an empty file to the newest version; `user_version` counts those that were taken.
+const SCHEMAS: &[&str] = &[include_str!("schema.sql")];
+
+/// "CBRD": tells our files from those of other programs.
+const APPLICATION_ID: i64 = 0x4342_5244;
+
+/// Larger files are not checked after a crash: a start must be quick.
+const CHECKED_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// What a WAL file is cut back to once all of it is in the database.
+const WAL_BYTES_KEPT: i64 = 16 * 1024 * 1024;
+
+/// Prepared statements kept by a connection; there are fewer.
+const STATEMENTS: usize = 32;
+
+/// The name that the user gave, for messages.
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
+fn cannot_open(path: &Path, why: impl std::fmt::Display) -> StoreError {
+    unavailable(format!("cannot open {}: {why}; the file and its folder must be writable by this user, or name another file", name(path)))
+}
+
+/// The file and where it is: absolute, so that neither a change of folder nor SQLite's special names matter.
+pub(super) fn locate(path: &Path) -> Result<PathBuf, StoreError> {
+    std::path::absolute(path).map_err(|error| cannot_open(path, error.kind()))
+}
+
+/// Opens the connection that writes, making the file when there is none.
+pub(super) fn writer(path: &Path, options: &SqliteOptions) -> Result<Connection, StoreError> {
+    make_file(path).map_err(|error| cannot_open(path, error.kind()))?;
+    let was_closed = fs::metadata(beside(path, "-wal")).map_or(true, |wal| wal.len() == 0);
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut conn = Connection::open_with_flags(path, flags).map_err(|error| cannot_open(path, words(&error)))?;
+    conn.set_prepared_statement_cache_capacity(STATEMENTS);
+    prepare(&mut conn, path, options)?;
+    let bytes = fs::metadata(path).map_or(0, |file| file.len());
+    let is_checked = match options.check {
+        Check::AfterCrash => !was_closed && bytes <= CHECKED_BYTES_MAX,
+        Check::Always => true,
+        Check::Never => false,
+    };
+    if is_checked {
+        check(&conn, path)?;
+    }
+    Ok(conn)
+}
+
+/// Opens one more connection on a file that [`writer`] opened before: for a reader or for checkpoints.
+pub(super) fn another(path: &Path, options: &SqliteOptions, may_write: bool) -> Result<Connection, StoreError> {
+    let access = if may_write { OpenFlags::SQLITE_OPEN_READ_WRITE } else { OpenFlags::SQLITE_OPEN_READ_ONLY };
+    let open = || {
+        let conn = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+        conn.busy_timeout(options.busy)?;
+        conn.set_prepared_statement_cache_capacity(STATEMENTS);
+        conn.pragma_update(None, "wal_autocheckpoint", 0)?;
+        Ok(conn)
+    };
+    open().map_err(|error: Error| cannot_open(path, words(&error)))
+}
+
+/// The path with something after its last name, as SQLite names its companions.
+pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut with = path.as_os_str().to_owned();
+    with.push(suffix);
+    with.into()
+}
+
+fn make_file(path: &Path) -> io::Result<()> {
+    let mut file = fs::OpenOptions::new();
+    let mut folder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+        file.mode(0o600); // SQLite gives its companions the mode of the file
+        folder.mode(0o700);
+    }
+    if let Some(parent) = path.parent() {
+        folder.recursive(true).create(parent).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => io::ErrorKind::NotADirectory.into(), // a file stands where the folder should
+            _ => error,
+        })?;
+    }
+    file.read(true).write(true).create(true).truncate(false).open(path).map(drop)
+}
+
+fn prepare(conn: &mut Connection, path: &Path, options: &SqliteOptions) -> Result<(), StoreError> {
+    let failed = |error: Error| cannot_open(path, words(&error));
+    conn.busy_timeout(options.busy).map_err(failed)?;
+    // Before anything is changed: another program's file stays as it is.
+    check_owner(conn, path)?;
+    let mode = journal_mode(conn, options.busy).map_err(failed)?;
+    if mode != "wal" {
+        return Err(cannot_open(path, "its file system cannot hold a write-ahead log"));
+    }
+    let synchronous = match options.durability {
+        CommitMode::Sync => "FULL",
+        CommitMode::Batched => "NORMAL",
+    };
+    conn.pragma_update(None, "synchronous", synchronous).map_err(failed)?;
+    conn.pragma_update(None, "wal_autocheckpoint", 0).map_err(failed)?;
+    conn.pragma_update_and_check(None, "journal_size_limit", WAL_BYTES_KEPT, |_| Ok(())).map_err(failed)?;
+    migrate(conn, path)
+}
+
+fn number(conn: &Connection, pragma: &str) -> rusqlite::Result<i64> {
+    conn.pragma_query_value(None, pragma, |row| row.get(0))
+}
+
+fn check_owner(conn: &Connection, path: &Path) -> Result<(), StoreError> {
+    let failed = |error: Error| cannot_open(path, words(&error));
+    let version = number(conn, "user_version").map_err(failed)?;
+    let owner = number(conn, "application_id").map_err(failed)?;
+    let tables: i64 = conn.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0)).map_err(failed)?;
+    let is_new = owner == 0 && version == 0 && tables == 0;
+    if owner == APPLICATION_ID || is_new { Ok(()) } else { Err(cannot_open(path, "it is a database of another program")) }
+}
+
+/// Turns the log on. SQLite does not wait for others here by itself.
+fn journal_mode(conn: &Connection, busy: Duration) -> rusqlite::Result<String> {
+    let started = Instant::now();
+    loop {
+        match conn.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0)) {
+            Err(error) if is_busy(&error) && started.elapsed() < busy => std::thread::sleep(Duration::from_millis(10)),
+            result => return result,
+        }
+    }
+}
+
+fn migrate(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
+    let failed = |error: Error| cannot_open(path, words(&error));
+    let known = u32::try_from(SCHEMAS.len()).unwrap_or(u32::MAX);
+    // In one transaction with the reading of the version: two processes may open a new file at once.
+    let transaction = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+    let found = number(&transaction, "user_version").map_err(failed)?;
+    let found = u32::try_from(found).unwrap_or(u32::MAX);
+    if found > known {
+        return Err(StoreError::NewerSchema { found, known });
+    }
+    for (step, _) in SCHEMAS.iter().zip(1..).filter(|(_, version)| *version > found) {
+        transaction.execute_batch(step).map_err(failed)?;
+    }
+    if found < known {
+        transaction.pragma_update(None, "user_version", known).map_err(failed)?;
+        transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(failed)?;
+    }
+    transaction.commit().map_err(failed)
+}
+
+fn check(conn: &Connection, path: &Path) -> Result<(), StoreError> {
+    let found: String = conn.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(|error| cannot_open(path, words(&error)))?;
+    if found == "ok" {
+        return Ok(());
+    }
+    Err(unavailable(format!("{} is damaged; put back a backup of it, or salvage it with `sqlite3 {0} .recover`", name(path))))
+}

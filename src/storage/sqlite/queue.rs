@@ -1,0 +1,337 @@
+//! What waits for the writer: a line a tenant, served in turn. Pushing never waits; the writer does.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use callboard_actors::{
+    ids::{Scope, Seq, TenantId},
+    ports::{Append, AppendError, Durability, StoreError},
+};
+use tokio::sync::oneshot;
+
+use super::error::{WriteError, unavailable};
+
+/// Members of one commit at most: those who wait for the first must not wait for a thousand others.
+const COMMIT_JOBS_MAX: usize = 256;
+/// Bytes of one commit at most, for the same reason.
+const COMMIT_BYTES_MAX: usize = 1024 * 1024;
+/// How long what nobody waits for rides along.
+const RIDE: Duration = Duration::from_millis(5);
+
+/// Where an answer goes.
+pub(super) type Tell<T> = oneshot::Sender<Result<T, StoreError>>;
+
+/// One change of one conversation. In a line with the appends, so that the order of calls holds for all of them.
+#[derive(Debug)]
+pub(super) enum Job {
+    Append(Append),
+    Delete(Scope, Tell<bool>),
+    Snapshot(Scope, Seq, Bytes, Tell<()>),
+    Mark(Scope, Option<String>, Tell<()>),
+}
+
+impl Job {
+    fn scope(&self) -> &Scope {
+        match self {
+            Self::Append(append) => &append.scope,
+            Self::Delete(scope, _) | Self::Snapshot(scope, ..) | Self::Mark(scope, ..) => scope,
+        }
+    }
+
+    pub(super) fn size(&self) -> usize {
+        match self {
+            Self::Append(append) => append.size(),
+            Self::Snapshot(_, _, bytes, _) => bytes.len().saturating_add(256),
+            Self::Delete(..) | Self::Mark(..) => 256,
+        }
+    }
+
+    fn is_awaited(&self) -> bool {
+        match self {
+            Self::Append(append) => append.durability == Durability::Awaited,
+            Self::Delete(..) | Self::Mark(..) => true,
+            Self::Snapshot(..) => false,
+        }
+    }
+
+    /// Tells what became of it; true: there was a conversation.
+    pub(super) fn tell(self, result: Result<bool, WriteError>) {
+        match self {
+            Self::Append(append) => (append.done)(result.map(drop).map_err(AppendError::from)),
+            Self::Delete(_, tell) => drop(tell.send(result.map_err(StoreError::from))),
+            Self::Snapshot(_, _, _, tell) | Self::Mark(_, _, tell) => {
+                drop(tell.send(result.map(drop).map_err(StoreError::from)));
+            }
+        }
+    }
+
+    pub(super) fn refuse(self, why: &str) {
+        match self {
+            Self::Append(append) => (append.done)(Err(AppendError::Unavailable { message: why.into() })),
+            Self::Delete(_, tell) => drop(tell.send(Err(unavailable(why)))),
+            Self::Snapshot(_, _, _, tell) | Self::Mark(_, _, tell) => drop(tell.send(Err(unavailable(why)))),
+        }
+    }
+}
+
+/// The lines of all tenants.
+#[derive(Debug)]
+pub(super) struct Queue {
+    lines: Mutex<Lines>,
+    bell: Condvar,
+    bytes_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    tenants: HashMap<TenantId, Line>,
+    /// The tenants that have something, each once, in the order they are served.
+    turn: VecDeque<TenantId>,
+    bytes: usize,
+    count: usize,
+    awaited: usize,
+    /// Since when something waits.
+    since: Option<Instant>,
+    is_closed: bool,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    jobs: VecDeque<Job>,
+    bytes: usize,
+}
+
+impl Lines {
+    fn why_not(&self, job: &Job, bytes_max: usize) -> Option<&'static str> {
+        let held = self.tenants.get(&job.scope().tenant).map_or(0, |line| line.bytes);
+        let is_over = |held: usize, max: usize| held > 0 && held.saturating_add(job.size()) > max;
+        if self.is_closed {
+            Some("the store is closed")
+        } else if is_over(self.bytes, bytes_max) || is_over(held, bytes_max / 2) {
+            // Half for one tenant: one that floods the store leaves room for the others.
+            Some("too much waits for the disk")
+        } else {
+            None
+        }
+    }
+
+    fn put(&mut self, job: Job) {
+        let size = job.size();
+        self.bytes = self.bytes.saturating_add(size);
+        self.count += 1;
+        self.awaited += usize::from(job.is_awaited());
+        self.since.get_or_insert_with(Instant::now);
+        let tenant = job.scope().tenant.clone();
+        let line = self.tenants.entry(tenant).or_insert_with_key(|tenant| {
+            self.turn.push_back(tenant.clone());
+            Line::default()
+        });
+        line.bytes = line.bytes.saturating_add(size);
+        line.jobs.push_back(job);
+    }
+
+    /// Takes the first of the tenant whose turn it is, if it has room in a commit of `room` bytes.
+    fn take(&mut self, room: Option<usize>) -> Option<Job> {
+        let tenant = self.turn.front()?;
+        let line = self.tenants.get_mut(tenant)?;
+        let size = line.jobs.front()?.size();
+        if room.is_some_and(|room| size > room) {
+            return None;
+        }
+        let job = line.jobs.pop_front()?;
+        line.bytes = line.bytes.saturating_sub(size);
+        if let Some(tenant) = self.turn.pop_front() {
+            if line.jobs.is_empty() {
+                self.tenants.remove(&tenant);
+            } else {
+                self.turn.push_back(tenant);
+            }
+        }
+        self.bytes = self.bytes.saturating_sub(size);
+        self.count -= 1;
+        self.awaited -= usize::from(job.is_awaited());
+        if self.count == 0 {
+            self.since = None;
+        }
+        Some(job)
+    }
+
+    /// How long the writer may still wait for company.
+    fn patience(&self) -> Option<Duration> {
+        if self.is_closed || self.awaited > 0 || self.count >= COMMIT_JOBS_MAX || self.bytes >= COMMIT_BYTES_MAX {
+            return None;
+        }
+        RIDE.checked_sub(self.since?.elapsed()).filter(|wait| !wait.is_zero())
+    }
+}
+
+impl Queue {
+    pub(super) fn new(bytes_max: usize) -> Self {
+        Self { lines: Mutex::default(), bell: Condvar::new(), bytes_max }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a job in line, or refuses it at once, in the caller.
+    pub(super) fn push(&self, job: Job) {
+        let mut lines = self.lock();
+        let why_not = lines.why_not(&job, self.bytes_max);
+        if let Some(why) = why_not {
+            drop(lines);
+            job.refuse(why);
+        } else {
+            lines.put(job);
+            drop(lines);
+            self.bell.notify_one();
+        }
+    }
+
+    /// Waits for the members of the next commit; `None` once closed and empty.
+    pub(super) fn next(&self) -> Option<Vec<Job>> {
+        let mut lines = self.lock();
+        loop {
+            if lines.count == 0 {
+                if lines.is_closed {
+                    return None;
+                }
+                lines = self.bell.wait(lines).unwrap_or_else(PoisonError::into_inner);
+            } else if let Some(wait) = lines.patience() {
+                lines = self.bell.wait_timeout(lines, wait).unwrap_or_else(PoisonError::into_inner).0;
+            } else {
+                break;
+            }
+        }
+        let (mut jobs, mut bytes) = (Vec::with_capacity(lines.count.min(COMMIT_JOBS_MAX)), 0);
+        while jobs.len() < COMMIT_JOBS_MAX {
+            // The first goes whatever its size.
+            let room = if jobs.is_empty() { None } else { Some(COMMIT_BYTES_MAX.saturating_sub(bytes)) };
+            let Some(job) = lines.take(room) else { break };
+            bytes += job.size();
+            jobs.push(job);
+        }
+        Some(jobs)
+    }
+
+    /// Takes nothing more; what is in line is still written.
+    pub(super) fn close(&self) {
+        self.lock().is_closed = true;
+        self.bell.notify_all();
+    }
+
+    /// Closes and refuses what is in line; tells how much that was.
+    pub(super) fn abandon(&self, why: &str) -> usize {
+        let mut lines = self.lock();
+        lines.is_closed = true;
+        let left: Vec<Job> = std::iter::from_fn(|| lines.take(None)).collect();
+        drop(lines);
+        self.bell.notify_all();
+        let count = left.len();
+        for job in left {
+            job.refuse(why);
+        }
+        count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use callboard_actors::{
+        ids::{ConversationId, Epoch},
+        ports::{Head, Open, StoredEntry},
+    };
+
+    use super::*;
+
+    fn append(tenant: &str, seq: u64, bytes: usize, durability: Durability) -> Job {
+        Job::Append(Append {
+            scope: Scope::new(TenantId::new(tenant).unwrap(), ConversationId::new("c").unwrap()),
+            expected: Head::default(),
+            epoch: Epoch(1),
+            entries: vec![StoredEntry { seq: Seq(seq), bytes: vec![0; bytes].into() }],
+            open: Open::None,
+            wake_at: None,
+            durability,
+            done: Box::new(|_| {}),
+        })
+    }
+
+    fn told(jobs: &[Job]) -> Vec<(String, u64)> {
+        let one = |job: &Job| match job {
+            Job::Append(append) => (append.scope.tenant.to_string(), append.entries[0].seq.0),
+            _ => unreachable!(),
+        };
+        jobs.iter().map(one).collect()
+    }
+
+    #[test]
+    fn tenants_are_served_in_turn_and_each_in_its_order() {
+        let queue = Queue::new(usize::MAX);
+        for seq in 1..=300 {
+            queue.push(append("flood", seq, 1, Durability::Awaited));
+        }
+        for seq in 1..=2 {
+            queue.push(append("calm", seq, 1, Durability::Awaited));
+        }
+
+        let first = told(&queue.next().unwrap());
+        let second = told(&queue.next().unwrap());
+
+        let place = |seq| first.iter().position(|told| *told == ("calm".to_owned(), seq));
+        assert_eq!((place(1), place(2)), (Some(1), Some(3)));
+        assert_eq!((first.len(), second.len()), (COMMIT_JOBS_MAX, 302 - COMMIT_JOBS_MAX));
+        let flood: Vec<u64> = first.iter().chain(&second).filter(|(tenant, _)| tenant == "flood").map(|(_, seq)| *seq).collect();
+        assert_eq!(flood, (1..=300).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_commit_has_at_most_a_mebibyte_and_at_least_one_member() {
+        let queue = Queue::new(usize::MAX);
+        for (seq, bytes) in [(1, 3 << 20), (2, 600 << 10), (3, 600 << 10)] {
+            queue.push(append("t", seq, bytes, Durability::Awaited));
+        }
+
+        let sizes: Vec<usize> = (0..3).map(|_| queue.next().unwrap().len()).collect();
+
+        assert_eq!(sizes, [1, 1, 1]);
+    }
+
+    #[test]
+    fn what_nobody_waits_for_rides_along_five_milliseconds_at_most() {
+        let queue = Queue::new(usize::MAX);
+
+        let started = Instant::now();
+        queue.push(append("t", 1, 1, Durability::Unwatched));
+        assert_eq!(queue.next().unwrap().len(), 1);
+        assert!(started.elapsed() >= RIDE);
+
+        queue.push(append("t", 2, 1, Durability::Unwatched));
+        queue.push(append("t", 3, 1, Durability::Awaited));
+        assert_eq!(queue.lock().patience(), None, "somebody waits");
+        assert_eq!(queue.next().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_full_queue_refuses_at_once_and_a_flooding_tenant_leaves_room() {
+        let queue = Queue::new(10_000);
+        let push = |tenant: &str| {
+            let (tell, mut told) = oneshot::channel();
+            let Job::Append(mut job) = append(tenant, 1, 1000, Durability::Awaited) else { unreachable!() };
+            job.done = Box::new(move |result| drop(tell.send(result)));
+            queue.push(Job::Append(job));
+            told.try_recv().ok()
+        };
+
+        let flood: Vec<_> = (0..10).map(|_| push("flood")).collect();
+
+        assert!(flood[..3].iter().all(Option::is_none), "in line");
+        assert!(matches!(flood.last(), Some(Some(Err(AppendError::Unavailable { .. })))), "refused in the call");
+        assert_eq!(push("calm"), None);
+        assert!(queue.lock().bytes <= 10_000);
+    }
+}

@@ -1,0 +1,153 @@
+//! The one thread that writes: takes what waits, commits it together, then tells everyone.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use rusqlite::Connection;
+
+use super::{
+    checkpoint::{Checkpoints, passive},
+    error::WriteError,
+    gate::Gate,
+    queue::{Job, Queue},
+    write::{perform, run},
+};
+
+/// What a member of a commit adds to the log besides its bytes, by estimate: two pages.
+const LOG_BYTES_A_JOB: usize = 8192;
+/// How long the end waits for the readers, so that the last connection out can tidy the log away.
+const READERS_END: Duration = Duration::from_millis(200);
+
+/// What a store has done since it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SqliteStats {
+    /// Commits; with [`CommitMode::Sync`](super::CommitMode::Sync) each is a wait for the disk.
+    pub commits: u64,
+    /// Appends stored.
+    pub appends: u64,
+    /// Bytes of their entries.
+    pub bytes: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    commits: AtomicU64,
+    appends: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Counters {
+    pub(super) fn read(&self) -> SqliteStats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        SqliteStats { commits: read(&self.commits), appends: read(&self.appends), bytes: read(&self.bytes) }
+    }
+}
+
+pub(super) struct Writer {
+    pub(super) conn: Connection,
+    pub(super) queue: Arc<Queue>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) checkpoints: Arc<Checkpoints>,
+    pub(super) gate: Arc<Gate>,
+    pub(super) commit_delay: Duration,
+}
+
+type Results = Vec<Result<bool, WriteError>>;
+
+/// Milliseconds since 1970, by the host's clock: for people who read lists, never for a decision.
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+impl Writer {
+    /// The writer's life: until the queue is closed and empty.
+    pub(super) fn run(self) {
+        while let Some(jobs) = self.queue.next() {
+            // Whatever breaks, everyone is told: a conversation that waits for ever is worse than one that reads its head again.
+            let results = catch_unwind(AssertUnwindSafe(|| self.commit(&jobs)));
+            let broken = || vec![Err(WriteError::Store("the writer failed".into())); jobs.len()];
+            let results = results.unwrap_or_else(|_| self.fail(broken()));
+            self.count(&jobs, &results);
+            for (job, result) in jobs.into_iter().zip(results) {
+                if catch_unwind(AssertUnwindSafe(|| job.tell(result))).is_err() {
+                    tracing::error!("a caller of the session store panicked when it was told");
+                }
+            }
+            if self.checkpoints.take_long() {
+                drop(passive(&self.conn));
+            }
+        }
+        self.gate.wait(1, READERS_END);
+        // Leaves one file behind, at once or not at all: while another process has it open, that one will do it.
+        drop(self.conn.busy_timeout(Duration::ZERO));
+        drop(self.conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())));
+    }
+
+    /// Stores the members that can be stored; one result each.
+    fn commit(&self, jobs: &[Job]) -> Results {
+        self.try_commit(jobs).unwrap_or_else(|error| self.fail(vec![Err(WriteError::from(error)); jobs.len()]))
+    }
+
+    fn try_commit(&self, jobs: &[Job]) -> rusqlite::Result<Results> {
+        let now = now();
+        let mut results = Vec::with_capacity(jobs.len());
+        // Takes the file's write lock at once, so that every guard is judged on what will be committed upon.
+        run(&self.conn, "BEGIN IMMEDIATE")?;
+        for job in jobs {
+            run(&self.conn, "SAVEPOINT member")?;
+            let result = perform(&self.conn, job, now);
+            if result.is_err() {
+                // Fails the whole commit when SQLite has already undone it (disk full, I/O).
+                run(&self.conn, "ROLLBACK TO member")?;
+            }
+            run(&self.conn, "RELEASE member")?;
+            results.push(result);
+        }
+        if !self.commit_delay.is_zero() {
+            std::thread::sleep(self.commit_delay);
+        }
+        run(&self.conn, "COMMIT")?;
+        Ok(results)
+    }
+
+    /// Nothing of this commit stays.
+    fn fail(&self, results: Results) -> Results {
+        if !self.conn.is_autocommit()
+            && let Err(error) = run(&self.conn, "ROLLBACK")
+        {
+            tracing::error!(%error, "the session store cannot undo a commit");
+        }
+        results
+    }
+
+    fn count(&self, jobs: &[Job], results: &Results) {
+        let (mut appends, mut bytes, mut written) = (0, 0, 0);
+        for (job, _) in jobs.iter().zip(results).filter(|(_, result)| result.is_ok()) {
+            written += job.size().saturating_add(LOG_BYTES_A_JOB);
+            if let Job::Append(append) = job {
+                appends += 1;
+                bytes += append.entries.iter().map(|entry| entry.bytes.len() as u64).sum::<u64>();
+            }
+        }
+        if written > 0 {
+            self.counters.commits.fetch_add(1, Ordering::Relaxed);
+            self.counters.appends.fetch_add(appends, Ordering::Relaxed);
+            self.counters.bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.checkpoints.note(written);
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Only after a panic in the loop itself is there anybody left to tell.
+        self.queue.abandon("the store is closed");
+    }
+}
