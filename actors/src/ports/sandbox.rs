@@ -57,6 +57,9 @@ pub enum SandboxError {
     /// It could not be started.
     #[error("could not be started: {0}")]
     Failed(String),
+    /// It used more than a command may, and its processes are gone.
+    #[error("stopped: {0}")]
+    Limit(String),
     /// It was cancelled, and its processes are gone.
     #[error("cancelled")]
     Cancelled,

@@ -1,0 +1,422 @@
+//! A folder that paths cannot leave: every file is opened relative to one directory descriptor (FAULTS F1).
+//!
+//! The boundary is the kernel's (`openat2` with `RESOLVE_BENEATH`) or, where that is missing or a link inside the root is absolute,
+//! a walk that opens one name after the other without following links and keeps the descriptors of the way: `..` takes the last
+//! descriptor off the stack and never asks the file system, so nothing that moves meanwhile can lead outside.
+//! Names are judged after resolution ([`PathRules`]). No error shows a path of the host, only what the caller gave.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs::File,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::ffi::{OsStrExt, OsStringExt},
+    },
+    path::{Component, Path, PathBuf},
+};
+
+use rustix::{
+    fs::{AtFlags, FileType, Mode, OFlags},
+    io::Errno,
+};
+
+use super::policy::{PathRules, WORKSPACE};
+
+/// Links on one way; the kernel's own number.
+const LINKS_MAX: u32 = 40;
+
+/// Times that a name is looked at again when it changed between two calls of the kernel.
+const CHANGES_MAX: u32 = 16;
+
+const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+// O_NONBLOCK: a fifo without a writer would hold us for ever, a device may.
+const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+
+/// Why a path was refused. Display names the path as it was given.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PathError {
+    /// It leads out of the root.
+    #[error("{0:?} is outside of the workspace")]
+    Outside(String),
+    /// Nothing is there.
+    #[error("{0:?} does not exist")]
+    NotFound(String),
+    /// It holds keys.
+    #[error("{0:?} may hold keys or passwords and is not readable through tools")]
+    Sensitive(String),
+    /// Only the user may write it.
+    #[error("{0:?} is protected: only the user may change it")]
+    Protected(String),
+    /// It is a folder, a fifo, a device or a socket.
+    #[error("{path:?} is {kind}, not a regular file")]
+    NotAFile {
+        /// As it was given.
+        path: String,
+        /// What it is.
+        kind: &'static str,
+    },
+    /// It is not a folder, or something on the way is not.
+    #[error("{0:?} is not a folder")]
+    NotAFolder(String),
+    /// Links lead in a circle.
+    #[error("{0:?} leads through too many links")]
+    TooManyLinks(String),
+    /// It holds a NUL byte or is too long.
+    #[error("{0:?} is not a valid path")]
+    Invalid(String),
+    /// The file system said no.
+    #[error("{path:?}: {reason}")]
+    Io {
+        /// As it was given.
+        path: String,
+        /// What the system said; it holds no path.
+        reason: String,
+    },
+}
+
+impl PathError {
+    fn io(given: &str, errno: Errno) -> Self {
+        let given = given.to_owned();
+        match errno {
+            Errno::NOENT => Self::NotFound(given),
+            Errno::NOTDIR => Self::NotAFolder(given),
+            Errno::LOOP => Self::TooManyLinks(given),
+            Errno::INVAL | Errno::NAMETOOLONG | Errno::ILSEQ => Self::Invalid(given),
+            Errno::NXIO => Self::NotAFile { path: given, kind: "a socket or a device" },
+            other => Self::Io { path: given, reason: std::io::Error::from(other).to_string() },
+        }
+    }
+}
+
+/// A folder opened once. Cheap to share in an `Arc`.
+#[derive(Debug)]
+pub struct Root {
+    dir: OwnedFd,
+    /// The folder's real path: to bind it into a sandbox and to recognise absolute paths; never to open a file.
+    real: PathBuf,
+    given: PathBuf,
+    rules: PathRules,
+}
+
+/// A regular file that was opened beneath a root.
+#[derive(Debug)]
+pub struct Opened {
+    /// The open file.
+    pub file: File,
+    /// Where it lies, links resolved, relative to the root.
+    pub relative: PathBuf,
+    /// Bytes it had when it was opened.
+    pub len: u64,
+}
+
+/// Where a way through the root ends.
+pub(super) struct Place {
+    /// Descriptors and names of the folders below the root.
+    pub(super) way: Vec<(OsString, OwnedFd)>,
+    /// The last name and what it is; `None` when the way ends at a folder.
+    pub(super) leaf: Option<(OsString, Option<FileType>)>,
+}
+
+impl Place {
+    fn folder<'a>(&'a self, root: &'a Root) -> BorrowedFd<'a> {
+        self.way.last().map_or(root.dir.as_fd(), |(_, fd)| fd.as_fd())
+    }
+
+    pub(super) fn relative(&self) -> PathBuf {
+        self.way.iter().map(|(name, _)| name).chain(self.leaf.iter().map(|(name, _)| name)).collect()
+    }
+}
+
+impl Root {
+    /// Opens the folder.
+    ///
+    /// # Errors
+    /// What the system says when it is missing or no folder.
+    pub fn open(path: impl AsRef<Path>, rules: PathRules) -> std::io::Result<Self> {
+        let given = std::path::absolute(path.as_ref())?;
+        let real = given.canonicalize()?;
+        let dir = rustix::fs::open(&real, FOLDER, Mode::empty())?;
+        Ok(Self { dir, real, given, rules })
+    }
+
+    /// The folder's real path; for the host, never for a model.
+    pub fn real_path(&self) -> &Path {
+        &self.real
+    }
+
+    /// The names that are refused.
+    pub fn rules(&self) -> &PathRules {
+        &self.rules
+    }
+
+    /// Makes a given path relative: absolute ones must name the root (as given, as real, or as the sandbox's `/workspace`).
+    fn relative(&self, given: &str) -> Result<PathBuf, PathError> {
+        if given.bytes().any(|b| b == 0) {
+            return Err(PathError::Invalid(given.to_owned()));
+        }
+        let path = Path::new(given);
+        if !path.is_absolute() {
+            return Ok(path.to_owned());
+        }
+        self.beneath(path).map(Path::to_owned).ok_or_else(|| PathError::Outside(given.to_owned()))
+    }
+
+    fn beneath<'p>(&self, path: &'p Path) -> Option<&'p Path> {
+        [self.real.as_path(), self.given.as_path(), Path::new(WORKSPACE)].into_iter().find_map(|root| path.strip_prefix(root).ok())
+    }
+
+    /// Opens a regular file for reading.
+    ///
+    /// # Errors
+    /// [`PathError`]: outside, not there, not a regular file (fifos and devices at once), or sensitive after resolving links.
+    pub fn open_file(&self, given: &str) -> Result<Opened, PathError> {
+        let path = self.relative(given)?;
+        if self.rules.is_sensitive(&path) {
+            return Err(PathError::Sensitive(given.to_owned()));
+        }
+        let (fd, relative) = match self.open_beneath(&path) {
+            Some(opened) => opened,
+            None => {
+                let place = self.resolve(given, &path)?;
+                let fd = self.open_leaf(given, &place)?;
+                (fd, place.relative())
+            }
+        };
+        self.opened(given, fd, relative)
+    }
+
+    /// Opens a file whose folder is open already and whose name was just listed. Links are not followed.
+    pub(crate) fn open_listed(&self, folder: BorrowedFd<'_>, name: &OsStr, relative: &Path) -> Result<Opened, PathError> {
+        let given = relative.to_string_lossy();
+        let fd = rustix::fs::openat(folder, name, READ | OFlags::NOFOLLOW, Mode::empty()).map_err(|e| PathError::io(&given, e))?;
+        self.opened(&given, fd, relative.to_owned())
+    }
+
+    fn opened(&self, given: &str, fd: OwnedFd, relative: PathBuf) -> Result<Opened, PathError> {
+        let stat = rustix::fs::fstat(&fd).map_err(|e| PathError::io(given, e))?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => {}
+            kind => return Err(PathError::NotAFile { path: given.to_owned(), kind: name_of(kind) }),
+        }
+        if self.rules.is_sensitive(&relative) {
+            return Err(PathError::Sensitive(given.to_owned()));
+        }
+        Ok(Opened { file: File::from(fd), relative, len: u64::try_from(stat.st_size).unwrap_or(0) })
+    }
+
+    /// One call of the kernel for the whole way. `None`: ask the walk, which also knows absolute links and names every refusal.
+    #[cfg(target_os = "linux")]
+    fn open_beneath(&self, path: &Path) -> Option<(OwnedFd, PathBuf)> {
+        use rustix::fs::ResolveFlags;
+        use std::os::fd::AsRawFd;
+
+        let flags = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        // The kind is looked at through a descriptor that opens nothing: opening a device can already do something.
+        let probe = rustix::fs::openat2(&self.dir, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), flags).ok()?;
+        let stat = rustix::fs::fstat(&probe).ok()?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return None;
+        }
+        let fd = rustix::fs::openat2(&self.dir, path, READ, Mode::empty(), flags).ok()?;
+        let real = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
+        // Deleted meanwhile, or the root itself was moved: the walk finds its own names.
+        let relative = real.strip_prefix(&self.real).ok()?.to_owned();
+        Some((fd, relative))
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn open_beneath(&self, _path: &Path) -> Option<(OwnedFd, PathBuf)> {
+        None
+    }
+
+    fn open_leaf(&self, given: &str, place: &Place) -> Result<OwnedFd, PathError> {
+        match &place.leaf {
+            None => Err(PathError::NotAFile { path: given.to_owned(), kind: "a folder" }),
+            Some((_, None)) => Err(PathError::NotFound(given.to_owned())),
+            Some((name, Some(FileType::RegularFile))) => {
+                rustix::fs::openat(place.folder(self), name, READ | OFlags::NOFOLLOW, Mode::empty()).map_err(|e| PathError::io(given, e))
+            }
+            Some((_, Some(kind))) => Err(PathError::NotAFile { path: given.to_owned(), kind: name_of(*kind) }),
+        }
+    }
+
+    /// Opens a folder; returns where it lies, links resolved.
+    ///
+    /// # Errors
+    /// [`PathError`]: outside, not there, no folder, or sensitive after resolving links.
+    pub fn open_folder(&self, given: &str) -> Result<(OwnedFd, PathBuf), PathError> {
+        let mut place = self.resolve(given, &self.relative(given)?)?;
+        match &place.leaf {
+            None => {}
+            Some((_, None)) => return Err(PathError::NotFound(given.to_owned())),
+            Some(_) => return Err(PathError::NotAFolder(given.to_owned())),
+        }
+        let relative = place.relative();
+        if self.rules.is_sensitive(&relative) {
+            return Err(PathError::Sensitive(given.to_owned()));
+        }
+        let fd = match place.way.pop() {
+            Some((_, fd)) => fd,
+            None => rustix::fs::openat(&self.dir, ".", FOLDER, Mode::empty()).map_err(|e| PathError::io(given, e))?,
+        };
+        Ok((fd, relative))
+    }
+
+    /// Resolves a path to where it lies, relative to the root; one that does not exist yet by its parents (REQUIREMENTS Z-03).
+    ///
+    /// # Errors
+    /// [`PathError`] when it leads outside or cannot be looked at.
+    pub fn locate(&self, given: &str) -> Result<PathBuf, PathError> {
+        let path = self.relative(given)?;
+        let mut missing = Vec::new();
+        let mut here = path.as_path();
+        loop {
+            match self.resolve(given, here) {
+                Ok(place) => {
+                    let mut found = place.relative();
+                    found.extend(missing.iter().rev());
+                    return Ok(found);
+                }
+                // Its nearest existing parent decides; below a missing folder there are no links.
+                Err(PathError::NotFound(_)) => match (here.file_name(), here.parent()) {
+                    (Some(name), Some(parent)) => {
+                        missing.push(name.to_owned());
+                        here = parent;
+                    }
+                    _ => return Err(PathError::NotFound(given.to_owned())),
+                },
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Finds the folder and the name to write: both after links, neither protected nor sensitive. Missing folders are made if asked.
+    pub(super) fn place_to_write(&self, given: &str, make_folders: bool) -> Result<Place, PathError> {
+        let path = self.relative(given)?;
+        let located = self.locate(given)?;
+        for name in [located.as_path(), path.as_path()] {
+            if self.rules.is_protected(name) {
+                return Err(PathError::Protected(given.to_owned()));
+            }
+            if self.rules.is_sensitive(name) {
+                return Err(PathError::Sensitive(given.to_owned()));
+            }
+        }
+        if make_folders {
+            self.make_folders(given, &located)?;
+        }
+        let place = self.resolve(given, &path)?;
+        // Judged again: what was resolved now is what is written.
+        if self.rules.is_protected(&place.relative()) {
+            return Err(PathError::Protected(given.to_owned()));
+        }
+        match &place.leaf {
+            None => Err(PathError::NotAFile { path: given.to_owned(), kind: "a folder" }),
+            Some((_, None | Some(FileType::RegularFile))) => Ok(place),
+            Some((_, Some(kind))) => Err(PathError::NotAFile { path: given.to_owned(), kind: name_of(*kind) }),
+        }
+    }
+
+    pub(super) fn folder_of<'a>(&'a self, place: &'a Place) -> BorrowedFd<'a> {
+        place.folder(self)
+    }
+
+    fn make_folders(&self, given: &str, located: &Path) -> Result<(), PathError> {
+        let mut here = rustix::fs::openat(&self.dir, ".", FOLDER, Mode::empty()).map_err(|e| PathError::io(given, e))?;
+        for name in located.parent().into_iter().flat_map(Path::iter) {
+            match rustix::fs::mkdirat(&here, name, Mode::from_raw_mode(0o777)) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(PathError::io(given, errno)),
+            }
+            here = rustix::fs::openat(&here, name, FOLDER, Mode::empty()).map_err(|e| PathError::io(given, e))?;
+        }
+        Ok(())
+    }
+
+    /// Walks name by name. Every descriptor is opened without following links; links are read and their names walked instead.
+    pub(super) fn resolve(&self, given: &str, path: &Path) -> Result<Place, PathError> {
+        let mut todo: Vec<OsString> = Vec::new();
+        push_parts(&mut todo, path);
+        let mut place = Place { way: Vec::new(), leaf: None };
+        let (mut links, mut changes) = (0, 0);
+        while let Some(name) = todo.pop() {
+            if name == ".." {
+                if place.way.pop().is_none() {
+                    return Err(PathError::Outside(given.to_owned()));
+                }
+                continue;
+            }
+            let here = place.folder(self);
+            let stat = match rustix::fs::statat(here, &name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => stat,
+                Err(Errno::NOENT) if todo.is_empty() => {
+                    place.leaf = Some((name, None));
+                    return Ok(place);
+                }
+                Err(errno) => return Err(PathError::io(given, errno)),
+            };
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Directory => match rustix::fs::openat(here, &name, FOLDER, Mode::empty()) {
+                    Ok(fd) => place.way.push((name, fd)),
+                    // It was a folder a moment ago: look again.
+                    Err(Errno::LOOP | Errno::NOTDIR) if changes < CHANGES_MAX => {
+                        changes += 1;
+                        todo.push(name);
+                    }
+                    Err(errno) => return Err(PathError::io(given, errno)),
+                },
+                FileType::Symlink => {
+                    links += 1;
+                    if links > LINKS_MAX {
+                        return Err(PathError::TooManyLinks(given.to_owned()));
+                    }
+                    let target = match rustix::fs::readlinkat(here, &name, Vec::new()) {
+                        Ok(target) => PathBuf::from(OsString::from_vec(target.into_bytes())),
+                        Err(Errno::INVAL) if changes < CHANGES_MAX => {
+                            changes += 1;
+                            todo.push(name);
+                            continue;
+                        }
+                        Err(errno) => return Err(PathError::io(given, errno)),
+                    };
+                    if target.is_absolute() {
+                        let inside = self.beneath(&target).ok_or_else(|| PathError::Outside(given.to_owned()))?;
+                        place.way.clear();
+                        push_parts(&mut todo, inside);
+                    } else {
+                        push_parts(&mut todo, &target);
+                    }
+                }
+                kind if todo.is_empty() => place.leaf = Some((name, Some(kind))),
+                _ => return Err(PathError::NotAFolder(given.to_owned())),
+            }
+        }
+        Ok(place)
+    }
+}
+
+fn push_parts(todo: &mut Vec<OsString>, path: &Path) {
+    todo.extend(path.components().rev().filter_map(|part| match part {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some(OsString::from("..")),
+        Component::CurDir | Component::RootDir | Component::Prefix(_) => None,
+    }));
+}
+
+fn name_of(kind: FileType) -> &'static str {
+    match kind {
+        FileType::RegularFile => "a regular file",
+        FileType::Directory => "a folder",
+        FileType::Symlink => "a link",
+        FileType::Fifo => "a fifo",
+        FileType::Socket => "a socket",
+        FileType::CharacterDevice | FileType::BlockDevice => "a device",
+        FileType::Unknown => "of an unknown kind",
+    }
+}
+
+/// A name as text for a model: invalid UTF-8 replaced.
+pub(crate) fn shown(path: &Path) -> String {
+    if path.as_os_str().as_bytes().is_empty() { ".".to_owned() } else { path.to_string_lossy().into_owned() }
+}

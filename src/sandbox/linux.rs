@@ -1,0 +1,188 @@
+//! The boundary on Linux: bubblewrap. A command sees the system's programs read-only, the workspace at `/workspace`, a private `/tmp`,
+//! its own processes, no network, no capability, no key in its environment (REQUIREMENTS Z-01, Z-03..Z-05; FAULTS F1..F5).
+//!
+//! Stated limits: resources are bounded per command (see [`super::policy`]) but for the sum of files written to the workspace.
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use callboard_actors::ports::{BoxFuture, Exec, ExecResult, Sandbox, SandboxError, SandboxPolicy};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Root, clamp, denied,
+    guard::Found,
+    limited_command,
+    policy::{ENVIRONMENT, TMP_BYTES_MAX, WORKSPACE},
+    spawner::{Kind, Launch, Spawner},
+};
+
+/// What of the system a command can read; what is not there is passed over. Not `/etc` as a whole: it may hold keys.
+const SYSTEM: &[&str] = &[
+    "/usr",
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/passwd",
+    "/etc/group",
+    "/etc/nsswitch.conf",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/etc/protocols",
+    "/etc/services",
+];
+
+/// Folders that are links into `/usr` on a merged system and folders of their own elsewhere.
+const PROGRAMS: &[&str] = &["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
+
+/// Longest wait for the probe at start.
+const PROBE_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// A sandbox of bubblewrap over one workspace.
+#[derive(Debug, Clone)]
+pub struct Linux {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    root: Arc<Root>,
+    policy: SandboxPolicy,
+    bwrap: PathBuf,
+    spawner: Spawner,
+    /// More folders of the host that commands can read, at their own path: toolchains.
+    read_only: Vec<PathBuf>,
+}
+
+impl Linux {
+    /// Builds a sandbox and runs `true` in it once.
+    ///
+    /// # Errors
+    /// [`SandboxError::Failed`] with the reason when there is no bubblewrap or it does not work here.
+    pub fn probe(root: Arc<Root>, spawner: &Spawner, read_only: Vec<PathBuf>) -> Result<Self, SandboxError> {
+        let bwrap = ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap", "/run/current-system/sw/bin/bwrap"]
+            .into_iter()
+            .map(PathBuf::from)
+            .find(|path| path.is_file())
+            .ok_or_else(|| SandboxError::Failed("bubblewrap (bwrap) is not installed".to_owned()))?;
+        let policy = SandboxPolicy { root: Arc::new(root.real_path().to_owned()), network: false, boundary: true };
+        let linux = Self { inner: Arc::new(Inner { root, policy, bwrap, spawner: spawner.clone(), read_only }) };
+        let mut launch = linux.inner.launch(Path::new(""), "true", PROBE_TIME_MAX, 4096, &Found::default());
+        launch.timeout = PROBE_TIME_MAX;
+        let result = spawner.run_blocking(launch)?;
+        if result.status == Some(0) {
+            return Ok(linux);
+        }
+        let said = result.stderr.lines().next().unwrap_or("no answer").trim();
+        Err(SandboxError::Failed(format!("bubblewrap does not work here: {said}")))
+    }
+}
+
+impl Inner {
+    fn launch(&self, folder: &Path, command: &str, timeout: Duration, output_bytes_max: usize, found: &Found) -> Launch {
+        let mut argv: Vec<OsString> = vec![self.bwrap.clone().into()];
+        let mut add = |parts: &[&std::ffi::OsStr]| argv.extend(parts.iter().map(|part| (*part).to_owned()));
+        macro_rules! add {
+            ($($part:expr),+ $(,)?) => { add(&[$(std::ffi::OsStr::new($part)),+]) };
+        }
+        add!("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session", "--cap-drop", "ALL");
+        add!("--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--clearenv");
+        for (name, value) in ENVIRONMENT {
+            add!("--setenv", *name, *value);
+        }
+        for path in SYSTEM {
+            add!("--ro-bind-try", *path, *path);
+        }
+        for path in PROGRAMS {
+            match std::fs::read_link(path) {
+                Ok(target) => add!("--symlink", target.as_os_str(), *path),
+                Err(_) => add!("--ro-bind-try", *path, *path),
+            }
+        }
+        add!("--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--size", &TMP_BYTES_MAX.to_string(), "--tmpfs", "/tmp");
+        for path in &self.read_only {
+            add!("--ro-bind-try", path, path);
+        }
+        let root = self.root.real_path();
+        add!("--bind", root, WORKSPACE);
+        self.cover(found, &mut add);
+        add!("--chdir", &Path::new(WORKSPACE).join(folder), "--");
+        argv.extend(limited_command(command));
+        let environment = vec![("PATH".into(), super::policy::PATH.into())];
+        Launch { argv, environment, folder: PathBuf::from("/"), timeout, output_bytes_max, kind: Kind::Namespace }
+    }
+
+    /// Lays what commands may not write or read over the workspace. A mount point cannot be renamed, removed or replaced.
+    fn cover(&self, found: &Found, add: &mut impl FnMut(&[&std::ffi::OsStr])) {
+        let (root, inside) = (self.root.real_path(), Path::new(WORKSPACE));
+        for path in &found.git {
+            add(&["--bind-try".as_ref(), root.join(path).as_os_str(), inside.join(path).as_os_str()]);
+        }
+        for path in &found.read_only {
+            add(&["--ro-bind-try".as_ref(), root.join(path).as_os_str(), inside.join(path).as_os_str()]);
+        }
+        for (path, is_folder) in &found.hidden {
+            let path = inside.join(path);
+            if *is_folder {
+                add(&["--tmpfs".as_ref(), path.as_os_str(), "--remount-ro".as_ref(), path.as_os_str()]);
+            } else {
+                add(&["--ro-bind".as_ref(), "/dev/null".as_ref(), path.as_os_str()]);
+            }
+        }
+    }
+
+    async fn exec(self: Arc<Self>, exec: Exec, cancel: CancellationToken) -> Result<ExecResult, SandboxError> {
+        let this = self.clone();
+        let (folder, found) = super::blocking(move || {
+            let folder = super::working_dir(&this.root, exec.working_dir.as_deref())?;
+            Ok((folder, Found::search(&this.root)))
+        })
+        .await?;
+        let launch = self.launch(&folder, &exec.command, clamp(exec.timeout), exec.output_bytes_max, &found);
+        let result = self.spawner.run(launch, &cancel).await;
+        // All its processes are gone: what they left can be judged.
+        let this = self.clone();
+        let lines = super::blocking(move || Ok(found.sweep(&this.root))).await?;
+        result.map(|mut result| {
+            for line in lines {
+                if !result.stderr.is_empty() && !result.stderr.ends_with('\n') {
+                    result.stderr.push('\n');
+                }
+                result.stderr.push_str(&line);
+            }
+            result
+        })
+    }
+}
+
+impl Sandbox for Linux {
+    fn policy(&self) -> &SandboxPolicy {
+        &self.inner.policy
+    }
+
+    fn validate_path(&self, path: &str) -> Result<PathBuf, SandboxError> {
+        self.inner.root.locate(path).map(|relative| self.inner.root.real_path().join(relative)).map_err(denied)
+    }
+
+    fn exec(&self, exec: Exec, cancel: CancellationToken) -> BoxFuture<'_, Result<ExecResult, SandboxError>> {
+        let inner = self.inner.clone();
+        Box::pin(async move {
+            let cancel = cancel.child_token();
+            let _ends_with_the_caller = cancel.clone().drop_guard();
+            // A task of its own: a dropped caller must not skip the sweep.
+            match tokio::spawn(inner.exec(exec, cancel)).await {
+                Ok(result) => result,
+                Err(error) => {
+                    Err(SandboxError::Failed(if error.is_panic() { "it panicked" } else { "the runtime is shutting down" }.to_owned()))
+                }
+            }
+        })
+    }
+}

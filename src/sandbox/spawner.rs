@@ -1,0 +1,273 @@
+//! The only place that starts a process: one thread, because `PDEATHSIG` and bubblewrap's `--die-with-parent` bind to the
+//! thread that forked (DESIGN §7). The same thread reads the output, watches limits, kills and reaps; callers await a channel.
+//!
+//! Owns: every running [`Job`]. Ends when the last [`Spawner`] handle goes, killing what still runs.
+//!
+//! Promises: a job answers once, when all its processes are gone · a dropped caller kills its job · memory of output is bounded.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
+    process::{Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc,
+    },
+    time::{Duration, Instant},
+};
+
+use callboard_actors::ports::{ExecResult, SandboxError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    job::{Ending, Job},
+    policy::COMMANDS_MAX,
+    processes::Processes,
+};
+
+/// How often limits are looked at. A fork bomb makes hundreds of processes in that time, which the kernel bears (FAULTS F3: 2 s).
+const WATCH: Duration = Duration::from_millis(200);
+
+/// Share of the time that watching may take on a machine with very many processes: one in this many.
+const WATCH_SHARE: u32 = 20;
+
+/// Closes what the host may have inherited without close-on-exec (FAULTS F5), then becomes the command.
+const CLOSE_AND_EXEC: &str =
+    r#"for d in /proc/self/fd/*; do d=${d##*/}; if (( d > 2 )); then eval "exec $d>&-"; fi; done 2>/dev/null; exec "$@""#;
+
+/// A process to start.
+#[derive(Debug, Clone)]
+pub(super) struct Launch {
+    /// Program and arguments.
+    pub(super) argv: Vec<OsString>,
+    /// The whole environment.
+    pub(super) environment: Vec<(OsString, OsString)>,
+    /// Where it starts.
+    pub(super) folder: PathBuf,
+    /// Longest run.
+    pub(super) timeout: Duration,
+    /// Bytes kept of each stream.
+    pub(super) output_bytes_max: usize,
+    /// How its processes are found again.
+    pub(super) kind: Kind,
+}
+
+/// How the processes of a job are found and ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The child is bubblewrap; its own child is the first process of a PID namespace, which ends with it.
+    Namespace,
+    /// A plain process group; strays are known by this entry of their environment.
+    Group(String),
+}
+
+type Reply = oneshot::Sender<Result<ExecResult, SandboxError>>;
+
+enum Order {
+    Start { id: u64, launch: Box<Launch>, reply: Reply, permit: Option<OwnedSemaphorePermit> },
+    Kill { id: u64 },
+}
+
+/// A handle to the thread that starts processes. Clones share it; one is enough for a whole host.
+#[derive(Debug, Clone)]
+pub struct Spawner(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    orders: mpsc::Sender<Order>,
+    /// Written to wake the thread; closed with the last handle.
+    wake: OwnedFd,
+    next: AtomicU64,
+    permits: Arc<Semaphore>,
+}
+
+impl Spawner {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// What the system says when there is no thread or pipe left.
+    pub fn start() -> std::io::Result<Self> {
+        let (woken, wake) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK)?;
+        let (orders, inbox) = mpsc::channel();
+        std::thread::Builder::new().name("callboard-spawner".to_owned()).spawn(move || {
+            Thread { inbox, woken, jobs: BTreeMap::new(), watched: Instant::now(), watch: WATCH, buffer: vec![0; 64 * 1024] }.run();
+        })?;
+        Ok(Self(Arc::new(Inner { orders, wake, next: AtomicU64::new(1), permits: Arc::new(Semaphore::new(COMMANDS_MAX)) })))
+    }
+
+    fn order(&self, order: Order) -> Result<(), SandboxError> {
+        let gone = |_| SandboxError::Failed("the thread that starts processes is gone".to_owned());
+        self.0.orders.send(order).map_err(gone)?;
+        // A full pipe wakes just as well.
+        let _ = rustix::io::write(&self.0.wake, &[1]);
+        Ok(())
+    }
+
+    fn begin(
+        &self,
+        launch: Launch,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Result<(Killer<'_>, oneshot::Receiver<Result<ExecResult, SandboxError>>), SandboxError> {
+        let id = self.0.next.fetch_add(1, Ordering::Relaxed);
+        let (reply, answer) = oneshot::channel();
+        self.order(Order::Start { id, launch: Box::new(launch), reply, permit })?;
+        Ok((Killer { spawner: self, id }, answer))
+    }
+
+    /// Runs a process to its end.
+    ///
+    /// # Cancel safety
+    /// Dropping the future kills the job.
+    pub(super) async fn run(&self, launch: Launch, cancel: &CancellationToken) -> Result<ExecResult, SandboxError> {
+        let permit = tokio::select! {
+            biased;
+            () = cancel.cancelled() => return Err(SandboxError::Cancelled),
+            permit = self.0.permits.clone().acquire_owned() => permit.ok(),
+        };
+        let (killer, mut answer) = self.begin(launch, permit)?;
+        let answered = tokio::select! {
+            biased;
+            answered = &mut answer => answered,
+            () = cancel.cancelled() => {
+                drop(killer); // then the answer comes when the processes are gone
+                let _ = answer.await;
+                return Err(SandboxError::Cancelled);
+            }
+        };
+        answered.unwrap_or_else(|_| Err(SandboxError::Failed("the thread that starts processes ended".to_owned())))
+    }
+
+    /// Runs a short process while the calling thread waits; for probes at start.
+    pub(super) fn run_blocking(&self, launch: Launch) -> Result<ExecResult, SandboxError> {
+        let (_killer, mut answer) = self.begin(launch, None)?;
+        loop {
+            match answer.try_recv() {
+                Ok(answered) => return answered,
+                Err(oneshot::error::TryRecvError::Empty) => std::thread::sleep(Duration::from_millis(1)),
+                Err(oneshot::error::TryRecvError::Closed) => {
+                    return Err(SandboxError::Failed("the thread that starts processes ended".to_owned()));
+                }
+            }
+        }
+    }
+}
+
+struct Killer<'s> {
+    spawner: &'s Spawner,
+    id: u64,
+}
+
+impl Drop for Killer<'_> {
+    fn drop(&mut self) {
+        let _ = self.spawner.order(Order::Kill { id: self.id });
+    }
+}
+
+struct Thread {
+    inbox: mpsc::Receiver<Order>,
+    woken: OwnedFd,
+    jobs: BTreeMap<u64, Job>,
+    watched: Instant,
+    watch: Duration,
+    buffer: Vec<u8>,
+}
+
+impl Thread {
+    fn run(mut self) {
+        loop {
+            self.wait();
+            let mut drain = [0_u8; 256];
+            let closed = loop {
+                match rustix::io::read(&self.woken, &mut drain) {
+                    Ok(0) => break true,
+                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                    Err(_) => break false,
+                }
+            };
+            self.take_orders();
+            if closed {
+                self.jobs.values_mut().for_each(|job| job.end(Ending::Cancelled));
+            }
+            self.turn();
+            if closed && self.jobs.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Sleeps until output, an exit, an order or a deadline.
+    fn wait(&self) {
+        let now = Instant::now();
+        let mut until = if self.jobs.is_empty() { None } else { Some(self.watched + self.watch) };
+        for job in self.jobs.values() {
+            until = Some(until.map_or(job.due(), |at| at.min(job.due())));
+        }
+        let timeout = until.map(|at| at.saturating_duration_since(now));
+        let timeout = timeout.and_then(|left| Timespec::try_from(left).ok());
+        let mut fds = vec![PollFd::new(&self.woken, PollFlags::IN)];
+        for job in self.jobs.values() {
+            fds.extend(job.descriptors().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        }
+        let _ = poll(&mut fds, timeout.as_ref());
+    }
+
+    fn take_orders(&mut self) {
+        while let Ok(order) = self.inbox.try_recv() {
+            match order {
+                Order::Start { id, launch, reply, permit } => match start(&launch) {
+                    Ok(child) => {
+                        if self.jobs.is_empty() {
+                            self.watched = Instant::now();
+                        }
+                        self.jobs.insert(id, Job::new(child, *launch, reply, permit));
+                    }
+                    Err(error) => drop(reply.send(Err(SandboxError::Failed(error.kind().to_string())))),
+                },
+                Order::Kill { id } => {
+                    if let Some(job) = self.jobs.get_mut(&id) {
+                        job.end(Ending::Cancelled);
+                    }
+                }
+            }
+        }
+    }
+
+    fn turn(&mut self) {
+        let now = Instant::now();
+        if !self.jobs.is_empty() && now >= self.watched + self.watch {
+            let all = Processes::read();
+            self.jobs.values_mut().for_each(|job| job.watch(&all));
+            self.watched = Instant::now();
+            self.watch = WATCH.max((self.watched - now) * WATCH_SHARE);
+        }
+        let buffer = &mut self.buffer;
+        let done: Vec<u64> = self.jobs.iter_mut().filter_map(|(id, job)| job.step(buffer).then_some(*id)).collect();
+        for job in done.into_iter().filter_map(|id| self.jobs.remove(&id)) {
+            job.answer();
+        }
+    }
+}
+
+fn start(launch: &Launch) -> std::io::Result<std::process::Child> {
+    use std::os::unix::process::CommandExt;
+    let child = Command::new("/bin/bash")
+        .args(["--norc", "--noprofile", "-c", CLOSE_AND_EXEC, "callboard"])
+        .args(&launch.argv)
+        .env_clear()
+        .envs(launch.environment.iter().map(|(name, value)| (name, value)))
+        .current_dir(&launch.folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()?;
+    for fd in [child.stdout.as_ref().map(AsFd::as_fd), child.stderr.as_ref().map(AsFd::as_fd)].into_iter().flatten() {
+        rustix::fs::fcntl_setfl(fd, rustix::fs::OFlags::NONBLOCK)?;
+    }
+    Ok(child)
+}

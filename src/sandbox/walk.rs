@@ -1,0 +1,183 @@
+//! Walking a folder by descriptors: no path is opened again by name, so a folder swapped for a link shows nothing from outside.
+//! Respects `.gitignore` and `.ignore` files inside the root, skips `.git`, follows no link. Order: sorted by name, depth first.
+
+use std::{
+    ffi::{OsStr, OsString},
+    io::Read,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::{Path, PathBuf},
+};
+
+use ignore::{
+    Match,
+    gitignore::{Gitignore, GitignoreBuilder},
+};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+
+use super::jail::{Opened, PathError, Root};
+
+/// Folders within folders: each costs a descriptor (DESIGN §10).
+const DEPTH_MAX: usize = 64;
+
+/// Names of one folder that are looked at: they are sorted in memory.
+const NAMES_MAX: usize = 100_000;
+
+/// Bytes of one ignore file.
+const IGNORE_BYTES_MAX: u64 = 256 * 1024;
+
+/// Something that was met.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// Relative to the root.
+    pub(crate) relative: PathBuf,
+    /// What it is; links are not followed.
+    pub(crate) kind: FileType,
+}
+
+struct Ignores {
+    /// Where the file lies, relative to the root.
+    base: PathBuf,
+    rules: Gitignore,
+}
+
+struct Frame {
+    dir: OwnedFd,
+    relative: PathBuf,
+    /// What is still to come, last first.
+    names: Vec<(OsString, FileType)>,
+    ignores: usize,
+}
+
+/// A walk in progress.
+pub(crate) struct Walk<'r> {
+    root: &'r Root,
+    frames: Vec<Frame>,
+    ignores: Vec<Ignores>,
+    depth_max: usize,
+    /// Folders that could not be read or were cut; told to the model.
+    pub(crate) skipped: u64,
+}
+
+impl<'r> Walk<'r> {
+    /// Walks below an open folder, `depth_max` levels down.
+    pub(crate) fn new(root: &'r Root, dir: OwnedFd, relative: PathBuf, depth_max: usize) -> Self {
+        let mut walk = Self { root, frames: Vec::new(), ignores: Vec::new(), depth_max: depth_max.min(DEPTH_MAX), skipped: 0 };
+        walk.read_parents(&relative);
+        walk.enter(dir, relative);
+        walk
+    }
+
+    /// Ignore files of the folders above also hold; those above the root are none of ours.
+    fn read_parents(&mut self, relative: &Path) {
+        let Some(parent) = relative.parent() else { return };
+        let mut above = PathBuf::new();
+        for name in std::iter::once(OsStr::new("")).chain(parent.iter()) {
+            above.push(name);
+            if let Ok((dir, _)) = self.root.open_folder(&above.to_string_lossy()) {
+                let above = above.iter().collect();
+                self.read_ignores(&dir, &above);
+            }
+        }
+    }
+
+    fn read_ignores(&mut self, dir: &OwnedFd, relative: &PathBuf) {
+        for name in [".gitignore", ".ignore"] {
+            let Ok(opened) = self.root.open_listed(dir.as_fd(), OsStr::new(name), &relative.join(name)) else { continue };
+            let mut text = Vec::new();
+            if opened.file.take(IGNORE_BYTES_MAX).read_to_end(&mut text).is_err() {
+                continue;
+            }
+            let mut builder = GitignoreBuilder::new(".");
+            for line in String::from_utf8_lossy(&text).lines() {
+                let _ = builder.add_line(None, line); // git, too, passes over a line that makes no sense
+            }
+            if let Ok(rules) = builder.build() {
+                self.ignores.push(Ignores { base: relative.clone(), rules });
+            }
+        }
+    }
+
+    fn enter(&mut self, dir: OwnedFd, relative: PathBuf) {
+        let ignores = self.ignores.len();
+        let Ok(listing) = Dir::read_from(&dir) else {
+            self.skipped += 1;
+            return;
+        };
+        let mut names = Vec::new();
+        for entry in listing {
+            let Ok(entry) = entry else { break };
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name == "." || name == ".." || name == ".git" {
+                continue;
+            }
+            if names.len() >= NAMES_MAX {
+                self.skipped += 1;
+                break;
+            }
+            let kind = match entry.file_type() {
+                FileType::Unknown => rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)
+                    .map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode)),
+                known => known,
+            };
+            names.push((name.to_owned(), kind));
+        }
+        names.sort_by(|a, b| b.0.cmp(&a.0));
+        if names.iter().any(|(name, _)| name == ".gitignore" || name == ".ignore") {
+            self.read_ignores(&dir, &relative);
+        }
+        self.frames.push(Frame { dir, relative, names, ignores });
+    }
+
+    fn is_ignored(&self, relative: &Path, is_folder: bool) -> bool {
+        for ignores in self.ignores.iter().rev() {
+            let Ok(path) = relative.strip_prefix(&ignores.base) else { continue };
+            match ignores.rules.matched(path, is_folder) {
+                Match::Ignore(_) => return true,
+                Match::Whitelist(_) => return false,
+                Match::None => {}
+            }
+        }
+        false
+    }
+
+    /// The next entry that is not ignored; a folder comes before what it holds.
+    pub(crate) fn advance(&mut self) -> Option<Entry> {
+        loop {
+            let depth = self.frames.len();
+            let frame = self.frames.last_mut()?;
+            let Some((name, kind)) = frame.names.pop() else {
+                self.ignores.truncate(frame.ignores);
+                self.frames.pop();
+                continue;
+            };
+            let relative = frame.relative.join(&name);
+            let is_folder = kind == FileType::Directory;
+            if self.is_ignored(&relative, is_folder) {
+                continue;
+            }
+            if is_folder && depth < self.depth_max {
+                self.descend(&name, &relative);
+            }
+            return Some(Entry { relative, kind });
+        }
+    }
+
+    fn descend(&mut self, name: &OsStr, relative: &Path) {
+        let Some(frame) = self.frames.last() else { return };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::openat(&frame.dir, name, flags, Mode::empty()) {
+            Ok(dir) => self.enter(dir, relative.to_owned()),
+            Err(_) => self.skipped += 1,
+        }
+    }
+
+    /// Opens the file that [`Walk::advance`] just returned.
+    pub(crate) fn open(&self, entry: &Entry) -> Result<Opened, PathError> {
+        let given = entry.relative.to_string_lossy().into_owned();
+        let (Some(frame), Some(name)) = (self.frames.last(), entry.relative.file_name()) else { return Err(PathError::NotFound(given)) };
+        self.root.open_listed(frame.dir.as_fd(), name, &entry.relative)
+    }
+}

@@ -1,0 +1,204 @@
+//! Runs a command in the sandbox (REQUIREMENTS U-06..U-08). The refusals of [`super::danger`] are a convenience; the boundary is the
+//! sandbox's, and without one this tool is absent.
+
+use std::{sync::Arc, time::Duration};
+
+use callboard_actors::{
+    limits::OBSERVATION_BYTES_MAX,
+    ports::{
+        Approval, Concurrency, Effect, Exec, ExecResult, Sandbox, SandboxError, TOOL_TIMEOUT, ToolContext, ToolError, ToolErrorType,
+        ToolSource, ToolSpec, TypedTool,
+    },
+};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tokio::time::Instant;
+
+use super::{danger, mask::Masker, text::middle_cut};
+use crate::sandbox::policy::EXEC_TIME_MAX;
+
+/// Bytes of a command: the kernel takes no longer argument than 128 KiB.
+const COMMAND_BYTES_MAX: usize = 100 * 1024;
+
+/// Bytes kept of each stream before masking.
+const STREAM_BYTES_MAX: usize = OBSERVATION_BYTES_MAX - 2 * 1024;
+
+/// Bytes kept of standard error when both streams are long: reasons are short, and stand at the end.
+const STDERR_BYTES_MAX: usize = 8 * 1024;
+
+/// REQUIREMENTS T-44 in the words that the executor looks for.
+const TIMEOUT_MESSAGE: &str = "Tool execution exceeded timeout limit";
+
+/// Arguments of `bash`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BashArgs {
+    /// The command, given to `bash -c` in the workspace.
+    pub command: String,
+    /// Longest run in milliseconds; 120000 if absent, at most 600000.
+    #[schemars(range(min = 1, max = 600_000))]
+    pub timeout_ms: Option<u64>,
+}
+
+/// The tool.
+#[derive(Clone)]
+pub struct Bash {
+    sandbox: Arc<dyn Sandbox>,
+    masker: Arc<Masker>,
+}
+
+impl std::fmt::Debug for Bash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bash").field("policy", self.sandbox.policy()).finish_non_exhaustive()
+    }
+}
+
+impl Bash {
+    /// Runs commands in `sandbox`; what they print goes through `masker`.
+    pub fn new(sandbox: Arc<dyn Sandbox>, masker: Arc<Masker>) -> Self {
+        Self { sandbox, masker }
+    }
+}
+
+impl TypedTool for Bash {
+    type Args = BashArgs;
+    type Output = String;
+    const NAME: &'static str = "bash";
+    const DESCRIPTION: &'static str = "Runs a command with bash in the workspace and returns what it printed. Each call is a new shell: folders and \
+variables do not carry over. There is no network, no terminal and no input; only the workspace and /tmp can be written, /tmp is empty at every call, and \
+whatever still runs when the command ends is killed. Long output keeps its head and its tail. To read, search or edit files use the file tools.";
+
+    fn declare(&self, spec: ToolSpec) -> ToolSpec {
+        spec.effect(Effect::Once)
+            .concurrency(Concurrency::Exclusive)
+            .approval(Approval::ByMode)
+            .source(ToolSource::BuiltIn)
+            // The tool keeps its own time (T-05 by default); the executor's is only the outer wall, room for killing included.
+            .timeout(EXEC_TIME_MAX + Duration::from_secs(5))
+    }
+
+    fn check(&self, args: &BashArgs) -> Result<(), ToolError> {
+        if args.command.trim().is_empty() || args.command.contains('\0') {
+            return Err(ToolError::invalid("command is empty or holds a NUL byte"));
+        }
+        if args.command.len() > COMMAND_BYTES_MAX {
+            return Err(ToolError::invalid(format!("command is longer than {COMMAND_BYTES_MAX} bytes: write it to a file and run that")));
+        }
+        if args.timeout_ms == Some(0) {
+            return Err(ToolError::invalid("timeout_ms must be at least 1"));
+        }
+        match danger::refusal(&args.command) {
+            None => Ok(()),
+            Some(why) => Err(ToolError::denied(format!("this command is refused: {why}")).not_started()),
+        }
+    }
+
+    async fn call(&self, args: BashArgs, context: ToolContext) -> Result<String, ToolError> {
+        self.check(&args)?;
+        let asked = args.timeout_ms.map_or(TOOL_TIMEOUT, Duration::from_millis).min(EXEC_TIME_MAX);
+        let timeout = asked.min(context.deadline.saturating_duration_since(Instant::now()));
+        let exec = Exec { command: args.command, timeout, working_dir: None, output_bytes_max: STREAM_BYTES_MAX };
+        match self.sandbox.exec(exec, context.cancel).await {
+            Ok(result) if result.timed_out => Err(ToolError::new(ToolErrorType::Timeout, TIMEOUT_MESSAGE)),
+            Ok(result) => Ok(self.observation(&result)),
+            Err(error) => Err(self.error(error)),
+        }
+    }
+}
+
+impl Bash {
+    fn observation(&self, result: &ExecResult) -> String {
+        let (stdout, stderr) = (self.masker.mask(&result.stdout), self.masker.mask(&result.stderr));
+        let room = OBSERVATION_BYTES_MAX - 512;
+        let stderr = middle_cut(stderr.trim_end(), STDERR_BYTES_MAX.max(room.saturating_sub(stdout.len())).min(room));
+        let stdout = middle_cut(stdout.trim_end(), room.saturating_sub(stderr.len()));
+        let mut parts = Vec::new();
+        match result.status {
+            Some(0) => {}
+            Some(status) => parts.push(format!("[exit status {status}]")),
+            None => parts.push("[killed by a signal]".to_owned()),
+        }
+        if !stdout.is_empty() {
+            parts.push(stdout);
+        }
+        if !stderr.is_empty() {
+            parts.push(format!("[stderr]\n{stderr}"));
+        }
+        if parts.is_empty() {
+            parts.push("[no output]".to_owned());
+        }
+        parts.join("\n")
+    }
+
+    fn error(&self, error: SandboxError) -> ToolError {
+        let message = self.masker.mask(&error.to_string());
+        match error {
+            SandboxError::Denied(_) => ToolError::denied(message).not_started(),
+            SandboxError::Limit(_) => ToolError::new(ToolErrorType::ResourceError, message),
+            SandboxError::Cancelled => super::cancelled(),
+            _ => ToolError::failed(message),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use callboard_actors::ports::{BoxFuture, SandboxPolicy, erased};
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::tools::fixture;
+
+    struct Scripted(SandboxPolicy, Result<ExecResult, SandboxError>);
+
+    impl Sandbox for Scripted {
+        fn policy(&self) -> &SandboxPolicy {
+            &self.0
+        }
+
+        fn validate_path(&self, path: &str) -> Result<PathBuf, SandboxError> {
+            Ok(path.into())
+        }
+
+        fn exec(&self, _: Exec, _: CancellationToken) -> BoxFuture<'_, Result<ExecResult, SandboxError>> {
+            Box::pin(async { self.1.clone() })
+        }
+    }
+
+    async fn run(command: &str, result: Result<ExecResult, SandboxError>) -> Result<String, ToolError> {
+        let policy = SandboxPolicy { root: Arc::new(PathBuf::new()), network: false, boundary: true };
+        let tool = erased(Bash::new(Arc::new(Scripted(policy, result)), Arc::new(Masker::new(["not-a-real-key"]))));
+        fixture::call(&tool, &serde_json::json!({ "command": command }).to_string()).await
+    }
+
+    #[tokio::test]
+    async fn the_answer_tells_status_output_and_errors_apart() {
+        let said = |status, stdout: &str, stderr: &str| {
+            Ok(ExecResult { status, stdout: stdout.to_owned(), stderr: stderr.to_owned(), ..ExecResult::default() })
+        };
+
+        assert_eq!(run("x", said(Some(0), "out\n", "")).await, Ok("out".to_owned()));
+        assert_eq!(run("x", said(Some(0), "", "")).await, Ok("[no output]".to_owned()));
+        assert_eq!(run("x", said(Some(3), "out\n", "bad\n")).await, Ok("[exit status 3]\nout\n[stderr]\nbad".to_owned()));
+        assert_eq!(run("x", said(None, "", "")).await, Ok("[killed by a signal]".to_owned()));
+        assert_eq!(
+            run("x", said(Some(0), "key not-a-real-key", "password=hunter2")).await,
+            Ok("key [masked:1]\n[stderr]\npassword=[masked:1]".to_owned())
+        );
+        let long = run("x", said(Some(1), &"o".repeat(28_000), &"e".repeat(28_000))).await.unwrap();
+        assert!(long.len() <= OBSERVATION_BYTES_MAX && long.contains("[stderr]\neee"), "{}", long.len());
+    }
+
+    #[tokio::test]
+    async fn failures_have_their_class() {
+        let timed_out = Ok(ExecResult { timed_out: true, ..ExecResult::default() });
+
+        assert_eq!(run("x", timed_out).await.unwrap_err(), ToolError::new(ToolErrorType::Timeout, "Tool execution exceeded timeout limit"));
+        assert_eq!(run("x", Err(SandboxError::Cancelled)).await.unwrap_err().code, "INTERRUPTED");
+        assert_eq!(run("x", Err(SandboxError::Limit("too much".to_owned()))).await.unwrap_err().code, "RESOURCE_LIMIT");
+        let refused = run("rm -rf /", Err(SandboxError::Cancelled)).await.unwrap_err();
+        assert_eq!((refused.code.as_str(), refused.not_started), ("PERMISSION_DENIED", true));
+    }
+}

@@ -1,0 +1,308 @@
+//! Hides keys and passwords in text (REQUIREMENTS U-07, FAULTS F8): exactly known ones everywhere, known shapes in what commands print.
+
+use std::{fmt, sync::LazyLock};
+
+use grep_matcher::{Captures, Matcher};
+use grep_regex::{RegexMatcher, RegexMatcherBuilder};
+
+/// What every mask begins with; `file_edit` refuses text that holds it.
+pub const MARK: &str = "[masked:";
+
+/// Shorter configured keys are not looked for: they would hide ordinary words.
+const SECRET_BYTES_MIN: usize = 6;
+
+/// Keys that are known by their shape: the whole match is hidden.
+const SHAPES: &[&str] = &[
+    r"\bsk-[A-Za-z0-9_\-]{16,}",
+    r"\b(?:sk|rk|pk)_(?:live|test)_[0-9A-Za-z]{10,}",
+    r"\bwhsec_[0-9A-Za-z+/=]{16,}",
+    r"\b(?:AKIA|ASIA|ABIA|ACCA|AROA|AIDA)[A-Z0-9]{16}\b",
+    r"\bgh[pousr]_[A-Za-z0-9]{20,}",
+    r"\bgithub_pat_[A-Za-z0-9_]{20,}",
+    r"\bgl(?:pat|rt|dt|cbt|ptt|ft|soat)-[A-Za-z0-9_\-.]{16,}",
+    r"\bxox[abeoprs]-[A-Za-z0-9\-]{10,}",
+    r"\bxapp-[A-Za-z0-9\-]{10,}",
+    r"\bhttps://hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9+/]{20,}",
+    r"\bAIza[0-9A-Za-z_\-]{35}",
+    r"\bya29\.[0-9A-Za-z_\-]{20,}",
+    r"\bGOCSPX-[0-9A-Za-z_\-]{20,}",
+    r"\bSG\.[A-Za-z0-9_\-]{16,}\.[A-Za-z0-9_\-]{16,}",
+    r"\bnpm_[A-Za-z0-9]{30,}",
+    r"\bpypi-[A-Za-z0-9_\-]{30,}",
+    r"\bhf_[A-Za-z0-9]{30,}",
+    r"\b(?:gsk|tvly|xai|pplx|r8|nvapi|fw|csk|jina|lsv2_pt|lsv2_sk|dckr_pat|lin_api|ntn|hvs|hvb|dapi|shpat|shpss|shpca|shppa|rubygems|dop_v1|doo_v1|dor_v1|PMAK|sntrys|sntryu|phc|phx|figd|pat-na1|secret)[_\-.][A-Za-z0-9_\-]{24,}",
+    r"\bdapi[a-f0-9]{32}\b",
+    r"\bsq0(?:atp|csp)-[0-9A-Za-z_\-]{20,}",
+    r"\bSK[0-9a-f]{32}\b",
+    r"\bkey-[0-9a-f]{32}\b",
+    r"\b[0-9]{8,10}:AA[A-Za-z0-9_\-]{33}",
+    r"\bATATT3[A-Za-z0-9_\-=]{20,}",
+    r"\bAGE-SECRET-KEY-1[A-Z0-9]{50,}",
+    r"\bEAACEdEose0cBA[0-9A-Za-z]+",
+    r"\beyJ[A-Za-z0-9_\-]{8,}\.eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}",
+    r"(?s)-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----.{0,16384}?(?:-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\z)",
+];
+
+/// What introduces a key: only what follows, the group `v`, is hidden.
+const INTRODUCED: &[&str] = &[
+    r"(?i)\b(?:proxy-)?authorization['\x22]?\s*[:=]\s*['\x22]?(?:(?:bearer|basic|token|digest|apikey)\s+)?(?P<v>[^\s'\x22,;]{6,})",
+    r"(?i)\bbearer\s+(?P<v>[A-Za-z0-9_\-.~+/=]{16,})",
+    r"(?i)\b(?:x-api-key|api-key|x-auth-token|x-goog-api-key|set-cookie|cookie)['\x22]?\s*:\s*['\x22]?(?P<v>[^\s'\x22,;]{6,})",
+    r"(?i)\b[a-z][a-z0-9+.\-]*://[^\s/:@'\x22]*:(?P<v>[^\s/@'\x22]{2,})@",
+    r"(?i)--(?:password|passwd|token|api-key|secret)(?:\s+|=)['\x22]?(?P<v>[^\s'\x22\-][^\s'\x22]{3,})",
+];
+
+/// `NAME = value` where the name speaks of a key; the value is judged by [`looks_like_a_key`].
+const ASSIGNED: &str = r"(?i)(?P<n>[A-Za-z0-9_.\-]*(?:pass(?:word|wd|phrase)?|pwd|secret|token|api_?-?key|access_?-?key|private_?-?key|auth_?-?key|encryption_?-?key|credentials?|connection_?-?string|account_?-?key)[A-Za-z0-9_\-]{0,20})(?P<s>['\x22]?[ \t]{0,4}(?::=|=>|[:=])[ \t]{0,4})(?P<v>\x22[^\x22\r\n]{3,}\x22|'[^'\r\n]{3,}'|[^\s'\x22,;&)}\]]{3,})";
+
+struct Patterns {
+    shapes: Option<RegexMatcher>,
+    introduced: Vec<RegexMatcher>,
+    assigned: Option<RegexMatcher>,
+}
+
+// Immutable tables, the one kind of process-wide state that is allowed (DESIGN §9). A test builds every pattern.
+static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| Patterns {
+    shapes: compile(&format!("(?:{})", SHAPES.join("|"))).ok(),
+    introduced: INTRODUCED.iter().filter_map(|pattern| compile(pattern).ok()).collect(),
+    assigned: compile(ASSIGNED).ok(),
+});
+
+fn compile(pattern: &str) -> Result<RegexMatcher, grep_regex::Error> {
+    RegexMatcherBuilder::new().multi_line(false).build(pattern)
+}
+
+/// Knows the host's own keys and hides them, and those of known shape. Cheap to share in an `Arc`.
+#[derive(Clone, Default)]
+pub struct Masker {
+    /// Longest first, so that a key that holds another is hidden whole.
+    secrets: Vec<String>,
+}
+
+impl fmt::Debug for Masker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Masker({} secrets)", self.secrets.len())
+    }
+}
+
+impl Masker {
+    /// Knows these keys exactly; those shorter than six bytes are passed over.
+    pub fn new(secrets: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let mut secrets: Vec<String> =
+            secrets.into_iter().map(|secret| secret.into().trim().to_owned()).filter(|secret| secret.len() >= SECRET_BYTES_MIN).collect();
+        secrets.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+        secrets.dedup();
+        Self { secrets }
+    }
+
+    /// Knows the keys of this process's environment: the values of variables whose names speak of keys, tokens or passwords.
+    pub fn from_env() -> Self {
+        const TELLING: &[&str] = &["KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL"];
+        let telling = |name: &str| TELLING.iter().any(|word| name.to_ascii_uppercase().ends_with(word));
+        let values = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+        // Flags and paths (`SSH_KEY=/…`) are no keys.
+        Self::new(values.filter(|(name, value)| telling(name) && value.len() >= 8 && !value.starts_with('/')).map(|(_, value)| value))
+    }
+
+    /// Hides the configured keys only; for the contents of files, where a shape may be an example.
+    pub fn mask_exact(&self, text: &str) -> String {
+        let spans = self.exact_spans(text);
+        replace(text, spans)
+    }
+
+    /// Hides the configured keys and whatever has the shape of a key or password.
+    pub fn mask(&self, text: &str) -> String {
+        let mut spans = self.exact_spans(text);
+        spans.extend(shape_spans(text));
+        replace(text, spans)
+    }
+
+    fn exact_spans(&self, text: &str) -> Vec<(usize, usize)> {
+        self.secrets.iter().flat_map(|secret| text.match_indices(secret.as_str()).map(|(at, hit)| (at, at + hit.len()))).collect()
+    }
+}
+
+fn shape_spans(text: &str) -> Vec<(usize, usize)> {
+    let mut spans = Vec::new();
+    if let Some(shapes) = &PATTERNS.shapes {
+        let _ = shapes.find_iter(text.as_bytes(), |hit| {
+            spans.push((hit.start(), hit.end()));
+            true
+        });
+    }
+    for matcher in &PATTERNS.introduced {
+        each_value(matcher, text, |_, _, value| spans.push(value));
+    }
+    if let Some(assigned) = &PATTERNS.assigned {
+        each_value(assigned, text, |name, separator, (start, end)| {
+            let value = text.get(start..end).unwrap_or_default();
+            let quoted = value.starts_with(['"', '\'']);
+            let inner = value.trim_matches(['"', '\'']);
+            if looks_like_a_key(name, separator, inner, quoted) {
+                let shift = usize::from(quoted);
+                spans.push((start + shift, start + shift + inner.len()));
+            }
+        });
+    }
+    spans
+}
+
+/// Calls `each` with name, separator and the span of the value of every match.
+fn each_value(matcher: &RegexMatcher, text: &str, mut each: impl FnMut(&str, &str, (usize, usize))) {
+    let Ok(mut captures) = matcher.new_captures() else { return };
+    let group = |name: &str| matcher.capture_index(name);
+    let (name, separator, value) = (group("n"), group("s"), group("v"));
+    let _ = matcher.captures_iter(text.as_bytes(), &mut captures, |found| {
+        let part = |index: Option<usize>| index.and_then(|i| found.get(i)).map_or((0, 0), |hit| (hit.start(), hit.end()));
+        let word = |(start, end): (usize, usize)| text.get(start..end).unwrap_or_default();
+        each(word(part(name)), word(part(separator)), part(value));
+        true
+    });
+}
+
+/// Tells `password=hunter2` from `password: String` and `token = self.next()`: few false alarms matter as much (FAULTS F8).
+fn looks_like_a_key(name: &str, separator: &str, value: &str, quoted: bool) -> bool {
+    let lower = value.to_ascii_lowercase();
+    let is_word =
+        ["true", "false", "null", "none", "nil", "undefined", "required", "optional", "string", "str", "yes", "no", "redacted", "hidden"];
+    if value.len() < 3
+        || is_word.contains(&lower.as_str())
+        || value.starts_with(['$', '<', '{', '%', '*', '(', '['])
+        || value.contains(MARK)
+    {
+        return false;
+    }
+    // `tokens: 1234`, `max_tokens=4096`, `token_count: 7` speak of quantity.
+    let counts = ["tokens", "count", "max", "limit", "usage", "length", "size", "budget"];
+    let name = name.to_ascii_lowercase();
+    if value.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'_')) && counts.iter().any(|word| name.contains(word)) {
+        return false;
+    }
+    if quoted {
+        return !value.contains(' ') || name.contains("pass") || name.contains("pwd");
+    }
+    // Code: a call, a path of names, a type.
+    if value.contains(['(', '<', '>', '{']) || value.contains("::") || value.starts_with(['&', '/', '.']) && !name.contains("pass") {
+        return false;
+    }
+    let plain = value.bytes().all(|b| b.is_ascii_alphabetic() || matches!(b, b'_' | b'.' | b'-'));
+    // `NAME=value` without blanks is how environments and command lines write keys; with blanks it may as well be code.
+    if separator == "=" {
+        !plain || name.contains("pass") || name.contains("pwd") || value.len() >= 16 && !value.contains(['_', '.'])
+    } else {
+        !plain
+    }
+}
+
+/// Replaces the spans, overlapping ones as one; each mask has its number in the text.
+fn replace(text: &str, mut spans: Vec<(usize, usize)>) -> String {
+    if spans.is_empty() {
+        return text.to_owned();
+    }
+    spans.sort_unstable();
+    let mut merged: Vec<(usize, usize)> = Vec::new();
+    for (start, end) in spans {
+        match merged.last_mut() {
+            Some(last) if start < last.1 => last.1 = last.1.max(end),
+            _ => merged.push((start, end)),
+        }
+    }
+    let (mut out, mut at) = (String::with_capacity(text.len()), 0);
+    for (number, (start, end)) in merged.into_iter().enumerate() {
+        out.push_str(text.get(at..start).unwrap_or_default());
+        out.push_str(&format!("{MARK}{}]", number + 1));
+        at = end;
+    }
+    out.push_str(text.get(at..).unwrap_or_default());
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_pattern_compiles() {
+        for pattern in SHAPES.iter().chain(INTRODUCED).chain([&ASSIGNED]) {
+            assert!(compile(pattern).is_ok(), "{pattern}: {:?}", compile(pattern).err());
+        }
+        assert!(PATTERNS.shapes.is_some() && PATTERNS.assigned.is_some() && PATTERNS.introduced.len() == INTRODUCED.len());
+    }
+
+    #[test]
+    fn known_shapes_are_hidden() {
+        let masker = Masker::default();
+        // Written in two parts so that scanners of this repository stay calm.
+        let keys = [
+            ["sk-", "test-not-a-real-key"],
+            ["sk-ant-", "api03-not-a-real-key-not-a-real-key"],
+            ["AKIA", "NOTAREALKEY12345"],
+            ["ghp_", "notarealkeynotarealkeynotarealkey0000"],
+            ["github_pat_", "11NOTAREALKEY0000000_notarealkey"],
+            ["glpat-", "notarealkeynotareal0"],
+            ["xoxb-", "0000000000-notarealkey"],
+            ["AIza", "NotARealKeyNotARealKeyNotARealKey00"],
+            ["sk_live_", "notarealkeynotareal"],
+            ["hf_", "notarealkeynotarealkeynotarealkey"],
+            ["npm_", "notarealkeynotarealkeynotarealkey000"],
+            ["eyJhbGciOiJub25l.eyJub3QiOiJhIHJlYWwga2V5.", "bm90YXJlYWxrZXk"],
+        ];
+        for [start, rest] in keys {
+            let key = format!("{start}{rest}");
+            assert_eq!(masker.mask(&format!("a {key} b")), "a [masked:1] b", "{key}");
+        }
+        let block = "-----BEGIN RSA PRIVATE KEY-----\nbm90\n-----END RSA PRIVATE KEY-----\nafter";
+        assert_eq!(masker.mask(block), "[masked:1]\nafter");
+    }
+
+    #[test]
+    fn what_follows_a_telling_name_is_hidden() {
+        let masker = Masker::default();
+        let rows = [
+            ("password=hunter2", "password=[masked:1]"),
+            ("DB_PASSWORD=hunter", "DB_PASSWORD=[masked:1]"),
+            ("password: \"correct horse\"", "password: \"[masked:1]\""),
+            ("{\"api_key\": \"abc123def\"}", "{\"api_key\": \"[masked:1]\"}"),
+            ("AWS_SECRET_ACCESS_KEY=wJalr/not+real", "AWS_SECRET_ACCESS_KEY=[masked:1]"),
+            ("Authorization: Bearer abcdef.ghi", "Authorization: Bearer [masked:1]"),
+            ("authorization: Basic dXNlcjpub3Q=", "authorization: Basic [masked:1]"),
+            ("postgres://user:not-real@db/x", "postgres://user:[masked:1]@db/x"),
+            ("x-api-key: 0123456789", "x-api-key: [masked:1]"),
+            ("client_secret = 'n0t-r3al'", "client_secret = '[masked:1]'"),
+            ("TOKEN=a1b2c3d4 PASSWORD=e5f6", "TOKEN=[masked:1] PASSWORD=[masked:2]"),
+            ("mysql --password=n0treal x", "mysql --password=[masked:1] x"),
+        ];
+        for (text, expected) in rows {
+            assert_eq!(masker.mask(text), expected);
+        }
+    }
+
+    #[test]
+    fn ordinary_text_stays() {
+        let masker = Masker::default();
+        let texts = [
+            "let token = self.next_token();",
+            "password: String,",
+            "fn token(&self) -> Option<Token>",
+            "max_tokens=4096 tokens: 12",
+            "PASSWORD=$SECRET token: ${TOKEN}",
+            "error: expected token: `;`",
+            "https://example.com:8080/path@2x.png",
+            "the secret of good soup: patience",
+            "task-list and risk-averse-people-are-here",
+            "commit 3f786850e387550fdab836ed7e6dc881de23001b",
+            "secret: none",
+        ];
+        for text in texts {
+            assert_eq!(masker.mask(text), text);
+        }
+    }
+
+    #[test]
+    fn configured_keys_are_hidden_wherever_they_stand() {
+        let masker = Masker::new(["plain-word-key", "plain-word-key-longer", "tiny"]);
+
+        assert_eq!(masker.mask_exact("xplain-word-key-longery plain-word-key tiny"), "x[masked:1]y [masked:2] tiny");
+        assert_eq!(format!("{masker:?}"), "Masker(2 secrets)");
+    }
+}

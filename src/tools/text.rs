@@ -1,0 +1,57 @@
+//! Bounds for what a model reads: whole lines, whole characters, and a note of what is missing.
+
+use std::fmt::Write;
+
+/// Characters of one line before it is cut with a mark.
+pub(super) const LINE_CHARS_MAX: usize = 2000;
+
+/// Cuts a line after `chars_max` characters and says how many are missing.
+pub(super) fn cut_line(line: &str, chars_max: usize) -> String {
+    match line.char_indices().nth(chars_max) {
+        None => line.to_owned(),
+        Some((at, _)) => {
+            let (shown, rest) = line.split_at(at);
+            format!("{shown} [… {} more characters]", rest.chars().count())
+        }
+    }
+}
+
+/// The longest start of `text` that has at most `bytes_max` bytes and ends at a character.
+pub(super) fn prefix(text: &str, bytes_max: usize) -> &str {
+    text.get(..text.floor_char_boundary(bytes_max)).unwrap_or(text)
+}
+
+/// The longest end of `text` that has at most `bytes_max` bytes and begins at a character.
+pub(super) fn suffix(text: &str, bytes_max: usize) -> &str {
+    text.get(text.ceil_char_boundary(text.len().saturating_sub(bytes_max))..).unwrap_or(text)
+}
+
+/// Keeps head and tail of a text that is too long.
+pub(super) fn middle_cut(text: &str, bytes_max: usize) -> String {
+    if text.len() <= bytes_max {
+        return text.to_owned();
+    }
+    let (head, tail) = (prefix(text, bytes_max / 2), suffix(text, bytes_max / 2));
+    let mut out = String::with_capacity(bytes_max + 64);
+    let _ = write!(out, "{head}\n[… {} bytes left out …]\n{tail}", text.len() - head.len() - tail.len());
+    out
+}
+
+/// Whether a file's start looks like no text: a NUL byte, as git and ripgrep decide.
+pub(super) fn is_binary(start: &[u8]) -> bool {
+    start.iter().take(8192).any(|b| *b == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cuts_fall_between_characters_and_say_what_is_missing() {
+        assert_eq!(cut_line("äöü", 3), "äöü");
+        assert_eq!(cut_line("äöüß", 3), "äöü [… 1 more characters]");
+        assert_eq!((prefix("äöü", 3), suffix("äöü", 3)), ("ä", "ü"));
+        assert_eq!(middle_cut("abcdef", 6), "abcdef");
+        assert_eq!(middle_cut("abcdefgh", 4), "ab\n[… 4 bytes left out …]\ngh");
+    }
+}

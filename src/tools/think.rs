@@ -1,0 +1,33 @@
+//! Room for a thought between two steps (REQUIREMENTS U-09). Touches nothing.
+
+use callboard_actors::ports::{ToolContext, ToolError, ToolSource, ToolSpec, TypedTool};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// Arguments of `think`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ThinkArgs {
+    /// The thought.
+    pub thought: String,
+}
+
+/// The tool.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Think;
+
+impl TypedTool for Think {
+    type Args = ThinkArgs;
+    type Output = String;
+    const NAME: &'static str = "think";
+    const DESCRIPTION: &'static str = "Writes down a thought and does nothing else. Use it to plan several steps, to weigh what a result means or to \
+check a plan against the rules before acting.";
+
+    fn declare(&self, spec: ToolSpec) -> ToolSpec {
+        spec.read_only().source(ToolSource::BuiltIn)
+    }
+
+    async fn call(&self, _args: ThinkArgs, _context: ToolContext) -> Result<String, ToolError> {
+        Ok("Noted.".to_owned())
+    }
+}
