@@ -51,7 +51,7 @@ pub(super) fn read(environment: &BTreeMap<String, String>, home: Option<&Path>) 
         let Some(key) = key.filter(|key| (key.section, key.name) != (PROVIDER_SECTION, "name")) else {
             return Err(unknown(name, provider));
         };
-        let value = match key.kind.from_text(text, &base) {
+        let value = match key.kind.read_text(text, &base) {
             Ok(value) => value,
             Err(problem) => return Err(ConfigError::BadValue { at: from, key: key.path(), problem }),
         };
@@ -60,7 +60,7 @@ pub(super) fn read(environment: &BTreeMap<String, String>, home: Option<&Path>) 
             None => layer.settings.push(setting),
             Some(provider) => match layer.providers.iter_mut().find(|known| known.is_called(provider)) {
                 Some(known) => known.settings.push(setting),
-                None => layer.providers.push(ProviderLayer::named(provider.to_ascii_lowercase(), setting)),
+                None => layer.providers.push(ProviderLayer::named(provider.to_ascii_lowercase(), from, Some(setting))),
             },
         }
     }

@@ -73,7 +73,7 @@ pub enum ConfigError {
         problem: String,
     },
     /// Two values that do not go together, or one that is missing.
-    #[error("{at}: {problem}")]
+    #[error("{}{problem}", place(at))]
     Inconsistent {
         /// Where.
         at: Origin,
@@ -81,7 +81,7 @@ pub enum ConfigError {
         problem: String,
     },
     /// A provider's key is not where the configuration says.
-    #[error("{at}: provider `{provider}` has no key: {problem}")]
+    #[error("{}provider `{provider}` has no key: {problem}", place(at))]
     NoKey {
         /// Where the place of the key is configured.
         at: Origin,
@@ -104,6 +104,11 @@ impl ConfigError {
             Self::NoKey { .. } => "config_no_key",
         }
     }
+}
+
+/// The start of an error; nothing where nobody wrote anything.
+fn place(at: &Origin) -> String {
+    if *at == Origin::Default { String::new() } else { format!("{at}: ") }
 }
 
 /// Text as it may stand in one line of an error: control characters escaped, cut at 60 characters.

@@ -112,7 +112,7 @@ impl File<'_> {
             let Some(key) = keys::of_section(section).find(|key| key.name == name) else {
                 return Err(unknown_key(at, section, name));
             };
-            match key.kind.from_toml(value, &self.base) {
+            match key.kind.read_toml(value, &self.base) {
                 Ok(value) => settings.push(Setting { key, value, from: at }),
                 Err(problem) => return Err(ConfigError::BadValue { at, key: key.path(), problem }),
             }

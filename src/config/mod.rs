@@ -19,7 +19,7 @@ mod show;
 mod value;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
 };
 
@@ -44,7 +44,7 @@ pub struct Config {
     pub commit: CommitMode,
     /// Where journals live.
     pub store: Store,
-    /// Providers; the first is the default one. Empty if none is configured.
+    /// Providers that are configured; see [`Config::choose`].
     pub providers: Vec<ProviderConfig>,
     /// Bounds.
     pub limits: Limits,
@@ -54,6 +54,8 @@ pub struct Config {
     pub approve: Option<Approve>,
     /// Where commands run.
     pub sandbox: SandboxMode,
+    /// One a kind, with the vendor's own address and key; the last, offline, needs none.
+    usual: Vec<ProviderConfig>,
     files: Vec<PathBuf>,
     settings: Settings,
 }
@@ -163,6 +165,7 @@ impl Config {
             commit: CommitMode::default(),
             store: Store::Memory,
             providers: providers.into_iter().map(|layer| ProviderConfig::of(layer, &environment)).collect::<Result<_, _>>()?,
+            usual: ProviderKind::ALL.into_iter().map(|kind| ProviderConfig::usual(kind, &environment)).collect::<Result<_, _>>()?,
             limits: Limits::default(),
             tools: None,
             approve: None,
@@ -189,7 +192,7 @@ impl Config {
             let hint = hint(key, paths.iter().map(String::as_str));
             return Err(ConfigError::Unknown { at: from, what: "key".into(), given: quoted(key), hint });
         };
-        match found.kind.from_text(value, &Base::default()) {
+        match found.kind.read_text(value, &Base::default()) {
             Ok(value) => {
                 self.settings.extend([by_name(Setting { key: found, value, from })]);
                 self.take_settings();
@@ -199,16 +202,26 @@ impl Config {
         }
     }
 
-    /// The provider of that name.
+    /// Whom to ask: the provider or kind that `--provider` names, else the first that is configured, else Anthropic or OpenAI if
+    /// the environment holds their key, else the offline model (INTERFACES §1).
     ///
     /// # Errors
     /// [`ConfigError::Unknown`] with the nearest name.
-    pub fn provider(&self, name: &str) -> Result<&ProviderConfig, ConfigError> {
-        self.providers.iter().find(|provider| provider.name == name).ok_or_else(|| ConfigError::Unknown {
+    pub fn choose(&self, named: Option<&str>) -> Result<&ProviderConfig, ConfigError> {
+        let all = || self.providers.iter().chain(&self.usual);
+        let Some(name) = named else {
+            let with_key = || self.usual.iter().find(|provider| provider.key().is_ok());
+            return self
+                .providers
+                .first()
+                .or_else(with_key)
+                .ok_or_else(|| ConfigError::Inconsistent { at: Origin::Default, problem: "there is no provider".into() });
+        };
+        all().find(|provider| provider.name == name).ok_or_else(|| ConfigError::Unknown {
             at: Origin::Flag("--provider".into()),
             what: "provider".into(),
             given: quoted(name),
-            hint: hint(name, self.providers.iter().map(|provider| provider.name.as_str()).chain(keys::PROVIDER_KINDS.iter().copied())),
+            hint: hint(name, all().map(|provider| provider.name.as_str()).collect::<BTreeSet<_>>().into_iter()),
         })
     }
 
@@ -217,9 +230,15 @@ impl Config {
         &self.files
     }
 
-    /// Every key that was found, so that it can be masked wherever text leaves the host.
-    pub fn secrets(&self) -> impl Iterator<Item = &Secret> {
-        self.providers.iter().filter_map(|provider| provider.key().ok().flatten())
+    /// Every key that was found, each once, so that it can be masked wherever text leaves the host.
+    pub fn secrets(&self) -> Vec<&Secret> {
+        let found = self.providers.iter().chain(&self.usual).filter_map(|provider| provider.key().ok().flatten());
+        found.fold(Vec::new(), |mut all, secret| {
+            if !all.contains(&secret) {
+                all.push(secret);
+            }
+            all
+        })
     }
 
     /// Looks at what loading leaves for later: whether each provider's key is where the configuration says.

@@ -21,9 +21,12 @@ pub enum ProviderKind {
 }
 
 impl ProviderKind {
+    /// All of them, in the order in which a key in the environment decides (INTERFACES §1).
+    pub const ALL: [Self; 3] = [Self::Anthropic, Self::OpenAi, Self::Offline];
+
     /// The kind of that name.
     pub fn of(word: &str) -> Option<Self> {
-        [Self::Anthropic, Self::OpenAi, Self::Offline].into_iter().find(|kind| kind.as_str() == word)
+        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
 
     /// The word in the configuration.
@@ -94,6 +97,11 @@ impl ProviderConfig {
         }
     }
 
+    /// The provider that nobody configured.
+    pub(super) fn usual(kind: ProviderKind, environment: &BTreeMap<String, String>) -> Result<Self, ConfigError> {
+        Self::of(ProviderLayer::named(kind.as_str().to_owned(), Origin::Default, None), environment)
+    }
+
     pub(super) fn of(layer: ProviderLayer, environment: &BTreeMap<String, String>) -> Result<Self, ConfigError> {
         let at = layer.at.clone();
         let Some(name) = layer.name().map(str::to_owned) else {
@@ -161,11 +169,10 @@ impl Key {
 }
 
 impl ProviderLayer {
-    pub(super) fn named(name: String, setting: Setting) -> Self {
-        let from = setting.from.clone();
+    pub(super) fn named(name: String, from: Origin, setting: Option<Setting>) -> Self {
         let of_name = keys::PROVIDER.iter().find(|key| key.name == "name");
         let name = of_name.map(|key| Setting { key, value: Value::Text(name), from: from.clone() });
-        Self { at: from, settings: name.into_iter().chain([setting]).collect() }
+        Self { at: from, settings: name.into_iter().chain(setting).collect() }
     }
 
     /// Its name, or its kind where it has none.

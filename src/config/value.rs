@@ -67,7 +67,7 @@ impl Base {
 
 impl Kind {
     /// Reads a TOML value.
-    pub(super) fn from_toml(self, value: &DeValue<'_>, base: &Base) -> Result<Value, String> {
+    pub(super) fn read_toml(self, value: &DeValue<'_>, base: &Base) -> Result<Value, String> {
         match (self, value) {
             (Self::Count { max }, DeValue::Integer(number)) => match u64::from_str_radix(number.as_str(), number.radix()) {
                 Ok(count) => in_range(count, max),
@@ -83,13 +83,13 @@ impl Kind {
                 Ok(Value::Names(names.collect::<Result<_, _>>()?))
             }
             (Self::Count { .. } | Self::Seconds | Self::Names(_), other) => Err(format!("must be {}, not {}", self.wanted(), said(other))),
-            (_, DeValue::String(text)) => self.from_text(text, base),
+            (_, DeValue::String(text)) => self.read_text(text, base),
             (_, other) => Err(format!("must be {}, not {}", self.wanted(), said(other))),
         }
     }
 
     /// Reads the text of an environment variable or a flag; lists are separated by commas.
-    pub(super) fn from_text(self, text: &str, base: &Base) -> Result<Value, String> {
+    pub(super) fn read_text(self, text: &str, base: &Base) -> Result<Value, String> {
         match self {
             Self::Text => one_line(text).map(Value::Text),
             Self::Path => base.path(text).map(Value::Path),

@@ -261,8 +261,26 @@ fn providers_are_found_by_name_and_the_first_is_the_default() {
             ("offline", ProviderKind::Offline, None, None, None),
         ]
     );
-    assert_eq!(config.provider("antropic").unwrap_err().to_string(), "--provider: unknown provider `antropic`; did you mean `anthropic`?");
-    assert_eq!(config.provider("anthropic").unwrap().key().unwrap().unwrap().expose(), FAKE_KEY);
+    assert_eq!(config.choose(None).unwrap().name, "local");
+    assert_eq!(
+        config.choose(Some("antropic")).unwrap_err().to_string(),
+        "--provider: unknown provider `antropic`; did you mean `anthropic`?"
+    );
+    assert_eq!(config.choose(Some("anthropic")).unwrap().key().unwrap().unwrap().expose(), FAKE_KEY);
+}
+
+#[test]
+fn without_configuration_the_keys_in_the_environment_decide() {
+    for (pairs, named, expected) in [
+        (&[][..], None, ProviderKind::Offline),
+        (&[("ANTHROPIC_API_KEY", ""), ("OPENAI_API_KEY", FAKE_KEY)], None, ProviderKind::OpenAi),
+        (&[("ANTHROPIC_API_KEY", FAKE_KEY), ("OPENAI_API_KEY", FAKE_KEY)], None, ProviderKind::Anthropic),
+        (&[("ANTHROPIC_API_KEY", FAKE_KEY)], Some("openai"), ProviderKind::OpenAi),
+    ] {
+        assert_eq!(load("", pairs).unwrap().choose(named).unwrap().kind, expected, "{pairs:?}");
+    }
+    let unset = load("", &[]).unwrap().choose(Some("openai")).unwrap().key().unwrap_err().to_string();
+    assert_eq!(unset, "provider `openai` has no key: the environment variable OPENAI_API_KEY is not set");
 }
 
 #[test]
@@ -286,7 +304,7 @@ fn a_missing_key_is_told_when_it_is_wanted() {
     let unset = load("[[provider]]\nkind = \"openai\"\napi_key_env = \"MY_KEY\"\n", &[]).unwrap();
     let empty = load("[[provider]]\nkind = \"openai\"\napi_key_env = \"MY_KEY\"\n", &[("MY_KEY", " ")]).unwrap();
 
-    assert_eq!(found.secrets().map(|secret| secret.expose()).collect::<Vec<_>>(), [FAKE_KEY]);
+    assert_eq!(found.secrets().iter().map(|secret| secret.expose()).collect::<Vec<_>>(), [FAKE_KEY]);
     assert_eq!(found.check(), Ok(()));
     let told = |config: &Config| config.check().unwrap_err().to_string().split_once("callboard.toml").unwrap().1.to_owned();
     assert!(told(&gone).starts_with(":3: provider `openai` has no key: the file cannot be read: "), "{}", told(&gone));
@@ -314,7 +332,7 @@ fn no_secret_is_in_an_error_in_show_or_in_debug() {
     );
 
     let config = load("[[provider]]\nkind = \"anthropic\"\n", &[("ANTHROPIC_API_KEY", FAKE_KEY)]).unwrap();
-    assert_eq!(config.secrets().count(), 1);
+    assert_eq!(config.secrets().len(), 1);
     assert!(!config.show().contains(FAKE_KEY) && config.show().contains("the key is there, masked"), "{}", config.show());
     assert!(!format!("{config:?}").contains(FAKE_KEY));
 }

@@ -46,7 +46,7 @@ pub enum EventStoreError {
     },
 }
 
-/// A store of streams. Its contract: [`crate::testing::contract::event_store`].
+/// A store of streams. Its contract: `crate::testing::contract::event_store`.
 pub trait EventStore: Send + Sync + 'static {
     /// Appends events in order of id; the stream begins with its first append. Ephemeral ones may be dropped when it is full.
     fn append(&self, stream: &StreamKey, events: Vec<Arc<StreamEvent>>) -> BoxFuture<'_, Result<(), EventStoreError>>;

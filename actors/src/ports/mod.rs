@@ -1,7 +1,7 @@
 //! The traits through which the kernel reaches the world. All are used as `Arc<dyn Port>`; verbs return boxed futures.
 //!
 //! A port file is plain data, the trait, then a test that it is dyn-compatible. Every port has a contract suite in
-//! [`crate::testing`]; an adapter is what passes it.
+//! `crate::testing`; an adapter is what passes it.
 
 mod clock;
 mod entropy;

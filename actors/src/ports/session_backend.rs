@@ -217,7 +217,7 @@ pub struct ListQuery {
 
 /// A store of journals.
 ///
-/// Its contract: [`crate::testing::contract::session_backend`].
+/// Its contract: `crate::testing::contract::session_backend`.
 pub trait SessionBackend: Send + Sync + 'static {
     /// Takes an append into the queue in the order of calls, then tells `done`. Returns at once.
     ///

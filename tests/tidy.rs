@@ -1,0 +1,305 @@
+//! House rules as a test: each failure names file and line, the reason and the fix (ARCHITECTURE, "Walls").
+//!
+//! A rule is a row in `tidy/rules.rs`; to add one is to add a row. `the_checker_sees_what_it_should` proves that rows bite.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs, unreachable_pub)]
+
+#[path = "tidy/rules.rs"]
+mod rules;
+#[path = "tidy/source.rs"]
+mod source;
+#[path = "tidy/text_rules.rs"]
+mod text_rules;
+
+use std::{
+    collections::BTreeSet,
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use rules::check;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Files of the project: what git knows, or what lies there where git is not.
+fn files() -> Vec<String> {
+    let listed = Command::new("git").args(["ls-files", "-co", "--exclude-standard"]).current_dir(root()).output();
+    let mut files: Vec<String> = match listed {
+        Ok(output) if output.status.success() && !output.stdout.is_empty() => {
+            String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+        }
+        _ => walk(root().to_owned()),
+    };
+    // A file that was removed but not yet staged is still listed.
+    files.retain(|file| root().join(file).is_file());
+    files
+}
+
+fn walk(from: PathBuf) -> Vec<String> {
+    let (mut files, mut folders) = (Vec::new(), vec![from]);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let entry = entry.unwrap();
+            let name = entry.file_name().into_string().unwrap();
+            if entry.file_type().unwrap().is_dir() {
+                if !["target", ".git"].contains(&name.as_str()) {
+                    folders.push(entry.path());
+                }
+            } else {
+                files.push(entry.path().strip_prefix(root()).unwrap().to_str().unwrap().to_owned());
+            }
+        }
+    }
+    files
+}
+
+fn read(file: &str) -> String {
+    std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+fn assert_none(found: Vec<String>) {
+    assert!(found.is_empty(), "{} house rules are broken:\n{}\n", found.len(), found.join("\n"));
+}
+
+#[test]
+fn every_file_keeps_the_house_rules() {
+    let files = files();
+    let mut found = Vec::new();
+    for file in files.iter().filter(|file| file.ends_with(".rs")) {
+        let text = read(file);
+        let lines = text.lines().count();
+        if lines > text_rules::LINES_ASK {
+            // Past the harness, which swallows what a passing test prints.
+            writeln!(std::io::stderr(), "note: {file} has {lines} lines: which second noun is hiding?").unwrap();
+        }
+        found.extend(check(file, &text));
+    }
+
+    assert!(files.iter().any(|file| file == "actors/src/lib.rs"), "the kernel was not looked at");
+    assert_none(found);
+}
+
+#[test]
+fn no_paper_or_script_names_a_machine_or_holds_leftovers() {
+    let mut found = Vec::new();
+    for file in files().iter().filter(|file| !file.ends_with(".rs") && *file != "Cargo.lock") {
+        let Ok(text) = std::fs::read_to_string(root().join(file)) else { continue };
+        let source = source::Source::of(file, &text);
+        found.extend(text_rules::of_text(&source).into_iter().map(|(line, what)| format!("{file}:{line}: {what}")));
+    }
+    assert_none(found);
+}
+
+#[test]
+fn the_checker_sees_what_it_should() {
+    let kernel = "actors/src/conversation/mod.rs";
+    for (path, text, line) in [
+        (kernel, "use std::fs;", 1),
+        (kernel, "use std::{\n    sync::Arc,\n    fs::File,\n};", 3),
+        (kernel, "use std::{net::{IpAddr, TcpStream}};", 1),
+        (kernel, "fn f() {\n    let _ = std::fs::read(\"x\");\n}", 2),
+        (kernel, "fn f(stream: TcpStream) {}", 1),
+        (kernel, "fn f() { Command::new(\"ls\"); }", 1),
+        (kernel, "use tokio::{sync::mpsc, fs};", 1),
+        (kernel, "use ::std::process::Command as C;", 1),
+        (kernel, "use std::*;", 1),
+        (kernel, "fn f() { let now = std::time::SystemTime::now(); }", 1),
+        (kernel, "use std::time::{Duration, Instant};", 1),
+        (kernel, "use reqwest::Client;", 1),
+        (kernel, "use callboard::Config;", 1),
+        (kernel, "#[cfg(test)]\nmod tests {\n    use std::fs;\n}", 3),
+        (kernel, "async fn f() {\n    tokio::select! {\n        _ = a => {}\n    }\n}", 2),
+        (kernel, "static SEEN: AtomicUsize = AtomicUsize::new(0);", 1),
+        (kernel, "fn f() { println!(\"x\"); }", 1),
+        (kernel, "fn f() { let (a, b) = mpsc::unbounded_channel(); }", 1),
+        ("actors/src/conversation/turn.rs", "async fn decide() {}", 1),
+        ("actors/src/tool_executor/plan.rs", "fn plan(clock: &dyn Clock) {}", 1),
+        ("actors/src/policy/restart.rs", "use ractor::ActorRef;", 1),
+        ("actors/src/ports/tool.rs", "use crate::conversation::Turn;", 1),
+        ("src/providers/openai/mod.rs", "use crate::storage::Sqlite;", 1),
+        ("src/storage/sqlite/mod.rs", "use callboard_actors::conversation::ConversationMsg;", 1),
+        ("src/providers/openai/mod.rs", "\npub(crate) mod wire;", 2),
+        ("src/sandbox/mod.rs", "use crate::tools::FileRead;", 1),
+        ("src/app.rs", "use std::process::{Command, ExitCode};", 1),
+        ("src/app.rs", "#![allow(clippy::unwrap_used)]", 1),
+        ("src/app.rs", concat!("// TO", "DO: later"), 1),
+        ("src/app.rs", concat!("const P: &str = \"/ro", "ot/x\";"), 1),
+        ("tests/integration/x.rs", "#[test]\n#[ignore = \"slow\"]\nfn x() {}", 2),
+    ] {
+        let found = check(path, text);
+        assert!(
+            found.iter().any(|what| what.starts_with(&format!("{path}:{line}: ")) && what.contains("Fix: ")),
+            "{path}: {text}\n{found:?}"
+        );
+    }
+}
+
+#[test]
+fn the_checker_leaves_honest_code_alone() {
+    let kernel = "actors/src/conversation/mod.rs";
+    for (path, text) in [
+        (kernel, "//! Opens no std::fs file; a TcpStream is for adapters.\n/* std::net /* nested */ std::process */"),
+        (kernel, "const TEXT: &str = \"std::fs::read\"; const RAW: &str = r#\"use std::fs; \" TcpStream\"#; const C: char = '\"';"),
+        (kernel, "fn f<'a>(x: &'a str) -> &'a str { x }\nuse std::{fmt, sync::Arc, time::Duration};\nuse tokio::time::Instant;"),
+        (kernel, "#[cfg(test)]\nmod tests {\n    fn seed() { let _ = std::env::var(\"CALLBOARD_SEED\"); println!(\"{}\", 1); }\n}\n"),
+        (kernel, "async fn f() { tokio::select! {\n biased;\n _ = a => {} } }"),
+        (kernel, "static TABLE: LazyLock<Table> = LazyLock::new(table);"),
+        ("actors/src/conversation/turn.rs", "#[cfg(test)]\nmod tests {\n    #[tokio::test]\n    async fn x() {}\n}"),
+        ("actors/src/ports/tool.rs", "use tokio::time::Instant;\nuse tokio_util::sync::CancellationToken;"),
+        (kernel, "fn print(rand: u8, hyper: u8) -> u8 { let tokio = rand; tokio + hyper }"),
+        ("src/tools/file_read.rs", "use crate::sandbox::Root;"),
+        ("src/storage/sqlite/mod.rs", "use rusqlite::types::ValueRef; use std::cell::Ref;"),
+        ("src/sandbox/spawner.rs", "use std::process::Command;"),
+        ("src/main.rs", "use std::process::ExitCode; fn main() { println!(\"x\"); }"),
+        ("src/x.rs", "#[allow(clippy::panic, reason = \"the script asks for it\")]\nfn f() {}"),
+        ("src/lib.rs", "#![cfg_attr(test, allow(clippy::unwrap_used))]\nmod wire;"),
+    ] {
+        assert_eq!(check(path, text), Vec::<String>::new(), "{path}: {text}");
+    }
+    let long = "\n".repeat(text_rules::LINES_MAX + 1);
+    assert_eq!(check("src/lib.rs", &long).len(), 1);
+}
+
+/// Lines of a section of a manifest.
+fn section<'t>(manifest: &'t str, name: &str) -> Vec<&'t str> {
+    manifest.lines().skip_while(|line| *line != format!("[{name}]")).skip(1).take_while(|line| !line.starts_with('[')).collect()
+}
+
+#[test]
+fn both_crates_forbid_unsafe_code_and_share_the_lints() {
+    let manifest = read("Cargo.toml");
+
+    assert!(
+        section(&manifest, "workspace.lints.rust").contains(&"unsafe_code = \"forbid\""),
+        "Cargo.toml: unsafe code is forbidden everywhere"
+    );
+    for file in ["Cargo.toml", "actors/Cargo.toml"] {
+        let text = read(file);
+        assert!(section(&text, "lints").contains(&"workspace = true"), "{file}: write `[lints]` with `workspace = true`");
+        assert!(
+            !text.lines().any(|line| line.starts_with("panic = \"abort\"")),
+            "{file}: a panicking tool must stay a result; leave `panic` at unwind"
+        );
+    }
+}
+
+#[test]
+fn the_kernel_declares_no_crate_that_touches_the_world() {
+    const BANNED: &[&str] = &[
+        "anyhow",
+        "axum",
+        "callboard",
+        "clap",
+        "fastrand",
+        "getrandom",
+        "hyper",
+        "rand",
+        "reqwest",
+        "rmcp",
+        "rusqlite",
+        "rustix",
+        "sqlx",
+        "tokio-postgres",
+    ];
+    let manifest = read("actors/Cargo.toml");
+    for line in section(&manifest, "dependencies") {
+        let name = line.split([' ', '=', '.']).next().unwrap_or_default();
+        assert!(!BANNED.contains(&name), "actors/Cargo.toml: `{name}`: the kernel touches nothing. Fix: a port, and an adapter in src/");
+        for feature in ["\"net\"", "\"fs\"", "\"process\"", "\"signal\"", "\"full\""] {
+            assert!(name != "tokio" || !line.contains(feature), "actors/Cargo.toml: tokio's {feature}: the kernel touches nothing");
+        }
+    }
+}
+
+/// Crates of a build, our own included.
+fn crates(arguments: &[&str]) -> BTreeSet<String> {
+    let tree = |mode: &[&str]| {
+        Command::new(env!("CARGO"))
+            .args(["tree", "--locked", "-e", "normal,build", "--prefix", "none", "--format", "{p}"])
+            .args(mode)
+            .args(arguments)
+            .current_dir(root())
+            .output()
+            .unwrap()
+    };
+    // What was built is here; only what other features need may have to be fetched.
+    let mut output = tree(&["--offline"]);
+    if !output.status.success() {
+        output = tree(&[]);
+    }
+    assert!(output.status.success(), "cargo tree: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().filter(|line| !line.is_empty()).map(|line| line.trim_end_matches(" (*)").to_owned()).collect()
+}
+
+#[test]
+fn the_number_of_crates_stays_under_its_ceilings() {
+    for (what, arguments, max) in [
+        ("the kernel", &["-p", "callboard-actors"][..], 80),
+        ("a library with sqlite and anthropic", &["-p", "callboard", "--no-default-features", "--features", "sqlite,anthropic"], 200),
+        ("everything", &["-p", "callboard", "--all-features"], 520),
+    ] {
+        let crates = crates(arguments);
+        writeln!(std::io::stderr(), "note: {what}: {} crates of {max}", crates.len()).unwrap();
+        assert!(
+            crates.len() <= max,
+            "{what} has {} crates, {max} at most (DESIGN §2). Fix: do without one, or turn its features off",
+            crates.len()
+        );
+    }
+}
+
+#[test]
+fn nothing_joins_the_top_level_without_a_line_in_the_architecture() {
+    const KNOWN: &[&str] = &[
+        "ARCHITECTURE.md",
+        "CHANGELOG.md",
+        "Cargo.lock",
+        "Cargo.toml",
+        "LICENSE-APACHE",
+        "LICENSE-MIT",
+        "README.md",
+        "actors",
+        "benches",
+        "docs",
+        "examples",
+        "src",
+        "tests",
+    ];
+    let architecture = read("ARCHITECTURE.md");
+    let entries: BTreeSet<String> = files().iter().map(|file| file.split('/').next().unwrap().to_owned()).collect();
+    let strangers = entries.iter().filter(|entry| !entry.starts_with('.') && !KNOWN.contains(&entry.as_str()));
+    assert_none(
+        strangers
+            .filter(|entry| !architecture.contains(&format!("`{entry}`")))
+            .map(|entry| format!("{entry}: new at the top level (DESIGN §2). Fix: move it below, or give it a line in ARCHITECTURE.md"))
+            .collect(),
+    );
+}
+
+/// Lines of README's code blocks that a user would type, without the comment behind them.
+fn readme_commands() -> Vec<String> {
+    let readme = read("README.md");
+    let blocks = readme.split("```").skip(1).step_by(2);
+    let lines = blocks.flat_map(str::lines).map(|line| line.split("  #").next().unwrap_or(line).trim().trim_start_matches("$ "));
+    lines.filter(|line| ["cargo run", "cargo test", "callboard "].iter().any(|start| line.starts_with(start))).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_command_of_the_readme_is_in_the_table_that_tests_run() {
+    let commands = readme_commands();
+    assert!(commands.iter().any(|command| command == "cargo test"), "README.md does not say how to test");
+
+    // The table comes with the command line; until then there is nothing to hold the README to.
+    let Ok(table) = std::fs::read_to_string(root().join("tests/integration/readme.rs")) else { return };
+    let table = table.replace("\\\"", "\"");
+    assert_none(
+        commands
+            .iter()
+            .filter(|command| !table.contains(command.as_str()))
+            .map(|command| format!("README.md: `{command}` is run by no test. Fix: add it to tests/integration/readme.rs"))
+            .collect(),
+    );
+}
