@@ -74,9 +74,15 @@ pub trait ToolSource {
     fn tools(self) -> Result<(Vec<Arc<dyn Tool>>, Option<Arc<PathBuf>>), String>;
 }
 
-impl<I: IntoIterator<Item = Arc<dyn Tool>>> ToolSource for I {
+impl ToolSource for Vec<Arc<dyn Tool>> {
     fn tools(self) -> Result<(Vec<Arc<dyn Tool>>, Option<Arc<PathBuf>>), String> {
-        Ok((self.into_iter().collect(), None))
+        Ok((self, None))
+    }
+}
+
+impl<const N: usize> ToolSource for [Arc<dyn Tool>; N] {
+    fn tools(self) -> Result<(Vec<Arc<dyn Tool>>, Option<Arc<PathBuf>>), String> {
+        Ok((self.into(), None))
     }
 }
 
