@@ -61,7 +61,10 @@ pub(super) fn of_response(status: u16, headers: &HeaderMap, body: &[u8]) -> Prov
     match status {
         300..=399 => {
             let to = headers.get(LOCATION).and_then(|to| to.to_str().ok()).unwrap_or("another place");
-            ProviderError::InvalidRequest { status, message: format!("redirected to {to}; redirects are not followed, set the base URL to it") }
+            ProviderError::InvalidRequest {
+                status,
+                message: format!("redirected to {to}; redirects are not followed, set the base URL to it"),
+            }
         }
         401 | 403 => ProviderError::Auth { message },
         402 => ProviderError::QuotaExhausted { message },

@@ -65,6 +65,7 @@ pub(super) fn count(raw: &RawValue) -> u64 {
 #[derive(Debug, Clone, Default)]
 pub(super) struct RawObject(Vec<(String, Box<RawValue>)>);
 
+#[cfg_attr(not(feature = "anthropic"), allow(dead_code, reason = "only the Messages API merges and rewrites objects"))]
 impl RawObject {
     pub(super) fn parse(raw: &RawValue) -> Option<Self> {
         serde_json::from_str(raw.get()).ok()

@@ -80,6 +80,9 @@ mod tests {
 
         assert_eq!(format!("{secret:?}"), "Secret(***)");
         assert_eq!(secret.mask("bad key test-not-a-real-key, test-not-a-real-key!"), "bad key ***, ***!");
-        assert_eq!(secret.mask("Incorrect API key provided: sk-test-****************real. task-oriented"), "Incorrect API key provided: sk-***. task-oriented");
+        assert_eq!(
+            secret.mask("Incorrect API key provided: sk-test-****************real. task-oriented"),
+            "Incorrect API key provided: sk-***. task-oriented"
+        );
     }
 }

@@ -116,11 +116,7 @@ impl SseDecoder {
         Ok(())
     }
 
-    fn take_line<E: From<SseTooLong>>(
-        &mut self,
-        line: &[u8],
-        sink: &mut impl FnMut(SseEvent<'_>) -> Result<(), E>,
-    ) -> Result<(), E> {
+    fn take_line<E: From<SseTooLong>>(&mut self, line: &[u8], sink: &mut impl FnMut(SseEvent<'_>) -> Result<(), E>) -> Result<(), E> {
         if line.len() > SSE_EVENT_BYTES_MAX {
             return Err(SseTooLong.into());
         }

@@ -1,7 +1,5 @@
 //! What the unit tests of this folder share: seeded chance and random splits.
 
-use std::io::Write;
-
 use callboard_actors::ports::{ModelEvent, ProviderError};
 
 use super::Assemble;
@@ -27,7 +25,7 @@ impl SplitMix {
 pub(crate) fn seed(name: &str) -> u64 {
     let now = || u64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() & u128::from(u64::MAX)).unwrap();
     let seed = std::env::var("CALLBOARD_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(now);
-    writeln!(std::io::stdout(), "{name}: CALLBOARD_SEED={seed}").unwrap();
+    println!("{name}: CALLBOARD_SEED={seed}");
     seed
 }
 

@@ -13,15 +13,29 @@ use super::{
     policy::{CPU_SECONDS_MAX, EXEC_TIME_MAX, FILE_BYTES_MAX, MEMORY_BYTES_MAX, OPEN_FILES_MAX, PROCESSES_MAX},
 };
 
-/// The command behind its limits: set inside the jail, hard, then the shell that knows them is replaced. The command is an argument,
-/// never part of a script. Data rather than address space is limited: runtimes reserve addresses that they never use.
-pub(super) fn limited_command(command: &str) -> impl Iterator<Item = OsString> {
+/// What the shell that sets the limits does then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Then {
+    /// It waits for the command: as first process of a namespace it ends the namespace with itself, and the command is an ordinary
+    /// process with ordinary signals.
+    Wait,
+    /// It becomes the command.
+    Become,
+}
+
+/// The command behind its limits: set inside the jail, hard. The command is an argument, never part of a script. Data rather than
+/// address space is limited: runtimes reserve addresses that they never use.
+pub(super) fn limited_command(command: &str, then: Then) -> impl Iterator<Item = OsString> {
     let limits = format!(
         "ulimit -c 0; ulimit -n {OPEN_FILES_MAX}; ulimit -u {PROCESSES_MAX}; ulimit -t {CPU_SECONDS_MAX}; ulimit -d {}; ulimit -f {}",
         MEMORY_BYTES_MAX / 1024,
         FILE_BYTES_MAX / 1024,
     );
-    let script = format!("{{ {limits}; }} 2>/dev/null; exec /bin/bash --norc --noprofile -c \"$1\"");
+    let (before, after) = match then {
+        Then::Wait => ("", "; exit $?"),
+        Then::Become => ("exec ", ""),
+    };
+    let script = format!("{{ {limits}; }} 2>/dev/null; {before}/bin/bash --norc --noprofile -c \"$1\"{after}");
     ["/bin/bash", "--norc", "--noprofile", "-c", &script, "bash", command].map(OsString::from).into_iter()
 }
 

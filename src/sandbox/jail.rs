@@ -420,3 +420,90 @@ fn name_of(kind: FileType) -> &'static str {
 pub(crate) fn shown(path: &Path) -> String {
     if path.as_os_str().as_bytes().is_empty() { ".".to_owned() } else { path.to_string_lossy().into_owned() }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    fn next(state: &mut u64) -> usize {
+        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = *state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) as usize
+    }
+
+    /// A path of pieces that lead everywhere.
+    fn path(state: &mut u64, root: &Path) -> String {
+        const PIECES: &[&str] = &["a", "b", "c", "..", "..", ".", "", "...", "..f", "f", "l0", "l1", "l2", "l3", "outside", "root"];
+        let parts: Vec<&str> = (0..1 + next(state) % 5).map(|_| PIECES[next(state) % PIECES.len()]).collect();
+        let absolute = match next(state) % 6 {
+            0 => format!("{}/", root.display()),
+            1 => "/".to_owned(),
+            _ => String::new(),
+        };
+        absolute + &parts.join("/")
+    }
+
+    #[test]
+    fn whatever_opens_lies_inside_and_both_ways_agree() {
+        let start = next(&mut u64::from(std::process::id()).clone()) as u64;
+        for seed in (0..60).map(|n| start.wrapping_add(n)) {
+            let mut state = seed;
+            let folder = tempfile::tempdir().unwrap();
+            let real = folder.path().canonicalize().unwrap().join("root");
+            for name in ["a/b/c", "b", "a/root"] {
+                std::fs::create_dir_all(real.join(name)).unwrap();
+            }
+            std::fs::create_dir(folder.path().join("a")).unwrap();
+            for name in ["f", "a/f", "a/b/..f", "b/...", "b/c"] {
+                std::fs::write(real.join(name), "inside").unwrap();
+            }
+            for name in ["f", "outside", "a/f"] {
+                std::fs::write(folder.path().join(name), "outside").unwrap();
+            }
+            for link in ["l0", "l1", "a/l2", "a/b/l3", "b/l0"] {
+                let target = path(&mut state, &real);
+                std::os::unix::fs::symlink(if target.is_empty() { "." } else { &target }, real.join(link)).unwrap();
+            }
+            let root = Root::open(&real, PathRules::default()).unwrap();
+
+            for _ in 0..200 {
+                let given = path(&mut state, &real);
+                let opened = root.open_file(&given).map(|mut opened| {
+                    let mut text = String::new();
+                    opened.file.read_to_string(&mut text).unwrap();
+                    (opened.relative, text)
+                });
+                let walked = root.relative(&given).and_then(|path| root.resolve(&given, &path)).and_then(|place| {
+                    root.open_leaf(&given, &place)?;
+                    Ok((place.relative(), "inside".to_owned()))
+                });
+
+                assert_eq!(opened, walked, "seed {seed}: {given:?}");
+                // The system refuses `file/`, which is taken as `file` here; otherwise both name the same place.
+                if let (Ok((relative, _)), Ok(expected)) = (&opened, real.join(&given).canonicalize()) {
+                    assert_eq!(expected, real.join(relative), "seed {seed}: {given:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_root_that_is_moved_is_still_the_root() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("one")).unwrap();
+        std::fs::write(folder.path().join("one/f"), "first").unwrap();
+        let root = Root::open(folder.path().join("one"), PathRules::default()).unwrap();
+
+        std::fs::rename(folder.path().join("one"), folder.path().join("two")).unwrap();
+        std::fs::create_dir(folder.path().join("one")).unwrap();
+        std::fs::write(folder.path().join("one/f"), "second").unwrap();
+
+        let mut text = String::new();
+        root.open_file("f").unwrap().file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "first");
+    }
+}

@@ -1,6 +1,7 @@
 //! The boundary on Linux: bubblewrap. A command sees the system's programs read-only, the workspace at `/workspace`, a private `/tmp`,
 //! its own processes, no network, no capability, no key in its environment (REQUIREMENTS Z-01, Z-03..Z-05; FAULTS F1..F5).
 //!
+//! There is no filter of system calls: what the kernel offers an unprivileged process without network is reachable.
 //! Stated limits: resources are bounded per command (see [`super::policy`]) but for the sum of files written to the workspace.
 
 use std::{
@@ -14,7 +15,7 @@ use callboard_actors::ports::{BoxFuture, Exec, ExecResult, Sandbox, SandboxError
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Root, clamp, denied,
+    Root, Then, clamp, denied,
     guard::Found,
     limited_command,
     policy::{ENVIRONMENT, TMP_BYTES_MAX, WORKSPACE},
@@ -41,6 +42,29 @@ const SYSTEM: &[&str] = &[
 
 /// Folders that are links into `/usr` on a merged system and folders of their own elsewhere.
 const PROGRAMS: &[&str] = &["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
+
+/// What `/proc` tells of the whole machine; the superuser's own files there are readable when the host runs as root.
+const MASKED: &[&str] = &[
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/kallsyms",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/key-users",
+    "/proc/kmsg",
+    "/proc/kpagecgroup",
+    "/proc/kpagecount",
+    "/proc/kpageflags",
+    "/proc/modules",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/slabinfo",
+    "/proc/timer_list",
+    "/proc/vmallocinfo",
+];
 
 /// Longest wait for the probe at start.
 const PROBE_TIME_MAX: Duration = Duration::from_secs(10);
@@ -93,6 +117,9 @@ impl Inner {
             ($($part:expr),+ $(,)?) => { add(&[$(std::ffi::OsStr::new($part)),+]) };
         }
         add!("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session", "--cap-drop", "ALL");
+        // The command's shell is the first process: bubblewrap ends only when it is gone, and the namespace with it. (Its own first
+        // process outlives the command for a moment, and what the command left with it.)
+        add!("--as-pid-1");
         add!("--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--clearenv");
         for (name, value) in ENVIRONMENT {
             add!("--setenv", *name, *value);
@@ -106,15 +133,30 @@ impl Inner {
                 Err(_) => add!("--ro-bind-try", *path, *path),
             }
         }
-        add!("--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--size", &TMP_BYTES_MAX.to_string(), "--tmpfs", "/tmp");
+        add!("--proc", "/proc");
+        for path in MASKED {
+            match std::fs::metadata(path) {
+                Ok(kind) if kind.is_dir() => add!("--tmpfs", *path, "--remount-ro", *path),
+                Ok(_) => add!("--ro-bind", "/dev/null", *path),
+                Err(_) => {}
+            }
+        }
+        // As root, kernel settings could be written without any capability: owner is enough. So nothing of /proc is writable.
+        add!("--remount-ro", "/proc");
+        let tmp = TMP_BYTES_MAX.to_string();
+        add!("--dev", "/dev", "--perms", "1777", "--size", &tmp, "--tmpfs", "/dev/shm", "--remount-ro", "/dev");
+        add!("--perms", "1777", "--size", &tmp, "--tmpfs", "/tmp");
         for path in &self.read_only {
             add!("--ro-bind-try", path, path);
         }
         let root = self.root.real_path();
         add!("--bind", root, WORKSPACE);
         self.cover(found, &mut add);
-        add!("--chdir", &Path::new(WORKSPACE).join(folder), "--");
-        argv.extend(limited_command(command));
+        // The new root itself is memory, too.
+        add!("--remount-ro", "/");
+        let start = if folder.as_os_str().is_empty() { PathBuf::from(WORKSPACE) } else { Path::new(WORKSPACE).join(folder) };
+        add!("--chdir", &start, "--");
+        argv.extend(limited_command(command, Then::Wait));
         let environment = vec![("PATH".into(), super::policy::PATH.into())];
         Launch { argv, environment, folder: PathBuf::from("/"), timeout, output_bytes_max, kind: Kind::Namespace }
     }

@@ -10,7 +10,7 @@ use callboard_actors::ports::{BoxFuture, Exec, ExecResult, Sandbox, SandboxError
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Root, clamp, denied, limited_command,
+    Root, Then, clamp, denied, limited_command,
     policy::ENVIRONMENT,
     spawner::{Kind, Launch, Spawner},
 };
@@ -51,7 +51,7 @@ impl Sandbox for Local {
             if std::path::Path::new(SETPRIV).is_file() {
                 argv.extend([SETPRIV, "--pdeathsig", "KILL", "--"].map(OsString::from));
             }
-            argv.extend(limited_command(&exec.command));
+            argv.extend(limited_command(&exec.command, Then::Become));
             let mut environment: Vec<(OsString, OsString)> = ENVIRONMENT.iter().map(|(name, value)| (name.into(), value.into())).collect();
             environment.push((name.into(), value.clone().into()));
             let launch = Launch {

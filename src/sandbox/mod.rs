@@ -33,7 +33,7 @@ use callboard_actors::ports::{Sandbox, SandboxError};
 
 pub use atomic::Slot;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-use exec::{blocking, clamp, denied, limited_command, working_dir};
+use exec::{Then, blocking, clamp, denied, limited_command, working_dir};
 pub(crate) use jail::shown;
 pub use jail::{Opened, PathError, Root};
 pub use policy::PathRules;

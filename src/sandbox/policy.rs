@@ -9,6 +9,9 @@ pub const WORKSPACE: &str = "/workspace";
 /// Processes and threads of one command: a build needs dozens, a fork bomb thousands (FAULTS F3).
 pub const PROCESSES_MAX: u32 = 512;
 
+/// How far commands stand behind the host for a processor: the thread that stops a fork bomb must get one (FAULTS F3).
+pub const NICENESS: i32 = 10;
+
 /// Bytes of private memory of one command, all its processes together, and of any single one: a linker fits, a bomb does not (FAULTS F3).
 pub const MEMORY_BYTES_MAX: u64 = 4 * 1024 * 1024 * 1024;
 
@@ -21,7 +24,7 @@ pub const CPU_SECONDS_MAX: u64 = 1200;
 /// Open files of one process: the usual soft limit of a login.
 pub const OPEN_FILES_MAX: u64 = 1024;
 
-/// Bytes of the private `/tmp`; it is memory.
+/// Bytes of the private `/tmp`, and as many of `/dev/shm`; both are memory.
 pub const TMP_BYTES_MAX: u64 = 512 * 1024 * 1024;
 
 /// Longest run that a caller may ask for.
@@ -106,6 +109,7 @@ const PROTECTED_PLACES: &[&[&str]] = &[
 ];
 
 /// What a command may not write although it may commit: `.git` itself stays writable for it (FAULTS F2).
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 pub(crate) const PROTECTED_IN_GIT: &[&str] = &["hooks", "config", "config.worktree", "commondir", "modules"];
 
 /// Which names are refused. [`PathRules::default`] holds the lists of this page; a host may add to them.
@@ -136,6 +140,7 @@ impl PathRules {
     }
 
     /// Whether a command may not create or change a file of this name in this folder.
+    #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
     pub(crate) fn is_protected_from_commands(&self, folder: &[String], name: &str) -> bool {
         if folder.last().is_some_and(|last| last == ".git") {
             return PROTECTED_IN_GIT.contains(&name);

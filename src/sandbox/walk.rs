@@ -77,13 +77,13 @@ impl<'r> Walk<'r> {
         for name in std::iter::once(OsStr::new("")).chain(parent.iter()) {
             above.push(name);
             if let Ok((dir, _)) = self.root.open_folder(&above.to_string_lossy()) {
-                let above = above.iter().collect();
+                let above: PathBuf = above.iter().collect();
                 self.read_ignores(&dir, &above);
             }
         }
     }
 
-    fn read_ignores(&mut self, dir: &OwnedFd, relative: &PathBuf) {
+    fn read_ignores(&mut self, dir: &OwnedFd, relative: &Path) {
         for name in [".gitignore", ".ignore"] {
             let Ok(opened) = self.root.open_listed(dir.as_fd(), OsStr::new(name), &relative.join(name)) else { continue };
             let mut text = Vec::new();
@@ -95,7 +95,7 @@ impl<'r> Walk<'r> {
                 let _ = builder.add_line(None, line); // git, too, passes over a line that makes no sense
             }
             if let Ok(rules) = builder.build() {
-                self.ignores.push(Ignores { base: relative.clone(), rules });
+                self.ignores.push(Ignores { base: relative.to_owned(), rules });
             }
         }
     }

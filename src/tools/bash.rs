@@ -1,4 +1,4 @@
-//! Runs a command in the sandbox (REQUIREMENTS U-06..U-08). The refusals of [`super::danger`] are a convenience; the boundary is the
+//! Runs a command in the sandbox (REQUIREMENTS U-06..U-08). The refusals of `danger.rs` are a convenience; the boundary is the
 //! sandbox's, and without one this tool is absent.
 
 use std::{sync::Arc, time::Duration};

@@ -135,7 +135,7 @@ fn read_page(mut reader: impl BufRead, first: u64, limit: u64, path: &str, cance
     let mut full = false;
     let mut line = Vec::new();
     loop {
-        if page.lines % 1024 == 0 && cancel.is_cancelled() {
+        if page.lines.is_multiple_of(1024) && cancel.is_cancelled() {
             return Err(super::cancelled());
         }
         line.clear();

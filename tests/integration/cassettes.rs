@@ -21,7 +21,7 @@ struct Cassette {
 
 fn cassettes(test: &str, prefix: &str) -> Vec<Cassette> {
     let Some(folder) = std::env::var_os("CALLBOARD_CASSETTES").map(PathBuf::from) else {
-        writeln!(std::io::stderr(), "SKIPPED: {test}: CALLBOARD_CASSETTES is not set").unwrap();
+        let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: CALLBOARD_CASSETTES is not set");
         return Vec::new();
     };
     let index = std::fs::read_to_string(folder.join("index.jsonl")).unwrap();
@@ -84,7 +84,8 @@ fn told(events: &[ModelEvent], golden: &Value) -> Value {
 /// The golden result; a call that was cut at the answer's length before any argument is none: it must not run.
 fn expected(golden: &Value) -> Value {
     let cut = matches!(golden["stop"].as_str(), Some("length" | "max_tokens"));
-    let tools = golden["tools"].as_array().unwrap().iter().filter(|tool| tool["args_raw_ok"] == true && !(cut && tool["args"] == json!({})));
+    let tools =
+        golden["tools"].as_array().unwrap().iter().filter(|tool| tool["args_raw_ok"] == true && !(cut && tool["args"] == json!({})));
     let tools: Vec<_> = tools.map(|tool| json!({"id": tool["id"], "name": tool["name"], "args": tool["args"]})).collect();
     // The golden results of Chat Completions do not know reasoning.
     let thinking = if golden["provider"] == "anthropic" { &golden["thinking_len"] } else { &Value::Null };

@@ -1,5 +1,8 @@
-//! Promises, a module each, in one binary: building twenty costs minutes.
+//! Promises, a module each, in one binary: building twenty costs minutes. Needs the default features.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs, unreachable_pub)]
+#![cfg(feature = "cli")]
+
+mod support;
 
 mod cassettes;
 mod providers;
@@ -8,3 +11,10 @@ mod support;
 mod config;
 #[cfg(feature = "sqlite")]
 mod storage;
+mod config;
+mod offline;
+mod providers;
+mod real_model;
+mod sandbox;
+mod storage;
+mod tools;

@@ -57,14 +57,18 @@ impl Wire {
         match self {
             Self::Anthropic => {
                 let mut events = anthropic_text("");
-                events[1] = r#"{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"t1","name":"f","input":{}}}"#.into();
-                events[2] = r#"{"type":"content_block_delta","index":0,"delta":{"type":"input_json_delta","partial_json":"{\"a\":1}"}}"#.into();
+                events[1] =
+                    r#"{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"t1","name":"f","input":{}}}"#
+                        .into();
+                events[2] =
+                    r#"{"type":"content_block_delta","index":0,"delta":{"type":"input_json_delta","partial_json":"{\"a\":1}"}}"#.into();
                 events[4] = events[4].replace("end_turn", "tool_use");
                 events
             }
             Self::OpenAi => {
                 let mut events = openai_text("");
-                events[0] = r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"f","arguments":"{\"a\":1}"}}]}}]}"#.into();
+                events[0] =
+                    r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"f","arguments":"{\"a\":1}"}}]}}]}"#.into();
                 events[1] = events[1].replace("stop\"", "tool_calls\"");
                 events
             }
@@ -240,9 +244,8 @@ async fn an_endless_stream_is_bounded_in_bytes() {
 #[tokio::test]
 async fn html_with_status_200_is_one_clear_line() {
     let page = "<!DOCTYPE html><html><head><title>Sign in</title></head></html>";
-    let expected = ProviderError::Protocol {
-        message: "the server answered with an HTML page instead of an event stream; check the base URL".into(),
-    };
+    let expected =
+        ProviderError::Protocol { message: "the server answered with an HTML page instead of an event stream; check the base URL".into() };
     for wire in WIRES {
         let declared = Reply::status(200).header("content-type", "text/html; charset=utf-8").send(page);
         let undeclared = Reply::stream().send(format!("\n  {page}"));
@@ -283,7 +286,9 @@ async fn one_byte_at_a_time_gives_the_same_text() {
 async fn a_rate_limit_carries_what_retry_after_asked_for() {
     for wire in WIRES {
         let body = r#"{"error":{"type":"rate_limit_error","message":"slow down"}}"#;
-        let server = ModelServer::start([Reply::json(429, body).header("retry-after", "7"), Reply::json(529, body).header("retry-after-ms", "250")]).await;
+        let server =
+            ModelServer::start([Reply::json(429, body).header("retry-after", "7"), Reply::json(529, body).header("retry-after-ms", "250")])
+                .await;
         let provider = wire.provider(&server, quick());
 
         let message = || "slow down".to_owned();
@@ -303,7 +308,10 @@ async fn a_redirect_is_not_followed() {
 
         let (_, error) = call(&*wire.provider(&server, quick())).await;
 
-        assert!(matches!(&error, Some(ProviderError::InvalidRequest { status: 307, message }) if message.contains(&other.url())), "{error:?}");
+        assert!(
+            matches!(&error, Some(ProviderError::InvalidRequest { status: 307, message }) if message.contains(&other.url())),
+            "{error:?}"
+        );
         assert_eq!(other.requests().len(), 0);
     }
 }

@@ -336,6 +336,23 @@ async fn one_damaged_journal_is_one_damaged_session() {
 }
 
 #[tokio::test]
+async fn the_log_stays_short_while_it_is_written_without_pause() {
+    const MIB: u64 = 1024 * 1024;
+    let folder = tempfile::tempdir().unwrap();
+    let options = SqliteOptions { durability: CommitMode::Batched, ..SqliteOptions::default() };
+    let store = Sqlite::open_with(folder.path().join("s.db"), options).await.unwrap();
+    let c = scope("t", "c");
+
+    for seq in 1..=80 {
+        let entry = StoredEntry { seq: Seq(seq), bytes: vec![b'x'; MIB as usize].into() };
+        store.append_and_wait(&c, head(u64::from(seq > 1), seq - 1), Epoch(1), vec![entry], Open::None).await.unwrap();
+    }
+
+    let log = std::fs::metadata(folder.path().join("s.db-wal")).unwrap().len();
+    assert!(log < 48 * MIB, "{log} bytes of log after 80 MiB");
+}
+
+#[tokio::test]
 async fn a_newer_schema_is_named_and_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s.db");

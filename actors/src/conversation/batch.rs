@@ -29,12 +29,20 @@ pub(super) fn advance(steps: &mut Steps<'_>, round: &OpenRound, batch: &Batch) {
     let mut planned = Vec::with_capacity(batch.calls.len());
     let mut doors = Vec::with_capacity(batch.calls.len());
     for (index, call) in batch.calls.iter().enumerate() {
+        if matches!(call.state, CallState::Finished(_)) {
+            planned.push(PlannedCall { progress: Progress::Done, concurrency: Concurrency::Parallel, file: None });
+            doors.push(None);
+            continue;
+        }
+        // Judged once a look: a judgement parses the arguments.
+        let judgement = steps.volatile.rules.judge.judge(&call.tool_use.name, &call.tool_use.input);
+        let (concurrency, file) = needs(call, &judgement);
         let (progress, door) = match &call.state {
             CallState::Finished(_) => (Progress::Done, None),
             CallState::Asked { .. } => (Progress::Asked, None),
             CallState::Started { .. } => (Progress::Running, None),
-            CallState::Waiting => (Progress::Waiting, Some(door(steps, call, false))),
-            CallState::Allowed { .. } => (Progress::Waiting, Some(door(steps, call, true))),
+            CallState::Waiting => (Progress::Waiting, Some(door(steps, call, judgement, false))),
+            CallState::Allowed { .. } => (Progress::Waiting, Some(door(steps, call, judgement, true))),
         };
         let progress = match door {
             Some(Door::Shut(result)) => {
@@ -52,7 +60,7 @@ pub(super) fn advance(steps: &mut Steps<'_>, round: &OpenRound, batch: &Batch) {
                 progress
             }
         };
-        planned.push(planned_call(steps, call, progress));
+        planned.push(PlannedCall { progress, concurrency, file });
     }
     for index in plan(&planned, steps.volatile.rules.parallel_tools_max) {
         if let (Some(call), Some(Some(Door::Open { spec, input }))) = (batch.calls.get(index), doors.get(index)) {
@@ -66,16 +74,20 @@ pub(super) fn advance(steps: &mut Steps<'_>, round: &OpenRound, batch: &Batch) {
     }
 }
 
-fn planned_call(steps: &Steps<'_>, call: &Call, progress: Progress) -> PlannedCall {
-    let concurrency = match steps.volatile.rules.judge.judge(&call.tool_use.name, &call.tool_use.input) {
-        Judgement::Ready { spec, .. } => spec.concurrency.clone(),
-        Judgement::Refused(_) => Concurrency::Parallel,
+/// What a call needs to itself: what its tool declares, and the file that it will really work on, which is not the model's where
+/// a hook or a person's agreement says another.
+fn needs(call: &Call, judgement: &Judgement) -> (Concurrency, Option<String>) {
+    let Judgement::Ready { spec, input } = judgement else { return (Concurrency::Parallel, None) };
+    let input = match &call.state {
+        CallState::Allowed { input } | CallState::Asked { input, .. } => Some(input),
+        CallState::Started { input, .. } => input.as_ref(),
+        CallState::Waiting | CallState::Finished(_) => input.as_ref(),
     };
-    let file = match &concurrency {
-        Concurrency::PerFile(parameter) => file_of(&call.tool_use.input, parameter),
+    let file = match &spec.concurrency {
+        Concurrency::PerFile(parameter) => file_of(input.unwrap_or(&call.tool_use.input), parameter),
         Concurrency::Parallel | Concurrency::Exclusive => None,
     };
-    PlannedCall { progress, concurrency, file }
+    (spec.concurrency.clone(), file)
 }
 
 fn file_of(input: &RawJson, parameter: &str) -> Option<String> {
@@ -83,9 +95,9 @@ fn file_of(input: &RawJson, parameter: &str) -> Option<String> {
     Some(arguments.get(parameter)?.as_str()?.trim_start_matches("./").to_owned())
 }
 
-fn door(steps: &Steps<'_>, call: &Call, allowed: bool) -> Door {
+fn door(steps: &Steps<'_>, call: &Call, judgement: Judgement, allowed: bool) -> Door {
     let (tool_use, rules) = (&call.tool_use, &steps.volatile.rules);
-    let (spec, input) = match rules.judge.judge(&tool_use.name, &tool_use.input) {
+    let (spec, input) = match judgement {
         Judgement::Refused(error) => return Door::Shut(ToolOutcome::error(&error, &tool_use.id)),
         Judgement::Ready { spec, input } => (spec, input),
     };
@@ -184,7 +196,7 @@ pub(super) fn tool_ended(steps: &mut Steps<'_>, work: WorkId, result: &RunResult
 /// The pause before another attempt is over.
 pub(super) fn retry(steps: &mut Steps<'_>, seq: Seq, index: u32) {
     let Some((_, batch)) = open(steps).filter(|(_, batch)| batch.seq == seq) else { return };
-    let (Some(attempt), Some(call)) = (steps.volatile.retries.get(&index).copied(), batch.calls.get(index as usize)) else { return };
+    let (Some(attempt), Some(call)) = (steps.volatile.retries.get(&(seq, index)).copied(), batch.calls.get(index as usize)) else { return };
     if steps.volatile.cancelling.is_none() {
         start_again(steps, batch, index as usize, call, attempt);
     }

@@ -51,7 +51,19 @@ pub enum Verdict<R> {
     EndLife,
 }
 
+/// What follows when entries are known to be stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Freed<R> {
+    /// What waited for them.
+    pub released: Vec<R>,
+    /// What was held until the life had its epoch, and is to be appended now, in order.
+    pub send: Vec<Parcel>,
+}
+
 /// The lane of one life. `R` is what waits: a reply, the start of a tool.
+///
+/// Two lives that begin on the same journal claim the same epoch, and a store knows them by epoch and seq only. So until the first
+/// append of a life is known to be stored, nothing goes out behind it: it could follow another life's entries.
 #[derive(Debug)]
 pub struct Lane<R> {
     stored: Head,
@@ -74,7 +86,7 @@ impl<R> Lane<R> {
         self.stored
     }
 
-    /// Whether an append is out or held.
+    /// Whether no append is out or held, and nothing waits.
     pub fn is_empty(&self) -> bool {
         self.parcels.is_empty() && self.gates.is_empty()
     }
@@ -89,7 +101,8 @@ impl<R> Lane<R> {
         self.backlog_bytes
     }
 
-    /// Takes entries and what waits for them. Returns the parcel to send now, unless the store is away, and what waits for nothing.
+    /// Takes entries and what waits for them. Returns the parcel to send now, unless the store is away or the life's first append is
+    /// still out, and what waits for nothing.
     pub fn push(
         &mut self,
         epoch: Epoch,
@@ -114,11 +127,25 @@ impl<R> Lane<R> {
         self.backlog_bytes += parcel.bytes();
         self.gates.extend(waits.into_iter().map(|wait| (self.tail.seq, wait)));
         self.parcels.push_back(parcel.clone());
-        (Some(parcel).filter(|_| !self.paused), Vec::new())
+        let goes = !self.paused && (self.parcels.len() == 1 || self.stored.epoch == epoch);
+        (Some(parcel).filter(|_| goes), Vec::new())
     }
 
-    /// Notes that the journal is safe up to `upto`; returns what waited for that.
-    pub fn stored(&mut self, upto: Seq) -> Vec<R> {
+    /// Notes that the journal is safe up to `upto`; returns what follows.
+    pub fn stored(&mut self, upto: Seq) -> Freed<R> {
+        let before = self.stored.epoch;
+        let released = self.release(upto);
+        let claimed = self.stored.epoch != before && !self.paused && !self.closed;
+        let send = if claimed { self.parcels.iter().cloned().collect() } else { Vec::new() };
+        Freed { released, send }
+    }
+
+    /// All entries that are not known to be stored, in order.
+    pub fn outstanding(&self) -> Vec<Parcel> {
+        self.parcels.iter().cloned().collect()
+    }
+
+    fn release(&mut self, upto: Seq) -> Vec<R> {
         while let Some(parcel) = self.parcels.front().filter(|parcel| parcel.end() <= upto) {
             self.stored = Head { epoch: parcel.epoch, seq: parcel.end() };
             self.backlog_bytes = self.backlog_bytes.saturating_sub(parcel.bytes());
@@ -136,16 +163,29 @@ impl<R> Lane<R> {
         !std::mem::replace(&mut self.paused, true)
     }
 
-    /// Says what a head that was read during a pause means.
-    pub fn head_read(&mut self, head: Head) -> Verdict<R> {
-        let known = head == self.stored || self.parcels.iter().any(|parcel| head == Head { epoch: parcel.epoch, seq: parcel.end() });
+    /// Says what a head that was read during a pause means. `next` is the entry that stood right after [`Lane::stored_head`] then,
+    /// read after the head: until our first entry is known to be stored, the head alone does not tell our life from another one
+    /// that began on the same journal and so claims the same epoch. The nonce of `LifeStarted` does.
+    pub fn head_read(&mut self, head: Head, next: Option<&StoredEntry>) -> Verdict<R> {
+        // A journal only grows: a head before what we know to be stored was read too early, and says nothing.
+        let old = head.seq < self.stored.seq;
+        let end = self.parcels.iter().find(|parcel| head == Head { epoch: parcel.epoch, seq: parcel.end() });
+        let ours = end.is_some_and(|parcel| parcel.epoch == self.stored.epoch || next.is_some_and(|next| self.wrote(next)));
+        let known = old || head == self.stored || ours;
         if !known || self.closed {
             self.closed = true;
             return Verdict::EndLife;
         }
-        let released = self.stored(head.seq);
+        let released = self.release(head.seq);
         self.paused = false;
-        Verdict::GoOn { released, resend: self.parcels.iter().cloned().collect() }
+        let claimed = self.parcels.front().is_none_or(|parcel| parcel.epoch == self.stored.epoch);
+        let count = if claimed { self.parcels.len() } else { 1 };
+        Verdict::GoOn { released, resend: self.parcels.iter().take(count).cloned().collect() }
+    }
+
+    /// Whether an entry of the journal is the one that we have out at its place.
+    fn wrote(&self, entry: &StoredEntry) -> bool {
+        self.parcels.iter().any(|parcel| parcel.entries.contains(entry))
     }
 
     /// Ends the lane: what waits is given back unreleased, for the shell to answer.
@@ -179,11 +219,24 @@ mod tests {
         lane.push(Epoch(2), vec![entry(7)], Open::Running, None, vec![]);
         assert_eq!(lane.push(Epoch(2), vec![], Open::Running, None, vec!["b"]), (None, vec![]));
 
-        assert_eq!(lane.stored(Seq(6)), ["a"]);
+        assert_eq!(lane.stored(Seq(6)).released, ["a"]);
         assert_eq!((lane.stored_head(), lane.backlog_bytes()), (head(2, 6), 2));
-        assert_eq!(lane.stored(Seq(7)), ["b"]);
+        assert_eq!(lane.stored(Seq(7)).released, ["b"]);
         assert!(lane.is_empty());
         assert_eq!(lane.push(Epoch(2), vec![], Open::None, None, vec!["c"]), (None, vec!["c"]));
+    }
+
+    #[test]
+    fn nothing_goes_out_behind_a_first_append_that_may_be_refused() {
+        let mut lane = Lane::new(head(1, 4));
+        let (first, _) = lane.push(Epoch(2), vec![entry(5)], Open::Running, None, vec!["a"]);
+        let (second, _) = lane.push(Epoch(2), vec![entry(6)], Open::Running, None, vec!["b"]);
+        assert_eq!((first.is_some(), second), (true, None));
+
+        let freed = lane.stored(Seq(5));
+
+        assert_eq!((freed.released, freed.send.iter().map(Parcel::end).collect::<Vec<_>>()), (vec!["a"], vec![Seq(6)]));
+        assert!(lane.push(Epoch(2), vec![entry(7)], Open::Running, None, vec![]).0.is_some());
     }
 
     #[test]
@@ -194,10 +247,39 @@ mod tests {
         assert!(lane.lost() && !lane.lost());
         assert_eq!(lane.push(Epoch(2), vec![entry(3)], Open::None, None, vec!["c"]).0, None);
 
-        let Verdict::GoOn { released, resend } = lane.head_read(head(2, 1)) else { panic!("ended") };
+        let Verdict::GoOn { released, resend } = lane.head_read(head(2, 1), None) else { panic!("ended") };
 
         assert_eq!(released, ["a"]);
         assert_eq!(resend.iter().map(Parcel::end).collect::<Vec<_>>(), [Seq(2), Seq(3)]);
+    }
+
+    #[test]
+    fn another_life_of_the_same_epoch_is_told_by_its_first_entry() {
+        let lane = || {
+            let mut lane = Lane::new(head(1, 4));
+            lane.push(Epoch(2), vec![entry(5)], Open::Running, None, vec!["a"]);
+            lane.lost();
+            lane
+        };
+        let theirs = StoredEntry { seq: Seq(5), bytes: Bytes::from_static(b"yy") };
+
+        assert_eq!(lane().head_read(head(2, 5), Some(&theirs)), Verdict::EndLife);
+        assert_eq!(lane().head_read(head(2, 5), None), Verdict::EndLife);
+        assert_eq!(lane().head_read(head(2, 5), Some(&entry(5))), Verdict::GoOn { released: vec!["a"], resend: vec![] });
+        assert_eq!(lane().head_read(head(1, 4), None), Verdict::GoOn { released: vec![], resend: lane().parcels.into() });
+    }
+
+    #[test]
+    fn a_head_that_was_read_too_early_ends_nothing() {
+        let mut lane = Lane::new(head(2, 0));
+        lane.push(Epoch(2), vec![entry(1)], Open::Running, None, vec!["a"]);
+        lane.push(Epoch(2), vec![entry(2)], Open::Running, None, vec!["b"]);
+        lane.lost();
+        assert_eq!(lane.stored(Seq(1)), Freed { released: vec!["a"], send: vec![] });
+
+        let Verdict::GoOn { released, resend } = lane.head_read(head(2, 0), None) else { panic!("ended") };
+
+        assert_eq!((released.len(), resend.len()), (0, 1));
     }
 
     #[test]
@@ -206,8 +288,8 @@ mod tests {
         lane.push(Epoch(2), vec![entry(2)], Open::Running, None, vec!["a"]);
         lane.lost();
 
-        assert_eq!(lane.head_read(head(3, 2)), Verdict::EndLife);
-        assert_eq!(lane.stored(Seq(2)), Vec::<&str>::new());
+        assert_eq!(lane.head_read(head(3, 2), None), Verdict::EndLife);
+        assert_eq!(lane.stored(Seq(2)), Freed { released: vec![], send: vec![] });
         assert_eq!(lane.close(), ["a"]);
     }
 }

@@ -13,24 +13,24 @@ use tokio_util::sync::CancellationToken;
 use super::{
     ConversationArgs,
     lane::{Lane, Parcel, Verdict},
-    message::{ConversationError, ConversationMsg, PromptMail, SharedLane},
+    message::{ConversationError, ConversationMsg, PromptMail},
     model_call::{ModelCall, PermitSlot},
     release::{Release, Waiter},
     setup::{Ports, Setup},
     stream_writer::StreamWriter,
     turn::{self, Act, Gate, Input, NewPrompt, Outcome, StartTool},
-    volatile::Volatile,
+    volatile::{Volatile, Work},
 };
 use crate::{
     host::directory::LifeEnd,
     ids::{CallKey, PromptId, RoundId, Scope, WaiterId, WorkId},
     journal::{Durable, Entry, EntryBody, WithdrawReason},
     limits::{CANCEL_GRACE, SNAPSHOT_ENTRIES, STORE_PAUSE_MAX},
-    ports::{Append, AppendError, Durability, Head, Open, Progress, StoreError, Timestamp},
+    ports::{Append, AppendError, Durability, Head, Open, Progress, StoreError, StoredEntry, Timestamp},
     stream::{EventKind, Failure},
     task::AbortOnDrop,
     tenant::{Seat, Tenant},
-    tool_executor::{Run, ToolExecutorArgs, ToolExecutorRef},
+    tool_executor::{Run, RunResult, ToolExecutorArgs, ToolExecutorRef},
 };
 
 /// What follows for the actor.
@@ -89,7 +89,7 @@ pub(super) struct Live {
     tenant: Arc<Tenant>,
     durable: Durable,
     volatile: Volatile,
-    lane: SharedLane<Release>,
+    lane: SharedLane,
     writer: Arc<StreamWriter>,
     kit: Option<(RoundId, RoundKit)>,
     waiters: HashMap<WaiterId, Waiter>,
@@ -109,12 +109,14 @@ impl Live {
     pub(super) fn begin(args: &ConversationArgs, me: ActorRef<ConversationMsg>, durable: Durable) -> Self {
         let (scope, setup, ports) = (args.scope.clone(), args.setup.clone(), args.ports.clone());
         let life = durable.epoch.next();
+        let [a, b, c, d, e, f, g, h, ..] = ports.entropy.bytes();
+        let nonce = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
         let head = Head { epoch: durable.epoch, seq: durable.head };
         let writer = StreamWriter::new(scope.clone(), ports.events.clone(), life, durable.head, setup.limits.ring_bytes);
         Self {
             me,
-            volatile: Volatile::new(life, setup.rules(&scope)),
-            lane: Arc::new(Mutex::new(Lane::new(head))),
+            volatile: Volatile::new(life, nonce, setup.rules(&scope)),
+            lane: Arc::new(Mutex::new(LaneState { lane: Lane::new(head), claimed: false })),
             writer: Arc::new(writer),
             kit: None,
             waiters: HashMap::new(),
@@ -139,7 +141,10 @@ impl Live {
         for round in self.durable.round.iter().map(|round| round.id).chain(waiting) {
             self.writer.open(round);
         }
-        self.input(Input::Recovered { recovery: self.setup.recovery })
+        match self.input(Input::Recovered { recovery: self.setup.recovery })? {
+            Flow::GoOn => self.input(Input::Tick), // Approvals may have expired while nobody was awake.
+            end @ Flow::End(_) => Ok(end),
+        }
     }
 
     /// Takes one mail.
@@ -174,6 +179,14 @@ impl Live {
             ConversationMsg::DeadlineOver { prompt_id, round_id } => self.deadline_over(prompt_id, round_id),
             ConversationMsg::Tick => Input::Tick,
             ConversationMsg::AppendLost { error, sending } => return Ok(self.append_lost(error, sending)),
+            ConversationMsg::Claimed => {
+                let mut guard = lock(&self.lane);
+                guard.claimed = false;
+                let held = if guard.lane.is_paused() { Vec::new() } else { guard.lane.outstanding() };
+                drop(guard);
+                held.into_iter().for_each(|parcel| self.send(Parcel { awaited: true, ..parcel }));
+                return Ok(Flow::GoOn);
+            }
             ConversationMsg::HeadRead(result) => return Ok(self.head_read(result)),
             ConversationMsg::Sweep => {
                 let end = if self.volatile.draining { LifeEnd::Drained } else { LifeEnd::Hibernated };
@@ -194,7 +207,7 @@ impl Live {
 
     fn prompt(&mut self, prompt: PromptMail) -> Result<Flow, String> {
         let PromptMail { id, round_id, client_key, message, on_busy, deadline, seat, reply } = prompt;
-        if self.lane().backlog_bytes() > self.setup.limits.journal_backlog_bytes {
+        if lock(&self.lane).lane.backlog_bytes() > self.setup.limits.journal_backlog_bytes {
             let _ = reply.send(Err(ConversationError::Overloaded { what: "entries waiting for the store", retry_after_ms: 1000 }));
             return Ok(Flow::GoOn);
         }
@@ -230,6 +243,10 @@ impl Live {
             error.to_string()
         })?;
         entries.iter().for_each(|entry| self.count(entry));
+        if entries.iter().any(|entry| matches!(entry.body, EntryBody::PromptWithdrawn { .. })) {
+            let (inbox, open) = (&self.durable.inbox, self.durable.round.as_ref().map(|round| round.id));
+            self.guests.retain(|round, _| open == Some(*round) || inbox.iter().any(|prompt| prompt.round_id == *round));
+        }
         let (waiting, now_acts): (Vec<Act>, Vec<Act>) = acts.into_iter().partition(|act| act.gate() == Gate::Stored);
         let waits: Vec<Release> = waiting.into_iter().map(|act| self.release(act)).collect();
         self.append(&entries, waits);
@@ -247,7 +264,10 @@ impl Live {
         let (open, wake_at) = self.open();
         let stored = entries.iter().map(Entry::encode).collect();
         let watched = entries.iter().any(|entry| matches!(entry.body, EntryBody::RoundFinished { .. } | EntryBody::ApprovalAsked { .. }));
-        let (parcel, ready) = self.lane().push(self.volatile.life, stored, open, wake_at, waits);
+        let mut guard = lock(&self.lane);
+        let (parcel, ready) = guard.lane.push(self.volatile.life, stored, open, wake_at, waits);
+        let parcel = parcel.filter(|_| !guard.claimed); // What was held goes first, see `Claimed`.
+        drop(guard);
         if let Some(parcel) = parcel {
             self.send(Parcel { awaited: parcel.awaited || watched, ..parcel });
         }
@@ -261,9 +281,15 @@ impl Live {
         let durability = if awaited { Durability::Awaited } else { Durability::Unwatched };
         let done = Box::new(move |result: Result<(), AppendError>| match result {
             Ok(()) => {
-                let released = lock(&lane).stored(upto);
+                let mut guard = lock(&lane);
+                let freed = guard.lane.stored(upto);
+                guard.claimed |= !freed.send.is_empty();
+                drop(guard);
                 writer.stored(upto);
-                released.into_iter().for_each(Release::perform);
+                freed.released.into_iter().for_each(Release::perform);
+                if !freed.send.is_empty() {
+                    let _ = me.cast(ConversationMsg::Claimed); // Only the actor sends, so that appends keep their order.
+                }
             }
             Err(error) => drop(me.cast(ConversationMsg::AppendLost { error, sending })),
         });
@@ -439,16 +465,32 @@ impl Live {
         Some((executor, Run { work, key, tool_call_id, tool, input: tool_use.input, attempt, began }))
     }
 
+    /// The executor is gone: its open calls have their result, their effect unknown.
+    pub(super) fn executor_failed(&mut self) -> Result<Flow, String> {
+        if let Some((_, kit)) = &mut self.kit {
+            kit.executor = None;
+        }
+        let is_tool = |(id, work): (&WorkId, &Work)| matches!(work, Work::Tool { .. }).then_some(*id);
+        let open: Vec<WorkId> = self.volatile.work.iter().filter_map(is_tool).collect();
+        for work in open {
+            let result = RunResult::Panicked { message: "the tool executor crashed".into() };
+            if let Flow::End(end) = self.input(Input::Tool { work, result, duration_ms: 0 })? {
+                return Ok(Flow::End(end));
+            }
+        }
+        Ok(Flow::GoOn)
+    }
+
     /// The store did not say yes.
     fn append_lost(&mut self, error: AppendError, sending: u32) -> Flow {
-        if sending != self.sending || self.lane().is_paused() {
+        if sending != self.sending || lock(&self.lane).lane.is_paused() {
             return Flow::GoOn; // Told already; the head will say what became of it.
         }
         match error {
             AppendError::Conflict { .. } => self.end_life(&ConversationError::InUse, LifeEnd::Conflict),
             AppendError::Unavailable { message } => {
                 tracing::warn!(conversation = %self.scope.conversation, message, "the store is away; effects are held");
-                self.lane().lost();
+                lock(&self.lane).lane.lost();
                 self.ports.counters.store_pauses.add(1);
                 let task = self.read_head(Duration::from_millis(50));
                 self.pause = Some(Pause { since: Instant::now(), reads: 0, _task: task });
@@ -459,14 +501,19 @@ impl Live {
 
     fn read_head(&self, after: Duration) -> AbortOnDrop {
         let (sessions, scope, me) = (self.ports.sessions.clone(), self.scope.clone(), self.me.clone());
+        let stored = lock(&self.lane).lane.stored_head().seq;
         AbortOnDrop(tokio::spawn(async move {
             tokio::time::sleep(after).await;
-            let head = sessions.head(&scope).await;
-            let _ = me.cast(ConversationMsg::HeadRead(head));
+            let read = async {
+                let head = sessions.head(&scope).await?;
+                let next = sessions.entries(&scope, stored, 1).await?;
+                Ok((head, next.into_iter().next()))
+            };
+            let _ = me.cast(ConversationMsg::HeadRead(read.await));
         }))
     }
 
-    fn head_read(&mut self, result: Result<Head, StoreError>) -> Flow {
+    fn head_read(&mut self, result: Result<(Head, Option<StoredEntry>), StoreError>) -> Flow {
         let Some(pause) = &self.pause else { return Flow::GoOn };
         let (since, reads) = (pause.since, pause.reads + 1);
         match result {
@@ -477,8 +524,8 @@ impl Live {
                 self.pause = Some(Pause { since, reads, _task: task });
                 Flow::GoOn
             }
-            Ok(head) => {
-                let verdict = self.lane().head_read(head);
+            Ok((head, next)) => {
+                let verdict = lock(&self.lane).lane.head_read(head, next.as_ref());
                 match verdict {
                     Verdict::EndLife => self.end_life(&ConversationError::InUse, LifeEnd::Conflict),
                     Verdict::GoOn { released, resend } => {
@@ -497,7 +544,7 @@ impl Live {
 
     /// Ends the life without its conversation's consent: callers are told, watchers too, nothing more is shown.
     fn end_life(&mut self, error: &ConversationError, end: LifeEnd) -> Flow {
-        for release in self.lane().close() {
+        for release in lock(&self.lane).lane.close() {
             release.refuse(error.clone());
         }
         for (_, waiter) in self.waiters.drain() {
@@ -522,7 +569,7 @@ impl Live {
             && self.waiters.is_empty()
             && self.held.is_empty()
             && self.pause.is_none()
-            && self.lane().is_empty();
+            && lock(&self.lane).lane.is_empty();
         if !idle {
             if self.drain.is_some() && waits_for_nobody && self.pause.is_none() {
                 // Only the store is awaited: look again soon.
@@ -563,10 +610,6 @@ impl Live {
         }))
     }
 
-    fn lane(&self) -> MutexGuard<'_, Lane<Release>> {
-        lock(&self.lane)
-    }
-
     fn count(&self, entry: &Entry) {
         let counters = &self.ports.counters;
         match &entry.body {
@@ -591,13 +634,22 @@ impl Live {
 impl Drop for Live {
     fn drop(&mut self) {
         self.writer.close();
-        for release in self.lane().close() {
+        for release in lock(&self.lane).lane.close() {
             release.refuse(ConversationError::Gone);
         }
     }
 }
 
-fn lock<R>(lane: &SharedLane<R>) -> MutexGuard<'_, Lane<R>> {
+/// The lane, shared with the store's threads.
+type SharedLane = Arc<Mutex<LaneState>>;
+
+struct LaneState {
+    lane: Lane<Release>,
+    /// The first append is safe and `Claimed` is on its way: until it is handled nothing else may be sent.
+    claimed: bool,
+}
+
+fn lock(lane: &SharedLane) -> MutexGuard<'_, LaneState> {
     lane.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -2,15 +2,12 @@
 
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{
-    lane::Lane,
-    turn::{ModelOutcome, OnBusy, Receipt, Refusal},
-};
+use super::turn::{ModelOutcome, OnBusy, Receipt, Refusal};
 use crate::{
     chat::Message,
     ids::{PromptId, RoundId, Seq, WorkId},
     journal::{ClientKey, Durable, WithdrawReason},
-    ports::{AppendError, Head, StoreError},
+    ports::{AppendError, Head, StoreError, StoredEntry},
     stream::Failure,
     tenant::Seat,
     tool_executor::RunResult,
@@ -66,7 +63,9 @@ impl ConversationError {
         match self {
             Self::Refused(Refusal::Busy | Refusal::InboxFull | Refusal::Draining) | Self::Overloaded { .. } | Self::Gone => true,
             Self::Store(error) => error.is_retryable(),
-            Self::Refused(Refusal::KeyReused | Refusal::NoSuch(_) | Refusal::RoundOpen) | Self::InUse | Self::Failed { .. } => false,
+            Self::Refused(Refusal::KeyReused | Refusal::NoSuch(_) | Refusal::RoundOpen | Refusal::InvalidMessage)
+            | Self::InUse
+            | Self::Failed { .. } => false,
         }
     }
 }
@@ -198,8 +197,10 @@ pub enum ConversationMsg {
         /// Which sending this was; a pause begins a new one.
         sending: u32,
     },
-    /// From the pause: what the store's head is now, or that a read failed.
-    HeadRead(Result<Head, StoreError>),
+    /// From the store: the life's first append is safe; what was held behind it may go.
+    Claimed,
+    /// From the pause: the store's head now and the entry after what is known to be safe, or that a read failed.
+    HeadRead(Result<(Head, Option<StoredEntry>), StoreError>),
     /// From the sweep: go to sleep if there is nothing to do.
     Sweep,
     /// From the host: start no new round; end the open one at the deadline.
@@ -219,6 +220,3 @@ pub enum LoadFailure {
     /// The journal does not decode or apply.
     Unreadable(String),
 }
-
-/// The lane of a conversation, shared with the store's threads.
-pub(super) type SharedLane<R> = std::sync::Arc<std::sync::Mutex<Lane<R>>>;

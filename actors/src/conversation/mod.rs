@@ -22,7 +22,7 @@ pub mod volatile;
 
 use std::sync::Arc;
 
-use ractor::{Actor, ActorProcessingErr, ActorRef};
+use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
 pub(crate) use load::load;
 pub use message::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail};
@@ -86,6 +86,21 @@ impl Actor for Conversation {
     async fn handle(&self, me: ActorRef<ConversationMsg>, message: ConversationMsg, state: &mut State) -> Result<(), ActorProcessingErr> {
         state.args.ports.counters.wake_ups.add(1);
         state.receive(&me, message).map_err(ActorProcessingErr::from)
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        me: ActorRef<ConversationMsg>,
+        event: SupervisionEvent,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        // An executor ends with its round; one that fails leaves calls that must be answered.
+        if let (SupervisionEvent::ActorFailed(_, error), Phase::Live(live)) = (event, &mut state.phase) {
+            tracing::error!(conversation = %state.args.scope.conversation, %error, "a tool executor crashed");
+            let flow = live.executor_failed()?;
+            state.follow(&me, flow);
+        }
+        Ok(())
     }
 
     async fn post_stop(&self, _: ActorRef<ConversationMsg>, state: &mut State) -> Result<(), ActorProcessingErr> {

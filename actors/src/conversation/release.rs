@@ -85,6 +85,7 @@ pub(crate) fn refuse(message: ConversationMsg, error: &ConversationError) {
         | ConversationMsg::DeadlineOver { .. }
         | ConversationMsg::Tick
         | ConversationMsg::AppendLost { .. }
+        | ConversationMsg::Claimed
         | ConversationMsg::HeadRead(_)
         | ConversationMsg::Sweep
         | ConversationMsg::Drain { .. }

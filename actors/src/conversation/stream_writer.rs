@@ -5,7 +5,7 @@
 //! backlog, which bounds prompts.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -89,14 +89,19 @@ impl StreamWriter {
         self.publish(inner);
     }
 
-    /// Ends the streams of `rounds` because this life cannot go on; what was not durable is never shown.
+    /// Ends the streams of `rounds`, and of every round that waits here, because this life cannot go on. What was not durable
+    /// is never shown: a round that ended only in memory has not ended for its watchers.
     pub(super) fn fail(&self, rounds: &[RoundId], failure: &Failure) {
         let mut inner = self.lock();
-        inner.queue.clear();
+        let waiting = std::mem::take(&mut inner.queue).into_iter().filter_map(|item| match item {
+            Item::Entry { round, .. } => round,
+            Item::Ephemeral { round, .. } => Some(round),
+        });
+        let rounds: BTreeSet<RoundId> = waiting.chain(rounds.iter().copied()).collect();
         for round in rounds {
-            let event = self.event(&mut inner, *round, EventKind::Error { failure: failure.clone() });
-            self.append(*round, vec![event]);
-            self.end(*round, RoundStatus::Error);
+            let event = self.event(&mut inner, round, EventKind::Error { failure: failure.clone() });
+            self.append(round, vec![event]);
+            self.end(round, RoundStatus::Error);
         }
         inner.closed = true;
     }

@@ -11,7 +11,7 @@ use super::{
     volatile::{Cancelling, Recovery, Volatile},
 };
 use crate::{
-    chat::{ContentBlock, Message, RawJson, Role, ToolUseBlock},
+    chat::{ContentBlock, History, Message, RawJson, Role, ToolUseBlock},
     ids::{PromptId, RoundId, Seq, WaiterId, WorkId},
     journal::{AcceptedPrompt, ApplyError, ApprovalVerdict, ClientKey, Durable, Entry, EntryBody, OpenRound, Phase, WithdrawReason},
     ports::{Completion, Effect, ProviderError, ProviderStop, Timestamp, ToolSpec, Usage},
@@ -195,6 +195,9 @@ pub enum Refusal {
     /// A round is open; end it first.
     #[error("a round is open; interrupt it first")]
     RoundOpen,
+    /// What is said is not something that a person can say.
+    #[error("a prompt or injection is a user message without tool results, and an import is a history without faults")]
+    InvalidMessage,
 }
 
 impl Refusal {
@@ -207,6 +210,7 @@ impl Refusal {
             Self::KeyReused => "idempotency_key_reused",
             Self::NoSuch(_) => "not_found",
             Self::RoundOpen => "round_open",
+            Self::InvalidMessage => "invalid_message",
         }
     }
 }
@@ -377,7 +381,7 @@ impl<'a> Steps<'a> {
     /// Adds an entry and names the work it orders. A life's first entry is `LifeStarted`.
     pub(super) fn entry(&mut self, body: EntryBody) -> WorkId {
         if self.step.entries.is_empty() && self.durable.epoch != self.volatile.life {
-            self.step.entries.push(EntryBody::LifeStarted {});
+            self.step.entries.push(EntryBody::LifeStarted { nonce: self.volatile.nonce });
         }
         self.step.entries.push(body);
         let seq = Seq(self.durable.head.0 + self.step.entries.len() as u64);
@@ -481,7 +485,7 @@ pub fn decide(durable: &Durable, volatile: &Volatile, now: Timestamp, input: &In
                 None => {}
             }
         }
-        Input::Import { messages, waiter } => when_idle(&mut steps, *waiter, EntryBody::Imported { messages: messages.clone() }),
+        Input::Import { messages, waiter } => import(&mut steps, messages, *waiter),
         Input::Reset { waiter } => when_idle(&mut steps, *waiter, EntryBody::Reset {}),
         Input::GraceOver { .. } | Input::Drain => {}
     }
@@ -561,29 +565,30 @@ fn recover(steps: &mut Steps<'_>, recovery: Recovery) {
 
 fn take_prompt(steps: &mut Steps<'_>, prompt: &NewPrompt) {
     let (durable, waiter) = (steps.durable, prompt.waiter);
+    if !is_plain_user(&prompt.message) {
+        return steps.refuse(waiter, Refusal::InvalidMessage);
+    }
     if let Some(key) = &prompt.client_key
-        && let Some(known) = durable.known_key(&key.key)
+        && let Some((known, round_id)) = durable.known_key(&key.key)
     {
-        return match known.round_id {
-            Some(round_id) if known.digest == key.digest => {
-                steps.act(Act::Acknowledge { waiter, receipt: Receipt { round_id, replayed: true } });
-            }
-            _ => steps.refuse(waiter, Refusal::KeyReused),
+        return if known.digest == key.digest {
+            steps.act(Act::Acknowledge { waiter, receipt: Receipt { round_id, replayed: true } });
+        } else {
+            steps.refuse(waiter, Refusal::KeyReused);
         };
     }
     if steps.volatile.draining {
         return steps.refuse(waiter, Refusal::Draining);
     }
-    if durable.inbox.len() >= steps.volatile.rules.inbox_prompts_max {
-        return steps.refuse(waiter, Refusal::InboxFull);
-    }
     let busy = durable.round.is_some() || !durable.inbox.is_empty();
+    let full = durable.inbox.len() >= steps.volatile.rules.inbox_prompts_max;
     match (prompt.on_busy, &durable.round) {
-        (OnBusy::Reject, _) if busy => return steps.refuse(waiter, Refusal::Busy),
         (OnBusy::Steer, Some(round)) if steps.volatile.cancelling.is_none() => {
-            steps.entry(EntryBody::Injected { id: None, message: prompt.message.clone() });
+            steps.entry(EntryBody::Injected { id: None, client_key: prompt.client_key.clone(), message: prompt.message.clone() });
             return steps.act(Act::Acknowledge { waiter, receipt: Receipt { round_id: round.id, replayed: false } });
         }
+        _ if full => return steps.refuse(waiter, Refusal::InboxFull),
+        (OnBusy::Reject, _) if busy => return steps.refuse(waiter, Refusal::Busy),
         (OnBusy::Interrupt, Some(_)) => interrupt(steps, None),
         (OnBusy::Queue | OnBusy::Reject | OnBusy::Interrupt | OnBusy::Steer, _) => {}
     }
@@ -608,11 +613,28 @@ fn interrupt(steps: &mut Steps<'_>, failure: Option<Failure>) {
 }
 
 fn inject(steps: &mut Steps<'_>, id: Option<&String>, message: &Message, waiter: WaiterId) {
-    let known = id.is_some_and(|id| steps.durable.known_key(id).is_some());
+    if !is_plain_user(message) {
+        return steps.refuse(waiter, Refusal::InvalidMessage);
+    }
+    let known = id.is_some_and(|id| steps.durable.knows_injected(id));
     if !known {
-        steps.entry(EntryBody::Injected { id: id.cloned(), message: message.clone() });
+        steps.entry(EntryBody::Injected { id: id.cloned(), client_key: None, message: message.clone() });
     }
     steps.act(Act::Answer { waiter });
+}
+
+/// Whether a message may enter from outside. Another one would be refused by the history only after it is journaled, and by each
+/// life that follows.
+fn is_plain_user(message: &Message) -> bool {
+    message.role() == Role::User && message.tool_result_ids().is_empty()
+}
+
+fn import(steps: &mut Steps<'_>, messages: &[Message], waiter: WaiterId) {
+    let (_, repairs) = History::repair(messages.iter().cloned());
+    if !repairs.is_empty() {
+        return steps.refuse(waiter, Refusal::InvalidMessage);
+    }
+    when_idle(steps, waiter, EntryBody::Imported { messages: messages.to_vec() });
 }
 
 fn when_idle(steps: &mut Steps<'_>, waiter: WaiterId, body: EntryBody) {
@@ -642,7 +664,7 @@ fn model_ended(steps: &mut Steps<'_>, work: WorkId, outcome: &ModelOutcome) {
                 partial: cancelled,
             });
         }
-        ModelOutcome::Failed { error: ProviderError::Auth { message }, .. } if round.answers == 0 => {
+        ModelOutcome::Failed { error: ProviderError::Auth { message }, .. } if round.steps <= 1 => {
             // R-14 as ruled: nothing was said yet, so the prompt leaves history; its text stays in the journal.
             for prompt_id in &round.prompts {
                 steps.entry(EntryBody::PromptWithdrawn { prompt_id: *prompt_id, reason: WithdrawReason::ProviderAuth });
@@ -681,7 +703,8 @@ fn keep_partial(steps: &mut Steps<'_>, step: u32, partial: &[ContentBlock]) {
     }
 }
 
-/// The part of a reply that can enter history: no empty text, no repeated call id, calls and bare thinking only on request.
+/// The part of a reply that can enter history: no empty text, no repeated call id, no arguments that are no object, no thinking at the
+/// end; calls and bare thinking only on request.
 fn assistant_message(blocks: &[ContentBlock], keep_calls: bool, complete: bool) -> Option<Message> {
     let mut ids: Vec<&str> = Vec::new();
     let mut kept: Vec<ContentBlock> = Vec::with_capacity(blocks.len());
@@ -690,9 +713,9 @@ fn assistant_message(blocks: &[ContentBlock], keep_calls: bool, complete: bool) 
             ContentBlock::Text(text) => !text.text.trim().is_empty(),
             ContentBlock::Thinking(thinking) => complete || thinking.signature.is_some(),
             ContentBlock::ToolUse(call) => {
-                let first = !ids.contains(&call.id.as_str());
-                ids.push(&call.id);
-                keep_calls && first
+                let fits = keep_calls && call.input.is_object() && !ids.contains(&call.id.as_str());
+                ids.extend(fits.then_some(call.id.as_str()));
+                fits
             }
             ContentBlock::ToolResult(_) => false,
             ContentBlock::Other { .. } => complete,
@@ -701,9 +724,11 @@ fn assistant_message(blocks: &[ContentBlock], keep_calls: bool, complete: bool) 
             kept.push(block.clone());
         }
     }
-    // Thinking alone is no answer, and providers refuse a message that ends in it.
-    let says_something = kept.iter().any(|block| !matches!(block, ContentBlock::Thinking(_)));
-    if says_something { Message::new(Role::Assistant, &kept).ok() } else { None }
+    // Thinking alone is no answer, and providers refuse a message that ends in it, as it does when its calls are dropped.
+    while kept.last().is_some_and(|block| matches!(block.kind(), "thinking" | "redacted_thinking")) {
+        kept.pop();
+    }
+    Message::new(Role::Assistant, &kept).ok()
 }
 
 /// A provider's error as watchers read it.

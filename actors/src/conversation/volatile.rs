@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 use super::turn::{Act, Input};
 use crate::{
     chat::RawJson,
-    ids::{Epoch, RoundId, WorkId},
+    ids::{Epoch, RoundId, Seq, WorkId},
     ports::{ToolError, ToolSpec},
     stream::Failure,
 };
@@ -107,12 +107,14 @@ pub struct Cancelling {
 pub struct Volatile {
     /// This life's epoch.
     pub life: Epoch,
+    /// Chance that signs this life's first entry.
+    pub nonce: u64,
     /// What it goes by.
     pub rules: Rules,
     /// Open work.
     pub work: BTreeMap<WorkId, Work>,
-    /// Calls that wait to be tried again: call → attempt.
-    pub retries: BTreeMap<u32, u32>,
+    /// Calls that wait to be tried again: batch and call → attempt.
+    pub retries: BTreeMap<(Seq, u32), u32>,
     /// The open round is being cancelled.
     pub cancelling: Option<Cancelling>,
     /// No new round begins.
@@ -123,8 +125,8 @@ pub struct Volatile {
 
 impl Volatile {
     /// The state of a life that begins.
-    pub fn new(life: Epoch, rules: Rules) -> Self {
-        Self { life, rules, work: BTreeMap::new(), retries: BTreeMap::new(), cancelling: None, draining: false, recovered: false }
+    pub fn new(life: Epoch, nonce: u64, rules: Rules) -> Self {
+        Self { life, nonce, rules, work: BTreeMap::new(), retries: BTreeMap::new(), cancelling: None, draining: false, recovered: false }
     }
 
     /// The open work for a call.
@@ -151,7 +153,8 @@ impl Volatile {
                     cancelling.grace_over = true;
                 }
             }
-            Input::RetryDue { call, .. } => drop(self.retries.remove(call)),
+            // By batch too: the late timer of a batch that is gone must not take the retry of another one.
+            Input::RetryDue { batch, call } => drop(self.retries.remove(&(*batch, *call))),
             Input::Prompt(_)
             | Input::Approval { .. }
             | Input::Tick
@@ -171,7 +174,7 @@ impl Volatile {
                 let work = Work::Tool { call: start.call, attempt: start.attempt, spec: start.spec.clone() };
                 self.work.insert(start.work, work);
             }
-            Act::RetryLater { call, attempt, .. } => drop(self.retries.insert(*call, *attempt)),
+            Act::RetryLater { batch, call, attempt, .. } => drop(self.retries.insert((*batch, *call), *attempt)),
             Act::CancelRound { round_id, failure, grace_over } => {
                 let failure = failure.clone();
                 self.cancelling = Some(Cancelling { round_id: *round_id, grace_over: *grace_over, failure });

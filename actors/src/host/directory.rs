@@ -19,15 +19,20 @@ use tokio::{
 };
 
 use crate::{
-    conversation::{Conversation, ConversationArgs, ConversationError, ConversationMsg, Ports, Setup, refuse},
-    ids::Scope,
+    conversation::{Conversation, ConversationArgs, ConversationError, ConversationMsg, Ports, Setup, load, refuse},
+    ids::{EventId, Scope},
     limits::{LOADS_MAX, Limits},
     policy::{Restart, RestartHistory},
+    ports::{Open, StreamKey},
+    stream::{EventKind, Failure, StreamEvent},
     tenant::Tenants,
 };
 
 /// Pause before a conversation whose store failed is loaded again.
 const STORE_RETRY: Duration = Duration::from_secs(1);
+
+/// Parked conversations woken by one sweep; the next one takes the rest.
+const WAKES_MAX: usize = 256;
 
 /// How a life ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -379,8 +384,10 @@ impl Directory {
             Entry::Occupied(_) | Entry::Vacant(_) => Then::Nothing,
         };
         drop(dropped);
-        if let LifeEnd::Unreadable(reason) = end {
-            self.mark_failed(scope, reason);
+        match (&then, end) {
+            (_, LifeEnd::Unreadable(reason)) => self.mark_failed(scope, reason),
+            (Then::Refuse(_, error), LifeEnd::Crashed) => self.fail_streams(scope, error),
+            _ => {}
         }
         self.emptied.notify_waiters();
         self.then(scope, then);
@@ -391,6 +398,25 @@ impl Directory {
         tracing::error!(conversation = %scope.conversation, reason, "this conversation cannot be read");
         self.runtime.spawn(async move {
             let _ = sessions.mark_failed(&scope, Some(reason)).await;
+        });
+    }
+
+    /// Ends the streams of rounds that no life will finish soon, so that their watchers do not wait for ever.
+    fn fail_streams(&self, scope: &Scope, error: &ConversationError) {
+        let (ports, scope) = (self.ports.clone(), scope.clone());
+        let failure = Failure { code: error.code().to_owned(), message: error.to_string(), retry_after_ms: None };
+        self.runtime.spawn(async move {
+            let Ok(state) = load(&*ports.sessions, &scope).await else { return };
+            let open = state.round.iter().map(|round| round.id);
+            for round in open.chain(state.inbox.iter().map(|prompt| prompt.round_id)) {
+                // Behind everything that this life can have published.
+                let id = EventId { epoch: state.epoch, seq: state.head, n: u32::MAX };
+                let kind = EventKind::Error { failure: failure.clone() };
+                let event = StreamEvent { id, conversation_id: scope.conversation.clone(), round_id: Some(round), kind };
+                let key = StreamKey { scope: scope.clone(), round };
+                let _ = ports.events.append(&key, vec![Arc::new(event)]).await;
+                let _ = ports.events.mark_failed(&key).await;
+            }
         });
     }
 
@@ -430,6 +456,19 @@ impl Directory {
                 let _ = actor.cast(ConversationMsg::Sweep);
             }
         }
+    }
+
+    /// Wakes parked conversations whose time has come (DESIGN §4.3). Reads the store in a task; a failing store is asked again at
+    /// the next sweep.
+    pub(crate) fn wake_due(self: &Arc<Self>) {
+        let me = self.clone();
+        self.runtime.spawn(async move {
+            let now = me.ports.clock.now();
+            match me.ports.sessions.list_open(Open::Parked, Some(now), None, WAKES_MAX).await {
+                Ok(due) => due.iter().for_each(|scope| me.send(scope, ConversationMsg::Resume)),
+                Err(error) => tracing::debug!(%error, "parked conversations were not looked for"),
+            }
+        });
     }
 
     /// Lets no new round begin, ends open ones at the deadline, and waits until all are asleep.

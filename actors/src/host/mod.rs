@@ -8,6 +8,8 @@ pub(crate) mod directory;
 mod handle;
 mod reply;
 mod supervisor;
+#[cfg(test)]
+mod tests;
 
 use std::{
     sync::{Arc, RwLock},

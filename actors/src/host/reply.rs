@@ -6,6 +6,7 @@ use super::HostInner;
 use crate::{
     conversation::ConversationMsg,
     ids::{EventId, RoundId, Scope},
+    journal::{Durable, Entry, project},
     ports::{EventStoreError, StreamKey, StreamStatus},
     stream::{EventKind, Failure, RoundEnd, StreamEvent},
 };
@@ -99,28 +100,54 @@ impl Reply {
             }
             let events = self.host.ports.events.clone();
             match events.read(&self.key, self.after, PAGE).await {
-                Ok(batch) if batch.is_empty() => {
-                    let ended = !matches!(events.get_status(&self.key).await, Ok(Some(StreamStatus::Running)));
-                    // An end may have come between the two looks.
-                    if ended && events.read(&self.key, self.after, 1).await.is_ok_and(|rest| rest.is_empty()) {
-                        return None;
-                    }
-                    if !ended {
-                        events.changed(&self.key, self.after).await;
-                    }
+                Ok(batch) if !batch.is_empty() => self.ahead = batch.into(),
+                Ok(_) if matches!(events.get_status(&self.key).await, Ok(Some(StreamStatus::Running))) => {
+                    events.changed(&self.key, self.after).await;
                 }
-                Ok(batch) => self.ahead = batch.into(),
-                Err(EventStoreError::Expired) => {
-                    // Too slow a reader: what the ring still has begins with a durable event that replaces what was lost.
-                    self.after = None;
-                    match events.read(&self.key, None, PAGE).await {
-                        Ok(batch) if !batch.is_empty() => self.ahead = batch.into(),
-                        _ => return None,
+                // An end may have come between the two looks; otherwise the ring has nothing more for this cursor.
+                Ok(_) => match events.read(&self.key, self.after, PAGE).await {
+                    Ok(batch) if !batch.is_empty() => self.ahead = batch.into(),
+                    _ => return None,
+                },
+                // Too slow for the ring, or a stream that began in another process: the journal tells the same events.
+                Err(EventStoreError::Expired | EventStoreError::Unknown) => {
+                    self.ahead = self.from_journal().await;
+                    if self.ahead.is_empty() {
+                        match events.get_status(&self.key).await {
+                            Ok(Some(StreamStatus::Running)) => events.changed(&self.key, self.after).await,
+                            _ => return None,
+                        }
                     }
                 }
                 Err(_) => return None,
             }
         }
+    }
+
+    /// The durable events of this round after the cursor, projected from the journal (DESIGN §4.6).
+    async fn from_journal(&self) -> VecDeque<Arc<StreamEvent>> {
+        let (sessions, conversation_id) = (&self.host.ports.sessions, &self.scope.conversation);
+        let (mut state, mut found) = (Durable::default(), VecDeque::new());
+        while let Ok(page) = sessions.entries(&self.scope, state.head, PAGE).await {
+            if page.is_empty() {
+                break;
+            }
+            for stored in &page {
+                let Ok(entry) = Entry::decode(stored) else { return found };
+                let (round_id, kinds) = project(&state, &entry);
+                if round_id == Some(self.round_id) {
+                    let ids = (0..).map(|n| EventId { epoch: entry.epoch, seq: entry.seq, n });
+                    let events = ids.zip(kinds).filter(|(id, _)| Some(*id) > self.after);
+                    found.extend(
+                        events.map(|(id, kind)| Arc::new(StreamEvent { id, conversation_id: conversation_id.clone(), round_id, kind })),
+                    );
+                }
+                if state.apply(&entry).is_err() {
+                    return found;
+                }
+            }
+        }
+        found
     }
 
     fn note(&mut self, event: &StreamEvent) {

@@ -14,10 +14,15 @@ use crate::{
     task::AbortOnDrop,
 };
 
+/// How often parked conversations are looked for whose time has come (DESIGN §4.3).
+const WAKE_DUE: Duration = Duration::from_secs(1);
+
 /// What the host's supervisor can be told.
 pub(super) enum HostSupervisorMsg {
     /// From its own ticker: look for idle conversations.
     Sweep,
+    /// From its own ticker: look for parked conversations whose time has come.
+    WakeDue,
 }
 
 pub(super) struct HostSupervisor;
@@ -34,7 +39,7 @@ pub(super) struct State {
     args: HostSupervisorArgs,
     children: Vec<ActorCell>,
     collector: ActorCell,
-    _ticker: AbortOnDrop,
+    _tickers: [AbortOnDrop; 2],
 }
 
 impl Actor for HostSupervisor {
@@ -50,23 +55,14 @@ impl Actor for HostSupervisor {
             children.push(child);
         }
         let collector = start_collector(&me, &args).await?;
-        let every = args.sweep.max(Duration::from_millis(10));
-        let ticker = tokio::spawn(async move {
-            let mut interval = tokio::time::interval(every);
-            interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-            loop {
-                interval.tick().await;
-                if me.cast(HostSupervisorMsg::Sweep).is_err() {
-                    return;
-                }
-            }
-        });
-        Ok(State { args, children, collector, _ticker: AbortOnDrop(ticker) })
+        let tickers = [ticker(&me, args.sweep, || HostSupervisorMsg::Sweep), ticker(&me, WAKE_DUE, || HostSupervisorMsg::WakeDue)];
+        Ok(State { args, children, collector, _tickers: tickers })
     }
 
     async fn handle(&self, _: ActorRef<Self::Msg>, message: Self::Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
         match message {
             HostSupervisorMsg::Sweep => state.args.directory.sweep(state.args.idle),
+            HostSupervisorMsg::WakeDue => state.args.directory.wake_due(),
         }
         Ok(())
     }
@@ -90,6 +86,20 @@ impl Actor for HostSupervisor {
         }
         Ok(())
     }
+}
+
+fn ticker(me: &ActorRef<HostSupervisorMsg>, every: Duration, mail: fn() -> HostSupervisorMsg) -> AbortOnDrop {
+    let me = me.clone();
+    AbortOnDrop(tokio::spawn(async move {
+        let mut interval = tokio::time::interval(every.max(Duration::from_millis(10)));
+        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            interval.tick().await;
+            if me.cast(mail()).is_err() {
+                return;
+            }
+        }
+    }))
 }
 
 async fn start_conversations(me: &ActorRef<HostSupervisorMsg>) -> Result<ActorCell, ActorProcessingErr> {

@@ -222,9 +222,14 @@ pub struct ApplyError {
 }
 
 impl Durable {
-    /// Looks up a client key or injected id.
-    pub fn known_key(&self, key: &str) -> Option<&KnownKey> {
-        self.keys.iter().rev().find(|known| known.key == key)
+    /// Looks up a client key, with the round it led to.
+    pub fn known_key(&self, key: &str) -> Option<(&KnownKey, RoundId)> {
+        self.keys.iter().rev().filter(|known| known.key == key).find_map(|known| Some((known, known.round_id?)))
+    }
+
+    /// Whether a message with this id was injected. Such ids and client keys are different names.
+    pub fn knows_injected(&self, id: &str) -> bool {
+        self.keys.iter().any(|known| known.key == id && known.round_id.is_none())
     }
 
     /// The call with this id in the open batch, with its index.
@@ -254,7 +259,7 @@ impl Durable {
         if entry.seq != self.head.next() {
             return Err(format!("the journal is at {}", self.head));
         }
-        let new_life = matches!(entry.body, EntryBody::LifeStarted {});
+        let new_life = matches!(entry.body, EntryBody::LifeStarted { .. });
         if entry.epoch != if new_life { self.epoch.next() } else { self.epoch } {
             return Err(format!("epoch {} in a journal of epoch {}", entry.epoch, self.epoch));
         }
@@ -264,7 +269,7 @@ impl Durable {
         }
         self.metrics.end_time = entry.at;
         match &entry.body {
-            EntryBody::LifeStarted {} => self.epoch = entry.epoch,
+            EntryBody::LifeStarted { .. } => self.epoch = entry.epoch,
             EntryBody::PromptAccepted { prompt_id, round_id, client_key, message } => {
                 if let Some(key) = client_key {
                     self.remember(key.key.clone(), key.digest, Some(*round_id), entry.at);
@@ -309,9 +314,13 @@ impl Durable {
                     ApprovalVerdict::Denied | ApprovalVerdict::Expired => CallState::Waiting,
                 };
             }
-            EntryBody::Injected { id, message } => {
+            EntryBody::Injected { id, client_key, message } => {
                 if let Some(id) = id {
                     self.remember(id.clone(), 0, None, entry.at);
+                }
+                if let Some(key) = client_key {
+                    let round_id = open(&mut self.round)?.id;
+                    self.remember(key.key.clone(), key.digest, Some(round_id), entry.at);
                 }
                 match &mut self.round {
                     Some(round) if matches!(round.phase, Phase::Model { .. } | Phase::Batch(_)) => round.pending.push(message.clone()),
@@ -370,7 +379,7 @@ impl Durable {
             self.inbox.remove(place);
             return Ok(());
         }
-        let round = self.round.as_ref().filter(|round| round.prompts.contains(&id) && round.answers == 0).ok_or("no such prompt")?;
+        let round = self.round.as_ref().filter(|round| round.prompts.contains(&id) && round.steps <= 1).ok_or("no such prompt")?;
         match round.phase {
             Phase::Batch(_) => Err("a batch is open".into()),
             Phase::Ready | Phase::Ended { .. } | Phase::Model { .. } => {
@@ -446,9 +455,13 @@ impl Durable {
             return Err("the call already has its result".into());
         }
         let digest = call_digest(name, &call.tool_use.input);
+        let ran = matches!(call.state, CallState::Started { .. });
         call.state = CallState::Finished(outcome.clone());
         let in_doubt = outcome.error_code.as_deref() == Some("IN_DOUBT");
-        self.in_doubt.retain(|known| *known != digest);
+        if ran {
+            // A call that was refused or cancelled before it began leaves the doubt as it was.
+            self.in_doubt.retain(|known| *known != digest);
+        }
         if in_doubt {
             self.in_doubt.push(digest);
         }

@@ -124,8 +124,9 @@ impl ToolOutcome {
 #[serde(tag = "kind", content = "body", rename_all = "snake_case")]
 #[allow(missing_docs, reason = "fields are told at the variant")]
 pub enum EntryBody {
-    /// A life began; the first append of each. Its epoch is the envelope's.
-    LifeStarted {},
+    /// A life began; the first append of each. Its epoch is the envelope's; the chance in it tells it from another life that began on
+    /// the same journal and claims the same epoch.
+    LifeStarted { nonce: u64 },
     /// A prompt is in the inbox. Its round, when it comes, has `round_id`.
     PromptAccepted {
         prompt_id: PromptId,
@@ -171,6 +172,9 @@ pub enum EntryBody {
     Injected {
         #[serde(skip_serializing_if = "Option::is_none")]
         id: Option<String>,
+        /// Of a prompt that steers; it leads to the open round.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        client_key: Option<ClientKey>,
         message: Message,
     },
     /// The round is over.
@@ -214,7 +218,7 @@ impl EntryBody {
     /// The `kind` of the envelope.
     pub fn kind(&self) -> &'static str {
         match self {
-            Self::LifeStarted {} => "life_started",
+            Self::LifeStarted { .. } => "life_started",
             Self::PromptAccepted { .. } => "prompt_accepted",
             Self::PromptWithdrawn { .. } => "prompt_withdrawn",
             Self::RoundStarted { .. } => "round_started",
@@ -298,7 +302,7 @@ macro_rules! decoder {
 }
 
 decoder! {
-    "life_started" => LifeStarted {},
+    "life_started" => LifeStarted { nonce: u64 = default },
     "prompt_accepted" => PromptAccepted { prompt_id: PromptId, round_id: RoundId, client_key: Option<ClientKey> = default, message: Message },
     "prompt_withdrawn" => PromptWithdrawn { prompt_id: PromptId, reason: WithdrawReason },
     "round_started" => RoundStarted { round_id: RoundId, prompt_ids: Vec<PromptId> },
@@ -314,7 +318,7 @@ decoder! {
         call: u32, tool_call_id: String, name: String, resolved_input: RawJson, reason: String, expires_at: Timestamp
     },
     "approval_answered" => ApprovalAnswered { call: u32, verdict: ApprovalVerdict },
-    "injected" => Injected { id: Option<String> = default, message: Message },
+    "injected" => Injected { id: Option<String> = default, client_key: Option<ClientKey> = default, message: Message },
     "round_finished" => RoundFinished { stop_reason: StopReason, latency_ms: u64, error: Option<Failure> = default },
     "imported" => Imported { messages: Vec<Message> },
     "reset" => Reset {},
@@ -344,7 +348,7 @@ mod tests {
         let round_id = RoundId::from_random([8; 16]);
         let input = RawJson::from_text(r#"{"b": 1.0,"a":[]}"#).unwrap();
         vec![
-            EntryBody::LifeStarted {},
+            EntryBody::LifeStarted { nonce: u64::MAX },
             EntryBody::PromptAccepted {
                 prompt_id: id,
                 round_id,
@@ -380,7 +384,7 @@ mod tests {
                 expires_at: Timestamp(5),
             },
             EntryBody::ApprovalAnswered { call: 0, verdict: ApprovalVerdict::Expired },
-            EntryBody::Injected { id: None, message: Message::user("i") },
+            EntryBody::Injected { id: None, client_key: Some(ClientKey { key: "k".into(), digest: 1 }), message: Message::user("i") },
             EntryBody::RoundFinished { stop_reason: StopReason::EndTurn, latency_ms: 3, error: None },
             EntryBody::Imported { messages: vec![Message::user("i")] },
             EntryBody::Reset {},

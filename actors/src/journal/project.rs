@@ -23,7 +23,7 @@ pub fn project(before: &Durable, entry: &Entry) -> (Option<RoundId>, Vec<EventKi
             Some(prompt) => (Some(prompt.round_id), vec![EventKind::Error { failure: withdrawn(*reason) }]),
             None => (id, Vec::new()),
         },
-        EntryBody::LifeStarted {} if round.is_some() => (id, vec![EventKind::TurnRestarted { epoch: entry.epoch }]),
+        EntryBody::LifeStarted { .. } if round.is_some() => (id, vec![EventKind::TurnRestarted { epoch: entry.epoch }]),
         EntryBody::RoundStarted { round_id, .. } => (Some(*round_id), vec![EventKind::RoundStarted {}]),
         EntryBody::Assistant { message, usage, partial, .. } => {
             let mut events = vec![EventKind::Usage { usage: *usage }];
@@ -72,7 +72,7 @@ pub fn project(before: &Durable, entry: &Entry) -> (Option<RoundId>, Vec<EventKi
             };
             (id, vec![EventKind::RoundFinished { end: Arc::new(end) }])
         }
-        EntryBody::LifeStarted {}
+        EntryBody::LifeStarted { .. }
         | EntryBody::ModelCallStarted { .. }
         | EntryBody::ToolStarted { .. }
         | EntryBody::ApprovalAnswered { .. }

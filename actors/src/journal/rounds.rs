@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Durable, Entry, EntryBody, durable::status_of};
+use super::{CallState, Durable, Entry, EntryBody, ToolMetrics, ToolOutcome, durable::status_of};
 use crate::{
     chat::{ContentBlock, Message, RawJson},
     ids::RoundId,
-    ports::Usage,
+    ports::{Timestamp, Usage},
     stream::{RoundStatus, StopReason},
 };
 
@@ -23,6 +23,8 @@ pub struct ConversationRound {
     pub tool_calls: Vec<RoundToolCall>,
     /// Their observations, in order of arrival.
     pub tool_observations: Vec<String>,
+    /// Figures of each finished call.
+    pub tool_metrics: Vec<ToolMetrics>,
     /// Skills activated.
     pub skill_activations: Vec<String>,
     /// The answer.
@@ -68,7 +70,10 @@ pub fn rounds<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Vec<Conversat
                     note_message(round, message);
                 }
             }
-            (EntryBody::ToolFinished { outcome, .. }, Some(round)) => round.tool_observations.push(outcome.observation.clone()),
+            (EntryBody::ToolFinished { call, name, outcome, .. }, Some(round)) => {
+                round.tool_metrics.push(tool_metrics(&state, entry.at, *call, name, outcome));
+                round.tool_observations.push(outcome.observation.clone());
+            }
             (EntryBody::RoundFinished { stop_reason, latency_ms, .. }, Some(round)) => {
                 round.stop_reason = Some(*stop_reason);
                 round.status = status_of(*stop_reason);
@@ -91,6 +96,7 @@ fn begun(round_id: RoundId, user_message: String) -> ConversationRound {
         thoughts: Vec::new(),
         tool_calls: Vec::new(),
         tool_observations: Vec::new(),
+        tool_metrics: Vec::new(),
         skill_activations: Vec::new(),
         final_answer: None,
         tokens_used: 0,
@@ -99,6 +105,34 @@ fn begun(round_id: RoundId, user_message: String) -> ConversationRound {
         status: RoundStatus::InProgress,
         stop_reason: None,
     }
+}
+
+fn tool_metrics(state: &Durable, end_time: Timestamp, call: u32, name: &str, outcome: &ToolOutcome) -> ToolMetrics {
+    let call = state.batch().and_then(|batch| batch.calls.get(call as usize));
+    let start_time = match call.map(|call| &call.state) {
+        Some(CallState::Started { at, .. }) => *at,
+        _ => end_time, // It never began: refused, or cancelled before its start.
+    };
+    let input_tokens = call.map_or(0, |call| estimate(call.tool_use.input.as_str()));
+    let output_tokens = estimate(&outcome.observation);
+    ToolMetrics {
+        tool_name: name.to_owned(),
+        start_time,
+        end_time,
+        duration_ms: outcome.duration_ms,
+        input_tokens,
+        output_tokens,
+        total_tokens: input_tokens + output_tokens,
+        success: !outcome.is_error,
+        error_code: outcome.error_code.clone(),
+        retry_count: outcome.retry_count,
+        output_level: "standard".to_owned(),
+    }
+}
+
+/// Tokens of a text, roughly: four bytes each.
+fn estimate(text: &str) -> u64 {
+    text.len().div_ceil(4) as u64
 }
 
 fn note_message(round: &mut ConversationRound, message: &Message) {

@@ -228,8 +228,10 @@ mod tests {
         let store = MemorySessions::new();
         let scope = Scope::new(TenantId::new("t").unwrap(), ConversationId::new("c").unwrap());
         let entry = |seq, at, body| JournalEntry { seq: Seq(seq), epoch: Epoch(1), at: Timestamp(at), body }.encode();
-        let entries =
-            vec![entry(1, 10, EntryBody::LifeStarted {}), entry(2, 20, EntryBody::Imported { messages: vec![Message::user("hello")] })];
+        let entries = vec![
+            entry(1, 10, EntryBody::LifeStarted { nonce: 1 }),
+            entry(2, 20, EntryBody::Imported { messages: vec![Message::user("hello")] }),
+        ];
 
         store.append_and_wait(&scope, Head::default(), Epoch(1), entries, Open::None).await.unwrap();
 

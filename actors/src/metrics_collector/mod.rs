@@ -15,7 +15,7 @@ pub use counters::{Counter, Counters, Reading};
 pub use message::MetricsCollectorMsg;
 
 /// How often the counters are read.
-const TICK: Duration = Duration::from_secs(1);
+const TICK: Duration = Duration::from_secs(10);
 
 /// A handle to the collector.
 #[derive(Clone)]

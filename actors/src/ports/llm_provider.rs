@@ -283,7 +283,7 @@ impl ProviderError {
     }
 }
 
-/// A model provider.
+/// A model provider. Its contract: `testing::contract::llm_provider`.
 pub trait LlmProvider: Send + Sync + 'static {
     /// Short stable name: `anthropic`, `openai`, `offline`.
     fn name(&self) -> &str;

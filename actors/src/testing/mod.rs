@@ -5,3 +5,12 @@ pub mod contract;
 mod faulty_store;
 
 pub use faulty_store::{Fault, FaultPlan, FaultySessions};
+
+mod clock;
+mod entropy;
+mod scripted;
+
+pub use crate::scripted::Reply;
+pub use clock::ManualClock;
+pub use entropy::SeededEntropy;
+pub use scripted::{CallCounts, ScriptedModel};

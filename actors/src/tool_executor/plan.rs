@@ -53,12 +53,17 @@ pub fn plan(calls: &[PlannedCall], parallel_max: usize) -> Vec<usize> {
     starts
 }
 
-/// Whether an unfinished call before `index` names the same file.
+/// Whether a call that runs, or one before `index` that is to run, names the same file. A call that waited for a person may find
+/// one that stands after it running.
 fn file_is_busy(calls: &[PlannedCall], index: usize, starts: &[usize]) -> bool {
     let file = calls.get(index).and_then(|call| call.file.as_ref());
-    calls.iter().take(index).enumerate().any(|(earlier, call)| {
-        let open = matches!(call.progress, Progress::Running | Progress::Waiting) || starts.contains(&earlier);
-        open && file.is_some() && call.file.as_ref() == file
+    calls.iter().enumerate().any(|(other, call)| {
+        let open = match call.progress {
+            Progress::Running => true,
+            Progress::Waiting => other < index || starts.contains(&other),
+            Progress::Asked | Progress::Done => false,
+        };
+        open && other != index && file.is_some() && call.file.as_ref() == file
     })
 }
 
@@ -102,5 +107,6 @@ mod tests {
         check("wa wa wb", &[0, 2]);
         check("ra wa wb", &[2]);
         check("da wa wb", &[1, 2]);
+        check("wa ra wb", &[2]);
     }
 }

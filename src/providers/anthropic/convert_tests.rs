@@ -26,7 +26,9 @@ fn example() -> ModelRequest {
             ]})),
             message(&json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "ok"}]})),
             Message::assistant("fine"),
-            message(&json!({"role": "user", "content": [{"type": "text", "text": "two"}, {"type": "image", "source": {"type": "url", "url": "u"}}]})),
+            message(
+                &json!({"role": "user", "content": [{"type": "text", "text": "two"}, {"type": "image", "source": {"type": "url", "url": "u"}}]}),
+            ),
         ]),
         tools: [tool("f"), tool("g")].into(),
         tool_choice: ToolChoice::Auto,
@@ -86,7 +88,9 @@ fn what_the_api_refuses_is_left_out() {
     request.cache = true;
     request.messages = MessageList::from_iter([
         message(&json!({"role": "user", "content": [{"type": "text", "text": "q", "cache_control": {"type": "ephemeral", "ttl": "1h"}}]})),
-        message(&json!({"role": "assistant", "content": [{"type": "thinking", "thinking": "unsigned"}, {"type": "text", "text": ""}, {"type": "text", "text": "a"}]})),
+        message(
+            &json!({"role": "assistant", "content": [{"type": "thinking", "thinking": "unsigned"}, {"type": "text", "text": ""}, {"type": "text", "text": "a"}]}),
+        ),
         message(&json!({"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image", "cache_control": {}, "source": 1}]})),
         message(&json!({"role": "assistant", "content": [{"type": "thinking", "thinking": "unsigned"}]})),
     ]);

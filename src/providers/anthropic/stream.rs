@@ -178,10 +178,8 @@ impl Reply {
     fn delta(&mut self, data: &[u8], event: &Event<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
         let Some(raw) = event.delta else { return Ok(()) };
         let kind: Tag<'_> = parse_raw(raw)?;
-        let known = matches!(
-            kind.kind.as_str(),
-            "text_delta" | "thinking_delta" | "input_json_delta" | "signature_delta" | "citations_delta"
-        );
+        let known =
+            matches!(kind.kind.as_str(), "text_delta" | "thinking_delta" | "input_json_delta" | "signature_delta" | "citations_delta");
         if !known {
             if let Some(Building::Other { block, .. }) = self.building(event.index) {
                 merge_unknown(block, parse_raw(raw)?);
@@ -248,7 +246,7 @@ impl Reply {
     }
 
     fn close_tool_use(&mut self, id: &str, name: String, input: Option<RawJson>, json: &str, out: &mut Vec<ModelEvent>) {
-        let whole_at_start = input.filter(|input| json.is_empty() && input.as_str().trim_matches(['{', '}', ' ']) != "");
+        let whole_at_start = input.filter(|input| json.is_empty() && !input.as_str().trim_matches(['{', '}', ' ']).is_empty());
         let arguments = whole_at_start.map_or_else(|| RawJson::arguments(json), Ok);
         let Ok(input) = arguments else {
             tracing::warn!(tool = name, bytes = json.len(), "a tool call was cut and is dropped");
@@ -310,7 +308,8 @@ fn text_block(text: String, citations: &[Box<RawValue>]) -> Option<ModelEvent> {
 fn thinking_block(thinking: String, signature: String) -> Option<ModelEvent> {
     let signature = Some(signature).filter(|signature| !signature.is_empty());
     // Signed thinking goes back even when its text is withheld.
-    (signature.is_some() || !thinking.is_empty()).then_some(ModelEvent::Block(ContentBlock::Thinking(ThinkingBlock { thinking, signature })))
+    (signature.is_some() || !thinking.is_empty())
+        .then_some(ModelEvent::Block(ContentBlock::Thinking(ThinkingBlock { thinking, signature })))
 }
 
 fn citations(raw: &RawValue) -> Vec<Box<RawValue>> {

@@ -29,8 +29,9 @@ fn block(json: &str) -> ModelEvent {
 }
 
 fn tool_use(index: u64, fragments: &[&str]) -> Vec<String> {
-    let mut events =
-        vec![format!(r#"{{"type":"content_block_start","index":{index},"content_block":{{"type":"tool_use","id":"t{index}","name":"f","input":{{}}}}}}"#)];
+    let mut events = vec![format!(
+        r#"{{"type":"content_block_start","index":{index},"content_block":{{"type":"tool_use","id":"t{index}","name":"f","input":{{}}}}}}"#
+    )];
     events.extend(fragments.iter().map(|fragment| {
         let fragment = serde_json::Value::from(*fragment);
         format!(r#"{{"type":"content_block_delta","index":{index},"delta":{{"type":"input_json_delta","partial_json":{fragment}}}}}"#)
@@ -238,7 +239,8 @@ fn random_reply(random: &mut SplitMix) -> String {
             let (kind, index) = if other { ("text", index + 1) } else { (kind, index) };
             let text = serde_json::Value::from(random_text(random));
             let pad = " ".repeat(random.below(3) * random.below(5));
-            let data = format!(r#"{{"type":"content_block_delta","index":{index},"delta":{{"type":"{kind}_delta","{kind}":{text}}}{pad}}}"#);
+            let data =
+                format!(r#"{{"type":"content_block_delta","index":{index},"delta":{{"type":"{kind}_delta","{kind}":{text}}}{pad}}}"#);
             events.push(if random.below(20) == 0 { data.replace("}}", "},\"x\":\" } \"}") } else { data });
         }
         events.push(format!(r#"{{"type":"content_block_stop","index":{index}}}"#));
@@ -265,4 +267,14 @@ fn the_template_tells_what_the_parser_tells_under_every_split() {
             assert_eq!(told, parsed, "seed {seed}, round {round}: {}", String::from_utf8_lossy(&stream));
         }
     }
+}
+
+#[test]
+fn a_second_delta_of_the_same_shape_is_not_parsed() {
+    let line = |text: &str| format!(r#"{{"type":"content_block_delta","index":0,"delta":{{"type":"text_delta","text":"{text}"}}}}"#);
+    let mut assembler = AnthropicAssembler::new(MessageList::default());
+
+    assembler.feed(sse(&[START, &line("one")]).as_bytes(), &mut Vec::new()).unwrap();
+
+    assert_eq!(assembler.reply.template.text(line("two").as_bytes()), Some(((0, Piece::Text), "two")));
 }

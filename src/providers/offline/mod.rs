@@ -1,1 +1,7 @@
 //! Models without a network: scripted and rule-based.
+
+mod scripted;
+mod rules;
+
+pub use rules::Offline;
+pub use scripted::{Scripted, ScriptedCall, ScriptedConfig};

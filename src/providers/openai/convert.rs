@@ -124,9 +124,7 @@ fn user_message(body: &mut BodyWriter, users: &mut Vec<(Inside, Bytes)>, separat
         match (texts, inside) {
             (true, _) => body.raw(if number == 0 { "" } else { r"\n\n" }).slice(bytes),
             (false, Inside::Parts) => body.raw(if number == 0 { "" } else { "," }).slice(bytes),
-            (false, Inside::Text) => {
-                body.raw(if number == 0 { "" } else { "," }).raw(r#"{"type":"text","text":""#).slice(bytes).raw("\"}")
-            }
+            (false, Inside::Text) => body.raw(if number == 0 { "" } else { "," }).raw(r#"{"type":"text","text":""#).slice(bytes).raw("\"}"),
         };
     }
     body.raw(if texts { "\"}" } else { "]}" });

@@ -41,12 +41,9 @@ fn image_part() -> Value {
 fn a_request_has_every_field_in_its_place() {
     let mut request = example([Message::user("hi")]);
     request.system = Some("sys".into());
-    request.tools = [ToolDefinition {
-        name: "f".into(),
-        description: "d".into(),
-        input_schema: RawJson::from_text(r#"{"type":"object"}"#).unwrap(),
-    }]
-    .into();
+    request.tools =
+        [ToolDefinition { name: "f".into(), description: "d".into(), input_schema: RawJson::from_text(r#"{"type":"object"}"#).unwrap() }]
+            .into();
     request.tool_choice = ToolChoice::Named("f".into());
     request.stop = ["END".to_owned()].into();
     request.effort = Some(Effort::Low);
@@ -97,7 +94,9 @@ fn calls_and_results_become_tool_messages_and_the_text_after_them_a_user_message
 #[test]
 fn user_messages_that_follow_each_other_become_one() {
     let result = || {
-        message(json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "r"}, {"type": "text", "text": "note"}]}))
+        message(
+            json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "r"}, {"type": "text", "text": "note"}]}),
+        )
     };
     let call = || message(json!({"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]}));
     let call_sent = json!({"role": "assistant", "content": null, "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]});
@@ -107,7 +106,11 @@ fn user_messages_that_follow_each_other_become_one() {
         json!([call_sent, {"role": "tool", "tool_call_id": "a", "content": "r"}, {"role": "user", "content": "note\n\nnext\n\né\n\"last\""}])
     );
     assert_eq!(
-        messages_of([Message::user("look"), message(json!({"role": "user", "content": [image(), {"type": "text", "text": "what?"}]})), Message::user("now")]),
+        messages_of([
+            Message::user("look"),
+            message(json!({"role": "user", "content": [image(), {"type": "text", "text": "what?"}]})),
+            Message::user("now")
+        ]),
         json!([{"role": "user", "content": [
             {"type": "text", "text": "look"}, image_part(), {"type": "text", "text": "what?"}, {"type": "text", "text": "now"},
         ]}])

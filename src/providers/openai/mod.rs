@@ -59,12 +59,7 @@ impl OpenAi {
 
     /// Starts a provider without a key, at OpenAI's own address.
     pub fn builder() -> OpenAiBuilder {
-        OpenAiBuilder {
-            key: Secret::new(""),
-            base_url: DEFAULT_BASE_URL.to_owned(),
-            timeouts: Timeouts::default(),
-            context_window: None,
-        }
+        OpenAiBuilder { key: Secret::new(""), base_url: DEFAULT_BASE_URL.to_owned(), timeouts: Timeouts::default(), context_window: None }
     }
 
     fn max_tokens(&self, model: &str) -> MaxTokens {

@@ -127,8 +127,7 @@ impl Reply {
             self.end(out);
             return Ok(());
         }
-        let chunk: Chunk<'_> =
-            serde_json::from_slice(data).map_err(|error| protocol(format_args!("a chunk is not valid: {error}")))?;
+        let chunk: Chunk<'_> = serde_json::from_slice(data).map_err(|error| protocol(format_args!("a chunk is not valid: {error}")))?;
         let is_error = chunk.object.is_some_and(|object| object.get() == "\"error\"");
         if chunk.error.is_some() || is_error {
             return Err(errors::of_event(data));
@@ -203,8 +202,7 @@ impl Reply {
             match part.kind.as_str() {
                 "text" => self.add_piece(Piece::Text, part.text.as_str(), out),
                 "thinking" => {
-                    let inner: Vec<Part<'_>> =
-                        part.thinking.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default();
+                    let inner: Vec<Part<'_>> = part.thinking.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default();
                     inner.iter().for_each(|part| self.add_piece(Piece::Thinking, part.text.as_str(), out));
                 }
                 _ => {}
@@ -272,7 +270,11 @@ impl Reply {
         let at = at.or_else(|| self.calls.len().checked_sub(1).filter(|_| index.is_none() && name.is_empty()))?;
         let known = self.calls.get(at)?;
         let begins = !name.is_empty()
-            && if id.is_empty() || known.id.is_empty() { !known.name.is_empty() && (known.is_whole() || index.is_none()) } else { known.id != id };
+            && if id.is_empty() || known.id.is_empty() {
+                !known.name.is_empty() && (known.is_whole() || index.is_none())
+            } else {
+                known.id != id
+            };
         (!begins).then_some(at)
     }
 

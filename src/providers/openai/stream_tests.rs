@@ -116,7 +116,9 @@ fn tool_calls_are_put_together_from_whatever_the_server_sends() {
         ),
         (
             "arguments as an object",
-            vec![r#"{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":{"x": 1}}},{"index":1,"id":"b","function":{"name":"g"}}]}"#],
+            vec![
+                r#"{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":{"x": 1}}},{"index":1,"id":"b","function":{"name":"g"}}]}"#,
+            ],
         ),
     ] {
         assert_eq!(calls(&deltas, "tool_calls"), expected, "{what}");
@@ -125,7 +127,8 @@ fn tool_calls_are_put_together_from_whatever_the_server_sends() {
 
 #[test]
 fn a_call_of_the_old_kind_is_a_call_too() {
-    let told = calls(&[r#"{"function_call":{"name":"f","arguments":"{\"x\""}}"#, r#"{"function_call":{"arguments":":1}"}}"#], "function_call");
+    let told =
+        calls(&[r#"{"function_call":{"name":"f","arguments":"{\"x\""}}"#, r#"{"function_call":{"arguments":":1}"}}"#], "function_call");
 
     assert_eq!(told.iter().map(|(_, name, arguments)| (name.as_str(), arguments.as_str())).collect::<Vec<_>>(), [("f", "{\"x\":1}")]);
 }
@@ -141,7 +144,10 @@ fn missing_and_repeated_ids_are_replaced_and_always_by_the_same() {
 
     let ids = |_: u8| -> Vec<String> {
         let (events, _) = assemble(OpenAiAssembler::new(history.clone()), [stream.as_bytes()]);
-        events.into_iter().filter_map(|event| if let ModelEvent::Block(ContentBlock::ToolUse(call)) = event { Some(call.id) } else { None }).collect()
+        events
+            .into_iter()
+            .filter_map(|event| if let ModelEvent::Block(ContentBlock::ToolUse(call)) = event { Some(call.id) } else { None })
+            .collect()
     };
 
     let first = ids(0);
@@ -194,10 +200,14 @@ fn usage_is_normalised_and_kept_as_it_came() {
             r#"{"prompt_tokens":355,"completion_tokens":16,"prompt_cache_hit_tokens":256,"total_tokens":371}"#,
             Usage { input_uncached: 99, cache_read: 256, cache_write: 0, output: 16 },
         ),
-        (r#"{"prompt_tokens":5,"completion_tokens":-1,"prompt_tokens_details":{"cached_tokens":50}}"#, Usage { cache_read: 5, ..Usage::default() }),
+        (
+            r#"{"prompt_tokens":5,"completion_tokens":-1,"prompt_tokens_details":{"cached_tokens":50}}"#,
+            Usage { cache_read: 5, ..Usage::default() },
+        ),
         (r#"{"prompt_tokens":5,"prompt_tokens_details":null}"#, Usage { input_uncached: 5, ..Usage::default() }),
     ] {
-        let (events, ended) = run(&[&chunk(r#"{"content":"x"}"#), &finish("stop"), &format!(r#"{{"choices":[],"usage":{raw}}}"#), "[DONE]"]);
+        let (events, ended) =
+            run(&[&chunk(r#"{"content":"x"}"#), &finish("stop"), &format!(r#"{{"choices":[],"usage":{raw}}}"#), "[DONE]"]);
 
         let Some(ModelEvent::Completed(completion)) = events.last() else { panic!("{events:?}") };
         assert_eq!((completion.usage, completion.raw_usage.as_ref().map(RawJson::as_str)), (Some(expected), Some(raw)));
@@ -226,7 +236,10 @@ fn an_error_inside_the_stream_ends_it() {
     for (error, expected) in [
         (r#"{"error":{"message":"busy","type":"server_error"}}"#, server("busy")),
         (r#"{"error":{"message":"slow","code":429},"choices":[]}"#, server("slow")),
-        (r#"{"object":"error","message":"too long","code":400}"#, Err(ProviderError::InvalidRequest { status: 400, message: "too long".into() })),
+        (
+            r#"{"object":"error","message":"too long","code":400}"#,
+            Err(ProviderError::InvalidRequest { status: 400, message: "too long".into() }),
+        ),
         (r#"{"choices":[{"index":0,"delta":{},"finish_reason":"error"}]}"#, server("the server gave up on the answer")),
     ] {
         assert_eq!(run(&[&text, error, "[DONE]"]), (vec![ModelEvent::Text("x".into())], expected), "{error}");
@@ -283,4 +296,16 @@ fn the_template_tells_what_the_parser_tells_under_every_split() {
             assert_eq!(told, parsed, "seed {seed}, round {round}: {}", String::from_utf8_lossy(&stream));
         }
     }
+}
+
+#[test]
+fn a_second_delta_of_the_same_shape_is_not_parsed() {
+    let mut assembler = OpenAiAssembler::new(MessageList::default());
+
+    assembler.feed(sse(&[&chunk(r#"{"content":"one"}"#)]).as_bytes(), &mut Vec::new()).unwrap();
+    assert_eq!(assembler.reply.template.text(chunk(r#"{"content":"two"}"#).as_bytes()), Some((Piece::Text, "two")));
+
+    // A chunk that means more than its text must not become the template.
+    assembler.feed(sse(&[&chunk(r#"{"content":"x"}"#).replace("null}]}", "\"stop\"}]}")]).as_bytes(), &mut Vec::new()).unwrap();
+    assert_eq!(assembler.reply.template.text(chunk(r#"{"content":"x"}"#).replace("null}]}", "\"stop\"}]}").as_bytes()), None);
 }

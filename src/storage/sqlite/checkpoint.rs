@@ -18,6 +18,8 @@ pub(super) struct Checkpoints {
     notes: Mutex<Notes>,
     bell: Condvar,
     is_log_long: AtomicBool,
+    /// Held while a checkpoint is made: SQLite lets one at a time, and refuses the other.
+    turn: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -41,9 +43,19 @@ impl Checkpoints {
         }
     }
 
-    /// The writer, between commits: whether it should make a checkpoint itself.
-    pub(super) fn take_long(&self) -> bool {
-        self.is_log_long.swap(false, Ordering::Relaxed)
+    /// The writer, between commits: makes a checkpoint itself if the log is long. Nothing is written meanwhile, so the
+    /// log is used from its start again; that is worth waiting for one checkpoint that is under way.
+    pub(super) fn make_if_long(&self, conn: &Connection) {
+        if self.is_log_long.swap(false, Ordering::Relaxed) {
+            drop(self.make(conn));
+            self.lock().bytes = 0;
+        }
+    }
+
+    fn make(&self, conn: &Connection) -> rusqlite::Result<i64> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        // Passive: waits for no reader. Tells the pages of the log.
+        conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get(1))
     }
 
     pub(super) fn close(&self) {
@@ -62,14 +74,9 @@ impl Checkpoints {
     pub(super) fn run(self: Arc<Self>, conn: &Connection) {
         while self.wait() {
             // A failure is no matter: the log keeps everything, and the next checkpoint takes it.
-            if passive(conn).is_ok_and(|pages| pages > LOG_PAGES_MAX) {
+            if self.make(conn).is_ok_and(|pages| pages > LOG_PAGES_MAX) {
                 self.is_log_long.store(true, Ordering::Relaxed);
             }
         }
     }
-}
-
-/// A checkpoint that waits for nobody; tells the pages of the log.
-pub(super) fn passive(conn: &Connection) -> rusqlite::Result<i64> {
-    conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get(1))
 }

@@ -171,3 +171,21 @@ fn check(conn: &Connection, path: &Path) -> Result<(), StoreError> {
     }
     Err(unavailable(format!("{} is damaged; put back a backup of it, or salvage it with `sqlite3 {0} .recover`", name(path))))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sync_commit_waits_for_the_disk_and_a_batched_one_for_the_system() {
+        let folder = tempfile::tempdir().unwrap();
+        for (durability, synchronous) in [(CommitMode::Sync, 2), (CommitMode::Batched, 1)] {
+            let options = SqliteOptions { durability, ..SqliteOptions::default() };
+
+            let conn = writer(&folder.path().join("s.db"), &options).unwrap();
+
+            assert_eq!(number(&conn, "synchronous"), Ok(synchronous));
+            assert_eq!(number(&conn, "wal_autocheckpoint"), Ok(0), "no commit pays for a checkpoint");
+        }
+    }
+}

@@ -12,7 +12,7 @@ use std::{
 use rusqlite::Connection;
 
 use super::{
-    checkpoint::{Checkpoints, passive},
+    checkpoint::Checkpoints,
     error::WriteError,
     gate::Gate,
     queue::{Job, Queue},
@@ -80,9 +80,7 @@ impl Writer {
                     tracing::error!("a caller of the session store panicked when it was told");
                 }
             }
-            if self.checkpoints.take_long() {
-                drop(passive(&self.conn));
-            }
+            self.checkpoints.make_if_long(&self.conn);
         }
         self.gate.wait(1, READERS_END);
         // Leaves one file behind, at once or not at all: while another process has it open, that one will do it.

@@ -1,7 +1,5 @@
 //! Seeded chance: a printed seed replays a failure.
 
-use std::io::Write;
-
 /// A small random generator (splitmix64).
 pub struct SplitMix(pub u64);
 
@@ -23,7 +21,7 @@ impl SplitMix {
 pub fn seed(name: &str) -> u64 {
     let now = || u64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() & u128::from(u64::MAX)).unwrap();
     let seed = std::env::var("CALLBOARD_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(now);
-    writeln!(std::io::stdout(), "{name}: CALLBOARD_SEED={seed}").unwrap();
+    println!("{name}: CALLBOARD_SEED={seed}");
     seed
 }
 

@@ -127,7 +127,8 @@ async fn a_stream_ends_in_exactly_one_completion_with_usage(scene: Scene, stage:
 async fn a_tool_call_comes_whole(stage: Stage) {
     let (events, _) = read(open(&stage, CancellationToken::new()).await.unwrap()).await;
 
-    let calls = events.iter().filter_map(|event| if let ModelEvent::Block(ContentBlock::ToolUse(call)) = event { Some(call) } else { None });
+    let calls =
+        events.iter().filter_map(|event| if let ModelEvent::Block(ContentBlock::ToolUse(call)) = event { Some(call) } else { None });
     let calls: Vec<_> = calls.collect();
     assert_eq!(calls.len(), 1, "{events:?}");
     assert_eq!((calls[0].name.as_str(), calls[0].input.as_str()), ("f", "{\"a\":1}"));

@@ -1,0 +1,160 @@
+//! Faults: providers that refuse, stall or break, and a store that goes away.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::json;
+
+use super::*;
+use crate::{
+    ports::ProviderError,
+    testing::{FaultPlan, FaultySessions, Reply, ScriptedModel},
+};
+
+fn limited(retry_after: Option<Duration>) -> ProviderError {
+    ProviderError::RateLimited { retry_after, message: "slow down".into() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_waits_as_asked_is_shown_and_repeats_no_text() {
+    let refused = Reply::error(limited(Some(Duration::from_secs(7))));
+    let model = Arc::new(ScriptedModel::replies([refused, Reply::text("now")]));
+    let host = host(&model).await;
+    let began = tokio::time::Instant::now();
+
+    let mut reply = conversation(&host).send("Hi").await.unwrap();
+    let mut events = Vec::new();
+    while let Some(event) = reply.next().await {
+        events.push(event);
+    }
+
+    assert!(began.elapsed() >= Duration::from_secs(7));
+    assert_eq!(kinds(&events), ["round_started", "retry", "text_delta", "usage", "message", "round_finished"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_after_of_an_hour_fails_at_once_and_says_so() {
+    let model = Arc::new(ScriptedModel::always(Reply::error(limited(Some(Duration::from_secs(3600))))));
+    let host = host(&model).await;
+    let began = tokio::time::Instant::now();
+
+    let error = conversation(&host).send("Hi").await.unwrap().outcome().await.unwrap_err();
+
+    assert!(began.elapsed() < Duration::from_secs(1));
+    let crate::host::OutcomeError::Failed { end } = error else { panic!("{error}") };
+    assert_eq!(end.error.unwrap().retry_after_ms, Some(3_600_000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_breaks_keeps_its_text_and_runs_no_tool() {
+    let broken = ProviderError::Connection { message: "reset".into() };
+    let (tool, starts) = probe("tool", Effect::Pure, |_| async { Ok("ok".into()) });
+    let reply = Reply::text("half").and_tool("tool", &json!({})).then_fail(broken);
+    let model = Arc::new(ScriptedModel::replies([reply, Reply::text("whole")]));
+    let host = builder(&model).tools([tool]).build().await.unwrap();
+    let conversation = conversation(&host);
+
+    let error = conversation.send("Hi").await.unwrap().outcome().await.unwrap_err();
+    conversation.send("Again").await.unwrap().outcome().await.unwrap();
+
+    assert_eq!((error.code(), starts.load(Ordering::SeqCst)), ("provider_connection", 0));
+    let said: Vec<String> = conversation.messages().await.unwrap().iter().map(|m| m.text()).collect();
+    assert_eq!(said, ["Hi", "half", "Again", "whole"]);
+    assert_eq!(model.last_request().unwrap().messages.first_fault(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_stream_and_one_without_end_become_errors() {
+    for (reply, code) in [
+        (Reply::text("x").then_stall(), "provider_timeout"),
+        (Reply::text("x").then_cut(), "provider_protocol"),
+        (Reply::panic(), "provider_protocol"),
+    ] {
+        let model = Arc::new(ScriptedModel::always(reply));
+        let host = host(&model).await;
+
+        let error = conversation(&host).send("Hi").await.unwrap().outcome().await.unwrap_err();
+
+        assert_eq!(error.code(), code);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failing_provider_gets_at_most_ten_percent_extra_calls() {
+    let model = Arc::new(ScriptedModel::always(Reply::error(limited(None))));
+    let host = host(&model).await;
+
+    for index in 0..1000 {
+        let talk = host.tenant("acme").conversation(format!("c-{index}"));
+        assert!(talk.send("Hi").await.unwrap().outcome().await.is_err());
+    }
+
+    let calls = model.counts().started;
+    assert!((1000..=1110).contains(&calls), "{calls}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_open_breaker_refuses_at_once_and_probes_with_one_call() {
+    let down = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let is_down = down.clone();
+    let model = Arc::new(ScriptedModel::answering(move |_, _| {
+        let error = ProviderError::Server { status: 500, retry_after: None, message: "down".into() };
+        if is_down.load(Ordering::SeqCst) { Reply::error(error) } else { Reply::text("up") }
+    }));
+    let host = host(&model).await;
+    let ask = |n: usize| {
+        let talk = host.tenant("acme").conversation(format!("c-{n}"));
+        async move { talk.send("Hi").await.unwrap().outcome().await }
+    };
+    let mut n = 0;
+    while ask(n).await.unwrap_err().code() != "provider_breaker_open" {
+        n += 1;
+        assert!(n < 20, "the breaker never opened");
+    }
+    let calls = model.counts().started;
+
+    assert_eq!(ask(100).await.unwrap_err().code(), "provider_breaker_open");
+    assert_eq!(model.counts().started, calls);
+    down.store(false, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    assert_eq!(ask(101).await.unwrap().text, "up");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_goes_away_pauses_the_turn_and_loses_nothing() {
+    let sessions = Arc::new(FaultySessions::new(Arc::new(crate::memory::MemorySessions::new()), FaultPlan::new()));
+    let (tool, starts) = probe("tool", Effect::Once, |_| async { Ok("ok".into()) });
+    let replies = [Reply::tool("tool", &json!({})).after(Duration::from_secs(1)), Reply::text("done")];
+    let model = Arc::new(ScriptedModel::replies(replies));
+    let host = builder(&model).shared_sessions(sessions.clone()).tools([tool]).build().await.unwrap();
+    let mut reply = conversation(&host).send("go").await.unwrap();
+
+    sessions.set_away(true);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(starts.load(Ordering::SeqCst), 0, "a once tool waits for its entry");
+    sessions.set_away(false);
+    let outcome = reply.outcome().await.unwrap();
+
+    assert_eq!((outcome.text.as_str(), starts.load(Ordering::SeqCst)), ("done", 1));
+    assert_eq!(conversation(&host).messages().await.unwrap().len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_stays_away_ends_the_life_with_a_typed_error() {
+    let sessions = Arc::new(FaultySessions::new(Arc::new(crate::memory::MemorySessions::new()), FaultPlan::new()));
+    let replies = [Reply::text("late").after(Duration::from_secs(1)), Reply::text("back"), Reply::text("second")];
+    let model = Arc::new(ScriptedModel::replies(replies));
+    let host = builder(&model).shared_sessions(sessions.clone()).build().await.unwrap();
+    let conversation = conversation(&host);
+    let mut reply = conversation.send("one").await.unwrap();
+
+    sessions.set_away(true);
+    let error = reply.outcome().await.unwrap_err();
+    assert_eq!(error.code(), "store_unavailable");
+    sessions.set_away(false);
+    let mut next = conversation.send("two").await.unwrap();
+
+    // The first prompt was accepted, so its round is taken up again before the second one.
+    assert_eq!(next.outcome().await.unwrap().text, "second");
+    let said: Vec<String> = conversation.messages().await.unwrap().iter().map(|m| m.text()).collect();
+    assert_eq!(said, ["one", "back", "two", "second"]);
+}

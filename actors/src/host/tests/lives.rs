@@ -1,0 +1,239 @@
+//! Lives: crash and reload, take-up by the next host, sleep and wake, drain, stale owners.
+
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
+
+use serde_json::json;
+
+use super::*;
+use crate::{
+    chat::RawJson,
+    conversation::volatile::Recovery,
+    ids::Scope,
+    ports::{Hook, Verdict},
+    stream::StopReason,
+    testing::{Reply, ScriptedModel},
+};
+
+/// Panics inside the conversation's decision, once.
+struct PanicsOnce(AtomicBool);
+
+impl Hook for PanicsOnce {
+    fn before_tool(&self, _: &Scope, _: &ToolSpec, _: &RawJson) -> Verdict {
+        assert!(self.0.swap(true, Ordering::SeqCst), "the hook panics once");
+        Verdict::Allow
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crashed_conversation_reloads_from_its_journal() {
+    let (tool, starts) = probe("tool", Effect::Once, |_| async { Ok("ok".into()) });
+    let model = Arc::new(ScriptedModel::answering(|request, _| match request.messages.len() {
+        1 => Reply::tool("tool", &json!({})),
+        _ => Reply::text("done"),
+    }));
+    let host = builder(&model).tools([tool]).hook(PanicsOnce(AtomicBool::new(false))).build().await.unwrap();
+    let other = host.tenant("acme").conversation("other");
+    let began = tokio::time::Instant::now();
+
+    let mut reply = conversation(&host).send("go").await.unwrap();
+    let undisturbed = other.send("go").await.unwrap().outcome().await.unwrap();
+    let outcome = reply.outcome().await.unwrap();
+
+    assert_eq!((outcome.text.as_str(), undisturbed.text.as_str()), ("done", "done"));
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    assert_eq!((starts.load(Ordering::SeqCst), host.report().await.total.crashes), (2, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conversation_that_crashes_again_and_again_fails_with_its_callers_told() {
+    struct AlwaysPanics;
+    impl Hook for AlwaysPanics {
+        fn before_tool(&self, _: &Scope, _: &ToolSpec, _: &RawJson) -> Verdict {
+            panic!("the hook always panics")
+        }
+    }
+    let (tool, _) = probe("tool", Effect::Once, |_| async { Ok("ok".into()) });
+    let model = Arc::new(ScriptedModel::always(Reply::tool("tool", &json!({}))));
+    let host = builder(&model).tools([tool]).hook(AlwaysPanics).build().await.unwrap();
+    let conversation = conversation(&host);
+
+    let error = conversation.send("go").await.unwrap().outcome().await.unwrap_err();
+    let refused = conversation.send("more").await.unwrap_err();
+
+    assert_eq!((error.code(), refused.code()), ("conversation_failed", "conversation_failed"));
+    assert_eq!(host.report().await.total.crashes, 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interrupted_round_is_taken_up_again() {
+    let store = store();
+    let silent = Arc::new(ScriptedModel::always(Reply::stall()));
+    let first = builder(&silent).shared_sessions(store.clone()).build().await.unwrap();
+    first.tenant("acme").conversation("c-1").send("go").await.unwrap();
+    silent.until(|counts| counts.started == 1).await;
+    drop(first);
+    silent.until(|counts| counts.dropped == 1).await;
+
+    let speaks = Arc::new(ScriptedModel::replies([Reply::text("here I am")]));
+    let second = builder(&speaks).shared_sessions(store).build().await.unwrap();
+    assert_eq!(second.resume_interrupted().await, Ok(1));
+    let mut reply = conversation(&second).resume().await.unwrap().unwrap();
+    let outcome = reply.outcome().await.unwrap();
+
+    assert_eq!(outcome.text, "here I am");
+    let said: Vec<String> = conversation(&second).messages().await.unwrap().iter().map(|m| m.text()).collect();
+    assert_eq!(said, ["go", "here I am"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_once_call_that_was_open_is_in_doubt_and_never_started_twice() {
+    for recovery in [Recovery::Resume, Recovery::Close] {
+        let store = store();
+        let (hangs, starts) = probe("pay", Effect::Once, |_| std::future::pending());
+        let model = Arc::new(ScriptedModel::answering(|request, _| match request.messages.len() {
+            1 => Reply::tool("pay", &json!({})),
+            _ => Reply::text("I will check."),
+        }));
+        let first = builder(&model).shared_sessions(store.clone()).tools([hangs.clone()]).build().await.unwrap();
+        first.tenant("acme").conversation("c-1").send("pay").await.unwrap();
+        until("the call runs", || starts.load(Ordering::SeqCst) == 1).await;
+        drop(first);
+
+        let second = builder(&model).shared_sessions(store).tools([hangs]).recovery(recovery).build().await.unwrap();
+        let conversation = conversation(&second);
+        let reply = conversation.resume().await.unwrap();
+        let (stop, text) = match reply {
+            Some(mut reply) => {
+                let outcome = reply.outcome().await.unwrap();
+                (outcome.stop_reason, outcome.text)
+            }
+            None => (StopReason::Interrupted, String::new()),
+        };
+
+        let expected = match recovery {
+            Recovery::Resume => (StopReason::EndTurn, "I will check."),
+            Recovery::Close => (StopReason::Interrupted, ""),
+        };
+        assert_eq!((stop, text.as_str()), expected);
+        assert_eq!(starts.load(Ordering::SeqCst), 1);
+        until("it is stored", || second.awake() == 1).await;
+        let messages = conversation.messages().await.unwrap();
+        let results = messages[2].wire_str();
+        assert!(results.contains("[outcome unknown] pay was started at 2026-11-21T"), "{results}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_conversation_is_absent_and_wakes_with_its_history() {
+    let model = Arc::new(ScriptedModel::answering(|request, _| Reply::text(request.messages.len().to_string())));
+    let host = host(&model).await;
+    let conversation = conversation(&host);
+    conversation.send("one").await.unwrap().outcome().await.unwrap();
+    assert_eq!(host.awake(), 1);
+
+    host.hibernate_idle();
+    until("it sleeps", || host.awake() == 0).await;
+    let read = conversation.messages().await.unwrap().len();
+    let asleep = host.awake();
+    let outcome = conversation.send("two").await.unwrap().outcome().await.unwrap();
+
+    assert_eq!((read, asleep, outcome.text.as_str()), (2, 0, "3"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_burst_on_conversations_that_fall_asleep_all_the_time_loses_nothing() {
+    const CONVERSATIONS: usize = 20;
+    const PROMPTS: usize = 30;
+    let model = Arc::new(ScriptedModel::always(Reply::text("ok")));
+    let host = host(&model).await;
+    let sweeper = tokio::spawn({
+        let host = host.clone();
+        async move {
+            loop {
+                host.hibernate_idle();
+                tokio::task::yield_now().await;
+            }
+        }
+    });
+
+    let talks = (0..CONVERSATIONS).map(|index| {
+        let host = host.clone();
+        tokio::spawn(async move {
+            let conversation = host.tenant("acme").conversation(format!("c-{index}"));
+            for prompt in 0..PROMPTS {
+                let outcome = conversation.send(prompt.to_string()).await.unwrap().outcome().await.unwrap();
+                assert_eq!(outcome.text, "ok");
+            }
+            conversation.messages().await.unwrap().len()
+        })
+    });
+    let lengths = futures_util::future::join_all(talks).await;
+    sweeper.abort();
+
+    assert!(lengths.into_iter().all(|length| length.unwrap() == PROMPTS * 2));
+    assert_eq!(host.report().await.total.crashes, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stale_owner_cannot_write() {
+    let store = store();
+    let model = Arc::new(ScriptedModel::always(Reply::text("ok")));
+    let one = builder(&model).shared_sessions(store.clone()).build().await.unwrap();
+    let two = builder(&model).shared_sessions(store.clone()).build().await.unwrap();
+    conversation(&one).send("from one").await.unwrap().outcome().await.unwrap();
+    conversation(&two).send("from two").await.unwrap().outcome().await.unwrap();
+
+    let stale = conversation(&one).send("from one again").await;
+
+    assert_eq!(stale.unwrap_err().code(), "session_in_use");
+    let outcome = conversation(&one).send("with a new life").await.unwrap().outcome().await.unwrap();
+    assert_eq!(outcome.text, "ok");
+    let said: Vec<String> = conversation(&two).messages().await.unwrap().iter().map(|m| m.text()).collect();
+    assert_eq!(said, ["from one", "ok", "from two", "ok", "with a new life", "ok"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_loses_no_turn() {
+    let store = store();
+    let model = Arc::new(ScriptedModel::answering(|request, _| match request.messages.last().unwrap().text().as_str() {
+        "slow" => Reply::text("slow answer").after(Duration::from_secs(3)),
+        "never" => Reply::stall(),
+        _ => Reply::text("quick answer"),
+    }));
+    let host = builder(&model).shared_sessions(store.clone()).build().await.unwrap();
+    let talk = |id: &str| host.tenant("acme").conversation(id);
+    let mut slow = talk("a").send("slow").await.unwrap();
+    let _queued = talk("a").send("later").await.unwrap();
+    let mut never = talk("b").send("never").await.unwrap();
+
+    let shutdown = host.shutdown(Duration::from_secs(5));
+    let (slow, never, ()) = tokio::join!(slow.outcome(), never.outcome(), shutdown);
+
+    assert_eq!(slow.unwrap().text, "slow answer");
+    assert_eq!(never.unwrap().stop_reason, StopReason::Interrupted);
+    assert_eq!(talk("a").send("too late").await.unwrap_err().code(), "draining");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_supervisor_costs_no_turn() {
+    let model = Arc::new(ScriptedModel::answering(|_, call| if call < 8 { Reply::stall() } else { Reply::text("again") }));
+    let host = host(&model).await;
+    let mut replies = Vec::new();
+    for index in 0..8 {
+        replies.push(host.tenant("acme").conversation(format!("c-{index}")).send("go").await.unwrap());
+    }
+    model.until(|counts| counts.started == 8).await;
+    let began = tokio::time::Instant::now();
+
+    // All supervisors of conversations and the metrics collector.
+    host.0.supervisor.get_children().iter().for_each(ractor::ActorCell::kill);
+
+    for mut reply in replies {
+        assert_eq!(reply.outcome().await.unwrap().text, "again");
+    }
+    assert!(began.elapsed() <= Duration::from_secs(1), "{:?}", began.elapsed());
+    assert_eq!(host.report().await.total.rounds, 8);
+}

@@ -1,0 +1,108 @@
+//! The promises of a running host, kept in process with a scripted model, memory stores and paused time.
+
+mod faults;
+mod lives;
+mod rounds;
+mod tools;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use super::{ConversationHandle, Host, HostBuilder};
+use crate::{
+    chat::RawJson,
+    memory::MemorySessions,
+    ports::{BoxFuture, Effect, LlmProvider, SessionBackend, Timestamp, Tool, ToolContext, ToolError, ToolOutput, ToolSpec},
+    stream::{EventKind, StreamEvent},
+    testing::{ManualClock, SeededEntropy},
+};
+
+/// A builder with a fixed clock and seeded chance.
+fn builder(model: &Arc<impl LlmProvider>) -> HostBuilder {
+    let clock = ManualClock::at(Timestamp(1_795_300_000_000));
+    HostBuilder::new(clock, SeededEntropy::new(7), |host| host).shared_provider(model.clone())
+}
+
+async fn host(model: &Arc<impl LlmProvider>) -> Host {
+    builder(model).build().await.unwrap()
+}
+
+fn conversation(host: &Host) -> ConversationHandle {
+    host.tenant("acme").conversation("c-1")
+}
+
+/// A store shared by hosts that follow one another.
+fn store() -> Arc<dyn SessionBackend> {
+    Arc::new(MemorySessions::new())
+}
+
+type Run = Arc<dyn Fn(ToolContext) -> BoxFuture<'static, Result<ToolOutput, ToolError>> + Send + Sync>;
+
+/// A tool made of a closure that counts its starts.
+struct Probe {
+    spec: ToolSpec,
+    starts: Arc<AtomicUsize>,
+    run: Run,
+}
+
+impl Tool for Probe {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn call(&self, _: RawJson, context: ToolContext) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
+        self.starts.fetch_add(1, Ordering::SeqCst);
+        (self.run)(context)
+    }
+}
+
+fn probe<F>(name: &str, effect: Effect, run: impl Fn(ToolContext) -> F + Send + Sync + 'static) -> (Arc<dyn Tool>, Arc<AtomicUsize>)
+where
+    F: Future<Output = Result<ToolOutput, ToolError>> + Send + 'static,
+{
+    let starts = Arc::new(AtomicUsize::new(0));
+    let spec = ToolSpec::new(name, "A tool of the tests.", RawJson::empty_object()).read_only().effect(effect);
+    let spec = spec.timeout(Duration::from_secs(10));
+    let tool = Probe { spec, starts: starts.clone(), run: Arc::new(move |context| Box::pin(run(context))) };
+    (Arc::new(tool), starts)
+}
+
+/// Waits until `condition` holds; time may be paused.
+async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    for _ in 0..20_000 {
+        if condition() {
+            return;
+        }
+        tokio::task::yield_now().await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    panic!("never: {what}");
+}
+
+fn kinds(events: &[Arc<StreamEvent>]) -> Vec<&'static str> {
+    events
+        .iter()
+        .map(|event| match &event.kind {
+            EventKind::RoundStarted {} => "round_started",
+            EventKind::TextDelta { .. } => "text_delta",
+            EventKind::ThinkingDelta { .. } => "thinking_delta",
+            EventKind::ToolCall { .. } => "tool_call",
+            EventKind::ToolProgress { .. } => "tool_progress",
+            EventKind::ToolResult { .. } => "tool_result",
+            EventKind::ApprovalRequired { .. } => "approval_required",
+            EventKind::Retry { .. } => "retry",
+            EventKind::Usage { .. } => "usage",
+            EventKind::Queued { .. } => "queued",
+            EventKind::Message { .. } => "message",
+            EventKind::TurnRestarted { .. } => "turn_restarted",
+            EventKind::Snapshot { .. } => "snapshot",
+            EventKind::RoundFinished { .. } => "round_finished",
+            EventKind::Error { .. } => "error",
+        })
+        .collect()
+}

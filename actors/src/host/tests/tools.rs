@@ -1,0 +1,251 @@
+//! Tools: results in order, panics, timeouts, effect classes, cancel, approval, wake-ups.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::json;
+
+use super::*;
+use crate::{
+    conversation::volatile::ApprovalMode,
+    ports::{Approval, ToolErrorType},
+    stream::StopReason,
+    testing::{Reply, ScriptedModel},
+};
+
+fn last_results(model: &ScriptedModel) -> Vec<String> {
+    let request = model.last_request().unwrap();
+    let blocks = request.messages.last().unwrap().blocks();
+    let result = |block: &crate::chat::ContentBlock| match block {
+        crate::chat::ContentBlock::ToolResult(result) => Some(result.content.text().into_owned()),
+        _ => None,
+    };
+    blocks.iter().filter_map(result).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn parallel_calls_run_together_and_answer_in_call_order() {
+    let sleeper = |ms: u64| {
+        move |_: ToolContext| async move {
+            tokio::time::sleep(Duration::from_millis(ms)).await;
+            Ok(format!("{ms}").into())
+        }
+    };
+    let (slow, _) = probe("slow", Effect::Pure, sleeper(900));
+    let (quick, _) = probe("quick", Effect::Once, sleeper(100));
+    let calls = Reply::tool("slow", &json!({})).and_tool("quick", &json!({})).and_tool("nobody", &json!({}));
+    let model = Arc::new(ScriptedModel::replies([calls, Reply::text("done")]));
+    let host = builder(&model).tools([slow, quick]).build().await.unwrap();
+    let began = tokio::time::Instant::now();
+
+    let outcome = conversation(&host).send("go").await.unwrap().outcome().await.unwrap();
+
+    assert_eq!(outcome.text, "done");
+    assert!(began.elapsed() < Duration::from_millis(1000), "{:?}", began.elapsed());
+    let results = last_results(&model);
+    assert_eq!(results[..2], ["900", "100"]);
+    assert!(results[2].contains("there is no tool named \"nobody\"; the tools are: quick, slow"), "{}", results[2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panicking_tool_is_a_result_not_a_crash() {
+    let (bad, _) = probe("bad", Effect::Once, |_| async { panic!("boom") });
+    let (good, _) = probe("good", Effect::Pure, |_| async { Ok("fine".into()) });
+    let calls = Reply::tool("bad", &json!({})).and_tool("good", &json!({}));
+    let model = Arc::new(ScriptedModel::replies([calls, Reply::text("done")]));
+    let host = builder(&model).tools([bad, good]).build().await.unwrap();
+
+    let outcome = conversation(&host).send("go").await.unwrap().outcome().await.unwrap();
+
+    assert_eq!(outcome.stop_reason, StopReason::EndTurn);
+    let results = last_results(&model);
+    assert!(results[0].contains("Error Code: PANIC\nError Message: The tool panicked: boom."), "{}", results[0]);
+    assert_eq!(results[1], "fine");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timeout_really_cancels_and_only_repeatable_calls_start_again() {
+    for (effect, expected) in [(Effect::Once, 1), (Effect::Idempotent, 4), (Effect::Pure, 4)] {
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let counter = dropped.clone();
+        let (hangs, starts) = probe("hangs", effect, move |context| {
+            struct OnDrop(Arc<AtomicUsize>);
+            impl Drop for OnDrop {
+                fn drop(&mut self) {
+                    self.0.fetch_add(1, Ordering::SeqCst);
+                }
+            }
+            let guard = OnDrop(counter.clone());
+            // Nothing of an earlier attempt is alive when the next one starts (T-46).
+            assert_eq!(counter.load(Ordering::SeqCst), context.attempt as usize);
+            async move {
+                let _guard = guard;
+                std::future::pending().await
+            }
+        });
+        let model = Arc::new(ScriptedModel::replies([Reply::tool("hangs", &json!({})), Reply::text("done")]));
+        let host = builder(&model).tools([hangs]).build().await.unwrap();
+
+        conversation(&host).send("go").await.unwrap().outcome().await.unwrap();
+
+        assert_eq!(starts.load(Ordering::SeqCst), expected, "{effect:?}");
+        assert_eq!(dropped.load(Ordering::SeqCst), expected);
+        assert!(last_results(&model)[0].contains("Error Type: timeout\nError Code: TIMEOUT"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_once_call_starts_again_only_if_it_says_it_was_not_started() {
+    let (tool, starts) = probe("tool", Effect::Once, |context| async move {
+        let busy = ToolError::new(ToolErrorType::ResourceError, "busy");
+        if context.attempt < 2 { Err(busy.not_started()) } else { Ok("ok".into()) }
+    });
+    let model = Arc::new(ScriptedModel::replies([Reply::tool("tool", &json!({})), Reply::text("done")]));
+    let host = builder(&model).tools([tool]).build().await.unwrap();
+
+    conversation(&host).send("go").await.unwrap().outcome().await.unwrap();
+
+    assert_eq!((starts.load(Ordering::SeqCst), last_results(&model)), (3, vec!["ok".to_owned()]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interrupt_reaches_tools_and_each_call_gets_one_result() {
+    let (listens, _) = probe("listens", Effect::Once, |context| async move {
+        context.cancel.cancelled().await;
+        Ok("stopped in time".into())
+    });
+    let (deaf, _) = probe("deaf", Effect::Once, |_| std::future::pending());
+    let calls = Reply::tool("listens", &json!({})).and_tool("deaf", &json!({}));
+    let model = Arc::new(ScriptedModel::replies([calls, Reply::text("next")]));
+    let host = builder(&model).tools([listens, deaf]).build().await.unwrap();
+    let conversation = conversation(&host);
+    let mut reply = conversation.send("go").await.unwrap();
+    while !matches!(reply.next().await.unwrap().kind, EventKind::ToolCall { .. }) {}
+
+    conversation.interrupt().await.unwrap();
+    let outcome = reply.outcome().await.unwrap();
+    conversation.send("and now?").await.unwrap().outcome().await.unwrap();
+
+    assert_eq!(outcome.stop_reason, StopReason::Interrupted);
+    let messages = model.last_request().unwrap().messages;
+    assert_eq!(messages.first_fault(), None);
+    let results = messages.iter().nth(2).unwrap().wire_str().to_owned();
+    assert!(results.contains("stopped in time") && results.contains("cancelled, effect unknown"), "{results}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_twenty_fifth_batch_runs_and_no_further_call_is_made() {
+    let (tool, starts) = probe("tool", Effect::Pure, |_| async { Ok("again".into()) });
+    let model = Arc::new(ScriptedModel::always(Reply::tool("tool", &json!({}))));
+    let host = builder(&model).tools([tool]).build().await.unwrap();
+
+    let outcome = conversation(&host).send("go").await.unwrap().outcome().await.unwrap();
+
+    assert_eq!(outcome.stop_reason, StopReason::IterationLimit);
+    assert_eq!((starts.load(Ordering::SeqCst), model.requests().len()), (25, 25));
+}
+
+fn asking(name: &str) -> (Arc<dyn Tool>, Arc<AtomicUsize>) {
+    let starts = Arc::new(AtomicUsize::new(0));
+    let spec = ToolSpec::new(name, "Changes something.", RawJson::empty_object()).approval(Approval::ByMode);
+    let tool = Probe { spec, starts: starts.clone(), run: Arc::new(|_| Box::pin(async { Ok("changed".into()) })) };
+    (Arc::new(tool), starts)
+}
+
+#[tokio::test(start_paused = true)]
+async fn tools_that_change_something_wait_for_a_person_or_are_refused() {
+    for (mode, allow, expected) in [
+        (ApprovalMode::Ask, Some(true), 1),
+        (ApprovalMode::Ask, Some(false), 0),
+        (ApprovalMode::Deny, None, 0),
+        (ApprovalMode::Auto, None, 1),
+    ] {
+        let (tool, starts) = asking("write");
+        let model = Arc::new(ScriptedModel::replies([Reply::tool("write", &json!({ "a": 1 })), Reply::text("done")]));
+        let host = builder(&model).tools([tool]).approval(mode).build().await.unwrap();
+        let conversation = conversation(&host);
+        let mut reply = conversation.send("go").await.unwrap();
+        if let Some(allow) = allow {
+            let asked = loop {
+                if let EventKind::ApprovalRequired { tool_call_id, input, .. } = &reply.next().await.unwrap().kind {
+                    assert_eq!(input.as_str(), r#"{"a":1}"#);
+                    break tool_call_id.clone();
+                }
+            };
+            assert_eq!(starts.load(Ordering::SeqCst), 0);
+            conversation.approve(asked, allow).await.unwrap();
+        }
+
+        let outcome = reply.outcome().await.unwrap();
+
+        assert_eq!((outcome.text.as_str(), starts.load(Ordering::SeqCst)), ("done", expected), "{mode:?} {allow:?}");
+        assert_eq!(last_results(&model)[0].contains("APPROVAL_DENIED"), expected == 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_parked_round_sleeps_and_its_approval_wakes_it() {
+    let (tool, starts) = asking("write");
+    let model = Arc::new(ScriptedModel::replies([Reply::tool("write", &json!({})), Reply::text("done")]));
+    let host = builder(&model).tools([tool]).approval(ApprovalMode::Ask).build().await.unwrap();
+    let conversation = conversation(&host);
+    let mut reply = conversation.send("go").await.unwrap();
+    let asked = loop {
+        if let EventKind::ApprovalRequired { tool_call_id, .. } = &reply.next().await.unwrap().kind {
+            break tool_call_id.clone();
+        }
+    };
+
+    host.hibernate_idle();
+    until("it sleeps", || host.awake() == 0).await;
+    conversation.approve(asked, true).await.unwrap();
+    let outcome = reply.outcome().await.unwrap();
+
+    assert_eq!((outcome.text.as_str(), starts.load(Ordering::SeqCst)), ("done", 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unanswered_approval_counts_as_denied_after_a_day() {
+    let (tool, starts) = asking("write");
+    let model = Arc::new(ScriptedModel::replies([Reply::tool("write", &json!({})), Reply::text("done")]));
+    let clock = Arc::new(ManualClock::at(Timestamp(1_000)));
+    struct Shared(Arc<ManualClock>);
+    impl crate::ports::Clock for Shared {
+        fn now(&self) -> Timestamp {
+            crate::ports::Clock::now(&*self.0)
+        }
+    }
+    let host = HostBuilder::new(Shared(clock.clone()), SeededEntropy::new(1), |host| host)
+        .shared_provider(model.clone())
+        .tools([tool])
+        .approval(ApprovalMode::Ask)
+        .build()
+        .await
+        .unwrap();
+    let mut reply = conversation(&host).send("go").await.unwrap();
+    while !matches!(reply.next().await.unwrap().kind, EventKind::ApprovalRequired { .. }) {}
+
+    clock.advance_ms(crate::limits::APPROVAL_MS);
+    let outcome = reply.outcome().await.unwrap();
+
+    assert_eq!((outcome.text.as_str(), starts.load(Ordering::SeqCst)), ("done", 0));
+    assert!(last_results(&model)[0].contains("nobody approved this call in time"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_most_twelve_actor_wake_ups_for_a_turn_with_one_tool() {
+    let (tool, _) = probe("tool", Effect::Once, |_| async { Ok("ok".into()) });
+    let model = Arc::new(ScriptedModel::answering(|_, call| match call % 2 {
+        0 => Reply::text("Let me see.").chunks(8).and_tool("tool", &json!({})),
+        _ => Reply::text("There it is.").chunks(64).chunk_delay(Duration::from_millis(10)),
+    }));
+    let host = builder(&model).tools([tool]).build().await.unwrap();
+    let conversation = conversation(&host);
+
+    for turn in ["first, which loads", "second"] {
+        let before = host.report().await.total.wake_ups;
+        conversation.send(turn).await.unwrap().outcome().await.unwrap();
+        let wake_ups = host.report().await.total.wake_ups - before;
+
+        assert!(wake_ups <= 12, "{turn}: {wake_ups} wake-ups");
+    }
+}

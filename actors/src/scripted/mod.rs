@@ -1,0 +1,28 @@
+//! A reply that is written down before it is asked for, and the stream that plays it. Serves tests, benches and load runs.
+//!
+//! Pure but for `tokio::time`: without delays it makes no timer, spawns nothing and never waits.
+
+mod reply;
+mod playing;
+
+pub use reply::Reply;
+
+use crate::ports::ModelRequest;
+
+/// Bytes that stand for one token in estimates.
+const TOKEN_BYTES: u64 = 4;
+
+/// Tokens of a request at four bytes each: what an estimated usage reports as input.
+pub fn estimate_tokens(request: &ModelRequest) -> u64 {
+    let system = request.system.as_ref().map_or(0, |text| text.len());
+    let tools: usize = request.tools.iter().map(|tool| tool.name.len() + tool.description.len() + tool.input_schema.as_str().len()).sum();
+    (request.messages.wire_bytes() + system + tools) as u64 / TOKEN_BYTES
+}
+
+/// One step of splitmix64: well mixed bits of `index`. For chance by a seed; not for secrets.
+pub fn splitmix64(index: u64) -> u64 {
+    let mut z = index.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}

@@ -1,0 +1,264 @@
+//! The stream of a reply: a state machine that waits only where the reply has a delay.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use futures_util::Stream;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    TOKEN_BYTES, estimate_tokens,
+    reply::{Chunk, End, Part, Reply, ReplyUsage},
+};
+use crate::{
+    chat::{ContentBlock, ThinkingBlock, ToolUseBlock},
+    ports::{Completion, ModelEvent, ModelRequest, ModelStream, ProviderError, ProviderStop, Usage},
+};
+
+/// Waits for the time to pass, or for ever; a cancel comes first.
+pub(super) async fn wait(time: Option<Duration>, cancel: CancellationToken) -> Result<(), ProviderError> {
+    tokio::select! {
+        biased;
+        () = cancel.cancelled() => Err(ProviderError::Cancelled),
+        () = async { match time {
+            Some(time) => tokio::time::sleep(time).await,
+            None => std::future::pending().await,
+        }} => Ok(()),
+    }
+}
+
+type Waiting = Pin<Box<dyn Future<Output = Result<(), ProviderError>> + Send>>;
+
+/// The stream of a reply.
+pub(super) struct Playing {
+    reply: Reply,
+    cancel: CancellationToken,
+    waiting: Option<Waiting>,
+    /// Part that is played, and the byte its next delta begins at.
+    part: usize,
+    offset: usize,
+    events: usize,
+    deltas: usize,
+    over: bool,
+    messages: usize,
+    input_tokens: u64,
+}
+
+/// An item of the stream.
+enum Item {
+    Batch(Vec<ModelEvent>),
+    Failure(ProviderError),
+    Nothing,
+    Never,
+}
+
+/// What comes next in the content.
+enum Next {
+    Delta(ModelEvent),
+    Whole(ModelEvent),
+    End,
+}
+
+impl Playing {
+    pub(super) fn new(reply: Reply, request: &ModelRequest, cancel: CancellationToken) -> Self {
+        let input_tokens = if matches!(reply.usage, ReplyUsage::Estimated) { estimate_tokens(request) } else { 0 };
+        let messages = request.messages.len();
+        Self { reply, cancel, waiting: None, part: 0, offset: 0, events: 0, deltas: 0, over: false, messages, input_tokens }
+    }
+
+    pub(super) fn cancel_token(&self) -> CancellationToken {
+        self.cancel.clone()
+    }
+
+    pub(super) fn open(self) -> Result<ModelStream, ProviderError> {
+        if self.cancel.is_cancelled() {
+            return Err(ProviderError::Cancelled);
+        }
+        match &self.reply.end {
+            End::Refused(error) => Err(error.clone()),
+            End::Completed | End::Failed(_) | End::Stalled | End::Endless(_) | End::Cut | End::Panicked => Ok(Box::pin(self)),
+        }
+    }
+
+    /// The next event of the content, without moving past it.
+    fn peek(&self) -> Next {
+        if self.reply.events_max.is_some_and(|max| self.events >= max) {
+            return Next::End;
+        }
+        match self.reply.parts.get(self.part) {
+            None => Next::End,
+            Some(Part::Text(text)) => match self.piece(text) {
+                Some(piece) => Next::Delta(ModelEvent::Text(piece.to_owned())),
+                None => Next::Whole(ModelEvent::Block(ContentBlock::text(&**text))),
+            },
+            Some(Part::Thinking(text)) => match self.piece(text) {
+                Some(piece) => Next::Delta(ModelEvent::Thinking(piece.to_owned())),
+                None => {
+                    Next::Whole(ModelEvent::Block(ContentBlock::Thinking(ThinkingBlock { thinking: (**text).into(), signature: None })))
+                }
+            },
+            Some(Part::Tool { id, name, input }) => Next::Whole(ModelEvent::Block(ContentBlock::ToolUse(ToolUseBlock {
+                id: id.as_deref().map_or_else(|| self.call_id(), str::to_owned),
+                name: (**name).into(),
+                input: input.clone(),
+            }))),
+        }
+    }
+
+    fn call_id(&self) -> String {
+        let index = self.reply.parts.iter().take(self.part).filter(|part| matches!(part, Part::Tool { .. })).count();
+        format!("call_{}_{index}", self.messages)
+    }
+
+    fn piece<'a>(&self, text: &'a str) -> Option<&'a str> {
+        let rest = text.get(self.offset..).filter(|rest| !rest.is_empty())?;
+        let at_least = match self.reply.chunk {
+            Chunk::Whole => rest.len(),
+            Chunk::Count(count) => text.len().div_ceil(count),
+            Chunk::Bytes(bytes) => bytes,
+            Chunk::Words(bytes) => {
+                let from = rest.ceil_char_boundary(bytes);
+                let tail = rest.get(from..).unwrap_or_default();
+                from + tail.char_indices().find(|(_, c)| c.is_whitespace()).map_or(tail.len(), |(at, c)| at + c.len_utf8())
+            }
+        };
+        rest.get(..rest.ceil_char_boundary(at_least))
+    }
+
+    fn step(&mut self, event: &ModelEvent) {
+        self.events += 1;
+        match event {
+            ModelEvent::Text(piece) | ModelEvent::Thinking(piece) => self.offset += piece.len(),
+            ModelEvent::Block(_) | ModelEvent::Completed(_) => (self.part, self.offset) = (self.part + 1, 0),
+        }
+    }
+
+    /// A batch: at most one delta, then all that needs no waiting.
+    fn batch(&mut self) -> Item {
+        let mut batch = Vec::with_capacity(3);
+        loop {
+            match self.peek() {
+                Next::Delta(_) if !batch.is_empty() => return Item::Batch(batch),
+                Next::Delta(event) => {
+                    self.deltas += 1;
+                    self.step(&event);
+                    batch.push(event);
+                }
+                Next::Whole(event) => {
+                    self.step(&event);
+                    batch.push(event);
+                }
+                Next::End => match &self.reply.end {
+                    End::Completed => {
+                        self.over = true;
+                        batch.push(ModelEvent::Completed(self.completion()));
+                        return Item::Batch(batch);
+                    }
+                    _ if !batch.is_empty() => return Item::Batch(batch),
+                    End::Failed(error) | End::Refused(error) => {
+                        let error = error.clone();
+                        self.over = true;
+                        return Item::Failure(error);
+                    }
+                    End::Stalled => return Item::Never,
+                    End::Endless(piece) => {
+                        let piece = piece.to_string();
+                        self.deltas += 1;
+                        return Item::Batch(vec![ModelEvent::Text(piece)]);
+                    }
+                    End::Cut => {
+                        self.over = true;
+                        return Item::Nothing;
+                    }
+                    #[allow(clippy::panic, reason = "the script asks for it: a provider that panics is one of the faults")]
+                    End::Panicked => panic!("the scripted model panics, as its script says"),
+                },
+            }
+        }
+    }
+
+    fn completion(&self) -> Completion {
+        let calls = self.reply.parts.iter().any(|part| matches!(part, Part::Tool { .. }));
+        let stop = self.reply.stop.unwrap_or(if calls { ProviderStop::ToolUse } else { ProviderStop::EndTurn });
+        let usage = match self.reply.usage {
+            ReplyUsage::Absent => None,
+            ReplyUsage::Given(usage) => Some(usage),
+            ReplyUsage::Estimated => Some(Usage { input_uncached: self.input_tokens, output: self.output_tokens(), ..Usage::default() }),
+        };
+        Completion { stop, raw_stop: None, usage, raw_usage: None }
+    }
+
+    fn output_tokens(&self) -> u64 {
+        let bytes: usize = self
+            .reply
+            .parts
+            .iter()
+            .map(|part| match part {
+                Part::Text(text) | Part::Thinking(text) => text.len(),
+                Part::Tool { name, input, .. } => name.len() + input.as_str().len(),
+            })
+            .sum();
+        bytes as u64 / TOKEN_BYTES
+    }
+}
+
+impl Playing {
+    fn fail(&mut self, error: ProviderError) -> Poll<Option<Result<Vec<ModelEvent>, ProviderError>>> {
+        self.over = true;
+        self.waiting = None;
+        Poll::Ready(Some(Err(error)))
+    }
+
+    /// Whether time must pass before the next batch: a delta after the first, or a piece of an endless reply.
+    fn pause(&self) -> Option<Duration> {
+        if self.deltas == 0 || self.reply.chunk_delay.is_zero() {
+            return None;
+        }
+        let delta = match self.peek() {
+            Next::Delta(_) => true,
+            Next::Whole(_) => false,
+            Next::End => matches!(self.reply.end, End::Endless(_)),
+        };
+        delta.then_some(self.reply.chunk_delay)
+    }
+}
+
+impl Stream for Playing {
+    type Item = Result<Vec<ModelEvent>, ProviderError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        if this.over {
+            return Poll::Ready(None);
+        }
+        // A reply without delays is always ready: without the budget an endless one would starve its thread.
+        let budget = ready!(tokio::task::coop::poll_proceed(context));
+        loop {
+            if let Some(waiting) = &mut this.waiting {
+                if let Err(error) = ready!(waiting.as_mut().poll(context)) {
+                    return this.fail(error);
+                }
+                this.waiting = None;
+            } else if this.cancel.is_cancelled() {
+                return this.fail(ProviderError::Cancelled);
+            } else if let Some(pause) = this.pause() {
+                this.waiting = Some(Box::pin(wait(Some(pause), this.cancel.clone())));
+                continue;
+            }
+            budget.made_progress();
+            match this.batch() {
+                Item::Batch(batch) => return Poll::Ready(Some(Ok(batch))),
+                Item::Failure(error) => return this.fail(error),
+                Item::Nothing => return Poll::Ready(None),
+                Item::Never => this.waiting = Some(Box::pin(wait(None, this.cancel.clone()))),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

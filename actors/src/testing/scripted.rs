@@ -1,0 +1,255 @@
+//! A model that answers by a script and remembers what it was asked.
+
+use std::{
+    collections::VecDeque,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, ready},
+};
+
+use futures_util::Stream;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    ports::{BoxFuture, Capabilities, LlmProvider, ModelEvent, ModelRequest, ModelStream, ProviderError},
+    scripted::Reply,
+};
+
+/// What became of the calls of a [`ScriptedModel`]. A call that runs is in none but `started`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CallCounts {
+    /// Calls begun.
+    pub started: usize,
+    /// Calls that ended by themselves: completed, failed or cut.
+    pub finished: usize,
+    /// Calls dropped before their end, the mark of a cancel.
+    pub dropped: usize,
+}
+
+type Script = Box<dyn Fn(&ModelRequest, usize) -> Reply + Send + Sync>;
+
+/// A model for tests. Requests are recorded; calls can be counted and waited for.
+///
+/// ```
+/// use callboard_actors::testing::{Reply, ScriptedModel};
+///
+/// let model = ScriptedModel::replies([Reply::tool("file_list", &serde_json::json!({})), Reply::text("Two files.")]);
+/// let echo = ScriptedModel::answering(|request, call| Reply::text(format!("{call}: {} messages", request.messages.len())));
+/// ```
+pub struct ScriptedModel {
+    script: Script,
+    requests: Mutex<Vec<ModelRequest>>,
+    calls: AtomicUsize,
+    counts: Arc<watch::Sender<CallCounts>>,
+    capabilities: Capabilities,
+}
+
+impl ScriptedModel {
+    /// A model that decides by the request and the number of calls before it.
+    pub fn answering(script: impl Fn(&ModelRequest, usize) -> Reply + Send + Sync + 'static) -> Self {
+        Self {
+            script: Box::new(script),
+            requests: Mutex::default(),
+            calls: AtomicUsize::new(0),
+            counts: Arc::new(watch::Sender::default()),
+            capabilities: Capabilities {
+                context_window: 200_000,
+                output_max: 32_000,
+                tools: true,
+                output_schema: false,
+                counts_tokens: false,
+            },
+        }
+    }
+
+    /// A model that gives these replies in turn; a call beyond them is refused with status 400.
+    pub fn replies(replies: impl IntoIterator<Item = Reply>) -> Self {
+        let queue = Mutex::new(replies.into_iter().collect::<VecDeque<_>>());
+        Self::answering(move |_, call| {
+            let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            next.unwrap_or_else(|| {
+                Reply::error(ProviderError::InvalidRequest { status: 400, message: format!("the script has no reply for call {call}") })
+            })
+        })
+    }
+
+    /// A model that always gives this reply.
+    pub fn always(reply: Reply) -> Self {
+        Self::answering(move |_, _| reply.clone())
+    }
+
+    /// Sets what the model claims to be able to do.
+    #[must_use]
+    pub fn capabilities(mut self, capabilities: Capabilities) -> Self {
+        self.capabilities = capabilities;
+        self
+    }
+
+    /// All requests so far, in order of arrival.
+    pub fn requests(&self) -> Vec<ModelRequest> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The last request.
+    pub fn last_request(&self) -> Option<ModelRequest> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner).last().cloned()
+    }
+
+    /// What became of the calls so far.
+    pub fn counts(&self) -> CallCounts {
+        *self.counts.borrow()
+    }
+
+    /// Waits until the counts satisfy `condition`; bound it with a timeout of your own.
+    pub async fn until(&self, condition: impl Fn(&CallCounts) -> bool) -> CallCounts {
+        let mut counts = self.counts.subscribe();
+        counts.wait_for(|counts| condition(counts)).await.map_or_else(|_| self.counts(), |counts| *counts)
+    }
+}
+
+impl LlmProvider for ScriptedModel {
+    fn name(&self) -> &str {
+        "scripted"
+    }
+
+    fn capabilities(&self, _model: &str) -> Capabilities {
+        self.capabilities.clone()
+    }
+
+    fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        let guard = CallGuard::begin(self.counts.clone());
+        let playing = (self.script)(&request, call).play(&request, cancel);
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner).push(request);
+        Box::pin(async move {
+            match playing.await {
+                Ok(stream) => Ok(Box::pin(Counted { stream, guard }) as ModelStream),
+                Err(error) => {
+                    guard.finish();
+                    Err(error)
+                }
+            }
+        })
+    }
+}
+
+/// Counts a call as dropped unless it was finished.
+struct CallGuard {
+    counts: Arc<watch::Sender<CallCounts>>,
+    open: bool,
+}
+
+impl CallGuard {
+    fn begin(counts: Arc<watch::Sender<CallCounts>>) -> Self {
+        counts.send_modify(|counts| counts.started += 1);
+        Self { counts, open: true }
+    }
+
+    fn finish(mut self) {
+        self.mark_finished();
+    }
+
+    fn mark_finished(&mut self) {
+        if std::mem::take(&mut self.open) {
+            self.counts.send_modify(|counts| counts.finished += 1);
+        }
+    }
+}
+
+impl Drop for CallGuard {
+    fn drop(&mut self) {
+        if self.open {
+            self.counts.send_modify(|counts| counts.dropped += 1);
+        }
+    }
+}
+
+struct Counted {
+    stream: ModelStream,
+    guard: CallGuard,
+}
+
+impl Stream for Counted {
+    type Item = Result<Vec<ModelEvent>, ProviderError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let item = ready!(self.stream.as_mut().poll_next(context));
+        let ended = match &item {
+            None | Some(Err(_)) => true,
+            Some(Ok(batch)) => matches!(batch.last(), Some(ModelEvent::Completed(_))),
+        };
+        if ended {
+            self.guard.mark_finished();
+        }
+        Poll::Ready(item)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::StreamExt;
+
+    use super::*;
+    use crate::{
+        chat::{Message, MessageList},
+        ports::ToolChoice,
+    };
+
+    fn request(text: &str) -> ModelRequest {
+        ModelRequest {
+            model: "scripted".into(),
+            system: None,
+            messages: MessageList::from_iter([Message::user(text)]),
+            tools: Arc::new([]),
+            tool_choice: ToolChoice::Auto,
+            max_tokens: 100,
+            stop: Arc::new([]),
+            effort: None,
+            output_schema: None,
+            cache: false,
+        }
+    }
+
+    async fn read(model: &ScriptedModel, text: &str) -> Result<String, ProviderError> {
+        let stream = model.stream(request(text), CancellationToken::new()).await?;
+        let batches: Vec<_> = stream.collect().await;
+        let mut said = String::new();
+        for batch in batches {
+            batch?.iter().for_each(|event| {
+                if let ModelEvent::Text(piece) = event {
+                    said.push_str(piece)
+                }
+            });
+        }
+        Ok(said)
+    }
+
+    #[tokio::test]
+    async fn replies_come_in_turn_and_requests_are_recorded() {
+        let model = ScriptedModel::replies([Reply::text("one"), Reply::text("two")]);
+
+        let said = [read(&model, "a").await, read(&model, "b").await];
+
+        assert_eq!(said, [Ok("one".into()), Ok("two".into())]);
+        assert_eq!(read(&model, "c").await.unwrap_err().code(), "provider_invalid_request");
+        let asked: Vec<String> = model.requests().iter().map(|request| request.messages.last().unwrap().text()).collect();
+        assert_eq!(asked, ["a", "b", "c"]);
+        assert_eq!(model.counts(), CallCounts { started: 3, finished: 3, dropped: 0 });
+    }
+
+    #[tokio::test]
+    async fn a_dropped_stream_and_a_dropped_head_are_counted() {
+        let model = ScriptedModel::always(Reply::stall());
+        let slow = ScriptedModel::always(Reply::text("x").after(std::time::Duration::from_secs(3600)));
+
+        drop(model.stream(request("a"), CancellationToken::new()).await.unwrap());
+        drop(slow.stream(request("a"), CancellationToken::new()));
+
+        assert_eq!(model.until(|counts| counts.dropped == 1).await, CallCounts { started: 1, finished: 0, dropped: 1 });
+        assert_eq!(slow.counts(), CallCounts { started: 1, finished: 0, dropped: 1 });
+    }
+}

@@ -1,0 +1,174 @@
+//! What does one turn cost, beside the same work written by hand on tokio and reqwest?
+//!
+//! The reference turn: a 200-byte prompt on a history of 4 × 1 KB that grows; call 1 streams 32 deltas of 4 bytes and one tool
+//! call (60 bytes of arguments, checked against its type), the tool returns 200 bytes, call 2 streams 64 deltas. One subscriber
+//! reads every event; counting, metrics, admission and the journal (in memory) are on.
+//!
+//! `cargo bench --bench turn` prints CPU per turn over HTTP at 1, 64 and 1,000 conversations as ratios to the hand-written loop,
+//! CPU per turn in process, and resident bytes per idle conversation split into actor and history. The model server is a process
+//! of its own, so its work is not counted. `-- --turns N` changes the length, `-- in-process N` runs only N turns in process,
+//! for callgrind.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+
+#[path = "turn/by_hand.rs"]
+mod by_hand;
+#[path = "turn/model.rs"]
+mod model;
+#[path = "turn/ours.rs"]
+mod ours;
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// The prompt of every turn.
+pub fn prompt() -> String {
+    "p".repeat(200)
+}
+
+/// The history that every conversation begins with: 4 × 1 KB.
+pub fn history() -> Vec<callboard::chat::Message> {
+    use callboard::chat::Message;
+    (0..4).map(|n| if n % 2 == 0 { Message::user("u".repeat(1000)) } else { Message::assistant("a".repeat(1000)) }).collect()
+}
+
+/// CPU time of this process.
+pub fn cpu() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+    Duration::from_millis(ticks * 10)
+}
+
+/// Resident bytes of this process.
+fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+struct Server(Child, String);
+
+impl Server {
+    fn start() -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap()).arg("model-server").stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        Self(child, line.trim().to_owned())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+/// Microseconds of CPU and of wall time per turn.
+struct Cost {
+    cpu: f64,
+    wall: f64,
+}
+
+fn measure(turns: usize, run: impl FnOnce()) -> Cost {
+    let (cpu_before, wall_before) = (cpu(), Instant::now());
+    run();
+    let per_turn = |time: Duration| time.as_secs_f64() * 1e6 / turns as f64;
+    Cost { cpu: per_turn(cpu() - cpu_before), wall: per_turn(wall_before.elapsed()) }
+}
+
+fn load() -> String {
+    std::fs::read_to_string("/proc/loadavg").unwrap().split_whitespace().next().unwrap().to_owned()
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    match args.first().map(String::as_str) {
+        Some("model-server") => return runtime().block_on(model::serve()),
+        Some("in-process") => {
+            let turns = args.get(1).and_then(|n| n.parse().ok()).unwrap_or(1000);
+            runtime().block_on(async { ours::run(ours::in_process().await, 1, turns).await });
+            return;
+        }
+        Some("http-ours" | "http-by-hand") => {
+            let turns = args.get(1).and_then(|n| n.parse().ok()).unwrap_or(1000);
+            let server = Server::start();
+            if args[0] == "http-ours" {
+                runtime().block_on(async { ours::run(ours::http(&server.1).await, 1, turns).await });
+            } else {
+                runtime().block_on(by_hand::run(&server.1, 1, turns));
+            }
+            return;
+        }
+        _ => {}
+    }
+    let turns: usize = args.windows(2).find(|pair| pair[0] == "--turns").and_then(|pair| pair[1].parse().ok()).unwrap_or(4000);
+    println!("load {} · {turns} turns a row · best of 3", load());
+
+    println!("\nCPU per turn over HTTP, journal in memory");
+    println!("{:>14} {:>12} {:>12} {:>7}", "conversations", "callboard", "by hand", "ratio");
+    let server = Server::start();
+    for conversations in [1, 64, 1000] {
+        let each = (turns / conversations).max(2);
+        let total = each * conversations;
+        let best = |run: &dyn Fn()| (0..3).map(|_| measure(total, run)).min_by(|a, b| a.cpu.total_cmp(&b.cpu)).unwrap();
+        let hand = best(&|| runtime().block_on(by_hand::run(&server.1, conversations, each)));
+        let our = best(&|| {
+            runtime().block_on(async { ours::run(ours::http(&server.1).await, conversations, each).await });
+        });
+        println!(
+            "{conversations:>14} {:>9.0} µs {:>9.0} µs {:>7.2}   (wall {:.0} / {:.0} µs)",
+            our.cpu,
+            hand.cpu,
+            our.cpu / hand.cpu,
+            our.wall,
+            hand.wall
+        );
+    }
+    drop(server);
+
+    println!("\nCPU per turn in process");
+    for conversations in [1, 64] {
+        let each = (turns * 2 / conversations).max(2);
+        let total = each * conversations;
+        let best = (0..3)
+            .map(|_| measure(total, || runtime().block_on(async { ours::run(ours::in_process().await, conversations, each).await })))
+            .min_by(|a, b| a.cpu.total_cmp(&b.cpu))
+            .unwrap();
+        println!("{conversations:>14} {:>9.1} µs  = {:.0} turns a CPU-second", best.cpu, 1e6 / best.cpu);
+    }
+
+    println!("\nResident bytes of an idle conversation");
+    runtime().block_on(async {
+        const N: usize = 10_000;
+        let host = ours::in_process().await;
+        ours::run_on(&host, "warm", 200, 1, false).await; // What is paid once.
+        let before = resident();
+        ours::run_on(&host, "empty", N, 1, false).await;
+        let bare = resident();
+        ours::run_on(&host, "full", N, 1, true).await;
+        let full = resident();
+        let of = |bytes: usize| bytes as f64 / N as f64 / 1024.0;
+        let wire = history().iter().map(|m| m.wire().len()).sum::<usize>() as f64 / 1024.0;
+        let (bare, full) = (of(bare - before), of(full - bare));
+        println!(
+            "  {bare:.1} KiB each after one turn; {full:.1} KiB with 4 KB more history: {:.1} KiB for {wire:.1} KiB of wire bytes",
+            full - bare
+        );
+        println!("  (journal and event ring in memory are part of both: {} awake)", host.awake());
+        host.hibernate_idle();
+        while host.awake() > 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        println!("  all asleep: {} awake", host.awake());
+    });
+}

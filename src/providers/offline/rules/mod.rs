@@ -1,0 +1,118 @@
+//! The `offline` model: answers questions about the files of a folder by rules. It searches, reads and quotes with the tools
+//! it is offered, and says so.
+//!
+//! **Invariant:** a pure function of the request. The round is read anew from the history at each call, so an interrupted
+//! round goes on in another process, and the same request gives the same bytes. No network, no clock, no chance.
+//!
+//! question → plan (what to search) → the tools' answers as lines → sites (definitions) → rank → answer.
+
+mod question;
+mod words;
+mod round;
+mod plan;
+mod lines;
+mod definition;
+mod sites;
+mod rank;
+mod attribute;
+mod answer;
+mod survey;
+
+use callboard_actors::{
+    chat::RawJson,
+    ports::{BoxFuture, Capabilities, LlmProvider, ModelRequest, ModelStream, ProviderError, ProviderStop},
+    scripted::Reply,
+};
+use tokio_util::sync::CancellationToken;
+
+use self::{
+    answer::WHO,
+    plan::Call,
+    question::{Intent, Question},
+    round::{Offered, Round},
+    survey::Step,
+};
+
+/// Bytes after which a delta ends at the next word.
+const DELTA_BYTES: usize = 24;
+
+/// The rule-based model. Needs no key and no network; is deterministic.
+///
+/// It works with tools of these names: `grep_search`, `file_list`, `file_read`. Without them it can only say so.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Offline;
+
+impl LlmProvider for Offline {
+    fn name(&self) -> &str {
+        "offline"
+    }
+
+    fn capabilities(&self, _model: &str) -> Capabilities {
+        Capabilities { context_window: 1_000_000, output_max: 32_000, tools: true, output_schema: false, counts_tokens: true }
+    }
+
+    fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
+        reply(&request).play(&request, cancel)
+    }
+
+    fn count_tokens(&self, request: ModelRequest) -> BoxFuture<'_, Result<u64, ProviderError>> {
+        Box::pin(std::future::ready(Ok(callboard_actors::scripted::estimate_tokens(&request))))
+    }
+}
+
+/// What the model answers to a request.
+fn reply(request: &ModelRequest) -> Reply {
+    match step(request) {
+        Ok(text) => said(text, request.max_tokens),
+        Err(calls) => {
+            let messages = request.messages.len();
+            calls.into_iter().enumerate().fold(Reply::empty(), |reply, (at, call)| {
+                let input = RawJson::of(&call.input).unwrap_or_else(|_| RawJson::empty_object());
+                reply.and_tool_with_id(format!("off_{messages}_{at}"), call.tool, input)
+            })
+        }
+    }
+}
+
+/// A text, cut where the caller's bound is (four bytes a token).
+fn said(mut text: String, max_tokens: u32) -> Reply {
+    let most = (max_tokens as usize).saturating_mul(4);
+    if text.len() > most {
+        text.truncate(text.floor_char_boundary(most));
+        return Reply::text(text).chunk_words(DELTA_BYTES).stop(ProviderStop::MaxTokens);
+    }
+    Reply::text(text).chunk_words(DELTA_BYTES)
+}
+
+fn step(request: &ModelRequest) -> Step {
+    let round = Round::read(&request.messages);
+    let offered = Offered::of(request);
+    let question = Question::read(&round.question);
+    match &question.intent {
+        Intent::Talk => Ok(talk(offered)),
+        _ if !(offered.grep || offered.list || offered.read) && round.batches.is_empty() => Ok(without_tools()),
+        Intent::ListFiles { glob, count } => survey::files(glob.as_deref(), *count, &round, offered),
+        Intent::ListDefinitions { of, count } => survey::definitions(of, *count, &question, &round, offered),
+        Intent::AboutFile { path } => survey::about(path, &round, offered),
+        Intent::Find => {
+            let calls: Vec<Call> = plan::next(&question, &round, offered);
+            if calls.is_empty() { Ok(answer::found(&question, &round)) } else { Err(calls) }
+        }
+    }
+}
+
+fn talk(offered: Offered) -> String {
+    if !(offered.grep || offered.list || offered.read) {
+        return without_tools();
+    }
+    format!("{WHO}\n\nHello. Ask about the files of this folder, for example: Where is the retry delay computed?")
+}
+
+fn without_tools() -> String {
+    format!(
+        "{WHO}\n\nThis model can only search and read files, and this conversation offers it no tool for that (grep_search, file_list, file_read)."
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! Reads the round that a request is in: the question, and what the tools have answered since.
+
+use std::collections::HashMap;
+
+use callboard_actors::{
+    chat::{ContentBlock, Message, MessageList, Role},
+    ports::ModelRequest,
+};
+use serde_json::Value;
+
+/// One call and its answer.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Seen {
+    pub(super) tool: String,
+    pub(super) input: Value,
+    pub(super) text: String,
+    pub(super) is_error: bool,
+}
+
+impl Seen {
+    /// An argument that is a text.
+    pub(super) fn argument(&self, name: &str) -> Option<&str> {
+        self.input.get(name).and_then(Value::as_str)
+    }
+}
+
+/// The round so far.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Round {
+    pub(super) question: String,
+    /// Calls by batch, in call order.
+    pub(super) batches: Vec<Vec<Seen>>,
+}
+
+impl Round {
+    /// Reads the end of a history: the last user message without tool results asks; what follows belongs to it.
+    pub(super) fn read(messages: &MessageList) -> Self {
+        let mut after: Vec<&Message> = Vec::new();
+        let mut question = String::new();
+        for message in messages.iter().rev() {
+            if message.role() == Role::User && message.tool_result_ids().is_empty() {
+                question = asked(message);
+                break;
+            }
+            after.push(message);
+        }
+        after.reverse();
+        let batches = after
+            .iter()
+            .zip(after.iter().skip(1))
+            .filter(|(calls, results)| !calls.tool_use_ids().is_empty() && !results.tool_result_ids().is_empty())
+            .map(|(calls, results)| exchange(calls, results))
+            .collect();
+        Self { question, batches }
+    }
+}
+
+/// The prompt of a message: its last text that is not a note in tags, as hosts put before prompts.
+fn asked(message: &Message) -> String {
+    let texts: Vec<String> = message.blocks().iter().filter_map(|block| block.as_text().map(|text| text.trim().to_owned())).collect();
+    texts.iter().rfind(|text| !text.is_empty() && !text.starts_with('<')).or(texts.last()).cloned().unwrap_or_default()
+}
+
+fn exchange(calls: &Message, results: &Message) -> Vec<Seen> {
+    let mut answers: HashMap<String, (String, bool)> = HashMap::new();
+    for block in results.blocks() {
+        if let ContentBlock::ToolResult(result) = block {
+            answers.insert(result.tool_use_id, (result.content.text().into_owned(), result.is_error));
+        }
+    }
+    let seen = calls.tool_uses().into_iter().map(|call| {
+        let (text, is_error) = answers.remove(&call.id).unwrap_or_default();
+        Seen { tool: call.name, input: call.input.parse().unwrap_or_default(), text, is_error }
+    });
+    seen.collect()
+}
+
+/// The tools of a request that the rules know how to use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Offered {
+    pub(super) grep: bool,
+    pub(super) list: bool,
+    pub(super) read: bool,
+}
+
+impl Offered {
+    pub(super) fn of(request: &ModelRequest) -> Self {
+        let has = |name: &str| request.tools.iter().any(|tool| tool.name == name);
+        let may = request.tool_choice != callboard_actors::ports::ToolChoice::None;
+        Self { grep: may && has("grep_search"), list: may && has("file_list"), read: may && has("file_read") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use callboard_actors::chat::{RawJson, ToolResultBlock, ToolResultContent, ToolUseBlock};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_the_last_question_and_its_calls_count() {
+        let call = |id: &str| {
+            let input = RawJson::from_text(r#"{"path":"a"}"#).unwrap();
+            let block = ContentBlock::ToolUse(ToolUseBlock { id: id.into(), name: "file_read".into(), input });
+            Message::new(Role::Assistant, &[block]).unwrap()
+        };
+        let result =
+            |id: &str, is_error| ToolResultBlock { tool_use_id: id.into(), content: ToolResultContent::Text(format!("of {id}")), is_error };
+        let messages = MessageList::from_iter([
+            Message::user("first?"),
+            call("t1"),
+            Message::tool_results([result("t1", false)], []),
+            Message::assistant("done"),
+            Message::user("second?"),
+            call("t2"),
+            Message::tool_results([result("t2", true)], [ContentBlock::text("<note>budget</note>")]),
+        ]);
+
+        assert_eq!(
+            Round::read(&messages),
+            Round {
+                question: "second?".into(),
+                batches: vec![vec![Seen { tool: "file_read".into(), input: json!({"path": "a"}), text: "of t2".into(), is_error: true }]],
+            }
+        );
+    }
+}
