@@ -1,10 +1,56 @@
-//! Callboard: a runtime for LLM agents in which every conversation is an actor.
+//! Callboard: a runtime for LLM agents in which every conversation is an actor with a mailbox and a journal.
 //!
-//! This half touches the world: adapters for every port of the kernel ([`callboard_actors`]), the command line, the binary.
+//! ```
+//! use std::time::Duration;
+//!
+//! use callboard::{Host, providers::offline::Offline, storage::MemorySessions, stream::EventKind};
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     // A model (`providers::Anthropic`, `providers::OpenAi`), a store (`storage::Sqlite`), tools (`tools::standard`).
+//!     let host = Host::builder().provider(Offline).sessions(MemorySessions::new()).build().await?;
+//!
+//!     let mut reply = host.tenant("acme").conversation("support-42").send("Hello").await?;
+//!     while let Some(event) = reply.next().await {
+//!         if let EventKind::TextDelta { text } = &event.kind {
+//!             print!("{text}");
+//!         }
+//!     }
+//!     let outcome = reply.outcome().await?;
+//!     assert!(outcome.stop_reason.is_done());
+//!
+//!     host.shutdown(Duration::from_secs(10)).await;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # Layout
+//! The kernel, [`callboard_actors`], decides and touches nothing; its modules are re-exported here. This half touches the world:
+//! adapters for every port of the kernel, configuration, the command line. `app` wires them for the binary.
+//!
+//! The library builds no runtime, installs no subscriber, recorder or panic hook, and keeps no process-wide state: two hosts in
+//! one process do not see each other.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
 
-pub use callboard_actors::{chat, ids, journal, limits, policy, ports, stream};
+pub use callboard_actors::{chat, conversation, ids, journal, limits, metrics_collector, policy, ports, stream, tool_executor};
+#[cfg(feature = "test-util")]
+pub use callboard_actors::testing;
+pub use callboard_actors::{
+    HostBuilder,
+    conversation::{
+        ConversationError,
+        turn::OnBusy,
+        volatile::{ApprovalMode, Recovery},
+    },
+    host::{BuildError, ConversationHandle, OutcomeError, Prompt, Reply, SendError, TenantHandle},
+    ports::{Extensions, Tool, ToolContext, ToolError, ToolOutput, ToolSpec, TypedTool, erased},
+    stream::{EventKind, RoundEnd, StopReason, StreamEvent},
+};
 
+pub use host::Host;
+
+pub mod clock;
+mod host;
 #[cfg(feature = "config")]
 pub mod config;
 pub mod clock;
@@ -14,5 +60,12 @@ pub mod storage;
 pub mod tools;
 #[cfg(feature = "tools")]
 pub mod sandbox;
+#[cfg(feature = "config")]
+pub mod config;
 #[cfg(feature = "cli")]
 pub mod telemetry;
+#[cfg(feature = "cli")]
+mod app;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub mod cli;

@@ -104,6 +104,12 @@ impl Masker {
         Self::new(values.filter(|(name, value)| telling(name) && value.len() >= 8 && !value.starts_with('/')).map(|(_, value)| value))
     }
 
+    /// Knows these keys too.
+    #[must_use]
+    pub fn and(self, secrets: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self::new(self.secrets.into_iter().chain(secrets.into_iter().map(Into::into)))
+    }
+
     /// Hides the configured keys only; for the contents of files, where a shape may be an example.
     pub fn mask_exact(&self, text: &str) -> String {
         let spans = self.exact_spans(text);

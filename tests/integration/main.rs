@@ -5,6 +5,12 @@
 mod support;
 
 mod cassettes;
+mod providers;
+mod support;
+#[cfg(feature = "config")]
+mod config;
+#[cfg(feature = "sqlite")]
+mod storage;
 mod config;
 mod offline;
 mod providers;

@@ -137,6 +137,10 @@ impl Live {
 
     /// Orders what the fold needs.
     pub(super) fn recover(&mut self) -> Result<Flow, String> {
+        let waiting = self.durable.inbox.iter().map(|prompt| prompt.round_id);
+        for round in self.durable.round.iter().map(|round| round.id).chain(waiting) {
+            self.writer.open(round);
+        }
         match self.input(Input::Recovered { recovery: self.setup.recovery })? {
             Flow::GoOn => self.input(Input::Tick), // Approvals may have expired while nobody was awake.
             end @ Flow::End(_) => Ok(end),

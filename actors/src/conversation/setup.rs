@@ -73,6 +73,11 @@ impl Setup {
         }
     }
 
+    /// Judges a call as a conversation would: hooks, then the tools.
+    pub fn judge(self: &Arc<Self>, scope: &Scope, name: &str, input: &RawJson) -> Judgement {
+        Door { setup: self.clone(), scope: scope.clone() }.judge(name, input)
+    }
+
     /// The request of the next model call.
     pub fn request(&self, messages: MessageList) -> ModelRequest {
         ModelRequest {

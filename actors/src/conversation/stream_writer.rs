@@ -55,6 +55,11 @@ impl StreamWriter {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Opens the stream of a round that an earlier life began, so that a watcher waits for what comes and does not take it for ended.
+    pub(super) fn open(&self, round: RoundId) {
+        self.append(round, Vec::new());
+    }
+
     /// Queues the events of an entry that is about to be applied; they come out when [`StreamWriter::stored`] says so.
     pub(super) fn entry(&self, before: &Durable, entry: &Entry) {
         let (round, events) = project(before, entry);

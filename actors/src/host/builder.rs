@@ -74,9 +74,15 @@ pub trait ToolSource {
     fn tools(self) -> Result<(Vec<Arc<dyn Tool>>, Option<Arc<PathBuf>>), String>;
 }
 
-impl<I: IntoIterator<Item = Arc<dyn Tool>>> ToolSource for I {
+impl ToolSource for Vec<Arc<dyn Tool>> {
     fn tools(self) -> Result<(Vec<Arc<dyn Tool>>, Option<Arc<PathBuf>>), String> {
-        Ok((self.into_iter().collect(), None))
+        Ok((self, None))
+    }
+}
+
+impl<const N: usize> ToolSource for [Arc<dyn Tool>; N] {
+    fn tools(self) -> Result<(Vec<Arc<dyn Tool>>, Option<Arc<PathBuf>>), String> {
+        Ok((self.into(), None))
     }
 }
 
@@ -208,6 +214,13 @@ impl<H> HostBuilder<H> {
     pub fn approval(mut self, approval: ApprovalMode) -> Self {
         self.has_approver = approval == ApprovalMode::Ask;
         self.approval = approval;
+        self
+    }
+
+    /// Whether somebody is there to be asked; true after `approval(Ask)`. Without one, what needs approval is denied at once.
+    #[must_use]
+    pub fn has_approver(mut self, has_approver: bool) -> Self {
+        self.has_approver = has_approver;
         self
     }
 

@@ -134,8 +134,9 @@ impl MemoryEvents {
 
 impl EventStore for MemoryEvents {
     fn append(&self, stream: &StreamKey, events: Vec<Arc<StreamEvent>>) -> BoxFuture<'_, Result<(), EventStoreError>> {
+        // An append without events begins the stream: its watchers wait, and do not take it for ended.
+        let stream = self.find_or_begin(stream);
         if !events.is_empty() {
-            let stream = self.find_or_begin(stream);
             lock(&stream.state).ring.append(events);
             stream.bell.notify_waiters();
         }

@@ -7,6 +7,7 @@
 //! Promises: a_panicking_tool_is_a_result_not_a_crash, a_timeout_really_cancels.
 
 mod message;
+mod lone;
 mod outcome;
 mod plan;
 mod run;
@@ -16,6 +17,7 @@ use std::{collections::HashMap, sync::Arc};
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, ActorRuntime};
 use tokio_util::sync::CancellationToken;
 
+pub use lone::{LoneCall, call_once};
 pub use message::{Run, ToolExecutorMsg};
 pub use outcome::{RunResult, approval_denied, cancelled_before_start, cancelled_unknown, in_doubt, outcome};
 pub use plan::{PlannedCall, Progress, plan};

@@ -1,0 +1,129 @@
+//! Runs one call outside of a conversation: the same attempts, retries and result as inside of one, and nothing journaled.
+
+use std::sync::Arc;
+
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Lent, RunResult,
+    message::Run,
+    outcome::outcome,
+    run::{duration_ms, run},
+};
+use crate::{
+    chat::RawJson,
+    ids::{CallKey, Epoch, WorkId},
+    journal::ToolOutcome,
+    ports::{Progress, Tool},
+};
+
+/// A call that belongs to no batch. Judge it before ([`crate::conversation::Setup::judge`]): nothing is checked here.
+pub struct LoneCall {
+    /// Its name for ever.
+    pub key: CallKey,
+    /// The id that its result names.
+    pub tool_call_id: String,
+    /// The tool.
+    pub tool: Arc<dyn Tool>,
+    /// The arguments.
+    pub input: RawJson,
+}
+
+/// Runs a call to its one result: time limit, panic, cancel, and retries as its effect class and policy allow (REQUIREMENTS T-43).
+///
+/// # Cancel safety
+/// Dropping the future drops the tool's future; cancel the token instead, so that a tool can end its processes.
+pub async fn call_once(call: LoneCall, lent: Lent, cancel: CancellationToken, progress: Progress) -> ToolOutcome {
+    let spec = call.tool.spec().clone();
+    let work = WorkId { epoch: Epoch::default(), seq: call.key.seq, index: call.key.index };
+    let LoneCall { key, tool_call_id, tool, input } = call;
+    let mut attempt = Run { work, key, tool_call_id, tool, input, attempt: 0, began: Instant::now() };
+    loop {
+        let result = run(&attempt, lent.clone(), cancel.clone(), progress.clone()).await;
+        let again = result.error_type().is_some_and(|kind| spec.retry.should_retry(kind, attempt.attempt))
+            && (spec.effect.may_repeat() || result.not_started())
+            && !cancel.is_cancelled();
+        if again {
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => {}
+                () = sleep(spec.retry.delay(attempt.attempt)) => {
+                    attempt.attempt += 1;
+                    continue;
+                }
+            }
+        }
+        let result = if cancel.is_cancelled() && result.error_type().is_some() { RunResult::Cancelled } else { result };
+        let outcome = outcome(result, spec.effect, &attempt.tool_call_id);
+        return ToolOutcome { duration_ms: duration_ms(attempt.began), retry_count: attempt.attempt, ..outcome };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::atomic::{AtomicU32, Ordering},
+        time::Duration,
+    };
+
+    use super::*;
+    use crate::{
+        ids::{ConversationId, Scope, Seq, TenantId},
+        ports::{BoxFuture, Effect, Extensions, ToolContext, ToolError, ToolErrorType, ToolOutput, ToolSpec},
+    };
+
+    struct Flaky {
+        spec: ToolSpec,
+        starts: AtomicU32,
+        fails: u32,
+    }
+
+    impl Tool for Flaky {
+        fn spec(&self) -> &ToolSpec {
+            &self.spec
+        }
+
+        fn call(&self, _: RawJson, context: ToolContext) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
+            Box::pin(async move {
+                assert_eq!(context.attempt, self.starts.fetch_add(1, Ordering::Relaxed));
+                match context.attempt {
+                    n if n < self.fails => Err(ToolError::new(ToolErrorType::ResourceError, "busy")),
+                    _ => Ok("done".into()),
+                }
+            })
+        }
+    }
+
+    async fn outcome_of(effect: Effect, fails: u32) -> (ToolOutcome, u32) {
+        let spec = ToolSpec::new("flaky", "fails at first", RawJson::empty_object()).effect(effect);
+        let tool = Arc::new(Flaky { spec, starts: AtomicU32::new(0), fails });
+        let scope = Scope::new(TenantId::new("t").unwrap(), ConversationId::new("c").unwrap());
+        let call = LoneCall {
+            key: CallKey { scope, seq: Seq(0), index: 0 },
+            tool_call_id: "call_0".into(),
+            tool: tool.clone(),
+            input: RawJson::empty_object(),
+        };
+        let lent = Lent { workspace: None, extensions: Extensions::default() };
+        let outcome = call_once(call, lent, CancellationToken::new(), Progress::silent()).await;
+        (outcome, tool.starts.load(Ordering::Relaxed))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pure_call_is_tried_again_after_its_delays() {
+        let began = Instant::now();
+
+        let (outcome, starts) = outcome_of(Effect::Pure, 2).await;
+
+        assert_eq!((outcome.observation.as_str(), outcome.retry_count, starts), ("done", 2, 3));
+        assert_eq!((began.elapsed(), outcome.duration_ms), (Duration::from_millis(2500), 2500));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_once_call_is_never_started_again() {
+        let (outcome, starts) = outcome_of(Effect::Once, 1).await;
+
+        assert_eq!((outcome.error_code.as_deref(), outcome.retry_count, starts), (Some("RESOURCE_LIMIT"), 0, 1));
+    }
+}

@@ -1,0 +1,387 @@
+//! The composition root: configuration and wishes become adapters, adapters become a [`Host`]. The only file that knows every
+//! adapter. Prints nothing; what people should read comes back as text.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use callboard_actors::{
+    conversation::volatile::{ApprovalMode, Recovery},
+    ids::{ConversationId, Scope, TenantId},
+    ports::{ListQuery, LlmProvider, SessionBackend, StoreError},
+};
+
+use crate::{
+    Host,
+    config::{Approve, CommitMode, Config, ConfigError, ProviderKind, SandboxMode, Store},
+    providers::{Anthropic, OpenAi, ProviderConfigError, offline::Offline},
+    sandbox::{Mode, PathRules},
+    storage::{LockError, MemorySessions, SessionLock, Sqlite, SqliteOptions},
+    tools::{self, Toolbox, mask::Masker},
+};
+
+/// The tenant of a person at a terminal; `serve` without tenants uses the same one.
+pub(crate) const TENANT: &str = "default";
+
+/// The model name of the offline provider: it has no others.
+const OFFLINE_MODEL: &str = "rules";
+
+/// Bytes of `AGENTS.md` that are read: longer instructions would fill the window of a small model.
+const AGENTS_BYTES_MAX: u64 = 64 * 1024;
+
+/// What flags say; what they leave open is configuration.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Wishes {
+    pub(crate) provider: Option<String>,
+    pub(crate) model: Option<String>,
+    pub(crate) base_url: Option<String>,
+    /// In place of the built-in system prompt.
+    pub(crate) system: Option<String>,
+    pub(crate) workspace: PathBuf,
+    pub(crate) db: Option<PathBuf>,
+    pub(crate) tool_iterations_max: Option<u32>,
+    pub(crate) approve: Option<Approve>,
+    pub(crate) sandbox: Option<SandboxMode>,
+    /// Names of tools; none at all if empty.
+    pub(crate) tools: Option<Vec<String>>,
+    pub(crate) recovery: Recovery,
+    /// Whether a person sits before it.
+    pub(crate) at_terminal: bool,
+}
+
+/// Why nothing could be put together.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AppError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("provider `{name}`: {error}")]
+    Provider { name: String, error: ProviderConfigError },
+    #[error("--base-url needs a provider that speaks over the network")]
+    BaseUrlWithoutProvider,
+    #[error("{0}")]
+    Tools(String),
+    #[error("there is no tool `{name}`{}", nearest.as_ref().map(|name| format!("; did you mean `{name}`?")).unwrap_or_default())]
+    NoSuchTool { name: String, nearest: Option<String> },
+    #[error("the sessions in {} cannot be used: {error}", path.display())]
+    Store { path: PathBuf, error: StoreError },
+    #[error("there is no session file {}", .0.display())]
+    NoStore(PathBuf),
+    #[error("the sessions would lie inside the workspace, where the model's tools could read them ({})", .0.display())]
+    DataInWorkspace(PathBuf),
+    #[error("the workspace lies inside the folder of the sessions ({})", .0.display())]
+    WorkspaceInData(PathBuf),
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    #[error(transparent)]
+    Build(#[from] callboard_actors::host::BuildError),
+}
+
+impl AppError {
+    /// What to do about it, if there is something to say.
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            Self::Config(ConfigError::NoKey { .. }) => Some("set it, or use --provider offline, which needs none".into()),
+            Self::Config(_) | Self::NoSuchTool { .. } | Self::Build(_) => None,
+            Self::Provider { .. } => Some("see --base-url and the provider's section in callboard.toml".into()),
+            Self::BaseUrlWithoutProvider => Some("add --provider anthropic or --provider openai".into()),
+            Self::Tools(_) => Some("see --workspace and --sandbox".into()),
+            Self::Store { error: StoreError::NewerSchema { .. }, .. } => None,
+            Self::Store { .. } => Some("choose another place with --db FILE, or make this one writable".into()),
+            Self::NoStore(_) => Some("check --db".into()),
+            Self::DataInWorkspace(_) | Self::WorkspaceInData(_) => {
+                Some("choose another --workspace, or another place with --db FILE or CALLBOARD_HOST__DATA_DIR".into())
+            }
+            Self::Lock(_) => None,
+        }
+    }
+
+    /// Whether the user asked for something that cannot be: exit code 2 of INTERFACES §2.
+    pub(crate) fn is_usage(&self) -> bool {
+        !matches!(self, Self::Lock(_) | Self::NoStore(_))
+    }
+}
+
+/// A provider, and how people call it.
+pub(crate) struct Chosen {
+    pub(crate) provider: Arc<dyn LlmProvider>,
+    pub(crate) name: String,
+    pub(crate) model: String,
+    pub(crate) calls_max: Option<usize>,
+}
+
+/// Where sessions are.
+#[derive(Clone)]
+pub(crate) enum Sessions {
+    Sqlite(Arc<Sqlite>, PathBuf),
+    Memory(Arc<MemorySessions>),
+}
+
+/// A host that is ready, and what to say of it.
+pub(crate) struct App {
+    pub(crate) host: Host,
+    pub(crate) provider: String,
+    pub(crate) model: String,
+    pub(crate) workspace: PathBuf,
+    /// Lines for the user: that bash is absent, and why.
+    pub(crate) notes: Vec<String>,
+}
+
+/// Puts the host together over sessions that are open already.
+pub(crate) async fn start(config: &Config, wishes: &Wishes, sessions: &Sessions) -> Result<App, AppError> {
+    start_with(config, wishes, sessions, choose_provider(config, wishes, Purpose::Calls)?).await
+}
+
+/// As [`start`], with a provider of one's own.
+pub(crate) async fn start_with(config: &Config, wishes: &Wishes, sessions: &Sessions, chosen: Chosen) -> Result<App, AppError> {
+    let toolbox = toolbox(config, wishes)?;
+    let workspace = toolbox.workspace.as_ref().map_or_else(|| wishes.workspace.clone(), |path| path.as_ref().clone());
+    let mut limits = config.limits.clone();
+    limits.tool_iterations_max = wishes.tool_iterations_max.unwrap_or(limits.tool_iterations_max);
+    limits.model_calls_max = chosen.calls_max.unwrap_or(limits.model_calls_max);
+    let approve = wishes.approve.or(config.approve).unwrap_or(if wishes.at_terminal { Approve::Ask } else { Approve::Deny });
+    let mut notes = toolbox.notes.clone();
+    let system = system_prompt(wishes, &workspace, &mut notes);
+    let host = Host::builder()
+        .shared_provider(chosen.provider)
+        .model(&chosen.model)
+        .system(system)
+        .shared_sessions(sessions.backend())
+        .tools(toolbox)
+        .approval(match approve {
+            Approve::Ask => ApprovalMode::Ask,
+            Approve::Deny => ApprovalMode::Deny,
+            Approve::Auto => ApprovalMode::Auto,
+        })
+        .has_approver(wishes.at_terminal)
+        .recovery(wishes.recovery)
+        .limits(limits)
+        .build()
+        .await?;
+    Ok(App { host, provider: chosen.name, model: chosen.model, workspace, notes })
+}
+
+/// What a provider is wanted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// To be called: it needs its key.
+    Calls,
+    /// To write request bodies: nothing is sent.
+    Bodies,
+}
+
+/// Chooses a provider: the flag, else configuration, else a key in the environment, else offline (INTERFACES §1).
+pub(crate) fn choose_provider(config: &Config, wishes: &Wishes, purpose: Purpose) -> Result<Chosen, AppError> {
+    let chosen = config.choose(wishes.provider.as_deref())?;
+    let (name, kind) = (chosen.name.clone(), chosen.kind);
+    let base_url = wishes.base_url.clone().or_else(|| chosen.base_url.clone()).or_else(|| usual_base_url(kind));
+    let key = match chosen.key() {
+        Ok(key) => key.map(|secret| secret.expose().to_owned()),
+        // A server of one's own may want no key; the vendors' do.
+        Err(_) if purpose == Purpose::Bodies || wishes.base_url.is_some() => None,
+        Err(error) => return Err(error.into()),
+    };
+    let provider = build(kind, key, base_url).map_err(|error| match error {
+        Some(error) => AppError::Provider { name: name.clone(), error },
+        None => AppError::BaseUrlWithoutProvider,
+    })?;
+    let model = wishes.model.clone().or_else(|| chosen.model.clone());
+    let model = model.unwrap_or_else(|| match kind {
+        ProviderKind::Offline => OFFLINE_MODEL.to_owned(),
+        ProviderKind::Anthropic | ProviderKind::OpenAi => provider.default_model().to_owned(),
+    });
+    Ok(Chosen { provider, name, model, calls_max: chosen.concurrency })
+}
+
+fn build(kind: ProviderKind, key: Option<String>, base_url: Option<String>) -> Result<Arc<dyn LlmProvider>, Option<ProviderConfigError>> {
+    Ok(match kind {
+        ProviderKind::Offline if base_url.is_some() => return Err(None),
+        ProviderKind::Offline => Arc::new(Offline),
+        ProviderKind::Anthropic => {
+            let builder = Anthropic::builder(key.unwrap_or_else(|| "none".to_owned()));
+            Arc::new(base_url.into_iter().fold(builder, |builder, url| builder.base_url(url)).build()?)
+        }
+        ProviderKind::OpenAi => {
+            let builder = key.into_iter().fold(OpenAi::builder(), |builder, key| builder.api_key(key));
+            Arc::new(base_url.into_iter().fold(builder, |builder, url| builder.base_url(url)).build()?)
+        }
+    })
+}
+
+/// Where the official SDKs look.
+fn usual_base_url(kind: ProviderKind) -> Option<String> {
+    match kind {
+        ProviderKind::Anthropic => set_variable("ANTHROPIC_BASE_URL"),
+        ProviderKind::OpenAi => set_variable("OPENAI_BASE_URL"),
+        ProviderKind::Offline => None,
+    }
+}
+
+fn set_variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
+/// The tools over the workspace, as flags and configuration want them.
+pub(crate) fn toolbox(config: &Config, wishes: &Wishes) -> Result<Toolbox, AppError> {
+    let mode = match wishes.sandbox.unwrap_or(config.sandbox) {
+        SandboxMode::Auto => Mode::Auto,
+        SandboxMode::Linux => Mode::Linux,
+        SandboxMode::Local => Mode::Local,
+        SandboxMode::None => Mode::None,
+    };
+    let wanted = wishes.tools.as_ref().or(config.tools.as_ref());
+    let wants = |name: &str| wanted.is_none_or(|wanted| wanted.iter().any(|tool| tool == name));
+    // A sandbox that nobody will use is not tried, and nothing is said of it.
+    let mode = if wants("bash") || mode != Mode::Auto { mode } else { Mode::None };
+    let mut toolbox = tools::with_policy(&wishes.workspace, mode, PathRules::default(), masker(config));
+    if let Some(error) = toolbox.error() {
+        return Err(AppError::Tools(error.to_owned()));
+    }
+    if let Some(unknown) = wanted.into_iter().flatten().find(|name| !crate::config::TOOL_NAMES.contains(&name.as_str())) {
+        let nearest = nearest(unknown, crate::config::TOOL_NAMES.iter().copied());
+        return Err(AppError::NoSuchTool { name: unknown.clone(), nearest });
+    }
+    if !wants("bash") {
+        toolbox.notes.clear();
+    }
+    Ok(toolbox.only(wants))
+}
+
+fn masker(config: &Config) -> Masker {
+    let configured: Vec<String> = config.secrets().into_iter().map(|secret| secret.expose().to_owned()).collect();
+    if configured.is_empty() { Masker::from_env() } else { Masker::from_env().and(configured) }
+}
+
+/// The word that is nearest to `given`, if one is near.
+pub(crate) fn nearest<'a>(given: &str, words: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let scored = words.into_iter().map(|word| (strsim::jaro_winkler(&given.to_lowercase(), &word.to_lowercase()), word));
+    scored.filter(|(score, _)| *score > 0.7).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, word)| word.to_owned())
+}
+
+/// The system prompt, with the project's own instructions behind it.
+fn system_prompt(wishes: &Wishes, workspace: &Path, notes: &mut Vec<String>) -> String {
+    let base = wishes.system.as_deref().unwrap_or(include_str!("cli/prompts/system.md")).trim_end();
+    match agents_file(workspace) {
+        Ok(None) => base.to_owned(),
+        Ok(Some(text)) => format!("{base}\n\n# Project instructions (AGENTS.md)\n\n{}", text.trim()),
+        Err(reason) => {
+            notes.push(format!("AGENTS.md is not read: {reason}"));
+            base.to_owned()
+        }
+    }
+}
+
+fn agents_file(workspace: &Path) -> Result<Option<String>, String> {
+    use std::io::Read as _;
+    let path = workspace.join("AGENTS.md");
+    let Ok(real) = path.canonicalize() else { return Ok(None) };
+    if !workspace.canonicalize().is_ok_and(|root| real.starts_with(root)) {
+        return Err("it is a link out of the workspace".into());
+    }
+    let mut text = String::new();
+    let file = std::fs::File::open(&real).map_err(|error| error.kind().to_string())?;
+    if !file.metadata().is_ok_and(|data| data.is_file()) {
+        return Err("it is no file".into());
+    }
+    file.take(AGENTS_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| error.kind().to_string())?;
+    if text.len() as u64 > AGENTS_BYTES_MAX {
+        return Err(format!("it is longer than {AGENTS_BYTES_MAX} bytes"));
+    }
+    Ok(Some(text).filter(|text| !text.trim().is_empty()))
+}
+
+/// Whether a store may be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Opening {
+    /// It is made when it is not there.
+    OrCreate,
+    /// It must be there.
+    Existing,
+}
+
+impl Sessions {
+    /// Opens the sessions that `--db` or the configuration names.
+    pub(crate) async fn open(config: &Config, db: Option<&Path>, opening: Opening) -> Result<Self, AppError> {
+        let path = match (db, &config.store) {
+            (Some(path), _) => path.to_owned(),
+            (None, Store::Sqlite(path)) => path.clone(),
+            (None, Store::Memory) => return Ok(Self::Memory(Arc::new(MemorySessions::new()))),
+        };
+        if opening == Opening::Existing && !path.exists() {
+            // Nobody stored anything yet; that is no mistake unless a file was named.
+            return if db.is_some() { Err(AppError::NoStore(path)) } else { Ok(Self::Memory(Arc::new(MemorySessions::new()))) };
+        }
+        let durability = match config.commit {
+            CommitMode::Sync => crate::storage::CommitMode::Sync,
+            CommitMode::Batched => crate::storage::CommitMode::Batched,
+        };
+        let options = SqliteOptions { durability, ..SqliteOptions::default() };
+        match Sqlite::open_with(&path, options).await {
+            Ok(store) => Ok(Self::Sqlite(Arc::new(store), path)),
+            Err(error) => Err(AppError::Store { path, error }),
+        }
+    }
+
+    /// As the port.
+    pub(crate) fn backend(&self) -> Arc<dyn SessionBackend> {
+        match self {
+            Self::Sqlite(store, _) => store.clone(),
+            Self::Memory(store) => store.clone(),
+        }
+    }
+
+    /// The file, if there is one.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Sqlite(_, path) => Some(path),
+            Self::Memory(_) => None,
+        }
+    }
+
+    /// Keeps a session for this process, so that a second one says `session in use` before anything was typed.
+    pub(crate) fn lock(&self, scope: &Scope) -> Result<Option<SessionLock>, AppError> {
+        match self {
+            Self::Sqlite(store, _) => Ok(Some(store.lock_session(scope)?)),
+            Self::Memory(_) => Ok(None),
+        }
+    }
+
+    /// The ids of all conversations of a tenant.
+    pub(crate) async fn ids(&self, tenant: &TenantId) -> Result<Vec<ConversationId>, StoreError> {
+        let (backend, mut ids) = (self.backend(), Vec::new());
+        loop {
+            let page = backend.list(tenant, ListQuery { after: ids.last().cloned(), ..ListQuery::default() }).await?;
+            if page.is_empty() {
+                return Ok(ids);
+            }
+            ids.extend(page.into_iter().map(|row| row.conversation));
+        }
+    }
+}
+
+/// Refuses to keep sessions where the model's tools can reach them (DESIGN §6, Disk). A file that `--db` names is the user's choice.
+pub(crate) fn check_places(config: &Config, wishes: &Wishes) -> Result<(), AppError> {
+    if wishes.db.is_some() || !matches!(config.store, Store::Sqlite(_)) || wishes.tools.as_ref().is_some_and(Vec::is_empty) {
+        return Ok(());
+    }
+    let Ok(workspace) = wishes.workspace.canonicalize() else { return Ok(()) };
+    let data = real_or_nearest(&config.data_dir);
+    if data.starts_with(&workspace) {
+        return Err(AppError::DataInWorkspace(config.data_dir.clone()));
+    }
+    if workspace.starts_with(&data) {
+        return Err(AppError::WorkspaceInData(config.data_dir.clone()));
+    }
+    Ok(())
+}
+
+/// The real path of a folder that may not be there yet: that of its nearest existing parent, and the rest.
+fn real_or_nearest(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    for parent in absolute.ancestors() {
+        if let (Ok(real), Ok(rest)) = (parent.canonicalize(), absolute.strip_prefix(parent)) {
+            return real.join(rest);
+        }
+    }
+    absolute
+}

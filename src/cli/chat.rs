@@ -1,0 +1,245 @@
+//! `callboard chat`: a conversation. At a terminal with a line editor; from a pipe, a prompt a line.
+
+use std::{
+    io::BufRead,
+    time::{Duration, Instant},
+};
+
+use callboard_actors::{
+    chat::{ContentBlock, Message, Role},
+    ids::ConversationId,
+    journal::summary,
+};
+use clap::Args;
+use reedline::{DefaultPrompt, DefaultPromptSegment, FileBackedHistory, Reedline, Signal};
+
+use super::{
+    failure::{Done, Failure},
+    flags::HostFlags,
+    follow::follow,
+    run::SHUTDOWN,
+    session::Session,
+    signals::Signals,
+    terminal::{Paint, Terminals, err_line, out_line, tame},
+    view::{View, seconds},
+};
+use crate::config::Config;
+
+/// A second Ctrl-C at the prompt within this time leaves.
+const TWICE: Duration = Duration::from_secs(2);
+
+/// Lines that the arrow keys remember, for this process only: what was typed is in the session, and nowhere else.
+const LINES_REMEMBERED: usize = 1000;
+
+const HELP: &str = "\
+/tools    the tools the model is offered
+/history  what was said
+/metrics  figures of this conversation
+/help     this page
+/quit     leave (also Ctrl-D)
+Ctrl-C ends the running turn; twice leaves.";
+
+/// Talk with a model about a folder
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  callboard chat --session refactoring
+  callboard chat --provider openai --base-url http://127.0.0.1:11434/v1 --model qwen3
+
+Inside: /tools /history /metrics /help /quit. Ctrl-C ends the running turn; twice leaves.
+When standard input is no terminal, each of its lines is a prompt.")]
+pub(super) struct ChatArgs {
+    #[command(flatten)]
+    host: HostFlags,
+    /// Continue this session, or create it
+    #[arg(long, value_name = "ID")]
+    session: Option<ConversationId>,
+}
+
+/// What to do after a line.
+enum Next {
+    GoOn,
+    Leave(Done),
+}
+
+pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure> {
+    let terminals = Terminals::look();
+    let mut signals = Signals::listen();
+    let session = Session::open(config, &args.host, args.session, false).await?;
+    let mut lines = Lines::open(terminals);
+    if lines.is_interactive() {
+        err_line(&Paint::stderr().dim("/help shows what can be typed, Ctrl-D leaves"));
+    }
+    let mut view = View::new(false, terminals);
+    let mut last = Ok(Done::Well);
+    let left = loop {
+        let (line, returned) = lines.next().await;
+        lines = returned;
+        let line = match line {
+            Some(Line::Said(line)) => line,
+            Some(Line::Interrupted) => break Done::Interrupted,
+            None => break Done::Well,
+        };
+        match one_line(&session, line.trim(), &mut view, &mut signals, &mut last).await {
+            Next::GoOn => {}
+            Next::Leave(done) => break done,
+        }
+    };
+    session.app.host.shutdown(SHUTDOWN).await;
+    // A script wants to know; a person saw it.
+    match (lines.is_interactive(), left, last) {
+        (false, Done::Well, last) => last.map_err(|failure| failure.hint("the line before failed")),
+        (_, left, _) => Ok(left),
+    }
+}
+
+async fn one_line(session: &Session, line: &str, view: &mut View, signals: &mut Signals, last: &mut Result<Done, Failure>) -> Next {
+    match line {
+        "" => {}
+        "/quit" | "/exit" => return Next::Leave(Done::Well),
+        "/help" => out_line(HELP),
+        "/tools" => show_tools(session),
+        "/history" => show_history(session).await,
+        "/metrics" => show_metrics(session).await,
+        command if command.starts_with('/') && !command.contains(' ') => {
+            err_line(&format!("there is no {}; /help shows what there is", tame(command)));
+        }
+        prompt => {
+            *last = match session.handle.send(prompt).await {
+                Ok(reply) => {
+                    let done = follow(reply, &session.handle, view, signals, Vec::new()).await;
+                    if let Err(failure) = &done {
+                        err_line(&failure.text(Paint::stderr()));
+                    }
+                    done
+                }
+                Err(error) => {
+                    let failure = Failure::from(error);
+                    err_line(&failure.text(Paint::stderr()));
+                    Err(failure)
+                }
+            };
+        }
+    }
+    Next::GoOn
+}
+
+fn show_tools(session: &Session) {
+    for spec in session.app.host.setup().tools.specs() {
+        let first = spec.definition.description.lines().next().unwrap_or_default();
+        out_line(&format!("{:<12} {}", spec.name(), first));
+    }
+}
+
+async fn show_history(session: &Session) {
+    match session.handle.messages().await {
+        Ok(messages) => messages.iter().for_each(|message| out_line(&told(message))),
+        Err(error) => err_line(&Failure::from(error).text(Paint::stderr())),
+    }
+}
+
+/// A message as people read it.
+pub(super) fn told(message: &Message) -> String {
+    let who = match message.role() {
+        Role::User => "you",
+        Role::Assistant => "model",
+        Role::System => "system",
+    };
+    let mut text = String::new();
+    for block in message.blocks() {
+        let part = match block {
+            ContentBlock::Text(text) => format!("{who}: {}\n", text.text),
+            ContentBlock::Thinking(_) => continue,
+            ContentBlock::ToolUse(call) => format!("  > {}\n", summary(&call.name, &call.input)),
+            ContentBlock::ToolResult(result) => {
+                let content = result.content.text();
+                let first = content.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+                let more = content.lines().count().saturating_sub(1);
+                let more = if more > 0 { format!(" (+{more} lines)") } else { String::new() };
+                format!("  {} {first}{more}\n", if result.is_error { "✗" } else { "<" })
+            }
+            ContentBlock::Other { .. } => continue,
+        };
+        text.push_str(&part);
+    }
+    tame(text.trim_end())
+}
+
+async fn show_metrics(session: &Session) {
+    let state = match session.handle.state().await {
+        Ok(state) => state,
+        Err(error) => return err_line(&Failure::from(error).text(Paint::stderr())),
+    };
+    let figures = &state.metrics;
+    out_line(&format!("rounds {}, model calls {}, messages {}", figures.rounds, figures.model_calls, figures.messages_count));
+    out_line(&format!("tokens {} in, {} out", figures.total_input_tokens, figures.total_output_tokens));
+    for (name, tool) in &state.tools {
+        let failed = if tool.failed > 0 { format!(", {} failed", tool.failed) } else { String::new() };
+        out_line(&format!("{name}: {} calls{failed}, {} in all", tool.calls, seconds(tool.duration_ms)));
+    }
+}
+
+/// A line of the person.
+enum Line {
+    Said(String),
+    Interrupted,
+}
+
+/// Where lines come from. Reading blocks, so it happens on a thread that gets this and gives it back.
+enum Lines {
+    Editor(Box<Reedline>),
+    Pipe,
+}
+
+impl Lines {
+    fn open(terminals: Terminals) -> Self {
+        if !(terminals.stdin && terminals.stderr && terminals.stdout) {
+            return Self::Pipe;
+        }
+        let editor = Reedline::create().use_bracketed_paste(true);
+        Self::Editor(Box::new(match FileBackedHistory::new(LINES_REMEMBERED) {
+            Ok(history) => editor.with_history(Box::new(history)),
+            Err(_) => editor,
+        }))
+    }
+
+    fn is_interactive(&self) -> bool {
+        matches!(self, Self::Editor(_))
+    }
+
+    async fn next(self) -> (Option<Line>, Self) {
+        let interactive = self.is_interactive();
+        let read = tokio::task::spawn_blocking(move || self.read());
+        read.await.unwrap_or((None, if interactive { Self::Editor(Box::new(Reedline::create())) } else { Self::Pipe }))
+    }
+
+    fn read(mut self) -> (Option<Line>, Self) {
+        let line = match &mut self {
+            Self::Pipe => {
+                let mut line = String::new();
+                match std::io::stdin().lock().read_line(&mut line) {
+                    Ok(0) | Err(_) => None,
+                    Ok(_) => Some(Line::Said(line)),
+                }
+            }
+            Self::Editor(editor) => edit(editor),
+        };
+        (line, self)
+    }
+}
+
+fn edit(editor: &mut Reedline) -> Option<Line> {
+    let prompt = DefaultPrompt::new(DefaultPromptSegment::Empty, DefaultPromptSegment::Empty);
+    let mut interrupted: Option<Instant> = None;
+    loop {
+        match editor.read_line(&prompt) {
+            Ok(Signal::Success(line)) => return Some(Line::Said(line)),
+            Ok(Signal::CtrlC) if interrupted.is_some_and(|at| at.elapsed() < TWICE) => return Some(Line::Interrupted),
+            Ok(Signal::CtrlC) => {
+                interrupted = Some(Instant::now());
+                err_line("once more to leave");
+            }
+            Ok(_) | Err(_) => return None,
+        }
+    }
+}

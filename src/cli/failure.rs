@@ -1,0 +1,177 @@
+//! How a command ends: an exit code, and for a failure one clear line with a hint.
+
+use std::process::ExitCode;
+
+use callboard_actors::{
+    conversation::ConversationError,
+    host::{OutcomeError, SendError},
+    ids::InvalidId,
+    ports::StoreError,
+    stream::Failure as RoundFailure,
+};
+
+use super::terminal::{Paint, err_line};
+use crate::{app::AppError, config::ConfigError};
+
+/// The exit code of a command that ended as it should.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Done {
+    /// The work is done.
+    Well,
+    /// It failed or was cut, and what there is to say was said.
+    Badly,
+    /// A person interrupted it.
+    Interrupted,
+}
+
+impl Done {
+    pub(super) fn code(self) -> ExitCode {
+        ExitCode::from(match self {
+            Self::Well => 0,
+            Self::Badly => 1,
+            Self::Interrupted => 130,
+        })
+    }
+}
+
+/// Why a command did not do what was asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Failure {
+    line: String,
+    hint: Option<String>,
+    exit: u8,
+}
+
+impl Failure {
+    /// The work failed, or the thing named is not there.
+    pub(super) fn work(line: impl Into<String>) -> Self {
+        Self { line: line.into(), hint: None, exit: 1 }
+    }
+
+    /// Wrong usage or configuration.
+    pub(super) fn usage(line: impl Into<String>) -> Self {
+        Self { line: line.into(), hint: None, exit: 2 }
+    }
+
+    /// Says what to do about it.
+    pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// A conversation that is not there, with the nearest that is.
+    pub(super) fn no_session(id: &str, nearest: Option<String>) -> Self {
+        let failure = Self::work(format!("session `{id}` not found"));
+        match nearest {
+            Some(nearest) => failure.hint(format!("did you mean `{nearest}`?")),
+            None => failure.hint("`callboard sessions list` shows what is there"),
+        }
+    }
+
+    /// Writes the line and gives the exit code.
+    pub(super) fn tell(&self) -> ExitCode {
+        err_line(&self.text(Paint::stderr()));
+        ExitCode::from(self.exit)
+    }
+
+    /// One line, whatever the parts hold.
+    pub(super) fn text(&self, paint: Paint) -> String {
+        let line = one_line(&self.line);
+        match &self.hint {
+            Some(hint) => format!("{} {line} ({}: {})", paint.red("error:"), paint.dim("hint"), one_line(hint)),
+            None => format!("{} {line}", paint.red("error:")),
+        }
+    }
+
+    /// A failure of a round as people read it.
+    pub(super) fn round(failure: &RoundFailure) -> Self {
+        let line = Self::work(&failure.message);
+        let seconds = failure.retry_after_ms.map(|ms| ms.div_ceil(1000));
+        match (failure.code.as_str(), seconds) {
+            ("provider_auth", _) => line.hint("check the key: ANTHROPIC_API_KEY, OPENAI_API_KEY, or `api_key_env` in callboard.toml"),
+            (_, Some(seconds)) => line.hint(format!("try again in {seconds} s")),
+            ("provider_rate_limited" | "provider_server_error", None) => line.hint("try again later; the session holds what was said"),
+            ("provider_quota_exhausted", _) => line.hint("waiting does not help: look at the account's plan and limits"),
+            ("provider_connection" | "provider_timeout", _) => line.hint("is the server running, and --base-url right?"),
+            ("provider_protocol", _) => {
+                line.hint("does --base-url name an API? Anthropic's is given without /v1, OpenAI's with it; else try again")
+            }
+            ("provider_invalid_request", _) => line.hint("check --model and --base-url"),
+            ("deadline", _) => line.hint("give more time with --timeout"),
+            ("store_unavailable", _) => line.hint("make room or choose another file with --db; what was acknowledged is safe"),
+            _ => line,
+        }
+    }
+}
+
+fn one_line(text: &str) -> String {
+    let flat: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    flat.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::usage(error.to_string())
+    }
+}
+
+impl From<InvalidId> for Failure {
+    fn from(error: InvalidId) -> Self {
+        Self::usage(error.to_string())
+    }
+}
+
+impl From<AppError> for Failure {
+    fn from(error: AppError) -> Self {
+        let failure = if error.is_usage() { Self::usage(error.to_string()) } else { Self::work(error.to_string()) };
+        match error.hint() {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        }
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self::work(error.to_string())
+    }
+}
+
+impl From<SendError> for Failure {
+    fn from(error: SendError) -> Self {
+        let failure = Self::work(error.to_string());
+        match &error {
+            SendError::InvalidId(_) | SendError::BadPrompt(_) => Self::usage(error.to_string()),
+            SendError::Conversation(ConversationError::InUse) => failure.hint("end the other process, or use another --session"),
+            SendError::Conversation(ConversationError::Store(StoreError::Unavailable { .. })) => {
+                failure.hint("is the disk full, or the file read-only? another one: --db FILE")
+            }
+            _ => failure,
+        }
+    }
+}
+
+impl From<OutcomeError> for Failure {
+    fn from(error: OutcomeError) -> Self {
+        match &error {
+            OutcomeError::Failed { end } => match &end.error {
+                Some(failure) => Self::round(failure),
+                None => Self::work(error.to_string()),
+            },
+            OutcomeError::Ended { failure } => Self::round(failure),
+            _ => Self::work(error.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_one_line_with_its_hint() {
+        let failure = Failure::usage("two\nlines\tand \u{1b}[31mred").hint("do\nthis");
+
+        assert_eq!(failure.text(Paint::plain()), "error: two lines and [31mred (hint: do this)");
+    }
+}

@@ -1,0 +1,110 @@
+//! Follows a round to its end: shows it, asks for approvals, and lets Ctrl-C end it.
+
+use callboard_actors::{
+    host::{ConversationHandle, OutcomeError, Reply},
+    stream::{EventKind, RoundEnd, StopReason},
+};
+
+use super::{
+    ask::{Asker, Question},
+    failure::{Done, Failure},
+    signals::Signals,
+    terminal::{Paint, err_line},
+    view::View,
+};
+
+/// Shows `reply` until its end. The second signal leaves the program at once: the journal is safe whenever that happens, and
+/// processes of tools die with this one.
+pub(super) async fn follow(
+    mut reply: Reply,
+    conversation: &ConversationHandle,
+    view: &mut View,
+    signals: &mut Signals,
+    questions: Vec<Question>,
+) -> Result<Done, Failure> {
+    let mut asker = Asker::new(Paint::stderr());
+    let mut interrupted = false;
+    view.begin();
+    for question in questions {
+        view.still();
+        asker.ask(question);
+    }
+    loop {
+        tokio::select! {
+            biased;
+            () = signals.next() => {
+                if interrupted {
+                    view.still();
+                    std::process::exit(130);
+                }
+                interrupted = true;
+                asker.forget();
+                view.still();
+                view.note("interrupting; once more to leave at once");
+                reply.interrupt();
+            }
+            (question, allow) = asker.answered() => {
+                // An answer that comes too late is refused; the round goes on without it.
+                let _ = conversation.approve(question.tool_call_id, allow).await;
+            }
+            event = reply.next() => {
+                let Some(event) = event else { break };
+                if asker.is_open() && !event.kind.is_durable() {
+                    continue; // A question stands on the screen.
+                }
+                view.event(&event);
+                if let EventKind::ApprovalRequired { tool_call_id, name, input, reason, .. } = &event.kind
+                    && !interrupted
+                {
+                    view.still();
+                    asker.ask(Question {
+                        tool_call_id: tool_call_id.clone(),
+                        name: name.clone(),
+                        input: input.as_str().to_owned(),
+                        reason: reason.clone(),
+                    });
+                }
+            }
+        }
+    }
+    let outcome = reply.outcome().await;
+    view.end(match &outcome {
+        Ok(end) => Some(end),
+        Err(OutcomeError::Failed { end }) => Some(end),
+        Err(_) => None,
+    });
+    verdict(outcome, interrupted)
+}
+
+/// The exit code of INTERFACES §2 for how a round ended.
+fn verdict(outcome: Result<RoundEnd, OutcomeError>, interrupted: bool) -> Result<Done, Failure> {
+    let end = match outcome {
+        Ok(end) => end,
+        Err(_) if interrupted => return Ok(Done::Interrupted),
+        Err(error) => return Err(error.into()),
+    };
+    if end.stop_reason.is_done() {
+        return Ok(Done::Well);
+    }
+    if interrupted {
+        err_line("interrupted; the session is valid and can be continued");
+        return Ok(Done::Interrupted);
+    }
+    if let Some(failure) = &end.error {
+        return Err(Failure::round(failure));
+    }
+    let why = Failure::work(match end.stop_reason {
+        StopReason::Refusal => "the model declined to answer",
+        StopReason::IterationLimit => "the round was cut: it used all its rounds of tool calls",
+        StopReason::LoopGuard => "the round was cut: the model repeated itself",
+        StopReason::Budget => "the round was cut: its budget is used up",
+        StopReason::ContextTooLarge => "the conversation is too large for the model's window",
+        StopReason::Interrupted => "the round was interrupted",
+        _ => "the round failed",
+    });
+    Err(match end.stop_reason {
+        StopReason::IterationLimit => why.hint("continue with --session, or allow more with --max-tool-iterations"),
+        StopReason::ContextTooLarge => why.hint("start a new session, or use a model with a larger window"),
+        _ => why,
+    })
+}

@@ -1,0 +1,102 @@
+//! The command line: one file a subcommand. Progress and logs go to standard error, results to standard output (INTERFACES §2).
+//!
+//! # Layout
+//! Shared: [`failure`] what went wrong in one line and its exit code · `usage` the same of clap · `flags` what run and chat
+//! have in common · `terminal` · `signals` · `ask` approvals · `view` a round's events for people and programs · `follow` a
+//! round to its end · `session` a conversation opened for a person. Then the commands.
+
+mod failure;
+mod usage;
+mod flags;
+mod terminal;
+mod signals;
+mod ask;
+mod view;
+mod follow;
+mod session;
+mod run;
+mod chat;
+mod sessions;
+mod tools;
+mod config;
+mod completions;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+
+use crate::config::{Config, process_environment};
+use failure::{Done, Failure};
+
+/// Actors for LLM agents: one task, a conversation, or what was stored of them.
+#[derive(Debug, Parser)]
+#[command(
+    name = "callboard",
+    version,
+    about = "Runs LLM agents over a folder: one task, a conversation, stored sessions.",
+    after_help = "Example:\n  callboard run --provider offline \"Where is the retry delay computed?\"\n\nExit codes: 0 done, 1 the work failed or the thing named is not there, 2 wrong usage or configuration, 130 interrupted.",
+    arg_required_else_help = true,
+    disable_help_subcommand = true,
+    max_term_width = 110
+)]
+struct Cli {
+    /// Read this configuration file and no other
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Log level or filters, such as `debug` or `callboard=trace` (standard error)
+    #[arg(long, global = true, value_name = "LEVEL")]
+    log: Option<String>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::RunArgs),
+    Chat(chat::ChatArgs),
+    /// Stored conversations: list, show, export, import, request, reset, delete, repair
+    #[command(subcommand, disable_help_subcommand = true, after_help = sessions::EXAMPLE)]
+    Sessions(sessions::SessionsCommand),
+    /// The tools a model is offered: list, show, call
+    #[command(subcommand, disable_help_subcommand = true, after_help = tools::EXAMPLE)]
+    Tools(tools::ToolsCommand),
+    /// The configuration: check, show
+    #[command(subcommand, disable_help_subcommand = true, after_help = config::EXAMPLE)]
+    Config(config::ConfigCommand),
+    Completions(completions::CompletionsArgs),
+}
+
+/// Runs the program named on the command line to its exit code.
+pub fn main() -> ExitCode {
+    let cli = match usage::parse::<Cli>() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    let outcome = crate::telemetry::init(cli.log.as_deref()).map_err(|error| Failure::usage(error.to_string())).and_then(|()| {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| Failure::work(format!("the runtime cannot be started: {}", error.kind())))?;
+        let outcome = runtime.block_on(dispatch(cli));
+        // A thread that waits for the keyboard must not keep the program.
+        runtime.shutdown_background();
+        outcome
+    });
+    match outcome {
+        Ok(done) => done.code(),
+        Err(failure) => failure.tell(),
+    }
+}
+
+async fn dispatch(cli: Cli) -> Result<Done, Failure> {
+    if let Command::Completions(args) = cli.command {
+        return completions::run(&args);
+    }
+    let config = Config::load(cli.config.as_deref(), process_environment())?;
+    match cli.command {
+        Command::Run(args) => Box::pin(run::run(&config, args)).await,
+        Command::Chat(args) => Box::pin(chat::run(&config, args)).await,
+        Command::Sessions(command) => Box::pin(sessions::run(&config, command)).await,
+        Command::Tools(command) => Box::pin(tools::run(&config, command)).await,
+        Command::Config(command) => config::run(&config, &command),
+        Command::Completions(args) => completions::run(&args),
+    }
+}

@@ -1,0 +1,152 @@
+//! `callboard run`: one task to its end.
+
+use std::{io::Read, time::Duration};
+
+use callboard_actors::ids::ConversationId;
+use clap::Args;
+
+use super::{
+    ask::Question,
+    failure::{Done, Failure},
+    flags::HostFlags,
+    follow::follow,
+    session::Session,
+    signals::Signals,
+    terminal::{Terminals, err_line, out_line},
+    view::View,
+};
+use crate::config::{Approve, Config};
+
+/// How long open work may take to end with the program.
+pub(super) const SHUTDOWN: Duration = Duration::from_secs(5);
+
+/// Longest prompt that is read from standard input: what a prompt may have.
+const STDIN_BYTES_MAX: u64 = callboard_actors::limits::PROMPT_BYTES_MAX as u64 + 1;
+
+/// Run one task to its end
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  callboard run --provider offline \"Where is the retry delay computed, and what is its cap?\"
+  git diff | callboard run - --session review-17
+  callboard run --session review-17 --resume
+
+At a terminal everything is shown; piped, only the last message's text. --json prints one event a line.")]
+pub(super) struct RunArgs {
+    /// The task; read from standard input if absent or `-`
+    prompt: Option<String>,
+    #[command(flatten)]
+    host: HostFlags,
+    /// Continue this session, or create it
+    #[arg(long, value_name = "ID")]
+    session: Option<ConversationId>,
+    /// Take an interrupted round of the session up again; needs no prompt
+    #[arg(long, requires = "session")]
+    resume: bool,
+    /// End the round after this many seconds
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    timeout: Option<Duration>,
+    /// Print one event a line, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().map_err(|_| "it must be a number of seconds".to_owned())?;
+    Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero() && *time < Duration::from_secs(31_536_000)).ok_or_else(|| "it must be more than 0 and less than a year".into())
+}
+
+pub(super) async fn run(config: &Config, args: RunArgs) -> Result<Done, Failure> {
+    let terminals = Terminals::look();
+    let prompt = match (&args.prompt, args.resume) {
+        (None, true) => None,
+        _ => Some(prompt(args.prompt.as_deref(), terminals).await?),
+    };
+    let mut signals = Signals::listen();
+    let session = Session::open(config, &args.host, args.session.clone(), args.resume).await?;
+    let mut view = View::new(args.json, terminals);
+
+    let mut done = Ok(Done::Well);
+    if args.resume {
+        done = take_up(config, &args, &session, &mut view, &mut signals, prompt.is_none()).await;
+    }
+    if let (Some(prompt), Ok(Done::Well)) = (prompt, &done) {
+        let send = session.handle.send(prompt);
+        let send = args.timeout.into_iter().fold(send, |send, within| send.deadline(within));
+        done = match send.await {
+            Ok(reply) => follow(reply, &session.handle, &mut view, &mut signals, Vec::new()).await,
+            Err(error) => Err(error.into()),
+        };
+    }
+    session.app.host.shutdown(SHUTDOWN).await;
+    done
+}
+
+/// Takes the open round up again and follows it; without one, shows the last answer.
+async fn take_up(
+    config: &Config,
+    args: &RunArgs,
+    session: &Session,
+    view: &mut View,
+    signals: &mut Signals,
+    alone: bool,
+) -> Result<Done, Failure> {
+    let open = session.state.round.is_some() || !session.state.inbox.is_empty();
+    let reply = if open { session.handle.resume().await? } else { None };
+    let Some(reply) = reply else {
+        err_line("nothing was interrupted: the last round of this session is over");
+        if let (true, false, Some(answer)) = (alone, args.json, session.last_answer()) {
+            out_line(answer.trim_end_matches('\n'));
+        }
+        return Ok(Done::Well);
+    };
+    let questions = answer_old_questions(config, args, session).await;
+    let timeout = args.timeout;
+    let following = follow(reply, &session.handle, view, signals, questions);
+    match timeout {
+        None => following.await,
+        Some(within) => tokio::time::timeout(within, following).await.map_or_else(
+            |_| Err(Failure::work("the time given for this round is over").hint("give more time with --timeout; --resume continues it")),
+            |done| done,
+        ),
+    }
+}
+
+/// Questions of an earlier life are answered by `--approve`; only a person's are left to ask.
+async fn answer_old_questions(config: &Config, args: &RunArgs, session: &Session) -> Vec<Question> {
+    let questions = session.questions();
+    let terminals = Terminals::look();
+    let flag = args.host.approve.map(Approve::from).or(config.approve);
+    let allow = match flag {
+        Some(Approve::Auto) => true,
+        Some(Approve::Ask) | None if terminals.has_person() => return questions,
+        Some(Approve::Deny | Approve::Ask) | None => false,
+    };
+    for question in questions {
+        let _ = session.handle.approve(question.tool_call_id, allow).await;
+    }
+    Vec::new()
+}
+
+/// The prompt, from where it is given.
+async fn prompt(argument: Option<&str>, terminals: Terminals) -> Result<String, Failure> {
+    let missing = || Failure::usage("there is no prompt").hint("callboard run \"…\", or pipe it in");
+    let text = match argument {
+        Some(text) if text != "-" => {
+            return if text.trim().is_empty() { Err(missing()) } else { Ok(text.to_owned()) };
+        }
+        None if terminals.stdin => return Err(missing()),
+        _ => read_stdin().await?,
+    };
+    if text.trim().is_empty() { Err(missing()) } else { Ok(text) }
+}
+
+async fn read_stdin() -> Result<String, Failure> {
+    let read = tokio::task::spawn_blocking(|| {
+        let mut bytes = Vec::new();
+        std::io::stdin().lock().take(STDIN_BYTES_MAX).read_to_end(&mut bytes).map(|_| bytes)
+    });
+    let bytes = read.await.map_err(|error| Failure::work(error.to_string()))?;
+    let bytes = bytes.map_err(|error| Failure::work(format!("standard input cannot be read: {}", error.kind())))?;
+    String::from_utf8(bytes).map_err(|_| Failure::usage("the prompt on standard input is not UTF-8 text"))
+}

@@ -1,0 +1,142 @@
+//! A conversation opened for a person: its store, its lock, the host over it, and what to say of it first.
+
+use callboard_actors::{
+    chat::Role,
+    host::ConversationHandle,
+    ids::{ConversationId, Scope, TenantId},
+    journal::{CallState, Durable},
+    ports::{Entropy, Effect},
+};
+
+use super::{
+    ask::Question,
+    failure::Failure,
+    flags::HostFlags,
+    terminal::{Paint, err_line, tame},
+};
+use crate::{
+    app::{self, App, Opening, Purpose, Sessions, TENANT, Wishes, nearest},
+    clock::{SystemClock, SystemEntropy},
+    config::Config,
+    storage::SessionLock,
+};
+
+/// A conversation with everything that it needs.
+pub(super) struct Session {
+    pub(super) app: App,
+    pub(super) handle: ConversationHandle,
+    /// As it was found.
+    pub(super) state: Durable,
+    _lock: Option<SessionLock>,
+}
+
+/// The scope of a conversation of this command line.
+pub(super) fn scope(id: &ConversationId) -> Result<Scope, Failure> {
+    let tenant = TenantId::new(TENANT).map_err(|error| Failure::work(error.to_string()))?;
+    Ok(Scope::new(tenant, id.clone()))
+}
+
+/// An id that was not used before: when, and a little chance.
+pub(super) fn fresh_id() -> Result<ConversationId, Failure> {
+    use callboard_actors::ports::Clock as _;
+    let now = SystemClock.now().to_string();
+    let digits: String = now.chars().take(19).filter(char::is_ascii_digit).collect();
+    let (date, time) = digits.split_at_checked(8).unwrap_or((digits.as_str(), ""));
+    let [a, b, ..] = SystemEntropy.bytes();
+    ConversationId::new(format!("{date}-{time}-{a:02x}{b:02x}")).map_err(|error| Failure::work(error.to_string()))
+}
+
+impl Session {
+    /// Opens a conversation. Says provider, model and workspace, then notes, then which session it is.
+    pub(super) async fn open(config: &Config, flags: &HostFlags, id: Option<ConversationId>, resume: bool) -> Result<Self, Failure> {
+        use callboard_actors::conversation::volatile::Recovery;
+        let wishes: Wishes = flags.wishes(if resume { Recovery::Resume } else { Recovery::Close });
+        // What is wrong with a flag is told before anything is made.
+        app::choose_provider(config, &wishes, Purpose::Calls)?;
+        app::check_places(config, &wishes)?;
+        let sessions = Sessions::open(config, wishes.db.as_deref(), Opening::OrCreate).await?;
+        let named = id.is_some();
+        let id = match id {
+            Some(id) => id,
+            None => fresh_id()?,
+        };
+        let scope = scope(&id)?;
+        let lock = sessions.lock(&scope)?;
+        let is_new = sessions.backend().head(&scope).await?.seq.0 == 0;
+        if is_new && resume {
+            return Err(not_found(&sessions, &id).await);
+        }
+        let app = app::start(config, &wishes, &sessions).await?;
+        let handle = app.host.tenant(TENANT).conversation(id.clone());
+        let state = handle.state().await.map_err(|error| unreadable(&id, error))?;
+
+        let paint = Paint::stderr();
+        let (provider, model, workspace) = (tame(&app.provider), tame(&app.model), app.workspace.display());
+        err_line(&format!("{} provider {provider}, model {model}, workspace {workspace}", paint.bold("callboard")));
+        for note in &app.notes {
+            err_line(&paint.dim(&format!("note: {}", tame(note))));
+        }
+        if is_new {
+            err_line(&paint.dim(&format!("new session {id}")));
+        } else if named {
+            let messages = state.history.messages().len();
+            err_line(&paint.dim(&format!("session {id}, {messages} messages")));
+        }
+        if !resume && state.round.is_some() {
+            err_line(&closing_line(&state));
+        }
+        Ok(Self { app, handle, state, _lock: lock })
+    }
+
+    /// Calls of the open round that wait for a person.
+    pub(super) fn questions(&self) -> Vec<Question> {
+        let calls = self.state.batch().map(|batch| batch.calls.as_slice()).unwrap_or_default();
+        let asked = calls.iter().filter_map(|call| match &call.state {
+            CallState::Asked { input, .. } => Some(Question {
+                tool_call_id: call.tool_use.id.clone(),
+                name: call.tool_use.name.clone(),
+                input: input.as_str().to_owned(),
+                reason: "it was asked before the round was interrupted.".into(),
+            }),
+            _ => None,
+        });
+        asked.collect()
+    }
+
+    /// The text of the last answer.
+    pub(super) fn last_answer(&self) -> Option<String> {
+        let last = self.state.history.messages().iter().rev().find(|message| message.role() == Role::Assistant)?;
+        Some(last.text()).filter(|text| !text.is_empty())
+    }
+}
+
+/// What is said of an open round that is closed before anything else.
+fn closing_line(state: &Durable) -> String {
+    let calls = state.batch().map(|batch| batch.calls.as_slice()).unwrap_or_default();
+    let doubtful = calls.iter().filter(|call| matches!(call.state, CallState::Started { effect: Effect::Once, .. })).count();
+    let doubt = match doubtful {
+        0 => String::new(),
+        1 => "; the outcome of one tool call is unknown".into(),
+        n => format!("; the outcome of {n} tool calls is unknown"),
+    };
+    format!("the round that was interrupted is closed{doubt} (--resume would have taken it up again)")
+}
+
+/// "Not found", with the nearest id that is there.
+pub(super) async fn not_found(sessions: &Sessions, id: &ConversationId) -> Failure {
+    let ids = match scope(id) {
+        Ok(scope) => sessions.ids(&scope.tenant).await.unwrap_or_default(),
+        Err(failure) => return failure,
+    };
+    Failure::no_session(id.as_str(), nearest(id.as_str(), ids.iter().map(ConversationId::as_str)))
+}
+
+/// A conversation whose journal cannot be read.
+pub(super) fn unreadable(id: &ConversationId, error: callboard_actors::host::SendError) -> Failure {
+    use callboard_actors::{conversation::ConversationError, host::SendError};
+    match error {
+        SendError::Conversation(ConversationError::Failed { reason }) => Failure::work(format!("session `{id}` cannot be read: {reason}"))
+            .hint(format!("`callboard sessions export {id}` gives what is readable, `callboard sessions repair {id}` mends it")),
+        other => other.into(),
+    }
+}

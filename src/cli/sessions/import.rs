@@ -1,0 +1,130 @@
+//! `callboard sessions import`: a conversation from a file, mended where it must be.
+
+use std::{io::Read, path::PathBuf};
+
+use callboard_actors::{
+    chat::{History, Message, Repair},
+    ids::ConversationId,
+};
+use clap::Args;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::{
+    StoreFlag,
+    export::{Exported, FORMAT, VERSION},
+    quiet_host,
+};
+use crate::{
+    app::{Opening, Sessions, TENANT},
+    cli::{
+        failure::{Done, Failure},
+        run::SHUTDOWN,
+        session::{fresh_id, scope},
+        terminal::out,
+    },
+    config::Config,
+};
+
+/// Longest file that is read.
+const FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
+
+/// `sessions import`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ImportArgs {
+    /// An export or a JSON array of messages; `-` for standard input
+    file: PathBuf,
+    /// Store it under this id [default: the export's own, or a fresh one]
+    #[arg(long, value_name = "ID")]
+    session: Option<ConversationId>,
+    /// Take it in place of what a session of that id holds; its journal keeps the old messages
+    #[arg(long)]
+    replace: bool,
+    #[command(flatten)]
+    store: StoreFlag,
+}
+
+/// What came of it (INTERFACES §2).
+#[derive(Debug, Serialize)]
+pub(super) struct Imported {
+    pub(super) conversation_id: ConversationId,
+    pub(super) messages: usize,
+    pub(super) repairs: Vec<Repair>,
+}
+
+pub(super) async fn run(config: &Config, args: &ImportArgs) -> Result<Done, Failure> {
+    let text = read(&args.file)?;
+    let (named, messages) = parse(&text)?;
+    let id = match args.session.clone().or(named) {
+        Some(id) => id,
+        None => fresh_id()?,
+    };
+    let (history, repairs) = History::repair(messages);
+    let sessions = args.store.open(config, Opening::OrCreate).await?;
+    let scope = scope(&id)?;
+    let _lock = sessions.lock(&scope)?;
+    store(config, &sessions, &id, &history, args.replace).await?;
+    let imported = Imported { conversation_id: id, messages: history.messages().len(), repairs };
+    out(&format!("{}\n", serde_json::to_string(&imported).unwrap_or_default()));
+    Ok(Done::Well)
+}
+
+/// Puts a history into a conversation through a host, so that epochs and figures are kept.
+pub(super) async fn store(
+    config: &Config,
+    sessions: &Sessions,
+    id: &ConversationId,
+    history: &History,
+    replace: bool,
+) -> Result<(), Failure> {
+    let app = quiet_host(config, sessions).await?;
+    let handle = app.host.tenant(TENANT).conversation(id.clone());
+    let there = handle.state().await.map_err(|error| crate::cli::session::unreadable(id, error))?;
+    if !replace && !(there.history.messages().is_empty() && there.round.is_none() && there.inbox.is_empty()) {
+        let failure = Failure::work(format!("session `{id}` is there already, with {} messages", there.history.messages().len()));
+        return Err(failure.hint("choose another id with --session, or take this one's place with --replace"));
+    }
+    if !there.inbox.is_empty() {
+        return Err(Failure::work(format!("session `{id}` has a prompt that waits for its answer"))
+            .hint(format!("`callboard run --session {id} --resume` answers it")));
+    }
+    let imported = handle.import(history.messages().iter().cloned().collect()).await;
+    app.host.shutdown(SHUTDOWN).await;
+    Ok(imported?)
+}
+
+fn read(path: &std::path::Path) -> Result<String, Failure> {
+    let shown = path.display();
+    let failed = |error: std::io::Error| Failure::work(format!("{shown} cannot be read: {}", error.kind()));
+    let mut bytes = Vec::new();
+    if path.as_os_str() == "-" {
+        std::io::stdin().lock().take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
+    } else {
+        std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)).map_err(failed)?;
+    }
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(Failure::work(format!("{shown} is longer than {FILE_BYTES_MAX} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|_| Failure::work(format!("{shown} is not UTF-8 text")))
+}
+
+/// The id, if there is one, and the messages.
+fn parse(text: &str) -> Result<(Option<ConversationId>, Vec<Message>), Failure> {
+    let wrong = |error: serde_json::Error| {
+        Failure::work(format!("this is neither an export nor a JSON array of messages: {error}")).hint("`callboard sessions export` writes one")
+    };
+    let (id, raw): (_, Vec<Box<RawValue>>) = if text.trim_start().starts_with('[') {
+        (None, serde_json::from_str(text).map_err(wrong)?)
+    } else {
+        let export: Exported = serde_json::from_str(text).map_err(wrong)?;
+        if export.format != FORMAT || export.version > VERSION {
+            let found = format!("{} version {}", export.format, export.version);
+            return Err(Failure::work(format!("this is {found}; this program reads {FORMAT} up to version {VERSION}")));
+        }
+        (export.conversation_id, export.messages)
+    };
+    let messages = raw.iter().enumerate().map(|(index, raw)| {
+        Message::from_wire(raw.get().as_bytes()).map_err(|error| Failure::work(format!("message {index}: {error}")))
+    });
+    Ok((id, messages.collect::<Result<_, _>>()?))
+}

@@ -1,0 +1,112 @@
+//! A journal read as far as it goes.
+
+use callboard_actors::{
+    chat::{History, Message, Repair, Role, ToolResultBlock, ToolResultContent},
+    ids::Scope,
+    journal::{CallState, ConversationRound, Durable, Entry, Phase, rounds},
+    ports::{SessionBackend, StoredEntry},
+};
+
+use crate::cli::failure::Failure;
+
+/// Entries read at once.
+const PAGE: usize = 1000;
+
+/// What could be read of a conversation.
+pub(super) struct Readable {
+    /// The state after the last good entry.
+    pub(super) state: Durable,
+    /// The good entries.
+    pub(super) entries: Vec<Entry>,
+    /// All rows that the store could give, good or not.
+    pub(super) stored: Vec<StoredEntry>,
+    /// Why reading ended early.
+    pub(super) fault: Option<String>,
+    /// Whether rows are missing that the store could not give.
+    pub(super) rows_lost: bool,
+}
+
+/// Reads every entry until the first that cannot be.
+pub(super) async fn read(sessions: &dyn SessionBackend, scope: &Scope) -> Result<Readable, Failure> {
+    let head = sessions.head(scope).await?;
+    let mut readable =
+        Readable { state: Durable::default(), entries: Vec::new(), stored: Vec::new(), fault: None, rows_lost: false };
+    loop {
+        let after = readable.stored.last().map(|stored| stored.seq).unwrap_or_default();
+        match sessions.entries(scope, after, PAGE).await {
+            Ok(page) if page.is_empty() => break,
+            Ok(page) => readable.take(page),
+            Err(error) => {
+                readable.rows_lost = true;
+                readable.fault.get_or_insert_with(|| error.to_string());
+                break;
+            }
+        }
+    }
+    if readable.fault.is_none() && (readable.state.head != head.seq || readable.state.epoch != head.epoch) {
+        readable.fault = Some(format!("the journal ends at entry {}, its head says {}", readable.state.head, head.seq));
+    }
+    Ok(readable)
+}
+
+impl Readable {
+    fn take(&mut self, page: Vec<StoredEntry>) {
+        for stored in page {
+            if self.fault.is_none() {
+                match Entry::decode(&stored) {
+                    Err(error) => self.fault = Some(error.to_string()),
+                    Ok(entry) => match self.state.apply(&entry) {
+                        Ok(()) => self.entries.push(entry),
+                        Err(error) => {
+                            self.fault = Some(error.to_string());
+                            self.fold_again();
+                        }
+                    },
+                }
+            }
+            self.stored.push(stored);
+        }
+    }
+
+    /// A state that an entry did not fit is not to be used: the good entries make it anew.
+    fn fold_again(&mut self) {
+        self.state = Durable::default();
+        for entry in &self.entries {
+            let _ = self.state.apply(entry); // It did before.
+        }
+    }
+
+    /// The rounds, as far as entries could be read.
+    pub(super) fn rounds(&self) -> Vec<ConversationRound> {
+        rounds(&self.entries)
+    }
+
+    /// Everything that was said, as a valid history: what the open round and the inbox hold stands at the end.
+    pub(super) fn whole_history(&self) -> (History, Vec<Repair>) {
+        let state = &self.state;
+        let mut messages: Vec<Message> = state.history.messages().iter().cloned().collect();
+        if let Some(round) = &state.round {
+            if let Phase::Batch(batch) = &round.phase {
+                messages.push(batch.message.clone());
+                let results: Vec<ToolResultBlock> = batch
+                    .calls
+                    .iter()
+                    .filter_map(|call| match &call.state {
+                        CallState::Finished(outcome) => Some(ToolResultBlock {
+                            tool_use_id: call.tool_use.id.clone(),
+                            content: ToolResultContent::Text(outcome.observation.clone()),
+                            is_error: outcome.is_error,
+                        }),
+                        _ => None,
+                    })
+                    .collect();
+                if !results.is_empty() {
+                    messages.push(Message::tool_results(results, []));
+                }
+            }
+            messages.extend(round.pending.iter().filter(|message| message.role() == Role::User).cloned());
+        }
+        messages.extend(state.inbox.iter().map(|prompt| prompt.message.clone()));
+        History::repair(messages)
+    }
+}

@@ -1,0 +1,124 @@
+//! `callboard sessions`: what is stored, in and out.
+
+mod list;
+mod show;
+mod journal;
+mod export;
+mod import;
+mod request;
+mod remove;
+mod repair;
+
+use std::{path::PathBuf, sync::Arc};
+
+use callboard_actors::{
+    conversation::volatile::Recovery,
+    ids::{ConversationId, Scope},
+};
+use clap::{Args, Subcommand};
+
+use super::{
+    failure::{Done, Failure},
+    session::{not_found, scope},
+};
+use crate::{
+    app::{self, App, Chosen, Opening, Sessions, Wishes},
+    config::Config,
+    providers::offline::Offline,
+};
+
+pub(super) const EXAMPLE: &str = "Example:\n  callboard sessions export support-42 > support-42.json";
+
+/// What to do with them.
+#[derive(Debug, Subcommand)]
+pub(super) enum SessionsCommand {
+    /// List the stored conversations
+    #[command(after_help = "Example:\n  callboard sessions list --json")]
+    List(list::ListArgs),
+    /// Show a conversation: what was said, what it waits for, its figures
+    #[command(after_help = "Example:\n  callboard sessions show support-42")]
+    Show(show::ShowArgs),
+    /// Print a conversation as JSON; of a damaged one, what is readable
+    #[command(after_help = EXAMPLE)]
+    Export(OneArgs),
+    /// Store a conversation from an export or a JSON array of messages; says what it repaired
+    #[command(after_help = "Example:\n  callboard sessions import support-42.json --session support-43")]
+    Import(import::ImportArgs),
+    /// Print the exact body that the next model call would send, and nothing else
+    #[command(after_help = "Example:\n  callboard sessions request support-42 --provider anthropic | jq .messages")]
+    Request(request::RequestArgs),
+    /// Empty a conversation; its journal keeps what was said
+    #[command(after_help = "Example:\n  callboard sessions reset support-42")]
+    Reset(OneArgs),
+    /// Erase a conversation with everything stored of it
+    #[command(after_help = "Example:\n  callboard sessions delete support-42")]
+    Delete(OneArgs),
+    /// Mend a conversation whose journal cannot be read
+    #[command(
+        long_about = repair::ABOUT,
+        after_help = "Example:\n  callboard sessions repair support-42"
+    )]
+    Repair(OneArgs),
+}
+
+/// A conversation and its file.
+#[derive(Debug, Clone, Args)]
+pub(super) struct OneArgs {
+    /// The conversation
+    #[arg(value_name = "ID")]
+    id: ConversationId,
+    #[command(flatten)]
+    store: StoreFlag,
+}
+
+/// `--db`.
+#[derive(Debug, Clone, Args)]
+pub(super) struct StoreFlag {
+    /// Session file [default: in the data folder of the configuration]
+    #[arg(long, value_name = "FILE")]
+    db: Option<PathBuf>,
+}
+
+impl StoreFlag {
+    async fn open(&self, config: &Config, opening: Opening) -> Result<Sessions, Failure> {
+        Ok(Sessions::open(config, self.db.as_deref(), opening).await?)
+    }
+}
+
+/// A conversation that is there.
+struct Found {
+    sessions: Sessions,
+    id: ConversationId,
+    scope: Scope,
+}
+
+impl Found {
+    async fn open(config: &Config, args: &OneArgs) -> Result<Self, Failure> {
+        let sessions = args.store.open(config, Opening::Existing).await?;
+        let scope = scope(&args.id)?;
+        if sessions.backend().head(&scope).await?.seq.0 == 0 {
+            return Err(not_found(&sessions, &args.id).await);
+        }
+        Ok(Self { sessions, id: args.id.clone(), scope })
+    }
+}
+
+/// A host that can change stored conversations and asks no model: no round of theirs goes on in it.
+async fn quiet_host(config: &Config, sessions: &Sessions) -> Result<App, Failure> {
+    let wishes = Wishes { workspace: ".".into(), tools: Some(Vec::new()), recovery: Recovery::Close, ..Wishes::default() };
+    let chosen = Chosen { provider: Arc::new(Offline), name: "offline".into(), model: "rules".into(), calls_max: None };
+    Ok(app::start_with(config, &wishes, sessions, chosen).await?)
+}
+
+pub(super) async fn run(config: &Config, command: SessionsCommand) -> Result<Done, Failure> {
+    match command {
+        SessionsCommand::List(args) => list::run(config, &args).await,
+        SessionsCommand::Show(args) => show::run(config, &args).await,
+        SessionsCommand::Export(args) => export::run(config, &args).await,
+        SessionsCommand::Import(args) => import::run(config, &args).await,
+        SessionsCommand::Request(args) => request::run(config, &args).await,
+        SessionsCommand::Reset(args) => remove::reset(config, &args).await,
+        SessionsCommand::Delete(args) => remove::delete(config, &args).await,
+        SessionsCommand::Repair(args) => repair::run(config, &args).await,
+    }
+}

@@ -1,0 +1,44 @@
+//! `callboard sessions request`: the bytes of the next model call.
+
+use callboard_actors::{conversation::volatile::Recovery, ports::ProviderError};
+use clap::Args;
+
+use super::{Found, OneArgs, StoreFlag};
+use crate::{
+    app::{self, Purpose, TENANT},
+    cli::{
+        failure::{Done, Failure},
+        flags::HostFlags,
+        session::unreadable,
+        terminal::out,
+    },
+    config::Config,
+};
+
+/// `sessions request`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct RequestArgs {
+    /// The conversation
+    #[arg(value_name = "ID")]
+    id: callboard_actors::ids::ConversationId,
+    #[command(flatten)]
+    host: HostFlags,
+}
+
+pub(super) async fn run(config: &Config, args: &RequestArgs) -> Result<Done, Failure> {
+    let one = OneArgs { id: args.id.clone(), store: StoreFlag { db: args.host.db.clone() } };
+    let found = Found::open(config, &one).await?;
+    let wishes = args.host.wishes(Recovery::Close);
+    let chosen = app::choose_provider(config, &wishes, Purpose::Bodies)?;
+    let (provider, name) = (chosen.provider.clone(), chosen.name.clone());
+    let app = app::start_with(config, &wishes, &found.sessions, chosen).await?;
+    let state = app.host.tenant(TENANT).conversation(found.id.clone()).state().await;
+    let state = state.map_err(|error| unreadable(&found.id, error))?;
+    let request = app.host.setup().request(state.history.messages().clone());
+    let body = provider.request_body(&request).map_err(|error| match error {
+        ProviderError::Unsupported(_) => Failure::usage(format!("provider `{name}` sends no request")).hint("add --provider anthropic or --provider openai"),
+        other => Failure::work(other.to_string()),
+    })?;
+    out(&String::from_utf8_lossy(&body));
+    Ok(Done::Well)
+}

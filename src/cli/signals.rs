@@ -1,0 +1,49 @@
+//! Ctrl-C, and the polite end that a service manager asks for.
+
+/// Signals that ask the program to end.
+pub(super) struct Signals {
+    #[cfg(unix)]
+    interrupt: Option<tokio::signal::unix::Signal>,
+    #[cfg(unix)]
+    terminate: Option<tokio::signal::unix::Signal>,
+}
+
+impl Signals {
+    /// From now on these signals end nothing by themselves.
+    #[cfg(unix)]
+    pub(super) fn listen() -> Self {
+        use tokio::signal::unix::{SignalKind, signal};
+        Self { interrupt: signal(SignalKind::interrupt()).ok(), terminate: signal(SignalKind::terminate()).ok() }
+    }
+
+    /// From now on these signals end nothing by themselves.
+    #[cfg(not(unix))]
+    pub(super) fn listen() -> Self {
+        Self {}
+    }
+
+    /// Waits for the next one.
+    ///
+    /// # Cancel safety
+    /// No signal is lost when the future is dropped.
+    #[cfg(unix)]
+    pub(super) async fn next(&mut self) {
+        async fn one(signal: &mut Option<tokio::signal::unix::Signal>) {
+            match signal {
+                Some(signal) => drop(signal.recv().await),
+                None => std::future::pending().await,
+            }
+        }
+        tokio::select! {
+            biased;
+            () = one(&mut self.interrupt) => {}
+            () = one(&mut self.terminate) => {}
+        }
+    }
+
+    /// Waits for the next one.
+    #[cfg(not(unix))]
+    pub(super) async fn next(&mut self) {
+        let _ = tokio::signal::ctrl_c().await;
+    }
+}

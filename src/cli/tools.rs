@@ -1,0 +1,351 @@
+//! `callboard tools`: the tools a model is offered, and calls of them without a model.
+
+use std::io::BufRead;
+
+use callboard_actors::{
+    chat::RawJson,
+    conversation::volatile::{ApprovalMode, Judgement, Recovery},
+    ids::{CallKey, ConversationId, Scope, Seq},
+    journal::ToolOutcome,
+    ports::{Approval, Progress, ToolError, ToolErrorType, ToolSpec},
+    tool_executor::{LoneCall, approval_denied, call_once, cancelled_before_start},
+};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    ask::{Asker, Question},
+    failure::{Done, Failure},
+    flags::{ApproveFlag, SandboxFlag},
+    run::SHUTDOWN,
+    session::scope,
+    signals::Signals,
+    terminal::{Paint, Terminals, err_line, out_line},
+};
+use crate::{
+    Host,
+    app::{self, Chosen, Sessions, Wishes, nearest},
+    config::Config,
+    providers::offline::Offline,
+    storage::MemorySessions,
+};
+
+pub(super) const EXAMPLE: &str = "Example:\n  callboard tools call grep_search '{\"pattern\": \"fn main\"}'";
+
+/// What to do with them.
+#[derive(Debug, Subcommand)]
+pub(super) enum ToolsCommand {
+    /// List the tools
+    #[command(after_help = "Example:\n  callboard tools list --json")]
+    List(ListArgs),
+    /// Show a tool: what a model reads of it, and how it runs
+    #[command(after_help = "Example:\n  callboard tools show bash")]
+    Show(ShowArgs),
+    /// Run a tool through the whole door (validation, permission, sandbox) without a model
+    #[command(after_help = "\
+Examples:
+  callboard tools call file_read '{\"path\": \"Cargo.toml\"}'
+  callboard tools call bash '{\"command\": \"ls\"}' --approve auto
+  printf '%s\\n' '{\"path\": \"a\"}' '{\"path\": \"b\"}' | callboard tools call file_read
+
+Without arguments: one object a line from standard input, one result a line out. Exit 1 if a call failed.")]
+    Call(CallArgs),
+}
+
+/// Where tools work.
+#[derive(Debug, Clone, Args)]
+pub(super) struct Place {
+    /// Folder that the tools work in
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    workspace: std::path::PathBuf,
+    /// Where commands run; auto is linux, or no commands at all [default: auto]
+    #[arg(long, value_enum)]
+    sandbox: Option<SandboxFlag>,
+}
+
+/// `tools list`.
+#[derive(Debug, Args)]
+pub(super) struct ListArgs {
+    #[command(flatten)]
+    place: Place,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// `tools show`.
+#[derive(Debug, Args)]
+pub(super) struct ShowArgs {
+    /// The tool
+    name: String,
+    #[command(flatten)]
+    place: Place,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// `tools call`.
+#[derive(Debug, Args)]
+pub(super) struct CallArgs {
+    /// The tool
+    name: String,
+    /// Its arguments, a JSON object
+    #[arg(value_name = "JSON")]
+    arguments: Option<String>,
+    #[command(flatten)]
+    place: Place,
+    /// Whether tools that change something may run [default: ask at a terminal, else deny]
+    #[arg(long, value_enum)]
+    approve: Option<ApproveFlag>,
+    /// Print JSON; it is the only form
+    #[arg(long)]
+    json: bool,
+}
+
+/// The outcome of a call (INTERFACES §2).
+#[derive(Debug, Serialize)]
+struct Called {
+    index: usize,
+    success: bool,
+    is_error: bool,
+    observation: String,
+    level: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    artifact_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_type: Option<ToolErrorType>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_code: Option<String>,
+    retry_count: u32,
+    duration_ms: u64,
+}
+
+impl Called {
+    fn of(index: usize, outcome: ToolOutcome) -> Self {
+        Self {
+            index,
+            success: !outcome.is_error,
+            is_error: outcome.is_error,
+            observation: outcome.observation,
+            level: "full", // Nothing is shortened by level yet; a long text says itself what was left out.
+            artifact_id: outcome.artifact_id,
+            error_type: outcome.error_type,
+            error_code: outcome.error_code,
+            retry_count: outcome.retry_count,
+            duration_ms: outcome.duration_ms,
+        }
+    }
+}
+
+pub(super) async fn run(config: &Config, command: ToolsCommand) -> Result<Done, Failure> {
+    match command {
+        ToolsCommand::List(args) => {
+            let (host, notes) = open(config, &args.place, None).await?;
+            let specs: Vec<_> = host.setup().tools.specs().cloned().collect();
+            if args.json {
+                let all: Vec<_> = specs.iter().map(|spec| described(spec)).collect();
+                out_line(&serde_json::to_string_pretty(&all).unwrap_or_default());
+            } else {
+                for spec in &specs {
+                    let asks = if spec.approval == Approval::Never { "reads" } else { "asks" };
+                    let first = spec.definition.description.lines().next().unwrap_or_default();
+                    out_line(&format!("{:<12} {asks:<6} {first}", spec.name()));
+                }
+            }
+            notes.iter().for_each(|note| err_line(&Paint::stderr().dim(&format!("note: {note}"))));
+            Ok(Done::Well)
+        }
+        ToolsCommand::Show(args) => {
+            let (host, notes) = open(config, &args.place, None).await?;
+            let Some(spec) = host.setup().tools.specs().find(|spec| spec.name() == args.name).cloned() else {
+                return Err(no_tool(&host, &args.name, &notes));
+            };
+            if args.json {
+                out_line(&serde_json::to_string_pretty(&described(&spec)).unwrap_or_default());
+            } else {
+                show(&spec);
+            }
+            Ok(Done::Well)
+        }
+        ToolsCommand::Call(args) => call(config, args).await,
+    }
+}
+
+/// A host of tools alone: its model is never asked, its sessions are never written.
+async fn open(config: &Config, place: &Place, approve: Option<ApproveFlag>) -> Result<(Host, Vec<String>), Failure> {
+    let wishes = Wishes {
+        workspace: place.workspace.clone(),
+        sandbox: place.sandbox.map(Into::into),
+        approve: approve.map(Into::into),
+        recovery: Recovery::Close,
+        at_terminal: Terminals::look().has_person(),
+        ..Wishes::default()
+    };
+    let sessions = Sessions::Memory(std::sync::Arc::new(MemorySessions::new()));
+    let chosen = Chosen { provider: std::sync::Arc::new(Offline), name: "offline".into(), model: "rules".into(), calls_max: None };
+    let app = app::start_with(config, &wishes, &sessions, chosen).await?;
+    Ok((app.host, app.notes))
+}
+
+fn described(spec: &ToolSpec) -> serde_json::Value {
+    serde_json::json!({
+        "name": spec.name(),
+        "description": spec.definition.description,
+        "input_schema": spec.definition.input_schema,
+        "effect": spec.effect,
+        "approval": spec.approval,
+        "concurrency": spec.concurrency,
+        "timeout_ms": u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX),
+        "source": spec.source,
+    })
+}
+
+fn show(spec: &ToolSpec) {
+    let word = |value: serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let of = |value: Result<serde_json::Value, _>| value.map(word).unwrap_or_default();
+    out_line(&format!("{}\n\n{}\n", spec.name(), spec.definition.description));
+    out_line(&format!("effect       {}", of(serde_json::to_value(spec.effect))));
+    out_line(&format!("approval     {}", if spec.approval == Approval::Never { "never: it only reads" } else { "as --approve says" }));
+    out_line(&format!("concurrency  {}", of(serde_json::to_value(&spec.concurrency))));
+    out_line(&format!("timeout      {} s\n", spec.timeout.as_secs()));
+    let schema: Result<serde_json::Value, _> = spec.definition.input_schema.parse();
+    out_line(&schema.ok().and_then(|schema| serde_json::to_string_pretty(&schema).ok()).unwrap_or_default());
+}
+
+fn no_tool(host: &Host, name: &str, notes: &[String]) -> Failure {
+    let failure = Failure::work(format!("there is no tool `{name}`"));
+    let names: Vec<String> = host.setup().tools.specs().map(|spec| spec.name().to_owned()).collect();
+    let absent = notes.iter().find(|note| name == "bash" && note.contains("bash"));
+    match (absent, nearest(name, names.iter().map(String::as_str))) {
+        (Some(note), _) => failure.hint(note),
+        (None, Some(near)) => failure.hint(format!("did you mean `{near}`?")),
+        (None, None) => failure.hint(format!("the tools are {}", names.join(", "))),
+    }
+}
+
+async fn call(config: &Config, args: CallArgs) -> Result<Done, Failure> {
+    let (host, notes) = open(config, &args.place, args.approve).await?;
+    if host.setup().tools.get(&args.name).is_none() {
+        err_line(&no_tool(&host, &args.name, &notes).text(Paint::stderr())); // And a result, as a model would get it.
+    }
+    let mut caller = Caller { host, name: args.name, scope: scope(&ConversationId::new("tools-call")?)?, signals: Signals::listen() };
+    let mut all_well = true;
+    let mut index = 0;
+    let mut lines = args.arguments.map_or(Input::Stdin, Input::One);
+    while let Some(line) = lines.next().await {
+        if line.trim().is_empty() {
+            continue;
+        }
+        let Some(called) = caller.call(index, &line).await else {
+            caller.host.shutdown(SHUTDOWN).await;
+            return Ok(Done::Interrupted);
+        };
+        all_well &= called.success;
+        out_line(&serde_json::to_string(&called).unwrap_or_default());
+        index += 1;
+    }
+    caller.host.shutdown(SHUTDOWN).await;
+    Ok(if all_well { Done::Well } else { Done::Badly })
+}
+
+/// Where arguments come from.
+enum Input {
+    One(String),
+    Stdin,
+    Over,
+}
+
+impl Input {
+    async fn next(&mut self) -> Option<String> {
+        match std::mem::replace(self, Self::Over) {
+            Self::One(text) => Some(text),
+            Self::Over => None,
+            Self::Stdin => {
+                let read = tokio::task::spawn_blocking(|| {
+                    let mut line = Vec::new();
+                    let read = std::io::stdin().lock().read_until(b'\n', &mut line);
+                    read.ok().filter(|n| *n > 0).map(|_| String::from_utf8_lossy(&line).into_owned())
+                });
+                let line = read.await.ok().flatten()?;
+                *self = Self::Stdin;
+                Some(line)
+            }
+        }
+    }
+}
+
+struct Caller {
+    host: Host,
+    name: String,
+    scope: Scope,
+    signals: Signals,
+}
+
+impl Caller {
+    /// One call through the whole door; `None` when a person interrupted it.
+    async fn call(&mut self, index: usize, arguments: &str) -> Option<Called> {
+        let tool_call_id = format!("call_{index}");
+        let refused = |error: &ToolError| Some(Called::of(index, ToolOutcome::error(error, &tool_call_id)));
+        let input = match RawJson::arguments(arguments.trim()) {
+            Ok(input) => input,
+            Err(error) => return refused(&ToolError::invalid(format!("the arguments are {error}"))),
+        };
+        let setup = self.host.setup().clone();
+        let (spec, input) = match setup.judge(&self.scope, &self.name, &input) {
+            Judgement::Ready { spec, input: replaced } => (spec, replaced.unwrap_or(input)),
+            Judgement::Refused(error) => return refused(&error),
+        };
+        let why = match setup.approval {
+            _ if spec.approval == Approval::Never => None,
+            ApprovalMode::Auto => None,
+            ApprovalMode::Deny => Some("tools that change something are not allowed here; --approve auto allows them"),
+            ApprovalMode::Ask if !setup.has_approver => Some("approval is needed and nobody is there to give it; see --approve"),
+            ApprovalMode::Ask => match self.ask(&tool_call_id, &input).await {
+                Some(true) => None,
+                Some(false) => Some("the user did not approve this call"),
+                None => return None,
+            },
+        };
+        if let Some(why) = why {
+            return Some(Called::of(index, approval_denied(&tool_call_id, why)));
+        }
+        let Some(tool) = setup.tools.get(&self.name).cloned() else {
+            return Some(Called::of(index, cancelled_before_start()));
+        };
+        let key = CallKey { scope: self.scope.clone(), seq: Seq(0), index: u32::try_from(index).unwrap_or(u32::MAX) };
+        let cancel = CancellationToken::new();
+        let running = call_once(LoneCall { key, tool_call_id, tool, input }, setup.lent.clone(), cancel.clone(), Progress::silent());
+        tokio::pin!(running);
+        tokio::select! {
+            biased;
+            () = self.signals.next() => {
+                // The tool ends its processes on the token; a second signal does not wait for that.
+                cancel.cancel();
+                tokio::select! {
+                    _ = &mut running => {}
+                    () = self.signals.next() => {}
+                    () = tokio::time::sleep(callboard_actors::limits::CANCEL_GRACE) => {}
+                }
+                None
+            }
+            outcome = &mut running => Some(Called::of(index, outcome)),
+        }
+    }
+
+    async fn ask(&mut self, tool_call_id: &str, input: &RawJson) -> Option<bool> {
+        let mut asker = Asker::new(Paint::stderr());
+        asker.ask(Question {
+            tool_call_id: tool_call_id.to_owned(),
+            name: self.name.clone(),
+            input: input.as_str().to_owned(),
+            reason: "this tool changes something.".into(),
+        });
+        tokio::select! {
+            biased;
+            () = self.signals.next() => None,
+            (_, allow) = asker.answered() => Some(allow),
+        }
+    }
+}

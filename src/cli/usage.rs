@@ -1,0 +1,56 @@
+//! Reads the command line. What is wrong with it is told in one line with a hint, not in clap's page.
+
+use std::process::ExitCode;
+
+use clap::{
+    Parser,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
+
+use super::failure::Failure;
+
+/// Parses the arguments of this process, or says what to exit with.
+pub(super) fn parse<T: Parser>() -> Result<T, ExitCode> {
+    T::try_parse().map_err(|error| match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let _ = error.print();
+            ExitCode::SUCCESS
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            ExitCode::from(2)
+        }
+        _ => of(&error).tell(),
+    })
+}
+
+/// The first line of clap's text, its tip, and where to read more.
+fn of(error: &clap::Error) -> Failure {
+    let text = error.render().to_string();
+    let mut paragraphs = text.split("\n\n");
+    let first = paragraphs.next().unwrap_or_default().trim();
+    let first = first.strip_prefix("error: ").unwrap_or(first);
+    let failure = Failure::usage(first);
+    let suggested = error.context().find_map(|(kind, value)| match (kind, value) {
+        (
+            ContextKind::SuggestedArg | ContextKind::SuggestedSubcommand | ContextKind::SuggestedValue,
+            ContextValue::String(word),
+        ) => Some(word.clone()),
+        (
+            ContextKind::SuggestedArg | ContextKind::SuggestedSubcommand | ContextKind::SuggestedValue,
+            ContextValue::Strings(words),
+        ) => words.first().cloned(),
+        _ => None,
+    });
+    match suggested {
+        Some(word) => failure.hint(format!("did you mean `{word}`?")),
+        None => failure.hint(format!("see `{} --help`", command_of(&text))),
+    }
+}
+
+/// The command that clap's usage line names, up to its first argument.
+fn command_of(text: &str) -> String {
+    let usage = text.lines().find_map(|line| line.trim().strip_prefix("Usage: ")).unwrap_or("callboard");
+    let words = usage.split_whitespace().take_while(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '-'));
+    words.filter(|word| !word.starts_with('-')).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,240 @@
+//! Shows a round: as JSON lines for programs, as text and tool lines for people, as the last text only for a pipe.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use callboard_actors::stream::{EventKind, RoundEnd, StreamEvent};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::terminal::{Paint, Terminals, err, err_line, out, out_line, tame};
+
+/// How a round is shown.
+#[derive(Debug)]
+pub(super) struct View {
+    json: bool,
+    /// Text goes to standard output as it comes.
+    streams: bool,
+    /// Tool lines go to standard error.
+    lines: bool,
+    paint: Paint,
+    spinner: Option<ProgressBar>,
+    /// Calls that run, in order of their ids: what they do.
+    running: BTreeMap<String, String>,
+    calls: usize,
+    /// Text shown since the last whole message.
+    shown: String,
+    thinking: bool,
+    at_line_start: bool,
+}
+
+impl View {
+    pub(super) fn new(json: bool, terminals: Terminals) -> Self {
+        Self {
+            json,
+            streams: terminals.stdout && !json,
+            lines: terminals.stderr && !json,
+            paint: Paint::stderr(),
+            spinner: None,
+            running: BTreeMap::new(),
+            calls: 0,
+            shown: String::new(),
+            thinking: false,
+            at_line_start: true,
+        }
+    }
+
+    /// Shows that a model or tools are at work.
+    pub(super) fn begin(&mut self) {
+        self.spin();
+    }
+
+    /// Shows one event.
+    pub(super) fn event(&mut self, event: &StreamEvent) {
+        if self.json {
+            out_line(&event.to_json());
+            return;
+        }
+        match &event.kind {
+            EventKind::TextDelta { text } => self.text(text),
+            EventKind::ThinkingDelta { text } => self.thought(text),
+            EventKind::Message { message, .. } => self.whole(&message.text()),
+            EventKind::ToolCall { tool_call_id, summary, .. } => {
+                self.running.insert(tool_call_id.clone(), tame(summary));
+                self.fresh_line();
+                self.spin();
+            }
+            EventKind::ToolProgress { tool_call_id, text } => self.progress(tool_call_id, text),
+            EventKind::ToolResult { tool_call_id, name, is_error, summary, duration_ms, retry_count, .. } => {
+                self.calls += 1;
+                let what = self.running.remove(tool_call_id).unwrap_or_else(|| tame(name));
+                let why = is_error.then_some(summary.as_str());
+                self.tool_line(&what, why, *duration_ms, *retry_count);
+            }
+            EventKind::Retry { layer, delay_ms, reason, .. } => {
+                self.note(&format!("{layer}: {reason}; next try in {}", seconds(*delay_ms)));
+            }
+            EventKind::Queued { position } => self.note(&format!("queued at place {position}")),
+            EventKind::TurnRestarted { .. } => self.note("the round is taken up again"),
+            _ => {}
+        }
+    }
+
+    /// Stops moving parts, so that a question can be asked.
+    pub(super) fn still(&mut self) {
+        self.stop_spinner();
+        self.fresh_line();
+    }
+
+    /// A line beside the work.
+    pub(super) fn note(&mut self, text: &str) {
+        if self.lines {
+            self.stop_spinner();
+            self.fresh_line();
+            err_line(&self.paint.dim(&format!("  {}", tame(text))));
+            self.spin();
+        }
+    }
+
+    /// Shows the end of the round: its text if it was not streamed, and its figures.
+    pub(super) fn end(&mut self, end: Option<&RoundEnd>) {
+        self.stop_spinner();
+        if self.json {
+            return;
+        }
+        if let Some(end) = end {
+            if self.streams {
+                self.fresh_line();
+            } else if !end.text.is_empty() {
+                out_line(end.text.trim_end_matches('\n'));
+            }
+            if self.lines {
+                let tools = match self.calls {
+                    0 => String::new(),
+                    1 => " · 1 tool call".into(),
+                    n => format!(" · {n} tool calls"),
+                };
+                let usage = format!("{} tokens in, {} out", end.usage.input(), end.usage.output);
+                let figures = format!("{}{tools} · {usage} · {}", end.stop_reason.code(), seconds(end.latency_ms));
+                err_line(&self.paint.dim(&figures));
+            }
+        }
+        self.fresh_line();
+        self.running.clear();
+        self.calls = 0;
+        self.shown.clear();
+    }
+
+    fn text(&mut self, text: &str) {
+        if !self.streams {
+            return;
+        }
+        self.stop_spinner();
+        if std::mem::take(&mut self.thinking) {
+            self.fresh_line();
+        }
+        out(&tame(text));
+        self.shown.push_str(text);
+        self.at_line_start = text.ends_with('\n');
+    }
+
+    fn thought(&mut self, text: &str) {
+        if !self.streams || !self.lines {
+            return;
+        }
+        self.stop_spinner();
+        self.thinking = true;
+        err(&self.paint.dim(&tame(text)));
+        self.at_line_start = text.ends_with('\n');
+    }
+
+    /// A message replaces its deltas: what of it was not shown yet is shown now.
+    fn whole(&mut self, text: &str) {
+        let shown = std::mem::take(&mut self.shown);
+        if !self.streams {
+            return;
+        }
+        match text.strip_prefix(shown.as_str()) {
+            Some("") => {}
+            Some(rest) => self.text(rest),
+            None => {
+                self.fresh_line();
+                self.text(text);
+            }
+        }
+        self.shown.clear();
+    }
+
+    fn progress(&mut self, id: &str, text: &str) {
+        if let (Some(spinner), Some(what)) = (&self.spinner, self.running.get(id)) {
+            let line = tame(text).lines().last().unwrap_or_default().to_owned();
+            spinner.set_message(format!("{what}  {line}"));
+        }
+    }
+
+    fn tool_line(&mut self, what: &str, why: Option<&str>, duration_ms: u64, retry_count: u32) {
+        if !self.lines {
+            return;
+        }
+        self.stop_spinner();
+        self.fresh_line();
+        let mark = if why.is_some() { self.paint.red("✗") } else { self.paint.green("✓") };
+        let retries = if retry_count > 0 { format!(", {retry_count} retries") } else { String::new() };
+        let time = self.paint.dim(&format!("({}{retries})", seconds(duration_ms)));
+        let why = why.map(|why| format!(": {}", tame(why))).unwrap_or_default();
+        err_line(&format!("  {mark} {what} {time}{why}"));
+        self.spin();
+    }
+
+    fn spin(&mut self) {
+        if !self.lines || !self.at_line_start || !self.paint.is_on() {
+            return;
+        }
+        let message = match self.running.values().next() {
+            None => "thinking".to_owned(),
+            Some(first) if self.running.len() == 1 => first.clone(),
+            Some(first) => format!("{first}  and {} more", self.running.len() - 1),
+        };
+        let spinner = self.spinner.get_or_insert_with(|| {
+            let spinner = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+            if let Ok(style) = ProgressStyle::with_template("  {spinner} {wide_msg} {elapsed:.dim}") {
+                spinner.set_style(style);
+            }
+            spinner.enable_steady_tick(Duration::from_millis(100));
+            spinner
+        });
+        spinner.set_message(message);
+    }
+
+    fn stop_spinner(&mut self) {
+        if let Some(spinner) = self.spinner.take() {
+            spinner.finish_and_clear();
+        }
+    }
+
+    fn fresh_line(&mut self) {
+        if !self.at_line_start {
+            self.at_line_start = true;
+            if self.streams { out("\n") } else { err("\n") }
+        }
+    }
+}
+
+/// A duration as people read it.
+pub(super) fn seconds(ms: u64) -> String {
+    match ms {
+        0..1000 => format!("{ms} ms"),
+        1000..60_000 => format!("{}.{} s", ms / 1000, ms % 1000 / 100),
+        _ => format!("{} min {} s", ms / 60_000, ms % 60_000 / 1000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::seconds;
+
+    #[test]
+    fn durations_are_read_by_people() {
+        let shown: Vec<_> = [0, 999, 1000, 1950, 59_999, 61_000].into_iter().map(seconds).collect();
+
+        assert_eq!(shown, ["0 ms", "999 ms", "1.0 s", "1.9 s", "59.9 s", "1 min 1 s"]);
+    }
+}
