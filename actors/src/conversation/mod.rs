@@ -20,6 +20,9 @@ mod stream_writer;
 pub mod turn;
 pub mod volatile;
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};

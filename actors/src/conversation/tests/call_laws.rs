@@ -1,0 +1,196 @@
+//! The laws of a batch: who may start, who is asked, what each call's one result is.
+
+use super::{cast, laws::Law};
+use crate::{
+    chat::RawJson,
+    conversation::{
+        turn::{Act, Input},
+        volatile::{ApprovalMode, Cancelling, Recovery},
+    },
+    journal::{Batch, Call, CallState, Durable, Entry, ToolOutcome, call_digest},
+    ports::{Approval, Concurrency, Effect, Timestamp},
+    tool_executor::RunResult,
+};
+
+impl Law<'_> {
+    /// A start is allowed by effect class, approval and concurrency.
+    pub(super) fn tool_started(&self, state: &Durable, batch: &Batch, index: u32, attempt: u32, input: Option<&RawJson>) {
+        let call = &batch.calls[index as usize];
+        let effect = cast::spec(&call.tool_use.name).expect("a known tool").effect;
+        match &call.state {
+            CallState::Waiting => {
+                assert!(attempt == 0 && input == cast::hook(&call.tool_use.name).as_ref());
+                assert!(!asks(state, call) || self.before.rules.approval == ApprovalMode::Auto, "nobody agreed to this call");
+            }
+            CallState::Allowed { input: agreed } => assert_eq!((attempt, input), (0, Some(agreed)), "only what was agreed to runs"),
+            CallState::Started { attempt: last, input: first, .. } => {
+                assert_eq!((attempt, input), (last + 1, first.as_ref()));
+                match self.input {
+                    Input::Recovered { recovery: Recovery::Resume } => assert_ne!(effect, Effect::Once, "once is started once"),
+                    Input::RetryDue { batch: seq, call } => {
+                        assert_eq!((*seq, *call), (batch.seq, index));
+                        assert!(effect != Effect::Once || self.not_started.contains(&(batch.seq, index)), "once is started once");
+                    }
+                    other => panic!("a second start by {other:?}"),
+                }
+                return;
+            }
+            CallState::Asked { .. } | CallState::Finished(_) => panic!("a start of a call that is {:?}", call.state),
+        }
+        let exclusive = |call: &Call| concurrency(call) == Concurrency::Exclusive;
+        for earlier in &batch.calls[..index as usize] {
+            let open = !matches!(earlier.state, CallState::Finished(_) | CallState::Asked { .. });
+            let blocks = exclusive(call) || exclusive(earlier) || (file(call).is_some() && file(call) == file(earlier));
+            assert!(!(open && blocks), "call {index} overtakes another: {batch:?}");
+        }
+    }
+
+    pub(super) fn start_act(&self, entry: &Entry, batch: &Batch, index: u32, attempt: u32, input: Option<&RawJson>) {
+        let tool_use = &batch.calls[index as usize].tool_use;
+        let fits = self.outcome.acts.iter().filter(|act| match act {
+            Act::StartTool(start) => {
+                start.work.seq == entry.seq
+                    && (start.batch, start.call, start.attempt) == (batch.seq, index, attempt)
+                    && (&start.tool_use.id, &start.tool_use.name) == (&tool_use.id, &tool_use.name)
+                    && start.tool_use.input == *input.unwrap_or(&tool_use.input)
+                    && start.spec.name() == tool_use.name
+            }
+            _ => false,
+        });
+        assert_eq!(fits.count(), 1, "what is journaled is what starts");
+    }
+
+    /// Each call gets one result, the one that its fate deserves.
+    pub(super) fn tool_finished(
+        &self,
+        state: &Durable,
+        index: u32,
+        call: &Call,
+        outcome: &ToolOutcome,
+        cancelling: Option<&Cancelling>,
+        denied: bool,
+    ) {
+        let (name, id) = (&call.tool_use.name, &call.tool_use.id);
+        let in_doubt = |at: &Timestamp| {
+            let text = format!(
+                "[outcome unknown] {name} was started at {at} and the host stopped before its result was recorded. It may have taken \
+                 full, partial or no effect. Do not repeat it; check the state first, or ask the user."
+            );
+            assert_eq!(outcome, &ToolOutcome::error_text("IN_DOUBT", text));
+        };
+        let interrupted = |text: &str| assert_eq!(outcome, &ToolOutcome::error_text("INTERRUPTED", text));
+        if let Some((own, attempt, result, effect)) = self.own_result().filter(|(own, ..)| *own == index) {
+            assert_eq!(own, index);
+            assert!(matches!(call.state, CallState::Started { .. }));
+            assert!(!self.is_tried_again(state, attempt, result, effect), "this result is tried again");
+            let Input::Tool { duration_ms, .. } = self.input else { return };
+            assert_eq!((outcome.duration_ms, outcome.retry_count), (*duration_ms, attempt));
+            assert_eq!(outcome.is_error, result.error_type().is_some());
+            match result {
+                RunResult::Output(output) => assert_eq!(output, &crate::ports::ToolOutput::Text(outcome.observation.clone())),
+                RunResult::Error(error) => assert!(outcome.observation.contains(&error.message) && outcome.observation.contains(id)),
+                RunResult::TimedOut { .. } | RunResult::Panicked { .. } | RunResult::Cancelled => {
+                    assert_eq!(outcome.observation.contains("effect"), effect == Effect::Once, "a once call may have happened");
+                }
+            }
+            return;
+        }
+        match (&call.state, cancelling) {
+            (CallState::Finished(_), _) => panic!("a second result for {id}"),
+            (CallState::Waiting, _) if denied => assert_eq!(outcome.error_code.as_deref(), Some("APPROVAL_DENIED")),
+            (CallState::Waiting | CallState::Asked { .. } | CallState::Allowed { .. }, Some(_)) => interrupted("cancelled before start"),
+            (CallState::Started { effect, at, .. }, Some(cancelling)) => {
+                let runs = self.before.work_of_call(index).is_some();
+                assert!(cancelling.grace_over || !runs, "its answer is still taken");
+                match (runs, effect, cancelling.grace_over) {
+                    (false, Effect::Once, true) => in_doubt(at),
+                    _ => interrupted("cancelled, effect unknown"),
+                }
+            }
+            (CallState::Started { effect, at, .. }, None) => {
+                assert!(matches!(self.input, Input::Recovered { recovery: Recovery::Resume }), "a result out of nothing for {id}");
+                assert_eq!(*effect, Effect::Once);
+                in_doubt(at);
+            }
+            (CallState::Asked { .. }, None) => panic!("a result without an answer for {id}"),
+            (CallState::Waiting | CallState::Allowed { .. }, None) => {
+                let rules = &self.before.rules;
+                let nobody = rules.approval == ApprovalMode::Deny || (rules.approval == ApprovalMode::Ask && !rules.has_approver);
+                let code = outcome.error_code.as_deref();
+                match cast::spec(name) {
+                    None => assert_eq!(code, Some("NOT_FOUND")),
+                    Some(_) if cast::is_bad(&call.tool_use.input) => assert_eq!(code, Some("INVALID_PARAMETERS")),
+                    Some(_) => {
+                        assert!(nobody && asks(state, call) && call.state == CallState::Waiting, "nothing forbids {id}");
+                        assert_eq!(code, Some("APPROVAL_DENIED"));
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn batch_rests(&self, batch: &Batch) {
+        let after = self.after;
+        let (mut runs, mut waits) = (0, 0);
+        let started: Vec<&Call> = batch.calls.iter().filter(|call| matches!(call.state, CallState::Started { .. })).collect();
+        for (index, call) in batch.calls.iter().enumerate() {
+            let work = after.work_of_call(index as u32).is_some();
+            let retry = after.retries.contains_key(&(batch.seq, index as u32));
+            let started = matches!(call.state, CallState::Started { .. });
+            assert_eq!(usize::from(work) + usize::from(retry), usize::from(started), "call {index} waits for nothing: {batch:?}");
+            runs += usize::from(work);
+            waits += usize::from(retry);
+        }
+        assert_eq!((after.work.len(), after.retries.len()), (runs, waits), "work that belongs to no call");
+        let rules = &after.rules;
+        let exclusive = started.iter().any(|call| concurrency(call) == Concurrency::Exclusive);
+        assert!(started.len() <= rules.parallel_tools_max && !(exclusive && started.len() > 1), "{batch:?}");
+        for (place, call) in started.iter().enumerate() {
+            assert!(file(call).is_none() || started[..place].iter().all(|other| file(other) != file(call)), "one call a file: {batch:?}");
+        }
+        if after.cancelling.is_some() {
+            assert_eq!(started.len(), batch.calls.iter().filter(|call| !matches!(call.state, CallState::Finished(_))).count());
+            return;
+        }
+        let mut behind_exclusive = false;
+        for (index, call) in batch.calls.iter().enumerate() {
+            if !matches!(call.state, CallState::Waiting | CallState::Allowed { .. }) {
+                continue;
+            }
+            let alone = concurrency(call) == Concurrency::Exclusive;
+            let file_is_open = (0..).zip(&batch.calls).any(|(place, other)| {
+                let open = match other.state {
+                    CallState::Started { .. } => true,
+                    CallState::Waiting | CallState::Allowed { .. } => place < index,
+                    CallState::Finished(_) | CallState::Asked { .. } => false,
+                };
+                open && file(call).is_some() && file(call) == file(other)
+            });
+            let held = started.len() >= rules.parallel_tools_max || exclusive || behind_exclusive || file_is_open;
+            assert!(held || (alone && !started.is_empty()), "call {index} could run: {batch:?}");
+            behind_exclusive |= alone;
+        }
+    }
+}
+
+pub(super) fn calls(state: &Durable) -> impl Iterator<Item = (u32, &Call)> {
+    state.batch().into_iter().flat_map(|batch| (0..).zip(&batch.calls))
+}
+
+/// Whether a person must agree to a call: by its tool's declaration, or because the outcome of the same call is unknown.
+pub(super) fn asks(state: &Durable, call: &Call) -> bool {
+    let by_mode = cast::spec(&call.tool_use.name).is_some_and(|spec| spec.approval == Approval::ByMode);
+    by_mode || state.in_doubt.contains(&call_digest(&call.tool_use.name, &call.tool_use.input))
+}
+
+pub(super) fn concurrency(call: &Call) -> Concurrency {
+    cast::spec(&call.tool_use.name).map_or(Concurrency::Parallel, |spec| spec.concurrency.clone())
+}
+
+/// The file that a call really works on.
+pub(super) fn file(call: &Call) -> Option<String> {
+    let Concurrency::PerFile(parameter) = concurrency(call) else { return None };
+    let input = cast::hook(&call.tool_use.name).unwrap_or_else(|| call.tool_use.input.clone());
+    let arguments: serde_json::Value = input.parse().ok()?;
+    Some(arguments.get(parameter)?.as_str()?.trim_start_matches("./").to_owned())
+}

@@ -1,0 +1,71 @@
+//! The tools of the simulated world, one of each kind, and the judge that knows them.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, LazyLock},
+};
+
+use crate::{
+    chat::RawJson,
+    conversation::volatile::{Judge, Judgement},
+    policy::ToolRetryPolicy,
+    ports::{Approval, Concurrency, Effect, ToolError, ToolErrorType, ToolSpec},
+};
+
+/// What a hook makes of the input of `hooked`.
+pub(super) const HOOKED_INPUT: &str = r#"{"path": "hooked"}"#;
+
+/// Tools that a model may name; `nope` does not exist.
+pub(super) const NAMES: [&str; 10] = ["read", "put", "send", "pay", "edit", "build", "tidy", "hooked", "send", "nope"];
+
+pub(super) const RETRIES_MAX: u32 = 2;
+
+pub(super) fn retried(kind: ToolErrorType) -> bool {
+    matches!(kind, ToolErrorType::Timeout | ToolErrorType::ResourceError | ToolErrorType::InvalidParameters)
+}
+
+static SPECS: LazyLock<BTreeMap<&'static str, Arc<ToolSpec>>> = LazyLock::new(|| {
+    let per_file = || Concurrency::PerFile("path".into());
+    let tool = |name: &'static str, effect: Effect, approval: Approval, concurrency: Concurrency| {
+        let retry_on = vec![ToolErrorType::Timeout, ToolErrorType::ResourceError, ToolErrorType::InvalidParameters];
+        let retry = ToolRetryPolicy { max_retries: RETRIES_MAX, retry_on, ..ToolRetryPolicy::default() };
+        let spec = ToolSpec::new(name, "", RawJson::empty_object()).effect(effect).approval(approval).concurrency(concurrency);
+        (name, Arc::new(spec.retry(retry)))
+    };
+    BTreeMap::from([
+        tool("read", Effect::Pure, Approval::Never, Concurrency::Parallel),
+        tool("put", Effect::Idempotent, Approval::Never, per_file()),
+        tool("send", Effect::Once, Approval::Never, Concurrency::Parallel),
+        tool("pay", Effect::Once, Approval::ByMode, Concurrency::Parallel),
+        tool("edit", Effect::Idempotent, Approval::ByMode, per_file()),
+        tool("build", Effect::Once, Approval::Never, Concurrency::Exclusive),
+        tool("tidy", Effect::Pure, Approval::Never, Concurrency::Exclusive),
+        tool("hooked", Effect::Idempotent, Approval::ByMode, per_file()),
+    ])
+});
+
+pub(super) fn spec(name: &str) -> Option<Arc<ToolSpec>> {
+    SPECS.get(name).cloned()
+}
+
+/// The input that a call gets: a hook's, if there is one.
+pub(super) fn hook(name: &str) -> Option<RawJson> {
+    (name == "hooked").then(|| RawJson::from_text(HOOKED_INPUT).unwrap())
+}
+
+pub(super) fn is_bad(input: &RawJson) -> bool {
+    input.as_str().contains("bad")
+}
+
+/// Knows the tools above; refuses inputs that say `bad`.
+pub(super) struct Cast;
+
+impl Judge for Cast {
+    fn judge(&self, name: &str, input: &RawJson) -> Judgement {
+        match spec(name) {
+            None => Judgement::Refused(ToolError::not_found("no such tool")),
+            Some(_) if is_bad(input) => Judgement::Refused(ToolError::invalid("bad")),
+            Some(spec) => Judgement::Ready { spec, input: hook(name) },
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! A fixed turn is cut at every append and every act, before and after; the life that follows loses nothing and repeats nothing.
+
+use std::io::Write as _;
+
+use super::{
+    Rng, Seed,
+    people::rules,
+    store::Fault,
+    world::{Cut, Reply, World},
+};
+use crate::{
+    chat::{ContentBlock, RawJson, ToolUseBlock},
+    conversation::{
+        turn::{Input, ModelOutcome, OnBusy},
+        volatile::{ApprovalMode, Recovery, Rules},
+    },
+    journal::{CallState, Entry, EntryBody},
+    ports::{Completion, ProviderStop, ToolOutput},
+    stream::StopReason,
+    tool_executor::RunResult,
+};
+
+/// What happens in the turn beside its three parallel tools and its approval.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Variant {
+    Plain,
+    /// Interrupted while the model speaks.
+    InModel,
+    /// Interrupted while the tools run; they answer.
+    InTools,
+    /// Interrupted while the tools run; one does not answer in time.
+    PastGrace,
+    /// Interrupted while a person is asked.
+    Parked,
+}
+
+const VARIANTS: [Variant; 5] = [Variant::Plain, Variant::InModel, Variant::InTools, Variant::PastGrace, Variant::Parked];
+
+fn completed(blocks: Vec<ContentBlock>, stop: ProviderStop) -> ModelOutcome {
+    ModelOutcome::Completed { blocks, completion: Completion { stop, raw_stop: None, usage: None, raw_usage: None } }
+}
+
+/// A call of each effect class, and one that a person must agree to.
+fn calls() -> ModelOutcome {
+    let call = |name: &str| {
+        let input = RawJson::from_text(r#"{"path":"a"}"#).unwrap();
+        ContentBlock::ToolUse(ToolUseBlock { id: format!("call of {name}"), name: name.into(), input })
+    };
+    let blocks = vec![ContentBlock::text("let me see"), call("read"), call("put"), call("send"), call("pay")];
+    completed(blocks, ProviderStop::ToolUse)
+}
+
+fn answer() -> ModelOutcome {
+    completed(vec![ContentBlock::text("that is it")], ProviderStop::EndTurn)
+}
+
+fn output() -> RunResult {
+    RunResult::Output(ToolOutput::Text("done".into()))
+}
+
+impl World {
+    /// The store takes all appends and its life hears of each.
+    fn flush(&mut self) -> Result<(), Cut> {
+        while !self.store.queue.is_empty() || !self.lives[0].notices.is_empty() {
+            if !self.store.queue.is_empty() {
+                self.store_works(Fault::None)?;
+            }
+            self.deliver(0)?;
+        }
+        Ok(())
+    }
+
+    fn tool_by_name(&mut self, name: &str, result: RunResult) -> Result<(), Cut> {
+        let place = self.lives[0].tools.iter().position(|tool| tool.spec.name() == name).expect("it runs");
+        self.tool_ends(0, place, result)?;
+        self.flush()
+    }
+
+    fn interrupt(&mut self) -> Result<(), Cut> {
+        let waiter = Some(self.waiter());
+        self.tell(0, Input::Interrupt { failure: None, waiter })?;
+        self.flush()
+    }
+
+    fn allow(&mut self, tool_call_id: &str) -> Result<(), Cut> {
+        let waiter = self.waiter();
+        self.tell(0, Input::Approval { tool_call_id: tool_call_id.into(), allow: true, waiter })?;
+        self.flush()
+    }
+
+    fn fixed_turn(&mut self, variant: Variant) -> Result<(), Cut> {
+        self.start_life(Recovery::Resume)?;
+        self.prompt(0, Some("key"), OnBusy::Queue, "body", None)?;
+        self.flush()?;
+        if variant == Variant::InModel {
+            self.interrupt()?;
+            self.model_ends(0, 0, ModelOutcome::Cancelled { partial: vec![ContentBlock::text("let")] })?;
+            return self.flush();
+        }
+        self.model_ends(0, 0, calls())?;
+        self.flush()?;
+        match variant {
+            Variant::InTools => {
+                self.interrupt()?;
+                self.tool_by_name("read", output())?;
+                self.tool_by_name("put", RunResult::Cancelled)?;
+                return self.tool_by_name("send", output());
+            }
+            Variant::PastGrace => {
+                self.interrupt()?;
+                self.tool_by_name("read", output())?;
+                let round_id = self.lives[0].graces.remove(0);
+                self.tell(0, Input::GraceOver { round_id })?;
+                return self.flush();
+            }
+            Variant::Plain | Variant::Parked | Variant::InModel => {}
+        }
+        for name in ["read", "put", "send"] {
+            self.tool_by_name(name, output())?;
+        }
+        if variant == Variant::Parked {
+            return self.interrupt();
+        }
+        self.allow("call of pay")?;
+        self.tool_by_name("pay", output())?;
+        self.model_ends(0, 0, answer())?;
+        self.flush()
+    }
+
+    /// Everything that is open comes to its end.
+    fn finish(&mut self) -> Result<(), Cut> {
+        for _ in 0..100 {
+            self.flush()?;
+            let life = &mut self.lives[0];
+            let asked =
+                life.durable.batch().and_then(|batch| batch.calls.iter().find(|call| matches!(call.state, CallState::Asked { .. })));
+            if let Some(id) = asked.map(|call| call.tool_use.id.clone()) {
+                self.allow(&id)?;
+            } else if !life.tools.is_empty() {
+                self.tool_ends(0, 0, output())?;
+            } else if !life.models.is_empty() {
+                // A model that had not spoken yet calls its tools first.
+                let fresh = life.durable.round.as_ref().is_some_and(|round| round.said.is_empty() && round.steps == 1);
+                self.model_ends(0, 0, if fresh { calls() } else { answer() })?;
+            } else {
+                return Ok(());
+            }
+        }
+        panic!("the round does not end: {:?}", self.lives[0].durable.round);
+    }
+
+    /// A client that got no receipt sends its prompt again, under its key.
+    fn ask_again(&mut self) -> Result<(), Cut> {
+        let told = self.sent.iter().any(|sent| matches!(self.replies.get(&sent.waiter), Some(Reply::Acknowledged(_))));
+        if told { Ok(()) } else { self.prompt(0, Some("key"), OnBusy::Queue, "body", None) }
+    }
+}
+
+fn careful() -> Rules {
+    let rules = rules(&mut Rng::new(0));
+    let limits = Rules { tool_iterations_max: 25, parallel_tools_max: 16, inbox_prompts_max: 64, ..rules };
+    Rules { approval: ApprovalMode::Ask, has_approver: true, ..limits }
+}
+
+fn world(cut_at: Option<usize>) -> World {
+    let mut world = World::new(7, careful());
+    world.cut_at = cut_at;
+    world.trace = std::env::var_os("CALLBOARD_SEED").is_some();
+    world
+}
+
+fn entries(world: &World) -> Vec<EntryBody> {
+    world.store.entries.iter().map(|stored| Entry::decode(stored).expect("readable").body).collect()
+}
+
+/// What must be true once the life after a cut has ended what was open.
+fn check_after(world: &mut World, recovery: Recovery, was_open: bool) {
+    let bodies = entries(world);
+    let accepted = bodies.iter().filter(|body| matches!(body, EntryBody::PromptAccepted { .. })).count();
+    let ends: Vec<StopReason> = bodies
+        .iter()
+        .filter_map(|body| if let EntryBody::RoundFinished { stop_reason, .. } = body { Some(*stop_reason) } else { None })
+        .collect();
+    assert_eq!((accepted, ends.len()), (1, 1), "the prompt is there once and its round ends once");
+    if recovery == Recovery::Close && was_open {
+        assert_eq!(ends, [StopReason::Interrupted], "what was open is closed");
+    }
+
+    world.prompt(0, Some("next"), OnBusy::Queue, "body", None).unwrap();
+    world.flush().unwrap();
+    world.model_ends(0, 0, answer()).unwrap();
+    world.flush().unwrap();
+    let last = entries(world).pop();
+    assert!(matches!(last, Some(EntryBody::RoundFinished { stop_reason: StopReason::EndTurn, .. })), "the conversation goes on");
+    world.judge();
+}
+
+fn recover(world: &mut World, recovery: Recovery) -> Result<(), Cut> {
+    world.start_life(recovery)?;
+    world.ask_again()?;
+    world.finish()
+}
+
+fn is_open(world: &World) -> bool {
+    let open = |body: &EntryBody| matches!(body, EntryBody::RoundStarted { .. });
+    let bodies = entries(world);
+    bodies.iter().any(open) && !bodies.iter().any(|body| matches!(body, EntryBody::RoundFinished { .. }))
+}
+
+#[test]
+fn a_turn_survives_a_crash_at_every_append_and_every_act() {
+    let mut report = Vec::new();
+    for variant in VARIANTS {
+        let mut whole = world(None);
+        whole.fixed_turn(variant).expect("nothing is cut");
+        whole.judge();
+        assert!(!is_open(&whole), "{variant:?} ends by itself");
+        let points = whole.points;
+        assert!(points >= 9, "{variant:?} has {points} points");
+        report.push((variant, points));
+        for n in 1..=points {
+            for recovery in [Recovery::Resume, Recovery::Close] {
+                let _seed = Seed(n as u64);
+                let mut world = world(Some(n));
+                assert_eq!(world.fixed_turn(variant), Err(Cut), "{variant:?} {n}");
+                world.cut_at = None;
+                world.crash(0);
+                let was_open = is_open(&world);
+
+                recover(&mut world, recovery).expect("nothing is cut");
+
+                check_after(&mut world, recovery, was_open);
+            }
+        }
+    }
+    let _ = writeln!(std::io::stderr(), "cut at each of {report:?} points, resumed and closed");
+}
+
+#[test]
+fn a_life_that_recovers_survives_a_crash_at_every_append_and_every_act() {
+    let points = |n: usize| {
+        let mut world = world(Some(n));
+        (world.fixed_turn(Variant::Plain) == Err(Cut)).then(|| {
+            world.cut_at = None;
+            world.crash(0);
+            world.points = 0;
+            world
+        })
+    };
+    let mut worlds = 0;
+    for n in (1..).take_while(|n| points(*n).is_some()) {
+        for m in 1.. {
+            let mut world = points(n).expect("it was cut before");
+            world.cut_at = Some(m);
+            let cut = recover(&mut world, Recovery::Resume);
+            world.cut_at = None;
+            if cut == Err(Cut) {
+                world.crash(0);
+                recover(&mut world, Recovery::Resume).expect("nothing is cut");
+            }
+            check_after(&mut world, Recovery::Resume, false);
+            worlds += 1;
+            if cut == Ok(()) {
+                break;
+            }
+        }
+    }
+    let _ = writeln!(std::io::stderr(), "cut twice in {worlds} ways");
+    assert!(worlds > 300);
+}

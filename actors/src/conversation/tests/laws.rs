@@ -1,0 +1,537 @@
+//! What must hold at every step, whatever happens. Said a second time, from DESIGN §4 and the table of requirements, not from the
+//! code under test: a mutant of the turn breaks one of these.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+
+use super::{
+    call_laws::{asks, calls},
+    cast,
+};
+use crate::{
+    chat::{ContentBlock, History, Message, Role},
+    conversation::{
+        turn::{Act, Gate, Input, ModelOutcome, OnBusy, Outcome, Receipt},
+        volatile::{ApprovalMode, Cancelling, Recovery, Volatile, Work},
+    },
+    ids::{RoundId, Seq, WaiterId, WorkId},
+    journal::{ApprovalVerdict, Batch, Call, CallState, Durable, Entry, EntryBody, OpenRound, Phase, WithdrawReason, call_digest},
+    limits::APPROVAL_MS,
+    ports::{Effect, ProviderError, ProviderStop, StoredEntry, Timestamp},
+    stream::StopReason,
+    tool_executor::RunResult,
+};
+
+/// One step and what surrounds it.
+pub(super) struct Law<'a> {
+    pub(super) before: &'a Volatile,
+    pub(super) after: &'a Volatile,
+    pub(super) input: &'a Input,
+    pub(super) outcome: &'a Outcome,
+    pub(super) now: Timestamp,
+    /// Calls whose last attempt said that it began nothing.
+    pub(super) not_started: &'a BTreeSet<(Seq, u32)>,
+    /// Wire forms of answers that a server paused: the only ones that a request may end with.
+    pub(super) paused: &'a mut BTreeSet<Bytes>,
+}
+
+/// Whether an act must wait for the store (the table of DESIGN §4.3).
+pub(super) fn must_wait(act: &Act) -> bool {
+    match act {
+        Act::Acknowledge { .. } | Act::Answer { .. } => true,
+        Act::StartTool(start) => cast::spec(start.spec.name()).expect("a known tool").effect != Effect::Pure,
+        _ => false,
+    }
+}
+
+/// Whether a message may enter from outside.
+pub(super) fn is_plain_user(message: &Message) -> bool {
+    message.role() == Role::User && message.tool_result_ids().is_empty()
+}
+
+impl Law<'_> {
+    /// Holds a step against the laws and brings `shadow`, a fold of decoded entries, up to date. Returns the encoded entries.
+    pub(super) fn check(mut self, shadow: &mut Durable, live: &Durable) -> Vec<StoredEntry> {
+        self.reply(shadow);
+        self.acts(shadow);
+        let mut stored = Vec::with_capacity(self.outcome.entries.len());
+        let mut denied = None;
+        for entry in &self.outcome.entries {
+            let encoded = entry.encode();
+            let decoded = Entry::decode(&encoded).expect("an entry is readable");
+            assert_eq!(&decoded, entry, "an entry survives its encoding");
+            let finishes = |index| matches!(&decoded.body, EntryBody::ToolFinished { call, .. } if *call == index);
+            assert!(denied.is_none_or(finishes), "a no is the end of a call");
+            self.entry(shadow, &decoded, denied);
+            denied = match &decoded.body {
+                EntryBody::ApprovalAnswered { call, verdict: ApprovalVerdict::Denied | ApprovalVerdict::Expired } => Some(*call),
+                _ => None,
+            };
+            let before = (shadow.in_doubt.clone(), shadow.round.clone());
+            shadow.apply(&decoded).expect("an entry can follow");
+            after_entry(shadow, &before.0, before.1.as_ref(), &decoded);
+            stored.push(encoded);
+        }
+        assert_eq!(denied, None, "a no is the end of a call");
+        assert_eq!(shadow, live, "the fold of the journal is the live state");
+        assert_eq!(live.history.messages().first_fault(), None, "the history is valid");
+        self.rest(live);
+        stored
+    }
+
+    pub(super) fn cancelling(&self, round: RoundId) -> Option<Cancelling> {
+        let ordered = self.outcome.acts.iter().find_map(|act| match act {
+            Act::CancelRound { round_id, failure, grace_over } if *round_id == round => {
+                Some(Cancelling { round_id: round, grace_over: *grace_over, failure: failure.clone() })
+            }
+            _ => None,
+        });
+        let over = matches!(self.input, Input::GraceOver { round_id } if *round_id == round);
+        let before = self.before.cancelling.clone().filter(|cancelling| cancelling.round_id == round);
+        before.map(|cancelling| Cancelling { grace_over: cancelling.grace_over || over, ..cancelling }).or(ordered)
+    }
+
+    fn count(&self, test: impl Fn(&EntryBody) -> bool) -> usize {
+        self.outcome.entries.iter().filter(|entry| test(&entry.body)).count()
+    }
+
+    /// Whoever asks gets one answer, the right one, and nobody else gets any.
+    fn reply(&self, state: &Durable) {
+        let replies: Vec<&Act> = self
+            .outcome
+            .acts
+            .iter()
+            .filter(|act| matches!(act, Act::Acknowledge { .. } | Act::Answer { .. } | Act::Refuse { .. }))
+            .collect();
+        let refused = |waiter: &WaiterId, refusal: &'static str| {
+            let refuses = |act: &&Act| matches!(act, Act::Refuse { waiter: w, refusal: r } if w == waiter && r.code() == refusal);
+            assert!(replies.len() == 1 && replies.iter().all(refuses), "expected {refusal}: {replies:?}");
+        };
+        let answered = |waiter: &WaiterId| assert_eq!(replies, [&Act::Answer { waiter: *waiter }]);
+        let idle = state.round.is_none() && state.inbox.is_empty();
+        match self.input {
+            Input::Prompt(prompt) => {
+                let known = prompt.client_key.as_ref().and_then(|key| {
+                    let known = state.keys.iter().rev().find(|known| known.key == key.key && known.round_id.is_some())?;
+                    Some((known.round_id.unwrap(), known.digest == key.digest))
+                });
+                let acknowledged = |round_id: RoundId, replayed: bool| {
+                    let receipt = Receipt { round_id, replayed };
+                    assert_eq!(replies, [&Act::Acknowledge { waiter: prompt.waiter, receipt }]);
+                };
+                let accepted = self.count(|body| matches!(body, EntryBody::PromptAccepted { .. }));
+                let steers = prompt.on_busy == OnBusy::Steer && state.round.is_some() && self.before.cancelling.is_none();
+                let mut takes = 0;
+                match known {
+                    _ if !is_plain_user(&prompt.message) => refused(&prompt.waiter, "invalid_message"),
+                    Some((round_id, true)) => acknowledged(round_id, true),
+                    Some((_, false)) => refused(&prompt.waiter, "idempotency_key_reused"),
+                    None if self.before.draining => refused(&prompt.waiter, "draining"),
+                    None if steers => {
+                        acknowledged(state.round.as_ref().unwrap().id, false);
+                        let kept =
+                            |body: &EntryBody| matches!(body, EntryBody::Injected { client_key, .. } if *client_key == prompt.client_key);
+                        assert_eq!(self.count(kept), 1, "a steering prompt is told to the model, and its key is kept");
+                    }
+                    None if state.inbox.len() >= self.before.rules.inbox_prompts_max => refused(&prompt.waiter, "inbox_full"),
+                    None if prompt.on_busy == OnBusy::Reject && !idle => refused(&prompt.waiter, "conversation_busy"),
+                    None => {
+                        acknowledged(prompt.round_id, false);
+                        takes = 1;
+                        let place = Act::Queued { round_id: prompt.round_id, position: state.inbox.len() + 1 };
+                        assert_eq!(self.outcome.acts.contains(&place), !idle);
+                        if let Some(round) = state.round.as_ref().filter(|_| prompt.on_busy == OnBusy::Interrupt) {
+                            assert!(self.cancelling(round.id).is_some(), "an interrupting prompt cancels");
+                        }
+                    }
+                }
+                assert_eq!(accepted, takes, "a prompt enters the inbox exactly when it is accepted");
+            }
+            Input::Approval { tool_call_id, waiter, .. } => {
+                let asked = calls(state).find(|(_, call)| call.tool_use.id == *tool_call_id);
+                match asked {
+                    Some((_, Call { state: CallState::Asked { .. }, .. })) => answered(waiter),
+                    _ => refused(waiter, "not_found"),
+                }
+            }
+            Input::Interrupt { waiter: Some(waiter), .. } if state.round.is_some() => answered(waiter),
+            Input::Interrupt { waiter: Some(waiter), .. } => refused(waiter, "not_found"),
+            Input::Inject { message, waiter, .. } if !is_plain_user(message) => refused(waiter, "invalid_message"),
+            Input::Inject { id, waiter, .. } => {
+                answered(waiter);
+                let known = id.as_ref().is_some_and(|id| state.keys.iter().any(|known| known.key == *id && known.round_id.is_none()));
+                assert_eq!(self.count(|body| matches!(body, EntryBody::Injected { .. })), usize::from(!known), "an id is taken once");
+            }
+            Input::Withdraw { prompt_id, waiter, .. } => {
+                let waits = state.inbox.iter().any(|prompt| prompt.id == *prompt_id);
+                assert_eq!(self.count(|body| matches!(body, EntryBody::PromptWithdrawn { .. })), usize::from(waits));
+                match waiter {
+                    Some(waiter) if waits => answered(waiter),
+                    Some(waiter) => refused(waiter, "not_found"),
+                    None => assert!(replies.is_empty()),
+                }
+            }
+            Input::Import { messages, waiter } if !History::repair(messages.iter().cloned()).1.is_empty() => {
+                refused(waiter, "invalid_message")
+            }
+            Input::Import { waiter, .. } | Input::Reset { waiter } if idle => answered(waiter),
+            Input::Import { waiter, .. } | Input::Reset { waiter } => refused(waiter, "round_open"),
+            _ => assert!(replies.is_empty(), "nobody asked: {replies:?}"),
+        }
+        if let Input::Interrupt { failure, .. } = self.input
+            && let Some(round) = &state.round
+        {
+            let cancelling = self.cancelling(round.id).expect("an interrupt cancels");
+            assert!(self.before.cancelling.is_some() || (cancelling.failure == *failure && !cancelling.grace_over));
+        }
+    }
+
+    /// Work is ordered by exactly one entry; orders fit their cause.
+    fn acts(&self, state: &Durable) {
+        let mut ordered: Vec<WorkId> = Vec::new();
+        let mut ended: Vec<RoundId> = Vec::new();
+        let own = self.own_result();
+        let mut retries = 0;
+        for act in &self.outcome.acts {
+            assert_eq!(act.gate() == Gate::Stored, must_wait(act), "the table of waits: {act:?}");
+            match act {
+                Act::StartModel { work } => ordered.push(*work),
+                Act::StartTool(start) => ordered.push(start.work),
+                Act::RoundOver { round_id } => ended.push(*round_id),
+                Act::RetryLater { batch, call, attempt, delay } => {
+                    retries += 1;
+                    let (index, last, ..) = own.expect("only a result is tried again");
+                    assert_eq!((Some(*batch), *call, *attempt), (state.batch().map(|batch| batch.seq), index, last + 1));
+                    assert_eq!(delay.as_millis(), [1000, 1500][last as usize], "T-41");
+                    assert!(self.outcome.acts.iter().any(|act| matches!(act, Act::ToolRetry { attempt: a, .. } if a == attempt)));
+                }
+                Act::Abort { work } => {
+                    assert!(self.before.work.contains_key(work) && !self.after.work.contains_key(work));
+                    let round = state.round.as_ref().expect("a round is open").id;
+                    assert!(self.cancelling(round).is_some_and(|cancelling| cancelling.grace_over), "nothing is aborted before the grace");
+                }
+                Act::CancelRound { round_id, grace_over, .. } => {
+                    assert_eq!(Some(*round_id), state.round.as_ref().map(|round| round.id));
+                    assert!(self.before.cancelling.is_none(), "a cancel happens once");
+                    let closes = matches!(self.input, Input::Recovered { recovery: Recovery::Close });
+                    let interrupts = match self.input {
+                        Input::Interrupt { .. } => true,
+                        Input::Prompt(prompt) => prompt.on_busy == OnBusy::Interrupt,
+                        _ => false,
+                    };
+                    assert!(closes && *grace_over || interrupts && !grace_over);
+                }
+                Act::Queued { .. } => assert!(matches!(self.input, Input::Prompt(_))),
+                Act::Acknowledge { .. } | Act::Refuse { .. } | Act::Answer { .. } | Act::ToolRetry { .. } | Act::Park { .. } => {}
+            }
+        }
+        let orders = self
+            .outcome
+            .entries
+            .iter()
+            .filter(|entry| matches!(entry.body, EntryBody::ModelCallStarted { .. } | EntryBody::ToolStarted { .. }));
+        let expected: Vec<WorkId> = orders.map(|entry| WorkId { epoch: entry.epoch, seq: entry.seq, index: 0 }).collect();
+        let (mut sorted, unsorted) = (ordered.clone(), ordered);
+        sorted.sort_unstable();
+        assert_eq!(sorted, expected, "each order is carried out once");
+        assert_eq!(unsorted, sorted, "in order");
+        assert_eq!(ended.len(), self.count(|body| matches!(body, EntryBody::RoundFinished { .. })));
+        if let Some((_, attempt, result, effect)) = own {
+            assert_eq!(retries, usize::from(self.is_tried_again(state, attempt, result, effect)), "effect class, then policy");
+        }
+        if let Input::Model { work, outcome } = self.input
+            && self.before.work.contains_key(work)
+        {
+            let answers = self.count(|body| matches!(body, EntryBody::Assistant { .. }));
+            match outcome {
+                ModelOutcome::Completed { .. } => assert_eq!(answers, 1),
+                ModelOutcome::Failed { partial, .. } | ModelOutcome::Cancelled { partial } => {
+                    let auth = matches!(outcome, ModelOutcome::Failed { error: ProviderError::Auth { .. }, .. });
+                    let withdrawn = auth && state.round.as_ref().is_some_and(|round| round.steps == 1);
+                    assert_eq!(self.count(|body| matches!(body, EntryBody::PromptWithdrawn { .. })), usize::from(withdrawn), "R-14");
+                    let kept = !withdrawn && expected_blocks(partial, false, false).is_some();
+                    assert_eq!(answers, usize::from(kept), "a partial answer is kept (R-15)");
+                }
+            }
+        }
+    }
+
+    /// The attempt that this input ends: call, attempt, result, effect.
+    pub(super) fn own_result(&self) -> Option<(u32, u32, &RunResult, Effect)> {
+        let Input::Tool { work, result, .. } = self.input else { return None };
+        match self.before.work.get(work)? {
+            Work::Tool { call, attempt, spec } => Some((*call, *attempt, result, spec.effect)),
+            Work::Model => None,
+        }
+    }
+
+    pub(super) fn is_tried_again(&self, state: &Durable, attempt: u32, result: &RunResult, effect: Effect) -> bool {
+        let not_started = matches!(result, RunResult::Error(error) if error.not_started);
+        let cancelled = state.round.as_ref().is_some_and(|round| self.cancelling(round.id).is_some());
+        (effect != Effect::Once || not_started)
+            && !cancelled
+            && attempt < cast::RETRIES_MAX
+            && result.error_type().is_some_and(cast::retried)
+    }
+
+    fn entry(&mut self, state: &Durable, entry: &Entry, denied: Option<u32>) {
+        let round = state.round.as_ref();
+        let cancelling = round.and_then(|round| self.cancelling(round.id));
+        assert_eq!(entry.epoch, self.before.life);
+        assert_eq!(
+            matches!(entry.body, EntryBody::LifeStarted { nonce } if nonce == self.before.nonce),
+            state.epoch != self.before.life,
+            "a life's first entry, and no other, is LifeStarted"
+        );
+        match &entry.body {
+            EntryBody::LifeStarted { .. } => {}
+            EntryBody::PromptAccepted { message, .. } => assert!(is_plain_user(message)),
+            EntryBody::PromptWithdrawn { prompt_id, reason } => match reason {
+                WithdrawReason::ProviderAuth => {
+                    let round = round.expect("a round is open");
+                    assert!(round.prompts.contains(prompt_id) && round.steps == 1 && round.answers == 0, "only at the first step (R-14)");
+                    assert!(matches!(
+                        self.input,
+                        Input::Model { outcome: ModelOutcome::Failed { error: ProviderError::Auth { .. }, .. }, .. }
+                    ));
+                }
+                WithdrawReason::Deadline | WithdrawReason::Caller => {
+                    assert!(state.inbox.iter().any(|prompt| prompt.id == *prompt_id), "only what waits is taken back");
+                }
+            },
+            EntryBody::RoundStarted { round_id, prompt_ids } => {
+                assert!(round.is_none() && !self.before.draining && !matches!(self.input, Input::Drain), "a drained life starts no round");
+                let next = state.inbox.front().expect("a prompt waits");
+                assert_eq!((round_id, prompt_ids), (&next.round_id, &vec![next.id]), "prompts are taken in order");
+            }
+            EntryBody::ModelCallStarted { step, .. } => {
+                assert_eq!(cancelling, None, "a cancelled round calls nobody");
+                let round = round.expect("a round is open");
+                let again = matches!(round.phase, Phase::Model { .. });
+                assert_eq!(again, again && matches!(self.input, Input::Recovered { recovery: Recovery::Resume }));
+                assert_eq!(*step, if again { round.steps } else { round.steps + 1 });
+                assert!(*step <= self.before.rules.tool_iterations_max, "R-10");
+                let last = state.history.messages().last().expect("a request is not empty");
+                assert!(last.role() == Role::User || self.paused.contains(last.wire()), "a request ends with what a user said");
+                assert!(!last.blocks().is_empty());
+            }
+            EntryBody::Assistant { .. } => self.assistant(state, entry, cancelling.is_some()),
+            EntryBody::ToolStarted { call, attempt, effect, input, name, tool_call_id } => {
+                assert_eq!(cancelling, None, "a cancelled round starts no tool");
+                let batch = state.batch().expect("a batch is open");
+                let call_state = &batch.calls[*call as usize];
+                assert_eq!((name, tool_call_id), (&call_state.tool_use.name, &call_state.tool_use.id));
+                assert_eq!(*effect, cast::spec(name).expect("a known tool").effect);
+                self.tool_started(state, batch, *call, *attempt, input.as_ref());
+                self.start_act(entry, batch, *call, *attempt, input.as_ref());
+            }
+            EntryBody::ToolFinished { call, outcome, name, tool_call_id } => {
+                let batch = state.batch().expect("a batch is open");
+                let found = &batch.calls[*call as usize];
+                assert_eq!((name, tool_call_id), (&found.tool_use.name, &found.tool_use.id));
+                self.tool_finished(state, *call, found, outcome, cancelling.as_ref(), denied == Some(*call));
+            }
+            EntryBody::ApprovalAsked { call, resolved_input, expires_at, .. } => {
+                let call = &state.batch().expect("a batch is open").calls[*call as usize];
+                let rules = &self.before.rules;
+                assert_eq!(cancelling, None);
+                assert!(call.state == CallState::Waiting && rules.approval == ApprovalMode::Ask && rules.has_approver && asks(state, call));
+                let real = cast::hook(&call.tool_use.name).unwrap_or_else(|| call.tool_use.input.clone());
+                assert_eq!((resolved_input, *expires_at), (&real, self.now.plus_ms(APPROVAL_MS)), "what is shown is what would run");
+            }
+            EntryBody::ApprovalAnswered { call, verdict } => {
+                let call = &state.batch().expect("a batch is open").calls[*call as usize];
+                let CallState::Asked { expires_at, .. } = &call.state else { panic!("nobody was asked") };
+                let fits = match (self.input, verdict) {
+                    (Input::Approval { tool_call_id, allow, .. }, ApprovalVerdict::Allowed) => *allow && *tool_call_id == call.tool_use.id,
+                    (Input::Approval { tool_call_id, allow, .. }, ApprovalVerdict::Denied) => !allow && *tool_call_id == call.tool_use.id,
+                    (Input::Tick, ApprovalVerdict::Expired) => *expires_at <= self.now,
+                    _ => false,
+                };
+                assert!(fits, "{verdict:?} for {:?}", self.input);
+            }
+            EntryBody::Injected { message, .. } => assert!(is_plain_user(message)),
+            EntryBody::RoundFinished { stop_reason, error, latency_ms } => {
+                let round = round.expect("a round is open");
+                assert_eq!(*latency_ms, self.now.ms_since(round.started_at));
+                let (expected, code) = self.stop(round, cancelling.as_ref());
+                assert_eq!((*stop_reason, error.as_ref().map(|error| error.code.as_str())), (expected, code.as_deref()));
+            }
+            EntryBody::Imported { .. } | EntryBody::Reset {} => assert!(round.is_none() && state.inbox.is_empty()),
+            EntryBody::Forked { .. } => panic!("nobody forks here"),
+        }
+    }
+
+    /// Why a round that ends now ends.
+    fn stop(&self, round: &OpenRound, cancelling: Option<&Cancelling>) -> (StopReason, Option<String>) {
+        if let Input::Model { outcome: ModelOutcome::Failed { error: error @ ProviderError::Auth { .. }, .. }, .. } = self.input
+            && round.steps == 1
+            && self.count(|body| matches!(body, EntryBody::PromptWithdrawn { .. })) == 1
+        {
+            return (StopReason::Error, Some(error.code().into()));
+        }
+        if let Some(cancelling) = cancelling {
+            return (StopReason::Interrupted, cancelling.failure.as_ref().map(|failure| failure.code.clone()));
+        }
+        match (&round.phase, self.input) {
+            (Phase::Ready, _) => {
+                assert!(round.steps >= self.before.rules.tool_iterations_max, "a round that could go on goes on");
+                (StopReason::IterationLimit, None)
+            }
+            (_, Input::Model { outcome: ModelOutcome::Failed { error, .. }, .. }) => (StopReason::Error, Some(error.code().into())),
+            (_, Input::Model { outcome: ModelOutcome::Cancelled { .. }, .. }) => (StopReason::Error, Some("cancelled".into())),
+            (Phase::Ended { stop }, _) => {
+                let reason = match stop {
+                    ProviderStop::MaxTokens => StopReason::MaxTokens,
+                    ProviderStop::StopSequence => StopReason::StopSequence,
+                    ProviderStop::Refusal => StopReason::Refusal,
+                    ProviderStop::ContextWindowExceeded => StopReason::ContextTooLarge,
+                    ProviderStop::EndTurn | ProviderStop::ToolUse | ProviderStop::PauseTurn | ProviderStop::Other => StopReason::EndTurn,
+                };
+                (reason, None)
+            }
+            (phase, input) => panic!("a round ends in {phase:?} by {input:?}"),
+        }
+    }
+
+    fn assistant(&mut self, state: &Durable, entry: &Entry, cancelled: bool) {
+        let EntryBody::Assistant { message, stop, usage, partial, step, .. } = &entry.body else { return };
+        let (Input::Model { work, outcome }, Some(round)) = (self.input, &state.round) else { panic!("an answer out of nothing") };
+        assert_eq!((&round.phase, *step), (&Phase::Model { seq: work.seq }, round.steps), "an answer is to the open call");
+        assert!(self.before.work.contains_key(work) && work.epoch == self.before.life);
+        let blocks = message.as_ref().map(Message::blocks);
+        match outcome {
+            ModelOutcome::Completed { blocks: said, completion } => {
+                let whole =
+                    !matches!(completion.stop, ProviderStop::MaxTokens | ProviderStop::Refusal | ProviderStop::ContextWindowExceeded);
+                assert_eq!(blocks, expected_blocks(said, whole && !cancelled, true), "what can stay of an answer stays (R-06)");
+                assert_eq!((*stop, *usage, *partial), (completion.stop, completion.usage.unwrap_or_default(), cancelled));
+            }
+            ModelOutcome::Failed { partial: said, .. } | ModelOutcome::Cancelled { partial: said } => {
+                assert_eq!((blocks, *partial), (expected_blocks(said, false, false), true));
+            }
+        }
+        if let Some(message) = message.as_ref().filter(|_| *stop == ProviderStop::PauseTurn && !partial) {
+            self.paused.insert(message.wire().clone());
+        }
+    }
+
+    /// What a conversation waits for when it rests.
+    fn rest(&self, state: &Durable) {
+        let after = self.after;
+        let Some(round) = &state.round else {
+            assert!(state.inbox.is_empty() || after.draining, "a prompt waits for nothing");
+            assert!(after.work.is_empty() && after.retries.is_empty() && after.cancelling.is_none(), "a round leaves nothing behind");
+            return;
+        };
+        if let (Input::GraceOver { round_id }, Some(cancelling)) = (self.input, &self.before.cancelling) {
+            assert!(*round_id != cancelling.round_id || *round_id != round.id, "after the grace a round is over");
+        }
+        if matches!(self.input, Input::Tick) {
+            let late = |(_, call): (u32, &Call)| matches!(call.state, CallState::Asked { expires_at, .. } if expires_at <= self.now);
+            assert!(!calls(state).any(late), "an approval that is over is a no");
+        }
+        if let Some(cancelling) = &after.cancelling {
+            assert_eq!(cancelling.round_id, round.id);
+            assert!(!cancelling.grace_over && !after.work.is_empty(), "a cancelled round without work ends");
+            assert!(after.retries.is_empty());
+        }
+        match &round.phase {
+            Phase::Ready | Phase::Ended { .. } => panic!("a round rests in {:?}", round.phase),
+            Phase::Model { seq } => {
+                let work = WorkId { epoch: after.life, seq: *seq, index: 0 };
+                assert_eq!(after.work.iter().collect::<Vec<_>>(), [(&work, &Work::Model)]);
+            }
+            Phase::Batch(batch) => self.batch_rests(batch),
+        }
+        if round.is_parked() {
+            let until = state.batch().and_then(Batch::expires_at);
+            assert!(self.outcome.acts.contains(&Act::Park { round_id: round.id, until }), "a round that waits for people is parked");
+        } else {
+            assert!(!self.outcome.acts.iter().any(|act| matches!(act, Act::Park { .. })), "a round that works is not parked");
+        }
+    }
+}
+
+/// What one entry does to the parts of the state that later decisions lean on.
+fn after_entry(state: &Durable, doubts: &[u64], before: Option<&OpenRound>, entry: &Entry) {
+    match &entry.body {
+        EntryBody::ToolFinished { call, outcome, name, .. } => {
+            let Some(OpenRound { phase: Phase::Batch(batch), .. }) = before else { panic!("no batch") };
+            let call = &batch.calls[*call as usize];
+            let digest = call_digest(name, &call.tool_use.input);
+            let ran = matches!(call.state, CallState::Started { .. });
+            let expected = match outcome.error_code.as_deref() {
+                Some("IN_DOUBT") => true,
+                _ => !ran && doubts.contains(&digest),
+            };
+            assert_eq!(state.in_doubt.contains(&digest), expected, "a doubt lasts until the call ran again");
+            assert!(doubts.iter().all(|doubt| *doubt == digest || state.in_doubt.contains(doubt)));
+        }
+        EntryBody::ToolStarted { call, effect, attempt, input, .. } => {
+            let Some(OpenRound { phase: Phase::Batch(batch), .. }) = before else { panic!("no batch") };
+            let at = match &batch.calls[*call as usize].state {
+                CallState::Started { at, .. } => *at,
+                _ => entry.at,
+            };
+            let expected = CallState::Started { effect: *effect, at, attempt: *attempt, input: input.clone() };
+            let started = state.batch().map(|batch| batch.calls[*call as usize].state.clone());
+            assert_eq!(started, Some(expected), "a start remembers the first one's time");
+        }
+        EntryBody::Assistant { message, partial, stop, usage, .. } => {
+            let round = before.expect("a round was open");
+            let now = state.round.as_ref().expect("the round is open").usage;
+            assert_eq!((now.input(), now.output), (round.usage.input() + usage.input(), round.usage.output + usage.output));
+            let calls = message.as_ref().map_or(0, |message| message.tool_use_ids().len());
+            let paused = *stop == ProviderStop::PauseTurn && message.is_some();
+            let goes_on = !partial && (paused || !round.pending.is_empty());
+            let phase = &state.round.as_ref().expect("the round is open").phase;
+            match phase {
+                Phase::Batch(batch) => assert!(calls > 0 && batch.calls.len() == calls),
+                Phase::Ready => assert!(calls == 0 && goes_on),
+                Phase::Ended { stop: because } => assert!(calls == 0 && !goes_on && because == stop, "who spoke meanwhile is heard"),
+                Phase::Model { .. } => panic!("the call is over"),
+            }
+            assert_eq!(matches!(phase, Phase::Batch(_)), calls > 0);
+        }
+        EntryBody::Reset {} => {
+            let empty = Durable { epoch: state.epoch, head: state.head, ..Durable::default() };
+            assert_eq!(state, &empty, "a reset forgets everything");
+        }
+        EntryBody::Injected { client_key: Some(key), .. } => {
+            let known = state.known_key(&key.key).map(|(known, round_id)| (known.digest, Some(round_id)));
+            assert_eq!(known, Some((key.digest, before.map(|round| round.id))));
+        }
+        EntryBody::PromptAccepted { client_key: Some(key), round_id, .. } => {
+            let known = state.keys.iter().rev().find(|known| known.key == key.key && known.round_id.is_some());
+            assert_eq!(known.map(|known| (known.digest, known.round_id)), Some((key.digest, Some(*round_id))));
+        }
+        _ => assert!(doubts == state.in_doubt.as_slice()),
+    }
+}
+
+/// What can stay of an answer: no empty text, no second use of an id, nothing that is no object, no thinking at the end.
+fn expected_blocks(said: &[ContentBlock], calls: bool, complete: bool) -> Option<Vec<ContentBlock>> {
+    let mut kept: Vec<ContentBlock> = Vec::new();
+    for block in said {
+        let stays = match block {
+            ContentBlock::Text(text) => !text.text.trim().is_empty(),
+            ContentBlock::Thinking(thinking) => complete || thinking.signature.is_some(),
+            ContentBlock::ToolUse(call) => {
+                let again = kept.iter().any(|other| matches!(other, ContentBlock::ToolUse(other) if other.id == call.id));
+                calls && !again && call.input.is_object()
+            }
+            ContentBlock::ToolResult(_) => false,
+            ContentBlock::Other { .. } => complete,
+        };
+        if stays {
+            kept.push(block.clone());
+        }
+    }
+    let is_thinking = |block: &ContentBlock| matches!(block.kind(), "thinking" | "redacted_thinking");
+    while kept.last().is_some_and(is_thinking) {
+        kept.pop();
+    }
+    (!kept.is_empty()).then_some(kept)
+}

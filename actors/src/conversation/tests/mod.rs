@@ -1,0 +1,62 @@
+//! Proofs of the pure turn in a world without a runtime: a memory store with faults, a shell that does what DESIGN §4.1-4.3 says,
+//! a random model, random tools, random people, crashes and rivals. Everything follows from a seed.
+//!
+//! `CALLBOARD_SEED=n` replays one interleaving and prints its steps; `CALLBOARD_LONG=1` runs ten times as many.
+
+mod call_laws;
+mod cast;
+mod crashes;
+mod interleavings;
+mod laws;
+mod people;
+mod store;
+mod verdict;
+mod world;
+
+/// splitmix64.
+#[derive(Debug, Clone)]
+struct Rng(u64);
+
+impl Rng {
+    fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x9e37_79b9_7f4a_7c15)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n.max(1) as u64) as usize
+    }
+
+    fn percent(&mut self, p: usize) -> bool {
+        self.below(100) < p
+    }
+
+    fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+        &from[self.below(from.len())]
+    }
+
+    fn bytes(&mut self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.next().to_le_bytes());
+        bytes[8..].copy_from_slice(&self.next().to_le_bytes());
+        bytes
+    }
+}
+
+/// Names the seed when a test that holds it fails.
+struct Seed(u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("failed with seed {0}; replay it with CALLBOARD_SEED={0}", self.0);
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! Chance: what people, models, tools, the store and the weather do next.
+
+use super::{
+    Rng,
+    cast::{Cast, NAMES},
+    store::Fault,
+    world::{Cut, Sent, World},
+};
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    chat::{ContentBlock, History, Message, RawJson, Role, ThinkingBlock, ToolResultBlock, ToolResultContent, ToolUseBlock},
+    conversation::{
+        turn::{Input, ModelOutcome, NewPrompt, OnBusy},
+        volatile::{ApprovalMode, Recovery, Rules},
+    },
+    ids::{Epoch, PromptId, RoundId, Seq, WorkId},
+    journal::{CallState, ClientKey, WithdrawReason, digest},
+    ports::{Completion, ProviderError, ProviderStop, ToolError, ToolErrorType, ToolOutput, Usage},
+    stream::Failure,
+    tool_executor::RunResult,
+};
+
+/// How often things happen in one world, in percent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Weather {
+    pub(super) fault: usize,
+    crash: usize,
+    rival: usize,
+    drain: usize,
+    idle_work: usize,
+    people: usize,
+}
+
+impl Weather {
+    pub(super) fn of(seed: u64) -> Self {
+        let calm = Self { fault: 0, crash: 0, rival: 0, drain: 1, idle_work: 1, people: 30 };
+        match seed % 8 {
+            0 | 1 => calm,
+            2 => Self { fault: 14, idle_work: 4, ..calm },
+            3 => Self { crash: 4, ..calm },
+            4 => Self { rival: 6, fault: 4, drain: 3, idle_work: 8, people: 40, ..calm },
+            5 => Self { drain: 12, people: 40, ..calm },
+            6 => Self { idle_work: 25, people: 45, ..calm },
+            _ => Self { fault: 6, crash: 2, rival: 2, drain: 2, idle_work: 5, people: 35 },
+        }
+    }
+}
+
+pub(super) fn rules(rng: &mut Rng) -> Rules {
+    let modes = [ApprovalMode::Ask, ApprovalMode::Ask, ApprovalMode::Ask, ApprovalMode::Deny, ApprovalMode::Auto];
+    Rules {
+        judge: Arc::new(Cast),
+        approval: *rng.pick(&modes),
+        has_approver: rng.percent(85),
+        tool_iterations_max: 1 + rng.below(4) as u32,
+        parallel_tools_max: 1 + rng.below(4),
+        inbox_prompts_max: 1 + rng.below(3),
+    }
+}
+
+fn recovery(rng: &mut Rng) -> Recovery {
+    if rng.percent(60) { Recovery::Resume } else { Recovery::Close }
+}
+
+impl World {
+    /// Something happens.
+    pub(super) fn happen(&mut self, weather: Weather) -> Result<(), Cut> {
+        self.now = match self.rng.below(200) {
+            0 => self.now.plus_ms(25 * 3_600_000),
+            1 => crate::ports::Timestamp(self.now.0 - 3_600_000),
+            n if n < 100 => self.now,
+            n => self.now.plus_ms(n as u64),
+        };
+        if self.lives.iter().all(|life| life.over) || self.rng.percent(weather.rival) && self.lives.len() < 3 {
+            let recovery = recovery(&mut self.rng);
+            return self.start_life(recovery);
+        }
+        if self.rng.percent(weather.crash) {
+            let stored = self.rng.below(self.store.queue.len() + 1);
+            self.crash(stored);
+            let recovery = recovery(&mut self.rng);
+            return self.start_life(recovery);
+        }
+        if self.rng.percent(weather.people) {
+            return self.somebody_acts(weather);
+        }
+        if self.rng.percent(2) {
+            self.take_snapshot(self.lives.len() - 1);
+        }
+        self.go_on(weather.fault)
+    }
+
+    /// Something that is under way comes to its end. Does nothing when nothing is.
+    pub(super) fn go_on(&mut self, fault: usize) -> Result<(), Cut> {
+        let index = self.rng.below(self.lives.len());
+        let life = &self.lives[index];
+        let mut events: Vec<usize> = Vec::new();
+        let mut may = |event: usize, weight: usize, is: bool| events.extend(std::iter::repeat_n(event, if is { weight } else { 0 }));
+        may(0, 4, !self.store.queue.is_empty());
+        may(1, 4, !life.notices.is_empty());
+        may(2, 3, life.lane.is_paused() && !life.over && life.head_read.is_none());
+        may(3, 3, life.head_read.is_some());
+        may(4, 3, !life.models.is_empty());
+        may(5, 2 + life.tools.len(), !life.tools.is_empty());
+        may(6, 2, !life.timers.is_empty());
+        may(7, 1, !life.graces.is_empty());
+        if events.is_empty() {
+            return Ok(());
+        }
+        match *self.rng.pick(&events) {
+            0 => {
+                let fault = if !self.rng.percent(fault) {
+                    Fault::None
+                } else if self.rng.percent(50) {
+                    Fault::Lost
+                } else {
+                    Fault::Untold
+                };
+                self.store_works(fault)
+            }
+            1 => self.deliver(index),
+            2 => {
+                self.read_head(index);
+                Ok(())
+            }
+            3 => self.judge_head(index),
+            4 => {
+                let place = self.rng.below(self.lives[index].models.len());
+                let cancelled = self.lives[index].cancelled.contains(&self.lives[index].models[place]);
+                let outcome = self.model(cancelled);
+                self.model_ends(index, place, outcome)
+            }
+            5 => {
+                let place = self.rng.below(self.lives[index].tools.len());
+                let cancelled = self.lives[index].cancelled.contains(&self.lives[index].tools[place].work);
+                let result = tool(&mut self.rng, cancelled);
+                self.tool_ends(index, place, result)
+            }
+            6 => {
+                let place = self.rng.below(self.lives[index].timers.len());
+                let (batch, call) = self.lives[index].timers.remove(place);
+                if self.rng.percent(10) {
+                    self.lives[index].late.push(Input::RetryDue { batch, call });
+                }
+                self.tell(index, Input::RetryDue { batch, call })
+            }
+            _ => {
+                let round_id = self.lives[index].graces.remove(0);
+                self.tell(index, Input::GraceOver { round_id })
+            }
+        }
+    }
+
+    fn somebody_acts(&mut self, weather: Weather) -> Result<(), Cut> {
+        // Mostly to the newest life; the others still have mail in their boxes.
+        let index = if self.rng.percent(70) { self.lives.len() - 1 } else { self.rng.below(self.lives.len()) };
+        if self.rng.percent(weather.drain) {
+            return self.tell(index, Input::Drain);
+        }
+        if self.rng.percent(weather.idle_work) {
+            let waiter = self.waiter();
+            if self.rng.percent(50) {
+                return self.tell(index, Input::Reset { waiter });
+            }
+            let mut messages: Vec<Message> = (0..self.rng.below(5)).map(|_| broken(&mut self.rng)).collect();
+            if self.rng.percent(90) {
+                messages = History::repair(messages).0.messages().iter().cloned().collect();
+            }
+            return self.tell(index, Input::Import { messages, waiter });
+        }
+        let waiter = self.waiter();
+        let life = &self.lives[index];
+        let bored = life.state() == "idle" && self.rng.percent(60);
+        match if bored { 0 } else { self.rng.below(100) } {
+            0..34 => {
+                let on_busy = *self.rng.pick(&[OnBusy::Queue, OnBusy::Queue, OnBusy::Reject, OnBusy::Interrupt, OnBusy::Steer]);
+                let key = self.rng.percent(50).then(|| format!("k{}", self.rng.below(4)));
+                let body = if self.rng.percent(20) { "other" } else { "body" };
+                let message = self.rng.percent(2).then(|| broken(&mut self.rng));
+                self.prompt(index, key.as_deref(), on_busy, body, message)
+            }
+            34..44 => {
+                let failure = self.rng.percent(20).then(|| Failure { code: "why".into(), message: String::new(), retry_after_ms: None });
+                let waiter = self.rng.percent(80).then_some(waiter);
+                self.tell(index, Input::Interrupt { failure, waiter })
+            }
+            44..56 => {
+                let id =
+                    self.rng.percent(50).then(|| if self.rng.percent(80) { "i" } else { "k" }.to_owned() + &self.rng.below(4).to_string());
+                let message = if self.rng.percent(3) { broken(&mut self.rng) } else { Message::user(format!("injected {}", waiter.0)) };
+                self.tell(index, Input::Inject { id, message, waiter })
+            }
+            56..72 => {
+                let open = self.lives[index].durable.batch().map_or(&[][..], |batch| &batch.calls);
+                let asked = open.iter().find(|call| matches!(call.state, CallState::Asked { .. }) || self.rng.percent(20));
+                let tool_call_id = asked.map_or("unknown".into(), |call| call.tool_use.id.clone());
+                let allow = self.rng.percent(60);
+                self.tell(index, Input::Approval { tool_call_id, allow, waiter })
+            }
+            72..80 => {
+                let durable = &self.lives[index].durable;
+                let waiting = durable.inbox.iter().map(|prompt| prompt.id);
+                let running = durable.round.iter().flat_map(|round| round.prompts.iter().copied());
+                let mut known: Vec<PromptId> = waiting.chain(running).collect();
+                known.push(PromptId::from_random(self.rng.bytes()));
+                let prompt_id = *self.rng.pick(&known);
+                let reason = *self.rng.pick(&[WithdrawReason::Caller, WithdrawReason::Deadline]);
+                let waiter = self.rng.percent(70).then_some(waiter);
+                self.tell(index, Input::Withdraw { prompt_id, reason, waiter })
+            }
+            80..87 => {
+                if self.rng.percent(40) {
+                    self.now = self.now.plus_ms(25 * 3_600_000);
+                }
+                self.tell(index, Input::Tick)
+            }
+            _ => self.late_mail(index),
+        }
+    }
+
+    /// Mail that should have no effect any more.
+    fn late_mail(&mut self, index: usize) -> Result<(), Cut> {
+        let life = &self.lives[index];
+        if !life.late.is_empty() && self.rng.percent(50) {
+            let place = self.rng.below(life.late.len());
+            let input = self.lives[index].late.remove(place);
+            return self.tell(index, input);
+        }
+        let work = WorkId { epoch: Epoch(life.volatile.life.0 - self.rng.below(2) as u64), seq: Seq(life.durable.head.0 + 1), index: 0 };
+        let input = match self.rng.below(4) {
+            0 => {
+                let outcome = self.model(false);
+                Input::Model { work, outcome }
+            }
+            1 => Input::Tool { work, result: tool(&mut self.rng, false), duration_ms: 1 },
+            2 => Input::RetryDue { batch: Seq(1), call: self.rng.below(3) as u32 },
+            _ => Input::GraceOver { round_id: RoundId::from_random(self.rng.bytes()) },
+        };
+        self.tell(index, input)
+    }
+
+    /// A client sends a prompt; under a key it had before, mostly with the same body.
+    pub(super) fn prompt(
+        &mut self,
+        index: usize,
+        key: Option<&str>,
+        on_busy: OnBusy,
+        body: &str,
+        message: Option<Message>,
+    ) -> Result<(), Cut> {
+        let waiter = self.waiter();
+        let message = message.unwrap_or_else(|| Message::user(format!("prompt {}", waiter.0)));
+        let prompt = NewPrompt {
+            id: PromptId::from_random(self.rng.bytes()),
+            round_id: RoundId::from_random(self.rng.bytes()),
+            client_key: key.map(|key| ClientKey { key: key.to_owned(), digest: digest(format!("{body} of {key}").as_bytes()) }),
+            message,
+            on_busy,
+            waiter,
+        };
+        self.sent.push(Sent { id: prompt.id, round_id: prompt.round_id, key: key.map(str::to_owned), on_busy, waiter });
+        self.tell(index, Input::Prompt(prompt))
+    }
+
+    fn model(&mut self, cancelled: bool) -> ModelOutcome {
+        let number = self.number();
+        let rng = &mut self.rng;
+        if cancelled && rng.percent(60) {
+            return ModelOutcome::Cancelled { partial: answer(rng, number) };
+        }
+        match rng.below(100) {
+            0..5 => ModelOutcome::Failed { error: ProviderError::Auth { message: "who".into() }, partial: answer(rng, number) },
+            5..11 => {
+                let errors = [
+                    ProviderError::Connection { message: "cut".into() },
+                    ProviderError::RateLimited { retry_after: Some(Duration::from_secs(90)), message: "slow".into() },
+                    ProviderError::Overloaded,
+                ];
+                ModelOutcome::Failed { error: rng.pick(&errors).clone(), partial: answer(rng, number) }
+            }
+            11..13 => ModelOutcome::Cancelled { partial: answer(rng, number) },
+            _ => {
+                let blocks = answer(rng, number);
+                let calls = blocks.iter().any(|block| matches!(block, ContentBlock::ToolUse(_)));
+                let stops = [
+                    ProviderStop::EndTurn,
+                    ProviderStop::ToolUse,
+                    ProviderStop::MaxTokens,
+                    ProviderStop::StopSequence,
+                    ProviderStop::PauseTurn,
+                    ProviderStop::Refusal,
+                    ProviderStop::ContextWindowExceeded,
+                    ProviderStop::Other,
+                ];
+                let usual = if calls { ProviderStop::ToolUse } else { ProviderStop::EndTurn };
+                let stop = if rng.percent(65) { usual } else { *rng.pick(&stops) };
+                let usage = Usage { input_uncached: number, cache_read: 1, cache_write: 2, output: 3 };
+                let usage = rng.percent(90).then_some(usage);
+                ModelOutcome::Completed { blocks, completion: Completion { stop, raw_stop: Some("raw".into()), usage, raw_usage: None } }
+            }
+        }
+    }
+}
+
+fn answer(rng: &mut Rng, number: u64) -> Vec<ContentBlock> {
+    let mut blocks = Vec::new();
+    let thought = |rng: &mut Rng| {
+        let signature = rng.percent(60).then(|| "c2ln".to_owned());
+        ContentBlock::Thinking(ThinkingBlock { thinking: format!("thought {number}"), signature })
+    };
+    if rng.percent(25) {
+        blocks.push(thought(rng));
+    }
+    match rng.below(20) {
+        0 => blocks.push(ContentBlock::text(" \n")),
+        1 => {}
+        2 => blocks.push(ContentBlock::Other {
+            kind: "redacted_thinking".into(),
+            raw: RawJson::from_text(r#"{"type":"redacted_thinking","data":"x"}"#).unwrap(),
+        }),
+        3 => {}
+        _ => blocks.push(ContentBlock::text(format!("said {number}"))),
+    }
+    if rng.percent(8) {
+        blocks.push(thought(rng));
+    }
+    if rng.percent(60) {
+        for place in 0..1 + rng.below(4) {
+            let same = rng.percent(4);
+            let id = format!("call {number} {}", if same { 0 } else { place });
+            let input = match rng.below(40) {
+                0 => r#"{"bad": 1}"#,
+                1 => "[1]",
+                2..20 => r#"{"path": "a",  "n": 1.0}"#,
+                20..30 => r#"{"path":"./a"}"#,
+                _ => r#"{"path":"b"}"#,
+            };
+            let input = RawJson::from_text(input).unwrap();
+            blocks.push(ContentBlock::ToolUse(ToolUseBlock { id, name: (*rng.pick(&NAMES)).to_owned(), input }));
+        }
+    }
+    blocks
+}
+
+fn tool(rng: &mut Rng, cancelled: bool) -> RunResult {
+    if cancelled && rng.percent(60) {
+        return RunResult::Cancelled;
+    }
+    match rng.below(100) {
+        0..50 => RunResult::Output(ToolOutput::Text(format!("done {}", rng.next()))),
+        50..62 => RunResult::Error(ToolError::new(ToolErrorType::ResourceError, "no room")),
+        62..70 => RunResult::Error(ToolError::failed("wrong")),
+        70..82 => RunResult::TimedOut { after: Duration::from_secs(1) },
+        82..86 => RunResult::Panicked { message: "oh".into() },
+        86..98 => RunResult::Error(ToolError::new(ToolErrorType::ResourceError, "not begun").not_started()),
+        _ => RunResult::Cancelled,
+    }
+}
+
+/// A message as no user may say it, or as an import brings it.
+fn broken(rng: &mut Rng) -> Message {
+    let call = |id: &str| ContentBlock::ToolUse(ToolUseBlock { id: id.into(), name: "read".into(), input: RawJson::empty_object() });
+    let result = ToolResultBlock { tool_use_id: "x".into(), content: ToolResultContent::Text("r".into()), is_error: false };
+    match rng.below(4) {
+        0 => Message::assistant("not a user"),
+        1 => Message::new(Role::Assistant, &[call("x"), call("x"), call("y")]).unwrap(),
+        2 => Message::tool_results([result.clone(), result], []),
+        _ => Message::tool_results([result], [ContentBlock::text("and")]),
+    }
+}

@@ -1,0 +1,61 @@
+//! A journal in memory that does what the port says, and fails when told.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use crate::{
+    conversation::lane::Parcel,
+    ids::Seq,
+    ports::{Head, Loaded, StoredEntry},
+};
+
+/// What goes wrong with an append.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    None,
+    /// Unavailable, and not stored.
+    Lost,
+    /// Unavailable, but stored.
+    Untold,
+}
+
+/// What the store tells a life of an append.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Notice {
+    Stored(Seq),
+    /// Unavailable or a conflict.
+    Failed,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    pub(super) entries: Vec<StoredEntry>,
+    pub(super) head: Head,
+    /// Appends under way, with the number of the life that sent them.
+    pub(super) queue: VecDeque<(u64, Parcel)>,
+    pub(super) snapshot: Option<(Seq, Bytes)>,
+}
+
+impl Store {
+    /// Takes the next append; says whom to tell what.
+    pub(super) fn work(&mut self, fault: Fault) -> Option<(u64, Notice)> {
+        let (life, parcel) = self.queue.pop_front()?;
+        let end = parcel.entries.last().expect("a parcel is not empty").seq;
+        let follows = parcel.entries.iter().zip(parcel.expected.seq.0 + 1..).all(|(entry, seq)| entry.seq.0 == seq);
+        assert!(follows, "the seqs of a parcel follow its head");
+        if parcel.expected != self.head || fault == Fault::Lost {
+            return Some((life, Notice::Failed));
+        }
+        assert!(parcel.epoch == self.head.epoch || parcel.epoch == self.head.epoch.next());
+        self.entries.extend(parcel.entries);
+        self.head = Head { epoch: parcel.epoch, seq: end };
+        Some((life, if fault == Fault::Untold { Notice::Failed } else { Notice::Stored(end) }))
+    }
+
+    pub(super) fn load(&self, with_snapshot: bool) -> Loaded {
+        let snapshot = self.snapshot.clone().filter(|_| with_snapshot);
+        let after = snapshot.as_ref().map_or(0, |(upto, _)| upto.0 as usize);
+        Loaded { head: self.head, snapshot, entries: self.entries[after..].to_vec() }
+    }
+}

@@ -1,0 +1,211 @@
+//! Brings a world to its end and judges it from outside: what was told, what is stored, what was seen.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    store::Fault,
+    world::{Reply, World},
+};
+use crate::{
+    chat::{ContentBlock, Message},
+    conversation::{
+        turn::{Input, OnBusy},
+        volatile::Recovery,
+    },
+    ids::{Epoch, EventId, PromptId, RoundId},
+    journal::{CallState, ClientKey, Durable, Entry, EntryBody, project, restore, rounds},
+    limits::CLIENT_KEY_MS,
+    ports::Timestamp,
+};
+
+/// Steps to an end at most: beyond this a world hangs.
+const STEPS_MAX: usize = 3000;
+
+impl World {
+    /// Lets all that is under way come to its end, without further faults; people answer what they are asked.
+    pub(super) fn settle(&mut self) {
+        for _ in 0..STEPS_MAX {
+            // A drained life goes to sleep; another one takes up what waits. One whose journal was taken over ends.
+            let asleep = self.lives.last().is_none_or(|life| life.over || life.volatile.draining && life.is_quiet());
+            if asleep && self.lives.len() == 1 || self.lives.is_empty() {
+                self.lives.clear();
+                self.start_life(Recovery::Resume).expect("no cut");
+            }
+            let newest = self.lives.last().map(|life| life.number);
+            let going = !self.store.queue.is_empty();
+            self.lives.retain(|life| Some(life.number) == newest || !(life.over || life.is_quiet() && !going));
+            let last = &self.lives[self.lives.len() - 1];
+            if last.over && self.lives.len() > 1 {
+                self.lives.pop();
+                continue;
+            }
+            let done = self.lives.len() == 1 && last.is_quiet() && !last.volatile.draining && !going;
+            if done && last.durable.head == self.store.head.seq {
+                return;
+            } else if done {
+                self.lives.clear(); // It had nothing to do and did not notice that another life wrote; who comes next does.
+                continue;
+            }
+            for index in 0..self.lives.len() {
+                let asked = self.lives[index].durable.batch().filter(|batch| batch.is_parked()).and_then(|batch| {
+                    batch.calls.iter().find(|call| matches!(call.state, CallState::Asked { .. })).map(|call| call.tool_use.id.clone())
+                });
+                if let Some(tool_call_id) = asked.filter(|_| !self.lives[index].over && self.rng.percent(10)) {
+                    let waiter = self.waiter();
+                    let allow = self.rng.percent(50);
+                    self.tell(index, Input::Approval { tool_call_id, allow, waiter }).expect("no cut");
+                }
+            }
+            self.go_on(0).expect("no cut");
+        }
+        let states: Vec<_> = self.lives.iter().map(|life| (life.number, life.state(), &life.durable.round, &life.volatile.work)).collect();
+        panic!("the world does not come to rest: {states:?}");
+    }
+
+    /// Judges a settled world.
+    pub(super) fn judge(&mut self) {
+        let life = &self.lives[0];
+        let folded = restore(&self.store.load(false)).expect("no snapshot").expect("readable");
+        assert_eq!(folded, life.durable, "what is stored is what lives");
+        let snapshot = (folded.head, folded.snapshot());
+        let loaded = crate::ports::Loaded { head: self.store.head, snapshot: Some(snapshot), entries: vec![] };
+        assert_eq!(restore(&loaded), Some(Ok(folded.clone())), "a snapshot survives its encoding");
+
+        let entries: Vec<Entry> = self.store.entries.iter().map(|stored| Entry::decode(stored).expect("readable")).collect();
+        self.judge_journal(&entries);
+        self.judge_events(&entries);
+        judge_words(&entries, &folded);
+    }
+
+    fn judge_journal(&self, entries: &[Entry]) {
+        let mut accepted: BTreeMap<PromptId, RoundId> = BTreeMap::new();
+        let (mut waiting, mut withdrawn, mut started, mut finished) = (Vec::new(), BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let mut open: Option<RoundId> = None;
+        let mut steered: BTreeSet<RoundId> = BTreeSet::new();
+        let mut epoch = Epoch(0);
+        let mut keys: BTreeMap<String, Timestamp> = BTreeMap::new();
+        let mut latest = Timestamp::default();
+        for entry in entries {
+            if let EntryBody::Reset {} = &entry.body {
+                keys.clear();
+            }
+            latest = latest.max(entry.at); // The clock may go back after it was so late that keys were forgotten.
+            let mut first_use = |key: Option<&ClientKey>, at: Timestamp| {
+                let Some(key) = key else { return };
+                let before = keys.insert(key.key.clone(), at);
+                assert!(before.is_none_or(|before| latest.ms_since(before) > CLIENT_KEY_MS), "a client key leads to one round");
+            };
+            if entry.epoch != epoch {
+                assert!(matches!(entry.body, EntryBody::LifeStarted { .. }) && entry.epoch == epoch.next(), "each life says that it began");
+                epoch = entry.epoch;
+            }
+            match &entry.body {
+                EntryBody::PromptAccepted { prompt_id, round_id, client_key, .. } => {
+                    assert_eq!(accepted.insert(*prompt_id, *round_id), None, "a prompt is accepted once");
+                    waiting.push(*prompt_id);
+                    first_use(client_key.as_ref(), entry.at);
+                }
+                EntryBody::PromptWithdrawn { prompt_id, .. } => {
+                    assert!(withdrawn.insert(*prompt_id), "a prompt is withdrawn once");
+                    waiting.retain(|id| id != prompt_id);
+                }
+                EntryBody::RoundStarted { round_id, prompt_ids } => {
+                    assert_eq!(open.replace(*round_id), None, "one round at a time");
+                    assert_eq!(waiting.first(), prompt_ids.first(), "rounds come in the order of their prompts");
+                    assert!(prompt_ids.len() == 1 && accepted[&prompt_ids[0]] == *round_id);
+                    waiting.remove(0);
+                    assert!(started.insert(*round_id), "a round begins once");
+                }
+                EntryBody::Injected { client_key, .. } => {
+                    first_use(client_key.as_ref(), entry.at);
+                    steered.extend(open);
+                }
+                EntryBody::RoundFinished { .. } => assert!(finished.insert(open.take().expect("a round is open")), "a round ends once"),
+                _ => {}
+            }
+        }
+        assert!(open.is_none() && waiting.is_empty(), "nothing is left open");
+        for (prompt, round) in &accepted {
+            assert!(finished.contains(round) || withdrawn.contains(prompt) && !started.contains(round), "an accepted prompt is answered");
+        }
+        for sent in &self.sent {
+            match self.replies.get(&sent.waiter) {
+                Some(Reply::Acknowledged(receipt)) if receipt.replayed => {
+                    assert!(sent.key.is_some() && !accepted.contains_key(&sent.id), "a replay is no new prompt");
+                    assert!(accepted.values().any(|round| *round == receipt.round_id));
+                }
+                Some(Reply::Acknowledged(receipt)) if receipt.round_id == sent.round_id => {
+                    assert_eq!(accepted.get(&sent.id), Some(&sent.round_id), "an acknowledged prompt is not lost");
+                }
+                Some(Reply::Acknowledged(receipt)) => {
+                    assert!(sent.on_busy == OnBusy::Steer && steered.contains(&receipt.round_id) && !accepted.contains_key(&sent.id));
+                }
+                Some(Reply::Refused(_)) => assert!(!accepted.contains_key(&sent.id), "a refused prompt is not accepted"),
+                Some(Reply::Answered) => panic!("a prompt is acknowledged or refused"),
+                None => assert!(self.crashes > 0 || self.lives_begun > 1, "nobody is left without an answer"),
+            }
+        }
+        let since = entries.iter().rposition(|entry| matches!(entry.body, EntryBody::Reset {} | EntryBody::Imported { .. })).unwrap_or(0);
+        let begun = entries[since..].iter().filter(|entry| matches!(entry.body, EntryBody::RoundStarted { .. })).count();
+        assert_eq!(rounds(entries).len(), begun, "rounds are read from the journal");
+    }
+
+    /// What was seen is what a reader of the journal sees who comes later, ids included.
+    fn judge_events(&self, entries: &[Entry]) {
+        let mut state = Durable::default();
+        let mut all = Vec::new();
+        for entry in entries {
+            let (_, kinds) = project(&state, entry);
+            all.extend((0..).zip(kinds).map(|(n, kind)| (EventId { epoch: entry.epoch, seq: entry.seq, n }, kind)));
+            state.apply(entry).expect("it was applied before");
+        }
+        if self.crashes == 0 && self.lives_begun == 1 {
+            assert_eq!(self.published, all, "nothing that happened was left untold");
+            return;
+        }
+        let mut seen = self.published.clone();
+        seen.sort_by_key(|(id, _)| *id);
+        let ids: BTreeSet<EventId> = seen.iter().map(|(id, _)| *id).collect();
+        assert_eq!(ids.len(), seen.len(), "an event is told once");
+        let projected: Vec<_> = all.into_iter().filter(|(id, _)| ids.contains(id)).collect();
+        assert_eq!(seen, projected, "what was seen is what is projected");
+    }
+
+    /// Sends nothing more, settles and judges.
+    pub(super) fn end(&mut self) {
+        while !self.store.queue.is_empty() && self.lives.is_empty() {
+            self.store_works(Fault::None).expect("no cut");
+        }
+        self.settle();
+        self.judge();
+    }
+}
+
+/// Nothing that a person said is lost or doubled in the history.
+fn judge_words(entries: &[Entry], state: &Durable) {
+    let mut words: BTreeMap<String, i32> = BTreeMap::new();
+    let mut prompts: BTreeMap<PromptId, &Message> = BTreeMap::new();
+    for entry in entries {
+        match &entry.body {
+            EntryBody::PromptAccepted { prompt_id, message, .. } => {
+                prompts.insert(*prompt_id, message);
+                *words.entry(message.text()).or_default() += 1;
+            }
+            EntryBody::PromptWithdrawn { prompt_id, .. } => drop(words.remove(&prompts[prompt_id].text())),
+            EntryBody::Injected { message, .. } => *words.entry(message.text()).or_default() += 1,
+            EntryBody::Imported { .. } | EntryBody::Reset {} => words.clear(),
+            _ => {}
+        }
+    }
+    let mut heard: BTreeMap<String, i32> = BTreeMap::new();
+    for message in state.history.messages().iter() {
+        for block in message.blocks() {
+            if let ContentBlock::Text(text) = block
+                && (text.text.starts_with("prompt ") || text.text.starts_with("injected "))
+            {
+                *heard.entry(text.text).or_default() += 1;
+            }
+        }
+    }
+    assert_eq!(heard, words, "what people said stands in the history once");
+}

@@ -1,0 +1,517 @@
+//! A store, lives and an outside world, moved one event at a time. The shell here does what DESIGN §4.1-4.3 says and no more.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use bytes::Bytes;
+
+use super::{
+    Rng,
+    laws::{Law, must_wait},
+    store::{Fault, Notice, Store},
+};
+use crate::{
+    conversation::{
+        lane::{Freed, Lane, Verdict},
+        turn::{self, Act, Gate, Input, ModelOutcome, OnBusy, Receipt, StartTool},
+        volatile::{Recovery, Rules, Volatile},
+    },
+    ids::{Epoch, EventId, PromptId, RoundId, Seq, WaiterId, WorkId},
+    journal::{Durable, Phase, project, restore},
+    ports::{Effect, Head, Open, StoredEntry, Timestamp},
+    stream::EventKind,
+    tool_executor::RunResult,
+};
+
+/// What a caller was told.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Reply {
+    Acknowledged(Receipt),
+    Answered,
+    Refused(&'static str),
+}
+
+/// A prompt as a client sent it.
+#[derive(Debug, Clone)]
+pub(super) struct Sent {
+    pub(super) id: PromptId,
+    pub(super) round_id: RoundId,
+    pub(super) key: Option<String>,
+    pub(super) on_busy: OnBusy,
+    pub(super) waiter: WaiterId,
+}
+
+/// An act and the entry it waits for.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Wait {
+    tail: Seq,
+    act: Act,
+}
+
+/// One life and the shell around it.
+pub(super) struct Life {
+    pub(super) number: u64,
+    pub(super) durable: Durable,
+    pub(super) volatile: Volatile,
+    pub(super) lane: Lane<Wait>,
+    pub(super) notices: VecDeque<Notice>,
+    /// The head that was read during a pause, and the entry after what was known to be stored; not yet told.
+    pub(super) head_read: Option<(Head, Option<StoredEntry>)>,
+    pub(super) models: Vec<WorkId>,
+    pub(super) tools: Vec<StartTool>,
+    pub(super) timers: Vec<(Seq, u32)>,
+    pub(super) graces: Vec<RoundId>,
+    /// Work whose token is cancelled.
+    pub(super) cancelled: BTreeSet<WorkId>,
+    /// Mail that comes too late to matter.
+    pub(super) late: Vec<Input>,
+    /// The lane said that this life is over.
+    pub(super) over: bool,
+    aborted: BTreeSet<WorkId>,
+    shadow: Durable,
+    held: VecDeque<Wait>,
+    /// What the lane holds, by our own account.
+    waits: VecDeque<Wait>,
+    base: Seq,
+    written: Vec<StoredEntry>,
+    told: Seq,
+    unpublished: VecDeque<(EventId, EventKind)>,
+    not_started: BTreeSet<(Seq, u32)>,
+}
+
+/// Names of the states of the coverage table.
+pub(super) const STATES: [&str; 9] = ["starting", "idle", "model", "batch", "parked", "cancelling", "draining", "paused", "ended"];
+
+/// Names of the inputs of the coverage table.
+pub(super) const INPUTS: [&str; 14] = [
+    "Recovered",
+    "Prompt",
+    "Model",
+    "Tool",
+    "RetryDue",
+    "Approval",
+    "Tick",
+    "Interrupt",
+    "GraceOver",
+    "Inject",
+    "Withdraw",
+    "Import",
+    "Reset",
+    "Drain",
+];
+
+fn input_name(input: &Input) -> &'static str {
+    match input {
+        Input::Recovered { .. } => "Recovered",
+        Input::Prompt(_) => "Prompt",
+        Input::Model { .. } => "Model",
+        Input::Tool { .. } => "Tool",
+        Input::RetryDue { .. } => "RetryDue",
+        Input::Approval { .. } => "Approval",
+        Input::Tick => "Tick",
+        Input::Interrupt { .. } => "Interrupt",
+        Input::GraceOver { .. } => "GraceOver",
+        Input::Inject { .. } => "Inject",
+        Input::Withdraw { .. } => "Withdraw",
+        Input::Import { .. } => "Import",
+        Input::Reset { .. } => "Reset",
+        Input::Drain => "Drain",
+    }
+}
+
+impl Life {
+    pub(super) fn state(&self) -> &'static str {
+        match &self.durable.round {
+            _ if self.over => "ended",
+            _ if !self.volatile.recovered => "starting",
+            _ if self.lane.is_paused() => "paused",
+            _ if self.volatile.cancelling.is_some() => "cancelling",
+            _ if self.volatile.draining => "draining",
+            None => "idle",
+            Some(round) if round.is_parked() => "parked",
+            Some(round) => match round.phase {
+                Phase::Model { .. } => "model",
+                Phase::Batch(_) => "batch",
+                Phase::Ready | Phase::Ended { .. } => "resting wrongly",
+            },
+        }
+    }
+
+    /// Whether nothing is under way and nothing is open.
+    pub(super) fn is_quiet(&self) -> bool {
+        let open = self.durable.round.is_some() || !(self.durable.inbox.is_empty() || self.volatile.draining);
+        !open && self.lane.is_empty() && !self.lane.is_paused() && self.notices.is_empty() && self.held.is_empty()
+    }
+}
+
+/// How often each state met each input.
+pub(super) type Coverage = BTreeMap<(&'static str, &'static str), u64>;
+
+/// Where a fixed script is to be cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Cut;
+
+pub(super) struct World {
+    pub(super) rng: Rng,
+    pub(super) now: Timestamp,
+    pub(super) store: Store,
+    pub(super) lives: Vec<Life>,
+    pub(super) rules: Rules,
+    pub(super) sent: Vec<Sent>,
+    pub(super) replies: BTreeMap<WaiterId, Reply>,
+    pub(super) published: Vec<(EventId, EventKind)>,
+    pub(super) coverage: Coverage,
+    /// Lives that were cut off; what they had not published, nobody saw.
+    pub(super) crashes: u64,
+    pub(super) trace: bool,
+    /// Points passed, and the one at which to stop.
+    pub(super) points: usize,
+    pub(super) cut_at: Option<usize>,
+    /// Starts of `once` calls that may have had an effect.
+    once: BTreeSet<(Seq, u32)>,
+    paused: BTreeSet<Bytes>,
+    numbers: u64,
+    pub(super) lives_begun: u64,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, rules: Rules) -> Self {
+        Self {
+            rng: Rng::new(seed),
+            now: Timestamp(1_800_000_000_000),
+            store: Store::default(),
+            lives: Vec::new(),
+            rules,
+            sent: Vec::new(),
+            replies: BTreeMap::new(),
+            published: Vec::new(),
+            coverage: Coverage::new(),
+            crashes: 0,
+            trace: false,
+            points: 0,
+            cut_at: None,
+            once: BTreeSet::new(),
+            paused: BTreeSet::new(),
+            numbers: 0,
+            lives_begun: 0,
+        }
+    }
+
+    pub(super) fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    pub(super) fn waiter(&mut self) -> WaiterId {
+        WaiterId(self.number())
+    }
+
+    fn log(&self, text: impl FnOnce() -> String) {
+        if self.trace {
+            eprintln!("{}", text());
+        }
+    }
+
+    /// A place where the host may be killed.
+    fn point(&mut self) -> Result<(), Cut> {
+        self.points += 1;
+        if self.cut_at == Some(self.points) { Err(Cut) } else { Ok(()) }
+    }
+
+    /// Loads what is stored and lets a life begin on it.
+    pub(super) fn start_life(&mut self, recovery: Recovery) -> Result<(), Cut> {
+        let snapshot = self.store.snapshot.is_some() && self.rng.percent(50);
+        let loaded = self.store.load(snapshot);
+        let durable = restore(&loaded).expect("the snapshot is of use").expect("the journal is readable");
+        if snapshot {
+            assert_eq!(restore(&self.store.load(false)), Some(Ok(durable.clone())), "a snapshot is the fold up to it");
+        }
+        assert_eq!((durable.epoch, durable.head), (self.store.head.epoch, self.store.head.seq));
+        let number = self.number();
+        self.lives_begun += 1;
+        let volatile = Volatile::new(Epoch(durable.epoch.0 + 1), self.rng.next(), self.rules.clone());
+        self.log(|| format!("# life {number} begins at {:?} with {recovery:?}", loaded.head));
+        self.lives.push(Life {
+            number,
+            shadow: durable.clone(),
+            base: durable.head,
+            told: durable.head,
+            durable,
+            volatile,
+            lane: Lane::new(loaded.head),
+            notices: VecDeque::new(),
+            head_read: None,
+            models: Vec::new(),
+            tools: Vec::new(),
+            timers: Vec::new(),
+            graces: Vec::new(),
+            cancelled: BTreeSet::new(),
+            late: Vec::new(),
+            over: false,
+            aborted: BTreeSet::new(),
+            held: VecDeque::new(),
+            waits: VecDeque::new(),
+            written: Vec::new(),
+            unpublished: VecDeque::new(),
+            not_started: BTreeSet::new(),
+        });
+        self.tell(self.lives.len() - 1, Input::Recovered { recovery })
+    }
+
+    /// The host is killed: all that is not stored is gone; of the appends under way, `stored` make it.
+    pub(super) fn crash(&mut self, stored: usize) {
+        self.log(|| format!("# crash; {stored} of {} appends make it", self.store.queue.len()));
+        for _ in 0..stored {
+            self.store.work(Fault::None);
+        }
+        self.store.queue.clear();
+        self.lives.clear();
+        self.crashes += 1;
+    }
+
+    /// Hands an input to a life, as its shell does: decide, apply, encode, send, perform.
+    pub(super) fn tell(&mut self, index: usize, input: Input) -> Result<(), Cut> {
+        let now = self.now;
+        let life = &mut self.lives[index];
+        *self.coverage.entry((life.state(), input_name(&input))).or_default() += 1;
+        if self.trace {
+            eprintln!("{} {} life {}: {input:?}", now.0, life.state(), life.number);
+        }
+        let before = life.volatile.clone();
+        let mut events = Vec::new();
+        let outcome = turn::step(&mut life.durable, &mut life.volatile, now, input.clone(), |state, entry| {
+            let (round, kinds) = project(state, entry);
+            assert!(kinds.is_empty() || round.is_some(), "an event belongs to a round");
+            events.extend((0..).zip(kinds).map(|(n, kind)| (EventId { epoch: entry.epoch, seq: entry.seq, n }, kind)));
+        })
+        .unwrap_or_else(|error| panic!("{error} after {input:?}"));
+        if self.trace {
+            outcome.entries.iter().for_each(|entry| eprintln!("    {} {:?}", entry.seq, entry.body));
+            outcome.acts.iter().for_each(|act| eprintln!("    -> {act:?}"));
+        }
+        let law = Law {
+            before: &before,
+            after: &life.volatile,
+            input: &input,
+            outcome: &outcome,
+            now,
+            not_started: &life.not_started,
+            paused: &mut self.paused,
+        };
+        let entries = law.check(&mut life.shadow, &life.durable);
+        life.unpublished.extend(events);
+        let sent = entries.len();
+        life.written.extend(entries.iter().cloned());
+
+        let (open, wake_at) = match &life.durable.round {
+            None => (Open::None, None),
+            Some(round) if round.is_parked() => (Open::Parked, life.durable.batch().and_then(crate::journal::Batch::expires_at)),
+            Some(_) => (Open::Running, None),
+        };
+        let tail = life.durable.head;
+        let wait = |act| Wait { tail, act };
+        let (waiting, now): (Vec<Act>, Vec<Act>) = outcome.acts.into_iter().partition(|act| act.gate() == Gate::Stored);
+        let waiting: Vec<Wait> = waiting.into_iter().map(wait).collect();
+        let has_entries = !entries.is_empty();
+        let (parcel, free) = life.lane.push(life.volatile.life, entries, open, wake_at, waiting.clone());
+        if life.over {
+            assert!(parcel.is_none() && free.is_empty(), "a life that is over sends and shows nothing");
+            return Ok(());
+        }
+        let behind_first = life.told == life.base && life.written.len() > sent;
+        let goes = has_entries && !life.lane.is_paused() && !behind_first;
+        assert_eq!(
+            parcel.is_some(),
+            goes,
+            "entries go to the store at once, unless it is away or the first ones are not known to be there"
+        );
+        if life.told >= tail {
+            assert_eq!(free, waiting, "what waits for nothing is free");
+        } else {
+            assert!(free.is_empty(), "what waits is kept");
+            life.waits.extend(waiting);
+        }
+        if let Some(parcel) = parcel {
+            self.store.queue.push_back((life.number, parcel));
+        }
+        for wait in now.into_iter().map(wait).chain(free) {
+            self.perform_or_hold(index, wait)?;
+        }
+        Ok(())
+    }
+
+    fn perform_or_hold(&mut self, index: usize, wait: Wait) -> Result<(), Cut> {
+        let goes = matches!(wait.act, Act::CancelRound { .. } | Act::Abort { .. } | Act::Refuse { .. } | Act::Queued { .. });
+        if self.lives[index].lane.is_paused() && !goes {
+            self.lives[index].held.push_back(wait);
+            return Ok(());
+        }
+        self.perform(index, wait)
+    }
+
+    fn perform(&mut self, index: usize, wait: Wait) -> Result<(), Cut> {
+        self.point()?;
+        let Wait { tail, act } = wait;
+        let life = &mut self.lives[index];
+        if must_wait(&act) && tail > life.base {
+            let (from, upto) = (life.base.0 as usize, tail.0 as usize);
+            let ends = |entries: &[StoredEntry]| (entries.first().cloned(), entries.last().cloned());
+            let stored = self.store.entries.get(from..upto).map(ends);
+            assert_eq!(stored, Some(ends(&life.written[..upto - from])), "{act:?} waits until its entries are stored");
+        }
+        match act {
+            Act::Acknowledge { waiter, receipt } => self.reply(waiter, Reply::Acknowledged(receipt)),
+            Act::Answer { waiter } => self.reply(waiter, Reply::Answered),
+            Act::Refuse { waiter, refusal } => self.reply(waiter, Reply::Refused(refusal.code())),
+            Act::StartModel { work } if life.aborted.contains(&work) => {}
+            Act::StartModel { work } => life.models.push(work),
+            Act::StartTool(start) if life.aborted.contains(&start.work) => {}
+            Act::StartTool(start) => {
+                // What is cancelled before it began is not begun; the answer comes as any other.
+                if start.spec.effect == Effect::Once && !life.cancelled.contains(&start.work) {
+                    assert!(self.once.insert((start.batch, start.call)), "a once call is started twice: {start:?}");
+                }
+                self.lives[index].tools.push(start);
+            }
+            Act::RetryLater { batch, call, .. } => life.timers.push((batch, call)),
+            Act::CancelRound { round_id, grace_over, .. } => {
+                life.cancelled.extend(life.volatile.work.keys().copied());
+                if !grace_over {
+                    life.graces.push(round_id);
+                }
+            }
+            Act::Abort { work } => {
+                life.aborted.insert(work);
+                if life.models.contains(&work) {
+                    life.late.push(Input::Model { work, outcome: ModelOutcome::Cancelled { partial: vec![] } });
+                }
+                if life.tools.iter().any(|tool| tool.work == work) {
+                    life.late.push(Input::Tool { work, result: RunResult::Cancelled, duration_ms: 1 });
+                }
+                life.models.retain(|model| *model != work);
+                life.tools.retain(|tool| tool.work != work);
+            }
+            Act::ToolRetry { .. } | Act::Queued { .. } | Act::Park { .. } | Act::RoundOver { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn reply(&mut self, waiter: WaiterId, reply: Reply) {
+        self.log(|| format!("    waiter {} is told {reply:?}", waiter.0));
+        assert_eq!(self.replies.insert(waiter, reply), None, "a caller is answered once");
+    }
+
+    /// A model call of a life ends.
+    pub(super) fn model_ends(&mut self, index: usize, place: usize, outcome: ModelOutcome) -> Result<(), Cut> {
+        let work = self.lives[index].models.remove(place);
+        self.tell(index, Input::Model { work, outcome })
+    }
+
+    /// An attempt of a life's tool ends.
+    pub(super) fn tool_ends(&mut self, index: usize, place: usize, result: RunResult) -> Result<(), Cut> {
+        let life = &mut self.lives[index];
+        let start = life.tools.remove(place);
+        let key = (start.batch, start.call);
+        if result.not_started() {
+            self.once.remove(&key);
+            life.not_started.insert(key);
+        } else {
+            life.not_started.remove(&key);
+        }
+        self.tell(index, Input::Tool { work: start.work, result, duration_ms: 7 })
+    }
+
+    /// The store takes the next append.
+    pub(super) fn store_works(&mut self, fault: Fault) -> Result<(), Cut> {
+        self.point()?;
+        if let Some((number, notice)) = self.store.work(fault) {
+            self.log(|| format!("    store: {notice:?} for life {number}, {fault:?}; head {:?}", self.store.head));
+            if let Some(life) = self.lives.iter_mut().find(|life| life.number == number) {
+                life.notices.push_back(notice);
+            }
+        }
+        self.point()
+    }
+
+    /// A life hears what became of an append.
+    pub(super) fn deliver(&mut self, index: usize) -> Result<(), Cut> {
+        let life = &mut self.lives[index];
+        match life.notices.pop_front() {
+            Some(Notice::Stored(seq)) => {
+                let Freed { released, send } = life.lane.stored(seq);
+                if life.over {
+                    assert!(released.is_empty() && send.is_empty(), "a life that is over shows nothing and sends nothing");
+                    return Ok(());
+                }
+                let number = life.number;
+                self.store.queue.extend(send.into_iter().map(|parcel| (number, parcel)));
+                self.release(index, seq, released)
+            }
+            Some(Notice::Failed) => {
+                life.lane.lost();
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A life that is paused reads the head.
+    pub(super) fn read_head(&mut self, index: usize) {
+        let known = self.lives[index].lane.stored_head().seq.0 as usize;
+        self.lives[index].head_read = Some((self.store.head, self.store.entries.get(known).cloned()));
+    }
+
+    /// A life hears of the head that was read, which may be old by now.
+    pub(super) fn judge_head(&mut self, index: usize) -> Result<(), Cut> {
+        let life = &mut self.lives[index];
+        let Some((head, next)) = life.head_read.take() else { return Ok(()) };
+        let (from, upto) = (life.base.0 as usize, head.seq.0 as usize);
+        let ours = upto <= from || life.written.get(..upto - from) == self.store.entries.get(from..upto);
+        match life.lane.head_read(head, next.as_ref()) {
+            Verdict::EndLife => {
+                assert!(!ours || life.over, "a life ends only when another one writes");
+                let kept = life.lane.close();
+                assert_eq!(kept, Vec::from(std::mem::take(&mut life.waits)), "what waits is given back");
+                life.over = true;
+                Ok(())
+            }
+            Verdict::GoOn { released, resend } => {
+                assert!(ours, "a life does not go on in another one's journal");
+                let number = life.number;
+                self.store.queue.extend(resend.into_iter().map(|parcel| (number, parcel)));
+                self.release(index, head.seq, released)?;
+                for wait in std::mem::take(&mut self.lives[index].held) {
+                    self.perform_or_hold(index, wait)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Everything up to `seq` is known to be stored: exactly what waited for that is performed, and its events are shown.
+    fn release(&mut self, index: usize, seq: Seq, released: Vec<Wait>) -> Result<(), Cut> {
+        let life = &mut self.lives[index];
+        life.told = life.told.max(seq);
+        let told = life.told;
+        assert!(life.lane.stored_head().seq == told && told <= self.store.head.seq);
+        let count = life.waits.iter().take_while(|wait| wait.tail <= told).count();
+        let expected: Vec<Wait> = life.waits.drain(..count).collect();
+        assert_eq!(released, expected, "what waited is released by its own entries, no sooner and no later");
+        while let Some((id, kind)) = life.unpublished.pop_front_if(|(id, _)| id.seq <= told) {
+            let own = &life.written[(id.seq.0 - life.base.0) as usize - 1];
+            assert_eq!(&self.store.entries[id.seq.0 as usize - 1], own, "nothing is shown before it is stored");
+            self.published.push((id, kind));
+        }
+        for wait in released {
+            self.perform(index, wait)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps a snapshot, if all that the life knows is stored.
+    pub(super) fn take_snapshot(&mut self, index: usize) {
+        let life = &self.lives[index];
+        if life.lane.is_empty() && life.told == life.durable.head && !life.over {
+            self.store.snapshot = Some((life.durable.head, life.durable.snapshot()));
+        }
+    }
+}
