@@ -32,7 +32,6 @@
 //! one process do not see each other.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
 
-pub use callboard_actors::{chat, conversation, ids, journal, limits, metrics_collector, policy, ports, stream, tool_executor};
 #[cfg(feature = "test-util")]
 pub use callboard_actors::testing;
 pub use callboard_actors::{
@@ -46,13 +45,11 @@ pub use callboard_actors::{
     ports::{Extensions, Tool, ToolContext, ToolError, ToolOutput, ToolSpec, TypedTool, erased},
     stream::{EventKind, RoundEnd, StopReason, StreamEvent},
 };
+pub use callboard_actors::{chat, conversation, ids, journal, limits, metrics_collector, policy, ports, stream, tool_executor};
 
 pub use host::Host;
 
-pub mod clock;
 mod host;
-#[cfg(feature = "config")]
-pub mod config;
 pub mod clock;
 pub mod providers;
 pub mod storage;

@@ -53,7 +53,10 @@ pub(super) struct RunArgs {
 
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().map_err(|_| "it must be a number of seconds".to_owned())?;
-    Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero() && *time < Duration::from_secs(31_536_000)).ok_or_else(|| "it must be more than 0 and less than a year".into())
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|time| !time.is_zero() && *time < Duration::from_secs(31_536_000))
+        .ok_or_else(|| "it must be more than 0 and less than a year".into())
 }
 
 pub(super) async fn run(config: &Config, args: RunArgs) -> Result<Done, Failure> {

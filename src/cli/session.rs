@@ -5,7 +5,7 @@ use callboard_actors::{
     host::ConversationHandle,
     ids::{ConversationId, Scope, TenantId},
     journal::{CallState, Durable},
-    ports::{Entropy, Effect},
+    ports::{Effect, Entropy},
 };
 
 use super::{

@@ -32,14 +32,12 @@ fn of(error: &clap::Error) -> Failure {
     let first = first.strip_prefix("error: ").unwrap_or(first);
     let failure = Failure::usage(first);
     let suggested = error.context().find_map(|(kind, value)| match (kind, value) {
-        (
-            ContextKind::SuggestedArg | ContextKind::SuggestedSubcommand | ContextKind::SuggestedValue,
-            ContextValue::String(word),
-        ) => Some(word.clone()),
-        (
-            ContextKind::SuggestedArg | ContextKind::SuggestedSubcommand | ContextKind::SuggestedValue,
-            ContextValue::Strings(words),
-        ) => words.first().cloned(),
+        (ContextKind::SuggestedArg | ContextKind::SuggestedSubcommand | ContextKind::SuggestedValue, ContextValue::String(word)) => {
+            Some(word.clone())
+        }
+        (ContextKind::SuggestedArg | ContextKind::SuggestedSubcommand | ContextKind::SuggestedValue, ContextValue::Strings(words)) => {
+            words.first().cloned()
+        }
         _ => None,
     });
     match suggested {

@@ -5,12 +5,6 @@
 mod support;
 
 mod cassettes;
-mod providers;
-mod support;
-#[cfg(feature = "config")]
-mod config;
-#[cfg(feature = "sqlite")]
-mod storage;
 mod config;
 mod offline;
 mod providers;

@@ -111,7 +111,8 @@ fn read(path: &std::path::Path) -> Result<String, Failure> {
 /// The id, if there is one, and the messages.
 fn parse(text: &str) -> Result<(Option<ConversationId>, Vec<Message>), Failure> {
     let wrong = |error: serde_json::Error| {
-        Failure::work(format!("this is neither an export nor a JSON array of messages: {error}")).hint("`callboard sessions export` writes one")
+        Failure::work(format!("this is neither an export nor a JSON array of messages: {error}"))
+            .hint("`callboard sessions export` writes one")
     };
     let (id, raw): (_, Vec<Box<RawValue>>) = if text.trim_start().starts_with('[') {
         (None, serde_json::from_str(text).map_err(wrong)?)
@@ -123,8 +124,9 @@ fn parse(text: &str) -> Result<(Option<ConversationId>, Vec<Message>), Failure> 
         }
         (export.conversation_id, export.messages)
     };
-    let messages = raw.iter().enumerate().map(|(index, raw)| {
-        Message::from_wire(raw.get().as_bytes()).map_err(|error| Failure::work(format!("message {index}: {error}")))
-    });
+    let messages = raw
+        .iter()
+        .enumerate()
+        .map(|(index, raw)| Message::from_wire(raw.get().as_bytes()).map_err(|error| Failure::work(format!("message {index}: {error}"))));
     Ok((id, messages.collect::<Result<_, _>>()?))
 }

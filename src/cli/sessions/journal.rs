@@ -29,8 +29,7 @@ pub(super) struct Readable {
 /// Reads every entry until the first that cannot be.
 pub(super) async fn read(sessions: &dyn SessionBackend, scope: &Scope) -> Result<Readable, Failure> {
     let head = sessions.head(scope).await?;
-    let mut readable =
-        Readable { state: Durable::default(), entries: Vec::new(), stored: Vec::new(), fault: None, rows_lost: false };
+    let mut readable = Readable { state: Durable::default(), entries: Vec::new(), stored: Vec::new(), fault: None, rows_lost: false };
     loop {
         let after = readable.stored.last().map(|stored| stored.seq).unwrap_or_default();
         match sessions.entries(scope, after, PAGE).await {

@@ -36,7 +36,9 @@ pub(super) async fn run(config: &Config, args: &RequestArgs) -> Result<Done, Fai
     let state = state.map_err(|error| unreadable(&found.id, error))?;
     let request = app.host.setup().request(state.history.messages().clone());
     let body = provider.request_body(&request).map_err(|error| match error {
-        ProviderError::Unsupported(_) => Failure::usage(format!("provider `{name}` sends no request")).hint("add --provider anthropic or --provider openai"),
+        ProviderError::Unsupported(_) => {
+            Failure::usage(format!("provider `{name}` sends no request")).hint("add --provider anthropic or --provider openai")
+        }
         other => Failure::work(other.to_string()),
     })?;
     out(&String::from_utf8_lossy(&body));
