@@ -86,7 +86,7 @@ pub(crate) async fn in_process() -> Host {
 
 /// A host whose journal and events keep nothing.
 pub(crate) async fn forgetful() -> Host {
-    let events = MemoryEvents::new(64 * 1024, Duration::ZERO);
+    let events = MemoryEvents::new(64 * 1024, Duration::from_millis(300));
     builder().provider(model()).sessions(Forgetful).events(events).build().await.unwrap()
 }
 

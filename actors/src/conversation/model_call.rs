@@ -23,6 +23,12 @@ use crate::{
 /// Where a round keeps its turn permit: taken by the first model call, given back when the round parks or ends.
 pub(super) type PermitSlot = Arc<Mutex<Option<TurnPermit>>>;
 
+/// Batches taken together at most, so that other tasks of the thread get their turn.
+const BURST_MAX: usize = 64;
+
+/// Bytes told together at most.
+const UNTOLD_BYTES_MAX: usize = 4096;
+
 /// What a model call needs.
 pub(super) struct ModelCall {
     pub(super) gateway: ModelGatewayRef,
@@ -84,26 +90,45 @@ impl ModelCall {
                     continue;
                 }
             };
-            let Some(batch) = batch else {
-                return Err(ProviderError::Protocol { message: "the stream ended without its end".into() });
-            };
             last = Instant::now();
-            for event in batch? {
-                if let Some(completion) = self.take(collector, event) {
-                    return Ok(completion);
+            // What is there already is told together: a burst of tokens costs its watchers one event, and nobody waits for it.
+            let mut batch = batch;
+            for taken in 1.. {
+                let Some(events) = batch else {
+                    self.flush(collector);
+                    return Err(ProviderError::Protocol { message: "the stream ended without its end".into() });
+                };
+                for event in events.inspect_err(|_| self.flush(collector))? {
+                    if let Some(completion) = self.take(collector, event) {
+                        self.flush(collector);
+                        return Ok(completion);
+                    }
+                }
+                if taken >= BURST_MAX {
+                    break;
+                }
+                match stream.next().now_or_never() {
+                    Some(next) => batch = next,
+                    None => break,
+                }
+                if collector.untold_bytes() > UNTOLD_BYTES_MAX {
+                    self.flush(collector);
                 }
             }
+            self.flush(collector);
         }
     }
 
     fn take(&self, collector: &mut Collector, event: ModelEvent) -> Option<Completion> {
         match event {
             ModelEvent::Text(text) => {
+                self.tell_thinking(collector);
                 collector.text.push_str(&text);
-                self.writer.ephemeral(self.round_id, EventKind::TextDelta { text });
+                collector.untold_text.push_str(&text);
             }
             ModelEvent::Thinking(text) => {
-                self.writer.ephemeral(self.round_id, EventKind::ThinkingDelta { text });
+                self.tell_text(collector);
+                collector.untold_thinking.push_str(&text);
             }
             ModelEvent::Block(block) => {
                 if matches!(block, ContentBlock::Text(_)) {
@@ -114,6 +139,25 @@ impl ModelCall {
             ModelEvent::Completed(completion) => return Some(completion),
         }
         None
+    }
+
+    fn flush(&self, collector: &mut Collector) {
+        self.tell_thinking(collector);
+        self.tell_text(collector);
+    }
+
+    fn tell_text(&self, collector: &mut Collector) {
+        if !collector.untold_text.is_empty() {
+            let text = std::mem::take(&mut collector.untold_text);
+            self.writer.ephemeral(self.round_id, EventKind::TextDelta { text });
+        }
+    }
+
+    fn tell_thinking(&self, collector: &mut Collector) {
+        if !collector.untold_thinking.is_empty() {
+            let text = std::mem::take(&mut collector.untold_thinking);
+            self.writer.ephemeral(self.round_id, EventKind::ThinkingDelta { text });
+        }
     }
 
     fn tell(&self, waiting: Waiting) {
@@ -146,9 +190,16 @@ struct Collector {
     blocks: Vec<ContentBlock>,
     /// Text of a block that is not complete.
     text: String,
+    /// What watchers have not been told yet.
+    untold_text: String,
+    untold_thinking: String,
 }
 
 impl Collector {
+    fn untold_bytes(&self) -> usize {
+        self.untold_text.len() + self.untold_thinking.len()
+    }
+
     fn partial(mut self) -> Vec<ContentBlock> {
         if !self.text.is_empty() {
             self.blocks.push(ContentBlock::Text(TextBlock { text: self.text, cache_control: None, citations: None }));
