@@ -51,9 +51,6 @@ pub use host::Host;
 
 pub mod clock;
 mod host;
-#[cfg(feature = "config")]
-pub mod config;
-pub mod clock;
 pub mod providers;
 pub mod storage;
 #[cfg(feature = "tools")]

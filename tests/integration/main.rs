@@ -5,15 +5,12 @@
 mod support;
 
 mod cassettes;
-mod providers;
-mod support;
-#[cfg(feature = "config")]
+mod cli;
 mod config;
-#[cfg(feature = "sqlite")]
-mod storage;
-mod config;
+mod library;
 mod offline;
 mod providers;
+mod readme;
 mod real_model;
 mod sandbox;
 mod storage;
