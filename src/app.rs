@@ -255,7 +255,7 @@ fn masker(config: &Config) -> Masker {
 /// The word that is nearest to `given`, if one is near.
 pub(crate) fn nearest<'a>(given: &str, words: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let scored = words.into_iter().map(|word| (strsim::jaro_winkler(&given.to_lowercase(), &word.to_lowercase()), word));
-    scored.filter(|(score, _)| *score > 0.7).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, word)| word.to_owned())
+    scored.filter(|(score, _)| *score > 0.6).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, word)| word.to_owned())
 }
 
 /// The system prompt, with the project's own instructions behind it.

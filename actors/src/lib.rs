@@ -26,6 +26,13 @@
 //! - Tokens are never actor mail; every queue is bounded ([`limits`]).
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
 
+// A tool that panics must be a result, not the end of every conversation of the process (DESIGN §9).
+#[cfg(all(panic = "abort", not(test), not(feature = "accept-panic-abort")))]
+compile_error!(
+    "callboard turns a tool's panic into a result, which `panic = \"abort\"` makes impossible: build with `panic = \"unwind\"`, or turn on \
+     the feature `accept-panic-abort` of callboard to let a panicking tool end the process"
+);
+
 pub mod ids;
 pub mod chat;
 pub mod journal;

@@ -21,6 +21,7 @@ use super::{
     session::Session,
     signals::Signals,
     terminal::{Paint, Terminals, err_line, out_line, tame},
+    tools::first_sentence,
     view::{View, seconds},
 };
 use crate::config::Config;
@@ -126,8 +127,7 @@ async fn one_line(session: &Session, line: &str, view: &mut View, signals: &mut 
 
 fn show_tools(session: &Session) {
     for spec in session.app.host.setup().tools.specs() {
-        let first = spec.definition.description.lines().next().unwrap_or_default();
-        out_line(&format!("{:<12} {}", spec.name(), first));
+        out_line(&format!("{:<12} {}", spec.name(), first_sentence(spec)));
     }
 }
 

@@ -4,7 +4,7 @@ use clap::Subcommand;
 
 use super::{
     failure::{Done, Failure},
-    terminal::{err_line, out},
+    terminal::{out, out_line},
 };
 use crate::config::Config;
 
@@ -27,7 +27,7 @@ pub(super) fn run(config: &Config, command: &ConfigCommand) -> Result<Done, Fail
             config.check()?;
             let files: Vec<String> = config.files().iter().map(|file| file.display().to_string()).collect();
             let read = if files.is_empty() { "no file, only defaults and the environment".to_owned() } else { files.join(", ") };
-            err_line(&format!("the configuration is right ({read})"));
+            out_line(&format!("the configuration is right ({read})"));
         }
         ConfigCommand::Show => out(&config.show()),
     }

@@ -150,8 +150,7 @@ pub(super) async fn run(config: &Config, command: ToolsCommand) -> Result<Done, 
             } else {
                 for spec in &specs {
                     let asks = if spec.approval == Approval::Never { "reads" } else { "asks" };
-                    let first = spec.definition.description.lines().next().unwrap_or_default();
-                    out_line(&format!("{:<12} {asks:<6} {first}", spec.name()));
+                    out_line(&format!("{:<12} {asks:<6} {}", spec.name(), first_sentence(spec)));
                 }
             }
             notes.iter().for_each(|note| err_line(&Paint::stderr().dim(&format!("note: {note}"))));
@@ -187,6 +186,12 @@ async fn open(config: &Config, place: &Place, approve: Option<ApproveFlag>) -> R
     let chosen = Chosen { provider: std::sync::Arc::new(Offline), name: "offline".into(), model: "rules".into(), calls_max: None };
     let app = app::start_with(config, &wishes, &sessions, chosen).await?;
     Ok((app.host, app.notes))
+}
+
+/// What a tool does, in short.
+pub(super) fn first_sentence(spec: &ToolSpec) -> &str {
+    let text = spec.definition.description.as_str();
+    text.find(". ").map_or(text, |end| text.get(..=end).unwrap_or(text))
 }
 
 fn described(spec: &ToolSpec) -> serde_json::Value {

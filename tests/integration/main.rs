@@ -5,9 +5,12 @@
 mod support;
 
 mod cassettes;
+mod cli;
 mod config;
+mod library;
 mod offline;
 mod providers;
+mod readme;
 mod real_model;
 mod sandbox;
 mod storage;

@@ -108,9 +108,16 @@ struct Count {
     input_tokens: u64,
 }
 
+/// An alias that the API keeps: the newest of a family that is good at tools and not the dearest.
+const DEFAULT_MODEL: &str = "claude-sonnet-4-5";
+
 impl LlmProvider for Anthropic {
     fn name(&self) -> &str {
         "anthropic"
+    }
+
+    fn default_model(&self) -> &str {
+        DEFAULT_MODEL
     }
 
     fn capabilities(&self, model: &str) -> Capabilities {

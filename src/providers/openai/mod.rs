@@ -146,6 +146,11 @@ impl LlmProvider for OpenAi {
         "openai"
     }
 
+    /// OpenAI's own; a local server that serves one model takes any name.
+    fn default_model(&self) -> &str {
+        if self.is_openai { "gpt-5-mini" } else { "default" }
+    }
+
     /// Windows of the families we know. `counts_tokens` is true away from OpenAI itself: llama.cpp's server can, and one
     /// that cannot says so when it is asked.
     fn capabilities(&self, model: &str) -> Capabilities {

@@ -1,0 +1,106 @@
+//! A tool of one's own: typed arguments, from which the schema is derived, and the context of the call. `cargo run --example custom_tool`
+
+use std::sync::Mutex;
+
+use callboard::{
+    EventKind, Extensions, Host, ToolContext, ToolError, ToolSpec, TypedTool,
+    chat::ContentBlock,
+    erased,
+    ports::{BoxFuture, Capabilities, Completion, LlmProvider, ModelEvent, ModelRequest, ModelStream, ProviderError, ProviderStop},
+};
+use tokio_util::sync::CancellationToken;
+
+/// The arguments. Their doc comments are what the model reads of them.
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+struct Lookup {
+    /// Number of the order, such as 4711.
+    order: u64,
+}
+
+/// A value of the application, lent to every call.
+#[derive(Default)]
+struct Audit(Mutex<Vec<String>>);
+
+struct OrderStatus;
+
+impl TypedTool for OrderStatus {
+    type Args = Lookup;
+    type Output = String;
+    const NAME: &'static str = "order_status";
+    const DESCRIPTION: &'static str = "Tells how far an order is. Use it whenever an order number is named.";
+
+    // It only reads: it may run again and beside others, and nobody has to approve it.
+    fn declare(&self, spec: ToolSpec) -> ToolSpec {
+        spec.read_only()
+    }
+
+    fn check(&self, args: &Lookup) -> Result<(), ToolError> {
+        if args.order == 0 { Err(ToolError::invalid("order numbers begin at 1")) } else { Ok(()) }
+    }
+
+    async fn call(&self, args: Lookup, context: ToolContext) -> Result<String, ToolError> {
+        if let Some(audit) = context.extensions.get::<Audit>()
+            && let Ok(mut calls) = audit.0.lock()
+        {
+            calls.push(format!("{} asked for order {}", context.key.scope, args.order));
+        }
+        context.progress.tell("asking the warehouse");
+        Ok(format!("Order {} is packed and leaves tomorrow.", args.order))
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let host = Host::builder()
+        .provider(Clerk) // Any provider will do; this one always asks for the tool.
+        .tool(erased(OrderStatus))
+        .extensions(Extensions::default().with(Audit::default()))
+        .build()
+        .await?;
+
+    let mut reply = host.tenant("acme").conversation("order-4711").send("Where is my order 4711?").await?;
+    while let Some(event) = reply.next().await {
+        match &event.kind {
+            EventKind::ToolCall { summary, .. } => println!("> {summary}"),
+            EventKind::ToolResult { summary, .. } => println!("< {summary}"),
+            _ => {}
+        }
+    }
+    println!("{}", reply.outcome().await?.text);
+    Ok(())
+}
+
+/// Stands in for a model, so that this runs without one: calls the tool once, then repeats what it said.
+struct Clerk;
+
+impl LlmProvider for Clerk {
+    fn name(&self) -> &str {
+        "clerk"
+    }
+
+    fn capabilities(&self, _model: &str) -> Capabilities {
+        Capabilities { context_window: 100_000, output_max: 1000, tools: true, output_schema: false, counts_tokens: false }
+    }
+
+    fn stream(&self, request: ModelRequest, _cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
+        let result = request.messages.last().and_then(|message| {
+            message.blocks().into_iter().find_map(|block| match block {
+                ContentBlock::ToolResult(result) => Some(result.content.text().into_owned()),
+                _ => None,
+            })
+        });
+        let (block, stop) = match result {
+            Some(text) => (ContentBlock::text(text), ProviderStop::EndTurn),
+            None => (call(), ProviderStop::ToolUse),
+        };
+        let end = Completion { stop, raw_stop: None, usage: None, raw_usage: None };
+        let events = vec![ModelEvent::Block(block), ModelEvent::Completed(end)];
+        Box::pin(async { Ok(Box::pin(futures_util::stream::iter([Ok(events)])) as ModelStream) })
+    }
+}
+
+fn call() -> ContentBlock {
+    let input =
+        callboard::chat::RawJson::of(&serde_json::json!({"order": 4711})).unwrap_or_else(|_| callboard::chat::RawJson::empty_object());
+    ContentBlock::ToolUse(callboard::chat::ToolUseBlock { id: "call_1".into(), name: "order_status".into(), input })
+}

@@ -1,0 +1,137 @@
+//! The binary as people and scripts use it: exit codes, what goes where, sessions that survive Ctrl-C and `kill -9`.
+
+mod bad_input;
+mod interrupts;
+mod runs;
+mod stored;
+mod tool_calls;
+
+use std::{
+    io::Write,
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+/// A home of one's own, a workspace with a file, and no keys.
+pub struct Home {
+    folder: tempfile::TempDir,
+}
+
+/// Longest that any command of these tests may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Home {
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(folder.path().join("work/src")).unwrap();
+        std::fs::create_dir_all(folder.path().join("home")).unwrap();
+        let source = "//! Retries.\n\n/// Longest delay, in milliseconds.\npub const RETRY_CAP_MS: u64 = 10_000;\n";
+        std::fs::write(folder.path().join("work/src/retry.rs"), source).unwrap();
+        Self { folder }
+    }
+
+    pub fn work(&self) -> std::path::PathBuf {
+        self.folder.path().join("work")
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Takes away what the machine's user has: keys, configuration, proxies.
+    pub fn dress<'c>(&self, command: &'c mut Command) -> &'c mut Command {
+        for (name, _) in std::env::vars_os() {
+            let name_text = name.to_string_lossy().to_ascii_uppercase();
+            let ours = ["CALLBOARD_", "ANTHROPIC_", "OPENAI_", "XDG_"].iter().any(|start| name_text.starts_with(start));
+            if ours || name_text.ends_with("_PROXY") {
+                command.env_remove(&name);
+            }
+        }
+        command.env("HOME", self.folder.path().join("home")).stdin(Stdio::null())
+    }
+
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_callboard"));
+        command.args(args).current_dir(self.work()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        self.dress(&mut command);
+        command
+    }
+
+    pub fn run(&self, args: &[&str]) -> Ran {
+        Ran::of(args, self.command(args).spawn().unwrap())
+    }
+
+    pub fn run_with_input(&self, args: &[&str], input: &str) -> Ran {
+        let mut child = self.command(args).stdin(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        Ran::of(args, child)
+    }
+}
+
+/// What came of a command.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+impl Ran {
+    /// Waits for the end, but not for ever.
+    pub fn of(args: &[&str], child: Child) -> Self {
+        let (pid, began) = (child.id(), Instant::now());
+        let waiting = std::thread::spawn(move || child.wait_with_output().unwrap());
+        while !waiting.is_finished() {
+            if began.elapsed() > PATIENCE {
+                kill(pid, "KILL");
+                panic!("{args:?} did not end");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let Output { status, stdout, stderr } = waiting.join().unwrap();
+        Self { code: status.code(), out: String::from_utf8(stdout).unwrap(), err: String::from_utf8(stderr).unwrap() }
+    }
+
+    #[track_caller]
+    pub fn well(self) -> Self {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        self
+    }
+
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The events of `--json`.
+    #[track_caller]
+    pub fn events(&self) -> Vec<Value> {
+        self.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// The one line that says what went wrong.
+    #[track_caller]
+    pub fn error(&self) -> &str {
+        let lines: Vec<&str> = self.err.lines().filter(|line| line.starts_with("error:")).collect();
+        assert_eq!(lines.len(), 1, "{self:?}");
+        lines[0]
+    }
+}
+
+/// Sends a signal to a process that a test started.
+pub fn kill(pid: u32, signal: &str) {
+    Command::new("kill").arg(format!("-{signal}")).arg(pid.to_string()).status().unwrap();
+}
+
+/// Waits for a condition, with a bound.
+#[track_caller]
+pub fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < PATIENCE, "{what} did not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

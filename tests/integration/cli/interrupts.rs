@@ -1,0 +1,150 @@
+//! Ctrl-C, `kill -9` and what the next process finds.
+
+use serde_json::json;
+
+use super::{Home, Ran, kill, wait_for};
+use crate::support::model_server::{ModelServer, Reply, Step, anthropic_text};
+
+/// A Messages reply that calls one tool.
+fn call(name: &str, input: &serde_json::Value) -> Reply {
+    let arguments = serde_json::Value::from(input.to_string());
+    Reply::events([
+        r#"{"type":"message_start","message":{"content":[],"usage":{"input_tokens":5,"output_tokens":1}}}"#.to_owned(),
+        format!(
+            r#"{{"type":"content_block_start","index":0,"content_block":{{"type":"tool_use","id":"t1","name":"{name}","input":{{}}}}}}"#
+        ),
+        format!(r#"{{"type":"content_block_delta","index":0,"delta":{{"type":"input_json_delta","partial_json":{arguments}}}}}"#),
+        r#"{"type":"content_block_stop","index":0}"#.to_owned(),
+        r#"{"type":"message_delta","delta":{"stop_reason":"tool_use"},"usage":{"output_tokens":2}}"#.to_owned(),
+        r#"{"type":"message_stop"}"#.to_owned(),
+    ])
+}
+
+/// A command that says when it runs, and then runs for long.
+fn slow() -> serde_json::Value {
+    json!({"command": "touch began; sleep 300; touch ended"})
+}
+
+fn args<'a>(url: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let mut args = vec!["run", "--provider", "anthropic", "--base-url", url, "--sandbox", "local", "--approve", "auto", "--session", "s"];
+    args.extend_from_slice(more);
+    args
+}
+
+/// The processes that still run the slow command in this workspace.
+fn left_over(home: &Home) -> usize {
+    let work = home.work().canonicalize().unwrap();
+    let folders = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    folders.filter(|folder| std::fs::read_link(folder.join("cwd")).is_ok_and(|cwd| cwd == work)).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ctrl_c_ends_model_and_tools_and_leaves_a_valid_session() {
+    let home = Home::new();
+    let server = ModelServer::start([call("bash", &slow())]).await;
+    let (url, more) = (server.url(), ["Wait."]);
+    let args = args(&url, &more);
+    let child = home.command(&args).spawn().unwrap();
+
+    wait_for("the tool's start", || home.work().join("began").exists());
+    kill(child.id(), "INT");
+    let ran = Ran::of(&args, child);
+    wait_for("the end of its processes", || left_over(&home) == 0);
+
+    assert_eq!(ran.code, Some(130), "{ran:?}");
+    let export = home.run(&["sessions", "export", "s"]).well().json();
+    let messages = export["messages"].as_array().unwrap();
+    assert_eq!(messages.len(), 3, "{messages:?}");
+    assert_eq!(messages[2]["content"][0]["tool_use_id"], "t1");
+    assert_eq!(messages[2]["content"][0]["is_error"], true);
+    assert_eq!(export["rounds"][0]["stop_reason"], "interrupted");
+    assert!(!home.work().join("ended").exists());
+
+    server.script([Reply::events(anthropic_text("Still here."))]);
+    let mut args = args;
+    args.pop();
+    args.push("Go on.");
+    assert_eq!(home.run(&args).well().out, "Still here.\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ctrl_c_while_the_model_speaks_keeps_what_it_said() {
+    let home = Home::new();
+    let begun: String = anthropic_text("So far").iter().take(3).map(|event| format!("data: {event}\n\n")).collect();
+    let server = ModelServer::start([Reply::stream().send(begun).then(Step::Stall)]).await;
+    let (url, more) = (server.url(), ["Speak.", "--json"]);
+    let args = args(&url, &more);
+    let mut child = home.command(&args).spawn().unwrap();
+
+    let mut events = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("text_delta") {
+        line.clear();
+        assert!(std::io::BufRead::read_line(&mut events, &mut line).unwrap() > 0, "the text did not come");
+    }
+    kill(child.id(), "INT");
+    let ran = Ran::of(&args, child);
+
+    assert_eq!(ran.code, Some(130), "{ran:?}");
+    let export = home.run(&["sessions", "export", "s"]).well().json();
+    assert_eq!(export["messages"][1]["content"][0]["text"], "So far");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_run_is_taken_up_again_and_repeats_no_once_tool() {
+    let home = Home::new();
+    let server = ModelServer::start([call("bash", &slow())]).await;
+    let (url, more) = (server.url(), ["Wait."]);
+    let started = args(&url, &more);
+    let child = home.command(&started).spawn().unwrap();
+    wait_for("the tool's start", || home.work().join("began").exists());
+    kill(child.id(), "KILL");
+    assert_eq!(Ran::of(&started, child).code, None);
+    wait_for("the end of its processes", || left_over(&home) == 0);
+    std::fs::remove_file(home.work().join("began")).unwrap();
+
+    server.script([Reply::events(anthropic_text("Its outcome is unknown."))]);
+    let resumed = home.run(&args(&url, &["--resume"])).well();
+
+    assert_eq!(resumed.out, "Its outcome is unknown.\n");
+    assert!(!home.work().join("began").exists(), "the tool was started again");
+    let sent = server.requests().last().unwrap().json();
+    let last = sent["messages"].as_array().unwrap().last().unwrap()["content"][0].to_string();
+    assert!(last.contains("[outcome unknown] bash was started at"), "{last}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_resume_an_open_round_is_closed_and_that_is_said() {
+    let home = Home::new();
+    let server = ModelServer::start([call("bash", &slow())]).await;
+    let (url, more) = (server.url(), ["Wait."]);
+    let started = args(&url, &more);
+    let child = home.command(&started).spawn().unwrap();
+    wait_for("the tool's start", || home.work().join("began").exists());
+    kill(child.id(), "KILL");
+    assert_eq!(Ran::of(&started, child).code, None);
+
+    server.script([Reply::events(anthropic_text("New."))]);
+    let next = home.run(&args(&url, &["Something else."])).well();
+
+    assert_eq!(next.out, "New.\n");
+    let said = "the round that was interrupted is closed; the outcome of one tool call is unknown (--resume would have taken it up again)";
+    assert!(next.err.lines().any(|line| line == said), "{}", next.err);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_process_on_a_session_is_refused() {
+    let home = Home::new();
+    let server = ModelServer::start([call("bash", &slow())]).await;
+    let (url, more) = (server.url(), ["Wait."]);
+    let first_args = args(&url, &more);
+    let first = home.command(&first_args).spawn().unwrap();
+    wait_for("the tool's start", || home.work().join("began").exists());
+
+    let second = home.run(&["run", "--session", "s", "Hello"]);
+    kill(first.id(), "INT");
+    let first = Ran::of(&first_args, first);
+
+    assert_eq!((second.code, first.code), (Some(1), Some(130)));
+    assert!(second.error().starts_with("error: session in use"), "{}", second.err);
+}

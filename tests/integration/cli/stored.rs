@@ -1,0 +1,143 @@
+//! `sessions`.
+
+use serde_json::json;
+
+use super::Home;
+
+#[test]
+fn an_export_comes_back_as_it_was() {
+    let home = Home::new();
+    home.run(&["run", "--session", "one", "Where is RETRY_CAP_MS?"]).well();
+    let before = home.run(&["sessions", "export", "one"]).well();
+    std::fs::write(home.path().join("one.json"), &before.out).unwrap();
+
+    home.run(&["sessions", "delete", "one"]).well();
+    let gone = home.run(&["sessions", "show", "one"]);
+    let file = home.path().join("one.json");
+    let imported = home.run(&["sessions", "import", file.to_str().unwrap()]).well().json();
+    let after = home.run(&["sessions", "export", "one"]).well().json();
+
+    let before = before.json();
+    assert_eq!(gone.code, Some(1));
+    assert_eq!(before["format"], "callboard.session");
+    assert_eq!((before["version"].as_u64(), before["conversation_id"].as_str()), (Some(1), Some("one")));
+    assert_eq!(before["rounds"][0]["user_message"], "Where is RETRY_CAP_MS?");
+    assert_eq!(imported, json!({"conversation_id": "one", "messages": before["messages"].as_array().unwrap().len(), "repairs": []}));
+    assert_eq!(after["messages"], before["messages"]);
+}
+
+#[test]
+fn an_array_of_messages_is_mended_and_the_repairs_are_told() {
+    let home = Home::new();
+    let messages = json!([
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]},
+        {"role": "user", "content": "still there?"},
+    ]);
+
+    let imported = home.run_with_input(&["sessions", "import", "-", "--session", "mended"], &messages.to_string()).well().json();
+    let next = home.run(&["sessions", "request", "mended", "--provider", "openai"]).well().json();
+
+    assert_eq!((imported["conversation_id"].as_str(), imported["messages"].as_u64()), (Some("mended"), Some(3)));
+    assert_eq!(imported["repairs"][0]["index"], 1);
+    assert!(imported["repairs"][0]["what"].as_str().unwrap().contains("tool_use a had no result"));
+    let roles: Vec<&str> = next["messages"].as_array().unwrap().iter().map(|message| message["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["system", "user", "assistant", "tool", "user"]);
+}
+
+#[test]
+fn an_import_takes_no_place_unasked() {
+    let home = Home::new();
+    home.run(&["run", "--session", "mine", "Hello"]).well();
+    let messages = r#"[{"role":"user","content":"other"}]"#;
+
+    let refused = home.run_with_input(&["sessions", "import", "-", "--session", "mine"], messages);
+    let replaced = home.run_with_input(&["sessions", "import", "-", "--session", "mine", "--replace"], messages).well();
+
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.error().contains("is there already"), "{}", refused.err);
+    assert_eq!(replaced.json()["messages"], 1);
+}
+
+#[test]
+fn an_unknown_session_is_not_found_with_the_nearest() {
+    let home = Home::new();
+    home.run(&["run", "--session", "support-42", "Hello"]).well();
+
+    for command in ["show", "export", "request", "reset", "delete", "repair"] {
+        let ran = home.run(&["sessions", command, "suport-42"]);
+
+        assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{command}");
+        assert_eq!(ran.error(), "error: session `suport-42` not found (hint: did you mean `support-42`?)", "{command}");
+    }
+}
+
+#[test]
+fn reset_empties_and_list_tells_what_is_there() {
+    let home = Home::new();
+    home.run(&["run", "--session", "b", "Hello"]).well();
+    home.run(&["run", "--session", "a", "Hello"]).well();
+
+    home.run(&["sessions", "reset", "b"]).well();
+    let list = home.run(&["sessions", "list", "--json"]).well().json();
+    let export = home.run(&["sessions", "export", "b"]).well().json();
+
+    let ids: Vec<&str> = list.as_array().unwrap().iter().map(|row| row["conversation_id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["a", "b"]);
+    assert_eq!(export["messages"], json!([]));
+}
+
+#[test]
+fn a_list_of_nothing_makes_no_file() {
+    let home = Home::new();
+
+    let list = home.run(&["sessions", "list", "--json"]).well();
+    let named = home.run(&["sessions", "list", "--db", "no-such.db"]);
+
+    assert_eq!(list.json(), json!([]));
+    assert_eq!(named.code, Some(1));
+    assert!(named.error().contains("there is no session file no-such.db"), "{}", named.err);
+    assert!(!home.path().join("home/.local").exists() && !home.work().join("no-such.db").exists());
+}
+
+#[test]
+fn a_damaged_journal_gives_what_is_readable_and_is_mended_without_loss() {
+    let home = Home::new();
+    home.run(&["run", "--session", "hurt", "--db", "s.db", "Hello"]).well();
+    home.run(&["run", "--session", "hurt", "--db", "s.db", "Hello again"]).well();
+    damage_last_prompt(&home.work().join("s.db"));
+
+    let refused = home.run(&["run", "--session", "hurt", "--db", "s.db", "Hello"]);
+    let export = home.run(&["sessions", "export", "hurt", "--db", "s.db"]);
+    let repaired = home.run(&["sessions", "repair", "hurt", "--db", "s.db"]).well();
+    let again = home.run(&["run", "--session", "hurt", "--db", "s.db", "Hello"]).well();
+    let kept = std::fs::read_to_string(home.work().join("s.db.hurt.damaged-1.json")).unwrap();
+    let kept: serde_json::Value = serde_json::from_str(&kept).unwrap();
+
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.error().contains("sessions repair hurt"), "{}", refused.err);
+    assert_eq!((export.code, export.json()["messages"].as_array().unwrap().len()), (Some(1), 2));
+    assert_eq!(repaired.json()["messages"], 2);
+    assert!(again.err.contains("session hurt, 2 messages"), "{}", again.err);
+    assert!(kept["journal"].to_string().contains("Hello again"), "nothing is lost");
+}
+
+/// Makes the last accepted prompt an entry of a kind that nobody knows, and drops the snapshots that could hide it.
+fn damage_last_prompt(file: &std::path::Path) {
+    let conn = rusqlite::Connection::open(file).unwrap();
+    let mut statement = conn.prepare("SELECT name FROM sqlite_master WHERE type = 'table'").unwrap();
+    let tables: Vec<String> = statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+    drop(statement);
+    if tables.iter().any(|table| table == "snapshot") {
+        conn.execute("DELETE FROM snapshot", []).unwrap();
+    }
+    let row: (i64, Vec<u8>) = conn
+        .query_row(
+            "SELECT id, CAST(body AS BLOB) FROM journal WHERE CAST(body AS TEXT) LIKE '%prompt_accepted%' ORDER BY seq DESC LIMIT 1",
+            [],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )
+        .unwrap();
+    let text = String::from_utf8(row.1).unwrap().replace("prompt_accepted", "prompt_acceptex");
+    assert_eq!(conn.execute("UPDATE journal SET body = ?1 WHERE id = ?2", (text.into_bytes(), row.0)).unwrap(), 1);
+}

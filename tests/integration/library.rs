@@ -1,0 +1,75 @@
+//! The library's manners: hosts that do not see each other, and drops that lose nothing.
+
+use std::time::Duration;
+
+use callboard::{EventKind, Host, StopReason, chat::Role, providers::offline::Offline, storage::Sqlite, tools};
+
+fn fixture() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("retry.rs"), "/// Longest delay.\npub const CAP_MS: u64 = 10_000;\n").unwrap();
+    folder
+}
+
+#[tokio::test]
+async fn the_code_of_the_readme_answers_from_files() {
+    let (workspace, data) = (fixture(), tempfile::tempdir().unwrap());
+    let host = Host::builder()
+        .provider(Offline)
+        .sessions(Sqlite::open(data.path().join("callboard.db")).await.unwrap())
+        .tools(tools::standard(workspace.path()))
+        .build()
+        .await
+        .unwrap();
+
+    let mut reply = host.tenant("acme").conversation("support-42").send("Where is CAP_MS?").await.unwrap();
+    let mut streamed = String::new();
+    while let Some(event) = reply.next().await {
+        if let EventKind::TextDelta { text } = &event.kind {
+            streamed.push_str(text);
+        }
+    }
+    let outcome = reply.outcome().await.unwrap();
+    host.shutdown(Duration::from_secs(10)).await;
+
+    assert_eq!(outcome.stop_reason, StopReason::EndTurn);
+    assert!(outcome.text.contains("retry.rs:2"), "{}", outcome.text);
+    assert_eq!(streamed, outcome.full_text);
+}
+
+#[tokio::test]
+async fn two_hosts_in_one_process_do_not_see_each_other() {
+    let one = Host::builder().provider(Offline).build().await.unwrap();
+    let other = Host::builder().provider(Offline).build().await.unwrap();
+
+    one.tenant("acme").conversation("c").send("Hello").await.unwrap().outcome().await.unwrap();
+
+    assert_eq!(one.tenant("acme").conversation("c").messages().await.unwrap().len(), 2);
+    assert_eq!(other.tenant("acme").conversation("c").messages().await.unwrap().len(), 0);
+    assert_eq!((one.report().await.total.rounds, other.report().await.total.rounds), (1, 0));
+}
+
+#[tokio::test]
+async fn a_dropped_host_loses_nothing_that_was_acknowledged() {
+    let data = tempfile::tempdir().unwrap();
+    let file = data.path().join("callboard.db");
+    let host = Host::builder().provider(Offline).sessions(Sqlite::open(&file).await.unwrap()).build().await.unwrap();
+    let reply = host.tenant("acme").conversation("c").send("Hello").await.unwrap();
+    drop((reply, host));
+
+    let next = Host::builder().provider(Offline).sessions(Sqlite::open(&file).await.unwrap()).build().await.unwrap();
+    let conversation = next.tenant("acme").conversation("c");
+    if let Some(mut reply) = conversation.resume().await.unwrap() {
+        reply.outcome().await.unwrap();
+    }
+    let roles: Vec<Role> = conversation.messages().await.unwrap().iter().map(|message| message.role()).collect();
+    next.shutdown(Duration::from_secs(10)).await;
+
+    assert_eq!(roles, [Role::User, Role::Assistant]);
+}
+
+#[tokio::test]
+async fn a_workspace_that_cannot_be_opened_fails_the_build() {
+    let error = Host::builder().provider(Offline).tools(tools::standard("/no/such/folder")).build().await.unwrap_err();
+
+    assert!(error.to_string().contains("/no/such/folder"), "{error}");
+}
