@@ -108,10 +108,12 @@ async fn take_up(
     let following = follow(reply, &session.handle, view, signals, questions);
     match timeout {
         None => following.await,
-        Some(within) => tokio::time::timeout(within, following).await.map_or_else(
-            |_| Err(Failure::work("the time given for this round is over").hint("give more time with --timeout; --resume continues it")),
-            |done| done,
-        ),
+        Some(within) => match tokio::time::timeout(within, following).await {
+            Ok(done) => done,
+            Err(_) => {
+                Err(Failure::work("the time given for this round is over").hint("give more time with --timeout; --resume continues it"))
+            }
+        },
     }
 }
 
