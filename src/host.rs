@@ -1,11 +1,7 @@
 //! The host with the system's time and chance: what applications build. Everything else of it is the kernel's.
 
 use std::ops::Deref;
-#[cfg(feature = "tools")]
-use std::{path::PathBuf, sync::Arc};
 
-#[cfg(feature = "tools")]
-use callboard_actors::ports::Tool;
 use callboard_actors::{HostBuilder, host};
 
 use crate::clock::{SystemClock, SystemEntropy};
@@ -44,7 +40,7 @@ impl Deref for Host {
 /// A workspace that cannot be opened fails the build with the reason, not the first call.
 #[cfg(feature = "tools")]
 impl host::ToolSource for crate::tools::Toolbox {
-    fn tools(self) -> Result<(Vec<Arc<dyn Tool>>, Option<Arc<PathBuf>>), String> {
+    fn tools(self) -> Result<host::Brought, String> {
         match self.error() {
             Some(error) => Err(error.to_owned()),
             None => Ok((self.tools, self.workspace)),

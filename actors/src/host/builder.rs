@@ -65,23 +65,26 @@ pub enum BuildError {
     Start(String),
 }
 
+/// Tools, and the folder they work in, if any.
+pub type Brought = (Vec<Arc<dyn Tool>>, Option<Arc<PathBuf>>);
+
 /// Something that brings tools: a list, or a set-up that may have failed.
 pub trait ToolSource {
     /// The tools, the folder they work in, or why there are none.
     ///
     /// # Errors
     /// A line for the person who configures the host.
-    fn tools(self) -> Result<(Vec<Arc<dyn Tool>>, Option<Arc<PathBuf>>), String>;
+    fn tools(self) -> Result<Brought, String>;
 }
 
 impl ToolSource for Vec<Arc<dyn Tool>> {
-    fn tools(self) -> Result<(Vec<Arc<dyn Tool>>, Option<Arc<PathBuf>>), String> {
+    fn tools(self) -> Result<Brought, String> {
         Ok((self, None))
     }
 }
 
 impl<const N: usize> ToolSource for [Arc<dyn Tool>; N] {
-    fn tools(self) -> Result<(Vec<Arc<dyn Tool>>, Option<Arc<PathBuf>>), String> {
+    fn tools(self) -> Result<Brought, String> {
         Ok((self.into(), None))
     }
 }

@@ -43,7 +43,7 @@ pub(super) async fn run(config: &Config, args: &ListArgs) -> Result<Done, Failur
     if rows.is_empty() {
         err_line("no session is stored here");
     }
-    rows.sort_by(|a, b| b.updated_at.cmp(&a.updated_at));
+    rows.sort_by_key(|row| std::cmp::Reverse(row.updated_at));
     let width = rows.iter().map(|row| row.conversation.as_str().len()).max().unwrap_or_default();
     let mut table = String::new();
     for row in &rows {
