@@ -175,7 +175,12 @@ async fn show_metrics(session: &Session) {
     out_line(&format!("tokens {} in, {} out", figures.total_input_tokens, figures.total_output_tokens));
     for (name, tool) in &state.tools {
         let failed = if tool.failed > 0 { format!(", {} failed", tool.failed) } else { String::new() };
-        out_line(&format!("{name}: {} calls{failed}, {} in all", tool.calls, seconds(tool.duration_ms)));
+        out_line(&format!(
+            "{name}: {} {}{failed}, {} in all",
+            tool.calls,
+            if tool.calls == 1 { "call" } else { "calls" },
+            seconds(tool.duration_ms)
+        ));
     }
 }
 

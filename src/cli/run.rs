@@ -104,16 +104,20 @@ async fn take_up(
         return Ok(Done::Well);
     };
     let questions = answer_old_questions(config, args, session).await;
-    let timeout = args.timeout;
-    let following = follow(reply, &session.handle, view, signals, questions);
-    match timeout {
-        None => following.await,
-        Some(within) => match tokio::time::timeout(within, following).await {
-            Ok(done) => done,
-            Err(_) => {
-                Err(Failure::work("the time given for this round is over").hint("give more time with --timeout; --resume continues it"))
-            }
-        },
+    let Some(within) = args.timeout else {
+        return follow(reply, &session.handle, view, signals, questions).await;
+    };
+    let handle = session.handle.clone();
+    let timer = tokio::spawn(async move {
+        tokio::time::sleep(within).await;
+        let _ = handle.interrupt().await; // A round that ended meanwhile needs none.
+    });
+    let done = follow(reply, &session.handle, view, signals, questions).await;
+    let in_time = !timer.is_finished();
+    timer.abort();
+    match done {
+        Err(failure) if !in_time => Err(failure.hint("give more time with --timeout")),
+        done => done,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which events an entry tells of. Pure: the same for the live stream and for a reader that comes later (DESIGN §4.6).
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::{Durable, Entry, EntryBody, WithdrawReason, durable::status_of};
 use crate::{
@@ -92,18 +92,19 @@ fn withdrawn(reason: WithdrawReason) -> Failure {
     Failure { code: code.to_owned(), message: message.to_owned(), retry_after_ms: None }
 }
 
-/// A call in a line that people read (REQUIREMENTS R-24): the tool and its arguments' values, shortened.
+/// Parameters that say most of a call, in this order; they stand first in its line.
+const TELLING: [&str; 6] = ["command", "pattern", "query", "path", "url", "task"];
+
+/// A call in a line that people read (REQUIREMENTS R-24): the tool and its arguments' values, the telling ones first, shortened.
 pub fn summary(name: &str, input: &RawJson) -> String {
-    let values: Vec<String> = match input.parse::<serde_json::Map<String, serde_json::Value>>() {
-        Ok(map) => map
-            .into_iter()
-            .map(|(key, value)| match value {
-                serde_json::Value::String(text) => text,
-                other => format!("{key}={other}"),
-            })
-            .collect(),
-        Err(_) => Vec::new(),
-    };
+    let place = |key: &str| TELLING.iter().position(|telling| *telling == key).unwrap_or(TELLING.len());
+    let mut pairs: Vec<_> = input.parse::<BTreeMap<String, serde_json::Value>>().unwrap_or_default().into_iter().collect();
+    pairs.sort_by_key(|(key, _)| place(key));
+    let values = pairs.into_iter().map(|(key, value)| match value {
+        serde_json::Value::String(text) => text,
+        other => format!("{key}={other}"),
+    });
+    let values: Vec<String> = values.collect();
     shorten(&format!("{name} {}", values.join(" ").replace(['\n', '\r'], " ")))
 }
 
@@ -124,4 +125,18 @@ fn shorten(text: &str) -> String {
     let mut short: String = text.chars().take(SUMMARY_CHARS_MAX - 1).collect();
     short.push('…');
     short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_a_line_with_what_tells_most_first() {
+        let line = |input: &str| summary("grep_search", &RawJson::from_text(input).unwrap());
+
+        assert_eq!(line(r#"{"context":2,"glob":"*.rs","path":"src","pattern":"fn main"}"#), "grep_search fn main src context=2 *.rs");
+        assert_eq!(line(r#"{"pattern":"a\nb"}"#), "grep_search a b");
+        assert_eq!(line("{}"), "grep_search");
+    }
 }

@@ -80,8 +80,8 @@ pub(super) async fn store(
     let app = quiet_host(config, sessions).await?;
     let handle = app.host.tenant(TENANT).conversation(id.clone());
     let there = handle.state().await.map_err(|error| crate::cli::session::unreadable(id, error))?;
-    let is_empty = there.history.messages().is_empty() && there.round.is_none() && there.inbox.is_empty();
-    if !replace && !is_empty {
+    let holds_something = !there.history.messages().is_empty() || there.round.is_some() || !there.inbox.is_empty();
+    if holds_something && !replace {
         let failure = Failure::work(format!("session `{id}` is there already, with {} messages", there.history.messages().len()));
         return Err(failure.hint("choose another id with --session, or take this one's place with --replace"));
     }
