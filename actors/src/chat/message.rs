@@ -124,7 +124,8 @@ impl Message {
     fn build(role: Role, blocks: &[ContentBlock]) -> Self {
         // Writing our own plain types to memory cannot fail; an empty message would be refused on the way in.
         let wire = serde_json::to_vec(&WireOut { role, content: blocks }).unwrap_or_default();
-        Self::index(Bytes::from(wire), role, blocks)
+        // Boxed: a vector would keep the capacity it grew to, up to twice the text, for the life of the message.
+        Self::index(Bytes::from(wire.into_boxed_slice()), role, blocks)
     }
 
     fn index(wire: Bytes, role: Role, blocks: &[ContentBlock]) -> Self {

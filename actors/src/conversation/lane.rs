@@ -155,7 +155,13 @@ impl<R> Lane<R> {
             return Vec::new();
         }
         let ready = self.gates.iter().take_while(|(seq, _)| *seq <= self.stored.seq).count();
-        self.gates.drain(..ready).map(|(_, wait)| wait).collect()
+        let released = self.gates.drain(..ready).map(|(_, wait)| wait).collect();
+        if self.is_empty() {
+            // An idle conversation keeps no empty buffers.
+            self.gates.shrink_to_fit();
+            self.parcels.shrink_to_fit();
+        }
+        released
     }
 
     /// Notes that the store did not say yes. Returns whether this began a pause.

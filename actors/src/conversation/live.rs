@@ -396,6 +396,8 @@ impl Live {
             }
             Act::RoundOver { round_id } => {
                 self.guests.remove(&round_id);
+                self.guests.shrink_to_fit();
+                self.waiters.shrink_to_fit();
                 if self.kit.as_ref().is_some_and(|(id, _)| *id == round_id) {
                     self.kit = None;
                 }

@@ -87,6 +87,10 @@ impl StreamWriter {
         let mut inner = self.lock();
         inner.stored = inner.stored.max(upto);
         self.publish(inner);
+        let mut inner = self.lock();
+        if inner.queue.is_empty() {
+            inner.queue.shrink_to_fit(); // An idle conversation keeps no empty buffers.
+        }
     }
 
     /// Ends the streams of `rounds`, and of every round that waits here, because this life cannot go on. What was not durable

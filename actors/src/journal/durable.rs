@@ -396,6 +396,9 @@ impl Durable {
                 push_user(&mut self.history, &prompt.message)?;
             }
         }
+        if self.inbox.is_empty() {
+            self.inbox.shrink_to_fit(); // Most conversations are idle, most of the time.
+        }
         self.round = Some(OpenRound {
             id,
             prompts: prompt_ids.to_vec(),

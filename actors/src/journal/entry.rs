@@ -250,7 +250,8 @@ impl Entry {
         }
         let envelope = Envelope { v: ENTRY_VERSION, epoch: self.epoch, at: self.at, body: &self.body };
         // Our own plain types always serialise; an empty entry would be refused when read.
-        StoredEntry { seq: self.seq, bytes: Bytes::from(serde_json::to_vec(&envelope).unwrap_or_default()) }
+        let bytes = serde_json::to_vec(&envelope).unwrap_or_default().into_boxed_slice();
+        StoredEntry { seq: self.seq, bytes: Bytes::from(bytes) }
     }
 
     /// Reads an envelope.
