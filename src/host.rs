@@ -40,7 +40,7 @@ impl Deref for Host {
 /// A workspace that cannot be opened fails the build with the reason, not the first call.
 #[cfg(feature = "tools")]
 impl host::ToolSource for crate::tools::Toolbox {
-    fn tools(self) -> Result<host::Brought, String> {
+    fn tools(self) -> Result<host::ToolsInFolder, String> {
         match self.error() {
             Some(error) => Err(error.to_owned()),
             None => Ok((self.tools, self.workspace)),

@@ -336,6 +336,15 @@ impl Live {
     }
 
     fn perform(&mut self, act: Act) {
+        // What was held while the store was away may have been aborted meanwhile: it must not begin in another round's name.
+        let ordered = match &act {
+            Act::StartModel { work } => Some(*work),
+            Act::StartTool(start) => Some(start.work),
+            _ => None,
+        };
+        if ordered.is_some_and(|work| !self.volatile.work.contains_key(&work)) {
+            return;
+        }
         match act {
             Act::Refuse { waiter, refusal } => {
                 self.ports.counters.refusals.add(1);

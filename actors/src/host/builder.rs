@@ -65,8 +65,8 @@ pub enum BuildError {
     Start(String),
 }
 
-/// Tools, and the folder they work in, if any.
-pub type Brought = (Vec<Arc<dyn Tool>>, Option<Arc<PathBuf>>);
+/// Tools, and the folder that they work in.
+pub type ToolsInFolder = (Vec<Arc<dyn Tool>>, Option<Arc<PathBuf>>);
 
 /// Something that brings tools: a list, or a set-up that may have failed.
 pub trait ToolSource {
@@ -74,17 +74,17 @@ pub trait ToolSource {
     ///
     /// # Errors
     /// A line for the person who configures the host.
-    fn tools(self) -> Result<Brought, String>;
+    fn tools(self) -> Result<ToolsInFolder, String>;
 }
 
 impl ToolSource for Vec<Arc<dyn Tool>> {
-    fn tools(self) -> Result<Brought, String> {
+    fn tools(self) -> Result<ToolsInFolder, String> {
         Ok((self, None))
     }
 }
 
 impl<const N: usize> ToolSource for [Arc<dyn Tool>; N] {
-    fn tools(self) -> Result<Brought, String> {
+    fn tools(self) -> Result<ToolsInFolder, String> {
         Ok((self.into(), None))
     }
 }

@@ -19,7 +19,7 @@ use std::{
 use ractor::ActorCell;
 use tokio::time::Instant;
 
-pub use builder::{Brought, BuildError, HostBuilder, ToolSource};
+pub use builder::{BuildError, HostBuilder, ToolSource, ToolsInFolder};
 pub use handle::{ConversationHandle, Prompt, Send, SendError, TenantHandle};
 pub use reply::{OutcomeError, Reply};
 

@@ -111,7 +111,7 @@ impl Reply {
                 },
                 // Too slow for the ring, or a stream that began in another process: the journal tells the same events.
                 Err(EventStoreError::Expired | EventStoreError::Unknown) => {
-                    self.ahead = self.from_journal().await;
+                    self.ahead = self.read_journal().await;
                     if self.ahead.is_empty() {
                         match events.get_status(&self.key).await {
                             Ok(Some(StreamStatus::Running)) => events.changed(&self.key, self.after).await,
@@ -125,7 +125,7 @@ impl Reply {
     }
 
     /// The durable events of this round after the cursor, projected from the journal (DESIGN §4.6).
-    async fn from_journal(&self) -> VecDeque<Arc<StreamEvent>> {
+    async fn read_journal(&self) -> VecDeque<Arc<StreamEvent>> {
         let (sessions, conversation_id) = (&self.host.ports.sessions, &self.scope.conversation);
         let (mut state, mut found) = (Durable::default(), VecDeque::new());
         while let Ok(page) = sessions.entries(&self.scope, state.head, PAGE).await {

@@ -12,7 +12,10 @@ mod outcome;
 mod plan;
 mod run;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, ActorRuntime};
 use tokio_util::sync::CancellationToken;
@@ -76,6 +79,8 @@ struct ToolExecutor;
 struct State {
     args: ToolExecutorArgs,
     running: HashMap<WorkId, AbortOnDrop>,
+    /// Attempts that were aborted before their start was let go.
+    aborted: HashSet<WorkId>,
 }
 
 impl Actor for ToolExecutor {
@@ -84,12 +89,13 @@ impl Actor for ToolExecutor {
     type Arguments = ToolExecutorArgs;
 
     async fn pre_start(&self, _: ActorRef<Self::Msg>, args: ToolExecutorArgs) -> Result<State, ActorProcessingErr> {
-        Ok(State { args, running: HashMap::new() })
+        Ok(State { args, running: HashMap::new(), aborted: HashSet::new() })
     }
 
     async fn handle(&self, me: ActorRef<Self::Msg>, message: Self::Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
         state.args.counters.wake_ups.add(1);
         match message {
+            ToolExecutorMsg::Run(run) if state.aborted.remove(&run.work) => {} // Aborted while it waited for its entry.
             ToolExecutorMsg::Run(run) => {
                 let (lent, cancel) = (state.args.lent.clone(), state.args.cancel.clone());
                 let progress = (state.args.progress)(&run.tool_call_id);
@@ -101,7 +107,11 @@ impl Actor for ToolExecutor {
                 });
                 state.running.insert(work, AbortOnDrop(task));
             }
-            ToolExecutorMsg::Abort { work } => drop(state.running.remove(&work)),
+            ToolExecutorMsg::Abort { work } => {
+                if state.running.remove(&work).is_none() {
+                    state.aborted.insert(work);
+                }
+            }
             ToolExecutorMsg::Ended { work, result, duration_ms } => {
                 if state.running.remove(&work).is_some() {
                     (state.args.report)(work, result, duration_ms);

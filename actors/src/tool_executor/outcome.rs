@@ -27,6 +27,8 @@ pub enum RunResult {
     },
     /// It was cancelled while it ran.
     Cancelled,
+    /// It was cancelled before it began.
+    NotBegun,
 }
 
 impl RunResult {
@@ -36,13 +38,17 @@ impl RunResult {
             Self::Output(_) => None,
             Self::Error(error) => Some(error.kind),
             Self::TimedOut { .. } => Some(ToolErrorType::Timeout),
-            Self::Panicked { .. } | Self::Cancelled => Some(ToolErrorType::InternalError),
+            Self::Panicked { .. } | Self::Cancelled | Self::NotBegun => Some(ToolErrorType::InternalError),
         }
     }
 
     /// Whether the tool is certain that nothing was begun.
     pub fn not_started(&self) -> bool {
-        matches!(self, Self::Error(error) if error.not_started)
+        match self {
+            Self::Error(error) => error.not_started,
+            Self::NotBegun => true,
+            Self::Output(_) | Self::TimedOut { .. } | Self::Panicked { .. } | Self::Cancelled => false,
+        }
     }
 }
 
@@ -62,6 +68,7 @@ pub fn outcome(result: RunResult, effect: Effect, tool_call_id: &str) -> ToolOut
         RunResult::Panicked { message } => {
             ToolError::new(ToolErrorType::InternalError, format!("The tool panicked: {message}.{caution}")).code("PANIC")
         }
+        RunResult::NotBegun => return cancelled_before_start(),
         RunResult::Cancelled if effect == Effect::Once => return cancelled_unknown(),
         RunResult::Cancelled => return ToolOutcome::error_text("INTERRUPTED", "cancelled"),
     };

@@ -23,6 +23,9 @@ pub struct Lent {
 
 /// Runs an attempt to its end. `cancel` is the round's.
 pub(super) async fn run(run: &Run, lent: Lent, cancel: CancellationToken, progress: Progress) -> RunResult {
+    if cancel.is_cancelled() {
+        return RunResult::NotBegun; // It waited for its entry, and the round was cancelled meanwhile: it never begins.
+    }
     let spec = run.tool.spec();
     let time = if run.attempt == 0 { spec.timeout } else { spec.retry.timeout(spec.timeout, run.attempt) };
     let token = cancel.child_token();

@@ -89,6 +89,7 @@ impl Law<'_> {
             match result {
                 RunResult::Output(output) => assert_eq!(output, &crate::ports::ToolOutput::Text(outcome.observation.clone())),
                 RunResult::Error(error) => assert!(outcome.observation.contains(&error.message) && outcome.observation.contains(id)),
+                RunResult::NotBegun => assert_eq!(outcome.observation, "cancelled before start"),
                 RunResult::TimedOut { .. } | RunResult::Panicked { .. } | RunResult::Cancelled => {
                     assert_eq!(outcome.observation.contains("effect"), effect == Effect::Once, "a once call may have happened");
                 }

@@ -345,7 +345,7 @@ fn answer(rng: &mut Rng, number: u64) -> Vec<ContentBlock> {
 
 fn tool(rng: &mut Rng, cancelled: bool) -> RunResult {
     if cancelled && rng.percent(60) {
-        return RunResult::Cancelled;
+        return if rng.next().is_multiple_of(2) { RunResult::Cancelled } else { RunResult::NotBegun };
     }
     match rng.below(100) {
         0..50 => RunResult::Output(ToolOutput::Text(format!("done {}", rng.next()))),

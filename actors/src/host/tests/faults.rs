@@ -158,3 +158,26 @@ async fn a_store_that_stays_away_ends_the_life_with_a_typed_error() {
     let said: Vec<String> = conversation.messages().await.unwrap().iter().map(|m| m.text()).collect();
     assert_eq!(said, ["one", "back", "two", "second"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_that_was_cancelled_while_the_store_was_away_never_begins() {
+    let sessions = Arc::new(FaultySessions::new(Arc::new(crate::memory::MemorySessions::new()), FaultPlan::new()));
+    let (tool, starts) = probe("tool", Effect::Once, |_| async { Ok("ok".into()) });
+    let replies = [Reply::tool("tool", &json!({})).after(Duration::from_secs(1)), Reply::text("next")];
+    let model = Arc::new(ScriptedModel::replies(replies));
+    let host = builder(&model).shared_sessions(sessions.clone()).tools([tool]).build().await.unwrap();
+    let conversation = conversation(&host);
+    let mut reply = conversation.send("go").await.unwrap();
+
+    sessions.set_away(true);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    reply.interrupt();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    sessions.set_away(false);
+    let outcome = reply.outcome().await.unwrap();
+    let next = conversation.send("and now?").await.unwrap().outcome().await.unwrap();
+
+    assert_eq!((outcome.stop_reason, next.text.as_str()), (crate::stream::StopReason::Interrupted, "next"));
+    assert_eq!(starts.load(Ordering::SeqCst), 0);
+    assert_eq!(model.last_request().unwrap().messages.first_fault(), None);
+}
