@@ -89,11 +89,11 @@ impl Asker {
         }
         let Some(question) = self.queue.pop_front() else { return };
         err(&format!(
-            "{} {} {}\n  {} Allow it? [y/N] ",
+            "{} {} {}\n  {}. Allow it? [y/N] ",
             self.paint.bold("?"),
             self.paint.bold(&tame(&question.name)),
             tame(&question.input),
-            tame(&question.reason),
+            tame(question.reason.trim_end_matches('.')),
         ));
         let (tell, answer) = oneshot::channel();
         let over = Arc::new(AtomicBool::new(false));

@@ -16,7 +16,7 @@ use reedline::{DefaultPrompt, DefaultPromptSegment, FileBackedHistory, Reedline,
 use super::{
     failure::{Done, Failure},
     flags::HostFlags,
-    follow::follow,
+    follow::{OldQuestions, follow},
     run::SHUTDOWN,
     session::Session,
     signals::Signals,
@@ -108,7 +108,7 @@ async fn one_line(session: &Session, line: &str, view: &mut View, signals: &mut 
         prompt => {
             *last = match session.handle.send(prompt).await {
                 Ok(reply) => {
-                    let done = follow(reply, &session.handle, view, signals, Vec::new()).await;
+                    let done = follow(reply, &session.handle, view, signals, OldQuestions::default()).await;
                     if let Err(failure) = &done {
                         err_line(&failure.text(Paint::stderr()));
                     }

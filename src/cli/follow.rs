@@ -1,5 +1,7 @@
 //! Follows a round to its end: shows it, asks for approvals, and lets Ctrl-C end it.
 
+use std::collections::HashSet;
+
 use callboard_actors::{
     host::{ConversationHandle, OutcomeError, Reply},
     stream::{EventKind, RoundEnd, StopReason},
@@ -9,9 +11,18 @@ use super::{
     ask::{Asker, Question},
     failure::{Done, Failure},
     signals::Signals,
-    terminal::{Paint, err_line},
+    terminal::{Paint, Terminals, err_line},
     view::View,
 };
+
+/// What a round asked in an earlier process; a resumed stream tells of it again.
+#[derive(Debug, Default)]
+pub(super) struct OldQuestions {
+    /// Those that a person is still to answer.
+    pub(super) open: Vec<Question>,
+    /// The calls of all of them.
+    pub(super) seen: HashSet<String>,
+}
 
 /// Shows `reply` until its end. The second signal leaves the program at once: the journal is safe whenever that happens, and
 /// processes of tools die with this one.
@@ -20,12 +31,13 @@ pub(super) async fn follow(
     conversation: &ConversationHandle,
     view: &mut View,
     signals: &mut Signals,
-    questions: Vec<Question>,
+    old: OldQuestions,
 ) -> Result<Done, Failure> {
     let mut asker = Asker::new(Paint::stderr());
+    let has_person = Terminals::look().has_person();
     let mut interrupted = false;
     view.begin();
-    for question in questions {
+    for question in old.open {
         view.still();
         asker.ask(question);
     }
@@ -54,7 +66,9 @@ pub(super) async fn follow(
                 }
                 view.event(&event);
                 if let EventKind::ApprovalRequired { tool_call_id, name, input, reason, .. } = &event.kind
+                    && has_person
                     && !interrupted
+                    && !old.seen.contains(tool_call_id)
                 {
                     view.still();
                     asker.ask(Question {

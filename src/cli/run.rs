@@ -6,10 +6,9 @@ use callboard_actors::ids::ConversationId;
 use clap::Args;
 
 use super::{
-    ask::Question,
     failure::{Done, Failure},
     flags::HostFlags,
-    follow::follow,
+    follow::{OldQuestions, follow},
     session::Session,
     signals::Signals,
     terminal::{Terminals, err_line, out_line},
@@ -77,7 +76,7 @@ pub(super) async fn run(config: &Config, args: RunArgs) -> Result<Done, Failure>
         let send = session.handle.send(prompt);
         let send = args.timeout.into_iter().fold(send, |send, within| send.deadline(within));
         done = match send.await {
-            Ok(reply) => follow(reply, &session.handle, &mut view, &mut signals, Vec::new()).await,
+            Ok(reply) => follow(reply, &session.handle, &mut view, &mut signals, OldQuestions::default()).await,
             Err(error) => Err(error.into()),
         };
     }
@@ -103,16 +102,16 @@ async fn take_up(
         }
         return Ok(Done::Well);
     };
-    let questions = answer_old_questions(config, args, session).await;
+    let old = answer_old_questions(config, args, session).await;
     let Some(within) = args.timeout else {
-        return follow(reply, &session.handle, view, signals, questions).await;
+        return follow(reply, &session.handle, view, signals, old).await;
     };
     let handle = session.handle.clone();
     let timer = tokio::spawn(async move {
         tokio::time::sleep(within).await;
         let _ = handle.interrupt().await; // A round that ended meanwhile needs none.
     });
-    let done = follow(reply, &session.handle, view, signals, questions).await;
+    let done = follow(reply, &session.handle, view, signals, old).await;
     let in_time = !timer.is_finished();
     timer.abort();
     match done {
@@ -122,19 +121,20 @@ async fn take_up(
 }
 
 /// Questions of an earlier life are answered by `--approve`; only a person's are left to ask.
-async fn answer_old_questions(config: &Config, args: &RunArgs, session: &Session) -> Vec<Question> {
+async fn answer_old_questions(config: &Config, args: &RunArgs, session: &Session) -> OldQuestions {
     let questions = session.questions();
+    let seen = questions.iter().map(|question| question.tool_call_id.clone()).collect();
     let terminals = Terminals::look();
     let flag = args.host.approve.map(Approve::from).or(config.approve);
     let allow = match flag {
         Some(Approve::Auto) => true,
-        Some(Approve::Ask) | None if terminals.has_person() => return questions,
+        Some(Approve::Ask) | None if terminals.has_person() => return OldQuestions { open: questions, seen },
         Some(Approve::Deny | Approve::Ask) | None => false,
     };
     for question in questions {
         let _ = session.handle.approve(question.tool_call_id, allow).await;
     }
-    Vec::new()
+    OldQuestions { open: Vec::new(), seen }
 }
 
 /// The prompt, from where it is given.

@@ -80,7 +80,7 @@ impl Session {
             err_line(&paint.dim(&format!("new session {id}")));
         } else if named {
             let messages = state.history.messages().len();
-            err_line(&paint.dim(&format!("session {id}, {messages} messages")));
+            err_line(&paint.dim(&format!("session {id}, {messages} message{}", if messages == 1 { "" } else { "s" })));
         }
         if !resume && state.round.is_some() {
             err_line(&closing_line(&state));

@@ -71,7 +71,7 @@ pub(super) async fn run(config: &Config, args: &ShowArgs) -> Result<Done, Failur
     }
     let figures = &state.metrics;
     err_line(&paint.dim(&format!(
-        "{} messages, {} rounds, {} model calls, {} tool calls, {} tokens in, {} out, over {}",
+        "messages {}, rounds {}, model calls {}, tool calls {}, tokens {} in, {} out, over {}",
         figures.messages_count,
         figures.rounds,
         figures.model_calls,
