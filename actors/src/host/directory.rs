@@ -472,8 +472,10 @@ impl Directory {
     }
 
     /// Lets no new round begin, ends open ones at the deadline, and waits until all are asleep.
-    pub(crate) async fn drain(&self, deadline: Instant) {
+    /// Returns how many there were.
+    pub(crate) async fn drain(&self, deadline: Instant) -> usize {
         self.closed.store(true, Ordering::Release);
+        let awake = self.slots.len();
         loop {
             let emptied = self.emptied.notified();
             tokio::pin!(emptied);
@@ -495,7 +497,7 @@ impl Directory {
             }
             let grace = deadline + crate::limits::CANCEL_GRACE + Duration::from_secs(1);
             if self.slots.is_empty() || Instant::now() >= grace {
-                return;
+                return awake;
             }
             let _ = tokio::time::timeout(Duration::from_millis(100), emptied).await;
         }

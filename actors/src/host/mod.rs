@@ -108,11 +108,13 @@ impl Host {
     }
 
     /// Ends the host: no new round begins, open ones have `within` to end and are interrupted then; the store is flushed.
-    pub async fn shutdown(&self, within: Duration) {
-        self.0.directory.drain(Instant::now() + within).await;
+    /// Returns how many conversations were awake (REQUIREMENTS H-04).
+    pub async fn shutdown(&self, within: Duration) -> usize {
+        let awake = self.0.directory.drain(Instant::now() + within).await;
         if let Err(error) = self.0.ports.sessions.close(Duration::from_secs(10)).await {
             tracing::error!(%error, "the store did not close well");
         }
         self.0.supervisor.stop(None);
+        awake
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
-use futures_util::Stream;
+use futures_util::{Stream, StreamExt};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
@@ -138,6 +138,15 @@ pub enum ModelEvent {
 
 /// Batches of events; ends in exactly one of [`ModelEvent::Completed`] or an error. Dropping it closes the connection.
 pub type ModelStream = Pin<Box<dyn Stream<Item = Result<Vec<ModelEvent>, ProviderError>> + Send>>;
+
+/// A whole answer (REQUIREMENTS P-03).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FinalMessage {
+    /// All blocks, complete.
+    pub blocks: Vec<ContentBlock>,
+    /// Why it stopped and what it cost.
+    pub completion: Completion,
+}
 
 /// What a model can do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -305,6 +314,30 @@ pub trait LlmProvider: Send + Sync + 'static {
     /// Dropping the future or the stream, or cancelling the token, closes the connection.
     fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>>;
 
+    /// Makes a call and waits for its whole answer (P-01).
+    ///
+    /// # Errors
+    /// [`ProviderError`], also when the stream breaks; what came before is lost.
+    ///
+    /// # Cancel safety
+    /// As [`LlmProvider::stream`].
+    fn create(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<FinalMessage, ProviderError>> {
+        Box::pin(async move {
+            let mut stream = self.stream(request, cancel).await?;
+            let mut blocks = Vec::new();
+            while let Some(batch) = stream.next().await {
+                for event in batch? {
+                    match event {
+                        ModelEvent::Text(_) | ModelEvent::Thinking(_) => {} // The block follows, whole.
+                        ModelEvent::Block(block) => blocks.push(block),
+                        ModelEvent::Completed(completion) => return Ok(FinalMessage { blocks, completion }),
+                    }
+                }
+            }
+            Err(ProviderError::Protocol { message: "the stream ended without its end".into() })
+        })
+    }
+
     /// Asks the provider how many input tokens a request has.
     ///
     /// # Errors
@@ -330,5 +363,21 @@ mod tests {
     fn the_port_is_dyn_compatible() {
         fn takes(_: &dyn super::LlmProvider) {}
         let _ = takes;
+    }
+
+    #[tokio::test]
+    async fn a_whole_answer_is_the_blocks_of_its_stream() {
+        use super::{LlmProvider, ProviderStop};
+        use crate::{
+            chat::ContentBlock,
+            testing::{Reply, ScriptedModel, contract::example_request},
+        };
+        let model = ScriptedModel::replies([Reply::text("whole").chunks(3), Reply::text("cut").then_cut()]);
+
+        let answer = model.create(example_request(), Default::default()).await.unwrap();
+        let cut = model.create(example_request(), Default::default()).await.unwrap_err();
+
+        assert_eq!((answer.blocks, answer.completion.stop), (vec![ContentBlock::text("whole")], ProviderStop::EndTurn));
+        assert_eq!(cut.code(), "provider_protocol");
     }
 }

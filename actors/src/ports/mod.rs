@@ -18,7 +18,8 @@ pub use entropy::Entropy;
 pub use event_store::{EventStore, EventStoreError, StreamKey, StreamStatus};
 pub use hook::{Hook, Verdict};
 pub use llm_provider::{
-    Capabilities, Completion, Effort, LlmProvider, ModelEvent, ModelRequest, ModelStream, ProviderError, ProviderStop, ToolChoice, Usage,
+    Capabilities, Completion, Effort, FinalMessage, LlmProvider, ModelEvent, ModelRequest, ModelStream, ProviderError, ProviderStop,
+    ToolChoice, Usage,
 };
 pub use sandbox::{Exec, ExecResult, Sandbox, SandboxError, SandboxPolicy};
 pub use session_backend::{

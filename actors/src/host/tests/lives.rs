@@ -210,8 +210,9 @@ async fn a_drain_loses_no_turn() {
     let mut never = talk("b").send("never").await.unwrap();
 
     let shutdown = host.shutdown(Duration::from_secs(5));
-    let (slow, never, ()) = tokio::join!(slow.outcome(), never.outcome(), shutdown);
+    let (slow, never, awake) = tokio::join!(slow.outcome(), never.outcome(), shutdown);
 
+    assert_eq!(awake, 2);
     assert_eq!(slow.unwrap().text, "slow answer");
     assert_eq!(never.unwrap().stop_reason, StopReason::Interrupted);
     assert_eq!(talk("a").send("too late").await.unwrap_err().code(), "draining");
