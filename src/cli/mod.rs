@@ -1,7 +1,7 @@
 //! The command line: one file a subcommand. Progress and logs go to standard error, results to standard output (INTERFACES §2).
 //!
 //! # Layout
-//! Shared: [`failure`] what went wrong in one line and its exit code · `usage` the same of clap · `flags` what run and chat
+//! Shared: `failure` what went wrong in one line and its exit code · `usage` the same of clap · `flags` what run and chat
 //! have in common · `terminal` · `signals` · `ask` approvals · `view` a round's events for people and programs · `follow` a
 //! round to its end · `session` a conversation opened for a person. Then the commands.
 
