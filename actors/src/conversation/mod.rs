@@ -8,7 +8,9 @@
 //! Promises: second_prompt_waits_for_the_running_turn, cancel_reaches_model_tools_and_subagents,
 //! a_crashed_conversation_reloads_from_its_journal, an_interrupted_round_is_taken_up_again, a_stale_owner_cannot_write.
 
+mod act;
 mod batch;
+mod input;
 pub mod lane;
 mod live;
 mod load;

@@ -1,0 +1,212 @@
+//! What a conversation's shell is to do, as values, and what each act waits for: the table of waits (DESIGN §4.3).
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    chat::ToolUseBlock,
+    ids::{RoundId, Seq, WaiterId, WorkId},
+    journal::EntryBody,
+    ports::{Effect, Timestamp, ToolSpec},
+    stream::Failure,
+};
+
+/// What a caller learns when its prompt is safe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Receipt {
+    /// The round whose stream tells the rest.
+    pub round_id: RoundId,
+    /// Whether the prompt was already known by its client key.
+    pub replayed: bool,
+}
+
+/// Why a caller is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// A round is open and the caller did not want to wait.
+    #[error("the conversation is busy with another prompt")]
+    Busy,
+    /// Too many prompts wait.
+    #[error("too many prompts wait in this conversation")]
+    InboxFull,
+    /// The host is shutting down.
+    #[error("the host is shutting down")]
+    Draining,
+    /// The client key was used with another body.
+    #[error("this idempotency key was used with another body")]
+    KeyReused,
+    /// There is nothing to do that to: no open round, no such call, no such prompt.
+    #[error("there is no such {0}")]
+    NoSuch(&'static str),
+    /// A round is open; end it first.
+    #[error("a round is open; interrupt it first")]
+    RoundOpen,
+    /// What is said is not something that a person can say.
+    #[error("a prompt or injection is a user message without tool results, and an import is a history without faults")]
+    InvalidMessage,
+}
+
+impl Refusal {
+    /// Stable code.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Busy => "conversation_busy",
+            Self::InboxFull => "inbox_full",
+            Self::Draining => "draining",
+            Self::KeyReused => "idempotency_key_reused",
+            Self::NoSuch(_) => "not_found",
+            Self::RoundOpen => "round_open",
+            Self::InvalidMessage => "invalid_message",
+        }
+    }
+}
+
+/// The start of one attempt of a tool call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StartTool {
+    /// Its name in this life.
+    pub work: WorkId,
+    /// The batch: seq of the assistant entry.
+    pub batch: Seq,
+    /// Its place in the batch.
+    pub call: u32,
+    /// Id and name; `input` is the one to use.
+    pub tool_use: ToolUseBlock,
+    /// Which start it is, from 0.
+    pub attempt: u32,
+    /// What its tool declares.
+    pub spec: Arc<ToolSpec>,
+}
+
+/// What the shell is to do.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Act {
+    /// Tell a caller that its prompt is safe.
+    Acknowledge {
+        /** Who. */
+        waiter: WaiterId,
+        /** What. */
+        receipt: Receipt,
+    },
+    /// Tell a caller no.
+    Refuse {
+        /** Who. */
+        waiter: WaiterId,
+        /** Why. */
+        refusal: Refusal,
+    },
+    /// Tell a caller that it is done and safe.
+    Answer {
+        /** Who. */
+        waiter: WaiterId,
+    },
+    /// Call the model with the history as it is now.
+    StartModel {
+        /** Its name. */
+        work: WorkId,
+    },
+    /// Start an attempt of a tool call.
+    StartTool(StartTool),
+    /// Ask again after a pause, as [`Input::RetryDue`].
+    RetryLater {
+        /** The batch. */
+        batch: Seq,
+        /** Its call. */
+        call: u32,
+        /** Which attempt. */
+        attempt: u32,
+        /** The pause. */
+        delay: Duration,
+    },
+    /// Tell watchers that a tool call will be tried again.
+    ToolRetry {
+        /** The round. */
+        round_id: RoundId,
+        /** Which attempt. */
+        attempt: u32,
+        /** The pause. */
+        delay: Duration,
+        /** Why. */
+        reason: String,
+    },
+    /// Cancel the tokens of all open work; start the grace, unless it is over at once.
+    CancelRound {
+        /** The round. */
+        round_id: RoundId,
+        /** Why. */
+        failure: Option<Failure>,
+        /** No grace. */
+        grace_over: bool,
+    },
+    /// Stop a piece of work; its answer is no longer awaited.
+    Abort {
+        /** Which. */
+        work: WorkId,
+    },
+    /// Tell watchers where a waiting prompt stands.
+    Queued {
+        /** Its round. */
+        round_id: RoundId,
+        /** From 1. */
+        position: usize,
+    },
+    /// The round waits for people only: give back what it holds, look again at the given time.
+    Park {
+        /** The round. */
+        round_id: RoundId,
+        /** When the first approval expires. */
+        until: Option<Timestamp>,
+    },
+    /// The round is over: give back what it holds.
+    RoundOver {
+        /** The round. */
+        round_id: RoundId,
+    },
+}
+
+/// What an act waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gate {
+    /// Nothing.
+    Now,
+    /// The entries of its step, and all before, are durable.
+    Stored,
+}
+
+impl Act {
+    /// The table of waits (DESIGN §4.3).
+    pub fn gate(&self) -> Gate {
+        match self {
+            Self::Acknowledge { .. } | Self::Answer { .. } => Gate::Stored,
+            Self::StartTool(start) => match start.spec.effect {
+                Effect::Pure => Gate::Now,
+                Effect::Idempotent | Effect::Once => Gate::Stored,
+            },
+            Self::Refuse { .. }
+            | Self::StartModel { .. }
+            | Self::RetryLater { .. }
+            | Self::ToolRetry { .. }
+            | Self::CancelRound { .. }
+            | Self::Abort { .. }
+            | Self::Queued { .. }
+            | Self::Park { .. }
+            | Self::RoundOver { .. } => Gate::Now,
+        }
+    }
+}
+
+/// What follows from an input.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Step {
+    /// What is to be remembered, in order.
+    pub entries: Vec<EntryBody>,
+    /// What is to be done.
+    pub acts: Vec<Act>,
+}
+
+impl Step {
+    /// Whether nothing follows.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.acts.is_empty()
+    }
+}
