@@ -42,6 +42,7 @@ const PURE: &[&str] = &[
     "actors/src/conversation/act.rs",
     "actors/src/conversation/batch.rs",
     "actors/src/conversation/input.rs",
+    "actors/src/conversation/lane.rs",
     "actors/src/conversation/turn.rs",
     "actors/src/conversation/turn/**",
     "actors/src/conversation/volatile.rs",

@@ -107,7 +107,7 @@ pub enum Act {
     },
     /// Start an attempt of a tool call.
     StartTool(StartTool),
-    /// Ask again after a pause, as [`Input::RetryDue`].
+    /// Ask again after a pause, as [`super::turn::Input::RetryDue`].
     RetryLater {
         /** The batch. */
         batch: Seq,
