@@ -97,6 +97,7 @@ fn main() {
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
     match args.first().map(String::as_str) {
         Some("model-server") => return runtime().block_on(model::serve()),
+        Some("idle") => return runtime().block_on(idle(args.get(1).is_some_and(|form| form == "full"))),
         Some("in-process") => {
             let turns = args.get(1).and_then(|n| n.parse().ok()).unwrap_or(1000);
             runtime().block_on(async { ours::run(ours::in_process().await, 1, turns).await });
@@ -148,28 +149,27 @@ fn main() {
         println!("{conversations:>14} {:>9.1} µs  = {:.0} turns a CPU-second", best.cpu, 1e6 / best.cpu);
     }
 
-    println!("\nResident bytes of an idle conversation");
-    runtime().block_on(async {
-        const N: usize = 5_000;
-        let host = ours::forgetful().await; // Journal and event ring keep nothing, so that only actor and history are seen.
-        ours::run_on(&host, "warm", 500, 1, false).await; // What is paid once.
-        let before = resident();
-        ours::run_on(&host, "bare", N, 1, false).await;
-        let bare = resident();
-        ours::run_on(&host, "full", N, 1, true).await;
-        let full = resident();
-        let of = |bytes: usize| bytes as f64 / N as f64 / 1024.0;
-        let wire = history().iter().map(|m| m.wire().len()).sum::<usize>() as f64 / 1024.0;
-        let (bare, full) = (of(bare.saturating_sub(before)), of(full.saturating_sub(bare)));
-        println!(
-            "  {bare:.1} KiB after one turn (1.3 KiB of it wire bytes); 4 messages of {wire:.1} KiB more: {:.1} KiB more",
-            full - bare
-        );
-        println!("  {} awake", host.awake());
-        host.hibernate_idle();
-        while host.awake() > 0 {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        println!("  all asleep: {} awake", host.awake());
-    });
+    println!("\nResident bytes of an idle conversation, each form in a process of its own");
+    let idle = |form: &str| -> f64 {
+        let output = Command::new(std::env::current_exe().unwrap()).args(["idle", form]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().parse::<f64>().unwrap() / 1024.0
+    };
+    let wire = history().iter().map(|m| m.wire().len()).sum::<usize>() as f64 / 1024.0;
+    let (bare, full) = (idle("bare"), idle("full"));
+    println!("  {bare:.1} KiB after one turn, 1.3 KiB of it wire bytes of the history");
+    println!("  {:.1} KiB more with 4 messages of {wire:.1} KiB wire bytes more", full - bare);
+}
+
+/// Bytes that each of many idle conversations keeps resident; journal and event ring keep nothing, so that only actor and history
+/// are seen.
+async fn idle(with_history: bool) {
+    const N: usize = 10_000;
+    let host = ours::forgetful().await;
+    ours::run_on(&host, "warm", 1000, 1, with_history).await; // What is paid once.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let before = resident();
+    ours::run_on(&host, "idle", N, 1, with_history).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(host.awake(), N + 1000);
+    println!("{}", (resident() - before) / N);
 }
