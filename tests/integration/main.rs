@@ -7,6 +7,7 @@ mod support;
 mod cassettes;
 mod cli;
 mod config;
+mod contracts;
 mod library;
 mod offline;
 mod providers;

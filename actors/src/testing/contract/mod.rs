@@ -1,9 +1,13 @@
 //! What an adapter must keep, as tests that every adapter calls.
 
 mod event_store;
+mod llm_provider;
+mod platform;
 mod session_backend;
+mod tool;
 
 pub use event_store::event_store;
-pub use session_backend::session_backend;
-mod llm_provider;
 pub use llm_provider::{Scene, Stage, TEXT, example_request, llm_provider};
+pub use platform::{clock, entropy};
+pub use session_backend::session_backend;
+pub use tool::{example_context, tool};
