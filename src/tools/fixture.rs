@@ -65,6 +65,7 @@ pub(crate) fn context() -> ToolContext {
         progress: Progress::silent(),
         workspace: None,
         extensions: Extensions::default(),
+        artifacts: None,
     }
 }
 

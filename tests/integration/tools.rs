@@ -83,6 +83,7 @@ fn context(cancel: CancellationToken) -> ToolContext {
         progress: Progress::silent(),
         workspace: None,
         extensions: Extensions::default(),
+        artifacts: None,
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
     metrics_collector::Counters,
     model_gateway::ModelGatewayRef,
     ports::{
-        Clock, Effort, Entropy, EventStore, Hook, ModelRequest, SessionBackend, Tool, ToolChoice, ToolDefinition, ToolError, ToolErrorType,
+        Clock, Effort, Entropy, EventStore, Hook, ModelRequest, SchemaCheck, Schemas, SessionBackend, Tool, ToolChoice, ToolDefinition, ToolError, ToolErrorType,
         ToolSpec, Verdict,
     },
     tool_executor::Lent,
@@ -97,8 +97,16 @@ impl Setup {
 
 /// Tools by name, in a fixed order (REQUIREMENTS G-04: the order is part of the cacheable prefix).
 pub struct Toolset {
-    by_name: HashMap<String, (Arc<dyn Tool>, Arc<ToolSpec>)>,
+    by_name: HashMap<String, Known>,
     definitions: Arc<[ToolDefinition]>,
+}
+
+/// A tool, what it declares, and what checks its arguments.
+#[derive(Clone)]
+struct Known {
+    tool: Arc<dyn Tool>,
+    spec: Arc<ToolSpec>,
+    schema: Option<Arc<dyn SchemaCheck>>,
 }
 
 /// Says why a set of tools cannot be.
@@ -110,14 +118,22 @@ pub enum ToolsetError {
     /// A name that model APIs refuse.
     #[error("{0:?} is no tool name: use 1-64 of A-Z a-z 0-9 _ -")]
     BadName(String),
+    /// Its arguments cannot be checked.
+    #[error("the schema of the tool {name:?} cannot be used: {why}")]
+    BadSchema {
+        /** Which. */
+        name: String,
+        /** What is wrong with it. */
+        why: String,
+    },
 }
 
 impl Toolset {
-    /// Collects tools.
+    /// Collects tools. With `schemas` the arguments of every call are checked against the tool's schema.
     ///
     /// # Errors
-    /// [`ToolsetError`] for names that clash or that no model API takes.
-    pub fn new(tools: impl IntoIterator<Item = Arc<dyn Tool>>) -> Result<Self, ToolsetError> {
+    /// [`ToolsetError`] for names that clash or that no model API takes, and for schemas that are none.
+    pub fn new(tools: impl IntoIterator<Item = Arc<dyn Tool>>, schemas: Option<&dyn Schemas>) -> Result<Self, ToolsetError> {
         let mut by_name = HashMap::new();
         let mut definitions = Vec::new();
         for tool in tools {
@@ -127,8 +143,10 @@ impl Toolset {
             if !fits {
                 return Err(ToolsetError::BadName(name));
             }
+            let compiled = schemas.map(|schemas| schemas.compile(&name, &spec.definition.input_schema)).transpose();
+            let schema = compiled.map_err(|why| ToolsetError::BadSchema { name: name.clone(), why })?;
             definitions.push(spec.definition.clone());
-            if by_name.insert(name.clone(), (tool, spec)).is_some() {
+            if by_name.insert(name.clone(), Known { tool, spec, schema }).is_some() {
                 return Err(ToolsetError::SameName(name));
             }
         }
@@ -142,17 +160,17 @@ impl Toolset {
 
     /// A tool by name.
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Tool>> {
-        self.by_name.get(name).map(|(tool, _)| tool)
+        self.by_name.get(name).map(|known| &known.tool)
     }
 
     /// What the tools declare, in order.
     pub fn specs(&self) -> impl Iterator<Item = &Arc<ToolSpec>> {
-        self.definitions.iter().filter_map(|definition| self.by_name.get(&definition.name).map(|(_, spec)| spec))
+        self.definitions.iter().filter_map(|definition| self.by_name.get(&definition.name).map(|known| &known.spec))
     }
 
     /// Judges a call by name and arguments: the tool is there, the input is not too large and fits (REQUIREMENTS R-13, T-11).
     pub fn judge(&self, name: &str, input: &RawJson) -> Judgement {
-        let Some((tool, spec)) = self.by_name.get(name) else {
+        let Some(Known { tool, spec, .. }) = self.by_name.get(name) else {
             let mut known: Vec<&str> = self.by_name.keys().map(String::as_str).collect();
             known.sort_unstable();
             let message = format!("there is no tool named {name:?}; the tools are: {}", known.join(", "));

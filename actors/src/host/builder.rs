@@ -17,7 +17,7 @@ use crate::{
     metrics_collector::Counters,
     model_gateway::{GatewayConfig, ModelGatewayRef},
     policy::{BreakerConfig, ModelRetryPolicy},
-    ports::{Clock, Effort, Entropy, EventStore, Extensions, Hook, LlmProvider, SessionBackend, Tool},
+    ports::{ArtifactStore, Clock, Effort, Entropy, EventStore, Extensions, Hook, LlmProvider, Schemas, SessionBackend, Tool},
     tenant::Tenants,
     tool_executor::Lent,
 };
@@ -39,6 +39,8 @@ pub struct HostBuilder<H = Host> {
     hooks: Vec<Arc<dyn Hook>>,
     workspace: Option<Arc<PathBuf>>,
     extensions: Extensions,
+    artifacts: Option<Arc<dyn ArtifactStore>>,
+    schemas: Option<Arc<dyn Schemas>>,
     approval: ApprovalMode,
     has_approver: bool,
     recovery: Recovery,
@@ -108,6 +110,8 @@ impl<H> HostBuilder<H> {
             hooks: Vec::new(),
             workspace: None,
             extensions: Extensions::default(),
+            artifacts: None,
+            schemas: None,
             approval: ApprovalMode::default(),
             has_approver: false,
             recovery: Recovery::default(),
@@ -168,6 +172,20 @@ impl<H> HostBuilder<H> {
     #[must_use]
     pub fn shared_sessions(mut self, sessions: Arc<dyn SessionBackend>) -> Self {
         self.sessions = Some(sessions);
+        self
+    }
+
+    /// Where results go that are too large to show; nowhere otherwise, and then long results are cut.
+    #[must_use]
+    pub fn artifacts(mut self, artifacts: Arc<dyn ArtifactStore>) -> Self {
+        self.artifacts = Some(artifacts);
+        self
+    }
+
+    /// What checks arguments against the schemas of tools, before anything of a call is journaled.
+    #[must_use]
+    pub fn schemas(mut self, schemas: Arc<dyn Schemas>) -> Self {
+        self.schemas = Some(schemas);
         self
     }
 
@@ -264,7 +282,7 @@ impl<H> HostBuilder<H> {
             return Err(BuildError::NoTools(error));
         }
         let provider = self.provider.ok_or(BuildError::NoProvider)?;
-        let tools = Arc::new(Toolset::new(self.tools)?);
+        let tools = Arc::new(Toolset::new(self.tools, self.schemas.as_deref())?);
         let model = self.model.unwrap_or_else(|| Arc::from(provider.default_model()));
         let capabilities = provider.capabilities(&model);
         let max_tokens = self.max_tokens.unwrap_or_else(|| capabilities.output_max.min(8192));
@@ -294,7 +312,7 @@ impl<H> HostBuilder<H> {
             approval: self.approval,
             has_approver: self.has_approver,
             recovery: self.recovery,
-            lent: Lent { workspace: self.workspace, extensions: self.extensions },
+            lent: Lent { workspace: self.workspace, extensions: self.extensions, artifacts: self.artifacts },
             limits: limits.clone(),
         });
         let tenants = Arc::new(Tenants::new(&limits));

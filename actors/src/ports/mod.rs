@@ -3,16 +3,21 @@
 //! A port file is plain data, the trait, then a test that it is dyn-compatible. Every port has a contract suite in
 //! `crate::testing`; an adapter is what passes it.
 
+mod artifact_store;
 mod clock;
 mod entropy;
 mod event_store;
 mod hook;
 mod llm_provider;
+mod mcp_client;
+mod output;
 mod sandbox;
+mod schema;
 mod session_backend;
 mod tool;
 mod typed_tool;
 
+pub use artifact_store::{ArtifactError, ArtifactId, ArtifactMeta, ArtifactStore, Cleaned, NotAnArtifactId};
 pub use clock::{Clock, Timestamp};
 pub use entropy::Entropy;
 pub use event_store::{EventStore, EventStoreError, StreamKey, StreamStatus};
@@ -21,13 +26,16 @@ pub use llm_provider::{
     Capabilities, Completion, Effort, FinalMessage, LlmProvider, ModelEvent, ModelRequest, ModelStream, ProviderError, ProviderStop,
     ToolChoice, Usage,
 };
+pub use mcp_client::{McpClient, McpError, McpResult, McpToolDefinition};
+pub use output::{CACHE_TTL, CROWDED, CachePolicy, OutputLevel, PermissionLevel, Reach};
 pub use sandbox::{Exec, ExecResult, Sandbox, SandboxError, SandboxPolicy};
+pub use schema::{SchemaCheck, Schemas};
 pub use session_backend::{
     Append, AppendError, AppendExt, Done, Durability, Head, ListQuery, Loaded, Open, SessionBackend, SessionSummary, StoreError,
     StoredEntry,
 };
 pub use tool::{
-    Approval, Concurrency, Effect, Extensions, Progress, TOOL_TIMEOUT, Tool, ToolContext, ToolDefinition, ToolError, ToolErrorType,
+    Approval, Artifacts, Concurrency, Effect, Extensions, Progress, TOOL_TIMEOUT, Tool, ToolContext, ToolDefinition, ToolError, ToolErrorType,
     ToolOutput, ToolSource, ToolSpec,
 };
 pub use typed_tool::{TypedTool, erased};

@@ -14,8 +14,12 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::BoxFuture;
-use crate::{chat::RawJson, ids::CallKey, policy::ToolRetryPolicy};
+use super::{ArtifactStore, BoxFuture, CachePolicy, OutputLevel, Reach};
+use crate::{
+    chat::RawJson,
+    ids::{CallKey, Scope},
+    policy::{BreakerConfig, ToolRetryPolicy},
+};
 
 /// What a repeated start of a call would do. Decides before any retry policy (DESIGN §4.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -105,10 +109,28 @@ pub struct ToolSpec {
     pub retry: ToolRetryPolicy,
     /// Where it comes from.
     pub source: ToolSource,
+    /// Version of the tool; part of what its results are cached under (REQUIREMENTS T-02).
+    pub version: String,
+    /// The level of its data unless a call names one (REQUIREMENTS O-09).
+    pub level: Option<OutputLevel>,
+    /// It returns [`ToolOutput::Data`]: a model may name an `output_level` for a call (REQUIREMENTS O-12).
+    pub returns_data: bool,
+    /// Whether and for how long a result answers later calls. Counts for `pure` calls only.
+    pub cache: CachePolicy,
+    /// Identical `pure` calls that are made at the same time share one run (DESIGN §4.5).
+    pub shared: bool,
+    /// What of the outside it touches.
+    pub reach: Reach,
+    /// When it is left alone after failures in a row (REQUIREMENTS L-04).
+    pub breaker: BreakerConfig,
 }
 
 /// REQUIREMENTS T-05: 120000 ms.
 pub const TOOL_TIMEOUT: Duration = Duration::from_millis(120_000);
+
+/// Five failures in a row open a tool's breaker, for half a minute. REQUIREMENTS L-04 names no numbers: these let a model see the
+/// failure a few times and spare a service that is down.
+pub const TOOL_BREAKER: BreakerConfig = BreakerConfig { failures: 5, open_for: Duration::from_secs(30) };
 
 impl ToolSpec {
     /// A tool with the careful defaults: effect `once`, parallel, asks by mode, 120 s.
@@ -121,6 +143,13 @@ impl ToolSpec {
             timeout: TOOL_TIMEOUT,
             retry: ToolRetryPolicy::default(),
             source: ToolSource::default(),
+            version: "1.0.0".to_owned(),
+            level: None,
+            returns_data: false,
+            cache: CachePolicy::default(),
+            shared: true,
+            reach: Reach::default(),
+            breaker: TOOL_BREAKER,
         }
     }
 
@@ -171,6 +200,55 @@ impl ToolSpec {
     #[must_use]
     pub fn source(mut self, source: ToolSource) -> Self {
         self.source = source;
+        self
+    }
+
+    /// Sets the version.
+    #[must_use]
+    pub fn version(mut self, version: impl Into<String>) -> Self {
+        self.version = version.into();
+        self
+    }
+
+    /// Sets the level of its data.
+    #[must_use]
+    pub fn level(mut self, level: OutputLevel) -> Self {
+        self.level = Some(level);
+        self
+    }
+
+    /// Declares that it returns data, so that a model may name an output level.
+    #[must_use]
+    pub fn returns_data(mut self) -> Self {
+        self.returns_data = true;
+        self
+    }
+
+    /// Sets whether results answer later calls.
+    #[must_use]
+    pub fn cache(mut self, cache: CachePolicy) -> Self {
+        self.cache = cache;
+        self
+    }
+
+    /// Declares that each call runs by itself, even beside an identical one.
+    #[must_use]
+    pub fn not_shared(mut self) -> Self {
+        self.shared = false;
+        self
+    }
+
+    /// Sets what of the outside it touches.
+    #[must_use]
+    pub fn reach(mut self, reach: Reach) -> Self {
+        self.reach = reach;
+        self
+    }
+
+    /// Sets when it is left alone.
+    #[must_use]
+    pub fn breaker(mut self, breaker: BreakerConfig) -> Self {
+        self.breaker = breaker;
         self
     }
 
@@ -358,6 +436,21 @@ impl fmt::Debug for Extensions {
     }
 }
 
+/// The artifacts of a call's conversation.
+#[derive(Clone)]
+pub struct Artifacts {
+    /// Where they are kept.
+    pub store: Arc<dyn ArtifactStore>,
+    /// Who owns them: the root conversation of the call's tree.
+    pub owner: Scope,
+}
+
+impl fmt::Debug for Artifacts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Artifacts({})", self.owner.conversation)
+    }
+}
+
 /// What a call may know and use.
 #[derive(Debug, Clone)]
 pub struct ToolContext {
@@ -377,6 +470,8 @@ pub struct ToolContext {
     pub workspace: Option<Arc<PathBuf>>,
     /// Values of the embedding application.
     pub extensions: Extensions,
+    /// The artifacts of its conversation, if the host keeps any.
+    pub artifacts: Option<Artifacts>,
 }
 
 /// A tool.
@@ -391,6 +486,19 @@ pub trait Tool: Send + Sync + 'static {
     fn check(&self, arguments: &RawJson) -> Result<(), ToolError> {
         let _ = arguments;
         Ok(())
+    }
+
+    /// The arguments in their one spelling, where that is not the given one: what is shown to a person, approved, locked, cached
+    /// and run. Quick, and by the text alone: it is asked inside of a decision. Asked after [`Tool::check`] agreed.
+    fn resolve(&self, arguments: &RawJson) -> Option<RawJson> {
+        let _ = arguments;
+        None
+    }
+
+    /// What a person agrees to who says "always": calls with an equal pattern are not asked for again in this conversation. By
+    /// default the exact arguments.
+    fn approval_pattern(&self, arguments: &RawJson) -> String {
+        arguments.as_str().to_owned()
     }
 
     /// Runs it. A failure is a [`ToolError`], read by the model; a panic becomes one too.

@@ -60,6 +60,18 @@ pub trait TypedTool: Send + Sync + 'static {
         Ok(())
     }
 
+    /// The arguments in their one spelling, where that is not the given one ([`Tool::resolve`]).
+    fn resolve(&self, args: &Self::Args) -> Option<RawJson> {
+        let _ = args;
+        None
+    }
+
+    /// What a person agrees to who says "always" ([`Tool::approval_pattern`]); `None`: these exact arguments.
+    fn approval_pattern(&self, args: &Self::Args) -> Option<String> {
+        let _ = args;
+        None
+    }
+
     /// Runs it.
     fn call(&self, args: Self::Args, context: ToolContext) -> impl Future<Output = Result<Self::Output, ToolError>> + Send;
 }
@@ -90,6 +102,15 @@ impl<T: TypedTool> Tool for Erased<T> {
 
     fn check(&self, arguments: &RawJson) -> Result<(), ToolError> {
         self.tool.check(&self.parse(arguments)?)
+    }
+
+    fn resolve(&self, arguments: &RawJson) -> Option<RawJson> {
+        self.tool.resolve(&self.parse(arguments).ok()?)
+    }
+
+    fn approval_pattern(&self, arguments: &RawJson) -> String {
+        let pattern = self.parse(arguments).ok().and_then(|args| self.tool.approval_pattern(&args));
+        pattern.unwrap_or_else(|| arguments.as_str().to_owned())
     }
 
     fn call(&self, arguments: RawJson, context: ToolContext) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {

@@ -105,7 +105,7 @@ mod tests {
             tool: tool.clone(),
             input: RawJson::empty_object(),
         };
-        let lent = Lent { workspace: None, extensions: Extensions::default() };
+        let lent = Lent { workspace: None, extensions: Extensions::default(), artifacts: None };
         let outcome = call_once(call, lent, CancellationToken::new(), Progress::silent()).await;
         (outcome, tool.starts.load(Ordering::Relaxed))
     }

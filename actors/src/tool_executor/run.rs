@@ -9,16 +9,18 @@ use tokio_util::sync::CancellationToken;
 use super::{RunResult, message::Run};
 use crate::{
     limits::CANCEL_GRACE,
-    ports::{Extensions, Progress, ToolContext},
+    ports::{ArtifactStore, Artifacts, Extensions, Progress, ToolContext},
 };
 
 /// What the conversation lends to its tools.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Lent {
     /// The folder that the conversation works in.
     pub workspace: Option<std::sync::Arc<std::path::PathBuf>>,
     /// Values of the embedding application.
     pub extensions: Extensions,
+    /// Where results go that are too large to show.
+    pub artifacts: Option<std::sync::Arc<dyn ArtifactStore>>,
 }
 
 /// Runs an attempt to its end. `cancel` is the round's.
@@ -38,6 +40,7 @@ pub(super) async fn run(run: &Run, lent: Lent, cancel: CancellationToken, progre
         progress,
         workspace: lent.workspace,
         extensions: lent.extensions,
+        artifacts: lent.artifacts.map(|store| Artifacts { store, owner: run.key.scope.clone() }),
     };
     let call = AssertUnwindSafe(async { run.tool.call(run.input.clone(), context).await }).catch_unwind();
     tokio::pin!(call);

@@ -25,6 +25,7 @@ pub fn example_context(cancel: CancellationToken) -> ToolContext {
         progress: Progress::silent(),
         workspace: None,
         extensions: Extensions::default(),
+        artifacts: None,
     }
 }
 

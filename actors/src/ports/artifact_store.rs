@@ -1,0 +1,190 @@
+//! Where results go that are too large to show (REQUIREMENTS area A). Ids, never paths; owned by a conversation of a tenant.
+//!
+//! An artifact is named by its content, so that two owners can have the same one: each holds it by itself, and what one gives up
+//! the other keeps. What an owner does not have is [`ArtifactError::NotFound`], whoever else has it.
+
+use std::{ops::Range, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::BoxFuture;
+use crate::ids::{ConversationId, Scope, TenantId};
+
+/// Names an artifact: `artifact_` and the first 16 hex digits of the content's SHA-256 (REQUIREMENTS A-05).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ArtifactId(Arc<str>);
+
+/// The text is no artifact id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("an artifact id is artifact_ and 16 hex digits")]
+pub struct NotAnArtifactId;
+
+impl ArtifactId {
+    /// The name of a content.
+    pub fn of(content: &[u8]) -> Self {
+        Self::from_digest(&Sha256::digest(content))
+    }
+
+    /// The name of a content that was hashed while it was written.
+    pub fn from_digest(digest: &[u8]) -> Self {
+        let hex: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        Self(format!("artifact_{hex}").into())
+    }
+
+    /// Reads an id.
+    ///
+    /// # Errors
+    /// [`NotAnArtifactId`] for anything that is not exactly of this form: no separator or traversal can be in one.
+    pub fn parse(text: &str) -> Result<Self, NotAnArtifactId> {
+        let hash = text.strip_prefix("artifact_").ok_or(NotAnArtifactId)?;
+        let fits = hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+        if fits { Ok(Self(text.into())) } else { Err(NotAnArtifactId) }
+    }
+
+    /// As it is written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The hash alone (REQUIREMENTS A-12, `data_hash`).
+    pub fn hash(&self) -> &str {
+        self.0.strip_prefix("artifact_").unwrap_or_default()
+    }
+}
+
+impl std::fmt::Display for ArtifactId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for ArtifactId {
+    type Error = NotAnArtifactId;
+
+    fn try_from(text: String) -> Result<Self, NotAnArtifactId> {
+        Self::parse(&text)
+    }
+}
+
+impl From<ArtifactId> for String {
+    fn from(id: ArtifactId) -> Self {
+        id.0.as_ref().to_owned()
+    }
+}
+
+/// Why an artifact could not be kept or read. No message holds a path.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArtifactError {
+    /// The owner has no such artifact: never had, gave up, or it expired. Also the answer for another owner's.
+    #[error("there is no artifact {0}: it never was, or it expired")]
+    NotFound(ArtifactId),
+    /// The tenant's share is used up, and cleaning did not help.
+    #[error("the tenant's room for artifacts is used up ({used} of {quota} bytes)")]
+    OverQuota {
+        /// Bytes in use.
+        used: u64,
+        /// Bytes allowed.
+        quota: u64,
+    },
+    /// The place is away.
+    #[error("artifacts cannot be kept or read now: {0}")]
+    Unavailable(String),
+}
+
+/// What is known of an artifact (REQUIREMENTS A-17).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArtifactMeta {
+    /// Its name.
+    pub id: ArtifactId,
+    /// Its bytes.
+    pub size_bytes: u64,
+    /// The call that it came from.
+    pub tool_call_id: String,
+    /// The conversation that owns it.
+    pub conversation_id: ConversationId,
+    /// When it was stored, in milliseconds since 1970.
+    pub created_at: super::Timestamp,
+    /// When it was last stored or read.
+    pub accessed_at: super::Timestamp,
+}
+
+/// What [`ArtifactStore::cleanup`] removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Cleaned {
+    /// Artifacts that nobody has any longer.
+    pub removed: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Keeps artifacts. One contract suite: `testing::artifact_store`.
+pub trait ArtifactStore: Send + Sync + 'static {
+    /// Keeps `content` for `owner` and names it. Storing what is there only renews it. Atomic: a reader sees all of it or nothing.
+    ///
+    /// # Errors
+    /// [`ArtifactError::OverQuota`], [`ArtifactError::Unavailable`].
+    fn store(&self, owner: Scope, tool_call_id: String, content: Bytes) -> BoxFuture<'_, Result<ArtifactId, ArtifactError>>;
+
+    /// All bytes of an artifact; touches it.
+    ///
+    /// # Errors
+    /// [`ArtifactError::NotFound`], [`ArtifactError::Unavailable`].
+    fn retrieve(&self, owner: Scope, id: ArtifactId) -> BoxFuture<'_, Result<Bytes, ArtifactError>>;
+
+    /// Some bytes of an artifact, fewer at its end; touches it. A range behind the end is empty.
+    ///
+    /// # Errors
+    /// [`ArtifactError::NotFound`], [`ArtifactError::Unavailable`].
+    fn read_range(&self, owner: Scope, id: ArtifactId, range: Range<u64>) -> BoxFuture<'_, Result<Bytes, ArtifactError>>;
+
+    /// What is known of an artifact; does not touch it.
+    ///
+    /// # Errors
+    /// [`ArtifactError::NotFound`], [`ArtifactError::Unavailable`].
+    fn meta(&self, owner: Scope, id: ArtifactId) -> BoxFuture<'_, Result<ArtifactMeta, ArtifactError>>;
+
+    /// Renews the time of last use (REQUIREMENTS A-19).
+    ///
+    /// # Errors
+    /// [`ArtifactError::NotFound`], [`ArtifactError::Unavailable`].
+    fn touch(&self, owner: Scope, id: ArtifactId) -> BoxFuture<'_, Result<(), ArtifactError>>;
+
+    /// Gives up all that a conversation has (REQUIREMENTS A-11), or, without one, all that a tenant has.
+    ///
+    /// # Errors
+    /// [`ArtifactError::Unavailable`].
+    fn release(&self, tenant: TenantId, conversation: Option<ConversationId>) -> BoxFuture<'_, Result<(), ArtifactError>>;
+
+    /// Removes what is older than `max_age`, then, above the size limit, what was not used for longest until 80 % of it are left
+    /// (REQUIREMENTS ). Spares what is being written or read.
+    ///
+    /// # Errors
+    /// [`ArtifactError::Unavailable`].
+    fn cleanup(&self, max_age: Duration) -> BoxFuture<'_, Result<Cleaned, ArtifactError>>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_port_is_dyn_compatible() {
+        fn takes(_: &dyn ArtifactStore) {}
+        let _ = takes;
+    }
+
+    #[test]
+    fn an_id_is_the_contents_hash_and_nothing_else_is_an_id() {
+        let id = ArtifactId::of(b"abc");
+
+        assert_eq!(id.as_str(), "artifact_ba7816bf8f01cfea");
+        assert_eq!(ArtifactId::parse(id.as_str()), Ok(id));
+        for bad in ["", "artifact_", "artifact_BA7816BF8F01CFEA", "artifact_../../etc/pass", "artifact_ba7816bf8f01cfea0", "ba7816bf8f01cfea"] {
+            assert_eq!(ArtifactId::parse(bad), Err(NotAnArtifactId), "{bad}");
+        }
+    }
+}
