@@ -33,7 +33,7 @@ pub fn example_context(cancel: CancellationToken) -> ToolContext {
 pub async fn tool(tool: Arc<dyn Tool>, good: &Value) {
     let spec = tool.spec();
     let name = spec.name().to_owned();
-    assert!(Toolset::new([tool.clone()]).is_ok(), "{name}: a name that model APIs take");
+    assert!(Toolset::new([tool.clone()], None).is_ok(), "{name}: a name that model APIs take");
     assert!(!spec.definition.description.trim().is_empty(), "{name}: a description");
     let schema: Value = spec.definition.input_schema.parse().unwrap();
     assert_eq!(schema.get("type"), Some(&Value::from("object")), "{name}: the schema is an object's");
