@@ -10,8 +10,8 @@ use crate::{
     metrics_collector::Counters,
     model_gateway::ModelGatewayRef,
     ports::{
-        Clock, Effort, Entropy, EventStore, Hook, ModelRequest, SchemaCheck, Schemas, SessionBackend, Tool, ToolChoice, ToolDefinition, ToolError, ToolErrorType,
-        ToolSpec, Verdict,
+        Clock, Effort, Entropy, EventStore, Hook, ModelRequest, SchemaCheck, Schemas, SessionBackend, Tool, ToolChoice, ToolDefinition,
+        ToolError, ToolErrorType, ToolSpec, Verdict,
     },
     tool_executor::Lent,
 };

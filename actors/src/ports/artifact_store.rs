@@ -183,7 +183,9 @@ mod tests {
 
         assert_eq!(id.as_str(), "artifact_ba7816bf8f01cfea");
         assert_eq!(ArtifactId::parse(id.as_str()), Ok(id));
-        for bad in ["", "artifact_", "artifact_BA7816BF8F01CFEA", "artifact_../../etc/pass", "artifact_ba7816bf8f01cfea0", "ba7816bf8f01cfea"] {
+        for bad in
+            ["", "artifact_", "artifact_BA7816BF8F01CFEA", "artifact_../../etc/pass", "artifact_ba7816bf8f01cfea0", "ba7816bf8f01cfea"]
+        {
             assert_eq!(ArtifactId::parse(bad), Err(NotAnArtifactId), "{bad}");
         }
     }

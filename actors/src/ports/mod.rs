@@ -35,8 +35,8 @@ pub use session_backend::{
     StoredEntry,
 };
 pub use tool::{
-    Approval, Artifacts, Concurrency, Effect, Extensions, Progress, TOOL_TIMEOUT, Tool, ToolContext, ToolDefinition, ToolError, ToolErrorType,
-    ToolOutput, ToolSource, ToolSpec,
+    Approval, Artifacts, Concurrency, Effect, Extensions, Progress, TOOL_BREAKER, TOOL_TIMEOUT, Tool, ToolContext, ToolDefinition,
+    ToolError, ToolErrorType, ToolOutput, ToolSource, ToolSpec,
 };
 pub use typed_tool::{TypedTool, erased};
 
