@@ -26,6 +26,12 @@ pub const CLIENT_KEY_MS: u64 = 24 * 60 * 60 * 1000;
 /// How long an approval may be answered, in milliseconds: 24 hours; then it counts as denied (DESIGN §4.5).
 pub const APPROVAL_MS: u64 = 24 * 60 * 60 * 1000;
 
+/// Patterns of calls that a conversation remembers as approved; the oldest are asked for again.
+pub const APPROVED_PATTERNS_MAX: usize = 1000;
+
+/// Refusals of the loop guard in one round before the round ends (FAULTS F22).
+pub const LOOP_REFUSALS_MAX: u32 = 3;
+
 /// How long results are still taken after a cancel, before work is aborted (DESIGN §4.2).
 pub const CANCEL_GRACE: Duration = Duration::from_secs(2);
 
@@ -54,6 +60,9 @@ pub struct Limits {
     pub tool_iterations_max: u32,
     /// Tool calls of one batch that run at once; more wait.
     pub parallel_tools_max: usize,
+    /// Times that a round may get the same result from the same call; the next such call is refused, and the third refusal ends the
+    /// round (FAULTS F22).
+    pub identical_calls_max: u32,
     /// Prompts that wait in one conversation's inbox: beyond it callers get `Busy`.
     pub inbox_prompts_max: usize,
     /// Mails held for a conversation that is starting or closing; control mail included.
@@ -87,6 +96,7 @@ impl Default for Limits {
         Self {
             tool_iterations_max: 25,
             parallel_tools_max: 16,
+            identical_calls_max: 5,
             inbox_prompts_max: 64,
             held_mail_max: 256,
             tenant_turns_max: 1024,

@@ -6,7 +6,7 @@ use crate::{
     chat::ToolUseBlock,
     ids::{RoundId, Seq, WaiterId, WorkId},
     journal::EntryBody,
-    ports::{Effect, Timestamp, ToolSpec},
+    ports::{Effect, OutputLevel, Timestamp, ToolSpec},
     stream::Failure,
 };
 
@@ -76,6 +76,8 @@ pub struct StartTool {
     pub attempt: u32,
     /// What its tool declares.
     pub spec: Arc<ToolSpec>,
+    /// How much of its data is shown.
+    pub level: OutputLevel,
 }
 
 /// What the shell is to do.

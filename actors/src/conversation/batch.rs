@@ -11,17 +11,27 @@ use crate::{
     ids::{Seq, WaiterId, WorkId},
     journal::{ApprovalVerdict, Batch, Call, CallState, EntryBody, OpenRound, Phase, ToolOutcome, call_digest},
     limits::APPROVAL_MS,
-    ports::{Approval, Concurrency, Effect, ToolSpec},
+    ports::{Approval, Concurrency, Effect, OutputLevel, ToolSpec},
     tool_executor::{
-        PlannedCall, Progress, RunResult, approval_denied, cancelled_before_start, cancelled_unknown, in_doubt, outcome, plan,
+        PlannedCall, Progress, RunResult, approval_denied, cancelled_before_start, cancelled_unknown, in_doubt, one_spelling, outcome,
+        plan, stuck,
     },
 };
 
 /// What may be done with a waiting call.
 enum Door {
-    Open { spec: Arc<ToolSpec>, input: Option<RawJson> },
-    Ask { input: RawJson, reason: &'static str },
+    Open(Opened),
+    Ask { input: RawJson, reason: &'static str, pattern: Option<String> },
     Shut(ToolOutcome),
+}
+
+/// A call that may start.
+struct Opened {
+    spec: Arc<ToolSpec>,
+    /// Its input, where it is not the model's.
+    input: Option<RawJson>,
+    /// The output level that it names.
+    level: Option<OutputLevel>,
 }
 
 /// Starts, asks or refuses every call that can be now.
@@ -29,29 +39,23 @@ pub(super) fn advance(steps: &mut Steps<'_>, round: &OpenRound, batch: &Batch) {
     let mut planned = Vec::with_capacity(batch.calls.len());
     let mut doors = Vec::with_capacity(batch.calls.len());
     for (index, call) in batch.calls.iter().enumerate() {
-        if matches!(call.state, CallState::Finished(_)) {
-            planned.push(PlannedCall { progress: Progress::Done, concurrency: Concurrency::Parallel, file: None });
-            doors.push(None);
-            continue;
-        }
-        // Judged once a look: a judgement parses the arguments.
-        let judgement = steps.volatile.rules.judge.judge(&call.tool_use.name, &call.tool_use.input);
-        let (concurrency, file) = needs(call, &judgement);
         let (progress, door) = match &call.state {
             CallState::Finished(_) => (Progress::Done, None),
             CallState::Asked { .. } => (Progress::Asked, None),
             CallState::Started { .. } => (Progress::Running, None),
-            CallState::Waiting => (Progress::Waiting, Some(door(steps, call, judgement, false))),
-            CallState::Allowed { .. } => (Progress::Waiting, Some(door(steps, call, judgement, true))),
+            // Judged once a look: a judgement parses the arguments.
+            CallState::Waiting => (Progress::Waiting, Some(door(steps, round, batch, call, false))),
+            CallState::Allowed { .. } => (Progress::Waiting, Some(door(steps, round, batch, call, true))),
         };
+        let (concurrency, file) = needs(steps, call, door.as_ref());
         let progress = match door {
             Some(Door::Shut(result)) => {
                 finish_call(steps, index, call, result);
                 doors.push(None);
                 Progress::Done
             }
-            Some(Door::Ask { input, reason }) => {
-                ask(steps, index, call, input, reason);
+            Some(Door::Ask { input, reason, pattern }) => {
+                ask(steps, index, call, input, reason, pattern);
                 doors.push(None);
                 Progress::Asked
             }
@@ -63,8 +67,8 @@ pub(super) fn advance(steps: &mut Steps<'_>, round: &OpenRound, batch: &Batch) {
         planned.push(PlannedCall { progress, concurrency, file });
     }
     for index in plan(&planned, steps.volatile.rules.parallel_tools_max) {
-        if let (Some(call), Some(Some(Door::Open { spec, input }))) = (batch.calls.get(index), doors.get(index)) {
-            start(steps, batch.seq, index, call, 0, spec, input.as_ref());
+        if let (Some(call), Some(Some(Door::Open(opened)))) = (batch.calls.get(index), doors.get(index)) {
+            start(steps, batch.seq, index, call, 0, opened);
         }
     }
     let asked = planned.iter().any(|call| call.progress == Progress::Asked);
@@ -76,13 +80,15 @@ pub(super) fn advance(steps: &mut Steps<'_>, round: &OpenRound, batch: &Batch) {
 
 /// What a call needs to itself: what its tool declares, and the file that it will really work on, which is not the model's where
 /// a hook or a person's agreement says another.
-fn needs(call: &Call, judgement: &Judgement) -> (Concurrency, Option<String>) {
-    let Judgement::Ready { spec, input } = judgement else { return (Concurrency::Parallel, None) };
-    let input = match &call.state {
-        CallState::Allowed { input } | CallState::Asked { input, .. } => Some(input),
-        CallState::Started { input, .. } => input.as_ref(),
-        CallState::Waiting | CallState::Finished(_) => input.as_ref(),
+fn needs(steps: &Steps<'_>, call: &Call, door: Option<&Door>) -> (Concurrency, Option<String>) {
+    let free = (Concurrency::Parallel, None);
+    let (spec, input) = match (door, &call.state) {
+        (Some(Door::Open(opened)), _) => (Some(opened.spec.clone()), opened.input.as_ref()),
+        (_, CallState::Started { input, .. }) => (steps.volatile.rules.judge.spec(&call.tool_use.name), input.as_ref()),
+        // Who is asked holds up nobody, and what is refused or done needs nothing.
+        _ => return free,
     };
+    let Some(spec) = spec else { return free };
     let file = match &spec.concurrency {
         Concurrency::PerFile(parameter) => file_of(input.unwrap_or(&call.tool_use.input), parameter),
         Concurrency::Parallel | Concurrency::Exclusive => None,
@@ -90,38 +96,45 @@ fn needs(call: &Call, judgement: &Judgement) -> (Concurrency, Option<String>) {
     (spec.concurrency.clone(), file)
 }
 
+/// The file that a call names, in one spelling (REQUIREMENTS G-14).
 fn file_of(input: &RawJson, parameter: &str) -> Option<String> {
     let arguments: serde_json::Map<String, serde_json::Value> = input.parse().ok()?;
-    Some(arguments.get(parameter)?.as_str()?.trim_start_matches("./").to_owned())
+    Some(one_spelling(arguments.get(parameter)?.as_str()?))
 }
 
-fn door(steps: &Steps<'_>, call: &Call, judgement: Judgement, allowed: bool) -> Door {
+fn door(steps: &Steps<'_>, round: &OpenRound, batch: &Batch, call: &Call, allowed: bool) -> Door {
     let (tool_use, rules) = (&call.tool_use, &steps.volatile.rules);
-    let (spec, input) = match judgement {
+    let digest = call_digest(&tool_use.name, &tool_use.input);
+    let times = round.repeats.times_before(digest, batch.seq);
+    if times >= rules.identical_calls_max {
+        return Door::Shut(stuck(&tool_use.name, times, &tool_use.id));
+    }
+    let (spec, input, pattern, level) = match rules.judge.judge(&tool_use.name, &tool_use.input) {
         Judgement::Refused(error) => return Door::Shut(ToolOutcome::error(&error, &tool_use.id)),
-        Judgement::Ready { spec, input } => (spec, input),
+        Judgement::Ready { spec, input, pattern, level } => (spec, input, pattern, level),
     };
     let input = match &call.state {
         CallState::Allowed { input } => Some(input.clone()), // What was agreed to, and nothing else.
         _ => input,
     };
-    let doubtful = steps.durable.in_doubt.contains(&call_digest(&tool_use.name, &tool_use.input));
-    let asks = (spec.approval == Approval::ByMode || doubtful) && !allowed;
+    let doubtful = steps.durable.in_doubt.contains(&digest);
+    let agreed = pattern.as_ref().is_some_and(|pattern| steps.durable.approved.contains(pattern));
+    let asks = (spec.approval == Approval::ByMode && !agreed || doubtful) && !allowed;
     match rules.approval {
-        _ if !asks => Door::Open { spec, input },
-        ApprovalMode::Auto => Door::Open { spec, input },
+        _ if !asks => Door::Open(Opened { spec, input, level }),
+        ApprovalMode::Auto => Door::Open(Opened { spec, input, level }),
         ApprovalMode::Deny => Door::Shut(approval_denied(&tool_use.id, "tools that change something are not allowed in this session")),
         ApprovalMode::Ask if !rules.has_approver => {
             Door::Shut(approval_denied(&tool_use.id, "approval is needed and nobody is there to give it"))
         }
         ApprovalMode::Ask => {
             let reason = if doubtful { "the outcome of the same call before is unknown" } else { "this tool changes something" };
-            Door::Ask { input: input.unwrap_or_else(|| tool_use.input.clone()), reason }
+            Door::Ask { input: input.unwrap_or_else(|| tool_use.input.clone()), reason, pattern: pattern.filter(|_| !doubtful) }
         }
     }
 }
 
-fn ask(steps: &mut Steps<'_>, index: usize, call: &Call, resolved_input: RawJson, reason: &str) {
+fn ask(steps: &mut Steps<'_>, index: usize, call: &Call, resolved_input: RawJson, reason: &str, pattern: Option<String>) {
     let expires_at = steps.now.plus_ms(APPROVAL_MS);
     steps.entry(EntryBody::ApprovalAsked {
         call: index_u32(index),
@@ -130,20 +143,34 @@ fn ask(steps: &mut Steps<'_>, index: usize, call: &Call, resolved_input: RawJson
         resolved_input,
         reason: reason.to_owned(),
         expires_at,
+        pattern,
     });
 }
 
-fn start(steps: &mut Steps<'_>, batch: Seq, index: usize, call: &Call, attempt: u32, spec: &Arc<ToolSpec>, input: Option<&RawJson>) {
-    let tool_use = with_input(&call.tool_use, input);
+fn start(steps: &mut Steps<'_>, batch: Seq, index: usize, call: &Call, attempt: u32, opened: &Opened) {
+    let Opened { spec, input, level } = opened;
+    let tool_use = with_input(&call.tool_use, input.as_ref());
+    let rules = &steps.volatile.rules;
+    let level = OutputLevel::effective(*level, spec.level, window_used(steps), rules.output_level);
     let work = steps.entry(EntryBody::ToolStarted {
         call: index_u32(index),
         tool_call_id: tool_use.id.clone(),
         name: tool_use.name.clone(),
         effect: spec.effect,
         attempt,
-        input: input.cloned(),
+        input: input.clone(),
     });
-    steps.act(Act::StartTool(StartTool { work, batch, call: index_u32(index), tool_use, attempt, spec: spec.clone() }));
+    steps.act(Act::StartTool(StartTool { work, batch, call: index_u32(index), tool_use, attempt, spec: spec.clone(), level }));
+}
+
+/// How much of the model's window the last call used, from 0 to 1 (REQUIREMENTS O-10).
+fn window_used(steps: &Steps<'_>) -> f64 {
+    let usage = &steps.durable.last_usage;
+    let used = usage.input().saturating_add(usage.output);
+    match steps.volatile.rules.window_tokens {
+        0 => 0.0,
+        window => used as f64 / window as f64,
+    }
 }
 
 fn finish_call(steps: &mut Steps<'_>, index: usize, call: &Call, outcome: ToolOutcome) {
@@ -190,6 +217,7 @@ pub(super) fn tool_ended(steps: &mut Steps<'_>, work: WorkId, result: &RunResult
         return;
     }
     let outcome = ToolOutcome { duration_ms, retry_count: attempt, ..outcome(result.clone(), spec.effect, &call.tool_use.id) };
+    let outcome = steps.volatile.rules.judge.review(spec.name(), outcome, &call.tool_use.id);
     finish_call(steps, index as usize, call, outcome);
 }
 
@@ -205,18 +233,20 @@ pub(super) fn retry(steps: &mut Steps<'_>, seq: Seq, index: u32) {
 fn start_again(steps: &mut Steps<'_>, batch: &Batch, index: usize, call: &Call, attempt: u32) {
     let CallState::Started { input, .. } = &call.state else { return };
     match steps.volatile.rules.judge.judge(&call.tool_use.name, &call.tool_use.input) {
-        Judgement::Ready { spec, .. } => start(steps, batch.seq, index, call, attempt, &spec, input.as_ref()),
+        Judgement::Ready { spec, level, .. } => {
+            start(steps, batch.seq, index, call, attempt, &Opened { spec, input: input.clone(), level });
+        }
         Judgement::Refused(error) => finish_call(steps, index, call, ToolOutcome::error(&error, &call.tool_use.id)),
     }
 }
 
 /// A person answered.
-pub(super) fn approval(steps: &mut Steps<'_>, tool_call_id: &str, allow: bool, waiter: WaiterId) {
+pub(super) fn approval(steps: &mut Steps<'_>, tool_call_id: &str, allow: bool, always: bool, waiter: WaiterId) {
     let found = steps.durable.open_call(tool_call_id).filter(|(_, call)| matches!(call.state, CallState::Asked { .. }));
     let Some((index, call)) = found else {
         return steps.act(Act::Refuse { waiter, refusal: Refusal::NoSuch("open approval") });
     };
-    answer(steps, index, call, verdict(allow));
+    answer(steps, index, call, verdict(allow), always && allow);
     steps.act(Act::Answer { waiter });
 }
 
@@ -225,13 +255,13 @@ pub(super) fn expire_approvals(steps: &mut Steps<'_>) {
     let Some((_, batch)) = open(steps) else { return };
     for (index, call) in batch.calls.iter().enumerate() {
         if matches!(call.state, CallState::Asked { expires_at, .. } if expires_at <= steps.now) {
-            answer(steps, index_u32(index), call, ApprovalVerdict::Expired);
+            answer(steps, index_u32(index), call, ApprovalVerdict::Expired, false);
         }
     }
 }
 
-fn answer(steps: &mut Steps<'_>, index: u32, call: &Call, verdict: ApprovalVerdict) {
-    steps.entry(EntryBody::ApprovalAnswered { call: index, verdict });
+fn answer(steps: &mut Steps<'_>, index: u32, call: &Call, verdict: ApprovalVerdict, always: bool) {
+    steps.entry(EntryBody::ApprovalAnswered { call: index, verdict, always });
     let why = match verdict {
         ApprovalVerdict::Allowed => return,
         ApprovalVerdict::Denied => "the user did not approve this call",

@@ -105,6 +105,8 @@ pub enum Input {
         tool_call_id: String,
         /// The answer.
         allow: bool,
+        /// Whether it holds for calls of the same pattern too.
+        always: bool,
         /// Who waits.
         waiter: WaiterId,
     },

@@ -155,8 +155,8 @@ impl Live {
                 let waiter = reply.map(|reply| self.wait(Waiter::Done(reply)));
                 Input::Interrupt { failure, waiter }
             }
-            ConversationMsg::Approve { tool_call_id, allow, reply } => {
-                Input::Approval { tool_call_id, allow, waiter: self.wait(Waiter::Done(reply)) }
+            ConversationMsg::Approve { tool_call_id, allow, always, reply } => {
+                Input::Approval { tool_call_id, allow, always, waiter: self.wait(Waiter::Done(reply)) }
             }
             ConversationMsg::Inject { id, message, reply } => Input::Inject { id, message, waiter: self.wait(Waiter::Done(reply)) },
             ConversationMsg::Withdraw { prompt_id, reason, reply } => {

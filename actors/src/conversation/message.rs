@@ -111,6 +111,8 @@ pub enum ConversationMsg {
         tool_call_id: String,
         /// The answer.
         allow: bool,
+        /// Whether it holds for calls of the same pattern too.
+        always: bool,
         /// Who asks.
         reply: Answer<()>,
     },

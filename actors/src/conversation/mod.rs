@@ -10,6 +10,7 @@
 
 mod act;
 mod batch;
+mod door;
 mod input;
 pub mod lane;
 mod live;
@@ -19,6 +20,7 @@ mod model_call;
 mod release;
 mod setup;
 mod stream_writer;
+mod toolset;
 pub mod turn;
 pub mod volatile;
 
@@ -31,7 +33,8 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
 pub(crate) use load::load;
 pub use message::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail};
-pub use setup::{Ports, Setup, Toolset, ToolsetError};
+pub use setup::{Permissions, Ports, Setup};
+pub use toolset::{ToolSummary, Toolset, ToolsetError, first_sentence};
 
 use crate::{
     host::directory::{Lease, LifeEnd},

@@ -16,6 +16,7 @@ use crate::{
     chat::{ContentBlock, History, Message, RawJson, Role, ToolUseBlock},
     ids::{Seq, WaiterId, WorkId},
     journal::{AcceptedPrompt, ApplyError, ApprovalVerdict, Durable, Entry, EntryBody, OpenRound, Phase, WithdrawReason},
+    limits::LOOP_REFUSALS_MAX,
     ports::{ProviderError, ProviderStop, Timestamp, Usage},
     stream::{Failure, StopReason},
 };
@@ -118,7 +119,7 @@ pub fn decide(durable: &Durable, volatile: &Volatile, now: Timestamp, input: &In
         Input::Model { work, outcome } => model_ended(&mut steps, *work, outcome),
         Input::Tool { work, result, duration_ms } => batch::tool_ended(&mut steps, *work, result, *duration_ms),
         Input::RetryDue { batch, call } => batch::retry(&mut steps, *batch, *call),
-        Input::Approval { tool_call_id, allow, waiter } => batch::approval(&mut steps, tool_call_id, *allow, *waiter),
+        Input::Approval { tool_call_id, allow, always, waiter } => batch::approval(&mut steps, tool_call_id, *allow, *always, *waiter),
         Input::Tick => batch::expire_approvals(&mut steps),
         Input::Interrupt { failure, waiter } => {
             interrupt(&mut steps, failure.clone());
@@ -161,6 +162,7 @@ pub fn advance(durable: &Durable, volatile: &Volatile, now: Timestamp) -> Step {
     };
     match (&round.phase, &volatile.cancelling) {
         (Phase::Ready | Phase::Ended { .. }, Some(cancelling)) => interrupted(&mut steps, round, cancelling),
+        (Phase::Ready, None) if round.repeats.refusals >= LOOP_REFUSALS_MAX => steps.finish(round, StopReason::LoopGuard, None), // F22
         (Phase::Ready, None) if round.steps >= volatile.rules.tool_iterations_max => {
             steps.finish(round, StopReason::IterationLimit, None);
         }

@@ -6,7 +6,8 @@ use super::turn::{Act, Input};
 use crate::{
     chat::RawJson,
     ids::{Epoch, RoundId, Seq, WorkId},
-    ports::{ToolError, ToolSpec},
+    journal::ToolOutcome,
+    ports::{OutputLevel, ToolError, ToolSpec},
     stream::Failure,
 };
 
@@ -39,8 +40,12 @@ pub enum Judgement {
     Ready {
         /// What its tool declares.
         spec: Arc<ToolSpec>,
-        /// Arguments that a hook put in place of the model's.
+        /// Arguments in place of the model's: a hook's, or the same in their one spelling.
         input: Option<RawJson>,
+        /// What a person agrees to who says "always"; `None` where nobody needs to agree.
+        pattern: Option<String>,
+        /// The output level that the call names.
+        level: Option<OutputLevel>,
     },
     /// It may not: no such tool, bad arguments, a hook's no.
     Refused(ToolError),
@@ -50,6 +55,15 @@ pub enum Judgement {
 pub trait Judge: Send + Sync {
     /// Judges one call.
     fn judge(&self, name: &str, input: &RawJson) -> Judgement;
+
+    /// What a tool declares.
+    fn spec(&self, name: &str) -> Option<Arc<ToolSpec>>;
+
+    /// Looks at a result before it is journaled.
+    fn review(&self, name: &str, outcome: ToolOutcome, tool_call_id: &str) -> ToolOutcome {
+        let _ = (name, tool_call_id);
+        outcome
+    }
 }
 
 /// What a conversation goes by. Shared by all lives that were configured alike.
@@ -61,6 +75,12 @@ pub struct Rules {
     pub approval: ApprovalMode,
     /// Whether somebody can be asked.
     pub has_approver: bool,
+    /// How much of data is shown where neither call nor tool says so.
+    pub output_level: OutputLevel,
+    /// The model's context window, in tokens.
+    pub window_tokens: u64,
+    /// How often a round may get the same result from the same call before the next one is refused (FAULTS F22).
+    pub identical_calls_max: u32,
     /// Model calls of a round at most.
     pub tool_iterations_max: u32,
     /// Calls of a batch that run at once.

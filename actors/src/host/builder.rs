@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     conversation::{
-        Ports, Setup, Toolset, ToolsetError,
+        Permissions, Ports, Setup, Toolset, ToolsetError,
         volatile::{ApprovalMode, Recovery},
     },
     host::directory::Directory,
@@ -17,7 +17,7 @@ use crate::{
     metrics_collector::Counters,
     model_gateway::{GatewayConfig, ModelGatewayRef},
     policy::{BreakerConfig, ModelRetryPolicy},
-    ports::{ArtifactStore, Clock, Effort, Entropy, EventStore, Extensions, Hook, LlmProvider, Schemas, SessionBackend, Tool},
+    ports::{ArtifactStore, Clock, Effort, Entropy, EventStore, Extensions, Hook, LlmProvider, OutputLevel, Schemas, SessionBackend, Tool},
     tenant::Tenants,
     tool_executor::Lent,
 };
@@ -43,6 +43,8 @@ pub struct HostBuilder<H = Host> {
     schemas: Option<Arc<dyn Schemas>>,
     approval: ApprovalMode,
     has_approver: bool,
+    permissions: Permissions,
+    output_level: OutputLevel,
     recovery: Recovery,
     limits: Limits,
     retry: ModelRetryPolicy,
@@ -114,6 +116,8 @@ impl<H> HostBuilder<H> {
             schemas: None,
             approval: ApprovalMode::default(),
             has_approver: false,
+            permissions: Permissions::default(),
+            output_level: OutputLevel::default(),
             recovery: Recovery::default(),
             limits: Limits::default(),
             retry: ModelRetryPolicy::default(),
@@ -245,6 +249,20 @@ impl<H> HostBuilder<H> {
         self
     }
 
+    /// What tool calls are allowed: a level, and the only tools that may run.
+    #[must_use]
+    pub fn permissions(mut self, permissions: Permissions) -> Self {
+        self.permissions = permissions;
+        self
+    }
+
+    /// How much of a tool's data is shown where neither the call nor the tool says so (REQUIREMENTS O-09).
+    #[must_use]
+    pub fn output_level(mut self, level: OutputLevel) -> Self {
+        self.output_level = level;
+        self
+    }
+
     /// What becomes of a round that was open when its host stopped. Taken up again otherwise.
     #[must_use]
     pub fn recovery(mut self, recovery: Recovery) -> Self {
@@ -311,6 +329,9 @@ impl<H> HostBuilder<H> {
             hooks: self.hooks.into(),
             approval: self.approval,
             has_approver: self.has_approver,
+            permissions: self.permissions,
+            output_level: self.output_level,
+            window_tokens: u64::from(capabilities.context_window),
             recovery: self.recovery,
             lent: Lent { workspace: self.workspace, extensions: self.extensions, artifacts: self.artifacts },
             limits: limits.clone(),

@@ -128,7 +128,16 @@ impl ConversationHandle {
     /// `NoSuch` when nobody waits for it.
     pub async fn approve(&self, tool_call_id: impl Into<String>, allow: bool) -> Result<(), SendError> {
         let tool_call_id = tool_call_id.into();
-        self.ask(|reply| ConversationMsg::Approve { tool_call_id, allow, reply }).await
+        self.ask(|reply| ConversationMsg::Approve { tool_call_id, allow, always: false, reply }).await
+    }
+
+    /// Agrees to a call, and to every later call of the same pattern in this conversation ([`crate::ports::Tool::approval_pattern`]).
+    ///
+    /// # Errors
+    /// `NoSuch` when nobody waits for it.
+    pub async fn approve_always(&self, tool_call_id: impl Into<String>) -> Result<(), SendError> {
+        let tool_call_id = tool_call_id.into();
+        self.ask(|reply| ConversationMsg::Approve { tool_call_id, allow: true, always: true, reply }).await
     }
 
     /// Adds a message for the model to read when it can. One with a known id is taken once.

@@ -8,11 +8,11 @@ use std::{
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{ApprovalVerdict, ConversationMetrics, Entry, EntryBody, ToolAggregate, ToolOutcome, call_digest};
+use super::{ApprovalVerdict, ConversationMetrics, Entry, EntryBody, Repeats, ToolAggregate, ToolOutcome, call_digest};
 use crate::{
     chat::{ContentBlock, History, Message, MessageList, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock},
     ids::{Epoch, PromptId, RoundId, Seq},
-    limits::{CLIENT_KEY_MS, CLIENT_KEYS_MAX},
+    limits::{APPROVED_PATTERNS_MAX, CLIENT_KEY_MS, CLIENT_KEYS_MAX},
     ports::{Effect, Loaded, ProviderStop, Timestamp, Usage},
     stream::StopReason,
 };
@@ -37,6 +37,9 @@ pub struct Durable {
     pub keys: VecDeque<KnownKey>,
     /// Digests of calls whose effect is in doubt: an identical next call needs approval.
     pub in_doubt: Vec<u64>,
+    /// Patterns of calls that a person allowed for good, oldest first.
+    #[serde(default)]
+    pub approved: VecDeque<String>,
     /// Figures of the conversation.
     pub metrics: ConversationMetrics,
     /// Figures by tool.
@@ -92,6 +95,9 @@ pub struct OpenRound {
     pub pending: Vec<Message>,
     /// Its assistant messages.
     pub said: Vec<Message>,
+    /// Calls that it makes again and again.
+    #[serde(default)]
+    pub repeats: Repeats,
 }
 
 impl OpenRound {
@@ -188,6 +194,9 @@ pub enum CallState {
         input: RawJson,
         /// When no answer counts as no.
         expires_at: Timestamp,
+        /// What they would agree to by "always".
+        #[serde(default)]
+        pattern: Option<String>,
     },
     /// A person agreed to this input; not begun.
     Allowed {
@@ -299,20 +308,24 @@ impl Durable {
                 call.state = CallState::Started { effect: *effect, at, attempt: *attempt, input: input.clone() };
             }
             EntryBody::ToolFinished { call, outcome, name, .. } => self.tool_finished(*call, name, outcome)?,
-            EntryBody::ApprovalAsked { call, resolved_input, expires_at, .. } => {
+            EntryBody::ApprovalAsked { call, resolved_input, expires_at, pattern, .. } => {
                 let call = self.call(*call)?;
                 if call.state != CallState::Waiting {
                     return Err("the call does not wait".into());
                 }
-                call.state = CallState::Asked { input: resolved_input.clone(), expires_at: *expires_at };
+                call.state = CallState::Asked { input: resolved_input.clone(), expires_at: *expires_at, pattern: pattern.clone() };
             }
-            EntryBody::ApprovalAnswered { call, verdict } => {
+            EntryBody::ApprovalAnswered { call, verdict, always } => {
                 let call = self.call(*call)?;
-                let CallState::Asked { input, .. } = &call.state else { return Err("nobody was asked".into()) };
+                let CallState::Asked { input, pattern, .. } = &call.state else { return Err("nobody was asked".into()) };
+                let pattern = pattern.clone().filter(|_| *always);
                 call.state = match verdict {
                     ApprovalVerdict::Allowed => CallState::Allowed { input: input.clone() },
                     ApprovalVerdict::Denied | ApprovalVerdict::Expired => CallState::Waiting,
                 };
+                if let Some(pattern) = pattern.filter(|_| *verdict == ApprovalVerdict::Allowed) {
+                    self.approve_always(pattern);
+                }
             }
             EntryBody::Injected { id, client_key, message } => {
                 if let Some(id) = id {
@@ -374,6 +387,15 @@ impl Durable {
         }
     }
 
+    fn approve_always(&mut self, pattern: String) {
+        if !self.approved.contains(&pattern) {
+            self.approved.push_back(pattern);
+        }
+        while self.approved.len() > APPROVED_PATTERNS_MAX {
+            self.approved.pop_front();
+        }
+    }
+
     fn withdraw(&mut self, id: PromptId) -> Result<(), String> {
         if let Some(place) = self.inbox.iter().position(|prompt| prompt.id == id) {
             self.inbox.remove(place);
@@ -410,6 +432,7 @@ impl Durable {
             phase: Phase::Ready,
             pending: Vec::new(),
             said: Vec::new(),
+            repeats: Repeats::default(),
         });
         Ok(())
     }
@@ -472,6 +495,7 @@ impl Durable {
         self.tools.entry(name.to_owned()).or_default().record(outcome.is_error, outcome.retry_count, outcome.duration_ms);
         let round = open(&mut self.round)?;
         let Phase::Batch(batch) = &round.phase else { return Err("no batch is open".into()) };
+        round.repeats.note(digest, batch.seq, outcome);
         if !batch.is_done() {
             return Ok(());
         }

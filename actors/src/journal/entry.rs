@@ -165,9 +165,24 @@ pub enum EntryBody {
     /// A call has its one result.
     ToolFinished { call: u32, tool_call_id: String, name: String, outcome: ToolOutcome },
     /// A person is asked; the approval is for this very input.
-    ApprovalAsked { call: u32, tool_call_id: String, name: String, resolved_input: RawJson, reason: String, expires_at: Timestamp },
-    /// The person answered, or time did.
-    ApprovalAnswered { call: u32, verdict: ApprovalVerdict },
+    ApprovalAsked {
+        call: u32,
+        tool_call_id: String,
+        name: String,
+        resolved_input: RawJson,
+        reason: String,
+        expires_at: Timestamp,
+        /// What the person would agree to by "always".
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pattern: Option<String>,
+    },
+    /// The person answered, or time did. `always`: calls of the same pattern are not asked for again.
+    ApprovalAnswered {
+        call: u32,
+        verdict: ApprovalVerdict,
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        always: bool,
+    },
     /// A message entered from outside; while a model call or a batch is open it waits for its end.
     Injected {
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -316,9 +331,10 @@ decoder! {
     },
     "tool_finished" => ToolFinished { call: u32, tool_call_id: String, name: String, outcome: ToolOutcome },
     "approval_asked" => ApprovalAsked {
-        call: u32, tool_call_id: String, name: String, resolved_input: RawJson, reason: String, expires_at: Timestamp
+        call: u32, tool_call_id: String, name: String, resolved_input: RawJson, reason: String, expires_at: Timestamp,
+        pattern: Option<String> = default
     },
-    "approval_answered" => ApprovalAnswered { call: u32, verdict: ApprovalVerdict },
+    "approval_answered" => ApprovalAnswered { call: u32, verdict: ApprovalVerdict, always: bool = default },
     "injected" => Injected { id: Option<String> = default, client_key: Option<ClientKey> = default, message: Message },
     "round_finished" => RoundFinished { stop_reason: StopReason, latency_ms: u64, error: Option<Failure> = default },
     "imported" => Imported { messages: Vec<Message> },
@@ -383,8 +399,9 @@ mod tests {
                 resolved_input: input,
                 reason: "r".into(),
                 expires_at: Timestamp(5),
+                pattern: None,
             },
-            EntryBody::ApprovalAnswered { call: 0, verdict: ApprovalVerdict::Expired },
+            EntryBody::ApprovalAnswered { call: 0, verdict: ApprovalVerdict::Expired, always: false },
             EntryBody::Injected { id: None, client_key: Some(ClientKey { key: "k".into(), digest: 1 }), message: Message::user("i") },
             EntryBody::RoundFinished { stop_reason: StopReason::EndTurn, latency_ms: 3, error: None },
             EntryBody::Imported { messages: vec![Message::user("i")] },

@@ -6,6 +6,7 @@ mod durable;
 mod entry;
 mod metrics;
 mod project;
+mod repeats;
 mod rounds;
 
 pub use durable::{
@@ -16,4 +17,5 @@ pub use entry::{
 };
 pub use metrics::{ConversationMetrics, ToolAggregate, ToolMetrics};
 pub use project::{project, summary};
+pub use repeats::{LOOP_GUARD, Repeats};
 pub use rounds::{ConversationRound, RoundToolCall, rounds};

@@ -1,7 +1,7 @@
-//! Verdicts of the embedding application before a tool call. Pure and quick: a hook runs inside the conversation's decision.
+//! Verdicts of the embedding application before and after a tool call. Pure and quick: a hook runs inside the conversation's decision.
 
 use super::ToolSpec;
-use crate::{chat::RawJson, ids::Scope};
+use crate::{chat::RawJson, ids::Scope, journal::ToolOutcome};
 
 /// What a hook says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,10 +14,28 @@ pub enum Verdict {
     Replace(RawJson),
 }
 
+/// What a hook says of a result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Review {
+    /// It stays.
+    Keep,
+    /// The model reads this instead; that the call failed or not stays as it is.
+    Replace(String),
+    /// The model is not to read it: it gets an error with this reason.
+    Withhold(String),
+}
+
 /// Looks at every tool call before it is planned. Hooks run in the order they were added; the first refusal holds.
 pub trait Hook: Send + Sync + 'static {
     /// Judges a call.
     fn before_tool(&self, scope: &Scope, tool: &ToolSpec, arguments: &RawJson) -> Verdict;
+
+    /// Looks at a call's one result before it is journaled and shown. A result that was made without a run (a refusal, a cancel) is
+    /// not reviewed.
+    fn after_tool(&self, scope: &Scope, tool: &ToolSpec, outcome: &ToolOutcome) -> Review {
+        let _ = (scope, tool, outcome);
+        Review::Keep
+    }
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub use artifact_store::{ArtifactError, ArtifactId, ArtifactMeta, ArtifactStore,
 pub use clock::{Clock, Timestamp};
 pub use entropy::Entropy;
 pub use event_store::{EventStore, EventStoreError, StreamKey, StreamStatus};
-pub use hook::{Hook, Verdict};
+pub use hook::{Hook, Review, Verdict};
 pub use llm_provider::{
     Capabilities, Completion, Effort, FinalMessage, LlmProvider, ModelEvent, ModelRequest, ModelStream, ProviderError, ProviderStop,
     ToolChoice, Usage,

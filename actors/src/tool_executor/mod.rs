@@ -22,8 +22,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use lone::{LoneCall, call_once};
 pub use message::{Run, ToolExecutorMsg};
-pub use outcome::{RunResult, approval_denied, cancelled_before_start, cancelled_unknown, in_doubt, outcome};
-pub use plan::{PlannedCall, Progress, plan};
+pub use outcome::{RunResult, approval_denied, cancelled_before_start, cancelled_unknown, in_doubt, outcome, stuck};
+pub use plan::{PlannedCall, Progress, one_spelling, plan};
 pub use run::Lent;
 
 use crate::{ids::WorkId, metrics_collector::Counters, task::AbortOnDrop};

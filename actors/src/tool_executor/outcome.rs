@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    journal::ToolOutcome,
+    journal::{LOOP_GUARD, ToolOutcome},
     limits::OBSERVATION_BYTES_MAX,
     ports::{Effect, Timestamp, ToolError, ToolErrorType, ToolOutput},
 };
@@ -117,6 +117,16 @@ pub fn in_doubt(tool: &str, started_at: Timestamp) -> ToolOutcome {
              It may have taken full, partial or no effect. Do not repeat it; check the state first, or ask the user."
         ),
     )
+}
+
+/// The result of a call that was made too often with the same result (FAULTS F22).
+pub fn stuck(tool: &str, times: u32, tool_call_id: &str) -> ToolOutcome {
+    let why = format!(
+        "the same call of {tool} gave the same result {times} times in this round, and is not made again. \
+         Use what you know, try something else, or tell the user what is missing."
+    );
+    let error = ToolError::new(ToolErrorType::ExecutionError, why).code(LOOP_GUARD);
+    ToolOutcome::error(&error, tool_call_id)
 }
 
 /// The result of a call that a person, or the lack of one, refused.

@@ -53,6 +53,21 @@ pub fn plan(calls: &[PlannedCall], parallel_max: usize) -> Vec<usize> {
     starts
 }
 
+/// A path in one spelling, by its text alone: `./a//b/../c` is `a/c`. Only to tell whether two calls name the same file; where a path
+/// leads is the sandbox's to say.
+pub fn one_spelling(path: &str) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for name in path.split('/') {
+        match name {
+            "" | "." => {}
+            ".." if names.last().is_some_and(|last| *last != "..") => drop(names.pop()),
+            name => names.push(name),
+        }
+    }
+    let root = if path.starts_with('/') { "/" } else { "" };
+    format!("{root}{}", names.join("/"))
+}
+
 /// Whether a call that runs, or one before `index` that is to run, names the same file. A call that waited for a person may find
 /// one that stands after it running.
 fn file_is_busy(calls: &[PlannedCall], index: usize, starts: &[usize]) -> bool {
@@ -90,6 +105,14 @@ mod tests {
                 PlannedCall { progress, concurrency, file }
             })
             .collect()
+    }
+
+    #[test]
+    fn different_spellings_of_one_path_are_one_file() {
+        for path in ["a/c", "./a/c", "a//c", "a/./c", "a/b/../c", "x/../a/c", "a/c/"] {
+            assert_eq!(one_spelling(path), "a/c", "{path}");
+        }
+        assert_eq!([one_spelling("/a/c"), one_spelling("../a"), one_spelling("..a")], ["/a/c", "../a", "..a"]);
     }
 
     #[test]

@@ -19,10 +19,13 @@ impl Law<'_> {
         let effect = cast::spec(&call.tool_use.name).expect("a known tool").effect;
         match &call.state {
             CallState::Waiting => {
+                assert!(!self.is_stuck(state, batch, call), "the loop guard lets this call through");
                 assert!(attempt == 0 && input == cast::hook(&call.tool_use.name).as_ref());
                 assert!(!asks(state, call) || self.before.rules.approval == ApprovalMode::Auto, "nobody agreed to this call");
             }
-            CallState::Allowed { input: agreed } => assert_eq!((attempt, input), (0, Some(agreed)), "only what was agreed to runs"),
+            CallState::Allowed { input: agreed } if !self.is_stuck(state, batch, call) => {
+                assert_eq!((attempt, input), (0, Some(agreed)), "only what was agreed to runs")
+            }
             CallState::Started { attempt: last, input: first, .. } => {
                 assert_eq!((attempt, input), (last + 1, first.as_ref()));
                 match self.input {
@@ -35,7 +38,9 @@ impl Law<'_> {
                 }
                 return;
             }
-            CallState::Asked { .. } | CallState::Finished(_) => panic!("a start of a call that is {:?}", call.state),
+            CallState::Allowed { .. } | CallState::Asked { .. } | CallState::Finished(_) => {
+                panic!("a start of a call that is {:?}", call.state)
+            }
         }
         let exclusive = |call: &Call| concurrency(call) == Concurrency::Exclusive;
         for earlier in &batch.calls[..index as usize] {
@@ -118,7 +123,9 @@ impl Law<'_> {
                 let rules = &self.before.rules;
                 let nobody = rules.approval == ApprovalMode::Deny || (rules.approval == ApprovalMode::Ask && !rules.has_approver);
                 let code = outcome.error_code.as_deref();
+                let batch = state.batch().expect("a batch is open");
                 match cast::spec(name) {
+                    _ if self.is_stuck(state, batch, call) => assert_eq!(code, Some("LOOP_GUARD")),
                     None => assert_eq!(code, Some("NOT_FOUND")),
                     Some(_) if cast::is_bad(&call.tool_use.input) => assert_eq!(code, Some("INVALID_PARAMETERS")),
                     Some(_) => {
@@ -128,6 +135,13 @@ impl Law<'_> {
                 }
             }
         }
+    }
+
+    /// Whether the round got the same result from this call too often.
+    fn is_stuck(&self, state: &Durable, batch: &Batch, call: &Call) -> bool {
+        let digest = call_digest(&call.tool_use.name, &call.tool_use.input);
+        let repeats = &state.round.as_ref().expect("a round is open").repeats;
+        repeats.times_before(digest, batch.seq) >= self.before.rules.identical_calls_max
     }
 
     pub(super) fn batch_rests(&self, batch: &Batch) {
@@ -181,7 +195,8 @@ pub(super) fn calls(state: &Durable) -> impl Iterator<Item = (u32, &Call)> {
 /// Whether a person must agree to a call: by its tool's declaration, or because the outcome of the same call is unknown.
 pub(super) fn asks(state: &Durable, call: &Call) -> bool {
     let by_mode = cast::spec(&call.tool_use.name).is_some_and(|spec| spec.approval == Approval::ByMode);
-    by_mode || state.in_doubt.contains(&call_digest(&call.tool_use.name, &call.tool_use.input))
+    let agreed = state.approved.contains(&cast::pattern(&call.tool_use.name, &call.tool_use.input));
+    by_mode && !agreed || state.in_doubt.contains(&call_digest(&call.tool_use.name, &call.tool_use.input))
 }
 
 pub(super) fn concurrency(call: &Call) -> Concurrency {

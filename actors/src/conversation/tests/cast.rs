@@ -53,6 +53,11 @@ pub(super) fn hook(name: &str) -> Option<RawJson> {
     (name == "hooked").then(|| RawJson::from_text(HOOKED_INPUT).unwrap())
 }
 
+/// What "always" means for a call.
+pub(super) fn pattern(name: &str, input: &RawJson) -> String {
+    format!("{name}:{}", input.as_str())
+}
+
 pub(super) fn is_bad(input: &RawJson) -> bool {
     input.as_str().contains("bad")
 }
@@ -65,7 +70,14 @@ impl Judge for Cast {
         match spec(name) {
             None => Judgement::Refused(ToolError::not_found("no such tool")),
             Some(_) if is_bad(input) => Judgement::Refused(ToolError::invalid("bad")),
-            Some(spec) => Judgement::Ready { spec, input: hook(name) },
+            Some(spec) => {
+                let pattern = (spec.approval == Approval::ByMode).then(|| pattern(name, input));
+                Judgement::Ready { spec, input: hook(name), pattern, level: None }
+            }
         }
+    }
+
+    fn spec(&self, name: &str) -> Option<Arc<ToolSpec>> {
+        spec(name)
     }
 }

@@ -84,7 +84,7 @@ impl World {
 
     fn allow(&mut self, tool_call_id: &str) -> Result<(), Cut> {
         let waiter = self.waiter();
-        self.tell(0, Input::Approval { tool_call_id: tool_call_id.into(), allow: true, waiter })?;
+        self.tell(0, Input::Approval { tool_call_id: tool_call_id.into(), allow: true, always: false, waiter })?;
         self.flush()
     }
 

@@ -17,7 +17,7 @@ use crate::{
     },
     ids::{RoundId, Seq, WaiterId, WorkId},
     journal::{ApprovalVerdict, Batch, Call, CallState, Durable, Entry, EntryBody, OpenRound, Phase, WithdrawReason, call_digest},
-    limits::APPROVAL_MS,
+    limits::{APPROVAL_MS, LOOP_REFUSALS_MAX},
     ports::{Effect, ProviderError, ProviderStop, StoredEntry, Timestamp},
     stream::StopReason,
     tool_executor::RunResult,
@@ -65,7 +65,7 @@ impl Law<'_> {
             assert!(denied.is_none_or(finishes), "a no is the end of a call");
             self.entry(shadow, &decoded, denied);
             denied = match &decoded.body {
-                EntryBody::ApprovalAnswered { call, verdict: ApprovalVerdict::Denied | ApprovalVerdict::Expired } => Some(*call),
+                EntryBody::ApprovalAnswered { call, verdict: ApprovalVerdict::Denied | ApprovalVerdict::Expired, .. } => Some(*call),
                 _ => None,
             };
             let before = (shadow.in_doubt.clone(), shadow.round.clone());
@@ -340,11 +340,13 @@ impl Law<'_> {
                 let real = cast::hook(&call.tool_use.name).unwrap_or_else(|| call.tool_use.input.clone());
                 assert_eq!((resolved_input, *expires_at), (&real, self.now.plus_ms(APPROVAL_MS)), "what is shown is what would run");
             }
-            EntryBody::ApprovalAnswered { call, verdict } => {
+            EntryBody::ApprovalAnswered { call, verdict, always } => {
                 let call = &state.batch().expect("a batch is open").calls[*call as usize];
                 let CallState::Asked { expires_at, .. } = &call.state else { panic!("nobody was asked") };
                 let fits = match (self.input, verdict) {
-                    (Input::Approval { tool_call_id, allow, .. }, ApprovalVerdict::Allowed) => *allow && *tool_call_id == call.tool_use.id,
+                    (Input::Approval { tool_call_id, allow, always: wish, .. }, ApprovalVerdict::Allowed) => {
+                        *allow && always == wish && *tool_call_id == call.tool_use.id
+                    }
                     (Input::Approval { tool_call_id, allow, .. }, ApprovalVerdict::Denied) => !allow && *tool_call_id == call.tool_use.id,
                     (Input::Tick, ApprovalVerdict::Expired) => *expires_at <= self.now,
                     _ => false,
@@ -375,6 +377,7 @@ impl Law<'_> {
             return (StopReason::Interrupted, cancelling.failure.as_ref().map(|failure| failure.code.clone()));
         }
         match (&round.phase, self.input) {
+            (Phase::Ready, _) if round.repeats.refusals >= LOOP_REFUSALS_MAX => (StopReason::LoopGuard, None),
             (Phase::Ready, _) => {
                 assert!(round.steps >= self.before.rules.tool_iterations_max, "a round that could go on goes on");
                 (StopReason::IterationLimit, None)

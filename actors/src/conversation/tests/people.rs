@@ -56,6 +56,9 @@ pub(super) fn rules(rng: &mut Rng) -> Rules {
         tool_iterations_max: 1 + rng.below(4) as u32,
         parallel_tools_max: 1 + rng.below(4),
         inbox_prompts_max: 1 + rng.below(3),
+        output_level: crate::ports::OutputLevel::Standard,
+        window_tokens: 1000,
+        identical_calls_max: 1 + rng.below(3) as u32,
     }
 }
 
@@ -195,8 +198,8 @@ impl World {
                 let open = self.lives[index].durable.batch().map_or(&[][..], |batch| &batch.calls);
                 let asked = open.iter().find(|call| matches!(call.state, CallState::Asked { .. }) || self.rng.percent(20));
                 let tool_call_id = asked.map_or("unknown".into(), |call| call.tool_use.id.clone());
-                let allow = self.rng.percent(60);
-                self.tell(index, Input::Approval { tool_call_id, allow, waiter })
+                let (allow, always) = (self.rng.percent(60), self.rng.percent(30));
+                self.tell(index, Input::Approval { tool_call_id, allow, always, waiter })
             }
             72..80 => {
                 let durable = &self.lives[index].durable;

@@ -53,7 +53,7 @@ impl World {
                 if let Some(tool_call_id) = asked.filter(|_| !self.lives[index].over && self.rng.percent(10)) {
                     let waiter = self.waiter();
                     let allow = self.rng.percent(50);
-                    self.tell(index, Input::Approval { tool_call_id, allow, waiter }).expect("no cut");
+                    self.tell(index, Input::Approval { tool_call_id, allow, always: false, waiter }).expect("no cut");
                 }
             }
             self.go_on(0).expect("no cut");

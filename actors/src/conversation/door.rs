@@ -1,0 +1,84 @@
+//! The one door of a tool call: permission, hooks, size, schema, the tool's own check, in this order. Nothing of a refused call is
+//! journaled as started.
+
+use std::sync::Arc;
+
+use super::{
+    setup::Setup,
+    volatile::{Judge, Judgement},
+};
+use crate::{
+    chat::RawJson,
+    ids::Scope,
+    journal::ToolOutcome,
+    ports::{Approval, PermissionLevel, Review, ToolError, ToolSpec, Verdict},
+};
+
+/// Judges the calls of one conversation.
+pub(super) struct Door {
+    setup: Arc<Setup>,
+    scope: Scope,
+}
+
+impl Door {
+    pub(super) fn new(setup: Arc<Setup>, scope: Scope) -> Self {
+        Self { setup, scope }
+    }
+
+    /// Why a tool may not run at all here (REQUIREMENTS T-48).
+    fn refusal(&self, spec: &ToolSpec) -> Option<ToolError> {
+        let permissions = &self.setup.permissions;
+        let name = spec.name();
+        if permissions.allowed_tools.as_ref().is_some_and(|allowed| !allowed.contains(name)) {
+            return Some(ToolError::denied(format!("the tool {name:?} is not among the allowed tools here")).not_started());
+        }
+        let restricted = permissions.level == PermissionLevel::Restricted && spec.approval != Approval::Never;
+        restricted
+            .then(|| ToolError::denied(format!("the tool {name:?} changes something, and this conversation is restricted")).not_started())
+    }
+
+    fn try_judge(&self, name: &str, input: &RawJson) -> Result<Judgement, ToolError> {
+        let tools = &self.setup.tools;
+        let (Some(tool), Some(spec)) = (tools.get(name), tools.spec(name)) else { return Err(tools.unknown(name)) };
+        if let Some(error) = self.refusal(spec) {
+            return Err(error);
+        }
+        let mut replaced: Option<RawJson> = None;
+        for hook in self.setup.hooks.iter() {
+            match hook.before_tool(&self.scope, spec, replaced.as_ref().unwrap_or(input)) {
+                Verdict::Allow => {}
+                Verdict::Deny(why) => return Err(ToolError::denied(why).not_started()),
+                Verdict::Replace(other) => replaced = Some(other),
+            }
+        }
+        let fitting = tools.fit(name, replaced.as_ref().unwrap_or(input))?;
+        let used = fitting.input.or(replaced).filter(|other| other != input);
+        let pattern = match spec.approval {
+            Approval::Never => None,
+            Approval::ByMode => Some(format!("{name}:{}", tool.approval_pattern(used.as_ref().unwrap_or(input)))),
+        };
+        Ok(Judgement::Ready { spec: spec.clone(), input: used, pattern, level: fitting.level })
+    }
+}
+
+impl Judge for Door {
+    fn judge(&self, name: &str, input: &RawJson) -> Judgement {
+        self.try_judge(name, input).unwrap_or_else(Judgement::Refused)
+    }
+
+    fn spec(&self, name: &str) -> Option<Arc<ToolSpec>> {
+        self.setup.tools.spec(name).cloned()
+    }
+
+    fn review(&self, name: &str, outcome: ToolOutcome, tool_call_id: &str) -> ToolOutcome {
+        let Some(spec) = self.setup.tools.spec(name) else { return outcome };
+        self.setup.hooks.iter().fold(outcome, |outcome, hook| match hook.after_tool(&self.scope, spec, &outcome) {
+            Review::Keep => outcome,
+            Review::Replace(observation) => ToolOutcome { observation, ..outcome },
+            Review::Withhold(why) => {
+                let error = ToolOutcome::error(&ToolError::denied(why), tool_call_id);
+                ToolOutcome { duration_ms: outcome.duration_ms, retry_count: outcome.retry_count, ..error }
+            }
+        })
+    }
+}

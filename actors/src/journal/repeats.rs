@@ -1,0 +1,87 @@
+//! Counts calls that a round makes again and again with the same result (FAULTS F22). Part of the fold.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{ToolOutcome, digest};
+use crate::ids::Seq;
+
+/// The code of a call that the loop guard refused.
+pub const LOOP_GUARD: &str = "LOOP_GUARD";
+
+/// The calls of a round, by digest, with how often each gave the same.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Repeats {
+    calls: BTreeMap<u64, Repeat>,
+    /// Calls that the guard refused so far.
+    pub refusals: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Repeat {
+    /// Digest of the result.
+    result: u64,
+    /// Batches in a row that gave it.
+    times: u32,
+    /// The last of them: a batch counts once, however many equal calls are in it.
+    batch: Seq,
+}
+
+impl Repeats {
+    /// How often batches before `batch` got the same result from this call.
+    pub fn times_before(&self, call: u64, batch: Seq) -> u32 {
+        self.calls.get(&call).map_or(0, |known| known.times - u32::from(known.batch == batch))
+    }
+
+    /// Notes a result.
+    pub(super) fn note(&mut self, call: u64, batch: Seq, outcome: &ToolOutcome) {
+        if outcome.error_code.as_deref() == Some(LOOP_GUARD) {
+            self.refusals = self.refusals.saturating_add(1);
+            return;
+        }
+        let result = match (outcome.is_error, &outcome.error_code) {
+            // The text of an error names the call's id: its code is what repeats.
+            (true, Some(code)) => digest(code.as_bytes()),
+            _ => digest(outcome.observation.as_bytes()),
+        };
+        let known = self.calls.entry(call).or_insert(Repeat { result, times: 0, batch: Seq(0) });
+        if known.result != result {
+            *known = Repeat { result, times: 1, batch };
+        } else if known.batch != batch {
+            *known = Repeat { result, times: known.times.saturating_add(1), batch };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_counts_once_and_another_result_begins_anew() {
+        let (same, other) = (ToolOutcome::ok("pending"), ToolOutcome::ok("done"));
+        let mut repeats = Repeats::default();
+
+        repeats.note(1, Seq(10), &same);
+        repeats.note(1, Seq(10), &same);
+        repeats.note(1, Seq(20), &same);
+        repeats.note(2, Seq(20), &same);
+        assert_eq!([repeats.times_before(1, Seq(20)), repeats.times_before(1, Seq(30)), repeats.times_before(2, Seq(30))], [1, 2, 1]);
+
+        repeats.note(1, Seq(30), &other);
+        assert_eq!(repeats.times_before(1, Seq(40)), 1);
+        repeats.note(1, Seq(40), &ToolOutcome::error_text(LOOP_GUARD, "stop"));
+        assert_eq!((repeats.times_before(1, Seq(50)), repeats.refusals), (1, 1));
+    }
+
+    #[test]
+    fn errors_repeat_by_their_code_since_their_text_names_the_call() {
+        let mut repeats = Repeats::default();
+        for n in 1..=3 {
+            repeats.note(1, Seq(n), &ToolOutcome::error(&crate::ports::ToolError::invalid("path is missing"), &format!("call_{n}")));
+        }
+
+        assert_eq!(repeats.times_before(1, Seq(9)), 3);
+    }
+}
