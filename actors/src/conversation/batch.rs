@@ -9,7 +9,7 @@ use super::{
 use crate::{
     chat::RawJson,
     ids::{Seq, WaiterId, WorkId},
-    journal::{ApprovalVerdict, Batch, Call, CallState, EntryBody, OpenRound, Phase, ToolOutcome, call_digest},
+    journal::{ApprovalVerdict, Batch, Call, CallState, EntryBody, OpenRound, Phase, ToolExecutionResult, call_digest},
     limits::APPROVAL_MS,
     ports::{Approval, Concurrency, Effect, ToolSpec},
     tool_executor::{
@@ -21,7 +21,7 @@ use crate::{
 enum Door {
     Open { spec: Arc<ToolSpec>, input: Option<RawJson> },
     Ask { input: RawJson, reason: &'static str },
-    Shut(ToolOutcome),
+    Shut(ToolExecutionResult),
 }
 
 /// Starts, asks or refuses every call that can be now.
@@ -98,7 +98,7 @@ fn file_of(input: &RawJson, parameter: &str) -> Option<String> {
 fn door(steps: &Steps<'_>, call: &Call, judgement: Judgement, allowed: bool) -> Door {
     let (tool_use, rules) = (&call.tool_use, &steps.volatile.rules);
     let (spec, input) = match judgement {
-        Judgement::Refused(error) => return Door::Shut(ToolOutcome::error(&error, &tool_use.id)),
+        Judgement::Refused(error) => return Door::Shut(ToolExecutionResult::error(&error, &tool_use.id)),
         Judgement::Ready { spec, input } => (spec, input),
     };
     let input = match &call.state {
@@ -146,7 +146,7 @@ fn start(steps: &mut Steps<'_>, batch: Seq, index: usize, call: &Call, attempt: 
     steps.act(Act::StartTool(StartTool { work, batch, call: index_u32(index), tool_use, attempt, spec: spec.clone() }));
 }
 
-fn finish_call(steps: &mut Steps<'_>, index: usize, call: &Call, outcome: ToolOutcome) {
+fn finish_call(steps: &mut Steps<'_>, index: usize, call: &Call, outcome: ToolExecutionResult) {
     steps.entry(EntryBody::ToolFinished {
         call: index_u32(index),
         tool_call_id: call.tool_use.id.clone(),
@@ -189,7 +189,7 @@ pub(super) fn tool_ended(steps: &mut Steps<'_>, work: WorkId, result: &RunResult
         steps.act(Act::ToolRetry { round_id, attempt: next, delay, reason: error_type.as_str().to_owned() });
         return;
     }
-    let outcome = ToolOutcome { duration_ms, retry_count: attempt, ..outcome(result.clone(), spec.effect, &call.tool_use.id) };
+    let outcome = ToolExecutionResult { duration_ms, retry_count: attempt, ..outcome(result.clone(), spec.effect, &call.tool_use.id) };
     finish_call(steps, index as usize, call, outcome);
 }
 
@@ -206,7 +206,7 @@ fn start_again(steps: &mut Steps<'_>, batch: &Batch, index: usize, call: &Call, 
     let CallState::Started { input, .. } = &call.state else { return };
     match steps.volatile.rules.judge.judge(&call.tool_use.name, &call.tool_use.input) {
         Judgement::Ready { spec, .. } => start(steps, batch.seq, index, call, attempt, &spec, input.as_ref()),
-        Judgement::Refused(error) => finish_call(steps, index, call, ToolOutcome::error(&error, &call.tool_use.id)),
+        Judgement::Refused(error) => finish_call(steps, index, call, ToolExecutionResult::error(&error, &call.tool_use.id)),
     }
 }
 

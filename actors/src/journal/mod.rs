@@ -6,14 +6,14 @@ mod durable;
 mod entry;
 mod metrics;
 mod project;
+mod result;
 mod rounds;
 
 pub use durable::{
     AcceptedPrompt, ApplyError, Batch, Call, CallState, Durable, KnownKey, OpenRound, Phase, SNAPSHOT_VERSION, fold, restore,
 };
-pub use entry::{
-    ApprovalVerdict, ClientKey, DecodeError, ENTRY_VERSION, Entry, EntryBody, ToolOutcome, WithdrawReason, call_digest, digest,
-};
+pub use entry::{ApprovalVerdict, ClientKey, DecodeError, ENTRY_VERSION, Entry, EntryBody, WithdrawReason, call_digest, digest};
 pub use metrics::{ConversationMetrics, ToolAggregate, ToolMetrics};
 pub use project::{project, summary};
+pub use result::{RetryRecord, ToolErrorResponse, ToolExecutionResult};
 pub use rounds::{ConversationRound, RoundToolCall, rounds};
