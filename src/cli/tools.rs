@@ -6,7 +6,7 @@ use callboard_actors::{
     chat::RawJson,
     conversation::volatile::{ApprovalMode, Judgement, Recovery},
     ids::{CallKey, ConversationId, Scope, Seq},
-    journal::ToolOutcome,
+    journal::ToolExecutionResult,
     ports::{Approval, Progress, ToolError, ToolErrorType, ToolSpec},
     tool_executor::{LoneCall, approval_denied, call_once, cancelled_before_start},
 };
@@ -123,7 +123,7 @@ struct Called {
 }
 
 impl Called {
-    fn of(index: usize, outcome: ToolOutcome) -> Self {
+    fn of(index: usize, outcome: ToolExecutionResult) -> Self {
         Self {
             index,
             success: !outcome.is_error,
@@ -292,14 +292,14 @@ impl Caller {
     /// One call through the whole door; `None` when a person interrupted it.
     async fn call(&mut self, index: usize, arguments: &str) -> Option<Called> {
         let tool_call_id = format!("call_{index}");
-        let refused = |error: &ToolError| Some(Called::of(index, ToolOutcome::error(error, &tool_call_id)));
+        let refused = |error: &ToolError| Some(Called::of(index, ToolExecutionResult::error(error, &tool_call_id)));
         let input = match RawJson::arguments(arguments.trim()) {
             Ok(input) => input,
             Err(error) => return refused(&ToolError::invalid(format!("the arguments are {error}"))),
         };
         let setup = self.host.setup().clone();
         let (spec, input) = match setup.judge(&self.scope, &self.name, &input) {
-            Judgement::Ready { spec, input: replaced } => (spec, replaced.unwrap_or(input)),
+            Judgement::Ready { spec, input: replaced, .. } => (spec, replaced.unwrap_or(input)),
             Judgement::Refused(error) => return refused(&error),
         };
         let why = match setup.approval {

@@ -116,6 +116,7 @@ macro_rules! limits {
 limits! {
     tool_iterations_max, "tool_iterations_max", count, "batches of tools a round may run";
     parallel_tools_max, "parallel_tools_max", count, "tool calls of one batch at once";
+    identical_calls_max, "identical_calls_max", count, "times a round may get the same result from the same call";
     inbox_prompts_max, "inbox_prompts_max", count, "prompts that wait in one conversation";
     held_mail_max, "held_mail_max", count, "mails held for a conversation that is starting or closing";
     tenant_turns_max, "tenant_turns_max", count, "turns of one tenant at once";

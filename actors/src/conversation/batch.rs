@@ -9,7 +9,7 @@ use super::{
 use crate::{
     chat::RawJson,
     ids::{Seq, WaiterId, WorkId},
-    journal::{ApprovalVerdict, Batch, Call, CallState, EntryBody, OpenRound, Phase, ToolOutcome, call_digest},
+    journal::{ApprovalVerdict, Batch, Call, CallState, EntryBody, OpenRound, Phase, ToolExecutionResult, call_digest},
     limits::APPROVAL_MS,
     ports::{Approval, Concurrency, Effect, OutputLevel, ToolSpec},
     tool_executor::{
@@ -22,7 +22,7 @@ use crate::{
 enum Door {
     Open(Opened),
     Ask { input: RawJson, reason: &'static str, pattern: Option<String> },
-    Shut(ToolOutcome),
+    Shut(ToolExecutionResult),
 }
 
 /// A call that may start.
@@ -110,7 +110,7 @@ fn door(steps: &Steps<'_>, round: &OpenRound, batch: &Batch, call: &Call, allowe
         return Door::Shut(stuck(&tool_use.name, times, &tool_use.id));
     }
     let (spec, input, pattern, level) = match rules.judge.judge(&tool_use.name, &tool_use.input) {
-        Judgement::Refused(error) => return Door::Shut(ToolOutcome::error(&error, &tool_use.id)),
+        Judgement::Refused(error) => return Door::Shut(ToolExecutionResult::error(&error, &tool_use.id)),
         Judgement::Ready { spec, input, pattern, level } => (spec, input, pattern, level),
     };
     let input = match &call.state {
@@ -173,7 +173,7 @@ fn window_used(steps: &Steps<'_>) -> f64 {
     }
 }
 
-fn finish_call(steps: &mut Steps<'_>, index: usize, call: &Call, outcome: ToolOutcome) {
+fn finish_call(steps: &mut Steps<'_>, index: usize, call: &Call, outcome: ToolExecutionResult) {
     steps.entry(EntryBody::ToolFinished {
         call: index_u32(index),
         tool_call_id: call.tool_use.id.clone(),
@@ -216,7 +216,7 @@ pub(super) fn tool_ended(steps: &mut Steps<'_>, work: WorkId, result: &RunResult
         steps.act(Act::ToolRetry { round_id, attempt: next, delay, reason: error_type.as_str().to_owned() });
         return;
     }
-    let outcome = ToolOutcome { duration_ms, retry_count: attempt, ..outcome(result.clone(), spec.effect, &call.tool_use.id) };
+    let outcome = ToolExecutionResult { duration_ms, retry_count: attempt, ..outcome(result.clone(), spec.effect, &call.tool_use.id) };
     let outcome = steps.volatile.rules.judge.review(spec.name(), outcome, &call.tool_use.id);
     finish_call(steps, index as usize, call, outcome);
 }
@@ -236,7 +236,7 @@ fn start_again(steps: &mut Steps<'_>, batch: &Batch, index: usize, call: &Call, 
         Judgement::Ready { spec, level, .. } => {
             start(steps, batch.seq, index, call, attempt, &Opened { spec, input: input.clone(), level });
         }
-        Judgement::Refused(error) => finish_call(steps, index, call, ToolOutcome::error(&error, &call.tool_use.id)),
+        Judgement::Refused(error) => finish_call(steps, index, call, ToolExecutionResult::error(&error, &call.tool_use.id)),
     }
 }
 

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     chat::RawJson,
     ids::Scope,
-    journal::ToolOutcome,
+    journal::ToolExecutionResult,
     ports::{Approval, PermissionLevel, Review, ToolError, ToolSpec, Verdict},
 };
 
@@ -70,14 +70,14 @@ impl Judge for Door {
         self.setup.tools.spec(name).cloned()
     }
 
-    fn review(&self, name: &str, outcome: ToolOutcome, tool_call_id: &str) -> ToolOutcome {
+    fn review(&self, name: &str, outcome: ToolExecutionResult, tool_call_id: &str) -> ToolExecutionResult {
         let Some(spec) = self.setup.tools.spec(name) else { return outcome };
         self.setup.hooks.iter().fold(outcome, |outcome, hook| match hook.after_tool(&self.scope, spec, &outcome) {
             Review::Keep => outcome,
-            Review::Replace(observation) => ToolOutcome { observation, ..outcome },
+            Review::Replace(observation) => ToolExecutionResult { observation, ..outcome },
             Review::Withhold(why) => {
-                let error = ToolOutcome::error(&ToolError::denied(why), tool_call_id);
-                ToolOutcome { duration_ms: outcome.duration_ms, retry_count: outcome.retry_count, ..error }
+                let error = ToolExecutionResult::error(&ToolError::denied(why), tool_call_id);
+                ToolExecutionResult { duration_ms: outcome.duration_ms, retry_count: outcome.retry_count, ..error }
             }
         })
     }

@@ -6,7 +6,7 @@ use super::turn::{Act, Input};
 use crate::{
     chat::RawJson,
     ids::{Epoch, RoundId, Seq, WorkId},
-    journal::ToolOutcome,
+    journal::ToolExecutionResult,
     ports::{OutputLevel, ToolError, ToolSpec},
     stream::Failure,
 };
@@ -60,7 +60,7 @@ pub trait Judge: Send + Sync {
     fn spec(&self, name: &str) -> Option<Arc<ToolSpec>>;
 
     /// Looks at a result before it is journaled.
-    fn review(&self, name: &str, outcome: ToolOutcome, tool_call_id: &str) -> ToolOutcome {
+    fn review(&self, name: &str, outcome: ToolExecutionResult, tool_call_id: &str) -> ToolExecutionResult {
         let _ = (name, tool_call_id);
         outcome
     }

@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{ApprovalVerdict, ConversationMetrics, Entry, EntryBody, Repeats, ToolAggregate, ToolOutcome, call_digest};
+use super::{ApprovalVerdict, ConversationMetrics, Entry, EntryBody, Repeats, ToolAggregate, ToolExecutionResult, call_digest};
 use crate::{
     chat::{ContentBlock, History, Message, MessageList, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock},
     ids::{Epoch, PromptId, RoundId, Seq},
@@ -215,7 +215,7 @@ pub enum CallState {
         input: Option<RawJson>,
     },
     /// It has its one result.
-    Finished(ToolOutcome),
+    Finished(ToolExecutionResult),
 }
 
 /// Says why an entry cannot follow.
@@ -475,7 +475,7 @@ impl Durable {
         Ok(())
     }
 
-    fn tool_finished(&mut self, index: u32, name: &str, outcome: &ToolOutcome) -> Result<(), String> {
+    fn tool_finished(&mut self, index: u32, name: &str, outcome: &ToolExecutionResult) -> Result<(), String> {
         let call = self.call(index)?;
         if matches!(call.state, CallState::Finished(_)) {
             return Err("the call already has its result".into());

@@ -6,10 +6,11 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::ToolExecutionResult;
 use crate::{
     chat::{Message, RawJson},
     ids::{ConversationId, Epoch, PromptId, RoundId, Seq},
-    ports::{Effect, ProviderStop, StoredEntry, Timestamp, ToolError, ToolErrorType, Usage},
+    ports::{Effect, ProviderStop, StoredEntry, Timestamp, Usage},
     stream::{Failure, StopReason},
 };
 
@@ -62,63 +63,6 @@ pub enum ApprovalVerdict {
     Expired,
 }
 
-/// What came of a tool call: one observation (REQUIREMENTS D-02).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ToolOutcome {
-    /// What the model reads.
-    pub observation: String,
-    /// Whether the call failed.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_error: bool,
-    /// Class of the failure.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error_type: Option<ToolErrorType>,
-    /// Code of the failure.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error_code: Option<String>,
-    /// Reference to what was too large to show.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub artifact_id: Option<String>,
-    /// From the first start to the end, waits between retries included.
-    #[serde(default)]
-    pub duration_ms: u64,
-    /// Starts after the first one.
-    #[serde(default)]
-    pub retry_count: u32,
-}
-
-impl ToolOutcome {
-    /// A good result.
-    pub fn ok(observation: impl Into<String>) -> Self {
-        Self {
-            observation: observation.into(),
-            is_error: false,
-            error_type: None,
-            error_code: None,
-            artifact_id: None,
-            duration_ms: 0,
-            retry_count: 0,
-        }
-    }
-
-    /// A failed call in the layout of REQUIREMENTS O-13.
-    pub fn error(error: &ToolError, tool_call_id: &str) -> Self {
-        let or = |text: &str, default: &str| if text.is_empty() { default.to_owned() } else { text.to_owned() };
-        let observation = format!(
-            "Operation failed.\n\nError Type: {}\nError Code: {}\nError Message: {}\n\nTool Call ID: {tool_call_id}",
-            error.kind.as_str(),
-            or(&error.code, "UNKNOWN"),
-            or(&error.message, "An unknown error occurred"),
-        );
-        Self { observation, is_error: true, error_type: Some(error.kind), error_code: Some(error.code.clone()), ..Self::ok("") }
-    }
-
-    /// An error whose observation is exactly `text`.
-    pub fn error_text(code: &str, text: impl Into<String>) -> Self {
-        Self { is_error: true, error_type: Some(ToolErrorType::InternalError), error_code: Some(code.into()), ..Self::ok(text) }
-    }
-}
-
 /// The kinds of entries.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", content = "body", rename_all = "snake_case")]
@@ -163,7 +107,7 @@ pub enum EntryBody {
         input: Option<RawJson>,
     },
     /// A call has its one result.
-    ToolFinished { call: u32, tool_call_id: String, name: String, outcome: ToolOutcome },
+    ToolFinished { call: u32, tool_call_id: String, name: String, outcome: ToolExecutionResult },
     /// A person is asked; the approval is for this very input.
     ApprovalAsked {
         call: u32,
@@ -329,7 +273,7 @@ decoder! {
     "tool_started" => ToolStarted {
         call: u32, tool_call_id: String, name: String, effect: Effect, attempt: u32, input: Option<RawJson> = default
     },
-    "tool_finished" => ToolFinished { call: u32, tool_call_id: String, name: String, outcome: ToolOutcome },
+    "tool_finished" => ToolFinished { call: u32, tool_call_id: String, name: String, outcome: ToolExecutionResult },
     "approval_asked" => ApprovalAsked {
         call: u32, tool_call_id: String, name: String, resolved_input: RawJson, reason: String, expires_at: Timestamp,
         pattern: Option<String> = default
@@ -391,7 +335,7 @@ mod tests {
                 attempt: 0,
                 input: Some(input.clone()),
             },
-            EntryBody::ToolFinished { call: 0, tool_call_id: "t".into(), name: "n".into(), outcome: ToolOutcome::ok("o") },
+            EntryBody::ToolFinished { call: 0, tool_call_id: "t".into(), name: "n".into(), outcome: ToolExecutionResult::ok("o") },
             EntryBody::ApprovalAsked {
                 call: 0,
                 tool_call_id: "t".into(),
@@ -433,15 +377,5 @@ mod tests {
         assert!(matches!(newer_kind, Err(DecodeError::NeedsNewerVersion { .. })));
         assert!(matches!(newer_version, Err(DecodeError::NeedsNewerVersion { .. })));
         assert!(matches!(entry("{"), Err(DecodeError::Damaged { .. })));
-    }
-
-    #[test]
-    fn a_failed_call_reads_as_specified() {
-        let error = ToolError::new(ToolErrorType::Timeout, "Tool execution exceeded timeout limit");
-
-        assert_eq!(
-            ToolOutcome::error(&error, "toolu_1").observation,
-            "Operation failed.\n\nError Type: timeout\nError Code: TIMEOUT\nError Message: Tool execution exceeded timeout limit\n\nTool Call ID: toolu_1"
-        );
     }
 }

@@ -7,15 +7,15 @@ mod entry;
 mod metrics;
 mod project;
 mod repeats;
+mod result;
 mod rounds;
 
 pub use durable::{
     AcceptedPrompt, ApplyError, Batch, Call, CallState, Durable, KnownKey, OpenRound, Phase, SNAPSHOT_VERSION, fold, restore,
 };
-pub use entry::{
-    ApprovalVerdict, ClientKey, DecodeError, ENTRY_VERSION, Entry, EntryBody, ToolOutcome, WithdrawReason, call_digest, digest,
-};
+pub use entry::{ApprovalVerdict, ClientKey, DecodeError, ENTRY_VERSION, Entry, EntryBody, WithdrawReason, call_digest, digest};
 pub use metrics::{ConversationMetrics, ToolAggregate, ToolMetrics};
 pub use project::{project, summary};
 pub use repeats::{LOOP_GUARD, Repeats};
+pub use result::{RetryRecord, ToolErrorResponse, ToolExecutionResult};
 pub use rounds::{ConversationRound, RoundToolCall, rounds};

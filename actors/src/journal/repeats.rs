@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ToolOutcome, digest};
+use super::{ToolExecutionResult, digest};
 use crate::ids::Seq;
 
 /// The code of a call that the loop guard refused.
@@ -35,7 +35,7 @@ impl Repeats {
     }
 
     /// Notes a result.
-    pub(super) fn note(&mut self, call: u64, batch: Seq, outcome: &ToolOutcome) {
+    pub(super) fn note(&mut self, call: u64, batch: Seq, outcome: &ToolExecutionResult) {
         if outcome.error_code.as_deref() == Some(LOOP_GUARD) {
             self.refusals = self.refusals.saturating_add(1);
             return;
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn a_batch_counts_once_and_another_result_begins_anew() {
-        let (same, other) = (ToolOutcome::ok("pending"), ToolOutcome::ok("done"));
+        let (same, other) = (ToolExecutionResult::ok("pending"), ToolExecutionResult::ok("done"));
         let mut repeats = Repeats::default();
 
         repeats.note(1, Seq(10), &same);
@@ -71,7 +71,7 @@ mod tests {
 
         repeats.note(1, Seq(30), &other);
         assert_eq!(repeats.times_before(1, Seq(40)), 1);
-        repeats.note(1, Seq(40), &ToolOutcome::error_text(LOOP_GUARD, "stop"));
+        repeats.note(1, Seq(40), &ToolExecutionResult::error_text(LOOP_GUARD, "stop"));
         assert_eq!((repeats.times_before(1, Seq(50)), repeats.refusals), (1, 1));
     }
 
@@ -79,7 +79,11 @@ mod tests {
     fn errors_repeat_by_their_code_since_their_text_names_the_call() {
         let mut repeats = Repeats::default();
         for n in 1..=3 {
-            repeats.note(1, Seq(n), &ToolOutcome::error(&crate::ports::ToolError::invalid("path is missing"), &format!("call_{n}")));
+            repeats.note(
+                1,
+                Seq(n),
+                &ToolExecutionResult::error(&crate::ports::ToolError::invalid("path is missing"), &format!("call_{n}")),
+            );
         }
 
         assert_eq!(repeats.times_before(1, Seq(9)), 3);

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{CallState, Durable, Entry, EntryBody, ToolMetrics, ToolOutcome, durable::status_of};
+use super::{CallState, Durable, Entry, EntryBody, ToolExecutionResult, ToolMetrics, durable::status_of};
 use crate::{
     chat::{ContentBlock, Message, RawJson},
     ids::RoundId,
@@ -107,7 +107,7 @@ fn begun(round_id: RoundId, user_message: String) -> ConversationRound {
     }
 }
 
-fn tool_metrics(state: &Durable, end_time: Timestamp, call: u32, name: &str, outcome: &ToolOutcome) -> ToolMetrics {
+fn tool_metrics(state: &Durable, end_time: Timestamp, call: u32, name: &str, outcome: &ToolExecutionResult) -> ToolMetrics {
     let call = state.batch().and_then(|batch| batch.calls.get(call as usize));
     let start_time = match call.map(|call| &call.state) {
         Some(CallState::Started { at, .. }) => *at,
@@ -126,7 +126,7 @@ fn tool_metrics(state: &Durable, end_time: Timestamp, call: u32, name: &str, out
         success: !outcome.is_error,
         error_code: outcome.error_code.clone(),
         retry_count: outcome.retry_count,
-        output_level: "standard".to_owned(),
+        output_level: outcome.output_level.as_str().to_owned(),
     }
 }
 

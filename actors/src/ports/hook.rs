@@ -1,7 +1,7 @@
 //! Verdicts of the embedding application before and after a tool call. Pure and quick: a hook runs inside the conversation's decision.
 
 use super::ToolSpec;
-use crate::{chat::RawJson, ids::Scope, journal::ToolOutcome};
+use crate::{chat::RawJson, ids::Scope, journal::ToolExecutionResult};
 
 /// What a hook says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub trait Hook: Send + Sync + 'static {
 
     /// Looks at a call's one result before it is journaled and shown. A result that was made without a run (a refusal, a cancel) is
     /// not reviewed.
-    fn after_tool(&self, scope: &Scope, tool: &ToolSpec, outcome: &ToolOutcome) -> Review {
+    fn after_tool(&self, scope: &Scope, tool: &ToolSpec, outcome: &ToolExecutionResult) -> Review {
         let _ = (scope, tool, outcome);
         Review::Keep
     }

@@ -314,6 +314,24 @@ impl ToolErrorType {
             Self::DependencyError => "dependency_error",
         }
     }
+
+    /// Whether trying again may help (REQUIREMENTS T-34).
+    pub fn is_retryable(self) -> bool {
+        match self {
+            Self::Timeout | Self::RateLimit | Self::ResourceError | Self::TransientError => true,
+            Self::PermissionDenied | Self::InvalidParameters | Self::NotFound | Self::ValidationError => false,
+            Self::ExecutionError | Self::InternalError | Self::DependencyError => false,
+        }
+    }
+
+    /// Whether trying again never helps (REQUIREMENTS T-35). What is neither wants a person's look.
+    pub fn is_permanent(self) -> bool {
+        match self {
+            Self::PermissionDenied | Self::InvalidParameters | Self::NotFound | Self::ValidationError => true,
+            Self::Timeout | Self::RateLimit | Self::ResourceError | Self::TransientError => false,
+            Self::ExecutionError | Self::InternalError | Self::DependencyError => false,
+        }
+    }
 }
 
 /// A failed call. The model reads it (REQUIREMENTS T-38); it is no failure of the runtime.

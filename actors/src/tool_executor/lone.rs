@@ -14,7 +14,7 @@ use super::{
 use crate::{
     chat::RawJson,
     ids::{CallKey, Epoch, WorkId},
-    journal::ToolOutcome,
+    journal::ToolExecutionResult,
     ports::{Progress, Tool},
 };
 
@@ -34,7 +34,7 @@ pub struct LoneCall {
 ///
 /// # Cancel safety
 /// Dropping the future drops the tool's future; cancel the token instead, so that a tool can end its processes.
-pub async fn call_once(call: LoneCall, lent: Lent, cancel: CancellationToken, progress: Progress) -> ToolOutcome {
+pub async fn call_once(call: LoneCall, lent: Lent, cancel: CancellationToken, progress: Progress) -> ToolExecutionResult {
     let spec = call.tool.spec().clone();
     let work = WorkId { epoch: Epoch::default(), seq: call.key.seq, index: call.key.index };
     let LoneCall { key, tool_call_id, tool, input } = call;
@@ -56,7 +56,7 @@ pub async fn call_once(call: LoneCall, lent: Lent, cancel: CancellationToken, pr
         }
         let result = if cancel.is_cancelled() && result.error_type().is_some() { RunResult::Cancelled } else { result };
         let outcome = outcome(result, spec.effect, &attempt.tool_call_id);
-        return ToolOutcome { duration_ms: duration_ms(attempt.began), retry_count: attempt.attempt, ..outcome };
+        return ToolExecutionResult { duration_ms: duration_ms(attempt.began), retry_count: attempt.attempt, ..outcome };
     }
 }
 
@@ -95,7 +95,7 @@ mod tests {
         }
     }
 
-    async fn outcome_of(effect: Effect, fails: u32) -> (ToolOutcome, u32) {
+    async fn outcome_of(effect: Effect, fails: u32) -> (ToolExecutionResult, u32) {
         let spec = ToolSpec::new("flaky", "fails at first", RawJson::empty_object()).effect(effect);
         let tool = Arc::new(Flaky { spec, starts: AtomicU32::new(0), fails });
         let scope = Scope::new(TenantId::new("t").unwrap(), ConversationId::new("c").unwrap());

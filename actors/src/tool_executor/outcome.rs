@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    journal::{LOOP_GUARD, ToolOutcome},
+    journal::{LOOP_GUARD, ToolExecutionResult},
     limits::OBSERVATION_BYTES_MAX,
     ports::{Effect, Timestamp, ToolError, ToolErrorType, ToolOutput},
 };
@@ -55,7 +55,7 @@ impl RunResult {
 const MAY_HAVE_HAPPENED: &str = " It may have taken full, partial or no effect: check the state before repeating it.";
 
 /// Makes the result that the model reads.
-pub fn outcome(result: RunResult, effect: Effect, tool_call_id: &str) -> ToolOutcome {
+pub fn outcome(result: RunResult, effect: Effect, tool_call_id: &str) -> ToolExecutionResult {
     let caution = if effect == Effect::Once { MAY_HAVE_HAPPENED } else { "" };
     let error = match result {
         RunResult::Output(output) => return observe(output),
@@ -70,17 +70,17 @@ pub fn outcome(result: RunResult, effect: Effect, tool_call_id: &str) -> ToolOut
         }
         RunResult::NotBegun => return cancelled_before_start(),
         RunResult::Cancelled if effect == Effect::Once => return cancelled_unknown(),
-        RunResult::Cancelled => return ToolOutcome::error_text("INTERRUPTED", "cancelled"),
+        RunResult::Cancelled => return ToolExecutionResult::error_text("INTERRUPTED", "cancelled"),
     };
-    ToolOutcome::error(&error, tool_call_id)
+    ToolExecutionResult::error(&error, tool_call_id)
 }
 
-fn observe(output: ToolOutput) -> ToolOutcome {
+fn observe(output: ToolOutput) -> ToolExecutionResult {
     let text = match output {
         ToolOutput::Text(text) => text,
         ToolOutput::Data(value) => serde_json::to_string_pretty(&value).unwrap_or_default(), // O-08
     };
-    ToolOutcome::ok(shorten(text))
+    ToolExecutionResult::ok(shorten(text))
 }
 
 /// Cuts a long text at a character border and says exactly what was left out.
@@ -99,18 +99,18 @@ fn shorten(mut text: String) -> String {
 }
 
 /// The result of a call that was cancelled before it began.
-pub fn cancelled_before_start() -> ToolOutcome {
-    ToolOutcome::error_text("INTERRUPTED", "cancelled before start")
+pub fn cancelled_before_start() -> ToolExecutionResult {
+    ToolExecutionResult::error_text("INTERRUPTED", "cancelled before start")
 }
 
 /// The result of a call that was cancelled and may have had an effect.
-pub fn cancelled_unknown() -> ToolOutcome {
-    ToolOutcome::error_text("INTERRUPTED", "cancelled, effect unknown")
+pub fn cancelled_unknown() -> ToolExecutionResult {
+    ToolExecutionResult::error_text("INTERRUPTED", "cancelled, effect unknown")
 }
 
 /// The result of a `once` call that was open when its host stopped; the text is DESIGN §4.3's.
-pub fn in_doubt(tool: &str, started_at: Timestamp) -> ToolOutcome {
-    ToolOutcome::error_text(
+pub fn in_doubt(tool: &str, started_at: Timestamp) -> ToolExecutionResult {
+    ToolExecutionResult::error_text(
         "IN_DOUBT",
         format!(
             "[outcome unknown] {tool} was started at {started_at} and the host stopped before its result was recorded. \
@@ -120,19 +120,19 @@ pub fn in_doubt(tool: &str, started_at: Timestamp) -> ToolOutcome {
 }
 
 /// The result of a call that was made too often with the same result (FAULTS F22).
-pub fn stuck(tool: &str, times: u32, tool_call_id: &str) -> ToolOutcome {
+pub fn stuck(tool: &str, times: u32, tool_call_id: &str) -> ToolExecutionResult {
     let why = format!(
         "the same call of {tool} gave the same result {times} times in this round, and is not made again. \
          Use what you know, try something else, or tell the user what is missing."
     );
     let error = ToolError::new(ToolErrorType::ExecutionError, why).code(LOOP_GUARD);
-    ToolOutcome::error(&error, tool_call_id)
+    ToolExecutionResult::error(&error, tool_call_id)
 }
 
 /// The result of a call that a person, or the lack of one, refused.
-pub fn approval_denied(tool_call_id: &str, why: &str) -> ToolOutcome {
+pub fn approval_denied(tool_call_id: &str, why: &str) -> ToolExecutionResult {
     let error = ToolError::new(ToolErrorType::PermissionDenied, why).code("APPROVAL_DENIED");
-    ToolOutcome::error(&error, tool_call_id)
+    ToolExecutionResult::error(&error, tool_call_id)
 }
 
 #[cfg(test)]

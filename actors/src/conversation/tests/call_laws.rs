@@ -7,7 +7,7 @@ use crate::{
         turn::{Act, Input},
         volatile::{ApprovalMode, Cancelling, Recovery},
     },
-    journal::{Batch, Call, CallState, Durable, Entry, ToolOutcome, call_digest},
+    journal::{Batch, Call, CallState, Durable, Entry, ToolExecutionResult, call_digest},
     ports::{Approval, Concurrency, Effect, Timestamp},
     tool_executor::RunResult,
 };
@@ -71,7 +71,7 @@ impl Law<'_> {
         state: &Durable,
         index: u32,
         call: &Call,
-        outcome: &ToolOutcome,
+        outcome: &ToolExecutionResult,
         cancelling: Option<&Cancelling>,
         denied: bool,
     ) {
@@ -81,9 +81,9 @@ impl Law<'_> {
                 "[outcome unknown] {name} was started at {at} and the host stopped before its result was recorded. It may have taken \
                  full, partial or no effect. Do not repeat it; check the state first, or ask the user."
             );
-            assert_eq!(outcome, &ToolOutcome::error_text("IN_DOUBT", text));
+            assert_eq!(outcome, &ToolExecutionResult::error_text("IN_DOUBT", text));
         };
-        let interrupted = |text: &str| assert_eq!(outcome, &ToolOutcome::error_text("INTERRUPTED", text));
+        let interrupted = |text: &str| assert_eq!(outcome, &ToolExecutionResult::error_text("INTERRUPTED", text));
         if let Some((own, attempt, result, effect)) = self.own_result().filter(|(own, ..)| *own == index) {
             assert_eq!(own, index);
             assert!(matches!(call.state, CallState::Started { .. }));
