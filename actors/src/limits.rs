@@ -32,6 +32,15 @@ pub const APPROVED_PATTERNS_MAX: usize = 1000;
 /// Refusals of the loop guard in one round before the round ends (FAULTS F22).
 pub const LOOP_REFUSALS_MAX: u32 = 3;
 
+/// Results of tools that a tenant's cache keeps (REQUIREMENTS T-19).
+pub const TOOL_CACHE_ENTRIES_MAX: usize = 10_000;
+
+/// Their bytes: a cache must not become a tenant's largest possession.
+pub const TOOL_CACHE_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// Bytes of one result that is kept; a larger one is an artifact anyway.
+pub const TOOL_CACHED_RESULT_BYTES_MAX: usize = 1024 * 1024;
+
 /// How long results are still taken after a cancel, before work is aborted (DESIGN §4.2).
 pub const CANCEL_GRACE: Duration = Duration::from_secs(2);
 

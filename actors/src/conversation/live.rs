@@ -30,7 +30,7 @@ use crate::{
     stream::{EventKind, Failure},
     task::AbortOnDrop,
     tenant::{Seat, Tenant},
-    tool_executor::{Run, RunResult, ToolExecutorArgs, ToolExecutorRef},
+    tool_executor::{Bench, Run, RunResult, ToolExecutorArgs, ToolExecutorRef},
 };
 
 /// What follows for the actor.
@@ -440,12 +440,22 @@ impl Live {
         }
     }
 
+    /// Where this conversation's tools run.
+    fn bench(&self) -> Bench {
+        Bench {
+            lent: self.setup.lent.clone(),
+            tools: self.tenant.tools().clone(),
+            owner: self.scope.clone(),
+            counters: self.ports.counters.clone(),
+        }
+    }
+
     /// What the executor needs for an attempt.
     fn run(&mut self, start: StartTool) -> Option<(ToolExecutorRef, Run)> {
-        let StartTool { work, batch, call, tool_use, attempt, .. } = start;
+        let StartTool { work, batch, call, tool_use, attempt, level, .. } = start;
         let tool = self.setup.tools.get(&tool_use.name)?.clone();
         let round_id = self.durable.round.as_ref()?.id;
-        let (me, writer, lent, counters) = (self.me.clone(), self.writer.clone(), self.setup.lent.clone(), self.ports.counters.clone());
+        let (me, writer, bench) = (self.me.clone(), self.writer.clone(), self.bench());
         let supervisor = self.me.get_cell();
         let key = CallKey { scope: self.scope.clone(), seq: batch, index: call };
         let kit = self.kit()?;
@@ -462,7 +472,7 @@ impl Live {
                     })
                 };
                 let cancel = kit.cancel.clone();
-                let args = ToolExecutorArgs { report: Arc::new(report), progress: Arc::new(progress), lent, cancel, counters };
+                let args = ToolExecutorArgs { report: Arc::new(report), progress: Arc::new(progress), bench, cancel };
                 let executor = ToolExecutorRef::start(args, supervisor)?;
                 kit.executor = Some(executor.clone());
                 executor
@@ -473,7 +483,7 @@ impl Live {
         }
         let began = *kit.began.entry(call).or_insert_with(Instant::now);
         let tool_call_id = tool_use.id;
-        Some((executor, Run { work, key, tool_call_id, tool, input: tool_use.input, attempt, began }))
+        Some((executor, Run { work, key, tool_call_id, tool, input: tool_use.input, level, attempt, began }))
     }
 
     /// The executor is gone: its open calls have their result, their effect unknown.

@@ -329,11 +329,16 @@ impl<H> HostBuilder<H> {
             hooks: self.hooks.into(),
             approval: self.approval,
             has_approver: self.has_approver,
-            permissions: self.permissions,
+            permissions: self.permissions.clone(),
             output_level: self.output_level,
             window_tokens: u64::from(capabilities.context_window),
             recovery: self.recovery,
-            lent: Lent { workspace: self.workspace, extensions: self.extensions, artifacts: self.artifacts },
+            lent: Lent {
+                workspace: self.workspace,
+                extensions: self.extensions,
+                artifacts: self.artifacts,
+                permission: self.permissions.level,
+            },
             limits: limits.clone(),
         });
         let tenants = Arc::new(Tenants::new(&limits));

@@ -82,6 +82,11 @@ impl ToolExecutionResult {
         Self { is_error: true, error_type: Some(ToolErrorType::InternalError), error_code: Some(code.into()), ..Self::ok(text) }
     }
 
+    /// The failure in words, for the next attempt's record.
+    pub fn words(&self) -> String {
+        self.error_message.clone().unwrap_or_else(|| self.observation.clone())
+    }
+
     /// Whether the call succeeded.
     pub fn success(&self) -> bool {
         !self.is_error

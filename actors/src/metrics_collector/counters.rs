@@ -91,6 +91,12 @@ counters! {
     tool_calls_failed,
     /// Attempts of tool calls after the first.
     tool_retries,
+    /// Tool calls that an earlier result answered.
+    tool_cache_hits,
+    /// Tool calls that joined the run of an identical one.
+    tool_runs_shared,
+    /// Attempts that a tool's open breaker refused.
+    tool_breaker_refusals,
     /// Times a conversation's actor or an executor was woken by mail.
     wake_ups,
     /// Conversations that began a life.

@@ -5,9 +5,11 @@ mod fair_queue;
 mod model_retry;
 mod restart;
 mod tool_retry;
+mod ttl_cache;
 
 pub use breaker::{Breaker, BreakerConfig, Pass};
 pub use fair_queue::FairQueue;
 pub use model_retry::{ModelRetryPolicy, RetryBucket};
 pub use restart::{Restart, RestartHistory};
 pub use tool_retry::ToolRetryPolicy;
+pub use ttl_cache::TtlCache;

@@ -9,7 +9,7 @@ use std::sync::{
 use dashmap::DashMap;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::{ids::TenantId, limits::Limits};
+use crate::{ids::TenantId, limits::Limits, tool_executor::TenantTools};
 
 /// A tenant's counters.
 #[derive(Debug)]
@@ -18,6 +18,7 @@ pub struct Tenant {
     seats: AtomicUsize,
     seats_max: usize,
     turns: Arc<Semaphore>,
+    tools: Arc<TenantTools>,
 }
 
 /// One prompt's place between admission and answer; freed on drop, also when a mailbox is thrown away.
@@ -40,6 +41,11 @@ impl Tenant {
     /// Which tenant.
     pub fn id(&self) -> &TenantId {
         &self.id
+    }
+
+    /// What its tool calls share.
+    pub fn tools(&self) -> &Arc<TenantTools> {
+        &self.tools
     }
 
     /// Prompts between admission and answer.
@@ -91,6 +97,7 @@ impl Tenants {
                 seats: AtomicUsize::new(0),
                 seats_max: self.seats_max,
                 turns: Arc::new(Semaphore::new(self.turns_max)),
+                tools: Arc::default(),
             })
         };
         self.tenants.entry(id.clone()).or_insert_with(make).clone()

@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Lent, RunResult,
+    Bench, RunResult,
     message::Run,
     outcome::outcome,
     run::{duration_ms, run},
@@ -15,7 +15,7 @@ use crate::{
     chat::RawJson,
     ids::{CallKey, Epoch, WorkId},
     journal::ToolExecutionResult,
-    ports::{Progress, Tool},
+    ports::{OutputLevel, Progress, Tool},
 };
 
 /// A call that belongs to no batch. Judge it before ([`crate::conversation::Setup::judge`]): nothing is checked here.
@@ -28,19 +28,22 @@ pub struct LoneCall {
     pub tool: Arc<dyn Tool>,
     /// The arguments.
     pub input: RawJson,
+    /// How much of its data is shown.
+    pub level: OutputLevel,
 }
 
 /// Runs a call to its one result: time limit, panic, cancel, and retries as its effect class and policy allow (REQUIREMENTS T-43).
 ///
 /// # Cancel safety
 /// Dropping the future drops the tool's future; cancel the token instead, so that a tool can end its processes.
-pub async fn call_once(call: LoneCall, lent: Lent, cancel: CancellationToken, progress: Progress) -> ToolExecutionResult {
+pub async fn call_once(call: LoneCall, bench: Bench, cancel: CancellationToken, progress: Progress) -> ToolExecutionResult {
     let spec = call.tool.spec().clone();
     let work = WorkId { epoch: Epoch::default(), seq: call.key.seq, index: call.key.index };
-    let LoneCall { key, tool_call_id, tool, input } = call;
-    let mut attempt = Run { work, key, tool_call_id, tool, input, attempt: 0, began: Instant::now() };
+    let LoneCall { key, tool_call_id, tool, input, level } = call;
+    let mut attempt = Arc::new(Run { work, key, tool_call_id, tool, input, level, attempt: 0, began: Instant::now() });
+    let mut last_error = None;
     loop {
-        let result = run(&attempt, lent.clone(), cancel.clone(), progress.clone()).await;
+        let result = run(attempt.clone(), bench.clone(), cancel.clone(), progress.clone()).await;
         let again = result.error_type().is_some_and(|kind| spec.retry.should_retry(kind, attempt.attempt))
             && (spec.effect.may_repeat() || result.not_started())
             && !cancel.is_cancelled();
@@ -49,14 +52,15 @@ pub async fn call_once(call: LoneCall, lent: Lent, cancel: CancellationToken, pr
                 biased;
                 () = cancel.cancelled() => {}
                 () = sleep(spec.retry.delay(attempt.attempt)) => {
-                    attempt.attempt += 1;
+                    last_error = Some(outcome(result, spec.effect, &attempt.tool_call_id).words());
+                    attempt = Arc::new(attempt.next());
                     continue;
                 }
             }
         }
         let result = if cancel.is_cancelled() && result.error_type().is_some() { RunResult::Cancelled } else { result };
         let outcome = outcome(result, spec.effect, &attempt.tool_call_id);
-        return ToolExecutionResult { duration_ms: duration_ms(attempt.began), retry_count: attempt.attempt, ..outcome };
+        return ToolExecutionResult { duration_ms: duration_ms(attempt.began), retry_count: attempt.attempt, last_error, ..outcome };
     }
 }
 
@@ -70,7 +74,7 @@ mod tests {
     use super::*;
     use crate::{
         ids::{ConversationId, Scope, Seq, TenantId},
-        ports::{BoxFuture, Effect, Extensions, ToolContext, ToolError, ToolErrorType, ToolOutput, ToolSpec},
+        ports::{BoxFuture, Effect, ToolContext, ToolError, ToolErrorType, ToolOutput, ToolSpec},
     };
 
     struct Flaky {
@@ -104,9 +108,10 @@ mod tests {
             tool_call_id: "call_0".into(),
             tool: tool.clone(),
             input: RawJson::empty_object(),
+            level: OutputLevel::Standard,
         };
-        let lent = Lent { workspace: None, extensions: Extensions::default(), artifacts: None };
-        let outcome = call_once(call, lent, CancellationToken::new(), Progress::silent()).await;
+        let bench = Bench::alone(call.key.scope.clone());
+        let outcome = call_once(call, bench, CancellationToken::new(), Progress::silent()).await;
         (outcome, tool.starts.load(Ordering::Relaxed))
     }
 

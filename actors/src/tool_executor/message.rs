@@ -8,7 +8,7 @@ use super::RunResult;
 use crate::{
     chat::RawJson,
     ids::{CallKey, WorkId},
-    ports::Tool,
+    ports::{OutputLevel, Tool},
 };
 
 /// One attempt of one call.
@@ -23,10 +23,29 @@ pub struct Run {
     pub tool: Arc<dyn Tool>,
     /// The arguments.
     pub input: RawJson,
+    /// How much of its data is shown.
+    pub level: OutputLevel,
     /// Which start it is, from 0.
     pub attempt: u32,
     /// When the call was first started.
     pub began: Instant,
+}
+
+impl Run {
+    /// The attempt after this one.
+    pub(super) fn next(&self) -> Self {
+        let Self { work, key, tool_call_id, tool, input, level, attempt, began } = self;
+        Self {
+            work: *work,
+            key: key.clone(),
+            tool_call_id: tool_call_id.clone(),
+            tool: tool.clone(),
+            input: input.clone(),
+            level: *level,
+            attempt: attempt + 1,
+            began: *began,
+        }
+    }
 }
 
 /// What the executor can be told.

@@ -6,11 +6,20 @@
 //!
 //! Promises: a_panicking_tool_is_a_result_not_a_crash, a_timeout_really_cancels.
 
-mod message;
+mod breakers;
+mod file_locks;
 mod lone;
+mod message;
+mod observation;
 mod outcome;
 mod plan;
+mod request;
 mod run;
+mod shared_runs;
+mod tenant_tools;
+
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,11 +31,13 @@ use tokio_util::sync::CancellationToken;
 
 pub use lone::{LoneCall, call_once};
 pub use message::{Run, ToolExecutorMsg};
+pub use observation::{Observed, observe};
 pub use outcome::{RunResult, approval_denied, cancelled_before_start, cancelled_unknown, in_doubt, outcome, stuck};
 pub use plan::{PlannedCall, Progress, one_spelling, plan};
-pub use run::Lent;
+pub use run::{Bench, Lent};
+pub use tenant_tools::TenantTools;
 
-use crate::{ids::WorkId, metrics_collector::Counters, task::AbortOnDrop};
+use crate::{ids::WorkId, task::AbortOnDrop};
 
 /// Who is told of ended attempts.
 pub type Report = Arc<dyn Fn(WorkId, RunResult, u64) + Send + Sync>;
@@ -40,12 +51,10 @@ pub struct ToolExecutorArgs {
     pub report: Report,
     /// Where a call tells how it goes.
     pub progress: ProgressOf,
-    /// What the conversation lends to its tools.
-    pub lent: Lent,
+    /// Where the calls run.
+    pub bench: Bench,
     /// Cancelled when the round is.
     pub cancel: CancellationToken,
-    /// The host's counters.
-    pub counters: Arc<Counters>,
 }
 
 /// A handle to an executor.
@@ -93,16 +102,16 @@ impl Actor for ToolExecutor {
     }
 
     async fn handle(&self, me: ActorRef<Self::Msg>, message: Self::Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
-        state.args.counters.wake_ups.add(1);
+        state.args.bench.counters.wake_ups.add(1);
         match message {
             ToolExecutorMsg::Run(run) if state.aborted.remove(&run.work) => {} // Aborted while it waited for its entry.
             ToolExecutorMsg::Run(run) => {
-                let (lent, cancel) = (state.args.lent.clone(), state.args.cancel.clone());
+                let (bench, cancel) = (state.args.bench.clone(), state.args.cancel.clone());
                 let progress = (state.args.progress)(&run.tool_call_id);
-                let work = run.work;
+                let (work, began) = (run.work, run.began);
                 let task = tokio::spawn(async move {
-                    let result = run::run(&run, lent, cancel, progress).await;
-                    let duration_ms = run::duration_ms(run.began);
+                    let result = run::run(Arc::from(run), bench, cancel, progress).await;
+                    let duration_ms = run::duration_ms(began);
                     let _ = me.cast(ToolExecutorMsg::Ended { work, result, duration_ms });
                 });
                 state.running.insert(work, AbortOnDrop(task));

@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
+use super::Observed;
 use crate::{
     journal::{LOOP_GUARD, ToolExecutionResult},
-    limits::OBSERVATION_BYTES_MAX,
-    ports::{Effect, Timestamp, ToolError, ToolErrorType, ToolOutput},
+    ports::{Effect, Timestamp, ToolError, ToolErrorType},
 };
 
 /// How one attempt ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RunResult {
     /// The tool returned.
-    Output(ToolOutput),
+    Output(Observed),
     /// The tool failed.
     Error(ToolError),
     /// Its time was over; it was cancelled and is gone.
@@ -58,7 +58,7 @@ const MAY_HAVE_HAPPENED: &str = " It may have taken full, partial or no effect: 
 pub fn outcome(result: RunResult, effect: Effect, tool_call_id: &str) -> ToolExecutionResult {
     let caution = if effect == Effect::Once { MAY_HAVE_HAPPENED } else { "" };
     let error = match result {
-        RunResult::Output(output) => return observe(output),
+        RunResult::Output(observed) => return observed.into(),
         RunResult::Error(error) => error,
         // T-44 keeps code and message of 001; the observation text of 003 is in the log line of the executor.
         RunResult::TimedOut { .. } => ToolError::new(
@@ -75,27 +75,17 @@ pub fn outcome(result: RunResult, effect: Effect, tool_call_id: &str) -> ToolExe
     ToolExecutionResult::error(&error, tool_call_id)
 }
 
-fn observe(output: ToolOutput) -> ToolExecutionResult {
-    let text = match output {
-        ToolOutput::Text(text) => text,
-        ToolOutput::Data(value) => serde_json::to_string_pretty(&value).unwrap_or_default(), // O-08
-    };
-    ToolExecutionResult::ok(shorten(text))
+impl From<&str> for Observed {
+    fn from(text: &str) -> Self {
+        Self { text: text.to_owned(), data_size_bytes: text.len() as u64, ..Self::default() }
+    }
 }
 
-/// Cuts a long text at a character border and says exactly what was left out.
-fn shorten(mut text: String) -> String {
-    let total = text.len();
-    if total <= OBSERVATION_BYTES_MAX {
-        return text;
+impl From<Observed> for ToolExecutionResult {
+    fn from(observed: Observed) -> Self {
+        let Observed { text, level, artifact_id, data_size_bytes, data_hash, data_summary } = observed;
+        Self { output_level: level, artifact_id: artifact_id.map(Into::into), data_size_bytes, data_hash, data_summary, ..Self::ok(text) }
     }
-    let mut keep = OBSERVATION_BYTES_MAX;
-    while !text.is_char_boundary(keep) {
-        keep -= 1;
-    }
-    text.truncate(keep);
-    text.push_str(&format!("\n[kept {keep} of {total} bytes; ask for a smaller part to see the rest]"));
-    text
 }
 
 /// The result of a call that was cancelled before it began.
@@ -138,17 +128,6 @@ pub fn approval_denied(tool_call_id: &str, why: &str) -> ToolExecutionResult {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_long_text_is_cut_at_a_character_with_an_exact_account() {
-        let text = "汉".repeat(OBSERVATION_BYTES_MAX);
-
-        let outcome = outcome(RunResult::Output(ToolOutput::Text(text.clone())), Effect::Pure, "t");
-
-        let kept = OBSERVATION_BYTES_MAX / 3 * 3;
-        assert!(outcome.observation.starts_with(&text[..kept]));
-        assert!(outcome.observation.ends_with(&format!("\n[kept {kept} of {} bytes; ask for a smaller part to see the rest]", text.len())));
-    }
 
     #[test]
     fn a_timed_out_once_call_says_that_its_effect_may_have_happened() {

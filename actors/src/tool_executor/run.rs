@@ -1,35 +1,155 @@
-//! Runs one attempt: its time limit, its cancel, its panic. Whatever happens, one [`RunResult`] comes back.
+//! Runs one attempt: cache, shared run, breaker, file lock, time limit, cancel, panic, observation. Whatever happens, one
+//! [`RunResult`] comes back.
 
-use std::{panic::AssertUnwindSafe, time::Duration};
+use std::{panic::AssertUnwindSafe, path::PathBuf, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{RunResult, message::Run};
+use super::{RunResult, TenantTools, message::Run, observation::observe, plan::one_spelling, request::idempotency_key};
 use crate::{
+    ids::Scope,
     limits::CANCEL_GRACE,
-    ports::{ArtifactStore, Artifacts, Extensions, Progress, ToolContext},
+    metrics_collector::Counters,
+    ports::{
+        ArtifactStore, Artifacts, Concurrency, Effect, Extensions, PermissionLevel, Progress, ToolContext, ToolError, ToolErrorType,
+        ToolOutput,
+    },
 };
 
-/// What the conversation lends to its tools.
+/// What the host lends to its tools.
 #[derive(Clone)]
 pub struct Lent {
     /// The folder that the conversation works in.
-    pub workspace: Option<std::sync::Arc<std::path::PathBuf>>,
+    pub workspace: Option<Arc<PathBuf>>,
     /// Values of the embedding application.
     pub extensions: Extensions,
     /// Where results go that are too large to show.
-    pub artifacts: Option<std::sync::Arc<dyn ArtifactStore>>,
+    pub artifacts: Option<Arc<dyn ArtifactStore>>,
+    /// What calls are allowed; results are shared between equal permissions only.
+    pub permission: PermissionLevel,
 }
 
+/// Where the calls of a conversation run.
+#[derive(Clone)]
+pub struct Bench {
+    /// What the host lends.
+    pub lent: Lent,
+    /// What the tenant's calls share.
+    pub tools: Arc<TenantTools>,
+    /// The root conversation of the tree: who owns artifacts, and with whom runs are shared (REQUIREMENTS T-13).
+    pub owner: Scope,
+    /// The host's counters.
+    pub counters: Arc<Counters>,
+}
+
+impl Bench {
+    /// A bench of its own, that shares nothing and lends nothing.
+    pub fn alone(owner: Scope) -> Self {
+        let lent = Lent { workspace: None, extensions: Extensions::default(), artifacts: None, permission: PermissionLevel::default() };
+        Self { lent, tools: Arc::default(), owner, counters: Arc::default() }
+    }
+}
+
+/// How a tool's run ended, before it is an observation.
+pub(super) type Ended = Result<Arc<ToolOutput>, RunResult>;
+
 /// Runs an attempt to its end. `cancel` is the round's.
-pub(super) async fn run(run: &Run, lent: Lent, cancel: CancellationToken, progress: Progress) -> RunResult {
+pub(super) async fn run(run: Arc<Run>, bench: Bench, cancel: CancellationToken, progress: Progress) -> RunResult {
     if cancel.is_cancelled() {
         return RunResult::NotBegun; // It waited for its entry, and the round was cancelled meanwhile: it never begins.
     }
+    let artifacts = bench.lent.artifacts.clone().map(|store| Artifacts { store, owner: bench.owner.clone() });
+    match answer(&run, bench, &cancel, progress).await {
+        Ok(output) => RunResult::Output(observe(Arc::unwrap_or_clone(output), run.level, artifacts.as_ref(), &run.tool_call_id).await),
+        Err(result) => result,
+    }
+}
+
+/// From the cache, from the run of an identical call, or by a run of its own.
+async fn answer(run: &Arc<Run>, bench: Bench, cancel: &CancellationToken, progress: Progress) -> Ended {
+    let spec = run.tool.spec();
+    let (keeps, shares) = (spec.cache.ttl().is_some(), spec.shared);
+    if spec.effect != Effect::Pure || !(keeps || shares) {
+        return attempt(run.clone(), bench, cancel.clone(), progress).await;
+    }
+    let key = idempotency_key(spec.name(), &spec.version, &run.input, &caller_id(&bench), bench.lent.permission);
+    if keeps && let Some(output) = bench.tools.cached(&key) {
+        bench.counters.tool_cache_hits.add(1);
+        return Ok(output);
+    }
+    let (tools, counters, policy) = (bench.tools.clone(), bench.counters.clone(), spec.cache);
+    if !shares {
+        let ended = attempt(run.clone(), bench, cancel.clone(), progress).await;
+        if let Ok(output) = &ended {
+            tools.keep(key, policy, output);
+        }
+        return ended;
+    }
+    let kept = key.clone();
+    let (mut lease, leads) = tools.runs.join(key, progress, |cancel, progress| {
+        let (run, tools) = (run.clone(), tools.clone());
+        async move {
+            let ended = attempt(run, bench, cancel, progress).await;
+            if let Ok(output) = &ended {
+                tools.keep(kept, policy, output);
+            }
+            ended
+        }
+    });
+    if !leads {
+        counters.tool_runs_shared.add(1);
+    }
+    tokio::select! {
+        biased;
+        ended = lease.ended() => ended,
+        () = cancel.cancelled() => Err(RunResult::Cancelled),
+    }
+}
+
+/// Who calls (REQUIREMENTS T-13): the root conversation of the tree, and where it works.
+fn caller_id(bench: &Bench) -> String {
+    let workspace = bench.lent.workspace.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+    format!("{}\n{}\n{workspace}", bench.owner.tenant, bench.owner.conversation)
+}
+
+/// One start of the tool.
+async fn attempt(run: Arc<Run>, bench: Bench, cancel: CancellationToken, progress: Progress) -> Ended {
     let spec = run.tool.spec();
     let time = if run.attempt == 0 { spec.timeout } else { spec.retry.timeout(spec.timeout, run.attempt) };
+    let _file = match file_key(&run, &bench) {
+        None => None,
+        Some(file) => tokio::select! {
+            biased;
+            () = cancel.cancelled() => return Err(RunResult::NotBegun),
+            taken = timeout(time, bench.tools.files.take(file)) => match taken {
+                Ok(guard) => Some(guard),
+                Err(_) => return Err(RunResult::Error(file_is_busy(time))),
+            },
+        },
+    };
+    let breaker = bench.tools.breakers.ask(spec).inspect_err(|_| bench.counters.tool_breaker_refusals.add(1))?;
+    let ended = start(&run, &bench, time, &cancel, progress).await;
+    breaker.ended(ended.as_ref().err());
+    ended
+}
+
+/// The file that a call works on, as all calls of the tenant name it.
+fn file_key(run: &Run, bench: &Bench) -> Option<String> {
+    let Concurrency::PerFile(parameter) = &run.tool.spec().concurrency else { return None };
+    let arguments: serde_json::Map<String, serde_json::Value> = run.input.parse().ok()?;
+    let path = one_spelling(arguments.get(parameter)?.as_str()?);
+    let workspace = bench.lent.workspace.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+    Some(format!("{workspace}\n{path}"))
+}
+
+fn file_is_busy(time: Duration) -> ToolError {
+    let message = format!("another call worked on this file for {} ms; try again", time.as_millis());
+    ToolError::new(ToolErrorType::ResourceError, message).not_started()
+}
+
+async fn start(run: &Run, bench: &Bench, time: Duration, cancel: &CancellationToken, progress: Progress) -> Ended {
     let token = cancel.child_token();
     let context = ToolContext {
         key: run.key.clone(),
@@ -38,9 +158,9 @@ pub(super) async fn run(run: &Run, lent: Lent, cancel: CancellationToken, progre
         deadline: Instant::now() + time,
         attempt: run.attempt,
         progress,
-        workspace: lent.workspace,
-        extensions: lent.extensions,
-        artifacts: lent.artifacts.map(|store| Artifacts { store, owner: run.key.scope.clone() }),
+        workspace: bench.lent.workspace.clone(),
+        extensions: bench.lent.extensions.clone(),
+        artifacts: bench.lent.artifacts.clone().map(|store| Artifacts { store, owner: bench.owner.clone() }),
     };
     let call = AssertUnwindSafe(async { run.tool.call(run.input.clone(), context).await }).catch_unwind();
     tokio::pin!(call);
@@ -51,15 +171,15 @@ pub(super) async fn run(run: &Run, lent: Lent, cancel: CancellationToken, progre
             // listen is dropped with the future.
             token.cancel();
             let _ = timeout(CANCEL_GRACE, &mut call).await;
-            tracing::info!(tool = spec.name(), call = %run.key, "Tool execution timed out after {}ms", time.as_millis());
-            return RunResult::TimedOut { after: time };
+            tracing::info!(tool = run.tool.spec().name(), call = %run.key, "Tool execution timed out after {}ms", time.as_millis());
+            return Err(RunResult::TimedOut { after: time });
         }
     };
     match ended {
-        Ok(Ok(output)) => RunResult::Output(output),
-        Ok(Err(_)) if cancel.is_cancelled() => RunResult::Cancelled,
-        Ok(Err(error)) => RunResult::Error(error),
-        Err(panic) => RunResult::Panicked { message: panic_message(&*panic) },
+        Ok(Ok(output)) => Ok(Arc::new(output)),
+        Ok(Err(_)) if cancel.is_cancelled() => Err(RunResult::Cancelled),
+        Ok(Err(error)) => Err(RunResult::Error(error)),
+        Err(panic) => Err(RunResult::Panicked { message: panic_message(&*panic) }),
     }
 }
 

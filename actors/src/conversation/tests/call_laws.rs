@@ -92,7 +92,7 @@ impl Law<'_> {
             assert_eq!((outcome.duration_ms, outcome.retry_count), (*duration_ms, attempt));
             assert_eq!(outcome.is_error, result.error_type().is_some());
             match result {
-                RunResult::Output(output) => assert_eq!(output, &crate::ports::ToolOutput::Text(outcome.observation.clone())),
+                RunResult::Output(output) => assert_eq!(output.text, outcome.observation),
                 RunResult::Error(error) => assert!(outcome.observation.contains(&error.message) && outcome.observation.contains(id)),
                 RunResult::NotBegun => assert_eq!(outcome.observation, "cancelled before start"),
                 RunResult::TimedOut { .. } | RunResult::Panicked { .. } | RunResult::Cancelled => {

@@ -15,7 +15,7 @@ use crate::{
         volatile::{ApprovalMode, Recovery, Rules},
     },
     journal::{CallState, Entry, EntryBody},
-    ports::{Completion, ProviderStop, ToolOutput},
+    ports::{Completion, ProviderStop},
     stream::StopReason,
     tool_executor::RunResult,
 };
@@ -55,7 +55,7 @@ fn answer() -> ModelOutcome {
 }
 
 fn output() -> RunResult {
-    RunResult::Output(ToolOutput::Text("done".into()))
+    RunResult::Output("done".into())
 }
 
 impl World {

@@ -16,7 +16,7 @@ use crate::{
     },
     ids::{Epoch, PromptId, RoundId, Seq, WorkId},
     journal::{CallState, ClientKey, WithdrawReason, digest},
-    ports::{Completion, ProviderError, ProviderStop, ToolError, ToolErrorType, ToolOutput, Usage},
+    ports::{Completion, ProviderError, ProviderStop, ToolError, ToolErrorType, Usage},
     stream::Failure,
     tool_executor::RunResult,
 };
@@ -351,7 +351,7 @@ fn tool(rng: &mut Rng, cancelled: bool) -> RunResult {
         return if rng.next().is_multiple_of(2) { RunResult::Cancelled } else { RunResult::NotBegun };
     }
     match rng.below(100) {
-        0..50 => RunResult::Output(ToolOutput::Text(format!("done {}", rng.next()))),
+        0..50 => RunResult::Output(format!("done {}", rng.next()).as_str().into()),
         50..62 => RunResult::Error(ToolError::new(ToolErrorType::ResourceError, "no room")),
         62..70 => RunResult::Error(ToolError::failed("wrong")),
         70..82 => RunResult::TimedOut { after: Duration::from_secs(1) },

@@ -1,0 +1,135 @@
+//! One breaker a tool and tenant: a tool that fails again and again is left alone for a while (REQUIREMENTS L-04).
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::RunResult;
+use crate::{
+    policy::{Breaker, BreakerConfig, Pass},
+    ports::{ToolError, ToolErrorType, ToolSpec},
+};
+
+/// The breakers of a tenant's tools. Bound: one a tool of the host.
+pub(super) struct Breakers {
+    since: Instant,
+    by_tool: Mutex<HashMap<String, Breaker>>,
+}
+
+impl Default for Breakers {
+    fn default() -> Self {
+        Self { since: Instant::now(), by_tool: Mutex::default() }
+    }
+}
+
+/// What an attempt says of its tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sign {
+    Works,
+    Fails,
+    Nothing,
+}
+
+fn sign(result: Option<&RunResult>) -> Sign {
+    match result {
+        None | Some(RunResult::Output(_)) => Sign::Works,
+        Some(RunResult::TimedOut { .. } | RunResult::Panicked { .. }) => Sign::Fails,
+        Some(RunResult::Cancelled | RunResult::NotBegun) => Sign::Nothing,
+        // What the caller did wrong says that the tool works (T-35).
+        Some(RunResult::Error(error)) if error.kind.is_permanent() => Sign::Works,
+        Some(RunResult::Error(_)) => Sign::Fails,
+    }
+}
+
+/// The right to make an attempt; tells the breaker how it went, also when it is dropped in the middle.
+pub(super) struct Attempt<'a> {
+    breakers: &'a Breakers,
+    tool: &'a str,
+    config: &'a BreakerConfig,
+    told: bool,
+}
+
+impl Breakers {
+    /// Asks for an attempt.
+    pub(super) fn ask<'a>(&'a self, spec: &'a ToolSpec) -> Result<Attempt<'a>, RunResult> {
+        match self.with(spec.name(), |breaker, now| breaker.ask(now)) {
+            Pass::Closed | Pass::Probe => Ok(Attempt { breakers: self, tool: spec.name(), config: &spec.breaker, told: false }),
+            Pass::Open(wait) => {
+                let message = format!(
+                    "{} failed {} times in a row and is left alone for another {} s; do without it, or try again later",
+                    spec.name(),
+                    spec.breaker.failures,
+                    wait.as_secs().max(1)
+                );
+                Err(RunResult::Error(ToolError::new(ToolErrorType::DependencyError, message).code("BREAKER_OPEN").not_started()))
+            }
+        }
+    }
+
+    fn with<T>(&self, tool: &str, change: impl FnOnce(&mut Breaker, Duration) -> T) -> T {
+        let mut by_tool = self.by_tool.lock().unwrap_or_else(PoisonError::into_inner);
+        if !by_tool.contains_key(tool) {
+            by_tool.insert(tool.to_owned(), Breaker::default());
+        }
+        let mut idle = Breaker::default();
+        change(by_tool.get_mut(tool).unwrap_or(&mut idle), self.since.elapsed())
+    }
+}
+
+impl Attempt<'_> {
+    /// Tells how it ended; `None` is well.
+    pub(super) fn ended(mut self, result: Option<&RunResult>) {
+        self.told = true;
+        let config = self.config;
+        self.breakers.with(self.tool, |breaker, now| match sign(result) {
+            Sign::Works => breaker.succeeded(),
+            Sign::Fails => breaker.failed(config, now),
+            Sign::Nothing => breaker.abandoned(),
+        });
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if !self.told {
+            self.breakers.with(self.tool, |breaker, _| breaker.abandoned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chat::RawJson;
+
+    fn fails(breakers: &Breakers, spec: &ToolSpec, result: &RunResult) {
+        breakers.ask(spec).unwrap_or_else(|_| panic!("the breaker is open")).ended(Some(result));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_opens_after_failures_in_a_row_and_lets_one_probe_through() {
+        let spec = ToolSpec::new("flaky", "", RawJson::empty_object());
+        let breakers = Breakers::default();
+        let bad = RunResult::Error(ToolError::failed("down"));
+        for _ in 0..4 {
+            fails(&breakers, &spec, &bad);
+        }
+        fails(&breakers, &spec, &RunResult::Error(ToolError::invalid("not the tool's fault"))); // The row begins anew.
+        for _ in 0..5 {
+            fails(&breakers, &spec, &bad);
+        }
+
+        let Err(RunResult::Error(error)) = breakers.ask(&spec) else { panic!("it is open") };
+        assert_eq!((error.code.as_str(), error.not_started), ("BREAKER_OPEN", true));
+        tokio::time::advance(Duration::from_secs(30)).await;
+        let probe = breakers.ask(&spec).ok();
+        assert!(probe.is_some() && breakers.ask(&spec).is_err(), "one probe, alone");
+        drop(probe); // Cancelled: another one may probe.
+        breakers.ask(&spec).unwrap_or_else(|_| panic!("a probe")).ended(None);
+        assert!(breakers.ask(&spec).is_ok() && breakers.ask(&spec).is_ok());
+    }
+}

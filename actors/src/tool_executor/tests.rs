@@ -1,0 +1,231 @@
+//! Runs of calls as the executor makes them: shared, cached, locked, bounded.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{Bench, LoneCall, call_once};
+use crate::{
+    chat::RawJson,
+    ids::{CallKey, ConversationId, Scope, Seq, TenantId},
+    journal::ToolExecutionResult,
+    ports::{BoxFuture, CachePolicy, Concurrency, Effect, OutputLevel, Progress, Tool, ToolContext, ToolError, ToolOutput, ToolSpec},
+};
+
+/// Counts its starts, and ends when told or after its time.
+struct Counting {
+    spec: ToolSpec,
+    starts: AtomicU32,
+    running: AtomicU32,
+    together: AtomicU32,
+    cancelled: AtomicU32,
+    takes: Duration,
+    fails: bool,
+    begun: Notify,
+}
+
+impl Counting {
+    fn new(spec: ToolSpec, takes_ms: u64) -> Arc<Self> {
+        let [starts, running, together, cancelled] = std::array::from_fn(|_| AtomicU32::new(0));
+        let takes = Duration::from_millis(takes_ms);
+        Arc::new(Self { spec, starts, running, together, cancelled, takes, fails: false, begun: Notify::new() })
+    }
+
+    fn starts(&self) -> u32 {
+        self.starts.load(Ordering::SeqCst)
+    }
+}
+
+impl Tool for Counting {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn call(&self, _: RawJson, context: ToolContext) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
+        Box::pin(async move {
+            let start = self.starts.fetch_add(1, Ordering::SeqCst) + 1;
+            let running = self.running.fetch_add(1, Ordering::SeqCst) + 1;
+            self.together.fetch_max(running, Ordering::SeqCst);
+            self.begun.notify_waiters();
+            context.progress.tell("begun");
+            let ended = tokio::select! {
+                biased;
+                () = context.cancel.cancelled() => {
+                    self.cancelled.fetch_add(1, Ordering::SeqCst);
+                    Err(ToolError::failed("cancelled"))
+                }
+                () = sleep(self.takes) => if self.fails { Err(ToolError::failed("no")) } else { Ok(format!("result {start}").into()) },
+            };
+            self.running.fetch_sub(1, Ordering::SeqCst);
+            ended
+        })
+    }
+}
+
+fn spec() -> ToolSpec {
+    ToolSpec::new("search", "", RawJson::empty_object()).read_only()
+}
+
+fn scope(conversation: &str) -> Scope {
+    Scope::new(TenantId::new("acme").unwrap(), ConversationId::new(conversation).unwrap())
+}
+
+fn call(tool: &Arc<Counting>, index: u32, input: &str) -> LoneCall {
+    LoneCall {
+        key: CallKey { scope: scope("c"), seq: Seq(1), index },
+        tool_call_id: format!("call_{index}"),
+        tool: tool.clone(),
+        input: RawJson::from_text(input).unwrap(),
+        level: OutputLevel::Standard,
+    }
+}
+
+async fn run(tool: &Arc<Counting>, bench: &Bench, index: u32, input: &str) -> ToolExecutionResult {
+    call_once(call(tool, index, input), bench.clone(), CancellationToken::new(), Progress::silent()).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn fifty_identical_pure_calls_share_one_run_and_tell_all_who_wait() {
+    let (tool, bench) = (Counting::new(spec(), 100), Bench::alone(scope("root")));
+    let lines = Arc::new(AtomicU32::new(0));
+
+    let results = join_all((0..50).map(|index| {
+        let lines = lines.clone();
+        let progress = Progress::new(move |_| {
+            lines.fetch_add(1, Ordering::SeqCst);
+        });
+        // Keys in another order are the same call (REQUIREMENTS T-15).
+        let input = if index % 2 == 0 { r#"{"a":1,"b":2}"# } else { r#"{"b":2,"a":1}"# };
+        call_once(call(&tool, index, input), bench.clone(), CancellationToken::new(), progress)
+    }))
+    .await;
+
+    assert!(results.iter().all(|result| result.observation == "result 1"));
+    assert_eq!((tool.starts(), bench.counters.tool_runs_shared.get()), (1, 49));
+    assert_eq!(lines.load(Ordering::SeqCst), 50, "each caller hears of the one run");
+    assert_eq!(run(&tool, &bench, 50, r#"{"a":1,"b":2}"#).await.observation, "result 2", "a run that is over is not a cache");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_leaders_cancel_does_not_cancel_the_others_and_the_last_one_to_go_does() {
+    let (tool, bench) = (Counting::new(spec(), 1000), Bench::alone(scope("root")));
+    let tokens: Vec<CancellationToken> = (0..3).map(|_| CancellationToken::new()).collect();
+    let callers = (0..3)
+        .zip(&tokens)
+        .map(|(index, token)| tokio::spawn(call_once(call(&tool, index, "{}"), bench.clone(), token.clone(), Progress::silent())));
+    let mut callers: Vec<_> = callers.collect();
+    tool.begun.notified().await;
+
+    tokens[0].cancel();
+    let leader = callers.remove(0).await.unwrap();
+    assert_eq!((leader.error_code.as_deref(), tool.cancelled.load(Ordering::SeqCst)), (Some("INTERRUPTED"), 0));
+
+    tokens[1].cancel();
+    callers.remove(0).await.unwrap();
+    assert_eq!(callers.remove(0).await.unwrap().observation, "result 1");
+    assert_eq!((tool.starts(), tool.cancelled.load(Ordering::SeqCst)), (1, 0));
+
+    let token = CancellationToken::new();
+    let last = tokio::spawn(call_once(call(&tool, 9, "{}"), bench.clone(), token.clone(), Progress::silent()));
+    tool.begun.notified().await;
+    token.cancel();
+    last.await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1)).await; // Paused: lets the run hear of it.
+    assert_eq!((tool.starts(), tool.cancelled.load(Ordering::SeqCst)), (2, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn runs_are_shared_by_pure_calls_of_one_tree_only() {
+    for spec in [spec().effect(Effect::Idempotent), spec().effect(Effect::Once), spec().not_shared()] {
+        let (tool, bench) = (Counting::new(spec, 10), Bench::alone(scope("root")));
+        join_all((0..4).map(|index| run(&tool, &bench, index, "{}"))).await;
+        assert_eq!(tool.starts(), 4, "{:?}", tool.spec.effect);
+    }
+
+    let (tool, bench) = (Counting::new(spec().cache(CachePolicy::TtlLong), 10), Bench::alone(scope("root")));
+    let other = Bench { owner: scope("another-tree"), ..bench.clone() };
+    tokio::join!(run(&tool, &bench, 0, "{}"), run(&tool, &other, 0, "{}"), run(&tool, &bench, 1, r#"{"page":2}"#));
+    assert_eq!(tool.starts(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cached_result_answers_until_its_time_is_over_and_errors_are_never_kept() {
+    let (tool, bench) = (Counting::new(spec().cache(CachePolicy::TtlShort), 10), Bench::alone(scope("root")));
+
+    assert_eq!(run(&tool, &bench, 0, "{}").await.observation, "result 1");
+    assert_eq!(run(&tool, &bench, 1, "{}").await.observation, "result 1");
+    tokio::time::advance(Duration::from_secs(300)).await;
+    assert_eq!(run(&tool, &bench, 2, "{}").await.observation, "result 2", "an entry of exactly its age is over");
+    assert_eq!(bench.counters.tool_cache_hits.get(), 1);
+
+    let once = Counting::new(spec().cache(CachePolicy::TtlLong).effect(Effect::Once), 10);
+    run(&once, &bench, 0, "{}").await;
+    run(&once, &bench, 1, "{}").await;
+    assert_eq!(once.starts(), 2, "what changes something is never answered from a cache (REQUIREMENTS T-17)");
+
+    let failing = Arc::new(Counting { fails: true, ..Arc::into_inner(Counting::new(spec().cache(CachePolicy::TtlLong), 10)).unwrap() });
+    let bench = Bench::alone(scope("root"));
+    run(&failing, &bench, 0, "{}").await;
+    assert!(run(&failing, &bench, 1, "{}").await.is_error);
+    assert_eq!(failing.starts(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_on_one_file_run_one_after_the_other_also_of_two_conversations() {
+    let spec = ToolSpec::new("edit", "", RawJson::empty_object()).concurrency(Concurrency::PerFile("path".into()));
+    let (tool, bench) = (Counting::new(spec, 10), Bench::alone(scope("one")));
+    let other = Bench { owner: scope("two"), ..bench.clone() };
+
+    join_all([
+        run(&tool, &bench, 0, r#"{"path":"a.txt"}"#),
+        run(&tool, &other, 0, r#"{"path":"./b/../a.txt"}"#),
+        run(&tool, &bench, 1, r#"{"path":"a.txt"}"#),
+    ])
+    .await;
+    assert_eq!(tool.together.load(Ordering::SeqCst), 1);
+
+    tokio::join!(run(&tool, &bench, 0, r#"{"path":"a.txt"}"#), run(&tool, &other, 0, r#"{"path":"c.txt"}"#));
+    assert_eq!(tool.together.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_breaker_refuses_at_once_and_the_call_says_so() {
+    let failing = Arc::new(Counting { fails: true, ..Arc::into_inner(Counting::new(spec().not_shared(), 10)).unwrap() });
+    let bench = Bench::alone(scope("root"));
+    for index in 0..5 {
+        assert_eq!(run(&failing, &bench, index, "{}").await.error_code.as_deref(), Some("EXECUTION_ERROR"));
+    }
+    let began = Instant::now();
+
+    let refused = run(&failing, &bench, 5, "{}").await;
+
+    assert_eq!((refused.error_code.as_deref(), failing.starts(), began.elapsed()), (Some("BREAKER_OPEN"), 5, Duration::ZERO));
+    let other = Bench::alone(scope("root"));
+    assert_eq!(run(&failing, &other, 0, "{}").await.error_code.as_deref(), Some("EXECUTION_ERROR"), "another tenant's is its own");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_once_call_that_times_out_is_started_exactly_once_and_a_pure_one_again() {
+    let spec = spec().timeout(Duration::from_secs(1));
+    let (once, pure) = (Counting::new(spec.clone().effect(Effect::Once), 60_000), Counting::new(spec, 60_000));
+    let bench = Bench::alone(scope("root"));
+
+    let result = run(&once, &bench, 0, "{}").await;
+    assert_eq!((result.error_code.as_deref(), once.starts(), result.retry_count), (Some("TIMEOUT"), 1, 0));
+    assert!(result.observation.contains("check the state before repeating it"));
+
+    let result = run(&pure, &bench, 0, "{}").await;
+    assert_eq!((result.error_code.as_deref(), pure.starts(), result.retry_count), (Some("TIMEOUT"), 4, 3));
+    assert_eq!(result.last_error.as_deref(), Some("Tool execution exceeded timeout limit"));
+}
