@@ -105,7 +105,7 @@ impl Default for Limits {
         Self {
             tool_iterations_max: 25,
             parallel_tools_max: 16,
-            identical_calls_max: 5,
+            identical_calls_max: 8,
             inbox_prompts_max: 64,
             held_mail_max: 256,
             tenant_turns_max: 1024,

@@ -28,6 +28,31 @@ pub(super) struct Question {
     pub(super) reason: String,
 }
 
+/// What a person said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    No,
+    Yes,
+    /// And to every later call that is the same in what matters.
+    Always,
+}
+
+impl Answer {
+    /// Reads a line; no for anything that is not a yes.
+    fn of(line: &str) -> Self {
+        match line.trim().to_ascii_lowercase().as_str() {
+            "y" | "yes" => Self::Yes,
+            "a" | "always" => Self::Always,
+            _ => Self::No,
+        }
+    }
+
+    /// Whether the call may run.
+    pub(super) fn allows(self) -> bool {
+        self != Self::No
+    }
+}
+
 /// The questions of a round.
 pub(super) struct Asker {
     paint: Paint,
@@ -37,7 +62,7 @@ pub(super) struct Asker {
 
 struct Open {
     question: Question,
-    answer: oneshot::Receiver<bool>,
+    answer: oneshot::Receiver<Answer>,
     /// Tells the reading thread to leave the keyboard alone.
     over: Arc<AtomicBool>,
 }
@@ -74,13 +99,13 @@ impl Asker {
     ///
     /// # Cancel safety
     /// No answer is lost when the future is dropped.
-    pub(super) async fn answered(&mut self) -> (Question, bool) {
+    pub(super) async fn answered(&mut self) -> (Question, Answer) {
         let Some(open) = &mut self.open else { return std::future::pending().await };
-        let allow = (&mut open.answer).await.unwrap_or(false);
+        let answer = (&mut open.answer).await.unwrap_or(Answer::No);
         let question = open.question.clone();
         self.open = None;
         self.show_next();
-        (question, allow)
+        (question, answer)
     }
 
     fn show_next(&mut self) {
@@ -89,7 +114,7 @@ impl Asker {
         }
         let Some(question) = self.queue.pop_front() else { return };
         err(&format!(
-            "{} {} {}\n  {}. Allow it? [y/N] ",
+            "{} {} {}\n  {}. Allow it? [y]es, [a]lways, [N]o ",
             self.paint.bold("?"),
             self.paint.bold(&tame(&question.name)),
             tame(&question.input),
@@ -106,17 +131,17 @@ impl Asker {
     }
 }
 
-/// Reads a line from the terminal; no for anything that is not a yes.
-fn read_answer(over: &AtomicBool) -> bool {
-    let Ok(terminal) = File::open("/dev/tty") else { return false };
+/// Reads a line from the terminal.
+fn read_answer(over: &AtomicBool) -> Answer {
+    let Ok(terminal) = File::open("/dev/tty") else { return Answer::No };
     while !is_readable(&terminal) {
         if over.load(Ordering::Relaxed) {
-            return false;
+            return Answer::No;
         }
     }
     let mut line = String::new();
     let _ = BufReader::new(terminal).read_line(&mut line);
-    matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes")
+    Answer::of(&line)
 }
 
 /// Waits up to 100 ms for a line.
@@ -125,4 +150,17 @@ fn is_readable(terminal: &File) -> bool {
     let mut fds = [PollFd::new(terminal, PollFlags::IN)];
     let wait = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
     poll(&mut fds, Some(&wait)).is_ok_and(|ready| ready > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_yes_is_a_yes() {
+        assert_eq!(["y", " YES ", "a", "Always", "", "n", "yep", "all"].map(Answer::of), {
+            use Answer::{Always, No, Yes};
+            [Yes, Yes, Always, Always, No, No, No, No]
+        });
+    }
 }

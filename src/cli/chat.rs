@@ -21,7 +21,6 @@ use super::{
     session::Session,
     signals::Signals,
     terminal::{Paint, Terminals, err_line, out_line, tame},
-    tools::first_sentence,
     view::{View, seconds},
 };
 use crate::config::Config;
@@ -127,7 +126,7 @@ async fn one_line(session: &Session, line: &str, view: &mut View, signals: &mut 
 
 fn show_tools(session: &Session) {
     for spec in session.app.host.setup().tools.specs() {
-        out_line(&format!("{:<12} {}", spec.name(), first_sentence(spec)));
+        out_line(&format!("{:<12} {}", spec.name(), callboard_actors::conversation::first_sentence(&spec.definition.description)));
     }
 }
 

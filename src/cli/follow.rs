@@ -8,7 +8,7 @@ use callboard_actors::{
 };
 
 use super::{
-    ask::{Asker, Question},
+    ask::{Answer, Asker, Question},
     failure::{Done, Failure},
     signals::Signals,
     terminal::{Paint, Terminals, err_line},
@@ -55,9 +55,12 @@ pub(super) async fn follow(
                 view.note("interrupting; once more to leave at once");
                 reply.interrupt();
             }
-            (question, allow) = asker.answered() => {
+            (question, answer) = asker.answered() => {
                 // An answer that comes too late is refused; the round goes on without it.
-                let _ = conversation.approve(question.tool_call_id, allow).await;
+                let _ = match answer {
+                    Answer::Always => conversation.approve_always(question.tool_call_id).await,
+                    Answer::Yes | Answer::No => conversation.approve(question.tool_call_id, answer.allows()).await,
+                };
             }
             event = reply.next() => {
                 let Some(event) = event else { break };

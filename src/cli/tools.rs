@@ -4,10 +4,13 @@ use std::io::BufRead;
 
 use callboard_actors::{
     chat::RawJson,
-    conversation::volatile::{ApprovalMode, Judgement, Recovery},
+    conversation::{
+        first_sentence,
+        volatile::{ApprovalMode, Judgement, Recovery},
+    },
     ids::{CallKey, ConversationId, Scope, Seq},
     journal::ToolExecutionResult,
-    ports::{Approval, Progress, ToolError, ToolErrorType, ToolSpec},
+    ports::{Approval, Effect, OutputLevel, Progress, ToolError, ToolErrorType, ToolSpec},
     tool_executor::{LoneCall, approval_denied, call_once, cancelled_before_start},
 };
 use clap::{Args, Subcommand};
@@ -129,7 +132,7 @@ impl Called {
             success: !outcome.is_error,
             is_error: outcome.is_error,
             observation: outcome.observation,
-            level: "full", // Nothing is shortened by level yet; a long text says itself what was left out.
+            level: outcome.output_level.as_str(),
             artifact_id: outcome.artifact_id,
             error_type: outcome.error_type,
             error_code: outcome.error_code,
@@ -145,12 +148,12 @@ pub(super) async fn run(config: &Config, command: ToolsCommand) -> Result<Done, 
             let (host, notes) = open(config, &args.place, None).await?;
             let specs: Vec<_> = host.setup().tools.specs().cloned().collect();
             if args.json {
-                let all: Vec<_> = specs.iter().map(|spec| described(spec)).collect();
+                let all: Vec<_> = specs.iter().map(|spec| described(spec, &host)).collect();
                 out_line(&serde_json::to_string_pretty(&all).unwrap_or_default());
             } else {
                 for spec in &specs {
                     let asks = if spec.approval == Approval::Never { "reads" } else { "asks" };
-                    out_line(&format!("{:<12} {asks:<6} {}", spec.name(), first_sentence(spec)));
+                    out_line(&format!("{:<12} {asks:<6} {}", spec.name(), first_sentence(&spec.definition.description)));
                 }
             }
             notes.iter().for_each(|note| err_line(&Paint::stderr().dim(&format!("note: {note}"))));
@@ -162,7 +165,7 @@ pub(super) async fn run(config: &Config, command: ToolsCommand) -> Result<Done, 
                 return Err(no_tool(&host, &args.name, &notes));
             };
             if args.json {
-                out_line(&serde_json::to_string_pretty(&described(&spec)).unwrap_or_default());
+                out_line(&serde_json::to_string_pretty(&described(&spec, &host)).unwrap_or_default());
             } else {
                 show(&spec);
             }
@@ -188,22 +191,32 @@ async fn open(config: &Config, place: &Place, approve: Option<ApproveFlag>) -> R
     Ok((app.host, app.notes))
 }
 
-/// What a tool does, in short.
-pub(super) fn first_sentence(spec: &ToolSpec) -> &str {
-    let text = spec.definition.description.as_str();
-    text.find(". ").map_or(text, |end| text.get(..=end).unwrap_or(text))
-}
-
-fn described(spec: &ToolSpec) -> serde_json::Value {
+/// All that is declared of a tool, and the policy under which it runs.
+fn described(spec: &ToolSpec, host: &Host) -> serde_json::Value {
+    let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     serde_json::json!({
         "name": spec.name(),
+        "version": spec.version,
         "description": spec.definition.description,
         "input_schema": spec.definition.input_schema,
         "effect": spec.effect,
         "approval": spec.approval,
         "concurrency": spec.concurrency,
-        "timeout_ms": u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX),
+        "level": spec.level.unwrap_or(host.setup().output_level),
+        "returns_data": spec.returns_data,
+        "cache": spec.cache,
+        "shared": spec.shared && spec.effect == Effect::Pure,
+        "timeout_ms": ms(spec.timeout),
+        "retry": {
+            "max_retries": if spec.effect.may_repeat() { spec.retry.max_retries } else { 0 },
+            "retry_on": spec.retry.retry_on,
+            "initial_delay_ms": spec.retry.initial_delay_ms,
+            "max_delay_ms": spec.retry.max_delay_ms,
+            "max_timeout_ms": spec.retry.max_timeout_ms,
+        },
+        "breaker": { "failures": spec.breaker.failures, "open_ms": ms(spec.breaker.open_for) },
         "source": spec.source,
+        "reach": spec.reach,
     })
 }
 
@@ -298,8 +311,8 @@ impl Caller {
             Err(error) => return refused(&ToolError::invalid(format!("the arguments are {error}"))),
         };
         let setup = self.host.setup().clone();
-        let (spec, input) = match setup.judge(&self.scope, &self.name, &input) {
-            Judgement::Ready { spec, input: replaced, .. } => (spec, replaced.unwrap_or(input)),
+        let (spec, input, level) = match setup.judge(&self.scope, &self.name, &input) {
+            Judgement::Ready { spec, input: replaced, level, .. } => (spec, replaced.unwrap_or(input), level),
             Judgement::Refused(error) => return refused(&error),
         };
         let why = match setup.approval {
@@ -321,7 +334,9 @@ impl Caller {
         };
         let key = CallKey { scope: self.scope.clone(), seq: Seq(0), index: u32::try_from(index).unwrap_or(u32::MAX) };
         let cancel = CancellationToken::new();
-        let running = call_once(LoneCall { key, tool_call_id, tool, input }, setup.lent.clone(), cancel.clone(), Progress::silent());
+        let level = OutputLevel::effective(level, spec.level, 0.0, setup.output_level);
+        let running =
+            call_once(LoneCall { key, tool_call_id, tool, input, level }, self.host.bench(&self.scope), cancel.clone(), Progress::silent());
         tokio::pin!(running);
         tokio::select! {
             biased;
@@ -350,7 +365,7 @@ impl Caller {
         tokio::select! {
             biased;
             () = self.signals.next() => None,
-            (_, allow) = asker.answered() => Some(allow),
+            (_, answer) = asker.answered() => Some(answer.allows()),
         }
     }
 }

@@ -25,9 +25,11 @@ pub use reply::{OutcomeError, Reply};
 
 use crate::{
     conversation::{Ports, Setup},
+    ids::Scope,
     metrics_collector::{MetricsCollectorRef, Report},
     ports::StoreError,
     tenant::Tenants,
+    tool_executor::Bench,
 };
 
 /// A host: many tenants' conversations in one process. Cloning shares it.
@@ -64,6 +66,16 @@ impl Host {
     /// How conversations of this host are set up.
     pub fn setup(&self) -> &Arc<Setup> {
         &self.0.setup
+    }
+
+    /// Where the tools of a conversation run; for calls without a model ([`crate::tool_executor::call_once`]).
+    pub fn bench(&self, scope: &Scope) -> Bench {
+        Bench {
+            lent: self.0.setup.lent.clone(),
+            tools: self.0.tenants.get(&scope.tenant).tools().clone(),
+            owner: scope.clone(),
+            counters: self.0.ports.counters.clone(),
+        }
     }
 
     /// The ports that this host uses.

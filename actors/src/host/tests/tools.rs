@@ -136,7 +136,8 @@ async fn an_interrupt_reaches_tools_and_each_call_gets_one_result() {
 async fn the_twenty_fifth_batch_runs_and_no_further_call_is_made() {
     let (tool, starts) = probe("tool", Effect::Pure, |_| async { Ok("again".into()) });
     let model = Arc::new(ScriptedModel::always(Reply::tool("tool", &json!({}))));
-    let host = builder(&model).tools([tool]).build().await.unwrap();
+    let limits = crate::limits::Limits { identical_calls_max: u32::MAX, ..Default::default() };
+    let host = builder(&model).tools([tool]).limits(limits).build().await.unwrap();
 
     let outcome = conversation(&host).send("go").await.unwrap().outcome().await.unwrap();
 
