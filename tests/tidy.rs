@@ -3,6 +3,8 @@
 //! A rule is a row in `tidy/rules.rs`; to add one is to add a row. `the_checker_sees_what_it_should` proves that rows bite.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs, unreachable_pub)]
 
+#[path = "tidy/requirements.rs"]
+mod requirements;
 #[path = "tidy/rules.rs"]
 mod rules;
 #[path = "tidy/source.rs"]
@@ -90,6 +92,12 @@ fn no_paper_or_script_names_a_machine_or_holds_leftovers() {
         found.extend(text_rules::of_text(&source).into_iter().map(|(line, what)| format!("{file}:{line}: {what}")));
     }
     assert_none(found);
+}
+
+#[test]
+fn every_requirement_of_the_tools_names_a_test_that_is_there() {
+    let text = |file: &str| std::fs::read_to_string(root().join(file)).ok();
+    assert_none(requirements::faults(&read("docs/rows.md"), text));
 }
 
 #[test]
