@@ -6,6 +6,11 @@
 //!
 //! Promises: a_panicking_tool_is_a_result_not_a_crash, a_timeout_really_cancels.
 
+pub mod paging;
+mod format;
+mod observation;
+mod request;
+mod idempotency;
 mod message;
 mod lone;
 mod outcome;
@@ -20,10 +25,14 @@ use std::{
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, ActorRuntime};
 use tokio_util::sync::CancellationToken;
 
+pub use format::{format, stored_text, summary, text_summary};
+pub use idempotency::IdempotencyCache;
 pub use lone::{LoneCall, call_once};
 pub use message::{Run, ToolExecutorMsg};
+pub use observation::{Observed, observe};
 pub use outcome::{RunResult, approval_denied, cancelled_before_start, cancelled_unknown, in_doubt, outcome};
 pub use plan::{PlannedCall, Progress, plan};
+pub use request::{RequestError, ToolInvocationRequest, caller_id};
 pub use run::Lent;
 
 use crate::{ids::WorkId, metrics_collector::Counters, task::AbortOnDrop};
