@@ -19,7 +19,7 @@ use callboard::{
     ids::{CallKey, Epoch, Scope, Seq, WorkId},
     ports::{BoxFuture, OutputLevel, Progress, Tool, ToolContext, ToolError, ToolOutput, ToolSpec, TypedTool, erased},
     providers::offline::Offline,
-    tool_executor::{Bench, LoneCall, Run, ToolExecutorArgs, ToolExecutorRef, call_once},
+    tool_executor::{Bench, LoneCall, Run, ToolExecutorArgs, ToolExecutorRef, ToolInvocationRequest, call_once},
 };
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use serde::{Deserialize, Serialize};
@@ -75,6 +75,10 @@ fn key(index: u32) -> CallKey {
     CallKey { scope: scope(), seq: Seq(1), index }
 }
 
+fn request(tool: &Arc<dyn Tool>, arguments: &str) -> ToolInvocationRequest {
+    ToolInvocationRequest::of(tool.spec(), "call_1", RawJson::from_text(arguments).unwrap())
+}
+
 /// Through the executor: its mail, a task an attempt, time limit, breaker, observation.
 async fn ours(calls: u32) {
     let (parent, _) = Actor::spawn(None, Nobody, ()).await.unwrap();
@@ -91,9 +95,8 @@ async fn ours(calls: u32) {
         executor.execute(Run {
             work: WorkId { epoch: Epoch(1), seq: Seq(u64::from(index)), index: 0 },
             key: key(index),
-            tool_call_id: "call_1".to_owned(),
             tool: tool.clone(),
-            input: RawJson::from_text(ARGUMENTS).unwrap(),
+            request: request(&tool, ARGUMENTS),
             level: OutputLevel::Standard,
             attempt: 0,
             began: tokio::time::Instant::now(),
@@ -108,13 +111,7 @@ async fn ours(calls: u32) {
 async fn lone(calls: u32) {
     let (tool, bench) = (erased(Nothing), Bench::alone(scope()));
     for index in 0..calls {
-        let call = LoneCall {
-            key: key(index),
-            tool_call_id: "call_1".to_owned(),
-            tool: tool.clone(),
-            input: RawJson::from_text(ARGUMENTS).unwrap(),
-            level: OutputLevel::Standard,
-        };
+        let call = LoneCall { key: key(index), tool: tool.clone(), request: request(&tool, ARGUMENTS) };
         let result = call_once(call, bench.clone(), CancellationToken::new(), Progress::silent()).await;
         assert_eq!(result.observation.len(), 181);
     }
@@ -168,10 +165,8 @@ async fn siblings(shared: bool) -> (u32, Duration, Duration) {
     let calls = (0..50).map(|index| {
         let call = LoneCall {
             key: key(index),
-            tool_call_id: format!("call_{index}"),
             tool: tool.clone(),
-            input: RawJson::from_text(r#"{"query":"same"}"#).unwrap(),
-            level: OutputLevel::Standard,
+            request: ToolInvocationRequest::of(&tool.0, format!("call_{index}"), RawJson::from_text(r#"{"query":"same"}"#).unwrap()),
         };
         tokio::spawn(call_once(call, bench.clone(), CancellationToken::new(), Progress::silent()))
     });
@@ -189,13 +184,7 @@ async fn sandboxed() -> Option<(f64, f64)> {
     let host = Host::builder().provider(Offline).tools(tools).build().await.unwrap();
     let mut times = Vec::new();
     for index in 0..60 {
-        let call = LoneCall {
-            key: key(index),
-            tool_call_id: "call_1".to_owned(),
-            tool: bash.clone(),
-            input: RawJson::from_text(r#"{"command":"true"}"#).unwrap(),
-            level: OutputLevel::Standard,
-        };
+        let call = LoneCall { key: key(index), tool: bash.clone(), request: request(&bash, r#"{"command":"true"}"#) };
         let began = Instant::now();
         let result = call_once(call, host.bench(&scope()), CancellationToken::new(), Progress::silent()).await;
         assert!(result.success(), "{}", result.observation);

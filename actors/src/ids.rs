@@ -3,6 +3,7 @@
 use std::{fmt, num::ParseIntError, str::FromStr, sync::Arc};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 /// Longest accepted [`TenantId`] or [`ConversationId`], in bytes (INTERFACES §2, ConversationId).
@@ -290,6 +291,17 @@ impl<'de> Deserialize<'de> for EventId {
         let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
         text.parse().map_err(serde::de::Error::custom)
     }
+}
+
+/// The SHA-256 of several parts, as 64 hex digits. Each part is preceded by its length, so that different parts never make the same
+/// bytes by being joined (REQUIREMENTS T-15).
+pub fn sha256_hex(parts: &[&[u8]]) -> String {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -17,6 +17,15 @@ pub const TOOL_INPUT_BYTES_MAX: usize = 10 * 1024 * 1024;
 /// Bytes of a tool's text before the rest is cut with an account of it: a model's window is dear (REQUIREMENTS G-08).
 pub const OBSERVATION_BYTES_MAX: usize = 30 * 1024;
 
+/// Bytes from which data is kept as an artifact at every level (REQUIREMENTS: equal is kept).
+pub const DATA_INLINE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Bytes of one artifact: what a tool returns is in memory as a whole, and many tools run at once.
+pub const ARTIFACT_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Artifacts of one tenant: each costs a few hundred bytes beside its content, however small that is.
+pub const TENANT_ARTIFACTS_MAX: usize = 100_000;
+
 /// Client keys and injected message ids remembered by a conversation (DESIGN §4.3).
 pub const CLIENT_KEYS_MAX: usize = 1000;
 

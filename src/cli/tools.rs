@@ -10,8 +10,8 @@ use callboard_actors::{
     },
     ids::{CallKey, ConversationId, Scope, Seq},
     journal::ToolExecutionResult,
-    ports::{Approval, Effect, OutputLevel, Progress, ToolError, ToolErrorType, ToolSpec},
-    tool_executor::{LoneCall, approval_denied, call_once, cancelled_before_start},
+    ports::{Approval, Effect, Progress, ToolError, ToolErrorType, ToolSpec},
+    tool_executor::{LoneCall, ToolInvocationRequest, approval_denied, call_once, cancelled_before_start},
 };
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -202,7 +202,7 @@ fn described(spec: &ToolSpec, host: &Host) -> serde_json::Value {
         "effect": spec.effect,
         "approval": spec.approval,
         "concurrency": spec.concurrency,
-        "level": spec.level.unwrap_or(host.setup().output_level),
+        "level": spec.level.unwrap_or(host.setup().lent.output_level),
         "returns_data": spec.returns_data,
         "cache": spec.cache,
         "shared": spec.shared && spec.effect == Effect::Pure,
@@ -334,9 +334,8 @@ impl Caller {
         };
         let key = CallKey { scope: self.scope.clone(), seq: Seq(0), index: u32::try_from(index).unwrap_or(u32::MAX) };
         let cancel = CancellationToken::new();
-        let level = OutputLevel::effective(level, spec.level, 0.0, setup.output_level);
-        let running =
-            call_once(LoneCall { key, tool_call_id, tool, input, level }, self.host.bench(&self.scope), cancel.clone(), Progress::silent());
+        let request = ToolInvocationRequest::of(&spec, tool_call_id, input).output_level(level);
+        let running = call_once(LoneCall { key, tool, request }, self.host.bench(&self.scope), cancel.clone(), Progress::silent());
         tokio::pin!(running);
         tokio::select! {
             biased;

@@ -11,7 +11,7 @@ use crate::{
     chat::RawJson,
     ids::Scope,
     journal::ToolExecutionResult,
-    ports::{Approval, PermissionLevel, Review, ToolError, ToolSpec, Verdict},
+    ports::{Approval, Review, ToolError, ToolSpec, Verdict},
 };
 
 /// Judges the calls of one conversation.
@@ -25,22 +25,10 @@ impl Door {
         Self { setup, scope }
     }
 
-    /// Why a tool may not run at all here (REQUIREMENTS T-48).
-    fn refusal(&self, spec: &ToolSpec) -> Option<ToolError> {
-        let permissions = &self.setup.permissions;
-        let name = spec.name();
-        if permissions.allowed_tools.as_ref().is_some_and(|allowed| !allowed.contains(name)) {
-            return Some(ToolError::denied(format!("the tool {name:?} is not among the allowed tools here")).not_started());
-        }
-        let restricted = permissions.level == PermissionLevel::Restricted && spec.approval != Approval::Never;
-        restricted
-            .then(|| ToolError::denied(format!("the tool {name:?} changes something, and this conversation is restricted")).not_started())
-    }
-
     fn try_judge(&self, name: &str, input: &RawJson) -> Result<Judgement, ToolError> {
         let tools = &self.setup.tools;
         let (Some(tool), Some(spec)) = (tools.get(name), tools.spec(name)) else { return Err(tools.unknown(name)) };
-        if let Some(error) = self.refusal(spec) {
+        if let Some(error) = self.setup.lent.permissions.refusal(spec) {
             return Err(error);
         }
         let mut replaced: Option<RawJson> = None;

@@ -30,7 +30,7 @@ use crate::{
     stream::{EventKind, Failure},
     task::AbortOnDrop,
     tenant::{Seat, Tenant},
-    tool_executor::{Bench, Run, RunResult, ToolExecutorArgs, ToolExecutorRef},
+    tool_executor::{Bench, Run, RunResult, ToolExecutorArgs, ToolExecutorRef, ToolInvocationRequest},
 };
 
 /// What follows for the actor.
@@ -442,17 +442,13 @@ impl Live {
 
     /// Where this conversation's tools run.
     fn bench(&self) -> Bench {
-        Bench {
-            lent: self.setup.lent.clone(),
-            tools: self.tenant.tools().clone(),
-            owner: self.scope.clone(),
-            counters: self.ports.counters.clone(),
-        }
+        let (lent, tools, counters) = (self.setup.lent.clone(), self.tenant.tools().clone(), self.ports.counters.clone());
+        Bench::new(lent, tools, self.scope.clone(), counters)
     }
 
     /// What the executor needs for an attempt.
     fn run(&mut self, start: StartTool) -> Option<(ToolExecutorRef, Run)> {
-        let StartTool { work, batch, call, tool_use, attempt, level, .. } = start;
+        let StartTool { work, batch, call, tool_use, attempt, level, spec } = start;
         let tool = self.setup.tools.get(&tool_use.name)?.clone();
         let round_id = self.durable.round.as_ref()?.id;
         let (me, writer, bench) = (self.me.clone(), self.writer.clone(), self.bench());
@@ -482,8 +478,8 @@ impl Live {
             kit.began.remove(&call); // Another batch's call of the same place.
         }
         let began = *kit.began.entry(call).or_insert_with(Instant::now);
-        let tool_call_id = tool_use.id;
-        Some((executor, Run { work, key, tool_call_id, tool, input: tool_use.input, level, attempt, began }))
+        let request = ToolInvocationRequest::of(&spec, tool_use.id, tool_use.input);
+        Some((executor, Run { work, key, tool, request, level, attempt, began }))
     }
 
     /// The executor is gone: its open calls have their result, their effect unknown.

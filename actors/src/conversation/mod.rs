@@ -33,7 +33,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
 pub(crate) use load::load;
 pub use message::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail};
-pub use setup::{Permissions, Ports, Setup};
+pub use setup::{Ports, Setup};
 pub use toolset::{ToolSummary, Toolset, ToolsetError, first_sentence};
 
 use crate::{

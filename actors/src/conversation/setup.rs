@@ -1,6 +1,6 @@
 //! What a conversation is made of: its model, tools, rules and the ports it uses. Shared by all that are configured alike.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 
 use super::{
     door::Door,
@@ -13,7 +13,7 @@ use crate::{
     limits::Limits,
     metrics_collector::Counters,
     model_gateway::ModelGatewayRef,
-    ports::{Clock, Effort, Entropy, EventStore, Hook, ModelRequest, OutputLevel, PermissionLevel, SessionBackend, ToolChoice},
+    ports::{Clock, Effort, Entropy, EventStore, Hook, ModelRequest, PermissionLevel, SessionBackend, ToolChoice},
     tool_executor::Lent,
 };
 
@@ -30,15 +30,6 @@ pub struct Ports {
     pub entropy: Arc<dyn Entropy>,
     /// Counters.
     pub counters: Arc<Counters>,
-}
-
-/// What the calls of a conversation are allowed (REQUIREMENTS T-08, T-48).
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Permissions {
-    /// `restricted`: only tools that never ask. `admin`: every tool, without asking.
-    pub level: PermissionLevel,
-    /// Where set, the only tools that may run. A context modifier can narrow it and never widen it.
-    pub allowed_tools: Option<Arc<BTreeSet<String>>>,
 }
 
 /// How a conversation behaves.
@@ -62,10 +53,6 @@ pub struct Setup {
     pub approval: ApprovalMode,
     /// Whether somebody can be asked.
     pub has_approver: bool,
-    /// What its calls are allowed.
-    pub permissions: Permissions,
-    /// How much of data is shown where neither call nor tool says so.
-    pub output_level: OutputLevel,
     /// The model's context window, in tokens.
     pub window_tokens: u64,
     /// What becomes of a round that was open when its host stopped.
@@ -81,9 +68,9 @@ impl Setup {
     pub(super) fn rules(self: &Arc<Self>, scope: &Scope) -> Rules {
         Rules {
             judge: Arc::new(Door::new(self.clone(), scope.clone())),
-            approval: if self.permissions.level == PermissionLevel::Admin { ApprovalMode::Auto } else { self.approval },
+            approval: if self.lent.permissions.level == PermissionLevel::Admin { ApprovalMode::Auto } else { self.approval },
             has_approver: self.has_approver,
-            output_level: self.output_level,
+            output_level: self.lent.output_level,
             window_tokens: self.window_tokens,
             identical_calls_max: self.limits.identical_calls_max,
             tool_iterations_max: self.limits.tool_iterations_max,

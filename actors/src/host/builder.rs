@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     conversation::{
-        Permissions, Ports, Setup, Toolset, ToolsetError,
+        Ports, Setup, Toolset, ToolsetError,
         volatile::{ApprovalMode, Recovery},
     },
     host::directory::Directory,
@@ -19,7 +19,7 @@ use crate::{
     policy::{BreakerConfig, ModelRetryPolicy},
     ports::{ArtifactStore, Clock, Effort, Entropy, EventStore, Extensions, Hook, LlmProvider, OutputLevel, Schemas, SessionBackend, Tool},
     tenant::Tenants,
-    tool_executor::Lent,
+    tool_executor::{Lent, Permissions},
 };
 
 /// Collects what a [`Host`] is made of. `H` is what `build` returns: the host, or a wrapper of it.
@@ -329,15 +329,14 @@ impl<H> HostBuilder<H> {
             hooks: self.hooks.into(),
             approval: self.approval,
             has_approver: self.has_approver,
-            permissions: self.permissions.clone(),
-            output_level: self.output_level,
             window_tokens: u64::from(capabilities.context_window),
             recovery: self.recovery,
             lent: Lent {
                 workspace: self.workspace,
                 extensions: self.extensions,
                 artifacts: self.artifacts,
-                permission: self.permissions.level,
+                permissions: self.permissions,
+                output_level: self.output_level,
             },
             limits: limits.clone(),
         });

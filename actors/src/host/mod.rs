@@ -70,12 +70,8 @@ impl Host {
 
     /// Where the tools of a conversation run; for calls without a model ([`crate::tool_executor::call_once`]).
     pub fn bench(&self, scope: &Scope) -> Bench {
-        Bench {
-            lent: self.0.setup.lent.clone(),
-            tools: self.0.tenants.get(&scope.tenant).tools().clone(),
-            owner: scope.clone(),
-            counters: self.0.ports.counters.clone(),
-        }
+        let (lent, tools) = (self.0.setup.lent.clone(), self.0.tenants.get(&scope.tenant).tools().clone());
+        Bench::new(lent, tools, scope.clone(), self.0.ports.counters.clone())
     }
 
     /// The ports that this host uses.

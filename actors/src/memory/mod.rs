@@ -2,11 +2,13 @@
 //!
 //! Nothing here waits: every future is ready at once, except [`EventStore::changed`](crate::ports::EventStore::changed).
 
+mod artifacts;
 mod events;
 mod index;
 mod ring;
 mod sessions;
 
+pub use artifacts::{MemoryArtifacts, MemoryArtifactsConfig};
 pub use events::MemoryEvents;
 pub use sessions::MemorySessions;
 

@@ -4,6 +4,7 @@ mod breaker;
 mod fair_queue;
 mod model_retry;
 mod restart;
+mod shelf;
 mod tool_retry;
 mod ttl_cache;
 
@@ -11,5 +12,6 @@ pub use breaker::{Breaker, BreakerConfig, Pass};
 pub use fair_queue::FairQueue;
 pub use model_retry::{ModelRetryPolicy, RetryBucket};
 pub use restart::{Restart, RestartHistory};
+pub use shelf::{Place, Shelf, Shelved};
 pub use tool_retry::ToolRetryPolicy;
-pub use ttl_cache::TtlCache;
+pub use ttl_cache::{TtlCache, TtlCacheConfig};

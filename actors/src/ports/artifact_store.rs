@@ -90,9 +90,41 @@ pub enum ArtifactError {
         /// Bytes allowed.
         quota: u64,
     },
+    /// One artifact holds at most [`ARTIFACT_BYTES_MAX`](crate::limits::ARTIFACT_BYTES_MAX) bytes.
+    #[error("an artifact holds at most {max} bytes, not {size}")]
+    TooLarge {
+        /// Bytes given.
+        size: u64,
+        /// Bytes allowed.
+        max: u64,
+    },
+    /// Another content already has the name: the hash in it is short. Neither is ever served as the other.
+    #[error("another content has the name {0}")]
+    Collision(ArtifactId),
     /// The place is away.
     #[error("artifacts cannot be kept or read now: {0}")]
     Unavailable(String),
+}
+
+impl ArtifactError {
+    /// Stable name of the class.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::NotFound(_) => "not_found",
+            Self::OverQuota { .. } => "over_quota",
+            Self::TooLarge { .. } => "too_large",
+            Self::Collision(_) => "collision",
+            Self::Unavailable(_) => "unavailable",
+        }
+    }
+
+    /// Whether the same call may succeed a little later.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Unavailable(_) => true,
+            Self::NotFound(_) | Self::OverQuota { .. } | Self::TooLarge { .. } | Self::Collision(_) => false,
+        }
+    }
 }
 
 /// What is known of an artifact (REQUIREMENTS A-17).
@@ -106,7 +138,7 @@ pub struct ArtifactMeta {
     pub tool_call_id: String,
     /// The conversation that owns it.
     pub conversation_id: ConversationId,
-    /// When it was stored, in milliseconds since 1970.
+    /// When it was last stored, in milliseconds since 1970; its age counts from here.
     pub created_at: super::Timestamp,
     /// When it was last stored or read.
     pub accessed_at: super::Timestamp,
@@ -115,21 +147,28 @@ pub struct ArtifactMeta {
 /// What [`ArtifactStore::cleanup`] removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cleaned {
-    /// Artifacts that nobody has any longer.
+    /// Artifacts that were really removed; of one that several owners have, each counts.
     pub removed: u64,
     /// Their bytes.
     pub bytes: u64,
 }
 
-/// Keeps artifacts. One contract suite: `testing::artifact_store`.
+/// Keeps artifacts. One contract suite: `testing::contract::artifact_store`.
+///
+/// # Cancel safety
+/// A verb whose future is dropped may still take place as a whole; never in part.
 pub trait ArtifactStore: Send + Sync + 'static {
-    /// Keeps `content` for `owner` and names it. Storing what is there only renews it. Atomic: a reader sees all of it or nothing.
+    /// Keeps `content` for `owner` and names it. Storing what is there only renews it: its age begins anew, and it is then this call's.
+    /// Atomic: a reader sees all of it or nothing. Over the tenant's quota what is too old goes first, then what was not used for
+    /// longest.
     ///
     /// # Errors
-    /// [`ArtifactError::OverQuota`], [`ArtifactError::Unavailable`].
+    /// [`ArtifactError::TooLarge`], [`ArtifactError::OverQuota`] when the content alone is above the quota,
+    /// [`ArtifactError::Collision`], [`ArtifactError::Unavailable`].
     fn store(&self, owner: Scope, tool_call_id: String, content: Bytes) -> BoxFuture<'_, Result<ArtifactId, ArtifactError>>;
 
-    /// All bytes of an artifact; touches it.
+    /// All bytes of an artifact, checked against its name; touches it. What is older than the store keeps things is not found, also
+    /// before it is cleaned away.
     ///
     /// # Errors
     /// [`ArtifactError::NotFound`], [`ArtifactError::Unavailable`].

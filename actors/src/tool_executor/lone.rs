@@ -6,30 +6,25 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Bench, RunResult,
+    Bench, RunResult, ToolInvocationRequest,
     message::Run,
     outcome::outcome,
     run::{duration_ms, run},
 };
 use crate::{
-    chat::RawJson,
     ids::{CallKey, Epoch, WorkId},
     journal::ToolExecutionResult,
-    ports::{OutputLevel, Progress, Tool},
+    ports::{Progress, Tool},
 };
 
 /// A call that belongs to no batch. Judge it before ([`crate::conversation::Setup::judge`]): nothing is checked here.
 pub struct LoneCall {
     /// Its name for ever.
     pub key: CallKey,
-    /// The id that its result names.
-    pub tool_call_id: String,
     /// The tool.
     pub tool: Arc<dyn Tool>,
-    /// The arguments.
-    pub input: RawJson,
-    /// How much of its data is shown.
-    pub level: OutputLevel,
+    /// What is asked of it.
+    pub request: ToolInvocationRequest,
 }
 
 /// Runs a call to its one result: time limit, panic, cancel, and retries as its effect class and policy allow (REQUIREMENTS T-43).
@@ -39,12 +34,13 @@ pub struct LoneCall {
 pub async fn call_once(call: LoneCall, bench: Bench, cancel: CancellationToken, progress: Progress) -> ToolExecutionResult {
     let spec = call.tool.spec().clone();
     let work = WorkId { epoch: Epoch::default(), seq: call.key.seq, index: call.key.index };
-    let LoneCall { key, tool_call_id, tool, input, level } = call;
-    let mut attempt = Arc::new(Run { work, key, tool_call_id, tool, input, level, attempt: 0, began: Instant::now() });
+    let LoneCall { key, tool, request } = call;
+    let level = request.effective_level(spec.level, bench.lent.output_level, 0.0);
+    let mut attempt = Arc::new(Run { work, key, tool, request, level, attempt: 0, began: Instant::now() });
     let mut last_error = None;
     loop {
         let result = run(attempt.clone(), bench.clone(), cancel.clone(), progress.clone()).await;
-        let again = result.error_type().is_some_and(|kind| spec.retry.should_retry(kind, attempt.attempt))
+        let again = result.error_type().is_some_and(|kind| attempt.request.should_retry(&spec.retry, kind, attempt.attempt))
             && (spec.effect.may_repeat() || result.not_started())
             && !cancel.is_cancelled();
         if again {
@@ -52,14 +48,14 @@ pub async fn call_once(call: LoneCall, bench: Bench, cancel: CancellationToken, 
                 biased;
                 () = cancel.cancelled() => {}
                 () = sleep(spec.retry.delay(attempt.attempt)) => {
-                    last_error = Some(outcome(result, spec.effect, &attempt.tool_call_id).words());
+                    last_error = Some(outcome(result, spec.effect, &attempt.request.tool_call_id).words());
                     attempt = Arc::new(attempt.next());
                     continue;
                 }
             }
         }
         let result = if cancel.is_cancelled() && result.error_type().is_some() { RunResult::Cancelled } else { result };
-        let outcome = outcome(result, spec.effect, &attempt.tool_call_id);
+        let outcome = outcome(result, spec.effect, &attempt.request.tool_call_id);
         return ToolExecutionResult { duration_ms: duration_ms(attempt.began), retry_count: attempt.attempt, last_error, ..outcome };
     }
 }
@@ -73,6 +69,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        chat::RawJson,
         ids::{ConversationId, Scope, Seq, TenantId},
         ports::{BoxFuture, Effect, ToolContext, ToolError, ToolErrorType, ToolOutput, ToolSpec},
     };
@@ -105,10 +102,8 @@ mod tests {
         let scope = Scope::new(TenantId::new("t").unwrap(), ConversationId::new("c").unwrap());
         let call = LoneCall {
             key: CallKey { scope, seq: Seq(0), index: 0 },
-            tool_call_id: "call_0".into(),
             tool: tool.clone(),
-            input: RawJson::empty_object(),
-            level: OutputLevel::Standard,
+            request: ToolInvocationRequest::of(tool.spec(), "call_0", RawJson::empty_object()),
         };
         let bench = Bench::alone(call.key.scope.clone());
         let outcome = call_once(call, bench, CancellationToken::new(), Progress::silent()).await;

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::RunResult;
+use super::{RunResult, ToolInvocationRequest};
 use crate::{
-    chat::RawJson,
     ids::{CallKey, WorkId},
     ports::{OutputLevel, Tool},
 };
@@ -17,12 +16,10 @@ pub struct Run {
     pub work: WorkId,
     /// Its name for ever.
     pub key: CallKey,
-    /// The id of the model's server.
-    pub tool_call_id: String,
     /// The tool.
     pub tool: Arc<dyn Tool>,
-    /// The arguments.
-    pub input: RawJson,
+    /// What is asked of it.
+    pub request: ToolInvocationRequest,
     /// How much of its data is shown.
     pub level: OutputLevel,
     /// Which start it is, from 0.
@@ -34,17 +31,9 @@ pub struct Run {
 impl Run {
     /// The attempt after this one.
     pub(super) fn next(&self) -> Self {
-        let Self { work, key, tool_call_id, tool, input, level, attempt, began } = self;
-        Self {
-            work: *work,
-            key: key.clone(),
-            tool_call_id: tool_call_id.clone(),
-            tool: tool.clone(),
-            input: input.clone(),
-            level: *level,
-            attempt: attempt + 1,
-            began: *began,
-        }
+        let Self { work, key, tool, request, level, attempt, began } = self;
+        let (key, tool, request) = (key.clone(), tool.clone(), request.clone());
+        Self { work: *work, key, tool, request, level: *level, attempt: attempt + 1, began: *began }
     }
 }
 

@@ -8,10 +8,14 @@
 
 mod breakers;
 mod file_locks;
+mod format;
+mod idempotency;
 mod lone;
 mod message;
 mod observation;
 mod outcome;
+pub mod paging;
+mod permissions;
 mod plan;
 mod request;
 mod run;
@@ -29,11 +33,15 @@ use std::{
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, ActorRuntime};
 use tokio_util::sync::CancellationToken;
 
+pub use format::{format, stored_text, summary, text_summary};
+pub use idempotency::IdempotencyCache;
 pub use lone::{LoneCall, call_once};
 pub use message::{Run, ToolExecutorMsg};
 pub use observation::{Observed, observe};
 pub use outcome::{RunResult, approval_denied, cancelled_before_start, cancelled_unknown, in_doubt, outcome, stuck};
+pub use permissions::Permissions;
 pub use plan::{PlannedCall, Progress, one_spelling, plan};
+pub use request::{RequestError, ToolInvocationRequest, caller_id};
 pub use run::{Bench, Lent};
 pub use tenant_tools::TenantTools;
 
@@ -107,7 +115,7 @@ impl Actor for ToolExecutor {
             ToolExecutorMsg::Run(run) if state.aborted.remove(&run.work) => {} // Aborted while it waited for its entry.
             ToolExecutorMsg::Run(run) => {
                 let (bench, cancel) = (state.args.bench.clone(), state.args.cancel.clone());
-                let progress = (state.args.progress)(&run.tool_call_id);
+                let progress = (state.args.progress)(&run.request.tool_call_id);
                 let (work, began) = (run.work, run.began);
                 let task = tokio::spawn(async move {
                     let result = run::run(Arc::from(run), bench, cancel, progress).await;

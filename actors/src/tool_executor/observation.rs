@@ -1,26 +1,272 @@
-//! Stub until the store branch is merged.
-use crate::ports::{ArtifactId, Artifacts, OutputLevel, ToolOutput};
-/// Stub.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+//! From what a tool returned to the one text that a model reads, and to the artifact behind it (REQUIREMENTS areas O, A and G-08).
+//!
+//! Order (G-11): the level's form, then the artifact rule, then pages. Never fails: without a store, or with one that fails, a long
+//! text is cut at a character with an exact account of what is missing.
+//!
+//! Bounds: an observation is at most [`OBSERVATION_BYTES_MAX`] bytes; an artifact at most [`ARTIFACT_BYTES_MAX`]. A long text is
+//! stored out of the buffer that it came in.
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use super::{
+    format::{format, json_within, stored_text, summary, text_summary},
+    paging::{self, PAGE_BYTES},
+};
+use crate::{
+    journal::ToolExecutionResult,
+    limits::{ARTIFACT_BYTES_MAX, DATA_INLINE_BYTES_MAX, OBSERVATION_BYTES_MAX},
+    ports::{ArtifactId, Artifacts, OutputLevel, ToolOutput},
+};
+
+/// Bytes of data above which writing it out is work for a thread that may block.
+const QUICK_BYTES: usize = 256 * 1024;
+
+/// What a model reads of an output, and what is known of the rest.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observed {
-    /// Stub.
+    /// What the model reads; at most [`OBSERVATION_BYTES_MAX`] bytes.
     pub text: String,
-    /// Stub.
+    /// The level that was asked for.
     pub level: OutputLevel,
-    /// Stub.
+    /// Where the whole is, if it is anywhere.
     pub artifact_id: Option<ArtifactId>,
-    /// Stub.
+    /// Bytes of the whole text, or of the data's JSON text.
     pub data_size_bytes: u64,
-    /// Stub.
+    /// The hash in the artifact's name.
     pub data_hash: Option<String>,
-    /// Stub.
+    /// What was stored, in a line.
     pub data_summary: Option<String>,
 }
-/// Stub.
-pub async fn observe(output: ToolOutput, level: OutputLevel, _artifacts: Option<&Artifacts>, _id: &str) -> Observed {
-    let text = match output {
-        ToolOutput::Text(text) => text,
-        ToolOutput::Data(value) => serde_json::to_string_pretty(&value).unwrap_or_default(),
-    };
-    Observed { text, level, ..Observed::default() }
+
+/// A short text, shown as it is.
+impl From<&str> for Observed {
+    fn from(text: &str) -> Self {
+        Self {
+            text: text.to_owned(),
+            level: OutputLevel::default(),
+            artifact_id: None,
+            data_size_bytes: text.len() as u64,
+            data_hash: None,
+            data_summary: None,
+        }
+    }
 }
+
+impl From<Observed> for ToolExecutionResult {
+    fn from(observed: Observed) -> Self {
+        Self {
+            output_level: observed.level,
+            artifact_id: observed.artifact_id.map(Into::into),
+            data_size_bytes: observed.data_size_bytes,
+            data_hash: observed.data_hash,
+            data_summary: observed.data_summary,
+            ..Self::ok(observed.text)
+        }
+    }
+}
+
+impl ToolExecutionResult {
+    /// The good result of data at a level (REQUIREMENTS T-27): size, hash, summary, storage and observation.
+    ///
+    /// # Cancel safety
+    /// As [`observe`].
+    pub async fn from_raw_data(tool_call_id: &str, data: Value, level: OutputLevel, artifacts: Option<&Artifacts>) -> Self {
+        observe(ToolOutput::Data(data), level, artifacts, tool_call_id).await.into()
+    }
+}
+
+/// Makes the observation of an output, storing what is too large to show.
+///
+/// Text is never shortened by level: above 30 KiB it becomes an artifact, and its first page is shown. Data of 1 MiB and more, and
+/// at FULL what does not fit into an observation, becomes an artifact too; smaller data is shown as its level says.
+///
+/// # Cancel safety
+/// Dropping the future may leave an artifact that nobody names; it expires.
+pub async fn observe(output: ToolOutput, level: OutputLevel, artifacts: Option<&Artifacts>, tool_call_id: &str) -> Observed {
+    let keep = Keep { artifacts, tool_call_id };
+    match output {
+        ToolOutput::Text(text) => observe_text(text, level, &keep).await,
+        ToolOutput::Data(value) => observe_data(value, level, &keep).await,
+    }
+}
+
+/// Where results go, and for which call.
+struct Keep<'a> {
+    artifacts: Option<&'a Artifacts>,
+    tool_call_id: &'a str,
+}
+
+impl Keep<'_> {
+    /// Stores a content; `None` when that was not possible.
+    async fn store(&self, content: Bytes) -> Option<ArtifactId> {
+        let artifacts = self.artifacts?;
+        let stored = artifacts.store.store(artifacts.owner.clone(), self.tool_call_id.to_owned(), content).await;
+        stored.inspect_err(|error| tracing::warn!(call = self.tool_call_id, code = error.code(), "result not stored: {error}")).ok()
+    }
+}
+
+fn shown(text: String, level: OutputLevel, data_size_bytes: u64) -> Observed {
+    Observed { text, level, artifact_id: None, data_size_bytes, data_hash: None, data_summary: None }
+}
+
+async fn observe_text(text: String, level: OutputLevel, keep: &Keep<'_>) -> Observed {
+    let size = text.len() as u64;
+    if text.len() <= OBSERVATION_BYTES_MAX {
+        return shown(text, level, size);
+    }
+    let summary = text_summary(&text);
+    let content = Content::of(text);
+    match keep.store(content.bytes.clone()).await {
+        Some(id) => stored(content.first_page(&id), level, &id, size, summary),
+        None => shown(content.cut(), level, size),
+    }
+}
+
+async fn observe_data(value: Value, level: OutputLevel, keep: &Keep<'_>) -> Observed {
+    let written = if is_quick(&value) {
+        write(&value, level)
+    } else {
+        match tokio::task::spawn_blocking(move || write(&value, level)).await {
+            Ok(written) => written,
+            // The executor makes a panic a result; it must see one.
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(_) => return shown("[the result was lost: the host is stopping]".to_owned(), level, 0),
+        }
+    };
+    let Written { text, text_total, json, summary } = written;
+    let fits = text_total <= OBSERVATION_BYTES_MAX as u64;
+    let size = json.total;
+    let is_large = size >= DATA_INLINE_BYTES_MAX;
+    if fits && !is_large {
+        return shown(text, level, size);
+    }
+    // At BRIEF and STANDARD small data can read long: three long items. Then its text is what is paged.
+    if level != OutputLevel::Full && !is_large {
+        return Observed { data_size_bytes: size, ..observe_text(text, level, keep).await };
+    }
+    let Some(id) = keep.store(json.bytes.clone()).await else {
+        let text = if fits { text } else { Content::partly(text, text_total).cut() };
+        return shown(text, level, size);
+    };
+    let told = stored_text(&id, &summary);
+    let text = if level == OutputLevel::Full {
+        format!("{told}\n\n{}", json.first_page(&id))
+    } else if text.len() + told.len() + 2 <= OBSERVATION_BYTES_MAX {
+        format!("{text}\n\n{told}")
+    } else {
+        format!("{}\n\n{told}", Content::partly(text, text_total).cut())
+    };
+    stored(text, level, &id, size, summary)
+}
+
+fn stored(text: String, level: OutputLevel, id: &ArtifactId, data_size_bytes: u64, summary: String) -> Observed {
+    Observed {
+        text,
+        level,
+        artifact_id: Some(id.clone()),
+        data_size_bytes,
+        data_hash: Some(id.hash().to_owned()),
+        data_summary: Some(summary),
+    }
+}
+
+/// Data written out.
+struct Written {
+    /// As its level says; of what does not fit into an observation only the beginning.
+    text: String,
+    /// Bytes of all that.
+    text_total: u64,
+    /// The JSON text.
+    json: Content,
+    /// In a line.
+    summary: String,
+}
+
+fn write(value: &Value, level: OutputLevel) -> Written {
+    let (json, total) = json_within(value, false, ARTIFACT_BYTES_MAX - NOTE_BYTES);
+    let (text, text_total) = match level {
+        OutputLevel::Full => json_within(value, true, OBSERVATION_BYTES_MAX),
+        OutputLevel::Brief | OutputLevel::Standard => {
+            let text = format(value, level);
+            let len = text.len() as u64;
+            (text, len)
+        }
+    };
+    Written { text, text_total, json: Content::partly(json, total), summary: summary(value) }
+}
+
+/// Whether data is small enough to be written out at once. Looks at no more of it than that takes.
+fn is_quick(value: &Value) -> bool {
+    let (mut bytes, mut open) = (0usize, vec![value]);
+    while let Some(value) = open.pop() {
+        bytes += 8;
+        match value {
+            Value::String(text) => bytes += text.len(),
+            Value::Array(items) if items.len() <= QUICK_BYTES => open.extend(items),
+            Value::Object(fields) if fields.len() <= QUICK_BYTES => {
+                bytes += fields.keys().map(String::len).sum::<usize>();
+                open.extend(fields.values());
+            }
+            Value::Array(_) | Value::Object(_) => return false,
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+        if bytes > QUICK_BYTES {
+            return false;
+        }
+    }
+    true
+}
+
+/// Bytes for the note at the end of a content that was too long to keep.
+const NOTE_BYTES: usize = 128;
+
+/// A text that is to be kept: as much of it as may be.
+struct Content {
+    bytes: Bytes,
+    /// Bytes of the text itself in `bytes`; what follows is the note.
+    kept: u64,
+    /// Bytes that there were.
+    total: u64,
+}
+
+impl Content {
+    fn of(text: String) -> Self {
+        let total = text.len() as u64;
+        Self::partly(text, total)
+    }
+
+    /// `text` is the beginning of what has `total` bytes. Cut in its own buffer.
+    fn partly(mut text: String, total: u64) -> Self {
+        if text.len() > ARTIFACT_BYTES_MAX {
+            text.truncate(text.floor_char_boundary(ARTIFACT_BYTES_MAX - NOTE_BYTES));
+        }
+        let kept = text.len() as u64;
+        if kept < total {
+            text.push_str(&format!("\n[kept {kept} of {total} bytes; the rest was too long to keep]"));
+            text.shrink_to_fit();
+        }
+        Self { bytes: Bytes::from(text), kept, total }
+    }
+
+    /// The first page with its footer, once all of it is stored.
+    fn first_page(&self, id: &ArtifactId) -> String {
+        let page = String::from_utf8_lossy(paging::page(&self.bytes, 1).unwrap_or_default());
+        let lost = match self.total - self.kept {
+            0 => String::new(),
+            _ => format!("[kept {} of {} bytes; the rest was too long to keep]\n", self.kept, self.total),
+        };
+        format!("{page}\n\n{lost}{}", paging::footer(id, 1, page.len() as u64, self.bytes.len() as u64))
+    }
+
+    /// The beginning with an account, when nothing can be stored.
+    fn cut(&self) -> String {
+        let text = self.bytes.get(..usize::try_from(self.kept).unwrap_or_default()).unwrap_or_default();
+        let range = 0..PAGE_BYTES.min(text.len() as u64);
+        let page = String::from_utf8_lossy(paging::cut(text.len() as u64, &range, text).0);
+        format!("{page}\n\n[kept {} of {} bytes; ask for a smaller part to see the rest]", page.len(), self.total)
+    }
+}
+
+#[cfg(test)]
+mod tests;

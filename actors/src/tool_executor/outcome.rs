@@ -75,19 +75,6 @@ pub fn outcome(result: RunResult, effect: Effect, tool_call_id: &str) -> ToolExe
     ToolExecutionResult::error(&error, tool_call_id)
 }
 
-impl From<&str> for Observed {
-    fn from(text: &str) -> Self {
-        Self { text: text.to_owned(), data_size_bytes: text.len() as u64, ..Self::default() }
-    }
-}
-
-impl From<Observed> for ToolExecutionResult {
-    fn from(observed: Observed) -> Self {
-        let Observed { text, level, artifact_id, data_size_bytes, data_hash, data_summary } = observed;
-        Self { output_level: level, artifact_id: artifact_id.map(Into::into), data_size_bytes, data_hash, data_summary, ..Self::ok(text) }
-    }
-}
-
 /// The result of a call that was cancelled before it began.
 pub fn cancelled_before_start() -> ToolExecutionResult {
     ToolExecutionResult::error_text("INTERRUPTED", "cancelled before start")

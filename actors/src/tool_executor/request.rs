@@ -1,7 +1,510 @@
-//! Stub until the store branch is merged.
-use crate::{chat::RawJson, ports::PermissionLevel};
-/// Stub.
-pub(super) fn idempotency_key(name: &str, version: &str, input: &RawJson, caller: &str, level: PermissionLevel) -> String {
-    let value: serde_json::Value = input.parse().unwrap_or_default();
-    format!("{name}\0{version}\0{value}\0{caller}\0{level:?}")
+//! What is asked of a tool (REQUIREMENTS T-01..T-16), and the key under which its result may answer again. Pure.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{MapAccess, Visitor},
+};
+use serde_json::value::RawValue;
+
+use crate::{
+    chat::RawJson,
+    ids::{Scope, sha256_hex},
+    limits::{JSON_DEPTH_MAX, TOOL_INPUT_BYTES_MAX},
+    policy::ToolRetryPolicy,
+    ports::{CachePolicy, Effect, OutputLevel, PermissionLevel, TOOL_TIMEOUT, ToolError, ToolErrorType, ToolSpec},
+};
+
+/// A call, as a model's tool call and its conversation make it. Nothing here makes up a `tool_call_id` (REQUIREMENTS M-10).
+///
+/// ```
+/// use callboard_actors::{chat::RawJson, tool_executor::ToolInvocationRequest};
+///
+/// let parameters = RawJson::from_text(r#"{"city":"Yangzhou"}"#)?;
+/// let request = ToolInvocationRequest::new("toolu_1", "weather", parameters, "acme/support-42");
+/// assert_eq!(request.timeout_ms, 120_000);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolInvocationRequest {
+    /// The id that the model's server gave the call.
+    pub tool_call_id: String,
+    /// The tool.
+    pub tool_name: String,
+    /// Its version.
+    #[serde(default = "first_version")]
+    pub tool_version: String,
+    /// The arguments: a JSON object.
+    pub parameters: RawJson,
+    /// The level that the model named for this call (O-12).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_level: Option<OutputLevel>,
+    /// Longest run of one attempt.
+    #[serde(default = "timeout_ms")]
+    pub timeout_ms: u64,
+    /// Whether a timeout is tried again, where the policy would.
+    #[serde(default = "yes")]
+    pub retry_on_timeout: bool,
+    /// Another folder for what is stored, for hosts that open one for a request. Is the host's own: never read from nor written to
+    /// JSON, never shown (A-07).
+    #[serde(skip)]
+    pub storage_dir: Option<PathBuf>,
+    /// Who calls; see [`caller_id`].
+    pub caller_id: String,
+    /// What the call is allowed.
+    #[serde(default)]
+    pub permission_level: PermissionLevel,
+    /// A key in place of the generated one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+    /// Whether and for how long the result may answer again.
+    #[serde(default)]
+    pub cache_policy: CachePolicy,
+}
+
+fn first_version() -> String {
+    "1.0.0".to_owned()
+}
+
+fn timeout_ms() -> u64 {
+    u64::try_from(TOOL_TIMEOUT.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl fmt::Debug for ToolInvocationRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("ToolInvocationRequest");
+        shown.field("tool_call_id", &self.tool_call_id).field("tool_name", &self.tool_name).field("tool_version", &self.tool_version);
+        shown.field("parameters", &self.parameters).field("output_level", &self.output_level).field("timeout_ms", &self.timeout_ms);
+        shown.field("retry_on_timeout", &self.retry_on_timeout).field("caller_id", &self.caller_id);
+        shown.field("permission_level", &self.permission_level).field("cache_policy", &self.cache_policy).finish_non_exhaustive()
+    }
+}
+
+/// The request cannot be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// T-11.
+    #[error("the arguments have {size} bytes, and at most {max} are taken")]
+    TooLarge {
+        /// Bytes of the JSON text.
+        size: usize,
+        /// Bytes taken.
+        max: usize,
+    },
+    /// T-03.
+    #[error("the arguments are not a JSON object")]
+    NotAnObject,
+}
+
+impl From<RequestError> for ToolError {
+    fn from(error: RequestError) -> Self {
+        Self::invalid(error.to_string())
+    }
+}
+
+impl ToolInvocationRequest {
+    /// A request with the defaults.
+    pub fn new(tool_call_id: impl Into<String>, tool_name: impl Into<String>, parameters: RawJson, caller_id: impl Into<String>) -> Self {
+        Self {
+            tool_call_id: tool_call_id.into(),
+            tool_name: tool_name.into(),
+            tool_version: first_version(),
+            parameters,
+            output_level: None,
+            timeout_ms: timeout_ms(),
+            retry_on_timeout: true,
+            storage_dir: None,
+            caller_id: caller_id.into(),
+            permission_level: PermissionLevel::default(),
+            idempotency_key: None,
+            cache_policy: CachePolicy::default(),
+        }
+    }
+
+    /// A request of a tool as it declares itself: its version, time and, where its calls are `pure`, its cache policy.
+    pub fn of(spec: &ToolSpec, tool_call_id: impl Into<String>, parameters: RawJson) -> Self {
+        let cache_policy = if spec.effect == Effect::Pure { spec.cache } else { CachePolicy::NoCache }; // T-17
+        Self {
+            tool_version: spec.version.clone(),
+            timeout_ms: u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX),
+            cache_policy,
+            ..Self::new(tool_call_id, spec.name(), parameters, "")
+        }
+    }
+
+    /// Sets who calls.
+    #[must_use]
+    pub fn caller(mut self, caller_id: impl Into<String>, level: PermissionLevel) -> Self {
+        self.caller_id = caller_id.into();
+        self.permission_level = level;
+        self
+    }
+
+    /// Sets the tool's version.
+    #[must_use]
+    pub fn tool_version(mut self, version: impl Into<String>) -> Self {
+        self.tool_version = version.into();
+        self
+    }
+
+    /// Sets the level that the model named.
+    #[must_use]
+    pub fn output_level(mut self, level: Option<OutputLevel>) -> Self {
+        self.output_level = level;
+        self
+    }
+
+    /// Sets the longest run of one attempt.
+    #[must_use]
+    pub fn timeout_ms(mut self, timeout_ms: u64) -> Self {
+        self.timeout_ms = timeout_ms;
+        self
+    }
+
+    /// Sets whether a timeout is tried again.
+    #[must_use]
+    pub fn retry_on_timeout(mut self, retry: bool) -> Self {
+        self.retry_on_timeout = retry;
+        self
+    }
+
+    /// Sets another folder for what is stored.
+    #[must_use]
+    pub fn storage_dir(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.storage_dir = Some(folder.into());
+        self
+    }
+
+    /// Sets what the call is allowed.
+    #[must_use]
+    pub fn permission_level(mut self, level: PermissionLevel) -> Self {
+        self.permission_level = level;
+        self
+    }
+
+    /// Sets a key in place of the generated one.
+    #[must_use]
+    pub fn with_idempotency_key(mut self, key: impl Into<String>) -> Self {
+        self.idempotency_key = Some(key.into());
+        self
+    }
+
+    /// Sets whether the result may answer again.
+    #[must_use]
+    pub fn cache_policy(mut self, policy: CachePolicy) -> Self {
+        self.cache_policy = policy;
+        self
+    }
+
+    /// Checks the arguments' form and size against [`TOOL_INPUT_BYTES_MAX`]; exactly that many bytes are allowed (T-11).
+    ///
+    /// # Errors
+    /// [`RequestError`]; as a [`ToolError`] it is `invalid_parameters`.
+    pub fn check(&self) -> Result<(), RequestError> {
+        self.check_within(TOOL_INPUT_BYTES_MAX)
+    }
+
+    /// As [`ToolInvocationRequest::check`], with another bound.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub fn check_within(&self, max: usize) -> Result<(), RequestError> {
+        let size = self.parameters.as_str().len();
+        if size > max {
+            return Err(RequestError::TooLarge { size, max });
+        }
+        if self.parameters.is_object() { Ok(()) } else { Err(RequestError::NotAnObject) }
+    }
+
+    /// The level of this call (T-10): its own, the tool's, BRIEF in a crowded window, the global default.
+    pub fn effective_level(&self, tool: Option<OutputLevel>, global: OutputLevel, window_used: f64) -> OutputLevel {
+        OutputLevel::effective(self.output_level, tool, window_used, global)
+    }
+
+    /// Whether to try again after `attempt` retries (T-06, T-40). The effect class decides before.
+    pub fn should_retry(&self, policy: &ToolRetryPolicy, error: ToolErrorType, attempt: u32) -> bool {
+        (self.retry_on_timeout || error != ToolErrorType::Timeout) && policy.should_retry(error, attempt)
+    }
+
+    /// The key under which the result may answer again: the given one, else one of tool, version, arguments, caller and permission
+    /// (T-12..T-15), 64 hex digits.
+    ///
+    /// It does not depend on `tool_call_id`, nor on the order of keys and on white space in the arguments. Numbers count as they are
+    /// written: `1` and `1.0` make two keys, which costs a run and never serves a wrong result.
+    pub fn idempotency_key(&self) -> String {
+        if let Some(key) = &self.idempotency_key {
+            return key.clone();
+        }
+        let permission = match self.permission_level {
+            PermissionLevel::Default => "default",
+            PermissionLevel::Restricted => "restricted",
+            PermissionLevel::Admin => "admin",
+        };
+        sha256_hex(&[
+            self.tool_name.as_bytes(),
+            self.tool_version.as_bytes(),
+            canonical(&self.parameters).as_bytes(),
+            self.caller_id.as_bytes(),
+            permission.as_bytes(),
+        ])
+    }
+}
+
+/// The caller of a conversation's calls (ruling on T-13): the root conversation of its tree, the workspace and the names of what it
+/// is permitted. Opaque: no path is in it.
+pub fn caller_id(root: &Scope, workspace: Option<&Path>, permissions: &[&str]) -> String {
+    let workspace = workspace.map(|path| path.to_string_lossy().into_owned());
+    let mut parts = vec![
+        root.tenant.as_str().as_bytes(),
+        root.conversation.as_str().as_bytes(),
+        if workspace.is_some() { b"1" } else { b"0" },
+        workspace.as_deref().unwrap_or_default().as_bytes(),
+    ];
+    let mut permissions = permissions.to_vec();
+    permissions.sort_unstable();
+    permissions.dedup();
+    parts.extend(permissions.iter().map(|permission| permission.as_bytes()));
+    sha256_hex(&parts)
+}
+
+/// JSON text with sorted keys at every depth and without white space. Numbers stay as they are written: a parser would make two
+/// large ones the same.
+pub(super) fn canonical(json: &RawJson) -> String {
+    let mut text = String::with_capacity(json.as_str().len());
+    write_canonical(json.as_str(), JSON_DEPTH_MAX, &mut text);
+    text
+}
+
+fn write_canonical(json: &str, depth: usize, out: &mut String) {
+    let json = json.trim();
+    let known = match json.as_bytes().first() {
+        _ if depth == 0 => None,
+        Some(b'{') => serde_json::from_str::<Fields<'_>>(json).ok().map(|Fields(fields)| {
+            out.push('{');
+            for (index, (key, values)) in fields.iter().enumerate() {
+                // A key that is there twice keeps both values: what reads the arguments may take either.
+                for (again, value) in values.iter().enumerate() {
+                    if index + again > 0 {
+                        out.push(',');
+                    }
+                    out.push_str(&serde_json::to_string(key).unwrap_or_default());
+                    out.push(':');
+                    write_canonical(value.get(), depth - 1, out);
+                }
+            }
+            out.push('}');
+        }),
+        Some(b'[') => serde_json::from_str::<Vec<&RawValue>>(json).ok().map(|items| {
+            out.push('[');
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 {
+                    out.push(',');
+                }
+                write_canonical(item.get(), depth - 1, out);
+            }
+            out.push(']');
+        }),
+        Some(b'"') => serde_json::from_str::<String>(json).ok().and_then(|text| serde_json::to_string(&text).ok()).map(|text| {
+            out.push_str(&text);
+        }),
+        _ => None,
+    };
+    if known.is_none() {
+        out.push_str(json); // A number, a word, or what no parser takes: as it is.
+    }
+}
+
+/// The fields of an object in order of their keys.
+struct Fields<'a>(BTreeMap<String, Vec<&'a RawValue>>);
+
+impl<'de> Deserialize<'de> for Fields<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl<'de> Visitor<'de> for Read {
+            type Value = Fields<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
+                let mut fields: BTreeMap<String, Vec<&'de RawValue>> = BTreeMap::new();
+                while let Some((key, value)) = map.next_entry::<String, &'de RawValue>()? {
+                    fields.entry(key).or_default().push(value);
+                }
+                Ok(Fields(fields))
+            }
+        }
+        deserializer.deserialize_map(Read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(parameters: &str) -> ToolInvocationRequest {
+        ToolInvocationRequest::new("toolu_1", "t", RawJson::from_text(parameters).unwrap(), "c")
+    }
+
+    fn key(parameters: &str) -> String {
+        request(parameters).idempotency_key()
+    }
+
+    #[test]
+    fn a_request_has_the_defaults_and_needs_the_rest() {
+        let read: ToolInvocationRequest =
+            serde_json::from_str(r#"{"tool_call_id":"toolu_1","tool_name":"t","parameters":{},"caller_id":"c"}"#).unwrap();
+
+        assert_eq!(read, request("{}"));
+        assert_eq!((read.tool_version.as_str(), read.timeout_ms, read.retry_on_timeout), ("1.0.0", 120_000, true));
+        assert_eq!((read.output_level, read.permission_level, read.cache_policy), (None, PermissionLevel::Default, CachePolicy::NoCache));
+        for missing in ["tool_call_id", "tool_name", "parameters", "caller_id"] {
+            let mut json = serde_json::to_value(&read).unwrap();
+            json.as_object_mut().unwrap().remove(missing);
+            assert!(serde_json::from_value::<ToolInvocationRequest>(json).is_err(), "{missing}");
+        }
+    }
+
+    #[test]
+    fn a_folder_of_the_host_is_neither_written_nor_shown() {
+        let request = request("{}").storage_dir("/fake/secret-place");
+
+        assert!(!serde_json::to_string(&request).unwrap().contains("secret-place"));
+        assert!(!format!("{request:?}").contains("secret-place"));
+        let given = r#"{"tool_call_id":"i","tool_name":"t","parameters":{},"caller_id":"c","storage_dir":"/fake"}"#;
+        assert_eq!(serde_json::from_str::<ToolInvocationRequest>(given).unwrap().storage_dir, None);
+    }
+
+    #[test]
+    fn ten_mebibytes_of_arguments_are_taken_and_a_byte_more_is_not() {
+        let of = |bytes: usize| request(&format!("{{\"k\":\"{}\"}}", "x".repeat(bytes - "{\"k\":\"\"}".len())));
+
+        assert_eq!(of(TOOL_INPUT_BYTES_MAX).check(), Ok(()));
+        let refused = of(TOOL_INPUT_BYTES_MAX + 1).check().unwrap_err();
+        assert_eq!(refused, RequestError::TooLarge { size: TOOL_INPUT_BYTES_MAX + 1, max: TOOL_INPUT_BYTES_MAX });
+        assert_eq!(ToolError::from(refused).kind, ToolErrorType::InvalidParameters);
+        assert_eq!(of(20).check_within(19), Err(RequestError::TooLarge { size: 20, max: 19 }));
+        assert_eq!(request("[]").check(), Err(RequestError::NotAnObject));
+    }
+
+    #[test]
+    fn a_given_key_is_the_key() {
+        assert_eq!(request("{}").with_idempotency_key("mine").idempotency_key(), "mine");
+    }
+
+    #[test]
+    fn the_key_depends_on_five_things_and_not_on_the_calls_id() {
+        let base = request(r#"{"a":1}"#);
+        let other_call = ToolInvocationRequest { tool_call_id: "toolu_2".into(), ..base.clone() };
+        assert_eq!(base.idempotency_key(), other_call.idempotency_key());
+        assert_eq!(base.idempotency_key().len(), 64);
+        let beside = base.clone().timeout_ms(1).output_level(Some(OutputLevel::Full)).cache_policy(CachePolicy::TtlLong);
+        assert_eq!(base.idempotency_key(), beside.retry_on_timeout(false).storage_dir("/fake").idempotency_key());
+
+        let others = [
+            ToolInvocationRequest { tool_name: "u".into(), ..base.clone() },
+            base.clone().tool_version("1.0.1"),
+            request(r#"{"a":2}"#),
+            ToolInvocationRequest { caller_id: "d".into(), ..base.clone() },
+            base.clone().permission_level(PermissionLevel::Admin),
+            base.clone().permission_level(PermissionLevel::Restricted),
+        ];
+        let keys: std::collections::BTreeSet<String> = others.iter().chain([&base]).map(ToolInvocationRequest::idempotency_key).collect();
+        assert_eq!(keys.len(), 7);
+    }
+
+    #[test]
+    fn components_never_collide_by_being_joined() {
+        let of = |name: &str, version: &str, caller: &str| {
+            ToolInvocationRequest { tool_name: name.into(), caller_id: caller.into(), ..request("{}") }
+                .tool_version(version)
+                .idempotency_key()
+        };
+
+        assert_ne!(of("ab", "c", "d"), of("a", "bc", "d"));
+        assert_ne!(of("a", "1", "{}d"), of("a", "1{}", "d"));
+        assert_ne!(of("", "ab", ""), of("ab", "", ""));
+    }
+
+    #[test]
+    fn the_order_of_keys_does_not_matter_at_any_depth_and_everything_else_does() {
+        let same = [
+            r#"{"a":{"x":1,"y":[{"p":1,"q":"A"}]},"b":null}"#,
+            "{ \"b\" : null,\n \"a\":{\"y\":[ {\"q\":\"\\u0041\",\"p\":1}],\"x\":1 } }",
+        ];
+        assert_eq!(key(same[0]), key(same[1]));
+        assert_eq!(canonical(&RawJson::from_text(same[1]).unwrap()), same[0]);
+
+        let different = [
+            r#"{"a":[1,2]}"#,
+            r#"{"a":[2,1]}"#,
+            r#"{"a":"1"}"#,
+            r#"{"a":1}"#,
+            r#"{"a":1.0}"#,
+            r#"{"a":12345678901234567890123}"#,
+            r#"{"a":12345678901234567890124}"#,
+            r#"{"a":1e400}"#,
+            r#"{"a":null}"#,
+            "{}",
+            r#"{"a":1,"a":2}"#,
+            r#"{"a":2,"a":1}"#,
+            r#"{"a":2}"#,
+            r#"{"a":{"b":1},"c":2}"#,
+            r#"{"a":{"b":1,"c":2}}"#,
+            r#"{"a,b":1}"#,
+        ];
+        let keys: std::collections::BTreeSet<String> = different.iter().map(|text| key(text)).collect();
+        assert_eq!(keys.len(), different.len());
+    }
+
+    #[test]
+    fn deep_arguments_have_a_key_without_deep_recursion() {
+        let deep: RawJson = serde_json::from_str(&format!("{{\"a\":{}{}}}", "[".repeat(100), "]".repeat(100))).unwrap();
+
+        assert_eq!(ToolInvocationRequest::new("i", "t", deep, "c").idempotency_key().len(), 64);
+    }
+
+    #[test]
+    fn callers_of_other_tenants_folders_and_permissions_are_others() {
+        let scope = |tenant: &str, id: &str| Scope::new(tenant.try_into().unwrap(), id.try_into().unwrap());
+        let ids = [
+            caller_id(&scope("a", "b"), None, &[]),
+            caller_id(&scope("ab", "b"), None, &[]),
+            caller_id(&scope("a", "bb"), None, &[]),
+            caller_id(&scope("a", "b"), Some(Path::new("")), &[]),
+            caller_id(&scope("a", "b"), Some(Path::new("/w")), &[]),
+            caller_id(&scope("a", "b"), None, &["x"]),
+            caller_id(&scope("a", "b"), None, &["x", "y"]),
+        ];
+
+        assert_eq!(ids.iter().collect::<std::collections::BTreeSet<_>>().len(), ids.len());
+        assert_eq!(ids[6], caller_id(&scope("a", "b"), None, &["y", "x", "y"]));
+        assert!(!ids[4].contains("/w"));
+    }
+
+    #[test]
+    fn the_level_and_the_retry_follow_the_request() {
+        let plain = request("{}");
+        assert_eq!(plain.effective_level(None, OutputLevel::Standard, 0.8), OutputLevel::Standard);
+        assert_eq!(plain.effective_level(None, OutputLevel::Standard, 0.81), OutputLevel::Brief);
+        let full = plain.clone().output_level(Some(OutputLevel::Full));
+        assert_eq!(full.effective_level(Some(OutputLevel::Brief), OutputLevel::Standard, 0.9), OutputLevel::Full);
+
+        let policy = ToolRetryPolicy::default();
+        assert!(plain.should_retry(&policy, ToolErrorType::Timeout, 2) && !plain.should_retry(&policy, ToolErrorType::Timeout, 3));
+        let never = plain.retry_on_timeout(false);
+        assert!(!never.should_retry(&policy, ToolErrorType::Timeout, 0));
+        assert!(never.should_retry(&policy, ToolErrorType::ResourceError, 0));
+    }
 }

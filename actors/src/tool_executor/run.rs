@@ -7,14 +7,13 @@ use futures_util::FutureExt;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{RunResult, TenantTools, message::Run, observation::observe, plan::one_spelling, request::idempotency_key};
+use super::{Permissions, RunResult, TenantTools, caller_id, message::Run, observation::observe, plan::one_spelling};
 use crate::{
     ids::Scope,
     limits::CANCEL_GRACE,
     metrics_collector::Counters,
     ports::{
-        ArtifactStore, Artifacts, Concurrency, Effect, Extensions, PermissionLevel, Progress, ToolContext, ToolError, ToolErrorType,
-        ToolOutput,
+        ArtifactStore, Artifacts, Concurrency, Effect, Extensions, OutputLevel, Progress, ToolContext, ToolError, ToolErrorType, ToolOutput,
     },
 };
 
@@ -28,7 +27,9 @@ pub struct Lent {
     /// Where results go that are too large to show.
     pub artifacts: Option<Arc<dyn ArtifactStore>>,
     /// What calls are allowed; results are shared between equal permissions only.
-    pub permission: PermissionLevel,
+    pub permissions: Permissions,
+    /// How much of data is shown where neither call nor tool says so.
+    pub output_level: OutputLevel,
 }
 
 /// Where the calls of a conversation run.
@@ -42,13 +43,26 @@ pub struct Bench {
     pub owner: Scope,
     /// The host's counters.
     pub counters: Arc<Counters>,
+    caller: Arc<str>,
 }
 
 impl Bench {
+    /// A bench for the calls of a tree of conversations.
+    pub fn new(lent: Lent, tools: Arc<TenantTools>, owner: Scope, counters: Arc<Counters>) -> Self {
+        let caller = caller_id(&owner, lent.workspace.as_ref().map(|path| path.as_path()), &lent.permissions.names()).into();
+        Self { lent, tools, owner, counters, caller }
+    }
+
     /// A bench of its own, that shares nothing and lends nothing.
     pub fn alone(owner: Scope) -> Self {
-        let lent = Lent { workspace: None, extensions: Extensions::default(), artifacts: None, permission: PermissionLevel::default() };
-        Self { lent, tools: Arc::default(), owner, counters: Arc::default() }
+        let lent = Lent {
+            workspace: None,
+            extensions: Extensions::default(),
+            artifacts: None,
+            permissions: Permissions::default(),
+            output_level: OutputLevel::default(),
+        };
+        Self::new(lent, Arc::default(), owner, Arc::default())
     }
 }
 
@@ -62,7 +76,9 @@ pub(super) async fn run(run: Arc<Run>, bench: Bench, cancel: CancellationToken, 
     }
     let artifacts = bench.lent.artifacts.clone().map(|store| Artifacts { store, owner: bench.owner.clone() });
     match answer(&run, bench, &cancel, progress).await {
-        Ok(output) => RunResult::Output(observe(Arc::unwrap_or_clone(output), run.level, artifacts.as_ref(), &run.tool_call_id).await),
+        Ok(output) => {
+            RunResult::Output(observe(Arc::unwrap_or_clone(output), run.level, artifacts.as_ref(), &run.request.tool_call_id).await)
+        }
         Err(result) => result,
     }
 }
@@ -70,30 +86,30 @@ pub(super) async fn run(run: Arc<Run>, bench: Bench, cancel: CancellationToken, 
 /// From the cache, from the run of an identical call, or by a run of its own.
 async fn answer(run: &Arc<Run>, bench: Bench, cancel: &CancellationToken, progress: Progress) -> Ended {
     let spec = run.tool.spec();
-    let (keeps, shares) = (spec.cache.ttl().is_some(), spec.shared);
+    let (keeps, shares) = (run.request.cache_policy.ttl().is_some(), spec.shared);
     if spec.effect != Effect::Pure || !(keeps || shares) {
         return attempt(run.clone(), bench, cancel.clone(), progress).await;
     }
-    let key = idempotency_key(spec.name(), &spec.version, &run.input, &caller_id(&bench), bench.lent.permission);
-    if keeps && let Some(output) = bench.tools.cached(&key) {
+    let request = run.request.clone().caller(bench.caller.as_ref(), bench.lent.permissions.level);
+    let key = request.idempotency_key();
+    if let Some(output) = bench.tools.results.answer(&request, &key) {
         bench.counters.tool_cache_hits.add(1);
         return Ok(output);
     }
-    let (tools, counters, policy) = (bench.tools.clone(), bench.counters.clone(), spec.cache);
+    let (tools, counters) = (bench.tools.clone(), bench.counters.clone());
     if !shares {
         let ended = attempt(run.clone(), bench, cancel.clone(), progress).await;
         if let Ok(output) = &ended {
-            tools.keep(key, policy, output);
+            tools.results.note(&request, &key, output);
         }
         return ended;
     }
-    let kept = key.clone();
-    let (mut lease, leads) = tools.runs.join(key, progress, |cancel, progress| {
+    let (mut lease, leads) = tools.runs.join(key.clone(), progress, |cancel, progress| {
         let (run, tools) = (run.clone(), tools.clone());
         async move {
             let ended = attempt(run, bench, cancel, progress).await;
             if let Ok(output) = &ended {
-                tools.keep(kept, policy, output);
+                tools.results.note(&request, &key, output);
             }
             ended
         }
@@ -108,16 +124,11 @@ async fn answer(run: &Arc<Run>, bench: Bench, cancel: &CancellationToken, progre
     }
 }
 
-/// Who calls (REQUIREMENTS T-13): the root conversation of the tree, and where it works.
-fn caller_id(bench: &Bench) -> String {
-    let workspace = bench.lent.workspace.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
-    format!("{}\n{}\n{workspace}", bench.owner.tenant, bench.owner.conversation)
-}
-
 /// One start of the tool.
 async fn attempt(run: Arc<Run>, bench: Bench, cancel: CancellationToken, progress: Progress) -> Ended {
     let spec = run.tool.spec();
-    let time = if run.attempt == 0 { spec.timeout } else { spec.retry.timeout(spec.timeout, run.attempt) };
+    let first = Duration::from_millis(run.request.timeout_ms);
+    let time = if run.attempt == 0 { first } else { spec.retry.timeout(first, run.attempt) };
     let _file = match file_key(&run, &bench) {
         None => None,
         Some(file) => tokio::select! {
@@ -138,7 +149,7 @@ async fn attempt(run: Arc<Run>, bench: Bench, cancel: CancellationToken, progres
 /// The file that a call works on, as all calls of the tenant name it.
 fn file_key(run: &Run, bench: &Bench) -> Option<String> {
     let Concurrency::PerFile(parameter) = &run.tool.spec().concurrency else { return None };
-    let arguments: serde_json::Map<String, serde_json::Value> = run.input.parse().ok()?;
+    let arguments: serde_json::Map<String, serde_json::Value> = run.request.parameters.parse().ok()?;
     let path = one_spelling(arguments.get(parameter)?.as_str()?);
     let workspace = bench.lent.workspace.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
     Some(format!("{workspace}\n{path}"))
@@ -153,7 +164,7 @@ async fn start(run: &Run, bench: &Bench, time: Duration, cancel: &CancellationTo
     let token = cancel.child_token();
     let context = ToolContext {
         key: run.key.clone(),
-        tool_call_id: run.tool_call_id.clone(),
+        tool_call_id: run.request.tool_call_id.clone(),
         cancel: token.clone(),
         deadline: Instant::now() + time,
         attempt: run.attempt,
@@ -162,7 +173,7 @@ async fn start(run: &Run, bench: &Bench, time: Duration, cancel: &CancellationTo
         extensions: bench.lent.extensions.clone(),
         artifacts: bench.lent.artifacts.clone().map(|store| Artifacts { store, owner: bench.owner.clone() }),
     };
-    let call = AssertUnwindSafe(async { run.tool.call(run.input.clone(), context).await }).catch_unwind();
+    let call = AssertUnwindSafe(async { run.tool.call(run.request.parameters.clone(), context).await }).catch_unwind();
     tokio::pin!(call);
     let ended = match timeout(time, &mut call).await {
         Ok(ended) => ended,

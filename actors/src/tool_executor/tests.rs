@@ -15,12 +15,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Bench, LoneCall, call_once};
+use super::{Bench, LoneCall, ToolInvocationRequest, call_once};
 use crate::{
     chat::RawJson,
     ids::{CallKey, ConversationId, Scope, Seq, TenantId},
     journal::ToolExecutionResult,
-    ports::{BoxFuture, CachePolicy, Concurrency, Effect, OutputLevel, Progress, Tool, ToolContext, ToolError, ToolOutput, ToolSpec},
+    ports::{BoxFuture, CachePolicy, Concurrency, Effect, Progress, Tool, ToolContext, ToolError, ToolOutput, ToolSpec},
 };
 
 /// Counts its starts, and ends when told or after its time.
@@ -84,10 +84,8 @@ fn scope(conversation: &str) -> Scope {
 fn call(tool: &Arc<Counting>, index: u32, input: &str) -> LoneCall {
     LoneCall {
         key: CallKey { scope: scope("c"), seq: Seq(1), index },
-        tool_call_id: format!("call_{index}"),
         tool: tool.clone(),
-        input: RawJson::from_text(input).unwrap(),
-        level: OutputLevel::Standard,
+        request: ToolInvocationRequest::of(&tool.spec, format!("call_{index}"), RawJson::from_text(input).unwrap()),
     }
 }
 
@@ -154,7 +152,7 @@ async fn runs_are_shared_by_pure_calls_of_one_tree_only() {
     }
 
     let (tool, bench) = (Counting::new(spec().cache(CachePolicy::TtlLong), 10), Bench::alone(scope("root")));
-    let other = Bench { owner: scope("another-tree"), ..bench.clone() };
+    let other = beside(&bench, "another-tree");
     tokio::join!(run(&tool, &bench, 0, "{}"), run(&tool, &other, 0, "{}"), run(&tool, &bench, 1, r#"{"page":2}"#));
     assert_eq!(tool.starts(), 3);
 }
@@ -185,7 +183,7 @@ async fn a_cached_result_answers_until_its_time_is_over_and_errors_are_never_kep
 async fn calls_on_one_file_run_one_after_the_other_also_of_two_conversations() {
     let spec = ToolSpec::new("edit", "", RawJson::empty_object()).concurrency(Concurrency::PerFile("path".into()));
     let (tool, bench) = (Counting::new(spec, 10), Bench::alone(scope("one")));
-    let other = Bench { owner: scope("two"), ..bench.clone() };
+    let other = beside(&bench, "two");
 
     join_all([
         run(&tool, &bench, 0, r#"{"path":"a.txt"}"#),
@@ -228,4 +226,9 @@ async fn a_once_call_that_times_out_is_started_exactly_once_and_a_pure_one_again
     let result = run(&pure, &bench, 0, "{}").await;
     assert_eq!((result.error_code.as_deref(), pure.starts(), result.retry_count), (Some("TIMEOUT"), 4, 3));
     assert_eq!(result.last_error.as_deref(), Some("Tool execution exceeded timeout limit"));
+}
+
+/// A bench of another conversation of the same tenant.
+fn beside(bench: &Bench, owner: &str) -> Bench {
+    Bench::new(bench.lent.clone(), bench.tools.clone(), scope(owner), bench.counters.clone())
 }

@@ -1,11 +1,13 @@
 //! What an adapter must keep, as tests that every adapter calls.
 
+mod artifact_store;
 mod event_store;
 mod llm_provider;
 mod platform;
 mod session_backend;
 mod tool;
 
+pub use artifact_store::{ArtifactBounds, artifact_store};
 pub use event_store::event_store;
 pub use llm_provider::{Scene, Stage, TEXT, example_request, llm_provider};
 pub use platform::{clock, entropy};

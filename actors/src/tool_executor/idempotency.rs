@@ -1,0 +1,151 @@
+//! Results that answer later calls (REQUIREMENTS T-16..T-21). Bounded in entries and in bytes; one a tenant.
+//!
+//! What a tool returned is kept, not what a model read of it: each call shows it at its own level and under its own id (T-20).
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::ToolInvocationRequest;
+use crate::{
+    limits::{TOOL_CACHE_BYTES_MAX, TOOL_CACHE_ENTRIES_MAX, TOOL_CACHED_RESULT_BYTES_MAX},
+    policy::{TtlCache, TtlCacheConfig},
+    ports::{CACHE_TTL, ToolOutput},
+};
+
+/// Results by idempotency key.
+#[derive(Debug)]
+pub struct IdempotencyCache {
+    cache: Mutex<TtlCache<String, Arc<ToolOutput>>>,
+    since: Instant,
+}
+
+impl Default for IdempotencyCache {
+    fn default() -> Self {
+        Self::new(TtlCacheConfig { ttl: CACHE_TTL, entries_max: TOOL_CACHE_ENTRIES_MAX, bytes_max: TOOL_CACHE_BYTES_MAX })
+    }
+}
+
+impl IdempotencyCache {
+    /// An empty cache with bounds of one's own.
+    pub fn new(config: TtlCacheConfig) -> Self {
+        Self { cache: Mutex::new(TtlCache::new(config)), since: Instant::now() }
+    }
+
+    /// What answers a request: nothing unless its policy allows that (T-18). `key` is the request's.
+    pub fn answer(&self, request: &ToolInvocationRequest, key: &str) -> Option<Arc<ToolOutput>> {
+        request.cache_policy.ttl()?;
+        self.get_cached_result(key)
+    }
+
+    /// Keeps what a request gave for as long as its policy says. Returns whether it is kept. Failures are no output, so none is kept
+    /// (T-21).
+    pub fn note(&self, request: &ToolInvocationRequest, key: &str, output: &Arc<ToolOutput>) -> bool {
+        request.cache_policy.ttl().is_some_and(|ttl| self.put(key, output, Some(ttl)))
+    }
+
+    /// The result of a key (T-19).
+    pub fn get_cached_result(&self, key: &str) -> Option<Arc<ToolOutput>> {
+        let now = self.now();
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner).get(&key.to_owned(), now).cloned()
+    }
+
+    /// Keeps the result of a key for an hour (T-19). Returns whether it is kept: what is too large is not.
+    pub fn cache_result(&self, key: &str, output: &Arc<ToolOutput>) -> bool {
+        self.put(key, output, None)
+    }
+
+    fn put(&self, key: &str, output: &Arc<ToolOutput>, ttl: Option<Duration>) -> bool {
+        let bytes = size(output);
+        if bytes > TOOL_CACHED_RESULT_BYTES_MAX {
+            return false;
+        }
+        let now = self.now();
+        let weight = bytes + key.len() * 2 + size_of::<ToolOutput>();
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner).set(key.to_owned(), output.clone(), weight, ttl, now)
+    }
+
+    fn now(&self) -> Duration {
+        self.since.elapsed()
+    }
+}
+
+/// Bytes of a result, as JSON where it is data.
+fn size(output: &ToolOutput) -> usize {
+    match output {
+        ToolOutput::Text(text) => text.len(),
+        ToolOutput::Data(data) => {
+            let mut counted = Counted(0);
+            serde_json::to_writer(&mut counted, data).map_or(usize::MAX, |()| counted.0)
+        }
+    }
+}
+
+/// Counts what is written.
+struct Counted(usize);
+
+impl std::io::Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{chat::RawJson, ports::CachePolicy};
+
+    fn request(call: &str, policy: CachePolicy) -> ToolInvocationRequest {
+        ToolInvocationRequest::new(call, "search", RawJson::empty_object(), "c").cache_policy(policy)
+    }
+
+    fn text(text: &str) -> Arc<ToolOutput> {
+        Arc::new(text.into())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_later_call_is_answered_until_the_policys_time_is_over() {
+        let cache = IdempotencyCache::default();
+        let (first, later) = (request("toolu_1", CachePolicy::TtlShort), request("toolu_2", CachePolicy::TtlShort));
+        assert!(cache.note(&first, &first.idempotency_key(), &text("found")));
+
+        let key = later.idempotency_key();
+        assert_eq!(cache.answer(&later, &key), Some(text("found")));
+        tokio::time::advance(Duration::from_millis(299_999)).await;
+        assert!(cache.answer(&later, &key).is_some());
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(cache.answer(&later, &key), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_policy_the_cache_is_neither_read_nor_written() {
+        let cache = IdempotencyCache::default();
+        let (never, hour) = (request("1", CachePolicy::NoCache), request("2", CachePolicy::Cacheable));
+        let key = hour.idempotency_key();
+
+        assert!(!cache.note(&never, &key, &text("x")));
+        assert_eq!(cache.answer(&hour, &key), None);
+        assert!(cache.note(&hour, &key, &text("y")));
+        assert_eq!(cache.answer(&never, &key), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_plain_key_lives_an_hour_and_what_is_too_large_is_not_kept() {
+        let cache = IdempotencyCache::default();
+
+        assert!(!cache.cache_result("k", &text(&"x".repeat(TOOL_CACHED_RESULT_BYTES_MAX + 1))));
+        assert!(cache.cache_result("k", &text("y")));
+        tokio::time::advance(Duration::from_secs(3599)).await;
+        assert!(cache.get_cached_result("k").is_some());
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(cache.get_cached_result("k"), None);
+    }
+}

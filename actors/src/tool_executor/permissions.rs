@@ -1,0 +1,55 @@
+//! What the calls of a conversation are allowed (REQUIREMENTS T-08, T-48).
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use crate::ports::{Approval, PermissionLevel, ToolError, ToolSpec};
+
+/// A level, and the only tools that may run.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Permissions {
+    /// `restricted`: only tools that never ask. `admin`: every tool, without asking.
+    pub level: PermissionLevel,
+    /// Where set, the only tools that may run. A context modifier can narrow it and never widen it.
+    pub allowed_tools: Option<Arc<BTreeSet<String>>>,
+}
+
+impl Permissions {
+    /// Why a tool may not run at all.
+    pub fn refusal(&self, spec: &ToolSpec) -> Option<ToolError> {
+        let name = spec.name();
+        if self.allowed_tools.as_ref().is_some_and(|allowed| !allowed.contains(name)) {
+            return Some(ToolError::denied(format!("the tool {name:?} is not among the allowed tools here")).not_started());
+        }
+        let restricted = self.level == PermissionLevel::Restricted && spec.approval != Approval::Never;
+        restricted
+            .then(|| ToolError::denied(format!("the tool {name:?} changes something, and this conversation is restricted")).not_started())
+    }
+
+    /// The same with only those tools that `names` has too: narrower or equal, never wider.
+    #[must_use]
+    pub fn narrowed(&self, names: impl IntoIterator<Item = String>) -> Self {
+        let narrow = names.into_iter().filter(|name| self.allowed_tools.as_ref().is_none_or(|allowed| allowed.contains(name)));
+        Self { level: self.level, allowed_tools: Some(Arc::new(narrow.collect())) }
+    }
+
+    /// The names of what is allowed, for the key under which results are shared.
+    pub(super) fn names(&self) -> Vec<&str> {
+        self.allowed_tools.iter().flat_map(|allowed| allowed.iter().map(String::as_str)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_modifier_narrows_and_never_widens() {
+        let all = Permissions::default();
+        let two = all.narrowed(["a".to_owned(), "b".to_owned()]);
+        let wish = two.narrowed(["b".to_owned(), "c".to_owned()]);
+
+        assert_eq!(two.names(), ["a", "b"]);
+        assert_eq!(wish.names(), ["b"], "c was not allowed before");
+        assert!(wish.narrowed([]).names().is_empty());
+    }
+}
