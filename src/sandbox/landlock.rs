@@ -66,7 +66,8 @@ impl Landlock {
         let landlock = Self { inner: Arc::new(Inner { root, policy, helper, spawner: spawner.clone(), read_only }) };
         let chance = getrandom::u64().map_err(|_| SandboxError::Failed("no randomness".to_owned()))? >> 8;
         // The sum stands nowhere: only a shell finds it. And only one that sees nothing of the machine gets as far.
-        let command = format!("(: </proc/uptime) 2>/dev/null && exit 9; (: </proc/self/environ) 2>/dev/null && exit 9; echo $(({chance} + 7))");
+        let command =
+            format!("(: </proc/uptime) 2>/dev/null && exit 9; (: </proc/self/environ) 2>/dev/null && exit 9; echo $(({chance} + 7))");
         let exec = Exec { timeout: PROBE_TIME_MAX, ..Exec::new(command) };
         let result = spawner.run_blocking(landlock.inner.launch(PathBuf::new(), exec)?)?;
         if result.status == Some(0) && result.stdout.trim() == (chance + 7).to_string() {

@@ -43,9 +43,9 @@ use callboard_actors::ports::ExecLimits;
 use callboard_actors::ports::{Sandbox, SandboxError};
 
 pub use atomic::Slot;
+pub use helper::jail_main_if_asked;
 pub(crate) use jail::shown;
 pub use jail::{Opened, PathError, Root};
-pub use helper::jail_main_if_asked;
 pub use policy::PathRules;
 pub(crate) use walk::Walk;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
@@ -172,7 +172,10 @@ fn boundary(root: &Arc<Root>, spawner: &Spawner, options: Options) -> Result<Det
     };
     match Landlock::probe(root.clone(), spawner, read_only, limits, helper) {
         Ok(landlock) => {
-            let note = format!("bash runs behind Landlock, not bubblewrap ({}): chmod and new entries beside protected files are refused", reason(&why));
+            let note = format!(
+                "bash runs behind Landlock, not bubblewrap ({}): chmod and new entries beside protected files are refused",
+                reason(&why)
+            );
             Ok(Detected { sandbox: Some(Arc::new(landlock)), note: Some(note) })
         }
         Err(error) => Err(SandboxError::Failed(format!("{}; {}", reason(&why), reason(&error)))),

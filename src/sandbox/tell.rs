@@ -89,7 +89,8 @@ mod tests {
     fn the_latest_whole_line_is_told_at_most_twice_a_second() {
         let told = Arc::new(Mutex::new(Vec::new()));
         let sink = told.clone();
-        let (mut teller, mut line, start) = (Teller::new(Progress::new(move |line| sink.lock().unwrap().push(line))), Line::default(), Instant::now());
+        let (mut teller, mut line, start) =
+            (Teller::new(Progress::new(move |line| sink.lock().unwrap().push(line))), Line::default(), Instant::now());
 
         teller.hear(&mut line, b"half");
         teller.tell(start);

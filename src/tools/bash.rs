@@ -252,7 +252,14 @@ mod tests {
             run("x", said(Some(0), "key not-a-real-key", "password=hunter2")).await,
             Ok("key [masked:1]\n[stderr]\npassword=[masked:1]".to_owned())
         );
-        let cut = ExecResult { status: Some(0), stdout: "o".to_owned(), bytes_printed: 12, bytes_left_out: 11, left_running: 2, ..ExecResult::default() };
+        let cut = ExecResult {
+            status: Some(0),
+            stdout: "o".to_owned(),
+            bytes_printed: 12,
+            bytes_left_out: 11,
+            left_running: 2,
+            ..ExecResult::default()
+        };
         assert_eq!(
             run("x", Ok(cut)).await.unwrap(),
             "o\n[kept 1 of 12 bytes]\n[2 processes still ran in the background when the command ended; they were killed]"

@@ -197,7 +197,9 @@ fn refused(superuser: bool) -> Result<Rules, String> {
     let pairs = std::iter::once(is(0, Op::Ne, u64::from(libc::AF_UNIX.unsigned_abs()))).chain(kinds);
     rules.insert(libc::SYS_socketpair, all(pairs.collect())?);
     // Limits, turns and places of other processes: the first argument names them, 0 is the caller.
-    for call in [libc::SYS_prlimit64, libc::SYS_sched_setaffinity, libc::SYS_sched_setscheduler, libc::SYS_sched_setparam, libc::SYS_sched_setattr] {
+    for call in
+        [libc::SYS_prlimit64, libc::SYS_sched_setaffinity, libc::SYS_sched_setscheduler, libc::SYS_sched_setparam, libc::SYS_sched_setattr]
+    {
         rules.insert(call, all(vec![is(0, Op::Ne, 0)])?);
     }
     rules.insert(libc::SYS_setpriority, all(vec![is(0, Op::Ne, 0), is(1, Op::Ne, 0)])?);

@@ -104,7 +104,8 @@ impl Rules {
     fn allow_workspace(&mut self, root: &Root, found: &Found) -> Result<(), String> {
         let hidden: BTreeSet<&Path> = found.hidden.iter().map(|(path, _)| path.as_path()).collect();
         let mut closed: BTreeSet<PathBuf> = found.git.iter().cloned().collect();
-        for path in found.protected.keys().map(PathBuf::as_path).chain(hidden.iter().copied()).chain(found.git.iter().map(PathBuf::as_path)) {
+        for path in found.protected.keys().map(PathBuf::as_path).chain(hidden.iter().copied()).chain(found.git.iter().map(PathBuf::as_path))
+        {
             closed.extend(path.ancestors().skip(1).map(Path::to_owned));
         }
         if closed.is_empty() {

@@ -1,11 +1,6 @@
 //! The second stage: gives up every right, one after the other, then becomes bash. Nothing that fails is passed over.
 
-use std::{
-    ffi::OsStr,
-    fs,
-    os::unix::fs::MetadataExt,
-    path::Path,
-};
+use std::{ffi::OsStr, fs, os::unix::fs::MetadataExt, path::Path};
 
 use callboard_actors::ports::ExecLimits;
 use rustix::{

@@ -3,11 +3,13 @@
 mod event_store;
 mod llm_provider;
 mod platform;
+mod sandbox;
 mod session_backend;
 mod tool;
 
 pub use event_store::event_store;
 pub use llm_provider::{Scene, Stage, TEXT, example_request, llm_provider};
 pub use platform::{clock, entropy};
+pub use sandbox::sandbox;
 pub use session_backend::session_backend;
 pub use tool::{example_context, tool};
