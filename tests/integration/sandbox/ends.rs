@@ -111,8 +111,8 @@ async fn no_key_of_the_host_is_in_a_command_or_within_its_reach() {
             .env("ANTHROPIC_API_KEY", &key)
             .env(
                 "CALLBOARD_TEST_COMMAND",
-                "exec >found 2>/dev/null; env; for p in /proc/self /proc/{1..40000}; do [ -e $p ] && { cat $p/environ $p/cmdline; ls $p/fd && echo REACHED $p; }; done; \
-                 for fd in {3..1023}; do [ -e /proc/self/fd/$fd ] && echo OPEN $fd; done; echo done",
+                "exec >found 2>/dev/null; env; for p in /proc/self /proc/{1..40000}; do [ -e $p ] && { cat $p/environ $p/cmdline; ls $p/fd && echo REA''CHED $p; }; done; \
+                 for fd in {3..1023}; do [ -e /proc/self/fd/$fd ] && echo OP''EN $fd; done; echo done",
             )
             .output()
             .unwrap();
