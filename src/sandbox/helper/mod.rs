@@ -37,10 +37,11 @@ pub(super) const ASKED: &str = "CALLBOARD_JAIL";
 /// It finds that out by starting your program once with the argument `__jail`, for ten seconds at most.
 ///
 /// ```
-/// fn main() {
+/// fn main() -> std::process::ExitCode {
 ///     callboard::sandbox::jail_main_if_asked();
 ///
 ///     // Whatever your program does.
+///     std::process::ExitCode::SUCCESS
 /// }
 /// ```
 pub fn jail_main_if_asked() {
