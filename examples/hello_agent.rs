@@ -13,6 +13,9 @@ use callboard::{
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    // Where there is no bubblewrap, commands run in a second process of this program: it must ask first whether it is that one.
+    callboard::sandbox::jail_main_if_asked();
+
     let mut arguments = std::env::args().skip(1);
     let question = arguments.next().unwrap_or_else(|| "Where is the main function?".into());
     let workspace = arguments.next().unwrap_or_else(|| ".".into());

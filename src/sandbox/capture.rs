@@ -32,6 +32,11 @@ impl Capture {
         self.tail.extend(rest);
     }
 
+    /// Bytes that came.
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
     /// The text with a mark where it was cut, and the bytes that were left out.
     pub(super) fn finish(self) -> (String, u64) {
         let (mut head, mut tail) = (self.head, Vec::from(self.tail));

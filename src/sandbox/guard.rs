@@ -34,7 +34,7 @@ const MOUNTS_MAX: usize = 200;
 /// Names tried for something moved aside.
 const ASIDE_MAX: u32 = 1000;
 
-type Identity = (u64, u64);
+pub(super) type Identity = (u64, u64);
 
 /// What was found. Paths are relative to the root.
 #[derive(Debug, Default)]
@@ -46,10 +46,10 @@ pub(super) struct Found {
     /// What holds keys, with whether it is a folder.
     pub(super) hidden: Vec<(PathBuf, bool)>,
     /// Every protected thing with its own and its folder's identity.
-    protected: BTreeMap<PathBuf, (Identity, Identity)>,
+    pub(super) protected: BTreeMap<PathBuf, (Identity, Identity)>,
 }
 
-fn identity(dir: BorrowedFd<'_>, name: &OsStr) -> Option<(Identity, FileType)> {
+pub(super) fn identity(dir: BorrowedFd<'_>, name: &OsStr) -> Option<(Identity, FileType)> {
     let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
     #[allow(clippy::unnecessary_cast, reason = "the types differ by platform")]
     Some(((stat.st_dev as u64, stat.st_ino as u64), FileType::from_raw_mode(stat.st_mode)))
@@ -161,7 +161,7 @@ fn move_aside(root: &Root, path: &Path) -> Option<PathBuf> {
     })
 }
 
-fn names_of(dir: &OwnedFd) -> Vec<OsString> {
+pub(super) fn names_of(dir: &OwnedFd) -> Vec<OsString> {
     let entries = Dir::read_from(dir).into_iter().flatten().map_while(Result::ok);
     let names = entries.map(|entry| OsStr::from_bytes(entry.file_name().to_bytes()).to_owned());
     let mut names: Vec<OsString> = names.filter(|name| name != "." && name != "..").take(NAMES_MAX).collect();

@@ -3,11 +3,11 @@
 use std::{
     io::Read,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    process::{Child, ChildStderr, ChildStdout, ExitStatus},
+    process::{Child, ChildStderr, ChildStdin, ChildStdout, ExitStatus},
     time::{Duration, Instant},
 };
 
-use callboard_actors::ports::{ExecResult, SandboxError};
+use callboard_actors::ports::{ExecLimits, ExecResult, Progress, SandboxError};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::Signal,
@@ -16,9 +16,11 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::{
     capture::Capture,
-    policy::{MEMORY_BYTES_MAX, PROCESSES_MAX},
+    disk::Disk,
     processes::{Processes, kill, kill_group, marked, memory_of, pidfd},
-    spawner::{Kind, Launch},
+    shell::{Words, rename},
+    spawner::{Kind, Launch, Shown},
+    tell::{Line, Teller},
 };
 
 /// How long the first process of a namespace may take to go before bubblewrap itself is killed, and how often strays are sought.
@@ -45,11 +47,22 @@ pub(super) struct Job {
     ended: Option<OwnedFd>,
     /// The first process of the namespace, once known.
     init: Option<OwnedFd>,
+    /// Held open for a supervisor: it ends all when this closes, our own death included.
+    control: Option<ChildStdin>,
     stdout: Option<ChildStdout>,
     stderr: Option<ChildStderr>,
     out: Capture,
     err: Capture,
+    out_line: Line,
+    err_line: Line,
+    teller: Teller,
     kind: Kind,
+    limits: ExecLimits,
+    pub(super) disk: Disk,
+    nonce: String,
+    shown: Vec<Shown>,
+    /// Strays that were found when the command had ended.
+    left: u32,
     deadline: Instant,
     status: Option<ExitStatus>,
     ending: Option<Ending>,
@@ -71,12 +84,21 @@ impl Job {
             pid,
             ended: pidfd(pid),
             init: None,
+            control: child.stdin.take(),
             stdout: child.stdout.take(),
             stderr: child.stderr.take(),
             child,
             out: Capture::new(launch.output_bytes_max),
-            err: Capture::new(launch.output_bytes_max),
+            err: Capture::new(launch.errors_bytes_max),
+            out_line: Line::default(),
+            err_line: Line::default(),
+            teller: Teller::new(renamed(launch.progress, &launch.shown)),
             kind: launch.kind,
+            limits: launch.limits,
+            disk: Disk::of(launch.disk),
+            nonce: launch.nonce,
+            shown: launch.shown,
+            left: 0,
             deadline: Instant::now() + launch.timeout,
             status: None,
             ending: None,
@@ -116,7 +138,7 @@ impl Job {
         if now < again {
             return;
         }
-        self.killing = Some((since, now + if self.kind == Kind::Namespace { KILL_AGAIN } else { KILL_AGAIN / 10 }));
+        self.killing = Some((since, now + if matches!(self.kind, Kind::Group(_)) { KILL_AGAIN / 10 } else { KILL_AGAIN }));
         match &self.kind {
             // The kernel ends a namespace with its first process; bubblewrap, waiting for it, then ends by itself, so its end
             // means that all are gone. Only if that does not come (or has not begun) is bubblewrap killed.
@@ -127,6 +149,13 @@ impl Job {
                 }
                 if (!found || since != now) && self.status.is_none() {
                     kill_group(self.pid);
+                }
+            }
+            // It kills and reaps all below it, where they come to when their parents go. Only if that takes long is it helped.
+            Kind::Supervised => {
+                self.control = None;
+                if since != now && self.status.is_none() {
+                    Processes::read().tree(self.pid).into_iter().filter(|pid| *pid != self.pid).for_each(kill);
                 }
             }
             Kind::Group(marker) => {
@@ -156,21 +185,35 @@ impl Job {
             self.init = all.children_of(self.pid).first().and_then(|pid| pidfd(*pid));
         }
         let tree = all.tree(self.pid);
-        if all.threads_of(&tree) > PROCESSES_MAX {
-            self.end(Ending::Limit(format!("more than {PROCESSES_MAX} processes and threads")));
-        } else if memory_of(&tree) > MEMORY_BYTES_MAX {
-            self.end(Ending::Limit(format!("more than {} MiB of memory", MEMORY_BYTES_MAX >> 20)));
+        let ExecLimits { processes, memory_bytes, .. } = self.limits;
+        if all.threads_of(&tree) > processes {
+            self.end(Ending::Limit(format!("more than {processes} processes and threads")));
+        } else if memory_of(&tree) > memory_bytes {
+            self.end(Ending::Limit(format!("more than {} MiB of memory", memory_bytes >> 20)));
         }
+        self.disk.watch(&tree);
+    }
+
+    /// Whether the disk has lost more than this command may take of it.
+    pub(super) fn fills_the_disk(&self) -> bool {
+        self.status.is_none() && self.killing.is_none() && self.disk.lost() > self.limits.disk_bytes
+    }
+
+    pub(super) fn stop_filling(&mut self) {
+        self.end(Ending::Limit(format!("more than {} MiB written to the disk", self.limits.disk_bytes >> 20)));
     }
 
     /// Reads, reaps and kills as far as it goes without waiting; tells whether the job is over.
     pub(super) fn step(&mut self, buffer: &mut [u8]) -> bool {
-        drain(&mut self.stdout, &mut self.out, buffer);
-        drain(&mut self.stderr, &mut self.err, buffer);
+        self.drain(buffer);
+        let now = Instant::now();
+        self.teller.tell(now);
         if self.status.is_none() {
             self.status = self.child.try_wait().ok().flatten();
+            if let (Some(_), None, Kind::Group(marker)) = (self.status, &self.ending, &self.kind) {
+                self.left = u32::try_from(marked(marker).len()).unwrap_or(u32::MAX);
+            }
         }
-        let now = Instant::now();
         if self.status.is_none() && self.ending.is_none() && now >= self.deadline {
             self.end(Ending::TimedOut);
         }
@@ -191,6 +234,7 @@ impl Job {
         }
         let gone = match &self.kind {
             Kind::Namespace => self.init.as_ref().is_none_or(has_ended),
+            Kind::Supervised => true,
             Kind::Group(marker) => marked(marker).is_empty(),
         };
         if !gone {
@@ -198,26 +242,48 @@ impl Job {
             return false;
         }
         for _ in 0..READS_MAX {
-            if !drain(&mut self.stdout, &mut self.out, buffer) && !drain(&mut self.stderr, &mut self.err, buffer) {
+            if !self.drain(buffer) {
                 break;
             }
         }
         true
     }
 
+    /// Reads both streams as far as they are; tells whether there may be more.
+    fn drain(&mut self, buffer: &mut [u8]) -> bool {
+        let (out, err, teller) = (&mut self.out, &mut self.err, &mut self.teller);
+        let more = drain(&mut self.stdout, buffer, |bytes| {
+            out.push(bytes);
+            teller.hear(&mut self.out_line, bytes);
+        });
+        let more_err = drain(&mut self.stderr, buffer, |bytes| {
+            err.push(bytes);
+            teller.hear(&mut self.err_line, bytes);
+        });
+        more || more_err
+    }
+
     /// Tells the caller, if it is still there.
     pub(super) fn answer(self) {
-        let (stdout, out) = self.out.finish();
-        let (stderr, err) = self.err.finish();
+        let printed = self.out.total() + self.err.total();
+        let (mut stdout, out) = self.out.finish();
+        let (mut stderr, err) = self.err.finish();
+        let words = Words::take(&mut stderr, &self.nonce);
+        for Shown { folder, name } in &self.shown {
+            (stdout, stderr) = (rename(&stdout, folder, name), rename(&stderr, folder, name));
+        }
         let mut result = ExecResult {
             status: self.status.and_then(|status| status.code()),
             stdout,
             stderr,
+            bytes_printed: printed.saturating_sub(words.bytes),
             bytes_left_out: out + err,
             timed_out: false,
+            working_dir: words.folder,
+            left_running: self.left.max(words.left),
         };
         let answer = match self.ending {
-            None => Ok(result),
+            None => words.failed.map_or(Ok(result), |why| Err(SandboxError::Failed(why))),
             Some(Ending::TimedOut) => {
                 (result.timed_out, result.status) = (true, None);
                 Ok(result)
@@ -229,18 +295,24 @@ impl Job {
     }
 }
 
+/// A watcher hears no folder of the host.
+fn renamed(progress: Progress, shown: &[Shown]) -> Progress {
+    let shown = shown.to_vec();
+    Progress::new(move |line| progress.tell(shown.iter().fold(line, |line, Shown { folder, name }| rename(&line, folder, name))))
+}
+
 fn has_ended(pidfd: &OwnedFd) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 /// Reads what is there; closes the stream at its end. Tells whether there may be more.
-fn drain(stream: &mut Option<impl Read>, capture: &mut Capture, buffer: &mut [u8]) -> bool {
+fn drain(stream: &mut Option<impl Read>, buffer: &mut [u8], mut take: impl FnMut(&[u8])) -> bool {
     for _ in 0..READS_MAX {
         let Some(open) = stream else { return false };
         match open.read(buffer) {
             Ok(0) => *stream = None,
-            Ok(n) => capture.push(buffer.get(..n).unwrap_or_default()),
+            Ok(n) => take(buffer.get(..n).unwrap_or_default()),
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return false,
             Err(_) => *stream = None,

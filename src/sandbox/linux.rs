@@ -8,22 +8,21 @@ use std::{
     ffi::OsString,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
-use callboard_actors::ports::{BoxFuture, Exec, ExecResult, Sandbox, SandboxError, SandboxPolicy};
+use callboard_actors::ports::{BoxFuture, Exec, ExecLimits, ExecResult, Network, Sandbox, SandboxError, SandboxPolicy};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Root, Then, clamp, denied,
+    Root,
     guard::Found,
-    limited_command,
-    policy::{ENVIRONMENT, TMP_BYTES_MAX, WORKSPACE},
+    policy::{ENVIRONMENT, WORKSPACE},
+    shell::{self, PROBE_TIME_MAX, Then, denied, limited_command, nonce},
     spawner::{Kind, Launch, Spawner},
 };
 
 /// What of the system a command can read; what is not there is passed over. Not `/etc` as a whole: it may hold keys.
-const SYSTEM: &[&str] = &[
+pub(super) const SYSTEM: &[&str] = &[
     "/usr",
     "/etc/alternatives",
     "/etc/ld.so.cache",
@@ -41,7 +40,7 @@ const SYSTEM: &[&str] = &[
 ];
 
 /// Folders that are links into `/usr` on a merged system and folders of their own elsewhere.
-const PROGRAMS: &[&str] = &["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
+pub(super) const PROGRAMS: &[&str] = &["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 
 /// What `/proc` tells of the whole machine; the superuser's own files there are readable when the host runs as root.
 const MASKED: &[&str] = &[
@@ -66,9 +65,6 @@ const MASKED: &[&str] = &[
     "/proc/vmallocinfo",
 ];
 
-/// Longest wait for the probe at start.
-const PROBE_TIME_MAX: Duration = Duration::from_secs(10);
-
 /// A sandbox of bubblewrap over one workspace.
 #[derive(Debug, Clone)]
 pub struct Linux {
@@ -90,16 +86,17 @@ impl Linux {
     ///
     /// # Errors
     /// [`SandboxError::Failed`] with the reason when there is no bubblewrap or it does not work here.
-    pub fn probe(root: Arc<Root>, spawner: &Spawner, read_only: Vec<PathBuf>) -> Result<Self, SandboxError> {
+    pub fn probe(root: Arc<Root>, spawner: &Spawner, read_only: Vec<PathBuf>, limits: ExecLimits) -> Result<Self, SandboxError> {
         let bwrap = ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap", "/run/current-system/sw/bin/bwrap"]
             .into_iter()
             .map(PathBuf::from)
             .find(|path| path.is_file())
             .ok_or_else(|| SandboxError::Failed("bubblewrap (bwrap) is not installed".to_owned()))?;
-        let policy = SandboxPolicy { root: Arc::new(root.real_path().to_owned()), network: false, boundary: true };
+        let root_path = Arc::new(root.real_path().to_owned());
+        let policy = SandboxPolicy { root: root_path, kind: "bubblewrap", network: Network::Off, boundary: true, limits };
         let linux = Self { inner: Arc::new(Inner { root, policy, bwrap, spawner: spawner.clone(), read_only }) };
-        let mut launch = linux.inner.launch(Path::new(""), "true", PROBE_TIME_MAX, 4096, &Found::default());
-        launch.timeout = PROBE_TIME_MAX;
+        let exec = Exec { timeout: PROBE_TIME_MAX, ..Exec::new("true") };
+        let launch = linux.inner.launch(Path::new(""), exec, &Found::default())?;
         let result = spawner.run_blocking(launch)?;
         if result.status == Some(0) {
             return Ok(linux);
@@ -110,7 +107,8 @@ impl Linux {
 }
 
 impl Inner {
-    fn launch(&self, folder: &Path, command: &str, timeout: Duration, output_bytes_max: usize, found: &Found) -> Launch {
+    fn launch(&self, folder: &Path, exec: Exec, found: &Found) -> Result<Launch, SandboxError> {
+        let (nonce, limits) = (nonce()?, self.policy.limits);
         let mut argv: Vec<OsString> = vec![self.bwrap.clone().into()];
         let mut add = |parts: &[&std::ffi::OsStr]| argv.extend(parts.iter().map(|part| (*part).to_owned()));
         macro_rules! add {
@@ -143,7 +141,7 @@ impl Inner {
         }
         // As root, kernel settings could be written without any capability: owner is enough. So nothing of /proc is writable.
         add!("--remount-ro", "/proc");
-        let tmp = TMP_BYTES_MAX.to_string();
+        let tmp = limits.tmp_bytes.to_string();
         add!("--dev", "/dev", "--perms", "1777", "--size", &tmp, "--tmpfs", "/dev/shm", "--remount-ro", "/dev");
         add!("--perms", "1777", "--size", &tmp, "--tmpfs", "/tmp");
         for path in &self.read_only {
@@ -156,9 +154,21 @@ impl Inner {
         add!("--remount-ro", "/");
         let start = if folder.as_os_str().is_empty() { PathBuf::from(WORKSPACE) } else { Path::new(WORKSPACE).join(folder) };
         add!("--chdir", &start, "--");
-        argv.extend(limited_command(command, Then::Wait));
-        let environment = vec![("PATH".into(), super::policy::PATH.into())];
-        Launch { argv, environment, folder: PathBuf::from("/"), timeout, output_bytes_max, kind: Kind::Namespace }
+        argv.extend(limited_command(&exec.command, &limits, &nonce, Then::Wait));
+        Ok(Launch {
+            argv,
+            environment: vec![("PATH".into(), super::policy::PATH.into())],
+            folder: PathBuf::from("/"),
+            timeout: limits.clamp(exec.timeout),
+            output_bytes_max: exec.output_bytes_max,
+            errors_bytes_max: exec.errors_bytes_max,
+            progress: exec.progress,
+            kind: Kind::Namespace,
+            limits,
+            disk: root.to_owned(),
+            nonce,
+            shown: Vec::new(),
+        })
     }
 
     /// Lays what commands may not write or read over the workspace. A mount point cannot be renamed, removed or replaced.
@@ -182,25 +192,21 @@ impl Inner {
 
     async fn exec(self: Arc<Self>, exec: Exec, cancel: CancellationToken) -> Result<ExecResult, SandboxError> {
         let this = self.clone();
-        let (folder, found) = super::blocking(move || {
-            let folder = super::working_dir(&this.root, exec.working_dir.as_deref())?;
-            Ok((folder, Found::search(&this.root)))
-        })
-        .await?;
-        let launch = self.launch(&folder, &exec.command, clamp(exec.timeout), exec.output_bytes_max, &found);
+        let folder = exec.working_dir.clone();
+        let (folder, found) =
+            shell::blocking(move || Ok((shell::working_dir(&this.root, folder.as_deref())?, Found::search(&this.root)))).await?;
+        let launch = self.launch(&folder, exec, &found)?;
         let result = self.spawner.run(launch, &cancel).await;
         // All its processes are gone: what they left can be judged.
-        let this = self.clone();
-        let lines = super::blocking(move || Ok(found.sweep(&this.root))).await?;
-        result.map(|mut result| {
-            for line in lines {
-                if !result.stderr.is_empty() && !result.stderr.ends_with('\n') {
-                    result.stderr.push('\n');
-                }
-                result.stderr.push_str(&line);
-            }
-            result
+        shell::blocking(move || {
+            let lines = found.sweep(&self.root);
+            result.map(|mut result| {
+                shell::resolve_folder(&self.root, &mut result);
+                shell::add_lines(&mut result.stderr, &lines);
+                result
+            })
         })
+        .await
     }
 }
 
@@ -215,16 +221,6 @@ impl Sandbox for Linux {
 
     fn exec(&self, exec: Exec, cancel: CancellationToken) -> BoxFuture<'_, Result<ExecResult, SandboxError>> {
         let inner = self.inner.clone();
-        Box::pin(async move {
-            let cancel = cancel.child_token();
-            let _ends_with_the_caller = cancel.clone().drop_guard();
-            // A task of its own: a dropped caller must not skip the sweep.
-            match tokio::spawn(inner.exec(exec, cancel)).await {
-                Ok(result) => result,
-                Err(error) => {
-                    Err(SandboxError::Failed(if error.is_panic() { "it panicked" } else { "the runtime is shutting down" }.to_owned()))
-                }
-            }
-        })
+        shell::in_a_task(cancel, move |cancel| inner.exec(exec, cancel))
     }
 }

@@ -6,13 +6,14 @@
 
 use std::{ffi::OsString, path::PathBuf, sync::Arc};
 
-use callboard_actors::ports::{BoxFuture, Exec, ExecResult, Sandbox, SandboxError, SandboxPolicy};
+use callboard_actors::ports::{BoxFuture, Exec, ExecLimits, ExecResult, Network, Sandbox, SandboxError, SandboxPolicy};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Root, Then, clamp, denied, limited_command,
+    Root,
     policy::ENVIRONMENT,
-    spawner::{Kind, Launch, Spawner},
+    shell::{self, Then, denied, limited_command, nonce},
+    spawner::{Kind, Launch, Shown, Spawner},
 };
 
 const SETPRIV: &str = "/usr/bin/setpriv";
@@ -27,8 +28,9 @@ pub struct Local {
 
 impl Local {
     /// Commands start in `root`, and nothing keeps them there.
-    pub fn new(root: Arc<Root>, spawner: &Spawner) -> Self {
-        let policy = SandboxPolicy { root: Arc::new(root.real_path().to_owned()), network: true, boundary: false };
+    pub fn new(root: Arc<Root>, spawner: &Spawner, limits: ExecLimits) -> Self {
+        let root_path = Arc::new(root.real_path().to_owned());
+        let policy = SandboxPolicy { root: root_path, kind: "local", network: Network::Open, boundary: false, limits };
         Self { root, policy, spawner: spawner.clone() }
     }
 }
@@ -44,25 +46,47 @@ impl Sandbox for Local {
 
     fn exec(&self, exec: Exec, cancel: CancellationToken) -> BoxFuture<'_, Result<ExecResult, SandboxError>> {
         Box::pin(async move {
-            let folder = super::working_dir(&self.root, exec.working_dir.as_deref())?;
-            let chance = getrandom::u64().map_err(|_| SandboxError::Failed("no randomness".to_owned()))?;
-            let (name, value) = ("CALLBOARD_JOB", format!("{chance:016x}"));
-            let mut argv: Vec<OsString> = Vec::new();
-            if std::path::Path::new(SETPRIV).is_file() {
-                argv.extend([SETPRIV, "--pdeathsig", "KILL", "--"].map(OsString::from));
-            }
-            argv.extend(limited_command(&exec.command, Then::Become));
-            let mut environment: Vec<(OsString, OsString)> = ENVIRONMENT.iter().map(|(name, value)| (name.into(), value.into())).collect();
-            environment.push((name.into(), value.clone().into()));
-            let launch = Launch {
-                argv,
-                environment,
-                folder: self.root.real_path().join(folder),
-                timeout: clamp(exec.timeout),
-                output_bytes_max: exec.output_bytes_max,
-                kind: Kind::Group(format!("{name}={value}")),
-            };
-            self.spawner.run(launch, &cancel).await
+            let (this, folder) = (self.clone(), exec.working_dir.clone());
+            let folder = shell::blocking(move || shell::working_dir(&this.root, folder.as_deref())).await?;
+            let launch = self.launch(&folder, exec)?;
+            let result = self.spawner.run(launch, &cancel).await;
+            let this = self.clone();
+            shell::blocking(move || {
+                result.map(|mut result| {
+                    shell::resolve_folder(&this.root, &mut result);
+                    result
+                })
+            })
+            .await
+        })
+    }
+}
+
+impl Local {
+    fn launch(&self, folder: &std::path::Path, exec: Exec) -> Result<Launch, SandboxError> {
+        let (name, nonce, limits) = ("CALLBOARD_JOB", nonce()?, self.policy.limits);
+        let root = self.root.real_path();
+        let mut argv: Vec<OsString> = Vec::new();
+        if std::path::Path::new(SETPRIV).is_file() {
+            argv.extend([SETPRIV, "--pdeathsig", "KILL", "--"].map(OsString::from));
+        }
+        argv.extend(limited_command(&exec.command, &limits, &nonce, Then::Become));
+        let mut environment: Vec<(OsString, OsString)> = ENVIRONMENT.iter().map(|(name, value)| (name.into(), value.into())).collect();
+        environment.push((name.into(), nonce.clone().into()));
+        environment.push(("WORKSPACE".into(), root.into()));
+        Ok(Launch {
+            argv,
+            environment,
+            folder: root.join(folder),
+            timeout: limits.clamp(exec.timeout),
+            output_bytes_max: exec.output_bytes_max,
+            errors_bytes_max: exec.errors_bytes_max,
+            progress: exec.progress,
+            kind: Kind::Group(format!("{name}={nonce}")),
+            limits,
+            disk: root.to_owned(),
+            nonce,
+            shown: vec![Shown { folder: root.to_owned(), name: "$WORKSPACE" }],
         })
     }
 }

@@ -1,10 +1,12 @@
 //! Where commands run and paths end. One policy decides for every tool (FAULTS, "Only bash is sandboxed").
 //!
 //! # Layout
-//! [`policy`] names what is refused and every number; [`Root`] is the jail of paths; [`Linux`] (bubblewrap) and [`Local`] (no
-//! boundary, by name only) run commands; [`Spawner`] is the only place that starts a process.
+//! [`policy`] names what is refused; [`Root`] is the jail of paths; [`Linux`] (bubblewrap), [`Landlock`] (where that does not work)
+//! and [`Local`] (no boundary, by name only) run commands; [`Spawner`] is the only place that starts a process. An embedding program
+//! calls [`jail_main_if_asked`] first in its `main`, or has no commands where there is no bubblewrap.
 //!
 //! Inside [`Linux`] the workspace lies at `/workspace`; file tools take paths relative to it, that form, or the real absolute one.
+//! Anything else that implements the port [`Sandbox`] goes to `tools::over`: a container, a small virtual machine (Z-06).
 
 pub mod policy;
 mod jail;
@@ -12,6 +14,12 @@ mod atomic;
 mod walk;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 mod capture;
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+mod disk;
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+mod tell;
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+mod shell;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 mod processes;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
@@ -25,21 +33,23 @@ mod linux;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 mod local;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-mod exec;
+mod landlock;
+mod helper;
 
 use std::sync::Arc;
 
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+use callboard_actors::ports::ExecLimits;
 use callboard_actors::ports::{Sandbox, SandboxError};
 
 pub use atomic::Slot;
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-use exec::{Then, blocking, clamp, denied, limited_command, working_dir};
+pub use helper::jail_main_if_asked;
 pub(crate) use jail::shown;
 pub use jail::{Opened, PathError, Root};
 pub use policy::PathRules;
 pub(crate) use walk::Walk;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-pub use {linux::Linux, local::Local, spawner::Spawner};
+pub use {landlock::Landlock, linux::Linux, local::Local, spawner::Spawner};
 
 /// Which sandbox commands get (`--sandbox`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -81,7 +91,7 @@ pub fn detect(root: &Arc<Root>, mode: Mode) -> Result<Detected, SandboxError> {
             return Ok(none());
         }
         let spawner = Spawner::start().map_err(|e| SandboxError::Failed(e.kind().to_string()))?;
-        detect_with(root, mode, &spawner, Vec::new())
+        detect_with(root, mode, &spawner, Options::default())
     }
     #[cfg(not(all(feature = "sandbox-linux", target_os = "linux")))]
     {
@@ -99,22 +109,75 @@ fn none() -> Detected {
     Detected { sandbox: None, note: Some("no bash tool: the sandbox mode is none".to_owned()) }
 }
 
-/// As [`detect`], with the host's spawner and more folders that commands can read (toolchains), at their own path.
+/// What [`detect_with`] may be told.
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// More folders that commands can read, at their own path: toolchains.
+    pub read_only: Vec<std::path::PathBuf>,
+    /// What one command may use.
+    pub limits: ExecLimits,
+    /// The only boundary to try; by default bubblewrap, then Landlock.
+    pub only: Option<Boundary>,
+    /// A program that calls [`jail_main_if_asked`] first in its `main`; this one by default.
+    pub helper: Option<std::path::PathBuf>,
+}
+
+/// A boundary of the kernel.
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Boundary {
+    /// [`Linux`].
+    Bubblewrap,
+    /// [`Landlock`].
+    Landlock,
+}
+
+/// As [`detect`], with the host's spawner and more to say.
 ///
 /// # Errors
 /// [`SandboxError::Failed`] when `mode` names one that does not work here.
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-pub fn detect_with(root: &Arc<Root>, mode: Mode, spawner: &Spawner, read_only: Vec<std::path::PathBuf>) -> Result<Detected, SandboxError> {
+pub fn detect_with(root: &Arc<Root>, mode: Mode, spawner: &Spawner, options: Options) -> Result<Detected, SandboxError> {
     match mode {
         Mode::None => Ok(none()),
         Mode::Local => Ok(Detected {
-            sandbox: Some(Arc::new(Local::new(root.clone(), spawner))),
+            sandbox: Some(Arc::new(Local::new(root.clone(), spawner, options.limits))),
             note: Some("bash runs WITHOUT a boundary (sandbox mode local): commands can do whatever you can".to_owned()),
         }),
-        Mode::Linux => Ok(Detected { sandbox: Some(Arc::new(Linux::probe(root.clone(), spawner, read_only)?)), note: None }),
-        Mode::Auto => Ok(match Linux::probe(root.clone(), spawner, read_only) {
-            Ok(linux) => Detected { sandbox: Some(Arc::new(linux)), note: None },
-            Err(error) => Detected { sandbox: None, note: Some(format!("no bash tool: {error}")) },
-        }),
+        Mode::Linux => boundary(root, spawner, options),
+        Mode::Auto => Ok(boundary(root, spawner, options).unwrap_or_else(|error| {
+            let note = format!("no bash tool: {error}");
+            Detected { sandbox: None, note: Some(note) }
+        })),
+    }
+}
+
+/// Bubblewrap, or the next best wall.
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+fn boundary(root: &Arc<Root>, spawner: &Spawner, options: Options) -> Result<Detected, SandboxError> {
+    let Options { read_only, limits, only, helper } = options;
+    let bubblewrap = match only {
+        Some(Boundary::Landlock) => Err(SandboxError::Failed("bubblewrap was not asked for".to_owned())),
+        _ => Linux::probe(root.clone(), spawner, read_only.clone(), limits),
+    };
+    let why = match bubblewrap {
+        Ok(linux) => return Ok(Detected { sandbox: Some(Arc::new(linux)), note: None }),
+        Err(error) if only == Some(Boundary::Bubblewrap) => return Err(error),
+        Err(error) => error,
+    };
+    let reason = |error: &SandboxError| match error {
+        SandboxError::Failed(reason) => reason.clone(),
+        other => other.to_string(),
+    };
+    match Landlock::probe(root.clone(), spawner, read_only, limits, helper) {
+        Ok(landlock) => {
+            let note = format!(
+                "bash runs behind Landlock, not bubblewrap ({}): chmod and new entries beside protected files are refused",
+                reason(&why)
+            );
+            Ok(Detected { sandbox: Some(Arc::new(landlock)), note: Some(note) })
+        }
+        Err(error) => Err(SandboxError::Failed(format!("{}; {}", reason(&why), reason(&error)))),
     }
 }

@@ -3,32 +3,17 @@
 
 use std::{ffi::OsStr, path::Path, time::Duration};
 
+use callboard_actors::ports::ExecLimits;
+use serde::{Deserialize, Serialize};
+
 /// Where the workspace lies inside the Linux sandbox. The host's own path is never shown to a model (DESIGN §10).
 pub const WORKSPACE: &str = "/workspace";
-
-/// Processes and threads of one command: a build needs dozens, a fork bomb thousands (FAULTS F3).
-pub const PROCESSES_MAX: u32 = 512;
 
 /// How far commands stand behind the host for a processor: the thread that stops a fork bomb must get one (FAULTS F3).
 pub const NICENESS: i32 = 10;
 
-/// Bytes of private memory of one command, all its processes together, and of any single one: a linker fits, a bomb does not (FAULTS F3).
-pub const MEMORY_BYTES_MAX: u64 = 4 * 1024 * 1024 * 1024;
-
-/// Bytes of one written file (FAULTS F3). The sum of many files is not limited here: that takes a quota of the file system.
-pub const FILE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
-
-/// Seconds of processor time of one process: the longest timeout of a command, spent on two cores (FAULTS F3).
-pub const CPU_SECONDS_MAX: u64 = 1200;
-
-/// Open files of one process: the usual soft limit of a login.
-pub const OPEN_FILES_MAX: u64 = 1024;
-
-/// Bytes of the private `/tmp`, and as many of `/dev/shm`; both are memory.
-pub const TMP_BYTES_MAX: u64 = 512 * 1024 * 1024;
-
 /// Longest run that a caller may ask for.
-pub const EXEC_TIME_MAX: Duration = Duration::from_secs(600);
+pub const EXEC_TIME_MAX: Duration = Duration::from_millis(ExecLimits::DEFAULT.time_ms);
 
 /// Commands that run at once under one spawner; more wait for their turn.
 pub const COMMANDS_MAX: usize = 64;
@@ -113,7 +98,7 @@ const PROTECTED_PLACES: &[&[&str]] = &[
 pub(crate) const PROTECTED_IN_GIT: &[&str] = &["hooks", "config", "config.worktree", "commondir", "modules"];
 
 /// Which names are refused. [`PathRules::default`] holds the lists of this page; a host may add to them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathRules {
     /// More file names that must not be read or written, in lower case.
     pub sensitive_names: Vec<String>,

@@ -19,14 +19,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use callboard_actors::ports::{ExecResult, SandboxError};
+use callboard_actors::ports::{ExecLimits, ExecResult, Progress, SandboxError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     job::{Ending, Job},
-    policy::{COMMANDS_MAX, NICENESS, PROCESSES_MAX},
+    policy::{COMMANDS_MAX, NICENESS},
     processes::{Processes, total},
 };
 
@@ -55,10 +55,29 @@ pub(super) struct Launch {
     pub(super) folder: PathBuf,
     /// Longest run.
     pub(super) timeout: Duration,
-    /// Bytes kept of each stream.
+    /// Bytes kept of standard output.
     pub(super) output_bytes_max: usize,
+    /// Bytes kept of standard error.
+    pub(super) errors_bytes_max: usize,
+    /// Hears lines of what is printed.
+    pub(super) progress: Progress,
+    /// What it may use.
+    pub(super) limits: ExecLimits,
+    /// A folder of the disk that it may fill.
+    pub(super) disk: PathBuf,
+    /// Marks the words of its shell.
+    pub(super) nonce: String,
+    /// Folders of the host that are shown by another name.
+    pub(super) shown: Vec<Shown>,
     /// How its processes are found again.
     pub(super) kind: Kind,
+}
+
+/// A folder of the host and what it is called in output.
+#[derive(Debug, Clone)]
+pub(super) struct Shown {
+    pub(super) folder: PathBuf,
+    pub(super) name: &'static str,
 }
 
 /// How the processes of a job are found and ended.
@@ -66,6 +85,8 @@ pub(super) struct Launch {
 pub(super) enum Kind {
     /// The child is bubblewrap; its own child is the first process of a PID namespace, which ends with it.
     Namespace,
+    /// The child is our own supervisor: all orphans below it come to it, and it ends them when its standard input closes.
+    Supervised,
     /// A plain process group; strays are known by this entry of their environment.
     Group(String),
 }
@@ -256,7 +277,7 @@ impl Thread {
         if !look && now >= self.glanced + GLANCE {
             self.glanced = now;
             let now_total = total();
-            look = now_total > self.usual.saturating_add(PROCESSES_MAX);
+            look = now_total > self.usual.saturating_add(ExecLimits::DEFAULT.processes);
             if look {
                 // Others may have grown, too: the next jump counts from here.
                 self.usual = now_total;
@@ -265,9 +286,23 @@ impl Thread {
         if !self.jobs.is_empty() && look {
             let all = Processes::read();
             self.jobs.values_mut().for_each(|job| job.watch(&all));
+            self.watch_disks();
             self.watched = Instant::now();
             self.watch = WATCH.max((self.watched - now) * WATCH_SHARE);
         }
+        self.finish();
+    }
+
+    /// A disk tells only that it gets full, not by whom: the one that wrote most goes, and the others count anew.
+    fn watch_disks(&mut self) {
+        let filling = self.jobs.values_mut().filter(|job| job.fills_the_disk());
+        if let Some(job) = filling.max_by_key(|job| job.disk.written()) {
+            job.stop_filling();
+            self.jobs.values_mut().for_each(|job| job.disk.forget());
+        }
+    }
+
+    fn finish(&mut self) {
         let buffer = &mut self.buffer;
         let done: Vec<u64> = self.jobs.iter_mut().filter_map(|(id, job)| job.step(buffer).then_some(*id)).collect();
         for job in done.into_iter().filter_map(|id| self.jobs.remove(&id)) {
@@ -286,7 +321,7 @@ fn start(launch: &Launch) -> std::io::Result<std::process::Child> {
         .env_clear()
         .envs(launch.environment.iter().map(|(name, value)| (name, value)))
         .current_dir(&launch.folder)
-        .stdin(Stdio::null())
+        .stdin(if launch.kind == Kind::Supervised { Stdio::piped() } else { Stdio::null() })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0)
@@ -295,4 +330,16 @@ fn start(launch: &Launch) -> std::io::Result<std::process::Child> {
         rustix::fs::fcntl_setfl(fd, rustix::fs::OFlags::NONBLOCK)?;
     }
     Ok(child)
+}
+
+/// Starts this program again as a helper's next stage; its descriptors are the caller's standard ones.
+pub(super) fn start_helper<'a>(arguments: impl IntoIterator<Item = &'a std::ffi::OsStr>) -> std::io::Result<u32> {
+    Command::new("/proc/self/exe").args(arguments).env_clear().stdin(Stdio::null()).spawn().map(|child| child.id())
+}
+
+/// Becomes a program; returns only if that fails.
+pub(super) fn become_command<'a>(argv: &[OsString], environment: impl IntoIterator<Item = (&'a str, &'a str)>) -> std::io::Error {
+    use std::os::unix::process::CommandExt;
+    let Some((program, arguments)) = argv.split_first() else { return std::io::ErrorKind::InvalidInput.into() };
+    Command::new(program).args(arguments).env_clear().envs(environment).exec()
 }

@@ -1,18 +1,24 @@
 //! Runs a command in the sandbox (REQUIREMENTS U-06..U-08). The refusals of `danger.rs` are a convenience; the boundary is the
 //! sandbox's, and without one this tool is absent.
+//!
+//! A conversation's next command starts in the folder where its last one ended (`bash/folders.rs`); nothing else carries over.
 
-use std::{sync::Arc, time::Duration};
+mod folders;
+
+use std::{path::Path, sync::Arc, time::Duration};
 
 use callboard_actors::{
     limits::OBSERVATION_BYTES_MAX,
     ports::{
-        Approval, Concurrency, Effect, Exec, ExecResult, Sandbox, SandboxError, TOOL_TIMEOUT, ToolContext, ToolError, ToolErrorType,
-        ToolSource, ToolSpec, TypedTool,
+        Approval, Concurrency, Effect, Exec, ExecResult, Progress, Reach, Sandbox, SandboxError, TOOL_TIMEOUT, ToolContext, ToolError,
+        ToolErrorType, ToolSource, ToolSpec, TypedTool,
     },
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::time::Instant;
+
+use folders::Folders;
 
 use super::{danger, mask::Masker, text::middle_cut};
 use crate::sandbox::policy::EXEC_TIME_MAX;
@@ -20,11 +26,11 @@ use crate::sandbox::policy::EXEC_TIME_MAX;
 /// Bytes of a command: the kernel takes no longer argument than 128 KiB.
 const COMMAND_BYTES_MAX: usize = 100 * 1024;
 
-/// Bytes kept of each stream before masking.
-const STREAM_BYTES_MAX: usize = OBSERVATION_BYTES_MAX - 2 * 1024;
-
-/// Bytes kept of standard error when both streams are long: reasons are short, and stand at the end.
+/// Bytes kept of standard error: reasons are short, and stand at the end.
 const STDERR_BYTES_MAX: usize = 8 * 1024;
+
+/// Bytes kept of standard output: both fit, so that what is left out is counted once and exactly. What masking adds fits beside.
+const STDOUT_BYTES_MAX: usize = OBSERVATION_BYTES_MAX - STDERR_BYTES_MAX - 2 * 1024;
 
 /// REQUIREMENTS T-44 in the words that the executor looks for.
 const TIMEOUT_MESSAGE: &str = "Tool execution exceeded timeout limit";
@@ -33,7 +39,7 @@ const TIMEOUT_MESSAGE: &str = "Tool execution exceeded timeout limit";
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BashArgs {
-    /// The command, given to `bash -c` in the workspace.
+    /// The command, given to bash.
     pub command: String,
     /// Longest run in milliseconds; 120000 if absent, at most 600000.
     #[schemars(range(min = 1, max = 600_000))]
@@ -45,6 +51,7 @@ pub struct BashArgs {
 pub struct Bash {
     sandbox: Arc<dyn Sandbox>,
     masker: Arc<Masker>,
+    folders: Arc<Folders>,
 }
 
 impl std::fmt::Debug for Bash {
@@ -56,7 +63,7 @@ impl std::fmt::Debug for Bash {
 impl Bash {
     /// Runs commands in `sandbox`; what they print goes through `masker`.
     pub fn new(sandbox: Arc<dyn Sandbox>, masker: Arc<Masker>) -> Self {
-        Self { sandbox, masker }
+        Self { sandbox, masker, folders: Arc::default() }
     }
 }
 
@@ -64,15 +71,17 @@ impl TypedTool for Bash {
     type Args = BashArgs;
     type Output = String;
     const NAME: &'static str = "bash";
-    const DESCRIPTION: &'static str = "Runs a command with bash in the workspace and returns what it printed. Each call is a new shell: folders and \
-variables do not carry over. There is no network, no terminal and no input; only the workspace and /tmp can be written, /tmp is empty at every call, and \
-whatever still runs when the command ends is killed. Long output keeps its head and its tail. To read, search or edit files use the file tools.";
+    const DESCRIPTION: &'static str = "Runs a command with bash in the workspace and returns what it printed. A command starts in the folder where \
+your last one ended (the workspace at first); variables and functions do not carry over. There is no network, no terminal and no input; only the \
+workspace and a private folder for temporary files ($TMPDIR, else /tmp; empty at every call) can be written. Processes in the background do not survive: whatever still runs when \
+the command ends is killed, and you are told. Long output keeps its head and its tail. To read, search or edit files use the file tools.";
 
     fn declare(&self, spec: ToolSpec) -> ToolSpec {
         spec.effect(Effect::Once)
             .concurrency(Concurrency::Exclusive)
             .approval(Approval::ByMode)
             .source(ToolSource::BuiltIn)
+            .reach(Reach::Commands)
             // The tool keeps its own time (T-05 by default); the executor's is only the outer wall, room for killing included.
             .timeout(EXEC_TIME_MAX + Duration::from_secs(5))
     }
@@ -93,23 +102,63 @@ whatever still runs when the command ends is killed. Long output keeps its head 
         }
     }
 
+    /// The command itself: how long it may take is no other command.
+    fn approval_pattern(&self, args: &BashArgs) -> Option<String> {
+        Some(args.command.clone())
+    }
+
     async fn call(&self, args: BashArgs, context: ToolContext) -> Result<String, ToolError> {
         self.check(&args)?;
         let asked = args.timeout_ms.map_or(TOOL_TIMEOUT, Duration::from_millis).min(EXEC_TIME_MAX);
-        let timeout = asked.min(context.deadline.saturating_duration_since(Instant::now()));
-        let exec = Exec { command: args.command, timeout, working_dir: None, output_bytes_max: STREAM_BYTES_MAX };
-        match self.sandbox.exec(exec, context.cancel).await {
+        let scope = context.key.scope.clone();
+        let mut started_in = self.folders.of(&scope);
+        let exec = Exec {
+            command: args.command,
+            timeout: asked.min(context.deadline.saturating_duration_since(Instant::now())),
+            working_dir: started_in.clone(),
+            output_bytes_max: STDOUT_BYTES_MAX,
+            errors_bytes_max: STDERR_BYTES_MAX,
+            progress: self.masked(context.progress),
+        };
+        let mut note = None;
+        let mut result = self.sandbox.exec(exec.clone(), context.cancel.clone()).await;
+        if let (Err(SandboxError::Denied(_)), Some(folder)) = (&result, &started_in) {
+            // It was removed or became something else; nothing ran yet.
+            note = Some(format!("[the folder {} is gone: this command started in the workspace]", shown(folder)));
+            self.folders.keep(&scope, Path::new(""));
+            started_in = None;
+            result = self.sandbox.exec(Exec { working_dir: None, ..exec }, context.cancel).await;
+        }
+        match result {
             Ok(result) if result.timed_out => Err(ToolError::new(ToolErrorType::Timeout, TIMEOUT_MESSAGE)),
-            Ok(result) => Ok(self.observation(&result)),
+            Ok(result) => {
+                if let Some(folder) = &result.working_dir {
+                    self.folders.keep(&scope, folder);
+                    if *folder != started_in.unwrap_or_default() {
+                        note.get_or_insert_default().push_str(&format!("[the next command starts in {}]", shown(folder)));
+                    }
+                }
+                Ok(self.observation(&result, note.as_deref()))
+            }
             Err(error) => Err(self.error(error)),
         }
     }
 }
 
+/// A folder as a model reads it; names may hold anything.
+fn shown(folder: &Path) -> String {
+    if folder.as_os_str().is_empty() { "the workspace".to_owned() } else { format!("{:?}", folder.to_string_lossy()) }
+}
+
 impl Bash {
-    fn observation(&self, result: &ExecResult) -> String {
+    fn masked(&self, progress: Progress) -> Progress {
+        let masker = self.masker.clone();
+        Progress::new(move |line| progress.tell(masker.mask(&line)))
+    }
+
+    fn observation(&self, result: &ExecResult, note: Option<&str>) -> String {
         let (stdout, stderr) = (self.masker.mask(&result.stdout), self.masker.mask(&result.stderr));
-        let room = OBSERVATION_BYTES_MAX - 512;
+        let room = OBSERVATION_BYTES_MAX - 1024;
         let stderr = middle_cut(stderr.trim_end(), STDERR_BYTES_MAX.max(room.saturating_sub(stdout.len())).min(room));
         let stdout = middle_cut(stdout.trim_end(), room.saturating_sub(stderr.len()));
         let mut parts = Vec::new();
@@ -127,6 +176,16 @@ impl Bash {
         if parts.is_empty() {
             parts.push("[no output]".to_owned());
         }
+        if result.bytes_left_out > 0 {
+            let kept = result.bytes_printed.saturating_sub(result.bytes_left_out);
+            parts.push(format!("[kept {kept} of {} bytes]", result.bytes_printed));
+        }
+        match result.left_running {
+            0 => {}
+            1 => parts.push("[1 process still ran in the background when the command ended; it was killed]".to_owned()),
+            n => parts.push(format!("[{n} processes still ran in the background when the command ended; they were killed]")),
+        }
+        parts.extend(note.map(|note| middle_cut(&self.masker.mask(note), 400)));
         parts.join("\n")
     }
 
@@ -145,7 +204,7 @@ impl Bash {
 mod tests {
     use std::path::PathBuf;
 
-    use callboard_actors::ports::{BoxFuture, SandboxPolicy, erased};
+    use callboard_actors::ports::{BoxFuture, ExecLimits, Network, SandboxPolicy, erased};
     use tokio_util::sync::CancellationToken;
 
     use super::*;
@@ -168,7 +227,13 @@ mod tests {
     }
 
     async fn run(command: &str, result: Result<ExecResult, SandboxError>) -> Result<String, ToolError> {
-        let policy = SandboxPolicy { root: Arc::new(PathBuf::new()), network: false, boundary: true };
+        let policy = SandboxPolicy {
+            root: Arc::new(PathBuf::new()),
+            kind: "scripted",
+            network: Network::Off,
+            boundary: true,
+            limits: ExecLimits::default(),
+        };
         let tool = erased(Bash::new(Arc::new(Scripted(policy, result)), Arc::new(Masker::new(["not-a-real-key"]))));
         fixture::call(&tool, &serde_json::json!({ "command": command }).to_string()).await
     }
@@ -186,6 +251,18 @@ mod tests {
         assert_eq!(
             run("x", said(Some(0), "key not-a-real-key", "password=hunter2")).await,
             Ok("key [masked:1]\n[stderr]\npassword=[masked:1]".to_owned())
+        );
+        let cut = ExecResult {
+            status: Some(0),
+            stdout: "o".to_owned(),
+            bytes_printed: 12,
+            bytes_left_out: 11,
+            left_running: 2,
+            ..ExecResult::default()
+        };
+        assert_eq!(
+            run("x", Ok(cut)).await.unwrap(),
+            "o\n[kept 1 of 12 bytes]\n[2 processes still ran in the background when the command ended; they were killed]"
         );
         let long = run("x", said(Some(1), &"o".repeat(28_000), &"e".repeat(28_000))).await.unwrap();
         assert!(long.len() <= OBSERVATION_BYTES_MAX && long.contains("[stderr]\neee"), "{}", long.len());

@@ -1,4 +1,10 @@
-//! The sandbox: what a command can reach, what it leaves, what it may use (REQUIREMENTS Z-01, Z-03..Z-05, U-08; FAULTS F2..F5).
+//! The sandbox: what a command can reach, what it leaves, what it may use (REQUIREMENTS Z-01..Z-06, U-08; FAULTS F2..F5).
+//! What holds in both boundaries is tried in both; `landlock` has what is its own, `ends` how processes end, `bombs` the limits.
+
+mod bombs;
+mod ends;
+mod landlock;
+mod plugged;
 
 use std::{
     fs,
@@ -9,8 +15,8 @@ use std::{
 };
 
 use callboard::{
-    ports::{Exec, ExecResult, Sandbox, SandboxError},
-    sandbox::{Local, Mode, PathRules, Root, Spawner, detect},
+    ports::{Exec, ExecLimits, ExecResult, Network, Sandbox, SandboxError},
+    sandbox::{Boundary, Local, Mode, Options, PathRules, Root, Spawner, detect, detect_with},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -20,16 +26,22 @@ struct Ground {
     sandbox: Arc<dyn Sandbox>,
 }
 
+/// A boundary of one's choice over a folder; the helper is the program, for this binary has a `main` that is not ours.
+fn boundary(workspace: &Path, only: Boundary, limits: ExecLimits) -> Result<Arc<dyn Sandbox>, SandboxError> {
+    let root = Arc::new(Root::open(workspace, PathRules::default()).unwrap());
+    let options = Options { only: Some(only), limits, helper: Some(env!("CARGO_BIN_EXE_callboard").into()), ..Options::default() };
+    detect_with(&root, Mode::Linux, &Spawner::start().unwrap(), options).map(|detected| detected.sandbox.unwrap())
+}
+
 impl Ground {
-    /// `None`, said on standard error, where there is no bubblewrap.
-    fn linux(test: &str) -> Option<Self> {
+    /// `None`, said on standard error, where there is no such boundary.
+    fn of(test: &str, only: Boundary, limits: ExecLimits) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let workspace = folder.path().join("workspace");
         fs::create_dir(&workspace).unwrap();
         fs::write(folder.path().join("outside.txt"), "outside").unwrap();
-        let root = Arc::new(Root::open(&workspace, PathRules::default()).unwrap());
-        match detect(&root, Mode::Linux) {
-            Ok(detected) => Some(Self { folder, sandbox: detected.sandbox.unwrap() }),
+        match boundary(&workspace, only, limits) {
+            Ok(sandbox) => Some(Self { folder, sandbox }),
             Err(error) => {
                 writeln!(&mut std::io::stderr(), "SKIPPED: {test}: {error}").unwrap();
                 None
@@ -37,11 +49,31 @@ impl Ground {
         }
     }
 
+    fn linux(test: &str) -> Option<Self> {
+        Self::of(test, Boundary::Bubblewrap, ExecLimits::default())
+    }
+
+    fn landlock(test: &str) -> Option<Self> {
+        Self::of(test, Boundary::Landlock, ExecLimits::default())
+    }
+
+    fn both_with(test: &str, limits: ExecLimits) -> Vec<Self> {
+        [Boundary::Bubblewrap, Boundary::Landlock].into_iter().filter_map(|only| Self::of(test, only, limits)).collect()
+    }
+
+    fn both(test: &str) -> Vec<Self> {
+        Self::both_with(test, ExecLimits::default())
+    }
+
     fn local() -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("workspace")).unwrap();
         let root = Arc::new(Root::open(folder.path().join("workspace"), PathRules::default()).unwrap());
-        Self { folder, sandbox: Arc::new(Local::new(root, &Spawner::start().unwrap())) }
+        Self { folder, sandbox: Arc::new(Local::new(root, &Spawner::start().unwrap(), ExecLimits::default())) }
+    }
+
+    fn kind(&self) -> &'static str {
+        self.sandbox.policy().kind
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -53,7 +85,7 @@ impl Ground {
     }
 
     async fn exec(&self, command: &str, timeout: Duration, cancel: CancellationToken) -> Result<ExecResult, SandboxError> {
-        let exec = Exec { command: command.to_owned(), timeout, working_dir: None, output_bytes_max: 16 * 1024 };
+        let exec = Exec { timeout, ..Exec::new(command) };
         self.sandbox.exec(exec, cancel).await
     }
 }
@@ -101,7 +133,16 @@ async fn a_command_sees_the_workspace_and_nothing_else_of_the_host() {
         .await;
     let write = ground.run("echo made > made.txt; for place in /usr/x /etc/x /x /dev/x /proc/sys/kernel/hostname /proc/sys/kernel/core_pattern /proc/self/oom_score_adj /proc/sysrq-trigger; do echo x > $place && echo WROTE $place; done; touch /tmp/ok /dev/shm/ok && echo tmp; cat /proc/kallsyms /proc/keys /proc/kcore | head -c 100").await;
 
-    assert_eq!(inside, ExecResult { status: Some(0), stdout: "inside/workspace\n".to_owned(), ..ExecResult::default() });
+    assert_eq!(
+        inside,
+        ExecResult {
+            status: Some(0),
+            stdout: "inside/workspace\n".to_owned(),
+            bytes_printed: 17,
+            working_dir: Some(PathBuf::new()),
+            ..ExecResult::default()
+        }
+    );
     assert!(!beyond.stdout.contains("outside") && !beyond.stdout.contains("HOME=/root"), "{}", beyond.stdout);
     assert_eq!(beyond.stderr.matches("No such file or directory").count(), 6, "{}", beyond.stderr);
     assert_eq!(write.stdout, "tmp\n");
@@ -206,186 +247,89 @@ async fn commands_cannot_read_files_that_hold_keys() {
 }
 
 #[tokio::test]
-async fn no_process_is_alive_two_seconds_after_a_timeout() {
-    let Some(ground) = Ground::linux("no_process_is_alive_two_seconds_after_a_timeout") else { return };
-    let marker = marker("timeout");
-
-    let start = Instant::now();
-    let result = ground.exec(&stragglers(&marker), Duration::from_millis(700), CancellationToken::new()).await.unwrap();
-
-    assert!(ground.path("started").exists(), "the stragglers were there");
-    assert_eq!((result.timed_out, result.status), (true, None));
-    assert_eq!(alive(&marker), 0);
-    assert!(start.elapsed() < Duration::from_millis(2700), "{:?}", start.elapsed());
-}
-
-#[tokio::test]
-async fn no_process_is_alive_two_seconds_after_a_cancel_or_a_dropped_caller() {
-    let Some(ground) = Ground::linux("no_process_is_alive_two_seconds_after_a_cancel_or_a_dropped_caller") else { return };
-    for drop_it in [false, true] {
-        let (marker, cancel) = (marker(if drop_it { "drop" } else { "cancel" }), CancellationToken::new());
-        let _ = fs::remove_file(ground.path("started"));
-        let (sandbox, token, command) = (ground.sandbox.clone(), cancel.clone(), stragglers(&marker));
-        let task = tokio::spawn(async move {
-            let exec = Exec { command, timeout: Duration::from_secs(60), working_dir: None, output_bytes_max: 1024 };
-            sandbox.exec(exec, token).await
-        });
-        wait_until("the command", Duration::from_secs(10), || ground.path("started").exists() && alive(&marker) >= 4).await;
-
-        if drop_it {
-            task.abort();
-        } else {
-            cancel.cancel();
-            assert_eq!(task.await.unwrap(), Err(SandboxError::Cancelled));
-            assert_eq!(alive(&marker), 0, "the answer comes when they are gone");
-        }
-
-        wait_until("the end of all processes", Duration::from_secs(2), || alive(&marker) == 0).await;
-    }
-}
-
-#[tokio::test]
-async fn what_a_command_leaves_running_ends_with_it() {
-    let Some(ground) = Ground::linux("what_a_command_leaves_running_ends_with_it") else { return };
-    let marker = marker("left");
-
-    let result = ground.run(&stragglers(&marker).replace("touch started; wait", "echo done")).await;
-
-    assert_eq!((result.status, result.stdout.as_str()), (Some(0), "done\n"));
-    assert_eq!(alive(&marker), 0);
-}
-
-#[tokio::test]
-async fn without_a_boundary_strays_are_still_found() {
-    let ground = Ground::local();
-    let marker = marker("local");
-
-    let result = ground.exec(&stragglers(&marker), Duration::from_millis(700), CancellationToken::new()).await.unwrap();
-    assert!(result.timed_out && ground.path("started").exists());
-    wait_until("the end of all processes", Duration::from_secs(2), || alive(&marker) == 0).await;
-    let plain = ground.run("echo $((1+1)); exit 3").await;
-
-    assert_eq!((plain.status, plain.stdout.as_str()), (Some(3), "2\n"));
-    assert!(!ground.sandbox.policy().boundary);
-}
-
-/// The host of the next test: runs a command until it is killed. Does nothing unless asked by the environment.
-#[tokio::test]
-async fn child_host_of_the_kill_nine_test() {
-    let Some(folder) = std::env::var_os("CALLBOARD_TEST_KILL_NINE") else { return };
-    let root = Arc::new(Root::open(&folder, PathRules::default()).unwrap());
-    let sandbox = detect(&root, Mode::Linux).unwrap().sandbox.unwrap();
-    let command = stragglers(&std::env::var("CALLBOARD_TEST_MARKER").unwrap());
-    let exec = Exec { command, timeout: Duration::from_secs(60), working_dir: None, output_bytes_max: 1024 };
-    let _ = sandbox.exec(exec, CancellationToken::new()).await;
-}
-
-#[tokio::test]
-async fn no_process_is_alive_two_seconds_after_kill_nine_of_the_host() {
-    let Some(ground) = Ground::linux("no_process_is_alive_two_seconds_after_kill_nine_of_the_host") else { return };
-    let marker = marker("host");
-    let mut host = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "sandbox::child_host_of_the_kill_nine_test"])
-        .env("CALLBOARD_TEST_KILL_NINE", ground.path(""))
-        .env("CALLBOARD_TEST_MARKER", &marker)
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    wait_until("the command", Duration::from_secs(20), || ground.path("started").exists() && alive(&marker) >= 4).await;
-
-    host.kill().unwrap();
-    host.wait().unwrap();
-
-    wait_until("the end of all processes", Duration::from_secs(2), || alive(&marker) == 0).await;
-}
-
-#[tokio::test]
-async fn an_output_bomb_is_bounded() {
-    let Some(ground) = Ground::linux("an_output_bomb_is_bounded") else { return };
-
-    let result = ground.exec("yes bomb & yes boom >&2", Duration::from_millis(1000), CancellationToken::new()).await.unwrap();
-
-    assert!(result.timed_out && result.bytes_left_out > 1_000_000, "{}", result.bytes_left_out);
-    assert!(result.stdout.len() < 17 * 1024 && result.stderr.len() < 17 * 1024);
-    assert!(result.stdout.starts_with("bomb\nbomb\n") && result.stderr.starts_with("boom\n"));
-}
-
-#[tokio::test]
-async fn a_fork_bomb_is_stopped_and_the_spawner_stays_useful() {
-    let Some(ground) = Ground::linux("a_fork_bomb_is_stopped_and_the_spawner_stays_useful") else { return };
-    let marker = marker("forks");
-
-    let start = Instant::now();
-    // Sleepers, not a doubling: the test machine is shared.
-    let result = ground
-        .exec(&format!("while :; do bash -c 'sleep 1000; :' {marker} & done"), Duration::from_secs(30), CancellationToken::new())
-        .await;
-
-    match result {
-        Err(SandboxError::Limit(what)) => assert_eq!(what, "more than 512 processes and threads"),
-        // Where the kernel's own limit holds (a host that is not root), bash gives up by itself.
-        other => assert!(other.is_ok_and(|result| result.stderr.contains("fork")), "stopped otherwise"),
-    }
-    assert_eq!(alive(&marker), 0);
-    assert!(start.elapsed() < Duration::from_secs(25), "{:?}", start.elapsed());
-    assert_eq!(ground.run("echo still here").await.stdout, "still here\n");
-}
-
-#[tokio::test]
-async fn a_command_knows_its_limits() {
-    let Some(ground) = Ground::linux("a_command_knows_its_limits") else { return };
-
-    let limits = ground.run("ulimit -H -c; ulimit -H -n; ulimit -H -u; ulimit -H -t; ulimit -H -d; ulimit -H -f; df -k --output=size /tmp | tail -1 | tr -d ' '").await;
-    let large =
-        ground.run("head -c 2G /dev/zero > /tmp/large; stat -c %s /tmp/large; truncate -s 2G file; ls -l file | cut -d' ' -f5").await;
-
-    assert_eq!(limits.stdout, "0\n1024\n512\n1200\n4194304\n1048576\n524288\n");
-    assert_eq!(large.stdout, "536870912\n0\n", "{}", large.stderr);
-}
-
-#[tokio::test]
 async fn many_commands_run_at_once_and_each_gets_its_own_answer() {
-    let Some(ground) = Ground::linux("many_commands_run_at_once_and_each_gets_its_own_answer") else { return };
+    for ground in Ground::both("many_commands_run_at_once_and_each_gets_its_own_answer") {
+        let runs = (0..24).map(|n| {
+            let sandbox = ground.sandbox.clone();
+            tokio::spawn(async move { sandbox.exec(Exec::new(format!("echo {n}; exit {n}")), CancellationToken::new()).await.unwrap() })
+        });
+        let runs: Vec<_> = runs.collect();
 
-    let runs = (0..24).map(|n| {
-        let sandbox = ground.sandbox.clone();
-        tokio::spawn(async move {
-            let exec = Exec {
-                command: format!("echo {n}; exit {n}"),
-                timeout: Duration::from_secs(30),
-                working_dir: None,
-                output_bytes_max: 1024,
-            };
-            sandbox.exec(exec, CancellationToken::new()).await.unwrap()
-        })
-    });
-    let runs: Vec<_> = runs.collect();
-
-    for (n, run) in runs.into_iter().enumerate() {
-        let result = run.await.unwrap();
-        assert_eq!((result.status, result.stdout), (Some(n as i32), format!("{n}\n")));
+        for (n, run) in runs.into_iter().enumerate() {
+            let result = run.await.unwrap();
+            assert_eq!((result.status, result.stdout), (Some(n as i32), format!("{n}\n")), "{}", ground.kind());
+        }
     }
 }
 
 #[tokio::test]
 async fn a_working_folder_must_lie_inside() {
-    let Some(ground) = Ground::linux("a_working_folder_must_lie_inside") else { return };
-    fs::create_dir(ground.path("sub")).unwrap();
-    std::os::unix::fs::symlink("/etc", ground.path("out")).unwrap();
-    let exec = |folder: &str| Exec {
-        command: "pwd".to_owned(),
-        timeout: Duration::from_secs(10),
-        working_dir: Some(PathBuf::from(folder)),
-        output_bytes_max: 1024,
-    };
+    for ground in Ground::both("a_working_folder_must_lie_inside").into_iter().chain([Ground::local()]) {
+        fs::create_dir(ground.path("sub")).unwrap();
+        std::os::unix::fs::symlink("/etc", ground.path("out")).unwrap();
+        let exec = |folder: &str| Exec { working_dir: Some(PathBuf::from(folder)), ..Exec::new("pwd; cd ..; exit 4") };
+        let shown = if ground.kind() == "bubblewrap" { "/workspace/sub\n" } else { "$WORKSPACE/sub\n" };
 
-    let inside = ground.sandbox.exec(exec("sub"), CancellationToken::new()).await.unwrap();
-    assert_eq!(inside.stdout, "/workspace/sub\n");
-    for folder in ["..", "out", "/etc", "sub/../.."] {
-        let refused = ground.sandbox.exec(exec(folder), CancellationToken::new()).await;
-        assert_eq!(refused, Err(SandboxError::Denied(format!("{folder:?} is outside of the workspace"))));
+        let inside = ground.sandbox.exec(exec("sub"), CancellationToken::new()).await.unwrap();
+        assert_eq!((inside.status, inside.stdout.as_str(), inside.working_dir), (Some(4), shown, Some(PathBuf::new())));
+        for folder in ["..", "out", "/etc", "sub/../.."] {
+            let refused = ground.sandbox.exec(exec(folder), CancellationToken::new()).await;
+            assert_eq!(refused, Err(SandboxError::Denied(format!("{folder:?} is outside of the workspace"))));
+        }
     }
+}
+
+#[tokio::test]
+async fn the_folder_a_command_ends_in_is_known_and_one_outside_is_forgotten() {
+    for ground in Ground::both("the_folder_a_command_ends_in_is_known_and_one_outside_is_forgotten").into_iter().chain([Ground::local()]) {
+        fs::create_dir_all(ground.path("a/b c")).unwrap();
+        std::os::unix::fs::symlink("a", ground.path("link")).unwrap();
+        let folder = async |command: &str| ground.run(command).await.working_dir;
+
+        assert_eq!(folder("cd 'link/b c'").await, Some(PathBuf::from("a/b c")));
+        assert_eq!(folder("cd a; false; exit 3").await, Some(PathBuf::from("a")));
+        assert_eq!(folder("cd /usr").await, None);
+        assert_eq!(folder("cd a; exec 2>log; echo x >&2").await, None, "a file gets no words of ours");
+        assert_eq!(fs::read_to_string(ground.path("a/log")).unwrap(), "x\n");
+        let quiet = ground.run("cd a; echo out; echo err >&2").await;
+        assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str(), quiet.bytes_printed), ("out\n", "err\n", 8));
+    }
+}
+
+#[tokio::test]
+async fn watchers_hear_the_latest_line_of_a_long_command() {
+    for ground in Ground::both("watchers_hear_the_latest_line_of_a_long_command") {
+        let heard = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let sink = heard.clone();
+        let progress = callboard::ports::Progress::new(move |line| sink.lock().unwrap().push(line));
+
+        let exec = Exec { progress, ..Exec::new("for n in {1..30}; do echo line $n in $PWD; sleep 0.05; done") };
+        ground.sandbox.exec(exec, CancellationToken::new()).await.unwrap();
+
+        let heard = heard.lock().unwrap();
+        let place = if ground.kind() == "bubblewrap" { "/workspace" } else { "$WORKSPACE" };
+        assert!((2..=8).contains(&heard.len()), "{heard:?}");
+        assert!(heard.iter().all(|line| line.starts_with("line ") && line.ends_with(place)), "{heard:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_sandboxes_keep_the_contract() {
+    for ground in Ground::both("the_sandboxes_keep_the_contract").into_iter().chain([Ground::local()]) {
+        callboard_actors::testing::contract::sandbox(ground.sandbox.clone()).await;
+    }
+}
+
+#[test]
+fn a_policy_tells_what_holds_and_no_path_of_the_host() {
+    let ground = Ground::local();
+    let policy = ground.sandbox.policy();
+    let told = serde_json::to_value(policy).unwrap();
+
+    assert_eq!((told["kind"].as_str(), told["network"].as_str(), told["boundary"].as_bool()), (Some("local"), Some("open"), Some(false)));
+    assert_eq!(told["limits"]["processes"], 512);
+    assert!(told.get("root").is_none() && !told.to_string().contains(ground.folder.path().to_str().unwrap()));
+    assert_eq!(policy.network, Network::Open);
 }
 
 #[test]

@@ -28,7 +28,7 @@ pub use llm_provider::{
 };
 pub use mcp_client::{McpClient, McpError, McpResult, McpToolDefinition};
 pub use output::{CACHE_TTL, CROWDED, CachePolicy, OutputLevel, PermissionLevel, Reach};
-pub use sandbox::{Exec, ExecResult, Sandbox, SandboxError, SandboxPolicy};
+pub use sandbox::{Exec, ExecLimits, ExecResult, Network, Sandbox, SandboxError, SandboxPolicy};
 pub use schema::{SchemaCheck, Schemas};
 pub use session_backend::{
     Append, AppendError, AppendExt, Done, Durability, Head, ListQuery, Loaded, Open, SessionBackend, SessionSummary, StoreError,

@@ -4,6 +4,7 @@ mod artifact_store;
 mod event_store;
 mod llm_provider;
 mod platform;
+mod sandbox;
 mod session_backend;
 mod tool;
 
@@ -11,5 +12,6 @@ pub use artifact_store::{ArtifactBounds, artifact_store};
 pub use event_store::event_store;
 pub use llm_provider::{Scene, Stage, TEXT, example_request, llm_provider};
 pub use platform::{clock, entropy};
+pub use sandbox::sandbox;
 pub use session_backend::session_backend;
 pub use tool::{example_context, tool};

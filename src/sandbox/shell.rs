@@ -1,0 +1,204 @@
+//! The shell around a command, and what it tells at the end: where it stood and what it left running.
+//!
+//! The words at the end travel on standard error between two control characters and a nonce, so that no descriptor above 2 is
+//! needed; they are taken out before anybody reads the output. A command could forge them: they grant nothing, since the folder is
+//! resolved inside of the root and the number is only told.
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use callboard_actors::ports::{BoxFuture, ExecLimits, ExecResult, SandboxError};
+use tokio_util::sync::CancellationToken;
+
+use super::{PathError, Root};
+
+/// Begins and ends a word of ours; no text file holds it.
+const MARK: char = '\x1e';
+
+/// What the shell that sets the limits does then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Then {
+    /// It waits for the command: as first process of a namespace it ends the namespace with itself, and the command is an ordinary
+    /// process with ordinary signals.
+    Wait,
+    /// It becomes the command.
+    Become,
+}
+
+/// Runs `$1`. The trap writes only while standard error is still the pipe it was: a log file of the user's gets no words of ours.
+fn reporting(nonce: &str) -> String {
+    format!(
+        r#"trap 'if [ -p /dev/fd/2 ]; then builtin cd -P . 2>/dev/null; builtin printf "\036{nonce}:folder:%s\036" "$PWD" >&2; fi' EXIT; eval "shift; $1""#
+    )
+}
+
+/// The command alone: what sets its limits is somebody else's.
+pub(super) fn command(command: &str, nonce: &str) -> [OsString; 7] {
+    ["/bin/bash", "--norc", "--noprofile", "-c", &reporting(nonce), "bash", command].map(OsString::from)
+}
+
+/// The command behind its limits: set inside the jail, hard. The command is an argument, never part of a script. Data rather than
+/// address space is limited: runtimes reserve addresses that they never use.
+pub(super) fn limited_command(command: &str, limits: &ExecLimits, nonce: &str, then: Then) -> [OsString; 8] {
+    let ExecLimits { processes, memory_bytes, file_bytes, cpu_seconds, open_files, .. } = limits;
+    let limits = format!(
+        "ulimit -c 0; ulimit -n {open_files}; ulimit -u {processes}; ulimit -t {cpu_seconds}; ulimit -d {}; ulimit -f {}",
+        memory_bytes / 1024,
+        file_bytes / 1024,
+    );
+    let run = r#"/bin/bash --norc --noprofile -c "$1" bash "$2""#;
+    let script = match then {
+        Then::Become => format!("{{ {limits}; }} 2>/dev/null; exec {run}"),
+        // Without a program of its own: what counts must not be counted. A process that has ended already runs no more.
+        Then::Wait => format!(
+            r#"{{ {limits}; }} 2>/dev/null; {run}; s=$?; n=-1; for p in /proc/[0-9]*/stat; do if read -r l 2>/dev/null <"$p" && [[ $l != *") Z "* ]]; then n=$((n + 1)); fi; done; printf '\036{nonce}:left:%d\036' "$n" >&2; exit $s"#
+        ),
+    };
+    ["/bin/bash", "--norc", "--noprofile", "-c", &script, "bash", &reporting(nonce), command].map(OsString::from)
+}
+
+/// A word of ours, for a helper to write.
+pub(super) fn word(nonce: &str, kind: &str, value: &str) -> String {
+    format!("{MARK}{nonce}:{kind}:{value}{MARK}")
+}
+
+/// What the words said.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Words {
+    /// The folder, as the command saw it.
+    pub(super) folder: Option<PathBuf>,
+    /// Processes that were left running.
+    pub(super) left: u32,
+    /// Why the jail could not be built; then no command ran.
+    pub(super) failed: Option<String>,
+    /// Bytes of the words.
+    pub(super) bytes: u64,
+}
+
+impl Words {
+    /// Takes the words out of a text.
+    pub(super) fn take(text: &mut String, nonce: &str) -> Self {
+        let (mut words, begin) = (Self::default(), format!("{MARK}{nonce}:"));
+        while let Some(at) = text.find(&begin) {
+            let Some(len) = text.get(at + begin.len()..).and_then(|rest| rest.find(MARK)) else {
+                words.bytes += (text.len() - at) as u64;
+                text.truncate(at);
+                break;
+            };
+            let end = at + begin.len() + len;
+            let said = text.get(at + begin.len()..end).and_then(|word| word.split_once(':')).map(|(k, v)| (k.to_owned(), v.to_owned()));
+            match said {
+                Some((kind, value)) if kind == "folder" => words.folder = Some(PathBuf::from(value)),
+                Some((kind, value)) if kind == "left" => words.left = value.parse().unwrap_or(0),
+                Some((kind, value)) if kind == "failed" => words.failed = Some(value),
+                _ => {}
+            }
+            text.replace_range(at..=end, "");
+            words.bytes += (end + 1 - at) as u64;
+        }
+        words
+    }
+}
+
+/// Puts a name in the place of a folder of the host, wherever it stands as a path or the beginning of one (DESIGN §10).
+pub(super) fn rename(text: &str, folder: &Path, name: &str) -> String {
+    let (Some(folder), mut out, mut rest) = (folder.to_str().filter(|folder| folder.len() > 1), String::new(), text) else {
+        return text.to_owned();
+    };
+    let in_name = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_');
+    while let Some(at) = rest.find(folder) {
+        let (before, after) = (rest.get(..at).unwrap_or_default(), rest.get(at + folder.len()..).unwrap_or_default());
+        let is_path = !before.ends_with(|c| in_name(c) || c == '/') && !after.starts_with(in_name);
+        out.push_str(before);
+        out.push_str(if is_path { name } else { folder });
+        rest = after;
+    }
+    out + rest
+}
+
+/// Where a command starts, relative to the root (REQUIREMENTS Z-05).
+pub(super) fn working_dir(root: &Root, folder: Option<&Path>) -> Result<PathBuf, SandboxError> {
+    let Some(folder) = folder else { return Ok(PathBuf::new()) };
+    root.open_folder(&folder.to_string_lossy()).map(|(_, relative)| relative).map_err(denied)
+}
+
+/// The folder a command ended in, as it lies in the root; forgotten when it lies elsewhere or is gone.
+pub(super) fn resolve_folder(root: &Root, result: &mut ExecResult) {
+    let said = result.working_dir.take().filter(|folder| folder.is_absolute());
+    result.working_dir = said.and_then(|folder| root.open_folder(&folder.to_string_lossy()).ok()).map(|(_, relative)| relative);
+}
+
+pub(super) fn denied(error: PathError) -> SandboxError {
+    SandboxError::Denied(error.to_string())
+}
+
+/// A name that nothing else has: marks a job.
+pub(super) fn nonce() -> Result<String, SandboxError> {
+    getrandom::u64().map(|chance| format!("{chance:016x}")).map_err(|_| SandboxError::Failed("no randomness".to_owned()))
+}
+
+/// Runs file work where it may block.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, SandboxError> + Send + 'static,
+) -> Result<T, SandboxError> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err(SandboxError::Failed("the file work did not end".to_owned())))
+}
+
+/// Adds lines of ours to what a command said.
+pub(super) fn add_lines(text: &mut String, lines: &[String]) {
+    for line in lines {
+        if !text.is_empty() && !text.ends_with('\n') {
+            text.push('\n');
+        }
+        text.push_str(line);
+    }
+}
+
+/// Runs a command in a task of its own: a dropped caller cancels it but must not skip what comes after it.
+pub(super) fn in_a_task<F: Future<Output = Result<ExecResult, SandboxError>> + Send + 'static>(
+    cancel: CancellationToken,
+    run: impl FnOnce(CancellationToken) -> F + Send + 'static,
+) -> BoxFuture<'static, Result<ExecResult, SandboxError>> {
+    Box::pin(async move {
+        let cancel = cancel.child_token();
+        let _ends_with_the_caller = cancel.clone().drop_guard();
+        match tokio::spawn(run(cancel)).await {
+            Ok(result) => result,
+            Err(error) => {
+                Err(SandboxError::Failed(if error.is_panic() { "it panicked" } else { "the runtime is shutting down" }.to_owned()))
+            }
+        }
+    })
+}
+
+/// Longest wait for a probe at start.
+pub(super) const PROBE_TIME_MAX: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_taken_out_of_the_output_and_foreign_ones_stay() {
+        let mut text = format!("one\n{}two{}\x1eother:left:9\x1e", word("n", "folder", "/workspace/a:b"), word("n", "left", "3"));
+        let mut cut = format!("one{}", word("n", "left", "3").trim_end_matches(MARK));
+
+        let words = Words::take(&mut text, "n");
+
+        assert_eq!(text, "one\ntwo\x1eother:left:9\x1e");
+        assert_eq!((words.folder, words.left, words.bytes), (Some(PathBuf::from("/workspace/a:b")), 3, 35));
+        assert_eq!((Words::take(&mut cut, "n").left, cut.as_str()), (0, "one"));
+    }
+
+    #[test]
+    fn a_folder_of_the_host_is_named_and_its_neighbours_are_not() {
+        let shown = |text: &str| rename(text, Path::new("/srv/job"), "$WORKSPACE");
+
+        assert_eq!(shown("/srv/job/a: not found in /srv/job"), "$WORKSPACE/a: not found in $WORKSPACE");
+        assert_eq!(shown("/srv/jobs /x/srv/job \"/srv/job\""), "/srv/jobs /x/srv/job \"$WORKSPACE\"");
+        assert_eq!(rename("/a", Path::new("/"), "$WORKSPACE"), "/a");
+    }
+}

@@ -1,0 +1,110 @@
+//! What watchers hear of a running command: its latest line, at most every 500 ms. Pure but for the clock it is given.
+
+use std::time::{Duration, Instant};
+
+use callboard_actors::ports::Progress;
+
+/// Between two lines (a watcher reads a few a second, not thousands).
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Bytes of a line.
+const LINE_BYTES_MAX: usize = 200;
+
+/// One stream's line that is being printed.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    bytes: Vec<u8>,
+    /// Whether it was longer.
+    cut: bool,
+}
+
+/// Tells lines.
+#[derive(Debug)]
+pub(super) struct Teller {
+    progress: Progress,
+    told: Option<Instant>,
+    latest: Option<Vec<u8>>,
+}
+
+impl Teller {
+    pub(super) fn new(progress: Progress) -> Self {
+        Self { progress, told: None, latest: None }
+    }
+
+    /// Takes what was printed; the last whole line of it counts.
+    pub(super) fn hear(&mut self, line: &mut Line, printed: &[u8]) {
+        let mut parts = printed.rsplitn(3, |b| *b == b'\n');
+        let rest = parts.next().unwrap_or_default();
+        match (parts.next(), parts.next()) {
+            (None, _) => return line.extend(rest),
+            (Some(only), None) => line.extend(only),
+            (Some(last), Some(_)) => {
+                *line = Line::default();
+                line.extend(last);
+            }
+        }
+        let whole = std::mem::take(line).finish();
+        if !whole.trim_ascii().is_empty() {
+            self.latest = Some(whole);
+        }
+        line.extend(rest);
+    }
+
+    /// Tells the latest line if it is time.
+    pub(super) fn tell(&mut self, now: Instant) {
+        if self.told.is_none_or(|told| now >= told + PAUSE)
+            && let Some(line) = self.latest.take()
+        {
+            self.told = Some(now);
+            self.progress.tell(String::from_utf8_lossy(&line).trim_end().to_owned());
+        }
+    }
+}
+
+impl Line {
+    fn extend(&mut self, more: &[u8]) {
+        let room = LINE_BYTES_MAX.saturating_sub(self.bytes.len());
+        self.cut |= more.len() > room;
+        self.bytes.extend_from_slice(more.get(..room).unwrap_or(more));
+    }
+
+    /// A word that was cut goes whole: half a key must not survive unmasked (REQUIREMENTS U-07). Nor do words of ours.
+    fn finish(mut self) -> Vec<u8> {
+        if self.cut {
+            let end = self.bytes.iter().rposition(u8::is_ascii_whitespace).unwrap_or(0);
+            self.bytes.truncate(end);
+            self.bytes.extend_from_slice(" …".as_bytes());
+        }
+        if self.bytes.contains(&0x1e) { Vec::new() } else { self.bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[test]
+    fn the_latest_whole_line_is_told_at_most_twice_a_second() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let sink = told.clone();
+        let (mut teller, mut line, start) =
+            (Teller::new(Progress::new(move |line| sink.lock().unwrap().push(line))), Line::default(), Instant::now());
+
+        teller.hear(&mut line, b"half");
+        teller.tell(start);
+        teller.hear(&mut line, b" and half\n");
+        teller.tell(start);
+        teller.hear(&mut line, b"a\nb\n\nc");
+        teller.tell(start + Duration::from_millis(499));
+        teller.hear(&mut line, b"d\n");
+        teller.tell(start + Duration::from_millis(500));
+        teller.hear(&mut line, b"words and ");
+        teller.hear(&mut line, &[b'x'; 10_000]);
+        teller.hear(&mut line, b"\n");
+        teller.tell(start + Duration::from_millis(1000));
+
+        assert_eq!(*told.lock().unwrap(), ["half and half".to_owned(), "cd".to_owned(), "words and …".to_owned()]);
+    }
+}

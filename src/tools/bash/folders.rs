@@ -1,0 +1,73 @@
+//! Where each conversation's next command starts: where its last one left off. In memory, as long as the tool lives.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+use callboard_actors::ids::Scope;
+
+/// Conversations that are remembered; the one that was used longest ago starts in the workspace again.
+const CONVERSATIONS_MAX: usize = 4096;
+
+/// Folders by conversation, relative to the workspace.
+#[derive(Debug, Default)]
+pub(super) struct Folders {
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    folders: HashMap<Scope, (PathBuf, u64)>,
+    turn: u64,
+}
+
+impl Folders {
+    /// Where the next command starts; `None`: in the workspace itself.
+    pub(super) fn of(&self, scope: &Scope) -> Option<PathBuf> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.turn += 1;
+        let turn = known.turn;
+        known.folders.get_mut(scope).map(|(folder, used)| {
+            *used = turn;
+            folder.clone()
+        })
+    }
+
+    /// Remembers where a command ended.
+    pub(super) fn keep(&self, scope: &Scope, folder: &Path) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.turn += 1;
+        let turn = known.turn;
+        if folder.as_os_str().is_empty() {
+            known.folders.remove(scope);
+            return;
+        }
+        known.folders.insert(scope.clone(), (folder.to_owned(), turn));
+        if known.folders.len() > CONVERSATIONS_MAX
+            && let Some(oldest) = known.folders.iter().min_by_key(|(_, (_, used))| *used).map(|(scope, _)| scope.clone())
+        {
+            known.folders.remove(&oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_conversation_has_its_folder_and_the_oldest_is_forgotten() {
+        let (folders, scope) = (Folders::default(), |tenant: &str, n: usize| {
+            Scope::new(tenant.try_into().unwrap(), format!("c{n}").as_str().try_into().unwrap())
+        });
+
+        (0..=CONVERSATIONS_MAX).for_each(|n| folders.keep(&scope("a", n), Path::new("sub")));
+        folders.keep(&scope("a", 7), Path::new(""));
+
+        assert_eq!(folders.of(&scope("a", 0)), None);
+        assert_eq!(folders.of(&scope("a", 1)), Some(PathBuf::from("sub")));
+        assert_eq!((folders.of(&scope("a", 7)), folders.of(&scope("b", 1))), (None, None));
+    }
+}

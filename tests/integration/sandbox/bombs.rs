@@ -1,0 +1,108 @@
+//! What one command may use (FAULTS F3). Never outside of a boundary: a bomb that is not caught must hit a wall.
+
+use super::*;
+
+#[tokio::test]
+async fn an_output_bomb_is_bounded() {
+    for ground in Ground::both("an_output_bomb_is_bounded") {
+        let result = ground.exec("yes bomb & yes boom >&2", Duration::from_millis(1000), CancellationToken::new()).await.unwrap();
+
+        assert!(result.timed_out && result.bytes_left_out > 1_000_000, "{}", result.bytes_left_out);
+        assert!(result.stdout.len() < 17 * 1024 && result.stderr.len() < 17 * 1024);
+        assert!(result.stdout.starts_with("bomb\nbomb\n") && result.stderr.starts_with("boom\n"));
+    }
+}
+
+#[tokio::test]
+async fn a_fork_bomb_is_stopped_and_the_spawner_stays_useful() {
+    for ground in Ground::both("a_fork_bomb_is_stopped_and_the_spawner_stays_useful") {
+        let marker = marker("forks");
+
+        let start = Instant::now();
+        // Sleepers, not a doubling: the test machine is shared.
+        let result = ground
+            .exec(&format!("while :; do bash -c 'sleep 1000; :' {marker} & done"), Duration::from_secs(30), CancellationToken::new())
+            .await;
+
+        match result {
+            Err(SandboxError::Limit(what)) => assert_eq!(what, "more than 512 processes and threads"),
+            // Where the kernel's own limit holds (a host that is not root), bash gives up by itself.
+            other => assert!(other.is_ok_and(|result| result.stderr.contains("fork")), "stopped otherwise"),
+        }
+        assert_eq!(alive(&marker), 0);
+        assert!(start.elapsed() < Duration::from_secs(25), "{:?}", start.elapsed());
+        assert_eq!(ground.run("echo still here").await.stdout, "still here\n");
+    }
+}
+
+#[tokio::test]
+async fn a_command_knows_its_limits() {
+    if let Some(ground) = Ground::linux("a_command_knows_its_limits") {
+        let limits = ground.run("ulimit -H -c; ulimit -H -n; ulimit -H -u; ulimit -H -t; ulimit -H -d; ulimit -H -f; df -k --output=size /tmp | tail -1 | tr -d ' '").await;
+        let large =
+            ground.run("head -c 2G /dev/zero > /tmp/large; stat -c %s /tmp/large; truncate -s 2G file; ls -l file | cut -d' ' -f5").await;
+
+        assert_eq!(limits.stdout, "0\n1024\n512\n1200\n4194304\n1048576\n524288\n");
+        assert_eq!(large.stdout, "536870912\n0\n", "{}", large.stderr);
+    }
+}
+
+#[tokio::test]
+async fn a_command_behind_landlock_knows_its_limits() {
+    let Some(ground) = Ground::landlock("a_command_behind_landlock_knows_its_limits") else { return };
+
+    let limits =
+        ground.run("ulimit -H -c; ulimit -H -n; ulimit -H -t; ulimit -H -d; ulimit -H -f; [ $(ulimit -H -u) -gt 512 ] && echo more").await;
+    let large = ground.run("truncate -s 2G file; stat -c %s file").await;
+
+    assert_eq!(limits.stdout, "0\n1024\n1200\n4194304\n1048576\nmore\n");
+    assert_eq!(large.stdout, "0\n", "{}", large.stderr);
+}
+
+/// Runs a bomb; returns what it was told and how long it took.
+async fn explode(ground: &Ground, bomb: &str) -> (Result<ExecResult, SandboxError>, Duration) {
+    let start = Instant::now();
+    let result = ground.exec(bomb, Duration::from_secs(30), CancellationToken::new()).await;
+    (result, start.elapsed())
+}
+
+#[tokio::test]
+async fn a_memory_bomb_of_many_processes_is_stopped() {
+    let limits = ExecLimits { memory_bytes: 192 * 1024 * 1024, ..ExecLimits::default() };
+    for ground in Ground::both_with("a_memory_bomb_of_many_processes_is_stopped", limits) {
+        let before = own_memory();
+        // 50 MiB each: no single one is over.
+        let bomb = r"for n in {1..6}; do { x=$(head -c 50M /dev/zero | tr '\0' x); sleep 20; } & done; wait";
+        let (result, took) = explode(&ground, bomb).await;
+
+        match result {
+            Err(SandboxError::Limit(what)) => assert_eq!(what, "more than 192 MiB of memory", "{}", ground.kind()),
+            other => panic!("{}: {other:?}", ground.kind()),
+        }
+        assert!(took < Duration::from_secs(20), "{took:?}");
+        assert!(own_memory() < before + 64 * 1024, "{} KiB more", own_memory() - before);
+        // One alone is refused it by the kernel, or stopped where that comes first.
+        match explode(&ground, r"x=$(head -c 400M /dev/zero | tr '\0' x); echo held").await.0 {
+            Ok(single) => assert!(single.stdout.is_empty() && single.status != Some(0), "{single:?}"),
+            Err(error) => assert_eq!(error, SandboxError::Limit("more than 192 MiB of memory".to_owned())),
+        }
+    }
+}
+
+/// KiB that this process holds.
+fn own_memory() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.trim().parse().ok()).unwrap()
+}
+
+#[tokio::test]
+async fn a_disk_bomb_of_many_files_is_stopped() {
+    let limits = ExecLimits { disk_bytes: 128 * 1024 * 1024, ..ExecLimits::default() };
+    for ground in Ground::both_with("a_disk_bomb_of_many_files_is_stopped", limits) {
+        // Not endless: what is not caught must not fill the machine.
+        let (result, took) = explode(&ground, "for n in {1..40}; do head -c 32M /dev/zero > f$n; sync -d f$n; sleep 0.05; done").await;
+
+        assert_eq!(result, Err(SandboxError::Limit("more than 128 MiB written to the disk".to_owned())), "{}", ground.kind());
+        assert!(took < Duration::from_secs(20), "{took:?}");
+    }
+}

@@ -1,0 +1,125 @@
+//! How the processes of a command end (FAULTS F4): however they try to stay, none is alive two seconds after.
+
+use super::*;
+
+#[tokio::test]
+async fn no_process_is_alive_two_seconds_after_a_timeout() {
+    for ground in Ground::both("no_process_is_alive_two_seconds_after_a_timeout") {
+        let marker = marker("timeout");
+
+        let start = Instant::now();
+        let result = ground.exec(&stragglers(&marker), Duration::from_millis(700), CancellationToken::new()).await.unwrap();
+
+        assert!(ground.path("started").exists(), "the stragglers were there");
+        assert_eq!((result.timed_out, result.status), (true, None));
+        assert_eq!(alive(&marker), 0);
+        assert!(start.elapsed() < Duration::from_millis(2700), "{:?}", start.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn no_process_is_alive_two_seconds_after_a_cancel_or_a_dropped_caller() {
+    for ground in Ground::both("no_process_is_alive_two_seconds_after_a_cancel_or_a_dropped_caller") {
+        for drop_it in [false, true] {
+            let (marker, cancel) = (marker(if drop_it { "drop" } else { "cancel" }), CancellationToken::new());
+            let _ = fs::remove_file(ground.path("started"));
+            let (sandbox, token, command) = (ground.sandbox.clone(), cancel.clone(), stragglers(&marker));
+            let task = tokio::spawn(async move { sandbox.exec(Exec::new(command), token).await });
+            wait_until("the command", Duration::from_secs(10), || ground.path("started").exists() && alive(&marker) >= 4).await;
+
+            if drop_it {
+                task.abort();
+            } else {
+                cancel.cancel();
+                assert_eq!(task.await.unwrap(), Err(SandboxError::Cancelled));
+                assert_eq!(alive(&marker), 0, "the answer comes when they are gone");
+            }
+
+            wait_until("the end of all processes", Duration::from_secs(2), || alive(&marker) == 0).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_a_command_leaves_running_ends_with_it() {
+    for ground in Ground::both("what_a_command_leaves_running_ends_with_it") {
+        let marker = marker("left");
+
+        let result = ground.run(&stragglers(&marker).replace("touch started; wait", "echo done")).await;
+
+        assert_eq!((result.status, result.stdout.as_str()), (Some(0), "done\n"));
+        assert!(result.left_running >= 4, "{}", result.left_running);
+        assert_eq!(ground.run("sleep 0.01 & wait; echo | cat").await.left_running, 0);
+        assert_eq!(alive(&marker), 0);
+    }
+}
+
+#[tokio::test]
+async fn without_a_boundary_strays_are_still_found() {
+    let ground = Ground::local();
+    let marker = marker("local");
+
+    let result = ground.exec(&stragglers(&marker), Duration::from_millis(2000), CancellationToken::new()).await.unwrap();
+    assert!(result.timed_out && ground.path("started").exists());
+    wait_until("the end of all processes", Duration::from_secs(2), || alive(&marker) == 0).await;
+    let plain = ground.run("echo $((1+1)); exit 3").await;
+
+    assert_eq!((plain.status, plain.stdout.as_str()), (Some(3), "2\n"));
+    assert!(!ground.sandbox.policy().boundary);
+}
+
+/// The host of other tests: runs a command until it is killed. Does nothing unless asked by the environment.
+#[tokio::test]
+async fn child_host() {
+    let Some(folder) = std::env::var_os("CALLBOARD_TEST_KILL_NINE") else { return };
+    let root = Arc::new(Root::open(&folder, PathRules::default()).unwrap());
+    let only = if std::env::var("CALLBOARD_TEST_KIND").unwrap() == "landlock" { Boundary::Landlock } else { Boundary::Bubblewrap };
+    let sandbox = boundary(root.real_path(), only, ExecLimits::default()).unwrap();
+    let _ = sandbox.exec(Exec::new(std::env::var("CALLBOARD_TEST_COMMAND").unwrap()), CancellationToken::new()).await;
+}
+
+#[tokio::test]
+async fn no_process_is_alive_two_seconds_after_kill_nine_of_the_host() {
+    for ground in Ground::both("no_process_is_alive_two_seconds_after_kill_nine_of_the_host") {
+        let marker = marker("host");
+        let mut host = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "sandbox::ends::child_host"])
+            .env("CALLBOARD_TEST_KILL_NINE", ground.path(""))
+            .env("CALLBOARD_TEST_KIND", ground.kind())
+            .env("CALLBOARD_TEST_COMMAND", stragglers(&marker))
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        wait_until("the command", Duration::from_secs(20), || ground.path("started").exists() && alive(&marker) >= 4).await;
+
+        host.kill().unwrap();
+        host.wait().unwrap();
+
+        wait_until("the end of all processes", Duration::from_secs(2), || alive(&marker) == 0).await;
+    }
+}
+
+#[tokio::test]
+async fn no_key_of_the_host_is_in_a_command_or_within_its_reach() {
+    for ground in Ground::both("no_key_of_the_host_is_in_a_command_or_within_its_reach") {
+        let key = format!("sk-not-a-real-key-{}", ground.kind());
+        let host = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "sandbox::ends::child_host"])
+            .env("CALLBOARD_TEST_KILL_NINE", ground.path(""))
+            .env("CALLBOARD_TEST_KIND", ground.kind())
+            .env("ANTHROPIC_API_KEY", &key)
+            .env(
+                "CALLBOARD_TEST_COMMAND",
+                "exec >found 2>/dev/null; env; for p in /proc/self /proc/{1..40000}; do [ -e $p ] && { cat $p/environ $p/cmdline; ls $p/fd && echo REA''CHED $p; }; done; \
+                 for fd in {3..1023}; do [ -e /proc/self/fd/$fd ] && echo OP''EN $fd; done; echo done",
+            )
+            .output()
+            .unwrap();
+
+        let found = String::from_utf8_lossy(&fs::read(ground.path("found")).unwrap()).into_owned();
+        assert!(host.status.success() && found.ends_with("done\n"), "{}", ground.kind());
+        assert!(!found.contains(&key) && !found.contains("ANTHROPIC") && !found.contains("OPEN"), "{}: {found}", ground.kind());
+        assert!(ground.kind() != "landlock" || !found.contains("REACHED"), "{found}");
+    }
+}

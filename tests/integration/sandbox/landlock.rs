@@ -1,0 +1,253 @@
+//! What the helper's walls keep, each tried for real and on its own (FAULTS F1, F2, F5 and "a command allowlist is not a boundary").
+
+use std::os::unix::{fs::PermissionsExt, net::UnixListener};
+
+use super::*;
+
+#[tokio::test]
+async fn landlock_shows_the_workspace_and_opens_nothing_else() {
+    let Some(ground) = Ground::landlock("landlock_shows_the_workspace_and_opens_nothing_else") else { return };
+    fs::write(ground.path("inside.txt"), "inside\n").unwrap();
+    let outside = ground.folder.path();
+
+    let inside = ground.run("cat inside.txt; pwd; mkdir -p a/b && mv a c && ln -s c d && rm -r c && echo made > made.txt; echo t > $TMPDIR/t && cat $TMPDIR/t").await;
+    let beyond = ground
+        .run(&format!(
+            "cd {0}; cat outside.txt; ls .; echo x > new; echo x >> outside.txt; rm outside.txt; mv outside.txt workspace/got; ln outside.txt workspace/hard; \
+             ln -s {0}/outside.txt workspace/soft; cat workspace/soft; mkdir sub; mkfifo pipe; truncate -s 0 outside.txt; cat /etc/shadow; ls /root /proc /sys /tmp; \
+             cat /proc/1/environ /proc/$PPID/environ /proc/$PPID/cmdline /proc/$PPID/maps; echo x > /proc/sys/kernel/hostname; echo x > /dev/sda; \
+             setpriv --reuid 0 id -u; touch {0}/outside.txt; touch -d yesterday outside.txt",
+            outside.display()
+        ))
+        .await;
+
+    assert_eq!((inside.stdout.as_str(), inside.stderr.as_str()), ("inside\n$WORKSPACE\nt\n", ""));
+    assert_eq!(beyond.stdout.replace("0\n", ""), "", "{}", beyond.stderr);
+    let mut names: Vec<_> = fs::read_dir(outside).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["outside.txt", "workspace"]);
+    assert_eq!(fs::read_to_string(outside.join("outside.txt")).unwrap(), "outside");
+    let age = fs::metadata(outside.join("outside.txt")).unwrap().modified().unwrap().elapsed().unwrap();
+    assert!(age < Duration::from_secs(600) && !ground.path("got").exists() && !ground.path("hard").exists());
+    assert!(!beyond.stderr.contains(outside.join("workspace").to_str().unwrap()), "the workspace has a name: {}", beyond.stderr);
+}
+
+#[tokio::test]
+async fn landlock_changes_no_mode_owner_or_attribute_outside() {
+    let Some(ground) = Ground::landlock("landlock_changes_no_mode_owner_or_attribute_outside") else { return };
+    let outside = ground.folder.path().join("outside.txt");
+    fs::set_permissions(&outside, fs::Permissions::from_mode(0o640)).unwrap();
+
+    let result = ground
+        .run(&format!(
+            "for f in {0} /usr/bin/env; do chmod 777 $f; chown 1 $f; chgrp 1 $f; setfattr -n user.x -v y $f; chattr +d $f; done",
+            outside.display()
+        ))
+        .await;
+    let open = ground
+        .run("python3 -c 'import os\nfor n in (\"fchmod\", \"fchown\"):\n f = os.open(\"/usr/bin/env\", os.O_RDONLY)\n try: os.fchmod(f, 0o777) if n == \"fchmod\" else os.fchown(f, 1, 1); print(\"CHANGED\")\n except OSError: pass'")
+        .await;
+
+    let stat = fs::metadata(&outside).unwrap();
+    assert_eq!(
+        (stat.permissions().mode() & 0o7777, std::os::unix::fs::MetadataExt::uid(&stat)),
+        (0o640, rustix::process::geteuid().as_raw())
+    );
+    assert_eq!(fs::metadata("/usr/bin/env").unwrap().permissions().mode() & 0o7777, 0o755);
+    assert_eq!((result.stdout.as_str(), open.stdout.as_str()), ("", ""), "{}", open.stderr);
+}
+
+/// Opens every kind of socket; prints what it got.
+const SOCKETS: &str = "import socket as s, ctypes
+kinds = {'tcp': (2, 1), 'tcp6': (10, 1), 'udp': (2, 2), 'udp6': (10, 2), 'icmp': (2, 3, 1), 'ping': (2, 2, 1), 'raw': (2, 3, 255), 'packet': (17, 3, 768), 'netlink': (16, 3, 0), 'unix': (1, 1), 'datagram': (1, 2), 'vsock': (40, 1), 'alg': (38, 5), 'mptcp': (2, 1, 262)}
+for name, kind in kinds.items():
+    try: s.socket(*kind); print('OPEN', name)
+    except OSError as e: assert e.errno == 1, (name, e)
+for kind in (2, 3):
+    try: s.socketpair(1, kind); print('OPEN pair', kind)
+    except OSError as e: assert e.errno == 1, e
+a, b = s.socketpair(); a.send(b'x'); assert b.recv(1) == b'x'
+libc = ctypes.CDLL(None, use_errno=True)
+import platform
+calls = {'ptrace': 101, 'mount': 165, 'unshare': 272, 'keyctl': 250, 'bpf': 321, 'perf': 298, 'reboot': 169, 'handle': 304, 'vm_readv': 310, 'uring': 425, 'setns': 308, 'chroot': 161, 'shmget': 29, 'x32 socket': 0x40000029, 'setxattrat': 463, 'clone3': 435} if platform.machine() == 'x86_64' else {}
+for name, call in calls.items():
+    ctypes.set_errno(0)
+    if libc.syscall(call, 0, 0, 0, 0, 0, 0) != -1 or ctypes.get_errno() not in (1, 38): print('ALLOWED', name, ctypes.get_errno())
+if calls and libc.syscall(56, 0x10000000 | 17, 0, 0, 0, 0) != -1: print('NEW NAMESPACE')
+print('tried')
+";
+
+#[tokio::test]
+async fn landlock_has_no_socket_but_a_pair_and_no_call_of_an_administrator() {
+    let Some(ground) = Ground::landlock("landlock_has_no_socket_but_a_pair_and_no_call_of_an_administrator") else { return };
+    if !Path::new("/usr/bin/python3").exists() {
+        writeln!(&mut std::io::stderr(), "SKIPPED: landlock_has_no_socket_but_a_pair_and_no_call_of_an_administrator: no python3").unwrap();
+        return;
+    }
+    fs::write(ground.path("sockets.py"), SOCKETS).unwrap();
+
+    let result = ground.run("python3 sockets.py").await;
+
+    assert_eq!((result.stdout.as_str(), result.stderr.as_str()), ("tried\n", ""));
+}
+
+#[tokio::test]
+async fn landlock_reaches_no_listener_of_this_machine() {
+    let Some(ground) = Ground::landlock("landlock_reaches_no_listener_of_this_machine") else { return };
+    let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let unix = UnixListener::bind(ground.path("listener")).unwrap();
+    for each in [tcp.set_nonblocking(true), udp.set_nonblocking(true), unix.set_nonblocking(true)] {
+        each.unwrap();
+    }
+    let (tcp_port, udp_port) = (tcp.local_addr().unwrap().port(), udp.local_addr().unwrap().port());
+
+    let result = ground
+        .run(&format!(
+            "(exec 3<>/dev/tcp/127.0.0.1/{tcp_port}) && echo TCP; (echo x >/dev/udp/127.0.0.1/{udp_port}) && echo UDP; \
+             python3 -c 'import socket; socket.socket(socket.AF_UNIX).connect(\"listener\")' && echo UNIX; cat listener && echo OPENED"
+        ))
+        .await;
+
+    assert_eq!(result.stdout, "", "{}", result.stderr);
+    assert!(tcp.accept().is_err() && unix.accept().is_err() && udp.recv(&mut [0; 8]).is_err());
+}
+
+#[tokio::test]
+async fn landlock_keeps_signals_and_limits_away_from_other_processes() {
+    let Some(ground) = Ground::landlock("landlock_keeps_signals_and_limits_away_from_other_processes") else { return };
+    let own = std::process::id();
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+
+    let result = ground
+        .run(&format!(
+            "for p in $PPID {own}; do kill -KILL $p && echo KILLED; prlimit --pid $p --nofile=5:5 && echo LIMITED; renice -n 19 -p $p && echo RENICED; \
+             taskset -p 1 $p && echo MOVED; done; kill -KILL -1; echo gone"
+        ))
+        .await;
+
+    assert!(!result.stdout.contains(['K', 'L', 'R', 'M']), "{}", result.stdout);
+    assert_eq!(rustix::process::getrlimit(rustix::process::Resource::Nofile), limit);
+    assert_eq!(ground.run("sleep 100 & kill %1; wait; echo own").await.stdout, "own\n", "its own it may end");
+}
+
+#[tokio::test]
+async fn landlock_leaves_no_capability_and_no_way_to_get_one() {
+    let Some(ground) = Ground::landlock("landlock_leaves_no_capability_and_no_way_to_get_one") else { return };
+
+    // The shell's own numbers are not readable inside; a program asks for them.
+    let result = ground.run("python3 -c 'import ctypes; l = ctypes.CDLL(None); print([l.prctl(23, c) for c in (0, 1, 12, 21)], l.prctl(39, 0, 0, 0, 0), l.prctl(21, 0))'; sudo -n true; unshare -r true; su -c true").await;
+
+    assert_eq!(result.stdout, "[0, 0, 0, 0] 1 2\n", "{}", result.stderr);
+}
+
+#[tokio::test]
+async fn protected_and_hidden_names_hold_behind_landlock() {
+    let Some(ground) = Ground::landlock("protected_and_hidden_names_hold_behind_landlock") else { return };
+    for (path, text) in [
+        (".git/config", "config"),
+        (".git/hooks/old", "hook"),
+        (".git/HEAD", "x"),
+        (".git/refs/r", "x"),
+        ("callboard.toml", "toml"),
+        ("sub/.git/config", "nested"),
+        (".env", "KEY=needle"),
+        ("a/.ssh/id_rsa", "needle"),
+        ("src/lib.rs", "x"),
+    ] {
+        fs::create_dir_all(ground.path(path).parent().unwrap()).unwrap();
+        fs::write(ground.path(path), text).unwrap();
+    }
+    fs::hard_link(ground.path(".git/config"), ground.path("twin")).unwrap();
+
+    let result = ground
+        .run(
+            "echo evil > .git/config; echo evil > .git/hooks/pre-commit; echo evil >> callboard.toml; rm -f .git/config callboard.toml; mv .git .git2; mv .git/hooks h; \
+             mv callboard.toml c; ln -sf /tmp/x callboard.toml; ln .git/config src/hard && echo evil > src/hard; cp /dev/null .git/config; echo evil > sub/.git/config; \
+             echo evil > src/evil; mv src/evil .git/config; rm -rf .git/hooks; echo evil > twin; mv sub src/sub; echo evil > .mcp.json; echo evil > .bashrc; \
+             cat .env a/.ssh/id_rsa twin; cp .env copy; mv .env src/e; ln .env src/l; cat src/e src/l; \
+             echo y > .git/HEAD; echo y > .git/refs/r2; echo y > src/new; rm src/lib.rs; cat .git/config callboard.toml",
+        )
+        .await;
+
+    let read = |path: &str| fs::read_to_string(ground.path(path)).unwrap();
+    assert_eq!(
+        [read(".git/config"), read(".git/hooks/old"), read("callboard.toml"), read("sub/.git/config"), read(".env")],
+        ["config", "hook", "toml", "nested", "KEY=needle"]
+    );
+    for absent in [".git/hooks/pre-commit", ".mcp.json", ".bashrc", "src/hard", "src/lib.rs", "src/l"] {
+        assert!(!ground.path(absent).exists(), "{absent}");
+    }
+    assert_eq!([read(".git/HEAD"), read(".git/refs/r2"), read("src/new")], ["y\n", "y\n", "y\n"]);
+    // The twin, `.git/config` and `callboard.toml`: what is protected can be read, what holds keys cannot.
+    assert_eq!(result.stdout, "configconfigtoml");
+}
+
+#[tokio::test]
+async fn protected_names_that_were_absent_do_not_stay_behind_landlock() {
+    let Some(ground) = Ground::landlock("protected_names_that_were_absent_do_not_stay_behind_landlock") else { return };
+
+    let result = ground
+        .run("mkdir -p .git/hooks; echo evil > .git/hooks/pre-commit; echo evil > .mcp.json; ln -s x callboard.toml; echo evil > .bashrc")
+        .await;
+
+    for path in [".git/hooks", ".mcp.json", "callboard.toml", ".bashrc"] {
+        assert!(fs::symlink_metadata(ground.path(path)).is_err(), "{path} is there");
+        assert!(result.stderr.contains(&format!("[refused: {path} ")), "{path}: {}", result.stderr);
+    }
+}
+
+#[tokio::test]
+async fn the_private_folder_goes_with_the_command() {
+    let Some(ground) = Ground::landlock("the_private_folder_goes_with_the_command") else { return };
+    let place = ground.path("place");
+
+    ground.run("echo ${TMPDIR} > place; mkdir -p $TMPDIR/a; touch $TMPDIR/a/b").await;
+
+    let private = fs::read_to_string(place).unwrap();
+    assert!(private.starts_with(std::env::temp_dir().to_str().unwrap()) && !Path::new(private.trim()).exists(), "{private}");
+}
+
+#[test]
+fn a_program_that_does_not_ask_gets_no_commands_and_is_told_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = Arc::new(Root::open(folder.path(), PathRules::default()).unwrap());
+    // No helper is named: this test binary itself is started, and its main is the harness's.
+    let options = || Options { only: Some(Boundary::Landlock), ..Options::default() };
+
+    let auto = detect_with(&root, Mode::Auto, &Spawner::start().unwrap(), options()).unwrap();
+    let named = detect_with(&root, Mode::Linux, &Spawner::start().unwrap(), options());
+
+    assert!(auto.sandbox.is_none() && auto.note.unwrap().contains("jail_main_if_asked"));
+    assert!(matches!(named, Err(SandboxError::Failed(why)) if why.contains("jail_main_if_asked")));
+}
+
+#[test]
+fn a_helper_that_was_told_nonsense_runs_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mark = folder.path().join("ran");
+    for arguments in
+        [vec!["inner"], vec!["inner", "{}", "touch ran"], vec!["supervise", "null", "touch ran"], vec!["other", "{}", "touch ran"], vec![]]
+    {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_callboard"));
+        let output = command.arg("__jail").args(arguments).current_dir(folder.path()).output().unwrap();
+
+        assert_eq!((output.status.code(), mark.exists()), (Some(125), false));
+    }
+}
+
+/// Not a limit but a figure, for whoever reads the output.
+#[tokio::test]
+async fn what_a_sandboxed_true_costs_is_told() {
+    for ground in Ground::both("what_a_sandboxed_true_costs_is_told") {
+        let mut times = Vec::new();
+        for _ in 0..15 {
+            let start = Instant::now();
+            assert_eq!(ground.run("true").await.status, Some(0));
+            times.push(start.elapsed());
+        }
+        times.sort();
+        writeln!(&mut std::io::stderr(), "note: {}: p50 of true {:?}", ground.kind(), times[7]).unwrap();
+        assert!(times[7] < Duration::from_secs(2));
+    }
+}
