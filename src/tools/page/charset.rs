@@ -7,7 +7,7 @@ const PRESCAN_BYTES: usize = 4096;
 
 /// Reads bytes as text; whether any of them made no character. `cut`: the last character may be missing bytes.
 pub(super) fn decode(bytes: &[u8], content_type: Option<&str>, is_markup: bool, cut: bool) -> (String, bool) {
-    let encoding = encoding_of(bytes, content_type, is_markup);
+    let encoding = encoding_of(bytes, content_type, is_markup, cut);
     let (text, _, mut replaced) = encoding.decode(bytes);
     let mut text = text.into_owned();
     if cut && text.ends_with(char::REPLACEMENT_CHARACTER) {
@@ -17,7 +17,7 @@ pub(super) fn decode(bytes: &[u8], content_type: Option<&str>, is_markup: bool, 
     (text, replaced)
 }
 
-fn encoding_of(bytes: &[u8], content_type: Option<&str>, is_markup: bool) -> &'static Encoding {
+fn encoding_of(bytes: &[u8], content_type: Option<&str>, is_markup: bool, cut: bool) -> &'static Encoding {
     if let Some((encoding, _)) = Encoding::for_bom(bytes) {
         return encoding;
     }
@@ -28,7 +28,7 @@ fn encoding_of(bytes: &[u8], content_type: Option<&str>, is_markup: bool) -> &'s
         // A page that could be read so far is in no UTF-16, whatever it says.
         Some(if own == encoding_rs::UTF_16LE || own == encoding_rs::UTF_16BE { UTF_8 } else { own })
     };
-    let whole = start.len() == bytes.len();
+    let whole = !cut && start.len() == bytes.len();
     let broken = || std::str::from_utf8(start).is_err_and(|error| whole || error.error_len().is_some());
     let guess = || if broken() { WINDOWS_1252 } else { UTF_8 };
     told.or_else(says).unwrap_or_else(guess)
