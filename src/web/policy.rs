@@ -227,7 +227,7 @@ impl UrlPolicy {
             return Ok(true);
         }
         let own = |name: &&str| host.strip_suffix(*name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
-        if host.is_empty() || host.len() > 253 || !host.contains('.') || OWN_NAMES.iter().any(|name| own(&name)) {
+        if host.is_empty() || host.len() > 253 || !host.contains('.') || OWN_NAMES.iter().any(own) {
             return Err(Denied::Name);
         }
         Ok(false)

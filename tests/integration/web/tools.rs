@@ -48,7 +48,7 @@ async fn call_until(tool: &Arc<dyn Tool>, arguments: serde_json::Value, cancel: 
         extensions: Extensions::default(),
         artifacts: None,
     };
-    let arguments = RawJson::from_text(&arguments.to_string()).unwrap();
+    let arguments = RawJson::from_text(arguments.to_string()).unwrap();
     tool.check(&arguments)?;
     match tool.call(arguments, context).await? {
         ToolOutput::Text(text) => Ok(text),
