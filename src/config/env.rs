@@ -20,7 +20,7 @@ pub(super) fn variable(key: &Key, provider: Option<&str>) -> String {
     let name = key.name.to_ascii_uppercase();
     match provider {
         Some(provider) => format!("CALLBOARD_PROVIDER__{}__{name}", shouted(provider)),
-        None => format!("CALLBOARD_{}__{name}", key.section.to_ascii_uppercase()),
+        None => format!("CALLBOARD_{}__{name}", key.section.to_ascii_uppercase().replace('.', "__")),
     }
 }
 

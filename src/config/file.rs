@@ -109,6 +109,11 @@ impl File<'_> {
     fn section(&self, section: &str, table: &DeTable<'_>) -> Result<Vec<Setting>, ConfigError> {
         let mut settings = Vec::new();
         for (name, at, value) in self.in_order(table) {
+            let below = format!("{section}.{name}");
+            if let (DeValue::Table(table), true) = (value, SECTIONS.contains(&below.as_str())) {
+                settings.extend(self.section(&below, table)?);
+                continue;
+            }
             let Some(key) = keys::of_section(section).find(|key| key.name == name) else {
                 return Err(unknown_key(at, section, name));
             };

@@ -1,6 +1,9 @@
 //! Every key there is, one row each: what may be written, its environment variable, its line in the documentation.
 
-use super::value::{Kind, Value};
+use super::{
+    value::{Kind, Value},
+    web,
+};
 use crate::limits::Limits;
 
 /// Names of the tools that `[tools] enabled` may hold.
@@ -58,6 +61,21 @@ const PLAIN: &[Key] = &[
         "approve",
         Kind::Choice(APPROVALS),
         "`ask`, `deny` or `auto` for tools that change things; `ask` at a terminal by default, else `deny`",
+    ),
+    key(
+        web::FETCH,
+        "allow_hosts",
+        Kind::Hosts,
+        "hosts, `*.domains`, addresses and ranges that may be reached besides the public internet; none by default",
+    ),
+    key(web::FETCH, "approve", Kind::Choice(web::FETCH_APPROVALS), "`mode`: as `[tools] approve` says; `never`: without asking"),
+    key(web::SEARCH, "engine", Kind::Choice(web::ENGINES), "`tavily`, with a key, or `searxng`, with `base_url`; `tavily` by default"),
+    key(web::SEARCH, "base_url", Kind::BaseUrl, "where the engine listens; Tavily's own address by default"),
+    key(
+        web::SEARCH,
+        "api_key_env",
+        Kind::EnvName,
+        "environment variable that holds Tavily's key; `TAVILY_API_KEY` by default, unless `base_url` is set",
     ),
     key(
         "sandbox",
@@ -133,7 +151,7 @@ limits! {
 }
 
 /// Sections that stand once, in the order in which they are shown.
-pub(super) const SECTIONS: &[&str] = &["host", "store", "tools", "sandbox", "limits"];
+pub(super) const SECTIONS: &[&str] = &["host", "store", "tools", web::FETCH, web::SEARCH, "sandbox", "limits"];
 
 /// The name of the section that stands once a provider.
 pub(super) const PROVIDER_SECTION: &str = "provider";

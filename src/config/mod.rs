@@ -17,6 +17,7 @@ mod provider;
 mod secret;
 mod show;
 mod value;
+mod web;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,6 +33,7 @@ pub use provider::{ProviderConfig, ProviderKind};
 pub use secret::Secret;
 pub use value::Store;
 use value::{Base, Value, same_file};
+pub use web::WebConfig;
 
 use crate::limits::Limits;
 
@@ -54,6 +56,8 @@ pub struct Config {
     pub approve: Option<Approve>,
     /// Where commands run.
     pub sandbox: SandboxMode,
+    /// What the web tools may reach, and who searches.
+    pub web: WebConfig,
     /// One a kind, with the vendor's own address and key; the last, offline, needs none.
     usual: Vec<ProviderConfig>,
     files: Vec<PathBuf>,
@@ -170,10 +174,12 @@ impl Config {
             tools: None,
             approve: None,
             sandbox: SandboxMode::default(),
+            web: WebConfig::default(),
             files,
             settings,
         };
         config.take_settings();
+        config.web.settle(&config.settings, &environment)?;
         if config.data_dir.as_os_str().is_empty() {
             let problem = "there is no place for data: neither HOME nor XDG_DATA_HOME is set; set CALLBOARD_HOST__DATA_DIR".into();
             return Err(ConfigError::Inconsistent { at: Origin::Environment("environment".into()), problem });
@@ -233,7 +239,7 @@ impl Config {
     /// Every key that was found, each once, so that it can be masked wherever text leaves the host.
     pub fn secrets(&self) -> Vec<&Secret> {
         let found = self.providers.iter().chain(&self.usual).filter_map(|provider| provider.key().ok().flatten());
-        found.fold(Vec::new(), |mut all, secret| {
+        found.chain(&self.web.key).fold(Vec::new(), |mut all, secret| {
             if !all.contains(&secret) {
                 all.push(secret);
             }
@@ -263,6 +269,7 @@ impl Config {
                 ("tools", _, Value::Names(names)) => self.tools = Some(names.clone()),
                 ("tools", _, Value::Text(word)) => self.approve = Approve::of(word),
                 ("sandbox", _, Value::Text(word)) => self.sandbox = SandboxMode::of(word),
+                (section @ (web::FETCH | web::SEARCH), name, value) => self.web.take(section, name, value),
                 ("limits", name, value) => keys::set_limit(&mut self.limits, name, value),
                 _ => {}
             }

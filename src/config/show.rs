@@ -7,6 +7,7 @@ use super::{
     error::{Origin, quoted},
     keys::{self, Key, PROVIDER_SECTION, SECTIONS},
     value::Value,
+    web,
 };
 
 pub(super) fn show(config: &Config) -> String {
@@ -57,6 +58,11 @@ fn effective(config: &Config, key: &Key) -> Option<Value> {
         ("tools", "enabled") => config.tools.clone().map(Value::Names),
         ("tools", _) => config.approve.map(|mode| Value::Text(mode.as_str().to_owned())),
         ("sandbox", _) => Some(Value::Text(config.sandbox.as_str().to_owned())),
+        (web::FETCH, "allow_hosts") => Some(Value::Names(config.web.allow_hosts.clone())),
+        (web::FETCH, _) => Some(Value::Text(if config.web.fetch_without_asking { "never" } else { "mode" }.to_owned())),
+        (web::SEARCH, "engine") => config.web.engine.clone().map(Value::Text),
+        (web::SEARCH, "base_url") => config.web.base_url.clone().map(Value::Text),
+        (web::SEARCH, _) => config.web.api_key_env.clone().map(Value::Text),
         ("limits", name) => keys::limit_values(&config.limits).into_iter().find(|(known, _)| *known == name).map(|(_, value)| value),
         _ => None,
     }

@@ -30,9 +30,13 @@ pub(super) enum Kind {
     StoreUrl,
     BaseUrl,
     EnvName,
-    Count { max: u64 },
+    Count {
+        max: u64,
+    },
     Seconds,
     Names(&'static [&'static str]),
+    /// Names of hosts and ranges of addresses; judged where they are used.
+    Hosts,
 }
 
 /// A value that was read.
@@ -82,7 +86,16 @@ impl Kind {
                 });
                 Ok(Value::Names(names.collect::<Result<_, _>>()?))
             }
-            (Self::Count { .. } | Self::Seconds | Self::Names(_), other) => Err(format!("must be {}, not {}", self.wanted(), said(other))),
+            (Self::Hosts, DeValue::Array(items)) => {
+                let hosts = items.iter().map(|item| match item.get_ref() {
+                    DeValue::String(host) => a_host(host),
+                    other => Err(format!("must be a list of names in quotes, not of {}", said(other))),
+                });
+                Ok(Value::Names(hosts.collect::<Result<_, _>>()?))
+            }
+            (Self::Count { .. } | Self::Seconds | Self::Names(_) | Self::Hosts, other) => {
+                Err(format!("must be {}, not {}", self.wanted(), said(other)))
+            }
             (_, DeValue::String(text)) => self.read_text(text, base),
             (_, other) => Err(format!("must be {}, not {}", self.wanted(), said(other))),
         }
@@ -107,6 +120,10 @@ impl Kind {
                 let names = text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(|name| a_name(name, known));
                 Ok(Value::Names(names.collect::<Result<_, _>>()?))
             }
+            Self::Hosts => {
+                let hosts = text.split(',').map(str::trim).filter(|host| !host.is_empty()).map(a_host);
+                Ok(Value::Names(hosts.collect::<Result<_, _>>()?))
+            }
         }
     }
 
@@ -114,7 +131,7 @@ impl Kind {
         match self {
             Self::Count { .. } => "a whole number",
             Self::Seconds => "a number of seconds",
-            Self::Names(_) => "a list of names",
+            Self::Names(_) | Self::Hosts => "a list of names",
             Self::Text | Self::Path | Self::Choice(_) | Self::StoreUrl | Self::BaseUrl | Self::EnvName => "a text in quotes",
         }
     }
@@ -163,6 +180,14 @@ fn a_name(name: &str, known: &[&str]) -> Result<String, String> {
         return Ok(name.to_owned());
     }
     Err(format!("names no tool `{}`; {}", quoted(name), hint(name, known.iter().copied())))
+}
+
+fn a_host(text: &str) -> Result<String, String> {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || b".-_*:/[]".contains(&byte);
+    if !text.is_empty() && text.len() <= 255 && text.bytes().all(known) && !text.contains("//") {
+        return Ok(text.to_owned());
+    }
+    Err(format!("must list host names, `*.domains`, IP addresses or ranges such as 10.0.0.0/8, not `{}`", quoted(text)))
 }
 
 fn store(text: &str, base: &Base) -> Result<Store, String> {

@@ -1,6 +1,7 @@
 //! Built-in tools: one file a tool (REQUIREMENTS U-01). All of them stand on one [`Root`], so that one policy decides for every tool.
 //!
-//! **Invariant:** nothing here opens a path of its own or starts a process; that is [`crate::sandbox`]'s.
+//! **Invariant:** nothing here opens a path of its own or starts a process; that is [`crate::sandbox`]'s. Nothing here opens a socket:
+//! that is `crate::web`'s.
 
 mod text;
 pub mod mask;
@@ -12,6 +13,14 @@ pub mod grep_search;
 pub mod think;
 pub mod read_more;
 pub mod bash;
+#[cfg(feature = "web")]
+mod page;
+#[cfg(feature = "web")]
+pub mod web;
+#[cfg(feature = "web")]
+pub mod web_fetch;
+#[cfg(feature = "web")]
+pub mod web_search;
 
 use std::{
     path::{Path, PathBuf},

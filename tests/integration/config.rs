@@ -373,6 +373,41 @@ fn the_documentation_lists_every_key_and_its_example_is_accepted() {
 }
 
 #[test]
+fn the_web_tools_have_sections_of_their_own() {
+    let text =
+        "[tools]\napprove = \"ask\"\n[tools.web_fetch]\nallow_hosts = [\"wiki.corp.example\", \"10.0.0.0/8\"]\napprove = \"never\"\n";
+    let key = [("TAVILY_API_KEY", "tvly-not-a-real-key")];
+
+    let config = load(text, &key).unwrap();
+    assert_eq!(
+        (config.web.allow_hosts.clone(), config.web.fetch_without_asking),
+        (vec!["wiki.corp.example".into(), "10.0.0.0/8".into()], true)
+    );
+    assert_eq!(config.secrets().iter().map(|key| key.expose()).collect::<Vec<_>>(), ["tvly-not-a-real-key"]);
+    assert!(!config.show().contains("tvly-not-a-real-key") && !format!("{config:?}").contains("tvly-not-a-real-key"));
+    assert_eq!(load(&config.show(), &key).unwrap().web, config.web);
+
+    let hosts = load("", &[("CALLBOARD_TOOLS__WEB_FETCH__ALLOW_HOSTS", "a.example, 127.0.0.1")]).unwrap().web.allow_hosts;
+    assert_eq!(hosts, ["a.example", "127.0.0.1"]);
+
+    // Tavily's key goes to Tavily, unless somebody names it for another address.
+    let elsewhere = "[tools.web_search]\nbase_url = \"https://proxy.example\"\n";
+    assert_eq!(load(elsewhere, &key).unwrap().web.key, None);
+    assert!(load(&format!("{elsewhere}api_key_env = \"TAVILY_API_KEY\"\n"), &key).unwrap().web.key.is_some());
+
+    for (text, expected) in [
+        ("[tools.web_search]\nengine = \"searxng\"\n", "callboard.toml:2: engine `searxng` needs `base_url` beside it"),
+        ("[tools.web_search]\nengin = \"x\"\n", "callboard.toml:2: unknown key in [tools.web_search] `engin`; did you mean `engine`?"),
+        (
+            "[tools.web_fetch]\nallow_hosts = [\"http://x\"]\n",
+            "callboard.toml:2: `tools.web_fetch.allow_hosts` must list host names, `*.domains`, IP addresses or ranges such as 10.0.0.0/8, not `http://x`",
+        ),
+    ] {
+        assert_eq!(mistake(text, &[]), expected);
+    }
+}
+
+#[test]
 fn no_text_makes_the_reader_panic() {
     let seed = std::env::var("CALLBOARD_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0x5eed_u64);
     println!("CALLBOARD_SEED={seed}");

@@ -16,3 +16,4 @@ mod real_model;
 mod sandbox;
 mod storage;
 mod tools;
+mod web;

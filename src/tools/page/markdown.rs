@@ -1,0 +1,828 @@
+//! Turns a page into Markdown: cuts it into a few plain, well-nested elements, and gives those to htmd in pieces.
+//!
+//! A page is hostile until shown otherwise: a hundred thousand nested tags, links in links, a table in every cell. What htmd and its
+//! parser see is therefore written here: twelve blocks deep at most, eight inline elements, every tag closed, a piece at a time, so
+//! that their time and stack are bounded by a piece and a cancel is seen after each. Tables are written as lines with bars: htmd's
+//! padding would multiply them.
+
+use callboard_actors::ports::ToolError;
+use htmd::{
+    HtmlToMarkdown,
+    options::{BulletListMarker, HrStyle, Options},
+};
+use tokio_util::sync::CancellationToken;
+use url::Url;
+
+use super::scan::{Scanner, Tag, Token, unescape};
+use crate::tools::cancelled;
+
+/// Blocks within blocks: lists in quotes in lists. Deeper ones are text of the deepest.
+const BLOCKS_MAX: usize = 12;
+
+/// Inline elements around a text.
+const INLINES_MAX: usize = 8;
+
+/// Bytes after which a piece ends at the next paragraph, and anywhere.
+const PIECE_SOFT: usize = 16 * 1024;
+const PIECE_HARD: usize = 48 * 1024;
+
+/// Longest URL of a link or image that is kept.
+const LINK_BYTES_MAX: usize = 1024;
+
+/// Columns of the line below a table's head.
+const COLUMNS_MAX: usize = 64;
+
+const TITLE_CHARS_MAX: usize = 300;
+
+/// Elements whose text is for machines.
+const RAW: &[&str] = &["script", "style", "textarea", "xmp", "iframe", "noembed", "noframes", "plaintext"];
+
+/// Elements that are no part of what a page says.
+const NOISE: &[&str] =
+    &["nav", "footer", "menu", "svg", "math", "template", "canvas", "audio", "video", "object", "button", "select", "dialog"];
+
+/// Elements whose `hidden` is obeyed. Those that may end without an end tag are left out: too much would go with them.
+const HIDEABLE: &[&str] = &["div", "section", "span", "aside", "article", "ul", "ol", "table", "main", "form", "a", "p"];
+
+/// What became of a page.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Page {
+    pub(super) title: Option<String>,
+    pub(super) text: String,
+    /// Whether the bound was reached before the page's end.
+    pub(super) more: bool,
+}
+
+/// Writes `html` as Markdown of at most about `bytes_max` bytes; links are resolved against `base`.
+pub(super) fn markdown(html: &str, base: &Url, bytes_max: usize, cancel: &CancellationToken) -> Result<Page, ToolError> {
+    let page = Writer::new(base, bytes_max, cancel).write(html, true)?;
+    // A menu that never ends would be the whole page; a page that is all menu should still be seen.
+    match page {
+        Some(page) if !page.text.is_empty() => Ok(page),
+        _ => Ok(Writer::new(base, bytes_max, cancel).write(html, false)?.unwrap_or(Page { title: None, text: String::new(), more: false })),
+    }
+}
+
+/// A block that is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Block {
+    List(&'static str),
+    Item,
+    Quote,
+    Heading(&'static str),
+    Pre,
+}
+
+impl Block {
+    fn of(name: &str) -> Option<Self> {
+        Some(match name {
+            "ul" | "dl" => Self::List("ul"),
+            "ol" => Self::List("ol"),
+            "li" | "dt" | "dd" => Self::Item,
+            "blockquote" => Self::Quote,
+            "h1" => Self::Heading("h1"),
+            "h2" => Self::Heading("h2"),
+            "h3" => Self::Heading("h3"),
+            "h4" => Self::Heading("h4"),
+            "h5" => Self::Heading("h5"),
+            "h6" => Self::Heading("h6"),
+            "pre" | "listing" => Self::Pre,
+            _ => return None,
+        })
+    }
+
+    fn open(self) -> &'static str {
+        match self {
+            Self::List("ol") => "<ol>",
+            Self::List(_) => "<ul>",
+            Self::Item => "<li>",
+            Self::Quote => "<blockquote>",
+            Self::Heading(name) => match name {
+                "h1" => "<h1>",
+                "h2" => "<h2>",
+                "h3" => "<h3>",
+                "h4" => "<h4>",
+                "h5" => "<h5>",
+                _ => "<h6>",
+            },
+            Self::Pre => "<pre><code>",
+        }
+    }
+
+    fn close(self) -> &'static str {
+        match self {
+            Self::List("ol") => "</ol>",
+            Self::List(_) => "</ul>",
+            Self::Item => "</li>",
+            Self::Quote => "</blockquote>",
+            Self::Heading(name) => match name {
+                "h1" => "</h1>",
+                "h2" => "</h2>",
+                "h3" => "</h3>",
+                "h4" => "</h4>",
+                "h5" => "</h5>",
+                _ => "</h6>",
+            },
+            Self::Pre => "</code></pre>",
+        }
+    }
+
+    /// Whether the end tag of `other` ends this one.
+    fn ends_with(self, other: Self) -> bool {
+        matches!((self, other), (Self::Heading(_), Self::Heading(_))) || self == other
+    }
+}
+
+/// An inline element around the text that comes; opened when text comes.
+struct Inline {
+    name: &'static str,
+    open: String,
+}
+
+#[derive(Default)]
+struct Table {
+    /// Cells of the row so far; those of them that are heads; those whose bar is still to be written.
+    cells: usize,
+    heads: usize,
+    bars: usize,
+    row_has_text: bool,
+    any_row: bool,
+}
+
+struct Writer<'a> {
+    cancel: &'a CancellationToken,
+    converter: HtmlToMarkdown,
+    base: Url,
+    bytes_max: usize,
+    title: Option<String>,
+    out: String,
+    piece: String,
+    blocks: Vec<Block>,
+    inlines: Vec<Inline>,
+    /// How many of the inlines are written.
+    written: usize,
+    /// A paragraph that text opened by itself.
+    paragraph: bool,
+    /// Nothing was written since the block or paragraph began.
+    fresh: bool,
+    /// A line should end before the next text.
+    gap: bool,
+    tables: Vec<Table>,
+}
+
+impl<'a> Writer<'a> {
+    fn new(base: &Url, bytes_max: usize, cancel: &'a CancellationToken) -> Self {
+        let options = Options {
+            bullet_list_marker: BulletListMarker::Dash,
+            ul_bullet_spacing: 1,
+            ol_number_spacing: 1,
+            hr_style: HrStyle::Dashes,
+            ..Options::default()
+        };
+        Self {
+            cancel,
+            converter: HtmlToMarkdown::builder().options(options).build(),
+            base: base.clone(),
+            bytes_max,
+            title: None,
+            out: String::new(),
+            piece: String::new(),
+            blocks: Vec::new(),
+            inlines: Vec::new(),
+            written: 0,
+            paragraph: false,
+            fresh: true,
+            gap: false,
+            tables: Vec::new(),
+        }
+    }
+
+    /// `None` if what was to be left out never ended.
+    fn write(mut self, html: &str, without_noise: bool) -> Result<Option<Page>, ToolError> {
+        let mut scanner = Scanner::new(html);
+        let mut skip: Option<(String, usize)> = None;
+        let (mut based, mut count) = (false, 0_usize);
+        while let Some(token) = scanner.next() {
+            count += 1;
+            if count.is_multiple_of(4096) && self.cancel.is_cancelled() {
+                return Err(cancelled());
+            }
+            match token {
+                Token::Text(_) if skip.is_some() => {}
+                Token::Text(text) => self.text(text)?,
+                Token::Start(tag) => {
+                    let name = lower(tag.name);
+                    // A hidden paragraph without an end tag ends where the next block begins.
+                    let ends_paragraph = is_block(&name) || Block::of(&name).is_some() || name == "table";
+                    if ends_paragraph && skip.as_ref().is_some_and(|(skipped, _)| skipped == "p") {
+                        skip = None;
+                    }
+                    if name == "title" {
+                        let text = scanner.raw_text("title");
+                        self.title = self.title.take().or_else(|| title(text).filter(|_| skip.is_none()));
+                    } else if RAW.contains(&name.as_str()) {
+                        scanner.raw_text(&name);
+                    } else if let Some((skipped, depth)) = &mut skip {
+                        if *skipped == name {
+                            *depth += 1;
+                        }
+                    } else if without_noise && (NOISE.contains(&name.as_str()) || is_hidden(&name, &tag)) {
+                        self.boundary()?;
+                        skip = Some((name, 1));
+                    } else if name == "base" && !based {
+                        let href = tag.attribute("href").and_then(|href| self.base.join(&href).ok());
+                        if let Some(url) =
+                            href.filter(|url| matches!(url.scheme(), "http" | "https") && url.as_str().len() <= LINK_BYTES_MAX)
+                        {
+                            self.base = url;
+                            based = true;
+                        }
+                    } else {
+                        self.start(&name, &tag)?;
+                    }
+                }
+                Token::End(name) => {
+                    let name = lower(name);
+                    match &mut skip {
+                        Some((skipped, depth)) => {
+                            *depth -= usize::from(*skipped == name);
+                            if *depth == 0 {
+                                skip = None;
+                            }
+                        }
+                        None => self.end(&name)?,
+                    }
+                }
+            }
+            if self.out.len() >= self.bytes_max {
+                return Ok(Some(Page { title: self.title, text: self.out, more: true }));
+            }
+        }
+        if skip.is_some() {
+            return Ok(None);
+        }
+        self.flush("\n\n")?;
+        Ok(Some(Page { title: self.title, text: self.out, more: false }))
+    }
+
+    fn start(&mut self, name: &str, tag: &Tag<'_>) -> Result<(), ToolError> {
+        if self.blocks.last() == Some(&Block::Pre) && name != "pre" {
+            if name == "br" || is_block(name) {
+                self.text("\n")?;
+            }
+            return Ok(());
+        }
+        if let Some(block) = Block::of(name) {
+            return self.open(block);
+        }
+        match name {
+            "a" => {
+                self.unwrap_inline("a");
+                let href = tag.attribute("href").filter(|href| !href.starts_with('#'));
+                if let Some(url) = href.and_then(|href| self.link(&href)) {
+                    self.inline("a", format!("<a href=\"{}\">", escape(&url)));
+                }
+            }
+            "em" | "i" | "cite" | "dfn" => self.inline("em", "<em>".to_owned()),
+            "strong" | "b" => self.inline("strong", "<strong>".to_owned()),
+            "code" | "kbd" | "samp" | "tt" => self.inline("code", "<code>".to_owned()),
+            "br" => match self.blocks.last() {
+                Some(Block::Heading(_)) => self.piece.push(' '),
+                _ => self.gap = true,
+            },
+            "hr" => {
+                self.boundary()?;
+                if !matches!(self.blocks.last(), Some(Block::Heading(_) | Block::List(_))) {
+                    self.piece.push_str("<hr>");
+                }
+            }
+            "img" => {
+                let alt =
+                    tag.attribute("alt").map(|alt| alt.trim().to_owned()).filter(|alt| !alt.is_empty() && alt.len() <= LINK_BYTES_MAX);
+                let source = tag.attribute("src").and_then(|source| self.link(&source));
+                if let Some(alt) = alt {
+                    self.ready()?;
+                    match source {
+                        Some(url) => self.piece.push_str(&format!("<img alt=\"{}\" src=\"{}\">", escape(&alt), escape(&url))),
+                        None => self.piece.push_str(&escape(&alt)),
+                    }
+                }
+            }
+            "table" => {
+                self.boundary()?;
+                self.inlines.clear();
+                if self.tables.len() < BLOCKS_MAX {
+                    self.tables.push(Table::default());
+                }
+            }
+            "tr" => self.row_ends(),
+            "td" | "th" => {
+                self.close_inlines(0);
+                self.inlines.clear();
+                if let Some(table) = self.tables.last_mut() {
+                    table.bars += usize::from(table.cells > 0);
+                    table.cells += 1;
+                    table.heads += usize::from(name == "th");
+                }
+            }
+            _ if is_block(name) => self.boundary()?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, name: &str) -> Result<(), ToolError> {
+        if let Some(block) = Block::of(name) {
+            return self.close(block);
+        }
+        if self.blocks.last() == Some(&Block::Pre) {
+            return Ok(());
+        }
+        match name {
+            "a" => self.unwrap_inline("a"),
+            "em" | "i" | "cite" | "dfn" => self.unwrap_inline("em"),
+            "strong" | "b" => self.unwrap_inline("strong"),
+            "code" | "kbd" | "samp" | "tt" => self.unwrap_inline("code"),
+            "table" => {
+                self.row_ends();
+                self.inlines.clear();
+                self.tables.pop();
+                self.boundary()?;
+            }
+            "tr" => self.row_ends(),
+            "td" | "th" => {
+                self.close_inlines(0);
+                self.inlines.clear();
+            }
+            _ if is_block(name) => self.boundary()?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn text(&mut self, text: &str) -> Result<(), ToolError> {
+        let pre = self.blocks.last() == Some(&Block::Pre);
+        if !pre && text.chars().all(|c| c.is_ascii_whitespace()) {
+            if !self.fresh && !self.piece.ends_with(' ') {
+                self.piece.push(' ');
+            }
+            return Ok(());
+        }
+        let mut rest = text;
+        while !rest.is_empty() {
+            let (part, after) = rest.split_at(cut_at(rest));
+            self.ready()?;
+            if part == "<" {
+                self.piece.push_str("&lt;")
+            } else {
+                self.piece.push_str(part)
+            }
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Makes the place for text: a paragraph where none is, the bars of a table, the inlines.
+    fn ready(&mut self) -> Result<(), ToolError> {
+        if self.piece.len() > PIECE_HARD {
+            self.flush("")?;
+        }
+        match self.blocks.last() {
+            Some(Block::List(_)) => self.push(Block::Item),
+            None | Some(Block::Quote) if !self.paragraph => {
+                self.piece.push_str("<p>");
+                (self.paragraph, self.fresh) = (true, true);
+            }
+            _ => {}
+        }
+        if std::mem::take(&mut self.gap) && !self.fresh {
+            self.close_inlines(0);
+            self.piece.push_str(if self.blocks.last() == Some(&Block::Pre) { "\n" } else { "<br>" });
+        }
+        let bars = self.tables.last_mut().map_or(0, |table| {
+            table.row_has_text = true;
+            std::mem::take(&mut table.bars)
+        });
+        for _ in 0..bars.min(COLUMNS_MAX) {
+            self.piece.push_str(" | ");
+        }
+        for inline in self.inlines.get(self.written..).unwrap_or_default() {
+            self.piece.push_str(&inline.open);
+        }
+        self.written = self.inlines.len();
+        self.fresh = false;
+        Ok(())
+    }
+
+    fn row_ends(&mut self) {
+        self.close_inlines(0);
+        let Some(table) = self.tables.last_mut() else { return };
+        let row = std::mem::take(table);
+        table.any_row = row.any_row || row.row_has_text;
+        if !row.row_has_text {
+            return;
+        }
+        // The line below the head makes it a table of Markdown.
+        if !row.any_row && row.cells > 1 && row.heads == row.cells {
+            let columns = row.cells.min(COLUMNS_MAX);
+            self.piece.push_str("<br>|");
+            self.piece.push_str(&" --- |".repeat(columns));
+        }
+        self.gap = true;
+    }
+
+    fn inline(&mut self, name: &'static str, open: String) {
+        let known = self.inlines.iter().any(|inline| inline.name == name);
+        if !known && self.inlines.len() < INLINES_MAX {
+            self.inlines.push(Inline { name, open });
+        }
+    }
+
+    /// Ends an inline element; those opened after it are opened again by the next text.
+    fn unwrap_inline(&mut self, name: &str) {
+        if let Some(at) = self.inlines.iter().rposition(|inline| inline.name == name) {
+            self.close_inlines(at);
+            self.inlines.remove(at);
+        }
+    }
+
+    /// Writes end tags until only `left` inlines are written.
+    fn close_inlines(&mut self, left: usize) {
+        while self.written > left {
+            self.written -= 1;
+            if let Some(inline) = self.inlines.get(self.written) {
+                self.piece.push_str("</");
+                self.piece.push_str(inline.name);
+                self.piece.push('>');
+            }
+        }
+    }
+
+    /// A paragraph ends here.
+    fn boundary(&mut self) -> Result<(), ToolError> {
+        self.close_inlines(0);
+        if std::mem::take(&mut self.paragraph) {
+            // A row of a table is a line, whatever stands in its cells.
+            if self.tables.last().is_some_and(|table| table.cells > 0) {
+                self.paragraph = true;
+                if !self.piece.ends_with(' ') {
+                    self.piece.push(' ');
+                }
+                return Ok(());
+            }
+            self.piece.push_str("</p>");
+            self.fresh = true;
+        }
+        match self.blocks.last() {
+            Some(Block::Item) => self.gap = self.tables.is_empty() || self.gap,
+            Some(Block::Heading(_)) => self.piece.push(' '),
+            None | Some(Block::Quote | Block::List(_)) => self.gap = false,
+            Some(Block::Pre) => {}
+        }
+        if self.piece.len() > PIECE_SOFT { self.flush("\n\n") } else { Ok(()) }
+    }
+
+    fn push(&mut self, block: Block) {
+        self.piece.push_str(block.open());
+        self.blocks.push(block);
+        (self.fresh, self.gap) = (true, false);
+    }
+
+    fn pop(&mut self) {
+        if let Some(block) = self.blocks.pop() {
+            self.piece.push_str(block.close());
+            (self.fresh, self.gap) = (false, self.blocks.last() == Some(&Block::Item));
+        }
+    }
+
+    fn open(&mut self, block: Block) -> Result<(), ToolError> {
+        // Inside of a row there are no blocks.
+        if self.tables.last().is_some_and(|table| table.cells > 0) {
+            return self.boundary();
+        }
+        self.boundary()?;
+        while matches!(self.blocks.last(), Some(Block::Heading(_) | Block::Pre)) {
+            self.pop();
+        }
+        match block {
+            Block::Item => {
+                let list = self.blocks.iter().rposition(|open| matches!(open, Block::List(_)));
+                let item = self.blocks.iter().rposition(|open| *open == Block::Item);
+                if let Some(item) = item.filter(|item| list.is_none_or(|list| list < *item)) {
+                    self.pop_to(item);
+                }
+                if !matches!(self.blocks.last(), Some(Block::List(_))) && self.blocks.len() + 2 <= BLOCKS_MAX {
+                    self.push(Block::List("ul"));
+                }
+                // Deeper than the bound it is a line of the item around it.
+                if matches!(self.blocks.last(), Some(Block::List(_))) {
+                    self.push(Block::Item);
+                }
+            }
+            _ => {
+                let within_list = matches!(self.blocks.last(), Some(Block::List(_)));
+                if self.blocks.len() + 3 > BLOCKS_MAX {
+                    return Ok(());
+                }
+                if within_list {
+                    self.push(Block::Item);
+                }
+                self.push(block);
+            }
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, block: Block) -> Result<(), ToolError> {
+        self.boundary()?;
+        let mut open = self.blocks.iter().enumerate().rev();
+        // An item is ended by its own list's end tags only.
+        let found = match block {
+            Block::Item => open.find(|(_, open)| matches!(open, Block::Item | Block::List(_))).filter(|(_, open)| **open == Block::Item),
+            _ => open.find(|(_, open)| open.ends_with(block)),
+        };
+        if let Some(at) = found.map(|(at, _)| at) {
+            self.pop_to(at);
+        }
+        Ok(())
+    }
+
+    fn pop_to(&mut self, at: usize) {
+        while self.blocks.len() > at {
+            self.pop();
+        }
+    }
+
+    /// Converts the piece and begins the next one within the same blocks.
+    fn flush(&mut self, joint: &str) -> Result<(), ToolError> {
+        if self.cancel.is_cancelled() {
+            return Err(cancelled());
+        }
+        self.close_inlines(0);
+        if std::mem::take(&mut self.paragraph) {
+            self.piece.push_str("</p>");
+        }
+        for block in self.blocks.iter().rev() {
+            self.piece.push_str(block.close());
+        }
+        let piece = std::mem::take(&mut self.piece);
+        let text = self.converter.convert(&piece).map_err(|_| ToolError::failed("the page could not be converted to text"))?;
+        if !text.trim().is_empty() {
+            if !self.out.is_empty() {
+                self.out.push_str(joint);
+            }
+            self.out.push_str(&text);
+        }
+        for block in &self.blocks {
+            self.piece.push_str(block.open());
+        }
+        (self.fresh, self.gap) = (true, false);
+        Ok(())
+    }
+
+    /// Where a link leads, if it is one that can be followed.
+    fn link(&self, href: &str) -> Option<String> {
+        if href.len() > LINK_BYTES_MAX {
+            return None;
+        }
+        let url = self.base.join(href.trim()).ok()?;
+        (matches!(url.scheme(), "http" | "https" | "mailto") && url.as_str().len() <= LINK_BYTES_MAX).then(|| url.into())
+    }
+}
+
+fn lower(name: &str) -> String {
+    // No name that matters is longer.
+    name.get(..name.len().min(32)).unwrap_or_default().to_ascii_lowercase()
+}
+
+/// Elements that stand by themselves: a paragraph ends before and after them.
+fn is_block(name: &str) -> bool {
+    const BLOCKS: &[&str] = &[
+        "p",
+        "div",
+        "section",
+        "article",
+        "main",
+        "header",
+        "footer",
+        "nav",
+        "aside",
+        "form",
+        "fieldset",
+        "legend",
+        "figure",
+        "figcaption",
+        "address",
+        "details",
+        "summary",
+        "center",
+        "body",
+        "html",
+        "head",
+        "caption",
+        "thead",
+        "tbody",
+        "tfoot",
+        "hgroup",
+        "search",
+        "menu",
+        "option",
+        "dialog",
+        "noscript",
+    ];
+    BLOCKS.contains(&name)
+}
+
+fn is_hidden(name: &str, tag: &Tag<'_>) -> bool {
+    if !HIDEABLE.contains(&name) {
+        return false;
+    }
+    let style = || tag.attribute("style").map(|style| style.replace([' ', '\t', '\n'], "").to_ascii_lowercase());
+    tag.attribute("hidden").is_some()
+        || style()
+            .is_some_and(|style| style.contains("display:none") || style.contains("visibility:hidden") || style.contains("font-size:0;"))
+}
+
+fn title(text: &str) -> Option<String> {
+    let text = unescape(text);
+    let words: Vec<&str> = text.split_whitespace().take(TITLE_CHARS_MAX).collect();
+    Some(words.join(" ").chars().take(TITLE_CHARS_MAX).collect::<String>()).filter(|title| !title.is_empty())
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;")
+}
+
+/// Where a long text is cut for the next piece: at a blank, else between characters.
+fn cut_at(text: &str) -> usize {
+    if text.len() <= PIECE_SOFT {
+        return text.len();
+    }
+    let end = text.floor_char_boundary(PIECE_SOFT);
+    let near = text.get(end.saturating_sub(200)..end).is_some();
+    let from = if near { end.saturating_sub(200) } else { text.floor_char_boundary(end.saturating_sub(200)) };
+    text.get(from..end).and_then(|window| window.rfind([' ', '\n'])).map_or(end, |at| from + at + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use expect_test::{Expect, expect};
+
+    use super::*;
+
+    fn page(html: &str) -> Page {
+        let base = Url::parse("https://example.com/dir/page").unwrap();
+        markdown(html, &base, 1024 * 1024, &CancellationToken::new()).unwrap()
+    }
+
+    fn check(html: &str, expected: &Expect) {
+        let text: String = page(html).text.lines().map(|line| line.trim_end().to_owned() + "\n").collect();
+        expected.assert_eq(&text);
+    }
+
+    #[test]
+    fn a_page_keeps_what_it_says() {
+        check(
+            "<!doctype html><html><head><title> A &amp; B\n page</title><style>p{}</style><script>if (1<2) x('</p>')</script></head>
+             <body><nav><ul><li><a href=/>Home</a></ul></nav>
+             <h1>Head <em>line</em></h1><div>One <b>bold</b> and <a href='../x?a=1&amp;b=2'>a link</a>.<p>Two<br>lines &lt;tag&gt; 1 < 2</div>
+             <ul><li>first<li><p>second</p><p>more</p><ol><li>deep</li></ol></li></ul>
+             <pre><code class='language-rust'>fn main() {\n    a &lt; b;\n}</code></pre>
+             <blockquote>said <i>so</i></blockquote><hr><img src=/i.png alt='a cat'><img src=/pixel.gif>
+             <table><tr><th>k<th>v</tr><tr><td>a<td><p>1</p></tr><tr><td>b<td></tr></table>
+             <a href='javascript:alert(1)'>bad</a> <a href='#top'>top</a><div hidden>secret</div><span style='display: none'>unseen</span>
+             <footer>imprint</footer></body>",
+            &expect![[r#"
+                # Head *line*
+
+                One **bold** and [a link](https://example.com/x?a=1&b=2).
+
+                Two
+                lines \<tag> 1 < 2
+
+                - first
+                - second
+                  more
+                  1. deep
+
+                ```
+                fn main() {
+                    a < b;
+                }
+                ```
+
+                > said *so*
+
+                - - -
+
+                ![a cat](https://example.com/i.png)
+
+                k | v
+                | --- | --- |
+                a | 1
+                b
+
+                bad top
+            "#]],
+        );
+        assert_eq!(page("<title> A &amp; B\n page</title>x").title.as_deref(), Some("A & B page"));
+    }
+
+    #[test]
+    fn a_menu_that_never_ends_does_not_take_the_page() {
+        check(
+            "<nav><a href=/>Home</a><p>The text.",
+            &expect![[r#"
+            [Home](https://example.com/)
+
+            The text.
+        "#]],
+        );
+        check(
+            "<nav>only a menu</nav>",
+            &expect![[r#"
+            only a menu
+        "#]],
+        );
+    }
+
+    #[test]
+    fn misnested_tags_are_text_all_the_same() {
+        check(
+            "<b>a<p>b</b>c</p></div></li>d<a href=/1>e<a href=/2>f<h2>g</a>h</h2>i</ul><li>j</b>",
+            &expect![[r#"
+            **a**
+
+            **b**c
+
+            d[e](https://example.com/1)[f](https://example.com/2)
+
+            ## [g](https://example.com/2)h
+
+            i
+
+            - j
+        "#]],
+        );
+        check(
+            "<table><td>a<table><td>b<table><td>c",
+            &expect![[r#"
+            a b c
+        "#]],
+        );
+    }
+
+    #[test]
+    fn hostile_pages_are_bounded_in_time_stack_and_size() {
+        let rows: Vec<(&str, String)> = vec![
+            ("div", "<div>".repeat(100_000) + "end"),
+            ("div x", "<div>x".repeat(100_000)),
+            ("b", "<b>x".repeat(100_000)),
+            ("b siblings", "<b>x</b>".repeat(100_000)),
+            ("a", (0..100_000).map(|n| format!("<a href=/{n}>x")).collect()),
+            ("p b", "<p><b><i><code>x".repeat(50_000)),
+            ("ul li", "<ul><li>x".repeat(100_000)),
+            ("li", "<li>x".repeat(100_000)),
+            ("ol", format!("<ol>{}", "<li>x</li>".repeat(100_000))),
+            ("blockquote", "<blockquote>x".repeat(100_000)),
+            ("dl", "<dl><dd>x<ol>".repeat(50_000)),
+            ("table", "<table><tr><td>x".repeat(50_000)),
+            ("wide", format!("<table><tr>{}", "<th>".repeat(100_000) + "x" + &"<tr><td>y".repeat(50_000))),
+            ("cells", format!("<table><tr><th>{}<th>b{}", "w".repeat(100_000), "<tr><td>y<td>z".repeat(50_000))),
+            ("svg", "<svg>".repeat(100_000)),
+            ("nav", "<nav>x</nav>".repeat(100_000)),
+            ("font", "<font color=red>".repeat(100_000) + "x"),
+            ("select", "<select><option>".repeat(50_000)),
+            ("open", "<".repeat(500_000)),
+            ("amp", "&".repeat(500_000)),
+            ("one word", "x".repeat(1_000_000)),
+            ("attributes", format!("<a {}>x", "b=c ".repeat(200_000))),
+            ("comments", "<!--".repeat(200_000)),
+            ("end tags", "</p></div></b></li>".repeat(50_000)),
+            ("pre", format!("<pre>{}", "<br>x".repeat(100_000))),
+            ("h", "<h1>x<h2>".repeat(50_000)),
+            ("br", format!("{}{}", "<ul><li>".repeat(100), "<br>x".repeat(100_000))),
+            ("stars", "*_`[]\\".repeat(100_000)),
+            ("numbers", "<p>1. x\n2. y".repeat(50_000)),
+        ];
+        for (name, html) in rows {
+            let begin = Instant::now();
+            let page = page(&html);
+            let took = begin.elapsed();
+            println!("{name}: {} -> {} bytes in {took:?}", html.len(), page.text.len());
+            assert!(took < Duration::from_secs(20), "{name} took {took:?}");
+            assert!(page.text.len() < 3 * 1024 * 1024, "{name}: {}", page.text.len());
+        }
+    }
+
+    #[test]
+    fn a_cancel_is_seen_between_pieces() {
+        let cancel = CancellationToken::new();
+        cancel.cancel();
+        let base = Url::parse("https://example.com/").unwrap();
+
+        assert_eq!(markdown(&"<p>x".repeat(10_000), &base, 1024, &cancel).unwrap_err().code, "INTERRUPTED");
+    }
+}

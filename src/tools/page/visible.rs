@@ -1,0 +1,46 @@
+//! Takes out of a stranger's text what a person would not see and a model would read.
+
+use std::borrow::Cow;
+
+/// Whether a character has no shape of its own: formats, directions, fillers, tags, variation selectors, control characters.
+fn is_invisible(c: char) -> bool {
+    match c {
+        '\n' | '\t' => false,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' => true,
+        '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' => true,
+        '\u{fe00}'..='\u{fe0f}' | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' => true,
+        '\u{e0000}'..='\u{e0fff}' => true,
+        _ => c.is_control(),
+    }
+}
+
+/// The text without them, and how many there were. Line ends become `\n` and count for nothing.
+pub(in crate::tools) fn visible(text: &str) -> (Cow<'_, str>, usize) {
+    if !text.contains(is_invisible) {
+        return (Cow::Borrowed(text), 0);
+    }
+    let (mut out, mut removed) = (String::with_capacity(text.len()), 0);
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        match c {
+            '\r' if rest.peek() == Some(&'\n') => {}
+            '\r' | '\u{2028}' | '\u{2029}' => out.push('\n'),
+            c if is_invisible(c) => removed += 1,
+            c => out.push(c),
+        }
+    }
+    (Cow::Owned(out), removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_sees_is_removed_and_counted() {
+        assert_eq!(visible("plain ü 漢 😀\n\t"), (Cow::Borrowed("plain ü 漢 😀\n\t"), 0));
+        let hidden: String = "hi".chars().map(|c| char::from_u32(0xe0000 + u32::from(c)).unwrap()).collect();
+        assert_eq!(visible(&format!("a{hidden}\u{200b}b\u{202e}c\u{1b}[0m")), ("abc[0m".into(), 5));
+        assert_eq!(visible("a\r\nb\rc"), ("a\nb\nc".into(), 0));
+    }
+}

@@ -1,0 +1,380 @@
+//! The HTTP client behind the guard: one request, its redirects by hand, its answer up to a cap.
+
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use bytes::Bytes;
+use reqwest::{
+    Client, Method, Request, Response,
+    header::{
+        ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION, RETRY_AFTER,
+    },
+    redirect::Policy,
+};
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+use url::Url;
+
+use super::{
+    body::BodyReader,
+    dns::{Resolver, SystemResolver, guarded},
+    error::WebError,
+    policy::{Denied, REDIRECTS_MAX, UrlPolicy},
+};
+
+/// Lines of a head that are read; a head is bounded to some hundred KiB by the HTTP library besides.
+const HEADERS_MAX: usize = 100;
+
+/// Settings of a [`WebClient`].
+pub struct WebClientBuilder {
+    policy: UrlPolicy,
+    resolver: Arc<dyn Resolver>,
+    user_agent: String,
+    limits: Limits,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    body_bytes: usize,
+    total: Duration,
+    idle: Duration,
+    connect: Duration,
+}
+
+impl fmt::Debug for WebClientBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WebClientBuilder").field("policy", &self.policy).field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+impl Default for WebClientBuilder {
+    fn default() -> Self {
+        Self {
+            policy: UrlPolicy::public(),
+            resolver: Arc::new(SystemResolver),
+            user_agent: concat!("callboard/", env!("CARGO_PKG_VERSION")).to_owned(),
+            limits: Limits {
+                body_bytes: 4 * 1024 * 1024,
+                total: Duration::from_secs(30),
+                idle: Duration::from_secs(10),
+                connect: Duration::from_secs(10),
+            },
+        }
+    }
+}
+
+impl WebClientBuilder {
+    /// Sets what may be reached; the public internet by default.
+    #[must_use]
+    pub fn policy(mut self, policy: UrlPolicy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Sets who resolves names; the system by default.
+    #[must_use]
+    pub fn resolver(mut self, resolver: impl Resolver) -> Self {
+        self.resolver = Arc::new(resolver);
+        self
+    }
+
+    /// Sets what servers are told of us; `callboard/VERSION` by default.
+    #[must_use]
+    pub fn user_agent(mut self, user_agent: impl Into<String>) -> Self {
+        self.user_agent = user_agent.into();
+        self
+    }
+
+    /// Sets how many bytes of a body are kept, counted after unpacking; 4 MiB by default.
+    #[must_use]
+    pub fn body_bytes_max(mut self, bytes: usize) -> Self {
+        self.limits.body_bytes = bytes;
+        self
+    }
+
+    /// Sets the longest time from the request to the last byte, redirects included; 30 s by default.
+    #[must_use]
+    pub fn total(mut self, total: Duration) -> Self {
+        self.limits.total = total;
+        self
+    }
+
+    /// Sets the longest wait for the head, or for the next bytes of a body; 10 s by default.
+    #[must_use]
+    pub fn idle(mut self, idle: Duration) -> Self {
+        self.limits.idle = idle;
+        self
+    }
+
+    /// Sets the longest time to connect, TLS included; 10 s by default.
+    #[must_use]
+    pub fn connect(mut self, connect: Duration) -> Self {
+        self.limits.connect = connect;
+        self
+    }
+
+    /// The client.
+    ///
+    /// # Errors
+    /// [`WebError::Request`] if TLS cannot be set up or the user agent is no header.
+    pub fn build(self) -> Result<WebClient, WebError> {
+        let policy = Arc::new(self.policy);
+        let http = guarded(policy.clone(), self.resolver)
+            .redirect(Policy::none())
+            .user_agent(self.user_agent)
+            .connect_timeout(self.limits.connect)
+            .http1_max_headers(HEADERS_MAX)
+            .build()
+            .map_err(|_| WebError::Request("the client cannot be built"))?;
+        Ok(WebClient { http, policy, limits: self.limits })
+    }
+}
+
+/// Reaches the public internet and what its policy permits, and nothing else (FAULTS F6, F7). Cheap to clone.
+///
+/// Every request dials anew: no connection is shared between requests, so each is judged by the address that it goes to.
+#[derive(Clone)]
+pub struct WebClient {
+    http: Client,
+    policy: Arc<UrlPolicy>,
+    limits: Limits,
+}
+
+impl fmt::Debug for WebClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WebClient").field("policy", &self.policy).field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+/// What to ask for.
+pub struct WebRequest {
+    method: Method,
+    url: String,
+    headers: HeaderMap,
+    body: Option<Bytes>,
+    /// It carries something that no other server may see.
+    own: bool,
+    wrong: Option<WebError>,
+}
+
+impl fmt::Debug for WebRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WebRequest").field("method", &self.method).finish_non_exhaustive()
+    }
+}
+
+impl WebRequest {
+    /// Asks for a document; follows redirects.
+    pub fn get(url: impl Into<String>) -> Self {
+        Self { method: Method::GET, url: url.into(), headers: HeaderMap::new(), body: None, own: false, wrong: None }
+    }
+
+    /// Posts a JSON document; follows no redirect.
+    pub fn post_json(url: impl Into<String>, json: impl Into<Bytes>) -> Self {
+        let mut request = Self { method: Method::POST, body: Some(json.into()), own: true, ..Self::get(url) };
+        request.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        request
+    }
+
+    /// Says which kinds of document are wanted.
+    #[must_use]
+    pub fn accept(mut self, kinds: &'static str) -> Self {
+        self.headers.insert(ACCEPT, HeaderValue::from_static(kinds));
+        self
+    }
+
+    /// Adds a header that may be a secret; then no redirect is followed.
+    #[must_use]
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        match (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            (Ok(name), Ok(mut value)) => {
+                value.set_sensitive(true);
+                self.headers.insert(name, value);
+            }
+            _ => self.wrong = Some(WebError::Request("a header holds characters that no header may hold")),
+        }
+        self.own = true;
+        self
+    }
+
+    /// Adds a bearer key; then no redirect is followed.
+    #[must_use]
+    pub fn bearer(self, key: &str) -> Self {
+        self.header(AUTHORIZATION.as_str(), &format!("Bearer {key}"))
+    }
+}
+
+/// The head of an answer; its body is still to be read.
+pub struct WebAnswer {
+    response: Response,
+    url: Url,
+    redirects: usize,
+    deadline: Instant,
+    limits: Limits,
+}
+
+impl fmt::Debug for WebAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WebAnswer").field("status", &self.status()).field("redirects", &self.redirects).finish_non_exhaustive()
+    }
+}
+
+/// A body that was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WebBody {
+    /// Its bytes, unpacked; the first ones if `more`.
+    pub bytes: Bytes,
+    /// Whether there was more than the cap.
+    pub more: bool,
+    /// How long the server says that it is, if it says so and the body is not packed.
+    pub declared: Option<u64>,
+}
+
+impl WebClient {
+    /// Begins with the defaults.
+    pub fn builder() -> WebClientBuilder {
+        WebClientBuilder::default()
+    }
+
+    /// What it may reach.
+    pub fn policy(&self) -> &UrlPolicy {
+        &self.policy
+    }
+
+    /// Sends a request and waits for the head of the answer, whatever its status, after at most ten redirects.
+    ///
+    /// # Errors
+    /// [`WebError`].
+    ///
+    /// # Cancel safety
+    /// Dropped or cancelled, the connection is closed.
+    pub async fn open(&self, request: WebRequest, cancel: &CancellationToken) -> Result<WebAnswer, WebError> {
+        let deadline = Instant::now() + self.limits.total;
+        tokio::select! {
+            biased;
+            () = cancel.cancelled() => Err(WebError::Cancelled),
+            answer = timeout_at(deadline, self.follow(request, deadline)) => answer.unwrap_or_else(|_| Err(self.limits.total_over())),
+        }
+    }
+
+    async fn follow(&self, request: WebRequest, deadline: Instant) -> Result<WebAnswer, WebError> {
+        if let Some(wrong) = request.wrong {
+            return Err(wrong);
+        }
+        let mut url = self.policy.check_url(&request.url)?;
+        let mut redirects = 0;
+        loop {
+            let mut out = Request::new(request.method.clone(), url.clone());
+            *out.headers_mut() = request.headers.clone();
+            out.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
+            *out.body_mut() = request.body.clone().map(Into::into);
+            // The head has the connecting and the waiting.
+            let wait = self.limits.connect + self.limits.idle;
+            let response = match timeout(wait, self.http.execute(out)).await {
+                Ok(response) => response.map_err(|error| WebError::of(&error, self.limits.connect))?,
+                Err(_) => return Err(WebError::Timeout { what: "the answer's head", limit: wait }),
+            };
+            let Some(location) = location(&response) else {
+                return Ok(WebAnswer { response, url, redirects, deadline, limits: self.limits });
+            };
+            if request.own {
+                return Err(WebError::Redirected);
+            }
+            if redirects == REDIRECTS_MAX {
+                return Err(Denied::Redirects.into());
+            }
+            let next = location.to_str().ok().and_then(|text| url.join(text).ok());
+            let mut next = next.ok_or(WebError::Broken("it redirects to something that is no URL"))?;
+            next.set_fragment(None);
+            self.policy.check_redirect(&url, &next)?;
+            url = next;
+            redirects += 1;
+        }
+    }
+}
+
+fn location(response: &Response) -> Option<&HeaderValue> {
+    match response.status().as_u16() {
+        301 | 302 | 303 | 307 | 308 => response.headers().get(LOCATION),
+        _ => None,
+    }
+}
+
+impl Limits {
+    fn total_over(self) -> WebError {
+        WebError::Timeout { what: "the whole request", limit: self.total }
+    }
+}
+
+impl WebAnswer {
+    /// The status.
+    pub fn status(&self) -> u16 {
+        self.response.status().as_u16()
+    }
+
+    /// Where the answer is from, after redirects.
+    pub fn url(&self) -> &Url {
+        &self.url
+    }
+
+    /// How many redirects led there.
+    pub fn redirects(&self) -> usize {
+        self.redirects
+    }
+
+    /// What kind of document it is, as the server says: `text/html; charset=utf-8`.
+    pub fn content_type(&self) -> Option<&str> {
+        self.response.headers().get(CONTENT_TYPE)?.to_str().ok()
+    }
+
+    /// How long the server wants to be left alone.
+    pub fn retry_after(&self) -> Option<Duration> {
+        let text = self.response.headers().get(RETRY_AFTER)?.to_str().ok()?.trim();
+        match text.parse() {
+            Ok(seconds) => Some(Duration::from_secs(seconds)),
+            Err(_) => Some(httpdate::parse_http_date(text).ok()?.duration_since(SystemTime::now()).unwrap_or_default()),
+        }
+    }
+
+    /// Reads the body up to the cap.
+    ///
+    /// # Errors
+    /// [`WebError`].
+    ///
+    /// # Cancel safety
+    /// Dropped or cancelled, the connection is closed.
+    pub async fn read(mut self, cancel: &CancellationToken) -> Result<WebBody, WebError> {
+        let (deadline, limits) = (self.deadline, self.limits);
+        tokio::select! {
+            biased;
+            () = cancel.cancelled() => Err(WebError::Cancelled),
+            body = timeout_at(deadline, self.body()) => body.unwrap_or_else(|_| Err(limits.total_over())),
+        }
+    }
+
+    async fn body(&mut self) -> Result<WebBody, WebError> {
+        // Several lines of this header would be several encodings.
+        let mut encodings = self.response.headers().get_all(CONTENT_ENCODING).iter();
+        let encoding = match (encodings.next(), encodings.next()) {
+            (Some(encoding), None) => Some(encoding.to_str().map_err(|_| WebError::Encoding)?),
+            (None, _) => None,
+            (Some(_), Some(_)) => return Err(WebError::Encoding),
+        };
+        let declared = self.response.content_length().filter(|_| encoding.is_none());
+        let mut reader = BodyReader::new(encoding, self.limits.body_bytes)?;
+        let over = loop {
+            let chunk = timeout(self.limits.idle, self.response.chunk()).await;
+            let chunk = chunk.map_err(|_| WebError::Timeout { what: "waiting for more of the body", limit: self.limits.idle })?;
+            match chunk.map_err(|error| WebError::of(&error, self.limits.connect))? {
+                None => break true,
+                Some(bytes) if !reader.take(&bytes)? => break false,
+                Some(_) => {}
+            }
+        };
+        let (bytes, more) = reader.finish(over)?;
+        Ok(WebBody { bytes, more, declared })
+    }
+}
