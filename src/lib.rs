@@ -57,6 +57,8 @@ pub mod storage;
 pub mod tools;
 #[cfg(feature = "tools")]
 pub mod sandbox;
+#[cfg(feature = "mcp")]
+pub mod mcp;
 #[cfg(feature = "config")]
 pub mod config;
 #[cfg(feature = "cli")]

@@ -15,7 +15,7 @@ use super::{
     spawner::{Kind, Launch, Spawner},
 };
 
-const SETPRIV: &str = "/usr/bin/setpriv";
+pub(super) const SETPRIV: &str = "/usr/bin/setpriv";
 
 /// Runs commands without a jail.
 #[derive(Debug, Clone)]
