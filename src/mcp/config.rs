@@ -122,6 +122,11 @@ impl Template {
         Ok(text)
     }
 
+    /// The text as it was written.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+
     /// Whether a variable stands in it.
     pub fn has_variable(&self) -> bool {
         self.parts().iter().any(|part| matches!(part, Part::Name(_)))
@@ -262,7 +267,10 @@ pub fn read_server(entries: &[McpEntry], line: usize, folder: &Path, dialect: Mc
             }
             "command" => seen.command = Some(text(value).map_err(wrong)?),
             "args" => (args, seen.only_stdio) = (texts(value).map_err(wrong)?, Some(entry)),
-            "env" => (env, seen.only_stdio) = (templates(value, is_variable, "a variable").map_err(wrong)?, Some(entry)),
+            "env" => {
+                (env, seen.only_stdio) = (templates(value, is_variable, "a variable").map_err(wrong)?, Some(entry));
+                no_keys(&env, dialect).map_err(wrong)?;
+            }
             "env_from" => {
                 (env_from, seen.only_stdio) = (texts(value).map_err(wrong)?.into_iter().collect(), Some(entry));
                 if env_from.iter().any(|name: &String| !is_variable(name)) {
@@ -274,14 +282,7 @@ pub fn read_server(entries: &[McpEntry], line: usize, folder: &Path, dialect: Mc
             "url" | "serverUrl" => seen.url = Some(address(value).map_err(wrong)?),
             "headers" => {
                 (headers, seen.only_http) = (templates(value, is_header, "a header").map_err(wrong)?, Some(entry));
-                if let Some(name) =
-                    headers.iter().find(|(name, value)| dialect == McpDialect::Toml && speaks_of_keys(name) && !value.has_variable())
-                {
-                    return Err(wrong(format!(
-                        "holds a key in `{}`: keys do not stand in this file; write `${{NAME}}` of an environment variable",
-                        name.0
-                    )));
-                }
+                no_keys(&headers, dialect).map_err(wrong)?;
             }
             "allow_private" => (allow_private, seen.only_http) = (flag(value).map_err(wrong)?, Some(entry)),
             "timeout_ms" | "timeout" => server.timeout = wait(value, WAIT_MS_MAX).map_err(wrong)?,
@@ -408,10 +409,18 @@ fn is_header(name: &str) -> bool {
     (1..=128).contains(&name.len()) && token
 }
 
-/// Whether a header's name says that its value is a key.
+/// Whether the name of a header or variable says that its value is a key.
 fn speaks_of_keys(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    ["authorization", "cookie", "key", "token", "secret", "password"].iter().any(|word| name.contains(word))
+    ["authorization", "cookie", "key", "token", "secret", "password", "passwd", "credentials"].iter().any(|word| name.ends_with(word))
+}
+
+/// Keys do not stand in `callboard.toml`.
+fn no_keys(values: &BTreeMap<String, Template>, dialect: McpDialect) -> Result<(), String> {
+    let key = values.iter().find(|(name, value)| dialect == McpDialect::Toml && speaks_of_keys(name) && !value.has_variable());
+    key.map_or(Ok(()), |(name, _)| {
+        Err(format!("holds a key in `{name}`: keys do not stand in this file; write `${{NAME}}` of an environment variable"))
+    })
 }
 
 fn address(value: &Value) -> Result<String, String> {
