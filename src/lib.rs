@@ -59,6 +59,8 @@ pub mod tools;
 pub mod sandbox;
 #[cfg(feature = "web")]
 pub mod web;
+#[cfg(feature = "mcp")]
+pub mod mcp;
 #[cfg(feature = "config")]
 pub mod config;
 #[cfg(feature = "cli")]

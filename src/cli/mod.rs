@@ -18,6 +18,7 @@ mod run;
 mod chat;
 mod sessions;
 mod tools;
+mod mcp;
 mod config;
 mod completions;
 
@@ -60,6 +61,9 @@ enum Command {
     /// The tools a model is offered: list, show, call
     #[command(subcommand, disable_help_subcommand = true, after_help = tools::EXAMPLE)]
     Tools(tools::ToolsCommand),
+    /// MCP servers: list what they offer, check what is wrong with them
+    #[command(subcommand, disable_help_subcommand = true, after_help = mcp::EXAMPLE)]
+    Mcp(mcp::McpCommand),
     /// The configuration: check, show
     #[command(subcommand, disable_help_subcommand = true, after_help = config::EXAMPLE)]
     Config(config::ConfigCommand),
@@ -96,6 +100,7 @@ async fn dispatch(cli: Cli) -> Result<Done, Failure> {
         Command::Chat(args) => Box::pin(chat::run(&config, args)).await,
         Command::Sessions(command) => Box::pin(sessions::run(&config, command)).await,
         Command::Tools(command) => Box::pin(tools::run(&config, command)).await,
+        Command::Mcp(command) => Box::pin(mcp::run(&config, command)).await,
         Command::Config(command) => config::run(&config, &command),
         Command::Completions(args) => completions::run(&args),
     }

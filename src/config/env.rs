@@ -13,7 +13,8 @@ use super::{
 const PREFIX: &str = "CALLBOARD_";
 
 /// Variables of ours that are no settings: the file to read, the log level, and what tests are told.
-pub const NOT_SETTINGS: &[&str] = &["CALLBOARD_CONFIG", "CALLBOARD_LOG", "CALLBOARD_CASSETTES", "CALLBOARD_LONG", "CALLBOARD_SEED"];
+pub const NOT_SETTINGS: &[&str] =
+    &["CALLBOARD_CONFIG", "CALLBOARD_LOG", "CALLBOARD_CASSETTES", "CALLBOARD_LONG", "CALLBOARD_SEED", "CALLBOARD_MCP_PEERS"];
 
 /// The variable of a key; `provider` is the provider's name where the key is one of a provider.
 pub(super) fn variable(key: &Key, provider: Option<&str>) -> String {

@@ -65,6 +65,8 @@ pub(super) fn parse(path: &Path, text: &str, home: Option<&Path>) -> Result<Laye
                     problem: "providers are a list: write `[[provider]]`, with two brackets".into(),
                 });
             }
+            #[cfg(feature = "mcp")]
+            (super::mcp::SECTION, value) => layer.mcp = super::mcp::servers(value, &at, &file.base.folder, |byte| file.at(byte))?,
             (section, DeValue::Table(table)) if SECTIONS.contains(&section) => layer.settings.extend(file.section(section, table)?),
             (section, other) if SECTIONS.contains(&section) => {
                 let problem = format!("`{section}` must be a section `[{section}]`, not {}", said(other));

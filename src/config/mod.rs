@@ -13,6 +13,8 @@ mod env;
 mod error;
 mod file;
 mod keys;
+#[cfg(feature = "mcp")]
+mod mcp;
 mod provider;
 mod secret;
 mod show;
@@ -58,6 +60,9 @@ pub struct Config {
     pub sandbox: SandboxMode,
     /// What the web tools may reach, and who searches.
     pub web: WebConfig,
+    /// MCP servers (`[[mcp]]`), by name; a later file's takes the place of an earlier one's.
+    #[cfg(feature = "mcp")]
+    pub mcp: Vec<crate::mcp::McpServerConfig>,
     /// One a kind, with the vendor's own address and key; the last, offline, needs none.
     usual: Vec<ProviderConfig>,
     files: Vec<PathBuf>,
@@ -114,6 +119,8 @@ type Settings = BTreeMap<(&'static str, &'static str), Setting>;
 struct Layer {
     settings: Vec<Setting>,
     providers: Vec<ProviderLayer>,
+    #[cfg(feature = "mcp")]
+    mcp: Vec<crate::mcp::McpServerConfig>,
 }
 
 /// What it says of one provider.
@@ -156,7 +163,11 @@ impl Config {
 
         let mut settings = Settings::new();
         let mut providers = Vec::new();
+        #[cfg(feature = "mcp")]
+        let mut servers = BTreeMap::new();
         for layer in layers {
+            #[cfg(feature = "mcp")]
+            servers.extend(layer.mcp.into_iter().map(|server| (server.name.clone(), server)));
             settings.extend(layer.settings.into_iter().map(by_name));
             providers = provider::merged(providers, layer.providers)?;
         }
@@ -175,6 +186,8 @@ impl Config {
             approve: None,
             sandbox: SandboxMode::default(),
             web: WebConfig::default(),
+            #[cfg(feature = "mcp")]
+            mcp: servers.into_values().collect(),
             files,
             settings,
         };

@@ -43,6 +43,8 @@ pub(super) fn show(config: &Config) -> String {
             }
         }
     }
+    #[cfg(feature = "mcp")]
+    super::mcp::show(&mut text, &config.mcp);
     if config.providers.is_empty() {
         let _ = writeln!(text, "\n# no [[provider]]: ANTHROPIC_API_KEY decides, else OPENAI_API_KEY, else the offline model answers");
     }
@@ -89,7 +91,7 @@ fn toml_value(value: &Value) -> String {
 }
 
 /// From the root: what is shown must mean the same in another folder.
-fn whole(path: &Path) -> String {
+pub(super) fn whole(path: &Path) -> String {
     std::path::absolute(path).as_deref().unwrap_or(path).to_string_lossy().into_owned()
 }
 
@@ -99,7 +101,7 @@ fn seconds(time: Duration) -> String {
 }
 
 /// A basic TOML string.
-fn in_quotes(text: &str) -> String {
+pub(super) fn in_quotes(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {
         match c {

@@ -16,7 +16,7 @@ use super::{
     spawner::{Kind, Launch, Shown, Spawner},
 };
 
-const SETPRIV: &str = "/usr/bin/setpriv";
+pub(super) const SETPRIV: &str = "/usr/bin/setpriv";
 
 /// Runs commands without a jail.
 #[derive(Debug, Clone)]

@@ -27,6 +27,8 @@ mod job;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 mod spawner;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+mod piped;
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 mod guard;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 mod linux;
@@ -49,7 +51,13 @@ pub use jail::{Opened, PathError, Root};
 pub use policy::PathRules;
 pub(crate) use walk::Walk;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-pub use {landlock::Landlock, linux::Linux, local::Local, spawner::Spawner};
+pub use {
+    landlock::Landlock,
+    linux::Linux,
+    local::Local,
+    piped::{Piped, PipedLaunch, PipedProcess},
+    spawner::Spawner,
+};
 
 /// Which sandbox commands get (`--sandbox`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     job::{Ending, Job},
+    piped::{PIPED_MAX, PipedJob, PipedLaunch, StreamsReply},
     policy::{COMMANDS_MAX, NICENESS},
     processes::{Processes, total},
 };
@@ -93,9 +94,11 @@ pub(super) enum Kind {
 
 type Reply = oneshot::Sender<Result<ExecResult, SandboxError>>;
 
-enum Order {
+pub(super) enum Order {
     Start { id: u64, launch: Box<Launch>, reply: Reply, permit: Option<OwnedSemaphorePermit> },
     Kill { id: u64 },
+    Pipe { id: u64, launch: Box<PipedLaunch>, reply: StreamsReply, ended: oneshot::Sender<Option<i32>>, permit: OwnedSemaphorePermit },
+    EndPiped { id: u64, grace: Duration },
 }
 
 /// A handle to the thread that starts processes. Clones share it; one is enough for a whole host.
@@ -109,6 +112,7 @@ struct Inner {
     wake: OwnedFd,
     next: AtomicU64,
     permits: Arc<Semaphore>,
+    piped: Arc<Semaphore>,
 }
 
 impl Spawner {
@@ -124,12 +128,37 @@ impl Spawner {
             let _ = rustix::process::setpriority_process(None, -NICENESS);
             let now = Instant::now();
             let buffer = vec![0; 64 * 1024];
-            Thread { inbox, woken, jobs: BTreeMap::new(), watched: now, watch: WATCH, glanced: now, usual: 0, buffer }.run();
+            Thread {
+                inbox,
+                woken,
+                jobs: BTreeMap::new(),
+                piped: BTreeMap::new(),
+                watched: now,
+                watch: WATCH,
+                glanced: now,
+                usual: 0,
+                buffer,
+            }
+            .run();
         })?;
-        Ok(Self(Arc::new(Inner { orders, wake, next: AtomicU64::new(1), permits: Arc::new(Semaphore::new(COMMANDS_MAX)) })))
+        Ok(Self(Arc::new(Inner {
+            orders,
+            wake,
+            next: AtomicU64::new(1),
+            permits: Arc::new(Semaphore::new(COMMANDS_MAX)),
+            piped: Arc::new(Semaphore::new(PIPED_MAX)),
+        })))
     }
 
-    fn order(&self, order: Order) -> Result<(), SandboxError> {
+    pub(super) fn piped_permits(&self) -> Arc<Semaphore> {
+        self.0.piped.clone()
+    }
+
+    pub(super) fn next_id(&self) -> u64 {
+        self.0.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn order(&self, order: Order) -> Result<(), SandboxError> {
         let gone = |_| SandboxError::Failed("the thread that starts processes is gone".to_owned());
         self.0.orders.send(order).map_err(gone)?;
         // A full pipe wakes just as well.
@@ -142,7 +171,7 @@ impl Spawner {
         launch: Launch,
         permit: Option<OwnedSemaphorePermit>,
     ) -> Result<(Killer<'_>, oneshot::Receiver<Result<ExecResult, SandboxError>>), SandboxError> {
-        let id = self.0.next.fetch_add(1, Ordering::Relaxed);
+        let id = self.next_id();
         let (reply, answer) = oneshot::channel();
         self.order(Order::Start { id, launch: Box::new(launch), reply, permit })?;
         Ok((Killer { spawner: self, id }, answer))
@@ -201,6 +230,7 @@ struct Thread {
     inbox: mpsc::Receiver<Order>,
     woken: OwnedFd,
     jobs: BTreeMap<u64, Job>,
+    piped: BTreeMap<u64, PipedJob>,
     watched: Instant,
     watch: Duration,
     glanced: Instant,
@@ -224,9 +254,10 @@ impl Thread {
             self.take_orders();
             if closed {
                 self.jobs.values_mut().for_each(|job| job.end(Ending::Cancelled));
+                self.piped.values_mut().for_each(|job| job.end(Duration::ZERO));
             }
             self.turn();
-            if closed && self.jobs.is_empty() {
+            if closed && self.jobs.is_empty() && self.piped.is_empty() {
                 return;
             }
         }
@@ -239,12 +270,16 @@ impl Thread {
         for job in self.jobs.values() {
             until = Some(until.map_or(job.due(), |at| at.min(job.due())));
         }
+        for due in self.piped.values().filter_map(PipedJob::due) {
+            until = Some(until.map_or(due, |at| at.min(due)));
+        }
         let timeout = until.map(|at| at.saturating_duration_since(now));
         let timeout = timeout.and_then(|left| Timespec::try_from(left).ok());
         let mut fds = vec![PollFd::new(&self.woken, PollFlags::IN)];
         for job in self.jobs.values() {
             fds.extend(job.descriptors().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         }
+        fds.extend(self.piped.values().filter_map(PipedJob::descriptor).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let _ = poll(&mut fds, timeout.as_ref());
     }
 
@@ -265,6 +300,14 @@ impl Thread {
                 Order::Kill { id } => {
                     if let Some(job) = self.jobs.get_mut(&id) {
                         job.end(Ending::Cancelled);
+                    }
+                }
+                Order::Pipe { id, launch, reply, ended, permit } => {
+                    self.piped.extend(PipedJob::start(*launch, reply, ended, permit).map(|job| (id, job)));
+                }
+                Order::EndPiped { id, grace } => {
+                    if let Some(job) = self.piped.get_mut(&id) {
+                        job.end(grace);
                     }
                 }
             }
@@ -308,23 +351,33 @@ impl Thread {
         for job in done.into_iter().filter_map(|id| self.jobs.remove(&id)) {
             job.answer();
         }
+        let done: Vec<u64> = self.piped.iter_mut().filter_map(|(id, job)| job.step().then_some(*id)).collect();
+        done.into_iter().filter_map(|id| self.piped.remove(&id)).for_each(PipedJob::answer);
     }
 }
 
-fn start(launch: &Launch) -> std::io::Result<std::process::Child> {
+/// A command that inherits nothing: no environment, no descriptor, no input, a group of its own.
+pub(super) fn clean_command(argv: &[OsString]) -> Command {
     use std::os::unix::process::CommandExt;
     let own = rustix::process::getpriority_process(None).unwrap_or(0);
-    let child = Command::new("/usr/bin/nice")
+    let mut command = Command::new("/usr/bin/nice");
+    command
         .args(["-n", &(NICENESS - own).to_string(), "/bin/bash"])
         .args(["--norc", "--noprofile", "-c", CLOSE_AND_EXEC, "callboard"])
-        .args(&launch.argv)
+        .args(argv)
         .env_clear()
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0);
+    command
+}
+
+fn start(launch: &Launch) -> std::io::Result<std::process::Child> {
+    let child = clean_command(&launch.argv)
         .envs(launch.environment.iter().map(|(name, value)| (name, value)))
         .current_dir(&launch.folder)
         .stdin(if launch.kind == Kind::Supervised { Stdio::piped() } else { Stdio::null() })
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0)
         .spawn()?;
     for fd in [child.stdout.as_ref().map(AsFd::as_fd), child.stderr.as_ref().map(AsFd::as_fd)].into_iter().flatten() {
         rustix::fs::fcntl_setfl(fd, rustix::fs::OFlags::NONBLOCK)?;

@@ -9,6 +9,7 @@ mod cli;
 mod config;
 mod contracts;
 mod library;
+mod mcp;
 mod offline;
 mod providers;
 mod readme;

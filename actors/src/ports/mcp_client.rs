@@ -1,5 +1,8 @@
 //! A connection to an MCP server (REQUIREMENTS Q-01). What it offers becomes tools named `{server}__{tool}`.
 
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -19,13 +22,36 @@ pub struct McpToolDefinition {
     pub read_only: bool,
     /// The server says that repeating it changes nothing more.
     pub idempotent: bool,
+    /// SHA-256 over what the server sent (name, description, schema, annotations), as hexadecimal digits: what is pinned (FAULTS F9).
+    pub digest: String,
+}
+
+/// A piece of what a call gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum McpContent {
+    /// Text.
+    Text(String),
+    /// Bytes: a picture, a sound, a file.
+    Binary {
+        /** Media type, as the server says. */
+        mime: String,
+        /** The bytes themselves. */
+        bytes: Bytes,
+    },
+    /// Something that the server names and did not send.
+    Link {
+        /** Name for people. */
+        name: String,
+        /** Where the server has it. */
+        uri: String,
+    },
 }
 
 /// What a call gave.
 #[derive(Debug, Clone, PartialEq)]
 pub struct McpResult {
-    /// Text of its content blocks, one after the other.
-    pub text: String,
+    /// Its pieces in order.
+    pub content: Vec<McpContent>,
     /// Structured content, if the server gave any.
     pub structured: Option<Value>,
     /// The server says that the call failed.
@@ -62,6 +88,14 @@ pub enum McpError {
         /** Its words. */
         message: String,
     },
+    /// It did not answer in time; it was told to stop. What it was doing may have happened.
+    #[error("the MCP server {server} did not answer within {} ms", after.as_millis())]
+    TimedOut {
+        /** Which. */
+        server: String,
+        /** How long it had. */
+        after: Duration,
+    },
     /// Cancelled; the server was told.
     #[error("cancelled")]
     Cancelled,
@@ -72,11 +106,11 @@ pub trait McpClient: Send + Sync + 'static {
     /// Name of the server, as configured.
     fn server_name(&self) -> &str;
 
-    /// What it offers, in a fixed order. Starts it if need be.
+    /// What it offers, in a fixed order. Starts it if need be; asked again only when the server said that its list changed.
     ///
     /// # Errors
     /// [`McpError`].
-    fn list_tools(&self) -> BoxFuture<'_, Result<Vec<McpToolDefinition>, McpError>>;
+    fn list_tools(&self) -> BoxFuture<'_, Result<Arc<[McpToolDefinition]>, McpError>>;
 
     /// Calls a tool by the server's own name. Progress is told as it comes; on cancel the server is told to stop.
     ///

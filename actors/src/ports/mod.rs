@@ -26,7 +26,7 @@ pub use llm_provider::{
     Capabilities, Completion, Effort, FinalMessage, LlmProvider, ModelEvent, ModelRequest, ModelStream, ProviderError, ProviderStop,
     ToolChoice, Usage,
 };
-pub use mcp_client::{McpClient, McpError, McpResult, McpToolDefinition};
+pub use mcp_client::{McpClient, McpContent, McpError, McpResult, McpToolDefinition};
 pub use output::{CACHE_TTL, CROWDED, CachePolicy, OutputLevel, PermissionLevel, Reach};
 pub use sandbox::{Exec, ExecLimits, ExecResult, Network, Sandbox, SandboxError, SandboxPolicy};
 pub use schema::{SchemaCheck, Schemas};

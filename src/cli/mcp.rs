@@ -1,0 +1,220 @@
+//! `callboard mcp`: what the configured MCP servers offer, and what is wrong with them.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use callboard_actors::{ids::TenantId, ports::McpError};
+use clap::{Args, Subcommand};
+use futures_util::future::join_all;
+use serde_json::json;
+
+use super::{
+    failure::{Done, Failure},
+    signals::Signals,
+    terminal::{err_line, out_line},
+};
+use crate::{
+    app::{TENANT, nearest},
+    config::Config,
+    mcp::{self, FilePins, HttpClients, McpPool, McpServerConfig, Means, Standing, Survey},
+    sandbox::Spawner,
+    tools::mask::Masker,
+};
+
+pub(super) const EXAMPLE: &str = "Example:\n  callboard mcp check --mcp servers.json";
+
+/// What to do with them.
+#[derive(Debug, Subcommand)]
+pub(super) enum McpCommand {
+    /// List the tools that the servers offer
+    #[command(after_help = "Example:\n  callboard mcp list --mcp servers.json --json")]
+    List(McpArgs),
+    /// Say what is wrong, a line each; agree to changed tools with --accept
+    #[command(after_help = "\
+Examples:
+  callboard mcp check
+  callboard mcp check --mcp servers.json --accept time
+  callboard mcp check --accept files__read_file
+
+Exit 1 if a server cannot be reached or a tool changed since it was agreed to.")]
+    Check(CheckArgs),
+}
+
+/// Which servers.
+#[derive(Debug, Args)]
+pub(super) struct McpArgs {
+    /// Servers of this file too: {"mcpServers": {"name": {"command": …}}}
+    #[arg(long, value_name = "FILE")]
+    mcp: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// `mcp check`.
+#[derive(Debug, Args)]
+pub(super) struct CheckArgs {
+    #[command(flatten)]
+    servers: McpArgs,
+    /// Agree to a tool as it is now, or to all of a server
+    #[arg(long, value_name = "NAME")]
+    accept: Option<String>,
+}
+
+/// The servers of the configuration and of a file; the file's take the place of those of the same name.
+fn servers(config: &Config, file: Option<&PathBuf>) -> Result<Vec<McpServerConfig>, Failure> {
+    let more = file.map_or(Ok(Vec::new()), |file| mcp::read_file(file)).map_err(|error| Failure::usage(error.to_string()))?;
+    let own = config.mcp.iter().filter(|own| !more.iter().any(|other| other.name == own.name)).cloned();
+    Ok(own.chain(more.clone()).collect())
+}
+
+/// What a server said, with what its process said at the end where it failed.
+struct Asked {
+    server: String,
+    survey: Result<Survey, (McpError, String)>,
+}
+
+struct Asking {
+    pool: McpPool,
+    tenant: TenantId,
+    pins: Arc<FilePins>,
+}
+
+impl Asking {
+    fn new(config: &Config) -> Result<Self, Failure> {
+        let spawner = Spawner::start().map_err(|error| Failure::work(format!("nothing can be started: {}", error.kind())))?;
+        let secrets = config.secrets().into_iter().map(|secret| secret.expose().to_owned());
+        let masker = Arc::new(Masker::from_env().and(secrets.collect::<Vec<_>>()));
+        let pool = McpPool::new(Means::new(spawner, HttpClients::vouched_only(), masker));
+        Ok(Self { pool, tenant: TenantId::new(TENANT)?, pins: Arc::new(FilePins::new(&config.data_dir)) })
+    }
+
+    async fn ask(&self, server: &McpServerConfig) -> Asked {
+        let survey = mcp::survey(server, &self.pool, &self.tenant, &*self.pins).await;
+        let words = || self.pool.server(&self.tenant, server).map(|server| server.last_words()).unwrap_or_default();
+        Asked { server: server.name.clone(), survey: survey.map_err(|error| (error, words())) }
+    }
+
+    async fn ask_all(&self, servers: &[McpServerConfig]) -> Vec<Asked> {
+        join_all(servers.iter().map(|server| self.ask(server))).await
+    }
+}
+
+pub(super) async fn run(config: &Config, command: McpCommand) -> Result<Done, Failure> {
+    let asking = Asking::new(config)?;
+    let mut signals = Signals::listen();
+    let working = async {
+        match &command {
+            McpCommand::List(args) => list(&asking, &servers(config, args.mcp.as_ref())?, args.json).await,
+            McpCommand::Check(args) => check(&asking, &servers(config, args.servers.mcp.as_ref())?, args).await,
+        }
+    };
+    let done = tokio::select! {
+        biased;
+        () = signals.next() => Ok(Done::Interrupted),
+        done = working => done,
+    };
+    // A server that hangs must not keep a person.
+    let _ = tokio::time::timeout(Duration::from_secs(6), asking.pool.close_all()).await;
+    done
+}
+
+async fn list(asking: &Asking, servers: &[McpServerConfig], as_json: bool) -> Result<Done, Failure> {
+    let asked = asking.ask_all(servers).await;
+    if as_json {
+        out_line(&serde_json::to_string_pretty(&asked.iter().map(described).collect::<Vec<_>>()).unwrap_or_default());
+    } else {
+        for offer in asked.iter().filter_map(|asked| asked.survey.as_ref().ok()).flat_map(|survey| &survey.offers) {
+            let description = offer.definition.description.lines().next().unwrap_or_default();
+            out_line(&format!("{:<40} {}", offer.name, description.chars().take(100).collect::<String>()));
+        }
+        if servers.is_empty() {
+            err_line("note: no MCP server is configured: see `[[mcp]]` in callboard.toml, or --mcp FILE");
+        }
+        lines(&asked).iter().for_each(|line| err_line(&format!("note: {line}")));
+    }
+    Ok(if asked.iter().any(|asked| asked.survey.is_err()) { Done::Badly } else { Done::Well })
+}
+
+async fn check(asking: &Asking, servers: &[McpServerConfig], args: &CheckArgs) -> Result<Done, Failure> {
+    if let Some(named) = &args.accept {
+        return accept(asking, servers, named).await;
+    }
+    let asked = asking.ask_all(servers).await;
+    let wrong = |asked: &Asked| match &asked.survey {
+        Ok(survey) => survey.offers.iter().any(|offer| offer.standing == Standing::Changed),
+        Err(_) => true,
+    };
+    if args.servers.json {
+        out_line(&serde_json::to_string_pretty(&asked.iter().map(described).collect::<Vec<_>>()).unwrap_or_default());
+    } else {
+        for asked in &asked {
+            if let Ok(survey) = &asked.survey {
+                let new = survey.offers.iter().filter(|offer| offer.standing == Standing::New).count();
+                let new = if new > 0 { format!(", {new} of them new and pinned") } else { String::new() };
+                out_line(&format!("{}: {} tools{new} (protocol {})", asked.server, survey.offers.len(), survey.protocol));
+            }
+        }
+        lines(&asked).iter().for_each(|line| out_line(line));
+        if servers.is_empty() {
+            out_line("no MCP server is configured");
+        }
+    }
+    Ok(if asked.iter().any(wrong) { Done::Badly } else { Done::Well })
+}
+
+async fn accept(asking: &Asking, servers: &[McpServerConfig], named: &str) -> Result<Done, Failure> {
+    let whose = |server: &&McpServerConfig| server.name == named || named.starts_with(&format!("{}__", server.name));
+    let Some(server) = servers.iter().find(whose) else {
+        let failure = Failure::work(format!("there is no MCP server `{named}`, and no server has a tool of this name"));
+        return Err(match nearest(named, servers.iter().map(|server| server.name.as_str())) {
+            Some(near) => failure.hint(format!("did you mean `{near}`?")),
+            None => failure.hint("`callboard mcp list` shows what is there"),
+        });
+    };
+    let accepted = mcp::accept(server, &asking.pool, &asking.tenant, &*asking.pins, named).await;
+    match accepted.map_err(|error| Failure::work(error.to_string()))? {
+        0 => out_line(&format!("{named}: nothing changed since it was agreed to")),
+        1 => out_line(&format!("{named}: agreed to 1 tool as it is now")),
+        count => out_line(&format!("{named}: agreed to {count} tools as they are now")),
+    }
+    Ok(Done::Well)
+}
+
+/// What is wrong, a line each.
+fn lines(asked: &[Asked]) -> Vec<String> {
+    let of = |asked: &Asked| match &asked.survey {
+        Ok(survey) => survey.notes.clone(),
+        Err((error, words)) if words.is_empty() => vec![error.to_string()],
+        Err((error, words)) => vec![format!("{error} (it said: {words})")],
+    };
+    asked.iter().flat_map(of).collect()
+}
+
+fn described(asked: &Asked) -> serde_json::Value {
+    let survey = match &asked.survey {
+        Ok(survey) => survey,
+        Err((error, words)) => return json!({"server": asked.server, "error": error.to_string(), "stderr": words}),
+    };
+    let standing = |standing| match standing {
+        Standing::New => "new",
+        Standing::Same => "same",
+        Standing::Changed => "changed",
+    };
+    let tools: Vec<_> = survey
+        .offers
+        .iter()
+        .map(|offer| {
+            json!({
+                "name": offer.name,
+                "tool": offer.definition.name,
+                "description": offer.definition.description,
+                "input_schema": offer.definition.input_schema,
+                "read_only": offer.definition.read_only,
+                "idempotent": offer.definition.idempotent,
+                "sha256": offer.definition.digest,
+                "standing": standing(offer.standing),
+            })
+        })
+        .collect();
+    json!({"server": asked.server, "protocol": survey.protocol, "tools": tools, "notes": survey.notes})
+}

@@ -1,0 +1,526 @@
+//! What is configured of a server, read from `[[mcp]]` of `callboard.toml` and from the usual `{"mcpServers": …}` files alike.
+//!
+//! A server that is started here is the user's own program: it runs with the user's rights and reaches the network, as under every
+//! other MCP client, but inherits no key: its environment is an allow-list. It is in no jail (`sandbox = true` is refused, not ignored).
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde_json::Value;
+
+use super::{name::is_server_name, visible::visible_line};
+
+/// Longest wait that can be configured: an hour. Longer ones are mistakes.
+const WAIT_MS_MAX: u64 = 3_600_000;
+
+/// REQUIREMENTS T-05.
+const TIMEOUT: Duration = Duration::from_millis(120_000);
+
+/// The first start of a packaged server may download it.
+const START_TIMEOUT: Duration = Duration::from_millis(60_000);
+
+/// How long a server may keep silent to `server/discover` before it is taken for one of the older protocol.
+const PROBE: Duration = Duration::from_millis(3_000);
+
+/// The SDK gives up by itself after ten seconds.
+const PROBE_MS_MAX: u64 = 9_000;
+
+/// An unused server ends after ten minutes.
+const IDLE: Duration = Duration::from_millis(600_000);
+
+/// Most arguments, variables or headers of one server; most servers of one file.
+const ITEMS_MAX: usize = 128;
+
+/// A server that can be reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct McpServerConfig {
+    /// 1-64 of `[A-Za-z0-9_-]` without `__`: the first half of its tools' names.
+    pub name: String,
+    /// How it is reached.
+    pub transport: McpTransport,
+    /// Longest call.
+    pub timeout: Duration,
+    /// Longest start: until it has shaken hands.
+    pub start_timeout: Duration,
+    /// Longest silence to a question of the newer protocol before the older one is spoken; up to nine seconds.
+    pub probe: Duration,
+    /// How long it is kept unused.
+    pub idle: Duration,
+    /// Whether it is believed what it says of its tools.
+    pub trust: Trust,
+    /// Its own names of the tools that are offered; all if `None`.
+    pub tools: Option<BTreeSet<String>>,
+}
+
+/// How a server is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum McpTransport {
+    /// A process that is started, spoken to over its standard input and output.
+    Stdio {
+        /// The program: a path, or a name that is looked for in `PATH`.
+        command: String,
+        /// Its arguments.
+        args: Vec<String>,
+        /// Its variables, beside those that every program needs ([`PLAIN_ENVIRONMENT`]).
+        env: BTreeMap<String, Template>,
+        /// Variables that it gets from the host's environment, by name.
+        env_from: BTreeSet<String>,
+        /// Where it starts; the host's own folder if `None`.
+        cwd: Option<PathBuf>,
+    },
+    /// Streamable HTTP.
+    Http {
+        /// Address.
+        url: String,
+        /// Headers of every request.
+        headers: BTreeMap<String, Template>,
+        /// It may lie on this machine or in a private network (FAULTS F6).
+        allow_private: bool,
+    },
+}
+
+/// Variables that a started server gets from the host's environment without being asked for: programs are not found and caches not
+/// reached without them, and none is a key.
+pub const PLAIN_ENVIRONMENT: &[&str] = &["PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ"];
+
+/// Whether a server's annotations (`readOnlyHint`, `idempotentHint`) count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Trust {
+    /// They do not: every call asks and is started once.
+    #[default]
+    None,
+    /// They do: a read-only tool runs without asking, and read-only and idempotent ones may be started again.
+    Annotations,
+}
+
+/// A text in which `${NAME}` stands for a variable of the host's environment. Its Debug form shows no more than such names.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Template(String);
+
+impl Template {
+    /// Takes a text.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// Puts the values in.
+    ///
+    /// # Errors
+    /// The name of a variable that is not set.
+    pub fn expand(&self, variable: impl Fn(&str) -> Option<String>) -> Result<String, String> {
+        let mut text = String::new();
+        for part in self.parts() {
+            match part {
+                Part::Plain(plain) => text.push_str(plain),
+                Part::Name(name) => text.push_str(&variable(name).ok_or_else(|| name.to_owned())?),
+            }
+        }
+        Ok(text)
+    }
+
+    /// The text as it was written.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether a variable stands in it.
+    pub fn has_variable(&self) -> bool {
+        self.parts().iter().any(|part| matches!(part, Part::Name(_)))
+    }
+
+    fn parts(&self) -> Vec<Part<'_>> {
+        let (mut parts, mut rest) = (Vec::new(), self.0.as_str());
+        while let Some((before, after)) = rest.split_once("${") {
+            match after.split_once('}') {
+                Some((name, behind)) if is_variable(name) => {
+                    parts.extend([Part::Plain(before), Part::Name(name)]);
+                    rest = behind;
+                }
+                _ => {
+                    parts.extend([Part::Plain(before), Part::Plain("${")]);
+                    rest = after;
+                }
+            }
+        }
+        parts.push(Part::Plain(rest));
+        parts
+    }
+}
+
+impl fmt::Debug for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown: String = self
+            .parts()
+            .iter()
+            .map(|part| match part {
+                Part::Plain("") => String::new(),
+                Part::Plain(_) => "[hidden]".to_owned(),
+                Part::Name(name) => format!("${{{name}}}"),
+            })
+            .collect();
+        f.write_str(&shown)
+    }
+}
+
+enum Part<'t> {
+    Plain(&'t str),
+    Name(&'t str),
+}
+
+fn is_variable(name: &str) -> bool {
+    let letters = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    (1..=128).contains(&name.len()) && letters && !name.starts_with(|c: char| c.is_ascii_digit())
+}
+
+impl McpServerConfig {
+    /// A server that is started, with the usual bounds and no trust.
+    pub fn stdio(name: impl Into<String>, command: impl Into<String>, args: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let args = args.into_iter().map(Into::into).collect();
+        let transport = McpTransport::Stdio { command: command.into(), args, env: BTreeMap::new(), env_from: BTreeSet::new(), cwd: None };
+        Self::over(name.into(), transport)
+    }
+
+    /// A server at an address, with the usual bounds and no trust.
+    pub fn http(name: impl Into<String>, url: impl Into<String>) -> Self {
+        Self::over(name.into(), McpTransport::Http { url: url.into(), headers: BTreeMap::new(), allow_private: false })
+    }
+
+    fn over(name: String, transport: McpTransport) -> Self {
+        Self { name, transport, timeout: TIMEOUT, start_timeout: START_TIMEOUT, probe: PROBE, idle: IDLE, trust: Trust::None, tools: None }
+    }
+}
+
+/// A key as it stands in a file.
+#[derive(Debug, Clone)]
+pub struct McpEntry {
+    /// Its name.
+    pub key: String,
+    /// Its line, from 1.
+    pub line: usize,
+    /// Its value.
+    pub value: Value,
+}
+
+/// What is wrong with an entry, and what would be right.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct McpProblem {
+    /// Line, from 1.
+    pub line: usize,
+    /// Key; empty if one is missing.
+    pub key: String,
+    /// One line. Holds no value that may be a key.
+    pub problem: String,
+}
+
+/// Which kind of file an entry stands in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum McpDialect {
+    /// `callboard.toml`: unknown keys are mistakes, and keys of services do not stand in it.
+    Toml,
+    /// A file of `mcpServers`, made for other programs too: unknown keys are theirs.
+    Json,
+}
+
+/// Every key of a server.
+pub const MCP_KEYS: &[&str] = &[
+    "name",
+    "command",
+    "args",
+    "env",
+    "env_from",
+    "cwd",
+    "url",
+    "headers",
+    "allow_private",
+    "timeout_ms",
+    "start_timeout_ms",
+    "probe_ms",
+    "idle_ms",
+    "trust",
+    "tools",
+    "sandbox",
+];
+
+/// Reads one server. `line` is where it begins; relative folders are relative to `folder`. Answers `None` for one that is switched off
+/// (`"disabled": true`, JSON only).
+///
+/// # Errors
+/// The first mistake.
+pub fn read_server(entries: &[McpEntry], line: usize, folder: &Path, dialect: McpDialect) -> Result<Option<McpServerConfig>, McpProblem> {
+    let mut seen = Seen { command: None, url: None, only_stdio: None, only_http: None };
+    let mut server = McpServerConfig::stdio("", "", [""; 0]);
+    let (mut args, mut env, mut env_from, mut cwd) = (Vec::new(), BTreeMap::new(), BTreeSet::new(), None);
+    let (mut headers, mut allow_private) = (BTreeMap::new(), false);
+    for entry in entries {
+        let wrong = |problem: String| McpProblem { line: entry.line, key: entry.key.clone(), problem };
+        let value = &entry.value;
+        match entry.key.as_str() {
+            "name" => {
+                server.name = text(value).map_err(wrong)?;
+                if !is_server_name(&server.name) {
+                    return Err(wrong("must be 1-64 of `A-Z a-z 0-9 _ -`, without `__` and without `_` at its end".to_owned()));
+                }
+            }
+            "command" => seen.command = Some(text(value).map_err(wrong)?),
+            "args" => (args, seen.only_stdio) = (texts(value).map_err(wrong)?, Some(entry)),
+            "env" => {
+                (env, seen.only_stdio) = (templates(value, is_variable, "a variable").map_err(wrong)?, Some(entry));
+                no_keys(&env, dialect).map_err(wrong)?;
+            }
+            "env_from" => {
+                (env_from, seen.only_stdio) = (texts(value).map_err(wrong)?.into_iter().collect(), Some(entry));
+                if env_from.iter().any(|name: &String| !is_variable(name)) {
+                    // Not quoted: people put the key itself here.
+                    return Err(wrong("must be a list of names of environment variables, not of their values".to_owned()));
+                }
+            }
+            "cwd" => (cwd, seen.only_stdio) = (Some(folder.join(text(value).map_err(wrong)?)), Some(entry)),
+            "url" | "serverUrl" => seen.url = Some(address(value).map_err(wrong)?),
+            "headers" => {
+                (headers, seen.only_http) = (templates(value, is_header, "a header").map_err(wrong)?, Some(entry));
+                no_keys(&headers, dialect).map_err(wrong)?;
+            }
+            "allow_private" => (allow_private, seen.only_http) = (flag(value).map_err(wrong)?, Some(entry)),
+            "timeout_ms" | "timeout" => server.timeout = wait(value, WAIT_MS_MAX).map_err(wrong)?,
+            "start_timeout_ms" => server.start_timeout = wait(value, WAIT_MS_MAX).map_err(wrong)?,
+            "probe_ms" => server.probe = wait(value, PROBE_MS_MAX).map_err(wrong)?,
+            "idle_ms" => server.idle = wait(value, WAIT_MS_MAX * 24).map_err(wrong)?,
+            "trust" => {
+                server.trust = match value.as_str() {
+                    Some("none") => Trust::None,
+                    Some("annotations") => Trust::Annotations,
+                    _ => return Err(wrong("must be `none` or `annotations`".to_owned())),
+                }
+            }
+            "tools" => server.tools = Some(texts(value).map_err(wrong)?.into_iter().collect()),
+            "sandbox" => {
+                if flag(value).map_err(wrong)? {
+                    return Err(wrong("cannot be true: a server runs with your rights, outside of the sandbox of the tools".to_owned()));
+                }
+            }
+            "disabled" if dialect == McpDialect::Json => {
+                if flag(value).map_err(wrong)? {
+                    return Ok(None);
+                }
+            }
+            "type" | "transport" if dialect == McpDialect::Json => {
+                let kind = text(value).map_err(wrong)?;
+                if !["stdio", "http", "streamable-http", "streamableHttp", "streamable_http"].contains(&kind.as_str()) {
+                    return Err(wrong("must be `stdio` or `http` (streamable HTTP); the older `sse` is not spoken".to_owned()));
+                }
+            }
+            _ if dialect == McpDialect::Json => {}
+            other => return Err(wrong(format!("is not known{}", near(other)))),
+        }
+    }
+    let lacks = |problem: &str| McpProblem { line, key: String::new(), problem: problem.to_owned() };
+    if server.name.is_empty() {
+        return Err(lacks("a server needs a `name`"));
+    }
+    server.transport = match (seen.command, seen.url) {
+        (Some(_), Some(_)) => return Err(lacks("a server has a `command` or a `url`, not both")),
+        (None, None) => return Err(lacks("a server needs a `command` to start or a `url` to reach")),
+        (Some(command), None) => {
+            misplaced(seen.only_http, "url")?;
+            McpTransport::Stdio { command, args, env, env_from, cwd }
+        }
+        (None, Some(url)) => {
+            misplaced(seen.only_stdio, "command")?;
+            McpTransport::Http { url, headers, allow_private }
+        }
+    };
+    Ok(Some(server))
+}
+
+struct Seen<'e> {
+    command: Option<String>,
+    url: Option<String>,
+    only_stdio: Option<&'e McpEntry>,
+    only_http: Option<&'e McpEntry>,
+}
+
+fn misplaced(entry: Option<&McpEntry>, wants: &str) -> Result<(), McpProblem> {
+    entry.map_or(Ok(()), |entry| {
+        Err(McpProblem { line: entry.line, key: entry.key.clone(), problem: format!("goes with `{wants}`, which is not there") })
+    })
+}
+
+/// The nearest right key.
+fn near(given: &str) -> String {
+    let given = given.to_ascii_lowercase().replace('-', "_");
+    let close =
+        MCP_KEYS.iter().find(|key| key.replace('_', "") == given.replace('_', "") || key.starts_with(&given) || given.starts_with(**key));
+    match close {
+        Some(key) => format!("; did you mean `{key}`?"),
+        None => format!("; known: {}", MCP_KEYS.join(", ")),
+    }
+}
+
+fn text(value: &Value) -> Result<String, String> {
+    match value.as_str() {
+        Some("") => Err("must not be empty".to_owned()),
+        Some(text) if text.contains('\0') => Err("must not hold a zero byte".to_owned()),
+        Some(text) if text.len() > 32 * 1024 => Err("is longer than 32 KiB".to_owned()),
+        Some(text) => Ok(text.to_owned()),
+        None => Err("must be a text in quotes".to_owned()),
+    }
+}
+
+fn texts(value: &Value) -> Result<Vec<String>, String> {
+    let items = value.as_array().ok_or("must be a list of texts in quotes")?;
+    if items.len() > ITEMS_MAX {
+        return Err(format!("holds more than {ITEMS_MAX} texts"));
+    }
+    // An empty argument is one.
+    items.iter().map(|item| if item.as_str() == Some("") { Ok(String::new()) } else { text(item) }).collect()
+}
+
+fn flag(value: &Value) -> Result<bool, String> {
+    value.as_bool().ok_or_else(|| "must be true or false".to_owned())
+}
+
+fn wait(value: &Value, max: u64) -> Result<Duration, String> {
+    match value.as_u64() {
+        Some(ms) if (1..=max).contains(&ms) => Ok(Duration::from_millis(ms)),
+        _ => Err(format!("must be 1 to {max} milliseconds")),
+    }
+}
+
+fn templates(value: &Value, is_name: fn(&str) -> bool, what: &str) -> Result<BTreeMap<String, Template>, String> {
+    let fields = value.as_object().ok_or_else(|| format!("must be a table: the name of {what} and its value in quotes"))?;
+    if fields.len() > ITEMS_MAX {
+        return Err(format!("holds more than {ITEMS_MAX} entries"));
+    }
+    let one = |(name, value): (&String, &Value)| match value.as_str() {
+        _ if !is_name(name) => Err(format!("holds `{}`, which is no name of {what}", visible_line(name, 60))),
+        Some(text) if text.contains(['\0', '\r', '\n']) => Err(format!("holds a line break or a zero byte in `{name}`")),
+        Some(text) => Ok((name.clone(), Template::new(text))),
+        None => Err(format!("must hold a text in quotes in `{name}`")),
+    };
+    fields.iter().map(one).collect()
+}
+
+fn is_header(name: &str) -> bool {
+    let token = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte));
+    (1..=128).contains(&name.len()) && token
+}
+
+/// Whether the name of a header or variable says that its value is a key.
+fn speaks_of_keys(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    ["authorization", "cookie", "key", "token", "secret", "password", "passwd", "credentials"].iter().any(|word| name.ends_with(word))
+}
+
+/// Keys do not stand in `callboard.toml`.
+fn no_keys(values: &BTreeMap<String, Template>, dialect: McpDialect) -> Result<(), String> {
+    let key = values.iter().find(|(name, value)| dialect == McpDialect::Toml && speaks_of_keys(name) && !value.has_variable());
+    key.map_or(Ok(()), |(name, _)| {
+        Err(format!("holds a key in `{name}`: keys do not stand in this file; write `${{NAME}}` of an environment variable"))
+    })
+}
+
+fn address(value: &Value) -> Result<String, String> {
+    let given = text(value)?;
+    let Ok(url) = url::Url::parse(&given) else { return Err("must be a URL".to_owned()) };
+    if !["http", "https"].contains(&url.scheme()) || url.host_str().is_none_or(str::is_empty) {
+        Err("must start with `http://` or `https://` and name a host".to_owned())
+    } else if !url.username().is_empty() || url.password().is_some() {
+        // A URL ends up in errors and logs; a password must not.
+        Err("must not hold a user name or a password; use `headers`".to_owned())
+    } else if url.fragment().is_some() {
+        Err("must not hold a `#`".to_owned())
+    } else {
+        Ok(given)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(value: Value, dialect: McpDialect) -> Result<Option<McpServerConfig>, String> {
+        let entries: Vec<McpEntry> =
+            value.as_object().unwrap().iter().map(|(key, value)| McpEntry { key: key.clone(), line: 7, value: value.clone() }).collect();
+        read_server(&entries, 3, Path::new("conf"), dialect)
+            .map_err(|problem| format!("{}: {}: {}", problem.line, problem.key, problem.problem))
+    }
+
+    #[test]
+    fn a_server_to_start_is_read_whole() {
+        let server = read(
+            json!({
+                "name": "files", "command": "npx", "args": ["-y", "server", ""], "env": {"A": "1", "B": "x${TOKEN}"},
+                "env_from": ["HTTPS_PROXY"], "cwd": "work", "timeout_ms": 5000, "start_timeout_ms": 6000, "probe_ms": 700,
+                "idle_ms": 8000, "trust": "annotations", "tools": ["read", "list"], "sandbox": false,
+            }),
+            McpDialect::Toml,
+        );
+
+        let server = server.unwrap().unwrap();
+        let McpTransport::Stdio { command, args, env, env_from, cwd } = server.transport else { panic!("not started") };
+        assert_eq!((command.as_str(), args), ("npx", vec!["-y".to_owned(), "server".to_owned(), String::new()]));
+        assert_eq!(cwd, Some("conf/work".into()));
+        assert_eq!(env_from, BTreeSet::from(["HTTPS_PROXY".to_owned()]));
+        assert_eq!(env.get("B").unwrap().expand(|name| Some(format!("<{name}>"))), Ok("x<TOKEN>".to_owned()));
+        assert_eq!([server.timeout, server.start_timeout, server.probe, server.idle].map(|wait| wait.as_millis()), [5000, 6000, 700, 8000]);
+        assert_eq!((server.trust, server.tools.map(|tools| tools.len())), (Trust::Annotations, Some(2)));
+    }
+
+    #[test]
+    fn mistakes_name_line_and_key_and_no_secret() {
+        let toml = |value| read(value, McpDialect::Toml).unwrap_err();
+        let with = |key: &str, value: Value| {
+            let mut server = json!({"name": "a", "command": "x"});
+            server.as_object_mut().unwrap().insert(key.to_owned(), value);
+            toml(server)
+        };
+        assert_eq!(toml(json!({"command": "x"})), "3: : a server needs a `name`");
+        assert_eq!(toml(json!({"name": "a"})), "3: : a server needs a `command` to start or a `url` to reach");
+        assert_eq!(toml(json!({"name": "a__b", "command": "x"})).split(" must").next(), Some("7: name:"));
+        assert_eq!(with("timeout_ms", json!(0)), "7: timeout_ms: must be 1 to 3600000 milliseconds");
+        assert_eq!(with("probe_ms", json!("1")), "7: probe_ms: must be 1 to 9000 milliseconds");
+        assert_eq!(with("arg", json!([])), "7: arg: is not known; did you mean `args`?");
+        assert_eq!(with("timeoutms", json!(1)), "7: timeoutms: is not known; did you mean `timeout_ms`?");
+        assert_eq!(with("headers", json!({})), "7: headers: goes with `url`, which is not there");
+        assert_eq!(with("url", json!("http://x/")), "3: : a server has a `command` or a `url`, not both");
+        assert!(with("sandbox", json!(true)).contains("cannot be true"));
+        assert!(with("trust", json!("all")).contains("`none` or `annotations`"));
+        assert!(!with("env_from", json!(["sk-not-a-real-key"])).contains("sk-"));
+        let http = |headers: Value| read(json!({"name": "a", "url": "https://x/mcp", "headers": headers}), McpDialect::Toml);
+        assert!(
+            http(json!({"Authorization": "Bearer not-real"})).is_err_and(|error| error.contains("${NAME}") && !error.contains("not-real"))
+        );
+        assert!(http(json!({"Authorization": "Bearer ${TOKEN}", "X-Team": "red"})).is_ok());
+        for url in ["ftp://x", "http://", "http://u:not-real@x/", "nonsense", "http://x/#a"] {
+            let error = toml(json!({"name": "a", "url": url}));
+            assert!(error.starts_with("7: url: must") && !error.contains("not-real"), "{error}");
+        }
+    }
+
+    #[test]
+    fn files_of_other_programs_are_read_as_they_are() {
+        let json = |value| read(value, McpDialect::Json);
+
+        assert!(json(json!({"name": "a", "type": "stdio", "command": "x", "autoApprove": ["y"]})).unwrap().is_some());
+        assert_eq!(json(json!({"name": "a", "command": "x", "disabled": true})), Ok(None));
+        assert!(
+            json(json!({"name": "a", "type": "sse", "url": "https://x/sse"})).is_err_and(|error| error.contains("`sse` is not spoken"))
+        );
+    }
+
+    #[test]
+    fn a_template_takes_variables_and_hides_the_rest() {
+        let of = |text: &str| Template::new(text).expand(|name| (name == "A").then(|| "1".to_owned()));
+
+        assert_eq!(of("x${A}y${A}"), Ok("x1y1".to_owned()));
+        assert_eq!(of("${B}"), Err("B".to_owned()));
+        assert_eq!(of("$A ${} ${a b} ${"), Ok("$A ${} ${a b} ${".to_owned()));
+        assert_eq!(format!("{:?}", Template::new("Bearer ${A} not-real")), "[hidden]${A}[hidden]");
+    }
+}

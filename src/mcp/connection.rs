@@ -1,0 +1,496 @@
+//! One connection to a server, from its handshake to its end: a process and its pipes, or an address. It is used by [`super::Server`],
+//! which decides when one begins and when it is over.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    ffi::OsString,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use callboard_actors::{
+    chat::RawJson,
+    ports::{McpError, McpResult, McpToolDefinition, Progress},
+};
+use rmcp::{
+    model::{
+        CallToolRequest, CallToolRequestParams, ClientCapabilities, ClientConfig, ClientRequest, ErrorData, Implementation,
+        ListToolsRequest, PaginatedRequestParams, ProtocolVersion, ServerResult,
+    },
+    service::{
+        ClientInitializeError, ClientLifecycleMode, ClientServiceExt as _, Peer, PeerRequestOptions, RequestHandle, RoleClient,
+        RunningService, ServiceError,
+    },
+    transport::{
+        StreamableHttpClientTransport, Transport, common::client_side_sse::ExponentialBackoff,
+        streamable_http_client::StreamableHttpClientTransportConfig,
+    },
+};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _},
+    sync::Semaphore,
+    time::{Instant, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    config::{McpServerConfig, McpTransport, PLAIN_ENVIRONMENT, Template},
+    definitions,
+    guarded::{Guarded, ProgressSink, Watch},
+    http::HttpTarget,
+    pool::Means,
+    stdio::{FRAME_BYTES_MAX, Fault, Stdio},
+    visible::visible_line,
+};
+use crate::{
+    sandbox::{PipedLaunch, PipedProcess},
+    tools::mask::Masker,
+};
+
+/// Calls that one server works on at once; more wait for their turn.
+const CALLS_MAX: usize = 32;
+
+/// Pages of a list of tools, and tools in all: beyond this nobody reads it.
+const PAGES_MAX: usize = 64;
+const TOOLS_MAX: usize = 1024;
+
+/// How long a server is told to stop before it is left.
+const TELL_MAX: Duration = Duration::from_millis(500);
+
+/// How long a process may take to go once its input is closed, and how long its end is waited for.
+const LEAVE: Duration = Duration::from_millis(500);
+const GONE_MAX: Duration = Duration::from_millis(2500);
+
+/// Bytes of one line of a server's standard error that are logged, and lines of it in all that are looked at.
+const STDERR_LINE_BYTES_MAX: usize = 1024;
+
+/// Which protocol a server speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Era {
+    /// Up to 2025-11-25: `initialize`, sessions.
+    Legacy,
+    /// From 2026-07-28: `server/discover`, no state.
+    Modern,
+}
+
+/// A connection that shook hands.
+pub(super) struct Connection {
+    server: String,
+    peer: Peer<RoleClient>,
+    service: tokio::sync::Mutex<Option<RunningService<RoleClient, ClientConfig>>>,
+    process: Option<PipedProcess>,
+    fault: Fault,
+    /// Cancelled when nothing comes any more.
+    pub(super) ended: CancellationToken,
+    pub(super) era: Era,
+    pub(super) began: Instant,
+    masker: Arc<Masker>,
+    list_changed: Arc<AtomicBool>,
+    listed: tokio::sync::Mutex<Option<Listed>>,
+    calls: Arc<Semaphore>,
+    call_time: Duration,
+    list_time: Duration,
+    /// Who uses it, and since when nobody does.
+    use_: Mutex<(usize, Instant)>,
+}
+
+/// What a server offers, and what of it was left out.
+#[derive(Debug, Clone)]
+pub(super) struct Listed {
+    pub(super) tools: Arc<[McpToolDefinition]>,
+    pub(super) left_out: Arc<[String]>,
+}
+
+/// What the newest version of the protocol is asked for first.
+fn modern() -> Vec<ProtocolVersion> {
+    vec![ProtocolVersion::V_2026_07_28]
+}
+
+/// Who we say we are. No capability is declared: no sampling, no roots, no elicitation.
+fn ourselves() -> ClientConfig {
+    let us = Implementation::new("callboard", env!("CARGO_PKG_VERSION"));
+    ClientConfig::new(ClientCapabilities::default(), us).with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
+}
+
+/// Values that templates stand for, kept apart so that they are masked wherever the server repeats them.
+struct Expanded {
+    values: Vec<(String, String)>,
+    masker: Arc<Masker>,
+}
+
+fn expand(templates: &BTreeMap<String, Template>, means: &Means, masker: &Masker) -> Result<Expanded, String> {
+    let mut values = Vec::new();
+    for (name, template) in templates {
+        match template.expand(|name| means.variable(name)) {
+            Ok(value) => values.push((name.clone(), value)),
+            Err(missing) => return Err(format!("the environment variable {missing} is not set")),
+        }
+    }
+    let secrets = values.iter().flat_map(|(_, value)| {
+        // `Bearer abc`: the second half alone is the key.
+        std::iter::once(value.clone()).chain(value.split_whitespace().filter(|word| word.len() >= 8).map(str::to_owned))
+    });
+    let masker = Arc::new(masker.clone().and(secrets.filter(|value| value.len() >= 8).collect::<Vec<_>>()));
+    Ok(Expanded { values, masker })
+}
+
+impl Connection {
+    /// Reaches a server and shakes hands. `era` is what it spoke the last time, `words` takes the last line of its standard error.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends what was started.
+    pub(super) async fn open(
+        config: &McpServerConfig,
+        means: &Means,
+        era: Option<Era>,
+        words: Arc<Mutex<String>>,
+    ) -> Result<Self, McpError> {
+        let unreachable = |reason: String| McpError::Unreachable { server: config.name.clone(), reason };
+        let ended = CancellationToken::new();
+        let fault = Fault::default();
+        let list_changed = Arc::new(AtomicBool::new(false));
+        let mut watch = Watch {
+            server: config.name.as_str().into(),
+            masker: means.masker.clone(),
+            list_changed: list_changed.clone(),
+            probe: config.probe,
+        };
+        let mut process = None;
+        let handshake = match &config.transport {
+            McpTransport::Stdio { command, args, env, env_from, cwd } => {
+                let expanded = expand(env, means, &means.masker).map_err(unreachable)?;
+                watch.masker = expanded.masker;
+                let plain = PLAIN_ENVIRONMENT.iter().copied().chain(env_from.iter().map(String::as_str));
+                let mut environment: BTreeMap<String, String> =
+                    plain.filter_map(|name| Some((name.to_owned(), means.variable(name)?))).collect();
+                environment.extend(expanded.values);
+                let launch = PipedLaunch {
+                    argv: std::iter::once(command).chain(args).map(OsString::from).collect(),
+                    environment: environment.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
+                    folder: cwd.clone().unwrap_or_else(|| PathBuf::from(".")),
+                };
+                let started = means.spawner.start_piped(launch).await;
+                let piped = started.map_err(|error| unreachable(format!("it cannot be started: {error}")))?;
+                process = Some(piped.process);
+                tokio::spawn(read_stderr(piped.stderr, watch.server.clone(), watch.masker.clone(), words));
+                let stdio = Stdio::new(piped.stdout, piped.stdin, fault.clone());
+                shake_hands(Guarded::new(stdio, watch.clone(), ended.clone()), config, era).await
+            }
+            McpTransport::Http { url, headers, allow_private } => {
+                let expanded = expand(headers, means, &means.masker).map_err(unreachable)?;
+                watch.masker = expanded.masker;
+                let url = url::Url::parse(url).map_err(|_| unreachable("its address is no URL".to_owned()))?;
+                let target = HttpTarget { url, allow_private: *allow_private };
+                let client = means.http.client(&target).map_err(unreachable)?;
+                let http = over_http(client, &target, expanded.values).map_err(unreachable)?;
+                shake_hands(Guarded::new(http, watch.clone(), ended.clone()), config, era).await
+            }
+        };
+        let service = match handshake {
+            Ok(service) => service,
+            Err(reason) => {
+                let reason = match (fault.reason(), &process) {
+                    (Some(fault), _) => fault.to_owned(),
+                    // A program that is not there says so by its exit code only.
+                    (None, Some(process)) if ended.is_cancelled() => match timeout(LEAVE, process.ended()).await {
+                        Ok(Some(127)) => "its program was not found".to_owned(),
+                        Ok(Some(126)) => "its program cannot be run".to_owned(),
+                        Ok(Some(code)) => format!("it ended with exit code {code} before it answered"),
+                        Ok(None) => "it ended before it answered".to_owned(),
+                        Err(_) => reason,
+                    },
+                    _ => reason,
+                };
+                return Err(unreachable(watch.masker.mask(&reason)));
+            }
+        };
+        let is_modern = service.peer_info().is_some_and(|info| !info.protocol_version.has_initialize());
+        Ok(Self {
+            server: config.name.clone(),
+            peer: service.peer().clone(),
+            service: tokio::sync::Mutex::new(Some(service)),
+            process,
+            fault,
+            ended,
+            era: if is_modern { Era::Modern } else { Era::Legacy },
+            began: Instant::now(),
+            masker: watch.masker,
+            list_changed,
+            listed: tokio::sync::Mutex::new(None),
+            calls: Arc::new(Semaphore::new(CALLS_MAX)),
+            call_time: config.timeout,
+            list_time: config.start_timeout,
+            use_: Mutex::new((0, Instant::now())),
+        })
+    }
+
+    /// The version of the protocol that is spoken.
+    pub(super) fn version(&self) -> String {
+        self.peer.peer_info().map(|info| info.protocol_version.to_string()).unwrap_or_default()
+    }
+
+    /// What it hides in texts.
+    pub(super) fn masker(&self) -> Arc<Masker> {
+        self.masker.clone()
+    }
+
+    /// Whether nothing comes any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.ended.is_cancelled() || self.peer.is_transport_closed()
+    }
+
+    /// Whether the server said that its list is another since it was read.
+    pub(super) fn list_changed(&self) -> bool {
+        self.list_changed.load(Ordering::Acquire)
+    }
+
+    fn failed(&self, reason: impl Into<String>) -> McpError {
+        let reason = self.fault.reason().map_or_else(|| reason.into(), str::to_owned);
+        McpError::Failed { server: self.server.clone(), reason }
+    }
+
+    /// What it offers; read once, and again when the server said that it changed.
+    pub(super) async fn list(&self) -> Result<Listed, McpError> {
+        let mut listed = self.listed.lock().await;
+        if let Some(known) = listed.as_ref().filter(|_| !self.list_changed()) {
+            return Ok(known.clone());
+        }
+        // Before it is read: what changes meanwhile is a change.
+        self.list_changed.store(false, Ordering::Release);
+        let read = timeout(self.list_time, self.read_list()).await;
+        let read = read.unwrap_or_else(|_| Err(McpError::TimedOut { server: self.server.clone(), after: self.list_time }));
+        match read {
+            Ok(read) => Ok(listed.insert(read).clone()),
+            Err(error) => {
+                self.list_changed.store(true, Ordering::Release);
+                Err(error)
+            }
+        }
+    }
+
+    async fn read_list(&self) -> Result<Listed, McpError> {
+        let (mut tools, mut cursor) = (Vec::new(), None);
+        for page in 0.. {
+            if page == PAGES_MAX || tools.len() > TOOLS_MAX {
+                return Err(self.failed(format!("its list of tools has no end ({TOOLS_MAX} tools are read)")));
+            }
+            let request = match cursor.take() {
+                None => ListToolsRequest::default(),
+                cursor => ListToolsRequest::with_param(PaginatedRequestParams::default().with_cursor(cursor)),
+            };
+            let mut handle = self.send(ClientRequest::ListToolsRequest(request)).await?;
+            let answer = (&mut handle.rx).await.map_err(|_| self.failed("it ended"))?;
+            match answer.map_err(|error| self.error(error))? {
+                ServerResult::ListToolsResult(list) => {
+                    tools.extend(list.tools);
+                    cursor = list.next_cursor;
+                }
+                _ => return Err(self.failed("its list of tools is none")),
+            }
+            if cursor.is_none() {
+                break;
+            }
+        }
+        let (tools, left_out) = definitions::definitions(&tools);
+        Ok(Listed { tools, left_out: left_out.into() })
+    }
+
+    async fn send(&self, request: ClientRequest) -> Result<RequestHandle<RoleClient>, McpError> {
+        let sent = self.peer.send_request_with_option(request, PeerRequestOptions::no_options()).await;
+        // It was not even written.
+        sent.map_err(|_| McpError::Unreachable {
+            server: self.server.clone(),
+            reason: self.fault.reason().unwrap_or("it ended").to_owned(),
+        })
+    }
+
+    /// Calls a tool. On `stop` the server is told, and its answer is not waited for.
+    pub(super) async fn call(
+        &self,
+        tool: String,
+        arguments: RawJson,
+        progress: Progress,
+        stop: CancellationToken,
+    ) -> Result<McpResult, McpError> {
+        let refused = |message: String| McpError::Refused { server: self.server.clone(), code: -32602, message };
+        let arguments = arguments.parse().map_err(|error| refused(format!("the arguments are {error}")))?;
+        let _turn = tokio::select! {
+            biased;
+            () = stop.cancelled() => return Err(McpError::Cancelled),
+            turn = self.calls.acquire() => turn,
+        };
+        let mut request = CallToolRequest::new(CallToolRequestParams::new(tool).with_arguments(arguments));
+        request.extensions.insert(ProgressSink(progress));
+        let mut handle = self.send(ClientRequest::CallToolRequest(request)).await?;
+        // The caller has a clock of its own and its grace; this one is for callers without.
+        let after = self.call_time + callboard_actors::limits::CANCEL_GRACE;
+        let answer = tokio::select! {
+            biased;
+            answer = &mut handle.rx => answer,
+            () = stop.cancelled() => {
+                let _ = timeout(TELL_MAX, handle.cancel(Some("the caller stopped waiting".to_owned()))).await;
+                return Err(McpError::Cancelled);
+            }
+            () = tokio::time::sleep(after) => {
+                let _ = timeout(TELL_MAX, handle.cancel(Some("the time is over".to_owned()))).await;
+                return Err(McpError::TimedOut { server: self.server.clone(), after });
+            }
+        };
+        match answer.map_err(|_| self.failed("it ended while it worked"))?.map_err(|error| self.error(error))? {
+            ServerResult::CallToolResult(result) => Ok(definitions::result(result)),
+            ServerResult::InputRequiredResult(_) => {
+                Err(refused("it asks the user for more (elicitation or sampling), which this client does not offer".to_owned()))
+            }
+            ServerResult::CreateTaskResult(_) => Err(self.failed("it made a task of the call, which nobody asked for")),
+            _ => Err(self.failed("its result is none of a tool")),
+        }
+    }
+
+    fn error(&self, error: ServiceError) -> McpError {
+        match error {
+            ServiceError::McpError(ErrorData { code, message, .. }) => McpError::Refused {
+                server: self.server.clone(),
+                code: i64::from(code.0),
+                message: self.masker.mask(&visible_line(&message, 500)),
+            },
+            ServiceError::TransportSend(_) => self.failed("it could not be written to"),
+            ServiceError::TransportClosed => self.failed("it ended while it worked"),
+            ServiceError::UnexpectedResponse => self.failed("its answer is none of the protocol"),
+            _ => self.failed("the connection failed"),
+        }
+    }
+
+    /// Notes a user; it is not taken for idle until the answer is dropped.
+    pub(super) fn lease(self: &Arc<Self>) -> Lease {
+        self.used(|count| count + 1);
+        Lease(self.clone())
+    }
+
+    fn used(&self, change: impl Fn(usize) -> usize) {
+        let mut used = self.use_.lock().unwrap_or_else(PoisonError::into_inner);
+        *used = (change(used.0), Instant::now());
+    }
+
+    /// Since when nobody uses it; `None` if somebody does.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        let (users, since) = *self.use_.lock().unwrap_or_else(PoisonError::into_inner);
+        (users == 0).then_some(since)
+    }
+
+    /// Ends it: the input is closed, the process may go by itself for half a second, then it and what it started is killed.
+    pub(super) async fn close(&self) {
+        let service = self.service.lock().await.take();
+        if let Some(mut service) = service {
+            let _ = service.close_with_timeout(GONE_MAX).await;
+        }
+        if let Some(process) = &self.process {
+            process.end(LEAVE);
+            let _ = timeout(GONE_MAX, process.ended()).await;
+        }
+    }
+}
+
+/// Somebody uses a connection.
+pub(super) struct Lease(Arc<Connection>);
+
+impl std::ops::Deref for Lease {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        &self.0
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.0.used(|count| count.saturating_sub(1));
+    }
+}
+
+/// Shakes hands within the time to start; what a server is known to speak is spoken at once.
+async fn shake_hands<T: Transport<RoleClient> + 'static>(
+    transport: T,
+    config: &McpServerConfig,
+    era: Option<Era>,
+) -> Result<RunningService<RoleClient, ClientConfig>, String> {
+    let mode = match era {
+        None => ClientLifecycleMode::Auto { preferred_versions: modern(), legacy_version: Some(ProtocolVersion::LATEST_WITH_INITIALIZE) },
+        Some(Era::Modern) => ClientLifecycleMode::Discover { preferred_versions: modern() },
+        Some(Era::Legacy) => ClientLifecycleMode::Initialize,
+    };
+    match timeout(config.start_timeout, Box::pin(ourselves().serve_with_lifecycle(transport, mode))).await {
+        Ok(Ok(service)) => Ok(service),
+        Ok(Err(error)) => Err(why(&error)),
+        Err(_) => Err(format!("it did not answer within {} s", config.start_timeout.as_secs_f32())),
+    }
+}
+
+/// Why a handshake failed, in words that hold nothing of ours: addresses, headers and paths stay out.
+fn why(error: &ClientInitializeError) -> String {
+    match error {
+        ClientInitializeError::ConnectionClosed(_) => "it closed the connection".to_owned(),
+        ClientInitializeError::JsonRpcError(error) => {
+            format!("it refused the handshake: {} ({})", visible_line(&error.message, 200), error.code.0)
+        }
+        ClientInitializeError::NoCompatibleProtocolVersion { server_supported, .. } => {
+            let versions: Vec<&str> = server_supported.iter().map(ProtocolVersion::as_str).take(8).collect();
+            format!("it speaks no version of the protocol that we speak, but {}", visible_line(&versions.join(", "), 100))
+        }
+        ClientInitializeError::LegacyFallbackFailed { fallback, .. } => why(fallback),
+        _ if error.is_authorization_required() => "it wants authorization: give it with `headers`".to_owned(),
+        ClientInitializeError::TransportError { .. } => "the connection failed".to_owned(),
+        _ => "it does not speak the protocol".to_owned(),
+    }
+}
+
+fn over_http(
+    client: reqwest::Client,
+    target: &HttpTarget,
+    headers: Vec<(String, String)>,
+) -> Result<StreamableHttpClientTransport<reqwest::Client>, String> {
+    use reqwest::header::{HeaderName, HeaderValue};
+    let mut custom = HashMap::new();
+    for (name, value) in headers {
+        let wrong = |_| format!("its header {name} cannot be sent");
+        let key = HeaderName::from_bytes(name.as_bytes()).map_err(|_| format!("its header {name} cannot be sent"))?;
+        let mut value = HeaderValue::from_str(&value).map_err(wrong)?;
+        value.set_sensitive(true);
+        custom.insert(key, value);
+    }
+    let mut config = StreamableHttpClientTransportConfig::with_uri(target.url.as_str()).custom_headers(custom);
+    config = config.max_sse_event_size(FRAME_BYTES_MAX);
+    let mut retries = ExponentialBackoff::default();
+    (retries.max_times, retries.max_delay) = (Some(3), Some(Duration::from_secs(5)));
+    config.retry_config = Arc::new(retries);
+    Ok(StreamableHttpClientTransport::with_client(client, config))
+}
+
+/// Logs a server's standard error, a line at a time, so that it never blocks on it; keeps the last line for people.
+async fn read_stderr(mut stream: impl AsyncRead + Unpin, server: Arc<str>, masker: Arc<Masker>, words: Arc<Mutex<String>>) {
+    let (mut buffer, mut line) = (vec![0; 8 * 1024], Vec::new());
+    let say = |line: &mut Vec<u8>| {
+        let said = masker.mask(&visible_line(&String::from_utf8_lossy(line), 300));
+        line.clear();
+        if !said.is_empty() {
+            tracing::debug!(server = %server, line = %said, "MCP server says on standard error");
+            *words.lock().unwrap_or_else(PoisonError::into_inner) = said;
+        }
+    };
+    while let Ok(read) = stream.read(&mut buffer).await {
+        for byte in buffer.get(..read).unwrap_or_default() {
+            match byte {
+                b'\n' => say(&mut line),
+                byte if line.len() < STDERR_LINE_BYTES_MAX => line.push(*byte),
+                _ => {}
+            }
+        }
+        if read == 0 {
+            say(&mut line);
+            return;
+        }
+    }
+}

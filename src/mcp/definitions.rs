@@ -1,0 +1,214 @@
+//! What a server says of its tools, and of what a call gave, in our own types. Pure.
+
+use std::sync::Arc;
+
+use base64::{
+    Engine as _,
+    engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
+};
+use callboard_actors::{
+    chat::RawJson,
+    ports::{McpContent, McpResult, McpToolDefinition},
+};
+use rmcp::model::{CallToolResult, ContentBlock, ResourceContents, Tool};
+use serde_json::Value;
+
+use super::{
+    pins::digest,
+    visible::{visible, visible_line, visible_value},
+};
+
+/// Longest description and schema, in bytes: they stand in every request to a model.
+const DESCRIPTION_BYTES_MAX: usize = 16 * 1024;
+const SCHEMA_BYTES_MAX: usize = 64 * 1024;
+
+/// Longest own name of a tool.
+const NAME_BYTES_MAX: usize = 256;
+
+/// Other writers of base64 leave the padding out.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &base64::alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent).with_decode_allow_trailing_bits(true),
+);
+
+/// A tool, or why it is not offered.
+pub(super) fn definition(tool: &Tool) -> Result<McpToolDefinition, String> {
+    let shown = visible_line(&tool.name, 64);
+    if tool.name.is_empty() || tool.name.len() > NAME_BYTES_MAX {
+        return Err(format!("a tool has a name of {} bytes, 1 to {NAME_BYTES_MAX} are taken", tool.name.len()));
+    }
+    let description = tool.description.as_deref().unwrap_or_default();
+    let schema = Value::Object((*tool.input_schema).clone());
+    let annotations = tool.annotations.as_ref().map_or(Value::Null, |notes| serde_json::to_value(notes).unwrap_or_default());
+    let digest = digest(&tool.name, description, &schema, &annotations);
+
+    let description = visible(description);
+    if description.len() > DESCRIPTION_BYTES_MAX {
+        return Err(format!("`{shown}` has a description of more than {} KiB", DESCRIPTION_BYTES_MAX >> 10));
+    }
+    let hints = tool.annotations.as_ref();
+    Ok(McpToolDefinition {
+        name: tool.name.to_string(),
+        description,
+        input_schema: schema_of(&schema).map_err(|problem| format!("`{shown}`: {problem}"))?,
+        read_only: hints.is_some_and(|hints| hints.read_only_hint == Some(true)),
+        idempotent: hints.is_some_and(|hints| hints.idempotent_hint == Some(true)),
+        digest,
+    })
+}
+
+/// A schema as a model and a validator may see it: an object, of our size and depth, without references to elsewhere.
+fn schema_of(schema: &Value) -> Result<RawJson, String> {
+    let mut schema = visible_value(schema);
+    if let Some(fields) = schema.as_object_mut() {
+        match fields.get("type").and_then(Value::as_str) {
+            Some("object") => {}
+            None => drop(fields.insert("type".to_owned(), Value::String("object".to_owned()))),
+            Some(_) => return Err("its arguments are no object".to_owned()),
+        }
+    }
+    if refers_elsewhere(&schema) {
+        return Err("its schema refers to another document".to_owned());
+    }
+    let text = schema.to_string();
+    if text.len() > SCHEMA_BYTES_MAX {
+        return Err(format!("its schema is longer than {} KiB", SCHEMA_BYTES_MAX >> 10));
+    }
+    let raw = RawJson::from_text(text).map_err(|error| format!("its schema is {error}"))?;
+    // One schema that cannot be compiled must not keep a host from starting.
+    jsonschema::validator_for(&schema).map_err(|error| format!("its schema is wrong: {}", visible_line(&error.to_string(), 200)))?;
+    Ok(raw)
+}
+
+fn refers_elsewhere(value: &Value) -> bool {
+    match value {
+        Value::Object(fields) => fields.iter().any(|(name, value)| match (name.as_str(), value) {
+            ("$ref" | "$dynamicRef" | "$recursiveRef", Value::String(target)) => !target.starts_with('#'),
+            // With a base, a plain `#` may mean another document.
+            ("$id" | "id", Value::String(base)) => base.contains("://") && fields.contains_key("$ref"),
+            (_, value) => refers_elsewhere(value),
+        }),
+        Value::Array(items) => items.iter().any(refers_elsewhere),
+        _ => false,
+    }
+}
+
+/// What a call gave.
+pub(super) fn result(result: CallToolResult) -> McpResult {
+    let is_error = result.is_error == Some(true);
+    McpResult { content: result.content.into_iter().map(content).collect(), structured: result.structured_content, is_error }
+}
+
+fn content(block: ContentBlock) -> McpContent {
+    match block {
+        ContentBlock::Text(text) => McpContent::Text(text.text),
+        ContentBlock::Image(image) => binary(&image.mime_type, &image.data),
+        ContentBlock::Audio(audio) => binary(&audio.mime_type, &audio.data),
+        ContentBlock::Resource(resource) => match resource.resource {
+            ResourceContents::TextResourceContents { uri, text, .. } => McpContent::Text(format!("[{}]\n{text}", visible_line(&uri, 200))),
+            ResourceContents::BlobResourceContents { mime_type, blob, .. } => {
+                binary(mime_type.as_deref().unwrap_or("application/octet-stream"), &blob)
+            }
+            _ => McpContent::Text("[a resource of an unknown kind was left out]".to_owned()),
+        },
+        ContentBlock::ResourceLink(link) => McpContent::Link { name: visible_line(&link.name, 200), uri: visible_line(&link.uri, 500) },
+        _ => McpContent::Text("[content of an unknown kind was left out]".to_owned()),
+    }
+}
+
+fn binary(mime: &str, data: &str) -> McpContent {
+    let mime = visible_line(mime, 80);
+    match BASE64.decode(data.trim()) {
+        Ok(bytes) => McpContent::Binary { mime, bytes: bytes.into() },
+        Err(_) => McpContent::Text(format!("[{mime}: {} bytes that are no base64 were left out]", data.len())),
+    }
+}
+
+/// Definitions in the server's order, each name once; and what was left out, a line each.
+pub(super) fn definitions(tools: &[Tool]) -> (Arc<[McpToolDefinition]>, Vec<String>) {
+    let (mut taken, mut left_out) = (Vec::<McpToolDefinition>::new(), Vec::new());
+    for tool in tools {
+        match definition(tool) {
+            Ok(definition) if taken.iter().any(|other| other.name == definition.name) => {
+                left_out.push(format!("`{}` is there twice; the first counts", visible_line(&definition.name, 64)));
+            }
+            Ok(definition) => taken.push(definition),
+            Err(problem) => left_out.push(problem),
+        }
+    }
+    (taken.into(), left_out)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn tool(value: Value) -> Tool {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn a_poisoned_definition_is_shown_as_it_is() {
+        let read = definition(&tool(json!({
+            "name": "add", "description": "Adds.\u{e0049}\u{200b}",
+            "inputSchema": {"properties": {"a": {"description": "\u{202e}x", "type": "number"}}},
+            "annotations": {"readOnlyHint": true},
+        })))
+        .unwrap();
+
+        assert_eq!(read.description, "Adds.\\u{e0049}\\u{200b}");
+        assert_eq!(
+            read.input_schema.parse::<Value>().unwrap(),
+            json!({"type": "object", "properties": {"a": {"description": "\\u{202e}x", "type": "number"}}})
+        );
+        assert_eq!((read.read_only, read.idempotent), (true, false));
+    }
+
+    #[test]
+    fn a_tool_that_cannot_be_offered_is_left_out_with_its_reason() {
+        let deep = (0..80).fold(json!({}), |inner, _| json!({"not": inner}));
+        for (schema, reason) in [
+            (json!({"$ref": "https://example.com/schema.json"}), "refers to another document"),
+            (json!({"properties": {"a": {"$ref": "other.json#/a"}}}), "refers to another document"),
+            (json!({"type": "string"}), "no object"),
+            (json!({"type": "object", "properties": {"a": {"type": "nonsense"}}}), "wrong"),
+            (json!({"description": "x".repeat(70_000)}), "longer than 64 KiB"),
+            (deep, "nested deeper"),
+        ] {
+            let error = definition(&tool(json!({"name": "a", "inputSchema": schema}))).unwrap_err();
+            assert!(error.contains(reason), "{reason}: {error}");
+        }
+        assert!(definition(&tool(json!({"name": "n".repeat(300), "inputSchema": {}}))).is_err());
+        assert!(definition(&tool(json!({"name": "n", "description": "d".repeat(20_000), "inputSchema": {}}))).is_err());
+        let (taken, left_out) = definitions(&[
+            tool(json!({"name": "a", "description": "1", "inputSchema": {}})),
+            tool(json!({"name": "a", "description": "2", "inputSchema": {}})),
+        ]);
+        assert_eq!((taken.len(), taken[0].description.as_str(), left_out.len()), (1, "1", 1));
+    }
+
+    #[test]
+    fn every_kind_of_content_is_taken_or_accounted_for() {
+        let read: CallToolResult = serde_json::from_value(json!({"content": [
+            {"type": "text", "text": "hello"},
+            {"type": "image", "mimeType": "image/png", "data": "aGk="},
+            {"type": "audio", "mimeType": "audio/wav", "data": "!!"},
+            {"type": "resource", "resource": {"uri": "demo://1", "text": "inside"}},
+            {"type": "resource", "resource": {"uri": "demo://2", "blob": "aGk"}},
+            {"type": "resource_link", "uri": "demo://3", "name": "three"},
+        ], "structuredContent": {"a": 1}, "isError": true}))
+        .unwrap();
+
+        let expected = vec![
+            McpContent::Text("hello".into()),
+            McpContent::Binary { mime: "image/png".into(), bytes: "hi".into() },
+            McpContent::Text("[audio/wav: 2 bytes that are no base64 were left out]".into()),
+            McpContent::Text("[demo://1]\ninside".into()),
+            McpContent::Binary { mime: "application/octet-stream".into(), bytes: "hi".into() },
+            McpContent::Link { name: "three".into(), uri: "demo://3".into() },
+        ];
+        assert_eq!(result(read), McpResult { content: expected, structured: Some(json!({"a": 1})), is_error: true });
+    }
+}

@@ -1,0 +1,380 @@
+//! Messages over two pipes: one line of JSON each. Written by a stranger, so everything is bounded (FAULTS F9, F24).
+//!
+//! Promises: memory for one message is bounded by [`FRAME_BYTES_MAX`] and [`FRAME_PARTS_MAX`] · a line that is longer, deeper or of more
+//! parts ends the connection with a reason; one that is no JSON is passed over, a thousand of them end it · an answer that is JSON but
+//! none of the protocol fails its call at once · a server that does not read ends the connection, and memory of what waits is bounded.
+
+use std::{
+    io,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use callboard_actors::limits::JSON_DEPTH_MAX;
+use rmcp::{
+    model::{ErrorCode, ErrorData, RequestId},
+    service::{RoleClient, RxJsonRpcMessage, TxJsonRpcMessage},
+    transport::Transport,
+};
+use serde_json::Value;
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader},
+    sync::{Mutex, Semaphore},
+};
+use tokio_util::sync::CancellationToken;
+
+/// Longest message: a large picture in a result fits, no host falls.
+pub const FRAME_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Most values of one message: each costs some hundred bytes of memory while it is read, whatever few bytes it has on the wire.
+pub const FRAME_PARTS_MAX: usize = 200_000;
+
+/// Lines that are no JSON before a connection is given up: some servers greet people on their standard output.
+const JUNK_MAX: u32 = 1000;
+
+/// Messages to a server that may wait to be written; beyond this it does not read, and they fail.
+const WRITES_MAX: usize = 64;
+
+/// Longest write of one message.
+const WRITE_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Why a connection ended, said once.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Fault(Arc<OnceLock<String>>);
+
+impl Fault {
+    pub(super) fn say(&self, reason: impl Into<String>) {
+        let _ = self.0.set(reason.into());
+    }
+
+    pub(super) fn reason(&self) -> Option<&str> {
+        self.0.get().map(String::as_str)
+    }
+}
+
+/// A pair of pipes that carries messages.
+pub(super) struct Stdio<R, W> {
+    read: BufReader<R>,
+    /// The line so far.
+    line: Vec<u8>,
+    scan: Scan,
+    junk: u32,
+    write: Arc<Mutex<Option<W>>>,
+    writes: Arc<Semaphore>,
+    broken: CancellationToken,
+    fault: Fault,
+}
+
+impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Stdio<R, W> {
+    pub(super) fn new(read: R, write: W, fault: Fault) -> Self {
+        Self {
+            read: BufReader::with_capacity(64 * 1024, read),
+            line: Vec::new(),
+            scan: Scan::default(),
+            junk: 0,
+            write: Arc::new(Mutex::new(Some(write))),
+            writes: Arc::new(Semaphore::new(WRITES_MAX)),
+            broken: CancellationToken::new(),
+            fault,
+        }
+    }
+
+    /// Reads on until a line is whole; `false` at the end. May be dropped and called again: nothing is lost.
+    async fn read_line(&mut self) -> bool {
+        loop {
+            let available = tokio::select! {
+                biased;
+                () = self.broken.cancelled() => return false,
+                available = self.read.fill_buf() => available,
+            };
+            let Ok(available) = available else { return false };
+            if available.is_empty() {
+                return false;
+            }
+            let newline = memchr::memchr(b'\n', available);
+            let taken = newline.unwrap_or(available.len());
+            let part = available.get(..taken).unwrap_or_default();
+            if self.line.len() + part.len() > FRAME_BYTES_MAX {
+                self.fault.say(format!("it sent a message of more than {} MiB", FRAME_BYTES_MAX >> 20));
+                return false;
+            }
+            if let Err(problem) = self.scan.take(part) {
+                self.fault.say(format!("it sent a message {problem}"));
+                return false;
+            }
+            self.line.extend_from_slice(part);
+            self.read.consume(taken + usize::from(newline.is_some()));
+            if newline.is_some() {
+                self.scan = Scan::default();
+                return true;
+            }
+        }
+    }
+
+    /// What the line says, if anything.
+    fn parse(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
+        let parsed = read_frame(&self.line);
+        self.line.clear();
+        // What one large message took is given back.
+        self.line.shrink_to(64 * 1024);
+        match parsed {
+            Frame::Message(message) => {
+                self.junk = 0;
+                Some(*message)
+            }
+            Frame::Nothing => None,
+            Frame::Junk => {
+                self.junk += 1;
+                if self.junk > JUNK_MAX {
+                    self.fault.say("it sends no messages of the protocol");
+                    self.broken.cancel();
+                }
+                None
+            }
+        }
+    }
+}
+
+/// What one line is.
+#[derive(Debug)]
+pub(super) enum Frame {
+    Message(Box<RxJsonRpcMessage<RoleClient>>),
+    /// Nothing, or a notification that we do not know.
+    Nothing,
+    /// No JSON, or none of ours.
+    Junk,
+}
+
+/// Reads one line that [`Scan`] let pass.
+pub(super) fn read_frame(line: &[u8]) -> Frame {
+    let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line).trim_ascii();
+    if line.is_empty() {
+        return Frame::Nothing;
+    }
+    if let Ok(message) = serde_json::from_slice(line) {
+        return Frame::Message(Box::new(message));
+    }
+    let Ok(value) = serde_json::from_slice::<Value>(line) else { return Frame::Junk };
+    let id = match value.get("id") {
+        Some(Value::Number(number)) => number.as_i64().map(RequestId::Number),
+        Some(Value::String(text)) => Some(RequestId::String(text.as_str().into())),
+        _ => None,
+    };
+    match (value.get("method"), id) {
+        (Some(Value::String(_)), _) => Frame::Nothing,
+        // An answer to something, but none that can be read: whoever waits for it must not wait on.
+        (None, Some(id)) => {
+            let error = ErrorData::new(ErrorCode::INTERNAL_ERROR, "the answer is not of the protocol", None);
+            Frame::Message(Box::new(RxJsonRpcMessage::<RoleClient>::error(error, Some(id))))
+        }
+        _ => Frame::Junk,
+    }
+}
+
+/// Counts how deep and of how many values a line is before anything reads it; the same however the line is cut into parts.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Scan {
+    depth: usize,
+    parts: usize,
+    in_string: bool,
+    escaped: bool,
+}
+
+impl Scan {
+    pub(super) fn take(&mut self, bytes: &[u8]) -> Result<(), String> {
+        for byte in bytes {
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' if self.in_string => self.escaped = true,
+                b'"' => self.in_string = !self.in_string,
+                _ if self.in_string => {}
+                b'[' | b'{' => {
+                    self.depth += 1;
+                    self.parts += 1;
+                }
+                b']' | b'}' => self.depth = self.depth.saturating_sub(1),
+                b',' => self.parts += 1,
+                _ => {}
+            }
+            if self.depth > JSON_DEPTH_MAX {
+                return Err(format!("nested deeper than {JSON_DEPTH_MAX} levels"));
+            }
+            if self.parts > FRAME_PARTS_MAX {
+                return Err(format!("of more than {FRAME_PARTS_MAX} values"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Transport<RoleClient> for Stdio<R, W> {
+    type Error = io::Error;
+
+    fn send(&mut self, item: TxJsonRpcMessage<RoleClient>) -> impl Future<Output = Result<(), io::Error>> + Send + 'static {
+        let (write, broken, fault) = (self.write.clone(), self.broken.clone(), self.fault.clone());
+        let permit = self.writes.clone().try_acquire_owned();
+        async move {
+            let _permit = permit.map_err(|_| io::Error::new(io::ErrorKind::WouldBlock, "the server does not read"))?;
+            let mut line = serde_json::to_vec(&item)?;
+            line.push(b'\n');
+            let written = tokio::time::timeout(WRITE_TIME_MAX, async {
+                let mut write = write.lock().await;
+                let Some(write) = write.as_mut() else { return Err(io::Error::from(io::ErrorKind::NotConnected)) };
+                write.write_all(&line).await?;
+                write.flush().await
+            });
+            let written = written.await.unwrap_or_else(|_| {
+                fault.say(format!("it did not read for {} s", WRITE_TIME_MAX.as_secs()));
+                Err(io::Error::from(io::ErrorKind::TimedOut))
+            });
+            if written.is_err() {
+                // Half a message may be on its way: nothing that follows could be read.
+                broken.cancel();
+            }
+            written
+        }
+    }
+
+    async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
+        while self.read_line().await {
+            if let Some(message) = self.parse() {
+                return Some(message);
+            }
+        }
+        None
+    }
+
+    async fn close(&mut self) -> Result<(), io::Error> {
+        self.broken.cancel();
+        // A write that hangs holds the lock; its end closes the pipe then.
+        if let Ok(mut write) = self.write.try_lock() {
+            write.take();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rmcp::model::JsonRpcMessage;
+
+    use super::*;
+
+    fn transport(input: &'static [u8]) -> (Stdio<&'static [u8], tokio::io::Sink>, Fault) {
+        let fault = Fault::default();
+        (Stdio::new(input, tokio::io::sink(), fault.clone()), fault)
+    }
+
+    fn leaked(text: String) -> &'static [u8] {
+        Box::leak(text.into_boxed_str()).as_bytes()
+    }
+
+    const PONG: &str = "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n";
+
+    #[tokio::test]
+    async fn what_is_no_message_is_passed_over() {
+        let text = format!("Hello!\n\n\u{feff}  \n[1,2]\n{{\"jsonrpc\":\"2.0\",\"method\":\"window/x\",\"params\":1}}\n\u{feff}{PONG}half");
+        let (mut stdio, fault) = transport(leaked(text));
+
+        let message = stdio.receive().await;
+
+        assert!(matches!(message, Some(JsonRpcMessage::Response(response)) if response.id == RequestId::Number(1)));
+        assert!(stdio.receive().await.is_none() && fault.reason().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_message_that_is_too_long_too_deep_or_too_many_ends_the_connection() {
+        for (text, expected) in [
+            ("x".repeat(FRAME_BYTES_MAX + 1), "it sent a message of more than 8 MiB"),
+            (format!("{}\n{PONG}", "[".repeat(100)), "it sent a message nested deeper than 64 levels"),
+            (format!("[{}]\n{PONG}", "0,".repeat(FRAME_PARTS_MAX + 1)), "it sent a message of more than 200000 values"),
+            (format!("{}{PONG}", "junk\n".repeat(2000)), "it sends no messages of the protocol"),
+        ] {
+            let (mut stdio, fault) = transport(leaked(text));
+
+            assert!(stdio.receive().await.is_none(), "{expected}");
+            assert_eq!(fault.reason(), Some(expected));
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_cannot_be_read_fails_its_call() {
+        let (mut stdio, _) = transport(b"{\"jsonrpc\":\"1.0\",\"id\":7,\"result\":3}\n");
+
+        let message = stdio.receive().await;
+
+        assert!(matches!(message, Some(JsonRpcMessage::Error(error)) if error.id == Some(RequestId::Number(7))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_does_not_read_ends_the_connection() {
+        let (ours, _theirs) = tokio::io::duplex(16);
+        let (read, write) = tokio::io::split(ours);
+        let fault = Fault::default();
+        let mut stdio = Stdio::new(read, write, fault.clone());
+        let message = || TxJsonRpcMessage::<RoleClient>::error(ErrorData::internal_error("a long text ".repeat(100), None), None);
+
+        let waiting: Vec<_> = (0..=WRITES_MAX).map(|_| tokio::spawn(stdio.send(message()))).collect();
+        let received = stdio.receive().await;
+
+        assert!(received.is_none());
+        assert_eq!(fault.reason(), Some("it did not read for 10 s"));
+        for sent in waiting {
+            assert!(sent.await.unwrap().is_err());
+        }
+    }
+
+    /// A fuzz target's body: whatever bytes come, cut however, the reader neither panics nor tells them apart by the cut.
+    #[test]
+    fn any_bytes_are_read_without_a_panic_and_cuts_do_not_matter() {
+        let seed: u64 = std::env::var("CALLBOARD_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5eed_ca11);
+        eprintln!("CALLBOARD_SEED={seed}");
+        let mut state = seed | 1;
+        let mut next = move |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            usize::try_from(state % below as u64).unwrap()
+        };
+        let pieces: &[&[u8]] = &[
+            b"{",
+            b"}",
+            b"[",
+            b"]",
+            b",",
+            b":",
+            b"\"",
+            b"\\",
+            b"\"jsonrpc\":\"2.0\"",
+            b"\"id\":",
+            b"1",
+            b"-9e999",
+            b"null",
+            b"\"method\":\"ping\"",
+            b"\"result\":{}",
+            b"\"error\":{\"code\":1,\"message\":\"x\"}",
+            b"\"params\":{}",
+            b"\xff",
+            b"\xf0\x9f",
+            "\u{202e}".as_bytes(),
+            b" ",
+            b"99999999999999999999999",
+            b"\"notifications/progress\"",
+            b"\"content\":[{\"type\":\"text\",\"text\":\"x\"}]",
+        ];
+        let rounds = if std::env::var("CALLBOARD_LONG").is_ok() { 200_000 } else { 4_000 };
+        for _ in 0..rounds {
+            let mut line = Vec::new();
+            for _ in 0..next(40) {
+                line.extend_from_slice(pieces[next(pieces.len())]);
+            }
+            let mut whole = Scan::default();
+            let expected = whole.take(&line);
+            let mut parts = Scan::default();
+            let cut = next(line.len() + 1);
+            let found = parts.take(&line[..cut]).and_then(|()| parts.take(&line[cut..]));
+            assert_eq!(expected.is_ok(), found.is_ok());
+            let _ = read_frame(&line);
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! A server's tool as a [`Tool`]: its name, what it may do without asking, whether it still is what was agreed to, and what its results
+//! and errors are to a model (REQUIREMENTS; FAULTS F9).
+//!
+//! Effect: `once`, unless the configuration trusts the server's annotations and they say read-only or idempotent: then `idempotent`.
+//! Never `pure`: a stranger's hint lets a call be repeated, not answered from a cache or started before it is journaled. Likewise only
+//! a trusted read-only tool runs without asking.
+
+use std::sync::Arc;
+
+use callboard_actors::{
+    chat::RawJson,
+    ids::TenantId,
+    ports::{
+        Approval, BoxFuture, Effect, McpClient, McpContent, McpError, McpResult, McpToolDefinition, Reach, Tool, ToolContext, ToolError,
+        ToolErrorType, ToolOutput, ToolSource, ToolSpec,
+    },
+};
+use serde_json::Value;
+
+use super::{Server, config::Trust, name::tool_name, pins::Pins, visible::visible_line};
+use crate::tools::mask::Masker;
+
+/// A tool of a server.
+pub(super) struct McpTool {
+    spec: ToolSpec,
+    server: Arc<Server>,
+    /// The server's own name of it.
+    own_name: String,
+    /// What was offered.
+    digest: String,
+    tenant: TenantId,
+    pins: Arc<dyn Pins>,
+}
+
+impl McpTool {
+    pub(super) fn new(definition: &McpToolDefinition, server: Arc<Server>, tenant: TenantId, pins: Arc<dyn Pins>) -> Self {
+        let spec = spec(definition, server.server_name(), server.config().trust).timeout(server.config().timeout);
+        Self { spec, server, own_name: definition.name.clone(), digest: definition.digest.clone(), tenant, pins }
+    }
+
+    /// Whether the tool is what was offered, and that is what was agreed to.
+    async fn is_as_agreed(&self) -> Result<(), ToolError> {
+        let now = self.server.list_tools().await.map_err(|error| not_begun(tool_error(error)))?;
+        let Some(now) = now.iter().find(|tool| tool.name == self.own_name) else {
+            return Err(ToolError::not_found(format!("the MCP server {} does not offer this tool any longer", self.server.server_name()))
+                .not_started());
+        };
+        let pins = self.pins.get(&self.tenant, self.server.server_name()).await;
+        let pins = pins.map_err(|error| ToolError::denied(error.to_string()).not_started())?;
+        if pins.get(&self.own_name) == Some(&now.digest) && now.digest == self.digest {
+            return Ok(());
+        }
+        let why = match pins.get(&self.own_name) == Some(&now.digest) {
+            // Somebody agreed meanwhile, but this conversation was offered another one.
+            true => "its definition changed since it was offered here; the new one is offered to new conversations".to_owned(),
+            false => format!("definition changed; approve again with `callboard mcp check --accept {}`", self.spec.name()),
+        };
+        Err(ToolError::denied(why).not_started())
+    }
+}
+
+fn spec(definition: &McpToolDefinition, server: &str, trust: Trust) -> ToolSpec {
+    let name = tool_name(server, &definition.name);
+    let mut spec = ToolSpec::new(name, definition.description.clone(), definition.input_schema.clone())
+        .source(ToolSource::Mcp(server.to_owned()))
+        .reach(Reach::Server)
+        .version(definition.digest.chars().take(12).collect::<String>())
+        .returns_data()
+        .not_shared();
+    if trust == Trust::Annotations && (definition.read_only || definition.idempotent) {
+        spec = spec.effect(Effect::Idempotent);
+    }
+    if trust == Trust::Annotations && definition.read_only {
+        spec = spec.approval(Approval::Never);
+    }
+    spec
+}
+
+fn not_begun(error: ToolError) -> ToolError {
+    error.not_started()
+}
+
+impl Tool for McpTool {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn call(&self, arguments: RawJson, context: ToolContext) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
+        Box::pin(async move {
+            tokio::select! {
+                biased;
+                () = context.cancel.cancelled() => return Err(tool_error(McpError::Cancelled).not_started()),
+                agreed = self.is_as_agreed() => agreed?,
+            }
+            let called = self.server.call_tool(self.own_name.clone(), arguments, context.progress.clone(), context.cancel.clone());
+            let result = called.await.map_err(tool_error)?;
+            let masker = self.server.masker();
+            output(result, &masker, &context).await
+        })
+    }
+}
+
+/// What a failure of a server is to a model.
+fn tool_error(error: McpError) -> ToolError {
+    let text = error.to_string();
+    match error {
+        McpError::Unreachable { .. } => ToolError::new(ToolErrorType::DependencyError, text).not_started(),
+        McpError::Failed { .. } => ToolError::new(ToolErrorType::DependencyError, text),
+        McpError::TimedOut { .. } => ToolError::new(ToolErrorType::Timeout, text),
+        McpError::Cancelled => ToolError::failed("cancelled").code("INTERRUPTED"),
+        McpError::Refused { code, message, .. } => match code {
+            -32602 => ToolError::invalid(message),
+            -32601 | -32002 => ToolError::not_found(text),
+            -32700 | -32600 => ToolError::new(ToolErrorType::InternalError, text),
+            _ => ToolError::failed(text),
+        },
+        // The port's errors may grow.
+        _ => ToolError::failed(text),
+    }
+}
+
+/// What a result is to a model: its text; bytes become artifacts where there is a store, and are accounted for where there is none.
+async fn output(result: McpResult, masker: &Masker, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+    let mut parts = Vec::new();
+    for content in result.content {
+        parts.push(match content {
+            McpContent::Text(text) => text,
+            McpContent::Link { name, uri } => format!("[link to {name}: {uri}]"),
+            McpContent::Binary { mime, bytes } => {
+                let length = bytes.len();
+                match &context.artifacts {
+                    Some(artifacts) => match artifacts.store.store(artifacts.owner.clone(), context.tool_call_id.clone(), bytes).await {
+                        Ok(id) => format!("[{mime}, {length} bytes, kept as {id}]"),
+                        Err(_) => format!("[{mime}, {length} bytes, left out: it could not be kept]"),
+                    },
+                    None => format!("[{mime}, {length} bytes, left out]"),
+                }
+            }
+        });
+    }
+    let text = masker.mask(&parts.join("\n"));
+    if result.is_error {
+        return Err(ToolError::failed(if text.is_empty() { "the tool failed and did not say why".to_owned() } else { text }));
+    }
+    match result.structured {
+        // Text is the same for models that read none of the structure (specification, structured content).
+        Some(value) if text.is_empty() => Ok(ToolOutput::Data(masked(value, masker))),
+        _ => Ok(ToolOutput::Text(text)),
+    }
+}
+
+fn masked(value: Value, masker: &Masker) -> Value {
+    match value {
+        Value::String(text) => Value::String(masker.mask(&text)),
+        Value::Array(items) => Value::Array(items.into_iter().map(|item| masked(item, masker)).collect()),
+        Value::Object(fields) => Value::Object(fields.into_iter().map(|(name, value)| (name, masked(value, masker))).collect()),
+        plain => plain,
+    }
+}
+
+/// A name as it may stand in a note.
+pub(super) fn shown(name: &str) -> String {
+    visible_line(name, 64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn definition(read_only: bool, idempotent: bool) -> McpToolDefinition {
+        McpToolDefinition {
+            name: "get it".to_owned(),
+            description: "Gets it.".to_owned(),
+            input_schema: RawJson::empty_object(),
+            read_only,
+            idempotent,
+            digest: "0123456789abcdef".to_owned(),
+        }
+    }
+
+    #[test]
+    fn annotations_count_only_when_they_are_trusted() {
+        for (trust, read_only, idempotent, expected) in [
+            (Trust::None, true, true, (Effect::Once, Approval::ByMode)),
+            (Trust::Annotations, false, false, (Effect::Once, Approval::ByMode)),
+            (Trust::Annotations, false, true, (Effect::Idempotent, Approval::ByMode)),
+            (Trust::Annotations, true, false, (Effect::Idempotent, Approval::Never)),
+        ] {
+            let spec = spec(&definition(read_only, idempotent), "s", trust);
+            assert_eq!((spec.effect, spec.approval), expected);
+            assert_eq!((spec.name(), &spec.source, spec.reach), ("s__get_it", &ToolSource::Mcp("s".to_owned()), Reach::Server));
+        }
+    }
+
+    #[test]
+    fn errors_of_the_protocol_become_errors_that_a_model_can_use() {
+        let server = || "s".to_owned();
+        let refused = |code| McpError::Refused { server: server(), code, message: "no".to_owned() };
+        for (error, kind, not_started) in [
+            (McpError::Unreachable { server: server(), reason: "gone".to_owned() }, ToolErrorType::DependencyError, true),
+            (McpError::Failed { server: server(), reason: "gone".to_owned() }, ToolErrorType::DependencyError, false),
+            (refused(-32602), ToolErrorType::InvalidParameters, true),
+            (refused(-32601), ToolErrorType::NotFound, false),
+            (refused(-32603), ToolErrorType::ExecutionError, false),
+            (refused(-32700), ToolErrorType::InternalError, false),
+            (refused(i64::MIN), ToolErrorType::ExecutionError, false),
+            (McpError::TimedOut { server: server(), after: std::time::Duration::from_secs(1) }, ToolErrorType::Timeout, false),
+        ] {
+            let found = tool_error(error);
+            assert_eq!((found.kind, found.not_started), (kind, not_started), "{found}");
+        }
+    }
+}
