@@ -8,6 +8,7 @@
 
 pub mod policy;
 mod jail;
+mod spelling;
 mod atomic;
 mod walk;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
@@ -32,10 +33,11 @@ use std::sync::Arc;
 use callboard_actors::ports::{Sandbox, SandboxError};
 
 pub use atomic::Slot;
+pub(crate) use atomic::is_temporary;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 use exec::{Then, blocking, clamp, denied, limited_command, working_dir};
-pub(crate) use jail::shown;
 pub use jail::{Opened, PathError, Root};
+pub(crate) use jail::{settled, shown};
 pub use policy::PathRules;
 pub(crate) use walk::Walk;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
