@@ -7,7 +7,7 @@
 //!
 //! **Who reads** may follow links that stay inside. **Who writes** meets no link at all ([`Root::slot`]), so that the path shown and
 //! approved is the path changed. What is swapped while it is looked at is looked at again, a bounded number of times: a refusal that
-//! another program causes for a moment is no answer. A refusal because of a link therefore takes up to a millisecond or two.
+//! another program causes for a moment is no answer. A refusal because of a link or a missing name therefore takes a millisecond or two.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -36,7 +36,8 @@ const CHANGES_MAX: u32 = 16;
 /// Times that a whole way is looked at again at once.
 const LOOKS_AT_ONCE: u32 = 8;
 
-/// Times that it is looked at again where a link stood in the way; after those at once with a pause, for who swaps must run too.
+/// Times that it is looked at again where a link stood in the way or nothing; after those at once with a pause, for who swaps must
+/// run too.
 const LOOKS_MAX: u32 = 20;
 
 const LOOK_PAUSE: Duration = Duration::from_micros(50);
@@ -108,8 +109,8 @@ impl PathError {
     /// How often a way is looked at again that ended so: what a swap in progress looks like.
     fn looks(&self) -> u32 {
         match self {
-            Self::Outside(_) | Self::TooManyLinks(_) | Self::Link { .. } | Self::Changed(_) => LOOKS_MAX,
-            Self::NotFound(_) | Self::NotAFolder(_) | Self::NotAFile { .. } => LOOKS_AT_ONCE,
+            Self::Outside(_) | Self::NotFound(_) | Self::TooManyLinks(_) | Self::Link { .. } | Self::Changed(_) => LOOKS_MAX,
+            Self::NotAFolder(_) | Self::NotAFile { .. } => LOOKS_AT_ONCE,
             Self::Sensitive(_) | Self::Protected(_) | Self::Invalid(_) | Self::Io { .. } => 0,
         }
     }
