@@ -4,6 +4,10 @@
 //! a walk that opens one name after the other without following links and keeps the descriptors of the way: `..` takes the last
 //! descriptor off the stack and never asks the file system, so nothing that moves meanwhile can lead outside.
 //! Names are judged after resolution ([`PathRules`]). No error shows a path of the host, only what the caller gave.
+//!
+//! **Who reads** may follow links that stay inside. **Who writes** meets no link at all ([`Root::slot`]), so that the path shown and
+//! approved is the path changed. What is swapped while it is looked at is looked at again, a bounded number of times: a refusal that
+//! another program causes for a moment is no answer. A refusal because of a link or a missing name therefore takes a millisecond or two.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -13,6 +17,7 @@ use std::{
         unix::ffi::{OsStrExt, OsStringExt},
     },
     path::{Component, Path, PathBuf},
+    time::Duration,
 };
 
 use rustix::{
@@ -28,7 +33,19 @@ const LINKS_MAX: u32 = 40;
 /// Times that a name is looked at again when it changed between two calls of the kernel.
 const CHANGES_MAX: u32 = 16;
 
-const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+/// Times that a whole way is looked at again at once.
+const LOOKS_AT_ONCE: u32 = 8;
+
+/// Times that it is looked at again where a link stood in the way or nothing; after those at once with a pause, for who swaps must
+/// run too.
+const LOOKS_MAX: u32 = 20;
+
+const LOOK_PAUSE: Duration = Duration::from_micros(50);
+
+/// Folders on one way that is resolved: each costs a descriptor.
+const WAY_MAX: usize = 256;
+
+pub(super) const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 // O_NONBLOCK: a fifo without a writer would hold us for ever, a device may.
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
@@ -62,6 +79,19 @@ pub enum PathError {
     /// Links lead in a circle.
     #[error("{0:?} leads through too many links")]
     TooManyLinks(String),
+    /// It is a link, or one lies on the way, where only the path itself may be written.
+    #[error("{link:?} is a link to {target:?}; {what}")]
+    Link {
+        /// The link, relative to the root.
+        link: String,
+        /// Where it leads, relative to the root.
+        target: String,
+        /// What to do.
+        what: String,
+    },
+    /// Something else changed it between two steps.
+    #[error("{0:?} was changed by something else meanwhile; nothing was written")]
+    Changed(String),
     /// It holds a NUL byte or is too long.
     #[error("{0:?} is not a valid path")]
     Invalid(String),
@@ -76,15 +106,43 @@ pub enum PathError {
 }
 
 impl PathError {
-    fn io(given: &str, errno: Errno) -> Self {
+    /// How often a way is looked at again that ended so: what a swap in progress looks like.
+    fn looks(&self) -> u32 {
+        match self {
+            Self::Outside(_) | Self::NotFound(_) | Self::TooManyLinks(_) | Self::Link { .. } | Self::Changed(_) => LOOKS_MAX,
+            Self::NotAFolder(_) | Self::NotAFile { .. } => LOOKS_AT_ONCE,
+            Self::Sensitive(_) | Self::Protected(_) | Self::Invalid(_) | Self::Io { .. } => 0,
+        }
+    }
+
+    pub(super) fn io(given: &str, errno: Errno) -> Self {
         let given = given.to_owned();
         match errno {
             Errno::NOENT => Self::NotFound(given),
             Errno::NOTDIR => Self::NotAFolder(given),
             Errno::LOOP => Self::TooManyLinks(given),
             Errno::INVAL | Errno::NAMETOOLONG | Errno::ILSEQ => Self::Invalid(given),
+            Errno::STALE => Self::Changed(given),
             Errno::NXIO => Self::NotAFile { path: given, kind: "a socket or a device" },
             other => Self::Io { path: given, reason: std::io::Error::from(other).to_string() },
+        }
+    }
+}
+
+/// Looks until what is found is no swap in progress, or often enough.
+///
+/// # Errors
+/// The last look's.
+pub(crate) fn settled<T>(mut look: impl FnMut() -> Result<T, PathError>) -> Result<T, PathError> {
+    let mut looks = 0;
+    loop {
+        let found = look();
+        if looks >= found.as_ref().err().map_or(0, PathError::looks) {
+            return found;
+        }
+        looks += 1;
+        if looks > LOOKS_AT_ONCE {
+            std::thread::sleep(LOOK_PAUSE);
         }
     }
 }
@@ -92,11 +150,13 @@ impl PathError {
 /// A folder opened once. Cheap to share in an `Arc`.
 #[derive(Debug)]
 pub struct Root {
-    dir: OwnedFd,
+    pub(super) dir: OwnedFd,
     /// The folder's real path: to bind it into a sandbox and to recognise absolute paths; never to open a file.
     real: PathBuf,
     given: PathBuf,
-    rules: PathRules,
+    pub(super) rules: PathRules,
+    /// New files and folders are for the host's user alone.
+    pub(super) private: bool,
 }
 
 /// A regular file that was opened beneath a root.
@@ -111,11 +171,11 @@ pub struct Opened {
 }
 
 /// Where a way through the root ends.
-pub(super) struct Place {
+struct Place {
     /// Descriptors and names of the folders below the root.
-    pub(super) way: Vec<(OsString, OwnedFd)>,
+    way: Vec<(OsString, OwnedFd)>,
     /// The last name and what it is; `None` when the way ends at a folder.
-    pub(super) leaf: Option<(OsString, Option<FileType>)>,
+    leaf: Option<(OsString, Option<FileType>)>,
 }
 
 impl Place {
@@ -123,7 +183,7 @@ impl Place {
         self.way.last().map_or(root.dir.as_fd(), |(_, fd)| fd.as_fd())
     }
 
-    pub(super) fn relative(&self) -> PathBuf {
+    fn relative(&self) -> PathBuf {
         self.way.iter().map(|(name, _)| name).chain(self.leaf.iter().map(|(name, _)| name)).collect()
     }
 }
@@ -137,7 +197,21 @@ impl Root {
         let given = std::path::absolute(path.as_ref())?;
         let real = given.canonicalize()?;
         let dir = rustix::fs::open(&real, FOLDER, Mode::empty())?;
-        Ok(Self { dir, real, given, rules })
+        Ok(Self { dir, real, given, rules, private: false })
+    }
+
+    /// Opens a folder of the host's own, made if it is missing; it and all that is made in it is for the host's user alone
+    /// (DESIGN §6: folders 0700, files 0600).
+    ///
+    /// # Errors
+    /// What the system says when it cannot be made or opened.
+    pub fn private(path: impl AsRef<Path>, rules: PathRules) -> std::io::Result<Self> {
+        use std::os::unix::fs::DirBuilderExt;
+
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path.as_ref())?;
+        let root = Self::open(path, rules)?;
+        rustix::fs::fchmod(&root.dir, Mode::from_raw_mode(0o700))?;
+        Ok(Self { private: true, ..root })
     }
 
     /// The folder's real path; for the host, never for a model.
@@ -151,7 +225,7 @@ impl Root {
     }
 
     /// Makes a given path relative: absolute ones must name the root (as given, as real, or as the sandbox's `/workspace`).
-    fn relative(&self, given: &str) -> Result<PathBuf, PathError> {
+    pub(super) fn relative(&self, given: &str) -> Result<PathBuf, PathError> {
         if given.bytes().any(|b| b == 0) {
             return Err(PathError::Invalid(given.to_owned()));
         }
@@ -160,6 +234,15 @@ impl Root {
             return Ok(path.to_owned());
         }
         self.beneath(path).map(Path::to_owned).ok_or_else(|| PathError::Outside(given.to_owned()))
+    }
+
+    /// As [`Root::relative`]; what leads outside by its first name needs no look.
+    fn to_open(&self, given: &str) -> Result<PathBuf, PathError> {
+        let path = self.relative(given)?;
+        match path.components().find(|part| *part != Component::CurDir) {
+            Some(Component::ParentDir) => Err(PathError::Outside(given.to_owned())),
+            _ => Ok(path),
+        }
     }
 
     fn beneath<'p>(&self, path: &'p Path) -> Option<&'p Path> {
@@ -171,19 +254,21 @@ impl Root {
     /// # Errors
     /// [`PathError`]: outside, not there, not a regular file (fifos and devices at once), or sensitive after resolving links.
     pub fn open_file(&self, given: &str) -> Result<Opened, PathError> {
-        let path = self.relative(given)?;
+        let path = self.to_open(given)?;
         if self.rules.is_sensitive(&path) {
             return Err(PathError::Sensitive(given.to_owned()));
         }
-        let (fd, relative) = match self.open_beneath(&path) {
-            Some(opened) => opened,
-            None => {
-                let place = self.resolve(given, &path)?;
-                let fd = self.open_leaf(given, &place)?;
-                (fd, place.relative())
-            }
-        };
-        self.opened(given, fd, relative)
+        settled(|| {
+            let (fd, relative) = match self.open_beneath(&path) {
+                Some(opened) => opened,
+                None => {
+                    let place = self.resolve(given, &path)?;
+                    let fd = self.open_leaf(given, &place)?;
+                    (fd, place.relative())
+                }
+            };
+            self.opened(given, fd, relative)
+        })
     }
 
     /// Opens a file whose folder is open already and whose name was just listed. Links are not followed.
@@ -246,7 +331,12 @@ impl Root {
     /// # Errors
     /// [`PathError`]: outside, not there, no folder, or sensitive after resolving links.
     pub fn open_folder(&self, given: &str) -> Result<(OwnedFd, PathBuf), PathError> {
-        let mut place = self.resolve(given, &self.relative(given)?)?;
+        let path = self.to_open(given)?;
+        settled(|| self.open_folder_once(given, &path))
+    }
+
+    fn open_folder_once(&self, given: &str, path: &Path) -> Result<(OwnedFd, PathBuf), PathError> {
+        let mut place = self.resolve(given, path)?;
         match &place.leaf {
             None => {}
             Some((_, None)) => return Err(PathError::NotFound(given.to_owned())),
@@ -291,51 +381,8 @@ impl Root {
         }
     }
 
-    /// Finds the folder and the name to write: both after links, neither protected nor sensitive. Missing folders are made if asked.
-    pub(super) fn place_to_write(&self, given: &str, make_folders: bool) -> Result<Place, PathError> {
-        let path = self.relative(given)?;
-        let located = self.locate(given)?;
-        for name in [located.as_path(), path.as_path()] {
-            if self.rules.is_protected(name) {
-                return Err(PathError::Protected(given.to_owned()));
-            }
-            if self.rules.is_sensitive(name) {
-                return Err(PathError::Sensitive(given.to_owned()));
-            }
-        }
-        if make_folders {
-            self.make_folders(given, &located)?;
-        }
-        let place = self.resolve(given, &path)?;
-        // Judged again: what was resolved now is what is written.
-        if self.rules.is_protected(&place.relative()) {
-            return Err(PathError::Protected(given.to_owned()));
-        }
-        match &place.leaf {
-            None => Err(PathError::NotAFile { path: given.to_owned(), kind: "a folder" }),
-            Some((_, None | Some(FileType::RegularFile))) => Ok(place),
-            Some((_, Some(kind))) => Err(PathError::NotAFile { path: given.to_owned(), kind: name_of(*kind) }),
-        }
-    }
-
-    pub(super) fn folder_of<'a>(&'a self, place: &'a Place) -> BorrowedFd<'a> {
-        place.folder(self)
-    }
-
-    fn make_folders(&self, given: &str, located: &Path) -> Result<(), PathError> {
-        let mut here = rustix::fs::openat(&self.dir, ".", FOLDER, Mode::empty()).map_err(|e| PathError::io(given, e))?;
-        for name in located.parent().into_iter().flat_map(Path::iter) {
-            match rustix::fs::mkdirat(&here, name, Mode::from_raw_mode(0o777)) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(errno) => return Err(PathError::io(given, errno)),
-            }
-            here = rustix::fs::openat(&here, name, FOLDER, Mode::empty()).map_err(|e| PathError::io(given, e))?;
-        }
-        Ok(())
-    }
-
     /// Walks name by name. Every descriptor is opened without following links; links are read and their names walked instead.
-    pub(super) fn resolve(&self, given: &str, path: &Path) -> Result<Place, PathError> {
+    fn resolve(&self, given: &str, path: &Path) -> Result<Place, PathError> {
         let mut todo: Vec<OsString> = Vec::new();
         push_parts(&mut todo, path);
         let mut place = Place { way: Vec::new(), leaf: None };
@@ -357,6 +404,7 @@ impl Root {
                 Err(errno) => return Err(PathError::io(given, errno)),
             };
             match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Directory if place.way.len() >= WAY_MAX => return Err(PathError::Invalid(given.to_owned())),
                 FileType::Directory => match rustix::fs::openat(here, &name, FOLDER, Mode::empty()) {
                     Ok(fd) => place.way.push((name, fd)),
                     // It was a folder a moment ago: look again.
@@ -404,7 +452,7 @@ fn push_parts(todo: &mut Vec<OsString>, path: &Path) {
     }));
 }
 
-fn name_of(kind: FileType) -> &'static str {
+pub(super) fn name_of(kind: FileType) -> &'static str {
     match kind {
         FileType::RegularFile => "a regular file",
         FileType::Directory => "a folder",

@@ -10,6 +10,7 @@
 
 pub mod policy;
 mod jail;
+mod spelling;
 mod atomic;
 mod walk;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
@@ -45,9 +46,10 @@ use callboard_actors::ports::ExecLimits;
 use callboard_actors::ports::{Sandbox, SandboxError};
 
 pub use atomic::Slot;
+pub(crate) use atomic::is_temporary;
 pub use helper::jail_main_if_asked;
-pub(crate) use jail::shown;
 pub use jail::{Opened, PathError, Root};
+pub(crate) use jail::{settled, shown};
 pub use policy::PathRules;
 pub(crate) use walk::Walk;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]

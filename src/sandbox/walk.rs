@@ -57,6 +57,7 @@ pub(crate) struct Walk<'r> {
     frames: Vec<Frame>,
     ignores: Vec<Ignores>,
     depth_max: usize,
+    heeds_ignores: bool,
     /// Folders that could not be read or were cut; told to the model.
     pub(crate) skipped: u64,
 }
@@ -64,10 +65,21 @@ pub(crate) struct Walk<'r> {
 impl<'r> Walk<'r> {
     /// Walks below an open folder, `depth_max` levels down.
     pub(crate) fn new(root: &'r Root, dir: OwnedFd, relative: PathBuf, depth_max: usize) -> Self {
-        let mut walk = Self { root, frames: Vec::new(), ignores: Vec::new(), depth_max: depth_max.min(DEPTH_MAX), skipped: 0 };
+        let mut walk = Self::bare(root, depth_max, true);
         walk.read_parents(&relative);
         walk.enter(dir, relative);
         walk
+    }
+
+    /// Walks over everything, whatever ignore files say.
+    pub(crate) fn over_all(root: &'r Root, dir: OwnedFd, relative: PathBuf) -> Self {
+        let mut walk = Self::bare(root, DEPTH_MAX, false);
+        walk.enter(dir, relative);
+        walk
+    }
+
+    fn bare(root: &'r Root, depth_max: usize, heeds_ignores: bool) -> Self {
+        Self { root, frames: Vec::new(), ignores: Vec::new(), depth_max: depth_max.min(DEPTH_MAX), heeds_ignores, skipped: 0 }
     }
 
     /// Ignore files of the folders above also hold; those above the root are none of ours.
@@ -125,7 +137,7 @@ impl<'r> Walk<'r> {
             names.push((name.to_owned(), kind));
         }
         names.sort_by(|a, b| b.0.cmp(&a.0));
-        if names.iter().any(|(name, _)| name == ".gitignore" || name == ".ignore") {
+        if self.heeds_ignores && names.iter().any(|(name, _)| name == ".gitignore" || name == ".ignore") {
             self.read_ignores(&dir, &relative);
         }
         self.frames.push(Frame { dir, relative, names, ignores });
@@ -172,6 +184,12 @@ impl<'r> Walk<'r> {
             Ok(dir) => self.enter(dir, relative.to_owned()),
             Err(_) => self.skipped += 1,
         }
+    }
+
+    /// Bytes of the file that [`Walk::advance`] just returned; `None`: it is gone or none.
+    pub(crate) fn size(&self, entry: &Entry) -> Option<u64> {
+        let stat = rustix::fs::statat(&self.frames.last()?.dir, entry.relative.file_name()?, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        (FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then(|| u64::try_from(stat.st_size).unwrap_or(0))
     }
 
     /// Opens the file that [`Walk::advance`] just returned.

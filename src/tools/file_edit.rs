@@ -1,21 +1,35 @@
-//! Replaces an exact text in a file of the workspace (REQUIREMENTS U-03): bytes outside of it stay as they are, line ends included.
+//! Replaces an exact text in a file of the workspace (REQUIREMENTS U-03): bytes outside of it stay as they are.
+//!
+//! Promises
+//! - The path that is shown and approved is the path that is changed: no link is passed ([`Root::slot`]).
+//! - All or nothing, and nothing where the file was changed by something else meanwhile; the edit is then tried anew on what is there.
+//! - Untouched bytes stay: line ends, a missing final one, a byte order mark, bytes that are no text. Text goes in as the file is
+//!   written: UTF-8, UTF-16 with a mark, or Windows-1252; and where every line of the file ends with `\r\n`, so do the lines given.
+//! - Text that holds a mask is refused: the key behind it would be lost.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use callboard_actors::{
+    chat::RawJson,
     limits::TOOL_INPUT_BYTES_MAX,
-    ports::{Approval, Concurrency, Effect, ToolContext, ToolError, ToolSource, ToolSpec, TypedTool},
+    ports::{Approval, Concurrency, Effect, Reach, ToolContext, ToolError, ToolSource, ToolSpec, TypedTool},
 };
+use memchr::memmem::Finder;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use similar::TextDiff;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     blocking,
+    encoding::{self, Encoding},
     mask::{MARK, Masker},
-    text::{is_binary, middle_cut},
+    text::middle_cut,
 };
-use crate::sandbox::{Root, Slot, shown};
+use crate::sandbox::{PathError, Root, Slot, settled, shown};
 
 /// Bytes of a file that can be edited: it is held in memory twice.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
@@ -23,11 +37,14 @@ const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Bytes of the diff that is shown.
 const DIFF_BYTES_MAX: usize = 4 * 1024;
 
-/// Bytes of a file up to which a diff is computed; above it the result says only what was replaced.
+/// Bytes of a file up to which a diff or a hint is computed; above it the result says only what was replaced.
 const DIFFED_BYTES_MAX: usize = 1024 * 1024;
 
+/// Time for the search of the line that is most like the one not found.
+const LIKENESS_TIME: Duration = Duration::from_millis(200);
+
 /// Arguments of `file_edit`.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FileEditArgs {
     /// Path of the file, relative to the workspace.
@@ -37,7 +54,7 @@ pub struct FileEditArgs {
     /// Text to put in its place.
     pub new_text: String,
     /// Replace every occurrence instead of exactly one.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub replace_all: bool,
 }
 
@@ -67,6 +84,8 @@ Read the file first. The answer is a diff.";
         spec.effect(Effect::Once)
             .approval(Approval::ByMode)
             .concurrency(Concurrency::PerFile("path".to_owned()))
+            .not_shared()
+            .reach(Reach::Files)
             .source(ToolSource::BuiltIn)
     }
 
@@ -82,137 +101,269 @@ Read the file first. The answer is a diff.";
         Ok(())
     }
 
+    fn resolve(&self, args: &FileEditArgs) -> Option<RawJson> {
+        let path = self.root.spelled_to_write(&args.path);
+        (path != args.path).then(|| RawJson::of(&FileEditArgs { path, ..args.clone() }).ok())?
+    }
+
+    /// "Always" means this file.
+    fn approval_pattern(&self, args: &FileEditArgs) -> Option<String> {
+        Some(self.root.spelled_to_write(&args.path))
+    }
+
     async fn call(&self, args: FileEditArgs, context: ToolContext) -> Result<String, ToolError> {
         self.check(&args)?;
         let (root, masker) = (self.root.clone(), self.masker.clone());
-        blocking(context, move |cancel| {
-            if cancel.is_cancelled() {
-                return Err(super::cancelled().not_started());
-            }
-            Ok(masker.mask_exact(&edit(&root, &args)?))
-        })
-        .await
+        blocking(context, move |cancel| Ok(masker.mask_exact(&edit(&root, &args, cancel)?))).await
     }
 }
 
-fn edit(root: &Root, args: &FileEditArgs) -> Result<String, ToolError> {
+/// Why an attempt ended: the place, which may have been changed by something else, or the words.
+enum Refused {
+    Path(PathError),
+    Tool(ToolError),
+}
+
+impl From<PathError> for Refused {
+    fn from(error: PathError) -> Self {
+        Self::Path(error)
+    }
+}
+
+impl From<ToolError> for Refused {
+    fn from(error: ToolError) -> Self {
+        Self::Tool(error)
+    }
+}
+
+fn edit(root: &Root, args: &FileEditArgs, cancel: &CancellationToken) -> Result<String, ToolError> {
+    // What was changed meanwhile is looked at again: nothing was written yet.
+    let done = settled(|| match attempt(root, args, cancel) {
+        Ok(done) => Ok(Ok(done)),
+        Err(Refused::Path(error @ PathError::Changed(_))) => Err(error),
+        Err(Refused::Path(error)) => Ok(Err(refused(error))),
+        Err(Refused::Tool(error)) => Ok(Err(error)),
+    });
+    done.map_err(refused)?
+}
+
+fn refused(error: PathError) -> ToolError {
+    match error {
+        PathError::Io { .. } => ToolError::from(error),
+        PathError::NotFound(path) => {
+            ToolError::not_found(format!("{path:?} does not exist; to create it leave old_text empty")).not_started()
+        }
+        error => ToolError::from(error).not_started(),
+    }
+}
+
+fn attempt(root: &Root, args: &FileEditArgs, cancel: &CancellationToken) -> Result<String, Refused> {
+    if cancel.is_cancelled() {
+        return Err(super::cancelled().not_started().into());
+    }
     let create = args.old_text.is_empty();
-    let slot = root.slot(&args.path, create).map_err(|e| ToolError::from(e).not_started())?;
+    let mut slot = root.slot(&args.path, create)?;
     if !slot.exists() {
         if !create {
-            return Err(ToolError::not_found(format!("{:?} does not exist; to create it leave old_text empty", args.path)).not_started());
+            return Err(PathError::NotFound(args.path.clone()).into());
         }
         slot.replace(args.new_text.as_bytes())?;
         return Ok(format!("created {} ({} lines)", shown(&slot.relative()), args.new_text.lines().count()));
     }
-    let old = read(&slot, &args.path)?;
-    if create && !old.is_empty() {
-        return Err(ToolError::invalid(format!("{:?} exists already: give the text to replace in old_text", args.path)));
+    let old = read(&mut slot, &args.path)?;
+    let file = Written::of(&old);
+    if create && old.len() > file.encoding.mark().len() {
+        return Err(ToolError::invalid(format!("{:?} exists already: give the text to replace in old_text", args.path)).into());
     }
-    let count = if create { 1 } else { occurrences(&old, args)? };
-    let new = if create { args.new_text.clone().into_bytes() } else { splice(&old, args.old_text.as_bytes(), args.new_text.as_bytes()) };
-    if new.len() > FILE_BYTES_MAX as usize {
-        return Err(ToolError::invalid(format!("the file would grow to {} bytes; at most {FILE_BYTES_MAX} are edited", new.len())));
-    }
+    let new_text = file.bytes_of(&args.new_text, &args.path)?;
+    let (new, count) = if create {
+        ([old.as_slice(), &new_text].concat(), 1)
+    } else {
+        let (old_text, count) = file.find(args)?;
+        (file.spliced(&old_text, &new_text, count)?, count)
+    };
     slot.replace(&new)?;
-    Ok(report(&shown(&slot.relative()), &old, &new, count))
+    Ok(report(&shown(&slot.relative()), &file, &new, count))
 }
 
-fn read(slot: &Slot<'_>, path: &str) -> Result<Vec<u8>, ToolError> {
+fn read(slot: &mut Slot<'_>, path: &str) -> Result<Vec<u8>, Refused> {
     let bytes = slot
         .read(FILE_BYTES_MAX)?
         .ok_or_else(|| ToolError::invalid(format!("{path:?} is larger than {FILE_BYTES_MAX} bytes and cannot be edited")))?;
-    if is_binary(&bytes) {
-        return Err(ToolError::invalid(format!("{path:?} is a binary file and cannot be edited")));
+    if let Some(kind) = encoding::binary(&bytes) {
+        return Err(ToolError::invalid(format!("{path:?} is a binary file ({kind}) and cannot be edited")).into());
     }
     Ok(bytes)
 }
 
-/// How often the text occurs; an error unless that is what was asked for.
-fn occurrences(file: &[u8], args: &FileEditArgs) -> Result<usize, ToolError> {
-    let starts = find_all(file, args.old_text.as_bytes());
-    match starts.len() {
-        0 => Err(ToolError::not_found(format!("old_text was not found in {:?}. {}", args.path, hint(file, &args.old_text))).not_started()),
-        n if n > 1 && !args.replace_all => {
-            let lines: Vec<String> = starts.iter().take(5).map(|at| line_of(file, *at).to_string()).collect();
-            let more = if n > 5 { ", …" } else { "" };
-            Err(ToolError::invalid(format!(
-                "old_text occurs {n} times in {:?} (lines {}{more}): give more lines around it, or set replace_all",
-                args.path,
-                lines.join(", ")
-            )))
+/// A file and how it is written.
+struct Written<'f> {
+    bytes: &'f [u8],
+    encoding: Encoding,
+    /// Every line that ends does so with `\r\n`.
+    crlf: bool,
+}
+
+impl<'f> Written<'f> {
+    fn of(bytes: &'f [u8]) -> Self {
+        let encoding = encoding::of(bytes);
+        let text = Self { bytes, encoding, crlf: false };
+        let count = |end: &str| text.starts_of(&encoding.encode(end).unwrap_or_default()).count();
+        let ends = count("\n");
+        Self { crlf: ends > 0 && ends == count("\r\n"), ..text }
+    }
+
+    /// The text of it, without the mark.
+    fn text(&self) -> String {
+        self.encoding.decode(self.bytes.get(self.encoding.mark().len()..).unwrap_or_default())
+    }
+
+    /// Given lines as this file ends its own.
+    fn lines_of(&self, text: &str) -> String {
+        if self.crlf && !text.contains('\r') { text.replace('\n', "\r\n") } else { text.to_owned() }
+    }
+
+    fn bytes_of(&self, text: &str, path: &str) -> Result<Vec<u8>, ToolError> {
+        self.encoding.encode(&self.lines_of(text)).ok_or_else(|| {
+            ToolError::invalid(format!("{path:?} is not UTF-8 but, as it seems, Windows-1252, which lacks a character of new_text"))
+        })
+    }
+
+    /// Where some bytes are, without overlaps, in whole code units.
+    fn starts_of<'w>(&'w self, wanted: &'w [u8]) -> impl Iterator<Item = usize> + 'w {
+        let (finder, unit) = (Finder::new(wanted), self.encoding.unit());
+        let mut at = self.encoding.mark().len();
+        std::iter::from_fn(move || {
+            loop {
+                let start = at + finder.find(self.bytes.get(at..).filter(|_| !wanted.is_empty())?)?;
+                let is_whole = start % unit == 0;
+                at = start + if is_whole { wanted.len() } else { 1 };
+                if is_whole {
+                    return Some(start);
+                }
+            }
+        })
+    }
+
+    /// The bytes to replace and how often they are there; an error unless that is what was asked for.
+    fn find(&self, args: &FileEditArgs) -> Result<(Vec<u8>, usize), ToolError> {
+        let (path, old) = (&args.path, self.encoding.encode(&self.lines_of(&args.old_text)).unwrap_or_default());
+        let starts: Vec<usize> = self.starts_of(&old).take(6).collect();
+        let count = self.starts_of(&old).count();
+        // `aa` is in `aaa` twice, though only one of them can be replaced.
+        let twice = match starts.as_slice() {
+            [only] if !args.replace_all => self.overlaps(*only, &old),
+            _ => false,
+        };
+        match count + usize::from(twice) {
+            0 => Err(ToolError::not_found(format!("old_text was not found in {path:?}. {}", self.hint(&args.old_text))).not_started()),
+            n if n > 1 && !args.replace_all => {
+                let lines: Vec<String> = starts.iter().take(5).map(|at| self.line_of(*at).to_string()).collect();
+                let more = if n > 5 { ", …" } else { "" };
+                Err(ToolError::invalid(format!(
+                    "old_text occurs {n} times in {path:?} (lines {}{more}): give more lines around it, or set replace_all",
+                    lines.join(", ")
+                )))
+            }
+            _ => Ok((old, count)),
         }
-        n => Ok(n),
     }
-}
 
-fn find_all(file: &[u8], text: &[u8]) -> Vec<usize> {
-    let (mut starts, mut at) = (Vec::new(), 0);
-    while let Some(found) = file.get(at..).and_then(|rest| find(rest, text)) {
-        starts.push(at + found);
-        at += found + text.len();
-    }
-    starts
-}
-
-/// First occurrence; candidates by first byte keep it fast enough for files of this size.
-fn find(file: &[u8], text: &[u8]) -> Option<usize> {
-    let first = *text.first()?;
-    let mut at = 0;
-    loop {
-        at += file.get(at..)?.iter().position(|b| *b == first)?;
-        if file.get(at..)?.starts_with(text) {
-            return Some(at);
+    /// The file with every `old` replaced; refused before it is made if it would be too large.
+    fn spliced(&self, old: &[u8], new: &[u8], count: usize) -> Result<Vec<u8>, ToolError> {
+        let bytes = (self.bytes.len() - count * old.len()).saturating_add(count.saturating_mul(new.len()));
+        if bytes as u64 > FILE_BYTES_MAX {
+            return Err(ToolError::invalid(format!("the file would grow to {bytes} bytes; at most {FILE_BYTES_MAX} are edited")));
         }
-        at += 1;
-    }
-}
-
-fn splice(file: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
-    let (mut out, mut at) = (Vec::with_capacity(file.len()), 0);
-    for start in find_all(file, old) {
-        out.extend_from_slice(file.get(at..start).unwrap_or_default());
-        out.extend_from_slice(new);
-        at = start + old.len();
-    }
-    out.extend_from_slice(file.get(at..).unwrap_or_default());
-    out
-}
-
-fn line_of(file: &[u8], at: usize) -> usize {
-    file.iter().take(at).filter(|b| **b == b'\n').count() + 1
-}
-
-/// Tells the likeliest reason why the text was not found.
-fn hint(file: &[u8], old: &str) -> String {
-    let text = String::from_utf8_lossy(file);
-    if text.contains("\r\n") && old.contains('\n') && !old.contains("\r\n") && text.contains(&old.replace('\n', "\r\n")) {
-        return "The file ends its lines with \\r\\n: write \\r\\n in old_text and new_text.".to_owned();
-    }
-    let Some(wanted) = old.lines().map(str::trim).find(|line| !line.is_empty()) else {
-        return "It holds only white space.".to_owned();
-    };
-    let exact = text.lines().position(|line| line.trim() == wanted);
-    let near = exact.or_else(|| text.lines().position(|line| line.to_lowercase().contains(&wanted.to_lowercase())));
-    match near.or_else(|| nearest(&text, wanted)) {
-        Some(at) => {
-            let line = text.lines().nth(at).unwrap_or_default();
-            format!(
-                "Nearest is line {}: {:?}. Compare white space and the lines that follow; read the file again.",
-                at + 1,
-                super::text::prefix(line, 200)
-            )
+        let (mut out, mut at) = (Vec::with_capacity(bytes), 0);
+        for start in self.starts_of(old) {
+            out.extend_from_slice(self.bytes.get(at..start).unwrap_or_default());
+            out.extend_from_slice(new);
+            at = start + old.len();
         }
-        None => "No line is like it; read the file again.".to_owned(),
+        out.extend_from_slice(self.bytes.get(at..).unwrap_or_default());
+        Ok(out)
     }
+
+    /// Whether `wanted`, found at `start`, begins once more within itself.
+    fn overlaps(&self, start: usize, wanted: &[u8]) -> bool {
+        let unit = self.encoding.unit();
+        let twice = self.bytes.get(start + unit..(start + 2 * wanted.len()).min(self.bytes.len())).unwrap_or_default();
+        let finder = Finder::new(wanted);
+        let mut at = 0;
+        while let Some(found) = twice.get(at..).and_then(|rest| finder.find(rest)) {
+            if (at + found) % unit == 0 {
+                return true;
+            }
+            at += found + 1;
+        }
+        false
+    }
+
+    fn line_of(&self, at: usize) -> usize {
+        let end = self.encoding.encode("\n").unwrap_or_default();
+        self.starts_of(&end).take_while(|start| *start < at).count() + 1
+    }
+}
+
+impl Written<'_> {
+    /// Tells the likeliest reason why the text was not found.
+    fn hint(&self, old: &str) -> String {
+        if self.bytes.len() > DIFFED_BYTES_MAX {
+            return "Read the file again.".to_owned();
+        }
+        let text = self.text();
+        if !self.crlf && old.contains('\n') && !old.contains('\r') && text.contains(&old.replace('\n', "\r\n")) {
+            return "Some lines of the file end with \\r\\n, as these do: write \\r\\n in old_text and new_text.".to_owned();
+        }
+        let wanted: Vec<String> = old.trim().lines().map(one_spaced).collect();
+        let Some(first) = wanted.first().filter(|first| !first.is_empty()) else { return "It holds only white space.".to_owned() };
+        if let Some((from, to)) = spaced_otherwise(&text, &wanted) {
+            return if from == to {
+                let line = text.lines().nth(from - 1).unwrap_or_default();
+                format!("Line {from} differs from it only in white space: {:?}. Copy it exactly.", super::text::prefix(line, 200))
+            } else {
+                format!("Lines {from}-{to} differ from it only in white space: read them again and copy them exactly.")
+            };
+        }
+        let exact = text.lines().position(|line| one_spaced(line) == *first);
+        let near = exact.or_else(|| text.lines().position(|line| one_spaced(line).to_lowercase().contains(&first.to_lowercase())));
+        match near.or_else(|| nearest(&text, first)) {
+            Some(at) => {
+                let line = text.lines().nth(at).unwrap_or_default();
+                format!(
+                    "Nearest is line {}: {:?}. Compare white space and the lines that follow; read the file again.",
+                    at + 1,
+                    super::text::prefix(line, 200)
+                )
+            }
+            None => "No line is like it; read the file again.".to_owned(),
+        }
+    }
+}
+
+fn one_spaced(line: &str) -> String {
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The first and last line of a place that differs from the wanted lines only in white space.
+fn spaced_otherwise(text: &str, wanted: &[String]) -> Option<(usize, usize)> {
+    const PLACES_COMPARED: usize = 1000;
+    let lines: Vec<String> = text.lines().map(one_spaced).collect();
+    let mut places = lines.windows(wanted.len()).enumerate().filter(|(_, place)| place.first() == wanted.first()).take(PLACES_COMPARED);
+    places.find(|(_, place)| *place == wanted).map(|(at, _)| (at + 1, at + wanted.len()))
 }
 
 /// The line most like `wanted`, if any is more than half like it.
 fn nearest(text: &str, wanted: &str) -> Option<usize> {
-    const LINES_COMPARED: usize = 2000;
+    const LINE_BYTES: usize = 400;
+    let start = Instant::now();
     let mut best = (0.6_f32, None);
-    for (at, line) in text.lines().take(LINES_COMPARED).enumerate().filter(|(_, line)| line.len() <= 400 && wanted.len() <= 400) {
-        let ratio = TextDiff::from_chars(line.trim(), wanted).ratio();
+    for (at, line) in text.lines().enumerate().filter(|(_, line)| line.len() <= LINE_BYTES && wanted.len() <= LINE_BYTES) {
+        if start.elapsed() > LIKENESS_TIME {
+            break;
+        }
+        let ratio = TextDiff::configure().timeout(LIKENESS_TIME / 10).diff_chars(line.trim(), wanted).ratio();
         if ratio > best.0 {
             best = (ratio, Some(at));
         }
@@ -220,13 +371,15 @@ fn nearest(text: &str, wanted: &str) -> Option<usize> {
     best.1
 }
 
-fn report(path: &str, old: &[u8], new: &[u8], count: usize) -> String {
-    let times = if count == 1 { "1 place".to_owned() } else { format!("{count} places") };
-    if old.len().max(new.len()) > DIFFED_BYTES_MAX {
+fn report(path: &str, old: &Written<'_>, new: &[u8], count: usize) -> String {
+    let mut times = if count == 1 { "1 place".to_owned() } else { format!("{count} places") };
+    times.push_str(if old.crlf { " (line ends \\r\\n)" } else { "" });
+    if old.bytes.len().max(new.len()) > DIFFED_BYTES_MAX {
         return format!("changed {times} in {path}");
     }
-    let (old, new) = (String::from_utf8_lossy(old), String::from_utf8_lossy(new));
-    let diff = TextDiff::configure().timeout(std::time::Duration::from_millis(500)).diff_lines(old.as_ref(), new.as_ref());
+    let new = Written { bytes: new, ..*old };
+    let (old, new) = (old.text(), new.text());
+    let diff = TextDiff::configure().timeout(Duration::from_millis(500)).diff_lines(old.as_str(), new.as_str());
     let text = diff.unified_diff().context_radius(2).header(path, path).to_string();
     format!("changed {times} in {path}\n{}", middle_cut(&text, DIFF_BYTES_MAX))
 }
@@ -265,7 +418,7 @@ mod tests {
 
         assert_eq!(twice.message, "old_text occurs 2 times in \"f\" (lines 1, 2): give more lines around it, or set replace_all");
         assert_eq!(none.kind, ToolErrorType::NotFound);
-        assert!(none.message.contains("Nearest is line 1: \"let a = 1;\""), "{}", none.message);
+        assert!(none.message.ends_with("Line 1 differs from it only in white space: \"let a = 1;\". Copy it exactly."), "{}", none.message);
         assert!(all.starts_with("changed 2 places in f\n"));
         assert_eq!(fixture.read("f"), b"let a = 2;\nlet b = 2;\n");
     }
@@ -287,15 +440,100 @@ mod tests {
     #[tokio::test]
     async fn line_ends_and_marks_are_explained() {
         let fixture = Fixture::new();
-        fixture.write("crlf", "a\r\nb\r\n");
+        fixture.write("mixed", "a\r\nb\r\nc\n");
         let tool = fixture.tool("file_edit");
 
-        let ends = fixture.call(&tool, r#"{"path":"crlf","old_text":"a\nb","new_text":"x"}"#).await.unwrap_err();
-        let mark = fixture.call(&tool, r#"{"path":"crlf","old_text":"a","new_text":"[masked:1]"}"#).await.unwrap_err();
+        let ends = fixture.call(&tool, r#"{"path":"mixed","old_text":"a\nb","new_text":"x"}"#).await.unwrap_err();
+        let mark = fixture.call(&tool, r#"{"path":"mixed","old_text":"a","new_text":"[masked:1]"}"#).await.unwrap_err();
 
-        assert!(ends.message.contains("ends its lines with \\r\\n"), "{}", ends.message);
+        assert!(ends.message.contains("Some lines of the file end with \\r\\n"), "{}", ends.message);
         assert_eq!(mark.kind, ToolErrorType::InvalidParameters);
-        assert_eq!(fixture.read("crlf"), b"a\r\nb\r\n");
+        assert_eq!(fixture.read("mixed"), b"a\r\nb\r\nc\n");
+    }
+
+    #[tokio::test]
+    async fn a_file_stays_in_its_encoding_with_its_line_ends() {
+        let fixture = Fixture::new();
+        let utf16 = |text: &str| [&b"\xff\xfe"[..], &text.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<_>>()].concat();
+        fixture.write_bytes("crlf", b"one\r\ntwo\r\nthree");
+        fixture.write_bytes("marked", b"\xef\xbb\xbfone\n");
+        fixture.write_bytes("wide", &utf16("one\r\n\u{e9}\u{4e16}\r\nthree"));
+        fixture.write_bytes("latin", b"caf\xe9 one\nd\xe9j\xe0\n");
+        fixture.write_bytes("only mark", &utf16(""));
+        let tool = fixture.tool("file_edit");
+        let edits = [
+            (r#"{"path":"crlf","old_text":"one\ntwo","new_text":"1\n2\n"}"#, b"1\r\n2\r\n\r\nthree".to_vec()),
+            (r#"{"path":"marked","old_text":"one\n","new_text":"1"}"#, b"\xef\xbb\xbf1".to_vec()),
+            (r#"{"path":"wide","old_text":"\u00e9\u4e16","new_text":"two\n\u4e8c"}"#, utf16("one\r\ntwo\r\n\u{4e8c}\r\nthree")),
+            (r#"{"path":"latin","old_text":"caf\u00e9 one","new_text":"\u00e0 1"}"#, b"\xe0 1\nd\xe9j\xe0\n".to_vec()),
+            (r#"{"path":"only mark","old_text":"","new_text":"now"}"#, utf16("now")),
+        ];
+
+        for (arguments, bytes) in edits {
+            let answer = fixture.call(&tool, arguments).await;
+            let path = serde_json::from_str::<serde_json::Value>(arguments).unwrap()["path"].as_str().unwrap().to_owned();
+            assert_eq!(fixture.read(&path), bytes, "{arguments}: {answer:?}");
+        }
+        let lacks = fixture.call(&tool, r#"{"path":"latin","old_text":"1","new_text":"\u4e16"}"#).await.unwrap_err();
+        assert!(lacks.message.contains("lacks a character"), "{}", lacks.message);
+    }
+
+    #[tokio::test]
+    async fn a_near_miss_is_explained() {
+        let fixture = Fixture::new();
+        fixture.write("f", "fn a() {\n\tlet  x = 1;\n}\n\naaa\n");
+        let tool = fixture.tool("file_edit");
+        let message = async |old: &str| {
+            let arguments = serde_json::json!({ "path": "f", "old_text": old, "new_text": "y" }).to_string();
+            fixture.call(&tool, &arguments).await.unwrap_err().message
+        };
+
+        let spaces = message("fn a() {\n    let x = 1;\n}").await;
+        assert_eq!(
+            spaces,
+            "old_text was not found in \"f\". Lines 1-3 differ from it only in white space: read them again and copy them exactly."
+        );
+        assert!(message("fn b() {").await.contains("Nearest is line 1: \"fn a() {\""));
+        assert!(message("quite another text").await.ends_with("No line is like it; read the file again."));
+        assert!(message("aa").await.starts_with("old_text occurs 2 times in \"f\" (lines 5):"));
+    }
+
+    #[tokio::test]
+    async fn what_grows_too_large_is_refused_before_it_is_made() {
+        let fixture = Fixture::new();
+        fixture.write("f", &"a".repeat(1_000_000));
+        let tool = fixture.tool("file_edit");
+        let arguments = serde_json::json!({ "path": "f", "old_text": "a", "new_text": "b".repeat(1000), "replace_all": true }).to_string();
+
+        let error = fixture.call(&tool, &arguments).await.unwrap_err();
+
+        assert_eq!(error.message, "the file would grow to 1000000000 bytes; at most 16777216 are edited");
+        assert_eq!(fixture.read("f").len(), 1_000_000);
+    }
+
+    #[tokio::test]
+    async fn a_path_has_one_spelling_and_a_link_is_not_written_through() {
+        let fixture = Fixture::new();
+        fixture.write("dir/f", "text");
+        std::os::unix::fs::symlink("dir/f", fixture.path().join("link")).unwrap();
+        std::os::unix::fs::symlink("dir", fixture.path().join("folder")).unwrap();
+        let tool = fixture.tool("file_edit");
+        let given = callboard_actors::chat::RawJson::from_text(r#"{"path":"./a/../dir//f","old_text":"text","new_text":"new"}"#).unwrap();
+
+        let resolved = tool.resolve(&given).unwrap();
+        assert_eq!(resolved.as_str(), r#"{"path":"dir/f","old_text":"text","new_text":"new"}"#);
+        assert_eq!(
+            (tool.resolve(&resolved), tool.approval_pattern(&given), tool.approval_pattern(&resolved)),
+            (None, "dir/f".into(), "dir/f".into())
+        );
+
+        let link = fixture.call(&tool, r#"{"path":"link","old_text":"text","new_text":"new"}"#).await.unwrap_err();
+        let folder = fixture.call(&tool, r#"{"path":"folder/new","old_text":"","new_text":"new"}"#).await.unwrap_err();
+        assert_eq!(link.message, "\"link\" is a link to \"dir/f\"; edit that path itself");
+        assert_eq!(folder.message, "\"folder\" is a link to \"dir\"; edit \"dir/new\" itself");
+        assert!(link.not_started && folder.not_started);
+        assert_eq!(fixture.read("dir/f"), b"text");
+        assert!(!fixture.path().join("dir/new").exists());
     }
 
     #[cfg(unix)]

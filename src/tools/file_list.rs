@@ -2,15 +2,18 @@
 
 use std::{fmt::Write, sync::Arc};
 
-use callboard_actors::ports::{ToolContext, ToolError, ToolSource, ToolSpec, TypedTool};
+use callboard_actors::{
+    chat::RawJson,
+    ports::{Reach, ToolContext, ToolError, ToolSource, ToolSpec, TypedTool},
+};
 use globset::{GlobBuilder, GlobMatcher};
 use rustix::fs::FileType;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::{blocking, cancelled};
-use crate::sandbox::{Root, Walk, shown};
+use super::{blocking, cancelled, text::path_line};
+use crate::sandbox::{Root, Walk};
 
 /// Entries of one answer (REQUIREMENTS U-04).
 const ENTRIES_MAX: usize = 100;
@@ -18,19 +21,25 @@ const ENTRIES_MAX: usize = 100;
 /// Entries counted beyond that, so that an answer about a huge tree still comes soon.
 const COUNTED_MAX: usize = 100_000;
 
+/// Characters of a glob: it is compiled while a call is judged.
+const GLOB_BYTES_MAX: usize = 1000;
+
 /// Levels below `path` that a glob searches unless the caller says otherwise.
 const DEPTH_WITH_GLOB: u32 = 64;
 
 /// Arguments of `file_list`.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FileListArgs {
     /// Folder to list, relative to the workspace; the workspace itself if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// Only entries that match, for example `*.rs` (at any depth) or `src/**/*.rs`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub glob: Option<String>,
     /// Levels to go down; 1 if absent, all when a glob is given.
     #[schemars(range(min = 1))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub depth: Option<u32>,
 }
 
@@ -55,7 +64,7 @@ impl TypedTool for FileList {
 .gitignore names and the .git folder. Shows at most 100 entries and says how many more exist: then narrow it by path or glob.";
 
     fn declare(&self, spec: ToolSpec) -> ToolSpec {
-        spec.read_only().source(ToolSource::BuiltIn)
+        spec.read_only().not_shared().reach(Reach::Files).source(ToolSource::BuiltIn)
     }
 
     fn check(&self, args: &FileListArgs) -> Result<(), ToolError> {
@@ -63,6 +72,11 @@ impl TypedTool for FileList {
             return Err(ToolError::invalid("depth counts from 1"));
         }
         args.glob.as_deref().map(glob).transpose().map(drop)
+    }
+
+    fn resolve(&self, args: &FileListArgs) -> Option<RawJson> {
+        let path = self.root.spelled(args.path.as_deref()?);
+        (Some(&path) != args.path.as_ref()).then(|| RawJson::of(&FileListArgs { path: Some(path), ..args.clone() }).ok())?
     }
 
     async fn call(&self, args: FileListArgs, context: ToolContext) -> Result<String, ToolError> {
@@ -74,6 +88,9 @@ impl TypedTool for FileList {
 /// A matcher of paths relative to the listed folder; without a slash it matches a name at any depth, as in `.gitignore`.
 pub(super) fn glob(pattern: &str) -> Result<GlobMatcher, ToolError> {
     let given = pattern;
+    if given.len() > GLOB_BYTES_MAX {
+        return Err(ToolError::invalid(format!("the glob has {} bytes; at most {GLOB_BYTES_MAX} are allowed", given.len())));
+    }
     let pattern = pattern.trim_start_matches("./");
     let pattern = if pattern.contains('/') { pattern.trim_start_matches('/').to_owned() } else { format!("**/{pattern}") };
     GlobBuilder::new(&pattern)
@@ -108,7 +125,7 @@ fn list(root: &Root, args: &FileListArgs, cancel: &CancellationToken) -> Result<
         found += 1;
         if found <= ENTRIES_MAX {
             let slash = if entry.kind == FileType::Directory { "/" } else { "" };
-            let _ = writeln!(out, "{}{slash}", shown(&entry.relative));
+            let _ = writeln!(out, "{}{slash}", path_line(&entry.relative));
         }
     }
     if found == 0 {
@@ -171,12 +188,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_name_with_a_line_end_is_one_line_and_a_link_is_not_followed() {
+        let fixture = Fixture::new();
+        fixture.write("dir/f", "");
+        fixture.write("two\nlines", "");
+        std::os::unix::fs::symlink("dir", fixture.path().join("link")).unwrap();
+        let tool = fixture.tool("file_list");
+
+        assert_eq!(fixture.call(&tool, r#"{"depth":9}"#).await, Ok("dir/\ndir/f\nlink\n\"two\\nlines\"\n".to_owned()));
+    }
+
+    #[tokio::test]
     async fn a_bad_glob_and_a_file_are_named_as_such() {
         let fixture = Fixture::new();
         fixture.write("a", "");
         let tool = fixture.tool("file_list");
 
         assert!(fixture.call(&tool, r#"{"glob":"[a"}"#).await.unwrap_err().message.starts_with("glob \"[a\": "));
+        let long = format!(r#"{{"glob":"{}"}}"#, "{a,".repeat(1000));
+        assert_eq!(fixture.call(&tool, &long).await.unwrap_err().message, "the glob has 3000 bytes; at most 1000 are allowed");
         assert_eq!(fixture.call(&tool, r#"{"path":"a"}"#).await.unwrap_err().message, "\"a\" is not a folder");
     }
 }

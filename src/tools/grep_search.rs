@@ -1,22 +1,33 @@
 //! Searches the contents of the workspace's files with ripgrep's crates (REQUIREMENTS U-05).
 //! Every file is opened through the jail, so this is no way round the refusals of `file_read` (U-02).
 
-use std::{fmt::Write, path::Path, sync::Arc};
+use std::{
+    fmt::Write,
+    io::{self, Read},
+    path::Path,
+    sync::Arc,
+};
 
 use callboard_actors::{
+    chat::RawJson,
     limits::OBSERVATION_BYTES_MAX,
-    ports::{ToolContext, ToolError, ToolSource, ToolSpec, TypedTool},
+    ports::{Reach, ToolContext, ToolError, ToolSource, ToolSpec, TypedTool},
 };
 use globset::GlobMatcher;
 use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 use grep_searcher::{BinaryDetection, MmapChoice, Searcher, SearcherBuilder, Sink, SinkContext, SinkFinish, SinkMatch};
 use rustix::fs::FileType;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::{blocking, cancelled, file_list::glob, mask::Masker, text::cut_line};
-use crate::sandbox::{Opened, PathError, Root, Walk, shown};
+use super::{
+    blocking, cancelled,
+    file_list::glob,
+    mask::Masker,
+    text::{cut_line, path_line},
+};
+use crate::sandbox::{Opened, PathError, Root, Walk};
 
 /// Matching lines that are shown; more are counted.
 const MATCHES_MAX: u64 = 200;
@@ -36,21 +47,27 @@ const LINE_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Bytes of a compiled pattern: a model's pattern must not take the host's memory.
 const PATTERN_BYTES_MAX: usize = 10 * 1024 * 1024;
 
+/// Bytes of a pattern: it is compiled while a call is judged.
+const PATTERN_TEXT_MAX: usize = 4096;
+
 /// Bytes kept for the account at the end of an answer.
 const ACCOUNT_BYTES: usize = 400;
 
 /// Arguments of `grep_search`.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GrepSearchArgs {
     /// Regular expression (Rust syntax), matched within a line. All-lowercase patterns ignore case.
     pub pattern: String,
     /// File or folder to search, relative to the workspace; the whole workspace if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// Only files that match, for example `*.rs` (at any depth) or `src/**/*.rs`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub glob: Option<String>,
     /// Lines to show before and after each match; 0 if absent, at most 20.
     #[schemars(range(max = 20))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub context: Option<u32>,
 }
 
@@ -77,12 +94,17 @@ impl TypedTool for GrepSearch {
 Shows at most 200 matches and says how many were left out.";
 
     fn declare(&self, spec: ToolSpec) -> ToolSpec {
-        spec.read_only().source(ToolSource::BuiltIn)
+        spec.read_only().not_shared().reach(Reach::Files).source(ToolSource::BuiltIn)
     }
 
     fn check(&self, args: &GrepSearchArgs) -> Result<(), ToolError> {
         args.glob.as_deref().map(glob).transpose()?;
         matcher(&args.pattern).map(drop)
+    }
+
+    fn resolve(&self, args: &GrepSearchArgs) -> Option<RawJson> {
+        let path = self.root.spelled(args.path.as_deref()?);
+        (Some(&path) != args.path.as_ref()).then(|| RawJson::of(&GrepSearchArgs { path: Some(path), ..args.clone() }).ok())?
     }
 
     async fn call(&self, args: GrepSearchArgs, context: ToolContext) -> Result<String, ToolError> {
@@ -92,6 +114,9 @@ Shows at most 200 matches and says how many were left out.";
 }
 
 fn matcher(pattern: &str) -> Result<RegexMatcher, ToolError> {
+    if pattern.len() > PATTERN_TEXT_MAX {
+        return Err(ToolError::invalid(format!("the pattern has {} bytes; at most {PATTERN_TEXT_MAX} are allowed", pattern.len())));
+    }
     RegexMatcherBuilder::new()
         .case_smart(true)
         .line_terminator(Some(b'\n'))
@@ -199,10 +224,11 @@ fn search_tree(
 
 fn search_file(opened: Opened, relative: &Path, matcher: &RegexMatcher, searcher: &mut Searcher, found: &mut Found<'_>) {
     let before = found.matches;
-    let path = shown(relative);
+    let path = path_line(relative);
     let kept = (found.out.len(), found.shown);
     let mut lines = Lines { found, path: &path, binary: false };
-    let result = searcher.search_file(matcher, &opened.file, &mut lines);
+    let (file, cancel) = (opened.file, lines.found.cancel);
+    let result = searcher.search_reader(matcher, Cancellable { file, cancel }, &mut lines);
     let binary = lines.binary;
     if binary {
         // What came before the first NUL byte is no text either.
@@ -216,6 +242,18 @@ fn search_file(opened: Opened, relative: &Path, matcher: &RegexMatcher, searcher
     }
 }
 
+/// A file that ends with an error when the search is cancelled, however few lines of it match.
+struct Cancellable<'c> {
+    file: std::fs::File,
+    cancel: &'c CancellationToken,
+}
+
+impl Read for Cancellable<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.cancel.is_cancelled() { Err(io::Error::other("cancelled")) } else { self.file.read(buffer) }
+    }
+}
+
 struct Lines<'f, 'a> {
     found: &'f mut Found<'a>,
     path: &'f str,
@@ -223,7 +261,7 @@ struct Lines<'f, 'a> {
 }
 
 impl Sink for Lines<'_, '_> {
-    type Error = std::io::Error;
+    type Error = io::Error;
 
     fn matched(&mut self, _: &Searcher, hit: &SinkMatch<'_>) -> Result<bool, Self::Error> {
         self.found.matches += 1;
@@ -324,6 +362,22 @@ mod tests {
         assert_eq!(text.lines().count(), 201);
         assert_eq!(text.lines().last(), Some("[200 matches shown; 800 more in 1 files left out: narrow it by path, glob or pattern]"));
         assert_eq!(wide, format!("wide:1: needle{} [… 606 more characters]\n", "x".repeat(394)));
+    }
+
+    #[tokio::test]
+    async fn a_pattern_that_would_grow_is_refused_soon() {
+        let fixture = Fixture::new();
+        fixture.write("f", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!\n");
+        let tool = fixture.tool("grep_search");
+        let start = std::time::Instant::now();
+
+        for pattern in ["(a{1000}){1000}".to_owned(), r"(\\w{50}){100}".to_owned(), "(".repeat(1000), "x".repeat(5000)] {
+            let error = fixture.call(&tool, &format!(r#"{{"pattern":"{pattern}"}}"#)).await.unwrap_err();
+            assert_eq!(error.code, "INVALID_PARAMETERS", "{}", error.message);
+            assert!(error.message.len() < 20_000, "{}", error.message.len());
+        }
+        assert_eq!(fixture.call(&tool, r#"{"pattern":"(a+)+$"}"#).await, Ok("[no match]\n".to_owned()));
+        assert!(start.elapsed() < std::time::Duration::from_secs(20));
     }
 
     #[tokio::test]

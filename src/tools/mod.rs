@@ -4,6 +4,7 @@
 //! that is `crate::web`'s.
 
 mod text;
+mod encoding;
 pub mod mask;
 mod danger;
 pub mod file_read;
@@ -12,6 +13,7 @@ pub mod file_list;
 pub mod grep_search;
 pub mod think;
 pub mod read_more;
+pub mod memory;
 pub mod bash;
 #[cfg(feature = "web")]
 mod page;
@@ -144,9 +146,13 @@ impl From<PathError> for ToolError {
         match error {
             PathError::NotFound(_) => Self::not_found(message),
             PathError::Outside(_) | PathError::Sensitive(_) | PathError::Protected(_) => Self::denied(message),
-            PathError::NotAFile { .. } | PathError::NotAFolder(_) | PathError::TooManyLinks(_) | PathError::Invalid(_) => {
-                Self::new(ToolErrorType::InvalidParameters, message)
-            }
+            PathError::NotAFile { .. }
+            | PathError::NotAFolder(_)
+            | PathError::TooManyLinks(_)
+            | PathError::Link { .. }
+            | PathError::Invalid(_) => Self::new(ToolErrorType::InvalidParameters, message),
+            // It says that nothing was written.
+            PathError::Changed(_) => Self::failed(message).not_started(),
             PathError::Io { .. } => Self::failed(message),
         }
     }

@@ -1,6 +1,8 @@
 //! Bounds for what a model reads: whole lines, whole characters, and a note of what is missing.
 
-use std::fmt::Write;
+use std::{fmt::Write, path::Path};
+
+use crate::sandbox::shown;
 
 /// Characters of one line before it is cut with a mark.
 pub(super) const LINE_CHARS_MAX: usize = 2000;
@@ -37,14 +39,23 @@ pub(super) fn middle_cut(text: &str, bytes_max: usize) -> String {
     out
 }
 
-/// Whether a file's start looks like no text: a NUL byte, as git and ripgrep decide.
-pub(super) fn is_binary(start: &[u8]) -> bool {
-    start.iter().take(8192).any(|b| *b == 0)
+/// A path for a line of an answer: a name with a line end or another control character is quoted, so that it is one line.
+pub(super) fn path_line(path: &Path) -> String {
+    let path = shown(path);
+    if path.contains(char::is_control) { format!("{path:?}") } else { path }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_cannot_look_like_two_lines() {
+        assert_eq!(path_line(Path::new("a b/\u{fc}")), "a b/\u{fc}");
+        assert_eq!(path_line(Path::new("a\n[2 more exist]")), r#""a\n[2 more exist]""#);
+        assert_eq!(path_line(Path::new("[id].tsx")), "[id].tsx");
+        assert_eq!(path_line(Path::new("")), ".");
+    }
 
     #[test]
     fn cuts_fall_between_characters_and_say_what_is_missing() {

@@ -1,6 +1,6 @@
 //! Room for a thought between two steps (REQUIREMENTS U-09). Touches nothing.
 
-use callboard_actors::ports::{ToolContext, ToolError, ToolSource, ToolSpec, TypedTool};
+use callboard_actors::ports::{Reach, ToolContext, ToolError, ToolSource, ToolSpec, TypedTool};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -24,7 +24,7 @@ impl TypedTool for Think {
 check a plan against the rules before acting.";
 
     fn declare(&self, spec: ToolSpec) -> ToolSpec {
-        spec.read_only().source(ToolSource::BuiltIn)
+        spec.read_only().not_shared().reach(Reach::Nothing).source(ToolSource::BuiltIn)
     }
 
     async fn call(&self, _args: ThinkArgs, _context: ToolContext) -> Result<String, ToolError> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use callboard::{
     clock::{SystemClock, SystemEntropy},
-    ports::{Clock, Entropy},
+    ports::{Clock, Entropy, erased},
     sandbox::Mode,
     tools,
 };
@@ -33,6 +33,10 @@ async fn every_built_in_tool_keeps_the_contract_of_tools() {
         contract::tool(tool, &good).await;
         names.push(name);
     }
+
+    let data = tempfile::tempdir().unwrap();
+    let memory = erased(tools::memory::Memory::per_tenant(data.path()));
+    contract::tool(memory, &json!({ "action": "write", "path": "a", "content": "b" })).await;
 
     names.sort();
     assert_eq!(names, ["bash", "file_edit", "file_list", "file_read", "grep_search", "read_more", "think"]);

@@ -8,6 +8,8 @@ mod cassettes;
 mod cli;
 mod config;
 mod contracts;
+mod file_paths;
+mod file_races;
 mod library;
 mod mcp;
 mod offline;

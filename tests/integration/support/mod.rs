@@ -2,5 +2,7 @@
 
 pub mod model_server;
 mod random;
+mod scratch;
 
 pub use random::{SplitMix, random_splits, seed};
+pub use scratch::scratch;

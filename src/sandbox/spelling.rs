@@ -1,0 +1,87 @@
+//! The one spelling of a path, by its text alone: what is shown, approved, locked and opened is the same text (REQUIREMENTS G-14).
+//!
+//! `.`, empty names and a trailing slash mean nothing; an absolute path that names the root is made relative to it. What `..` means
+//! depends on who asks:
+//! - **Who reads** may follow links, and behind a link `..` is the parent of the link's target, as in a shell. Any name can be a link,
+//!   so `a/../b` stays as it is and is resolved when it is opened.
+//! - **Who writes** meets no link on the way ([`Root::slot`] refuses it), and without links `a/../b` is `b`. So it is written `b`, and
+//!   `b` is what is approved and changed. Where `a` is a link this is not what a shell would do: the text decides, as it was shown.
+
+use std::path::{Component, Path};
+
+use super::jail::Root;
+
+impl Root {
+    /// The one spelling of a path that is read; links are followed, so `..` stays behind a name.
+    pub fn spelled(&self, given: &str) -> String {
+        self.relative(given).map_or_else(|_| given.to_owned(), |path| joined(&path, false))
+    }
+
+    /// The one spelling of a path that is written; no `..` is left but at the start, where it leads outside and is refused.
+    pub fn spelled_to_write(&self, given: &str) -> String {
+        // First as it stands: `/workspace/../x` leads out of the root by text, whatever else the root is called.
+        let plain = if given.starts_with('/') { format!("/{}", joined(Path::new(given), true)) } else { given.to_owned() };
+        self.relative(&plain).map_or_else(|_| given.to_owned(), |path| joined(&path, true))
+    }
+}
+
+fn joined(path: &Path, climbs: bool) -> String {
+    let mut parts: Vec<Component<'_>> = Vec::new();
+    for part in path.components() {
+        match part {
+            Component::Normal(_) => parts.push(part),
+            Component::ParentDir if climbs && matches!(parts.last(), Some(Component::Normal(_))) => {
+                parts.pop();
+            }
+            // The parent of the file system's root is that root.
+            Component::ParentDir if climbs && path.is_absolute() => {}
+            Component::ParentDir => parts.push(part),
+            Component::CurDir | Component::RootDir | Component::Prefix(_) => {}
+        }
+    }
+    let names: Vec<_> = parts.iter().map(|part| part.as_os_str().to_string_lossy()).collect();
+    if names.is_empty() { ".".to_owned() } else { names.join("/") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sandbox::PathRules;
+
+    #[test]
+    fn one_path_has_one_spelling_by_its_text_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Root::open(folder.path(), PathRules::default()).unwrap();
+        let real = root.real_path().to_str().unwrap().to_owned();
+        let inside = format!("{real}/a.txt");
+        let around = format!("{real}/b/../../{}/a.txt", root.real_path().file_name().unwrap().to_str().unwrap());
+
+        for (given, read, written) in [
+            ("a.txt", "a.txt", "a.txt"),
+            ("./a.txt", "a.txt", "a.txt"),
+            (".//a.txt/", "a.txt", "a.txt"),
+            ("src/../a.txt", "src/../a.txt", "a.txt"),
+            ("./src/./../a.txt", "src/../a.txt", "a.txt"),
+            ("..foo/...", "..foo/...", "..foo/..."),
+            ("../a.txt", "../a.txt", "../a.txt"),
+            ("a/../../b", "a/../../b", "../b"),
+            ("/workspace/a.txt", "a.txt", "a.txt"),
+            ("/workspace/./b//../a.txt", "b/../a.txt", "a.txt"),
+            ("/workspace/../x", "../x", "/workspace/../x"),
+            ("/workspace", ".", "."),
+            ("", ".", "."),
+            (".", ".", "."),
+            ("/etc/passwd", "/etc/passwd", "/etc/passwd"),
+            (&inside, "a.txt", "a.txt"),
+            (&around, around.strip_prefix(&format!("{real}/")).unwrap(), "a.txt"),
+            ("nul\0/../a", "nul\0/../a", "nul\0/../a"),
+            ("%2e%2e/a", "%2e%2e/a", "%2e%2e/a"),
+            (" a b /\u{fc}\n", " a b /\u{fc}\n", " a b /\u{fc}\n"),
+        ] {
+            assert_eq!((root.spelled(given).as_str(), root.spelled_to_write(given).as_str()), (read, written), "{given:?}");
+            // A spelling is spelled as itself.
+            assert_eq!(root.spelled(read), read, "{given:?}");
+            assert_eq!(root.spelled_to_write(written), written, "{given:?}");
+        }
+    }
+}

@@ -1,0 +1,521 @@
+//! Notes that a model keeps beyond one conversation: a file a key, in a folder of the tenant's own (REQUIREMENTS Y-01..Y-06).
+//!
+//! Promises
+//! - A key is a path below the memory folder and nothing else: no link is passed, `..` and absolute paths lead nowhere (Y-03).
+//! - A write is there whole or not at all, survives a restart and knows nothing of compaction (Y-05).
+//! - What is not there is an error result, for `view` and `delete` alike (Y-06).
+//! - A tenant sees its own memory only. The folder is named by a hash of the tenant's id, mode 0700, its files 0600 (DESIGN §6).
+//!
+//! Bounds: [`Quota`]. Two processes on one folder take turns by a lock on it, so the quota holds for both.
+//!
+//! It asks nobody: what it can reach is only what a model wrote there before.
+
+use std::{
+    fmt::Write,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use callboard_actors::{
+    chat::RawJson,
+    ids::TenantId,
+    ports::{Approval, Concurrency, Effect, Reach, ToolContext, ToolError, ToolErrorType, ToolSource, ToolSpec, TypedTool},
+};
+use rustix::{
+    fs::{FileType, FlockOperation},
+    io::Errno,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tokio_util::sync::CancellationToken;
+
+use super::{blocking, cancelled, io_error, text::path_line};
+use crate::sandbox::{PathError, PathRules, Root, Walk, is_temporary, settled};
+
+/// Characters of a key.
+const KEY_CHARS_MAX: usize = 200;
+
+/// Folders of a key.
+const KEY_DEPTH_MAX: usize = 8;
+
+/// Keys that one list shows.
+const LISTED_MAX: usize = 100;
+
+/// Longest wait for another writer, and the pause between two looks.
+const LOCK_TIME: (Duration, Duration) = (Duration::from_secs(10), Duration::from_millis(2));
+
+/// How much one memory may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quota {
+    /// Bytes of all values together.
+    pub bytes: u64,
+    /// Keys.
+    pub files: usize,
+    /// Bytes of one value.
+    pub value_bytes: u64,
+}
+
+impl Default for Quota {
+    /// 1 MiB in 256 keys, a value 128 KiB at most: notes for a model, whose window holds less than that.
+    fn default() -> Self {
+        Self { bytes: 1024 * 1024, files: 256, value_bytes: 128 * 1024 }
+    }
+}
+
+/// What to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Read a value; without path, or with a folder's, list the keys.
+    View,
+    /// Store a value; replaces the one that is there.
+    Write,
+    /// Forget a value.
+    Delete,
+}
+
+/// Arguments of `memory`.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MemoryArgs {
+    /// What to do: view, write or delete.
+    pub action: Action,
+    /// Key, for example `user/preferences.md`. Absent: all of them, for view.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Value to write: the whole text of the key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+}
+
+#[derive(Debug, Clone)]
+enum Place {
+    One(Arc<Root>),
+    /// A folder a tenant below this one.
+    PerTenant(PathBuf),
+}
+
+/// The tool.
+#[derive(Debug, Clone)]
+pub struct Memory {
+    place: Place,
+    quota: Quota,
+}
+
+impl Memory {
+    /// One memory for every caller, in a folder of its own: no workspace. [`Root::private`] makes such a folder.
+    pub fn new(root: Arc<Root>, quota: Quota) -> Self {
+        Self { place: Place::One(root), quota }
+    }
+
+    /// A memory a tenant, `memory/<hash of its id>` below `data_dir`, made when it is first used.
+    pub fn per_tenant(data_dir: impl Into<PathBuf>) -> Self {
+        Self { place: Place::PerTenant(data_dir.into().join("memory")), quota: Quota::default() }
+    }
+
+    /// Sets how much a memory may hold.
+    #[must_use]
+    pub fn quota(self, quota: Quota) -> Self {
+        Self { quota, ..self }
+    }
+
+    fn root(&self, tenant: &TenantId) -> Result<Arc<Root>, ToolError> {
+        match &self.place {
+            Place::One(root) => Ok(root.clone()),
+            Place::PerTenant(folder) => {
+                let hash = Sha256::digest(tenant.as_str().as_bytes());
+                let name: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+                let opened =
+                    Root::private(folder, PathRules::default()).and_then(|_| Root::private(folder.join(name), PathRules::default()));
+                opened.map(Arc::new).map_err(|e| io_error("memory", &e))
+            }
+        }
+    }
+}
+
+impl TypedTool for Memory {
+    type Args = MemoryArgs;
+    type Output = String;
+    const NAME: &'static str = "memory";
+    const DESCRIPTION: &'static str = "Keeps notes beyond this conversation. view without path lists the keys, with a path reads one; write stores \
+content under a path and replaces what was there; delete forgets it. Use it for what must outlast a shortened conversation: decisions, the state of a \
+task, what the user prefers. View it at the start of a task.";
+
+    fn declare(&self, spec: ToolSpec) -> ToolSpec {
+        // A write of the same value or a second delete leave the same memory behind.
+        spec.effect(Effect::Idempotent)
+            .approval(Approval::Never)
+            .concurrency(Concurrency::PerFile("path".to_owned()))
+            .not_shared()
+            .reach(Reach::Store)
+            .source(ToolSource::BuiltIn)
+    }
+
+    fn check(&self, args: &MemoryArgs) -> Result<(), ToolError> {
+        let (action, path) = (args.action, args.path.as_deref());
+        if action != Action::View && path.is_none_or(|path| spelled(path) == ".") {
+            return Err(ToolError::invalid("path is missing: it names the key"));
+        }
+        if (action == Action::Write) != args.content.is_some() {
+            return Err(ToolError::invalid("content is for write, and write needs it"));
+        }
+        path.map_or(Ok(()), check_key)?;
+        let bytes = args.content.as_ref().map_or(0, String::len) as u64;
+        if bytes > self.quota.value_bytes {
+            let max = self.quota.value_bytes;
+            return Err(ToolError::invalid(format!("the value has {bytes} bytes; at most {max} are kept under one key")));
+        }
+        Ok(())
+    }
+
+    fn resolve(&self, args: &MemoryArgs) -> Option<RawJson> {
+        let path = spelled(args.path.as_deref()?);
+        (Some(&path) != args.path.as_ref()).then(|| RawJson::of(&MemoryArgs { path: Some(path), ..args.clone() }).ok())?
+    }
+
+    fn approval_pattern(&self, args: &MemoryArgs) -> Option<String> {
+        let action = match args.action {
+            Action::View => "view",
+            Action::Write => "write",
+            Action::Delete => "delete",
+        };
+        Some(format!("{action} {}", spelled(args.path.as_deref().unwrap_or("."))))
+    }
+
+    async fn call(&self, args: MemoryArgs, context: ToolContext) -> Result<String, ToolError> {
+        self.check(&args)?;
+        let (memory, tenant) = (self.clone(), context.key.scope.tenant.clone());
+        blocking(context, move |cancel| {
+            let root = memory.root(&tenant)?;
+            let path = args.path.as_deref().map_or_else(|| ".".to_owned(), spelled);
+            match (args.action, args.content) {
+                (Action::View, _) => view(&root, &path, cancel),
+                (Action::Write, content) => write(&root, &path, &content.unwrap_or_default(), memory.quota, cancel),
+                (Action::Delete, _) => delete(&root, &path, cancel),
+            }
+        })
+        .await
+    }
+}
+
+/// One spelling a key; what is no key stays as it is and is refused.
+fn spelled(path: &str) -> String {
+    if path.starts_with('/') {
+        return path.to_owned();
+    }
+    let names: Vec<&str> = path.split('/').filter(|name| !matches!(*name, "" | ".")).collect();
+    if names.is_empty() { ".".to_owned() } else { names.join("/") }
+}
+
+fn check_key(path: &str) -> Result<(), ToolError> {
+    let key = spelled(path);
+    let fits = key.chars().count() <= KEY_CHARS_MAX && key.split('/').count() <= KEY_DEPTH_MAX;
+    if !fits || key.contains(char::is_control) || key.split('/').any(|name| is_temporary(name.as_ref())) {
+        return Err(ToolError::invalid(format!(
+            "{:?} is no key: at most {KEY_CHARS_MAX} characters and {KEY_DEPTH_MAX} names, none of them a control character",
+            super::text::prefix(path, KEY_CHARS_MAX)
+        )));
+    }
+    // The root would refuse it too; nothing is called so, whatever lies between.
+    if key.starts_with('/') || key.split('/').any(|name| name == "..") {
+        return Err(PathError::Outside(path.to_owned()).into());
+    }
+    Ok(())
+}
+
+struct Held {
+    keys: Vec<(PathBuf, u64)>,
+    bytes: u64,
+    /// What a killed host left half-written; no key.
+    leftovers: Vec<PathBuf>,
+}
+
+/// What a memory holds below a folder.
+fn held(root: &Root, folder: &str, cancel: &CancellationToken) -> Result<Held, ToolError> {
+    let (dir, base) = root.open_folder(folder)?;
+    let mut walk = Walk::over_all(root, dir, base);
+    let mut held = Held { keys: Vec::new(), bytes: 0, leftovers: Vec::new() };
+    while let Some(entry) = walk.advance() {
+        if cancel.is_cancelled() {
+            return Err(cancelled());
+        }
+        let Some(bytes) = walk.size(&entry).filter(|_| entry.kind == FileType::RegularFile) else { continue };
+        if entry.relative.file_name().is_some_and(is_temporary) {
+            held.leftovers.push(entry.relative);
+        } else {
+            held.bytes += bytes;
+            held.keys.push((entry.relative, bytes));
+        }
+    }
+    Ok(held)
+}
+
+fn view(root: &Root, path: &str, cancel: &CancellationToken) -> Result<String, ToolError> {
+    let held = match held(root, path, cancel) {
+        Ok(held) => held,
+        Err(error) if error.kind != ToolErrorType::InvalidParameters => return Err(missing(path, error)),
+        Err(_) => return value(root, path),
+    };
+    let mut out = String::new();
+    for (key, bytes) in held.keys.iter().take(LISTED_MAX) {
+        let _ = writeln!(out, "{} ({bytes} bytes)", path_line(key));
+    }
+    match held.keys.len() {
+        0 => out.push_str("[nothing is remembered yet]\n"),
+        keys if keys > LISTED_MAX => {
+            let _ = writeln!(out, "[{LISTED_MAX} keys shown; {} more exist: view a folder]", keys - LISTED_MAX);
+        }
+        _ => {}
+    }
+    Ok(out)
+}
+
+fn value(root: &Root, path: &str) -> Result<String, ToolError> {
+    // As for a write: no link is passed, wherever it came from.
+    let bytes = settled(|| root.slot(path, false).and_then(|mut slot| slot.read(u64::MAX))).map_err(|e| missing(path, e.into()))?;
+    let text = String::from_utf8_lossy(bytes.as_deref().unwrap_or_default()).into_owned();
+    Ok(if text.is_empty() { format!("[{path:?} is empty]") } else { text })
+}
+
+fn missing(path: &str, error: ToolError) -> ToolError {
+    if error.kind != ToolErrorType::NotFound {
+        return error;
+    }
+    ToolError::not_found(format!("nothing is remembered under {path:?}; view without path lists the keys")).not_started()
+}
+
+fn write(root: &Root, path: &str, content: &str, quota: Quota, cancel: &CancellationToken) -> Result<String, ToolError> {
+    let _lock = lock(root, cancel)?;
+    let held = held(root, ".", cancel)?;
+    for leftover in &held.leftovers {
+        // Nobody else writes while we hold the lock. One that cannot be removed now is met again.
+        let _ = root.slot(&leftover.to_string_lossy(), false).and_then(|slot| slot.remove(true));
+    }
+    let before = held.keys.iter().find(|(key, _)| key.as_os_str() == path).map(|(_, bytes)| *bytes);
+    let (keys, bytes) = (held.keys.len() + usize::from(before.is_none()), held.bytes - before.unwrap_or(0) + content.len() as u64);
+    if keys > quota.files || bytes > quota.bytes {
+        let Quota { files: keys_max, bytes: bytes_max, .. } = quota;
+        let message = format!(
+            "the memory is full: it would hold {keys} of {keys_max} keys and {bytes} of {bytes_max} bytes. Delete or shorten what is no longer needed"
+        );
+        return Err(ToolError::new(ToolErrorType::ResourceError, message).code("QUOTA").not_started());
+    }
+    settled(|| root.slot(path, true)?.replace(content.as_bytes()))?;
+    Ok(format!(
+        "stored {path:?} ({} bytes); the memory holds {keys} of {} keys and {bytes} of {} bytes",
+        content.len(),
+        quota.files,
+        quota.bytes
+    ))
+}
+
+fn delete(root: &Root, path: &str, cancel: &CancellationToken) -> Result<String, ToolError> {
+    let _lock = lock(root, cancel)?;
+    settled(|| root.slot(path, false)?.remove(true)).map_err(|e| missing(path, e.into()))?;
+    Ok(format!("forgot {path:?}"))
+}
+
+/// One writer at a time, in whatever process; given back when it is dropped.
+fn lock(root: &Root, cancel: &CancellationToken) -> Result<std::os::fd::OwnedFd, ToolError> {
+    let (folder, _) = root.open_folder(".")?;
+    let start = Instant::now();
+    loop {
+        match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(folder),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => {}
+            Err(errno) => return Err(io_error("memory", &errno.into()).not_started()),
+        }
+        if cancel.is_cancelled() {
+            return Err(cancelled().not_started());
+        }
+        if start.elapsed() > LOCK_TIME.0 {
+            return Err(ToolError::new(ToolErrorType::TransientError, "the memory is being written by another call").not_started());
+        }
+        std::thread::sleep(LOCK_TIME.1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use callboard_actors::{
+        ids::Scope,
+        ports::{Tool, ToolOutput, erased},
+    };
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::tools::fixture::context;
+
+    async fn call(tool: &Arc<dyn Tool>, tenant: &str, arguments: Value) -> Result<String, ToolError> {
+        let mut context = context();
+        context.key.scope = Scope::new(tenant.try_into().unwrap(), "c".try_into().unwrap());
+        let arguments = RawJson::from_text(arguments.to_string()).unwrap();
+        tool.check(&arguments)?;
+        match tool.call(arguments, context).await? {
+            ToolOutput::Text(text) => Ok(text),
+            ToolOutput::Data(data) => panic!("{data}"),
+        }
+    }
+
+    fn write_of(path: &str, content: &str) -> Value {
+        json!({ "action": "write", "path": path, "content": content })
+    }
+
+    #[tokio::test]
+    async fn what_is_written_is_read_listed_forgotten_and_survives_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let tool = erased(Memory::per_tenant(folder.path()));
+        assert_eq!(call(&tool, "t", json!({ "action": "view" })).await, Ok("[nothing is remembered yet]\n".to_owned()));
+
+        let stored = call(&tool, "t", write_of("user/likes.md", "tea\nno sugar\n")).await;
+        assert_eq!(stored, Ok("stored \"user/likes.md\" (13 bytes); the memory holds 1 of 256 keys and 13 of 1048576 bytes".to_owned()));
+        call(&tool, "t", write_of(".gitignore", "*\n")).await.unwrap();
+        let restarted = erased(Memory::per_tenant(folder.path()));
+
+        assert_eq!(
+            call(&restarted, "t", json!({ "action": "view" })).await,
+            Ok(".gitignore (2 bytes)\nuser/likes.md (13 bytes)\n".to_owned())
+        );
+        assert_eq!(call(&restarted, "t", json!({ "action": "view", "path": "user" })).await, Ok("user/likes.md (13 bytes)\n".to_owned()));
+        assert_eq!(call(&restarted, "t", json!({ "action": "view", "path": "./user//likes.md" })).await, Ok("tea\nno sugar\n".to_owned()));
+        assert_eq!(
+            call(&restarted, "t", json!({ "action": "delete", "path": "user/likes.md" })).await,
+            Ok("forgot \"user/likes.md\"".to_owned())
+        );
+        assert_eq!(call(&restarted, "t", json!({ "action": "view" })).await, Ok(".gitignore (2 bytes)\n".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn a_missing_key_and_a_malformed_call_are_error_results() {
+        let folder = tempfile::tempdir().unwrap();
+        let tool = erased(Memory::per_tenant(folder.path()));
+        call(&tool, "t", write_of("a", "")).await.unwrap();
+
+        for action in ["view", "delete"] {
+            for path in ["b", "b/c", "a/b"] {
+                let error = call(&tool, "t", json!({ "action": action, "path": path })).await.unwrap_err();
+                assert!(matches!(error.kind, ToolErrorType::NotFound | ToolErrorType::InvalidParameters), "{action} {path}: {error:?}");
+            }
+        }
+        let gone = call(&tool, "t", json!({ "action": "delete", "path": "b" })).await.unwrap_err();
+        assert_eq!(gone.message, "nothing is remembered under \"b\"; view without path lists the keys");
+        assert_eq!(call(&tool, "t", json!({ "action": "view", "path": "a" })).await, Ok("[\"a\" is empty]".to_owned()));
+        for bad in [
+            json!({ "action": "write", "path": "x" }),
+            json!({ "action": "write", "content": "x" }),
+            json!({ "action": "delete" }),
+            json!({ "action": "delete", "path": "." }),
+            json!({ "action": "view", "path": "a", "content": "x" }),
+            json!({ "action": "forget", "path": "a" }),
+        ] {
+            assert_eq!(call(&tool, "t", bad.clone()).await.unwrap_err().kind, ToolErrorType::InvalidParameters, "{bad}");
+        }
+    }
+
+    #[tokio::test]
+    async fn no_key_leaves_the_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("outside"), "OUTSIDE").unwrap();
+        let root = Arc::new(Root::private(folder.path().join("memory"), PathRules::default()).unwrap());
+        let tool = erased(Memory::new(root, Quota::default()));
+        symlink(folder.path().join("outside"), folder.path().join("memory/link")).unwrap();
+        symlink(folder.path(), folder.path().join("memory/up")).unwrap();
+        let absolute = folder.path().join("outside").to_str().unwrap().to_owned();
+        let own = folder.path().join("memory/own").to_str().unwrap().to_owned();
+
+        for path in [
+            "../outside",
+            "a/../../outside",
+            "..",
+            "/",
+            &absolute,
+            &own,
+            "link",
+            "up/outside",
+            "up/new",
+            "a\0b",
+            "%2e%2e/outside",
+            "a/../b",
+            "x\ny",
+        ] {
+            for arguments in
+                [json!({ "action": "view", "path": path }), write_of(path, "EVIL"), json!({ "action": "delete", "path": path })]
+            {
+                let answer = call(&tool, "t", arguments.clone()).await;
+                assert!(path.starts_with('%') || answer.is_err(), "{arguments}: {answer:?}");
+                let text = answer.unwrap_or_else(|error| error.message);
+                assert!(!text.contains("OUTSIDE"), "{arguments}: {text}");
+            }
+        }
+
+        assert_eq!(std::fs::read_to_string(folder.path().join("outside")).unwrap(), "OUTSIDE");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_tenant_sees_its_own_memory_only_and_nobody_else_reads_the_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let tool = erased(Memory::per_tenant(folder.path().join("data")));
+
+        call(&tool, "one", write_of("secret", "of one")).await.unwrap();
+
+        let other = call(&tool, "two", json!({ "action": "view", "path": "secret" })).await.unwrap_err();
+        assert_eq!(other.kind, ToolErrorType::NotFound);
+        assert_eq!(call(&tool, "two", json!({ "action": "view" })).await, Ok("[nothing is remembered yet]\n".to_owned()));
+        let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let memory = folder.path().join("data/memory");
+        let folders: Vec<PathBuf> = std::fs::read_dir(&memory).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert_eq!((folders.len(), mode(&memory)), (2, 0o700));
+        for tenant in folders {
+            assert_eq!((mode(&tenant), tenant.file_name().unwrap().len()), (0o700, 32));
+            if tenant.join("secret").exists() {
+                assert_eq!(mode(&tenant.join("secret")), 0o600);
+            }
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn the_quota_holds_also_for_many_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let tool = erased(Memory::per_tenant(folder.path()).quota(Quota { bytes: 100, files: 5, value_bytes: 60 }));
+
+        let writes = (0..20).map(|n| {
+            let tool = tool.clone();
+            tokio::spawn(async move { call(&tool, "t", write_of(&format!("k{n}"), "0123456789")).await })
+        });
+        let answers = futures_util::future::join_all(writes).await;
+        let stored = answers.into_iter().filter(|answer| answer.as_ref().unwrap().is_ok()).count();
+
+        assert_eq!(stored, 5);
+        let list = call(&tool, "t", json!({ "action": "view" })).await.unwrap();
+        let key = list.split(' ').next().unwrap();
+        let full = call(&tool, "t", write_of("more", "")).await.unwrap_err();
+        assert_eq!((full.code.as_str(), full.not_started), ("QUOTA", true));
+        let large = call(&tool, "t", write_of(key, &"x".repeat(61))).await.unwrap_err();
+        assert_eq!(large.message, "the value has 61 bytes; at most 60 are kept under one key");
+        // The value that is replaced does not count.
+        call(&tool, "t", write_of(key, &"x".repeat(60))).await.unwrap();
+        let over = call(&tool, "t", write_of(list.lines().last().unwrap().split(' ').next().unwrap(), "01234567890")).await.unwrap_err();
+        assert!(over.message.contains("101 of 100 bytes"), "{}", over.message);
+    }
+
+    #[tokio::test]
+    async fn what_a_killed_host_left_half_written_is_no_key_and_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Arc::new(Root::private(folder.path().join("memory"), PathRules::default()).unwrap());
+        let tool = erased(Memory::new(root, Quota::default()));
+        let half = folder.path().join("memory/.callboard-0123456789abcdef.tmp");
+        std::fs::write(&half, "half").unwrap();
+
+        assert_eq!(call(&tool, "t", json!({ "action": "view" })).await, Ok("[nothing is remembered yet]\n".to_owned()));
+        call(&tool, "t", write_of("a", "b")).await.unwrap();
+
+        assert!(!half.exists());
+        let error = call(&tool, "t", write_of(".callboard-0123456789abcdef.tmp", "b")).await.unwrap_err();
+        assert_eq!(error.kind, ToolErrorType::InvalidParameters);
+    }
+}
