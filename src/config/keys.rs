@@ -4,7 +4,7 @@ use super::value::{Kind, Value};
 use crate::limits::Limits;
 
 /// Names of the tools that `[tools] enabled` may hold.
-pub const TOOL_NAMES: &[&str] = &["bash", "file_edit", "file_list", "file_read", "grep_search", "think"];
+pub const TOOL_NAMES: &[&str] = &["bash", "file_edit", "file_list", "file_read", "grep_search", "read_more", "think"];
 
 /// Most of anything that is counted: above it a typing mistake is likelier than a wish.
 const COUNT_MAX: u64 = 1_000_000_000;

@@ -1,10 +1,12 @@
-//! Where journals and events live: in memory, or in a SQLite file (feature `sqlite`).
+//! Where journals, events and artifacts live: in memory, in a SQLite file (feature `sqlite`), in a folder of files.
 //!
 //! Each adapter passes the contract suite of its port (`callboard_actors::testing::contract`).
 
+mod artifacts;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
-pub use callboard_actors::memory::{MemoryEvents, MemorySessions};
+pub use artifacts::{FileArtifacts, FileArtifactsSettings};
+pub use callboard_actors::memory::{MemoryArtifacts, MemoryArtifactsConfig, MemoryEvents, MemorySessions};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{Check, CommitMode, LockError, SessionLock, Sqlite, SqliteOptions, SqliteStats};

@@ -10,6 +10,7 @@ pub mod file_edit;
 pub mod file_list;
 pub mod grep_search;
 pub mod think;
+pub mod read_more;
 pub mod bash;
 
 use std::{
@@ -125,7 +126,7 @@ pub fn over(root: Arc<Root>, sandbox: Option<Arc<dyn Sandbox>>, masker: Masker) 
 
 /// The tools that need no folder.
 pub fn without_workspace() -> Toolbox {
-    Toolbox { tools: vec![erased(think::Think)], ..Toolbox::default() }
+    Toolbox { tools: vec![erased(think::Think), erased(read_more::ReadMore)], ..Toolbox::default() }
 }
 
 impl From<PathError> for ToolError {

@@ -26,6 +26,7 @@ async fn every_built_in_tool_keeps_the_contract_of_tools() {
             "file_list" => json!({}),
             "grep_search" => json!({ "pattern": "t.o" }),
             "think" => json!({ "thought": "hm" }),
+            "read_more" => json!({ "result_id": "artifact_0123456789abcdef", "page": 1 }),
             "bash" => json!({ "command": "echo hello" }),
             other => panic!("no example for {other}"),
         };
@@ -34,7 +35,7 @@ async fn every_built_in_tool_keeps_the_contract_of_tools() {
     }
 
     names.sort();
-    assert_eq!(names, ["bash", "file_edit", "file_list", "file_read", "grep_search", "think"]);
+    assert_eq!(names, ["bash", "file_edit", "file_list", "file_read", "grep_search", "read_more", "think"]);
 }
 
 #[test]

@@ -105,6 +105,7 @@ fn every_tool_declares_what_it_does() {
         declared,
         [
             pure("think"),
+            pure("read_more"),
             pure("file_read"),
             ("file_edit".to_owned(), Effect::Once, Concurrency::PerFile("path".to_owned()), Approval::ByMode, true),
             pure("file_list"),
@@ -124,7 +125,7 @@ fn a_bad_workspace_is_told_and_leaves_only_what_needs_none() {
     let toolbox = tools::standard("/nowhere/at/all");
 
     assert_eq!(toolbox.error(), Some("workspace /nowhere/at/all cannot be opened: entity not found"));
-    assert_eq!(toolbox.into_iter().map(|tool| tool.spec().name().to_owned()).collect::<Vec<_>>(), ["think"]);
+    assert_eq!(toolbox.into_iter().map(|tool| tool.spec().name().to_owned()).collect::<Vec<_>>(), ["think", "read_more"]);
 }
 
 #[tokio::test]

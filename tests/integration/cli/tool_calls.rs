@@ -77,6 +77,6 @@ fn tools_are_listed_and_shown_with_their_schema() {
     let shown = home.run(&["tools", "show", "file_read", "--json"]).well().json();
 
     let names: Vec<&str> = list.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["think", "file_read", "file_edit", "file_list", "grep_search"]);
+    assert_eq!(names, ["think", "read_more", "file_read", "file_edit", "file_list", "grep_search"]);
     assert!(shown["input_schema"]["properties"]["path"].is_object());
 }

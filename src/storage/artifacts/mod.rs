@@ -1,0 +1,249 @@
+//! Artifacts in files (REQUIREMENTS area A): a folder a tenant, in it a folder an owner, in it a file an artifact and one of metadata.
+//!
+//! Names are hashes, so no id of a tenant or a conversation is a path, and no path is in an error, a log or a `Debug`. Each
+//! owner has its own file, also of a content that another has too: what one gives up the other keeps.
+//!
+//! What is on the disk is the truth. Metadata is kept beside each artifact rather than in one file for all: a write costs the same
+//! however many there are, two processes over one folder lose nothing of one another's, and an unreadable one is rebuilt from its
+//! artifact.
+//!
+//! Promises: a reader sees all or nothing, also after a power cut; a kill while writing leaves nothing visible, and what it leaves is
+//! removed at the next start; nothing is removed in the middle of being written or read. Bounds: bytes a tenant, bytes in all,
+//! age; file work on at most 8 threads at a time.
+
+mod cleaner;
+mod files;
+mod shelves;
+
+use std::{
+    fmt,
+    ops::Range,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use callboard_actors::{
+    ids::{ConversationId, Scope, TenantId},
+    limits::ARTIFACT_BYTES_MAX,
+    policy::Shelved,
+    ports::{ArtifactError, ArtifactId, ArtifactMeta, ArtifactStore, BoxFuture, Cleaned, Clock},
+};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use cleaner::Cleaner;
+use files::Owner;
+use shelves::Shelves;
+
+/// Threads that work on files at a time: a disk serves few streams well, and the pool of the runtime is everybody's.
+const FILE_WORKERS: usize = 8;
+
+/// What is kept, and for how long (REQUIREMENTS A-16).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileArtifactsSettings {
+    /// How long an artifact is there after it was last stored: `max_age_hours`, 24 hours.
+    pub max_age: Duration,
+    /// Bytes in all; above it a clean-up removes down to 80 %: `max_size_gb`, 10 times 1024^3.
+    pub max_size_bytes: u64,
+    /// Time between clean-ups: `cleanup_interval_seconds`, 3600 seconds.
+    pub cleanup_interval: Duration,
+    /// Whether cleaning begins with the store.
+    pub auto_start: bool,
+    /// Bytes of one tenant; above it goes what was not used for longest. 2 GiB: five tenants fill the whole.
+    pub tenant_bytes_max: u64,
+}
+
+impl Default for FileArtifactsSettings {
+    fn default() -> Self {
+        Self {
+            max_age: Duration::from_secs(24 * 60 * 60),
+            max_size_bytes: 10 * 1024 * 1024 * 1024,
+            cleanup_interval: Duration::from_secs(3600),
+            auto_start: true,
+            tenant_bytes_max: 2 * 1024 * 1024 * 1024,
+        }
+    }
+}
+
+/// Artifacts in a folder of files. Dropping it stops its cleaner.
+pub struct FileArtifacts {
+    inner: Arc<Inner>,
+    cleaner: Cleaner,
+}
+
+impl fmt::Debug for FileArtifacts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileArtifacts").field("settings", &self.inner.settings).finish_non_exhaustive()
+    }
+}
+
+/// What file work needs; shared with the threads that do it.
+struct Inner {
+    settings: FileArtifactsSettings,
+    clock: Arc<dyn Clock>,
+    shelves: Shelves,
+    workers: Arc<Semaphore>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An error without the system's path.
+fn away(error: &std::io::Error) -> ArtifactError {
+    ArtifactError::Unavailable(error.kind().to_string())
+}
+
+impl FileArtifacts {
+    /// Opens a store over `folder`, made if it is not there, only for this user. Removes what a killed process left half written, and
+    /// begins to clean if the settings say so.
+    ///
+    /// # Errors
+    /// [`ArtifactError::Unavailable`] when the folder cannot be made or written.
+    pub async fn open(folder: impl Into<PathBuf>, clock: Arc<dyn Clock>, settings: FileArtifactsSettings) -> Result<Self, ArtifactError> {
+        let folder = folder.into();
+        let workers = Arc::new(Semaphore::new(FILE_WORKERS));
+        let files = run(&workers, move || files::Files::open(folder).map_err(|error| away(&error))).await?;
+        let auto_start = settings.auto_start;
+        let inner = Arc::new(Inner { settings, clock, shelves: Shelves::new(files), workers });
+        let store = Self { inner, cleaner: Cleaner::default() };
+        if auto_start {
+            store.start();
+        }
+        Ok(store)
+    }
+
+    /// Begins to clean: now, and again after each interval. Warns if it does so already.
+    pub fn start(&self) {
+        self.cleaner.start(&self.inner);
+    }
+
+    /// Stops cleaning, waiting at most 5 seconds for a clean-up that runs. It can be started again.
+    pub async fn stop(&self) {
+        self.cleaner.stop().await;
+    }
+
+    /// Whether it cleans by itself.
+    pub fn is_cleaning(&self) -> bool {
+        self.cleaner.is_running()
+    }
+
+    async fn work<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Inner) -> Result<T, ArtifactError> + Send + 'static,
+    ) -> Result<T, ArtifactError> {
+        let inner = self.inner.clone();
+        run(&self.inner.workers, move || work(&inner)).await
+    }
+}
+
+/// Runs file work where it may block. It takes place as a whole even if nobody waits any longer.
+async fn run<T: Send + 'static>(
+    workers: &Arc<Semaphore>,
+    work: impl FnOnce() -> Result<T, ArtifactError> + Send + 'static,
+) -> Result<T, ArtifactError> {
+    let stopping = || ArtifactError::Unavailable("the host is stopping".to_owned());
+    let permit = workers.clone().acquire_owned().await.map_err(|_| stopping())?;
+    let working = tokio::task::spawn_blocking(move || {
+        let _permit = permit;
+        work()
+    });
+    match working.await {
+        Ok(result) => result,
+        Err(error) if error.is_panic() => Err(ArtifactError::Unavailable("the file work panicked".to_owned())),
+        Err(_) => Err(stopping()),
+    }
+}
+
+impl Inner {
+    fn store(&self, owner: &Owner, tool_call_id: String, content: &[u8]) -> Result<ArtifactId, ArtifactError> {
+        let id = (self.shelves.files.name)(content);
+        let now = self.clock.now();
+        let shelved = Shelved { size_bytes: content.len() as u64, tool_call_id, created_at: now, accessed_at: now };
+        self.shelves.store(owner, &id, shelved, content, &self.settings)?;
+        tracing::debug!("Stored as {id}");
+        Ok(id)
+    }
+
+    /// What an owner has, if it is not too old.
+    fn find(&self, owner: &Owner, id: &ArtifactId, is_use: bool) -> Result<Shelved, ArtifactError> {
+        self.shelves.find(owner, id, is_use, self.clock.now(), self.settings.max_age)
+    }
+
+    fn retrieve(&self, owner: &Owner, id: &ArtifactId) -> Result<Bytes, ArtifactError> {
+        self.find(owner, id, true)?;
+        let content = self.shelves.files.read(owner, id).map_err(|error| away(&error))?;
+        match content {
+            Some(content) if (self.shelves.files.name)(&content) == *id => Ok(Bytes::from(content)),
+            Some(_) => {
+                tracing::warn!("{id} is damaged and is removed");
+                self.shelves.remove(owner, id);
+                Err(ArtifactError::NotFound(id.clone()))
+            }
+            None => Err(ArtifactError::NotFound(id.clone())),
+        }
+    }
+
+    fn read_range(&self, owner: &Owner, id: &ArtifactId, range: &Range<u64>) -> Result<Bytes, ArtifactError> {
+        self.find(owner, id, true)?;
+        let read = self.shelves.files.read_range(owner, id, range).map_err(|error| away(&error))?;
+        read.map(Bytes::from).ok_or_else(|| ArtifactError::NotFound(id.clone()))
+    }
+
+    fn clean(&self, max_age: Duration, stop: &CancellationToken) -> Result<Cleaned, ArtifactError> {
+        let max_age = max_age.min(self.settings.max_age);
+        let cleaned = self.shelves.clean(max_age, self.settings.max_size_bytes, self.clock.now(), stop).map_err(|error| away(&error))?;
+        if cleaned.removed > 0 {
+            let mb = cleaned.bytes as f64 / (1024.0 * 1024.0);
+            tracing::info!(removed = cleaned.removed, "artifacts cleaned up, {mb:.1} MB freed");
+        }
+        Ok(cleaned)
+    }
+}
+
+impl ArtifactStore for FileArtifacts {
+    fn store(&self, owner: Scope, tool_call_id: String, content: Bytes) -> BoxFuture<'_, Result<ArtifactId, ArtifactError>> {
+        Box::pin(async move {
+            let (size, max) = (content.len() as u64, ARTIFACT_BYTES_MAX as u64);
+            if size > max {
+                return Err(ArtifactError::TooLarge { size, max });
+            }
+            self.work(move |inner| inner.store(&Owner::of(&owner), tool_call_id, &content)).await
+        })
+    }
+
+    fn retrieve(&self, owner: Scope, id: ArtifactId) -> BoxFuture<'_, Result<Bytes, ArtifactError>> {
+        Box::pin(self.work(move |inner| inner.retrieve(&Owner::of(&owner), &id)))
+    }
+
+    fn read_range(&self, owner: Scope, id: ArtifactId, range: Range<u64>) -> BoxFuture<'_, Result<Bytes, ArtifactError>> {
+        Box::pin(self.work(move |inner| inner.read_range(&Owner::of(&owner), &id, &range)))
+    }
+
+    fn meta(&self, owner: Scope, id: ArtifactId) -> BoxFuture<'_, Result<ArtifactMeta, ArtifactError>> {
+        Box::pin(self.work(move |inner| {
+            let Shelved { size_bytes, tool_call_id, created_at, accessed_at } = inner.find(&Owner::of(&owner), &id, false)?;
+            Ok(ArtifactMeta { id, size_bytes, tool_call_id, conversation_id: owner.conversation, created_at, accessed_at })
+        }))
+    }
+
+    fn touch(&self, owner: Scope, id: ArtifactId) -> BoxFuture<'_, Result<(), ArtifactError>> {
+        Box::pin(self.work(move |inner| inner.find(&Owner::of(&owner), &id, true).map(drop)))
+    }
+
+    fn release(&self, tenant: TenantId, conversation: Option<ConversationId>) -> BoxFuture<'_, Result<(), ArtifactError>> {
+        Box::pin(self.work(move |inner| match conversation {
+            Some(conversation) => inner.shelves.release_owner(&Owner::of(&Scope::new(tenant, conversation))),
+            None => inner.shelves.release_tenant(&Owner::tenant_folder(&tenant)),
+        }))
+    }
+
+    fn cleanup(&self, max_age: Duration) -> BoxFuture<'_, Result<Cleaned, ArtifactError>> {
+        Box::pin(self.work(move |inner| inner.clean(max_age, &CancellationToken::new())))
+    }
+}
+
+#[cfg(test)]
+mod tests;

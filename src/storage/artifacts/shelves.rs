@@ -1,0 +1,282 @@
+//! Who has what: the shelf of each tenant, and the files that belong to it. Blocks.
+//!
+//! A shelf is read from the disk when it is first needed. Its lock is held while names change, never while contents are written,
+//! flushed, hashed or compared.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use callboard_actors::{
+    limits::TENANT_ARTIFACTS_MAX,
+    policy::{Place, Shelf, Shelved},
+    ports::{ArtifactError, ArtifactId, Cleaned, Timestamp},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    FileArtifactsSettings, away,
+    files::{Files, Look, Owner},
+    lock,
+};
+
+pub(super) struct Shelves {
+    pub(super) files: Files,
+    tenants: Mutex<BTreeMap<String, Arc<Mutex<Tenant>>>>,
+}
+
+/// A tenant's shelf.
+#[derive(Default)]
+struct Tenant {
+    shelf: Option<Shelf<String>>,
+    /// Bytes that are being written.
+    reserved: u64,
+}
+
+impl Tenant {
+    fn shelf(&mut self, files: &Files, tenant: &str) -> &mut Shelf<String> {
+        self.shelf.get_or_insert_with(|| files.load(tenant))
+    }
+}
+
+/// A file that was there, by when it was last used.
+struct Candidate {
+    accessed_at: Timestamp,
+    tenant: String,
+    place: Place<String>,
+    size_bytes: u64,
+}
+
+impl Shelves {
+    pub(super) fn new(files: Files) -> Self {
+        Self { files, tenants: Mutex::default() }
+    }
+
+    fn tenant(&self, folder: &str) -> Arc<Mutex<Tenant>> {
+        lock(&self.tenants).entry(folder.to_owned()).or_default().clone()
+    }
+
+    /// Keeps a content, or renews what is there.
+    pub(super) fn store(
+        &self,
+        owner: &Owner,
+        id: &ArtifactId,
+        shelved: Shelved,
+        content: &[u8],
+        settings: &FileArtifactsSettings,
+    ) -> Result<(), ArtifactError> {
+        let tenant = self.tenant(&owner.tenant);
+        let place = (owner.folder.clone(), id.clone());
+        match self.files.look(owner, id, content).map_err(|error| away(&error))? {
+            Look::Other => return Err(collision(id)),
+            Look::Same => {
+                let mut tenant = lock(&tenant);
+                // It may be gone since it was looked at; then it is stored below.
+                if self.files.known(owner, id).is_some() {
+                    tenant.shelf(&self.files, &owner.tenant).put(place, shelved.clone());
+                    return self.files.note(owner, id, &shelved).map_err(|error| away(&error));
+                }
+            }
+            Look::Damaged => self.remove(owner, id),
+            Look::Nothing => {}
+        }
+        self.make_room(&mut lock(&tenant), owner, &shelved, settings)?;
+        let size = shelved.size_bytes;
+        let placed = self.write(&tenant, owner, id, shelved, content);
+        let mut tenant = lock(&tenant);
+        tenant.reserved = tenant.reserved.saturating_sub(size);
+        placed
+    }
+
+    fn make_room(
+        &self,
+        tenant: &mut Tenant,
+        owner: &Owner,
+        shelved: &Shelved,
+        settings: &FileArtifactsSettings,
+    ) -> Result<(), ArtifactError> {
+        let quota = settings.tenant_bytes_max;
+        let size = tenant.reserved.saturating_add(shelved.size_bytes);
+        let shelf = tenant.shelf(&self.files, &owner.tenant);
+        let is_full = |shelf: &Shelf<String>| shelf.bytes().saturating_add(size) > quota || shelf.len() >= TENANT_ARTIFACTS_MAX;
+        if is_full(shelf) {
+            let Some(_) = shelf.room_for(size, quota, TENANT_ARTIFACTS_MAX) else {
+                return Err(ArtifactError::OverQuota { used: shelf.bytes(), quota });
+            };
+            for place in shelf.expired(settings.max_age, shelved.created_at) {
+                self.drop_from(shelf, &owner.tenant, &place);
+            }
+            for place in shelf.room_for(size, quota, TENANT_ARTIFACTS_MAX).unwrap_or_default() {
+                self.drop_from(shelf, &owner.tenant, &place);
+            }
+            if is_full(shelf) {
+                return Err(ArtifactError::OverQuota { used: shelf.bytes(), quota });
+            }
+        }
+        tenant.reserved = size;
+        Ok(())
+    }
+
+    /// Writes without a lock, then puts it in its place under one.
+    fn write(&self, tenant: &Mutex<Tenant>, owner: &Owner, id: &ArtifactId, shelved: Shelved, content: &[u8]) -> Result<(), ArtifactError> {
+        let failed = |error: io::Error| away(&error);
+        let incoming = self.files.begin(content, true).map_err(failed)?;
+        incoming.set_time(shelved.created_at);
+        let mut tenant = lock(tenant);
+        // Somebody may have stored the same meanwhile; whoever has the name by right with another content keeps it.
+        match self.files.look(owner, id, content).map_err(failed)? {
+            Look::Other => return Err(collision(id)),
+            Look::Same => {}
+            Look::Damaged | Look::Nothing => self.files.place(incoming, owner, id).map_err(failed)?,
+        }
+        // Without its metadata an artifact is known by its file: that this cannot be written is no loss of the content.
+        if let Err(error) = self.files.note(owner, id, &shelved) {
+            tracing::warn!("the metadata of {id} could not be written: {}", error.kind());
+        }
+        tenant.shelf(&self.files, &owner.tenant).put((owner.folder.clone(), id.clone()), shelved);
+        Ok(())
+    }
+
+    /// What is known of an owner's artifact that is not too old; noted as used if it is.
+    pub(super) fn find(
+        &self,
+        owner: &Owner,
+        id: &ArtifactId,
+        is_use: bool,
+        now: Timestamp,
+        max_age: Duration,
+    ) -> Result<Shelved, ArtifactError> {
+        let not_found = || ArtifactError::NotFound(id.clone());
+        let tenant = self.tenant(&owner.tenant);
+        let mut tenant = lock(&tenant);
+        let place = (owner.folder.clone(), id.clone());
+        let Some(on_disk) = self.files.known(owner, id) else {
+            // Gone by another hand, or never there; of an unknown tenant nothing is read.
+            if let Some(shelf) = &mut tenant.shelf {
+                shelf.remove(&place);
+            }
+            return Err(not_found());
+        };
+        let shelf = tenant.shelf(&self.files, &owner.tenant);
+        shelf.put(place.clone(), on_disk.clone());
+        if on_disk.is_expired(max_age, now) {
+            self.drop_from(shelf, &owner.tenant, &place);
+            return Err(not_found());
+        }
+        if !is_use || on_disk.accessed_at == now {
+            return Ok(on_disk);
+        }
+        let used = shelf.touch(&place, now).cloned().unwrap_or(on_disk);
+        if let Err(error) = self.files.note(owner, id, &used) {
+            tracing::debug!("the use of {id} could not be noted: {}", error.kind());
+        }
+        Ok(used)
+    }
+
+    pub(super) fn remove(&self, owner: &Owner, id: &ArtifactId) {
+        let tenant = self.tenant(&owner.tenant);
+        let mut tenant = lock(&tenant);
+        let shelf = tenant.shelf(&self.files, &owner.tenant);
+        self.drop_from(shelf, &owner.tenant, &(owner.folder.clone(), id.clone()));
+    }
+
+    /// Removes one; what cannot be removed stays and is told. Returns whether a file is gone by this.
+    fn drop_from(&self, shelf: &mut Shelf<String>, tenant: &str, place: &Place<String>) -> bool {
+        match self.files.remove(&Owner::found(tenant, &place.0), &place.1) {
+            Ok(removed) => {
+                shelf.remove(place);
+                removed
+            }
+            Err(error) => {
+                tracing::warn!("{} could not be removed: {}", place.1, error.kind());
+                false
+            }
+        }
+    }
+
+    pub(super) fn release_owner(&self, owner: &Owner) -> Result<(), ArtifactError> {
+        let tenant = self.tenant(&owner.tenant);
+        let mut tenant = lock(&tenant);
+        let removed = self.files.remove_owner(owner);
+        tenant.shelf = None; // Read again when it is needed: a removal may have failed half way.
+        removed.map_err(|error| away(&error))
+    }
+
+    pub(super) fn release_tenant(&self, folder: &str) -> Result<(), ArtifactError> {
+        let tenant = self.tenant(folder);
+        let mut tenant = lock(&tenant);
+        let removed = self.files.remove_tenant(folder);
+        tenant.shelf = None;
+        removed.map_err(|error| away(&error))
+    }
+
+    /// Removes what is too old, then, above `bytes_max`, what was not used for longest until at most 80 % of that are left.
+    pub(super) fn clean(&self, max_age: Duration, bytes_max: u64, now: Timestamp, stop: &CancellationToken) -> io::Result<Cleaned> {
+        self.files.remove_abandoned();
+        let (mut cleaned, mut left, mut total) = (Cleaned::default(), Vec::new(), 0u64);
+        for folder in self.files.tenants()? {
+            let tenant = self.tenant(&folder);
+            let mut tenant = lock(&tenant);
+            // By the disk: another process may have stored, used or removed something.
+            let shelf = tenant.shelf.insert(self.files.load(&folder));
+            for place in shelf.expired(max_age, now) {
+                if stop.is_cancelled() {
+                    return Ok(cleaned);
+                }
+                self.drop_counted(shelf, &folder, &place, &mut cleaned);
+            }
+            self.files.tidy(&folder);
+            total = total.saturating_add(shelf.bytes());
+            left.extend(shelf.iter().map(|(place, shelved)| Candidate {
+                accessed_at: shelved.accessed_at,
+                tenant: folder.clone(),
+                place: place.clone(),
+                size_bytes: shelved.size_bytes,
+            }));
+        }
+        if total > bytes_max {
+            left.sort_by(|a, b| (a.accessed_at, &a.tenant, &a.place).cmp(&(b.accessed_at, &b.tenant, &b.place)));
+            // 80 % without overflow and without rounding up.
+            let target = bytes_max / 5 * 4 + bytes_max % 5 * 4 / 5;
+            for candidate in left {
+                if total <= target || stop.is_cancelled() {
+                    break;
+                }
+                total -= self.drop_unused(&candidate, &mut cleaned);
+            }
+        }
+        Ok(cleaned)
+    }
+
+    /// Removes a candidate unless it was used since it was looked at. Returns the bytes that are no longer there, whoever removed them.
+    fn drop_unused(&self, candidate: &Candidate, cleaned: &mut Cleaned) -> u64 {
+        let tenant = self.tenant(&candidate.tenant);
+        let mut tenant = lock(&tenant);
+        let owner = Owner::found(&candidate.tenant, &candidate.place.0);
+        match self.files.known(&owner, &candidate.place.1) {
+            Some(known) if known.accessed_at != candidate.accessed_at => return 0,
+            Some(_) => {}
+            None => return candidate.size_bytes,
+        }
+        let shelf = tenant.shelf(&self.files, &candidate.tenant);
+        let before = cleaned.bytes;
+        self.drop_counted(shelf, &candidate.tenant, &candidate.place, cleaned);
+        cleaned.bytes - before
+    }
+
+    fn drop_counted(&self, shelf: &mut Shelf<String>, tenant: &str, place: &Place<String>, cleaned: &mut Cleaned) {
+        let bytes = shelf.get(place).map_or(0, |shelved| shelved.size_bytes);
+        if self.drop_from(shelf, tenant, place) {
+            cleaned.removed += 1;
+            cleaned.bytes += bytes;
+        }
+    }
+}
+
+fn collision(id: &ArtifactId) -> ArtifactError {
+    tracing::warn!("two contents have the name {id}: the second is refused");
+    ArtifactError::Collision(id.clone())
+}
