@@ -237,6 +237,7 @@ async fn nothing_is_removed_at_the_limit_and_above_it_the_least_used_until_four_
     assert_eq!(there().await, [0, 4, 5, 6, 7, 8, 9]);
     assert_eq!(store.cleanup(settings().max_age).await, Ok(Cleaned::default()));
 
+    place.clock.advance_ms(1);
     put(&store, &owners[1], &[9; 150]).await;
     assert_eq!(store.cleanup(settings().max_age).await, Ok(Cleaned { removed: 9, bytes: 221 }), "far above it: still in order");
 }

@@ -11,7 +11,7 @@ use url::Url;
 
 pub(super) use visible::visible;
 
-use super::text::{is_binary, prefix};
+use super::{encoding::binary, text::prefix};
 
 /// Longest text of a document; beyond it the rest is accounted for. Results are paged and stored by the executor.
 pub(super) const TEXT_BYTES_MAX: usize = 1024 * 1024;
@@ -81,7 +81,7 @@ pub(super) fn read(document: &Document<'_>, cancel: &CancellationToken) -> Resul
     let (text, replaced) = charset::decode(document.bytes, document.content_type, kind == Kind::Html, document.more);
     // UTF-16 is full of zero bytes; its characters are not. Where nobody says that it is text it must be UTF-8.
     let is_utf8 = || std::str::from_utf8(document.bytes).map_or_else(|error| error.error_len().is_none(), |_| true);
-    if is_binary(text.as_bytes()) || kind == Kind::Unknown && !is_utf8() {
+    if binary(text.as_bytes()).is_some() || kind == Kind::Unknown && !is_utf8() {
         return Err(no_text(document.content_type));
     }
     let (title, text, more) = match kind {

@@ -345,7 +345,7 @@ async fn follow(store: &dyn ArtifactStore, clock: &ManualClock, model: &mut Mode
                 }
             }
         }
-        6 if dice[4] % 4 == 0 => {
+        6 if dice[4].is_multiple_of(4) => {
             store.release(scope.tenant.clone(), Some(scope.conversation.clone())).await.unwrap();
             model.retain(|place, _| place.0 != scope);
         }
