@@ -102,8 +102,8 @@ impl Judge {
         let mut chunks = line.utf8_chunks().peekable();
         while let Some(chunk) = chunks.next() {
             self.characters += chunk.valid().chars().filter(|c| !c.is_ascii()).count() as u64;
-            let is_last = chunks.peek().is_none();
-            self.stray += u64::from(!chunk.invalid().is_empty() && !(is_cut && is_last));
+            let is_half = is_cut && chunks.peek().is_none();
+            self.stray += u64::from(!is_half && !chunk.invalid().is_empty());
         }
     }
 

@@ -236,7 +236,7 @@ impl<'f> Written<'f> {
         std::iter::from_fn(move || {
             loop {
                 let start = at + finder.find(self.bytes.get(at..).filter(|_| !wanted.is_empty())?)?;
-                let is_whole = start % unit == 0;
+                let is_whole = start.is_multiple_of(unit);
                 at = start + if is_whole { wanted.len() } else { 1 };
                 if is_whole {
                     return Some(start);
@@ -292,7 +292,7 @@ impl<'f> Written<'f> {
         let finder = Finder::new(wanted);
         let mut at = 0;
         while let Some(found) = twice.get(at..).and_then(|rest| finder.find(rest)) {
-            if (at + found) % unit == 0 {
+            if (at + found).is_multiple_of(unit) {
                 return true;
             }
             at += found + 1;
