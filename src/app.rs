@@ -1,6 +1,8 @@
 //! The composition root: configuration and wishes become adapters, adapters become a [`Host`]. The only file that knows every
 //! adapter. Prints nothing; what people should read comes back as text.
 
+mod tools;
+
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -8,18 +10,21 @@ use std::{
 
 use callboard_actors::{
     conversation::volatile::{ApprovalMode, Recovery},
+    host::HostBuilder,
     ids::{ConversationId, Scope, TenantId},
-    ports::{ListQuery, LlmProvider, SessionBackend, StoreError},
+    ports::{ListQuery, LlmProvider, SandboxPolicy, SessionBackend, StoreError},
 };
 
 use crate::{
     Host,
     config::{Approve, CommitMode, Config, ConfigError, ProviderKind, SandboxMode, Store},
+    mcp::McpServerConfig,
     providers::{Anthropic, OpenAi, ProviderConfigError, offline::Offline},
-    sandbox::{Mode, PathRules},
     storage::{LockError, MemorySessions, SessionLock, Sqlite, SqliteOptions},
-    tools::{self, Toolbox, mask::Masker},
 };
+
+use tools::Equipment;
+pub(crate) use tools::{masker, mcp_pool};
 
 /// The tenant of a person at a terminal; `serve` without tenants uses the same one.
 pub(crate) const TENANT: &str = "default";
@@ -45,6 +50,8 @@ pub(crate) struct Wishes {
     pub(crate) sandbox: Option<SandboxMode>,
     /// Names of tools; none at all if empty.
     pub(crate) tools: Option<Vec<String>>,
+    /// MCP servers, those of the configuration included.
+    pub(crate) mcp: Vec<McpServerConfig>,
     pub(crate) recovery: Recovery,
     /// Whether a person sits before it.
     pub(crate) at_terminal: bool,
@@ -125,6 +132,8 @@ pub(crate) struct App {
     pub(crate) workspace: PathBuf,
     /// Lines for the user: that bash is absent, and why.
     pub(crate) notes: Vec<String>,
+    /// What is allowed to commands.
+    pub(crate) sandbox: Option<SandboxPolicy>,
 }
 
 /// Puts the host together over sessions that are open already.
@@ -134,7 +143,7 @@ pub(crate) async fn start(config: &Config, wishes: &Wishes, sessions: &Sessions)
 
 /// As [`start`], with a provider of one's own.
 pub(crate) async fn start_with(config: &Config, wishes: &Wishes, sessions: &Sessions, chosen: Chosen) -> Result<App, AppError> {
-    let toolbox = toolbox(config, wishes)?;
+    let Equipment { toolbox, artifacts, resources } = tools::equipment(config, wishes).await?;
     let workspace = toolbox.workspace.as_ref().map_or_else(|| wishes.workspace.clone(), |path| path.as_ref().clone());
     let mut limits = config.limits.clone();
     limits.tool_iterations_max = wishes.tool_iterations_max.unwrap_or(limits.tool_iterations_max);
@@ -142,12 +151,15 @@ pub(crate) async fn start_with(config: &Config, wishes: &Wishes, sessions: &Sess
     let approve = wishes.approve.or(config.approve).unwrap_or(if wishes.at_terminal { Approve::Ask } else { Approve::Deny });
     let mut notes = toolbox.notes.clone();
     let system = system_prompt(wishes, &workspace, &mut notes);
-    let host = Host::builder()
+    let sandbox = toolbox.sandbox.clone();
+    let builder = resources.into_iter().fold(Host::builder(), HostBuilder::closes);
+    let host = builder
         .shared_provider(chosen.provider)
         .model(&chosen.model)
         .system(system)
         .shared_sessions(sessions.backend())
         .tools(toolbox)
+        .artifacts(artifacts)
         .approval(match approve {
             Approve::Ask => ApprovalMode::Ask,
             Approve::Deny => ApprovalMode::Deny,
@@ -158,7 +170,7 @@ pub(crate) async fn start_with(config: &Config, wishes: &Wishes, sessions: &Sess
         .limits(limits)
         .build()
         .await?;
-    Ok(App { host, provider: chosen.name, model: chosen.model, workspace, notes })
+    Ok(App { host, provider: chosen.name, model: chosen.model, workspace, notes, sandbox })
 }
 
 /// What a provider is wanted for.
@@ -219,37 +231,6 @@ fn usual_base_url(kind: ProviderKind) -> Option<String> {
 
 fn set_variable(name: &str) -> Option<String> {
     std::env::var(name).ok().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
-}
-
-/// The tools over the workspace, as flags and configuration want them.
-pub(crate) fn toolbox(config: &Config, wishes: &Wishes) -> Result<Toolbox, AppError> {
-    let mode = match wishes.sandbox.unwrap_or(config.sandbox) {
-        SandboxMode::Auto => Mode::Auto,
-        SandboxMode::Linux => Mode::Linux,
-        SandboxMode::Local => Mode::Local,
-        SandboxMode::None => Mode::None,
-    };
-    let wanted = wishes.tools.as_ref().or(config.tools.as_ref());
-    let wants = |name: &str| wanted.is_none_or(|wanted| wanted.iter().any(|tool| tool == name));
-    // A sandbox that nobody will use is not tried, and nothing is said of it.
-    let mode = if wants("bash") || mode != Mode::Auto { mode } else { Mode::None };
-    let mut toolbox = tools::with_policy(&wishes.workspace, mode, PathRules::default(), masker(config));
-    if let Some(error) = toolbox.error() {
-        return Err(AppError::Tools(error.to_owned()));
-    }
-    if let Some(unknown) = wanted.into_iter().flatten().find(|name| !crate::config::TOOL_NAMES.contains(&name.as_str())) {
-        let nearest = nearest(unknown, crate::config::TOOL_NAMES.iter().copied());
-        return Err(AppError::NoSuchTool { name: unknown.clone(), nearest });
-    }
-    if !wants("bash") {
-        toolbox.notes.clear();
-    }
-    Ok(toolbox.only(wants))
-}
-
-fn masker(config: &Config) -> Masker {
-    let configured: Vec<String> = config.secrets().into_iter().map(|secret| secret.expose().to_owned()).collect();
-    if configured.is_empty() { Masker::from_env() } else { Masker::from_env().and(configured) }
 }
 
 /// The word that is nearest to `given`, if one is near.
@@ -373,6 +354,13 @@ pub(crate) fn check_places(config: &Config, wishes: &Wishes) -> Result<(), AppEr
         return Err(AppError::WorkspaceInData(config.data_dir.clone()));
     }
     Ok(())
+}
+
+/// Whether a folder of ours lies neither inside of the workspace, where tools could read it, nor around it.
+fn is_apart(data: &Path, workspace: &Path) -> bool {
+    let Ok(workspace) = workspace.canonicalize() else { return true };
+    let data = real_or_nearest(data);
+    !data.starts_with(&workspace) && !workspace.starts_with(&data)
 }
 
 /// The real path of a folder that may not be there yet: that of its nearest existing parent, and the rest.

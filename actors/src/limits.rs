@@ -50,6 +50,9 @@ pub const TOOL_CACHE_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Bytes of one result that is kept; a larger one is an artifact anyway.
 pub const TOOL_CACHED_RESULT_BYTES_MAX: usize = 1024 * 1024;
 
+/// How long a host that shuts down waits for what belongs to its tools.
+pub const RESOURCES_CLOSE_MAX: Duration = Duration::from_secs(5);
+
 /// How long results are still taken after a cancel, before work is aborted (DESIGN §4.2).
 pub const CANCEL_GRACE: Duration = Duration::from_secs(2);
 

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use callboard_actors::conversation::volatile::Recovery;
 use clap::{Args, ValueEnum};
 
-use super::terminal::Terminals;
+use super::{failure::Failure, mcp::servers, terminal::Terminals};
 use crate::{
     app::Wishes,
-    config::{Approve, SandboxMode},
+    config::{Approve, Config, SandboxMode},
 };
 
 /// The model, the folder, the tools and the store.
@@ -47,6 +47,9 @@ pub(super) struct HostFlags {
     /// No tools
     #[arg(long, conflicts_with = "tools")]
     pub(super) no_tools: bool,
+    /// MCP servers of this file too: {"mcpServers": {"name": {"command": …}}}
+    #[arg(long, value_name = "FILE")]
+    pub(super) mcp: Option<PathBuf>,
 }
 
 /// `--approve`.
@@ -96,8 +99,11 @@ impl From<SandboxFlag> for SandboxMode {
 
 impl HostFlags {
     /// As the composition root wants it.
-    pub(super) fn wishes(&self, recovery: Recovery) -> Wishes {
-        Wishes {
+    ///
+    /// # Errors
+    /// The file of MCP servers cannot be used.
+    pub(super) fn wishes(&self, config: &Config, recovery: Recovery) -> Result<Wishes, Failure> {
+        Ok(Wishes {
             provider: self.provider.clone(),
             model: self.model.clone(),
             base_url: self.base_url.clone(),
@@ -108,8 +114,9 @@ impl HostFlags {
             approve: self.approve.map(Into::into),
             sandbox: self.sandbox.map(Into::into),
             tools: if self.no_tools { Some(Vec::new()) } else { self.tools.clone() },
+            mcp: servers(config, self.mcp.as_ref())?,
             recovery,
             at_terminal: Terminals::look().has_person(),
-        }
+        })
     }
 }

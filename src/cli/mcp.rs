@@ -13,11 +13,9 @@ use super::{
     terminal::{err_line, out_line},
 };
 use crate::{
-    app::{TENANT, nearest},
+    app::{self, TENANT, nearest},
     config::Config,
-    mcp::{self, FilePins, HttpClients, McpPool, McpServerConfig, Means, Standing, Survey},
-    sandbox::Spawner,
-    tools::mask::Masker,
+    mcp::{self, FilePins, McpPool, McpServerConfig, Standing, Survey},
 };
 
 pub(super) const EXAMPLE: &str = "Example:\n  callboard mcp check --mcp servers.json";
@@ -61,7 +59,7 @@ pub(super) struct CheckArgs {
 }
 
 /// The servers of the configuration and of a file; the file's take the place of those of the same name.
-fn servers(config: &Config, file: Option<&PathBuf>) -> Result<Vec<McpServerConfig>, Failure> {
+pub(super) fn servers(config: &Config, file: Option<&PathBuf>) -> Result<Vec<McpServerConfig>, Failure> {
     let more = file.map_or(Ok(Vec::new()), |file| mcp::read_file(file)).map_err(|error| Failure::usage(error.to_string()))?;
     let own = config.mcp.iter().filter(|own| !more.iter().any(|other| other.name == own.name)).cloned();
     Ok(own.chain(more.clone()).collect())
@@ -81,10 +79,7 @@ struct Asking {
 
 impl Asking {
     fn new(config: &Config) -> Result<Self, Failure> {
-        let spawner = Spawner::start().map_err(|error| Failure::work(format!("nothing can be started: {}", error.kind())))?;
-        let secrets = config.secrets().into_iter().map(|secret| secret.expose().to_owned());
-        let masker = Arc::new(Masker::from_env().and(secrets.collect::<Vec<_>>()));
-        let pool = McpPool::new(Means::new(spawner, HttpClients::vouched_only(), masker));
+        let pool = app::mcp_pool(app::masker(config))?;
         Ok(Self { pool, tenant: TenantId::new(TENANT)?, pins: Arc::new(FilePins::new(&config.data_dir)) })
     }
 

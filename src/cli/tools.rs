@@ -10,7 +10,7 @@ use callboard_actors::{
     },
     ids::{CallKey, ConversationId, Scope, Seq},
     journal::ToolExecutionResult,
-    ports::{Approval, Effect, Progress, ToolError, ToolErrorType, ToolSpec},
+    ports::{Approval, Effect, Progress, Reach, SandboxPolicy, ToolError, ToolErrorType, ToolSpec},
     tool_executor::{LoneCall, ToolInvocationRequest, approval_denied, call_once, cancelled_before_start},
 };
 use clap::{Args, Subcommand};
@@ -21,6 +21,7 @@ use super::{
     ask::{Asker, Question},
     failure::{Done, Failure},
     flags::{ApproveFlag, SandboxFlag},
+    mcp::servers,
     run::SHUTDOWN,
     session::scope,
     signals::Signals,
@@ -28,7 +29,7 @@ use super::{
 };
 use crate::{
     Host,
-    app::{self, Chosen, Sessions, Wishes, nearest},
+    app::{self, App, Chosen, Sessions, Wishes, nearest},
     config::Config,
     providers::offline::Offline,
     storage::MemorySessions,
@@ -65,6 +66,9 @@ pub(super) struct Place {
     /// Where commands run; auto is linux, or no commands at all [default: auto]
     #[arg(long, value_enum)]
     sandbox: Option<SandboxFlag>,
+    /// MCP servers of this file too: {"mcpServers": {"name": {"command": …}}}
+    #[arg(long, value_name = "FILE")]
+    mcp: Option<std::path::PathBuf>,
 }
 
 /// `tools list`.
@@ -145,10 +149,10 @@ impl Called {
 pub(super) async fn run(config: &Config, command: ToolsCommand) -> Result<Done, Failure> {
     match command {
         ToolsCommand::List(args) => {
-            let (host, notes) = open(config, &args.place, None).await?;
+            let App { host, notes, sandbox, .. } = open(config, &args.place, None).await?;
             let specs: Vec<_> = host.setup().tools.specs().cloned().collect();
             if args.json {
-                let all: Vec<_> = specs.iter().map(|spec| described(spec, &host)).collect();
+                let all: Vec<_> = specs.iter().map(|spec| described(spec, &host, sandbox.as_ref())).collect();
                 out_line(&serde_json::to_string_pretty(&all).unwrap_or_default());
             } else {
                 for spec in &specs {
@@ -157,18 +161,20 @@ pub(super) async fn run(config: &Config, command: ToolsCommand) -> Result<Done, 
                 }
             }
             notes.iter().for_each(|note| err_line(&Paint::stderr().dim(&format!("note: {note}"))));
+            host.shutdown(SHUTDOWN).await;
             Ok(Done::Well)
         }
         ToolsCommand::Show(args) => {
-            let (host, notes) = open(config, &args.place, None).await?;
+            let App { host, notes, sandbox, .. } = open(config, &args.place, None).await?;
             let Some(spec) = host.setup().tools.specs().find(|spec| spec.name() == args.name).cloned() else {
                 return Err(no_tool(&host, &args.name, &notes));
             };
             if args.json {
-                out_line(&serde_json::to_string_pretty(&described(&spec, &host)).unwrap_or_default());
+                out_line(&serde_json::to_string_pretty(&described(&spec, &host, sandbox.as_ref())).unwrap_or_default());
             } else {
                 show(&spec);
             }
+            host.shutdown(SHUTDOWN).await;
             Ok(Done::Well)
         }
         ToolsCommand::Call(args) => call(config, args).await,
@@ -176,23 +182,23 @@ pub(super) async fn run(config: &Config, command: ToolsCommand) -> Result<Done, 
 }
 
 /// A host of tools alone: its model is never asked, its sessions are never written.
-async fn open(config: &Config, place: &Place, approve: Option<ApproveFlag>) -> Result<(Host, Vec<String>), Failure> {
+async fn open(config: &Config, place: &Place, approve: Option<ApproveFlag>) -> Result<App, Failure> {
     let wishes = Wishes {
         workspace: place.workspace.clone(),
         sandbox: place.sandbox.map(Into::into),
         approve: approve.map(Into::into),
+        mcp: servers(config, place.mcp.as_ref())?,
         recovery: Recovery::Close,
         at_terminal: Terminals::look().has_person(),
         ..Wishes::default()
     };
     let sessions = Sessions::Memory(std::sync::Arc::new(MemorySessions::new()));
     let chosen = Chosen { provider: std::sync::Arc::new(Offline), name: "offline".into(), model: "rules".into(), calls_max: None };
-    let app = app::start_with(config, &wishes, &sessions, chosen).await?;
-    Ok((app.host, app.notes))
+    Ok(app::start_with(config, &wishes, &sessions, chosen).await?)
 }
 
 /// All that is declared of a tool, and the policy under which it runs.
-fn described(spec: &ToolSpec, host: &Host) -> serde_json::Value {
+fn described(spec: &ToolSpec, host: &Host, sandbox: Option<&SandboxPolicy>) -> serde_json::Value {
     let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     serde_json::json!({
         "name": spec.name(),
@@ -217,7 +223,26 @@ fn described(spec: &ToolSpec, host: &Host) -> serde_json::Value {
         "breaker": { "failures": spec.breaker.failures, "open_ms": ms(spec.breaker.open_for) },
         "source": spec.source,
         "reach": spec.reach,
+        "sandbox": sandbox_of(spec, sandbox),
     })
+}
+
+/// The policy that holds for a tool; null where none of ours does.
+fn sandbox_of(spec: &ToolSpec, sandbox: Option<&SandboxPolicy>) -> serde_json::Value {
+    match spec.reach {
+        Reach::Commands => serde_json::to_value(sandbox).unwrap_or_default(),
+        Reach::Files => serde_json::json!({
+            "kind": "workspace",
+            "boundary": "opened beneath the workspace; links that lead out, keys, fifos and devices refused",
+            "writes": spec.effect != Effect::Pure,
+            "network": "off",
+        }),
+        Reach::Web => serde_json::json!({ "kind": "web", "network": "public addresses, checked before each is dialed" }),
+        Reach::Server => serde_json::json!({ "kind": "mcp", "boundary": "a process or host of its own; definitions pinned" }),
+        Reach::Store => serde_json::json!({ "kind": "store", "boundary": "what is kept for this tenant", "network": "off" }),
+        Reach::Nothing => serde_json::json!({ "kind": "none", "network": "off" }),
+        Reach::Host => serde_json::Value::Null,
+    }
 }
 
 fn show(spec: &ToolSpec) {
@@ -244,7 +269,7 @@ fn no_tool(host: &Host, name: &str, notes: &[String]) -> Failure {
 }
 
 async fn call(config: &Config, args: CallArgs) -> Result<Done, Failure> {
-    let (host, notes) = open(config, &args.place, args.approve).await?;
+    let App { host, notes, .. } = open(config, &args.place, args.approve).await?;
     if host.setup().tools.get(&args.name).is_none() {
         err_line(&no_tool(&host, &args.name, &notes).text(Paint::stderr())); // And a result, as a model would get it.
     }

@@ -43,7 +43,11 @@ impl HttpClients {
         })
     }
 
-    pub(super) fn client(&self, target: &HttpTarget) -> Result<reqwest::Client, String> {
+    /// A client for a server.
+    ///
+    /// # Errors
+    /// Why it may not be reached; shown to people and models.
+    pub fn client(&self, target: &HttpTarget) -> Result<reqwest::Client, String> {
         (self.0)(target)
     }
 }

@@ -56,6 +56,12 @@ impl Means {
     }
 }
 
+impl callboard_actors::ports::Resource for McpPool {
+    fn close(&self) -> callboard_actors::ports::BoxFuture<'_, ()> {
+        Box::pin(self.close_all())
+    }
+}
+
 /// The servers of a host. Clones share them.
 #[derive(Clone)]
 pub struct McpPool(Arc<Inner>);

@@ -29,7 +29,7 @@ use std::{
     sync::Arc,
 };
 
-use callboard_actors::ports::{Sandbox, Tool, ToolContext, ToolError, ToolErrorType, erased};
+use callboard_actors::ports::{Sandbox, SandboxPolicy, Tool, ToolContext, ToolError, ToolErrorType, erased};
 use tokio_util::sync::CancellationToken;
 
 pub use crate::sandbox::Mode;
@@ -45,6 +45,8 @@ pub struct Toolbox {
     pub notes: Vec<String>,
     /// The folder that they work in, if any.
     pub workspace: Option<Arc<PathBuf>>,
+    /// What is allowed to commands, if there are any.
+    pub sandbox: Option<SandboxPolicy>,
     error: Option<String>,
 }
 
@@ -131,6 +133,7 @@ pub fn over(root: Arc<Root>, sandbox: Option<Arc<dyn Sandbox>>, masker: Masker) 
         erased(file_list::FileList::new(root.clone())),
         erased(grep_search::GrepSearch::new(root, masker.clone())),
     ]);
+    toolbox.sandbox = sandbox.as_ref().map(|sandbox| sandbox.policy().clone());
     toolbox.tools.extend(sandbox.map(|sandbox| erased(bash::Bash::new(sandbox, masker))));
     toolbox
 }

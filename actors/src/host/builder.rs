@@ -17,7 +17,10 @@ use crate::{
     metrics_collector::Counters,
     model_gateway::{GatewayConfig, ModelGatewayRef},
     policy::{BreakerConfig, ModelRetryPolicy},
-    ports::{ArtifactStore, Clock, Effort, Entropy, EventStore, Extensions, Hook, LlmProvider, OutputLevel, Schemas, SessionBackend, Tool},
+    ports::{
+        ArtifactStore, Clock, Effort, Entropy, EventStore, Extensions, Hook, LlmProvider, OutputLevel, Resource, Schemas, SessionBackend,
+        Tool,
+    },
     tenant::Tenants,
     tool_executor::{Lent, Permissions},
 };
@@ -41,6 +44,7 @@ pub struct HostBuilder<H = Host> {
     extensions: Extensions,
     artifacts: Option<Arc<dyn ArtifactStore>>,
     schemas: Option<Arc<dyn Schemas>>,
+    resources: Vec<Arc<dyn Resource>>,
     approval: ApprovalMode,
     has_approver: bool,
     permissions: Permissions,
@@ -114,6 +118,7 @@ impl<H> HostBuilder<H> {
             extensions: Extensions::default(),
             artifacts: None,
             schemas: None,
+            resources: Vec::new(),
             approval: ApprovalMode::default(),
             has_approver: false,
             permissions: Permissions::default(),
@@ -183,6 +188,13 @@ impl<H> HostBuilder<H> {
     #[must_use]
     pub fn artifacts(mut self, artifacts: Arc<dyn ArtifactStore>) -> Self {
         self.artifacts = Some(artifacts);
+        self
+    }
+
+    /// Something that is closed when the host shuts down, after the last conversation: the servers behind tools (REQUIREMENTS Q-06).
+    #[must_use]
+    pub fn closes(mut self, resource: Arc<dyn Resource>) -> Self {
+        self.resources.push(resource);
         self
     }
 
@@ -352,7 +364,7 @@ impl<H> HostBuilder<H> {
         };
         let start = ractor::Actor::spawn(None, HostSupervisor, args).await;
         let (supervisor, _) = start.map_err(|error| BuildError::Start(error.to_string()))?;
-        let inner = HostInner { supervisor: supervisor.get_cell(), directory, setup, ports, tenants, collector };
+        let inner = HostInner { supervisor: supervisor.get_cell(), directory, setup, ports, tenants, collector, resources: self.resources };
         Ok((self.wrap)(Host(Arc::new(inner))))
     }
 }

@@ -26,8 +26,9 @@ pub use reply::{OutcomeError, Reply};
 use crate::{
     conversation::{Ports, Setup},
     ids::Scope,
+    limits::RESOURCES_CLOSE_MAX,
     metrics_collector::{MetricsCollectorRef, Report},
-    ports::StoreError,
+    ports::{Resource, StoreError},
     tenant::Tenants,
     tool_executor::Bench,
 };
@@ -43,6 +44,7 @@ pub(crate) struct HostInner {
     ports: Ports,
     tenants: Arc<Tenants>,
     collector: Arc<RwLock<Option<MetricsCollectorRef>>>,
+    resources: Vec<Arc<dyn Resource>>,
 }
 
 impl Drop for HostInner {
@@ -119,6 +121,10 @@ impl Host {
     /// Returns how many conversations were awake (REQUIREMENTS H-04).
     pub async fn shutdown(&self, within: Duration) -> usize {
         let awake = self.0.directory.drain(Instant::now() + within).await;
+        let closing = futures_util::future::join_all(self.0.resources.iter().map(|resource| resource.close()));
+        if tokio::time::timeout(RESOURCES_CLOSE_MAX, closing).await.is_err() {
+            tracing::warn!("what belongs to the tools did not close in time");
+        }
         if let Err(error) = self.0.ports.sessions.close(Duration::from_secs(10)).await {
             tracing::error!(%error, "the store did not close well");
         }

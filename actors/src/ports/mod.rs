@@ -11,6 +11,7 @@ mod hook;
 mod llm_provider;
 mod mcp_client;
 mod output;
+mod resource;
 mod sandbox;
 mod schema;
 mod session_backend;
@@ -28,6 +29,7 @@ pub use llm_provider::{
 };
 pub use mcp_client::{McpClient, McpContent, McpError, McpResult, McpToolDefinition};
 pub use output::{CACHE_TTL, CROWDED, CachePolicy, OutputLevel, PermissionLevel, Reach};
+pub use resource::Resource;
 pub use sandbox::{Exec, ExecLimits, ExecResult, Network, Sandbox, SandboxError, SandboxPolicy};
 pub use schema::{SchemaCheck, Schemas};
 pub use session_backend::{

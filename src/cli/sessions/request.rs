@@ -28,7 +28,7 @@ pub(in crate::cli) struct RequestArgs {
 pub(super) async fn run(config: &Config, args: &RequestArgs) -> Result<Done, Failure> {
     let one = OneArgs { id: args.id.clone(), store: StoreFlag { db: args.host.db.clone() } };
     let found = Found::open(config, &one).await?;
-    let wishes = args.host.wishes(Recovery::Close);
+    let wishes = args.host.wishes(config, Recovery::Close)?;
     let chosen = app::choose_provider(config, &wishes, Purpose::Bodies)?;
     let (provider, name) = (chosen.provider.clone(), chosen.name.clone());
     let app = app::start_with(config, &wishes, &found.sessions, chosen).await?;

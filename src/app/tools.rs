@@ -1,0 +1,141 @@
+//! The tools of a host, from configuration and wishes: over the workspace, on the web, of MCP servers, and where their results go.
+
+use std::{path::Path, sync::Arc};
+
+use callboard_actors::{
+    ids::TenantId,
+    ports::{ArtifactStore, Resource, erased},
+};
+
+use super::{AppError, TENANT, Wishes, is_apart, nearest};
+use crate::{
+    clock::SystemClock,
+    config::{Config, SandboxMode, TOOL_NAMES},
+    mcp::{self, FilePins, HttpClients, McpPool, McpServerConfig, Means, Pins},
+    sandbox::{Mode, PathRules, Spawner},
+    storage::{FileArtifacts, FileArtifactsSettings, MemoryArtifacts},
+    tools::{self, Toolbox, mask::Masker, memory::Memory, web},
+    web::{SystemResolver, UrlPolicy, guarded},
+};
+
+/// Names of tools that are offered: all, or those of a list.
+struct Wanted<'a>(Option<&'a Vec<String>>);
+
+impl Wanted<'_> {
+    fn has(&self, name: &str) -> bool {
+        self.0.is_none_or(|wanted| wanted.iter().any(|tool| tool == name))
+    }
+
+    /// Whether a tool of a server may be among them.
+    fn has_of(&self, server: &str) -> bool {
+        self.0.is_none_or(|wanted| wanted.iter().any(|tool| tool.split_once("__").is_some_and(|(of, _)| of == server)))
+    }
+}
+
+/// Tools, and what belongs to them.
+pub(super) struct Equipment {
+    pub(super) toolbox: Toolbox,
+    pub(super) artifacts: Arc<dyn ArtifactStore>,
+    /// What is closed with the host.
+    pub(super) resources: Vec<Arc<dyn Resource>>,
+}
+
+/// The tools as flags and configuration want them.
+pub(super) async fn equipment(config: &Config, wishes: &Wishes) -> Result<Equipment, AppError> {
+    let wanted = Wanted(wishes.tools.as_ref().or(config.tools.as_ref()));
+    let masker = masker(config);
+    let mut toolbox = over_workspace(config, wishes, &wanted, &masker)?;
+    let offers_something = wanted.0.is_none_or(|wanted| !wanted.is_empty());
+    let mut resources: Vec<Arc<dyn Resource>> = Vec::new();
+    let apart = offers_something && is_apart(&config.data_dir, &wishes.workspace);
+    if apart {
+        toolbox.tools.push(erased(Memory::per_tenant(&config.data_dir)));
+    }
+    toolbox.tools.extend(web_tools(config, &masker)?);
+    toolbox = toolbox.only(|name| wanted.has(name));
+    let servers: Vec<&McpServerConfig> = wishes.mcp.iter().filter(|server| wanted.has_of(&server.name)).collect();
+    if !servers.is_empty() {
+        let servers: Vec<McpServerConfig> = servers.into_iter().cloned().collect();
+        let pool = mcp_pool(masker)?;
+        let pins: Arc<dyn Pins> = Arc::new(FilePins::new(&config.data_dir));
+        let tenant = TenantId::new(TENANT).map_err(|error| AppError::Tools(error.to_string()))?;
+        let (tools, notes) = mcp::tools(&servers, &pool, &tenant, &pins).await;
+        toolbox.tools.extend(tools.into_iter().filter(|tool| wanted.has(tool.spec().name())));
+        toolbox.notes.extend(notes);
+        resources.push(Arc::new(pool));
+    }
+    let known = || TOOL_NAMES.iter().copied().chain(toolbox.tools.iter().map(|tool| tool.spec().name()));
+    if let Some(unknown) = wanted.0.into_iter().flatten().find(|name| !known().any(|known| known == name.as_str())) {
+        return Err(AppError::NoSuchTool { name: unknown.clone(), nearest: nearest(unknown, known()) });
+    }
+    let artifacts = if apart { artifacts(&config.data_dir, &mut toolbox.notes).await } else { in_memory() };
+    Ok(Equipment { toolbox, artifacts, resources })
+}
+
+fn over_workspace(config: &Config, wishes: &Wishes, wanted: &Wanted<'_>, masker: &Masker) -> Result<Toolbox, AppError> {
+    let mode = match wishes.sandbox.unwrap_or(config.sandbox) {
+        SandboxMode::Auto => Mode::Auto,
+        SandboxMode::Linux => Mode::Linux,
+        SandboxMode::Local => Mode::Local,
+        SandboxMode::None => Mode::None,
+    };
+    // A sandbox that nobody will use is not tried, and nothing is said of it.
+    let mode = if wanted.has("bash") || mode != Mode::Auto { mode } else { Mode::None };
+    let mut toolbox = tools::with_policy(&wishes.workspace, mode, PathRules::default(), masker.clone());
+    if let Some(error) = toolbox.error() {
+        return Err(AppError::Tools(error.to_owned()));
+    }
+    if !wanted.has("bash") {
+        toolbox.notes.clear();
+    }
+    Ok(toolbox)
+}
+
+fn web_tools(config: &Config, masker: &Masker) -> Result<Vec<Arc<dyn callboard_actors::ports::Tool>>, AppError> {
+    let settings = &config.web;
+    let key = settings.key.as_ref().map(|key| key.expose().to_owned());
+    let search = match (settings.engine.as_deref(), &settings.base_url, key) {
+        (Some("searxng"), Some(base_url), _) => web::Search::SearxNg { base_url: base_url.clone() },
+        (_, base_url, Some(key)) => web::Search::Tavily { key, base_url: base_url.clone() },
+        _ => web::Search::None,
+    };
+    let (allow_hosts, fetch_without_asking) = (settings.allow_hosts.clone(), settings.fetch_without_asking);
+    let tools = web::tools(web::WebTools { allow_hosts, fetch_without_asking, search, masker: masker.clone() });
+    tools.map_err(|error| AppError::Tools(error.to_string()))
+}
+
+/// Servers of MCP, reached over pipes, or over HTTP at public addresses and those that configuration vouches for.
+pub(crate) fn mcp_pool(masker: Masker) -> Result<McpPool, AppError> {
+    let spawner = Spawner::start().map_err(|error| AppError::Tools(format!("no MCP server can be started: {}", error.kind())))?;
+    let vouched = HttpClients::vouched_only();
+    let clients = HttpClients::new(move |target| {
+        if target.allow_private {
+            return vouched.client(target);
+        }
+        let policy = UrlPolicy::public();
+        policy.check(&target.url).map_err(|denied| denied.to_string())?;
+        guarded(Arc::new(policy), Arc::new(SystemResolver)).build().map_err(|_| "no HTTP client can be made".to_owned())
+    });
+    Ok(McpPool::new(Means::new(spawner, clients, Arc::new(masker))))
+}
+
+/// Artifacts as files of the data folder; in memory where there can be none.
+async fn artifacts(data_dir: &Path, notes: &mut Vec<String>) -> Arc<dyn ArtifactStore> {
+    match FileArtifacts::open(data_dir.join("artifacts"), Arc::new(SystemClock), FileArtifactsSettings::default()).await {
+        Ok(store) => Arc::new(store),
+        Err(error) => {
+            notes.push(format!("large results are kept until this program ends: {error}"));
+            in_memory()
+        }
+    }
+}
+
+fn in_memory() -> Arc<dyn ArtifactStore> {
+    Arc::new(MemoryArtifacts::new(Arc::new(SystemClock)))
+}
+
+/// Hides the keys of the environment and of the configuration.
+pub(crate) fn masker(config: &Config) -> Masker {
+    let configured: Vec<String> = config.secrets().into_iter().map(|secret| secret.expose().to_owned()).collect();
+    if configured.is_empty() { Masker::from_env() } else { Masker::from_env().and(configured) }
+}
