@@ -1,20 +1,34 @@
-//! A tool of one's own: typed arguments, from which the schema is derived, and the context of the call. `cargo run --example custom_tool`
+//! A tool of one's own: typed arguments, what is declared of it, and the context of its calls. `cargo run --example custom_tool`
 
-use std::sync::Mutex;
+use std::{sync::Mutex, time::Duration};
 
 use callboard::{
-    EventKind, Extensions, Host, ToolContext, ToolError, ToolSpec, TypedTool,
+    EventKind, Extensions, Host, Json, ToolContext, ToolError, ToolSpec, TypedTool,
     chat::ContentBlock,
     erased,
-    ports::{BoxFuture, Capabilities, Completion, LlmProvider, ModelEvent, ModelRequest, ModelStream, ProviderError, ProviderStop},
+    ports::{
+        BoxFuture, CachePolicy, Capabilities, Completion, LlmProvider, ModelEvent, ModelRequest, ModelStream, OutputLevel, ProviderError,
+        ProviderStop,
+    },
 };
 use tokio_util::sync::CancellationToken;
 
-/// The arguments. Their doc comments are what the model reads of them.
+/// The arguments. Their doc comments are what the model reads of them; the schema is derived, and checked before the tool is.
 #[derive(serde::Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
 struct Lookup {
     /// Number of the order, such as 4711.
     order: u64,
+}
+
+/// The result. As data it is formatted by output level; a `String` would be shown as it is.
+#[derive(serde::Serialize)]
+struct Status {
+    order: u64,
+    state: &'static str,
+    steps: Vec<String>,
+    /// Where the whole history lies, for a tool that reads it.
+    history: Option<String>,
 }
 
 /// A value of the application, lent to every call.
@@ -25,28 +39,52 @@ struct OrderStatus;
 
 impl TypedTool for OrderStatus {
     type Args = Lookup;
-    type Output = String;
+    type Output = Json<Status>;
     const NAME: &'static str = "order_status";
     const DESCRIPTION: &'static str = "Tells how far an order is. Use it whenever an order number is named.";
 
     // It only reads: it may run again and beside others, and nobody has to approve it.
     fn declare(&self, spec: ToolSpec) -> ToolSpec {
         spec.read_only()
+            .timeout(Duration::from_secs(20))
+            .cache(CachePolicy::TtlShort) // An equal call within five minutes is answered without a run.
+            .returns_data() // The model may ask for brief, standard or full.
+            .level(OutputLevel::Full)
     }
 
+    // What a type cannot say. Nothing is journaled as started yet.
     fn check(&self, args: &Lookup) -> Result<(), ToolError> {
         if args.order == 0 { Err(ToolError::invalid("order numbers begin at 1")) } else { Ok(()) }
     }
 
-    async fn call(&self, args: Lookup, context: ToolContext) -> Result<String, ToolError> {
+    async fn call(&self, args: Lookup, context: ToolContext) -> Result<Json<Status>, ToolError> {
         if let Some(audit) = context.extensions.get::<Audit>()
             && let Ok(mut calls) = audit.0.lock()
         {
             calls.push(format!("{} asked for order {}", context.key.scope, args.order));
         }
         context.progress.tell("asking the warehouse");
-        Ok(format!("Order {} is packed and leaves tomorrow.", args.order))
+        let steps = tokio::select! {
+            // Interrupted, or out of time: stop soon and say so.
+            () = context.cancel.cancelled() => return Err(ToolError::failed("the question was withdrawn").code("INTERRUPTED")),
+            steps = warehouse(args.order) => steps,
+        };
+        // What is too long to read goes where another tool finds it. Without a store the result says less, and that is all.
+        let history = match &context.artifacts {
+            Some(artifacts) => {
+                let stored = artifacts.store.store(artifacts.owner.clone(), context.tool_call_id.clone(), steps.join("\n").into());
+                stored.await.ok().map(|id| id.as_str().to_owned())
+            }
+            None => None,
+        };
+        Ok(Json(Status { order: args.order, state: "packed, leaves tomorrow", steps, history }))
     }
+}
+
+/// Stands in for another system.
+async fn warehouse(order: u64) -> Vec<String> {
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    vec![format!("{order} paid"), format!("{order} picked"), format!("{order} packed")]
 }
 
 #[tokio::main]
@@ -62,6 +100,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     while let Some(event) = reply.next().await {
         match &event.kind {
             EventKind::ToolCall { summary, .. } => println!("> {summary}"),
+            EventKind::ToolProgress { text, .. } => println!("  {text} …"),
             EventKind::ToolResult { summary, .. } => println!("< {summary}"),
             _ => {}
         }

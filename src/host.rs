@@ -23,9 +23,13 @@ use crate::clock::{SystemClock, SystemEntropy};
 pub struct Host(host::Host);
 
 impl Host {
-    /// A builder on the system's clock and source of chance. A provider is all it needs; sessions are in memory without more.
+    /// A builder on the system's clock and source of chance. A provider is all it needs; sessions are in memory without more. With
+    /// the feature `schema`, the arguments of every call are checked against the schema of its tool.
     pub fn builder() -> HostBuilder<Self> {
-        HostBuilder::new(SystemClock, SystemEntropy, Self)
+        let builder = HostBuilder::new(SystemClock, SystemEntropy, Self);
+        #[cfg(feature = "schema")]
+        let builder = builder.schemas(std::sync::Arc::new(crate::schema::JsonSchemas));
+        builder
     }
 }
 

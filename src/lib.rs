@@ -42,10 +42,15 @@ pub use callboard_actors::{
         volatile::{ApprovalMode, Recovery},
     },
     host::{BuildError, ConversationHandle, OutcomeError, Prompt, Reply, SendError, TenantHandle},
-    ports::{Extensions, Tool, ToolContext, ToolError, ToolOutput, ToolSpec, TypedTool, erased},
+    ports::{Extensions, FnTool, Json, Tool, ToolContext, ToolError, ToolOutput, ToolSpec, TypedTool, erased},
     stream::{EventKind, RoundEnd, StopReason, StreamEvent},
 };
 pub use callboard_actors::{chat, conversation, ids, journal, limits, metrics_collector, policy, ports, stream, tool_executor};
+
+/// The code of `docs/tools.md` compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/tools.md")]
+mod docs_tools {}
 
 pub use host::Host;
 
@@ -53,6 +58,8 @@ mod host;
 pub mod clock;
 pub mod providers;
 pub mod storage;
+#[cfg(feature = "schema")]
+pub mod schema;
 #[cfg(feature = "tools")]
 pub mod tools;
 #[cfg(feature = "tools")]

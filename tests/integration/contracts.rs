@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use callboard::{
     clock::{SystemClock, SystemEntropy},
-    ports::{Clock, Entropy, erased},
+    ports::{Clock, Entropy, Schemas, erased},
     sandbox::Mode,
+    schema::JsonSchemas,
     tools,
 };
 use callboard_actors::testing::{SeededEntropy, contract};
@@ -30,6 +31,10 @@ async fn every_built_in_tool_keeps_the_contract_of_tools() {
             "bash" => json!({ "command": "echo hello" }),
             other => panic!("no example for {other}"),
         };
+        let schema = JsonSchemas.compile(&name, &tool.spec().definition.input_schema).unwrap();
+        assert_eq!(schema.check(&good), Ok(()), "{name}");
+        let wrong = schema.check(&json!({ "no such argument": 1 })).unwrap_err();
+        assert!(wrong.message.contains("/no such argument is unknown"), "{}", wrong.message);
         contract::tool(tool, &good).await;
         names.push(name);
     }

@@ -20,7 +20,7 @@ use callboard::{
     mcp::{self, FilePins, HttpClients, McpPool, McpServerConfig, McpTransport, Means, MemoryPins, Pins, Server, Trust, config::Template},
     ports::{Approval, Effect, Extensions, McpClient, McpError, Progress, Tool, ToolErrorType, ToolSource},
     sandbox::Spawner,
-    tool_executor::{Lent, LoneCall, call_once},
+    tool_executor::{Bench, LoneCall, ToolInvocationRequest, call_once},
     tools::mask::Masker,
 };
 use tokio_util::sync::CancellationToken;
@@ -89,12 +89,11 @@ async fn call(server: &Server, tool: &str, arguments: &str) -> Result<String, Mc
 }
 
 /// A call as the executor runs it.
-async fn run(tool: &Arc<dyn Tool>, arguments: &str, cancel: CancellationToken) -> callboard::journal::ToolOutcome {
+async fn run(tool: &Arc<dyn Tool>, arguments: &str, cancel: CancellationToken) -> callboard::journal::ToolExecutionResult {
     let scope = Scope::new(TenantId::new("ann").unwrap(), ConversationId::new("c").unwrap());
-    let key = CallKey { scope, seq: Seq(0), index: 0 };
-    let input = RawJson::from_text(arguments).unwrap();
-    let lent = Lent { workspace: None, extensions: Extensions::default(), artifacts: None };
-    call_once(LoneCall { key, tool_call_id: "call_0".into(), tool: tool.clone(), input }, lent, cancel, Progress::silent()).await
+    let key = CallKey { scope: scope.clone(), seq: Seq(0), index: 0 };
+    let request = ToolInvocationRequest::of(tool.spec(), "call_0", RawJson::from_text(arguments).unwrap());
+    call_once(LoneCall { key, tool: tool.clone(), request }, Bench::alone(scope), cancel, Progress::silent()).await
 }
 
 async fn until(what: &str, within: Duration, mut holds: impl FnMut() -> bool) {

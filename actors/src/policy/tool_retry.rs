@@ -44,9 +44,10 @@ impl ToolRetryPolicy {
         Self { max_retries: 0, ..Self::default() }
     }
 
-    /// Whether to try again after `attempt` retries were already made (T-40).
+    /// Whether to try again after `attempt` retries were already made (T-40). What was refused is never tried again, whatever
+    /// `retry_on` says (T-49).
     pub fn should_retry(&self, error: ToolErrorType, attempt: u32) -> bool {
-        attempt < self.max_retries && self.retry_on.contains(&error)
+        error != ToolErrorType::PermissionDenied && attempt < self.max_retries && self.retry_on.contains(&error)
     }
 
     /// The delay before retry number `attempt`, from 0 (T-41: 1000, 1500, 2250, 3375, 5062, 7593, 10000, …).
@@ -78,6 +79,14 @@ mod tests {
         assert_eq!(timeouts, [240_000, 300_000, 300_000]);
         assert_eq!(policy.timeout(Duration::from_secs(600), 1), Duration::from_secs(600));
         assert!(policy.should_retry(ToolErrorType::Timeout, 2) && !policy.should_retry(ToolErrorType::Timeout, 3));
-        assert!(!policy.should_retry(ToolErrorType::PermissionDenied, 0));
+        assert!(!policy.should_retry(ToolErrorType::RateLimit, 0), "retry_on decides");
+    }
+
+    #[test]
+    fn what_was_refused_is_never_tried_again_whatever_the_policy_says() {
+        let eager =
+            ToolRetryPolicy { retry_on: vec![ToolErrorType::PermissionDenied, ToolErrorType::NotFound], ..ToolRetryPolicy::default() };
+
+        assert!(!eager.should_retry(ToolErrorType::PermissionDenied, 0) && eager.should_retry(ToolErrorType::NotFound, 0));
     }
 }

@@ -7,6 +7,7 @@ mod artifact_store;
 mod clock;
 mod entropy;
 mod event_store;
+mod fn_tool;
 mod hook;
 mod llm_provider;
 mod mcp_client;
@@ -22,6 +23,7 @@ pub use artifact_store::{ArtifactError, ArtifactId, ArtifactMeta, ArtifactStore,
 pub use clock::{Clock, Timestamp};
 pub use entropy::Entropy;
 pub use event_store::{EventStore, EventStoreError, StreamKey, StreamStatus};
+pub use fn_tool::FnTool;
 pub use hook::{Hook, Review, Verdict};
 pub use llm_provider::{
     Capabilities, Completion, Effort, FinalMessage, LlmProvider, ModelEvent, ModelRequest, ModelStream, ProviderError, ProviderStop,
@@ -40,7 +42,7 @@ pub use tool::{
     Approval, Artifacts, Concurrency, Effect, Extensions, Progress, TOOL_BREAKER, TOOL_TIMEOUT, Tool, ToolContext, ToolDefinition,
     ToolError, ToolErrorType, ToolOutput, ToolSource, ToolSpec,
 };
-pub use typed_tool::{TypedTool, erased};
+pub use typed_tool::{Json, TypedTool, erased};
 
 /// What every port's verbs return.
 pub type BoxFuture<'a, T> = futures_util::future::BoxFuture<'a, T>;

@@ -196,6 +196,17 @@ impl ToolSpec {
         self
     }
 
+    /// Sets whether an attempt that took too long is followed by another (REQUIREMENTS T-06); it is, unless this says no or the
+    /// effect is `once`.
+    #[must_use]
+    pub fn retry_on_timeout(mut self, yes: bool) -> Self {
+        self.retry.retry_on.retain(|kind| *kind != ToolErrorType::Timeout);
+        if yes {
+            self.retry.retry_on.push(ToolErrorType::Timeout);
+        }
+        self
+    }
+
     /// Sets the origin.
     #[must_use]
     pub fn source(mut self, source: ToolSource) -> Self {
@@ -541,5 +552,40 @@ mod tests {
         let spec = ToolSpec::new("x", "y", RawJson::empty_object());
 
         assert_eq!((spec.effect, spec.approval, spec.timeout), (Effect::Once, Approval::ByMode, Duration::from_secs(120)));
+    }
+
+    #[test]
+    fn a_timeout_is_tried_again_unless_the_tool_says_no() {
+        let tries = |spec: ToolSpec| spec.retry.should_retry(ToolErrorType::Timeout, 0);
+        let spec = ToolSpec::new("x", "y", RawJson::empty_object());
+
+        assert!(tries(spec.clone()) && !tries(spec.clone().retry_on_timeout(false)));
+        assert!(tries(spec.clone().retry_on_timeout(false).retry_on_timeout(true)));
+        assert!(spec.retry_on_timeout(false).retry.should_retry(ToolErrorType::ResourceError, 0));
+    }
+
+    #[test]
+    fn a_class_is_worth_a_retry_or_permanent_or_a_persons_matter() {
+        use ToolErrorType::{
+            DependencyError, ExecutionError, InternalError, InvalidParameters, NotFound, PermissionDenied, RateLimit, ResourceError,
+            Timeout, TransientError, ValidationError,
+        };
+        let all = [
+            (Timeout, "timeout", true, false),
+            (RateLimit, "rate_limit", true, false),
+            (ResourceError, "resource_error", true, false),
+            (TransientError, "transient_error", true, false),
+            (PermissionDenied, "permission_denied", false, true),
+            (InvalidParameters, "invalid_parameters", false, true),
+            (NotFound, "not_found", false, true),
+            (ValidationError, "validation_error", false, true),
+            (ExecutionError, "execution_error", false, false),
+            (InternalError, "internal_error", false, false),
+            (DependencyError, "dependency_error", false, false),
+        ];
+        for (kind, word, retryable, permanent) in all {
+            assert_eq!((kind.as_str(), kind.is_retryable(), kind.is_permanent()), (word, retryable, permanent));
+            assert_eq!(serde_json::to_value(kind).unwrap(), word);
+        }
     }
 }

@@ -1,9 +1,10 @@
 //! What authors of tools write: arguments as a type, the schema derived from it.
 
-use std::{future::Future, marker::PhantomData, sync::Arc};
+use std::{convert::Infallible, future::Future, marker::PhantomData, sync::Arc};
 
 use schemars::JsonSchema;
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Number, Value};
 
 use super::{BoxFuture, Tool, ToolContext, ToolError, ToolOutput, ToolSpec};
 use crate::chat::RawJson;
@@ -36,11 +37,71 @@ use crate::chat::RawJson;
 ///     }
 /// }
 /// ```
+///
+/// All that can be declared, on a tool that returns data:
+/// ```
+/// use std::time::Duration;
+///
+/// use callboard_actors::{
+///     policy::{BreakerConfig, ToolRetryPolicy},
+///     ports::{
+///         Approval, CachePolicy, Concurrency, Effect, Json, OutputLevel, Reach, ToolContext, ToolError, ToolErrorType, ToolSource, ToolSpec,
+///         TypedTool, erased,
+///     },
+/// };
+///
+/// #[derive(serde::Deserialize, schemars::JsonSchema)]
+/// struct Query {
+///     /// Table to look into.
+///     table: String,
+/// }
+///
+/// #[derive(serde::Serialize)]
+/// struct Row {
+///     id: u64,
+/// }
+///
+/// struct Rows;
+///
+/// impl TypedTool for Rows {
+///     type Args = Query;
+///     type Output = Json<Vec<Row>>;
+///     const NAME: &'static str = "rows";
+///     const DESCRIPTION: &'static str = "Lists the rows of a table.";
+///
+///     fn declare(&self, spec: ToolSpec) -> ToolSpec {
+///         spec.effect(Effect::Pure) // what a repeated start would do
+///             .approval(Approval::Never) // whether a person must agree
+///             .concurrency(Concurrency::PerFile("table".into())) // what may run beside it
+///             .timeout(Duration::from_secs(20)) // of one attempt
+///             .retry(ToolRetryPolicy { retry_on: vec![ToolErrorType::Timeout, ToolErrorType::RateLimit], ..Default::default() })
+///             .retry_on_timeout(false) // a slow query is slow again
+///             .returns_data() // a model may name an `output_level`
+///             .level(OutputLevel::Standard) // where it names none
+///             .cache(CachePolicy::TtlShort) // results answer equal calls for five minutes
+///             .not_shared() // equal calls at the same time run each by itself
+///             .reach(Reach::Host) // what of the outside it touches
+///             .breaker(BreakerConfig { failures: 3, open_for: Duration::from_secs(60) }) // when it is left alone
+///             .version("2.1.0")
+///             .source(ToolSource::Custom)
+///     }
+///
+///     async fn call(&self, args: Query, _context: ToolContext) -> Result<Json<Vec<Row>>, ToolError> {
+///         match args.table.as_str() {
+///             "orders" => Ok(Json(vec![Row { id: 4711 }])),
+///             other => Err(ToolError::not_found(format!("there is no table {other:?}"))),
+///         }
+///     }
+/// }
+///
+/// let tool = erased(Rows);
+/// assert_eq!((tool.spec().timeout, tool.spec().cache), (Duration::from_secs(20), CachePolicy::TtlShort));
+/// ```
 pub trait TypedTool: Send + Sync + 'static {
     /// The arguments.
     type Args: DeserializeOwned + JsonSchema + Send;
-    /// The result: a text or data.
-    type Output: Into<ToolOutput>;
+    /// The result: a text, or data as [`Json`].
+    type Output: TryInto<ToolOutput, Error: Into<ToolError>>;
     /// Name: 1-64 of `[A-Za-z0-9_-]`.
     const NAME: &'static str;
     /// What it does and when to use it, for the model.
@@ -76,10 +137,79 @@ pub trait TypedTool: Send + Sync + 'static {
     fn call(&self, args: Self::Args, context: ToolContext) -> impl Future<Output = Result<Self::Output, ToolError>> + Send;
 }
 
+/// Any value as the data of a result ([`ToolOutput::Data`]); it says nothing of level or cache, which [`TypedTool::declare`] does.
+///
+/// ```
+/// use callboard_actors::ports::{Json, ToolOutput};
+///
+/// let output = ToolOutput::try_from(Json(vec![1, 2])).unwrap();
+/// assert_eq!(output, ToolOutput::Data(serde_json::json!([1, 2])));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Json<T>(pub T);
+
+/// Fails for what JSON cannot hold, such as a map whose keys are no strings.
+impl<T: Serialize> TryFrom<Json<T>> for ToolOutput {
+    type Error = ToolError;
+
+    fn try_from(Json(value): Json<T>) -> Result<Self, ToolError> {
+        serde_json::to_value(value)
+            .map(Self::Data)
+            .map_err(|error| ToolError::failed(format!("the result cannot be written as JSON: {error}")))
+    }
+}
+
+impl From<Infallible> for ToolError {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
+/// The schema of a type.
+pub(super) fn schema_of<A: JsonSchema>() -> RawJson {
+    RawJson::of(&schemars::schema_for!(A)).unwrap_or_else(|_| RawJson::empty_object())
+}
+
+/// Reads arguments into their type. JSON does not tell `2.0` from `2`, and models write either: where a whole number is wanted,
+/// both will do.
+pub(super) fn arguments_of<A: DeserializeOwned>(tool: &str, arguments: &RawJson) -> Result<A, ToolError> {
+    arguments.parse().or_else(|error| {
+        let value = arguments.parse::<Value>().ok().and_then(whole_numbers);
+        let again = value.and_then(|value| serde_json::from_value(value).ok());
+        again.ok_or_else(|| ToolError::invalid(format!("the arguments of {tool} do not fit: {error}")))
+    })
+}
+
+/// The value with its whole numbers written without a fraction; `None` where there is nothing to change.
+fn whole_numbers(mut value: Value) -> Option<Value> {
+    let mut changed = false;
+    let mut open = vec![&mut value];
+    while let Some(next) = open.pop() {
+        match next {
+            Value::Array(items) => open.extend(items),
+            Value::Object(fields) => open.extend(fields.values_mut()),
+            Value::Number(number) if number.is_f64() => {
+                // 2^53: beyond it a fraction's digits do not say which whole number is meant.
+                let whole = number.as_f64().filter(|float| float.fract() == 0.0 && float.abs() <= 9_007_199_254_740_992.0);
+                if let Some(whole) = whole {
+                    *number = Number::from(whole as i64);
+                    changed = true;
+                }
+            }
+            Value::Number(_) | Value::Null | Value::Bool(_) | Value::String(_) => {}
+        }
+    }
+    changed.then_some(value)
+}
+
+/// What a handler returned, as a result.
+pub(super) fn output_of<O: TryInto<ToolOutput, Error: Into<ToolError>>>(output: O) -> Result<ToolOutput, ToolError> {
+    output.try_into().map_err(Into::into)
+}
+
 /// Turns a typed tool into the form the executor uses.
 pub fn erased<T: TypedTool>(tool: T) -> Arc<dyn Tool> {
-    let schema = RawJson::of(&schemars::schema_for!(T::Args)).unwrap_or_else(|_| RawJson::empty_object());
-    let spec = tool.declare(ToolSpec::new(T::NAME, T::DESCRIPTION, schema));
+    let spec = tool.declare(ToolSpec::new(T::NAME, T::DESCRIPTION, schema_of::<T::Args>()));
     Arc::new(Erased { tool, spec, args: PhantomData::<fn() -> T::Args> })
 }
 
@@ -91,7 +221,7 @@ struct Erased<T: TypedTool> {
 
 impl<T: TypedTool> Erased<T> {
     fn parse(&self, arguments: &RawJson) -> Result<T::Args, ToolError> {
-        arguments.parse().map_err(|error| ToolError::invalid(format!("arguments of {} do not fit: {error}", T::NAME)))
+        arguments_of(T::NAME, arguments)
     }
 }
 
@@ -114,6 +244,46 @@ impl<T: TypedTool> Tool for Erased<T> {
     }
 
     fn call(&self, arguments: RawJson, context: ToolContext) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
-        Box::pin(async move { self.tool.call(self.parse(&arguments)?, context).await.map(Into::into) })
+        Box::pin(async move { output_of(self.tool.call(self.parse(&arguments)?, context).await?) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::ports::ToolErrorType;
+
+    #[derive(Debug, PartialEq, serde::Deserialize)]
+    struct Args {
+        n: u32,
+        ratio: Option<f64>,
+    }
+
+    fn parse(text: &str) -> Result<Args, ToolError> {
+        arguments_of("t", &RawJson::from_text(text).unwrap())
+    }
+
+    #[test]
+    fn a_whole_number_may_be_written_with_a_fraction() {
+        assert_eq!(parse(r#"{"n": 2.0, "ratio": 1.5}"#), Ok(Args { n: 2, ratio: Some(1.5) }));
+        assert_eq!(parse(r#"{"n": 2, "ratio": 3}"#), Ok(Args { n: 2, ratio: Some(3.0) }));
+        for bad in [r#"{"n": 2.5}"#, r#"{"n": -1.0}"#, r#"{"n": 1e300}"#, r#"{}"#] {
+            let error = parse(bad).unwrap_err();
+            assert_eq!((error.kind, error.not_started), (ToolErrorType::InvalidParameters, true), "{bad}");
+            assert!(error.message.starts_with("the arguments of t do not fit: "), "{}", error.message);
+        }
+    }
+
+    #[test]
+    fn a_value_is_data_and_what_json_cannot_hold_is_a_failure() {
+        let bad = Json(HashMap::from([(vec![1], 2)]));
+
+        assert_eq!(output_of(Json(json!({ "a": 1 }))), Ok(ToolOutput::Data(json!({ "a": 1 }))));
+        assert_eq!(output_of("text"), Ok(ToolOutput::Text("text".into())));
+        assert_eq!(output_of(bad).unwrap_err().kind, ToolErrorType::ExecutionError);
     }
 }

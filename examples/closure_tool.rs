@@ -1,0 +1,77 @@
+//! Tools made of closures, with typed arguments and with a schema at hand. `cargo run --example closure_tool`
+
+use std::sync::Arc;
+
+use callboard::{
+    EventKind, FnTool, Host, ToolContext, ToolError, ToolSpec,
+    chat::RawJson,
+    providers::offline::{Scripted, ScriptedCall, ScriptedConfig},
+};
+use serde_json::{Value, json};
+
+/// The arguments of `convert`; the schema is derived from them.
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Convert {
+    /// How many miles.
+    miles: f64,
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let convert = FnTool::new("convert", "Turns miles into kilometres.", |args: Convert, _context: ToolContext| async move {
+        match args.miles {
+            miles if miles < 0.0 => Err(ToolError::invalid("a distance is not negative")),
+            miles => Ok(format!("{:.1} km", miles * 1.609_344)),
+        }
+    })
+    .declare(ToolSpec::read_only);
+
+    // The schema may come from anywhere. Calls that name the same `path` run one after the other.
+    let schema = json!({
+        "type": "object",
+        "properties": { "path": { "type": "string" }, "unit": { "enum": ["words", "lines"] } },
+        "required": ["path"],
+        "additionalProperties": false,
+    });
+    let count = FnTool::raw(
+        "count",
+        "Counts the words or lines of a text.",
+        &schema,
+        |arguments: Value, _context: ToolContext| async move {
+            let unit = arguments.get("unit").and_then(Value::as_str).unwrap_or("words");
+            Ok(format!("{}: 7 {unit}", arguments.get("path").and_then(Value::as_str).unwrap_or_default()))
+        },
+        Some("path"),
+    )
+    .declare(ToolSpec::read_only);
+
+    // Stands in for a model, so that this runs without one: four calls, two of them wrong. A model would mend them.
+    let calls = [
+        ("convert", json!({ "miles": 26.2 })),
+        ("convert", json!({ "mile": 26.2 })),
+        ("count", json!({ "path": "notes.txt", "unit": "lines" })),
+        ("count", json!({ "path": "notes.txt", "unit": "pages" })),
+    ];
+    let tools = calls.iter().map(|(name, input)| Ok(ScriptedCall { name: (*name).to_owned(), input: RawJson::of(input)? }));
+    let tools = tools.collect::<Result<Vec<_>, serde_json::Error>>()?;
+    let model = Scripted::new(ScriptedConfig { tool_rounds: 1, tools_per_reply: tools.len(), tools, ..ScriptedConfig::default() });
+
+    let host = Host::builder().provider(model).tool(Arc::new(convert)).tool(Arc::new(count)).build().await?;
+    let conversation = host.tenant("acme").conversation("distances");
+    let mut reply = conversation.send("How far is a marathon?").await?;
+    while let Some(event) = reply.next().await {
+        if let EventKind::ToolCall { name, input, .. } = &event.kind {
+            println!("> {name} {}", input.as_str());
+        }
+    }
+    reply.outcome().await?;
+    for message in conversation.messages().await? {
+        for block in message.blocks() {
+            if let callboard::chat::ContentBlock::ToolResult(result) = block {
+                println!("< {}", result.content.text().replace('\n', "\n  "));
+            }
+        }
+    }
+    Ok(())
+}

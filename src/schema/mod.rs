@@ -1,0 +1,151 @@
+//! Checks the arguments of tool calls against the tools' JSON Schemas, before anything of a call is journaled or run
+//! (REQUIREMENTS G-04; FAULTS F24). A schema may come from a server that nobody trusts, arguments always come from a model: both are
+//! bounded here.
+//!
+//! Promises: a_reference_to_another_document_is_refused, no_schema_and_no_arguments_take_long,
+//! a_model_reads_which_argument_is_wrong_what_was_expected_and_what_came.
+//!
+//! Bounds: a schema has at most [`SCHEMA_BYTES_MAX`] bytes, 64 levels, and those of `bounds`; arguments nest at most 64 deep;
+//! patterns run on an engine of linear time (`pattern`); a message names at most [`FAULTS_MAX`] faults.
+
+mod bounds;
+mod pattern;
+mod faults;
+
+use std::sync::Arc;
+
+use callboard_actors::{
+    chat::RawJson,
+    limits::JSON_DEPTH_MAX,
+    ports::{SchemaCheck, Schemas, ToolError},
+};
+use jsonschema::{Draft, Validator};
+use serde_json::Value;
+
+use bounds::{Load, Shape};
+pub use faults::FAULTS_MAX;
+
+/// Bytes of a tool's schema: what a model is told of a tool costs tokens, so real ones have a few thousand.
+pub const SCHEMA_BYTES_MAX: usize = 256 * 1024;
+
+/// Compiles JSON Schemas, once a tool. Draft 2020-12, unless `$schema` names draft 4, 6, 7 or 2019-09. References are followed
+/// inside of the schema alone: nothing is ever fetched. `format` is an annotation.
+///
+/// ```
+/// use callboard::{chat::RawJson, ports::Schemas, schema::JsonSchemas};
+/// use serde_json::json;
+///
+/// let schema = json!({
+///     "type": "object",
+///     "properties": { "path": { "type": "string" }, "limit": { "type": "integer", "minimum": 1 } },
+///     "required": ["path"],
+///     "additionalProperties": false,
+/// });
+/// let check = JsonSchemas.compile("file_read", &RawJson::of(&schema)?)?;
+///
+/// assert!(check.check(&json!({ "path": "a.rs", "limit": 10 })).is_ok());
+/// let error = check.check(&json!({ "pth": "a.rs", "limit": "ten" })).unwrap_err();
+/// assert_eq!(
+///     error.message,
+///     "the arguments of file_read do not fit:\n\
+///      - /limit: expected an integer, got the string \"ten\"\n\
+///      - /pth is unknown; did you mean \"path\"?\n\
+///      - /path is missing"
+/// );
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Copy, Default)]
+pub struct JsonSchemas;
+
+impl Schemas for JsonSchemas {
+    fn compile(&self, tool: &str, schema: &RawJson) -> Result<Arc<dyn SchemaCheck>, String> {
+        Compiled::new(tool, schema).map(|compiled| Arc::new(compiled) as Arc<dyn SchemaCheck>)
+    }
+}
+
+/// The schema of one tool.
+struct Compiled {
+    tool: String,
+    shape: Shape,
+    validator: Validator,
+}
+
+impl Compiled {
+    fn new(tool: &str, schema: &RawJson) -> Result<Self, String> {
+        let bytes = schema.as_str().len();
+        if bytes > SCHEMA_BYTES_MAX {
+            return Err(format!("it has {bytes} bytes; at most {SCHEMA_BYTES_MAX} are allowed"));
+        }
+        let mut root: Value = schema.parse().map_err(|error| format!("it is no JSON: {error}"))?;
+        let Value::Object(fields) = &mut root else { return Err("it is no JSON object".to_owned()) };
+        match fields.get("type") {
+            None => {}
+            Some(Value::String(kind)) if kind == "object" => {}
+            Some(Value::Array(kinds)) if kinds.iter().any(|kind| kind == "object") => {}
+            Some(_) => return Err("it describes no object; the arguments of a tool are one".to_owned()),
+        }
+        let draft = match fields.remove("$schema") {
+            None => Draft::Draft202012,
+            Some(named) => draft_of(&named)?,
+        };
+        fields.remove("$id"); // Its own address; with it, `#` would mean the same and read worse in errors.
+        if bounds::deeper_than(&root, JSON_DEPTH_MAX) {
+            return Err(format!("it is nested deeper than {JSON_DEPTH_MAX} levels"));
+        }
+        let shape = Shape::of(root)?;
+        let options = jsonschema::options()
+            .with_draft(draft)
+            .offline()
+            .should_validate_formats(false)
+            .with_pattern_options(pattern::linear())
+            .with_keyword("pattern", pattern::keyword);
+        let validator = options.build(shape.root()).map_err(|error| faults::of_schema(&error))?;
+        Ok(Self { tool: tool.to_owned(), shape, validator })
+    }
+}
+
+/// The draft that `$schema` names, in any of the spellings that are met.
+fn draft_of(named: &Value) -> Result<Draft, String> {
+    let name = named.as_str().unwrap_or_default();
+    let drafts = [
+        ("draft-04", Draft::Draft4),
+        ("draft-06", Draft::Draft6),
+        ("draft-07", Draft::Draft7),
+        ("2019-09", Draft::Draft201909),
+        ("2020-12", Draft::Draft202012),
+    ];
+    let found = drafts.into_iter().find(|(word, _)| name.contains("json-schema.org/") && name.contains(word));
+    found.map(|(_, draft)| draft).ok_or_else(|| format!("its $schema is {}, no draft of JSON Schema that is known", faults::short(named)))
+}
+
+impl Compiled {
+    /// The lines that tell what is wrong.
+    fn faults(&self, arguments: &Value) -> Vec<String> {
+        let load = self.shape.weigh(arguments);
+        match load {
+            Load::TooDeep(levels) => vec![format!("they are nested deeper than {levels} levels")],
+            Load::TooMuch => vec!["there are too many ways to read them; give fewer, or less nested ones".to_owned()],
+            Load::Light | Load::Heavy if self.validator.is_valid(arguments) => Vec::new(),
+            Load::Light => faults::lines(self.validator.iter_errors(arguments), self.shape.root()),
+            Load::Heavy => vec!["they are too large to say where; compare them with the tool's schema".to_owned()],
+        }
+    }
+}
+
+impl SchemaCheck for Compiled {
+    fn check(&self, arguments: &Value) -> Result<(), ToolError> {
+        let lines = self.faults(arguments);
+        if lines.is_empty() {
+            return Ok(());
+        }
+        let mut message = format!("the arguments of {} do not fit:", self.tool);
+        for line in lines {
+            message.push_str("\n- ");
+            message.push_str(&line);
+        }
+        Err(ToolError::invalid(message))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,432 @@
+use std::time::{Duration, Instant};
+
+use callboard_actors::ports::ToolErrorType;
+use serde_json::{Map, json};
+
+use super::*;
+
+/// A small random generator (splitmix64): a printed seed replays a failure.
+struct Random(u64);
+
+impl Random {
+    fn new(name: &str) -> Self {
+        let now = || u64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() & u128::from(u64::MAX)).unwrap();
+        let seed = std::env::var("CALLBOARD_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(now);
+        println!("{name}: CALLBOARD_SEED={seed}");
+        Self(seed)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound.max(1)
+    }
+
+    fn one<T: Clone>(&mut self, of: &[T]) -> T {
+        of[usize::try_from(self.below(of.len() as u64)).unwrap()].clone()
+    }
+
+    fn json(&mut self, depth: u32) -> Value {
+        match self.below(if depth == 0 { 5 } else { 8 }) {
+            0 => Value::Null,
+            1 => json!(self.below(2) == 0),
+            2 => self.one(&[json!(0), json!(-1), json!(1), json!(1.0), json!(2.5), json!(1e300), json!(u64::MAX), json!(i64::MIN)]),
+            3 | 4 => self.one(&[json!(""), json!("a"), json!("漢字"), json!("#/"), json!("\u{0}\u{1F5FC}"), json!("x".repeat(300))]),
+            5 => (0..self.below(4)).map(|_| self.json(depth - 1)).collect(),
+            _ => Value::Object((0..self.below(4)).map(|_| (self.name(), self.json(depth - 1))).collect()),
+        }
+    }
+
+    fn name(&mut self) -> String {
+        self.one(&["a", "b", "c", "path", "a/b~c", ""]).to_owned()
+    }
+
+    /// Anything in place of a schema: mostly keywords, with values that may or may not suit them.
+    fn schema(&mut self, depth: u32) -> Value {
+        const WORDS: [&str; 28] = [
+            "type",
+            "properties",
+            "required",
+            "enum",
+            "const",
+            "items",
+            "prefixItems",
+            "additionalProperties",
+            "anyOf",
+            "oneOf",
+            "allOf",
+            "not",
+            "if",
+            "then",
+            "else",
+            "$ref",
+            "$defs",
+            "pattern",
+            "patternProperties",
+            "minimum",
+            "maxLength",
+            "uniqueItems",
+            "dependentSchemas",
+            "propertyNames",
+            "unevaluatedProperties",
+            "contains",
+            "multipleOf",
+            "$anchor",
+        ];
+        if depth == 0 {
+            return self.one(&[json!({}), json!(true), json!(false), json!({ "type": "string" }), json!({ "$ref": "#" }), json!(7)]);
+        }
+        let fields = (0..1 + self.below(4)).map(|_| {
+            let word = self.one(&WORDS);
+            let value = match word {
+                "type" => self.one(&[json!("object"), json!("string"), json!(["integer", "null"]), json!("nothing")]),
+                "$ref" => self.one(&[json!("#"), json!("#/$defs/a"), json!("#/properties/a"), json!("#x"), json!("other.json"), json!(1)]),
+                "$anchor" => json!("x"),
+                "pattern" => self.one(&[json!("^a+$"), json!("(a*)*b"), json!("^(?!x)"), json!("("), json!("a{1000}{1000}")]),
+                "anyOf" | "oneOf" | "allOf" | "prefixItems" => (0..1 + self.below(3)).map(|_| self.schema(depth - 1)).collect(),
+                "properties" | "$defs" | "patternProperties" | "dependentSchemas" => {
+                    Value::Object((0..self.below(3)).map(|_| (self.name(), self.schema(depth - 1))).collect())
+                }
+                "required" => json!([self.name()]),
+                "enum" => Value::Array((0..1 + self.below(3)).map(|_| self.json(1)).collect()),
+                "minimum" | "maxLength" | "multipleOf" => self.one(&[json!(1), json!(0), json!(0.1), json!("1")]),
+                "const" => self.json(1),
+                _ => self.schema(depth - 1),
+            };
+            (word.to_owned(), value)
+        });
+        Value::Object(fields.collect())
+    }
+}
+
+fn compile(schema: &Value) -> Result<Arc<dyn SchemaCheck>, String> {
+    JsonSchemas.compile("t", &RawJson::of(schema).unwrap())
+}
+
+/// What the model reads, without the first line.
+fn faults(schema: &Value, arguments: &Value) -> Vec<String> {
+    match compile(schema).unwrap().check(arguments) {
+        Ok(()) => Vec::new(),
+        Err(error) => {
+            assert_eq!((error.kind, error.not_started), (ToolErrorType::InvalidParameters, true));
+            let mut lines = error.message.lines();
+            assert_eq!(lines.next(), Some("the arguments of t do not fit:"));
+            lines.map(|line| line.strip_prefix("- ").unwrap().to_owned()).collect()
+        }
+    }
+}
+
+#[test]
+fn a_model_reads_which_argument_is_wrong_what_was_expected_and_what_came() {
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "path": { "type": "string", "minLength": 1 },
+            "mode": { "enum": ["read", "write"] },
+            "limit": { "type": ["integer", "null"], "minimum": 1 },
+            "tags": { "type": "array", "items": { "type": "string", "pattern": "^[a-z]+$" }, "maxItems": 2 },
+        },
+        "required": ["path"],
+        "additionalProperties": false,
+    });
+    let check = |arguments: Value, expected: &[&str]| assert_eq!(faults(&schema, &arguments), expected, "{arguments}");
+
+    check(json!({ "path": "a", "mode": "read", "limit": null, "tags": ["x"] }), &[]);
+    check(json!({}), &["/path is missing"]);
+    check(json!({ "Path": "a" }), &["/Path is unknown; did you mean \"path\"?", "/path is missing"]);
+    check(json!({ "path": "a", "colour": 1 }), &["/colour is unknown; known: limit, mode, path, tags"]);
+    check(json!({ "path": 7 }), &["/path: expected a string, got the number 7"]);
+    check(json!({ "path": "" }), &["/path: expected at least 1 characters, got the string \"\""]);
+    check(json!({ "path": "a", "mode": "raed" }), &["/mode: expected one of \"read\", \"write\", got the string \"raed\""]);
+    check(json!({ "path": "a", "limit": 0 }), &["/limit: expected at least 1, got the number 0"]);
+    check(json!({ "path": "a", "limit": "9" }), &["/limit: expected an integer or null, got the string \"9\""]);
+    check(json!({ "path": "a", "tags": ["x", "Y"] }), &["/tags/1: expected text that matches \"^[a-z]+$\", got the string \"Y\""]);
+    check(json!({ "path": "a", "tags": ["x", "y", "z"] }), &["/tags: expected at most 2 items, got 3"]);
+    check(json!([]), &["the arguments: expected an object, got the array []"]);
+}
+
+#[test]
+fn of_several_forms_the_one_that_was_meant_is_explained() {
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "filter": { "oneOf": [
+                { "type": "object", "properties": { "kind": { "const": "is" }, "name": { "type": "string" } }, "required": ["kind", "name"] },
+                { "type": "object", "properties": { "kind": { "const": "all" }, "of": { "type": "array" } }, "required": ["kind", "of"] },
+            ] },
+            "unit": { "oneOf": [{ "const": "m", "description": "metres" }, { "const": "ft", "description": "feet" }] },
+            "owner": { "anyOf": [{ "$ref": "#/$defs/Owner" }, { "type": "null" }] },
+        },
+        "$defs": { "Owner": { "type": "object", "properties": { "id": { "type": "integer" } }, "required": ["id"] } },
+    });
+    let check = |arguments: Value, expected: &[&str]| assert_eq!(faults(&schema, &arguments), expected, "{arguments}");
+
+    check(json!({ "filter": { "kind": "all" } }), &["/filter/of is missing"]);
+    check(json!({ "filter": { "kind": "any" } }), &["/filter/kind: expected one of \"is\", \"all\", got the string \"any\""]);
+    check(json!({ "unit": "km" }), &["/unit: expected one of \"m\", \"ft\", got the string \"km\""]);
+    check(json!({ "owner": {} }), &["/owner/id is missing"]);
+    check(json!({ "owner": 5 }), &["/owner: expected an object or null, got the number 5"]);
+}
+
+#[test]
+fn a_message_stays_short_whatever_came() {
+    let schema = json!({ "type": "object", "properties": { "n": { "type": "integer" } }, "additionalProperties": false });
+    let huge = json!({ "n": "漢".repeat(3_000_000) });
+    let many = Value::Object((0..300).map(|n| (format!("{n:x<300}"), json!(1))).collect::<Map<_, _>>());
+
+    let lines = faults(&schema, &huge);
+    assert_eq!(lines, [format!("/n: expected an integer, got the string \"{}…", "漢".repeat(79))]);
+    let lines = faults(&schema, &many);
+    assert_eq!((lines.len(), lines[FAULTS_MAX].as_str()), (FAULTS_MAX + 1, "and 295 more"));
+    assert!(lines.iter().all(|line| line.chars().count() < 400), "{lines:?}");
+}
+
+#[test]
+fn a_reference_to_another_document_is_refused() {
+    for reference in
+        ["http://example.com/a.json", "file:///etc/passwd", "other.json", "//example.com", "https://json-schema.org/draft/2020-12/schema"]
+    {
+        let error = compile(&json!({ "properties": { "a": { "$ref": reference } } })).err().unwrap();
+        assert!(error.starts_with("/properties/a refers to ") && error.contains("only references inside of the schema"), "{error}");
+    }
+    assert!(compile(&json!({ "$schema": "http://example.com/my-own", "type": "object" })).is_err());
+    assert!(compile(&json!({ "properties": { "a": { "$ref": "#/$defs/nothing" } } })).is_err());
+    assert!(compile(&json!({ "properties": { "a": { "$id": "http://example.com/", "type": "string" } } })).is_err());
+    // What only looks like a reference is a name or a value.
+    assert!(compile(&json!({ "properties": { "$ref": { "type": "string" } }, "default": { "$ref": "http://example.com" } })).is_ok());
+}
+
+#[test]
+fn a_schema_that_is_none_is_refused_with_its_fault() {
+    let check = |schema: Value, expected: &str| {
+        let error = compile(&schema).err().unwrap();
+        assert!(error.contains(expected), "{schema}: {error}");
+    };
+
+    check(json!([]), "it is no JSON object");
+    check(json!(true), "it is no JSON object");
+    check(json!({ "type": "string" }), "it describes no object");
+    check(json!({ "type": "objekt" }), "it describes no object");
+    check(json!({ "properties": { "a": { "type": "strin" } } }), "/properties/a/type: ");
+    check(json!({ "properties": { "a": { "pattern": "(" } } }), "the pattern \"(\" is no regular expression");
+    check(json!({ "required": "a" }), "/required: ");
+    check(json!({ "description": "x".repeat(SCHEMA_BYTES_MAX) }), "at most 262144 are allowed");
+    let deep = (0..40).fold(json!({}), |inner, _| json!({ "properties": { "a": inner } }));
+    check(deep, "nested deeper than 64 levels");
+}
+
+#[test]
+fn other_drafts_are_honored() {
+    let tuple =
+        |draft: &str| json!({ "$schema": draft, "properties": { "a": { "items": [{ "type": "string" }], "additionalItems": false } } });
+    for draft in ["http://json-schema.org/draft-07/schema#", "https://json-schema.org/draft-07/schema"] {
+        let check = compile(&tuple(draft)).unwrap();
+        assert!(check.check(&json!({ "a": ["x"] })).is_ok() && check.check(&json!({ "a": ["x", "y"] })).is_err(), "{draft}");
+    }
+    assert!(compile(&tuple("https://json-schema.org/draft/2020-12/schema")).is_err(), "there a list of items is called prefixItems");
+}
+
+/// A chain of definitions, each of which names the next one twice.
+fn doubling(levels: usize, link: impl Fn(Value) -> Value) -> Value {
+    let definitions = (0..levels).map(|n| {
+        let next = json!({ "$ref": format!("#/$defs/d{}", n + 1) });
+        (format!("d{n}"), link(next))
+    });
+    let mut definitions: Map<String, Value> = definitions.collect();
+    definitions.insert(format!("d{levels}"), json!({ "type": "integer" }));
+    json!({ "properties": { "x": { "$ref": "#/$defs/d0" } }, "$defs": definitions })
+}
+
+#[test]
+fn no_schema_and_no_arguments_take_long() {
+    let began = Instant::now();
+
+    for keyword in ["anyOf", "allOf", "oneOf"] {
+        let (in_place, loops) = (doubling(40, |next| json!({ keyword: [next, next] })), json!({ keyword: [{ "$ref": "#" }] }));
+        assert!(compile(&in_place).is_err() && compile(&loops).is_err(), "{keyword}");
+    }
+    assert!(compile(&json!({ "$ref": "#" })).is_err());
+    // Downwards it doubles too, and nobody can tell without the value: the check answers, and soon.
+    let downwards = doubling(60, |next| json!({ "anyOf": [{ "properties": { "x": next } }, { "properties": { "x": next } }] }));
+    let value = (0..61).fold(json!("no integer"), |inner, _| json!({ "x": inner }));
+    assert_eq!(faults(&downwards, &value), ["there are too many ways to read them; give fewer, or less nested ones"]);
+    // Patterns: linear where that can be, and short texts elsewhere.
+    for pattern in ["(a*)*$", "^(a|aa)+$", "(x+x+)+y", "^(?=(a+)+$)b", "(?:(?=.*x)a)*$", r"^(a+)\1+b"] {
+        let schema = json!({ "properties": { "s": { "type": "string", "pattern": pattern } } });
+        let check = compile(&schema).unwrap_or_else(|error| panic!("{pattern}: {error}"));
+        for length in [30, 4000, 200_000] {
+            let _ = check.check(&json!({ "s": "a".repeat(length) + "!" }));
+        }
+    }
+    // A long list, each item wrong.
+    let flat = json!({ "properties": { "l": { "items": { "type": "string" } } } });
+    assert_eq!(faults(&flat, &json!({ "l": vec![1; 300_000] })).len(), 1);
+    let items = json!({ "properties": { "l": { "uniqueItems": true } } });
+    assert_eq!(faults(&items, &json!({ "l": (0..20_000).map(|n| json!([n % 19_999])).collect::<Vec<_>>() })).len(), 1);
+
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed()); // Seconds unoptimized; years without the bounds.
+}
+
+#[test]
+fn the_deepest_that_is_allowed_fits_a_small_stack() {
+    // The longest chain of schemas at every level of the value: 16 of them, so 25 levels.
+    let chain = (0..14).fold(json!({ "properties": { "x": { "$ref": "#" } } }), |inner, _| json!({ "allOf": [inner] }));
+    let value = (0..25).fold(json!(1), |inner, _| json!({ "x": inner }));
+    let deeper = json!({ "x": value });
+
+    let thread = std::thread::Builder::new().stack_size(2 * 1024 * 1024); // As a worker of the runtime has.
+    let lines = thread.spawn(move || {
+        let mut schema = chain;
+        schema["type"] = json!("object");
+        [faults(&schema, &value), faults(&schema, &deeper)]
+    });
+
+    let said = ["/x".repeat(25) + ": expected an object, got the number 1", "they are nested deeper than 25 levels".to_owned()];
+    assert_eq!(lines.unwrap().join().unwrap().concat(), said);
+    let too_deep = (0..64).fold(json!(1), |inner, _| json!({ "x": inner }));
+    assert_eq!(faults(&json!({}), &json!({ "a": too_deep })), ["they are nested deeper than 64 levels"]);
+}
+
+#[test]
+fn required_type_and_enum_are_as_a_small_model_says() {
+    let mut random = Random::new("required_type_and_enum_are_as_a_small_model_says");
+    let kinds = ["string", "integer", "number", "boolean", "null", "array", "object"];
+    let is = |kind: &str, value: &Value| match kind {
+        "string" => value.is_string(),
+        "integer" => value.as_f64().is_some_and(|number| number.fract() == 0.0),
+        "number" => value.is_number(),
+        "boolean" => value.is_boolean(),
+        "null" => value.is_null(),
+        "array" => value.is_array(),
+        _ => value.is_object(),
+    };
+    for _ in 0..2000 {
+        let names = ["a", "b", "c"];
+        let fields: Vec<(&str, &str, Option<Vec<Value>>, bool)> = names
+            .iter()
+            .map(|name| {
+                let choices = (random.below(3) == 0).then(|| (0..3).map(|_| random.json(1)).collect());
+                (*name, random.one(&kinds), choices, random.below(2) == 0)
+            })
+            .collect();
+        let mut schema = json!({ "type": "object", "properties": {}, "required": [], "additionalProperties": false });
+        for (name, kind, choices, required) in &fields {
+            schema["properties"][name] = json!({ "type": kind });
+            if let Some(choices) = choices {
+                let mut different: Vec<Value> = Vec::new();
+                choices.iter().for_each(|choice| {
+                    if !different.contains(choice) {
+                        different.push(choice.clone());
+                    }
+                });
+                schema["properties"][name]["enum"] = Value::Array(different);
+            }
+            if *required {
+                schema["required"].as_array_mut().unwrap().push(json!(name));
+            }
+        }
+        let mut arguments = Map::new();
+        for name in ["a", "b", "c", "d"] {
+            if random.below(4) > 0 && (name != "d" || random.below(4) == 0) {
+                arguments.insert(name.to_owned(), random.json(1));
+            }
+        }
+
+        let fits = !arguments.contains_key("d")
+            && fields.iter().all(|(name, kind, choices, required)| match arguments.get(*name) {
+                None => !required,
+                // Numbers are equal by value in JSON Schema, by writing in `Value`.
+                Some(value) => {
+                    let equal = |choice: &Value| choice == value || choice.as_f64().zip(value.as_f64()).is_some_and(|(a, b)| a == b);
+                    is(kind, value) && choices.as_ref().is_none_or(|choices| choices.iter().any(equal))
+                }
+            });
+        let arguments = Value::Object(arguments);
+        let judged = compile(&schema).unwrap().check(&arguments);
+
+        assert_eq!(judged.is_ok(), fits, "{schema}\n{arguments}\n{judged:?}");
+    }
+}
+
+#[test]
+fn no_json_makes_it_panic() {
+    let mut random = Random::new("no_json_makes_it_panic");
+    let rounds = if std::env::var_os("CALLBOARD_LONG").is_some() { 200_000 } else { 3000 };
+    let mut compiled = 0;
+    for _ in 0..rounds {
+        let mut schema = random.schema(3);
+        if let Value::Object(fields) = &mut schema {
+            fields.remove("type");
+        }
+        let Ok(check) = compile(&schema) else { continue };
+        compiled += 1;
+        for _ in 0..4 {
+            let arguments = random.json(4);
+            if let Err(error) = check.check(&arguments) {
+                assert!(error.message.len() < 8000, "{schema}\n{arguments}\n{}", error.message);
+            }
+        }
+    }
+    assert!(compiled > rounds / 20, "only {compiled} of {rounds} schemas compiled");
+}
+
+#[test]
+fn a_schema_of_a_rust_type_compiles_and_takes_what_serde_takes() {
+    #[derive(serde::Deserialize, schemars::JsonSchema)]
+    #[serde(deny_unknown_fields)]
+    #[allow(dead_code, reason = "only its schema matters")]
+    struct Args {
+        count: u64,
+        #[serde(default)]
+        small: Option<i8>,
+        #[schemars(range(min = 0.0, max = 1.0))]
+        ratio: Option<f32>,
+        kind: Option<Kind>,
+        tree: Option<Box<Tree>>,
+    }
+    #[derive(serde::Deserialize, schemars::JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    #[allow(dead_code, reason = "only its schema matters")]
+    enum Kind {
+        /// Documented.
+        First,
+        Second(u32),
+    }
+    #[derive(serde::Deserialize, schemars::JsonSchema)]
+    #[allow(dead_code, reason = "only its schema matters")]
+    struct Tree {
+        left: Option<Box<Tree>>,
+        right: Option<Box<Tree>>,
+    }
+    let schema = RawJson::of(&schemars::schema_for!(Args)).unwrap();
+    let check = JsonSchemas.compile("t", &schema).unwrap();
+
+    for (arguments, fits) in [
+        (json!({ "count": 1 }), true),
+        (json!({ "count": u64::MAX, "small": -128, "ratio": 0.5, "kind": "first" }), true),
+        (json!({ "count": 1, "kind": { "second": 2 }, "tree": { "left": { "right": {} } } }), true),
+        (json!({ "count": -1 }), false),
+        (json!({ "count": 1, "small": 300 }), false),
+        (json!({ "count": 1, "kind": "third" }), false),
+        (json!({ "count": 1, "tree": { "left": { "right": 1 } } }), false),
+    ] {
+        let judged = check.check(&arguments);
+        assert_eq!(judged.is_ok(), fits, "{arguments}: {judged:?}");
+        assert_eq!(serde_json::from_value::<Args>(arguments.clone()).is_ok(), fits, "{arguments}");
+    }
+}
+
+#[tokio::test]
+async fn a_host_checks_schemas_unless_told_otherwise() {
+    use callboard_actors::{conversation::ToolsetError, host::BuildError, ports::FnTool};
+
+    let schema = json!({ "properties": { "a": { "$ref": "http://example.com/a.json" } } });
+    let tool = Arc::new(FnTool::raw("t", "Has a schema from elsewhere.", &schema, |_, _| async { Ok("") }, None));
+    let host = crate::Host::builder().provider(crate::providers::offline::Offline).tool(tool);
+
+    let error = host.build().await.err().unwrap();
+
+    assert!(matches!(&error, BuildError::Tools(ToolsetError::BadSchema { name, .. }) if name == "t"), "{error}");
+}
