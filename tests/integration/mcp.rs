@@ -18,7 +18,7 @@ use callboard::{
     chat::RawJson,
     ids::{CallKey, ConversationId, Scope, Seq, TenantId},
     mcp::{self, FilePins, HttpClients, McpPool, McpServerConfig, McpTransport, Means, MemoryPins, Pins, Server, Trust, config::Template},
-    ports::{Approval, Effect, Extensions, McpClient, McpError, Progress, Tool, ToolErrorType, ToolSource},
+    ports::{Approval, Effect, McpClient, McpError, Progress, Tool, ToolErrorType, ToolSource},
     sandbox::Spawner,
     tool_executor::{Bench, LoneCall, ToolInvocationRequest, call_once},
     tools::mask::Masker,

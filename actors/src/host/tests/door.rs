@@ -7,12 +7,13 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     chat::ContentBlock,
-    conversation::{Permissions, volatile::ApprovalMode},
+    conversation::volatile::ApprovalMode,
     ids::Scope,
     journal::ToolExecutionResult,
     ports::{Approval, FnTool, Hook, OutputLevel, PermissionLevel, Review, SchemaCheck, Schemas, Verdict},
     stream::StopReason,
     testing::{Reply, ScriptedModel},
+    tool_executor::Permissions,
 };
 
 /// The results that the model read last: text, and whether it was an error.
@@ -357,7 +358,7 @@ async fn a_call_in_doubt_is_asked_for_again_though_it_was_allowed_for_good() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_sixth_identical_call_is_refused_and_the_third_refusal_ends_the_round() {
+async fn the_ninth_identical_call_is_refused_and_the_third_refusal_ends_the_round() {
     let (tool, starts) = echo("tool", ToolSpec::read_only);
     let model = Arc::new(ScriptedModel::always(Reply::tool("tool", &json!({ "path": "a" }))));
     let host = builder(&model).tool(tool).build().await.unwrap();
@@ -365,7 +366,7 @@ async fn the_sixth_identical_call_is_refused_and_the_third_refusal_ends_the_roun
 
     let outcome = talk.send("go").await.unwrap().outcome().await.unwrap();
 
-    assert_eq!((outcome.stop_reason, starts.load(Ordering::SeqCst)), (StopReason::LoopGuard, 5));
+    assert_eq!((outcome.stop_reason, starts.load(Ordering::SeqCst)), (StopReason::LoopGuard, 8));
     let texts: Vec<String> = talk
         .messages()
         .await
@@ -378,5 +379,5 @@ async fn the_sixth_identical_call_is_refused_and_the_third_refusal_ends_the_roun
         })
         .collect();
     let refused: Vec<usize> = texts.iter().enumerate().filter(|(_, text)| text.contains("LOOP_GUARD")).map(|(n, _)| n).collect();
-    assert_eq!((texts.len(), refused), (8, vec![5, 6, 7]), "{texts:?}");
+    assert_eq!((texts.len(), refused), (11, vec![8, 9, 10]), "{texts:?}");
 }
