@@ -24,7 +24,7 @@ const TIMEOUT: Duration = Duration::from_millis(120_000);
 const START_TIMEOUT: Duration = Duration::from_millis(60_000);
 
 /// How long a server may keep silent to `server/discover` before it is taken for one of the older protocol.
-const PROBE: Duration = Duration::from_millis(3_000);
+const PROBE: Duration = Duration::from_millis(5_000);
 
 /// The SDK gives up by itself after ten seconds.
 const PROBE_MS_MAX: u64 = 9_000;

@@ -18,7 +18,7 @@ use callboard_actors::{
 };
 use rmcp::{
     model::{
-        CallToolRequest, CallToolRequestParams, ClientCapabilities, ClientConfig, ClientRequest, ErrorData, Implementation,
+        CallToolRequest, CallToolRequestParams, ClientCapabilities, ClientConfig, ClientRequest, ErrorCode, ErrorData, Implementation,
         ListToolsRequest, PaginatedRequestParams, ProtocolVersion, ServerResult,
     },
     service::{
@@ -141,6 +141,8 @@ fn expand(templates: &BTreeMap<String, Template>, means: &Means, masker: &Masker
 impl Connection {
     /// Reaches a server and shakes hands. `era` is what it spoke the last time, `words` takes the last line of its standard error.
     ///
+    /// One that was slow to say that it speaks the newer protocol, and so was spoken to in the older one, is begun with once more.
+    ///
     /// # Cancel safety
     /// Dropping the future ends what was started.
     pub(super) async fn open(
@@ -149,7 +151,17 @@ impl Connection {
         era: Option<Era>,
         words: Arc<Mutex<String>>,
     ) -> Result<Self, McpError> {
-        let unreachable = |reason: String| McpError::Unreachable { server: config.name.clone(), reason };
+        match Box::pin(Self::open_once(config, means, era, words.clone())).await {
+            Err(Refusal { is_modern: true, .. }) if era != Some(Era::Modern) => {
+                Box::pin(Self::open_once(config, means, Some(Era::Modern), words)).await
+            }
+            opened => opened,
+        }
+        .map_err(|refusal| McpError::Unreachable { server: config.name.clone(), reason: refusal.reason })
+    }
+
+    async fn open_once(config: &McpServerConfig, means: &Means, era: Option<Era>, words: Arc<Mutex<String>>) -> Result<Self, Refusal> {
+        let unreachable = Refusal::new;
         let ended = CancellationToken::new();
         let fault = Fault::default();
         let list_changed = Arc::new(AtomicBool::new(false));
@@ -157,7 +169,9 @@ impl Connection {
             server: config.name.as_str().into(),
             masker: means.masker.clone(),
             list_changed: list_changed.clone(),
-            probe: config.probe,
+            // What is known to speak the newer one has all the time there is.
+            probe: if era == Some(Era::Modern) { config.start_timeout } else { config.probe },
+            late: Arc::new(AtomicBool::new(false)),
         };
         let mut process = None;
         let handshake = match &config.transport {
@@ -192,20 +206,23 @@ impl Connection {
         };
         let service = match handshake {
             Ok(service) => service,
-            Err(reason) => {
-                let reason = match (fault.reason(), &process) {
-                    (Some(fault), _) => fault.to_owned(),
+            Err(mut refusal) => {
+                refusal.is_modern |= watch.late.load(Ordering::Acquire);
+                if let Some(fault) = fault.reason() {
+                    refusal.reason = fault.to_owned();
+                } else if let (true, Some(process)) = (refusal.is_closed, &process)
+                    && let Ok(status) = timeout(LEAVE, process.ended()).await
+                {
                     // A program that is not there says so by its exit code only.
-                    (None, Some(process)) if ended.is_cancelled() => match timeout(LEAVE, process.ended()).await {
-                        Ok(Some(127)) => "its program was not found".to_owned(),
-                        Ok(Some(126)) => "its program cannot be run".to_owned(),
-                        Ok(Some(code)) => format!("it ended with exit code {code} before it answered"),
-                        Ok(None) => "it ended before it answered".to_owned(),
-                        Err(_) => reason,
-                    },
-                    _ => reason,
-                };
-                return Err(unreachable(watch.masker.mask(&reason)));
+                    refusal.reason = match status {
+                        Some(127) => "its program was not found".to_owned(),
+                        Some(126) => "its program cannot be run".to_owned(),
+                        Some(code) => format!("it ended with exit code {code} before it answered"),
+                        None => "it ended before it answered".to_owned(),
+                    };
+                }
+                refusal.reason = watch.masker.mask(&refusal.reason);
+                return Err(refusal);
             }
         };
         let is_modern = service.peer_info().is_some_and(|info| !info.protocol_version.has_initialize());
@@ -416,7 +433,7 @@ async fn shake_hands<T: Transport<RoleClient> + 'static>(
     transport: T,
     config: &McpServerConfig,
     era: Option<Era>,
-) -> Result<RunningService<RoleClient, ClientConfig>, String> {
+) -> Result<RunningService<RoleClient, ClientConfig>, Refusal> {
     let mode = match era {
         None => ClientLifecycleMode::Auto { preferred_versions: modern(), legacy_version: Some(ProtocolVersion::LATEST_WITH_INITIALIZE) },
         Some(Era::Modern) => ClientLifecycleMode::Discover { preferred_versions: modern() },
@@ -424,8 +441,36 @@ async fn shake_hands<T: Transport<RoleClient> + 'static>(
     };
     match timeout(config.start_timeout, Box::pin(ourselves().serve_with_lifecycle(transport, mode))).await {
         Ok(Ok(service)) => Ok(service),
-        Ok(Err(error)) => Err(why(&error)),
-        Err(_) => Err(format!("it did not answer within {} s", config.start_timeout.as_secs_f32())),
+        Ok(Err(error)) => Err(Refusal {
+            reason: why(&error),
+            is_closed: matches!(error, ClientInitializeError::ConnectionClosed(_) | ClientInitializeError::TransportError { .. }),
+            is_modern: refused_the_old(&error),
+        }),
+        Err(_) => Err(Refusal::new(format!("it did not answer within {} s", config.start_timeout.as_secs_f32()))),
+    }
+}
+
+/// Why there is no connection.
+struct Refusal {
+    reason: String,
+    /// The other side went away.
+    is_closed: bool,
+    /// It speaks the newer protocol, but was spoken to in the older one.
+    is_modern: bool,
+}
+
+impl Refusal {
+    fn new(reason: String) -> Self {
+        Self { reason, is_closed: false, is_modern: false }
+    }
+}
+
+/// Whether `initialize` was refused by a server of the newer protocol.
+fn refused_the_old(error: &ClientInitializeError) -> bool {
+    match error {
+        ClientInitializeError::JsonRpcError(error) => error.code == ErrorCode::UNSUPPORTED_PROTOCOL_VERSION,
+        ClientInitializeError::LegacyFallbackFailed { fallback, .. } => refused_the_old(fallback),
+        _ => false,
     }
 }
 

@@ -59,6 +59,8 @@ pub(super) struct Watch {
     pub(super) list_changed: Arc<AtomicBool>,
     /// Longest silence to `server/discover`.
     pub(super) probe: Duration,
+    /// It answered `server/discover` after that.
+    pub(super) late: Arc<AtomicBool>,
 }
 
 /// A transport with a guard before it.
@@ -200,6 +202,11 @@ impl<T: Transport<RoleClient>> Guarded<T> {
     /// What the SDK must see of a message.
     fn admit(&mut self, message: RxJsonRpcMessage<RoleClient>) -> Option<RxJsonRpcMessage<RoleClient>> {
         match message {
+            JsonRpcMessage::Response(response) if self.given_up.as_ref() == Some(&response.id) => {
+                self.given_up = None;
+                self.watch.late.store(true, Ordering::Release);
+                None
+            }
             JsonRpcMessage::Response(response) => self.close(&response.id).then_some(JsonRpcMessage::Response(response)),
             JsonRpcMessage::Error(error) => match error.id.clone() {
                 Some(id) => self.close(&id).then_some(JsonRpcMessage::Error(error)),

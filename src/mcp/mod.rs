@@ -1,7 +1,7 @@
 //! Tools of MCP servers, on the official SDK (REQUIREMENTS Q-01..Q-06).
 //!
 //! # Layout
-//! [`config`] what is configured, [`file`] the usual JSON file of it · [`Server`] one server of one tenant, [`McpPool`] all of them ·
+//! [`config`] what is configured, [`mod@file`] the usual JSON file of it · [`Server`] one server of one tenant, [`McpPool`] all of them ·
 //! `connection` from handshake to end, over `stdio` or `http`, each behind `guarded` · `definitions` a server's words in our types,
 //! [`visible`] without anything hidden in them · [`pins`] what was agreed to · `tool` a server's tool as one of ours.
 //!

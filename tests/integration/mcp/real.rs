@@ -127,6 +127,7 @@ async fn mcp_server_time_of_pypi_tells_the_time_and_ends_when_unused() {
 
     assert_eq!(listed.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>(), ["get_current_time", "convert_time"]);
     assert!(told.contains("datetime"), "{told}");
+    assert_eq!(server.era().await, Some(Era::Modern), "the Python SDK 2.3 speaks both, and we the newer");
     let refused = call(&server, "no_such_tool", "{}").await;
     assert!(refused.as_ref().map_or(true, |text| text.contains("nknown") || text.contains("rror")), "{refused:?}");
     let waiting = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));

@@ -133,7 +133,14 @@ for line in sys.stdin:
     id, method = message.get("id"), message.get("method")
     if mode == "mute" or id is None or method is None:
         continue
-    if method == "server/discover":
+    if mode == "late" and method in ("server/discover", "initialize"):
+        # Of the newer protocol, and slow to say so.
+        if method == "initialize":
+            send({"id": id, "error": {"code": -32022, "message": "not of this protocol", "data": {"supported": ["2026-07-28"]}}})
+        else:
+            time.sleep(0.6)
+            result(id, {"resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}, "ttlMs": 0, "cacheScope": "private"})
+    elif method == "server/discover":
         if mode != "silent":
             send({"id": id, "error": {"code": -32601, "message": "Method not found"}})
     elif method == "initialize":
