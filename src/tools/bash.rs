@@ -10,8 +10,8 @@ use std::{path::Path, sync::Arc, time::Duration};
 use callboard_actors::{
     limits::OBSERVATION_BYTES_MAX,
     ports::{
-        Approval, Concurrency, Effect, Exec, ExecResult, Progress, Reach, Sandbox, SandboxError, TOOL_TIMEOUT, ToolContext, ToolError,
-        ToolErrorType, ToolSource, ToolSpec, TypedTool,
+        Approval, ArtifactId, Artifacts, Concurrency, Effect, Exec, ExecResult, Progress, Reach, Sandbox, SandboxError, TOOL_TIMEOUT,
+        ToolContext, ToolError, ToolErrorType, ToolSource, ToolSpec, TypedTool,
     },
 };
 use schemars::JsonSchema;
@@ -20,17 +20,24 @@ use tokio::time::Instant;
 
 use folders::Folders;
 
-use super::{danger, mask::Masker, text::middle_cut};
+use super::{
+    danger,
+    mask::Masker,
+    text::{middle_cut, middle_cut_counted},
+};
 use crate::sandbox::policy::EXEC_TIME_MAX;
 
 /// Bytes of a command: the kernel takes no longer argument than 128 KiB.
 const COMMAND_BYTES_MAX: usize = 100 * 1024;
 
-/// Bytes kept of standard error: reasons are short, and stand at the end.
+/// Bytes shown of standard error: reasons are short, and stand at the end.
 const STDERR_BYTES_MAX: usize = 8 * 1024;
 
-/// Bytes kept of standard output: both fit, so that what is left out is counted once and exactly. What masking adds fits beside.
+/// Bytes shown of standard output: both fit, so that what is left out is counted once and exactly. What masking adds fits beside.
 const STDOUT_BYTES_MAX: usize = OBSERVATION_BYTES_MAX - STDERR_BYTES_MAX - 2 * 1024;
+
+/// Bytes kept of each stream where artifacts are kept: what is not shown can be read on.
+const STREAM_BYTES_MAX: usize = 1024 * 1024;
 
 /// REQUIREMENTS T-44 in the words that the executor looks for.
 const TIMEOUT_MESSAGE: &str = "Tool execution exceeded timeout limit";
@@ -116,9 +123,9 @@ the command ends is killed, and you are told. Long output keeps its head and its
             command: args.command,
             timeout: asked.min(context.deadline.saturating_duration_since(Instant::now())),
             working_dir: started_in.clone(),
-            output_bytes_max: STDOUT_BYTES_MAX,
-            errors_bytes_max: STDERR_BYTES_MAX,
-            progress: self.masked(context.progress),
+            output_bytes_max: if context.artifacts.is_some() { STREAM_BYTES_MAX } else { STDOUT_BYTES_MAX },
+            errors_bytes_max: if context.artifacts.is_some() { STREAM_BYTES_MAX } else { STDERR_BYTES_MAX },
+            progress: self.masked(context.progress.clone()),
         };
         let mut note = None;
         let mut result = self.sandbox.exec(exec.clone(), context.cancel.clone()).await;
@@ -127,7 +134,7 @@ the command ends is killed, and you are told. Long output keeps its head and its
             note = Some(format!("[the folder {} is gone: this command started in the workspace]", shown(folder)));
             self.folders.keep(&scope, Path::new(""));
             started_in = None;
-            result = self.sandbox.exec(Exec { working_dir: None, ..exec }, context.cancel).await;
+            result = self.sandbox.exec(Exec { working_dir: None, ..exec }, context.cancel.clone()).await;
         }
         match result {
             Ok(result) if result.timed_out => Err(ToolError::new(ToolErrorType::Timeout, TIMEOUT_MESSAGE)),
@@ -138,11 +145,20 @@ the command ends is killed, and you are told. Long output keeps its head and its
                         note.get_or_insert_default().push_str(&format!("[the next command starts in {}]", shown(folder)));
                     }
                 }
-                Ok(self.observation(&result, note.as_deref()))
+                Ok(self.observation(&result, note.as_deref(), &context).await)
             }
             Err(error) => Err(self.error(error)),
         }
     }
+}
+
+/// Keeps what is too long to show; its id and bytes, if it could be kept.
+async fn keep(stdout: &str, stderr: &str, context: &ToolContext) -> Option<(ArtifactId, usize)> {
+    let Artifacts { store, owner } = context.artifacts.clone()?;
+    let whole = if stderr.is_empty() { stdout.to_owned() } else { format!("{stdout}\n[stderr]\n{stderr}") };
+    let bytes = whole.len();
+    let id = store.store(owner, context.tool_call_id.clone(), whole.into()).await;
+    id.inspect_err(|error| tracing::debug!(%error, "the output of a command is not kept")).ok().map(|id| (id, bytes))
 }
 
 /// A folder as a model reads it; names may hold anything.
@@ -156,11 +172,14 @@ impl Bash {
         Progress::new(move |line| progress.tell(masker.mask(&line)))
     }
 
-    fn observation(&self, result: &ExecResult, note: Option<&str>) -> String {
-        let (stdout, stderr) = (self.masker.mask(&result.stdout), self.masker.mask(&result.stderr));
-        let room = OBSERVATION_BYTES_MAX - 1024;
-        let stderr = middle_cut(stderr.trim_end(), STDERR_BYTES_MAX.max(room.saturating_sub(stdout.len())).min(room));
-        let stdout = middle_cut(stdout.trim_end(), room.saturating_sub(stderr.len()));
+    async fn observation(&self, result: &ExecResult, note: Option<&str>, context: &ToolContext) -> String {
+        let (all_out, all_err) = (self.masker.mask(&result.stdout), self.masker.mask(&result.stderr));
+        let (all_out, all_err) = (all_out.trim_end(), all_err.trim_end());
+        let room = STDOUT_BYTES_MAX + STDERR_BYTES_MAX;
+        let (stderr, cut_err) = middle_cut_counted(all_err, STDERR_BYTES_MAX.max(room.saturating_sub(all_out.len())));
+        let (stdout, cut_out) = middle_cut_counted(all_out, STDOUT_BYTES_MAX.max(room.saturating_sub(all_err.len())));
+        let cut = (cut_out + cut_err) as u64;
+        let more = if cut > 0 { keep(all_out, all_err, context).await } else { None };
         let mut parts = Vec::new();
         match result.status {
             Some(0) => {}
@@ -176,9 +195,10 @@ impl Bash {
         if parts.is_empty() {
             parts.push("[no output]".to_owned());
         }
-        if result.bytes_left_out > 0 {
-            let kept = result.bytes_printed.saturating_sub(result.bytes_left_out);
-            parts.push(format!("[kept {kept} of {} bytes]", result.bytes_printed));
+        if result.bytes_left_out > 0 || cut > 0 {
+            let shown = result.bytes_printed.saturating_sub(result.bytes_left_out).saturating_sub(cut);
+            let rest = more.map(|(id, bytes)| format!("; read_more(result_id=\"{id}\", page=1) reads the {bytes} that are kept"));
+            parts.push(format!("[kept {shown} of {} bytes{}]", result.bytes_printed, rest.unwrap_or_default()));
         }
         match result.left_running {
             0 => {}
@@ -226,14 +246,18 @@ mod tests {
         }
     }
 
-    async fn run(command: &str, result: Result<ExecResult, SandboxError>) -> Result<String, ToolError> {
-        let policy = SandboxPolicy {
+    fn policy() -> SandboxPolicy {
+        SandboxPolicy {
             root: Arc::new(PathBuf::new()),
             kind: "scripted",
             network: Network::Off,
             boundary: true,
             limits: ExecLimits::default(),
-        };
+        }
+    }
+
+    async fn run(command: &str, result: Result<ExecResult, SandboxError>) -> Result<String, ToolError> {
+        let policy = policy();
         let tool = erased(Bash::new(Arc::new(Scripted(policy, result)), Arc::new(Masker::new(["not-a-real-key"]))));
         fixture::call(&tool, &serde_json::json!({ "command": command }).to_string()).await
     }
@@ -266,6 +290,26 @@ mod tests {
         );
         let long = run("x", said(Some(1), &"o".repeat(28_000), &"e".repeat(28_000))).await.unwrap();
         assert!(long.len() <= OBSERVATION_BYTES_MAX && long.contains("[stderr]\neee"), "{}", long.len());
+    }
+
+    #[tokio::test]
+    async fn what_is_not_shown_can_be_read_on_by_page() {
+        let printed: String = (0..20_000).map(|n| format!("{n}\n")).collect();
+        let result = ExecResult { status: Some(0), bytes_printed: printed.len() as u64, stdout: printed.clone(), ..ExecResult::default() };
+        let context = fixture::context_with_artifacts();
+        let tool = erased(Bash::new(Arc::new(Scripted(policy(), Ok(result))), Arc::new(Masker::new(["not-a-real-key"]))));
+
+        let shown = fixture::call_with(&tool, r#"{"command":"x"}"#, context.clone()).await.unwrap();
+
+        assert!(
+            shown.len() <= OBSERVATION_BYTES_MAX && shown.starts_with("0\n1\n") && shown.contains("\n19999\n[kept "),
+            "{}",
+            shown.len()
+        );
+        let id = shown.split("result_id=\"").nth(1).unwrap().split('"').next().unwrap();
+        let Artifacts { store, owner } = context.artifacts.unwrap();
+        let kept = store.retrieve(owner, ArtifactId::parse(id).unwrap()).await.unwrap();
+        assert_eq!(std::str::from_utf8(&kept).unwrap(), printed.trim_end());
     }
 
     #[tokio::test]

@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use callboard_actors::{
     chat::RawJson,
     ids::{CallKey, Scope, Seq},
-    ports::{Extensions, Progress, Tool, ToolContext, ToolError, ToolOutput},
+    ports::{Artifacts, Extensions, Progress, Tool, ToolContext, ToolError, ToolOutput},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -69,10 +69,21 @@ pub(crate) fn context() -> ToolContext {
     }
 }
 
+/// A context whose conversation keeps artifacts.
+pub(crate) fn context_with_artifacts() -> ToolContext {
+    let context = context();
+    let store = Arc::new(crate::storage::MemoryArtifacts::new(Arc::new(crate::clock::SystemClock)));
+    ToolContext { artifacts: Some(Artifacts { store, owner: context.key.scope.clone() }), ..context }
+}
+
 pub(crate) async fn call(tool: &Arc<dyn Tool>, arguments: &str) -> Result<String, ToolError> {
+    call_with(tool, arguments, context()).await
+}
+
+pub(crate) async fn call_with(tool: &Arc<dyn Tool>, arguments: &str, context: ToolContext) -> Result<String, ToolError> {
     let arguments = RawJson::from_text(arguments).unwrap();
     tool.check(&arguments)?;
-    match tool.call(arguments, context()).await? {
+    match tool.call(arguments, context).await? {
         ToolOutput::Text(text) => Ok(text),
         ToolOutput::Data(data) => Ok(data.to_string()),
     }

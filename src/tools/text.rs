@@ -30,13 +30,19 @@ pub(super) fn suffix(text: &str, bytes_max: usize) -> &str {
 
 /// Keeps head and tail of a text that is too long.
 pub(super) fn middle_cut(text: &str, bytes_max: usize) -> String {
+    middle_cut_counted(text, bytes_max).0
+}
+
+/// As [`middle_cut`], with the bytes of the text that were left out.
+pub(super) fn middle_cut_counted(text: &str, bytes_max: usize) -> (String, usize) {
     if text.len() <= bytes_max {
-        return text.to_owned();
+        return (text.to_owned(), 0);
     }
     let (head, tail) = (prefix(text, bytes_max / 2), suffix(text, bytes_max / 2));
+    let left_out = text.len() - head.len() - tail.len();
     let mut out = String::with_capacity(bytes_max + 64);
-    let _ = write!(out, "{head}\n[… {} bytes left out …]\n{tail}", text.len() - head.len() - tail.len());
-    out
+    let _ = write!(out, "{head}\n[… {left_out} bytes left out …]\n{tail}");
+    (out, left_out)
 }
 
 /// A path for a line of an answer: a name with a line end or another control character is quoted, so that it is one line.
