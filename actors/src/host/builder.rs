@@ -13,7 +13,7 @@ use crate::{
     },
     host::directory::Directory,
     limits::Limits,
-    memory::{MemoryEvents, MemorySessions},
+    memory::{MemoryArtifacts, MemoryEvents, MemorySessions},
     metrics_collector::Counters,
     model_gateway::{GatewayConfig, ModelGatewayRef},
     policy::{BreakerConfig, ModelRetryPolicy},
@@ -184,7 +184,7 @@ impl<H> HostBuilder<H> {
         self
     }
 
-    /// Where results go that are too large to show; nowhere otherwise, and then long results are cut.
+    /// Where results go that are too large to show; in memory otherwise, up to 64 MiB a tenant.
     #[must_use]
     pub fn artifacts(mut self, artifacts: Arc<dyn ArtifactStore>) -> Self {
         self.artifacts = Some(artifacts);
@@ -346,7 +346,7 @@ impl<H> HostBuilder<H> {
             lent: Lent {
                 workspace: self.workspace,
                 extensions: self.extensions,
-                artifacts: self.artifacts,
+                artifacts: Some(self.artifacts.unwrap_or_else(|| Arc::new(MemoryArtifacts::new(ports.clock.clone())))),
                 permissions: self.permissions,
                 output_level: self.output_level,
             },
