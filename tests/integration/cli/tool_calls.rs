@@ -77,6 +77,10 @@ fn tools_are_listed_and_shown_with_their_schema() {
     let shown = home.run(&["tools", "show", "file_read", "--json"]).well().json();
 
     let names: Vec<&str> = list.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["think", "read_more", "file_read", "file_edit", "file_list", "grep_search"]);
+    assert_eq!(
+        names,
+        ["think", "read_more", "file_read", "file_edit", "file_list", "grep_search", "memory", "web_fetch", "web_search"],
+        "all built-in tools but `bash`, which needs a sandbox (REQUIREMENTS U-01)"
+    );
     assert!(shown["input_schema"]["properties"]["path"].is_object());
 }
