@@ -42,6 +42,7 @@ pub mod policy;
 pub mod ports;
 pub mod conversation;
 pub mod tool_executor;
+pub mod subagent;
 pub mod model_gateway;
 pub mod tenant;
 pub mod metrics_collector;

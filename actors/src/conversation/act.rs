@@ -78,6 +78,8 @@ pub struct StartTool {
     pub spec: Arc<ToolSpec>,
     /// How much of its data is shown.
     pub level: OutputLevel,
+    /// How the attempt before it failed (REQUIREMENTS T-30).
+    pub last_error: Option<Arc<str>>,
 }
 
 /// What the shell is to do.
@@ -119,6 +121,8 @@ pub enum Act {
         attempt: u32,
         /** The pause. */
         delay: Duration,
+        /** How the attempt failed. */
+        last_error: Arc<str>,
     },
     /// Tell watchers that a tool call will be tried again.
     ToolRetry {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     turn::{Act, Refusal, StartTool, Steps, verdict, with_input},
-    volatile::{ApprovalMode, Cancelling, Judgement, Work},
+    volatile::{ApprovalMode, Cancelling, Judgement, Retry, Work},
 };
 use crate::{
     chat::RawJson,
@@ -17,6 +17,12 @@ use crate::{
         plan, stuck,
     },
 };
+
+/// Characters of a failure that are kept for the result of a later attempt: it is one line of a record, not a text to read.
+const LAST_ERROR_CHARS: usize = 500;
+
+/// What a later attempt says of one that ended with its host.
+const ENDED_WITH_ITS_HOST: &str = "the host stopped before a result was recorded";
 
 /// What may be done with a waiting call.
 enum Door {
@@ -68,7 +74,7 @@ pub(super) fn advance(steps: &mut Steps<'_>, round: &OpenRound, batch: &Batch) {
     }
     for index in plan(&planned, steps.volatile.rules.parallel_tools_max) {
         if let (Some(call), Some(Some(Door::Open(opened)))) = (batch.calls.get(index), doors.get(index)) {
-            start(steps, batch.seq, index, call, 0, opened);
+            start(steps, batch.seq, index, call, opened, None);
         }
     }
     let asked = planned.iter().any(|call| call.progress == Progress::Asked);
@@ -147,8 +153,10 @@ fn ask(steps: &mut Steps<'_>, index: usize, call: &Call, resolved_input: RawJson
     });
 }
 
-fn start(steps: &mut Steps<'_>, batch: Seq, index: usize, call: &Call, attempt: u32, opened: &Opened) {
+/// Starts a call, for the first time or again.
+fn start(steps: &mut Steps<'_>, batch: Seq, index: usize, call: &Call, opened: &Opened, again: Option<Retry>) {
     let Opened { spec, input, level } = opened;
+    let (attempt, last_error) = again.map_or((0, None), |retry| (retry.attempt, Some(retry.last_error)));
     let tool_use = with_input(&call.tool_use, input.as_ref());
     let rules = &steps.volatile.rules;
     let level = OutputLevel::effective(*level, spec.level, window_used(steps), rules.output_level);
@@ -160,7 +168,8 @@ fn start(steps: &mut Steps<'_>, batch: Seq, index: usize, call: &Call, attempt: 
         attempt,
         input: input.clone(),
     });
-    steps.act(Act::StartTool(StartTool { work, batch, call: index_u32(index), tool_use, attempt, spec: spec.clone(), level }));
+    let (call, spec) = (index_u32(index), spec.clone());
+    steps.act(Act::StartTool(StartTool { work, batch, call, tool_use, attempt, spec, level, last_error }));
 }
 
 /// How much of the model's window the last call used, from 0 to 1 (REQUIREMENTS O-10).
@@ -197,7 +206,7 @@ fn open<'a>(steps: &Steps<'a>) -> Option<(&'a OpenRound, &'a Batch)> {
 
 /// An attempt ended: the call is tried again or has its result. Effect class first, then the tool's policy (DESIGN §4.3).
 pub(super) fn tool_ended(steps: &mut Steps<'_>, work: WorkId, result: &RunResult, duration_ms: u64) {
-    let Some(Work::Tool { call: index, attempt, spec }) = steps.volatile.work.get(&work) else { return };
+    let Some(Work::Tool { call: index, attempt, spec, last_error }) = steps.volatile.work.get(&work) else { return };
     let (index, attempt) = (*index, *attempt);
     let Some((round, batch)) = open(steps) else { return };
     let Some(call) = batch.calls.get(index as usize) else { return };
@@ -212,29 +221,41 @@ pub(super) fn tool_ended(steps: &mut Steps<'_>, work: WorkId, result: &RunResult
     {
         let delay = spec.retry.delay(attempt);
         let (round_id, next) = (round.id, attempt + 1);
-        steps.act(Act::RetryLater { batch: batch.seq, call: index, attempt: next, delay });
+        let last_error = words(result, spec.effect, &call.tool_use.id);
+        steps.act(Act::RetryLater { batch: batch.seq, call: index, attempt: next, delay, last_error });
         steps.act(Act::ToolRetry { round_id, attempt: next, delay, reason: error_type.as_str().to_owned() });
         return;
     }
-    let outcome = ToolExecutionResult { duration_ms, retry_count: attempt, ..outcome(result.clone(), spec.effect, &call.tool_use.id) };
+    let last_error = last_error.as_deref().map(str::to_owned);
+    let outcome = outcome(result.clone(), spec.effect, &call.tool_use.id);
+    let outcome = ToolExecutionResult { duration_ms, retry_count: attempt, last_error, ..outcome };
     let outcome = steps.volatile.rules.judge.review(spec.name(), outcome, &call.tool_use.id);
     finish_call(steps, index as usize, call, outcome);
+}
+
+/// A failure in words, for the attempt after it (REQUIREMENTS T-30).
+pub(super) fn words(result: &RunResult, effect: Effect, tool_call_id: &str) -> Arc<str> {
+    let words = outcome(result.clone(), effect, tool_call_id).words();
+    match words.char_indices().nth(LAST_ERROR_CHARS) {
+        Some((end, _)) => words.get(..end).unwrap_or_default().into(),
+        None => words.into(),
+    }
 }
 
 /// The pause before another attempt is over.
 pub(super) fn retry(steps: &mut Steps<'_>, seq: Seq, index: u32) {
     let Some((_, batch)) = open(steps).filter(|(_, batch)| batch.seq == seq) else { return };
-    let (Some(attempt), Some(call)) = (steps.volatile.retries.get(&(seq, index)).copied(), batch.calls.get(index as usize)) else { return };
+    let (Some(retry), Some(call)) = (steps.volatile.retries.get(&(seq, index)).cloned(), batch.calls.get(index as usize)) else { return };
     if steps.volatile.cancelling.is_none() {
-        start_again(steps, batch, index as usize, call, attempt);
+        start_again(steps, batch, index as usize, call, retry);
     }
 }
 
-fn start_again(steps: &mut Steps<'_>, batch: &Batch, index: usize, call: &Call, attempt: u32) {
+fn start_again(steps: &mut Steps<'_>, batch: &Batch, index: usize, call: &Call, again: Retry) {
     let CallState::Started { input, .. } = &call.state else { return };
     match steps.volatile.rules.judge.judge(&call.tool_use.name, &call.tool_use.input) {
         Judgement::Ready { spec, level, .. } => {
-            start(steps, batch.seq, index, call, attempt, &Opened { spec, input: input.clone(), level });
+            start(steps, batch.seq, index, call, &Opened { spec, input: input.clone(), level }, Some(again));
         }
         Judgement::Refused(error) => finish_call(steps, index, call, ToolExecutionResult::error(&error, &call.tool_use.id)),
     }
@@ -295,7 +316,7 @@ pub(super) fn recover(steps: &mut Steps<'_>, batch: &Batch) {
     for (index, call) in batch.calls.iter().enumerate() {
         let CallState::Started { effect, at, attempt, .. } = &call.state else { continue };
         if effect.may_repeat() {
-            start_again(steps, batch, index, call, attempt + 1);
+            start_again(steps, batch, index, call, Retry { attempt: attempt + 1, last_error: ENDED_WITH_ITS_HOST.into() });
         } else {
             finish_call(steps, index, call, in_doubt(&call.tool_use.name, *at));
         }

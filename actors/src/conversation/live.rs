@@ -448,7 +448,7 @@ impl Live {
 
     /// What the executor needs for an attempt.
     fn run(&mut self, start: StartTool) -> Option<(ToolExecutorRef, Run)> {
-        let StartTool { work, batch, call, tool_use, attempt, level, spec } = start;
+        let StartTool { work, batch, call, tool_use, attempt, level, spec, last_error: _ } = start;
         let tool = self.setup.tools.get(&tool_use.name)?.clone();
         let round_id = self.durable.round.as_ref()?.id;
         let (me, writer, bench) = (self.me.clone(), self.writer.clone(), self.bench());

@@ -202,3 +202,83 @@ fn offered(spec: &ToolSpec) -> ToolDefinition {
 pub fn first_sentence(text: &str) -> &str {
     text.find(". ").map_or(text, |end| text.get(..=end).unwrap_or(text))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ports::{FnTool, ToolErrorType, ToolSource};
+
+    fn tool(name: &str, source: ToolSource) -> Arc<dyn Tool> {
+        let schema = json!({ "type": "object", "properties": { "path": { "type": "string" } } });
+        let description = format!("Does {name}. And more.");
+        let tool = FnTool::raw(name, &description, &schema, |arguments, _| async move { Ok(arguments.to_string()) }, None);
+        Arc::new(tool.declare(|spec| spec.read_only().source(source)))
+    }
+
+    fn three() -> Toolset {
+        let mcp = tool("srv__b", ToolSource::Mcp("srv".to_owned()));
+        Toolset::new([tool("z", ToolSource::BuiltIn), mcp, tool("a", ToolSource::Custom)], None).unwrap()
+    }
+
+    fn names(set: &Toolset) -> Vec<&str> {
+        set.names().collect()
+    }
+
+    #[test]
+    fn a_name_is_had_once_and_is_one_that_model_apis_take() {
+        let of = |names: &[&str]| Toolset::new(names.iter().map(|name| tool(name, ToolSource::Custom)), None).map(|_| ());
+        let longest = "x".repeat(64);
+
+        assert_eq!(of(&["a", "b", "a"]), Err(ToolsetError::SameName("a".into())));
+        assert_eq!(of(&["a", "A", "a-1_b", &longest]), Ok(()));
+        for bad in ["", "a b", "a.b", "ä", &"x".repeat(65)] {
+            assert_eq!(of(&[bad]), Err(ToolsetError::BadName(bad.to_owned())), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn tools_are_told_in_the_order_in_which_they_were_given() {
+        let set = three();
+
+        assert_eq!(names(&set), ["z", "srv__b", "a"]);
+        let told: Vec<_> = set.definitions().iter().map(|told| (told.name.as_str(), told.description.as_str())).collect();
+        assert_eq!(told, [("z", "Does z. And more."), ("srv__b", "Does srv__b. And more."), ("a", "Does a. And more.")]);
+        let schema: Value = set.definitions()[0].input_schema.parse().unwrap();
+        assert_eq!(schema, json!({ "type": "object", "properties": { "path": { "type": "string" } } }));
+    }
+
+    #[test]
+    fn summaries_say_where_a_tool_comes_from() {
+        let summaries: Vec<_> = three().summaries().map(|tool| (tool.name, tool.summary, tool.source)).collect();
+
+        let told = |name: &str, source| (name.to_owned(), format!("Does {name}."), source);
+        assert_eq!(
+            summaries,
+            [told("z", ToolSource::BuiltIn), told("srv__b", ToolSource::Mcp("srv".to_owned())), told("a", ToolSource::Custom),]
+        );
+    }
+
+    #[test]
+    fn a_set_without_some_tools_is_a_set_of_its_own() {
+        let all = three();
+        let mut fewer = all.without(&["z", "nobody"]);
+        assert_eq!((names(&all).len(), names(&fewer)), (3, vec!["srv__b", "a"]));
+        assert!(fewer.get("z").is_none() && fewer.spec("z").is_none() && all.get("z").is_some());
+
+        fewer = fewer.without(&["a"]);
+        assert_eq!((names(&fewer), names(&all)), (vec!["srv__b"], vec!["z", "srv__b", "a"]));
+        assert!(fewer.unknown("z").message.ends_with("the tools are: srv__b"), "its error names its own tools only");
+    }
+
+    #[test]
+    fn ten_mebibytes_of_arguments_pass_the_door_and_a_byte_more_does_not() {
+        let set = three();
+        let of = |bytes: usize| RawJson::from_text(format!("{{\"path\":\"{}\"}}", "x".repeat(bytes - "{\"path\":\"\"}".len()))).unwrap();
+
+        assert!(set.fit("a", &of(TOOL_INPUT_BYTES_MAX)).is_ok());
+        let refused = set.fit("a", &of(TOOL_INPUT_BYTES_MAX + 1)).err().unwrap();
+
+        assert_eq!((refused.kind, refused.code.as_str()), (ToolErrorType::InvalidParameters, "INVALID_PARAMETERS"));
+        assert_eq!(refused.message, "the arguments have 10485761 bytes; at most 10485760 are allowed");
+    }
+}

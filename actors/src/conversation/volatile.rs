@@ -108,7 +108,18 @@ pub enum Work {
         attempt: u32,
         /// What its tool declares.
         spec: Arc<ToolSpec>,
+        /// How the attempt before it failed.
+        last_error: Option<Arc<str>>,
     },
+}
+
+/// A call that waits to be tried again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Retry {
+    /// Which attempt is next.
+    pub attempt: u32,
+    /// How the last one failed, in at most 500 characters (REQUIREMENTS T-30).
+    pub last_error: Arc<str>,
 }
 
 /// A cancel under way.
@@ -133,8 +144,8 @@ pub struct Volatile {
     pub rules: Rules,
     /// Open work.
     pub work: BTreeMap<WorkId, Work>,
-    /// Calls that wait to be tried again: batch and call → attempt.
-    pub retries: BTreeMap<(Seq, u32), u32>,
+    /// Calls that wait to be tried again, by batch and call.
+    pub retries: BTreeMap<(Seq, u32), Retry>,
     /// The open round is being cancelled.
     pub cancelling: Option<Cancelling>,
     /// No new round begins.
@@ -191,10 +202,14 @@ impl Volatile {
         match act {
             Act::StartModel { work } => drop(self.work.insert(*work, Work::Model)),
             Act::StartTool(start) => {
-                let work = Work::Tool { call: start.call, attempt: start.attempt, spec: start.spec.clone() };
+                let (spec, last_error) = (start.spec.clone(), start.last_error.clone());
+                let work = Work::Tool { call: start.call, attempt: start.attempt, spec, last_error };
                 self.work.insert(start.work, work);
             }
-            Act::RetryLater { batch, call, attempt, .. } => drop(self.retries.insert((*batch, *call), *attempt)),
+            Act::RetryLater { batch, call, attempt, last_error, .. } => {
+                let retry = Retry { attempt: *attempt, last_error: last_error.clone() };
+                self.retries.insert((*batch, *call), retry);
+            }
             Act::CancelRound { round_id, failure, grace_over } => {
                 let failure = failure.clone();
                 self.cancelling = Some(Cancelling { round_id: *round_id, grace_over: *grace_over, failure });

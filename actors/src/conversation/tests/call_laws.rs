@@ -90,6 +90,7 @@ impl Law<'_> {
             assert!(!self.is_tried_again(state, attempt, result, effect), "this result is tried again");
             let Input::Tool { duration_ms, .. } = self.input else { return };
             assert_eq!((outcome.duration_ms, outcome.retry_count), (*duration_ms, attempt));
+            assert_eq!(outcome.last_error.is_some(), attempt > 0, "a later attempt says how the one before it failed (T-30)");
             assert_eq!(outcome.is_error, result.error_type().is_some());
             match result {
                 RunResult::Output(output) => assert_eq!(output.text, outcome.observation),

@@ -199,9 +199,10 @@ impl Law<'_> {
                 Act::StartModel { work } => ordered.push(*work),
                 Act::StartTool(start) => ordered.push(start.work),
                 Act::RoundOver { round_id } => ended.push(*round_id),
-                Act::RetryLater { batch, call, attempt, delay } => {
+                Act::RetryLater { batch, call, attempt, delay, last_error } => {
                     retries += 1;
-                    let (index, last, ..) = own.expect("only a result is tried again");
+                    let (index, last, result, _) = own.expect("only a result is tried again");
+                    assert!(result.error_type().is_some() && !last_error.is_empty(), "T-30");
                     assert_eq!((Some(*batch), *call, *attempt), (state.batch().map(|batch| batch.seq), index, last + 1));
                     assert_eq!(delay.as_millis(), [1000, 1500][last as usize], "T-41");
                     assert!(self.outcome.acts.iter().any(|act| matches!(act, Act::ToolRetry { attempt: a, .. } if a == attempt)));
@@ -261,7 +262,7 @@ impl Law<'_> {
     pub(super) fn own_result(&self) -> Option<(u32, u32, &RunResult, Effect)> {
         let Input::Tool { work, result, .. } = self.input else { return None };
         match self.before.work.get(work)? {
-            Work::Tool { call, attempt, spec } => Some((*call, *attempt, result, spec.effect)),
+            Work::Tool { call, attempt, spec, .. } => Some((*call, *attempt, result, spec.effect)),
             Work::Model => None,
         }
     }

@@ -108,6 +108,38 @@ async fn a_once_call_starts_again_only_if_it_says_it_was_not_started() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_retried_call_journals_how_often_why_and_how_long() {
+    let long = "busy ".repeat(200);
+    let (tool, _) = probe("tool", Effect::Pure, move |context| {
+        let busy = ToolError::new(ToolErrorType::ResourceError, format!("{}: {long}", context.attempt));
+        async move {
+            tokio::time::sleep(Duration::from_millis(40)).await;
+            if context.attempt < 2 { Err(busy) } else { Ok("ok".into()) }
+        }
+    });
+    let model = Arc::new(ScriptedModel::replies([Reply::tool("tool", &json!({})), Reply::text("done")]));
+    let sessions = store();
+    let host = builder(&model).shared_sessions(sessions.clone()).tools([tool]).build().await.unwrap();
+
+    conversation(&host).send("go").await.unwrap().outcome().await.unwrap();
+
+    let scope = crate::ids::Scope::new("acme".try_into().unwrap(), "c-1".try_into().unwrap());
+    let entries = sessions.entries(&scope, crate::ids::Seq(0), 100).await.unwrap();
+    let entries = entries.iter().map(|entry| serde_json::from_slice::<serde_json::Value>(&entry.bytes).unwrap());
+    let outcome = entries.into_iter().find_map(|entry| find(&entry, "outcome").cloned()).expect("a result in the journal");
+    assert_eq!((&outcome["retry_count"], &outcome["duration_ms"]), (&json!(2), &json!(1000 + 1500 + 3 * 40)));
+    let last_error = outcome["last_error"].as_str().unwrap();
+    assert!(last_error.starts_with("1: busy") && last_error.len() == 500, "the last failure, bounded: {last_error}");
+    assert_eq!(last_results(&model), ["ok"], "the model reads nothing of it");
+}
+
+/// The value of a key, wherever it stands.
+fn find<'v>(value: &'v serde_json::Value, key: &str) -> Option<&'v serde_json::Value> {
+    let object = value.as_object()?;
+    object.get(key).or_else(|| object.values().find_map(|inner| find(inner, key)))
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_interrupt_reaches_tools_and_each_call_gets_one_result() {
     let (listens, _) = probe("listens", Effect::Once, |context| async move {
         context.cancel.cancelled().await;
