@@ -90,7 +90,7 @@ async fn a_memory_bomb_of_many_processes_is_stopped() {
 }
 
 /// KiB that this process holds.
-fn own_memory() -> u64 {
+pub(super) fn own_memory() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.trim().parse().ok()).unwrap()
 }
