@@ -15,7 +15,7 @@ use crate::{
     clock::SystemClock,
     config::{Config, SandboxMode, TOOL_NAMES},
     mcp::{self, FilePins, HttpClients, McpPool, McpServerConfig, Means, Pins},
-    sandbox::{Mode, PathRules, Spawner},
+    sandbox::{Mode, Options, PathRules, Spawner},
     storage::{FileArtifacts, FileArtifactsSettings, MemoryArtifacts},
     tools::{self, Toolbox, mask::Masker, memory::Memory, web},
     web::{SystemResolver, UrlPolicy, guarded},
@@ -84,7 +84,8 @@ fn over_workspace(config: &Config, wishes: &Wishes, wanted: &Wanted<'_>, masker:
     };
     // A sandbox that nobody will use is not tried, and nothing is said of it.
     let mode = if wanted.has("bash") || mode != Mode::Auto { mode } else { Mode::None };
-    let mut toolbox = tools::with_policy(&wishes.workspace, mode, PathRules::default(), masker.clone());
+    let options = Options { limits: config.exec_limits, network: config.network.clone().into(), ..Options::default() };
+    let mut toolbox = tools::with_options(&wishes.workspace, mode, options, PathRules::default(), masker.clone());
     if let Some(error) = toolbox.error() {
         return Err(AppError::Tools(error.to_owned()));
     }

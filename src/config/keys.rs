@@ -1,5 +1,7 @@
 //! Every key there is, one row each: what may be written, its environment variable, its line in the documentation.
 
+use callboard_actors::ports::ExecLimits;
+
 use super::{
     value::{Kind, Value},
     web,
@@ -84,6 +86,16 @@ const PLAIN: &[Key] = &[
         Kind::Choice(SANDBOX_MODES),
         "`auto`: `linux` where it is to be had, else no exec tools; `local` has no boundary",
     ),
+    key(
+        "sandbox",
+        "network",
+        Kind::Patterns,
+        "hosts, `*.domains` and addresses, each with or without `:port`, that commands can reach; none by default; bubblewrap only",
+    ),
+    key("sandbox", "memory_bytes", Kind::Count { max: BYTES_MAX }, "bytes of memory of one command, all its processes together"),
+    key("sandbox", "processes", Kind::Count { max: 1 << 22 }, "processes and threads of one command"),
+    key("sandbox", "cpu_seconds", Kind::Count { max: COUNT_MAX }, "seconds of processor time of one process of a command"),
+    key("sandbox", "file_bytes", Kind::Count { max: BYTES_MAX }, "bytes of one file that a command writes"),
 ];
 
 /// Keys of each `[[provider]]`.
@@ -101,6 +113,28 @@ pub(super) const PROVIDER: &[Key] = &[
     key("provider", "api_key_file", Kind::Path, "file that holds the key and nothing else"),
     key("provider", "concurrency", Kind::Count { max: COUNT_MAX }, "calls at once; `limits.model_calls_max` by default"),
 ];
+
+/// The limit of commands of that key.
+pub(super) fn exec_limit(limits: &ExecLimits, name: &str) -> Option<u64> {
+    match name {
+        "memory_bytes" => Some(limits.memory_bytes),
+        "processes" => Some(limits.processes.into()),
+        "cpu_seconds" => Some(limits.cpu_seconds),
+        "file_bytes" => Some(limits.file_bytes),
+        _ => None,
+    }
+}
+
+/// Sets the limit of commands of that key.
+pub(super) fn set_exec_limit(limits: &mut ExecLimits, name: &str, count: u64) {
+    match name {
+        "memory_bytes" => limits.memory_bytes = count,
+        "processes" => limits.processes = u32::try_from(count).unwrap_or(u32::MAX),
+        "cpu_seconds" => limits.cpu_seconds = count,
+        "file_bytes" => limits.file_bytes = count,
+        _ => {}
+    }
+}
 
 // One row a field of `Limits`, read three ways: the keys, the reading and the writing. A field without a row does not compile.
 macro_rules! limits {

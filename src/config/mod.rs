@@ -26,6 +26,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use callboard_actors::ports::{ExecLimits, HostPattern};
 pub use env::NOT_SETTINGS;
 pub use error::{ConfigError, Origin};
 use error::{hint, quoted};
@@ -58,6 +59,10 @@ pub struct Config {
     pub approve: Option<Approve>,
     /// Where commands run.
     pub sandbox: SandboxMode,
+    /// Hosts that commands can reach; none if empty.
+    pub network: Vec<HostPattern>,
+    /// What one command may use.
+    pub exec_limits: ExecLimits,
     /// What the web tools may reach, and who searches.
     pub web: WebConfig,
     /// MCP servers (`[[mcp]]`), by name; a later file's takes the place of an earlier one's.
@@ -185,6 +190,8 @@ impl Config {
             tools: None,
             approve: None,
             sandbox: SandboxMode::default(),
+            network: Vec::new(),
+            exec_limits: ExecLimits::default(),
             web: WebConfig::default(),
             #[cfg(feature = "mcp")]
             mcp: servers.into_values().collect(),
@@ -281,6 +288,8 @@ impl Config {
                 ("host", _, Value::Text(word)) => self.commit = if word == "batched" { CommitMode::Batched } else { CommitMode::Sync },
                 ("tools", _, Value::Names(names)) => self.tools = Some(names.clone()),
                 ("tools", _, Value::Text(word)) => self.approve = Approve::of(word),
+                ("sandbox", _, Value::Patterns(hosts)) => self.network = hosts.clone(),
+                ("sandbox", name, Value::Count(count)) => keys::set_exec_limit(&mut self.exec_limits, name, *count),
                 ("sandbox", _, Value::Text(word)) => self.sandbox = SandboxMode::of(word),
                 (section @ (web::FETCH | web::SEARCH), name, value) => self.web.take(section, name, value),
                 ("limits", name, value) => keys::set_limit(&mut self.limits, name, value),

@@ -180,7 +180,7 @@ impl ProviderLayer {
         let text = |name: &str| {
             self.settings.iter().rev().find(|setting| setting.key.name == name).and_then(|setting| match &setting.value {
                 Value::Text(text) => Some(text.as_str()),
-                Value::Path(_) | Value::Store(_) | Value::Count(_) | Value::Seconds(_) | Value::Names(_) => None,
+                Value::Path(_) | Value::Store(_) | Value::Count(_) | Value::Seconds(_) | Value::Names(_) | Value::Patterns(_) => None,
             })
         };
         text("name").or_else(|| text("kind"))

@@ -59,6 +59,8 @@ fn effective(config: &Config, key: &Key) -> Option<Value> {
         ("store", _) => Some(Value::Store(config.store.clone())),
         ("tools", "enabled") => config.tools.clone().map(Value::Names),
         ("tools", _) => config.approve.map(|mode| Value::Text(mode.as_str().to_owned())),
+        ("sandbox", "network") => Some(Value::Patterns(config.network.clone())),
+        ("sandbox", name) if name != "mode" => keys::exec_limit(&config.exec_limits, name).map(Value::Count),
         ("sandbox", _) => Some(Value::Text(config.sandbox.as_str().to_owned())),
         (web::FETCH, "allow_hosts") => Some(Value::Names(config.web.allow_hosts.clone())),
         (web::FETCH, _) => Some(Value::Text(if config.web.fetch_without_asking { "never" } else { "mode" }.to_owned())),
@@ -86,6 +88,7 @@ fn toml_value(value: &Value) -> String {
         Value::Store(Store::Sqlite(path)) => in_quotes(&format!("sqlite:{}", whole(path))),
         Value::Count(count) => count.to_string(),
         Value::Seconds(time) => seconds(*time),
+        Value::Patterns(hosts) => format!("[{}]", hosts.iter().map(|host| in_quotes(&host.to_string())).collect::<Vec<_>>().join(", ")),
         Value::Names(names) => format!("[{}]", names.iter().map(|name| in_quotes(name)).collect::<Vec<_>>().join(", ")),
     }
 }

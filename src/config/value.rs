@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use callboard_actors::ports::HostPattern;
 use toml::de::DeValue;
 
 use super::error::{hint, quoted};
@@ -37,6 +38,8 @@ pub(super) enum Kind {
     Names(&'static [&'static str]),
     /// Names of hosts and ranges of addresses; judged where they are used.
     Hosts,
+    /// Patterns of an allow-list.
+    Patterns,
 }
 
 /// A value that was read.
@@ -48,6 +51,7 @@ pub(super) enum Value {
     Count(u64),
     Seconds(Duration),
     Names(Vec<String>),
+    Patterns(Vec<HostPattern>),
 }
 
 /// What relative paths and `~/` mean at the place where a value was written.
@@ -93,7 +97,14 @@ impl Kind {
                 });
                 Ok(Value::Names(hosts.collect::<Result<_, _>>()?))
             }
-            (Self::Count { .. } | Self::Seconds | Self::Names(_) | Self::Hosts, other) => {
+            (Self::Patterns, DeValue::Array(items)) => {
+                let patterns = items.iter().map(|item| match item.get_ref() {
+                    DeValue::String(pattern) => a_pattern(pattern),
+                    other => Err(format!("must be a list of hosts in quotes, not of {}", said(other))),
+                });
+                Ok(Value::Patterns(patterns.collect::<Result<_, _>>()?))
+            }
+            (Self::Count { .. } | Self::Seconds | Self::Names(_) | Self::Hosts | Self::Patterns, other) => {
                 Err(format!("must be {}, not {}", self.wanted(), said(other)))
             }
             (_, DeValue::String(text)) => self.read_text(text, base),
@@ -124,6 +135,10 @@ impl Kind {
                 let hosts = text.split(',').map(str::trim).filter(|host| !host.is_empty()).map(a_host);
                 Ok(Value::Names(hosts.collect::<Result<_, _>>()?))
             }
+            Self::Patterns => {
+                let patterns = text.split(',').map(str::trim).filter(|pattern| !pattern.is_empty()).map(a_pattern);
+                Ok(Value::Patterns(patterns.collect::<Result<_, _>>()?))
+            }
         }
     }
 
@@ -132,6 +147,7 @@ impl Kind {
             Self::Count { .. } => "a whole number",
             Self::Seconds => "a number of seconds",
             Self::Names(_) | Self::Hosts => "a list of names",
+            Self::Patterns => "a list of hosts",
             Self::Text | Self::Path | Self::Choice(_) | Self::StoreUrl | Self::BaseUrl | Self::EnvName => "a text in quotes",
         }
     }
@@ -188,6 +204,12 @@ fn a_host(text: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     Err(format!("must list host names, `*.domains`, IP addresses or ranges such as 10.0.0.0/8, not `{}`", quoted(text)))
+}
+
+fn a_pattern(text: &str) -> Result<HostPattern, String> {
+    text.parse().map_err(|_| {
+        format!("must list hosts such as `example.org`, `*.example.org`, `example.org:8443` or an IP address, not `{}`", quoted(text))
+    })
 }
 
 fn store(text: &str, base: &Base) -> Result<Store, String> {

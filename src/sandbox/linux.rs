@@ -1,5 +1,6 @@
 //! The boundary on Linux: bubblewrap. A command sees the system's programs read-only, the workspace at `/workspace`, a private `/tmp`,
-//! its own processes, no network, no capability, no key in its environment (REQUIREMENTS Z-01, Z-03..Z-05; FAULTS F1..F5).
+//! its own processes, no network, no capability, no key in its environment (REQUIREMENTS Z-01, Z-03..Z-05; FAULTS F1..F5). Where
+//! hosts are listed ([`Linux::reaching`]), the network namespace is just as empty: the way out is the socket of a proxy (F6).
 //!
 //! There is no filter of system calls: what the kernel offers an unprivileged process without network is reachable.
 //! Stated limits: resources are bounded per command (see [`super::policy`]) but for the sum of files written to the workspace.
@@ -14,10 +15,11 @@ use callboard_actors::ports::{BoxFuture, Exec, ExecLimits, ExecResult, Network, 
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Root,
+    AllowList, Root,
     guard::Found,
-    policy::{ENVIRONMENT, WORKSPACE},
-    shell::{self, PROBE_TIME_MAX, Then, denied, limited_command, nonce},
+    policy::{ENVIRONMENT, FORWARD_PORT, FORWARD_SOCKET, FORWARDER, NO_PROXY, PROXY_VARIABLES, WORKSPACE},
+    proxy::Proxy,
+    shell::{self, NO_FORWARDER, PROBE_TIME_MAX, Then, denied, limited_command, nonce},
     spawner::{Kind, Launch, Spawner},
 };
 
@@ -79,6 +81,16 @@ struct Inner {
     spawner: Spawner,
     /// More folders of the host that commands can read, at their own path: toolchains.
     read_only: Vec<PathBuf>,
+    /// The way to the hosts that are listed, if any.
+    proxy: Option<Arc<Proxy>>,
+}
+
+/// What is bound into a jail whose command may reach listed hosts.
+#[derive(Clone, Copy)]
+struct Wire<'a> {
+    helper: &'a Path,
+    /// `None` in a probe: nobody is outside.
+    socket: Option<&'a Path>,
 }
 
 impl Linux {
@@ -94,9 +106,9 @@ impl Linux {
             .ok_or_else(|| SandboxError::Failed("bubblewrap (bwrap) is not installed".to_owned()))?;
         let root_path = Arc::new(root.real_path().to_owned());
         let policy = SandboxPolicy { root: root_path, kind: "bubblewrap", network: Network::Off, boundary: true, limits };
-        let linux = Self { inner: Arc::new(Inner { root, policy, bwrap, spawner: spawner.clone(), read_only }) };
+        let linux = Self { inner: Arc::new(Inner { root, policy, bwrap, spawner: spawner.clone(), read_only, proxy: None }) };
         let exec = Exec { timeout: PROBE_TIME_MAX, ..Exec::new("true") };
-        let launch = linux.inner.launch(Path::new(""), exec, &Found::default())?;
+        let launch = linux.inner.launch(Path::new(""), exec, &Found::default(), None)?;
         let result = spawner.run_blocking(launch)?;
         if result.status == Some(0) {
             return Ok(linux);
@@ -104,10 +116,38 @@ impl Linux {
         let said = result.stderr.lines().next().unwrap_or("no answer").trim();
         Err(SandboxError::Failed(format!("bubblewrap does not work here: {said}")))
     }
+
+    /// The same sandbox, from which commands reach the hosts of `allow` through a proxy; tries the way inside once. `helper` is a
+    /// program that calls [`jail_main_if_asked`](super::jail_main_if_asked) first in its `main`, this one by default.
+    ///
+    /// Commands then need a runtime with sockets: the proxy lives in that of [`Sandbox::exec`]'s caller, as long as its command.
+    ///
+    /// # Errors
+    /// [`SandboxError::Failed`] with the reason when the list cannot be served here.
+    pub fn reaching(&self, allow: &AllowList, helper: Option<PathBuf>) -> Result<Self, SandboxError> {
+        let Inner { root, policy, bwrap, spawner, read_only, .. } = &*self.inner;
+        let proxy = Proxy::new(allow, helper, root.real_path()).map_err(SandboxError::Failed)?;
+        let exec = Exec { timeout: PROBE_TIME_MAX, ..Exec::new("true") };
+        let wire = Wire { helper: proxy.helper(), socket: None };
+        let result = spawner.run_blocking(self.inner.launch(Path::new(""), exec, &Found::default(), Some(wire))?)?;
+        if result.status != Some(0) || result.stderr.contains(NO_FORWARDER) {
+            return Err(SandboxError::Failed("this program's main does not ask jail_main_if_asked first".to_owned()));
+        }
+        let policy = SandboxPolicy { network: Network::Hosts(allow.hosts.clone()), ..policy.clone() };
+        let inner = Inner {
+            root: root.clone(),
+            policy,
+            bwrap: bwrap.clone(),
+            spawner: spawner.clone(),
+            read_only: read_only.clone(),
+            proxy: Some(Arc::new(proxy)),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
 }
 
 impl Inner {
-    fn launch(&self, folder: &Path, exec: Exec, found: &Found) -> Result<Launch, SandboxError> {
+    fn launch(&self, folder: &Path, exec: Exec, found: &Found, wire: Option<Wire<'_>>) -> Result<Launch, SandboxError> {
         let (nonce, limits) = (nonce()?, self.policy.limits);
         let mut argv: Vec<OsString> = vec![self.bwrap.clone().into()];
         let mut add = |parts: &[&std::ffi::OsStr]| argv.extend(parts.iter().map(|part| (*part).to_owned()));
@@ -150,11 +190,22 @@ impl Inner {
         let root = self.root.real_path();
         add!("--bind", root, WORKSPACE);
         self.cover(found, &mut add);
+        if let Some(Wire { helper, socket }) = wire {
+            let address = format!("http://127.0.0.1:{FORWARD_PORT}");
+            for variable in PROXY_VARIABLES {
+                add!("--setenv", *variable, &address);
+            }
+            add!("--setenv", "no_proxy", NO_PROXY, "--setenv", "NO_PROXY", NO_PROXY, "--ro-bind", helper, FORWARDER);
+            if let Some(socket) = socket {
+                add!("--ro-bind", socket, FORWARD_SOCKET);
+            }
+        }
+        let then = if wire.is_some() { Then::WaitBesideForwarder } else { Then::Wait };
         // The new root itself is memory, too.
         add!("--remount-ro", "/");
         let start = if folder.as_os_str().is_empty() { PathBuf::from(WORKSPACE) } else { Path::new(WORKSPACE).join(folder) };
         add!("--chdir", &start, "--");
-        argv.extend(limited_command(&exec.command, &limits, &nonce, Then::Wait));
+        argv.extend(limited_command(&exec.command, &limits, &nonce, then));
         Ok(Launch {
             argv,
             environment: vec![("PATH".into(), super::policy::PATH.into())],
@@ -195,14 +246,20 @@ impl Inner {
         let folder = exec.working_dir.clone();
         let (folder, found) =
             shell::blocking(move || Ok((shell::working_dir(&this.root, folder.as_deref())?, Found::search(&this.root)))).await?;
-        let launch = self.launch(&folder, exec, &found)?;
+        let door = self.proxy.as_ref().map(|proxy| proxy.open()).transpose()?;
+        let wire = self.proxy.as_ref().zip(door.as_ref()).map(|(proxy, door)| Wire { helper: proxy.helper(), socket: Some(door.socket()) });
+        let launch = self.launch(&folder, exec, &found, wire)?;
         let result = self.spawner.run(launch, &cancel).await;
+        let mut told = match door {
+            Some(door) => door.close().await,
+            None => Vec::new(),
+        };
         // All its processes are gone: what they left can be judged.
         shell::blocking(move || {
-            let lines = found.sweep(&self.root);
+            told.extend(found.sweep(&self.root));
             result.map(|mut result| {
                 shell::resolve_folder(&self.root, &mut result);
-                shell::add_lines(&mut result.stderr, &lines);
+                shell::add_lines(&mut result.stderr, &told);
                 result
             })
         })

@@ -31,6 +31,11 @@ mod spawner;
 mod piped;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 mod guard;
+#[cfg(all(feature = "sandbox-linux", feature = "web", target_os = "linux"))]
+mod proxy;
+#[cfg(all(feature = "sandbox-linux", not(feature = "web"), target_os = "linux"))]
+#[path = "proxy/absent.rs"]
+mod proxy;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 mod linux;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
@@ -39,11 +44,9 @@ mod local;
 mod landlock;
 mod helper;
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-use callboard_actors::ports::ExecLimits;
-use callboard_actors::ports::{Sandbox, SandboxError};
+use callboard_actors::ports::{ExecLimits, HostPattern, Sandbox, SandboxError};
 
 pub use atomic::Slot;
 pub(crate) use atomic::is_temporary;
@@ -84,8 +87,8 @@ pub struct Detected {
     pub note: Option<String>,
 }
 
-impl std::fmt::Debug for Detected {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Detected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Detected").field("policy", &self.sandbox.as_ref().map(|s| s.policy())).field("note", &self.note).finish()
     }
 }
@@ -95,17 +98,25 @@ impl std::fmt::Debug for Detected {
 /// # Errors
 /// [`SandboxError::Failed`] when `mode` names one that does not work here.
 pub fn detect(root: &Arc<Root>, mode: Mode) -> Result<Detected, SandboxError> {
+    detect_opted(root, mode, Options::default())
+}
+
+/// As [`detect`], with more to say.
+///
+/// # Errors
+/// [`SandboxError::Failed`] when `mode` names one that does not work here.
+pub fn detect_opted(root: &Arc<Root>, mode: Mode, options: Options) -> Result<Detected, SandboxError> {
     #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
     {
         if mode == Mode::None {
             return Ok(none());
         }
         let spawner = Spawner::start().map_err(|e| SandboxError::Failed(e.kind().to_string()))?;
-        detect_with(root, mode, &spawner, Options::default())
+        detect_with(root, mode, &spawner, options)
     }
     #[cfg(not(all(feature = "sandbox-linux", target_os = "linux")))]
     {
-        let _ = root;
+        let _ = (root, options);
         let missing = "this build has no sandbox for commands (feature sandbox-linux, Linux only)";
         match mode {
             Mode::None => Ok(none()),
@@ -119,8 +130,7 @@ fn none() -> Detected {
     Detected { sandbox: None, note: Some("no bash tool: the sandbox mode is none".to_owned()) }
 }
 
-/// What [`detect_with`] may be told.
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+/// What [`detect_opted`] and [`detect_with`] may be told.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// More folders that commands can read, at their own path: toolchains.
@@ -131,15 +141,40 @@ pub struct Options {
     pub only: Option<Boundary>,
     /// A program that calls [`jail_main_if_asked`] first in its `main`; this one by default.
     pub helper: Option<std::path::PathBuf>,
+    /// Hosts that commands can reach, behind bubblewrap; elsewhere, or where the helper is missing, the network stays off and
+    /// [`Detected::note`] says so.
+    pub network: AllowList,
+}
+
+/// Hosts that commands can reach; none by default.
+#[derive(Clone, Default)]
+pub struct AllowList {
+    /// Which.
+    pub hosts: Vec<HostPattern>,
+    /// Who is asked for their addresses; the operating system by default.
+    #[cfg(feature = "web")]
+    pub resolver: Option<Arc<dyn crate::web::Resolver>>,
+}
+
+impl fmt::Debug for AllowList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AllowList").field("hosts", &self.hosts).finish_non_exhaustive()
+    }
+}
+
+impl From<Vec<HostPattern>> for AllowList {
+    #[allow(clippy::needless_update, reason = "not in every build")]
+    fn from(hosts: Vec<HostPattern>) -> Self {
+        Self { hosts, ..Self::default() }
+    }
 }
 
 /// A boundary of the kernel.
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Boundary {
-    /// [`Linux`].
+    /// Namespaces, by bubblewrap.
     Bubblewrap,
-    /// [`Landlock`].
+    /// Landlock and a filter of system calls.
     Landlock,
 }
 
@@ -153,7 +188,10 @@ pub fn detect_with(root: &Arc<Root>, mode: Mode, spawner: &Spawner, options: Opt
         Mode::None => Ok(none()),
         Mode::Local => Ok(Detected {
             sandbox: Some(Arc::new(Local::new(root.clone(), spawner, options.limits))),
-            note: Some("bash runs WITHOUT a boundary (sandbox mode local): commands can do whatever you can".to_owned()),
+            note: Some(format!(
+                "bash runs WITHOUT a boundary (sandbox mode local): commands can do whatever you can{}",
+                if options.network.hosts.is_empty() { "" } else { ", and the list of hosts in [sandbox] network holds nobody back" }
+            )),
         }),
         Mode::Linux => boundary(root, spawner, options),
         Mode::Auto => Ok(boundary(root, spawner, options).unwrap_or_else(|error| {
@@ -163,29 +201,47 @@ pub fn detect_with(root: &Arc<Root>, mode: Mode, spawner: &Spawner, options: Opt
     }
 }
 
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+fn reason(error: &SandboxError) -> String {
+    match error {
+        SandboxError::Failed(reason) => reason.clone(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+fn not_served(why: &str) -> String {
+    format!("the network of commands stays off, the hosts in [sandbox] network are out of reach: {why}")
+}
+
 /// Bubblewrap, or the next best wall.
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 fn boundary(root: &Arc<Root>, spawner: &Spawner, options: Options) -> Result<Detected, SandboxError> {
-    let Options { read_only, limits, only, helper } = options;
+    let Options { read_only, limits, only, helper, network } = options;
     let bubblewrap = match only {
         Some(Boundary::Landlock) => Err(SandboxError::Failed("bubblewrap was not asked for".to_owned())),
         _ => Linux::probe(root.clone(), spawner, read_only.clone(), limits),
     };
     let why = match bubblewrap {
-        Ok(linux) => return Ok(Detected { sandbox: Some(Arc::new(linux)), note: None }),
+        Ok(linux) if network.hosts.is_empty() => return Ok(Detected { sandbox: Some(Arc::new(linux)), note: None }),
+        Ok(linux) => {
+            return Ok(match linux.reaching(&network, helper) {
+                Ok(linux) => Detected { sandbox: Some(Arc::new(linux)), note: None },
+                Err(error) => Detected { sandbox: Some(Arc::new(linux)), note: Some(not_served(&reason(&error))) },
+            });
+        }
         Err(error) if only == Some(Boundary::Bubblewrap) => return Err(error),
         Err(error) => error,
     };
-    let reason = |error: &SandboxError| match error {
-        SandboxError::Failed(reason) => reason.clone(),
-        other => other.to_string(),
-    };
     match Landlock::probe(root.clone(), spawner, read_only, limits, helper) {
         Ok(landlock) => {
-            let note = format!(
+            let mut note = format!(
                 "bash runs behind Landlock, not bubblewrap ({}): chmod and new entries beside protected files are refused",
                 reason(&why)
             );
+            if !network.hosts.is_empty() {
+                note = format!("{note}; {}", not_served("behind Landlock there are no sockets at all"));
+            }
             Ok(Detected { sandbox: Some(Arc::new(landlock)), note: Some(note) })
         }
         Err(error) => Err(SandboxError::Failed(format!("{}; {}", reason(&why), reason(&error)))),

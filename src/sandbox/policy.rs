@@ -21,6 +21,26 @@ pub const COMMANDS_MAX: usize = 64;
 /// Where programs are looked for inside a sandbox.
 pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 
+/// Where the proxy is found inside a sandbox whose commands may reach listed hosts.
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+pub(crate) const FORWARD_PORT: u16 = 3128;
+
+/// The proxy's socket inside.
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+pub(crate) const FORWARD_SOCKET: &str = "/run/callboard/proxy";
+
+/// The program that listens at the port and hands on to the socket.
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+pub(crate) const FORWARDER: &str = "/run/callboard/forward";
+
+/// What tells programs of the proxy: there is no one spelling that all of them know.
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+pub(crate) const PROXY_VARIABLES: &[&str] = &["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
+
+/// What is inside is reached without the proxy.
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+pub(crate) const NO_PROXY: &str = "localhost,127.0.0.1,::1";
+
 /// The whole environment of a command. Nothing is inherited: keys live in the host's environment (FAULTS F5).
 pub const ENVIRONMENT: &[(&str, &str)] =
     &[("PATH", PATH), ("HOME", "/tmp"), ("LANG", "C.UTF-8"), ("TERM", "dumb"), ("NO_COLOR", "1"), ("PAGER", "cat"), ("GIT_PAGER", "cat")];

@@ -13,7 +13,11 @@ use std::{
 use callboard_actors::ports::{BoxFuture, ExecLimits, ExecResult, SandboxError};
 use tokio_util::sync::CancellationToken;
 
-use super::{PathError, Root};
+use super::{
+    PathError, Root,
+    helper::{ASK, ASKED},
+    policy::{FORWARDER, PROXY_VARIABLES},
+};
 
 /// Begins and ends a word of ours; no text file holds it.
 const MARK: char = '\x1e';
@@ -24,9 +28,27 @@ pub(super) enum Then {
     /// It waits for the command: as first process of a namespace it ends the namespace with itself, and the command is an ordinary
     /// process with ordinary signals.
     Wait,
+    /// As [`Then::Wait`], with a forwarder beside the command that ends with it.
+    WaitBesideForwarder,
     /// It becomes the command.
     Become,
 }
+
+/// What a forwarder says when it listens.
+pub(super) fn forwards(nonce: &str) -> String {
+    format!("callboard forwards {nonce}")
+}
+
+/// Starts the forwarder and waits until it listens; `$f` is its number. A command without it runs all the same, and is told.
+fn forwarder(nonce: &str) -> String {
+    let (variables, said) = (PROXY_VARIABLES.join(" "), forwards(nonce));
+    format!(
+        r#"exec {{r}}< <({ASKED}=1 exec {FORWARDER} {ASK} forward {nonce} 2>/dev/null); f=$!; read -r -t 5 l <&$r; exec {{r}}<&-; if [[ $l != "{said}" ]]; then kill -9 $f 2>/dev/null; unset {variables} no_proxy NO_PROXY; echo "{NO_FORWARDER}" >&2; fi; "#
+    )
+}
+
+/// What a command without its forwarder is told.
+pub(super) const NO_FORWARDER: &str = "[network: no host can be reached, the forwarder did not start]";
 
 /// Runs `$1`. The trap writes only while standard error is still the pipe it was: a log file of the user's gets no words of ours.
 fn reporting(nonce: &str) -> String {
@@ -49,12 +71,13 @@ pub(super) fn limited_command(command: &str, limits: &ExecLimits, nonce: &str, t
         memory_bytes / 1024,
         file_bytes / 1024,
     );
+    let forwarder = if then == Then::WaitBesideForwarder { forwarder(nonce) } else { "f=; ".to_owned() };
     let run = r#"/bin/bash --norc --noprofile -c "$1" bash "$2""#;
     let script = match then {
         Then::Become => format!("{{ {limits}; }} 2>/dev/null; exec {run}"),
         // Without a program of its own: what counts must not be counted. A process that has ended already runs no more.
-        Then::Wait => format!(
-            r#"{{ {limits}; }} 2>/dev/null; {run}; s=$?; n=-1; for p in /proc/[0-9]*/stat; do if read -r l 2>/dev/null <"$p" && [[ $l != *") Z "* ]]; then n=$((n + 1)); fi; done; printf '\036{nonce}:left:%d\036' "$n" >&2; exit $s"#
+        Then::Wait | Then::WaitBesideForwarder => format!(
+            r#"{{ {limits}; }} 2>/dev/null; {forwarder}{run}; s=$?; n=-1; for p in /proc/[0-9]*/stat; do if [[ $p != "/proc/$f/stat" ]] && read -r l 2>/dev/null <"$p" && [[ $l != *") Z "* ]]; then n=$((n + 1)); fi; done; printf '\036{nonce}:left:%d\036' "$n" >&2; exit $s"#
         ),
     };
     ["/bin/bash", "--norc", "--noprofile", "-c", &script, "bash", &reporting(nonce), command].map(OsString::from)

@@ -10,8 +10,8 @@ use std::{path::Path, sync::Arc, time::Duration};
 use callboard_actors::{
     limits::OBSERVATION_BYTES_MAX,
     ports::{
-        Approval, ArtifactId, Artifacts, Concurrency, Effect, Exec, ExecResult, Progress, Reach, Sandbox, SandboxError, TOOL_TIMEOUT,
-        ToolContext, ToolError, ToolErrorType, ToolSource, ToolSpec, TypedTool,
+        Approval, ArtifactId, Artifacts, Concurrency, Effect, Exec, ExecResult, HostPattern, Network, Progress, Reach, Sandbox,
+        SandboxError, TOOL_TIMEOUT, ToolContext, ToolError, ToolErrorType, ToolSource, ToolSpec, TypedTool,
     },
 };
 use schemars::JsonSchema;
@@ -83,7 +83,9 @@ your last one ended (the workspace at first); variables and functions do not car
 workspace and a private folder for temporary files ($TMPDIR, else /tmp; empty at every call) can be written. Processes in the background do not survive: whatever still runs when \
 the command ends is killed, and you are told. Long output keeps its head and its tail. To read, search or edit files use the file tools.";
 
-    fn declare(&self, spec: ToolSpec) -> ToolSpec {
+    fn declare(&self, mut spec: ToolSpec) -> ToolSpec {
+        let network = network(&self.sandbox.policy().network);
+        spec.definition.description = spec.definition.description.replace(NO_NETWORK, &network);
         spec.effect(Effect::Once)
             .concurrency(Concurrency::Exclusive)
             .approval(Approval::ByMode)
@@ -161,6 +163,33 @@ async fn keep(stdout: &str, stderr: &str, context: &ToolContext) -> Option<(Arti
     id.inspect_err(|error| tracing::debug!(%error, "the output of a command is not kept")).ok().map(|id| (id, bytes))
 }
 
+/// What the description says of a network that is off.
+const NO_NETWORK: &str = "There is no network, no terminal and no input;";
+
+/// Hosts that a description names.
+const HOSTS_SHOWN_MAX: usize = 40;
+
+/// What a model is told of what commands can reach.
+fn network(network: &Network) -> String {
+    match network {
+        Network::Hosts(hosts) => {
+            let shown: Vec<String> = hosts.iter().take(HOSTS_SHOWN_MAX).map(HostPattern::to_string).collect();
+            let more = match hosts.len().saturating_sub(HOSTS_SHOWN_MAX) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            format!(
+                "Of the network only these hosts can be reached, over HTTP and HTTPS, through the proxy that http_proxy and https_proxy name: \
+                 {}{more}. There is no terminal and no input;",
+                shown.join(", ")
+            )
+        }
+        Network::Open => "There is no terminal and no input;".to_owned(),
+        // A kind of network that is not known here promises nothing.
+        _ => NO_NETWORK.to_owned(),
+    }
+}
+
 /// A folder as a model reads it; names may hold anything.
 fn shown(folder: &Path) -> String {
     if folder.as_os_str().is_empty() { "the workspace".to_owned() } else { format!("{:?}", folder.to_string_lossy()) }
@@ -224,7 +253,7 @@ impl Bash {
 mod tests {
     use std::path::PathBuf;
 
-    use callboard_actors::ports::{BoxFuture, ExecLimits, Network, SandboxPolicy, erased};
+    use callboard_actors::ports::{BoxFuture, ExecLimits, SandboxPolicy, erased};
     use tokio_util::sync::CancellationToken;
 
     use super::*;
@@ -246,18 +275,27 @@ mod tests {
         }
     }
 
-    fn policy() -> SandboxPolicy {
-        SandboxPolicy {
-            root: Arc::new(PathBuf::new()),
-            kind: "scripted",
-            network: Network::Off,
-            boundary: true,
-            limits: ExecLimits::default(),
-        }
+    fn policy(network: Network) -> SandboxPolicy {
+        SandboxPolicy { root: Arc::new(PathBuf::new()), kind: "scripted", network, boundary: true, limits: ExecLimits::default() }
+    }
+
+    #[test]
+    fn a_model_is_told_what_it_can_reach() {
+        let told = |network| {
+            let sandbox = Scripted(policy(network), Err(SandboxError::Cancelled));
+            let description =
+                erased(Bash::new(Arc::new(sandbox), Arc::new(Masker::new(["not-a-real-key"])))).spec().definition.description.clone();
+            ["There is no network", "crates.io, *.example.org:8443", "no terminal"].map(|words| description.contains(words))
+        };
+        let hosts = ["crates.io", "*.example.org:8443"].map(|host| host.parse().unwrap()).to_vec();
+
+        assert_eq!(told(Network::Off), [true, false, true]);
+        assert_eq!(told(Network::Hosts(hosts)), [false, true, true]);
+        assert_eq!(told(Network::Open), [false, false, true]);
     }
 
     async fn run(command: &str, result: Result<ExecResult, SandboxError>) -> Result<String, ToolError> {
-        let policy = policy();
+        let policy = policy(Network::Off);
         let tool = erased(Bash::new(Arc::new(Scripted(policy, result)), Arc::new(Masker::new(["not-a-real-key"]))));
         fixture::call(&tool, &serde_json::json!({ "command": command }).to_string()).await
     }
@@ -297,7 +335,7 @@ mod tests {
         let printed: String = (0..20_000).map(|n| format!("{n}\n")).collect();
         let result = ExecResult { status: Some(0), bytes_printed: printed.len() as u64, stdout: printed.clone(), ..ExecResult::default() };
         let context = fixture::context_with_artifacts();
-        let tool = erased(Bash::new(Arc::new(Scripted(policy(), Ok(result))), Arc::new(Masker::new(["not-a-real-key"]))));
+        let tool = erased(Bash::new(Arc::new(Scripted(policy(Network::Off), Ok(result))), Arc::new(Masker::new(["not-a-real-key"]))));
 
         let shown = fixture::call_with(&tool, r#"{"command":"x"}"#, context.clone()).await.unwrap();
 

@@ -33,7 +33,7 @@ use callboard_actors::ports::{Sandbox, SandboxPolicy, Tool, ToolContext, ToolErr
 use tokio_util::sync::CancellationToken;
 
 pub use crate::sandbox::Mode;
-use crate::sandbox::{PathError, PathRules, Root, detect};
+use crate::sandbox::{Options, PathError, PathRules, Root, detect_opted};
 use mask::Masker;
 
 /// A set of tools, ready to be given to a host, and what there is to say about it.
@@ -104,6 +104,11 @@ pub fn with_sandbox(workspace: impl AsRef<Path>, mode: Mode) -> Toolbox {
 
 /// As [`with_sandbox`], with one's own rules for paths and keys to hide.
 pub fn with_policy(workspace: impl AsRef<Path>, mode: Mode, rules: PathRules, masker: Masker) -> Toolbox {
+    with_options(workspace, mode, Options::default(), rules, masker)
+}
+
+/// As [`with_policy`], with more to say about commands: what they may use, and which hosts they can reach.
+pub fn with_options(workspace: impl AsRef<Path>, mode: Mode, options: Options, rules: PathRules, masker: Masker) -> Toolbox {
     let workspace = workspace.as_ref();
     let root = match Root::open(workspace, rules) {
         Ok(root) => Arc::new(root),
@@ -112,7 +117,7 @@ pub fn with_policy(workspace: impl AsRef<Path>, mode: Mode, rules: PathRules, ma
             return Toolbox { error: Some(error), ..without_workspace() };
         }
     };
-    match detect(&root, mode) {
+    match detect_opted(&root, mode, options) {
         Ok(detected) => {
             let mut toolbox = over(root, detected.sandbox, masker);
             toolbox.notes.extend(detected.note);

@@ -58,6 +58,12 @@ fn a_wrong_key_or_value_names_file_line_and_the_right_one() {
         ),
         ("[tools]\nenabled = [\"file_raed\"]\n", "callboard.toml:2: `tools.enabled` names no tool `file_raed`; did you mean `file_read`?"),
         ("[sandbox]\nmode = \"off\"\n", "callboard.toml:2: `sandbox.mode` must be one of `auto`, `linux`, `local`, `none`, not `off`"),
+        (
+            "[sandbox]\nnetwork = [\"crates.io\",\n \"https://example.org/\"]\n",
+            "callboard.toml:2: `sandbox.network` must list hosts such as `example.org`, `*.example.org`, `example.org:8443` or an IP address, not `https://example.org/`",
+        ),
+        ("[sandbox]\nnetwork = \"crates.io\"\n", "callboard.toml:2: `sandbox.network` must be a list of hosts, not a text"),
+        ("[sandbox]\nprocesses = 0\n", "callboard.toml:2: `sandbox.processes` must be 1 to 4194304, not 0"),
         ("sandbox = \"none\"\n", "callboard.toml:1: `sandbox` must be a section `[sandbox]`, not a text"),
         ("[provider]\nkind = \"openai\"\n", "callboard.toml:1: providers are a list: write `[[provider]]`, with two brackets"),
         ("provider = [1]\n", "callboard.toml:1: each provider is a section `[[provider]]`"),

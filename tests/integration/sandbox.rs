@@ -1,9 +1,11 @@
 //! The sandbox: what a command can reach, what it leaves, what it may use (REQUIREMENTS Z-01..Z-06, U-08; FAULTS F2..F5).
-//! What holds in both boundaries is tried in both; `landlock` has what is its own, `ends` how processes end, `bombs` the limits.
+//! What holds in both boundaries is tried in both; `landlock` has what is its own, `network` what is reached of
+//! it, `ends` how processes end, `bombs` the limits.
 
 mod bombs;
 mod ends;
 mod landlock;
+mod network;
 mod plugged;
 
 use std::{

@@ -13,6 +13,7 @@ mod llm_provider;
 mod mcp_client;
 mod output;
 mod resource;
+mod network;
 mod sandbox;
 mod schema;
 mod session_backend;
@@ -30,9 +31,10 @@ pub use llm_provider::{
     ToolChoice, Usage,
 };
 pub use mcp_client::{McpClient, McpContent, McpError, McpResult, McpToolDefinition};
+pub use network::{HostPattern, Network, NoSuchHost};
 pub use output::{CACHE_TTL, CROWDED, CachePolicy, OutputLevel, PermissionLevel, Reach};
 pub use resource::Resource;
-pub use sandbox::{Exec, ExecLimits, ExecResult, Network, Sandbox, SandboxError, SandboxPolicy};
+pub use sandbox::{Exec, ExecLimits, ExecResult, Sandbox, SandboxError, SandboxPolicy};
 pub use schema::{SchemaCheck, Schemas};
 pub use session_backend::{
     Append, AppendError, AppendExt, Done, Durability, Head, ListQuery, Loaded, Open, SessionBackend, SessionSummary, StoreError,

@@ -7,19 +7,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::{BoxFuture, Progress, TOOL_TIMEOUT};
-
-/// What commands can reach of the network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Network {
-    /// Nothing, not even this machine.
-    #[default]
-    Off,
-    /// Whatever the host reaches; only in a mode without a boundary.
-    Open,
-}
+use super::{BoxFuture, Network, Progress, TOOL_TIMEOUT};
 
 /// What one command may use (FAULTS F3). A command that goes over is stopped and told as [`SandboxError::Limit`], or the kernel
 /// refuses it more.
@@ -76,7 +64,7 @@ pub struct SandboxPolicy {
     pub root: Arc<PathBuf>,
     /// Which sandbox it is: `bubblewrap`, `landlock`, `local`, or the name of one of yours.
     pub kind: &'static str,
-    /// Whether the network can be reached.
+    /// What of the network can be reached; not what was wished but what is in force.
     pub network: Network,
     /// Whether a kernel boundary is in force; `false` only in the `local` mode that must be asked for by name.
     pub boundary: bool,

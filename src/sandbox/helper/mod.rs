@@ -3,7 +3,8 @@
 //! # Layout
 //! [`jail_main_if_asked`] is the door · `plan` what it is told · `supervisor` the first stage: outlives the host by a moment, ends
 //! every process below it, removes the private folder · `inner` the second stage: gives up every right, then becomes bash ·
-//! `folders` the rules of Landlock · `filter` the system calls that are refused.
+//! `folders` the rules of Landlock · `filter` the system calls that are refused · `forward` a stage of its own: what a command behind
+//! bubblewrap reaches listed hosts through. It is started inside the jail and decides nothing.
 //!
 //! **Invariant:** the first stage never runs the command, and the second becomes it only after every wall stands: anything that
 //! fails before ends the helper, never opens it.
@@ -12,6 +13,8 @@
 mod filter;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 mod folders;
+#[cfg(all(feature = "sandbox-linux", feature = "web", target_os = "linux"))]
+mod forward;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 mod inner;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
@@ -56,6 +59,12 @@ pub fn jail_main_if_asked() {
 
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 fn stage(arguments: Vec<std::ffi::OsString>) -> i32 {
+    #[cfg(feature = "web")]
+    if let [stage, nonce] = arguments.as_slice()
+        && stage == forward::STAGE
+    {
+        return forward::run(&nonce.to_string_lossy()).map_or(FAILED, |()| 0);
+    }
     let [stage, plan, command] = arguments.as_slice() else { return FAILED };
     let Some(plan) = plan.to_str().and_then(|plan| serde_json::from_str::<Plan>(plan).ok()) else { return FAILED };
     let ended = match stage.to_str() {

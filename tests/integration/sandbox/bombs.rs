@@ -5,8 +5,11 @@ use super::*;
 #[tokio::test]
 async fn an_output_bomb_is_bounded() {
     for ground in Ground::both("an_output_bomb_is_bounded") {
+        let (before, start) = (own_memory(), Instant::now());
         let result = ground.exec("yes bomb & yes boom >&2", Duration::from_millis(3000), CancellationToken::new()).await.unwrap();
 
+        assert!(start.elapsed() < Duration::from_secs(5), "two seconds after its time: {:?}", start.elapsed());
+        assert!(own_memory() < before + 64 * 1024, "{} KiB more", own_memory() - before);
         assert!(result.timed_out && result.bytes_left_out > 1_000_000, "{}", result.bytes_left_out);
         assert!(result.stdout.len() < 17 * 1024 && result.stderr.len() < 17 * 1024);
         assert!(result.stdout.starts_with("bomb\nbomb\n") && result.stderr.starts_with("boom\n"));
@@ -18,14 +21,24 @@ async fn a_fork_bomb_is_stopped_and_the_spawner_stays_useful() {
     for ground in Ground::both("a_fork_bomb_is_stopped_and_the_spawner_stays_useful") {
         let marker = marker("forks");
 
-        let start = Instant::now();
+        let (before, start) = (own_memory(), Instant::now());
+        let (full, over) = when_full(&marker);
         // Sleepers, not a doubling: the test machine is shared.
         let result = ground
             .exec(&format!("while :; do bash -c 'sleep 1000; :' {marker} & done"), Duration::from_secs(30), CancellationToken::new())
             .await;
+        let ended = Instant::now();
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
 
+        assert!(own_memory() < before + 64 * 1024, "{} KiB more", own_memory() - before);
         match result {
-            Err(SandboxError::Limit(what)) => assert_eq!(what, "more than 512 processes and threads"),
+            Err(SandboxError::Limit(what)) => {
+                assert_eq!(what, "more than 512 processes and threads");
+                if let Ok(full) = full.join() {
+                    let took = ended.saturating_duration_since(full.unwrap_or(ended));
+                    assert!(took < Duration::from_secs(2), "{}: {took:?} after its limit", ground.kind());
+                }
+            }
             // Where the kernel's own limit holds (a host that is not root), bash gives up by itself.
             other => assert!(other.is_ok_and(|result| result.stderr.contains("fork")), "stopped otherwise"),
         }
@@ -33,6 +46,23 @@ async fn a_fork_bomb_is_stopped_and_the_spawner_stays_useful() {
         assert!(start.elapsed() < Duration::from_secs(25), "{:?}", start.elapsed());
         assert_eq!(ground.run("echo still here").await.stdout, "still here\n");
     }
+}
+
+/// Sees when the shells, each with a sleeper, are about as many as a command may have; `None` if it was over before. And what says
+/// that it is over.
+fn when_full(marker: &str) -> (std::thread::JoinHandle<Option<Instant>>, Arc<std::sync::atomic::AtomicBool>) {
+    let (marker, over) = (marker.to_owned(), Arc::<std::sync::atomic::AtomicBool>::default());
+    let is_over = over.clone();
+    let watch = move || {
+        while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+            if alive(&marker) >= 250 {
+                return Some(Instant::now());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        None
+    };
+    (std::thread::spawn(watch), over)
 }
 
 #[tokio::test]
@@ -90,7 +120,7 @@ async fn a_memory_bomb_of_many_processes_is_stopped() {
 }
 
 /// KiB that this process holds.
-fn own_memory() -> u64 {
+pub(super) fn own_memory() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.trim().parse().ok()).unwrap()
 }

@@ -1,0 +1,39 @@
+//! The forwarder: listens on the loopback address of a jail without a network, and copies bytes to the socket of the proxy outside
+//! that is bound into the jail. It decides nothing; a command that kills it has no network.
+
+use std::{io::Write, net::Ipv4Addr, sync::Arc};
+
+use tokio::{
+    net::{TcpListener, UnixStream},
+    sync::Semaphore,
+};
+
+use crate::sandbox::policy::{FORWARD_PORT, FORWARD_SOCKET};
+
+pub(super) const STAGE: &str = "forward";
+
+/// Connections at once: more than the proxy takes, so that it is the proxy that says no. Beyond, they wait.
+const CONNECTIONS_MAX: usize = 128;
+
+/// Says so when it listens, then forwards until it is killed.
+pub(super) fn run(nonce: &str) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    runtime.block_on(async {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, FORWARD_PORT)).await?;
+        let mut stdout = std::io::stdout().lock();
+        writeln!(stdout, "{}", crate::sandbox::shell::forwards(nonce))?;
+        stdout.flush()?;
+        drop(stdout);
+        let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        while let Ok(permit) = permits.clone().acquire_owned().await {
+            let Ok((mut program, _)) = listener.accept().await else { continue };
+            tokio::spawn(async move {
+                if let Ok(mut proxy) = UnixStream::connect(FORWARD_SOCKET).await {
+                    let _ = tokio::io::copy_bidirectional(&mut program, &mut proxy).await;
+                }
+                drop(permit);
+            });
+        }
+        Ok(())
+    })
+}

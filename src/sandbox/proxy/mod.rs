@@ -1,0 +1,279 @@
+//! The way from a jail without a network to the hosts that an operator listed: a proxy on a unix socket that is bound into the jail
+//! of one command, and ends with it. A forwarder inside (`helper/forward.rs`) gives it a port that programs find by `http_proxy`.
+//!
+//! # Layout
+//! `request` reads what a program asks for · `gate` judges it, resolves, and dials what it judged · `tunnel` carries the bytes.
+//!
+//! Promises, tested in `tests/integration/sandbox/network.rs` (FAULTS F6):
+//! - nothing is dialed that is not listed with its port, nor any address that is neither public nor listed literally; a name is
+//!   resolved once, all its addresses are judged, one of those judged is dialed
+//! - nothing is left of it, connections and socket included, when the answer of its command is there
+//! - connections, bytes and waits are bounded ([`Bounds`])
+//!
+//! Stated limits: TLS is not opened, so a listed host can serve other names at its address (domain fronting); whatever a listed host
+//! takes in, a command can send there. Plain HTTP is one request a connection, its body of a known length.
+
+mod gate;
+mod request;
+mod tunnel;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, DirBuilder},
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use callboard_actors::ports::SandboxError;
+use tokio::{
+    io::AsyncWriteExt,
+    net::{UnixListener, UnixStream},
+    sync::Semaphore,
+    task::{JoinHandle, JoinSet},
+};
+use tokio_util::sync::CancellationToken;
+
+use self::{gate::Gate, request::What, tunnel::Budget};
+use super::{AllowList, helper::ASKED, shell::nonce};
+use crate::web::SystemResolver;
+
+/// What the connections of commands may use.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bounds {
+    /// Connections at once, of all commands of a sandbox: build tools open a dozen or two. Beyond, 503.
+    connections: usize,
+    /// Longest wait for the head of a request.
+    head: Duration,
+    /// Longest time of resolving and dialing.
+    dial: Duration,
+    /// Longest silence of both sides: servers that work for a minute before they answer are common.
+    idle: Duration,
+    /// Longest life of a connection: that of the longest command.
+    total: Duration,
+    /// Bytes of one command, both ways and all connections together: a toolchain fits.
+    bytes: u64,
+}
+
+const BOUNDS: Bounds = Bounds {
+    connections: 64,
+    head: Duration::from_secs(10),
+    dial: Duration::from_secs(15),
+    idle: Duration::from_secs(120),
+    total: super::policy::EXEC_TIME_MAX,
+    bytes: 4 * 1024 * 1024 * 1024,
+};
+
+/// Different refusals that are told after a command.
+const TOLD_MAX: usize = 8;
+
+/// The proxy of one sandbox: opens a [`Door`] a command.
+#[derive(Debug)]
+pub(super) struct Proxy {
+    gate: Arc<Gate>,
+    permits: Arc<Semaphore>,
+    bounds: Bounds,
+    /// The program that becomes the forwarder.
+    helper: PathBuf,
+    /// Where the folders of sockets are made.
+    place: PathBuf,
+}
+
+impl Proxy {
+    /// # Errors
+    /// Why the list cannot be served here. Neither the helper nor the socket may lie where a command could put a link in its place:
+    /// both are bound into the next jail by name.
+    pub(super) fn new(allow: &AllowList, helper: Option<PathBuf>, root: &Path) -> Result<Self, String> {
+        if helper.is_none() && std::env::var_os(ASKED).is_some() {
+            return Err("this program's main does not ask jail_main_if_asked first".to_owned());
+        }
+        let helper = helper.map_or_else(std::env::current_exe, Ok).and_then(fs::canonicalize);
+        let helper = helper.map_err(|_| "this program's file has been moved or replaced since it was started")?;
+        let place = fs::canonicalize(std::env::temp_dir()).map_err(|_| "there is no folder for temporary files")?;
+        if helper.starts_with(root) {
+            return Err("this program's file lies in the workspace, where commands could replace it".to_owned());
+        }
+        if place.starts_with(root) {
+            return Err("the folder for temporary files lies in the workspace, where commands could reach it".to_owned());
+        }
+        let resolver = allow.resolver.clone().unwrap_or_else(|| Arc::new(SystemResolver));
+        let gate = Arc::new(Gate::new(allow.hosts.clone(), resolver));
+        Ok(Self { gate, permits: Arc::new(Semaphore::new(BOUNDS.connections)), bounds: BOUNDS, helper, place })
+    }
+
+    pub(super) fn helper(&self) -> &Path {
+        &self.helper
+    }
+
+    /// Begins to listen, for one command. Needs a runtime with sockets.
+    pub(super) fn open(&self) -> Result<Door, SandboxError> {
+        let failed = |error: std::io::Error| SandboxError::Failed(format!("no socket for the network: {}", error.kind()));
+        let folder = Folder::make(self.place.join(format!("callboard-net-{}", nonce()?))).map_err(failed)?;
+        let socket = folder.0.join("proxy");
+        let listener = UnixListener::bind(&socket).map_err(failed)?;
+        let (end, told) = (CancellationToken::new(), Arc::default());
+        let budget = Arc::new(Budget::new(self.bounds.bytes));
+        let visitor = Visitor { gate: self.gate.clone(), told: Arc::clone(&told), budget, bounds: self.bounds };
+        let loops = tokio::spawn(accept(listener, self.permits.clone(), visitor, end.clone()));
+        Ok(Door { socket, end, loops, told, _folder: folder })
+    }
+}
+
+/// A private folder, removed with what is in it.
+#[derive(Debug)]
+struct Folder(PathBuf);
+
+impl Folder {
+    fn make(path: PathBuf) -> std::io::Result<Self> {
+        DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+type Told = Arc<Mutex<BTreeSet<String>>>;
+
+/// What one command goes through. Dropped, it ends all its connections soon; closed, at once.
+#[derive(Debug)]
+pub(super) struct Door {
+    socket: PathBuf,
+    end: CancellationToken,
+    loops: JoinHandle<()>,
+    told: Told,
+    _folder: Folder,
+}
+
+impl Door {
+    pub(super) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Ends every connection; tells what was refused, a line each.
+    pub(super) async fn close(mut self) -> Vec<String> {
+        self.end.cancel();
+        let _ = (&mut self.loops).await;
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.iter().map(|line| format!("[network: {line}]\n")).collect()
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.end.cancel();
+    }
+}
+
+async fn accept(listener: UnixListener, permits: Arc<Semaphore>, visitor: Visitor, end: CancellationToken) {
+    let mut open = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = end.cancelled() => break,
+            Some(_) = open.join_next(), if !open.is_empty() => {}
+            accepted = listener.accept() => match (accepted, permits.clone().try_acquire_owned()) {
+                (Ok((client, _)), Ok(permit)) => {
+                    let visitor = visitor.clone();
+                    open.spawn(async move {
+                        visitor.serve(client).await;
+                        drop(permit);
+                    });
+                }
+                // Whoever does not listen is not waited for.
+                (Ok((client, _)), Err(_)) => drop(client.try_write(Refusal::crowded().answer().as_bytes())),
+                (Err(_), _) => tokio::time::sleep(Duration::from_millis(50)).await,
+            },
+        }
+    }
+    open.shutdown().await;
+}
+
+/// Why a request is not carried, as its asker reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Refusal {
+    /// Code and reason of HTTP.
+    status: &'static str,
+    /// One line.
+    text: String,
+}
+
+impl Refusal {
+    fn new(status: &'static str, text: impl Into<String>) -> Self {
+        Self { status, text: text.into() }
+    }
+
+    fn bad(text: &'static str) -> Self {
+        Self::new("400 Bad Request", format!("the sandbox's proxy cannot read this request: {text}"))
+    }
+
+    fn crowded() -> Self {
+        Self::new("503 Service Unavailable", "too many connections at once from this sandbox")
+    }
+
+    fn answer(&self) -> String {
+        let Self { status, text } = self;
+        let bytes = text.len() + 1;
+        format!(
+            "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {bytes}\r\nConnection: close\r\n\r\n{text}\n"
+        )
+    }
+}
+
+/// What every connection of a command shares.
+#[derive(Debug, Clone)]
+struct Visitor {
+    gate: Arc<Gate>,
+    told: Told,
+    budget: Arc<Budget>,
+    bounds: Bounds,
+}
+
+impl Visitor {
+    async fn serve(&self, mut client: UnixStream) {
+        let _ = tokio::time::timeout(self.bounds.total, async {
+            if let Err(refusal) = self.carry(&mut client).await {
+                self.tell(&refusal.text);
+                // An asker that does not read its answer must not hold the place.
+                let _ = tokio::time::timeout(self.bounds.head, client.write_all(refusal.answer().as_bytes())).await;
+            }
+        })
+        .await;
+    }
+
+    async fn carry(&self, client: &mut UnixStream) -> Result<(), Refusal> {
+        let read = tokio::time::timeout(self.bounds.head, request::read(client)).await;
+        let Some((request, first)) = read.map_err(|_| Refusal::new("408 Request Timeout", "no request came in time"))?? else {
+            return Ok(());
+        };
+        let dialed = tokio::time::timeout(self.bounds.dial, self.gate.dial(&request.host, request.port)).await;
+        let late = |_| Refusal::new("504 Gateway Timeout", format!("{}:{} did not answer in time", request.host, request.port));
+        let server = dialed.map_err(late)??;
+        tracing::debug!(host = %request.host, port = request.port, "a command in the sandbox is connected");
+        let carried = match request.what {
+            What::Tunnel => {
+                let _ = client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await;
+                tunnel::both(client, server, &first, self.bounds.idle, &self.budget).await
+            }
+            What::Plain { head, body_bytes } => {
+                tunnel::exchange(client, server, &head, &first, body_bytes, self.bounds.idle, &self.budget).await
+            }
+        };
+        if carried.is_err() {
+            self.tell(&format!("this command has used up its {} MiB of network traffic", self.bounds.bytes >> 20));
+        }
+        Ok(())
+    }
+
+    fn tell(&self, line: &str) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() < TOLD_MAX {
+            told.insert(line.to_owned());
+        }
+    }
+}

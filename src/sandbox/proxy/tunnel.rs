@@ -1,0 +1,174 @@
+//! Carries bytes between a command and a host, within a budget, until both are silent for too long.
+
+use std::{
+    io,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    time::Instant,
+};
+
+/// Bytes that are carried at once, in each direction.
+const BUFFER_BYTES: usize = 16 * 1024;
+
+/// Bytes that a command may still send and get.
+#[derive(Debug)]
+pub(super) struct Budget(AtomicU64);
+
+/// It is used up.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct UsedUp;
+
+impl Budget {
+    pub(super) fn new(bytes: u64) -> Self {
+        Self(AtomicU64::new(bytes))
+    }
+
+    fn take(&self, count: usize) -> Result<(), UsedUp> {
+        let less = |left: u64| left.checked_sub(count as u64);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).map(drop).map_err(|_| UsedUp)
+    }
+}
+
+/// Notices silence: of both directions, for one of them may be silent for long.
+struct Silence {
+    start: Instant,
+    /// Milliseconds from the start to the last byte.
+    heard: AtomicU64,
+    idle: Duration,
+}
+
+impl Silence {
+    fn new(idle: Duration) -> Self {
+        Self { start: Instant::now(), heard: AtomicU64::new(0), idle }
+    }
+
+    fn broken(&self) {
+        let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.heard.store(now, Ordering::Relaxed);
+    }
+
+    async fn too_long(&self) {
+        loop {
+            let until = self.start + Duration::from_millis(self.heard.load(Ordering::Relaxed)) + self.idle;
+            if Instant::now() >= until {
+                return;
+            }
+            tokio::time::sleep_until(until).await;
+        }
+    }
+}
+
+/// Carries what both say, until both have ended.
+pub(super) async fn both(
+    client: impl AsyncRead + AsyncWrite + Unpin,
+    server: impl AsyncRead + AsyncWrite + Unpin,
+    first: &[u8],
+    idle: Duration,
+    budget: &Budget,
+) -> Result<(), UsedUp> {
+    let (mut from_client, mut to_client) = tokio::io::split(client);
+    let (mut from_server, mut to_server) = tokio::io::split(server);
+    let silence = Silence::new(idle);
+    let up = async {
+        say(&mut to_server, first, &silence, budget).await?;
+        carry(&mut from_client, &mut to_server, u64::MAX, &silence, budget).await?;
+        to_server.shutdown().await.map_err(End::from)
+    };
+    let down = async {
+        carry(&mut from_server, &mut to_client, u64::MAX, &silence, budget).await?;
+        to_client.shutdown().await.map_err(End::from)
+    };
+    ended(tokio::select! {
+        both = async { tokio::try_join!(up, down) } => both.map(drop),
+        () = silence.too_long() => Ok(()),
+    })
+}
+
+/// Carries one request and its answer: bytes behind the request's body are left where they are, for they could be a request to
+/// another host of the same server.
+pub(super) async fn exchange(
+    client: impl AsyncRead + AsyncWrite + Unpin,
+    server: impl AsyncRead + AsyncWrite + Unpin,
+    head: &[u8],
+    first: &[u8],
+    body_bytes: u64,
+    idle: Duration,
+    budget: &Budget,
+) -> Result<(), UsedUp> {
+    let (mut from_client, mut to_client) = tokio::io::split(client);
+    let (mut from_server, mut to_server) = tokio::io::split(server);
+    let silence = Silence::new(idle);
+    let first = first.get(..usize::try_from(body_bytes).unwrap_or(usize::MAX)).unwrap_or(first);
+    let request = async {
+        say(&mut to_server, head, &silence, budget).await?;
+        say(&mut to_server, first, &silence, budget).await?;
+        carry(&mut from_client, &mut to_server, body_bytes.saturating_sub(first.len() as u64), &silence, budget).await
+    };
+    let up = async {
+        match request.await {
+            Err(End::UsedUp) => Err(End::UsedUp),
+            // The answer ends it, also where the server has heard enough.
+            Ok(()) | Err(End::Broken) => std::future::pending().await,
+        }
+    };
+    let down = async {
+        carry(&mut from_server, &mut to_client, u64::MAX, &silence, budget).await?;
+        to_client.shutdown().await.map_err(End::from)
+    };
+    ended(tokio::select! {
+        down = down => down,
+        up = up => up,
+        () = silence.too_long() => Ok(()),
+    })
+}
+
+/// Why a direction ended before its time.
+enum End {
+    UsedUp,
+    Broken,
+}
+
+impl From<io::Error> for End {
+    fn from(_: io::Error) -> Self {
+        Self::Broken
+    }
+}
+
+fn ended(result: Result<(), End>) -> Result<(), UsedUp> {
+    match result {
+        Err(End::UsedUp) => Err(UsedUp),
+        Ok(()) | Err(End::Broken) => Ok(()),
+    }
+}
+
+async fn say(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8], silence: &Silence, budget: &Budget) -> Result<(), End> {
+    budget.take(bytes.len()).map_err(|UsedUp| End::UsedUp)?;
+    to.write_all(bytes).await?;
+    silence.broken();
+    Ok(())
+}
+
+async fn carry(
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    most: u64,
+    silence: &Silence,
+    budget: &Budget,
+) -> Result<(), End> {
+    let (mut buffer, mut left) = (vec![0; BUFFER_BYTES], most);
+    while left > 0 {
+        let room = BUFFER_BYTES.min(usize::try_from(left).unwrap_or(usize::MAX));
+        let count = from.read(buffer.get_mut(..room).unwrap_or_default()).await?;
+        if count == 0 {
+            break;
+        }
+        silence.broken();
+        say(to, buffer.get(..count).unwrap_or_default(), silence, budget).await?;
+        left -= count as u64;
+    }
+    Ok(())
+}

@@ -1,0 +1,312 @@
+//! What commands reach of the network (FAULTS F6): listed hosts through the proxy, nothing else, and nothing after their end.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, TcpListener, UdpSocket},
+};
+
+use callboard::{
+    ports::{BoxFuture, HostPattern},
+    sandbox::{AllowList, Detected},
+    web::Resolver,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    sync::mpsc,
+};
+
+use super::*;
+
+/// Knows the names of a test and no other.
+struct Names(BTreeMap<&'static str, Vec<IpAddr>>);
+
+impl Names {
+    fn new(names: &[(&'static str, &[&str])]) -> Arc<dyn Resolver> {
+        let addresses = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+        Arc::new(Self(names.iter().map(|(name, texts)| (*name, addresses(texts))).collect()))
+    }
+}
+
+impl Resolver for Names {
+    fn resolve<'a>(&'a self, host: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
+        Box::pin(async move { self.0.get(host).cloned().ok_or_else(|| io::ErrorKind::NotFound.into()) })
+    }
+}
+
+fn listed(hosts: &[String], resolver: Arc<dyn Resolver>) -> AllowList {
+    let hosts: Vec<HostPattern> = hosts.iter().map(|host| host.parse().unwrap()).collect();
+    AllowList { resolver: Some(resolver), ..hosts.into() }
+}
+
+fn detected(workspace: &Path, only: Boundary, network: AllowList, helper: Option<PathBuf>) -> Result<Detected, SandboxError> {
+    let root = Arc::new(Root::open(workspace, PathRules::default()).unwrap());
+    let options = Options { only: Some(only), helper, network, ..Options::default() };
+    detect_with(&root, Mode::Linux, &Spawner::start().unwrap(), options)
+}
+
+/// `None`, said on standard error, where there is no bubblewrap.
+fn ground(test: &str, hosts: &[String], resolver: Arc<dyn Resolver>) -> Option<Ground> {
+    let mut ground = Ground::linux(test)?;
+    let helper = Some(env!("CARGO_BIN_EXE_callboard").into());
+    let found = detected(&ground.path(""), Boundary::Bubblewrap, listed(hosts, resolver), helper).unwrap();
+    assert_eq!(found.note, None, "{test}");
+    ground.sandbox = found.sandbox.unwrap();
+    Some(ground)
+}
+
+/// Asks the proxy by bash alone; `$1` is the whole request.
+const ASK: &str = r#"ask() { exec 3<>/dev/tcp/127.0.0.1/3128 && printf "$1" >&3 && timeout 10 cat <&3; exec 3>&-; }; "#;
+
+/// A listener that nobody may reach; what reaches it waits in its queue.
+struct Canary(TcpListener, UdpSocket);
+
+impl Canary {
+    fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let datagrams = UdpSocket::bind(("127.0.0.1", listener.local_addr().unwrap().port())).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        datagrams.set_nonblocking(true).unwrap();
+        Self(listener, datagrams)
+    }
+
+    fn port(&self) -> u16 {
+        self.0.local_addr().unwrap().port()
+    }
+
+    fn is_untouched(&self) -> bool {
+        let blocks = |error: io::Error| error.kind() == io::ErrorKind::WouldBlock;
+        self.0.accept().is_err_and(blocks) && self.1.recv(&mut [0]).is_err_and(blocks)
+    }
+}
+
+/// A server on loopback: answers each connection by what it heard first, or goes on for ever; tells when a connection has ended.
+async fn server(endless: bool) -> (u16, mpsc::Receiver<String>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (tell, told) = mpsc::channel(64);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let tell = tell.clone();
+            tokio::spawn(async move {
+                let mut heard = vec![0; 4096];
+                let count = stream.read(&mut heard).await.unwrap_or(0);
+                let heard = String::from_utf8_lossy(&heard[..count]).into_owned();
+                if endless {
+                    let _ = tell.send("begun".to_owned()).await;
+                    while stream.write_all(&[b'x'; 4096]).await.is_ok() {}
+                } else if heard.starts_with("hold") {
+                    let _ = tell.send("begun".to_owned()).await;
+                    while stream.read(&mut [0; 64]).await.is_ok_and(|count| count > 0) {}
+                } else {
+                    let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{heard}", heard.len());
+                    let _ = stream.write_all(answer.as_bytes()).await;
+                }
+                let _ = tell.send(heard).await;
+            });
+        }
+    });
+    (port, told)
+}
+
+#[tokio::test]
+async fn a_listed_host_answers() {
+    let (port, _told) = server(false).await;
+    let names = Names::new(&[("allowed.test", &["127.0.0.1"]), ("a.below.test", &["127.0.0.1"])]);
+    // The literal entry vouches for the address, the other two for the names.
+    let hosts = [format!("allowed.test:{port}"), format!("*.below.test:{port}"), format!("127.0.0.1:{port}")];
+    let Some(ground) = ground("a_listed_host_answers", &hosts, names) else { return };
+
+    let plain = ground.run(&format!("{ASK}ask 'GET http://allowed.test:{port}/plain HTTP/1.1\\r\\nHost: other.test\\r\\n\\r\\n'")).await;
+    let tunnel = ground.run(&format!("{ASK}ask 'CONNECT a.below.test:{port} HTTP/1.1\\r\\n\\r\\nthrough the tunnel'")).await;
+    let literal = ground.run(&format!("{ASK}ask 'GET http://127.0.0.1:{port}/ HTTP/1.1\\r\\n\\r\\n'")).await;
+    let program = ground.run(&format!("command -v curl >/dev/null || exit 77; curl -sS http://allowed.test:{port}/curl")).await;
+
+    assert!(plain.stdout.contains(&format!("GET /plain HTTP/1.1\r\nHost: allowed.test:{port}\r\nConnection: close\r\n\r\n")), "{plain:?}");
+    assert!(tunnel.stdout.contains("200 Connection established") && tunnel.stdout.ends_with("through the tunnel"), "{tunnel:?}");
+    assert!(literal.stdout.starts_with("HTTP/1.1 200 OK"), "{literal:?}");
+    assert!(program.status == Some(77) || program.stdout.contains("GET /curl HTTP/1.1"), "{program:?}");
+    assert_eq!((plain.left_running, plain.stderr.as_str(), plain.status), (0, "", Some(0)), "the forwarder is none of the command's");
+    let told = serde_json::to_value(ground.sandbox.policy()).unwrap();
+    assert_eq!(told["network"], serde_json::json!({ "hosts": hosts }));
+}
+
+#[tokio::test]
+async fn without_a_list_there_is_no_way_out() {
+    let Some(ground) = Ground::linux("without_a_list_there_is_no_way_out") else { return };
+
+    let found = ground.run("env | grep -i proxy; ls /run; (exec 3<>/dev/tcp/127.0.0.1/3128) 2>/dev/null && echo CONNECTED; true").await;
+
+    assert_eq!((found.stdout.as_str(), &ground.sandbox.policy().network), ("", &Network::Off));
+}
+
+#[tokio::test]
+async fn what_is_not_listed_is_refused_and_nothing_is_dialed() {
+    let (canary, other) = (Canary::new(), Canary::new());
+    let (port, other_port) = (canary.port(), other.port());
+    let names = Names::new(&[
+        ("allowed.test", &["127.0.0.1"]),
+        ("inside.test", &["127.0.0.1"]),
+        ("mixed.test", &["93.184.215.14", "127.0.0.1"]),
+        ("mapped.test", &["::ffff:127.0.0.1"]),
+        ("metadata.test", &["169.254.169.254"]),
+        ("unlisted.test", &["127.0.0.1"]),
+        ("localhost", &["127.0.0.1"]),
+    ]);
+    let by_name = ["inside.test", "mixed.test", "mapped.test", "metadata.test", "localhost"];
+    let hosts: Vec<String> = by_name.iter().map(|name| format!("{name}:{port}")).chain([format!("allowed.test:{port}")]).collect();
+    let Some(ground) = ground("what_is_not_listed_is_refused_and_nothing_is_dialed", &hosts, names) else { return };
+
+    let unlisted = [
+        "unlisted.test",
+        "allowed.test.unlisted.test",
+        "127.0.0.1",
+        "2130706433",
+        "0x7f000001",
+        "0177.0.0.1",
+        "127.1",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+    ];
+    let mut requests: Vec<(String, &str)> = Vec::new();
+    for host in unlisted.iter().chain(&by_name) {
+        requests.push((format!("CONNECT {host}:{port} HTTP/1.1\\r\\n\\r\\n"), "HTTP/1.1 403"));
+        requests.push((format!("GET http://{host}:{port}/ HTTP/1.1\\r\\n\\r\\n"), "HTTP/1.1 403"));
+    }
+    // The listed host, another port.
+    requests.push((format!("CONNECT allowed.test:{other_port} HTTP/1.1\\r\\n\\r\\n"), "HTTP/1.1 403"));
+    requests.push((format!("GET / HTTP/1.1\\r\\nHost: allowed.test:{port}\\r\\n\\r\\n"), "HTTP/1.1 400"));
+    requests.push((format!("GET http://allowed.test:{port}@127.0.0.1:{port}/ HTTP/1.1\\r\\n\\r\\n"), "HTTP/1.1 400"));
+    let script: Vec<String> = requests.iter().map(|(request, _)| format!("ask '{request}' | head -1")).collect();
+    let result = ground.run(&format!("{ASK}{}", script.join("; "))).await;
+
+    let answers: Vec<&str> = result.stdout.lines().collect();
+    assert_eq!(answers.len(), requests.len(), "{result:?}");
+    for ((request, expected), answer) in requests.iter().zip(answers) {
+        assert!(answer.starts_with(expected), "{request}: {answer}");
+    }
+    assert!(canary.is_untouched() && other.is_untouched());
+    // The model reads why, even where a program swallows the answer.
+    let told = ground
+        .run(&format!(
+            "{ASK}ask 'CONNECT unlisted.test:443 HTTP/1.1\\r\\n\\r\\n'; ask 'CONNECT inside.test:{port} HTTP/1.1\\r\\n\\r\\n' >/dev/null"
+        ))
+        .await;
+    assert!(told.stdout.contains("can add \"unlisted.test\" to `[sandbox] network`"), "{told:?}");
+    assert!(told.stderr.contains("[network: unlisted.test:443 is not on this sandbox's allow-list"), "{told:?}");
+    assert!(told.stderr.contains("address that is not public (loopback)") && !told.stderr.contains("127.0.0.1"), "{told:?}");
+}
+
+#[tokio::test]
+async fn direct_connections_and_datagrams_stay_impossible() {
+    let canary = Canary::new();
+    let port = canary.port();
+    let hosts = [format!("127.0.0.1:{port}")];
+    let Some(ground) = ground("direct_connections_and_datagrams_stay_impossible", &hosts, Names::new(&[])) else { return };
+
+    let direct = ground
+        .run(&format!(
+            "(exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null && echo CONNECTED; echo x 2>/dev/null > /dev/udp/127.0.0.1/{port}; \
+             (echo x > /dev/udp/192.0.2.1/53) 2>/dev/null && echo SENT; grep -cv lo: /proc/net/dev; \
+             (echo x > /run/callboard/proxy; rm -f /run/callboard/proxy /run/callboard/forward; echo x > /run/x) 2>/dev/null; ls /run/callboard /run"
+        ))
+        .await;
+
+    assert_eq!(direct.stdout, "2\n/run:\ncallboard\n\n/run/callboard:\nforward\nproxy\n", "{direct:?}");
+    assert!(canary.is_untouched());
+}
+
+fn namespace_of(pid: u32) -> PathBuf {
+    fs::read_link(format!("/proc/{pid}/ns/net")).unwrap()
+}
+
+/// Processes in a network namespace.
+fn living_in(namespace: &Path) -> usize {
+    let is_there = |entry: &fs::DirEntry| fs::read_link(entry.path().join("ns/net")).is_ok_and(|own| own == namespace);
+    fs::read_dir("/proc").unwrap().flatten().filter(is_there).count()
+}
+
+fn process_with(marker: &str) -> Option<u32> {
+    let holds = |pid: &Path| fs::read(pid.join("cmdline")).is_ok_and(|line| line.split(|b| *b == 0).any(|word| word == marker.as_bytes()));
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    entries.filter(|entry| holds(&entry.path())).find_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+#[tokio::test]
+async fn connections_and_their_carriers_end_with_the_command() {
+    let (port, mut told) = server(false).await;
+    let hosts = [format!("allowed.test:{port}"), format!("127.0.0.1:{port}")];
+    let names = Names::new(&[("allowed.test", &["127.0.0.1"])]);
+    let Some(ground) = ground("connections_and_their_carriers_end_with_the_command", &hosts, names) else { return };
+
+    for ending in ["end", "cancel", "timeout", "drop"] {
+        let (marker, cancel) = (marker(&format!("network-{ending}")), CancellationToken::new());
+        let rest = if ending == "end" { "read -r _ <go" } else { "sleep 1000" };
+        let command = format!(
+            "rm -f go; mkfifo go; bash -c 'exec 3<>/dev/tcp/127.0.0.1/3128; printf \"CONNECT allowed.test:{port} HTTP/1.1\\r\\n\\r\\nhold\" >&3; sleep 1000; :' {marker} & {rest}"
+        );
+        let timeout = Duration::from_secs(if ending == "timeout" { 4 } else { 30 });
+        let (sandbox, token) = (ground.sandbox.clone(), cancel.clone());
+        let task = tokio::spawn(async move { sandbox.exec(Exec { timeout, ..Exec::new(command) }, token).await });
+        assert_eq!(tokio::time::timeout(Duration::from_secs(20), told.recv()).await.unwrap().unwrap(), "begun", "{ending}");
+        let namespace = namespace_of(process_with(&marker).unwrap());
+        assert!(living_in(&namespace) >= 3, "the shells and the forwarder");
+
+        match ending {
+            "end" => fs::write(ground.path("go"), "\n").unwrap(),
+            "cancel" => cancel.cancel(),
+            "drop" => task.abort(),
+            _ => drop(wait_until("the timeout", Duration::from_secs(10), || task.is_finished()).await),
+        }
+
+        let ended = tokio::time::timeout(Duration::from_secs(2), told.recv()).await;
+        assert_eq!(ended.expect(ending).unwrap(), "hold", "the server has seen the end");
+        wait_until("the end of the forwarder", Duration::from_secs(2), || living_in(&namespace) == 0).await;
+    }
+}
+
+#[tokio::test]
+async fn an_endless_peer_ends_with_the_command_and_fills_no_memory() {
+    let (port, mut told) = server(true).await;
+    let hosts = [format!("127.0.0.1:{port}")];
+    let Some(ground) = ground("an_endless_peer_ends_with_the_command_and_fills_no_memory", &hosts, Names::new(&[])) else { return };
+    let before = super::bombs::own_memory();
+
+    // It asks and never reads: what it does not take, the proxy does not keep.
+    let command = format!("exec 3<>/dev/tcp/127.0.0.1/3128; printf 'GET http://127.0.0.1:{port}/ HTTP/1.1\\r\\n\\r\\n' >&3; sleep 1000");
+    let result = ground.exec(&command, Duration::from_secs(3), CancellationToken::new()).await.unwrap();
+
+    assert!(result.timed_out);
+    assert_eq!(told.recv().await.unwrap(), "begun");
+    let ended = tokio::time::timeout(Duration::from_secs(2), told.recv()).await;
+    assert!(ended.unwrap().unwrap().starts_with("GET / "));
+    assert!(super::bombs::own_memory() < before + 64 * 1024);
+}
+
+#[test]
+fn where_the_list_cannot_be_served_the_network_stays_off_and_the_user_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = || listed(&["crates.io".to_owned()], Names::new(&[]));
+    let within = folder.path().join("program");
+    fs::write(&within, "").unwrap();
+    let helper = || Some(PathBuf::from(env!("CARGO_BIN_EXE_callboard")));
+    for (only, helper, why) in [
+        // The main of this test binary is the harness's.
+        (Boundary::Bubblewrap, None, "this program's main does not ask jail_main_if_asked first"),
+        (Boundary::Bubblewrap, Some(within.clone()), "this program's file lies in the workspace"),
+        (Boundary::Landlock, helper(), "behind Landlock there are no sockets at all"),
+    ] {
+        match detected(folder.path(), only, list(), helper) {
+            Ok(found) => {
+                let note = found.note.unwrap();
+                assert!(note.contains("the network of commands stays off") && note.contains(why), "{note}");
+                assert_eq!(found.sandbox.unwrap().policy().network, Network::Off);
+            }
+            Err(error) => writeln!(
+                &mut std::io::stderr(),
+                "SKIPPED: where_the_list_cannot_be_served_the_network_stays_off_and_the_user_is_told: {only:?}: {error}"
+            )
+            .unwrap(),
+        }
+    }
+}
