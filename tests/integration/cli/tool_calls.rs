@@ -14,7 +14,7 @@ fn a_call_runs_through_the_door_and_gives_one_line() {
     let observation = called["observation"].take();
     assert_eq!(observation.as_str().unwrap().trim(), "src/retry.rs:4: pub const RETRY_CAP_MS: u64 = 10_000;");
     let rest = json!({
-        "index": 0, "success": true, "is_error": false, "observation": null, "level": "full", "retry_count": 0, "duration_ms": null,
+        "index": 0, "success": true, "is_error": false, "observation": null, "level": "standard", "retry_count": 0, "duration_ms": null,
     });
     assert_eq!(called, rest);
 }
