@@ -160,8 +160,8 @@ fn artifacts(home: &Home) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_session_kept_beside_its_journal_goes_with_it() {
-    let home = Home::new();
     for (ended, by) in [("one", "delete"), ("two", "reset")] {
+        let home = Home::new();
         for session in [ended, "other"] {
             let page = Reply::status(200).header("content-type", "text/plain").send(format!("{session} {}", "long line\n".repeat(9_000)));
             let server = ModelServer::start([Reply::status(500)]).await;
