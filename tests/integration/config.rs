@@ -58,12 +58,6 @@ fn a_wrong_key_or_value_names_file_line_and_the_right_one() {
         ),
         ("[tools]\nenabled = [\"file_raed\"]\n", "callboard.toml:2: `tools.enabled` names no tool `file_raed`; did you mean `file_read`?"),
         ("[sandbox]\nmode = \"off\"\n", "callboard.toml:2: `sandbox.mode` must be one of `auto`, `linux`, `local`, `none`, not `off`"),
-        (
-            "[sandbox]\nnetwork = [\"crates.io\",\n \"https://example.org/\"]\n",
-            "callboard.toml:2: `sandbox.network` must list hosts such as `example.org`, `*.example.org`, `example.org:8443` or an IP address, not `https://example.org/`",
-        ),
-        ("[sandbox]\nnetwork = \"crates.io\"\n", "callboard.toml:2: `sandbox.network` must be a list of hosts, not a text"),
-        ("[sandbox]\nprocesses = 0\n", "callboard.toml:2: `sandbox.processes` must be 1 to 4194304, not 0"),
         ("sandbox = \"none\"\n", "callboard.toml:1: `sandbox` must be a section `[sandbox]`, not a text"),
         ("[provider]\nkind = \"openai\"\n", "callboard.toml:1: providers are a list: write `[[provider]]`, with two brackets"),
         ("provider = [1]\n", "callboard.toml:1: each provider is a section `[[provider]]`"),
@@ -362,6 +356,32 @@ fn what_show_prints_can_be_read_again_and_says_where_values_are_from() {
     assert_eq!((again.tools.clone(), again.sandbox, again.approve), (config.tools.clone(), config.sandbox, config.approve));
     let of = |config: &Config| config.providers.iter().map(|it| (it.name.clone(), it.kind, it.concurrency)).collect::<Vec<_>>();
     assert_eq!(of(&again), of(&config));
+}
+
+#[test]
+fn hosts_and_limits_of_commands_are_read_and_a_wrong_one_names_its_line() {
+    for (text, expected) in [
+        (
+            "[sandbox]\nnetwork = [\"crates.io\",\n \"https://example.org/\"]\n",
+            "callboard.toml:2: `sandbox.network` must list hosts such as `example.org`, `*.example.org`, `example.org:8443` or an IP address, not `https://example.org/`",
+        ),
+        ("[sandbox]\nnetwork = \"crates.io\"\n", "callboard.toml:2: `sandbox.network` must be a list of hosts, not a text"),
+        ("[sandbox]\nprocesses = 0\n", "callboard.toml:2: `sandbox.processes` must be 1 to 4194304, not 0"),
+    ] {
+        assert_eq!(mistake(text, &[]), expected, "{text}");
+    }
+
+    let text = "[sandbox]\nnetwork = [\"Crates.io\", \"*.example.org:8443\"]\nmemory_bytes = 1048576\nprocesses = 64\n";
+    let config = load(text, &[("CALLBOARD_SANDBOX__CPU_SECONDS", "7")]).unwrap();
+    let shown = config.show();
+
+    assert_eq!(config.network.iter().map(ToString::to_string).collect::<Vec<_>>(), ["crates.io", "*.example.org:8443"]);
+    let limits = &config.exec_limits;
+    assert_eq!((limits.memory_bytes, limits.processes, limits.cpu_seconds, limits.file_bytes), (1 << 20, 64, 7, 1 << 30));
+    assert!(
+        shown.contains("network = [\"crates.io\", \"*.example.org:8443\"]  # ") && shown.contains("\nfile_bytes = 1073741824  # default\n"),
+        "{shown}"
+    );
 }
 
 #[test]

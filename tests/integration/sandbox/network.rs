@@ -22,7 +22,7 @@ use super::*;
 struct Names(BTreeMap<&'static str, Vec<IpAddr>>);
 
 impl Names {
-    fn new(names: &[(&'static str, &[&str])]) -> Arc<dyn Resolver> {
+    fn resolver(names: &[(&'static str, &[&str])]) -> Arc<dyn Resolver> {
         let addresses = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
         Arc::new(Self(names.iter().map(|(name, texts)| (*name, addresses(texts))).collect()))
     }
@@ -112,7 +112,7 @@ async fn server(endless: bool) -> (u16, mpsc::Receiver<String>) {
 #[tokio::test]
 async fn a_listed_host_answers() {
     let (port, _told) = server(false).await;
-    let names = Names::new(&[("allowed.test", &["127.0.0.1"]), ("a.below.test", &["127.0.0.1"])]);
+    let names = Names::resolver(&[("allowed.test", &["127.0.0.1"]), ("a.below.test", &["127.0.0.1"])]);
     // The literal entry vouches for the address, the other two for the names.
     let hosts = [format!("allowed.test:{port}"), format!("*.below.test:{port}"), format!("127.0.0.1:{port}")];
     let Some(ground) = ground("a_listed_host_answers", &hosts, names) else { return };
@@ -144,7 +144,7 @@ async fn without_a_list_there_is_no_way_out() {
 async fn what_is_not_listed_is_refused_and_nothing_is_dialed() {
     let (canary, other) = (Canary::new(), Canary::new());
     let (port, other_port) = (canary.port(), other.port());
-    let names = Names::new(&[
+    let names = Names::resolver(&[
         ("allowed.test", &["127.0.0.1"]),
         ("inside.test", &["127.0.0.1"]),
         ("mixed.test", &["93.184.215.14", "127.0.0.1"]),
@@ -202,7 +202,7 @@ async fn direct_connections_and_datagrams_stay_impossible() {
     let canary = Canary::new();
     let port = canary.port();
     let hosts = [format!("127.0.0.1:{port}")];
-    let Some(ground) = ground("direct_connections_and_datagrams_stay_impossible", &hosts, Names::new(&[])) else { return };
+    let Some(ground) = ground("direct_connections_and_datagrams_stay_impossible", &hosts, Names::resolver(&[])) else { return };
 
     let direct = ground
         .run(&format!(
@@ -236,7 +236,7 @@ fn process_with(marker: &str) -> Option<u32> {
 async fn connections_and_their_carriers_end_with_the_command() {
     let (port, mut told) = server(false).await;
     let hosts = [format!("allowed.test:{port}"), format!("127.0.0.1:{port}")];
-    let names = Names::new(&[("allowed.test", &["127.0.0.1"])]);
+    let names = Names::resolver(&[("allowed.test", &["127.0.0.1"])]);
     let Some(ground) = ground("connections_and_their_carriers_end_with_the_command", &hosts, names) else { return };
 
     for ending in ["end", "cancel", "timeout", "drop"] {
@@ -267,9 +267,12 @@ async fn connections_and_their_carriers_end_with_the_command() {
 
 #[tokio::test]
 async fn an_endless_peer_ends_with_the_command_and_fills_no_memory() {
+    if !super::bombs::is_alone("network::an_endless_peer_ends_with_the_command_and_fills_no_memory") {
+        return;
+    }
     let (port, mut told) = server(true).await;
     let hosts = [format!("127.0.0.1:{port}")];
-    let Some(ground) = ground("an_endless_peer_ends_with_the_command_and_fills_no_memory", &hosts, Names::new(&[])) else { return };
+    let Some(ground) = ground("an_endless_peer_ends_with_the_command_and_fills_no_memory", &hosts, Names::resolver(&[])) else { return };
     let before = super::bombs::own_memory();
 
     // It asks and never reads: what it does not take, the proxy does not keep.
@@ -286,7 +289,7 @@ async fn an_endless_peer_ends_with_the_command_and_fills_no_memory() {
 #[test]
 fn where_the_list_cannot_be_served_the_network_stays_off_and_the_user_is_told() {
     let folder = tempfile::tempdir().unwrap();
-    let list = || listed(&["crates.io".to_owned()], Names::new(&[]));
+    let list = || listed(&["crates.io".to_owned()], Names::resolver(&[]));
     let within = folder.path().join("program");
     fs::write(&within, "").unwrap();
     let helper = || Some(PathBuf::from(env!("CARGO_BIN_EXE_callboard")));
