@@ -216,8 +216,9 @@ async fn a_file_is_free_again_after_every_kind_of_end() {
     let panicked = call_once(panicking, bench.clone(), CancellationToken::new(), Progress::silent()).await;
     assert_eq!(panicked.error_code.as_deref(), Some("PANIC"));
     let cancelled = call_once(call(&slow, 3, file), bench.clone(), cancel.clone(), Progress::silent());
+    let begun = slow.begun.notified(); // Made before the run begins, so that its word is not missed.
     let (cancelled, ()) = tokio::join!(cancelled, async {
-        slow.begun.notified().await;
+        begun.await;
         cancel.cancel();
     });
     assert_eq!(cancelled.error_code.as_deref(), Some("INTERRUPTED"));
