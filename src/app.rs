@@ -24,7 +24,7 @@ use crate::{
 };
 
 use tools::Equipment;
-pub(crate) use tools::{masker, mcp_pool};
+pub(crate) use tools::{masker, mcp_pool, release_artifacts};
 
 /// The tenant of a person at a terminal; `serve` without tenants uses the same one.
 pub(crate) const TENANT: &str = "default";

@@ -45,7 +45,7 @@ pub use callboard_actors::{
     ports::{Extensions, FnTool, Json, Tool, ToolContext, ToolError, ToolOutput, ToolSpec, TypedTool, erased},
     stream::{EventKind, RoundEnd, StopReason, StreamEvent},
 };
-pub use callboard_actors::{chat, conversation, ids, journal, limits, metrics_collector, policy, ports, stream, tool_executor};
+pub use callboard_actors::{chat, conversation, ids, journal, limits, metrics_collector, policy, ports, stream, subagent, tool_executor};
 
 /// The code of `docs/tools.md` compiles.
 #[cfg(doctest)]

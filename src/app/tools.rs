@@ -1,10 +1,13 @@
 //! The tools of a host, from configuration and wishes: over the workspace, on the web, of MCP servers, and where their results go.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use callboard_actors::{
-    ids::TenantId,
-    ports::{ArtifactStore, Resource, erased},
+    ids::{Scope, TenantId},
+    ports::{ArtifactError, ArtifactStore, Resource, erased},
 };
 
 use super::{AppError, TENANT, Wishes, is_apart, nearest};
@@ -119,9 +122,28 @@ pub(crate) fn mcp_pool(masker: Masker) -> Result<McpPool, AppError> {
     Ok(McpPool::new(Means::new(spawner, clients, Arc::new(masker))))
 }
 
+/// Where artifacts are in the data folder (REQUIREMENTS A-08).
+fn artifacts_folder(data_dir: &Path) -> PathBuf {
+    data_dir.join("artifacts")
+}
+
+/// Gives up what a conversation that ends kept in the data folder (REQUIREMENTS A-11). A folder that is not there is not made.
+///
+/// # Errors
+/// [`ArtifactError::Unavailable`].
+pub(crate) async fn release_artifacts(config: &Config, scope: &Scope) -> Result<(), ArtifactError> {
+    let folder = artifacts_folder(&config.data_dir);
+    if !folder.exists() {
+        return Ok(());
+    }
+    let settings = FileArtifactsSettings { auto_start: false, ..FileArtifactsSettings::default() };
+    let store = FileArtifacts::open(folder, Arc::new(SystemClock), settings).await?;
+    store.release(scope.tenant.clone(), Some(scope.conversation.clone())).await
+}
+
 /// Artifacts as files of the data folder; in memory where there can be none.
 async fn artifacts(data_dir: &Path, notes: &mut Vec<String>) -> Arc<dyn ArtifactStore> {
-    match FileArtifacts::open(data_dir.join("artifacts"), Arc::new(SystemClock), FileArtifactsSettings::default()).await {
+    match FileArtifacts::open(artifacts_folder(data_dir), Arc::new(SystemClock), FileArtifactsSettings::default()).await {
         Ok(store) => Arc::new(store),
         Err(error) => {
             notes.push(format!("large results are kept until this program ends: {error}"));

@@ -13,6 +13,7 @@ mod file_races;
 mod library;
 mod mcp;
 mod offline;
+mod promises;
 mod providers;
 mod readme;
 mod real_model;

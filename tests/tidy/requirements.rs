@@ -56,8 +56,9 @@ pub fn faults(table: &str, text: impl Fn(&str) -> Option<String>) -> Vec<String>
 fn is_test(source: &str, name: &str) -> bool {
     let needle = format!("fn {name}(");
     source.match_indices(&needle).any(|(at, _)| {
-        let before = source.get(..at).unwrap_or_default();
-        let attributes: String = before.lines().rev().skip(1).take_while(|line| line.trim_start().starts_with("#[")).collect();
+        // The lines above that of the function, which may begin with `async` or nothing.
+        let (above, _) = source.get(..at).unwrap_or_default().rsplit_once('\n').unwrap_or_default();
+        let attributes: String = above.lines().rev().take_while(|line| line.trim_start().starts_with("#[")).collect();
         attributes.contains("test")
     })
 }

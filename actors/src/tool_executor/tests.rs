@@ -198,6 +198,40 @@ async fn calls_on_one_file_run_one_after_the_other_also_of_two_conversations() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_file_is_free_again_after_every_kind_of_end() {
+    let spec = || ToolSpec::new("edit", "", RawJson::empty_object()).concurrency(Concurrency::PerFile("path".into()));
+    let (bench, file) = (Bench::alone(scope("one")), r#"{"path":"a.txt"}"#);
+    let good = Counting::new(spec(), 10);
+    let failing = Arc::new(Counting { fails: true, ..Arc::into_inner(Counting::new(spec(), 10)).unwrap() });
+    let hanging = Counting::new(spec().timeout(Duration::from_millis(50)), 60_000);
+    let boom = |_: serde_json::Value, _: ToolContext| async { if true { panic!("boom") } else { Ok(String::new()) } };
+    let panicking = crate::ports::FnTool::raw("edit", "", &serde_json::json!({}), boom, Some("path"));
+    let panicking = LoneCall { tool: Arc::new(panicking), ..call(&good, 0, file) };
+    let slow = Counting::new(spec(), 60_000);
+    let cancel = CancellationToken::new();
+
+    assert!(run(&good, &bench, 0, file).await.success());
+    assert_eq!(run(&failing, &bench, 1, file).await.error_code.as_deref(), Some("EXECUTION_ERROR"));
+    assert_eq!(run(&hanging, &bench, 2, file).await.error_code.as_deref(), Some("TIMEOUT"));
+    let panicked = call_once(panicking, bench.clone(), CancellationToken::new(), Progress::silent()).await;
+    assert_eq!(panicked.error_code.as_deref(), Some("PANIC"));
+    let mut begun = std::pin::pin!(slow.begun.notified());
+    begun.as_mut().enable(); // The call may begin before anybody waits for it.
+    let cancelled = call_once(call(&slow, 3, file), bench.clone(), cancel.clone(), Progress::silent());
+    let (cancelled, ()) = tokio::join!(cancelled, async {
+        begun.await;
+        cancel.cancel();
+    });
+    assert_eq!(cancelled.error_code.as_deref(), Some("INTERRUPTED"));
+    let dropped = tokio::time::timeout(Duration::from_millis(5), run(&slow, &bench, 4, file)).await;
+    assert!(dropped.is_err() && slow.starts() == 2);
+
+    let began = Instant::now();
+    assert!(run(&good, &bench, 5, file).await.success());
+    assert_eq!(began.elapsed(), Duration::from_millis(10), "nobody waits for what is over");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_breaker_refuses_at_once_and_the_call_says_so() {
     let failing = Arc::new(Counting { fails: true, ..Arc::into_inner(Counting::new(spec().not_shared(), 10)).unwrap() });
     let bench = Bench::alone(scope("root"));
@@ -226,6 +260,8 @@ async fn a_once_call_that_times_out_is_started_exactly_once_and_a_pure_one_again
     let result = run(&pure, &bench, 0, "{}").await;
     assert_eq!((result.error_code.as_deref(), pure.starts(), result.retry_count), (Some("TIMEOUT"), 4, 3));
     assert_eq!(result.last_error.as_deref(), Some("Tool execution exceeded timeout limit"));
+    let (attempts, pauses) = (1000 + 2000 + 4000 + 8000, 1000 + 1500 + 2250);
+    assert_eq!(result.duration_ms, attempts + pauses, "each attempt has twice the time of the one before it (REQUIREMENTS T-42)");
 }
 
 /// A bench of another conversation of the same tenant.

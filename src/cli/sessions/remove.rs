@@ -1,8 +1,8 @@
-//! `callboard sessions reset` and `delete`.
+//! `callboard sessions reset` and `delete`. Large results of the conversation go too (REQUIREMENTS A-11).
 
 use super::{Found, OneArgs, quiet_host};
 use crate::{
-    app::TENANT,
+    app::{TENANT, release_artifacts},
     cli::{
         failure::{Done, Failure},
         run::SHUTDOWN,
@@ -27,6 +27,7 @@ pub(super) async fn reset(config: &Config, args: &OneArgs) -> Result<Done, Failu
     let done = handle.reset().await;
     app.host.shutdown(SHUTDOWN).await;
     done?;
+    release(config, &found).await;
     err_line(&format!("session {} is empty", found.id));
     Ok(Done::Well)
 }
@@ -40,6 +41,14 @@ pub(super) async fn delete(config: &Config, args: &OneArgs) -> Result<Done, Fail
         return Err(not_found(&found.sessions, &found.id).await);
     }
     backend.close(SHUTDOWN).await?;
+    release(config, &found).await;
     err_line(&format!("session {} is erased", found.id));
     Ok(Done::Well)
+}
+
+/// What is said to the user is done already: what cannot be given up now goes by its age.
+async fn release(config: &Config, found: &Found) {
+    if let Err(error) = release_artifacts(config, &found.scope).await {
+        err_line(&format!("its large results are still kept, for a day at most: {error}"));
+    }
 }

@@ -366,3 +366,11 @@ async fn dropping_the_store_stops_its_cleaner() {
 
     assert!(inner.upgrade().is_none());
 }
+
+#[test]
+fn settings_are_those_of_the_requirements_unless_told_otherwise() {
+    let settings = FileArtifactsSettings::default();
+
+    assert_eq!((settings.max_age, settings.cleanup_interval), (Duration::from_secs(24 * 3600), Duration::from_secs(3600)));
+    assert_eq!((settings.max_size_bytes, settings.auto_start), (10 * 1024 * 1024 * 1024, true));
+}

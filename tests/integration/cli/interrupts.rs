@@ -5,22 +5,7 @@ use std::io::Write;
 use serde_json::json;
 
 use super::{Home, Ran, kill, wait_for};
-use crate::support::model_server::{ModelServer, Reply, Step, anthropic_text};
-
-/// A Messages reply that calls one tool.
-fn call(name: &str, input: &serde_json::Value) -> Reply {
-    let arguments = serde_json::Value::from(input.to_string());
-    Reply::events([
-        r#"{"type":"message_start","message":{"content":[],"usage":{"input_tokens":5,"output_tokens":1}}}"#.to_owned(),
-        format!(
-            r#"{{"type":"content_block_start","index":0,"content_block":{{"type":"tool_use","id":"t1","name":"{name}","input":{{}}}}}}"#
-        ),
-        format!(r#"{{"type":"content_block_delta","index":0,"delta":{{"type":"input_json_delta","partial_json":{arguments}}}}}"#),
-        r#"{"type":"content_block_stop","index":0}"#.to_owned(),
-        r#"{"type":"message_delta","delta":{"stop_reason":"tool_use"},"usage":{"output_tokens":2}}"#.to_owned(),
-        r#"{"type":"message_stop"}"#.to_owned(),
-    ])
-}
+use crate::support::model_server::{ModelServer, Reply, Step, anthropic_text, anthropic_tool};
 
 /// A command that says when it runs, and then runs for long. Its second word is found in the list of processes.
 struct Slow {
@@ -39,7 +24,7 @@ impl Slow {
     }
 
     fn call(&self) -> Reply {
-        call("bash", &json!({"command": format!("touch began; sleep {}; touch ended", self.mark)}))
+        Reply::events(anthropic_tool("bash", &json!({"command": format!("touch began; sleep {}; touch ended", self.mark)})))
     }
 
     /// Whether a process of it is there.

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::Home;
+use crate::support::model_server::{ModelServer, Reply, anthropic_text, anthropic_tool};
 
 #[test]
 fn an_export_comes_back_as_it_was() {
@@ -140,4 +141,44 @@ fn damage_last_prompt(file: &std::path::Path) {
         .unwrap();
     let text = String::from_utf8(row.1).unwrap().replace("prompt_accepted", "prompt_acceptex");
     assert_eq!(conn.execute("UPDATE journal SET body = ?1 WHERE id = ?2", (text.into_bytes(), row.0)).unwrap(), 1);
+}
+
+/// Files of artifacts, metadata beside.
+fn artifacts(home: &Home) -> usize {
+    let folder = home.path().join("home/.local/share/callboard/artifacts");
+    let (mut open, mut found) = (vec![folder], 0);
+    while let Some(next) = open.pop() {
+        for entry in std::fs::read_dir(next).into_iter().flatten().flatten() {
+            match entry.file_type().unwrap().is_dir() {
+                true => open.push(entry.path()),
+                false => found += 1,
+            }
+        }
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_session_kept_beside_its_journal_goes_with_it() {
+    for (ended, by) in [("one", "delete"), ("two", "reset")] {
+        let home = Home::new();
+        for session in [ended, "other"] {
+            let page = Reply::status(200).header("content-type", "text/plain").send(format!("{session} {}", "long line\n".repeat(9_000)));
+            let server = ModelServer::start([Reply::status(500)]).await;
+            let fetch = anthropic_tool("web_fetch", &json!({ "url": format!("{}/page", server.url()) }));
+            server.script([Reply::events(fetch), page, Reply::events(anthropic_text("Read."))]);
+            let args =
+                ["run", "--provider", "anthropic", "--base-url", &server.url(), "--approve", "auto", "--session", session, "Read it."];
+            let mut command = home.command(&args);
+            let ran = super::Ran::of(&args, command.env("CALLBOARD_TOOLS__WEB_FETCH__ALLOW_HOSTS", "127.0.0.1").spawn().unwrap());
+            assert_eq!(ran.well().out, "Read.\n");
+            let shown = server.requests().last().unwrap().json()["messages"].to_string();
+            assert!(shown.contains("read_more(result_id="), "{shown}");
+        }
+        let before = artifacts(&home);
+
+        home.run(&["sessions", by, ended]).well();
+
+        assert_eq!((before, artifacts(&home)), (4, 2), "{by}: the other session keeps its own");
+    }
 }

@@ -117,6 +117,21 @@ pub fn anthropic_text(text: &str) -> Vec<String> {
     ]
 }
 
+/// A whole Messages reply that calls one tool.
+pub fn anthropic_tool(name: &str, input: &serde_json::Value) -> Vec<String> {
+    let arguments = serde_json::Value::from(input.to_string());
+    vec![
+        r#"{"type":"message_start","message":{"content":[],"usage":{"input_tokens":5,"output_tokens":1}}}"#.to_owned(),
+        format!(
+            r#"{{"type":"content_block_start","index":0,"content_block":{{"type":"tool_use","id":"t1","name":"{name}","input":{{}}}}}}"#
+        ),
+        format!(r#"{{"type":"content_block_delta","index":0,"delta":{{"type":"input_json_delta","partial_json":{arguments}}}}}"#),
+        r#"{"type":"content_block_stop","index":0}"#.to_owned(),
+        r#"{"type":"message_delta","delta":{"stop_reason":"tool_use"},"usage":{"output_tokens":2}}"#.to_owned(),
+        r#"{"type":"message_stop"}"#.to_owned(),
+    ]
+}
+
 /// A whole Chat Completions reply of one text.
 pub fn openai_text(text: &str) -> Vec<String> {
     let text = serde_json::Value::from(text);

@@ -236,6 +236,26 @@ async fn an_output_level_is_the_calls_own_and_no_argument_of_the_tool() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn data_is_brief_in_a_window_that_is_nearly_full() {
+    let window = 200_000;
+    for (used, call, expected) in [
+        (window * 8 / 10, json!({}), "{\n  \"k\": 1\n}"),
+        (window * 8 / 10 + 1, json!({}), "Result has 1 fields"),
+        (window, json!({ "output_level": "standard" }), "{\n  \"k\": 1\n}"),
+    ] {
+        let handler = |_: Value, _| async { Ok(crate::ports::Json(json!({ "k": 1 }))) };
+        let tool = FnTool::raw("data", "Gives data.", &json!({ "type": "object" }), handler, None);
+        let tool = Arc::new(tool.declare(|spec| spec.read_only().returns_data()));
+        let usage = crate::ports::Usage { cache_read: used - 10, output: 10, ..Default::default() };
+        let model = Arc::new(ScriptedModel::replies([Reply::tool("data", &call).usage(usage), Reply::text("done")]));
+
+        one_round(builder(&model).tool(tool)).await;
+
+        assert_eq!(results(&model), [(expected.to_owned(), false)], "{used} of {window} tokens, {call}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_tool_that_is_not_there_is_a_result_that_names_those_that_are() {
     let (tool, _) = echo("tool", ToolSpec::read_only);
     let model = Arc::new(ScriptedModel::replies([Reply::tool("tol", &json!({})), Reply::text("done")]));

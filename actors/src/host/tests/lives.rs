@@ -238,3 +238,37 @@ async fn a_dead_supervisor_costs_no_turn() {
     assert!(began.elapsed() <= Duration::from_secs(1), "{:?}", began.elapsed());
     assert_eq!(host.report().await.total.rounds, 8);
 }
+
+/// Counts how often it was closed; does not end by itself if it `hangs`.
+struct Server {
+    closed: Arc<AtomicUsize>,
+    hangs: bool,
+}
+
+impl crate::ports::Resource for Server {
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.closed.fetch_add(1, Ordering::SeqCst);
+        let hangs = self.hangs;
+        Box::pin(async move {
+            if hangs {
+                std::future::pending().await
+            }
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_closes_what_belongs_to_the_host_and_does_not_wait_for_ever() {
+    let closed = Arc::new(AtomicUsize::new(0));
+    let server = |hangs| Arc::new(Server { closed: closed.clone(), hangs });
+    let model = Arc::new(ScriptedModel::always(Reply::text("done")));
+    let host = builder(&model).closes(server(true)).closes(server(false)).build().await.unwrap();
+    conversation(&host).send("go").await.unwrap().outcome().await.unwrap();
+    assert_eq!(closed.load(Ordering::SeqCst), 0);
+    let began = tokio::time::Instant::now();
+
+    host.shutdown(Duration::from_secs(10)).await;
+
+    assert_eq!(closed.load(Ordering::SeqCst), 2);
+    assert!(began.elapsed() < Duration::from_secs(16), "{:?}", began.elapsed());
+}
