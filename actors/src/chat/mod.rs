@@ -7,9 +7,11 @@ mod debug;
 mod history;
 mod message;
 mod raw_json;
+mod reminder;
 
 pub use block::{ContentBlock, TextBlock, ThinkingBlock, ToolResultBlock, ToolResultContent, ToolUseBlock};
 pub use debug::{DebugBlock, StandardMessage};
 pub use history::{History, HistoryError, MessageList, Repair};
 pub use message::{Message, MessageError, Role};
 pub use raw_json::{NotAnObject, RawJson};
+pub use reminder::{is_reminder, reminder};
