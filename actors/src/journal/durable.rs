@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{ApprovalVerdict, ConversationMetrics, Entry, EntryBody, Repeats, ToolAggregate, ToolExecutionResult, call_digest};
+use super::{ApprovalVerdict, ConversationMetrics, Entry, EntryBody, Repeats, RoundMarks, ToolAggregate, ToolExecutionResult, call_digest};
 use crate::{
     chat::{ContentBlock, History, Message, MessageList, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock},
     ids::{Epoch, PromptId, RoundId, Seq},
@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Version of the snapshot form; another one is thrown away.
-pub const SNAPSHOT_VERSION: u32 = 1;
+pub const SNAPSHOT_VERSION: u32 = 2;
 
 /// The fold of a journal.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -29,6 +29,9 @@ pub struct Durable {
     pub head: Seq,
     /// What was said.
     pub history: History,
+    /// Where in it each round begins.
+    #[serde(default)]
+    pub rounds: RoundMarks,
     /// Prompts accepted and not begun, oldest first.
     pub inbox: VecDeque<AcceptedPrompt>,
     /// The open round.
@@ -357,6 +360,8 @@ impl Durable {
                     return Err(format!("imported message {}: {}", repair.index, repair.what));
                 }
                 self.history = history;
+                self.rounds.derive(entry.seq, self.history.messages());
+                self.last_usage = Usage::default(); // It told of another history.
             }
             EntryBody::Reset {} => {
                 self.idle()?;
@@ -405,13 +410,16 @@ impl Durable {
         match round.phase {
             Phase::Batch(_) => Err("a batch is open".into()),
             Phase::Ready | Phase::Ended { .. } | Phase::Model { .. } => {
-                self.history.withdraw_last_user().map(drop).ok_or_else(|| "the prompt is not last".into())
+                self.history.withdraw_last_user().ok_or("the prompt is not last")?;
+                self.rounds.cut(self.history.messages().len());
+                Ok(())
             }
         }
     }
 
     fn start_round(&mut self, id: RoundId, prompt_ids: &[PromptId], at: Timestamp) -> Result<(), String> {
         self.idle()?;
+        self.rounds.begin(id, self.history.messages().len());
         for prompt_id in prompt_ids {
             let place = self.inbox.iter().position(|prompt| prompt.id == *prompt_id).ok_or("a prompt is not in the inbox")?;
             if let Some(prompt) = self.inbox.remove(place) {

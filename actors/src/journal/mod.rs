@@ -4,6 +4,7 @@
 
 mod durable;
 mod entry;
+mod marks;
 mod metrics;
 mod project;
 mod repeats;
@@ -14,6 +15,7 @@ pub use durable::{
     AcceptedPrompt, ApplyError, Batch, Call, CallState, Durable, KnownKey, OpenRound, Phase, SNAPSHOT_VERSION, fold, restore,
 };
 pub use entry::{ApprovalVerdict, ClientKey, DecodeError, ENTRY_VERSION, Entry, EntryBody, WithdrawReason, call_digest, digest};
+pub use marks::{RoundMark, RoundMarks, plain_user_starts};
 pub use metrics::{ConversationMetrics, ToolAggregate, ToolMetrics};
 pub use project::{project, summary};
 pub use repeats::{LOOP_GUARD, Repeats};

@@ -1,0 +1,208 @@
+//! Where each round begins in the history. Part of the fold: an edit of the history moves the marks along, and a history without marks
+//! (from outside, or of an earlier version) gets names that every fold derives alike.
+
+use std::collections::HashSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::Durable;
+use crate::{
+    chat::{ContentBlock, Message, MessageList, Role, is_reminder},
+    ids::{RoundId, Seq},
+};
+
+/// The beginning of one round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoundMark {
+    /// The round.
+    pub id: RoundId,
+    /// Index in the history of the message that it begins with.
+    pub start: u32,
+}
+
+/// The beginnings of the rounds that a history holds, oldest first; starts rise strictly and no id is there twice.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RoundMarks(Vec<RoundMark>);
+
+impl RoundMarks {
+    /// The marks in order.
+    pub fn as_slice(&self) -> &[RoundMark] {
+        &self.0
+    }
+
+    /// Where a round begins.
+    pub fn start(&self, id: RoundId) -> Option<u32> {
+        self.0.iter().rev().find(|mark| mark.id == id).map(|mark| mark.start)
+    }
+
+    /// Where a round ends: the beginning of the next one, or `len` where there is none.
+    pub fn end(&self, id: RoundId, len: u32) -> Option<u32> {
+        let place = self.0.iter().rposition(|mark| mark.id == id)?;
+        Some(self.0.get(place + 1).map_or(len, |next| next.start))
+    }
+
+    /// Notes that a round begins with the next message, of which there are `len` so far.
+    pub fn begin(&mut self, id: RoundId, len: usize) {
+        self.cut(len);
+        self.0.push(RoundMark { id, start: index(len) });
+    }
+
+    /// Forgets the rounds that begin at message `len` or later: such a message is no longer there.
+    pub fn cut(&mut self, len: usize) {
+        let kept = self.0.partition_point(|mark| (mark.start as usize) < len);
+        self.0.truncate(kept);
+    }
+
+    /// Takes these marks in place of what is there. Those that do not rise, or name a round twice, are left out.
+    pub fn replace(&mut self, marks: impl IntoIterator<Item = RoundMark>) {
+        self.0.clear();
+        let mut ids = HashSet::new();
+        for mark in marks {
+            if self.0.last().is_none_or(|last| last.start < mark.start) && ids.insert(mark.id) {
+                self.0.push(mark);
+            }
+        }
+        self.0.shrink_to_fit();
+    }
+
+    /// Follows an edit of a history that had `len` messages. `map` tells where the message at an index is now; `None` for one that is
+    /// gone. A round begins with the first of its messages that is left; one of which none is left has no mark any more.
+    pub fn edited(&mut self, len: usize, map: impl Fn(u32) -> Option<u32>) {
+        let old = std::mem::take(&mut self.0);
+        let ends = old.iter().skip(1).map(|next| next.start).chain([index(len)]);
+        let moved: Vec<RoundMark> = old
+            .iter()
+            .zip(ends)
+            .filter_map(|(mark, end)| Some(RoundMark { id: mark.id, start: (mark.start..end).find_map(&map)? }))
+            .collect();
+        self.replace(moved);
+    }
+
+    /// Names the rounds of a history that came without marks: each begins with a message of a person. The names follow from `seq`, the
+    /// entry that brought the history, and the index, so that every fold finds the same ones.
+    pub(super) fn derive(&mut self, seq: Seq, messages: &MessageList) {
+        self.0 = plain_user_starts(messages).map(|start| RoundMark { id: derived_id(seq, start), start: index(start) }).collect();
+    }
+}
+
+/// Indices of the messages that a person wrote: of the user, without tool results, and not reminders alone.
+pub fn plain_user_starts(messages: &MessageList) -> impl Iterator<Item = usize> {
+    messages.iter().enumerate().filter(|(_, message)| is_said_by_a_person(message)).map(|(index, _)| index)
+}
+
+fn is_said_by_a_person(message: &Message) -> bool {
+    let reminds = |block: &ContentBlock| block.as_text().is_some_and(is_reminder);
+    message.role() == Role::User && message.tool_result_ids().is_empty() && !message.blocks().iter().all(reminds)
+}
+
+impl Durable {
+    /// Indices in the history at which rounds begin, rising. A history without any mark is taken to begin one with each message of a
+    /// person.
+    pub fn round_starts(&self) -> Vec<usize> {
+        match self.rounds.as_slice() {
+            [] => plain_user_starts(self.history.messages()).collect(),
+            marks => marks.iter().map(|mark| mark.start as usize).collect(),
+        }
+    }
+}
+
+fn index(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}
+
+/// An id of the usual form, of bytes that are spread over their whole range.
+fn derived_id(seq: Seq, start: usize) -> RoundId {
+    let half = |salt: u8| {
+        let mut bytes = seq.0.to_le_bytes().to_vec();
+        bytes.extend_from_slice(&(start as u64).to_le_bytes());
+        bytes.push(salt);
+        super::digest(&bytes)
+    };
+    RoundId::from_random(((u128::from(half(1)) << 64) | u128::from(half(2))).to_be_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(n: u8) -> RoundId {
+        RoundId::from_random([n; 16])
+    }
+
+    fn marks(starts: &[u32]) -> RoundMarks {
+        let mut marks = RoundMarks::default();
+        marks.replace(starts.iter().enumerate().map(|(n, start)| RoundMark { id: id(n as u8), start: *start }));
+        marks
+    }
+
+    fn starts(marks: &RoundMarks) -> Vec<(u8, u32)> {
+        let number = |mark: &RoundMark| (0..=255).find(|n| id(*n) == mark.id).unwrap();
+        marks.as_slice().iter().map(|mark| (number(mark), mark.start)).collect()
+    }
+
+    #[test]
+    fn a_round_ends_where_the_next_one_begins() {
+        let marks = marks(&[1, 4, 9]);
+
+        assert_eq!([marks.start(id(0)), marks.start(id(2)), marks.start(id(7))], [Some(1), Some(9), None]);
+        assert_eq!([marks.end(id(0), 12), marks.end(id(2), 12), marks.end(id(7), 12)], [Some(4), Some(12), None]);
+    }
+
+    #[test]
+    fn marks_of_messages_that_are_gone_go_too() {
+        let mut marks = marks(&[0, 4, 8]);
+
+        marks.cut(8);
+        assert_eq!(starts(&marks), [(0, 0), (1, 4)]);
+        marks.begin(id(9), 4);
+        assert_eq!(starts(&marks), [(0, 0), (9, 4)]);
+    }
+
+    #[test]
+    fn an_edit_moves_the_marks_and_takes_those_of_rounds_that_are_gone() {
+        let mut marks = marks(&[0, 4, 8, 10]);
+
+        // A summary takes the place of messages 0 to 4; message 5 and all after it stay, but for round 2.
+        marks.edited(12, |old| match old {
+            0..=4 | 8..=9 => None,
+            _ if old < 8 => Some(old - 4),
+            _ => Some(old - 6),
+        });
+
+        assert_eq!(starts(&marks), [(1, 1), (3, 4)], "round 1 lost its first message only");
+    }
+
+    #[test]
+    fn two_rounds_that_become_one_message_keep_the_first_name() {
+        let mut marks = marks(&[0, 2, 4]);
+
+        marks.edited(6, |old| Some(old.saturating_sub(3)));
+
+        assert_eq!(starts(&marks), [(0, 0), (2, 1)]);
+    }
+
+    #[test]
+    fn a_history_from_outside_gets_names_that_every_fold_derives_alike() {
+        let reminder = Message::new(Role::User, &[crate::chat::reminder("c")]).unwrap();
+        let list: MessageList = [Message::user("a"), Message::assistant("b"), reminder, Message::user("d")].into_iter().collect();
+        let (mut one, mut other, mut later) = (RoundMarks::default(), RoundMarks::default(), RoundMarks::default());
+
+        one.derive(Seq(3), &list);
+        other.derive(Seq(3), &list);
+        later.derive(Seq(4), &list);
+
+        assert_eq!(one, other);
+        assert_eq!(one.as_slice().iter().map(|mark| mark.start).collect::<Vec<_>>(), [0, 3]);
+        assert!(one.as_slice().iter().all(|mark| later.start(mark.id).is_none()));
+    }
+
+    #[test]
+    fn a_state_without_marks_begins_a_round_with_each_message_of_a_person() {
+        let (history, _) = crate::chat::History::repair([Message::user("a"), Message::assistant("b"), Message::user("c")]);
+        let unmarked = Durable { history, ..Durable::default() };
+        let marked = Durable { rounds: marks(&[1]), ..unmarked.clone() };
+
+        assert_eq!((unmarked.round_starts(), marked.round_starts()), (vec![0, 2], vec![1]));
+    }
+}
