@@ -1,7 +1,7 @@
 //! A list of messages in which every tool_use has its tool_result in the next message, and the reverse, whatever happens
 //! (DESIGN §4.4, REQUIREMENTS M-11). There is no method that could break it; a stored history that is broken is repaired.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, ops::Range, sync::Arc};
 
 use super::{ContentBlock, Message, Role, ToolResultBlock, ToolResultContent};
 
@@ -11,6 +11,7 @@ pub struct MessageList {
     sealed: Arc<Vec<Arc<[Message]>>>,
     tail: Vec<Message>,
     len: usize,
+    wire_bytes: usize,
 }
 
 /// Messages a sealed segment holds. A clone copies one pointer to all sealed segments and at most this many messages.
@@ -37,8 +38,24 @@ impl MessageList {
         self.tail.last().or_else(|| self.sealed.last().and_then(|segment| segment.last()))
     }
 
+    /// The message at `index`, in constant time.
+    pub fn get(&self, index: usize) -> Option<&Message> {
+        // Every sealed segment is full: what is sealed is exactly the first messages of the tail.
+        let sealed = self.sealed.len() * SEGMENT_MESSAGES;
+        match index.checked_sub(sealed) {
+            Some(index) => self.tail.get(index),
+            None => self.sealed.get(index / SEGMENT_MESSAGES)?.get(index % SEGMENT_MESSAGES),
+        }
+    }
+
+    /// The messages of a range, each in constant time; what lies beyond the end is not there.
+    pub fn range(&self, range: Range<usize>) -> impl DoubleEndedIterator<Item = &Message> {
+        (range.start..range.end.min(self.len)).filter_map(|index| self.get(index))
+    }
+
     /// Appends a message.
     pub fn push(&mut self, message: Message) {
+        self.wire_bytes += message.wire().len();
         self.tail.push(message);
         self.len += 1;
         if self.tail.len() >= SEGMENT_MESSAGES * 2 {
@@ -53,13 +70,16 @@ impl MessageList {
             self.tail = Arc::make_mut(&mut self.sealed).pop()?.to_vec();
         }
         let message = self.tail.pop();
-        self.len -= usize::from(message.is_some());
+        if let Some(message) = &message {
+            self.len -= 1;
+            self.wire_bytes -= message.wire().len();
+        }
         message
     }
 
-    /// Bytes of all messages in the wire form.
+    /// Bytes of all messages in the wire form; a sum that is kept, not made.
     pub fn wire_bytes(&self) -> usize {
-        self.iter().map(|message| message.wire().len()).sum()
+        self.wire_bytes
     }
 }
 
@@ -94,6 +114,9 @@ pub enum HistoryError {
     /// The same call id appears twice in one message.
     #[error("tool call id {0:?} appears twice")]
     RepeatedId(String),
+    /// An edit names more messages than there are.
+    #[error("the edits name more messages than there are")]
+    BeyondEnd,
 }
 
 /// What [`History::repair`] did to one message (INTERFACES §2, `import`).
@@ -115,6 +138,11 @@ impl History {
     /// The messages.
     pub fn messages(&self) -> &MessageList {
         &self.messages
+    }
+
+    /// For this module's other writers, who have checked the rule.
+    pub(super) fn from_valid(messages: MessageList) -> Self {
+        Self { messages }
     }
 
     /// Appends a user message that answers no tool call.
@@ -394,6 +422,12 @@ mod tests {
             list.push(Message::user(index.to_string()));
         }
 
+        assert!((0..200).all(|index| list.get(index).unwrap().text() == index.to_string()));
+        assert_eq!(list.get(200), None);
+        assert!(list.range(30..70).map(Message::text).eq((30..70).map(|index| index.to_string())));
+        assert_eq!(list.range(190..900).count(), 10);
+        assert_eq!(list.wire_bytes(), list.iter().map(|message| message.wire().len()).sum());
+
         let before = list.clone();
         let mut backwards = Vec::new();
         while let Some(message) = list.pop() {
@@ -401,6 +435,6 @@ mod tests {
         }
 
         assert!(before.iter().rev().eq(backwards.iter()));
-        assert_eq!((before.len(), list.len()), (200, 0));
+        assert_eq!((before.len(), list.len(), list.wire_bytes()), (200, 0, 0));
     }
 }

@@ -4,6 +4,7 @@
 
 mod block;
 mod debug;
+mod edit;
 mod history;
 mod message;
 mod raw_json;
@@ -11,6 +12,7 @@ mod reminder;
 
 pub use block::{ContentBlock, TextBlock, ThinkingBlock, ToolResultBlock, ToolResultContent, ToolUseBlock};
 pub use debug::{DebugBlock, StandardMessage};
+pub use edit::{Edit, span_hash};
 pub use history::{History, HistoryError, MessageList, Repair};
 pub use message::{Message, MessageError, Role};
 pub use raw_json::{NotAnObject, RawJson};

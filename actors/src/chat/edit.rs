@@ -1,0 +1,221 @@
+//! How a history is rewritten, as data: a journal keeps the edits, and applying them again gives the same history.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use sha2::{Digest, Sha256};
+
+use super::{History, HistoryError, Message, Role};
+
+/// One step over the old messages, from the first on. What no edit names at the end is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Edit {
+    /// The next messages stay.
+    Keep(u32),
+    /// The next messages go.
+    Drop(u32),
+    /// A new message stands here.
+    Put(Message),
+}
+
+impl History {
+    /// The history after `edits`. Messages are shared, not copied: it costs a pointer a message.
+    ///
+    /// # Errors
+    /// [`HistoryError`] when the edits name more messages than there are, or when calls and results would no longer pair.
+    pub fn edited(&self, edits: &[Edit]) -> Result<Self, HistoryError> {
+        let mut edited = Rebuilt::default();
+        let mut old = self.messages().iter();
+        for edit in edits {
+            match edit {
+                Edit::Keep(count) => {
+                    for _ in 0..*count {
+                        edited.push(old.next().ok_or(HistoryError::BeyondEnd)?)?;
+                    }
+                }
+                Edit::Drop(count) => {
+                    for _ in 0..*count {
+                        old.next().ok_or(HistoryError::BeyondEnd)?;
+                    }
+                }
+                Edit::Put(message) => edited.push(message)?,
+            }
+        }
+        for message in old {
+            edited.push(message)?;
+        }
+        edited.finish()
+    }
+
+    /// The history up to the nearest place at or before `count` messages where it may end, and where that is: never between
+    /// calls and their results. For forks and rewinds (FAULTS F26).
+    pub fn prefix(&self, count: usize) -> (Self, usize) {
+        let count = count.min(self.messages().len());
+        let torn = count > 0 && self.messages().get(count - 1).is_some_and(|last| !last.tool_use_ids().is_empty());
+        let border = count - usize::from(torn);
+        (Self::from_valid(self.messages().range(0..border).cloned().collect()), border)
+    }
+}
+
+/// A history that is built anew, one message at a time.
+#[derive(Default)]
+struct Rebuilt {
+    history: History,
+    calls: Option<Message>,
+}
+
+impl Rebuilt {
+    fn push(&mut self, message: &Message) -> Result<(), HistoryError> {
+        if let Some(calls) = self.calls.take() {
+            return self.history.push_exchange(calls, message.clone());
+        }
+        match message.role() {
+            Role::User => self.history.push_user(message.clone()),
+            Role::Assistant if message.tool_use_ids().is_empty() => self.history.push_assistant(message.clone()),
+            Role::Assistant => {
+                self.calls = Some(message.clone());
+                Ok(())
+            }
+            Role::System => Err(HistoryError::WrongRole { expected: Role::User }),
+        }
+    }
+
+    fn finish(self) -> Result<History, HistoryError> {
+        if self.calls.is_some() { Err(HistoryError::Unpaired) } else { Ok(self.history) }
+    }
+}
+
+/// The name of a span of messages: the first 16 hex digits of the SHA-256 of its canonical JSON, keys sorted (REQUIREMENTS C-38).
+/// Whoever makes a summary and whoever looks for one calls this function.
+pub fn span_hash<'a>(messages: impl IntoIterator<Item = &'a Message>) -> String {
+    let mut hash = Sha256::new();
+    let mut text = String::new();
+    hash.update(b"[");
+    for (index, message) in messages.into_iter().enumerate() {
+        text.clear();
+        if index > 0 {
+            text.push(',');
+        }
+        canonical(message.wire_str(), &mut text);
+        hash.update(text.as_bytes());
+    }
+    hash.update(b"]");
+    hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Writes JSON without blanks, with sorted keys and one way of escaping. Numbers stay as they were written. Depth is bounded by
+/// what a message may hold ([`crate::limits::JSON_DEPTH_MAX`]).
+fn canonical(json: &str, out: &mut String) {
+    match json.as_bytes().first() {
+        Some(b'{') => {
+            let members: BTreeMap<Cow<'_, str>, &RawValue> = serde_json::from_str(json).unwrap_or_default();
+            out.push('{');
+            for (index, (key, value)) in members.iter().enumerate() {
+                if index > 0 {
+                    out.push(',');
+                }
+                string(key, out);
+                out.push(':');
+                canonical(value.get(), out);
+            }
+            out.push('}');
+        }
+        Some(b'[') => {
+            let items: Vec<&RawValue> = serde_json::from_str(json).unwrap_or_default();
+            out.push('[');
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 {
+                    out.push(',');
+                }
+                canonical(item.get(), out);
+            }
+            out.push(']');
+        }
+        Some(b'"') if json.contains('\\') => string(&serde_json::from_str::<String>(json).unwrap_or_default(), out),
+        _ => out.push_str(json),
+    }
+}
+
+fn string(text: &str, out: &mut String) {
+    out.push_str(&serde_json::to_string(text).unwrap_or_default());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chat::{ContentBlock, RawJson, ToolResultBlock, ToolUseBlock};
+
+    fn exchange(id: &str) -> (Message, Message) {
+        let call = ToolUseBlock { id: id.into(), name: "f".into(), input: RawJson::empty_object() };
+        let result = ToolResultBlock { tool_use_id: id.into(), content: crate::chat::ToolResultContent::default(), is_error: false };
+        (Message::new(Role::Assistant, &[ContentBlock::ToolUse(call)]).unwrap(), Message::tool_results([result], []))
+    }
+
+    fn history() -> History {
+        let (calls, results) = exchange("a");
+        let mut history = History::default();
+        history.push_user(Message::user("one")).unwrap();
+        history.push_exchange(calls, results).unwrap();
+        history.push_assistant(Message::assistant("two")).unwrap();
+        history
+    }
+
+    #[test]
+    fn edits_are_data_and_what_they_do_not_name_is_kept() {
+        let edits = vec![Edit::Keep(1), Edit::Drop(2), Edit::Put(Message::user("new"))];
+        let text = serde_json::to_string(&edits).unwrap();
+
+        let edited = history().edited(&serde_json::from_str::<Vec<Edit>>(&text).unwrap()).unwrap();
+
+        assert_eq!(text, r#"[{"keep":1},{"drop":2},{"put":{"role":"user","content":[{"type":"text","text":"new"}]}}]"#);
+        assert_eq!(edited.messages().iter().map(Message::text).collect::<Vec<_>>(), ["one", "new", "two"]);
+        assert_eq!(edited.messages().first_fault(), None);
+        assert_eq!(history().edited(&[]), Ok(history()));
+    }
+
+    #[test]
+    fn edits_that_would_tear_a_call_from_its_result_are_refused() {
+        let (calls, results) = exchange("b");
+
+        assert_eq!(history().edited(&[Edit::Keep(1), Edit::Drop(1)]), Err(HistoryError::Unpaired));
+        assert_eq!(history().edited(&[Edit::Keep(2), Edit::Drop(1)]), Err(HistoryError::WrongRole { expected: Role::User }));
+        assert_eq!(history().edited(&[Edit::Keep(2), Edit::Put(Message::user("x"))]), Err(HistoryError::Unpaired));
+        assert_eq!(history().edited(&[Edit::Keep(4), Edit::Put(calls.clone())]), Err(HistoryError::Unpaired));
+        assert_eq!(history().edited(&[Edit::Keep(4), Edit::Put(results.clone())]), Err(HistoryError::Unpaired));
+        assert_eq!(history().edited(&[Edit::Drop(5)]), Err(HistoryError::BeyondEnd));
+        assert_eq!(history().edited(&[Edit::Keep(4), Edit::Put(calls), Edit::Put(results)]).unwrap().messages().len(), 6);
+    }
+
+    #[test]
+    fn a_prefix_never_ends_between_calls_and_results() {
+        let borders: Vec<usize> = (0..7).map(|count| history().prefix(count).1).collect();
+
+        assert_eq!(borders, [0, 1, 1, 3, 4, 4, 4]);
+        for count in 0..7 {
+            let (prefix, border) = history().prefix(count);
+            assert_eq!((prefix.messages().len(), prefix.messages().first_fault()), (border, None));
+        }
+    }
+
+    #[test]
+    fn a_span_has_one_name_however_its_json_was_written() {
+        let plain = Message::from_wire(
+            r#"{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"f","input":{"a":1.0,"b":"\u00e9"}}]}"#.as_bytes(),
+        )
+        .unwrap();
+        let other = Message::from_wire("{\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"t\",\"name\":\"f\",\"input\":{ \"b\": \"é\", \"a\": 1.0}}]}".as_bytes()).unwrap();
+        let changed = Message::from_wire(
+            r#"{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"f","input":{"a":1.00,"b":"é"}}]}"#.as_bytes(),
+        )
+        .unwrap();
+
+        assert_ne!(plain.wire(), other.wire());
+        assert_eq!(span_hash([&plain]), span_hash([&other]));
+        assert_ne!(span_hash([&plain]), span_hash([&changed]));
+        assert_ne!(span_hash([&plain, &plain]), span_hash([&plain]));
+        assert_eq!(span_hash([]), "4f53cda18c2baa0c");
+        assert_eq!(span_hash([&Message::user("x")]).len(), 16);
+    }
+}

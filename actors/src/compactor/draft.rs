@@ -1,0 +1,473 @@
+//! A history while the ladder works on it: what goes, what is cleared, and what that comes to. Each step costs what it changes.
+
+use std::collections::BTreeSet;
+
+use crate::chat::{ContentBlock, Edit, Message, MessageList, Role, ToolResultContent, span_hash};
+
+use super::{
+    importance::{CLEARED, has_error},
+    ladder::{CompactionStep, DroppedSpan, Problem, hash_to, wants_summary},
+    rules::{RoundLines, decisions, one_line, outcomes, said},
+    stub::{Pending, Pointer, REQUEST_CHARS, Stub, label},
+    units::{Cut, Unit, UnitKind, cut},
+};
+
+/// Tokens that a summary pair may take, pinned lines not counted: at most this, and at most a quarter of the target.
+const PAIR_TOKENS_MAX: u64 = 4000;
+
+/// Characters of an observation that is told of (V-11).
+const OBSERVED_CHARS: usize = 100;
+
+struct Slot {
+    unit: Unit,
+    /// Tokens of the unit as it would stay.
+    tokens: u64,
+    /// The results as they would stay.
+    cleared: Option<Cleared>,
+    /// The step that dropped it.
+    dropped: Option<CompactionStep>,
+}
+
+struct Cleared {
+    /// The message with cleared results.
+    message: Message,
+    /// How many were cleared.
+    results: u32,
+    step: CompactionStep,
+}
+
+/// The pair of an earlier compaction.
+struct Earlier {
+    stub: Stub,
+    tokens: u64,
+}
+
+/// See the module.
+pub(super) struct Draft<'a> {
+    pub(super) problem: &'a Problem<'a>,
+    messages: &'a MessageList,
+    cut: Cut,
+    slots: Vec<Slot>,
+    /// Tokens of all units that stay.
+    body: u64,
+    /// Units that are dropped.
+    dropped: usize,
+    earlier: Option<Earlier>,
+    /// Tokens that the new pair may take.
+    pair_max: u64,
+    pinned: u64,
+    /// The earlier pair's pointer whose summary is used, and the summary.
+    summary: Option<(usize, String)>,
+}
+
+/// What [`Draft::finish`] makes.
+pub(super) struct Finished {
+    pub(super) edits: Vec<Edit>,
+    pub(super) steps: Vec<CompactionStep>,
+    pub(super) tokens: u64,
+    pub(super) round_starts: Vec<usize>,
+    pub(super) dropped: Option<DroppedSpan>,
+    pub(super) summarise: bool,
+    pub(super) summary_used: bool,
+    pub(super) cleared_results: u32,
+}
+
+impl<'a> Draft<'a> {
+    pub(super) fn new(problem: &'a Problem<'a>) -> Self {
+        let messages = problem.history.messages();
+        let cut = cut(messages, problem.round_starts);
+        let tokens = |range: std::ops::Range<usize>| messages.range(range).map(|message| (problem.count)(message)).sum::<u64>();
+        let slots: Vec<Slot> =
+            cut.units.iter().map(|unit| Slot { unit: *unit, tokens: tokens(unit.messages()), cleared: None, dropped: None }).collect();
+        let earlier = messages.get(0).filter(|_| cut.stub).map(|pair| Earlier { stub: Stub::read(pair), tokens: tokens(0..2) });
+        let pinned = if problem.pinned.is_empty() { 0 } else { (problem.count)(&Message::user(problem.pinned.join("\n- "))) };
+        let share = (problem.window.target(problem.settings) / 4).min(PAIR_TOKENS_MAX).saturating_add(pinned);
+        Self {
+            problem,
+            messages,
+            body: slots.iter().map(|slot| slot.tokens).sum(),
+            dropped: 0,
+            cut,
+            slots,
+            earlier,
+            pair_max: share.max(Stub::least_tokens(problem.pinned, problem.count)),
+            pinned,
+            summary: None,
+        }
+    }
+
+    /// Tokens of the request as the draft stands; a pair that must be written yet counts with the most that it may take.
+    pub(super) fn tokens(&self) -> u64 {
+        let pair = if self.is_rewritten() { self.pair_max } else { self.earlier_tokens() };
+        self.fixed().saturating_add(self.body).saturating_add(pair)
+    }
+
+    /// Tokens of the request if only results were cleared.
+    pub(super) fn tokens_if_nothing_were_dropped(&self) -> u64 {
+        let all: u64 = self.slots.iter().map(|slot| slot.tokens).sum();
+        self.fixed().saturating_add(all).saturating_add(self.earlier_tokens())
+    }
+
+    fn fixed(&self) -> u64 {
+        let fixed = &self.problem.fixed;
+        fixed.system.saturating_add(fixed.tools).saturating_add(fixed.pinned)
+    }
+
+    fn earlier_tokens(&self) -> u64 {
+        self.earlier.as_ref().map_or(0, |earlier| earlier.tokens)
+    }
+
+    fn is_rewritten(&self) -> bool {
+        self.summary.is_some() || self.dropped > 0
+    }
+
+    /// Number of rounds.
+    pub(super) fn rounds(&self) -> usize {
+        self.cut.rounds.len()
+    }
+
+    /// Units of the first `rounds` rounds that are still there, with their indices.
+    pub(super) fn kept_units(&self, rounds: usize) -> impl Iterator<Item = (usize, Unit)> {
+        let kept = self.slots.iter().enumerate().take_while(move |(_, slot)| slot.unit.round < rounds);
+        kept.filter(|(_, slot)| slot.dropped.is_none()).map(|(index, slot)| (index, slot.unit))
+    }
+
+    /// The blocks of a message as it was.
+    pub(super) fn original(&self, message: usize) -> Vec<ContentBlock> {
+        self.messages.get(message).map(Message::blocks).unwrap_or_default()
+    }
+
+    /// Drops a unit.
+    pub(super) fn drop_unit(&mut self, index: usize, step: CompactionStep) {
+        if let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.dropped.is_none()) {
+            slot.dropped = Some(step);
+            self.dropped += 1;
+            self.body = self.body.saturating_sub(slot.tokens);
+        }
+    }
+
+    /// Takes back all that was dropped; what was cleared stays so.
+    pub(super) fn keep_everything(&mut self) {
+        self.slots.iter_mut().for_each(|slot| slot.dropped = None);
+        self.body = self.slots.iter().map(|slot| slot.tokens).sum();
+        self.dropped = 0;
+        self.summary = None;
+    }
+
+    /// Step 1: clears the successful results of the first `old` rounds.
+    pub(super) fn clear_results(&mut self, old: usize) {
+        let exchanges: Vec<usize> = self.exchanges(0, old);
+        exchanges.into_iter().for_each(|index| self.clear(index, CompactionStep::ToolResults, false));
+    }
+
+    /// Step 5: clears results of the last round, oldest first, as far as `target` asks for; errors only if the request is above
+    /// `limit` otherwise. The last batch stays: the model has not answered it yet.
+    pub(super) fn clear_last_round(&mut self, target: u64, limit: u64) {
+        let Some(last) = self.rounds().checked_sub(1) else { return };
+        let mut exchanges = self.exchanges(last, last + 1);
+        exchanges.pop();
+        for (errors, goal) in [(false, target), (true, limit)] {
+            for index in &exchanges {
+                if self.tokens() <= goal {
+                    break;
+                }
+                self.clear(*index, CompactionStep::CurrentRound, errors);
+            }
+        }
+    }
+
+    fn exchanges(&self, from: usize, to: usize) -> Vec<usize> {
+        let kept = self.kept_units(to).filter(|(_, unit)| unit.round >= from && unit.kind == UnitKind::Exchange);
+        kept.map(|(index, _)| index).collect()
+    }
+
+    fn clear(&mut self, index: usize, step: CompactionStep, errors: bool) {
+        let Some(slot) = self.slots.get(index) else { return };
+        let (calls, results) = (slot.unit.start, slot.unit.start + 1);
+        let mut count = 0;
+        let mut blocks = match &slot.cleared {
+            Some(cleared) => cleared.message.blocks(),
+            None => self.original(results),
+        };
+        for block in &mut blocks {
+            if let ContentBlock::ToolResult(result) = block
+                && (errors || !result.is_error)
+                && is_longer_than_marker(&result.content)
+            {
+                result.content = ToolResultContent::Text(CLEARED.to_owned());
+                count += 1;
+            }
+        }
+        let Some(message) = (count > 0).then(|| Message::new(Role::User, &blocks).ok()).flatten() else { return };
+        let tokens = self.messages.get(calls).map_or(0, self.problem.count).saturating_add((self.problem.count)(&message));
+        if let Some(slot) = self.slots.get_mut(index).filter(|slot| tokens < slot.tokens) {
+            self.body = self.body.saturating_sub(slot.tokens).saturating_add(tokens);
+            slot.tokens = tokens;
+            let results = slot.cleared.as_ref().map_or(0, |cleared| cleared.results) + count;
+            slot.cleared = Some(Cleared { message, results, step });
+        }
+    }
+
+    /// Step 2: takes the newest summary that is ready for a span of an earlier compaction. It was made of all that came before it
+    /// and of what was left of its span, so that goes, if it is still what it was; rounds with an error keep what they have (C-35).
+    pub(super) fn use_ready_summary(&mut self, old: usize) {
+        let Some(earlier) = &self.earlier else { return };
+        let ready = earlier.stub.pointers.iter().enumerate().rev().find_map(|(at, pointer)| {
+            let pending = pointer.pending.clone()?;
+            Some((at, (self.problem.summary)(&pending.hash)?, pending))
+        });
+        let Some((at, text, pending)) = ready else { return };
+        self.summary = Some((at, text));
+        let end = 2 + pending.left as usize;
+        if span_hash(self.messages.range(2..end)) == pending.left_hash {
+            self.drop_left(end, old);
+        }
+    }
+
+    /// Drops what stands before message `end` in the first `rounds` rounds, for a summary that was made of it.
+    fn drop_left(&mut self, end: usize, rounds: usize) {
+        let left: Vec<Unit> = self.kept_units(rounds).map(|(_, unit)| unit).take_while(|unit| unit.messages().end <= end).collect();
+        let failed = |unit: &&Unit| unit.kind == UnitKind::Exchange && has_error(&self.original(unit.start + 1));
+        let with_error: BTreeSet<usize> = left.iter().filter(failed).map(|unit| unit.round).collect();
+        let units: Vec<(usize, Unit)> = self.kept_units(rounds).take(left.len()).collect();
+        for (index, unit) in units {
+            if !with_error.contains(&unit.round) {
+                self.drop_unit(index, CompactionStep::Summary);
+            }
+        }
+    }
+
+    /// Step 4: whole oldest rounds go until `goal` is reached, down to one.
+    pub(super) fn drop_oldest_rounds(&mut self, goal: u64) {
+        let rounds: Vec<std::ops::Range<usize>> = self.cut.rounds.iter().map(|round| round.units.clone()).collect();
+        for units in rounds.iter().take(rounds.len().saturating_sub(1)) {
+            if self.tokens() <= goal {
+                break;
+            }
+            units.clone().for_each(|index| self.drop_unit(index, CompactionStep::OldestRounds));
+        }
+    }
+
+    /// The largest of the parts that no step makes smaller, and its tokens.
+    pub(super) fn largest_part(&self) -> (&'static str, u64) {
+        let fixed = &self.problem.fixed;
+        let last = self.rounds().saturating_sub(1);
+        let kept = self.slots.iter().filter(|slot| slot.dropped.is_none() && slot.unit.round == last);
+        let pinned = if self.is_rewritten() || self.earlier.is_some() { self.pinned } else { 0 };
+        let parts = [
+            ("system prompt", fixed.system),
+            ("tools", fixed.tools),
+            ("pinned", fixed.pinned.saturating_add(pinned)),
+            ("current round", kept.map(|slot| slot.tokens).sum()),
+        ];
+        parts.into_iter().fold(("current round", 0), |largest, part| if part.1 > largest.1 { part } else { largest })
+    }
+
+    /// Writes the plan; `None` if nothing changed.
+    pub(super) fn finish(&mut self) -> Option<Finished> {
+        if !self.is_rewritten() && self.slots.iter().all(|slot| slot.cleared.is_none()) {
+            return None;
+        }
+        self.drop_answers_at_the_head();
+        let lost = self.slots.iter().any(|slot| slot.dropped.is_some_and(|step| step != CompactionStep::Summary));
+        let mut dropped = self.dropped_span();
+        let ready = dropped.as_ref().filter(|_| lost).and_then(|span| (self.problem.summary)(&span.hash));
+        if let (Some(span), Some(_)) = (&dropped, &ready) {
+            self.drop_left(span.to, self.rounds().saturating_sub(1));
+            dropped = self.dropped_span();
+        }
+        let summarise = lost && ready.is_none() && dropped.as_ref().is_some_and(|span| wants_summary(self.problem, span.to));
+        let pair = self.is_rewritten().then(|| self.pair(dropped.as_ref(), ready.as_deref(), summarise));
+        let pair_tokens = match &pair {
+            Some((summary, answer)) => (self.problem.count)(summary).saturating_add((self.problem.count)(answer)),
+            None => self.earlier_tokens(),
+        };
+        let kept = || self.slots.iter().filter(|slot| slot.dropped.is_none());
+        let mut steps: BTreeSet<CompactionStep> = self.slots.iter().filter_map(|slot| slot.dropped).collect();
+        steps.extend(kept().filter_map(|slot| slot.cleared.as_ref().map(|cleared| cleared.step)));
+        let summary_used = self.summary.is_some() || ready.is_some();
+        steps.extend(summary_used.then_some(CompactionStep::Summary));
+        Some(Finished {
+            tokens: self.fixed().saturating_add(self.body).saturating_add(pair_tokens),
+            round_starts: self.round_starts(pair.is_some()),
+            edits: self.edits(pair),
+            steps: steps.into_iter().collect(),
+            dropped,
+            summarise,
+            summary_used,
+            cleared_results: kept().filter_map(|slot| slot.cleared.as_ref()).map(|cleared| cleared.results).sum(),
+        })
+    }
+
+    /// Behind the pair stands what a person said (C-43); imported histories may begin otherwise.
+    fn drop_answers_at_the_head(&mut self) {
+        if !self.is_rewritten() {
+            return;
+        }
+        let last = self.rounds().saturating_sub(1);
+        let head: Vec<usize> = self.kept_units(last).take_while(|(_, unit)| unit.kind != UnitKind::User).map(|(index, _)| index).collect();
+        head.into_iter().for_each(|index| self.drop_unit(index, CompactionStep::Extract));
+    }
+
+    fn dropped_span(&self) -> Option<DroppedSpan> {
+        let dropped = || self.slots.iter().filter(|slot| slot.dropped.is_some());
+        let to = dropped().next_back()?.unit.messages().end;
+        let rounds: BTreeSet<usize> = dropped().map(|slot| slot.unit.round).collect();
+        Some(DroppedSpan {
+            from: 0,
+            to,
+            hash: hash_to(self.problem, to),
+            messages: dropped().map(|slot| slot.unit.messages().len() as u32).sum(),
+            rounds: rounds.len() as u32,
+        })
+    }
+
+    /// The new summary pair: the earlier one with what is removed now.
+    fn pair(&self, dropped: Option<&DroppedSpan>, ready: Option<&str>, summarise: bool) -> (Message, Message) {
+        let mut stub = self.earlier.as_ref().map(|earlier| earlier.stub.clone()).unwrap_or_default();
+        let base = stub.rounds_gone + 1;
+        if let Some((at, text)) = &self.summary {
+            stub.use_summary(*at, text);
+        }
+        let mut newer = self.told(base);
+        let last_round = self.slots.iter().rev().find(|slot| slot.dropped.is_some()).map_or(0, |slot| slot.unit.round);
+        newer.pointers.extend(dropped.map(|span| Pointer {
+            span: format!("{}:{}-{}", label(self.problem.seq_label), span.from, span.to),
+            messages: span.messages,
+            last_round: base + last_round as u64,
+            pending: summarise.then(|| self.pending(span)),
+        }));
+        stub.fold(newer);
+        if let Some(text) = ready {
+            stub.use_summary(stub.pointers.len().saturating_sub(1), text);
+        }
+        stub.pair(self.problem.pinned, self.pair_max, self.problem.count)
+    }
+
+    fn pending(&self, span: &DroppedSpan) -> Pending {
+        let kept = self.slots.iter().filter(|slot| slot.dropped.is_none() && slot.unit.start < span.to);
+        let left: Vec<&Message> = kept.flat_map(|slot| self.as_it_stays(slot)).collect();
+        Pending { hash: span.hash.clone(), left: left.len() as u32, left_hash: span_hash(left.iter().copied()) }
+    }
+
+    fn as_it_stays<'s>(&'s self, slot: &'s Slot) -> impl Iterator<Item = &'s Message> {
+        let cleared = slot.cleared.as_ref().map(|cleared| &cleared.message);
+        let untouched = slot.unit.messages().start..slot.unit.messages().end - usize::from(cleared.is_some());
+        self.messages.range(untouched).chain(cleared)
+    }
+
+    /// What rules tell of all that is dropped; `base` is the number of the first round.
+    fn told(&self, base: u64) -> Stub {
+        let mut told = Stub::default();
+        let mut texts: Vec<String> = Vec::new();
+        for (index, round) in self.cut.rounds.iter().enumerate() {
+            let slots = self.slots.get(round.units.clone()).unwrap_or_default();
+            if slots.iter().all(|slot| slot.dropped.is_none()) {
+                continue;
+            }
+            told.rounds_gone += u64::from(slots.iter().all(|slot| slot.dropped.is_some()));
+            let mut lines = RoundLines { round: (base + index as u64).to_string(), ..RoundLines::default() };
+            for slot in slots.iter().filter(|slot| slot.dropped.is_some() || slot.unit.kind == UnitKind::User) {
+                let blocks: Vec<Vec<ContentBlock>> = slot.unit.messages().map(|message| self.original(message)).collect();
+                for (message, blocks) in slot.unit.messages().zip(&blocks) {
+                    lines.add(self.messages.get(message).map_or(Role::User, Message::role), blocks, OBSERVED_CHARS);
+                }
+                if slot.dropped.is_none() {
+                    continue;
+                }
+                if let [calls, results] = blocks.as_slice() {
+                    told.outcomes.extend(outcomes(calls, results));
+                }
+                // A person may speak in a message of results too.
+                let by_person = blocks.last().filter(|_| slot.unit.kind != UnitKind::Assistant);
+                let request = by_person.map(|blocks| one_line(&asked(blocks), REQUEST_CHARS));
+                told.requests.extend(request.filter(|request| !request.is_empty()));
+                texts.extend(blocks.iter().map(|blocks| said(blocks)));
+            }
+            told.rounds.push(lines);
+        }
+        told.decisions = decisions(texts.iter().map(String::as_str));
+        told
+    }
+
+    fn round_starts(&self, has_new_pair: bool) -> Vec<usize> {
+        let mut starts = Vec::new();
+        let mut at = if has_new_pair || self.cut.stub { 2 } else { 0 };
+        for round in &self.cut.rounds {
+            let slots = self.slots.get(round.units.clone()).unwrap_or_default();
+            let kept: usize = slots.iter().filter(|slot| slot.dropped.is_none()).map(|slot| slot.unit.messages().len()).sum();
+            if round.own && kept > 0 {
+                starts.push(at);
+            }
+            at += kept;
+        }
+        starts
+    }
+
+    fn edits(&self, pair: Option<(Message, Message)>) -> Vec<Edit> {
+        let mut edits = Edits::default();
+        match pair {
+            Some((summary, answer)) => {
+                edits.drop(if self.cut.stub { 2 } else { 0 });
+                edits.0.extend([Edit::Put(summary), Edit::Put(answer)]);
+            }
+            None => edits.keep(if self.cut.stub { 2 } else { 0 }),
+        }
+        for slot in &self.slots {
+            let messages = slot.unit.messages().len() as u32;
+            match (&slot.dropped, &slot.cleared) {
+                (Some(_), _) => edits.drop(messages),
+                (None, None) => edits.keep(messages),
+                (None, Some(cleared)) => {
+                    edits.keep(1);
+                    edits.drop(1);
+                    edits.0.push(Edit::Put(cleared.message.clone()));
+                }
+            }
+        }
+        if matches!(edits.0.last(), Some(Edit::Keep(_))) {
+            edits.0.pop();
+        }
+        edits.0
+    }
+}
+
+/// Edits, neighbours of one kind joined.
+#[derive(Default)]
+struct Edits(Vec<Edit>);
+
+impl Edits {
+    fn keep(&mut self, messages: u32) {
+        match self.0.last_mut() {
+            Some(Edit::Keep(count)) => *count += messages,
+            _ if messages > 0 => self.0.push(Edit::Keep(messages)),
+            _ => {}
+        }
+    }
+
+    fn drop(&mut self, messages: u32) {
+        match self.0.last_mut() {
+            Some(Edit::Drop(count)) => *count += messages,
+            _ if messages > 0 => self.0.push(Edit::Drop(messages)),
+            _ => {}
+        }
+    }
+}
+
+/// What a person asked for in a message; of a message without text, what it holds.
+fn asked(blocks: &[ContentBlock]) -> String {
+    let text = said(blocks);
+    if !text.trim().is_empty() {
+        return text;
+    }
+    let kinds =
+        blocks.iter().filter_map(|block| if let ContentBlock::Other { kind, .. } = block { Some(format!("[{kind}]")) } else { None });
+    kinds.collect::<Vec<_>>().join(" ")
+}
+
+fn is_longer_than_marker(content: &ToolResultContent) -> bool {
+    match content {
+        ToolResultContent::Text(text) => text.len() > CLEARED.len(),
+        ToolResultContent::Blocks(raw) => raw.as_str().len() > CLEARED.len(),
+    }
+}

@@ -1,0 +1,30 @@
+//! EXTRACT: old rounds are thinned by priority, the least first, and the oldest first among equals (REQUIREMENTS C-12..C-14).
+
+use super::{
+    draft::Draft,
+    importance::{MessagePriority, exchange_priority, has_error},
+    ladder::CompactionStep,
+    units::UnitKind,
+};
+
+/// Drops units of the first `old` rounds until `goal` is reached. What a person said and pairs with an error stay in this step.
+pub(super) fn extract(draft: &mut Draft<'_>, old: usize, goal: u64) {
+    let mut candidates: Vec<(MessagePriority, usize)> = draft
+        .kept_units(old)
+        .filter_map(|(index, unit)| match unit.kind {
+            UnitKind::User => None,
+            UnitKind::Assistant => Some((MessagePriority::Medium, index)),
+            UnitKind::Exchange => {
+                let results = draft.original(unit.start + 1);
+                (!has_error(&results)).then(|| (exchange_priority(&results), index))
+            }
+        })
+        .collect();
+    candidates.sort_unstable();
+    for (_, index) in candidates {
+        if draft.tokens() <= goal {
+            break;
+        }
+        draft.drop_unit(index, CompactionStep::Extract);
+    }
+}

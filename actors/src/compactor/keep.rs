@@ -1,0 +1,85 @@
+//! How many recent rounds stay whole (REQUIREMENTS C-46, C-47). The unit is rounds (CON-27).
+
+use crate::chat::{MessageList, Role};
+
+use super::importance::has_error;
+
+/// Fewest and most rounds that stay whole.
+pub(super) const KEEP_ROUNDS: std::ops::RangeInclusive<u32> = 3..=15;
+
+/// Messages that the formula looks at.
+const RECENT_MESSAGES: usize = 20;
+
+/// What the formula counts, out of the last 20 messages.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Recent {
+    /// Runs of calls with their results, one after the other.
+    pub tool_chains: u32,
+    /// Skills activated.
+    pub skill_activations: u32,
+    /// Share of messages that hold a failed result; 0 when there are no messages.
+    pub error_rate: f64,
+}
+
+impl Recent {
+    /// Counts typed blocks, never words (BUG-18).
+    pub fn of(messages: &MessageList, skill_activations: u32) -> Self {
+        let first = messages.len().saturating_sub(RECENT_MESSAGES);
+        let (mut chains, mut failed, mut in_chain, mut seen) = (0, 0_u32, false, 0_u32);
+        for message in messages.range(first..messages.len()) {
+            seen += 1;
+            let of_chain = !message.tool_use_ids().is_empty() || !message.tool_result_ids().is_empty();
+            chains += u32::from(of_chain && !in_chain);
+            in_chain = of_chain;
+            failed += u32::from(message.role() == Role::User && of_chain && has_error(&message.blocks()));
+        }
+        let error_rate = if seen == 0 { 0.0 } else { f64::from(failed) / f64::from(seen) };
+        Self { tool_chains: chains, skill_activations, error_rate }
+    }
+}
+
+/// The formula: 5, and at most 5 for chains, 3 for skills, 2 for more than 30 % errors; an explicit count goes before it. Both are
+/// held between 3 and 15.
+pub fn keep_rounds(explicit: Option<u32>, recent: &Recent) -> u32 {
+    let formula = || 5 + recent.tool_chains.min(5) + recent.skill_activations.min(3) + if recent.error_rate > 0.3 { 2 } else { 0 };
+    explicit.unwrap_or_else(formula).clamp(*KEEP_ROUNDS.start(), *KEEP_ROUNDS.end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        chat::Message,
+        compactor::testing::{exchange, failed_exchange},
+    };
+
+    #[test]
+    fn the_count_follows_the_formula_and_its_bounds() {
+        let keep = |tool_chains, skill_activations, error_rate| keep_rounds(None, &Recent { tool_chains, skill_activations, error_rate });
+
+        assert_eq!(keep(0, 0, 0.0), 5);
+        assert_eq!(keep(2, 1, 0.0), 8);
+        assert_eq!(keep(0, 0, 0.3), 5, "the rate must exceed 0.3");
+        assert_eq!(keep(0, 0, 0.31), 7);
+        assert_eq!(keep(99, 99, 1.0), 15);
+        for (explicit, kept) in [(0, 3), (2, 3), (3, 3), (9, 9), (15, 15), (16, 15)] {
+            assert_eq!(keep_rounds(Some(explicit), &Recent { tool_chains: 9, ..Recent::default() }), kept);
+        }
+    }
+
+    #[test]
+    fn only_typed_blocks_of_the_last_twenty_messages_are_counted() {
+        let mut messages: Vec<Message> = (0..4).flat_map(|index| failed_exchange(&format!("old{index}"), "no")).collect();
+        messages.extend((0..9).map(|_| Message::user("tool_use tool_result error")));
+        messages.extend(exchange("a", "error: only a word"));
+        messages.extend(exchange("b", "fine"));
+        messages.push(Message::assistant("error"));
+        messages.extend(failed_exchange("c", "no"));
+        messages.extend((0..4).map(|_| Message::user("x")));
+
+        let recent = Recent::of(&messages.into_iter().collect(), 2);
+
+        assert_eq!(recent, Recent { tool_chains: 2, skill_activations: 2, error_rate: 0.05 });
+        assert_eq!(Recent::of(&MessageList::default(), 0), Recent::default());
+    }
+}

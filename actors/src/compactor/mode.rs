@@ -1,0 +1,62 @@
+//! The three ways to make a history smaller, and what each costs (REQUIREMENTS C-07, C-26). One type for all (CON-29).
+
+use serde::{Deserialize, Serialize};
+
+/// How old messages are made smaller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CompressionMode {
+    /// The most recent rounds stay, the rest goes: fastest, free.
+    Truncate,
+    /// By priority and rules.
+    #[default]
+    Extract,
+    /// A model writes a summary: slowest, costs money.
+    Summarize,
+}
+
+impl CompressionMode {
+    /// What one token costs, in millionths of a US dollar. The rates of C-26 (0.0, 0.001 and 0.003 USD for 1000 tokens) are whole
+    /// numbers here, so that sums are exact.
+    pub const fn micro_usd_per_token(self) -> u64 {
+        match self {
+            Self::Truncate => 0,
+            Self::Extract => 1,
+            Self::Summarize => 3,
+        }
+    }
+
+    /// What `tokens` cost, in millionths of a US dollar.
+    pub const fn cost_micro_usd(self, tokens: u64) -> u64 {
+        tokens.saturating_mul(self.micro_usd_per_token())
+    }
+
+    /// The word of the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Truncate => "truncate",
+            Self::Extract => "extract",
+            Self::Summarize => "summarize",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mode_has_its_word_and_its_price() {
+        for (mode, word, micro_usd) in [
+            (CompressionMode::Truncate, "\"truncate\"", 0),
+            (CompressionMode::Extract, "\"extract\"", 1000),
+            (CompressionMode::Summarize, "\"summarize\"", 3000),
+        ] {
+            assert_eq!(serde_json::to_string(&mode).unwrap(), word);
+            assert_eq!(serde_json::from_str::<CompressionMode>(word).unwrap(), mode);
+            assert_eq!(format!("\"{}\"", mode.as_str()), word);
+            assert_eq!(mode.cost_micro_usd(1000), micro_usd);
+        }
+        assert!(serde_json::from_str::<CompressionMode>("\"EXTRACT\"").is_err());
+    }
+}

@@ -1,0 +1,193 @@
+//! What rules can tell of messages without a model: the rule summary (REQUIREMENTS C-48, C-49), a round in lines (V-10, V-11) and
+//! the text that stands in when no summary came (C-32). `...` follows only what was really cut (BUG-43).
+
+use std::collections::HashMap;
+
+use crate::chat::{ContentBlock, Message, Role, is_reminder};
+
+use super::importance::CLEARED;
+
+/// Most key decisions and tool outcomes of a rule summary (C-49).
+pub(super) const DECISIONS_MAX: usize = 5;
+/// See [`DECISIONS_MAX`].
+pub(super) const OUTCOMES_MAX: usize = 10;
+
+/// Most tools and observations that are told of a round: a round may have hundreds.
+pub(super) const ROUND_TOOLS_MAX: usize = 20;
+/// See [`ROUND_TOOLS_MAX`].
+pub(super) const ROUND_OBSERVED_MAX: usize = 3;
+
+/// Words that mark a decision (C-49).
+const DECISION_WORDS: [&str; 5] = ["decided", "selected", "chose", "确定", "选择"];
+
+/// The first `chars_max` characters, followed by `...` if that is not all.
+pub(super) fn clip(text: &str, chars_max: usize) -> String {
+    match text.char_indices().nth(chars_max) {
+        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),
+        None => text.to_owned(),
+    }
+}
+
+/// A text on one line: runs of blanks and line ends become one blank. Looks no further than it must.
+pub(super) fn one_line(text: &str, chars_max: usize) -> String {
+    let mut line = String::new();
+    let (mut chars, mut gap) = (0, false);
+    for char in text.chars() {
+        if char.is_whitespace() || char.is_control() {
+            gap = chars > 0;
+            continue;
+        }
+        for char in gap.then_some(' ').into_iter().chain([char]) {
+            if chars == chars_max {
+                line.push_str("...");
+                return line;
+            }
+            line.push(char);
+            chars += 1;
+        }
+        gap = false;
+    }
+    line
+}
+
+/// What a person said in blocks: the texts that are no reminders, one after the other.
+pub(super) fn said(blocks: &[ContentBlock]) -> String {
+    let texts: Vec<&str> = blocks.iter().filter_map(ContentBlock::as_text).filter(|text| !is_reminder(text)).collect();
+    texts.join("\n")
+}
+
+/// The decisions in messages, the newest five (C-49): what a person or the model said, never what a tool returned.
+pub(super) fn decisions<'a>(texts: impl DoubleEndedIterator<Item = &'a str>) -> Vec<String> {
+    let mut found: Vec<String> = texts
+        .rev()
+        .filter(|text| {
+            let lower = text.to_lowercase();
+            DECISION_WORDS.iter().any(|word| lower.contains(word))
+        })
+        .take(DECISIONS_MAX)
+        .map(|text| one_line(text, 100))
+        .collect();
+    found.reverse();
+    found
+}
+
+/// What came of the calls of an exchange (C-49): a result bears no name, so it is looked up by its id.
+pub(super) fn outcomes(calls: &[ContentBlock], results: &[ContentBlock]) -> Vec<String> {
+    let mut names = HashMap::new();
+    for block in calls {
+        if let ContentBlock::ToolUse(call) = block {
+            names.insert(&call.id, &call.name);
+        }
+    }
+    let outcome = |block: &ContentBlock| {
+        let ContentBlock::ToolResult(result) = block else { return None };
+        let name = names.get(&result.tool_use_id).map_or("unknown", |name| name.as_str());
+        Some(format!("{}: {}", one_line(name, 64), if result.is_error { "✗" } else { "✓" }))
+    };
+    results.iter().filter_map(outcome).collect()
+}
+
+/// The rule summary (C-48).
+pub(super) fn rule_summary(decisions: &[String], outcomes: &[String]) -> String {
+    let mut text = String::from("## Previous Context Summary\n### Key Decisions\n");
+    decisions.iter().for_each(|line| push_line(&mut text, "- ", line));
+    text.push_str("\n### Tool Outcomes\n");
+    outcomes.iter().for_each(|line| push_line(&mut text, "- ", line));
+    text
+}
+
+pub(super) fn push_line(text: &mut String, prefix: &str, line: &str) {
+    text.push_str(prefix);
+    text.push_str(line);
+    text.push('\n');
+}
+
+/// What V-10 tells of a round; and, so that observations are not lost, their beginnings (V-11).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RoundLines {
+    /// Its number, counted from the conversation's first round, or its id.
+    pub round: String,
+    /// What was asked.
+    pub request: String,
+    /// Names of the tools that were called.
+    pub tools: Vec<String>,
+    /// Beginnings of what they returned.
+    pub observed: Vec<String>,
+    /// What was answered.
+    pub answer: Option<String>,
+}
+
+impl RoundLines {
+    /// Reads messages of a round; `observed_chars` 0 leaves the observations out. Cleared results tell nothing.
+    pub fn read<'a>(round: String, messages: impl IntoIterator<Item = &'a Message>, observed_chars: usize) -> Self {
+        let mut lines = Self { round, ..Self::default() };
+        for message in messages {
+            lines.add(message.role(), &message.blocks(), observed_chars);
+        }
+        lines
+    }
+
+    /// Adds one message.
+    pub fn add(&mut self, role: Role, blocks: &[ContentBlock], observed_chars: usize) {
+        let mut text = String::new();
+        let mut calls = false;
+        for block in blocks {
+            match block {
+                ContentBlock::Text(block) if !is_reminder(&block.text) => text.push_str(&block.text),
+                ContentBlock::ToolUse(call) => {
+                    calls = true;
+                    if self.tools.len() < ROUND_TOOLS_MAX {
+                        self.tools.push(one_line(&call.name, 64));
+                    }
+                }
+                ContentBlock::ToolResult(result) => {
+                    calls = true;
+                    let content = result.content.text();
+                    if observed_chars > 0 && self.observed.len() < ROUND_OBSERVED_MAX && content != CLEARED && !content.trim().is_empty() {
+                        self.observed.push(one_line(&content, observed_chars));
+                    }
+                }
+                ContentBlock::Text(_) | ContentBlock::Thinking(_) | ContentBlock::Other { .. } => {}
+            }
+        }
+        if calls || text.trim().is_empty() {
+            return;
+        }
+        match role {
+            Role::User | Role::System if self.request.is_empty() => self.request = one_line(&text, 100),
+            Role::User | Role::System => {}
+            Role::Assistant => self.answer = Some(one_line(&text, 100)),
+        }
+    }
+
+    /// The lines of V-10, each ended by a line feed.
+    pub fn render(&self) -> String {
+        let mut text = format!("Round {}:\n", self.round);
+        push_line(&mut text, "  Request: ", &self.request);
+        text.push_str(&format!("  Tools: [{}]\n", self.tools.join(", ")));
+        self.observed.iter().for_each(|line| push_line(&mut text, "  Observed: ", line));
+        if let Some(answer) = &self.answer {
+            push_line(&mut text, "  Answer: ", answer);
+        }
+        text
+    }
+}
+
+/// What stands in for a summary when none came (C-32, BUG-30): the first request, a marker for each call, the last answer.
+pub fn fallback_summary<'a>(messages: impl IntoIterator<Item = &'a Message>) -> String {
+    let (mut request, mut calls, mut answer) = (None, 0_usize, None);
+    for message in messages {
+        let text = || Some(said(&message.blocks())).filter(|text| !text.trim().is_empty());
+        match message.role() {
+            Role::User if request.is_none() && message.tool_result_ids().is_empty() => request = text(),
+            Role::Assistant if message.tool_use_ids().is_empty() => answer = text().or(answer),
+            Role::User | Role::Assistant | Role::System => {}
+        }
+        calls += message.tool_use_ids().len();
+    }
+    let mut lines: Vec<String> = request.iter().map(|text| format!("用户: {}", clip(text, 200))).collect();
+    // A marker each, but a thousand of them tell no more than a few.
+    lines.extend(std::iter::repeat_n("[工具调用]".to_owned(), calls.min(OUTCOMES_MAX)));
+    lines.extend(answer.iter().map(|text| format!("助手: {}", clip(text, 200))));
+    if lines.is_empty() { "[对话摘要不可用]".to_owned() } else { lines.join("\n") }
+}

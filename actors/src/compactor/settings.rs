@@ -1,0 +1,211 @@
+//! What a host may set of compaction: the `[compaction]` table, ContextCompressionConfig of the seeds (REQUIREMENTS F-07, F-08, F-10).
+
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::CompressionMode;
+
+/// Says what is wrong with settings.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct CompactionSettingsError(String);
+
+/// Settings of compaction. Keys that are absent take the default (F-05), unknown keys are an error.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CompactionSettings {
+    /// `extract` chooses by itself (C-24); another mode is used as it is.
+    pub strategy: CompressionMode,
+    /// Whether a model may write summaries (C-25).
+    pub enable_llm_summarization: bool,
+    /// Messages from which a summary is worth its price.
+    #[serde(alias = "llm_summarization_threshold", deserialize_with = "llm_threshold")]
+    pub llm_threshold: u64,
+    /// Hours that a summary is kept (C-37, F-10).
+    #[serde(deserialize_with = "summary_cache_ttl")]
+    pub summary_cache_ttl: u64,
+    /// US dollars that summaries may cost within an hour; spending stays below it (C-27).
+    #[serde(alias = "max_compression_cost_per_hour")]
+    pub max_cost_per_hour: f64,
+    /// Share of the context window at which compaction begins (C-01).
+    pub trigger: f64,
+    /// Share of what the window leaves beside the longest answer that compaction aims at (C-10).
+    pub target: f64,
+    /// Recent rounds that stay whole (C-40, C-46); held between 3 and 15. Without it the formula of C-46 counts, from 5 up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_rounds: Option<u32>,
+    /// The model that writes summaries (C-28); without it the conversation's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub summary_model: Option<String>,
+    /// Longest summary, in tokens (C-28).
+    pub max_summary_tokens: u32,
+    /// Longest wait for a summary, in milliseconds (C-28).
+    pub timeout_ms: u64,
+}
+
+impl Default for CompactionSettings {
+    fn default() -> Self {
+        Self {
+            strategy: CompressionMode::Extract,
+            enable_llm_summarization: true,
+            llm_threshold: 50,
+            summary_cache_ttl: 24,
+            max_cost_per_hour: 0.1,
+            trigger: 0.8,
+            target: 0.5,
+            keep_rounds: None,
+            summary_model: None,
+            max_summary_tokens: 500,
+            timeout_ms: 10_000,
+        }
+    }
+}
+
+impl CompactionSettings {
+    /// The settings as a JSON object (F-01).
+    pub fn to_dict(&self) -> serde_json::Value {
+        serde_json::to_value(self).unwrap_or_default()
+    }
+
+    /// Reads and checks settings; the argument stays as it is (F-03).
+    ///
+    /// # Errors
+    /// [`CompactionSettingsError`] for a wrong type, an unknown word or key, or a value that [`CompactionSettings::validate`] refuses.
+    pub fn from_dict(dict: &serde_json::Value) -> Result<Self, CompactionSettingsError> {
+        let settings = Self::deserialize(dict).map_err(|error| CompactionSettingsError(error.to_string()))?;
+        settings.validate()?;
+        Ok(settings)
+    }
+
+    /// Checks what types cannot say (F-08).
+    ///
+    /// # Errors
+    /// [`CompactionSettingsError`] that names the setting.
+    pub fn validate(&self) -> Result<(), CompactionSettingsError> {
+        let fault = |text: &str| Err(CompactionSettingsError(text.to_owned()));
+        // Asked this way round, NaN fails each.
+        if !(self.max_cost_per_hour >= 0.0 && self.max_cost_per_hour.is_finite()) {
+            return fault("max_cost_per_hour must be non-negative");
+        }
+        if !(self.trigger > 0.0 && self.trigger <= 1.0) {
+            return fault("trigger must be above 0 and at most 1");
+        }
+        if !(self.target > 0.0 && self.target < self.trigger) {
+            return fault("target must be above 0 and below trigger");
+        }
+        if self.max_summary_tokens == 0 {
+            return fault("max_summary_tokens must be positive");
+        }
+        Ok(())
+    }
+
+    /// How long a summary is kept.
+    pub fn summary_ttl(&self) -> Duration {
+        Duration::from_secs(self.summary_cache_ttl.saturating_mul(3600))
+    }
+
+    /// How long a summary is waited for.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_millis(self.timeout_ms)
+    }
+
+    /// The hourly cap in millionths of a US dollar.
+    pub fn cap_micro_usd(&self) -> u64 {
+        // A float that is too large or not a number becomes the largest or 0: `as` saturates.
+        (self.max_cost_per_hour * 1e6).round() as u64
+    }
+}
+
+fn llm_threshold<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    non_negative(deserializer, "llm_threshold must be non-negative")
+}
+
+fn summary_cache_ttl<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    non_negative(deserializer, "summary_cache_ttl must be non-negative")
+}
+
+fn non_negative<'de, D: Deserializer<'de>>(deserializer: D, fault: &'static str) -> Result<u64, D::Error> {
+    u64::try_from(i64::deserialize(deserializer)?).map_err(|_| serde::de::Error::custom(fault))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn defaults_are_those_of_the_contract_and_absent_keys_take_them() {
+        let settings = CompactionSettings::from_dict(&json!({})).unwrap();
+
+        assert_eq!(settings, CompactionSettings::default());
+        assert_eq!(
+            settings.to_dict(),
+            json!({
+                "strategy": "extract", "enable_llm_summarization": true, "llm_threshold": 50, "summary_cache_ttl": 24,
+                "max_cost_per_hour": 0.1, "trigger": 0.8, "target": 0.5, "max_summary_tokens": 500, "timeout_ms": 10_000,
+            })
+        );
+        assert_eq!(settings.summary_ttl(), Duration::from_secs(24 * 3600));
+        assert_eq!(settings.timeout(), Duration::from_secs(10));
+        assert_eq!(settings.cap_micro_usd(), 100_000);
+    }
+
+    #[test]
+    fn settings_survive_the_round_trip_and_their_dictionary_stays() {
+        let settings = CompactionSettings {
+            strategy: CompressionMode::Summarize,
+            enable_llm_summarization: false,
+            llm_threshold: 0,
+            summary_cache_ttl: 1,
+            max_cost_per_hour: 2.5,
+            trigger: 0.9,
+            target: 0.25,
+            keep_rounds: Some(7),
+            summary_model: Some("small".into()),
+            max_summary_tokens: 9,
+            timeout_ms: 1,
+        };
+        let dict = settings.to_dict();
+        let before = dict.clone();
+
+        assert_eq!(CompactionSettings::from_dict(&dict), Ok(settings));
+        assert_eq!(dict, before);
+    }
+
+    #[test]
+    fn the_names_of_the_constructor_are_aliases() {
+        let dict = json!({"llm_summarization_threshold": 7, "max_compression_cost_per_hour": 0.5});
+
+        let settings = CompactionSettings::from_dict(&dict).unwrap();
+
+        assert_eq!((settings.llm_threshold, settings.max_cost_per_hour), (7, 0.5));
+    }
+
+    #[test]
+    fn wrong_settings_are_refused_by_name() {
+        for (dict, fault) in [
+            (json!({"llm_threshold": -1}), "llm_threshold must be non-negative"),
+            (json!({"summary_cache_ttl": -1}), "summary_cache_ttl must be non-negative"),
+            (json!({"max_cost_per_hour": -0.1}), "max_cost_per_hour must be non-negative"),
+            (json!({"trigger": 0.0}), "trigger must be above 0 and at most 1"),
+            (json!({"trigger": 1.5}), "trigger must be above 0 and at most 1"),
+            (json!({"target": 0.8}), "target must be above 0 and below trigger"),
+            (json!({"max_summary_tokens": 0}), "max_summary_tokens must be positive"),
+        ] {
+            assert_eq!(CompactionSettings::from_dict(&dict).unwrap_err().to_string(), fault, "{dict}");
+        }
+        for dict in [json!({"strategy": "EXTRACT"}), json!({"strategy": "zip"}), json!({"llm_treshold": 5}), json!([1])] {
+            assert!(CompactionSettings::from_dict(&dict).is_err(), "{dict}");
+        }
+        for nan in [
+            CompactionSettings { max_cost_per_hour: f64::NAN, ..CompactionSettings::default() },
+            CompactionSettings { max_cost_per_hour: f64::INFINITY, ..CompactionSettings::default() },
+            CompactionSettings { trigger: f64::NAN, ..CompactionSettings::default() },
+            CompactionSettings { target: f64::NAN, ..CompactionSettings::default() },
+        ] {
+            assert!(nan.validate().is_err(), "{nan:?}");
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! TRUNCATE: the most recent rounds stay, the others go as wholes (REQUIREMENTS C-20; rounds, not messages: BUG-27).
+
+use super::{draft::Draft, ladder::CompactionStep};
+
+/// Rounds that stay.
+pub(super) const TRUNCATE_ROUNDS: usize = 5;
+
+/// Drops all rounds but the last five.
+pub(super) fn truncate(draft: &mut Draft<'_>) {
+    let old = draft.rounds().saturating_sub(TRUNCATE_ROUNDS);
+    let units: Vec<usize> = draft.kept_units(old).map(|(index, _)| index).collect();
+    units.into_iter().for_each(|index| draft.drop_unit(index, CompactionStep::Truncate));
+}
