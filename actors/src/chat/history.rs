@@ -426,7 +426,7 @@ mod tests {
         assert_eq!(list.get(200), None);
         assert!(list.range(30..70).map(Message::text).eq((30..70).map(|index| index.to_string())));
         assert_eq!(list.range(190..900).count(), 10);
-        assert_eq!(list.wire_bytes(), list.iter().map(|message| message.wire().len()).sum());
+        assert_eq!(list.wire_bytes(), list.iter().map(|message| message.wire().len()).sum::<usize>());
 
         let before = list.clone();
         let mut backwards = Vec::new();

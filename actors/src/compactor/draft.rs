@@ -224,15 +224,18 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Drops what stands before message `end` in the first `rounds` rounds, for a summary that was made of it.
+    /// Drops what stands before message `end` in the first `rounds` rounds, for a summary that was made of it. A round that goes on
+    /// behind it keeps what was asked.
     fn drop_left(&mut self, end: usize, rounds: usize) {
-        let left: Vec<Unit> = self.kept_units(rounds).map(|(_, unit)| unit).take_while(|unit| unit.messages().end <= end).collect();
-        let failed = |unit: &&Unit| unit.kind == UnitKind::Exchange && has_error(&self.original(unit.start + 1));
-        let with_error: BTreeSet<usize> = left.iter().filter(failed).map(|unit| unit.round).collect();
-        let units: Vec<(usize, Unit)> = self.kept_units(rounds).take(left.len()).collect();
-        for (index, unit) in units {
-            if !with_error.contains(&unit.round) {
-                self.drop_unit(index, CompactionStep::Summary);
+        let kept: Vec<(usize, Unit)> = self.kept_units(rounds).collect();
+        let (left, behind) = kept.split_at(kept.partition_point(|(_, unit)| unit.messages().end <= end));
+        let goes_on = behind.first().map(|(_, unit)| unit.round);
+        let failed = |unit: &Unit| unit.kind == UnitKind::Exchange && has_error(&self.original(unit.start + 1));
+        let with_error: BTreeSet<usize> = left.iter().filter(|(_, unit)| failed(unit)).map(|(_, unit)| unit.round).collect();
+        for (index, unit) in left {
+            let asks = unit.kind == UnitKind::User && goes_on == Some(unit.round);
+            if !asks && !with_error.contains(&unit.round) {
+                self.drop_unit(*index, CompactionStep::Summary);
             }
         }
     }
