@@ -12,6 +12,8 @@
 
 #[path = "turn/by_hand.rs"]
 mod by_hand;
+#[path = "turn/forgetful.rs"]
+mod forgetful;
 #[path = "turn/model.rs"]
 mod model;
 #[path = "turn/ours.rs"]

@@ -150,7 +150,9 @@ pub(crate) async fn start_with(config: &Config, wishes: &Wishes, sessions: &Sess
     limits.model_calls_max = chosen.calls_max.unwrap_or(limits.model_calls_max);
     let approve = wishes.approve.or(config.approve).unwrap_or(if wishes.at_terminal { Approve::Ask } else { Approve::Deny });
     let mut notes = toolbox.notes.clone();
-    let system = system_prompt(wishes, &workspace, &mut notes);
+    let remembers =
+        toolbox.tools.iter().any(|tool| tool.spec().name() == <crate::tools::memory::Memory as callboard_actors::ports::TypedTool>::NAME);
+    let system = system_prompt(wishes, &workspace, remembers, &mut notes);
     let sandbox = toolbox.sandbox.clone();
     let builder = resources.into_iter().fold(Host::builder(), HostBuilder::closes);
     let host = builder
@@ -240,8 +242,12 @@ pub(crate) fn nearest<'a>(given: &str, words: impl IntoIterator<Item = &'a str>)
 }
 
 /// The system prompt, with the project's own instructions behind it.
-fn system_prompt(wishes: &Wishes, workspace: &Path, notes: &mut Vec<String>) -> String {
+fn system_prompt(wishes: &Wishes, workspace: &Path, remembers: bool, notes: &mut Vec<String>) -> String {
     let base = wishes.system.as_deref().unwrap_or(include_str!("cli/prompts/system.md")).trim_end();
+    // REQUIREMENTS Y-04: whoever has a memory is told to use it before the context is compacted.
+    let memory = if remembers { include_str!("cli/prompts/memory.md").trim_end() } else { "" };
+    let base = [base, memory].join("\n");
+    let base = base.trim_end();
     match agents_file(workspace) {
         Ok(None) => base.to_owned(),
         Ok(Some(text)) => format!("{base}\n\n# Project instructions (AGENTS.md)\n\n{}", text.trim()),

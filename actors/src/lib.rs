@@ -9,6 +9,7 @@
 //! ├─ ConversationSupervisor × 16  by hash of tenant and conversation; owns, restarts nothing
 //! │   └─ Conversation             one journal, one turn at a time; started by the directory alone
 //! │       └─ ToolExecutor         lives for a round that uses tools
+//! ├─ Compactor                    makes background summaries, lends its pool to measure contexts
 //! └─ MetricsCollector             reads sharded counters on a tick
 //! ```
 //! Beside it, behind short locks and no mailbox: the directory (who is awake), the model gateway (permits, retry, breaker) and the
@@ -40,6 +41,7 @@ pub mod stream;
 pub mod limits;
 pub mod policy;
 pub mod ports;
+pub mod tokens;
 pub mod compactor;
 pub mod conversation;
 pub mod tool_executor;

@@ -26,6 +26,18 @@ pub const ARTIFACT_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Artifacts of one tenant: each costs a few hundred bytes beside its content, however small that is.
 pub const TENANT_ARTIFACTS_MAX: usize = 100_000;
 
+/// Bytes of a message's JSON that a token has at least, on average: deliberately few, so that an estimate errs on the side of counting.
+pub const BYTES_A_TOKEN: u64 = 3;
+
+/// Lines of context that a conversation keeps through every compaction (REQUIREMENTS C-51).
+pub const PINNED_LINES_MAX: usize = 64;
+
+/// Bytes of them together: they are sent with every call and cannot be compacted.
+pub const PINNED_BYTES_MAX: usize = 16 * 1024;
+
+/// Finished rounds between two reminders of the pinned lines (REQUIREMENTS C-50).
+pub const REFOCUS_ROUNDS: u64 = 5;
+
 /// Client keys and injected message ids remembered by a conversation (DESIGN §4.3).
 pub const CLIENT_KEYS_MAX: usize = 1000;
 

@@ -179,6 +179,16 @@ pub enum EventKind {
         #[serde(flatten)]
         usage: Usage,
     },
+    Context {
+        tokens: u64,
+        window: u64,
+        fraction: f64,
+    },
+    Compaction {
+        mode: String,
+        before_tokens: u64,
+        after_tokens: u64,
+    },
     Queued {
         position: usize,
     },
@@ -213,14 +223,18 @@ impl EventKind {
             | Self::ToolResult { .. }
             | Self::ApprovalRequired { .. }
             | Self::Usage { .. }
+            | Self::Compaction { .. }
             | Self::Message { .. }
             | Self::TurnRestarted { .. }
             | Self::Snapshot { .. }
             | Self::RoundFinished { .. }
             | Self::Error { .. } => true,
-            Self::TextDelta { .. } | Self::ThinkingDelta { .. } | Self::ToolProgress { .. } | Self::Retry { .. } | Self::Queued { .. } => {
-                false
-            }
+            Self::TextDelta { .. }
+            | Self::ThinkingDelta { .. }
+            | Self::ToolProgress { .. }
+            | Self::Retry { .. }
+            | Self::Context { .. }
+            | Self::Queued { .. } => false,
         }
     }
 
@@ -243,6 +257,8 @@ impl EventKind {
             Self::RoundStarted {}
             | Self::Retry { .. }
             | Self::Usage { .. }
+            | Self::Context { .. }
+            | Self::Compaction { .. }
             | Self::Queued { .. }
             | Self::TurnRestarted { .. }
             | Self::Error { .. } => 0,

@@ -1,14 +1,12 @@
 //! The turn on Callboard.
 
-use std::{future::ready, time::Duration};
+use std::time::Duration;
 
-use bytes::Bytes;
 use callboard::{
     clock::{SystemClock, SystemEntropy},
-    ids::{Scope, Seq, TenantId},
     ports::{
-        Append, BoxFuture, Capabilities, Head, ListQuery, LlmProvider, Loaded, ModelRequest, ModelStream, Open, ProviderError,
-        SessionBackend, SessionSummary, StoreError, StoredEntry, Timestamp, ToolContext, ToolError, ToolSpec, TypedTool, Usage, erased,
+        BoxFuture, Capabilities, LlmProvider, ModelRequest, ModelStream, ProviderError, ToolContext, ToolError, ToolSpec, TypedTool, Usage,
+        erased,
     },
     providers::Anthropic,
     storage::MemoryEvents,
@@ -87,52 +85,7 @@ pub(crate) async fn in_process() -> Host {
 /// A host whose journal and events keep nothing.
 pub(crate) async fn forgetful() -> Host {
     let events = MemoryEvents::new(64 * 1024, Duration::from_millis(300));
-    builder().provider(model()).sessions(Forgetful).events(events).build().await.unwrap()
-}
-
-/// A store that says yes and remembers nothing.
-struct Forgetful;
-
-impl SessionBackend for Forgetful {
-    fn append(&self, append: Append) {
-        (append.done)(Ok(()));
-    }
-
-    fn head<'a>(&'a self, _: &'a Scope) -> BoxFuture<'a, Result<Head, StoreError>> {
-        Box::pin(ready(Ok(Head::default())))
-    }
-
-    fn load<'a>(&'a self, _: &'a Scope) -> BoxFuture<'a, Result<Loaded, StoreError>> {
-        Box::pin(ready(Ok(Loaded::default())))
-    }
-
-    fn entries<'a>(&'a self, _: &'a Scope, _: Seq, _: usize) -> BoxFuture<'a, Result<Vec<StoredEntry>, StoreError>> {
-        Box::pin(ready(Ok(Vec::new())))
-    }
-
-    fn snapshot<'a>(&'a self, _: &'a Scope, _: Seq, _: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
-        Box::pin(ready(Ok(())))
-    }
-
-    fn delete<'a>(&'a self, _: &'a Scope) -> BoxFuture<'a, Result<bool, StoreError>> {
-        Box::pin(ready(Ok(false)))
-    }
-
-    fn list<'a>(&'a self, _: &'a TenantId, _: ListQuery) -> BoxFuture<'a, Result<Vec<SessionSummary>, StoreError>> {
-        Box::pin(ready(Ok(Vec::new())))
-    }
-
-    fn list_open(&self, _: Open, _: Option<Timestamp>, _: Option<Scope>, _: usize) -> BoxFuture<'_, Result<Vec<Scope>, StoreError>> {
-        Box::pin(ready(Ok(Vec::new())))
-    }
-
-    fn mark_failed<'a>(&'a self, _: &'a Scope, _: Option<String>) -> BoxFuture<'a, Result<(), StoreError>> {
-        Box::pin(ready(Ok(())))
-    }
-
-    fn close(&self, _: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
-        Box::pin(ready(Ok(())))
-    }
+    builder().provider(model()).sessions(super::forgetful::Forgetful).events(events).build().await.unwrap()
 }
 
 pub(crate) async fn run(host: Host, conversations: usize, total: usize) {

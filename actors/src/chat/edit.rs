@@ -20,6 +20,26 @@ pub enum Edit {
     Put(Message),
 }
 
+impl Edit {
+    /// Where each of `len` old messages is after the edits; `None` for one that is gone.
+    pub fn moves(edits: &[Self], len: usize) -> Vec<Option<u32>> {
+        let mut moves = Vec::with_capacity(len);
+        let mut next = 0_u32;
+        for edit in edits {
+            match edit {
+                Self::Keep(count) => {
+                    moves.extend((next..next.saturating_add(*count)).map(Some).take(len - moves.len()));
+                    next = next.saturating_add(*count);
+                }
+                Self::Drop(count) => moves.extend(std::iter::repeat_n(None, (*count as usize).min(len - moves.len()))),
+                Self::Put(_) => next = next.saturating_add(1),
+            }
+        }
+        moves.extend((next..).map(Some).take(len - moves.len()));
+        moves
+    }
+}
+
 impl History {
     /// The history after `edits`. Messages are shared, not copied: it costs a pointer a message.
     ///

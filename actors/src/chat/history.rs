@@ -3,15 +3,24 @@
 
 use std::{collections::HashSet, ops::Range, sync::Arc};
 
-use super::{ContentBlock, Message, Role, ToolResultBlock, ToolResultContent};
+use super::{ContentBlock, Message, Role, ToolResultBlock, ToolResultContent, message::chain_digest};
 
 /// Messages in shared segments: cloning a list of ten thousand messages copies a few hundred pointers.
 #[derive(Debug, Clone, Default)]
 pub struct MessageList {
-    sealed: Arc<Vec<Arc<[Message]>>>,
-    tail: Vec<Message>,
+    sealed: Arc<Vec<Arc<[Link]>>>,
+    tail: Vec<Link>,
     len: usize,
-    wire_bytes: usize,
+}
+
+/// A message and what all messages up to it add up to.
+#[derive(Debug, Clone)]
+struct Link {
+    message: Message,
+    /// Hash that runs along the messages.
+    chain: u64,
+    /// Bytes in the wire form.
+    bytes: u64,
 }
 
 /// Messages a sealed segment holds. A clone copies one pointer to all sealed segments and at most this many messages.
@@ -30,22 +39,42 @@ impl MessageList {
 
     /// The messages in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Message> {
-        self.sealed.iter().flat_map(|segment| segment.iter()).chain(&self.tail)
+        self.sealed.iter().flat_map(|segment| segment.iter()).chain(&self.tail).map(|link| &link.message)
+    }
+
+    /// The message at an index.
+    pub fn get(&self, index: usize) -> Option<&Message> {
+        self.link(index).map(|link| &link.message)
     }
 
     /// The last message.
     pub fn last(&self) -> Option<&Message> {
-        self.tail.last().or_else(|| self.sealed.last().and_then(|segment| segment.last()))
+        self.last_link().map(|link| &link.message)
     }
 
-    /// The message at `index`, in constant time.
-    pub fn get(&self, index: usize) -> Option<&Message> {
-        // Every sealed segment is full: what is sealed is exactly the first messages of the tail.
-        let sealed = self.sealed.len() * SEGMENT_MESSAGES;
-        match index.checked_sub(sealed) {
-            Some(index) => self.tail.get(index),
-            None => self.sealed.get(index / SEGMENT_MESSAGES)?.get(index % SEGMENT_MESSAGES),
+    /// A hash of the first `len` messages, in order; `None` when there are fewer. Looked up, not computed: equal for equal messages, in
+    /// every process. Tells a prefix from another one, not a forgery from the original.
+    pub fn chain(&self, len: usize) -> Option<u64> {
+        match len.checked_sub(1) {
+            None => Some(0),
+            Some(index) => self.link(index).map(|link| link.chain),
         }
+    }
+
+    /// Whether the list begins with these messages.
+    pub fn starts_with(&self, prefix: &Self) -> bool {
+        self.chain(prefix.len) == prefix.chain(prefix.len) && self.iter().zip(prefix.iter()).all(|(mine, theirs)| mine == theirs)
+    }
+
+    fn link(&self, index: usize) -> Option<&Link> {
+        match self.sealed.get(index / SEGMENT_MESSAGES) {
+            Some(segment) => segment.get(index % SEGMENT_MESSAGES),
+            None => self.tail.get(index - self.sealed.len() * SEGMENT_MESSAGES),
+        }
+    }
+
+    fn last_link(&self) -> Option<&Link> {
+        self.tail.last().or_else(|| self.sealed.last().and_then(|segment| segment.last()))
     }
 
     /// The messages of a range, each in constant time; what lies beyond the end is not there.
@@ -55,8 +84,9 @@ impl MessageList {
 
     /// Appends a message.
     pub fn push(&mut self, message: Message) {
-        self.wire_bytes += message.wire().len();
-        self.tail.push(message);
+        let (chain, bytes) = self.last_link().map_or((0, 0), |last| (last.chain, last.bytes));
+        let (chain, bytes) = (chain_digest(chain, message.digest()), bytes + message.wire().len() as u64);
+        self.tail.push(Link { message, chain, bytes });
         self.len += 1;
         if self.tail.len() >= SEGMENT_MESSAGES * 2 {
             let rest = self.tail.split_off(SEGMENT_MESSAGES);
@@ -69,17 +99,14 @@ impl MessageList {
         if self.tail.is_empty() {
             self.tail = Arc::make_mut(&mut self.sealed).pop()?.to_vec();
         }
-        let message = self.tail.pop();
-        if let Some(message) = &message {
-            self.len -= 1;
-            self.wire_bytes -= message.wire().len();
-        }
-        message
+        let link = self.tail.pop();
+        self.len -= usize::from(link.is_some());
+        link.map(|link| link.message)
     }
 
     /// Bytes of all messages in the wire form; a sum that is kept, not made.
     pub fn wire_bytes(&self) -> usize {
-        self.wire_bytes
+        self.last_link().map_or(0, |last| usize::try_from(last.bytes).unwrap_or(usize::MAX))
     }
 }
 
@@ -413,6 +440,25 @@ mod tests {
             assert_eq!(repairs.is_empty(), valid, "{list:?}\n{repairs:?}");
             assert_eq!(History::repair(history.messages().iter().cloned()), (history.clone(), vec![]));
         }
+    }
+
+    #[test]
+    fn a_prefix_is_known_by_its_hash() {
+        let list = |texts: &[String]| texts.iter().map(Message::user).collect::<MessageList>();
+        let texts: Vec<String> = (0..150).map(|n| n.to_string()).collect();
+        let whole = list(&texts);
+
+        for len in [0, 1, 31, 32, 63, 64, 65, 149, 150] {
+            let part = list(&texts[..len]);
+            assert!(whole.starts_with(&part), "{len}");
+            assert_eq!(whole.chain(len), part.chain(len));
+            assert_eq!((part.get(len), part.last()), (None, len.checked_sub(1).and_then(|last| whole.get(last))));
+            assert_eq!(part.wire_bytes(), part.iter().map(|message| message.wire().len()).sum::<usize>());
+        }
+        let mut other = texts.clone();
+        other[3] = "x".into();
+        assert!(!whole.starts_with(&list(&other)) && !list(&texts[..9]).starts_with(&whole));
+        assert_ne!(whole.chain(150), list(&other).chain(150));
     }
 
     #[test]

@@ -47,6 +47,8 @@ struct Stored {
     role: Role,
     tool_uses: Box<[Box<str>]>,
     tool_results: Box<[Box<str>]>,
+    /// Hash of the wire form.
+    digest: u64,
     /// 0 = not counted yet.
     tokens: AtomicU32,
     /// The one foreign rendering that an adapter keeps beside the wire form.
@@ -133,6 +135,7 @@ impl Message {
         let results =
             blocks.iter().filter_map(|b| if let ContentBlock::ToolResult(b) = b { Some(b.tool_use_id.as_str().into()) } else { None });
         Self(Arc::new(Stored {
+            digest: digest(&wire),
             wire,
             role,
             tool_uses: uses.collect(),
@@ -207,6 +210,11 @@ impl Message {
             .collect()
     }
 
+    /// A hash of the wire form, the same in every process. Not for secrets.
+    pub(super) fn digest(&self) -> u64 {
+        self.0.digest
+    }
+
     /// Tokens of this message if they were counted.
     pub fn counted_tokens(&self) -> Option<u32> {
         Some(self.0.tokens.load(Ordering::Relaxed)).filter(|n| *n > 0)
@@ -224,9 +232,25 @@ impl Message {
     }
 }
 
+/// A hash of bytes, eight at a time: every message is hashed once, on a turn's path.
+fn digest(bytes: &[u8]) -> u64 {
+    let mut words = bytes.chunks_exact(8);
+    let mut hash = chain_digest(0, bytes.len() as u64);
+    for word in &mut words {
+        hash = chain_digest(hash, word.try_into().map_or(0, u64::from_le_bytes));
+    }
+    chain_digest(hash, words.remainder().iter().fold(1, |sum, byte| (sum << 8) | u64::from(*byte)))
+}
+
+/// Adds a number to a hash that runs along numbers.
+pub(super) fn chain_digest(hash: u64, next: u64) -> u64 {
+    let product = u128::from(hash.rotate_left(29) ^ next ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xa076_1d64_78bd_642f);
+    hash ^ (product as u64) ^ (product >> 64) as u64 // both halves: the truncation is meant
+}
+
 impl PartialEq for Message {
     fn eq(&self, other: &Self) -> bool {
-        self.0.wire == other.0.wire
+        Arc::ptr_eq(&self.0, &other.0) || self.0.wire == other.0.wire
     }
 }
 

@@ -3,9 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    chat::ToolUseBlock,
+    chat::{MessageList, ToolUseBlock},
     ids::{RoundId, Seq, WaiterId, WorkId},
     journal::EntryBody,
+    limits::{PINNED_BYTES_MAX, PINNED_LINES_MAX},
     ports::{Effect, OutputLevel, Timestamp, ToolSpec},
     stream::Failure,
 };
@@ -41,6 +42,12 @@ pub enum Refusal {
     /// A round is open; end it first.
     #[error("a round is open; interrupt it first")]
     RoundOpen,
+    /// The pinned lines are full.
+    #[error("this line cannot be pinned: at most {PINNED_LINES_MAX} lines of together {PINNED_BYTES_MAX} bytes, none of them empty")]
+    PinnedFull,
+    /// The context cannot be made small enough.
+    #[error("the context cannot be made to fit: the {0} alone is too large")]
+    CannotShrink(&'static str),
     /// What is said is not something that a person can say.
     #[error("a prompt or injection is a user message without tool results, and an import is a history without faults")]
     InvalidMessage,
@@ -56,6 +63,8 @@ impl Refusal {
             Self::KeyReused => "idempotency_key_reused",
             Self::NoSuch(_) => "not_found",
             Self::RoundOpen => "round_open",
+            Self::PinnedFull => "pinned_full",
+            Self::CannotShrink(_) => "context_too_large",
             Self::InvalidMessage => "invalid_message",
         }
     }
@@ -109,6 +118,22 @@ pub enum Act {
         /** Its name. */
         work: WorkId,
     },
+    /// Measure the context, and say how it can be made to fit if it does not.
+    MeasureContext {
+        /** Its name. */
+        work: WorkId,
+        /** Who asked for a compaction. */
+        waiter: Option<WaiterId>,
+    },
+    /// Have a background summary made of what a compaction dropped.
+    Summarise {
+        /** Its hash. */
+        hash: String,
+        /** What was dropped. */
+        messages: MessageList,
+    },
+    /// A compaction came too late for what it was made of; it is counted.
+    CompactionDropped,
     /// Start an attempt of a tool call.
     StartTool(StartTool),
     /// Ask again after a pause, as [`super::turn::Input::RetryDue`].
@@ -190,6 +215,9 @@ impl Act {
             },
             Self::Refuse { .. }
             | Self::StartModel { .. }
+            | Self::MeasureContext { .. }
+            | Self::Summarise { .. }
+            | Self::CompactionDropped
             | Self::RetryLater { .. }
             | Self::ToolRetry { .. }
             | Self::CancelRound { .. }

@@ -9,7 +9,7 @@ use crate::{
     tool_executor::RunResult,
 };
 
-use super::volatile::Recovery;
+use super::{context::ContextOutcome, volatile::Recovery};
 
 /// What a new prompt does when a round is open (INTERFACES §4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -141,6 +141,25 @@ pub enum Input {
         reason: WithdrawReason,
         /// Who waits.
         waiter: Option<WaiterId>,
+    },
+    /// A measurement of the context ended.
+    Context {
+        /// Which.
+        work: WorkId,
+        /// How.
+        outcome: ContextOutcome,
+    },
+    /// The context is to be made smaller now.
+    Compact {
+        /// Who waits.
+        waiter: WaiterId,
+    },
+    /// A line is to stay through every compaction.
+    Pin {
+        /// The line.
+        line: String,
+        /// Who waits.
+        waiter: WaiterId,
     },
     /// History from outside takes the place of what is there.
     Import {

@@ -13,8 +13,10 @@ use tokio_util::sync::CancellationToken;
 use super::{
     ConversationArgs,
     lane::{Lane, Parcel, Verdict},
+    measure::Measurement,
     message::{ConversationError, ConversationMsg, PromptMail},
     model_call::{ModelCall, PermitSlot},
+    prefix::{PrefixBreak, PrefixWatch},
     release::{Release, Waiter},
     setup::{Ports, Setup},
     stream_writer::StreamWriter,
@@ -22,11 +24,12 @@ use super::{
     volatile::{Volatile, Work},
 };
 use crate::{
+    compactor::SummaryJob,
     host::directory::LifeEnd,
     ids::{CallKey, PromptId, RoundId, Scope, WaiterId, WorkId},
     journal::{Durable, Entry, EntryBody, WithdrawReason},
     limits::{CANCEL_GRACE, SNAPSHOT_ENTRIES, STORE_PAUSE_MAX},
-    ports::{Append, AppendError, Durability, Head, Open, Progress, StoreError, StoredEntry, Timestamp},
+    ports::{Append, AppendError, Durability, Head, ModelRequest, Open, Progress, StoreError, StoredEntry, Timestamp, Usage},
     stream::{EventKind, Failure},
     task::AbortOnDrop,
     tenant::{Seat, Tenant},
@@ -102,6 +105,9 @@ pub(super) struct Live {
     sending: u32,
     snapshot_at: u64,
     drain: Option<AbortOnDrop>,
+    /// A compaction that somebody asked for.
+    compaction: Option<AbortOnDrop>,
+    prefix: PrefixWatch,
 }
 
 impl Live {
@@ -127,6 +133,8 @@ impl Live {
             sending: 0,
             snapshot_at: durable.head.0,
             drain: None,
+            compaction: None,
+            prefix: PrefixWatch::default(),
             tenant: args.tenant.clone(),
             scope,
             setup,
@@ -163,6 +171,12 @@ impl Live {
                 let waiter = reply.map(|reply| self.wait(Waiter::Done(reply)));
                 Input::Withdraw { prompt_id, reason, waiter }
             }
+            ConversationMsg::ContextMeasured { work, outcome } => {
+                self.task_ended(work);
+                Input::Context { work, outcome: *outcome }
+            }
+            ConversationMsg::Compact { reply } => Input::Compact { waiter: self.wait(Waiter::Done(reply)) },
+            ConversationMsg::Pin { line, reply } => Input::Pin { line, waiter: self.wait(Waiter::Done(reply)) },
             ConversationMsg::Import { messages, reply } => Input::Import { messages, waiter: self.wait(Waiter::Done(reply)) },
             ConversationMsg::Reset { reply } => Input::Reset { waiter: self.wait(Waiter::Done(reply)) },
             ConversationMsg::Peek { reply } => {
@@ -242,7 +256,13 @@ impl Live {
             tracing::error!(conversation = %self.scope.conversation, %error, "a decision does not fit the state; this life ends");
             error.to_string()
         })?;
-        entries.iter().for_each(|entry| self.count(entry));
+        for entry in &entries {
+            self.prefix.note(&entry.body);
+            self.count(entry);
+            if let EntryBody::Assistant { usage, .. } = &entry.body {
+                self.tell_context(usage);
+            }
+        }
         if entries.iter().any(|entry| matches!(entry.body, EntryBody::PromptWithdrawn { .. })) {
             let (inbox, open) = (&self.durable.inbox, self.durable.round.as_ref().map(|round| round.id));
             self.guests.retain(|round, _| open == Some(*round) || inbox.iter().any(|prompt| prompt.round_id == *round));
@@ -325,6 +345,9 @@ impl Live {
             },
             Act::Refuse { .. }
             | Act::StartModel { .. }
+            | Act::MeasureContext { .. }
+            | Act::Summarise { .. }
+            | Act::CompactionDropped
             | Act::RetryLater { .. }
             | Act::ToolRetry { .. }
             | Act::CancelRound { .. }
@@ -338,7 +361,7 @@ impl Live {
     fn perform(&mut self, act: Act) {
         // What was held while the store was away may have been aborted meanwhile: it must not begin in another round's name.
         let ordered = match &act {
-            Act::StartModel { work } => Some(*work),
+            Act::StartModel { work } | Act::MeasureContext { work, .. } => Some(*work),
             Act::StartTool(start) => Some(start.work),
             _ => None,
         };
@@ -353,6 +376,12 @@ impl Live {
                 }
             }
             Act::StartModel { work } => self.start_model(work),
+            Act::MeasureContext { work, waiter } => self.measure(work, waiter.is_some()),
+            Act::Summarise { hash, messages } => {
+                let (scope, model) = (self.scope.clone(), self.setup.model.clone());
+                self.setup.compactor.summarise(SummaryJob { scope, model, hash, messages });
+            }
+            Act::CompactionDropped => self.ports.counters.compactions_dropped.add(1),
             Act::StartTool(start) => {
                 if let Some((executor, run)) = self.run(start) {
                     executor.execute(run);
@@ -422,6 +451,7 @@ impl Live {
         let Some(round_id) = self.durable.round.as_ref().map(|round| round.id) else { return };
         self.ports.counters.model_calls.add(1);
         let request = self.setup.request(self.durable.history.messages().clone());
+        self.watch_prefix(&request);
         let (gateway, tenant, writer) = (self.setup.gateway.clone(), self.tenant.clone(), self.writer.clone());
         let (idle, total, me) = (self.setup.limits.model_idle, self.setup.limits.model_total, self.me.clone());
         let Some(kit) = self.kit() else { return };
@@ -432,6 +462,50 @@ impl Live {
             let _ = me.cast(ConversationMsg::ModelEnded { work, outcome });
         });
         kit.tasks.insert(work, AbortOnDrop(task));
+    }
+
+    /// Tells watchers how full the window is.
+    fn tell_context(&self, usage: &Usage) {
+        let rules = &self.setup.context;
+        if let Some(round) = self.durable.round.as_ref().filter(|_| usage.input() > 0 && rules.window > 0) {
+            let tokens = self.durable.context.window.estimate(rules.fixed);
+            let fraction = tokens as f64 / rules.window as f64;
+            self.writer.ephemeral(round.id, EventKind::Context { tokens, window: rules.window, fraction });
+        }
+    }
+
+    /// Counts a call whose prefix is not that of the call before, and what that costs.
+    fn watch_prefix(&mut self, request: &ModelRequest) {
+        let Some(cause) = self.prefix.call(request) else { return };
+        let counters = &self.ports.counters;
+        let counter = match cause {
+            PrefixBreak::Compaction => &counters.prefix_breaks_compaction,
+            PrefixBreak::Skill => &counters.prefix_breaks_skill,
+            PrefixBreak::Edit => &counters.prefix_breaks_edit,
+            PrefixBreak::Configuration => &counters.prefix_breaks_configuration,
+            PrefixBreak::Unknown => &counters.prefix_breaks_unknown,
+        };
+        counter.add(1);
+        let tokens = self.durable.context.window.estimate(self.setup.context.fixed);
+        counters.rebilled_tokens.add(tokens);
+        tracing::debug!(conversation = %self.scope.conversation, ?cause, tokens, "the provider's cache is missed");
+    }
+
+    /// Has the context measured, off the actor.
+    fn measure(&mut self, work: WorkId, asked: bool) {
+        let (setup, scope, me) = (self.setup.clone(), self.scope.clone(), self.me.clone());
+        let request = setup.request(self.durable.history.messages().clone());
+        let parts = (setup.compactor.clone(), setup.tokens.clone());
+        let measurement = Measurement { asked, ..Measurement::of(&self.durable, request, parts, scope, setup.context) };
+        let task = AbortOnDrop(tokio::spawn(async move {
+            let outcome = Box::new(measurement.run().await);
+            let _ = me.cast(ConversationMsg::ContextMeasured { work, outcome });
+        }));
+        if asked {
+            self.compaction = Some(task);
+        } else if let Some(kit) = self.kit() {
+            kit.tasks.insert(work, task);
+        }
     }
 
     fn task_ended(&mut self, work: WorkId) {
@@ -635,6 +709,7 @@ impl Live {
                 counters.cache_read_tokens.add(usage.cache_read);
                 counters.output_tokens.add(usage.output);
             }
+            EntryBody::Compacted { .. } => counters.compactions.add(1),
             EntryBody::ToolFinished { outcome, .. } => {
                 counters.tool_calls.add(1);
                 counters.tool_calls_failed.add(u64::from(outcome.is_error));
@@ -678,8 +753,11 @@ fn survives_pause(act: &Act) -> bool {
         | Act::Refuse { .. }
         | Act::Queued { .. }
         | Act::RoundOver { .. }
+        | Act::CompactionDropped
         | Act::Park { .. } => true,
         Act::StartModel { .. }
+        | Act::MeasureContext { .. }
+        | Act::Summarise { .. }
         | Act::StartTool(_)
         | Act::RetryLater { .. }
         | Act::ToolRetry { .. }

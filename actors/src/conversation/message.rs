@@ -2,6 +2,7 @@
 
 use tokio::{sync::oneshot, time::Instant};
 
+use super::context::ContextOutcome;
 use super::turn::{ModelOutcome, OnBusy, Receipt, Refusal};
 use crate::{
     chat::Message,
@@ -63,7 +64,14 @@ impl ConversationError {
         match self {
             Self::Refused(Refusal::Busy | Refusal::InboxFull | Refusal::Draining) | Self::Overloaded { .. } | Self::Gone => true,
             Self::Store(error) => error.is_retryable(),
-            Self::Refused(Refusal::KeyReused | Refusal::NoSuch(_) | Refusal::RoundOpen | Refusal::InvalidMessage)
+            Self::Refused(
+                Refusal::KeyReused
+                | Refusal::NoSuch(_)
+                | Refusal::RoundOpen
+                | Refusal::InvalidMessage
+                | Refusal::PinnedFull
+                | Refusal::CannotShrink(_),
+            )
             | Self::InUse
             | Self::Failed { .. } => false,
         }
@@ -133,6 +141,25 @@ pub enum ConversationMsg {
         reason: WithdrawReason,
         /// Who asks.
         reply: Option<Answer<()>>,
+    },
+    /// From a measurement of the context.
+    ContextMeasured {
+        /// Which.
+        work: WorkId,
+        /// How it ended.
+        outcome: Box<ContextOutcome>,
+    },
+    /// From a caller: make the context smaller now.
+    Compact {
+        /// Who asks.
+        reply: Answer<()>,
+    },
+    /// From a caller: a line that stays through every compaction.
+    Pin {
+        /// The line.
+        line: String,
+        /// Who asks.
+        reply: Answer<()>,
     },
     /// From a caller: take this history.
     Import {

@@ -10,13 +10,16 @@
 
 mod act;
 mod batch;
+pub mod context;
 mod door;
 mod input;
 pub mod lane;
 mod live;
 mod load;
+mod measure;
 mod message;
 mod model_call;
+mod prefix;
 mod release;
 mod setup;
 mod stream_writer;

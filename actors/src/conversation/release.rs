@@ -71,6 +71,8 @@ pub(crate) fn refuse(message: ConversationMsg, error: &ConversationError) {
         | ConversationMsg::Withdraw { reply: Some(reply), .. }
         | ConversationMsg::Approve { reply, .. }
         | ConversationMsg::Inject { reply, .. }
+        | ConversationMsg::Compact { reply }
+        | ConversationMsg::Pin { reply, .. }
         | ConversationMsg::Import { reply, .. }
         | ConversationMsg::Reset { reply } => tell(reply, error),
         ConversationMsg::Peek { reply } => tell(reply, error),
@@ -79,6 +81,7 @@ pub(crate) fn refuse(message: ConversationMsg, error: &ConversationError) {
         | ConversationMsg::Resume
         | ConversationMsg::Loaded(_)
         | ConversationMsg::ModelEnded { .. }
+        | ConversationMsg::ContextMeasured { .. }
         | ConversationMsg::ToolEnded { .. }
         | ConversationMsg::RetryDue { .. }
         | ConversationMsg::GraceOver { .. }

@@ -3,17 +3,20 @@
 use std::sync::Arc;
 
 use super::{
+    context::ContextRules,
     door::Door,
     toolset::Toolset,
     volatile::{ApprovalMode, Judge, Judgement, Recovery, Rules},
 };
 use crate::{
     chat::{MessageList, RawJson},
+    compactor::CompactorRef,
     ids::Scope,
     limits::Limits,
     metrics_collector::Counters,
     model_gateway::ModelGatewayRef,
     ports::{Clock, Effort, Entropy, EventStore, Hook, ModelRequest, PermissionLevel, SessionBackend, ToolChoice},
+    tokens::TokenCounter,
     tool_executor::Lent,
 };
 
@@ -55,6 +58,12 @@ pub struct Setup {
     pub has_approver: bool,
     /// The model's context window, in tokens.
     pub window_tokens: u64,
+    /// What a request must fit.
+    pub context: ContextRules,
+    /// Counts tokens.
+    pub tokens: Arc<TokenCounter>,
+    /// Measures contexts and makes summaries.
+    pub compactor: CompactorRef,
     /// What becomes of a round that was open when its host stopped.
     pub recovery: Recovery,
     /// What it lends to its tools.
@@ -72,6 +81,7 @@ impl Setup {
             has_approver: self.has_approver,
             output_level: self.lent.output_level,
             window_tokens: self.window_tokens,
+            context: self.context,
             identical_calls_max: self.limits.identical_calls_max,
             tool_iterations_max: self.limits.tool_iterations_max,
             parallel_tools_max: self.limits.parallel_tools_max,

@@ -9,7 +9,7 @@ pub use super::{
     input::{Input, ModelOutcome, NewPrompt, OnBusy},
 };
 use super::{
-    batch,
+    batch, context,
     volatile::{Cancelling, Recovery, Volatile},
 };
 use crate::{
@@ -48,11 +48,11 @@ impl<'a> Steps<'a> {
         self.step.acts.push(act);
     }
 
-    fn refuse(&mut self, waiter: WaiterId, refusal: Refusal) {
+    pub(super) fn refuse(&mut self, waiter: WaiterId, refusal: Refusal) {
         self.act(Act::Refuse { waiter, refusal });
     }
 
-    fn finish(&mut self, round: &OpenRound, stop_reason: StopReason, error: Option<Failure>) {
+    pub(super) fn finish(&mut self, round: &OpenRound, stop_reason: StopReason, error: Option<Failure>) {
         let latency_ms = self.now.ms_since(round.started_at);
         self.entry(EntryBody::RoundFinished { stop_reason, latency_ms, error });
         self.act(Act::RoundOver { round_id: round.id });
@@ -141,6 +141,9 @@ pub fn decide(durable: &Durable, volatile: &Volatile, now: Timestamp, input: &In
                 None => {}
             }
         }
+        Input::Context { work, outcome } => context::measured(&mut steps, *work, outcome),
+        Input::Compact { waiter } => context::asked(&mut steps, *waiter),
+        Input::Pin { line, waiter } => context::pin(&mut steps, line, *waiter),
         Input::Import { messages, waiter } => import(&mut steps, messages, *waiter),
         Input::Reset { waiter } => when_idle(&mut steps, *waiter, EntryBody::Reset {}),
         Input::GraceOver { .. } | Input::Drain => {}
@@ -156,6 +159,7 @@ pub fn advance(durable: &Durable, volatile: &Volatile, now: Timestamp) -> Step {
     let mut steps = Steps::new(durable, volatile, now);
     let Some(round) = &durable.round else {
         if let Some(AcceptedPrompt { id, round_id, .. }) = durable.inbox.front().filter(|_| !volatile.draining) {
+            context::refocus(&mut steps);
             steps.entry(EntryBody::RoundStarted { round_id: *round_id, prompt_ids: vec![*id] });
         }
         return steps.step;
@@ -166,7 +170,11 @@ pub fn advance(durable: &Durable, volatile: &Volatile, now: Timestamp) -> Step {
         (Phase::Ready, None) if round.steps >= volatile.rules.tool_iterations_max => {
             steps.finish(round, StopReason::IterationLimit, None);
         }
-        (Phase::Ready, None) => call_model(&mut steps, round.steps + 1),
+        (Phase::Ready, None) => match context::before_call(durable, volatile) {
+            context::Before::Call => call_model(&mut steps, round.steps + 1),
+            context::Before::Measure => context::measure(&mut steps, None),
+            context::Before::Wait => {}
+        },
         (Phase::Ended { stop }, None) => steps.finish(round, stop_reason(*stop), None),
         (Phase::Model { .. }, Some(cancelling)) if cancelling.grace_over => {
             if let Some(work) = volatile.model_work() {

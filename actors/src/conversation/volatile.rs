@@ -2,10 +2,13 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use super::turn::{Act, Input};
+use super::{
+    context::{ContextOutcome, ContextRules},
+    turn::{Act, Input},
+};
 use crate::{
     chat::RawJson,
-    ids::{Epoch, RoundId, Seq, WorkId},
+    ids::{Epoch, RoundId, Seq, WaiterId, WorkId},
     journal::ToolExecutionResult,
     ports::{OutputLevel, ToolError, ToolSpec},
     stream::Failure,
@@ -79,6 +82,8 @@ pub struct Rules {
     pub output_level: OutputLevel,
     /// The model's context window, in tokens.
     pub window_tokens: u64,
+    /// What a request must fit.
+    pub context: ContextRules,
     /// How often a round may get the same result from the same call before the next one is refused (FAULTS F22).
     pub identical_calls_max: u32,
     /// Model calls of a round at most.
@@ -100,6 +105,11 @@ impl fmt::Debug for Rules {
 pub enum Work {
     /// A model call.
     Model,
+    /// A measurement of the context.
+    Context {
+        /// Who asked for a compaction; none: it stands before a model call.
+        waiter: Option<WaiterId>,
+    },
     /// A tool call.
     Tool {
         /// Its place in the batch.
@@ -146,6 +156,8 @@ pub struct Volatile {
     pub work: BTreeMap<WorkId, Work>,
     /// Calls that wait to be tried again, by batch and call.
     pub retries: BTreeMap<(Seq, u32), Retry>,
+    /// The state that was measured and fits.
+    pub measured: Option<Seq>,
     /// The open round is being cancelled.
     pub cancelling: Option<Cancelling>,
     /// No new round begins.
@@ -157,14 +169,24 @@ pub struct Volatile {
 impl Volatile {
     /// The state of a life that begins.
     pub fn new(life: Epoch, nonce: u64, rules: Rules) -> Self {
-        Self { life, nonce, rules, work: BTreeMap::new(), retries: BTreeMap::new(), cancelling: None, draining: false, recovered: false }
+        Self {
+            life,
+            nonce,
+            rules,
+            work: BTreeMap::new(),
+            retries: BTreeMap::new(),
+            measured: None,
+            cancelling: None,
+            draining: false,
+            recovered: false,
+        }
     }
 
     /// The open work for a call.
     pub fn work_of_call(&self, call: u32) -> Option<WorkId> {
         self.work.iter().find_map(|(id, work)| match work {
             Work::Tool { call: found, .. } if *found == call => Some(*id),
-            Work::Tool { .. } | Work::Model => None,
+            Work::Tool { .. } | Work::Model | Work::Context { .. } => None,
         })
     }
 
@@ -177,6 +199,11 @@ impl Volatile {
     pub fn note(&mut self, input: &Input) {
         match input {
             Input::Model { work, .. } | Input::Tool { work, .. } => drop(self.work.remove(work)),
+            Input::Context { work, outcome } => {
+                if self.work.remove(work).is_some() && *outcome == ContextOutcome::Fits {
+                    self.measured = Some(work.seq);
+                }
+            }
             Input::Recovered { .. } => self.recovered = true,
             Input::Drain => self.draining = true,
             Input::GraceOver { round_id } => {
@@ -192,6 +219,8 @@ impl Volatile {
             | Input::Interrupt { .. }
             | Input::Inject { .. }
             | Input::Withdraw { .. }
+            | Input::Compact { .. }
+            | Input::Pin { .. }
             | Input::Import { .. }
             | Input::Reset { .. } => {}
         }
@@ -200,7 +229,12 @@ impl Volatile {
     /// Takes in what an act means for this half.
     pub fn absorb(&mut self, act: &Act) {
         match act {
-            Act::StartModel { work } => drop(self.work.insert(*work, Work::Model)),
+            Act::StartModel { work } => {
+                // A compaction that somebody asked for may have made the measurement needless.
+                self.work.retain(|_, work| *work != Work::Context { waiter: None });
+                self.work.insert(*work, Work::Model);
+            }
+            Act::MeasureContext { work, waiter } => drop(self.work.insert(*work, Work::Context { waiter: *waiter })),
             Act::StartTool(start) => {
                 let (spec, last_error) = (start.spec.clone(), start.last_error.clone());
                 let work = Work::Tool { call: start.call, attempt: start.attempt, spec, last_error };
@@ -219,7 +253,10 @@ impl Volatile {
             Act::RoundOver { .. } => {
                 self.cancelling = None;
                 self.retries.clear();
+                // Its task went with the round; what somebody asked for goes on.
+                self.work.retain(|_, work| *work != Work::Context { waiter: None });
             }
+            Act::Summarise { .. } | Act::CompactionDropped => {}
             Act::Acknowledge { .. }
             | Act::Refuse { .. }
             | Act::Answer { .. }

@@ -7,21 +7,24 @@ use super::{
     supervisor::{HostSupervisor, HostSupervisorArgs},
 };
 use crate::{
+    compactor::{CompactionSettings, CompactorRef, Recall},
     conversation::{
         Ports, Setup, Toolset, ToolsetError,
+        context::ContextRules,
         volatile::{ApprovalMode, Recovery},
     },
     host::directory::Directory,
-    limits::Limits,
+    limits::{BYTES_A_TOKEN, Limits},
     memory::{MemoryArtifacts, MemoryEvents, MemorySessions},
     metrics_collector::Counters,
     model_gateway::{GatewayConfig, ModelGatewayRef},
     policy::{BreakerConfig, ModelRetryPolicy},
     ports::{
         ArtifactStore, Clock, Effort, Entropy, EventStore, Extensions, Hook, LlmProvider, OutputLevel, Resource, Schemas, SessionBackend,
-        Tool,
+        Tool, ToolDefinition, TypedTool, erased,
     },
     tenant::Tenants,
+    tokens::TokenCounter,
     tool_executor::{Lent, Permissions},
 };
 
@@ -42,6 +45,8 @@ pub struct HostBuilder<H = Host> {
     hooks: Vec<Arc<dyn Hook>>,
     workspace: Option<Arc<PathBuf>>,
     extensions: Extensions,
+    compaction: CompactionSettings,
+    tokens: Option<Arc<TokenCounter>>,
     artifacts: Option<Arc<dyn ArtifactStore>>,
     schemas: Option<Arc<dyn Schemas>>,
     resources: Vec<Arc<dyn Resource>>,
@@ -116,6 +121,8 @@ impl<H> HostBuilder<H> {
             hooks: Vec::new(),
             workspace: None,
             extensions: Extensions::default(),
+            compaction: CompactionSettings::default(),
+            tokens: None,
             artifacts: None,
             schemas: None,
             resources: Vec::new(),
@@ -181,6 +188,20 @@ impl<H> HostBuilder<H> {
     #[must_use]
     pub fn shared_sessions(mut self, sessions: Arc<dyn SessionBackend>) -> Self {
         self.sessions = Some(sessions);
+        self
+    }
+
+    /// When and how contexts are made smaller.
+    #[must_use]
+    pub fn compaction(mut self, settings: CompactionSettings) -> Self {
+        self.compaction = settings;
+        self
+    }
+
+    /// What counts tokens, shared with others; the built-in encoders otherwise.
+    #[must_use]
+    pub fn tokens(mut self, counter: Arc<TokenCounter>) -> Self {
+        self.tokens = Some(counter);
         self
     }
 
@@ -312,7 +333,13 @@ impl<H> HostBuilder<H> {
             return Err(BuildError::NoTools(error));
         }
         let provider = self.provider.ok_or(BuildError::NoProvider)?;
-        let tools = Arc::new(Toolset::new(self.tools, self.schemas.as_deref())?);
+        let sessions = self.sessions.unwrap_or_else(|| Arc::new(MemorySessions::new()));
+        let mut tools = self.tools;
+        if !tools.is_empty() && !tools.iter().any(|tool| tool.spec().definition.name == Recall::NAME) {
+            // Whoever works with tools works long: what a compaction drops can be brought back.
+            tools.push(erased(Recall::new(sessions.clone())));
+        }
+        let tools = Arc::new(Toolset::new(tools, self.schemas.as_deref())?);
         let model = self.model.unwrap_or_else(|| Arc::from(provider.default_model()));
         let capabilities = provider.capabilities(&model);
         let max_tokens = self.max_tokens.unwrap_or_else(|| capabilities.output_max.min(8192));
@@ -325,14 +352,26 @@ impl<H> HostBuilder<H> {
             breaker: self.breaker,
         };
         let ports = Ports {
-            sessions: self.sessions.unwrap_or_else(|| Arc::new(MemorySessions::new())),
+            sessions,
             events: self.events.unwrap_or_else(|| Arc::new(MemoryEvents::from_limits(&limits))),
             clock: self.clock,
             entropy: self.entropy.clone(),
             counters: counters.clone(),
         };
+        let gateway = ModelGatewayRef::new(provider, config, self.entropy, counters.clone());
+        let trigger = self.compaction.trigger;
+        let compactor = CompactorRef::new(self.compaction, gateway.clone(), counters.clone());
+        let context = ContextRules {
+            window: u64::from(capabilities.context_window),
+            max_tokens: u64::from(max_tokens),
+            fixed: fixed_bytes(self.system.as_deref(), &tools) / BYTES_A_TOKEN,
+            trigger: (f64::from(capabilities.context_window) * trigger) as u64,
+        };
         let setup = Arc::new(Setup {
-            gateway: ModelGatewayRef::new(provider, config, self.entropy, counters.clone()),
+            gateway,
+            context,
+            tokens: self.tokens.unwrap_or_default(),
+            compactor: compactor.clone(),
             model,
             system: self.system,
             max_tokens,
@@ -358,6 +397,7 @@ impl<H> HostBuilder<H> {
         let args = HostSupervisorArgs {
             directory: directory.clone(),
             counters: counters.clone(),
+            compactor,
             collector: Arc::clone(&collector),
             idle: limits.idle,
             sweep: limits.sweep,
@@ -367,4 +407,10 @@ impl<H> HostBuilder<H> {
         let inner = HostInner { supervisor: supervisor.get_cell(), directory, setup, ports, tenants, collector, resources: self.resources };
         Ok((self.wrap)(Host(Arc::new(inner))))
     }
+}
+
+/// Bytes of what is sent before the messages.
+fn fixed_bytes(system: Option<&str>, tools: &Toolset) -> u64 {
+    let tool = |tool: &ToolDefinition| tool.name.len() + tool.description.len() + tool.input_schema.as_str().len();
+    (system.map_or(0, str::len) + tools.definitions().iter().map(tool).sum::<usize>()) as u64
 }

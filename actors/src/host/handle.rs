@@ -14,7 +14,7 @@ use crate::{
     chat::{ContentBlock, Message, Role},
     conversation::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail, turn::OnBusy},
     ids::{ConversationId, InvalidId, RoundId, Scope, TenantId},
-    journal::{ClientKey, Durable, digest},
+    journal::{ClientKey, CompactionNote, Durable, digest},
     limits::PROMPT_BYTES_MAX,
     ports::{ListQuery, SessionSummary, StoreError},
 };
@@ -147,6 +147,27 @@ impl ConversationHandle {
     pub async fn inject(&self, id: Option<String>, text: impl Into<String>) -> Result<(), SendError> {
         let message = Message::user(text);
         self.ask(|reply| ConversationMsg::Inject { id, message, reply }).await
+    }
+
+    /// Keeps a line of context through every compaction, and tells it to the model (REQUIREMENTS C-51, `add_system_context`). A line that
+    /// is kept already is taken once.
+    ///
+    /// # Errors
+    /// `PinnedFull` when there is no room for it.
+    pub async fn pin(&self, line: impl Into<String>) -> Result<(), SendError> {
+        let line = line.into();
+        self.ask(|reply| ConversationMsg::Pin { line, reply }).await
+    }
+
+    /// Makes the context smaller now, and waits up to ten seconds for a summary of what is dropped. `None`: there was nothing to drop.
+    ///
+    /// # Errors
+    /// `RoundOpen` while a round is open, `CannotShrink` when system prompt, tools or pinned lines alone are too large.
+    pub async fn compact(&self) -> Result<Option<CompactionNote>, SendError> {
+        let before = self.ask(|reply| ConversationMsg::Peek { reply }).await?.context.last_compaction;
+        self.ask(|reply| ConversationMsg::Compact { reply }).await?;
+        let after = self.ask(|reply| ConversationMsg::Peek { reply }).await?.context.last_compaction;
+        Ok(after.filter(|after| before.is_none_or(|before| before.seq != after.seq)))
     }
 
     /// Takes this history in place of what is there (REQUIREMENTS V-12, `update_messages`).

@@ -1,4 +1,4 @@
-//! The top of the tree: the host's supervisor, K supervisors of conversations and the metrics collector (DESIGN §3).
+//! The top of the tree: the host's supervisor, K supervisors of conversations, the compactor and the metrics collector (DESIGN §3).
 //!
 //! State: which child is which. A dead supervisor is replaced; its conversations died with it and their leases told the
 //! directory, which begins their next lives under the new one.
@@ -9,6 +9,7 @@ use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
 
 use super::directory::Directory;
 use crate::{
+    compactor::CompactorRef,
     limits::SUPERVISORS,
     metrics_collector::{Counters, MetricsCollector, MetricsCollectorRef},
     task::AbortOnDrop,
@@ -30,6 +31,7 @@ pub(super) struct HostSupervisor;
 pub(super) struct HostSupervisorArgs {
     pub(super) directory: Arc<Directory>,
     pub(super) counters: Arc<Counters>,
+    pub(super) compactor: CompactorRef,
     pub(super) collector: Arc<std::sync::RwLock<Option<MetricsCollectorRef>>>,
     pub(super) idle: Duration,
     pub(super) sweep: Duration,
@@ -39,6 +41,7 @@ pub(super) struct State {
     args: HostSupervisorArgs,
     children: Vec<ActorCell>,
     collector: ActorCell,
+    compactor: ActorCell,
     _tickers: [AbortOnDrop; 2],
 }
 
@@ -55,8 +58,9 @@ impl Actor for HostSupervisor {
             children.push(child);
         }
         let collector = start_collector(&me, &args).await?;
+        let compactor = args.compactor.start(me.get_cell()).await?;
         let tickers = [ticker(&me, args.sweep, || HostSupervisorMsg::Sweep), ticker(&me, WAKE_DUE, || HostSupervisorMsg::WakeDue)];
-        Ok(State { args, children, collector, _tickers: tickers })
+        Ok(State { args, children, collector, compactor, _tickers: tickers })
     }
 
     async fn handle(&self, _: ActorRef<Self::Msg>, message: Self::Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
@@ -79,6 +83,8 @@ impl Actor for HostSupervisor {
         };
         if state.collector.get_id() == gone {
             state.collector = start_collector(&me, &state.args).await?;
+        } else if state.compactor.get_id() == gone {
+            state.compactor = state.args.compactor.start(me.get_cell()).await?;
         } else if let Some((index, child)) = state.children.iter_mut().enumerate().find(|(_, child)| child.get_id() == gone) {
             tracing::warn!(index, "a supervisor of conversations died and is replaced");
             *child = start_conversations(&me).await?;

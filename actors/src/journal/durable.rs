@@ -8,13 +8,17 @@ use std::{
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{ApprovalVerdict, ConversationMetrics, Entry, EntryBody, Repeats, RoundMarks, ToolAggregate, ToolExecutionResult, call_digest};
+use super::{
+    ApprovalVerdict, CompactionNote, Context, ConversationMetrics, Entry, EntryBody, Repeats, RoundMarks, ToolAggregate,
+    ToolExecutionResult, call_digest,
+};
 use crate::{
-    chat::{ContentBlock, History, Message, MessageList, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock},
+    chat::{ContentBlock, Edit, History, Message, MessageList, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock},
     ids::{Epoch, PromptId, RoundId, Seq},
     limits::{APPROVED_PATTERNS_MAX, CLIENT_KEY_MS, CLIENT_KEYS_MAX},
     ports::{Effect, Loaded, ProviderStop, Timestamp, Usage},
     stream::StopReason,
+    tokens::WindowUse,
 };
 
 /// Version of the snapshot form; another one is thrown away.
@@ -47,8 +51,11 @@ pub struct Durable {
     pub metrics: ConversationMetrics,
     /// Figures by tool.
     pub tools: BTreeMap<String, ToolAggregate>,
-    /// Usage of the last model call: how full the window is.
+    /// Usage of the last model call.
     pub last_usage: Usage,
+    /// How full the window is and what stays in it.
+    #[serde(default)]
+    pub context: Context,
 }
 
 /// A prompt in the inbox.
@@ -339,8 +346,11 @@ impl Durable {
                     self.remember(key.key.clone(), key.digest, Some(round_id), entry.at);
                 }
                 match &mut self.round {
-                    Some(round) if matches!(round.phase, Phase::Model { .. } | Phase::Batch(_)) => round.pending.push(message.clone()),
-                    _ => push_user(&mut self.history, message)?,
+                    // Before the first call nothing may stand behind the prompt, which can still be withdrawn.
+                    Some(round) if round.steps == 0 || matches!(round.phase, Phase::Model { .. } | Phase::Batch(_)) => {
+                        round.pending.push(message.clone());
+                    }
+                    _ => push_user(&mut self.history, &mut self.context.window, message)?,
                 }
             }
             EntryBody::RoundFinished { .. } => {
@@ -349,10 +359,14 @@ impl Durable {
                     return Err("calls without a result are open".into());
                 }
                 for message in &round.pending {
-                    push_user(&mut self.history, message)?;
+                    push_user(&mut self.history, &mut self.context.window, message)?;
                 }
                 self.metrics.rounds += 1;
             }
+            EntryBody::Compacted { mode, edits, before_tokens, after_tokens, .. } => {
+                self.compact(entry.seq, edits, mode, *before_tokens, *after_tokens)?;
+            }
+            EntryBody::Pinned { line } => self.context.pinned.push(line.clone()),
             EntryBody::Imported { messages } => {
                 self.idle()?;
                 let (history, repairs) = History::repair(messages.iter().cloned());
@@ -362,6 +376,7 @@ impl Durable {
                 self.history = history;
                 self.rounds.derive(entry.seq, self.history.messages());
                 self.last_usage = Usage::default(); // It told of another history.
+                self.replaced();
             }
             EntryBody::Reset {} => {
                 self.idle()?;
@@ -372,6 +387,26 @@ impl Durable {
         }
         self.metrics.messages_count = self.history.messages().len() as u64;
         Ok(())
+    }
+
+    fn compact(&mut self, seq: Seq, edits: &[Edit], mode: &str, before_tokens: u64, after_tokens: u64) -> Result<(), String> {
+        if self.round.as_ref().is_some_and(|round| round.phase != Phase::Ready) {
+            return Err("a call is open".into());
+        }
+        let len = self.history.messages().len();
+        self.history = self.history.edited(edits).map_err(|error| error.to_string())?;
+        let moved = Edit::moves(edits, len);
+        self.rounds.edited(len, |old| moved.get(old as usize).copied().flatten());
+        self.context.window.counted(after_tokens, self.history.messages().wire_bytes() as u64);
+        self.context.last_compaction = Some(CompactionNote { seq, before_tokens, after_tokens, mode: mode.to_owned() });
+        self.metrics.compression_events += 1;
+        Ok(())
+    }
+
+    /// The history is another one, which no model call has seen.
+    fn replaced(&mut self) {
+        let messages = self.history.messages();
+        self.context.window.replaced(messages.len(), messages.wire_bytes() as u64);
     }
 
     fn idle(&self) -> Result<(), String> {
@@ -410,7 +445,8 @@ impl Durable {
         match round.phase {
             Phase::Batch(_) => Err("a batch is open".into()),
             Phase::Ready | Phase::Ended { .. } | Phase::Model { .. } => {
-                self.history.withdraw_last_user().ok_or("the prompt is not last")?;
+                let prompt = self.history.withdraw_last_user().ok_or("the prompt is not last")?;
+                self.context.window.taken_back(prompt.wire().len());
                 self.rounds.cut(self.history.messages().len());
                 Ok(())
             }
@@ -423,7 +459,7 @@ impl Durable {
         for prompt_id in prompt_ids {
             let place = self.inbox.iter().position(|prompt| prompt.id == *prompt_id).ok_or("a prompt is not in the inbox")?;
             if let Some(prompt) = self.inbox.remove(place) {
-                push_user(&mut self.history, &prompt.message)?;
+                push_user(&mut self.history, &mut self.context.window, &prompt.message)?;
             }
         }
         if self.inbox.is_empty() {
@@ -452,8 +488,12 @@ impl Durable {
         }
         round.usage = round.usage.plus(usage);
         self.metrics.record_usage(usage);
+        let bytes = message.map_or(0, |message| message.wire().len());
         if usage.input() > 0 {
             self.last_usage = *usage;
+            self.context.window.answered(usage, (self.history.messages().wire_bytes() + bytes) as u64);
+        } else if message.is_some() {
+            self.context.window.appended(bytes);
         }
         let goes_on = stop == ProviderStop::PauseTurn && message.is_some() && !partial; // R-06 as ruled
         round.phase = if goes_on { Phase::Ready } else { Phase::Ended { stop } };
@@ -477,7 +517,7 @@ impl Durable {
                 round.phase = Phase::Ready;
             }
             for message in std::mem::take(&mut round.pending) {
-                push_user(&mut self.history, &message)?;
+                push_user(&mut self.history, &mut self.context.window, &message)?;
             }
         }
         Ok(())
@@ -518,6 +558,7 @@ impl Durable {
         // S-24 as ruled: what was injected meanwhile stands in the same user message, after the results.
         let after: Vec<ContentBlock> = std::mem::take(&mut round.pending).iter().flat_map(Message::blocks).collect();
         let results = Message::tool_results(results, after);
+        self.context.window.appended(results.wire().len()); // The calls are part of what their model call is known to have cost.
         self.history.push_exchange(batch.message.clone(), results).map_err(|error| error.to_string())?;
         round.batches += 1;
         round.phase = Phase::Ready;
@@ -529,7 +570,9 @@ fn open(round: &mut Option<OpenRound>) -> Result<&mut OpenRound, String> {
     round.as_mut().ok_or_else(|| "no round is open".into())
 }
 
-fn push_user(history: &mut History, message: &Message) -> Result<(), String> {
+/// Appends a user message that no model call has seen.
+fn push_user(history: &mut History, window: &mut WindowUse, message: &Message) -> Result<(), String> {
+    window.appended(message.wire().len());
     history.push_user(message.clone()).map_err(|error| error.to_string())
 }
 

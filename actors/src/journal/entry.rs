@@ -6,9 +6,9 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::ToolExecutionResult;
+use super::{CompactionCause, ToolExecutionResult};
 use crate::{
-    chat::{Message, RawJson},
+    chat::{Edit, Message, RawJson},
     ids::{ConversationId, Epoch, PromptId, RoundId, Seq},
     ports::{Effect, ProviderStop, StoredEntry, Timestamp, Usage},
     stream::{Failure, StopReason},
@@ -143,6 +143,19 @@ pub enum EntryBody {
         #[serde(skip_serializing_if = "Option::is_none")]
         error: Option<Failure>,
     },
+    /// The history was rewritten to fit the window. What was dropped stays in the journal before this entry.
+    Compacted {
+        cause: CompactionCause,
+        /// The steps of the ladder that it took, in order.
+        mode: String,
+        edits: Vec<Edit>,
+        /// Hash of the messages that were there, for the record.
+        input_hash: String,
+        before_tokens: u64,
+        after_tokens: u64,
+    },
+    /// A line that stays through every compaction.
+    Pinned { line: String },
     /// History came from outside: an import or a repair.
     Imported { messages: Vec<Message> },
     /// Everything before is forgotten by the fold.
@@ -189,6 +202,8 @@ impl EntryBody {
             Self::ApprovalAnswered { .. } => "approval_answered",
             Self::Injected { .. } => "injected",
             Self::RoundFinished { .. } => "round_finished",
+            Self::Compacted { .. } => "compacted",
+            Self::Pinned { .. } => "pinned",
             Self::Imported { .. } => "imported",
             Self::Reset {} => "reset",
             Self::Forked { .. } => "forked",
@@ -281,6 +296,10 @@ decoder! {
     "approval_answered" => ApprovalAnswered { call: u32, verdict: ApprovalVerdict, always: bool = default },
     "injected" => Injected { id: Option<String> = default, client_key: Option<ClientKey> = default, message: Message },
     "round_finished" => RoundFinished { stop_reason: StopReason, latency_ms: u64, error: Option<Failure> = default },
+    "compacted" => Compacted {
+        cause: CompactionCause, mode: String, edits: Vec<Edit>, input_hash: String, before_tokens: u64, after_tokens: u64
+    },
+    "pinned" => Pinned { line: String },
     "imported" => Imported { messages: Vec<Message> },
     "reset" => Reset {},
     "forked" => Forked { from: ConversationId, upto: Seq },
@@ -348,6 +367,15 @@ mod tests {
             EntryBody::ApprovalAnswered { call: 0, verdict: ApprovalVerdict::Expired, always: false },
             EntryBody::Injected { id: None, client_key: Some(ClientKey { key: "k".into(), digest: 1 }), message: Message::user("i") },
             EntryBody::RoundFinished { stop_reason: StopReason::EndTurn, latency_ms: 3, error: None },
+            EntryBody::Compacted {
+                cause: CompactionCause::Asked,
+                mode: "extract".into(),
+                edits: vec![Edit::Put(Message::user("s")), Edit::Drop(2), Edit::Keep(1)],
+                input_hash: "0123456789abcdef".into(),
+                before_tokens: 9,
+                after_tokens: 4,
+            },
+            EntryBody::Pinned { line: "p".into() },
             EntryBody::Imported { messages: vec![Message::user("i")] },
             EntryBody::Reset {},
             EntryBody::Forked { from: ConversationId::new("c").unwrap(), upto: Seq(4) },

@@ -2,6 +2,7 @@
 //!
 //! Pure. [`apply`](Durable::apply) is the only writer of [`Durable`], live and in a fold alike.
 
+mod context;
 mod durable;
 mod entry;
 mod marks;
@@ -11,6 +12,7 @@ mod repeats;
 mod result;
 mod rounds;
 
+pub use context::{CompactionCause, CompactionNote, Context};
 pub use durable::{
     AcceptedPrompt, ApplyError, Batch, Call, CallState, Durable, KnownKey, OpenRound, Phase, SNAPSHOT_VERSION, fold, restore,
 };

@@ -72,7 +72,12 @@ pub fn project(before: &Durable, entry: &Entry) -> (Option<RoundId>, Vec<EventKi
             };
             (id, vec![EventKind::RoundFinished { end: Arc::new(end) }])
         }
+        EntryBody::Compacted { mode, before_tokens, after_tokens, .. } => {
+            let event = EventKind::Compaction { mode: mode.clone(), before_tokens: *before_tokens, after_tokens: *after_tokens };
+            (id, id.map(|_| event).into_iter().collect())
+        }
         EntryBody::LifeStarted { .. }
+        | EntryBody::Pinned { .. }
         | EntryBody::ModelCallStarted { .. }
         | EntryBody::ToolStarted { .. }
         | EntryBody::ApprovalAnswered { .. }

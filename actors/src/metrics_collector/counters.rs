@@ -107,6 +107,26 @@ counters! {
     hibernations,
     /// Pauses for a store that was away.
     store_pauses,
+    /// Compactions applied.
+    compactions,
+    /// Compactions that came too late for what they were made of.
+    compactions_dropped,
+    /// Background summaries made.
+    summaries,
+    /// Background summaries that failed, were refused or too dear.
+    summaries_failed,
+    /// Model calls whose prefix was not that of the call before: compacted.
+    prefix_breaks_compaction,
+    /// The same: a skill began or ended.
+    prefix_breaks_skill,
+    /// The same: history was imported, cut back, withdrawn or reset.
+    prefix_breaks_edit,
+    /// The same: another system prompt, other tools, another model.
+    prefix_breaks_configuration,
+    /// The same, and nobody announced it.
+    prefix_breaks_unknown,
+    /// Input tokens that those breaks made a provider's cache miss, estimated.
+    rebilled_tokens,
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use super::{
 use crate::{
     chat::{ContentBlock, History, Message, Role},
     conversation::{
+        context::ContextOutcome,
         turn::{Act, Gate, Input, ModelOutcome, OnBusy, Outcome, Receipt},
         volatile::{ApprovalMode, Cancelling, Recovery, Volatile, Work},
     },
@@ -172,6 +173,31 @@ impl Law<'_> {
                     None => assert!(replies.is_empty()),
                 }
             }
+            Input::Compact { waiter } if !idle => refused(waiter, "round_open"),
+            Input::Compact { waiter } if self.before.work.values().any(|work| matches!(work, Work::Context { .. })) => {
+                refused(waiter, "conversation_busy")
+            }
+            Input::Compact { .. } => {
+                assert!(replies.is_empty(), "whoever asks for a compaction hears when it is over");
+                assert!(self.outcome.acts.iter().any(|act| matches!(act, Act::MeasureContext { waiter: Some(_), .. })));
+            }
+            Input::Context { work, outcome } => match (self.before.work.get(work), outcome) {
+                (Some(Work::Context { waiter: Some(waiter) }), ContextOutcome::Fits) => answered(waiter),
+                (Some(Work::Context { waiter: Some(waiter) }), ContextOutcome::TooLarge { .. }) => refused(waiter, "context_too_large"),
+                (Some(Work::Context { waiter: Some(waiter) }), ContextOutcome::Compacted(_)) => {
+                    match self.count(|body| matches!(body, EntryBody::Compacted { .. })) {
+                        0 => refused(waiter, "round_open"),
+                        _ => answered(waiter),
+                    }
+                }
+                (_, _) => assert!(replies.is_empty(), "nobody asked: {replies:?}"),
+            },
+            Input::Pin { line, waiter } => {
+                let known = state.context.pinned.contains(line);
+                let pinned = self.count(|body| matches!(body, EntryBody::Pinned { .. }));
+                assert_eq!(pinned, usize::from(!known && !line.is_empty()));
+                if line.is_empty() { refused(waiter, "pinned_full") } else { answered(waiter) }
+            }
             Input::Import { messages, waiter } if !History::repair(messages.iter().cloned()).1.is_empty() => {
                 refused(waiter, "invalid_message")
             }
@@ -197,6 +223,11 @@ impl Law<'_> {
             assert_eq!(act.gate() == Gate::Stored, must_wait(act), "the table of waits: {act:?}");
             match act {
                 Act::StartModel { work } => ordered.push(*work),
+                Act::MeasureContext { work, waiter } => {
+                    assert_eq!(waiter.is_some(), matches!(self.input, Input::Compact { .. }));
+                    assert!(work.epoch == self.before.life && self.after.work.contains_key(work));
+                }
+                Act::CompactionDropped => assert!(matches!(self.input, Input::Context { outcome: ContextOutcome::Compacted(_), .. })),
                 Act::StartTool(start) => ordered.push(start.work),
                 Act::RoundOver { round_id } => ended.push(*round_id),
                 Act::RetryLater { batch, call, attempt, delay, last_error } => {
@@ -224,7 +255,12 @@ impl Law<'_> {
                     assert!(closes && *grace_over || interrupts && !grace_over);
                 }
                 Act::Queued { .. } => assert!(matches!(self.input, Input::Prompt(_))),
-                Act::Acknowledge { .. } | Act::Refuse { .. } | Act::Answer { .. } | Act::ToolRetry { .. } | Act::Park { .. } => {}
+                Act::Summarise { .. }
+                | Act::Acknowledge { .. }
+                | Act::Refuse { .. }
+                | Act::Answer { .. }
+                | Act::ToolRetry { .. }
+                | Act::Park { .. } => {}
             }
         }
         let orders = self
@@ -263,7 +299,7 @@ impl Law<'_> {
         let Input::Tool { work, result, .. } = self.input else { return None };
         match self.before.work.get(work)? {
             Work::Tool { call, attempt, spec, .. } => Some((*call, *attempt, result, spec.effect)),
-            Work::Model => None,
+            Work::Model | Work::Context { .. } => None,
         }
     }
 
@@ -316,6 +352,9 @@ impl Law<'_> {
                 let last = state.history.messages().last().expect("a request is not empty");
                 assert!(last.role() == Role::User || self.paused.contains(last.wire()), "a request ends with what a user said");
                 assert!(!last.blocks().is_empty());
+                let doubt = self.before.rules.context.is_in_doubt(&state.context.window);
+                let measured = self.after.measured.is_some_and(|seq| seq.0 + 2 >= entry.seq.0);
+                assert!(again || !doubt || measured, "no model is called with a context in doubt (R-04)");
             }
             EntryBody::Assistant { .. } => self.assistant(state, entry, cancelling.is_some()),
             EntryBody::ToolStarted { call, attempt, effect, input, name, tool_call_id } => {
@@ -361,6 +400,17 @@ impl Law<'_> {
                 let (expected, code) = self.stop(round, cancelling.as_ref());
                 assert_eq!((*stop_reason, error.as_ref().map(|error| error.code.as_str())), (expected, code.as_deref()));
             }
+            EntryBody::Compacted { before_tokens, after_tokens, .. } => {
+                assert!(round.is_none_or(|round| round.phase == Phase::Ready), "only where no call is open");
+                let Input::Context { work, outcome: ContextOutcome::Compacted(draft) } = self.input else { panic!("out of nothing") };
+                assert!(
+                    self.before.work.contains_key(work) && state.history.messages().starts_with(&draft.before),
+                    "only what was measured"
+                );
+                let plan = &draft.plans[0].0;
+                assert_eq!((*before_tokens, *after_tokens), (plan.before_tokens, plan.after_tokens));
+            }
+            EntryBody::Pinned { .. } => assert!(matches!(self.input, Input::Pin { .. })),
             EntryBody::Imported { .. } | EntryBody::Reset {} => assert!(round.is_none() && state.inbox.is_empty()),
             EntryBody::Forked { .. } => panic!("nobody forks here"),
         }
@@ -379,6 +429,9 @@ impl Law<'_> {
         }
         match (&round.phase, self.input) {
             (Phase::Ready, _) if round.repeats.refusals >= LOOP_REFUSALS_MAX => (StopReason::LoopGuard, None),
+            (Phase::Ready, Input::Context { outcome: ContextOutcome::TooLarge { .. }, .. }) => {
+                (StopReason::ContextTooLarge, Some("context_too_large".into()))
+            }
             (Phase::Ready, _) => {
                 assert!(round.steps >= self.before.rules.tool_iterations_max, "a round that could go on goes on");
                 (StopReason::IterationLimit, None)
@@ -426,7 +479,11 @@ impl Law<'_> {
         let after = self.after;
         let Some(round) = &state.round else {
             assert!(state.inbox.is_empty() || after.draining, "a prompt waits for nothing");
-            assert!(after.work.is_empty() && after.retries.is_empty() && after.cancelling.is_none(), "a round leaves nothing behind");
+            let asked = |work: &Work| matches!(work, Work::Context { waiter: Some(_) });
+            assert!(
+                after.work.values().all(asked) && after.retries.is_empty() && after.cancelling.is_none(),
+                "a round leaves nothing behind"
+            );
             return;
         };
         if let (Input::GraceOver { round_id }, Some(cancelling)) = (self.input, &self.before.cancelling) {
@@ -442,10 +499,15 @@ impl Law<'_> {
             assert!(after.retries.is_empty());
         }
         match &round.phase {
-            Phase::Ready | Phase::Ended { .. } => panic!("a round rests in {:?}", round.phase),
+            Phase::Ready => {
+                let measures = |work: &Work| *work == Work::Context { waiter: None };
+                assert!(after.work.values().any(measures) && !self.outcome.acts.is_empty() || self.before.work.values().any(measures));
+            }
+            Phase::Ended { .. } => panic!("a round rests in {:?}", round.phase),
             Phase::Model { seq } => {
                 let work = WorkId { epoch: after.life, seq: *seq, index: 0 };
-                assert_eq!(after.work.iter().collect::<Vec<_>>(), [(&work, &Work::Model)]);
+                let asked = |work: &Work| matches!(work, Work::Context { waiter: Some(_) });
+                assert_eq!(after.work.iter().filter(|(_, work)| !asked(work)).collect::<Vec<_>>(), [(&work, &Work::Model)]);
             }
             Phase::Batch(batch) => self.batch_rests(batch),
         }

@@ -10,12 +10,14 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     chat::{ContentBlock, History, Message, RawJson, Role, ThinkingBlock, ToolResultBlock, ToolResultContent, ToolUseBlock},
+    compactor::{CompactionSettings, Fixed, Problem, Verdict, Window, plan},
     conversation::{
+        context::{ContextOutcome, ContextRules, Draft},
         turn::{Input, ModelOutcome, NewPrompt, OnBusy},
         volatile::{ApprovalMode, Recovery, Rules},
     },
     ids::{Epoch, PromptId, RoundId, Seq, WorkId},
-    journal::{CallState, ClientKey, WithdrawReason, digest},
+    journal::{CallState, ClientKey, Durable, WithdrawReason, digest},
     ports::{Completion, ProviderError, ProviderStop, ToolError, ToolErrorType, Usage},
     stream::Failure,
     tool_executor::RunResult,
@@ -58,6 +60,12 @@ pub(super) fn rules(rng: &mut Rng) -> Rules {
         inbox_prompts_max: 1 + rng.below(3),
         output_level: crate::ports::OutputLevel::Standard,
         window_tokens: 1000,
+        context: *rng.pick(&[
+            ContextRules::default(),
+            ContextRules { window: 100_000, max_tokens: 100, fixed: 10, trigger: 80_000 },
+            ContextRules { window: 300, max_tokens: 50, fixed: 10, trigger: 240 },
+            ContextRules { window: 700, max_tokens: 50, fixed: 10, trigger: 560 },
+        ]),
         identical_calls_max: 1 + rng.below(3) as u32,
     }
 }
@@ -108,6 +116,7 @@ impl World {
         may(5, 2 + life.tools.len(), !life.tools.is_empty());
         may(6, 2, !life.timers.is_empty());
         may(7, 1, !life.graces.is_empty());
+        may(8, 4, !life.measures.is_empty());
         if events.is_empty() {
             return Ok(());
         }
@@ -148,6 +157,11 @@ impl World {
                 }
                 self.tell(index, Input::RetryDue { batch, call })
             }
+            8 => {
+                let (work, state) = self.lives[index].measures.remove(0);
+                let outcome = measured(&mut self.rng, &state, &self.rules);
+                self.tell(index, Input::Context { work, outcome })
+            }
             _ => {
                 let round_id = self.lives[index].graces.remove(0);
                 self.tell(index, Input::GraceOver { round_id })
@@ -163,8 +177,10 @@ impl World {
         }
         if self.rng.percent(weather.idle_work) {
             let waiter = self.waiter();
-            if self.rng.percent(50) {
-                return self.tell(index, Input::Reset { waiter });
+            match self.rng.below(4) {
+                0 => return self.tell(index, Input::Reset { waiter }),
+                1 => return self.tell(index, Input::Compact { waiter }),
+                _ => {}
             }
             let mut messages: Vec<Message> = (0..self.rng.below(5)).map(|_| broken(&mut self.rng)).collect();
             if self.rng.percent(90) {
@@ -212,7 +228,12 @@ impl World {
                 let waiter = self.rng.percent(70).then_some(waiter);
                 self.tell(index, Input::Withdraw { prompt_id, reason, waiter })
             }
-            80..87 => {
+            80..83 => self.tell(index, Input::Compact { waiter }),
+            83..86 => {
+                let line = if self.rng.percent(10) { String::new() } else { format!("line {}", self.rng.below(9)) };
+                self.tell(index, Input::Pin { line, waiter })
+            }
+            86..90 => {
                 if self.rng.percent(40) {
                     self.now = self.now.plus_ms(25 * 3_600_000);
                 }
@@ -231,12 +252,13 @@ impl World {
             return self.tell(index, input);
         }
         let work = WorkId { epoch: Epoch(life.volatile.life.0 - self.rng.below(2) as u64), seq: Seq(life.durable.head.0 + 1), index: 0 };
-        let input = match self.rng.below(4) {
+        let input = match self.rng.below(5) {
             0 => {
                 let outcome = self.model(false);
                 Input::Model { work, outcome }
             }
             1 => Input::Tool { work, result: tool(&mut self.rng, false), duration_ms: 1 },
+            4 => Input::Context { work, outcome: ContextOutcome::Fits },
             2 => Input::RetryDue { batch: Seq(1), call: self.rng.below(3) as u32 },
             _ => Input::GraceOver { round_id: RoundId::from_random(self.rng.bytes()) },
         };
@@ -302,6 +324,39 @@ impl World {
                 let usage = rng.percent(90).then_some(usage);
                 ModelOutcome::Completed { blocks, completion: Completion { stop, raw_stop: Some("raw".into()), usage, raw_usage: None } }
             }
+        }
+    }
+}
+
+/// What a measurement finds: mostly what is so, at times something else.
+fn measured(rng: &mut Rng, state: &Durable, rules: &Rules) -> ContextOutcome {
+    if rng.percent(8) {
+        return ContextOutcome::TooLarge { part: "system prompt", part_tokens: 5, tokens: 9, limit: 3 };
+    }
+    if rng.percent(15) {
+        return ContextOutcome::Fits;
+    }
+    let window = Window { tokens: rules.context.window.clamp(300, 700), max_tokens: 50 };
+    let verdict = plan(&Problem {
+        history: &state.history,
+        round_starts: &state.round_starts(),
+        fixed: Fixed { system: 5, tools: 5, pinned: 0 },
+        window,
+        settings: &CompactionSettings::default(),
+        pinned: &state.context.pinned,
+        skill_activations: 0,
+        count: &|message| message.wire().len() as u64 / 3,
+        summary: &|_| None,
+        may_summarize: None,
+        seq_label: &state.head.0.to_string(),
+        force: rng.percent(50),
+    });
+    match verdict {
+        Verdict::Fits { .. } => ContextOutcome::Fits,
+        Verdict::TooLarge { part, part_tokens, tokens, limit } => ContextOutcome::TooLarge { part, part_tokens, tokens, limit },
+        Verdict::Compacted(plan) => {
+            let before = state.history.messages().clone();
+            ContextOutcome::Compacted(Box::new(Draft { before, plans: vec![(plan, "hash".into())] }))
         }
     }
 }

@@ -57,6 +57,8 @@ pub(super) struct Life {
     /// The head that was read during a pause, and the entry after what was known to be stored; not yet told.
     pub(super) head_read: Option<(Head, Option<StoredEntry>)>,
     pub(super) models: Vec<WorkId>,
+    /// Contexts that are being measured, as they were when that was ordered.
+    pub(super) measures: Vec<(WorkId, Durable)>,
     pub(super) tools: Vec<StartTool>,
     pub(super) timers: Vec<(Seq, u32)>,
     pub(super) graces: Vec<RoundId>,
@@ -79,10 +81,11 @@ pub(super) struct Life {
 }
 
 /// Names of the states of the coverage table.
-pub(super) const STATES: [&str; 9] = ["starting", "idle", "model", "batch", "parked", "cancelling", "draining", "paused", "ended"];
+pub(super) const STATES: [&str; 10] =
+    ["starting", "idle", "measuring", "model", "batch", "parked", "cancelling", "draining", "paused", "ended"];
 
 /// Names of the inputs of the coverage table.
-pub(super) const INPUTS: [&str; 14] = [
+pub(super) const INPUTS: [&str; 17] = [
     "Recovered",
     "Prompt",
     "Model",
@@ -94,6 +97,9 @@ pub(super) const INPUTS: [&str; 14] = [
     "GraceOver",
     "Inject",
     "Withdraw",
+    "Context",
+    "Compact",
+    "Pin",
     "Import",
     "Reset",
     "Drain",
@@ -112,6 +118,9 @@ fn input_name(input: &Input) -> &'static str {
         Input::GraceOver { .. } => "GraceOver",
         Input::Inject { .. } => "Inject",
         Input::Withdraw { .. } => "Withdraw",
+        Input::Context { .. } => "Context",
+        Input::Compact { .. } => "Compact",
+        Input::Pin { .. } => "Pin",
         Input::Import { .. } => "Import",
         Input::Reset { .. } => "Reset",
         Input::Drain => "Drain",
@@ -131,7 +140,8 @@ impl Life {
             Some(round) => match round.phase {
                 Phase::Model { .. } => "model",
                 Phase::Batch(_) => "batch",
-                Phase::Ready | Phase::Ended { .. } => "resting wrongly",
+                Phase::Ready => "measuring",
+                Phase::Ended { .. } => "resting wrongly",
             },
         }
     }
@@ -241,6 +251,7 @@ impl World {
             notices: VecDeque::new(),
             head_read: None,
             models: Vec::new(),
+            measures: Vec::new(),
             tools: Vec::new(),
             timers: Vec::new(),
             graces: Vec::new(),
@@ -364,6 +375,7 @@ impl World {
             Act::Refuse { waiter, refusal } => self.reply(waiter, Reply::Refused(refusal.code())),
             Act::StartModel { work } if life.aborted.contains(&work) => {}
             Act::StartModel { work } => life.models.push(work),
+            Act::MeasureContext { work, .. } => life.measures.push((work, life.durable.clone())),
             Act::StartTool(start) if life.aborted.contains(&start.work) => {}
             Act::StartTool(start) => {
                 // What is cancelled before it began is not begun; the answer comes as any other.
@@ -390,7 +402,12 @@ impl World {
                 life.models.retain(|model| *model != work);
                 life.tools.retain(|tool| tool.work != work);
             }
-            Act::ToolRetry { .. } | Act::Queued { .. } | Act::Park { .. } | Act::RoundOver { .. } => {}
+            Act::Summarise { .. }
+            | Act::CompactionDropped
+            | Act::ToolRetry { .. }
+            | Act::Queued { .. }
+            | Act::Park { .. }
+            | Act::RoundOver { .. } => {}
         }
         Ok(())
     }

@@ -232,7 +232,7 @@ async fn an_output_level_is_the_calls_own_and_no_argument_of_the_tool() {
     assert!(read[2].1, "a tool that returns text knows no levels: {}", read[2].0);
     let offered: Vec<bool> =
         model.last_request().unwrap().tools.iter().map(|tool| tool.input_schema.as_str().contains("output_level")).collect();
-    assert_eq!(offered, [true, false]);
+    assert_eq!(offered, [true, false, false], "the last one is `recall`");
 }
 
 #[tokio::test(start_paused = true)]
@@ -264,7 +264,7 @@ async fn a_tool_that_is_not_there_is_a_result_that_names_those_that_are() {
 
     let (text, is_error) = results(&model).remove(0);
     assert_eq!((outcome.text.as_str(), is_error), ("done", true));
-    assert!(text.contains("Error Code: NOT_FOUND\nError Message: there is no tool named \"tol\"; the tools are: tool"), "{text}");
+    assert!(text.contains("Error Code: NOT_FOUND\nError Message: there is no tool named \"tol\"; the tools are: recall, tool"), "{text}");
 }
 
 /// The id of the approval that the round waits for.

@@ -1,5 +1,6 @@
 //! The promises of a running host, kept in process with a scripted model, memory stores and paused time.
 
+mod context;
 mod door;
 mod faults;
 mod lives;
@@ -88,6 +89,7 @@ async fn until(what: &str, mut condition: impl FnMut() -> bool) {
 fn kinds(events: &[Arc<StreamEvent>]) -> Vec<&'static str> {
     events
         .iter()
+        .filter(|event| !matches!(event.kind, EventKind::Context { .. })) // Tells of every call; asserted where that matters.
         .map(|event| match &event.kind {
             EventKind::RoundStarted {} => "round_started",
             EventKind::TextDelta { .. } => "text_delta",
@@ -98,6 +100,8 @@ fn kinds(events: &[Arc<StreamEvent>]) -> Vec<&'static str> {
             EventKind::ApprovalRequired { .. } => "approval_required",
             EventKind::Retry { .. } => "retry",
             EventKind::Usage { .. } => "usage",
+            EventKind::Context { .. } => "context",
+            EventKind::Compaction { .. } => "compaction",
             EventKind::Queued { .. } => "queued",
             EventKind::Message { .. } => "message",
             EventKind::TurnRestarted { .. } => "turn_restarted",

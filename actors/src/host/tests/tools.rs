@@ -43,7 +43,7 @@ async fn parallel_calls_run_together_and_answer_in_call_order() {
     assert!(began.elapsed() < Duration::from_millis(1000), "{:?}", began.elapsed());
     let results = last_results(&model);
     assert_eq!(results[..2], ["900", "100"]);
-    assert!(results[2].contains("there is no tool named \"nobody\"; the tools are: quick, slow"), "{}", results[2]);
+    assert!(results[2].contains("there is no tool named \"nobody\"; the tools are: quick, recall, slow"), "{}", results[2]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,153 @@
+//! The tool `recall`: brings back messages that a compaction dropped. They are where they always were, in the journal; a span names them.
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::{
+    chat::{ContentBlock, Message, Role},
+    ids::{Scope, Seq},
+    journal::{Durable, Entry},
+    ports::{Reach, SessionBackend, StoreError, ToolContext, ToolError, ToolErrorType, ToolSource, ToolSpec, TypedTool},
+};
+
+/// Entries read at a time.
+const PAGE: usize = 512;
+
+/// Where dropped messages stand: the state after the entry `seq`, messages `from..to` of its history. Written `seq:from-to`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpanPointer {
+    /// The last entry that had them.
+    pub seq: Seq,
+    /// The first message.
+    pub from: usize,
+    /// The one after the last.
+    pub to: usize,
+}
+
+impl fmt::Display for SpanPointer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}-{}", self.seq.0, self.from, self.to)
+    }
+}
+
+impl FromStr for SpanPointer {
+    type Err = ToolError;
+
+    fn from_str(text: &str) -> Result<Self, ToolError> {
+        let parts = || {
+            let (seq, range) = text.trim().split_once(':')?;
+            let (from, to) = range.split_once('-')?;
+            let (seq, from, to) = (seq.parse().ok()?, from.parse().ok()?, to.parse().ok()?);
+            (from < to).then_some(Self { seq: Seq(seq), from, to })
+        };
+        parts().ok_or_else(|| ToolError::invalid("span is not `seq:from-to` as a context summary names it, such as 120:2-40"))
+    }
+}
+
+/// Arguments of `recall`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RecallArgs {
+    /// The span as a context summary names it, such as 120:2-40.
+    pub span: String,
+}
+
+/// The tool.
+pub struct Recall {
+    sessions: Arc<dyn SessionBackend>,
+}
+
+impl Recall {
+    /// A tool that reads from this store, and there only in the conversation that calls it.
+    pub fn new(sessions: Arc<dyn SessionBackend>) -> Self {
+        Self { sessions }
+    }
+
+    /// The messages of a span.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` when the conversation has no such span; retryable when the store is away.
+    pub async fn messages(&self, scope: &Scope, span: SpanPointer) -> Result<Vec<Message>, ToolError> {
+        let unknown = || ToolError::not_found(format!("there is no span {span} in this conversation; take one from a context summary"));
+        let mut state = Durable::default();
+        while state.head < span.seq {
+            let entries = self.sessions.entries(scope, state.head, PAGE).await.map_err(|error| away(&error))?;
+            if entries.is_empty() {
+                return Err(unknown());
+            }
+            for stored in entries.iter().take_while(|stored| stored.seq <= span.seq) {
+                let entry = Entry::decode(stored).map_err(|error| ToolError::failed(error.to_string()))?;
+                state.apply(&entry).map_err(|error| ToolError::failed(error.to_string()))?;
+            }
+        }
+        let found: Vec<Message> = state.history.messages().iter().skip(span.from).take(span.to - span.from).cloned().collect();
+        if found.len() == span.to - span.from { Ok(found) } else { Err(unknown()) }
+    }
+}
+
+fn away(error: &StoreError) -> ToolError {
+    ToolError::new(ToolErrorType::DependencyError, error.to_string())
+}
+
+impl TypedTool for Recall {
+    type Args = RecallArgs;
+    type Output = String;
+    const NAME: &'static str = "recall";
+    const DESCRIPTION: &'static str = "Brings back earlier messages of this conversation that were taken out of the context to save room. A context \
+summary names the spans that can be recalled.";
+
+    fn declare(&self, spec: ToolSpec) -> ToolSpec {
+        spec.read_only().not_shared().reach(Reach::Host).source(ToolSource::BuiltIn)
+    }
+
+    fn check(&self, args: &RecallArgs) -> Result<(), ToolError> {
+        args.span.parse::<SpanPointer>().map(drop)
+    }
+
+    async fn call(&self, args: RecallArgs, context: ToolContext) -> Result<String, ToolError> {
+        let messages = self.messages(&context.key.scope, args.span.parse()?).await?;
+        Ok(transcript(&messages))
+    }
+}
+
+/// Messages as people read them; nothing is shortened.
+fn transcript(messages: &[Message]) -> String {
+    let mut text = String::new();
+    for message in messages {
+        let who = match message.role() {
+            Role::User => "user",
+            Role::Assistant => "assistant",
+            Role::System => "system",
+        };
+        for block in message.blocks() {
+            let line = match block {
+                ContentBlock::Text(block) => format!("{who}: {}\n", block.text),
+                ContentBlock::Thinking(_) => continue,
+                ContentBlock::ToolUse(call) => format!("{who} calls {} {}\n", call.name, call.input.as_str()),
+                ContentBlock::ToolResult(result) if result.is_error => format!("error of the tool: {}\n", result.content.text()),
+                ContentBlock::ToolResult(result) => format!("result of the tool: {}\n", result.content.text()),
+                ContentBlock::Other { kind, .. } => format!("{who}: [{kind}]\n"),
+            };
+            text.push_str(&line);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_is_read_as_it_is_written_and_nothing_else_is_one() {
+        let span = SpanPointer { seq: Seq(120), from: 2, to: 40 };
+
+        assert_eq!(span.to_string(), "120:2-40");
+        assert_eq!("120:2-40".parse::<SpanPointer>().unwrap(), span);
+        for wrong in ["", "1", "1:2", "1:2-", "1:5-5", "1:6-5", "-1:2-3", "1:2-3x", "99999999999999999999999:1-2"] {
+            assert!(wrong.parse::<SpanPointer>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! One summary, as a task: what it may cost, the model calls, what it came to.
+
+use futures_util::{StreamExt, future::try_join_all};
+use tokio_util::sync::CancellationToken;
+
+use super::{FOCUS_AREAS, Shared, SummaryJob, merge_prompt, summary_prompts};
+use crate::{
+    chat::{ContentBlock, Message, MessageList},
+    limits::BYTES_A_TOKEN,
+    model_gateway::Waiting,
+    ports::{ModelEvent, ModelRequest, ProviderError, ToolChoice},
+};
+
+/// Makes a summary. `None`: too dear, too late or failed; the conversation keeps what rules made of it (REQUIREMENTS C-32).
+pub(super) async fn summarise(shared: &Shared, job: &SummaryJob) -> Option<String> {
+    let parts = summary_prompts(job.messages.iter(), &FOCUS_AREAS);
+    let tokens = parts.iter().map(|part| part.len() as u64 / BYTES_A_TOKEN).sum();
+    if !shared.may_spend(&job.scope, tokens) {
+        tracing::debug!(conversation = %job.scope.conversation, "no background summary: the hour's money is spent");
+        return None;
+    }
+    let work = async {
+        // Side by side: they have one time limit together, and the gateway says how many may run.
+        let summaries = try_join_all(parts.into_iter().map(|part| ask(shared, job, part))).await?;
+        match summaries.as_slice() {
+            [one] => Ok::<_, ProviderError>(one.clone()),
+            parts => ask(shared, job, merge_prompt(parts, &FOCUS_AREAS)).await,
+        }
+    };
+    match tokio::time::timeout(shared.settings.timeout(), work).await {
+        Ok(Ok(text)) if !text.trim().is_empty() => Some(text),
+        Ok(Ok(_)) => None,
+        Ok(Err(error)) => {
+            tracing::warn!(conversation = %job.scope.conversation, %error, "a background summary failed");
+            None
+        }
+        Err(_) => {
+            tracing::warn!(conversation = %job.scope.conversation, "a background summary took too long");
+            None
+        }
+    }
+}
+
+async fn ask(shared: &Shared, job: &SummaryJob, text: String) -> Result<String, ProviderError> {
+    let model = shared.settings.summary_model.as_deref().map_or_else(|| job.model.clone(), Into::into);
+    let request = ModelRequest {
+        model,
+        system: None,
+        messages: MessageList::from_iter([Message::user(text)]),
+        tools: [].into(),
+        tool_choice: ToolChoice::None,
+        max_tokens: shared.settings.max_summary_tokens,
+        stop: [].into(),
+        effort: None,
+        output_schema: None,
+        cache: false,
+    };
+    let cancel = CancellationToken::new();
+    let _cancel = cancel.clone().drop_guard();
+    let mut stream = shared.gateway.stream(&job.scope.tenant, request, cancel, |_: Waiting| {}).await?;
+    let mut summary = String::new();
+    while let Some(batch) = stream.next().await {
+        for event in batch? {
+            match event {
+                ModelEvent::Block(ContentBlock::Text(block)) => summary.push_str(&block.text),
+                ModelEvent::Completed(_) => return Ok(summary),
+                ModelEvent::Block(_) | ModelEvent::Text(_) | ModelEvent::Thinking(_) => {}
+            }
+        }
+    }
+    Err(ProviderError::Protocol { message: "the stream ended without its end".into() })
+}

@@ -1,0 +1,210 @@
+//! Whether the next model call fits its window, and what follows when it may not. Pure (REQUIREMENTS R-04, C-24..C-45 as ruled).
+//!
+//! The turn knows an estimate only. Where that leaves doubt, it orders the context to be measured, off the actor; the answer is a fit,
+//! a history in place of the present one, or the part that is too large.
+
+use super::{
+    act::{Act, Refusal},
+    turn::Steps,
+    volatile::{Volatile, Work},
+};
+use crate::{
+    chat::{Message, MessageList, Role, reminder},
+    compactor::Plan,
+    ids::{WaiterId, WorkId},
+    journal::{CompactionCause, Durable, EntryBody, Phase},
+    limits::{PINNED_BYTES_MAX, PINNED_LINES_MAX, REFOCUS_ROUNDS},
+    stream::{Failure, StopReason},
+    tokens::WindowUse,
+};
+
+/// The place of a measurement among the work of an entry; calls of a batch have the low numbers.
+const MEASURE: u32 = u32::MAX;
+
+/// What a context must fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ContextRules {
+    /// The model's window, in tokens; 0: not known, nothing is compacted.
+    pub window: u64,
+    /// Longest answer, in tokens.
+    pub max_tokens: u64,
+    /// Estimated tokens of the system prompt and the tools.
+    pub fixed: u64,
+    /// Tokens from which compaction is considered (C-02): equal counts.
+    pub trigger: u64,
+}
+
+impl ContextRules {
+    /// Tokens that a request may have.
+    pub fn room(&self) -> u64 {
+        self.window.saturating_sub(self.max_tokens)
+    }
+
+    /// Whether the estimate leaves doubt that the next request fits.
+    pub fn is_in_doubt(&self, used: &WindowUse) -> bool {
+        self.window > 0 && (used.estimate(self.fixed) >= self.trigger.min(self.room()) || used.at_most(self.fixed) > self.room())
+    }
+}
+
+/// A history in place of the one that was measured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Draft {
+    /// What was measured. Only a history that still begins so is replaced.
+    pub before: MessageList,
+    /// What to do with it, one after the other, each with the hash of what it works on, for the record.
+    pub plans: Vec<(Plan, String)>,
+}
+
+/// What a measurement found.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ContextOutcome {
+    /// The next request fits.
+    Fits,
+    /// It will, after this.
+    Compacted(Box<Draft>),
+    /// It cannot be made to fit.
+    TooLarge {
+        /// What is too large.
+        part: &'static str,
+        /// Its tokens.
+        part_tokens: u64,
+        /// Fewest tokens that the request could come to.
+        tokens: u64,
+        /// What there is room for.
+        limit: u64,
+    },
+}
+
+/// What stands before a model call.
+pub(super) enum Before {
+    /// Nothing.
+    Call,
+    /// The context is to be measured.
+    Measure,
+    /// That is under way.
+    Wait,
+}
+
+/// Looks at the context before a model call.
+pub(super) fn before_call(durable: &Durable, volatile: &Volatile) -> Before {
+    if !volatile.rules.context.is_in_doubt(&durable.context.window) || volatile.measured == Some(durable.head) {
+        Before::Call
+    } else if volatile.work.values().any(|work| matches!(work, Work::Context { waiter: None })) {
+        Before::Wait
+    } else {
+        Before::Measure
+    }
+}
+
+/// Orders a measurement. `waiter`: somebody asked for a compaction.
+pub(super) fn measure(steps: &mut Steps<'_>, waiter: Option<WaiterId>) {
+    let work = WorkId { epoch: steps.volatile.life, seq: steps.durable.head, index: MEASURE - u32::from(waiter.is_some()) };
+    steps.act(Act::MeasureContext { work, waiter });
+}
+
+/// Somebody asks for a compaction.
+pub(super) fn asked(steps: &mut Steps<'_>, waiter: WaiterId) {
+    let under_way = steps.volatile.work.values().any(|work| matches!(work, Work::Context { .. }));
+    if steps.durable.round.is_some() || !steps.durable.inbox.is_empty() {
+        steps.refuse(waiter, Refusal::RoundOpen);
+    } else if under_way {
+        steps.refuse(waiter, Refusal::Busy);
+    } else {
+        measure(steps, Some(waiter));
+    }
+}
+
+/// A measurement ended.
+pub(super) fn measured(steps: &mut Steps<'_>, work: WorkId, outcome: &ContextOutcome) {
+    let Some(Work::Context { waiter }) = steps.volatile.work.get(&work) else { return };
+    let waiter = *waiter;
+    let round = steps.durable.round.as_ref();
+    let at_border = round.is_none_or(|round| round.phase == Phase::Ready);
+    match outcome {
+        ContextOutcome::Fits => {}
+        ContextOutcome::Compacted(draft) if at_border && steps.durable.history.messages().starts_with(&draft.before) => {
+            let cause = if waiter.is_some() { CompactionCause::Asked } else { CompactionCause::Full };
+            compacted(steps, draft, cause);
+        }
+        ContextOutcome::Compacted(_) => {
+            // What was measured is no longer what is there; before the next call it is measured anew.
+            steps.act(Act::CompactionDropped);
+            if let Some(waiter) = waiter {
+                return steps.refuse(waiter, Refusal::RoundOpen);
+            }
+        }
+        ContextOutcome::TooLarge { part, part_tokens, tokens, limit } => match (waiter, round) {
+            (Some(waiter), _) => return steps.refuse(waiter, Refusal::CannotShrink(part)),
+            (None, Some(round)) if at_border && steps.volatile.cancelling.is_none() => {
+                let failure = Failure {
+                    code: "context_too_large".into(),
+                    message: format!(
+                        "the request cannot be made smaller than {tokens} tokens and may have {limit}; the {part} alone has {part_tokens}: make it \
+                         shorter, or use a model with a larger window"
+                    ),
+                    retry_after_ms: None,
+                };
+                steps.finish(round, StopReason::ContextTooLarge, Some(failure));
+            }
+            (None, _) => {}
+        },
+    }
+    if let Some(waiter) = waiter {
+        steps.act(Act::Answer { waiter });
+    }
+}
+
+fn compacted(steps: &mut Steps<'_>, draft: &Draft, cause: CompactionCause) {
+    for (plan, input_hash) in &draft.plans {
+        let Plan { edits, before_tokens, after_tokens, .. } = plan;
+        steps.entry(EntryBody::Compacted {
+            cause,
+            mode: plan.mode().as_str().to_owned(),
+            edits: edits.clone(),
+            input_hash: input_hash.clone(),
+            before_tokens: *before_tokens,
+            after_tokens: *after_tokens,
+        });
+    }
+    // The first plan's span is one of what was measured.
+    let first = draft.plans.first().map(|(plan, _)| plan);
+    if let Some(span) = first.filter(|plan| plan.summarise).and_then(|plan| plan.dropped.as_ref()) {
+        let messages = draft.before.range(span.from..span.to).cloned().collect();
+        steps.act(Act::Summarise { hash: span.hash.clone(), messages });
+    }
+}
+
+/// Keeps a line through every compaction (C-51), and tells it to the model.
+pub(super) fn pin(steps: &mut Steps<'_>, line: &str, waiter: WaiterId) {
+    let context = &steps.durable.context;
+    let line = line.trim();
+    if !context.pinned.iter().any(|known| known == line) {
+        if line.is_empty() || context.pinned.len() >= PINNED_LINES_MAX || context.pinned_bytes() + line.len() > PINNED_BYTES_MAX {
+            return steps.refuse(waiter, Refusal::PinnedFull);
+        }
+        steps.entry(EntryBody::Pinned { line: line.to_owned() });
+        if let Ok(message) = Message::new(Role::User, &[reminder(&format!("# Context\n{line}"))]) {
+            steps.entry(EntryBody::Injected { id: None, client_key: None, message });
+        }
+    }
+    steps.act(Act::Answer { waiter });
+}
+
+/// Reminds of the pinned lines at every fifth border of rounds (C-50), before the prompt, which stays last.
+pub(super) fn refocus(steps: &mut Steps<'_>) {
+    let (context, finished) = (&steps.durable.context, steps.durable.metrics.rounds);
+    if context.pinned.is_empty() || finished == 0 || finished % REFOCUS_ROUNDS != 0 {
+        return;
+    }
+    let id = format!("refocus:{finished}");
+    if !steps.durable.knows_injected(&id)
+        && let Ok(message) = Message::new(Role::User, &[reminder(&refocus_text(finished, &context.pinned))])
+    {
+        steps.entry(EntryBody::Injected { id: Some(id), client_key: None, message });
+    }
+}
+
+/// What the reminder says.
+fn refocus_text(round: u64, lines: &[String]) -> String {
+    format!("# Context Reminder (Round {round})\n{}", lines.join("\n"))
+}

@@ -1,0 +1,108 @@
+//! Whether what one model call sends still begins with what the call before it sent, so that the provider's cache holds (DESIGN §4.4).
+//!
+//! Judged without cache marks: the fixed parts (model, system prompt, tools) are compared, the messages by the hash that runs along them.
+
+use std::sync::Arc;
+
+use crate::{
+    journal::EntryBody,
+    ports::{ModelRequest, ToolDefinition},
+};
+
+/// Why a prefix was broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum PrefixBreak {
+    /// The history was compacted.
+    Compaction,
+    /// A skill began or ended that narrows the tools or changes the model; or the skill index is new.
+    Skill,
+    /// History was imported, cut back, withdrawn or reset.
+    Edit,
+    /// The host has another system prompt, other tools or another model.
+    Configuration,
+    /// Nobody announced it. There should be none of these.
+    Unknown,
+}
+
+/// What the last call sent.
+#[derive(Debug)]
+struct Sent {
+    fixed: Fixed,
+    messages: usize,
+    chain: Option<u64>,
+}
+
+/// What stands before the messages. Mostly the very same allocations from call to call, which `Arc` compares at a glance.
+#[derive(Debug, PartialEq, Eq)]
+struct Fixed {
+    model: Arc<str>,
+    system: Option<Arc<str>>,
+    tools: Arc<[ToolDefinition]>,
+}
+
+/// Watches the calls of one life.
+#[derive(Debug, Default)]
+pub(super) struct PrefixWatch {
+    last: Option<Sent>,
+    announced: Option<PrefixBreak>,
+}
+
+impl PrefixWatch {
+    /// Notes what an entry announces.
+    pub(super) fn note(&mut self, entry: &EntryBody) {
+        let cause = match entry {
+            EntryBody::Compacted { .. } => PrefixBreak::Compaction,
+            EntryBody::Imported { .. } | EntryBody::Reset {} | EntryBody::PromptWithdrawn { .. } => PrefixBreak::Edit,
+            _ => return,
+        };
+        self.announced = self.announced.or(Some(cause));
+    }
+
+    /// A call is about to be made. Tells why its prefix is not that of the call before, if it is not.
+    pub(super) fn call(&mut self, request: &ModelRequest) -> Option<PrefixBreak> {
+        let ModelRequest { model, system, tools, messages, .. } = request;
+        let fixed = Fixed { model: model.clone(), system: system.clone(), tools: tools.clone() };
+        let sent = Sent { fixed, messages: messages.len(), chain: messages.chain(messages.len()) };
+        let announced = self.announced.take();
+        let before = self.last.replace(sent)?;
+        let same_fixed = self.last.as_ref().is_some_and(|now| now.fixed == before.fixed);
+        if same_fixed && messages.chain(before.messages) == before.chain {
+            return None;
+        }
+        let unannounced = if same_fixed { PrefixBreak::Unknown } else { PrefixBreak::Configuration };
+        Some(announced.unwrap_or(unannounced))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{chat::Message, testing::contract::example_request};
+
+    fn request(model: &str, texts: &[&str]) -> ModelRequest {
+        ModelRequest { model: model.into(), messages: texts.iter().map(|text| Message::user(*text)).collect(), ..example_request() }
+    }
+
+    #[test]
+    fn a_history_that_grows_breaks_nothing() {
+        let mut watch = PrefixWatch::default();
+
+        assert_eq!(watch.call(&request("m", &["a"])), None, "the first call has no prefix");
+        assert_eq!(watch.call(&request("m", &["a", "b", "c"])), None);
+        assert_eq!(watch.call(&request("m", &["a", "b", "c"])), None);
+    }
+
+    #[test]
+    fn a_break_is_named_by_its_cause() {
+        let mut watch = PrefixWatch::default();
+        watch.call(&request("m", &["a", "b"]));
+
+        assert_eq!(watch.call(&request("m", &["x", "b"])), Some(PrefixBreak::Unknown));
+        assert_eq!(watch.call(&request("n", &["x", "b"])), Some(PrefixBreak::Configuration));
+        watch.note(&EntryBody::Reset {});
+        assert_eq!(watch.call(&request("n", &["b"])), Some(PrefixBreak::Edit));
+        watch.note(&EntryBody::Reset {});
+        assert_eq!(watch.call(&request("n", &["b", "c"])), None, "what is announced and changes nothing breaks nothing");
+        assert_eq!(watch.call(&request("n", &["c"])), Some(PrefixBreak::Unknown), "an announcement holds for the next call only");
+    }
+}

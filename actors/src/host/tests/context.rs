@@ -1,0 +1,283 @@
+//! The context of long conversations through a whole host: what is sent fits, is valid and keeps what matters; the prefix breaks only
+//! with a cause.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use super::{builder, conversation, probe};
+use crate::{
+    chat::{MessageList, RawJson},
+    compactor::{CompactionSettings, SpanPointer},
+    host::ConversationHandle,
+    metrics_collector::Reading,
+    ports::{Capabilities, Effect, ModelRequest, ToolOutput, Usage},
+    stream::{EventKind, StopReason},
+    testing::{Reply, ScriptedModel},
+    tokens::TokenCounter,
+};
+
+/// The longest answer of the small model.
+const ANSWER_MAX: u32 = 500;
+
+fn small_window(context_window: u32) -> Capabilities {
+    Capabilities { context_window, output_max: ANSWER_MAX, tools: true, output_schema: false, counts_tokens: false }
+}
+
+/// All tokens of a request, counted.
+fn tokens(counter: &TokenCounter, request: &ModelRequest) -> u64 {
+    let messages: u64 = request.messages.iter().map(|message| counter.count_message(&request.model, message)).sum();
+    let system = request.system.as_deref().map_or(0, |system| counter.count_text(&request.model, system));
+    messages + system + counter.count_tools(&request.model, &request.tools)
+}
+
+/// What the model saw.
+#[derive(Default)]
+struct Seen {
+    calls: u64,
+    breaks: u64,
+    last: Option<MessageList>,
+    faults: Vec<String>,
+}
+
+impl Seen {
+    fn request(&mut self, counter: &TokenCounter, request: &ModelRequest, room: u64) {
+        self.calls += 1;
+        let used = tokens(counter, request);
+        if used > room {
+            self.faults.push(format!("call {}: {used} tokens in a room of {room}", self.calls));
+        }
+        self.faults.extend(request.messages.first_fault().map(|fault| format!("call {}: {fault}", self.calls)));
+        let last = self.last.replace(request.messages.clone());
+        if last.is_some_and(|last| !request.messages.starts_with(&last)) {
+            self.breaks += 1;
+        }
+    }
+}
+
+fn everything(request: &ModelRequest) -> String {
+    request.messages.iter().map(crate::chat::Message::wire_str).collect()
+}
+
+/// A model with a small window that tells its true usage, answers `FACT?` with what it can see, and calls a tool when asked to `LOOK`.
+fn small_model(counter: Arc<TokenCounter>, seen: Arc<Mutex<Seen>>, window: u32) -> Arc<ScriptedModel> {
+    let model = ScriptedModel::answering(move |request, _| {
+        let mut seen = seen.lock().unwrap();
+        seen.request(&counter, request, u64::from(window - ANSWER_MAX));
+        let last = request.messages.last().unwrap();
+        let reply = match last.text() {
+            text if text.contains("FACT?") => {
+                let knows = everything(request).contains("the vault's number is 4711");
+                Reply::text(if knows { "It is 4711." } else { "I do not know." })
+            }
+            text if text.contains("LOOK") => Reply::tool("look", &serde_json::json!({})),
+            _ => Reply::text("Certainly. ".repeat(12)),
+        };
+        let input = tokens(&counter, request);
+        // All of it cached, as a provider with a warm cache would tell it.
+        reply.usage(Usage { input_uncached: 1, cache_read: input - 1, cache_write: 0, output: 40 })
+    });
+    Arc::new(model.capabilities(small_window(window)))
+}
+
+async fn answer(conversation: &ConversationHandle, prompt: String) -> String {
+    conversation.send(prompt).await.unwrap().outcome().await.unwrap().text.clone()
+}
+
+/// Rounds of the long conversation.
+fn rounds() -> u64 {
+    2000
+}
+
+#[tokio::test]
+async fn two_thousand_rounds_fit_a_window_of_eight_thousand_tokens() {
+    let (counter, seen) = (Arc::new(TokenCounter::default()), Arc::new(Mutex::new(Seen::default())));
+    let model = small_model(counter.clone(), seen.clone(), 8000);
+    let (tool, _) = probe("look", Effect::Pure, |_| async { Ok(ToolOutput::Text("seen ".repeat(120))) });
+    let settings = CompactionSettings { enable_llm_summarization: false, ..CompactionSettings::default() };
+    let host = builder(&model).tools([tool]).compaction(settings).tokens(counter).build().await.unwrap();
+    let conversation = conversation(&host);
+    conversation.pin("the vault's number is 4711").await.unwrap();
+
+    for round in 1..=rounds() {
+        let prompt = match round % 50 {
+            0 => "FACT?".to_owned(),
+            n if n % 10 == 3 => format!("LOOK {round}"),
+            _ => format!("prompt {round}: {}", "tell me more of the matter at hand ".repeat(4)),
+        };
+        let said = answer(&conversation, prompt).await;
+        assert!(round % 50 != 0 || said == "It is 4711.", "what is pinned stays answerable: {said} in round {round}");
+    }
+
+    let state = conversation.state().await.unwrap();
+    let seen = seen.lock().unwrap();
+    assert_eq!(seen.faults, Vec::<String>::new(), "every request fits and is valid");
+    let counted: Reading = host.0.ports.counters.read();
+    assert_eq!(
+        (seen.breaks, counted.prefix_breaks_unknown),
+        (counted.compactions, 0),
+        "the prefix breaks where it is compacted and nowhere else"
+    );
+    assert_eq!(counted.prefix_breaks_compaction, counted.compactions);
+    assert_eq!(state.metrics.compression_events, counted.compactions);
+    assert!((40..=400).contains(&counted.compactions), "{} compactions", counted.compactions);
+}
+
+#[tokio::test]
+async fn compaction_always_makes_the_next_request_fit() {
+    // A provider's figure steers: a prompt that is all cache fills the window like any other.
+    let model = ScriptedModel::answering(|_, call| {
+        let usage = Usage { input_uncached: 500, cache_read: if call == 0 { 189_000 } else { 20_000 }, cache_write: 0, output: 500 };
+        Reply::text("a").usage(usage)
+    });
+    let model = Arc::new(model);
+    let host = builder(&model).build().await.unwrap();
+    let conversation = conversation(&host);
+    let old: Vec<_> = (0..60)
+        .flat_map(|n| [crate::chat::Message::user(format!("{n} {}", "word ".repeat(1500))), crate::chat::Message::assistant("yes")])
+        .collect();
+    conversation.import(old).await.unwrap();
+    answer(&conversation, "one".into()).await;
+    let before = model.last_request().unwrap().messages.wire_bytes();
+
+    let mut events = Vec::new();
+    let mut reply = conversation.send("two").await.unwrap();
+    while let Some(event) = reply.next().await {
+        events.push(event.kind.clone());
+    }
+
+    let after = model.last_request().unwrap().messages.wire_bytes();
+    let told = events.iter().find_map(|event| match event {
+        EventKind::Compaction { before_tokens, after_tokens, .. } => Some((*before_tokens, *after_tokens)),
+        _ => None,
+    });
+    let (before_tokens, after_tokens) = told.expect("a compaction is told");
+    assert!(before_tokens >= 190_000 && after_tokens <= 96_000, "{before_tokens} -> {after_tokens}");
+    assert!(after < before / 2 + 20_000, "{before} -> {after} bytes");
+}
+
+#[tokio::test]
+async fn what_cannot_be_made_to_fit_ends_the_round_and_is_named() {
+    let model = Arc::new(ScriptedModel::always(Reply::text("never")).capabilities(small_window(2000)));
+    let host = builder(&model).system("instruction ".repeat(4000)).build().await.unwrap();
+
+    let outcome = conversation(&host).send("hello").await.unwrap().outcome().await.unwrap();
+
+    assert_eq!(outcome.stop_reason, StopReason::ContextTooLarge);
+    let failure = outcome.error.clone().unwrap();
+    assert_eq!(failure.code, "context_too_large");
+    assert!(failure.message.contains("system prompt"), "{}", failure.message);
+    assert_eq!(model.counts().started, 0, "no model is asked what cannot fit");
+}
+
+#[tokio::test]
+async fn one_round_of_many_large_results_still_fits() {
+    // Whoever works long in one round must not die of its own observations (BUG-46).
+    let (counter, seen) = (Arc::new(TokenCounter::default()), Arc::new(Mutex::new(Seen::default())));
+    let (count, watch) = (counter.clone(), seen.clone());
+    let model = ScriptedModel::answering(move |request, call| {
+        watch.lock().unwrap().request(&count, request, u64::from(8000 - ANSWER_MAX));
+        let reply = if call < 15 { Reply::tool("look", &serde_json::json!({ "n": call })) } else { Reply::text("done") };
+        reply.usage(Usage { input_uncached: tokens(&count, request), output: 20, ..Usage::default() })
+    });
+    let model = Arc::new(model.capabilities(small_window(8000)));
+    let (tool, _) = probe("look", Effect::Once, |_| async { Ok(ToolOutput::Text("seen and noted ".repeat(300))) });
+    let approved = crate::conversation::volatile::ApprovalMode::Auto;
+    let host = builder(&model).tools([tool]).approval(approved).tokens(counter).build().await.unwrap();
+
+    let outcome = conversation(&host).send("look at everything").await.unwrap().outcome().await.unwrap();
+
+    assert_eq!((outcome.stop_reason, outcome.text.as_str()), (StopReason::EndTurn, "done"));
+    assert_eq!(seen.lock().unwrap().faults, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn what_a_compaction_dropped_is_recalled_by_its_pointer() {
+    let (counter, seen) = (Arc::new(TokenCounter::default()), Arc::new(Mutex::new(Seen::default())));
+    let pointer = Arc::new(Mutex::new(None::<String>));
+    let found = pointer.clone();
+    let model = ScriptedModel::answering(move |request, _| {
+        let last = request.messages.last().unwrap().text();
+        if last.contains("what was my secret") {
+            let all = everything(request);
+            let span = all.split("recall").flat_map(|part| part.split(|c: char| !(c.is_ascii_digit() || c == ':' || c == '-')));
+            let span = span.filter_map(|text| text.parse::<SpanPointer>().ok()).next().map(|span| span.to_string());
+            *found.lock().unwrap() = span.clone();
+            return Reply::tool("recall", &serde_json::json!({ "span": span.unwrap_or_default() }));
+        }
+        Reply::text("As you wish. ".repeat(20))
+    });
+    let model = Arc::new(model.capabilities(small_window(8000)));
+    let (tool, _) = probe("look", Effect::Pure, |_| async { Ok(ToolOutput::Text("x".into())) });
+    let host = builder(&model).tools([tool]).tokens(counter).build().await.unwrap();
+    let conversation = conversation(&host);
+    let secret = format!("{} my secret is a heron in the reeds", "filler words go here ".repeat(30));
+    answer(&conversation, secret).await;
+    for round in 0..60 {
+        answer(&conversation, format!("{round} {}", "more and more words ".repeat(30))).await;
+    }
+    drop(seen);
+
+    answer(&conversation, "what was my secret".into()).await;
+
+    assert!(pointer.lock().unwrap().is_some(), "the summary names the span");
+    let history = conversation.messages().await.unwrap();
+    let result = history.iter().rev().find(|message| !message.tool_result_ids().is_empty()).unwrap();
+    assert!(result.wire_str().contains("a heron in the reeds"), "{}", result.wire_str());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_compaction_on_request_waits_for_its_summary_and_a_turn_does_not() {
+    let asked = Arc::new(Mutex::new(0));
+    let count = asked.clone();
+    let model = ScriptedModel::answering(move |request, _| {
+        if request.tools.is_empty() && request.system.is_none() && request.messages.len() == 1 {
+            *count.lock().unwrap() += 1;
+            return Reply::text("SUMMARY OF THE MATTER").after(Duration::from_secs(3));
+        }
+        Reply::text("fine ".repeat(50))
+    });
+    let model = Arc::new(model);
+    let settings = CompactionSettings { max_cost_per_hour: 100.0, ..CompactionSettings::default() };
+    let host = builder(&model).system("s").compaction(settings).build().await.unwrap();
+    let conversation = conversation(&host);
+    for round in 0..40 {
+        answer(&conversation, format!("{round} {}", "words ".repeat(60))).await;
+    }
+
+    let note = conversation.compact().await.unwrap().expect("there was something to drop");
+
+    assert!(note.after_tokens < note.before_tokens);
+    assert!(*asked.lock().unwrap() > 1, "a long span is asked for in parts, which one more call joins");
+    assert!(conversation.messages().await.unwrap()[0].wire_str().contains("SUMMARY OF THE MATTER"));
+    answer(&conversation, "and on".into()).await;
+}
+
+#[tokio::test]
+async fn the_pinned_lines_come_back_every_five_rounds_and_before_the_prompt() {
+    let model = Arc::new(ScriptedModel::always(Reply::text("ok")));
+    let host = builder(&model).build().await.unwrap();
+    let conversation = conversation(&host);
+    conversation.pin("Answer in Latin.").await.unwrap();
+    conversation.pin("Answer in Latin.").await.unwrap();
+
+    for round in 0..11 {
+        answer(&conversation, format!("prompt {round}")).await;
+    }
+
+    let last = model.last_request().unwrap();
+    let reminders: Vec<usize> = last
+        .messages
+        .iter()
+        .enumerate()
+        .filter(|(_, message)| message.text().contains("# Context Reminder (Round"))
+        .map(|(at, _)| at)
+        .collect();
+    assert_eq!(reminders, [11, 22], "after five and after ten rounds");
+    assert_eq!(last.messages.last().unwrap().text(), "prompt 10", "the prompt is what is answered");
+    assert_eq!(everything(&last).matches("# Context\\n").count(), 1, "a line is pinned once");
+    let too_much = conversation.pin("x".repeat(20_000)).await.unwrap_err();
+    assert_eq!(too_much.code(), "pinned_full");
+    let _ = RawJson::empty_object();
+}

@@ -1,0 +1,54 @@
+//! A journal for benches: takes everything at once, keeps nothing.
+
+use std::{future::ready, time::Duration};
+
+use bytes::Bytes;
+use callboard::{
+    ids::{Scope, Seq, TenantId},
+    ports::{Append, BoxFuture, Head, ListQuery, Loaded, Open, SessionBackend, SessionSummary, StoreError, StoredEntry, Timestamp},
+};
+
+/// A store that says yes and remembers nothing.
+pub(crate) struct Forgetful;
+
+impl SessionBackend for Forgetful {
+    fn append(&self, append: Append) {
+        (append.done)(Ok(()));
+    }
+
+    fn head<'a>(&'a self, _: &'a Scope) -> BoxFuture<'a, Result<Head, StoreError>> {
+        Box::pin(ready(Ok(Head::default())))
+    }
+
+    fn load<'a>(&'a self, _: &'a Scope) -> BoxFuture<'a, Result<Loaded, StoreError>> {
+        Box::pin(ready(Ok(Loaded::default())))
+    }
+
+    fn entries<'a>(&'a self, _: &'a Scope, _: Seq, _: usize) -> BoxFuture<'a, Result<Vec<StoredEntry>, StoreError>> {
+        Box::pin(ready(Ok(Vec::new())))
+    }
+
+    fn snapshot<'a>(&'a self, _: &'a Scope, _: Seq, _: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(ready(Ok(())))
+    }
+
+    fn delete<'a>(&'a self, _: &'a Scope) -> BoxFuture<'a, Result<bool, StoreError>> {
+        Box::pin(ready(Ok(false)))
+    }
+
+    fn list<'a>(&'a self, _: &'a TenantId, _: ListQuery) -> BoxFuture<'a, Result<Vec<SessionSummary>, StoreError>> {
+        Box::pin(ready(Ok(Vec::new())))
+    }
+
+    fn list_open(&self, _: Open, _: Option<Timestamp>, _: Option<Scope>, _: usize) -> BoxFuture<'_, Result<Vec<Scope>, StoreError>> {
+        Box::pin(ready(Ok(Vec::new())))
+    }
+
+    fn mark_failed<'a>(&'a self, _: &'a Scope, _: Option<String>) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(ready(Ok(())))
+    }
+
+    fn close(&self, _: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(ready(Ok(())))
+    }
+}
