@@ -302,7 +302,7 @@ fn a_rewound_remainder_is_not_taken_for_what_was_summarised() {
     case.apply(&plan);
 
     assert!(plan.summary_used);
-    assert_eq!(plan.steps, [CompactionStep::Summary, CompactionStep::Extract]);
+    assert_eq!(plan.steps, [CompactionStep::ToolResults, CompactionStep::Summary, CompactionStep::Extract]);
     assert_eq!(kept[4], "ask 3");
     assert!(case.texts().contains(&kept[4]), "a new request was dropped for an old summary");
 }

@@ -104,7 +104,7 @@ impl Story {
         for _ in 0..=u64::from(dice.one_in(9)) {
             self.push_user(dice, if dice.one_in(20) { 1500 } else { 60 });
         }
-        for _ in 0..dice.below(5) {
+        for _ in 0..dice.below(4) {
             self.push_exchange(dice);
             if dice.one_in(12) {
                 self.push_user(dice, 50);
@@ -126,7 +126,7 @@ impl Story {
                 }
             }
         }
-        let rounds = if dice.one_in(40) { dice.below(60) } else { dice.below(7) };
+        let rounds = if dice.one_in(60) { dice.below(60) } else { dice.below(6) };
         for _ in 0..rounds {
             story.push_round(dice, true);
         }
