@@ -21,11 +21,17 @@ mod ladder;
 mod draft;
 mod extract;
 mod truncate;
+mod ledger;
+mod cache;
+mod refocus;
+mod compressed;
 mod message;
 mod recall;
 mod summarise;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod ladder_tests;
 #[cfg(test)]
 mod properties;
 
@@ -43,40 +49,28 @@ use tokio::{
     time::Instant,
 };
 
+pub use cache::{CachedSummary, SummaryCache, summary_key};
+pub use compressed::{MarkedMessage, MessageRecord, MessageRecords, RoundView, VIEW_ROUNDS, compressed_text, round_views, should_compress};
 pub use importance::{CLEARED, MessageImportance, MessagePriority};
 pub use keep::{Recent, keep_rounds};
 pub use ladder::{CompactionStep, DroppedSpan, Fixed, Plan, Problem, Verdict, Window, plan};
+pub use ledger::SummaryLedger;
 pub use message::CompactorMsg;
 pub use mode::CompressionMode;
 pub use prompt::{FOCUS_AREAS, merge_prompt, summary_prompts};
 pub use recall::{Recall, RecallArgs, SpanPointer};
+pub use refocus::reminder_at;
 pub use rules::{RoundLines, fallback_summary};
 pub use settings::{CompactionSettings, CompactionSettingsError};
 
 use crate::{
-    chat::MessageList,
+    chat::{MessageList, RawJson},
     ids::{Scope, TenantId},
     metrics_collector::Counters,
     model_gateway::ModelGatewayRef,
+    ports::Clock,
     task::AbortOnDrop,
 };
-
-mod cache {
-    use super::*;
-    #[derive(Default)]
-    pub(super) struct SummaryCache(BTreeMap<String, String>);
-    impl SummaryCache {
-        pub(super) fn get(&mut self, key: &str) -> Option<String> {
-            self.0.get(key).cloned()
-        }
-        pub(super) fn put(&mut self, key: String, text: String) {
-            self.0.insert(key, text);
-        }
-    }
-    pub(super) fn key(scope: &Scope, hash: &str) -> String {
-        format!("{}/{}:{hash}", scope.tenant, scope.conversation)
-    }
-}
 
 /// Summaries that are made at once.
 const RUNNING_MAX: usize = 2;
@@ -105,7 +99,7 @@ pub struct SummaryJob {
 
 impl SummaryJob {
     fn key(&self) -> String {
-        cache::key(&self.scope, &self.hash)
+        summary_key(&self.scope, &self.hash)
     }
 }
 
@@ -119,8 +113,9 @@ struct Shared {
     counters: Arc<Counters>,
     pool: Semaphore,
     started: Instant,
-    cache: Mutex<cache::SummaryCache>,
-    ledgers: Mutex<BTreeMap<TenantId, u64>>,
+    clock: Arc<dyn Clock>,
+    cache: Mutex<SummaryCache>,
+    ledgers: Mutex<BTreeMap<TenantId, SummaryLedger>>,
     actor: RwLock<Option<ActorRef<CompactorMsg>>>,
 }
 
@@ -137,10 +132,10 @@ impl Shared {
 
 impl CompactorRef {
     /// A compactor that asks this gateway for summaries. Its actor begins with [`CompactorRef::start`].
-    pub(crate) fn new(settings: CompactionSettings, gateway: ModelGatewayRef, counters: Arc<Counters>) -> Self {
-        let cache = Mutex::default();
+    pub(crate) fn new(settings: CompactionSettings, gateway: ModelGatewayRef, counters: Arc<Counters>, clock: Arc<dyn Clock>) -> Self {
+        let cache = Mutex::new(SummaryCache::new(&settings));
         let (pool, started) = (Semaphore::new(MEASUREMENTS_MAX), Instant::now());
-        Self(Arc::new(Shared { settings, gateway, counters, pool, started, cache, ledgers: Mutex::default(), actor: RwLock::default() }))
+        Self(Arc::new(Shared { settings, gateway, counters, pool, started, clock, cache, ledgers: Mutex::default(), actor: RwLock::default() }))
     }
 
     /// Starts the actor, or a new one in place of one that died.
@@ -159,12 +154,12 @@ impl CompactorRef {
     /// The summary of messages with this hash, if it is there.
     pub fn ready(&self, scope: &Scope, hash: &str) -> Option<String> {
         let mut cache = self.0.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        cache.get(&cache::key(scope, hash))
+        cache.get(&summary_key(scope, hash), self.0.now()).map(|summary| summary.summary.clone())
     }
 
     /// Whether a summary of about so many tokens may be paid for within the hour (REQUIREMENTS C-27).
     pub fn may_spend(&self, scope: &Scope, tokens: u64) -> bool {
-        self.0.may_spend(scope, tokens)
+        self.0.settings.enable_llm_summarization && self.0.may_spend(scope, tokens, false)
     }
 
     /// Has a summary made in the background; nobody waits. Beyond what may wait it is left to rules.
@@ -269,7 +264,9 @@ impl State {
                 // A provider's adapter that panics must not keep its place for ever.
                 let text = AssertUnwindSafe(summarise::summarise(&shared, &job)).catch_unwind().await.unwrap_or(None);
                 if let Some(text) = &text {
-                    shared.cache.lock().unwrap_or_else(PoisonError::into_inner).put(job.key(), text.clone());
+                    let summary = CachedSummary { summary: text.clone(), timestamp: shared.clock.now(), metadata: RawJson::empty_object() };
+                    let now = shared.now();
+                    shared.cache.lock().unwrap_or_else(PoisonError::into_inner).put(job.key(), summary, now);
                 }
                 let _ = me.cast(CompactorMsg::Done { key: job.key(), text });
             });

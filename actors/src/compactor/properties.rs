@@ -87,7 +87,7 @@ impl Story {
             let id = format!("call_{}", self.ids);
             self.ids += 1;
             blocks.push(call(&id, ["bash", "file_read", "搜索"][dice.below(3) as usize]));
-            let size = if dice.one_in(30) { 9000 } else { 200 };
+            let size = if dice.one_in(30) { 3000 } else { 120 };
             let mut made = result(&id, &dice.text(size), dice.one_in(6));
             if dice.one_in(12) {
                 let list = serde_json::to_string(&[ContentBlock::text(dice.text(200)), image()]).unwrap();
@@ -102,9 +102,9 @@ impl Story {
     fn push_round(&mut self, dice: &Dice, complete: bool) {
         self.starts.push(self.history.messages().len());
         for _ in 0..=u64::from(dice.one_in(9)) {
-            self.push_user(dice, if dice.one_in(20) { 3000 } else { 100 });
+            self.push_user(dice, if dice.one_in(20) { 1500 } else { 60 });
         }
-        for _ in 0..dice.below(5) {
+        for _ in 0..dice.below(4) {
             self.push_exchange(dice);
             if dice.one_in(12) {
                 self.push_user(dice, 50);
@@ -126,7 +126,7 @@ impl Story {
                 }
             }
         }
-        let rounds = if dice.one_in(16) { dice.below(60) } else { dice.below(9) };
+        let rounds = if dice.one_in(60) { dice.below(60) } else { dice.below(6) };
         for _ in 0..rounds {
             story.push_round(dice, true);
         }
@@ -158,7 +158,11 @@ impl Setup {
         let strategy = [CompressionMode::Extract, CompressionMode::Extract, CompressionMode::Summarize, CompressionMode::Truncate];
         Self {
             window: Window { tokens, max_tokens: tokens * dice.below(50) / 100 },
-            fixed: Fixed { system: tokens * dice.below(10) / 100, tools: dice.below(200), pinned: dice.below(50) },
+            fixed: Fixed {
+                system: tokens * dice.below(if dice.one_in(20) { 200 } else { 10 }) / 100,
+                tools: dice.below(200),
+                pinned: dice.below(50),
+            },
             settings: CompactionSettings {
                 strategy: strategy[dice.below(4) as usize],
                 keep_rounds: dice.one_in(3).then(|| dice.below(20) as u32),
@@ -254,7 +258,7 @@ fn check_plan(setup: &Setup, story: &Story, plan: &Plan) -> Story {
     if !plan.steps.contains(&CompactionStep::CurrentRound) {
         assert!(old.messages().range(was..old_messages.len()).eq(new.messages().range(is..new.messages().len())));
     }
-    let last_said = |history: &History| history.messages().iter().filter_map(asked).next_back();
+    let last_said = |history: &History| history.messages().iter().rev().find_map(asked);
     assert_eq!(last_said(old), last_said(&new));
 
     let had_pair = old_messages.get(1).is_some_and(|message| message.text() == ANSWER);
@@ -305,7 +309,7 @@ fn every_history_fits_its_verdict_and_loses_nothing_that_a_person_said() {
         let total: u64 = story.history.messages().iter().map(count).sum();
         let mut setup = Setup::generated(&dice, total);
         println!("case {case}: CALLBOARD_SEED={}", seed.wrapping_add(case));
-        for generation in 0..3 {
+        for generation in 0..=dice.below(3) {
             let verdict = setup.plan(&story);
             assert!(!dice.one_in(8) || setup.plan(&story) == verdict, "the same twice");
             let mut note = |what: String| *seen.entry(what).or_insert(0_u32) += 1;
@@ -324,13 +328,13 @@ fn every_history_fits_its_verdict_and_loses_nothing_that_a_person_said() {
                     plan.steps.iter().for_each(|step| note(format!("{step:?}")));
                     note(format!("generation {generation}"));
                     story = check_plan(&setup, &story, plan);
-                    if !setup.force {
+                    if !setup.force && dice.one_in(2) {
                         let again = setup.plan(&story);
                         assert!(matches!(again, Verdict::Fits { .. }) || setup.ready, "twice in a row: {again:?}");
                     }
                 }
             }
-            for _ in 0..dice.below(6) {
+            for _ in 0..dice.below(4) {
                 story.push_round(&dice, true);
             }
             setup.ready = dice.one_in(3);
@@ -366,7 +370,7 @@ fn a_history_may_be_cut_at_every_index() {
 #[test]
 fn a_rewound_history_is_compacted_as_well_as_any() {
     let seed = seed("rewind");
-    for case in 0..cases(250) {
+    for case in 0..cases(100) {
         let dice = Dice::new(seed.wrapping_add(case));
         let mut story = Story::generated(&dice);
         let total: u64 = story.history.messages().iter().map(count).sum();

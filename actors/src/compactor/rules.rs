@@ -191,3 +191,58 @@ pub fn fallback_summary<'a>(messages: impl IntoIterator<Item = &'a Message>) -> 
     lines.extend(answer.iter().map(|text| format!("助手: {}", clip(text, 200))));
     if lines.is_empty() { "[对话摘要不可用]".to_owned() } else { lines.join("\n") }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compactor::testing::{call, exchange, failed_exchange, result};
+
+    #[test]
+    fn cuts_are_in_characters_and_only_real_cuts_are_marked() {
+        assert_eq!((clip("汉字汉字", 4), clip("汉字汉字", 3)), ("汉字汉字".into(), "汉字汉...".into()));
+        assert_eq!(one_line("  a\n\n b\tc ", 9), "a b c");
+        assert_eq!(one_line("ab cd", 3), "ab ...");
+        assert_eq!(one_line("abc ", 3), "abc");
+    }
+
+    #[test]
+    fn the_rule_summary_has_its_form_and_resolves_names_of_tools() {
+        let [calls, results] = exchange("a", "fine");
+        let [bad_calls, bad_results] = failed_exchange("b", "no");
+        let mut told = outcomes(&calls.blocks(), &results.blocks());
+        told.extend(outcomes(&bad_calls.blocks(), &bad_results.blocks()));
+        told.extend(outcomes(&[call("c", "g")], &[ContentBlock::ToolResult(result("z", "", false))]));
+        let texts = ["We DECIDED to\ngo on", "nothing", "我们选择了它", "then chose b"];
+
+        let text = rule_summary(&decisions(texts.into_iter()), &told);
+
+        assert_eq!(
+            text,
+            "## Previous Context Summary\n### Key Decisions\n- We DECIDED to go on\n- 我们选择了它\n- then chose b\n\n### Tool Outcomes\n- f: ✓\n- f: ✗\n- unknown: ✓\n"
+        );
+        let many: Vec<String> = (0..9).map(|n| format!("selected {n}")).collect();
+        assert_eq!(decisions(many.iter().map(String::as_str)), many[4..]);
+        assert_eq!(decisions([&*format!("chose {}", "x".repeat(200))].into_iter())[0].chars().count(), 103);
+    }
+
+    #[test]
+    fn a_round_is_told_in_lines_with_what_its_tools_returned() {
+        let [calls, results] = exchange("a", "seen");
+        let messages = [Message::user("do\nit"), calls, results, Message::assistant("done")];
+
+        let lines = RoundLines::read("7".into(), &messages, 100).render();
+
+        assert_eq!(lines, "Round 7:\n  Request: do it\n  Tools: [f]\n  Observed: seen\n  Answer: done\n");
+        assert_eq!(RoundLines::read("8".into(), &messages[..1], 0).render(), "Round 8:\n  Request: do it\n  Tools: []\n");
+    }
+
+    #[test]
+    fn without_a_summary_the_first_request_the_calls_and_the_last_answer_stand_in() {
+        let [calls, results] = exchange("a", "seen");
+        let long = "x".repeat(201);
+        let messages = [Message::user(long.clone()), calls, results, Message::assistant("a tool did it"), Message::user("later")];
+
+        assert_eq!(fallback_summary(&messages), format!("用户: {}...\n[工具调用]\n助手: a tool did it", "x".repeat(200)));
+        assert_eq!(fallback_summary(&[]), "[对话摘要不可用]");
+    }
+}

@@ -85,6 +85,9 @@ const fn detail(parts: [usize; 8]) -> Detail {
 /// All there is.
 const FULL: Detail = detail([DECISIONS_MAX, OUTCOMES_MAX, 4000, 40, REQUEST_CHARS, 20, 3, POINTERS_MAX]);
 
+/// Hardly anything.
+const LEAST: Detail = detail([0, 0, 100, 1, 40, 0, 0, 1]);
+
 /// From all to hardly anything.
 const DETAILS: [Detail; 6] = [
     FULL,
@@ -92,7 +95,7 @@ const DETAILS: [Detail; 6] = [
     detail([DECISIONS_MAX, OUTCOMES_MAX, 1500, 10, REQUEST_CHARS, 5, 0, POINTERS_MAX]),
     detail([3, 5, 800, 6, 120, 2, 0, 4]),
     detail([1, 2, 300, 3, 60, 0, 0, 2]),
-    detail([0, 0, 100, 1, 40, 0, 0, 1]),
+    LEAST,
 ];
 
 /// Whether two messages are such a pair.
@@ -127,8 +130,7 @@ impl Stub {
         let pointer =
             Pointer { span: format!("{0}:0-100000", "0".repeat(16)), messages: 100_000, last_round: 100_000, pending: Some(pending) };
         let sample = Self { summary: "字".repeat(100), requests: vec!["字".repeat(40)], pointers: vec![pointer], ..Self::default() };
-        let (summary, answer) = sample.pair(pinned, 0, count);
-        count(&summary).saturating_add(count(&answer))
+        count(&Message::user(sample.render(pinned, &LEAST))).saturating_add(count(&Message::assistant(ANSWER)))
     }
 
     fn render(&self, pinned: &[String], detail: &Detail) -> String {

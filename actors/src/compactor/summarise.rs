@@ -15,7 +15,7 @@ use crate::{
 pub(super) async fn summarise(shared: &Shared, job: &SummaryJob) -> Option<String> {
     let parts = summary_prompts(job.messages.iter(), &FOCUS_AREAS);
     let tokens = parts.iter().map(|part| part.len() as u64 / BYTES_A_TOKEN).sum();
-    if !shared.may_spend(&job.scope, tokens) {
+    if !shared.may_spend(&job.scope, tokens, true) {
         tracing::debug!(conversation = %job.scope.conversation, "no background summary: the hour's money is spent");
         return None;
     }

@@ -10,10 +10,10 @@ use super::{
 };
 use crate::{
     chat::{Message, MessageList, Role, reminder},
-    compactor::Plan,
+    compactor::{Plan, reminder_at},
     ids::{WaiterId, WorkId},
     journal::{CompactionCause, Durable, EntryBody, Phase},
-    limits::{PINNED_BYTES_MAX, PINNED_LINES_MAX, REFOCUS_ROUNDS},
+    limits::{PINNED_BYTES_MAX, PINNED_LINES_MAX},
     stream::{Failure, StopReason},
     tokens::WindowUse,
 };
@@ -193,18 +193,11 @@ pub(super) fn pin(steps: &mut Steps<'_>, line: &str, waiter: WaiterId) {
 /// Reminds of the pinned lines at every fifth border of rounds (C-50), before the prompt, which stays last.
 pub(super) fn refocus(steps: &mut Steps<'_>) {
     let (context, finished) = (&steps.durable.context, steps.durable.metrics.rounds);
-    if context.pinned.is_empty() || finished == 0 || finished % REFOCUS_ROUNDS != 0 {
-        return;
-    }
+    let Some(text) = reminder_at(finished, &context.pinned) else { return };
     let id = format!("refocus:{finished}");
     if !steps.durable.knows_injected(&id)
-        && let Ok(message) = Message::new(Role::User, &[reminder(&refocus_text(finished, &context.pinned))])
+        && let Ok(message) = Message::new(Role::User, &[reminder(&text)])
     {
         steps.entry(EntryBody::Injected { id: Some(id), client_key: None, message });
     }
-}
-
-/// What the reminder says.
-fn refocus_text(round: u64, lines: &[String]) -> String {
-    format!("# Context Reminder (Round {round})\n{}", lines.join("\n"))
 }

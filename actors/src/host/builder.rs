@@ -360,7 +360,7 @@ impl<H> HostBuilder<H> {
         };
         let gateway = ModelGatewayRef::new(provider, config, self.entropy, counters.clone());
         let trigger = self.compaction.trigger;
-        let compactor = CompactorRef::new(self.compaction, gateway.clone(), counters.clone());
+        let compactor = CompactorRef::new(self.compaction, gateway.clone(), counters.clone(), ports.clock.clone());
         let context = ContextRules {
             window: u64::from(capabilities.context_window),
             max_tokens: u64::from(max_tokens),

@@ -1,0 +1,84 @@
+//! What summaries cost within the last hour (REQUIREMENTS C-26, C-27; BUG-31). Pure: the time comes in, monotonic, as a duration
+//! since any fixed instant.
+
+use std::{collections::VecDeque, time::Duration};
+
+use super::{CompactionSettings, CompressionMode};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Spending of a sliding hour, in millionths of a US dollar.
+#[derive(Debug, Clone, Default)]
+pub struct SummaryLedger {
+    spent: VecDeque<(Duration, u64)>,
+    sum: u64,
+}
+
+impl SummaryLedger {
+    /// Whether a summary of `tokens` may be paid for: what was spent within the last hour and its price stay below the cap.
+    /// Spending of exactly an hour ago no longer counts.
+    pub fn may_spend(&mut self, tokens: u64, settings: &CompactionSettings, now: Duration) -> bool {
+        while let Some((at, cost)) = self.spent.front().copied()
+            && now.saturating_sub(at) >= HOUR
+        {
+            self.spent.pop_front();
+            self.sum -= cost;
+        }
+        self.sum.saturating_add(CompressionMode::Summarize.cost_micro_usd(tokens)) < settings.cap_micro_usd()
+    }
+
+    /// Notes what was sent to a summarizer. Times must not go back.
+    pub fn note(&mut self, tokens: u64, now: Duration) {
+        // A sum that no cap allows any more needs no exact figure.
+        let cost = CompressionMode::Summarize.cost_micro_usd(tokens).min(u64::MAX - self.sum);
+        self.sum += cost;
+        self.spent.push_back((now, cost));
+    }
+
+    /// What was spent within the hour before the last question, in millionths of a US dollar.
+    pub fn spent_micro_usd(&self) -> u64 {
+        self.sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn spending_of_an_hour_stays_below_the_cap() {
+        let settings = CompactionSettings { max_cost_per_hour: 0.003, ..CompactionSettings::default() };
+        let mut ledger = SummaryLedger::default();
+
+        assert!(!ledger.may_spend(1000, &settings, at(0)), "exactly the cap is not below it");
+        assert!(ledger.may_spend(999, &settings, at(0)));
+        ledger.note(600, at(0));
+        ledger.note(300, at(10));
+        assert!(ledger.may_spend(99, &settings, at(3599)));
+        assert!(!ledger.may_spend(100, &settings, at(3599)));
+        assert!(ledger.may_spend(699, &settings, at(3600)), "an hour later the first is forgotten");
+        assert!(!ledger.may_spend(700, &settings, at(3600)));
+        assert_eq!(ledger.spent_micro_usd(), 900);
+        assert!(ledger.may_spend(999, &settings, at(9999)));
+        assert_eq!(ledger.spent_micro_usd(), 0);
+    }
+
+    #[test]
+    fn a_cap_of_nothing_pays_for_nothing_and_sums_do_not_overflow() {
+        let none = CompactionSettings { max_cost_per_hour: 0.0, ..CompactionSettings::default() };
+        let usual = CompactionSettings::default();
+        let mut ledger = SummaryLedger::default();
+
+        assert!(!ledger.may_spend(0, &none, at(0)));
+        assert!(ledger.may_spend(33_333, &usual, at(0)));
+        assert!(!ledger.may_spend(33_334, &usual, at(0)));
+        ledger.note(u64::MAX, at(1));
+        ledger.note(u64::MAX, at(1));
+        assert!(!ledger.may_spend(1, &usual, at(2)));
+        assert!(ledger.may_spend(1, &usual, at(3601)));
+    }
+}
