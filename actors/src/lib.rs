@@ -40,6 +40,7 @@ pub mod stream;
 pub mod limits;
 pub mod policy;
 pub mod ports;
+pub mod tokens;
 pub mod conversation;
 pub mod tool_executor;
 pub mod subagent;
