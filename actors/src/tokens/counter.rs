@@ -60,6 +60,11 @@ impl TokenCounter {
         if text.is_empty() { 0 } else { self.registry.resolve(model).count(text) }
     }
 
+    /// Tokens of a text as the encoding counts them, without the model's margin.
+    pub fn count_without_margin(&self, model: &str, text: &str) -> u64 {
+        if text.is_empty() { 0 } else { self.registry.resolve(model).encoder.encoder().count_tokens(text) }
+    }
+
     /// Tokens of a message: its role and every block (REQUIREMENTS K-20). The message keeps the count; it is counted again only for a
     /// model that is counted another way.
     pub fn count_message(&self, model: &str, message: &Message) -> u64 {
