@@ -42,10 +42,13 @@ pub use callboard_actors::{
         volatile::{ApprovalMode, Recovery},
     },
     host::{BuildError, ConversationHandle, OutcomeError, Prompt, Reply, SendError, TenantHandle},
+    model_gateway::exact::{Counted, ExactCounter},
     ports::{Extensions, FnTool, Json, Tool, ToolContext, ToolError, ToolOutput, ToolSpec, TypedTool, erased},
     stream::{EventKind, RoundEnd, StopReason, StreamEvent},
 };
-pub use callboard_actors::{chat, conversation, ids, journal, limits, metrics_collector, policy, ports, stream, subagent, tool_executor};
+pub use callboard_actors::{
+    chat, conversation, ids, journal, limits, metrics_collector, policy, ports, stream, subagent, tokens, tool_executor,
+};
 
 /// The code of `docs/tools.md` compiles.
 #[cfg(doctest)]

@@ -19,6 +19,7 @@ mod chat;
 mod sessions;
 mod tools;
 mod mcp;
+mod tokens;
 mod config;
 mod completions;
 
@@ -64,6 +65,7 @@ enum Command {
     /// MCP servers: list what they offer, check what is wrong with them
     #[command(subcommand, disable_help_subcommand = true, after_help = mcp::EXAMPLE)]
     Mcp(mcp::McpCommand),
+    Tokens(tokens::TokensArgs),
     /// The configuration: check, show
     #[command(subcommand, disable_help_subcommand = true, after_help = config::EXAMPLE)]
     Config(config::ConfigCommand),
@@ -101,6 +103,7 @@ async fn dispatch(cli: Cli) -> Result<Done, Failure> {
         Command::Sessions(command) => Box::pin(sessions::run(&config, command)).await,
         Command::Tools(command) => Box::pin(tools::run(&config, command)).await,
         Command::Mcp(command) => Box::pin(mcp::run(&config, command)).await,
+        Command::Tokens(args) => tokens::run(&config, &args),
         Command::Config(command) => config::run(&config, &command),
         Command::Completions(args) => completions::run(&args),
     }

@@ -12,6 +12,7 @@ use super::{
     Layer, ProviderLayer, Setting,
     error::{ConfigError, Origin, hint, quoted},
     keys::{self, PROVIDER_SECTION, SECTIONS},
+    tokens,
     value::{Base, said},
 };
 
@@ -67,6 +68,10 @@ pub(super) fn parse(path: &Path, text: &str, home: Option<&Path>) -> Result<Laye
             }
             #[cfg(feature = "mcp")]
             (super::mcp::SECTION, value) => layer.mcp = super::mcp::servers(value, &at, &file.base.folder, |byte| file.at(byte))?,
+            (tokens::SECTION, DeValue::Table(table)) => {
+                layer.encoders = tokens::encoders(table, &at, |byte| file.at(byte))?;
+                layer.settings.extend(file.section(tokens::SECTION, table)?);
+            }
             (section, DeValue::Table(table)) if SECTIONS.contains(&section) => layer.settings.extend(file.section(section, table)?),
             (section, other) if SECTIONS.contains(&section) => {
                 let problem = format!("`{section}` must be a section `[{section}]`, not {}", said(other));
@@ -115,6 +120,9 @@ impl File<'_> {
             if let (DeValue::Table(table), true) = (value, SECTIONS.contains(&below.as_str())) {
                 settings.extend(self.section(&below, table)?);
                 continue;
+            }
+            if (section, name) == (tokens::SECTION, tokens::ENCODERS) {
+                continue; // Read by itself.
             }
             let Some(key) = keys::of_section(section).find(|key| key.name == name) else {
                 return Err(unknown_key(at, section, name));

@@ -3,6 +3,7 @@
 use callboard_actors::ports::ExecLimits;
 
 use super::{
+    tokens,
     value::{Kind, Value},
     web,
 };
@@ -96,6 +97,12 @@ const PLAIN: &[Key] = &[
     key("sandbox", "processes", Kind::Count { max: 1 << 22 }, "processes and threads of one command"),
     key("sandbox", "cpu_seconds", Kind::Count { max: COUNT_MAX }, "seconds of processor time of one process of a command"),
     key("sandbox", "file_bytes", Kind::Count { max: BYTES_MAX }, "bytes of one file that a command writes"),
+    key(
+        tokens::SECTION,
+        "file",
+        Kind::Path,
+        "YAML file of encoders; by default the first of `config/token_encoders.yaml`, `config/token_encoders.yml` and `~/.config/callboard/token_encoders.yaml` that is there",
+    ),
 ];
 
 /// Keys of each `[[provider]]`.
@@ -186,7 +193,7 @@ limits! {
 }
 
 /// Sections that stand once, in the order in which they are shown.
-pub(super) const SECTIONS: &[&str] = &["host", "store", "tools", web::FETCH, web::SEARCH, "sandbox", "limits"];
+pub(super) const SECTIONS: &[&str] = &["host", "store", "tools", web::FETCH, web::SEARCH, "sandbox", tokens::SECTION, "limits"];
 
 /// The name of the section that stands once a provider.
 pub(super) const PROVIDER_SECTION: &str = "provider";

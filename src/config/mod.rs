@@ -18,6 +18,7 @@ mod mcp;
 mod provider;
 mod secret;
 mod show;
+mod tokens;
 mod value;
 mod web;
 
@@ -26,7 +27,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use callboard_actors::ports::{ExecLimits, HostPattern};
+use callboard_actors::{
+    ports::{ExecLimits, HostPattern},
+    tokens::EncoderConfig,
+};
 pub use env::NOT_SETTINGS;
 pub use error::{ConfigError, Origin};
 use error::{hint, quoted};
@@ -34,6 +38,7 @@ use keys::Key;
 pub use keys::{TOOL_NAMES, reference};
 pub use provider::{ProviderConfig, ProviderKind};
 pub use secret::Secret;
+pub use tokens::TokensConfig;
 pub use value::Store;
 use value::{Base, Value, same_file};
 pub use web::WebConfig;
@@ -65,6 +70,8 @@ pub struct Config {
     pub exec_limits: ExecLimits,
     /// What the web tools may reach, and who searches.
     pub web: WebConfig,
+    /// How tokens are counted.
+    pub tokens: TokensConfig,
     /// MCP servers (`[[mcp]]`), by name; a later file's takes the place of an earlier one's.
     #[cfg(feature = "mcp")]
     pub mcp: Vec<crate::mcp::McpServerConfig>,
@@ -124,6 +131,7 @@ type Settings = BTreeMap<(&'static str, &'static str), Setting>;
 struct Layer {
     settings: Vec<Setting>,
     providers: Vec<ProviderLayer>,
+    encoders: BTreeMap<String, EncoderConfig>,
     #[cfg(feature = "mcp")]
     mcp: Vec<crate::mcp::McpServerConfig>,
 }
@@ -170,7 +178,9 @@ impl Config {
         let mut providers = Vec::new();
         #[cfg(feature = "mcp")]
         let mut servers = BTreeMap::new();
+        let mut encoders = BTreeMap::new();
         for layer in layers {
+            encoders.extend(layer.encoders);
             #[cfg(feature = "mcp")]
             servers.extend(layer.mcp.into_iter().map(|server| (server.name.clone(), server)));
             settings.extend(layer.settings.into_iter().map(by_name));
@@ -179,7 +189,7 @@ impl Config {
         settings.extend(variables.settings.into_iter().map(by_name));
         provider::override_from_environment(&mut providers, variables.providers);
 
-        let data_home = absolute(set("XDG_DATA_HOME")).or_else(|| home.map(|home| home.join(".local/share")));
+        let data_home = absolute(set("XDG_DATA_HOME")).or_else(|| home.as_ref().map(|home| home.join(".local/share")));
         let mut config = Self {
             data_dir: data_home.map(|folder| folder.join("callboard")).unwrap_or_default(),
             commit: CommitMode::default(),
@@ -193,6 +203,7 @@ impl Config {
             network: Vec::new(),
             exec_limits: ExecLimits::default(),
             web: WebConfig::default(),
+            tokens: TokensConfig { file: None, encoders, places: tokens::usual_places(absolute(set("XDG_CONFIG_HOME")), home.as_deref()) },
             #[cfg(feature = "mcp")]
             mcp: servers.into_values().collect(),
             files,
@@ -292,6 +303,7 @@ impl Config {
                 ("sandbox", name, Value::Count(count)) => keys::set_exec_limit(&mut self.exec_limits, name, *count),
                 ("sandbox", _, Value::Text(word)) => self.sandbox = SandboxMode::of(word),
                 (section @ (web::FETCH | web::SEARCH), name, value) => self.web.take(section, name, value),
+                (tokens::SECTION, _, Value::Path(path)) => self.tokens.file = Some(path.clone()),
                 ("limits", name, value) => keys::set_limit(&mut self.limits, name, value),
                 _ => {}
             }

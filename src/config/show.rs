@@ -6,6 +6,7 @@ use super::{
     Config, Store,
     error::{Origin, quoted},
     keys::{self, Key, PROVIDER_SECTION, SECTIONS},
+    tokens,
     value::Value,
     web,
 };
@@ -43,6 +44,7 @@ pub(super) fn show(config: &Config) -> String {
             }
         }
     }
+    tokens::show(&mut text, &config.tokens.encoders);
     #[cfg(feature = "mcp")]
     super::mcp::show(&mut text, &config.mcp);
     if config.providers.is_empty() {
@@ -67,6 +69,7 @@ fn effective(config: &Config, key: &Key) -> Option<Value> {
         (web::SEARCH, "engine") => config.web.engine.clone().map(Value::Text),
         (web::SEARCH, "base_url") => config.web.base_url.clone().map(Value::Text),
         (web::SEARCH, _) => config.web.api_key_env.clone().map(Value::Text),
+        (tokens::SECTION, _) => config.tokens.file.clone().map(Value::Path),
         ("limits", name) => keys::limit_values(&config.limits).into_iter().find(|(known, _)| *known == name).map(|(_, value)| value),
         _ => None,
     }

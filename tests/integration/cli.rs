@@ -4,6 +4,7 @@ mod bad_input;
 mod interrupts;
 mod runs;
 mod stored;
+mod tokens;
 mod tool_calls;
 
 use std::{

@@ -49,11 +49,17 @@ struct Stored {
     tool_results: Box<[Box<str>]>,
     /// Hash of the wire form.
     digest: u64,
-    /// 0 = not counted yet.
+    /// 0 = not counted yet; else the way of counting in the upper eight bits, the tokens in the others.
     tokens: AtomicU32,
     /// The one foreign rendering that an adapter keeps beside the wire form.
     rendered: OnceLock<Bytes>,
 }
+
+/// Bits of a kept count that are tokens.
+const TOKEN_BITS: u32 = 24;
+
+/// The largest count that is kept.
+const TOKENS_MAX: u32 = (1 << TOKEN_BITS) - 1;
 
 #[derive(Serialize)]
 struct WireOut<'a> {
@@ -215,14 +221,19 @@ impl Message {
         self.0.digest
     }
 
-    /// Tokens of this message if they were counted.
-    pub fn counted_tokens(&self) -> Option<u32> {
-        Some(self.0.tokens.load(Ordering::Relaxed)).filter(|n| *n > 0)
+    /// Tokens of this message if they were last counted that way.
+    pub fn counted_tokens(&self, way: u8) -> Option<u32> {
+        let kept = self.0.tokens.load(Ordering::Relaxed);
+        (way != 0 && kept >> TOKEN_BITS == u32::from(way)).then_some(kept & TOKENS_MAX)
     }
 
-    /// Keeps a count, so that a message is counted at most once.
-    pub fn keep_tokens(&self, tokens: u32) {
-        self.0.tokens.store(tokens.max(1), Ordering::Relaxed);
+    /// Keeps a count, so that a message is counted at most once in each way: models differ, and a conversation may change its model. What
+    /// the ways (1 to 255) mean is up to the registry of the host ([`crate::tokens::EncoderRegistry`]). More than 16 million tokens are
+    /// not kept.
+    pub fn keep_tokens(&self, way: u8, tokens: u32) {
+        if way != 0 && tokens <= TOKENS_MAX {
+            self.0.tokens.store(u32::from(way) << TOKEN_BITS | tokens, Ordering::Relaxed);
+        }
     }
 
     /// The bytes of this message in an adapter's own form, made by `render` the first time. A conversation talks to one
@@ -290,6 +301,20 @@ mod tests {
         assert_eq!(Message::new(message.role(), &message.blocks()).unwrap(), message);
         assert_eq!(message.tool_use_ids(), [Box::from("t1")]);
         assert_eq!(message.text(), "汉字 \" \\");
+    }
+
+    #[test]
+    fn a_count_is_kept_for_the_way_it_was_counted() {
+        let message = Message::user("Hello");
+
+        assert_eq!((message.counted_tokens(0), message.counted_tokens(1)), (None, None));
+        message.keep_tokens(1, 0);
+        assert_eq!((message.counted_tokens(0), message.counted_tokens(1), message.counted_tokens(2)), (None, Some(0), None));
+        message.clone().keep_tokens(255, TOKENS_MAX);
+        assert_eq!((message.counted_tokens(1), message.counted_tokens(255)), (None, Some(TOKENS_MAX)));
+        message.keep_tokens(2, TOKENS_MAX + 1);
+        message.keep_tokens(0, 1);
+        assert_eq!((message.counted_tokens(2), message.counted_tokens(255)), (None, Some(TOKENS_MAX)));
     }
 
     #[test]

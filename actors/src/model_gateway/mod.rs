@@ -4,6 +4,7 @@
 //! uncontended call costs no mail. Nothing here outlives a call but counters. The gateway is the only layer that retries.
 
 mod permits;
+pub mod exact;
 
 use std::{sync::Arc, time::Duration};
 

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How much of [`super::ToolOutput::Data`] is shown (REQUIREMENTS O-01). Text is never shortened by it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputLevel {
     /// One line.
@@ -41,7 +40,7 @@ pub const CROWDED: f64 = 0.8;
 
 /// Whether and for how long a result may answer a later call with the same arguments (REQUIREMENTS T-16). Only `pure` calls are
 /// ever answered so.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CachePolicy {
     /// Never.
@@ -74,7 +73,7 @@ impl CachePolicy {
 }
 
 /// What a call is allowed (REQUIREMENTS T-08).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PermissionLevel {
     /// What the session's approval mode says.
@@ -87,7 +86,7 @@ pub enum PermissionLevel {
 }
 
 /// What of the outside a tool touches; says which part of the sandbox policy holds for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reach {
     /// Nothing that we know of: it is the embedding application's own code.

@@ -3,7 +3,9 @@
 //! **Bound:** this is the declaration alone. No host offers the tool yet: running subagents comes with the fan-out, and a tool that
 //! could only refuse would cost every request its tokens.
 
-use schemars::JsonSchema;
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
 use crate::{chat::RawJson, ports::ToolDefinition};
@@ -17,12 +19,34 @@ and returns its answer. Use it for work that stands on its own, such as a search
 tasks that do not depend on each other.";
 
 /// Arguments of `create_subagent`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CreateSubagentArgs {
     /// The task, with all that it needs: the other agent sees nothing of this conversation.
-    #[schemars(length(min = 1))]
     pub task: String,
+}
+
+// By hand: the macro behind `derive(JsonSchema)` would be two crates of the kernel's eighty for this one type.
+impl JsonSchema for CreateSubagentArgs {
+    fn schema_name() -> Cow<'static, str> {
+        "CreateSubagentArgs".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "Arguments of `create_subagent`.",
+            "type": "object",
+            "properties": {
+                "task": {
+                    "description": "The task, with all that it needs: the other agent sees nothing of this conversation.",
+                    "type": "string",
+                    "minLength": 1,
+                },
+            },
+            "additionalProperties": false,
+            "required": ["task"],
+        })
+    }
 }
 
 /// The tool as model APIs are told of it.

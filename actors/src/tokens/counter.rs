@@ -1,23 +1,184 @@
-//! stub
+//! Counts the tokens of texts, messages and tools for any model (REQUIREMENTS K-17, K-20 to K-25).
+
+use std::{borrow::Cow, sync::LazyLock};
+
+use serde::Serialize;
+
+use super::{EncoderRegistry, ModelFamily, media::media_tokens, registry::Resolved};
 use crate::{
-    chat::{Message, MessageList},
-    ports::ToolDefinition,
+    chat::{ContentBlock, Message, MessageList, RawJson, Role, ToolResultContent},
+    ports::{ModelRequest, ToolDefinition},
 };
-/// stub
+
+/// Counts tokens without asking anybody: an estimate, raised by the model's margin. A host has one, in an `Arc`.
+///
+/// Counting takes processor time in proportion to the text (5 to 20 MB/s); count long texts on a blocking thread.
+///
+/// ```
+/// use callboard_actors::{chat::Message, tokens::TokenCounter};
+///
+/// let counter = TokenCounter::default();
+/// assert_eq!(counter.count_text("gpt-4", "hello world"), 2);
+/// assert_eq!(counter.count_message("gpt-4", &Message::user("hello world")), 3);
+/// ```
 #[derive(Debug, Default)]
-pub struct TokenCounter;
-#[allow(missing_docs)]
+pub struct TokenCounter {
+    registry: EncoderRegistry,
+}
+
+/// How a model is counted (REQUIREMENTS K-22).
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ModelInfo {
+    /// The model as it was named.
+    pub model: String,
+    /// Its family: the one that decides whose API counts exactly.
+    pub model_family: ModelFamily,
+    /// The encoding that is used.
+    pub encoding_name: String,
+    /// What a count is multiplied by.
+    pub safety_margin: f64,
+    /// Whether the family's API is to be asked.
+    pub use_exact_counting: bool,
+    /// Whether there is a client to ask it; never of a counter alone, see [`crate::model_gateway::exact::ExactCounter`].
+    pub has_api_client: bool,
+}
+
 impl TokenCounter {
-    pub fn count_text(&self, _: &str, text: &str) -> u64 {
-        text.len() as u64 / 3
+    /// A counter over a registry.
+    pub fn new(registry: EncoderRegistry) -> Self {
+        Self { registry }
     }
-    pub fn count_message(&self, _: &str, message: &Message) -> u64 {
-        message.wire().len() as u64 / 3
+
+    /// The registry, for registering at run time.
+    pub fn registry(&self) -> &EncoderRegistry {
+        &self.registry
     }
-    pub fn count_tools(&self, _: &str, tools: &[ToolDefinition]) -> u64 {
-        tools.iter().map(|tool| tool.input_schema.as_str().len() as u64 / 3).sum()
+
+    /// Tokens of a text: none for the empty one, else `floor(tokens x margin)` (REQUIREMENTS K-17). What looks like a special token is
+    /// text (K-25).
+    pub fn count_text(&self, model: &str, text: &str) -> u64 {
+        if text.is_empty() { 0 } else { self.registry.resolve(model).count(text) }
     }
-    pub fn count_conversation(&self, model: &str, list: &MessageList) -> u64 {
-        list.iter().map(|message| self.count_message(model, message)).sum()
+
+    /// Tokens of a text as the encoding counts them, without the model's margin.
+    pub fn count_without_margin(&self, model: &str, text: &str) -> u64 {
+        if text.is_empty() { 0 } else { self.registry.resolve(model).encoder.encoder().count_tokens(text) }
+    }
+
+    /// Tokens of a message: its role and every block (REQUIREMENTS K-20). The message keeps the count; it is counted again only for a
+    /// model that is counted another way.
+    pub fn count_message(&self, model: &str, message: &Message) -> u64 {
+        self.count_messages(model, std::iter::once(message))
+    }
+
+    /// Tokens of all messages (REQUIREMENTS K-21).
+    pub fn count_conversation(&self, model: &str, messages: &MessageList) -> u64 {
+        self.count_messages(model, messages.iter())
+    }
+
+    /// Tokens of what a model is told of tools: names, descriptions, schemas.
+    pub fn count_tools(&self, model: &str, tools: &[ToolDefinition]) -> u64 {
+        let way = self.registry.resolve(model);
+        let cost = |tool: &ToolDefinition| way.count(&tool.name) + way.count(&tool.description) + way.count(tool.input_schema.as_str());
+        tools.iter().map(cost).sum()
+    }
+
+    /// Tokens of all that a request holds: system prompt, tools, messages.
+    pub fn count_request(&self, model: &str, request: &ModelRequest) -> u64 {
+        let system = request.system.as_deref().map_or(0, |system| self.count_text(model, system));
+        system + self.count_tools(model, &request.tools) + self.count_conversation(model, &request.messages)
+    }
+
+    /// How a model is counted.
+    pub fn model_info(&self, model: &str) -> ModelInfo {
+        let way = self.registry.resolve(model);
+        ModelInfo {
+            model: model.to_owned(),
+            model_family: way.config.model_family,
+            encoding_name: way.encoder.encoder().name().to_owned(),
+            safety_margin: way.config.safety_margin,
+            use_exact_counting: way.config.use_exact_counting,
+            has_api_client: false,
+        }
+    }
+
+    fn count_messages<'m>(&self, model: &str, messages: impl Iterator<Item = &'m Message>) -> u64 {
+        let way = self.registry.resolve(model);
+        let profile = self.registry.profile(&way);
+        messages
+            .map(|message| match profile.and_then(|profile| message.counted_tokens(profile)) {
+                Some(kept) => kept.into(),
+                None => {
+                    let tokens = of_message(&way, message);
+                    if let (Some(profile), Ok(tokens)) = (profile, u32::try_from(tokens)) {
+                        message.keep_tokens(profile, tokens);
+                    }
+                    tokens
+                }
+            })
+            .sum()
     }
 }
+
+/// [`TokenCounter::count_text`] of a counter with nothing registered (REQUIREMENTS K-23).
+pub fn count_text(model: &str, text: &str) -> u64 {
+    DEFAULT.count_text(model, text)
+}
+
+/// [`TokenCounter::count_message`] of a counter with nothing registered (REQUIREMENTS K-23).
+pub fn count_message(model: &str, message: &Message) -> u64 {
+    DEFAULT.count_message(model, message)
+}
+
+/// [`TokenCounter::count_conversation`] of a counter with nothing registered (REQUIREMENTS K-23).
+pub fn count_conversation(model: &str, messages: &MessageList) -> u64 {
+    DEFAULT.count_conversation(model, messages)
+}
+
+/// Nobody gets hold of it, so nobody can register anything in it: a table, not a state.
+static DEFAULT: LazyLock<TokenCounter> = LazyLock::new(TokenCounter::default);
+
+fn of_message(way: &Resolved, message: &Message) -> u64 {
+    let role = match message.role() {
+        Role::User => "user",
+        Role::Assistant => "assistant",
+        Role::System => "system",
+    };
+    way.count(role) + of_blocks(way, &message.blocks())
+}
+
+fn of_blocks(way: &Resolved, blocks: &[ContentBlock]) -> u64 {
+    blocks.iter().map(|block| of_block(way, block)).sum()
+}
+
+fn of_block(way: &Resolved, block: &ContentBlock) -> u64 {
+    match block {
+        ContentBlock::Text(block) => way.count(&block.text),
+        ContentBlock::Thinking(block) => way.count(&block.thinking),
+        ContentBlock::ToolUse(block) => way.count(&block.name) + way.count(&unescaped(&block.input)),
+        ContentBlock::ToolResult(block) => match &block.content {
+            ToolResultContent::Text(text) => way.count(text),
+            // Nested no deeper than any JSON of ours (`JSON_DEPTH_MAX`).
+            ToolResultContent::Blocks(raw) => match raw.parse::<Vec<ContentBlock>>() {
+                Ok(blocks) => of_blocks(way, &blocks),
+                Err(_) => way.count(raw.as_str()),
+            },
+        },
+        ContentBlock::Other { kind, raw } => media_tokens(kind, raw).unwrap_or_else(|| way.count(raw.as_str())),
+    }
+}
+
+/// JSON text in which characters stand for themselves: a model that wrote `\u6c49` meant one character, not six (BUG-38).
+fn unescaped(json: &RawJson) -> Cow<'_, str> {
+    let text = json.as_str();
+    if !text.contains("\\u") {
+        return Cow::Borrowed(text);
+    }
+    match json.parse::<serde_json::Value>() {
+        Ok(value) => Cow::Owned(value.to_string()),
+        Err(_) => Cow::Borrowed(text),
+    }
+}
+
+#[cfg(test)]
+mod tests;

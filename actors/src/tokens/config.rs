@@ -1,0 +1,177 @@
+//! How the tokens of a model are counted: encoding, margin, and whether its API is asked (REQUIREMENTS K-03, F-01).
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::ModelFamily;
+
+/// The encoding that is used where nothing else is known.
+pub const DEFAULT_ENCODING: &str = "cl100k_base";
+
+/// Most that a count is raised by: above it a typing mistake is likelier than a wish.
+const MARGIN_MAX: f64 = 100.0;
+
+/// How the tokens of a model are counted. Keys that are absent take these defaults (REQUIREMENTS F-05).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EncoderConfig {
+    /// Who made the model; whose API counts exactly.
+    pub model_family: ModelFamily,
+    /// Name of the encoding, such as `o200k_base`. An unknown one is warned of, and [`DEFAULT_ENCODING`] is used.
+    pub encoding_name: String,
+    /// What a count is multiplied by, at least 1: most encodings are not the model's own.
+    pub safety_margin: f64,
+    /// Whether the family's API is asked where a client is set.
+    pub use_exact_counting: bool,
+    /// Which API that is, for people.
+    pub exact_counting_api: Option<String>,
+    /// What an encoder of one's own wants to know; ours want nothing.
+    pub encoder_params: Map<String, Value>,
+}
+
+impl Default for EncoderConfig {
+    fn default() -> Self {
+        Self {
+            model_family: ModelFamily::Custom,
+            encoding_name: DEFAULT_ENCODING.to_owned(),
+            safety_margin: 1.0,
+            use_exact_counting: false,
+            exact_counting_api: None,
+            encoder_params: Map::new(),
+        }
+    }
+}
+
+/// What is wrong with an [`EncoderConfig`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EncoderConfigError {
+    /// A margin below one would promise less than was counted (REQUIREMENTS F-06).
+    #[error("safety_margin must be >= 1.0")]
+    MarginTooSmall,
+    /// A margin that is no factor.
+    #[error("safety_margin must be <= {MARGIN_MAX:?}")]
+    MarginTooLarge,
+    /// An encoding needs a name.
+    #[error("encoding_name must not be empty")]
+    NoEncoding,
+    /// A key or a value is not one of ours.
+    #[error("{0}")]
+    Malformed(#[source] serde_json::Error),
+}
+
+impl EncoderConfig {
+    /// A configuration of this family, encoding and margin.
+    pub fn new(model_family: ModelFamily, encoding_name: impl Into<String>, safety_margin: f64) -> Self {
+        Self { model_family, encoding_name: encoding_name.into(), safety_margin, ..Self::default() }
+    }
+
+    /// Says what is wrong, if anything is.
+    ///
+    /// # Errors
+    /// [`EncoderConfigError`] for a margin that is no number from 1 to 100, and for an empty encoding.
+    pub fn validate(&self) -> Result<(), EncoderConfigError> {
+        if self.safety_margin.is_nan() || self.safety_margin < 1.0 {
+            return Err(EncoderConfigError::MarginTooSmall);
+        }
+        if self.safety_margin > MARGIN_MAX {
+            return Err(EncoderConfigError::MarginTooLarge);
+        }
+        if self.encoding_name.trim().is_empty() {
+            return Err(EncoderConfigError::NoEncoding);
+        }
+        Ok(())
+    }
+
+    /// The configuration as a JSON object; enums are their words.
+    pub fn to_dict(&self) -> Value {
+        serde_json::to_value(self).unwrap_or_default()
+    }
+
+    /// Reads a JSON object. It is not validated; see [`EncoderConfig::validate`].
+    ///
+    /// # Errors
+    /// [`EncoderConfigError::Malformed`] for an unknown key, an unknown family and a value of another kind.
+    pub fn from_dict(dict: &Value) -> Result<Self, EncoderConfigError> {
+        // The fields of a structure may also be read from a list; no configuration is written so.
+        let object = dict.as_object().ok_or_else(|| EncoderConfigError::Malformed(serde::de::Error::custom("must be an object")))?;
+        Self::deserialize(object).map_err(EncoderConfigError::Malformed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A generator of one's own: a seed replays everything.
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, max: u64) -> u64 {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (self.0 >> 33) % max
+        }
+    }
+
+    #[test]
+    fn what_was_written_reads_as_the_same() {
+        let mut random = Random(7);
+        for case in 0..2_000 {
+            let config = EncoderConfig {
+                model_family: ModelFamily::ALL[random.below(9) as usize],
+                encoding_name: ["cl100k_base", "o200k_base", "中文", "\"", ""][random.below(5) as usize].to_owned(),
+                safety_margin: (1_000 + random.below(99_000)) as f64 / 1_000.0,
+                use_exact_counting: random.below(2) == 0,
+                exact_counting_api: (random.below(2) == 0).then(|| "anthropic".to_owned()),
+                encoder_params: (0..random.below(3)).map(|n| (n.to_string(), json!({ "n": [n, null, 0.5] }))).collect(),
+            };
+
+            let dict = config.to_dict();
+            let text = serde_json::to_string(&dict).unwrap();
+
+            assert_eq!(EncoderConfig::from_dict(&dict).unwrap(), config, "case {case}");
+            assert_eq!(dict, config.to_dict(), "case {case}: reading altered its argument");
+            assert_eq!(serde_json::from_str::<EncoderConfig>(&text).unwrap(), config, "case {case}");
+        }
+    }
+
+    #[test]
+    fn absent_keys_take_the_defaults() {
+        let config = EncoderConfig::from_dict(&json!({ "encoding_name": "o200k_base" })).unwrap();
+
+        assert_eq!(config, EncoderConfig { encoding_name: "o200k_base".into(), ..EncoderConfig::default() });
+        assert_eq!(
+            EncoderConfig::default().to_dict(),
+            json!({
+                "model_family": "custom", "encoding_name": "cl100k_base", "safety_margin": 1.0,
+                "use_exact_counting": false, "exact_counting_api": null, "encoder_params": {},
+            })
+        );
+    }
+
+    #[test]
+    fn an_unknown_family_and_an_unknown_key_are_errors_that_name_them() {
+        for (dict, word) in [
+            (json!({ "model_family": "mistal" }), "mistal"),
+            (json!({ "margin": 1.0 }), "margin"),
+            (json!({ "safety_margin": "1.2" }), "1.2"),
+            (json!([]), "must be an object"),
+        ] {
+            let error = EncoderConfig::from_dict(&dict).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_margin_below_one_is_refused_in_the_specified_words() {
+        for margin in [0.99, 0.0, -1.0, f64::NAN, f64::NEG_INFINITY] {
+            let error = EncoderConfig::new(ModelFamily::Gpt, "cl100k_base", margin).validate().unwrap_err();
+            assert_eq!(error.to_string(), "safety_margin must be >= 1.0");
+        }
+        assert!(EncoderConfig::new(ModelFamily::Gpt, "cl100k_base", 1.0).validate().is_ok());
+        assert!(EncoderConfig::new(ModelFamily::Gpt, "cl100k_base", f64::INFINITY).validate().is_err());
+        assert!(EncoderConfig::new(ModelFamily::Gpt, " ", 1.0).validate().is_err());
+    }
+}

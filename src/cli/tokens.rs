@@ -1,0 +1,101 @@
+//! `callboard tokens`: how many tokens a text has for a model. Asks nobody.
+
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, Read},
+    path::PathBuf,
+};
+
+use callboard_actors::tokens::TokenCounter;
+use clap::Args;
+use serde_json::json;
+
+use super::{
+    failure::{Done, Failure},
+    terminal::{out, out_line},
+};
+use crate::config::Config;
+
+/// Bytes of output that are written at once.
+const WRITE_BYTES: usize = 64 * 1024;
+
+/// Count the tokens of a text for a model
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  callboard tokens README.md --model gpt-4o
+  git diff | callboard tokens --model claude-sonnet-4-5 --json
+  callboard tokens prompts.jsonl --lines --model gpt-4
+
+`total` is the estimate times the model's margin, rounded down; [tokens] in the configuration says what holds for which model.")]
+pub(super) struct TokensArgs {
+    /// The text; standard input without it
+    file: Option<PathBuf>,
+    /// The model whose tokens are counted
+    #[arg(long, value_name = "M", default_value = "claude-3-sonnet")]
+    model: String,
+    /// Each line is a JSON string; print one number a line
+    #[arg(long)]
+    lines: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(config: &Config, args: &TokensArgs) -> Result<Done, Failure> {
+    let name = args.file.as_ref().map_or_else(|| "standard input".to_owned(), |file| file.display().to_string());
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::InvalidData => Failure::work(format!("{name} is not UTF-8 text")),
+        _ => Failure::work(format!("{name} cannot be read: {error}")),
+    };
+    let mut input: Box<dyn BufRead> = match &args.file {
+        Some(file) => Box::new(BufReader::new(File::open(file).map_err(failed)?)),
+        None => Box::new(io::stdin().lock()),
+    };
+    let counter = TokenCounter::new(config.tokens.registry());
+    if !args.lines {
+        let mut text = String::new();
+        input.read_to_string(&mut text).map_err(failed)?;
+        out_line(&counted(&counter, args, &text));
+        return Ok(Done::Well);
+    }
+    let mut written = String::new();
+    for (index, line) in input.lines().enumerate() {
+        let line = line.map_err(failed)?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        match serde_json::from_str::<String>(&line) {
+            Ok(text) => written += &counted(&counter, args, &text),
+            Err(_) => {
+                out(&written);
+                let failure = Failure::work(format!("line {} of {name} is not a JSON string", index + 1));
+                return Err(failure.hint("each line must be a text in double quotes; without --lines the whole file is one text"));
+            }
+        }
+        written.push('\n');
+        if written.len() >= WRITE_BYTES {
+            out(&std::mem::take(&mut written));
+        }
+    }
+    out(&written);
+    Ok(Done::Well)
+}
+
+/// What is printed of a text.
+fn counted(counter: &TokenCounter, args: &TokensArgs, text: &str) -> String {
+    let total = counter.count_text(&args.model, text);
+    if !args.json {
+        return total.to_string();
+    }
+    let info = counter.model_info(&args.model);
+    json!({
+        "model": info.model,
+        "family": info.model_family,
+        "encoding": info.encoding_name,
+        "margin": info.safety_margin,
+        "estimate": counter.count_without_margin(&args.model, text),
+        "total": total,
+    })
+    .to_string()
+}

@@ -1,0 +1,354 @@
+//! `[tokens]`, and the YAML file of encoders: how the tokens of which models are counted (REQUIREMENTS K-15, K-16).
+//!
+//! What stands in `callboard.toml` is held to the rules of that file: the first mistake is an error with its line. The YAML file is one that
+//! other programs share: a mistake in it is warned of, and everything else in it holds.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    io::Read as _,
+    path::{Path, PathBuf},
+};
+
+use callboard_actors::tokens::{EncoderConfig, EncoderRegistry, ModelFamily};
+use serde::Deserialize;
+use serde_json::{Map, Value as Json};
+use toml::de::{DeTable, DeValue};
+
+use super::{
+    error::{ConfigError, Origin, hint, quoted},
+    show::in_quotes,
+    value::said,
+};
+
+/// The section's name.
+pub(super) const SECTION: &str = "tokens";
+
+/// The table of encoders in it.
+pub(super) const ENCODERS: &str = "encoders";
+
+/// Longest YAML file that is read.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Depth of a YAML file: an entry's parameters may nest a little.
+const YAML_DEPTH_MAX: usize = 32;
+
+/// Everything that a YAML parser counts (entries, words): a file of a thousand models needs ten thousand.
+const YAML_EVENTS_MAX: usize = 100_000;
+
+/// The keys of an encoder, for hints.
+const KEYS: &[&str] = &["model_family", "encoding_name", "safety_margin", "use_exact_counting", "exact_counting_api", "encoder_params"];
+
+/// How tokens are counted.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TokensConfig {
+    /// The YAML file of encoders; the first of the usual places if `None`.
+    pub file: Option<PathBuf>,
+    /// Encoders of `[tokens.encoders]`, by name or pattern.
+    pub encoders: BTreeMap<String, EncoderConfig>,
+    /// Where the file is looked for if none is named.
+    pub(super) places: Vec<PathBuf>,
+}
+
+impl TokensConfig {
+    /// The registry for [`callboard_actors::tokens::TokenCounter`]: the models that are known, then those of the YAML file, then those of
+    /// `callboard.toml`. Reads the file now. What is wrong in it is warned of, never fatal.
+    pub fn registry(&self) -> EncoderRegistry {
+        let registry = EncoderRegistry::default();
+        let (entries, problems) = match self.find() {
+            Some(path) => read(&path),
+            None => Default::default(),
+        };
+        problems.iter().for_each(|problem| tracing::warn!("{problem}"));
+        for (pattern, config) in entries.into_iter().chain(self.encoders.clone()) {
+            registry.register_encoder_config(&pattern, config);
+        }
+        registry
+    }
+
+    fn find(&self) -> Option<PathBuf> {
+        self.file.clone().or_else(|| self.places.iter().find(|place| place.is_file()).cloned())
+    }
+}
+
+/// Where a file of encoders is looked for.
+pub(super) fn usual_places(config_home: Option<PathBuf>, home: Option<&Path>) -> Vec<PathBuf> {
+    let folder = config_home.or_else(|| home.map(|home| home.join(".config")));
+    let own = folder.map(|folder| folder.join("callboard/token_encoders.yaml"));
+    ["config/token_encoders.yaml", "config/token_encoders.yml"].iter().map(PathBuf::from).chain(own).collect()
+}
+
+#[derive(Default, Deserialize)]
+struct File {
+    #[serde(default)]
+    encoders: Option<BTreeMap<String, Json>>,
+}
+
+/// The good entries of a YAML file, and a line for everything else.
+fn read(path: &Path) -> (Vec<(String, EncoderConfig)>, Vec<String>) {
+    let problem = |what: String| format!("Failed to load encoder config from {}: {}", path.display(), quoted_line(&what));
+    let mut text = String::new();
+    match std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)) {
+        Ok(_) if text.len() as u64 > FILE_BYTES_MAX => return (Vec::new(), vec![problem("it is longer than 1 MiB".into())]),
+        Ok(_) => {}
+        Err(error) => return (Vec::new(), vec![problem(error.to_string())]),
+    }
+    let file = match parse(&text) {
+        Ok(file) => file,
+        Err(what) => return (Vec::new(), vec![problem(what)]),
+    };
+    let (mut entries, mut problems) = (Vec::new(), Vec::new());
+    for (pattern, fields) in file.encoders.unwrap_or_default() {
+        match entry(&pattern, fields) {
+            Ok(config) => entries.push((pattern, config)),
+            Err(what) => problems.push(problem(format!("`{pattern}`: {what}"))),
+        }
+    }
+    (entries, problems)
+}
+
+/// Reads YAML, of which JSON is a part. Bounded, for aliases can make a small file large.
+fn parse(text: &str) -> Result<File, String> {
+    let budget = serde_saphyr::budget! {
+        max_depth: YAML_DEPTH_MAX,
+        max_events: YAML_EVENTS_MAX,
+        max_nodes: YAML_EVENTS_MAX,
+        max_aliases: 1_000,
+        max_anchors: 1_000,
+    };
+    let options = serde_saphyr::options! { budget: budget, with_snippet: false };
+    let file: Result<Option<File>, _> = serde_saphyr::from_str_with_options(text, options);
+    file.map(Option::unwrap_or_default).map_err(|error| error.to_string())
+}
+
+/// One encoder. Without a family it has the one that its name tells.
+fn entry(pattern: &str, fields: Json) -> Result<EncoderConfig, String> {
+    let mut fields = match fields {
+        Json::Null => Map::new(),
+        Json::Object(fields) => fields,
+        _ => return Err("must be a map of keys and values".into()),
+    };
+    fields.entry("model_family").or_insert_with(|| ModelFamily::of(pattern).as_str().into());
+    let config = EncoderConfig::from_dict(&Json::Object(fields)).map_err(|error| error.to_string())?;
+    config.validate().map_err(|error| error.to_string())?;
+    Ok(config)
+}
+
+/// An error of others on one line.
+fn quoted_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Reads `[tokens.encoders]`; `at` tells the place of a byte.
+pub(super) fn encoders(
+    table: &DeTable<'_>,
+    section: &Origin,
+    at: impl Fn(usize) -> Origin,
+) -> Result<BTreeMap<String, EncoderConfig>, ConfigError> {
+    let mut encoders = BTreeMap::new();
+    let Some((_, value)) = table.iter().find(|(name, _)| name.get_ref() == ENCODERS) else { return Ok(encoders) };
+    let DeValue::Table(table) = value.get_ref() else {
+        let problem = format!("`tokens.encoders` must be sections such as `[tokens.encoders.\"house-*\"]`, not {}", said(value.get_ref()));
+        return Err(ConfigError::Inconsistent { at: section.clone(), problem });
+    };
+    let mut tables: Vec<_> = table.iter().collect();
+    tables.sort_by_key(|(name, _)| name.span().start);
+    for (name, value) in tables {
+        let (pattern, place) = (name.get_ref(), at(name.span().start));
+        let key = format!("tokens.encoders.{}", quoted(pattern));
+        let DeValue::Table(fields) = value.get_ref() else {
+            let problem = format!("must be a section, not {}", said(value.get_ref()));
+            return Err(ConfigError::BadValue { at: place, key, problem });
+        };
+        if let Some((unknown, _)) = fields.iter().find(|(field, _)| !KEYS.contains(&field.get_ref().as_ref())) {
+            return Err(ConfigError::Unknown {
+                at: at(unknown.span().start),
+                what: "key in [tokens.encoders]".into(),
+                given: quoted(unknown.get_ref()),
+                hint: hint(unknown.get_ref(), KEYS.iter().copied()),
+            });
+        }
+        let config = entry(pattern, plain(value.get_ref())).map_err(|what| ConfigError::BadValue {
+            at: place,
+            key,
+            problem: format!("is wrong: {}", quoted_line(&what)),
+        })?;
+        encoders.insert(pattern.to_string(), config);
+    }
+    Ok(encoders)
+}
+
+/// A TOML value as JSON; a date has no counterpart there and becomes null, which no key takes.
+fn plain(value: &DeValue<'_>) -> Json {
+    match value {
+        DeValue::String(text) => Json::String(text.to_string()),
+        DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix()).map_or(Json::Null, Json::from),
+        DeValue::Float(number) => number.as_str().parse::<f64>().map_or(Json::Null, Json::from),
+        DeValue::Boolean(flag) => Json::Bool(*flag),
+        DeValue::Array(items) => Json::Array(items.iter().map(|item| plain(item.get_ref())).collect()),
+        DeValue::Table(table) => {
+            Json::Object(table.iter().map(|(name, value)| (name.get_ref().to_string(), plain(value.get_ref()))).collect())
+        }
+        DeValue::Datetime(_) => Json::Null,
+    }
+}
+
+/// Writes the encoders so that they can be read again.
+pub(super) fn show(text: &mut String, encoders: &BTreeMap<String, EncoderConfig>) {
+    for (pattern, config) in encoders {
+        let EncoderConfig { model_family, encoding_name, safety_margin, use_exact_counting, exact_counting_api, encoder_params } = config;
+        let _ = writeln!(text, "\n[tokens.encoders.{}]", in_quotes(pattern));
+        let _ = writeln!(text, "model_family = {}", in_quotes(model_family.as_str()));
+        let _ = writeln!(text, "encoding_name = {}", in_quotes(encoding_name));
+        let _ = writeln!(text, "safety_margin = {safety_margin:?}");
+        let _ = writeln!(text, "use_exact_counting = {use_exact_counting}");
+        if let Some(api) = exact_counting_api {
+            let _ = writeln!(text, "exact_counting_api = {}", in_quotes(api));
+        }
+        if !encoder_params.is_empty() {
+            let _ = writeln!(text, "encoder_params = {}", inline(&Json::Object(encoder_params.clone())));
+        }
+    }
+}
+
+/// A value on one line of TOML, which knows no null: that is left out.
+fn inline(value: &Json) -> String {
+    match value {
+        Json::Object(fields) => {
+            let fields = fields.iter().filter(|(_, value)| !value.is_null());
+            let fields: Vec<String> = fields.map(|(name, value)| format!("{} = {}", in_quotes(name), inline(value))).collect();
+            format!("{{ {} }}", fields.join(", "))
+        }
+        Json::Array(items) => format!("[{}]", items.iter().filter(|item| !item.is_null()).map(inline).collect::<Vec<_>>().join(", ")),
+        Json::String(text) => in_quotes(text),
+        Json::Null | Json::Bool(_) | Json::Number(_) => value.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::Config, *};
+
+    fn load(file: &Path) -> Result<Config, String> {
+        Config::load(Some(file), [("HOME".to_owned(), "/h".to_owned())].into_iter()).map_err(|error| error.to_string())
+    }
+
+    fn yaml(text: &str) -> (Vec<(String, EncoderConfig)>, Vec<String>) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token_encoders.yaml");
+        std::fs::write(&file, text).unwrap();
+        let (entries, problems) = read(&file);
+        (entries, problems.iter().map(|problem| problem.replace(&file.display().to_string(), "FILE")).collect())
+    }
+
+    #[test]
+    fn a_bad_entry_is_warned_of_and_does_not_hinder_the_others() {
+        let (entries, problems) = yaml(
+            "encoders:\n  house-*:\n    encoding_name: o200k_base\n    safety_margin: 1.1\n  mistral-*: {model_family: mistal}\n  \
+             small: {safety_margin: 0.5}\n  typo: {margin: 1.0}\n  list: [1]\n  gpt-9:\n",
+        );
+
+        let good: Vec<_> = entries.iter().map(|(name, it)| (name.as_str(), it.model_family.as_str(), it.safety_margin)).collect();
+        assert_eq!(good, [("gpt-9", "gpt", 1.0), ("house-*", "custom", 1.1)]);
+        assert_eq!(
+            problems,
+            [
+                "Failed to load encoder config from FILE: `list`: must be a map of keys and values",
+                "Failed to load encoder config from FILE: `mistral-*`: unknown variant `mistal`, expected one of `claude`, `gpt`, `gemini`, `glm`, `qwen`, `llama`, `mistral`, `deepseek`, `custom`",
+                "Failed to load encoder config from FILE: `small`: safety_margin must be >= 1.0",
+                "Failed to load encoder config from FILE: `typo`: unknown field `margin`, expected one of `model_family`, `encoding_name`, `safety_margin`, `use_exact_counting`, `exact_counting_api`, `encoder_params`",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_file_in_json_is_read_and_an_empty_one_says_nothing() {
+        let (entries, problems) = yaml(r#"{"encoders": {"a": {"safety_margin": 2, "encoder_params": {"x": [1, null]}}}}"#);
+
+        assert_eq!((entries.len(), problems), (1, Vec::new()));
+        assert_eq!(entries[0].1.safety_margin, 2.0);
+        for text in ["", "# nothing\n", "encoders:\n", "{}"] {
+            assert_eq!(yaml(text), (Vec::new(), Vec::new()), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_one_warning_of_one_line() {
+        let bomb = (0..12).fold("x: &x0 [a,a,a,a,a,a,a,a]\n".to_owned(), |text, n| {
+            format!("{text}y{n}: &x{} [{}]\n", n + 1, vec![format!("*x{n}"); 8].join(","))
+        });
+        for text in ["encoders: [", "encoders: 7\n", "- a\n", &bomb, &"[".repeat(10_000), &"a".repeat(2_000_000)] {
+            let (entries, problems) = yaml(text);
+
+            assert_eq!((entries.len(), problems.len()), (0, 1), "{:.40}", text);
+            assert!(problems[0].starts_with("Failed to load encoder config from FILE: ") && !problems[0].contains('\n'), "{problems:?}");
+        }
+        let gone = TokensConfig { file: Some("/nowhere/token_encoders.yaml".into()), ..TokensConfig::default() };
+        assert_eq!(gone.registry().encoder_config("claude-x").safety_margin, 1.15);
+    }
+
+    #[test]
+    fn the_first_file_that_is_there_is_read_and_the_toml_wins() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| folder.path().join(name);
+        std::fs::write(place("b.yml"), "encoders: {one: {safety_margin: 2.0}, two: {safety_margin: 2.0}}").unwrap();
+        std::fs::write(place("c.yaml"), "encoders: {one: {safety_margin: 3.0}}").unwrap();
+        let two = EncoderConfig::new(ModelFamily::Custom, "cl100k_base", 4.0);
+        let places = vec![place("a.yaml"), place("b.yml"), place("c.yaml")];
+        let config = TokensConfig { file: None, encoders: BTreeMap::from([("two".to_owned(), two)]), places };
+
+        let registry = config.registry();
+
+        assert_eq!((registry.encoder_config("one").safety_margin, registry.encoder_config("two").safety_margin), (2.0, 4.0));
+        let named = TokensConfig { file: Some(place("c.yaml")), ..config };
+        assert_eq!(named.registry().encoder_config("one").safety_margin, 3.0);
+        let usual = usual_places(None, Some(Path::new("/h")));
+        assert_eq!(
+            usual,
+            ["config/token_encoders.yaml", "config/token_encoders.yml", "/h/.config/callboard/token_encoders.yaml"].map(PathBuf::from)
+        );
+    }
+
+    #[test]
+    fn encoders_of_the_toml_are_read_shown_and_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("callboard.toml");
+        std::fs::write(
+            &file,
+            "[tokens]\nfile = \"my.yaml\"\n[tokens.encoders.\"house-*\"]\nencoding_name = \"o200k_base\"\nsafety_margin = 1.1\nuse_exact_counting = true\n\
+             exact_counting_api = \"anthropic\"\nencoder_params = { a = [1, \"\\\"\"] }\n[tokens.encoders.gpt-9]\n",
+        )
+        .unwrap();
+
+        let first = load(&file).unwrap();
+        std::fs::write(&file, first.show()).unwrap();
+        let again = load(&file).unwrap();
+
+        assert_eq!(first.tokens.file, Some(folder.path().join("my.yaml")));
+        assert_eq!(first.tokens.encoders["gpt-9"].model_family, ModelFamily::Gpt);
+        assert_eq!((first.tokens.encoders.len(), &again.tokens), (2, &first.tokens));
+    }
+
+    #[test]
+    fn a_mistake_in_the_toml_names_its_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("callboard.toml");
+        for (text, expected) in [
+            ("[tokens]\nfiel = \"x\"\n", "2: unknown key in [tokens] `fiel`; did you mean `file`?"),
+            (
+                "[tokens]\nencoders = 7\n",
+                "1: `tokens.encoders` must be sections such as `[tokens.encoders.\"house-*\"]`, not a whole number",
+            ),
+            (
+                "[tokens.encoders.x]\n\nsafety_magin = 1.5\n",
+                "3: unknown key in [tokens.encoders] `safety_magin`; did you mean `safety_margin`?",
+            ),
+            ("[tokens.encoders.x]\nsafety_margin = 0.5\n", "1: `tokens.encoders.x` is wrong: safety_margin must be >= 1.0"),
+            ("[tokens.encoders]\nx = 1\n", "2: `tokens.encoders.x` must be a section, not a whole number"),
+        ] {
+            std::fs::write(&file, text).unwrap();
+
+            assert_eq!(load(&file).unwrap_err(), format!("{}:{expected}", file.display()), "{text}");
+        }
+    }
+}
