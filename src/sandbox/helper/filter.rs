@@ -155,6 +155,47 @@ pub(super) fn install(superuser: bool) -> Result<(), String> {
     Ok(())
 }
 
+/// All that a parser of bytes needs: to read and write what is open, memory, and an end.
+#[cfg(feature = "pdf")]
+const OF_A_PARSER: &[i64] = &[
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_close,
+    libc::SYS_brk,
+    libc::SYS_mmap,
+    libc::SYS_mremap,
+    libc::SYS_munmap,
+    libc::SYS_mprotect,
+    libc::SYS_madvise,
+    libc::SYS_futex,
+    libc::SYS_sched_yield,
+    libc::SYS_getrandom,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_restart_syscall,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_gettid,
+    libc::SYS_getpid,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+];
+
+/// Puts the filter over this process that leaves it nothing but its open files and its memory.
+#[cfg(feature = "pdf")]
+pub(super) fn install_for_parser() -> Result<(), String> {
+    let said = |error: seccompiler::BackendError| format!("the filter of system calls: {error}");
+    let arch = std::env::consts::ARCH.try_into().map_err(|_| "no filter of system calls for this processor".to_owned())?;
+    let rules: Rules = OF_A_PARSER.iter().map(|call| (*call, Vec::new())).collect();
+    let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+    let program = SeccompFilter::new(rules, refused, SeccompAction::Allow, arch).and_then(BpfProgram::try_from).map_err(said)?;
+    seccompiler::apply_filter(&program).map_err(|error| format!("the filter of system calls: {error}"))
+}
+
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 fn filter(rules: Rules, errno: i32) -> Result<BpfProgram, String> {

@@ -48,7 +48,15 @@ impl LlmProvider for Offline {
     }
 
     fn capabilities(&self, _model: &str) -> Capabilities {
-        Capabilities { context_window: 1_000_000, output_max: 32_000, tools: true, output_schema: false, counts_tokens: true }
+        Capabilities {
+            context_window: 1_000_000,
+            output_max: 32_000,
+            tools: true,
+            output_schema: false,
+            counts_tokens: true,
+            images: false,
+            documents: false,
+        }
     }
 
     fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
