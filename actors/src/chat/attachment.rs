@@ -254,6 +254,8 @@ struct Wire<'a> {
     source: Source<'a>,
     #[serde(borrow, default)]
     title: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    context: Option<Cow<'a, str>>,
 }
 
 #[derive(Deserialize)]
@@ -336,27 +338,56 @@ pub fn label(block: &ContentBlock) -> Option<String> {
     Some(format!("{kind}: {size}{}", plain(&media.media_type)))
 }
 
-/// The text of a PDF as a block that says what it is (`text` without control characters; see [`crate::ports::DocumentText`]). Tags
-/// inside are defused, so that no document can end it early.
+/// The text of a PDF, read for a model that is shown none, as a document block of text ([`crate::ports::DocumentText`]). It stands
+/// behind the PDF itself.
 pub fn document_text(title: Option<&str>, pages: usize, text: &str) -> ContentBlock {
-    let title = title.map(|title| format!(" title=\"{}\"", plain(title).replace('"', "'"))).unwrap_or_default();
-    let text = text.replace("<document-text", "<document-text ").replace("</document-text", "</document-text ");
-    ContentBlock::text(format!("{TEXT_OPEN}{title} pages=\"{pages}\">\n{text}\n</document-text>"))
+    let source = json!({"type": "text", "media_type": "text/plain", "data": text});
+    let context = format!("{TEXT_CONTEXT}, {pages} page{}", if pages == 1 { "" } else { "s" });
+    let raw = match title {
+        Some(title) => json!({"type": "document", "source": source, "title": title, "context": context}),
+        None => json!({"type": "document", "source": source, "context": context}),
+    };
+    ContentBlock::Other { kind: "document".to_owned(), raw: RawJson::of(&raw).unwrap_or_else(|_| RawJson::empty_object()) }
 }
 
-/// Whether a text is the text of a document, and so nothing that a person said.
-pub fn is_document_text(text: &str) -> bool {
-    text.starts_with(TEXT_OPEN) && text.ends_with("</document-text>")
+/// How the context of such a block begins.
+pub const TEXT_CONTEXT: &str = "The text of the PDF before it";
+
+/// Whether a block is the text of the PDF before it, and so nothing that a person gave.
+pub fn is_document_text(block: &ContentBlock) -> bool {
+    text_wire(block).is_some_and(|wire| wire.context.is_some_and(|context| context.starts_with(TEXT_CONTEXT)))
 }
 
-/// The blocks as a model takes them that is shown documents, or none: of a document and its text behind it, one. Both are kept in a
-/// conversation, whose model may change.
+fn text_wire(block: &ContentBlock) -> Option<Wire<'_>> {
+    let ContentBlock::Other { kind, raw } = block else { return None };
+    if kind != "document" {
+        return None;
+    }
+    serde_json::from_str::<Wire<'_>>(raw.as_str()).ok().filter(|wire| wire.source.kind == "text")
+}
+
+/// A document block of text as plain text, for APIs that know no documents; `None` for other blocks. Its name stands in a tag around
+/// it, which nothing inside can end.
+pub fn as_text(block: &ContentBlock) -> Option<String> {
+    let Wire { source, title, context } = text_wire(block)?;
+    let text = source.data.unwrap_or_default();
+    if title.is_none() && context.is_none() {
+        return Some(text.into_owned());
+    }
+    let named = |name: &str, value: Option<Cow<'_, str>>| {
+        value.map(|value| format!(" {name}=\"{}\"", plain(&value).replace('"', "'"))).unwrap_or_default()
+    };
+    let text = text.replace("<document", "<document ").replace("</document", "</document ");
+    Some(format!("<document{}{}>\n{text}\n</document>", named("title", title), named("context", context)))
+}
+
+/// The blocks as a model takes them that is shown documents, or none: of a PDF and its text behind it, one. Both are kept in a
+/// conversation, whose model may change (REQUIREMENTS W-04).
 pub fn as_shown(blocks: Vec<ContentBlock>, documents: bool) -> Vec<ContentBlock> {
     let mut shown: Vec<ContentBlock> = Vec::with_capacity(blocks.len());
     for block in blocks {
-        let is_text = block.as_text().is_some_and(is_document_text);
         let before = shown.last().and_then(media_of).map(|media| media.kind);
-        if is_text && before == Some(MediaKind::Document) {
+        if before == Some(MediaKind::Document) && is_document_text(&block) {
             if documents {
                 continue;
             }
@@ -366,8 +397,6 @@ pub fn as_shown(blocks: Vec<ContentBlock>, documents: bool) -> Vec<ContentBlock>
     }
     shown
 }
-
-const TEXT_OPEN: &str = "<document-text";
 
 /// A name on one line, without what could be taken for markup.
 fn plain(name: &str) -> String {

@@ -5,7 +5,10 @@
 
 use bytes::Bytes;
 use callboard_actors::{
-    chat::{ContentBlock, Message, Role, attachment::as_shown},
+    chat::{
+        ContentBlock, Message, Role,
+        attachment::{TEXT_CONTEXT, as_shown},
+    },
     ports::{Effort, ModelRequest, ToolChoice},
 };
 
@@ -113,7 +116,7 @@ fn sendable(message: &Message) -> Bytes {
 /// cache marks beyond our own; and the text of a document that stands before it. Empty if nothing is left.
 fn clean(message: &Message) -> Bytes {
     let wire = message.wire();
-    let suspicious = [r#""type":"thinking""#, r#""text":"""#, r#""cache_control""#, r#""text":"<document-text"#];
+    let suspicious = [r#""type":"thinking""#, r#""text":"""#, r#""cache_control""#, TEXT_CONTEXT];
     if !suspicious.iter().any(|text| memchr::memmem::find(wire, text.as_bytes()).is_some()) {
         return wire.clone();
     }

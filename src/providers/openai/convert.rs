@@ -8,7 +8,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use callboard_actors::{
     chat::{
         ContentBlock, Message, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock,
-        attachment::{as_shown, media_of, note},
+        attachment::{as_shown, as_text, media_of, note},
     },
     ports::{Effort, ModelRequest, ToolChoice},
 };
@@ -255,13 +255,12 @@ fn tool_message(result: &ToolResultBlock, out: &mut BytesMut, user: &mut UserCon
         ToolResultContent::Text(text) => write(out, text),
         ToolResultContent::Blocks(raw) => {
             let blocks: Vec<ContentBlock> = raw.parse().unwrap_or_default();
-            let texts = blocks.iter().filter_map(|block| block.as_text().map(str::to_owned).or_else(|| user.note(block)));
+            let blocks = as_shown(blocks, user.shown.documents);
+            let text = |block: &ContentBlock| block.as_text().map(str::to_owned).or_else(|| as_text(block)).or_else(|| user.note(block));
+            let texts = blocks.iter().filter_map(text);
             write(out, &texts.collect::<Vec<_>>().join("\n"));
-            for block in blocks.iter().filter(|block| block.as_text().is_none()) {
-                if user.note(block).is_none() {
-                    user.add(block);
-                }
-            }
+            let others: Vec<&ContentBlock> = blocks.iter().filter(|block| text(block).is_none()).collect();
+            others.into_iter().for_each(|block| user.add(block));
         }
     }
     out.extend_from_slice(b"}");
@@ -292,10 +291,12 @@ impl UserContent {
         let part = match block {
             ContentBlock::Text(block) if block.text.is_empty() => return,
             ContentBlock::Text(block) => json!({"type": "text", "text": block.text}),
-            ContentBlock::Other { kind, raw } => match media(kind, raw) {
-                Some(part) => part,
-                None => json!({"type": "text", "text": format!("[a {kind} that this provider cannot be sent]")}),
-            },
+            ContentBlock::Other { kind, raw } => {
+                match as_text(block).map(|text| json!({"type": "text", "text": text})).or_else(|| media(kind, raw)) {
+                    Some(part) => part,
+                    None => json!({"type": "text", "text": format!("[a {kind} that this provider cannot be sent]")}),
+                }
+            }
             ContentBlock::Thinking(_) | ContentBlock::ToolUse(_) | ContentBlock::ToolResult(_) => return,
         };
         self.has_other |= part.get("type").is_some_and(|kind| kind != "text");
@@ -328,7 +329,6 @@ struct Media {
 enum Source {
     Base64 { media_type: String, data: String },
     Url { url: String },
-    Text { data: String },
 }
 
 /// An image or a document in this API's form.
@@ -343,7 +343,6 @@ fn media(kind: &str, raw: &RawJson) -> Option<Value> {
             let filename = media.title.unwrap_or_else(|| "document.pdf".to_owned());
             Some(json!({"type": "file", "file": {"filename": filename, "file_data": format!("data:{media_type};base64,{data}")}}))
         }
-        (_, Source::Text { data }) => Some(json!({"type": "text", "text": data})),
         _ => None,
     }
 }

@@ -170,7 +170,7 @@ fn what_the_model_is_not_shown_is_a_note_or_its_text() {
     let again = told(NONE);
 
     let note = "[image: 640x480 image/png, not shown to this model]";
-    let read = "<document-text title=\"a.pdf\" pages=\"1\">\n[page 1]\nx\n</document-text>";
+    let read = "<document title=\"a.pdf\" context=\"The text of the PDF before it, 1 page\">\n[page 1]\nx\n</document>";
     assert_eq!(blind[0], json!({"role": "user", "content": format!("{note}\n\n{read}\n\nwhat?")}));
     let kept = format!("seen\n{note}\n[document: \"a.pdf\" application/pdf, not shown to this model]");
     assert_eq!(blind[2], json!({"role": "tool", "tool_call_id": "a", "content": kept}));
