@@ -264,4 +264,29 @@ mod tests {
         let known = [UNKNOWN, UNKNOWN_HERE, REFUSED, REFUSED_HERE].concat();
         assert!(known.iter().all(|call| *call <= i64::from(LAST)));
     }
+
+    #[cfg(feature = "pdf")]
+    #[test]
+    fn a_parser_can_open_reach_and_start_nothing() {
+        use std::{fs::File, net::TcpStream, process::Command};
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+
+        // A filter holds for the thread that put it on.
+        let tried = std::thread::spawn(move || {
+            install_for_parser().unwrap();
+            let refused = |result: std::io::Result<()>| result.map_err(|error| error.raw_os_error());
+            [
+                refused(File::open("/etc/hostname").map(drop)),
+                refused(File::create("/tmp/callboard-never").map(drop)),
+                refused(std::fs::metadata("/etc").map(drop)),
+                refused(TcpStream::connect(address).map(drop)),
+                refused(Command::new("/bin/true").spawn().map(drop)),
+                refused(std::thread::Builder::new().spawn(|| ()).map(drop)),
+                refused(std::os::unix::net::UnixStream::pair().map(drop)),
+            ]
+        });
+
+        assert_eq!(tried.join().unwrap(), [Err(Some(libc::EPERM)); 7]);
+    }
 }
