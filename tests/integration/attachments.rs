@@ -5,7 +5,7 @@ mod reader;
 
 use std::path::PathBuf;
 
-use callboard::testing::media::{jpeg, pdf, pdf_of, png};
+use callboard_actors::testing::media::{jpeg, pdf, pdf_of, png};
 use serde_json::{Value, json};
 
 use crate::cli::Home;

@@ -11,12 +11,12 @@ use callboard::{
     limits::{DOCUMENT_TEXT_BYTES_MAX, PDF_BYTES_MAX},
     ports::{DocumentText, DocumentTextError, ExtractedText},
     sandbox::PdfText,
-    testing::media::{pdf, pdf_of},
 };
+use callboard_actors::testing::media::{pdf, pdf_of};
 
 use crate::{
     cli::wait_for,
-    support::random::{SplitMix, seed},
+    support::{SplitMix, seed},
 };
 
 /// Longest that a hostile file may keep us.
