@@ -17,7 +17,15 @@ impl LlmProvider for Shout {
     }
 
     fn capabilities(&self, _model: &str) -> Capabilities {
-        Capabilities { context_window: 8192, output_max: 1024, tools: false, output_schema: false, counts_tokens: false }
+        Capabilities {
+            context_window: 8192,
+            output_max: 1024,
+            tools: false,
+            output_schema: false,
+            counts_tokens: false,
+            images: false,
+            documents: false,
+        }
     }
 
     // An adapter never retries and keeps nothing between calls: the host does both. Dropping the stream is a cancel.

@@ -118,7 +118,15 @@ impl LlmProvider for Clerk {
     }
 
     fn capabilities(&self, _model: &str) -> Capabilities {
-        Capabilities { context_window: 100_000, output_max: 1000, tools: true, output_schema: false, counts_tokens: false }
+        Capabilities {
+            context_window: 100_000,
+            output_max: 1000,
+            tools: true,
+            output_schema: false,
+            counts_tokens: false,
+            images: false,
+            documents: false,
+        }
     }
 
     fn stream(&self, request: ModelRequest, _cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {

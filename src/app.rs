@@ -155,6 +155,8 @@ pub(crate) async fn start_with(config: &Config, wishes: &Wishes, sessions: &Sess
     let system = system_prompt(wishes, &workspace, remembers, &mut notes);
     let sandbox = toolbox.sandbox.clone();
     let builder = resources.into_iter().fold(Host::builder(), HostBuilder::closes);
+    #[cfg(all(feature = "pdf", target_os = "linux"))]
+    let builder = builder.document_text(crate::sandbox::PdfText::new());
     let host = builder
         .shared_provider(chosen.provider)
         .model(&chosen.model)
@@ -195,7 +197,7 @@ pub(crate) fn choose_provider(config: &Config, wishes: &Wishes, purpose: Purpose
         Err(_) if purpose == Purpose::Bodies || wishes.base_url.is_some() => None,
         Err(error) => return Err(error.into()),
     };
-    let provider = build(kind, key, base_url).map_err(|error| match error {
+    let provider = build(kind, key, base_url, chosen.shows.as_deref()).map_err(|error| match error {
         Some(error) => AppError::Provider { name: name.clone(), error },
         None => AppError::BaseUrlWithoutProvider,
     })?;
@@ -207,7 +209,12 @@ pub(crate) fn choose_provider(config: &Config, wishes: &Wishes, purpose: Purpose
     Ok(Chosen { provider, name, model, calls_max: chosen.concurrency })
 }
 
-fn build(kind: ProviderKind, key: Option<String>, base_url: Option<String>) -> Result<Arc<dyn LlmProvider>, Option<ProviderConfigError>> {
+fn build(
+    kind: ProviderKind,
+    key: Option<String>,
+    base_url: Option<String>,
+    shows: Option<&[String]>,
+) -> Result<Arc<dyn LlmProvider>, Option<ProviderConfigError>> {
     Ok(match kind {
         ProviderKind::Offline if base_url.is_some() => return Err(None),
         ProviderKind::Offline => Arc::new(Offline),
@@ -217,6 +224,9 @@ fn build(kind: ProviderKind, key: Option<String>, base_url: Option<String>) -> R
         }
         ProviderKind::OpenAi => {
             let builder = key.into_iter().fold(OpenAi::builder(), |builder, key| builder.api_key(key));
+            let has = |shows: &[String], name: &str| shows.iter().any(|shown| shown == name);
+            let builder =
+                shows.into_iter().fold(builder, |builder, shows| builder.images(has(shows, "images")).documents(has(shows, "documents")));
             Arc::new(base_url.into_iter().fold(builder, |builder, url| builder.base_url(url)).build()?)
         }
     })

@@ -80,8 +80,23 @@ pub const LOADS_MAX: usize = 64;
 /// Conversation supervisors of a host: one falls behind its events at tens of thousands of children (RACTOR).
 pub const SUPERVISORS: usize = 16;
 
-/// Bytes of a prompt: what a model's window can hold at most.
-pub const PROMPT_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Bytes of a prompt with its attachments: what providers take in one request at most. Below `journal_backlog_bytes`.
+pub const PROMPT_BYTES_MAX: usize = 32_000_000;
+
+/// Bytes of an image: providers take 5 MiB in base64, which is 4/3 of it (REQUIREMENTS W-03).
+pub const IMAGE_BYTES_MAX: usize = 5 * 1024 * 1024 / 4 * 3;
+
+/// Pixels of a side of an image: providers refuse more.
+pub const IMAGE_SIDE_MAX: u32 = 8000;
+
+/// Bytes of a PDF: in base64 it leaves room for the text of a prompt (REQUIREMENTS W-03).
+pub const PDF_BYTES_MAX: usize = 22 * 1024 * 1024;
+
+/// Pages of a PDF: providers refuse more.
+pub const PDF_PAGES_MAX: usize = 100;
+
+/// Bytes of the text of a PDF for a model that takes none; the rest is cut with an account of it. More fills any window.
+pub const DOCUMENT_TEXT_BYTES_MAX: usize = 1024 * 1024;
 
 /// Entries after the last snapshot before a new one is written when a conversation goes to sleep.
 pub const SNAPSHOT_ENTRIES: u64 = 256;

@@ -60,7 +60,15 @@ impl LlmProvider for InProcess {
     }
 
     fn capabilities(&self, _: &str) -> Capabilities {
-        Capabilities { context_window: 200_000, output_max: 8192, tools: true, output_schema: false, counts_tokens: false }
+        Capabilities {
+            context_window: 200_000,
+            output_max: 8192,
+            tools: true,
+            output_schema: false,
+            counts_tokens: false,
+            images: false,
+            documents: false,
+        }
     }
 
     fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {

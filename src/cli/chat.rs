@@ -6,7 +6,11 @@ use std::{
 };
 
 use callboard_actors::{
-    chat::{ContentBlock, Message, Role},
+    chat::{
+        Attachment, ContentBlock, Message, Role,
+        attachment::{is_document_text, label},
+    },
+    host::Prompt,
     ids::ConversationId,
     journal::summary,
 };
@@ -14,6 +18,7 @@ use clap::Args;
 use reedline::{DefaultPrompt, DefaultPromptSegment, FileBackedHistory, Reedline, Signal};
 
 use super::{
+    attach,
     failure::{Done, Failure},
     flags::HostFlags,
     follow::{OldQuestions, follow},
@@ -35,6 +40,7 @@ const HELP: &str = "\
 /tools    the tools the model is offered
 /history  what was said
 /metrics  figures of this conversation
+/attach FILE  give an image or a PDF with the next prompt
 /help     this page
 /quit     leave (also Ctrl-D)
 Ctrl-C ends the running turn; twice leaves.";
@@ -46,7 +52,7 @@ Examples:
   callboard chat --session refactoring
   callboard chat --provider openai --base-url http://127.0.0.1:11434/v1 --model qwen3
 
-Inside: /tools /history /metrics /help /quit. Ctrl-C ends the running turn; twice leaves.
+Inside: /tools /history /metrics /attach FILE /help /quit. Ctrl-C ends the running turn; twice leaves.
 When standard input is no terminal, each of its lines is a prompt.")]
 pub(super) struct ChatArgs {
     #[command(flatten)]
@@ -72,6 +78,7 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
     }
     let mut view = View::new(false, terminals);
     let mut last = Ok(Done::Well);
+    let mut attached = Vec::new();
     let left = loop {
         let (line, returned) = lines.next().await;
         lines = returned;
@@ -80,7 +87,12 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
             Some(Line::Interrupted) => break Done::Interrupted,
             None => break Done::Well,
         };
-        match one_line(&session, line.trim(), &mut view, &mut signals, &mut last).await {
+        let line = line.trim();
+        if let Some(file) = line.strip_prefix("/attach ") {
+            last = attach_file(file.trim(), &mut attached);
+            continue;
+        }
+        match one_line(&session, line, &mut attached, &mut view, &mut signals, &mut last).await {
             Next::GoOn => {}
             Next::Leave(done) => break done,
         }
@@ -93,7 +105,29 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
     }
 }
 
-async fn one_line(session: &Session, line: &str, view: &mut View, signals: &mut Signals, last: &mut Result<Done, Failure>) -> Next {
+/// Keeps a file for the next prompt.
+fn attach_file(file: &str, attached: &mut Vec<Attachment>) -> Result<Done, Failure> {
+    match attach::read([&std::path::PathBuf::from(file)]) {
+        Ok(read) => {
+            attached.extend(read);
+            err_line(&format!("attached to the next prompt: {}", tame(file)));
+            Ok(Done::Well)
+        }
+        Err(failure) => {
+            err_line(&failure.text(Paint::stderr()));
+            Err(failure)
+        }
+    }
+}
+
+async fn one_line(
+    session: &Session,
+    line: &str,
+    attached: &mut Vec<Attachment>,
+    view: &mut View,
+    signals: &mut Signals,
+    last: &mut Result<Done, Failure>,
+) -> Next {
     match line {
         "" => {}
         "/quit" | "/exit" => return Next::Leave(Done::Well),
@@ -105,6 +139,7 @@ async fn one_line(session: &Session, line: &str, view: &mut View, signals: &mut 
             err_line(&format!("there is no {}; /help shows what there is", tame(command)));
         }
         prompt => {
+            let prompt = attached.drain(..).fold(Prompt::text(prompt), Prompt::attach);
             *last = match session.handle.send(prompt).await {
                 Ok(reply) => {
                     let done = follow(reply, &session.handle, view, signals, OldQuestions::default()).await;
@@ -157,7 +192,10 @@ pub(super) fn told(message: &Message) -> String {
                 let more = if more > 0 { format!(" (+{more} lines)") } else { String::new() };
                 format!("  {} {first}{more}\n", if result.is_error { "✗" } else { "<" })
             }
-            ContentBlock::Other { .. } => continue,
+            block @ ContentBlock::Other { .. } => match label(&block) {
+                Some(label) if !is_document_text(&block) => format!("{who}: [{label}]\n"),
+                _ => continue,
+            },
         };
         text.push_str(&part);
     }

@@ -6,7 +6,7 @@ use callboard_actors::{
     conversation::ConversationError,
     host::{OutcomeError, SendError},
     ids::InvalidId,
-    ports::StoreError,
+    ports::{DocumentTextError, StoreError},
     stream::Failure as RoundFailure,
 };
 
@@ -141,7 +141,13 @@ impl From<SendError> for Failure {
     fn from(error: SendError) -> Self {
         let failure = Self::work(error.to_string());
         match &error {
-            SendError::InvalidId(_) | SendError::BadPrompt(_) => Self::usage(error.to_string()),
+            SendError::InvalidId(_) | SendError::BadPrompt(_) | SendError::Attachment(_) => Self::usage(error.to_string()),
+            SendError::DocumentText(DocumentTextError::NoText) => {
+                failure.hint("attach its pages as images, or choose a model that takes PDFs: --provider anthropic")
+            }
+            SendError::DocumentText(_) => {
+                failure.hint("choose a model that takes PDFs: --provider anthropic, or `shows` in callboard.toml")
+            }
             SendError::Conversation(ConversationError::InUse) => failure.hint("end the other process, or use another --session"),
             SendError::Conversation(ConversationError::Store(StoreError::Unavailable { .. })) => {
                 failure.hint("is the disk full, or the file read-only? another one: --db FILE")

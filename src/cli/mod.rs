@@ -2,12 +2,13 @@
 //!
 //! # Layout
 //! Shared: `failure` what went wrong in one line and its exit code · `usage` the same of clap · `flags` what run and chat
-//! have in common · `terminal` · `signals` · `ask` approvals · `view` a round's events for people and programs · `follow` a
+//! have in common · `attach` files for a prompt · `terminal` · `signals` · `ask` approvals · `view` a round's events for people and programs · `follow` a
 //! round to its end · `session` a conversation opened for a person. Then the commands.
 
 mod failure;
 mod usage;
 mod flags;
+mod attach;
 mod terminal;
 mod signals;
 mod ask;

@@ -1,11 +1,12 @@
 //! `callboard run`: one task to its end.
 
-use std::{io::Read, time::Duration};
+use std::{io::Read, path::PathBuf, time::Duration};
 
-use callboard_actors::ids::ConversationId;
+use callboard_actors::{chat::Attachment, host::Prompt, ids::ConversationId};
 use clap::Args;
 
 use super::{
+    attach,
     failure::{Done, Failure},
     flags::HostFlags,
     follow::{OldQuestions, follow},
@@ -29,6 +30,7 @@ Examples:
   callboard run --provider offline \"Where is the retry delay computed, and what is its cap?\"
   git diff | callboard run - --session review-17
   callboard run --session review-17 --resume
+  callboard run --attach plan.pdf --attach photo.jpg \"What differs from the plan?\"
 
 At a terminal everything is shown; piped, only the last message's text. --json prints one event a line.")]
 pub(super) struct RunArgs {
@@ -42,6 +44,9 @@ pub(super) struct RunArgs {
     /// Take an interrupted round of the session up again; needs no prompt
     #[arg(long, requires = "session")]
     resume: bool,
+    /// Give an image (PNG, JPEG, GIF, WebP) or a PDF with the prompt; can be repeated
+    #[arg(long, value_name = "FILE")]
+    attach: Vec<PathBuf>,
     /// End the round after this many seconds
     #[arg(long, value_name = "S", value_parser = seconds)]
     timeout: Option<Duration>,
@@ -60,10 +65,12 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 pub(super) async fn run(config: &Config, args: RunArgs) -> Result<Done, Failure> {
     let terminals = Terminals::look();
+    let attachments = attachments(&args.attach).await?;
     let prompt = match (&args.prompt, args.resume) {
-        (None, true) => None,
+        (None, true) if attachments.is_empty() => None,
         _ => Some(prompt(args.prompt.as_deref(), terminals).await?),
     };
+    let prompt = prompt.map(|text| attachments.into_iter().fold(Prompt::text(text), Prompt::attach));
     let mut signals = Signals::listen();
     let session = Session::open(config, &args.host, args.session.clone(), args.resume).await?;
     let mut view = View::new(args.json, terminals);
@@ -135,6 +142,12 @@ async fn answer_old_questions(config: &Config, args: &RunArgs, session: &Session
         let _ = session.handle.approve(question.tool_call_id, allow).await;
     }
     OldQuestions { open: Vec::new(), seen }
+}
+
+async fn attachments(files: &[PathBuf]) -> Result<Vec<Attachment>, Failure> {
+    let files = files.to_vec();
+    let read = tokio::task::spawn_blocking(move || attach::read(&files));
+    read.await.map_err(|error| Failure::work(error.to_string()))?
 }
 
 /// The prompt, from where it is given.

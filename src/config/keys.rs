@@ -105,6 +105,9 @@ const PLAIN: &[Key] = &[
     ),
 ];
 
+/// What `[[provider]] shows` may hold.
+const SHOWS: &[&str] = &["images", "documents"];
+
 /// Keys of each `[[provider]]`.
 pub(super) const PROVIDER: &[Key] = &[
     key("provider", "name", Kind::Text, "how `--provider` calls it; its kind by default"),
@@ -118,6 +121,12 @@ pub(super) const PROVIDER: &[Key] = &[
     key("provider", "model", Kind::Text, "the model that is asked"),
     key("provider", "api_key_env", Kind::EnvName, "environment variable that holds the key"),
     key("provider", "api_key_file", Kind::Path, "file that holds the key and nothing else"),
+    key(
+        "provider",
+        "shows",
+        Kind::Names(SHOWS),
+        "attachments that the models of a Chat Completions server are shown; by the model's name by default, `[]` for none",
+    ),
     key("provider", "concurrency", Kind::Count { max: COUNT_MAX }, "calls at once; `limits.model_calls_max` by default"),
 ];
 

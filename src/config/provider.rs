@@ -61,6 +61,8 @@ pub struct ProviderConfig {
     pub model: Option<String>,
     /// Calls at once; `limits.model_calls_max` if `None`.
     pub concurrency: Option<usize>,
+    /// Attachments that the models are shown, `images` and `documents`; told by the model's name if `None`.
+    pub shows: Option<Vec<String>>,
     key: Key,
     pub(super) settings: Settings,
 }
@@ -122,9 +124,13 @@ impl ProviderConfig {
             Some(Value::Count(count)) => usize::try_from(*count).ok(),
             _ => None,
         };
+        let shows = match settings.get(&(PROVIDER_SECTION, "shows")).map(|setting| &setting.value) {
+            Some(Value::Names(names)) => Some(names.clone()),
+            _ => None,
+        };
         add_usual_key(&mut settings, kind, base_url.is_some());
         let key = Key::find(&settings, environment)?;
-        Ok(Self { name, kind, base_url, model, concurrency, key, settings })
+        Ok(Self { name, kind, base_url, model, concurrency, shows, key, settings })
     }
 }
 

@@ -42,6 +42,8 @@ mod linux;
 mod local;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 mod landlock;
+#[cfg(all(feature = "pdf", target_os = "linux"))]
+mod pdf;
 mod helper;
 
 use std::{fmt, sync::Arc};
@@ -53,6 +55,8 @@ pub(crate) use atomic::is_temporary;
 pub use helper::jail_main_if_asked;
 pub use jail::{Opened, PathError, Root};
 pub(crate) use jail::{settled, shown};
+#[cfg(all(feature = "pdf", target_os = "linux"))]
+pub use pdf::PdfText;
 pub use policy::PathRules;
 pub(crate) use walk::Walk;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]

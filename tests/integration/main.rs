@@ -4,6 +4,7 @@
 
 mod support;
 
+mod attachments;
 mod cassettes;
 mod cli;
 mod config;

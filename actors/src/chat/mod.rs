@@ -2,6 +2,7 @@
 //!
 //! The wire form is Anthropic's (INTERFACES, JSON shapes): `{"role":"user"|"assistant","content":string|[block]}`.
 
+pub mod attachment;
 mod block;
 mod debug;
 mod edit;
@@ -10,6 +11,7 @@ mod message;
 mod raw_json;
 mod reminder;
 
+pub use attachment::{Attachment, AttachmentError};
 pub use block::{ContentBlock, TextBlock, ThinkingBlock, ToolResultBlock, ToolResultContent, ToolUseBlock};
 pub use debug::{DebugBlock, StandardMessage};
 pub use edit::{Edit, span_hash};

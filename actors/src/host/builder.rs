@@ -20,8 +20,8 @@ use crate::{
     model_gateway::{GatewayConfig, ModelGatewayRef},
     policy::{BreakerConfig, ModelRetryPolicy},
     ports::{
-        ArtifactStore, Clock, Effort, Entropy, EventStore, Extensions, Hook, LlmProvider, OutputLevel, Resource, Schemas, SessionBackend,
-        Tool, ToolDefinition, TypedTool, erased,
+        ArtifactStore, Clock, DocumentText, Effort, Entropy, EventStore, Extensions, Hook, LlmProvider, OutputLevel, Resource, Schemas,
+        SessionBackend, Tool, ToolDefinition, TypedTool, erased,
     },
     tenant::Tenants,
     tokens::TokenCounter,
@@ -50,6 +50,7 @@ pub struct HostBuilder<H = Host> {
     artifacts: Option<Arc<dyn ArtifactStore>>,
     schemas: Option<Arc<dyn Schemas>>,
     resources: Vec<Arc<dyn Resource>>,
+    documents: Option<Arc<dyn DocumentText>>,
     approval: ApprovalMode,
     has_approver: bool,
     permissions: Permissions,
@@ -126,6 +127,7 @@ impl<H> HostBuilder<H> {
             artifacts: None,
             schemas: None,
             resources: Vec::new(),
+            documents: None,
             approval: ApprovalMode::default(),
             has_approver: false,
             permissions: Permissions::default(),
@@ -216,6 +218,13 @@ impl<H> HostBuilder<H> {
     #[must_use]
     pub fn closes(mut self, resource: Arc<dyn Resource>) -> Self {
         self.resources.push(resource);
+        self
+    }
+
+    /// What reads the text of PDFs for a model that is shown none; without it they are refused then (REQUIREMENTS W-01).
+    #[must_use]
+    pub fn document_text(mut self, reader: impl DocumentText) -> Self {
+        self.documents = Some(Arc::new(reader));
         self
     }
 
@@ -404,7 +413,17 @@ impl<H> HostBuilder<H> {
         };
         let start = ractor::Actor::spawn(None, HostSupervisor, args).await;
         let (supervisor, _) = start.map_err(|error| BuildError::Start(error.to_string()))?;
-        let inner = HostInner { supervisor: supervisor.get_cell(), directory, setup, ports, tenants, collector, resources: self.resources };
+        let inner = HostInner {
+            supervisor: supervisor.get_cell(),
+            directory,
+            setup,
+            ports,
+            tenants,
+            collector,
+            resources: self.resources,
+            takes_documents: capabilities.documents,
+            documents: self.documents,
+        };
         Ok((self.wrap)(Host(Arc::new(inner))))
     }
 }

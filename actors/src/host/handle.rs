@@ -9,14 +9,14 @@ use std::{
 
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{HostInner, Reply};
+use super::{HostInner, Prompt, Reply, prompt::Documents};
 use crate::{
-    chat::{ContentBlock, Message, Role},
+    chat::{AttachmentError, Message},
     conversation::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail, turn::OnBusy},
     ids::{ConversationId, InvalidId, RoundId, Scope, TenantId},
     journal::{ClientKey, CompactionNote, Durable, digest},
     limits::PROMPT_BYTES_MAX,
-    ports::{ListQuery, SessionSummary, StoreError},
+    ports::{DocumentTextError, ListQuery, SessionSummary, StoreError},
 };
 
 /// Why something could not be asked.
@@ -29,6 +29,12 @@ pub enum SendError {
     /// The prompt is empty or too large.
     #[error("a prompt must have between 1 and {PROMPT_BYTES_MAX} bytes, this one has {0}")]
     BadPrompt(usize),
+    /// An image or a document cannot be sent (REQUIREMENTS W-03).
+    #[error(transparent)]
+    Attachment(#[from] AttachmentError),
+    /// The model takes no documents, and the text of one cannot be had.
+    #[error(transparent)]
+    DocumentText(#[from] DocumentTextError),
     /// The conversation, or the host, said no.
     #[error(transparent)]
     Conversation(#[from] ConversationError),
@@ -52,6 +58,8 @@ impl SendError {
         match self {
             Self::InvalidId(_) => "invalid_id",
             Self::BadPrompt(_) => "invalid_prompt",
+            Self::Attachment(error) => error.code(),
+            Self::DocumentText(error) => error.code(),
             Self::Conversation(error) => error.code(),
         }
     }
@@ -59,7 +67,8 @@ impl SendError {
     /// Whether trying again can help.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::InvalidId(_) | Self::BadPrompt(_) => false,
+            Self::InvalidId(_) | Self::BadPrompt(_) | Self::Attachment(_) => false,
+            Self::DocumentText(error) => error.is_retryable(),
             Self::Conversation(error) => error.is_retryable(),
         }
     }
@@ -233,23 +242,6 @@ impl ConversationHandle {
     }
 }
 
-/// What is said: a text, or blocks.
-#[derive(Debug, Clone)]
-pub struct Prompt(Vec<ContentBlock>);
-
-impl<T: Into<String>> From<T> for Prompt {
-    fn from(text: T) -> Self {
-        Self(vec![ContentBlock::text(text)])
-    }
-}
-
-impl Prompt {
-    /// A prompt of blocks.
-    pub fn blocks(blocks: Vec<ContentBlock>) -> Self {
-        Self(blocks)
-    }
-}
-
 /// A prompt about to be sent.
 #[must_use = "nothing is said until this is awaited"]
 pub struct Send {
@@ -282,16 +274,13 @@ impl Send {
     async fn run(self) -> Result<Reply, SendError> {
         let ConversationHandle { host, scope } = self.conversation;
         let scope = scope?;
-        let message = Message::new(Role::User, &self.prompt.0).map_err(|_| SendError::BadPrompt(0))?;
-        let bytes = message.wire().len();
-        let says_nothing = self.prompt.0.iter().all(|block| block.as_text().is_some_and(|text| text.trim().is_empty()));
-        if says_nothing || bytes > PROMPT_BYTES_MAX {
-            return Err(SendError::BadPrompt(if says_nothing { 0 } else { bytes }));
-        }
+        let deadline = self.deadline.map(|within| Instant::now() + within);
         let Some(seat) = host.tenants.get(&scope.tenant).take_seat() else {
             host.ports.counters.refusals.add(1);
             return Err(ConversationError::Overloaded { what: "prompts of this tenant", retry_after_ms: 1000 }.into());
         };
+        let documents = if host.takes_documents { Documents::Taken } else { Documents::Read(host.documents.as_deref()) };
+        let message = self.prompt.into_message(documents).await?;
         let (reply, answer) = oneshot::channel();
         let mail = PromptMail {
             id: host.ports.entropy.prompt_id(),
@@ -299,7 +288,7 @@ impl Send {
             client_key: self.client_key.map(|key| ClientKey { key, digest: digest(message.wire()) }),
             message,
             on_busy: self.on_busy,
-            deadline: self.deadline.map(|within| Instant::now() + within),
+            deadline,
             seat,
             reply,
         };

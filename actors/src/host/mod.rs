@@ -6,6 +6,7 @@
 mod builder;
 pub(crate) mod directory;
 mod handle;
+mod prompt;
 mod reply;
 mod supervisor;
 #[cfg(test)]
@@ -20,7 +21,8 @@ use ractor::ActorCell;
 use tokio::time::Instant;
 
 pub use builder::{BuildError, HostBuilder, ToolSource, ToolsInFolder};
-pub use handle::{ConversationHandle, Prompt, Send, SendError, TenantHandle};
+pub use handle::{ConversationHandle, Send, SendError, TenantHandle};
+pub use prompt::Prompt;
 pub use reply::{OutcomeError, Reply};
 
 use crate::{
@@ -28,7 +30,7 @@ use crate::{
     ids::Scope,
     limits::RESOURCES_CLOSE_MAX,
     metrics_collector::{MetricsCollectorRef, Report},
-    ports::{Resource, StoreError},
+    ports::{DocumentText, Resource, StoreError},
     tenant::Tenants,
     tool_executor::Bench,
 };
@@ -45,6 +47,9 @@ pub(crate) struct HostInner {
     tenants: Arc<Tenants>,
     collector: Arc<RwLock<Option<MetricsCollectorRef>>>,
     resources: Vec<Arc<dyn Resource>>,
+    /// Whether the model is shown documents, and what reads them for it if not.
+    takes_documents: bool,
+    documents: Option<Arc<dyn DocumentText>>,
 }
 
 impl Drop for HostInner {

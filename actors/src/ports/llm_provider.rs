@@ -161,6 +161,10 @@ pub struct Capabilities {
     pub output_schema: bool,
     /// Whether its API counts tokens.
     pub counts_tokens: bool,
+    /// Whether it is shown images; a note stands in their place otherwise.
+    pub images: bool,
+    /// Whether it is shown PDFs; their text is read for it otherwise ([`super::DocumentText`]).
+    pub documents: bool,
 }
 
 /// What can go wrong with a model call (REQUIREMENTS P-07).

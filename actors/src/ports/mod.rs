@@ -5,6 +5,7 @@
 
 mod artifact_store;
 mod clock;
+mod document_text;
 mod entropy;
 mod event_store;
 mod fn_tool;
@@ -22,6 +23,7 @@ mod typed_tool;
 
 pub use artifact_store::{ArtifactError, ArtifactId, ArtifactMeta, ArtifactStore, Cleaned, NotAnArtifactId};
 pub use clock::{Clock, Timestamp};
+pub use document_text::{DocumentText, DocumentTextError, ExtractedText};
 pub use entropy::Entropy;
 pub use event_store::{EventStore, EventStoreError, StreamKey, StreamStatus};
 pub use fn_tool::FnTool;

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "a contract suite fails by panicking")]
 
 pub mod contract;
+pub mod media;
 mod faulty_store;
 
 pub use faulty_store::{Fault, FaultPlan, FaultySessions};

@@ -62,6 +62,8 @@ impl ScriptedModel {
                 tools: true,
                 output_schema: false,
                 counts_tokens: false,
+                images: true,
+                documents: true,
             },
         }
     }

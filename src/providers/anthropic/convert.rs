@@ -5,7 +5,10 @@
 
 use bytes::Bytes;
 use callboard_actors::{
-    chat::{ContentBlock, Message, Role},
+    chat::{
+        ContentBlock, Message, Role,
+        attachment::{TEXT_CONTEXT, as_shown},
+    },
     ports::{Effort, ModelRequest, ToolChoice},
 };
 
@@ -110,15 +113,15 @@ fn sendable(message: &Message) -> Bytes {
 }
 
 /// Leaves out what this API refuses in a message that came from elsewhere: reasoning without a signature, empty texts, and
-/// cache marks beyond our own. Empty if nothing is left.
+/// cache marks beyond our own; and the text of a document that stands before it. Empty if nothing is left.
 fn clean(message: &Message) -> Bytes {
     let wire = message.wire();
-    let suspicious = [r#""type":"thinking""#, r#""text":"""#, r#""cache_control""#];
+    let suspicious = [r#""type":"thinking""#, r#""text":"""#, r#""cache_control""#, TEXT_CONTEXT];
     if !suspicious.iter().any(|text| memchr::memmem::find(wire, text.as_bytes()).is_some()) {
         return wire.clone();
     }
     let before = message.blocks();
-    let after: Vec<_> = before.iter().cloned().filter_map(clean_block).collect();
+    let after: Vec<_> = as_shown(before.clone(), true).into_iter().filter_map(clean_block).collect();
     if after == before {
         return wire.clone();
     }

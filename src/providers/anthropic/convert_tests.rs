@@ -132,3 +132,20 @@ fn choices_stops_effort_and_schema_have_their_fields() {
         assert_eq!(body["output_config"], json!({"effort": "high", "format": {"type": "json_schema", "schema": {"type": "object"}}}));
     }
 }
+
+#[test]
+fn images_and_documents_go_as_they_are_and_a_document_goes_without_its_text() {
+    use callboard_actors::{
+        chat::{Attachment, attachment::document_text},
+        testing::media::{pdf, png},
+    };
+    let picture = Attachment::sniffed(&png(3, 2)).unwrap().block();
+    let document = Attachment::sniffed(&pdf(["x"])).unwrap().title("a.pdf").block();
+    let read = document_text(Some("a.pdf"), 1, "x");
+    let what = ContentBlock::text("what?");
+    let kept = Message::new(Role::User, &[picture.clone(), document.clone(), read, what.clone()]).unwrap();
+    let plain = Message::new(Role::User, &[picture, document, what]).unwrap();
+
+    assert_eq!(sendable(&kept), *plain.wire());
+    assert_eq!(sendable(&plain).as_ptr(), plain.wire().as_ptr(), "the bytes of the conversation, not a copy");
+}

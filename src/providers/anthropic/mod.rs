@@ -132,7 +132,7 @@ impl LlmProvider for Anthropic {
             () => 64_000,
         };
         let output_schema = !old && !is("sonnet-4-2025") && !is("sonnet-4-0") && !is("opus-4-0") && !is("opus-4-2025");
-        Capabilities { context_window: 200_000, output_max, tools: true, output_schema, counts_tokens: true }
+        Capabilities { context_window: 200_000, output_max, tools: true, output_schema, counts_tokens: true, images: true, documents: true }
     }
 
     fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {

@@ -160,7 +160,15 @@ impl LlmProvider for Scripted {
     }
 
     fn capabilities(&self, _model: &str) -> Capabilities {
-        Capabilities { context_window: 1_000_000, output_max: 128_000, tools: true, output_schema: false, counts_tokens: false }
+        Capabilities {
+            context_window: 1_000_000,
+            output_max: 128_000,
+            tools: true,
+            output_schema: false,
+            counts_tokens: false,
+            images: true,
+            documents: true,
+        }
     }
 
     fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {

@@ -6,7 +6,10 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use callboard_actors::{
-    chat::{ContentBlock, Message, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock},
+    chat::{
+        ContentBlock, Message, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock,
+        attachment::{as_shown, as_text, media_of, note},
+    },
     ports::{Effort, ModelRequest, ToolChoice},
 };
 use serde::Deserialize;
@@ -23,8 +26,15 @@ pub(super) enum MaxTokens {
     Completion,
 }
 
+/// What the model is shown of attachments; what it is not becomes a note, or the text that was read for it (REQUIREMENTS W-01).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shown {
+    pub(super) images: bool,
+    pub(super) documents: bool,
+}
+
 /// The body of a call that streams.
-pub(super) fn request(request: &ModelRequest, max_tokens: MaxTokens) -> Body {
+pub(super) fn request(request: &ModelRequest, max_tokens: MaxTokens, shown: Shown) -> Body {
     let mut body = BodyWriter::new();
     body.raw(r#"{"model":"#).json(&*request.model);
     body.raw(match max_tokens {
@@ -33,7 +43,7 @@ pub(super) fn request(request: &ModelRequest, max_tokens: MaxTokens) -> Body {
     });
     body.json(&request.max_tokens);
     tools(&mut body, request);
-    messages(&mut body, request);
+    messages(&mut body, request, shown);
     if !request.stop.is_empty() {
         body.raw(r#","stop":"#).json(&*request.stop);
     }
@@ -92,7 +102,7 @@ fn tools(body: &mut BodyWriter, request: &ModelRequest) {
     }
 }
 
-fn messages(body: &mut BodyWriter, request: &ModelRequest) {
+fn messages(body: &mut BodyWriter, request: &ModelRequest, shown: Shown) {
     body.raw(r#","messages":["#);
     let mut separator = "";
     if let Some(system) = request.system.as_deref().filter(|system| !system.is_empty()) {
@@ -101,7 +111,7 @@ fn messages(body: &mut BodyWriter, request: &ModelRequest) {
     }
     let mut users: Vec<(Inside, Bytes)> = Vec::new();
     for message in request.messages.iter() {
-        let rendered = Rendered::of(message);
+        let rendered = Rendered::of(message, shown);
         if !rendered.lead.is_empty() {
             user_message(body, &mut users, &mut separator);
             body.raw(separator).slice(rendered.lead);
@@ -146,23 +156,35 @@ struct Rendered {
     user: Option<(Inside, Bytes)>,
 }
 
-/// Before the bytes stand what `user` is and, in four bytes, how long `lead` is. No such tag is a brace, so the form cannot
-/// be taken for another adapter's.
+/// Before the bytes stand what `user` is, for which kind of model, and, in four bytes, how long `lead` is. No such tag is a brace,
+/// so the form cannot be taken for another adapter's.
 const HEADER_BYTES: usize = 5;
 const TAG_NONE: u8 = 1;
 const TAG_TEXT: u8 = 2;
 const TAG_PARTS: u8 = 3;
+const TAG_INSIDE: u8 = 3;
+const TAG_IMAGES: u8 = 4;
+const TAG_DOCUMENTS: u8 = 8;
+
+impl Shown {
+    fn tag(self) -> u8 {
+        (if self.images { TAG_IMAGES } else { 0 }) | (if self.documents { TAG_DOCUMENTS } else { 0 })
+    }
+}
 
 impl Rendered {
-    fn of(message: &Message) -> Self {
-        let kept = message.rendered_with(render);
-        Self::read(&kept).or_else(|| Self::read(&render(message))).unwrap_or(Self { lead: Bytes::new(), user: None })
+    fn of(message: &Message, shown: Shown) -> Self {
+        let kept = message.rendered_with(|message| render(message, shown));
+        Self::read(&kept, shown).or_else(|| Self::read(&render(message, shown), shown)).unwrap_or(Self { lead: Bytes::new(), user: None })
     }
 
-    fn read(kept: &Bytes) -> Option<Self> {
+    fn read(kept: &Bytes, shown: Shown) -> Option<Self> {
         let (tag, rest) = kept.split_first()?;
         let lead_bytes = usize::try_from(u32::from_le_bytes(*rest.first_chunk()?)).ok()?;
-        let inside = match *tag {
+        if tag & !TAG_INSIDE != shown.tag() {
+            return None; // made for a model that is shown more, or less
+        }
+        let inside = match tag & TAG_INSIDE {
             TAG_NONE => None,
             TAG_TEXT => Some(Inside::Text),
             TAG_PARTS => Some(Inside::Parts),
@@ -173,13 +195,13 @@ impl Rendered {
     }
 }
 
-fn render(message: &Message) -> Bytes {
+fn render(message: &Message, shown: Shown) -> Bytes {
     let mut lead = BytesMut::new();
-    let mut user = UserContent::default();
+    let mut user = UserContent { parts: Vec::new(), has_other: false, shown };
     match message.role() {
         Role::Assistant => assistant(&message.blocks(), &mut lead),
         Role::User | Role::System => {
-            for block in message.blocks() {
+            for block in as_shown(message.blocks(), shown.documents) {
                 match block {
                     ContentBlock::ToolResult(result) => tool_message(&result, &mut lead, &mut user),
                     block => user.add(&block),
@@ -189,7 +211,7 @@ fn render(message: &Message) -> Bytes {
     }
     let (tag, user) = user.finish();
     let mut kept = BytesMut::with_capacity(HEADER_BYTES + lead.len() + user.len());
-    kept.put_u8(tag);
+    kept.put_u8(tag | shown.tag());
     kept.put_u32_le(u32::try_from(lead.len()).unwrap_or(u32::MAX));
     kept.extend_from_slice(&lead);
     kept.extend_from_slice(user.as_bytes());
@@ -224,35 +246,57 @@ fn assistant(blocks: &[ContentBlock], out: &mut BytesMut) {
     out.extend_from_slice(if calls.is_empty() { b"}" } else { b"]}" });
 }
 
-/// A tool message holds text only; pictures of a result go into the user message after it.
+/// A tool message holds text only: pictures of a result go into the user message after it, notes of those not shown stay.
 fn tool_message(result: &ToolResultBlock, out: &mut BytesMut, user: &mut UserContent) {
     out.extend_from_slice(if out.is_empty() { br#"{"role":"tool","tool_call_id":"# } else { br#",{"role":"tool","tool_call_id":"# });
     write(out, &result.tool_use_id);
     out.extend_from_slice(br#","content":"#);
-    write(out, &*result.content.text());
-    out.extend_from_slice(b"}");
-    if let ToolResultContent::Blocks(raw) = &result.content {
-        let blocks: Vec<ContentBlock> = raw.parse().unwrap_or_default();
-        blocks.iter().filter(|block| block.as_text().is_none()).for_each(|block| user.add(block));
+    match &result.content {
+        ToolResultContent::Text(text) => write(out, text),
+        ToolResultContent::Blocks(raw) => {
+            let blocks: Vec<ContentBlock> = raw.parse().unwrap_or_default();
+            let blocks = as_shown(blocks, user.shown.documents);
+            let text = |block: &ContentBlock| block.as_text().map(str::to_owned).or_else(|| as_text(block)).or_else(|| user.note(block));
+            let texts = blocks.iter().filter_map(text);
+            write(out, &texts.collect::<Vec<_>>().join("\n"));
+            let others: Vec<&ContentBlock> = blocks.iter().filter(|block| text(block).is_none()).collect();
+            others.into_iter().for_each(|block| user.add(block));
+        }
     }
+    out.extend_from_slice(b"}");
 }
 
 /// What a user message will hold.
-#[derive(Default)]
 struct UserContent {
     parts: Vec<Value>,
     has_other: bool,
+    shown: Shown,
 }
 
 impl UserContent {
+    /// What stands for an image or a document that the model is not shown.
+    fn note(&self, block: &ContentBlock) -> Option<String> {
+        let is_shown = match block.kind() {
+            "image" => self.shown.images,
+            "document" => self.shown.documents || media_of(block).is_none(),
+            _ => true,
+        };
+        if is_shown { None } else { note(block) }
+    }
+
     fn add(&mut self, block: &ContentBlock) {
+        if let Some(note) = self.note(block) {
+            return self.parts.push(json!({"type": "text", "text": note}));
+        }
         let part = match block {
             ContentBlock::Text(block) if block.text.is_empty() => return,
             ContentBlock::Text(block) => json!({"type": "text", "text": block.text}),
-            ContentBlock::Other { kind, raw } => match media(kind, raw) {
-                Some(part) => part,
-                None => json!({"type": "text", "text": format!("[a {kind} that this provider cannot be sent]")}),
-            },
+            ContentBlock::Other { kind, raw } => {
+                match as_text(block).map(|text| json!({"type": "text", "text": text})).or_else(|| media(kind, raw)) {
+                    Some(part) => part,
+                    None => json!({"type": "text", "text": format!("[a {kind} that this provider cannot be sent]")}),
+                }
+            }
             ContentBlock::Thinking(_) | ContentBlock::ToolUse(_) | ContentBlock::ToolResult(_) => return,
         };
         self.has_other |= part.get("type").is_some_and(|kind| kind != "text");
@@ -285,7 +329,6 @@ struct Media {
 enum Source {
     Base64 { media_type: String, data: String },
     Url { url: String },
-    Text { data: String },
 }
 
 /// An image or a document in this API's form.
@@ -300,7 +343,6 @@ fn media(kind: &str, raw: &RawJson) -> Option<Value> {
             let filename = media.title.unwrap_or_else(|| "document.pdf".to_owned());
             Some(json!({"type": "file", "file": {"filename": filename, "file_data": format!("data:{media_type};base64,{data}")}}))
         }
-        (_, Source::Text { data }) => Some(json!({"type": "text", "text": data})),
         _ => None,
     }
 }

@@ -1,6 +1,12 @@
-use callboard_actors::{chat::MessageList, ports::ToolDefinition};
+use callboard_actors::{
+    chat::{Attachment, MessageList, attachment::document_text},
+    ports::ToolDefinition,
+};
 
 use super::*;
+
+const ALL: Shown = Shown { images: true, documents: true };
+const NONE: Shown = Shown { images: false, documents: false };
 
 fn message(json: Value) -> Message {
     serde_json::from_value::<Message>(json).unwrap()
@@ -22,7 +28,7 @@ fn example(messages: impl IntoIterator<Item = Message>) -> ModelRequest {
 }
 
 fn sent(request: &ModelRequest) -> Value {
-    serde_json::from_slice(&super::request(request, MaxTokens::Plain).joined()).unwrap()
+    serde_json::from_slice(&super::request(request, MaxTokens::Plain, ALL).joined()).unwrap()
 }
 
 fn messages_of(messages: impl IntoIterator<Item = Message>) -> Value {
@@ -49,13 +55,13 @@ fn a_request_has_every_field_in_its_place() {
     request.effort = Some(Effort::Low);
     request.output_schema = Some(RawJson::from_text(r#"{"type":"object","properties":{}}"#).unwrap());
 
-    let plain = String::from_utf8(super::request(&request, MaxTokens::Plain).joined().to_vec()).unwrap();
+    let plain = String::from_utf8(super::request(&request, MaxTokens::Plain, ALL).joined().to_vec()).unwrap();
 
     assert_eq!(
         plain,
         r#"{"model":"m","max_tokens":100,"tools":[{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object"}}}],"tool_choice":{"type":"function","function":{"name":"f"}},"messages":[{"role":"system","content":"sys"},{"role":"user","content":"hi"}],"stop":["END"],"reasoning_effort":"low","response_format":{"type":"json_schema","json_schema":{"name":"answer","strict":false,"schema":{"type":"object","properties":{}}}},"stream":true,"stream_options":{"include_usage":true}}"#
     );
-    let other = super::request(&request, MaxTokens::Completion).joined();
+    let other = super::request(&request, MaxTokens::Completion, ALL).joined();
     assert_eq!(other, plain.replace("\"max_tokens\"", "\"max_completion_tokens\""));
 }
 
@@ -141,10 +147,48 @@ fn documents_and_unknown_blocks_are_sent_as_well_as_can_be() {
 }
 
 #[test]
+fn what_the_model_is_not_shown_is_a_note_or_its_text() {
+    let png = callboard_actors::testing::media::png(640, 480);
+    let picture = serde_json::to_value(Attachment::sniffed(&png).unwrap().block()).unwrap();
+    let pdf = callboard_actors::testing::media::pdf(["x"]);
+    let document = serde_json::to_value(Attachment::pdf(&pdf).unwrap().title("a.pdf").block()).unwrap();
+    let text = serde_json::to_value(document_text(Some("a.pdf"), 1, "[page 1]\nx")).unwrap();
+    let history = [
+        message(json!({"role": "user", "content": [picture, document, text, {"type": "text", "text": "what?"}]})),
+        message(json!({"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]})),
+        message(json!({"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "seen"}, picture, document]},
+        ]})),
+    ];
+    let told = |shown| -> Value {
+        let body = super::request(&example(history.clone()), MaxTokens::Plain, shown).joined();
+        serde_json::from_slice::<Value>(&body).unwrap()["messages"].take()
+    };
+
+    let blind = told(NONE);
+    let seeing = told(ALL);
+    let again = told(NONE);
+
+    let note = "[image: 640x480 image/png, not shown to this model]";
+    let read = "<document title=\"a.pdf\" context=\"The text of the PDF before it, 1 page\">\n[page 1]\nx\n</document>";
+    assert_eq!(blind[0], json!({"role": "user", "content": format!("{note}\n\n{read}\n\nwhat?")}));
+    let kept = format!("seen\n{note}\n[document: \"a.pdf\" application/pdf, not shown to this model]");
+    assert_eq!(blind[2], json!({"role": "tool", "tool_call_id": "a", "content": kept}));
+    assert_eq!(blind.as_array().unwrap().len(), 3);
+    assert_eq!(again, blind, "a form made for a model that sees is not taken for one that does not");
+    let kinds = |message: &Value| -> Vec<String> {
+        message["content"].as_array().unwrap().iter().map(|part| part["type"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(kinds(&seeing[0]), ["image_url", "file", "text"], "the document itself, not its text too");
+    assert_eq!(seeing[0]["content"][1]["file"]["filename"], "a.pdf");
+    assert_eq!((seeing[2]["content"].clone(), kinds(&seeing[3])), (json!("seen"), vec!["image_url".to_owned(), "file".to_owned()]));
+}
+
+#[test]
 fn a_message_is_converted_once_and_another_adapters_form_is_not_taken_for_ours() {
     let shared = Message::user("hi");
-    let first = Rendered::of(&shared).user.unwrap().1;
-    let again = Rendered::of(&shared).user.unwrap().1;
+    let first = Rendered::of(&shared, ALL).user.unwrap().1;
+    let again = Rendered::of(&shared, ALL).user.unwrap().1;
     assert_eq!(first.as_ptr(), again.as_ptr());
 
     let foreign = Message::user("hi");

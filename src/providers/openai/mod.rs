@@ -12,7 +12,7 @@ use reqwest::{
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
-use self::convert::MaxTokens;
+use self::convert::{MaxTokens, Shown};
 pub use self::stream::OpenAiAssembler;
 use super::{
     assembler::protocol,
@@ -22,6 +22,29 @@ use super::{
 };
 
 const DEFAULT_BASE_URL: &str = "https://api.openai.com/v1";
+/// Parts of the names of other models that are shown images.
+const SEEING: &[&str] = &[
+    "gpt-4-turbo",
+    "claude",
+    "gemini",
+    "gemma-3",
+    "gemma3",
+    "llama-4",
+    "llama4",
+    "llava",
+    "minicpm-v",
+    "mistral-medium",
+    "mistral-small-3",
+    "moondream",
+    "pixtral",
+    "vision",
+    "-vl",
+    "vl-",
+    "2vl",
+    "2.5vl",
+    "3vl",
+];
+
 const OPENAI_HOST: &str = "api.openai.com";
 
 /// A provider that speaks Chat Completions.
@@ -40,6 +63,8 @@ pub struct OpenAi {
     count: Url,
     is_openai: bool,
     context_window: Option<u32>,
+    images: Option<bool>,
+    documents: Option<bool>,
 }
 
 impl OpenAi {
@@ -59,12 +84,30 @@ impl OpenAi {
 
     /// Starts a provider without a key, at OpenAI's own address.
     pub fn builder() -> OpenAiBuilder {
-        OpenAiBuilder { key: Secret::new(""), base_url: DEFAULT_BASE_URL.to_owned(), timeouts: Timeouts::default(), context_window: None }
+        OpenAiBuilder {
+            key: Secret::new(""),
+            base_url: DEFAULT_BASE_URL.to_owned(),
+            timeouts: Timeouts::default(),
+            context_window: None,
+            images: None,
+            documents: None,
+        }
     }
 
     fn max_tokens(&self, model: &str) -> MaxTokens {
         let reasons = ["o1", "o3", "o4", "gpt-5"].iter().any(|family| model.starts_with(family));
         if self.is_openai && reasons { MaxTokens::Completion } else { MaxTokens::Plain }
+    }
+
+    /// What a model is shown: by the names of those that see. A server that gets an image for a model that is blind refuses the whole
+    /// conversation from then on, so what we do not know is blind unless its operator says otherwise.
+    fn shown(&self, model: &str) -> Shown {
+        let model = model.to_ascii_lowercase();
+        let name = model.rsplit('/').next().unwrap_or(&model);
+        let openai = ["gpt-5", "gpt-4.1", "gpt-4o", "o1", "o3", "o4"].iter().any(|family| name.starts_with(family));
+        let text_only = name.starts_with("o1-mini") || name.starts_with("o3-mini");
+        let sees = (openai && !text_only) || SEEING.iter().any(|part| name.contains(part));
+        Shown { images: self.images.unwrap_or(sees), documents: self.documents.unwrap_or(self.is_openai && openai && !text_only) }
     }
 }
 
@@ -81,6 +124,8 @@ pub struct OpenAiBuilder {
     base_url: String,
     timeouts: Timeouts,
     context_window: Option<u32>,
+    images: Option<bool>,
+    documents: Option<bool>,
 }
 
 impl OpenAiBuilder {
@@ -112,6 +157,20 @@ impl OpenAiBuilder {
         self
     }
 
+    /// Sets whether the models are shown images. Told by the model's name otherwise; one we do not know gets a note.
+    #[must_use]
+    pub fn images(mut self, shown: bool) -> Self {
+        self.images = Some(shown);
+        self
+    }
+
+    /// Sets whether the models are shown PDFs, as parts of type `file`. Only OpenAI's own otherwise.
+    #[must_use]
+    pub fn documents(mut self, shown: bool) -> Self {
+        self.documents = Some(shown);
+        self
+    }
+
     /// Builds the provider.
     ///
     /// # Errors
@@ -132,6 +191,8 @@ impl OpenAiBuilder {
             count: below(&base, "messages/count_tokens"),
             is_openai: base.host_str() == Some(OPENAI_HOST),
             context_window: self.context_window,
+            images: self.images,
+            documents: self.documents,
         })
     }
 }
@@ -170,12 +231,13 @@ impl LlmProvider for OpenAi {
         };
         let context_window = self.context_window.unwrap_or(context_window);
         let output_max = output_max.min(context_window);
-        Capabilities { context_window, output_max, tools: true, output_schema: true, counts_tokens: !self.is_openai }
+        let Shown { images, documents } = self.shown(model);
+        Capabilities { context_window, output_max, tools: true, output_schema: true, counts_tokens: !self.is_openai, images, documents }
     }
 
     fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
         Box::pin(async move {
-            let body = convert::request(&request, self.max_tokens(&request.model));
+            let body = convert::request(&request, self.max_tokens(&request.model), self.shown(&request.model));
             let assembler = Box::new(OpenAiAssembler::new(request.messages));
             self.http.stream(self.chat.clone(), body, assembler, cancel).await
         })
@@ -201,6 +263,6 @@ impl LlmProvider for OpenAi {
     }
 
     fn request_body(&self, request: &ModelRequest) -> Result<bytes::Bytes, ProviderError> {
-        Ok(convert::request(request, self.max_tokens(&request.model)).joined())
+        Ok(convert::request(request, self.max_tokens(&request.model), self.shown(&request.model)).joined())
     }
 }

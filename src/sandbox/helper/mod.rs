@@ -4,7 +4,8 @@
 //! [`jail_main_if_asked`] is the door · `plan` what it is told · `supervisor` the first stage: outlives the host by a moment, ends
 //! every process below it, removes the private folder · `inner` the second stage: gives up every right, then becomes bash ·
 //! `folders` the rules of Landlock · `filter` the system calls that are refused · `forward` a stage of its own: what a command behind
-//! bubblewrap reaches listed hosts through. It is started inside the jail and decides nothing.
+//! bubblewrap reaches listed hosts through. It is started inside the jail and decides nothing. · `pdf` another: reads the text of a
+//! PDF, having given up everything else.
 //!
 //! **Invariant:** the first stage never runs the command, and the second becomes it only after every wall stands: anything that
 //! fails before ends the helper, never opens it.
@@ -17,6 +18,8 @@ mod folders;
 mod forward;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 mod inner;
+#[cfg(all(feature = "pdf", target_os = "linux"))]
+pub(super) mod pdf;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 mod plan;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
@@ -64,6 +67,12 @@ fn stage(arguments: Vec<std::ffi::OsString>) -> i32 {
         && stage == forward::STAGE
     {
         return forward::run(&nonce.to_string_lossy()).map_or(FAILED, |()| 0);
+    }
+    #[cfg(feature = "pdf")]
+    if let [stage, nonce] = arguments.as_slice()
+        && stage == pdf::STAGE
+    {
+        return pdf::run(&nonce.to_string_lossy()).unwrap_or(FAILED);
     }
     let [stage, plan, command] = arguments.as_slice() else { return FAILED };
     let Some(plan) = plan.to_str().and_then(|plan| serde_json::from_str::<Plan>(plan).ok()) else { return FAILED };

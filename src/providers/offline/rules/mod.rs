@@ -48,7 +48,15 @@ impl LlmProvider for Offline {
     }
 
     fn capabilities(&self, _model: &str) -> Capabilities {
-        Capabilities { context_window: 1_000_000, output_max: 32_000, tools: true, output_schema: false, counts_tokens: true }
+        Capabilities {
+            context_window: 1_000_000,
+            output_max: 32_000,
+            tools: true,
+            output_schema: false,
+            counts_tokens: true,
+            images: false,
+            documents: false,
+        }
     }
 
     fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
@@ -86,17 +94,22 @@ fn said(mut text: String, max_tokens: u32) -> Reply {
 
 fn step(request: &ModelRequest) -> Step {
     let round = Round::read(&request.messages);
+    // What it was given and cannot look at is told with the answer.
+    answered(&round, request).map(|text| [&[text][..], &round.unseen].concat().join("\n\n"))
+}
+
+fn answered(round: &Round, request: &ModelRequest) -> Step {
     let offered = Offered::of(request);
     let question = Question::read(&round.question);
     match &question.intent {
         Intent::Talk => Ok(talk(offered)),
         _ if !(offered.grep || offered.list || offered.read) && round.batches.is_empty() => Ok(without_tools()),
-        Intent::ListFiles { glob, count } => survey::files(glob.as_deref(), *count, &round, offered),
-        Intent::ListDefinitions { of, count } => survey::definitions(of, *count, &question, &round, offered),
-        Intent::AboutFile { path } => survey::about(path, &round, offered),
+        Intent::ListFiles { glob, count } => survey::files(glob.as_deref(), *count, round, offered),
+        Intent::ListDefinitions { of, count } => survey::definitions(of, *count, &question, round, offered),
+        Intent::AboutFile { path } => survey::about(path, round, offered),
         Intent::Find => {
-            let calls: Vec<Call> = plan::next(&question, &round, offered);
-            if calls.is_empty() { Ok(answer::found(&question, &round)) } else { Err(calls) }
+            let calls: Vec<Call> = plan::next(&question, round, offered);
+            if calls.is_empty() { Ok(answer::found(&question, round)) } else { Err(calls) }
         }
     }
 }

@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 
 use callboard_actors::{
-    chat::{ContentBlock, Message, MessageList, Role},
+    chat::{
+        ContentBlock, Message, MessageList, Role,
+        attachment::{is_document_text, note},
+    },
     ports::ModelRequest,
 };
 use serde_json::Value;
@@ -28,6 +31,8 @@ impl Seen {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Round {
     pub(super) question: String,
+    /// What stands for the images and documents beside it, which rules cannot look at.
+    pub(super) unseen: Vec<String>,
     /// Calls by batch, in call order.
     pub(super) batches: Vec<Vec<Seen>>,
 }
@@ -36,10 +41,11 @@ impl Round {
     /// Reads the end of a history: the last user message without tool results asks; what follows belongs to it.
     pub(super) fn read(messages: &MessageList) -> Self {
         let mut after: Vec<&Message> = Vec::new();
-        let mut question = String::new();
+        let (mut question, mut unseen) = (String::new(), Vec::new());
         for message in messages.iter().rev() {
             if message.role() == Role::User && message.tool_result_ids().is_empty() {
                 question = asked(message);
+                unseen = message.blocks().iter().filter(|block| !is_document_text(block)).filter_map(note).collect();
                 break;
             }
             after.push(message);
@@ -51,7 +57,7 @@ impl Round {
             .filter(|(calls, results)| !calls.tool_use_ids().is_empty() && !results.tool_result_ids().is_empty())
             .map(|(calls, results)| exchange(calls, results))
             .collect();
-        Self { question, batches }
+        Self { question, unseen, batches }
     }
 }
 
@@ -121,6 +127,7 @@ mod tests {
             Round::read(&messages),
             Round {
                 question: "second?".into(),
+                unseen: vec![],
                 batches: vec![vec![Seen { tool: "file_read".into(), input: json!({"path": "a"}), text: "of t2".into(), is_error: true }]],
             }
         );

@@ -1,0 +1,103 @@
+//! What is said: a text, blocks, attachments. Made into a message before anything is appended, or refused.
+
+use bytes::Bytes;
+
+use super::SendError;
+use crate::{
+    chat::{
+        Attachment, ContentBlock, Message, Role,
+        attachment::{MediaKind, check_block, document_text, media_of},
+    },
+    limits::PROMPT_BYTES_MAX,
+    ports::{DocumentText, DocumentTextError},
+};
+
+/// What is said: a text, or blocks; images and PDFs beside it (REQUIREMENTS W-01).
+///
+/// ```
+/// use callboard_actors::{chat::Attachment, host::Prompt};
+///
+/// let picture = b"GIF89a\x01\x00\x01\x00\x00\x00\x00,\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x01D\x00;";
+/// let prompt = Prompt::text("What is this?").attach(Attachment::sniffed(picture)?);
+/// # let _ = prompt;
+/// # Ok::<(), callboard_actors::chat::AttachmentError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Prompt {
+    /// Checked when they were made.
+    attachments: Vec<Attachment>,
+    /// Checked when they are sent.
+    blocks: Vec<ContentBlock>,
+}
+
+impl<T: Into<String>> From<T> for Prompt {
+    fn from(text: T) -> Self {
+        Self::text(text)
+    }
+}
+
+/// What becomes of documents.
+pub(super) enum Documents<'a> {
+    /// The model takes them as they are.
+    Taken,
+    /// It takes none: this reads their text for it.
+    Read(Option<&'a dyn DocumentText>),
+}
+
+impl Prompt {
+    /// A text.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::blocks(vec![ContentBlock::text(text)])
+    }
+
+    /// A prompt of blocks. Images and documents among them are checked when it is sent.
+    pub fn blocks(blocks: Vec<ContentBlock>) -> Self {
+        Self { attachments: Vec::new(), blocks }
+    }
+
+    /// Adds an image or a PDF. In the message they come first, in this order: models read a question better behind what it is about.
+    #[must_use]
+    pub fn attach(mut self, attachment: Attachment) -> Self {
+        self.attachments.push(attachment);
+        self
+    }
+
+    /// The user message. Where the model takes no documents, the text of each stands behind it; the document itself stays, for
+    /// another model that the conversation may have later (REQUIREMENTS W-04).
+    pub(super) async fn into_message(self, documents: Documents<'_>) -> Result<Message, SendError> {
+        self.blocks.iter().try_for_each(check_block)?;
+        let blocks: Vec<ContentBlock> = self.attachments.iter().map(Attachment::block).chain(self.blocks).collect();
+        let says_something = |block: &ContentBlock| block.as_text().is_none_or(|text| !text.trim().is_empty());
+        if !blocks.iter().any(says_something) {
+            return Err(SendError::BadPrompt(0));
+        }
+        let message = bounded(&blocks)?;
+        let Documents::Read(reader) = documents else { return Ok(message) };
+        let is_document = |block: &ContentBlock| media_of(block).is_some_and(|media| media.kind == MediaKind::Document);
+        if !blocks.iter().any(is_document) {
+            return Ok(message);
+        }
+        let reader = reader.ok_or(DocumentTextError::Absent)?;
+        let mut with_texts = Vec::with_capacity(blocks.len() + 1);
+        for block in blocks {
+            let text = text_of(&block, reader).await?;
+            with_texts.push(block);
+            with_texts.extend(text);
+        }
+        bounded(&with_texts)
+    }
+}
+
+async fn text_of(block: &ContentBlock, reader: &dyn DocumentText) -> Result<Option<ContentBlock>, SendError> {
+    let Some(media) = media_of(block).filter(|media| media.kind == MediaKind::Document) else { return Ok(None) };
+    let extracted = reader.extract(Bytes::from(media.bytes()?)).await?;
+    Ok(Some(document_text(media.title.as_deref(), extracted.pages, &extracted.text)))
+}
+
+fn bounded(blocks: &[ContentBlock]) -> Result<Message, SendError> {
+    let message = Message::new(Role::User, blocks).map_err(|_| SendError::BadPrompt(0))?;
+    match message.wire().len() {
+        bytes if bytes > PROMPT_BYTES_MAX => Err(SendError::BadPrompt(bytes)),
+        _ => Ok(message),
+    }
+}

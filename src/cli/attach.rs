@@ -1,0 +1,48 @@
+//! Files for a prompt: `--attach` and `/attach`. What they are is told by their content, never by their name.
+
+use std::{io::Read, path::Path};
+
+use callboard_actors::{
+    chat::{Attachment, AttachmentError},
+    limits::PDF_BYTES_MAX,
+};
+
+use super::{failure::Failure, terminal::tame};
+
+/// Reads files as attachments, in this order. Blocks.
+pub(super) fn read<'f>(files: impl IntoIterator<Item = &'f std::path::PathBuf>) -> Result<Vec<Attachment>, Failure> {
+    files.into_iter().map(|file| read_one(file)).collect()
+}
+
+fn read_one(file: &Path) -> Result<Attachment, Failure> {
+    let shown = tame(&file.display().to_string());
+    let failed = |error: std::io::Error| Failure::work(format!("{shown} cannot be read: {}", error.kind()));
+    let opened = std::fs::File::open(file).map_err(failed)?;
+    if opened.metadata().map_err(failed)?.is_dir() {
+        return Err(Failure::usage(format!("{shown} is a folder")).hint("attach the files in it one by one"));
+    }
+    let mut bytes = Vec::new();
+    // No attachment is larger; one byte more is told as too many.
+    opened.take(PDF_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
+    let attachment = Attachment::sniffed(&bytes).map_err(|error| {
+        let failure = Failure::usage(format!("{shown} cannot be attached: {error}"));
+        match hint(&error) {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        }
+    })?;
+    let name = file.file_name().map(|name| tame(&name.to_string_lossy())).unwrap_or_default();
+    Ok(attachment.title(name))
+}
+
+fn hint(error: &AttachmentError) -> Option<&'static str> {
+    Some(match error {
+        AttachmentError::Empty => "is it the right file?",
+        AttachmentError::Unsupported => "a text file can be piped in, or read by the model when it is in the workspace",
+        AttachmentError::Cut { .. } => "does it open elsewhere? copy it anew",
+        AttachmentError::TooLarge { .. } | AttachmentError::TooManyPixels { .. } => "save it smaller",
+        AttachmentError::TooManyPages => "attach a part of it",
+        AttachmentError::Encrypted => "save it without its password",
+        _ => return None,
+    })
+}

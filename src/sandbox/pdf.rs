@@ -1,0 +1,187 @@
+//! The text of PDFs, read by a helper that can touch nothing ([`super::helper`], `pdf`). The host never parses one.
+//!
+//! Promises: a file that harms its reader is one line of error · memory, time and output of a reader are bounded · dropping the
+//! future ends it.
+
+use std::{
+    ffi::OsString,
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use callboard_actors::{
+    limits::{DOCUMENT_TEXT_BYTES_MAX, PDF_BYTES_MAX},
+    ports::{BoxFuture, DocumentText, DocumentTextError, ExtractedText, SandboxError},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    sync::Semaphore,
+};
+
+use super::{
+    helper::{
+        ASK, ASKED,
+        pdf::{STAGE, word},
+    },
+    piped::{Piped, PipedLaunch},
+    policy::PATH,
+    shell::nonce,
+    spawner::Spawner,
+};
+
+/// Longest time for one file, wall clock; the helper's own bound is processor time.
+const TIME_MAX: Duration = Duration::from_secs(40);
+
+/// Readers at once: each may take half a gibibyte. More wait.
+const READERS_MAX: usize = 2;
+
+/// Bytes of the line before the text.
+const HEAD_BYTES_MAX: usize = 128;
+
+/// What Rust's runtime ends with after a panic.
+const PANICKED: i32 = 101;
+
+/// Reads the text of PDFs in a process of its own. The embedding program calls [`super::jail_main_if_asked`] first in its `main`, or
+/// every file is [`DocumentTextError::Unavailable`].
+///
+/// ```
+/// use callboard::{Host, providers::OpenAi, sandbox::PdfText};
+///
+/// # let _ = || -> Result<(), Box<dyn std::error::Error>> {
+/// let model = OpenAi::builder().base_url("http://127.0.0.1:11434/v1").build()?;
+/// let host = Host::builder().provider(model).document_text(PdfText::new());
+/// # drop(host); Ok(()) };
+/// ```
+#[derive(Debug, Clone)]
+pub struct PdfText(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    spawner: OnceLock<Spawner>,
+    helper: Option<PathBuf>,
+    readers: Semaphore,
+}
+
+impl Default for PdfText {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl PdfText {
+    /// A reader that starts a thread for its processes with the first file.
+    pub fn new() -> Self {
+        Self::made(OnceLock::new(), None)
+    }
+
+    /// A reader that shares a host's spawner.
+    pub fn with_spawner(spawner: Spawner) -> Self {
+        Self::made(OnceLock::from(spawner), None)
+    }
+
+    /// A reader whose process is another program that calls [`super::jail_main_if_asked`] first in its `main`.
+    pub fn with_helper(helper: PathBuf) -> Self {
+        Self::made(OnceLock::new(), Some(helper))
+    }
+
+    fn made(spawner: OnceLock<Spawner>, helper: Option<PathBuf>) -> Self {
+        Self(Arc::new(Inner { spawner, helper, readers: Semaphore::new(READERS_MAX) }))
+    }
+}
+
+impl Inner {
+    fn spawner(&self) -> Result<&Spawner, DocumentTextError> {
+        if let Some(spawner) = self.spawner.get() {
+            return Ok(spawner);
+        }
+        let spawner = Spawner::start().map_err(|error| unavailable(error.kind()))?;
+        Ok(self.spawner.get_or_init(|| spawner))
+    }
+
+    fn launch(&self, nonce: &str) -> Result<PipedLaunch, DocumentTextError> {
+        if self.helper.is_none() && std::env::var_os(ASKED).is_some() {
+            return Err(not_asked());
+        }
+        // By the process, not by name: the file may have been replaced since we were started from it.
+        let helper = self.helper.clone().unwrap_or_else(|| PathBuf::from(format!("/proc/{}/exe", std::process::id())));
+        let argv = vec![helper.into_os_string(), ASK.into(), STAGE.into(), nonce.into()];
+        let environment = [("PATH", PATH), (ASKED, "1")].map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        Ok(PipedLaunch { argv, environment: environment.into(), folder: PathBuf::from("/") })
+    }
+
+    async fn extract(&self, pdf: Bytes) -> Result<ExtractedText, DocumentTextError> {
+        if pdf.len() > PDF_BYTES_MAX {
+            return Err(DocumentTextError::Bounds);
+        }
+        let _permit = self.readers.acquire().await.map_err(unavailable)?;
+        let nonce = nonce().map_err(sandbox)?;
+        let piped = self.spawner()?.start_piped(self.launch(&nonce)?).await.map_err(sandbox)?;
+        let (answer, status) = tokio::time::timeout(TIME_MAX, converse(piped, &pdf)).await.map_err(|_| DocumentTextError::Bounds)?;
+        match status {
+            Some(0) => read_answer(&answer, &nonce),
+            Some(PANICKED) => Err(DocumentTextError::Broken),
+            Some(_) => Err(not_asked()),
+            None => Err(DocumentTextError::Bounds), // killed, by a limit of its own
+        }
+    }
+}
+
+/// Gives the file, takes the answer and how it ended.
+async fn converse(piped: Piped, pdf: &[u8]) -> (Vec<u8>, Option<i32>) {
+    let Piped { mut stdin, stdout, mut stderr, process } = piped;
+    let give = async {
+        // A reader that ended early does not take it all.
+        let _ = stdin.write_all(pdf).await;
+        drop(stdin);
+    };
+    let mut answer = Vec::new();
+    let take = async {
+        let mut stdout = stdout.take((HEAD_BYTES_MAX + DOCUMENT_TEXT_BYTES_MAX) as u64);
+        let _ = stdout.read_to_end(&mut answer).await;
+        drop(stdout);
+    };
+    let listen = async {
+        let _ = tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await;
+    };
+    tokio::join!(give, take, listen);
+    let status = process.ended().await;
+    (answer, status)
+}
+
+fn read_answer(answer: &[u8], nonce: &str) -> Result<ExtractedText, DocumentTextError> {
+    let answer = String::from_utf8_lossy(answer);
+    let (head, text) = answer.split_once('\n').unwrap_or((&answer, ""));
+    let said = head.strip_prefix(nonce).ok_or_else(not_asked)?.trim();
+    if let Some(pages) = said.strip_prefix(word::PAGES).and_then(|pages| pages.trim().parse().ok()) {
+        // What was in the file is told as text only, whoever wrote the answer.
+        let text = text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect::<String>();
+        return Ok(ExtractedText { text: text.trim_end().to_owned(), pages });
+    }
+    Err(match said {
+        word::ENCRYPTED => DocumentTextError::Encrypted,
+        word::TOO_MANY_PAGES => DocumentTextError::TooManyPages,
+        word::NO_TEXT => DocumentTextError::NoText,
+        word::BOUNDS => DocumentTextError::Bounds,
+        _ => DocumentTextError::Broken,
+    })
+}
+
+fn unavailable(why: impl std::fmt::Display) -> DocumentTextError {
+    DocumentTextError::Unavailable(why.to_string())
+}
+
+fn not_asked() -> DocumentTextError {
+    unavailable("the process that reads them does not work; this program's main must ask jail_main_if_asked first")
+}
+
+fn sandbox(error: SandboxError) -> DocumentTextError {
+    unavailable(super::reason(&error))
+}
+
+impl DocumentText for PdfText {
+    fn extract(&self, pdf: Bytes) -> BoxFuture<'_, Result<ExtractedText, DocumentTextError>> {
+        Box::pin(self.0.extract(pdf))
+    }
+}
