@@ -39,6 +39,7 @@ pub mod journal;
 pub mod stream;
 pub mod limits;
 pub mod policy;
+pub mod skill;
 pub mod ports;
 pub mod conversation;
 pub mod tool_executor;

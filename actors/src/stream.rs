@@ -179,6 +179,10 @@ pub enum EventKind {
         #[serde(flatten)]
         usage: Usage,
     },
+    SkillActivated {
+        name: String,
+        level: u8,
+    },
     Queued {
         position: usize,
     },
@@ -214,6 +218,7 @@ impl EventKind {
             | Self::ApprovalRequired { .. }
             | Self::Usage { .. }
             | Self::Message { .. }
+            | Self::SkillActivated { .. }
             | Self::TurnRestarted { .. }
             | Self::Snapshot { .. }
             | Self::RoundFinished { .. }
@@ -240,6 +245,7 @@ impl EventKind {
             Self::Message { message, .. } => message.wire().len(),
             Self::RoundFinished { end } => end.text.len() + end.full_text.len(),
             Self::Snapshot { messages, .. } => messages.iter().map(|message| message.wire().len()).sum(),
+            Self::SkillActivated { name, .. } => name.len(),
             Self::RoundStarted {}
             | Self::Retry { .. }
             | Self::Usage { .. }

@@ -41,6 +41,9 @@ pub enum Refusal {
     /// A round is open; end it first.
     #[error("a round is open; interrupt it first")]
     RoundOpen,
+    /// A skill cannot become active.
+    #[error("{0}")]
+    Skill(String),
     /// What is said is not something that a person can say.
     #[error("a prompt or injection is a user message without tool results, and an import is a history without faults")]
     InvalidMessage,
@@ -56,6 +59,7 @@ impl Refusal {
             Self::KeyReused => "idempotency_key_reused",
             Self::NoSuch(_) => "not_found",
             Self::RoundOpen => "round_open",
+            Self::Skill(_) => "skill_refused",
             Self::InvalidMessage => "invalid_message",
         }
     }

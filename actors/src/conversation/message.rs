@@ -8,6 +8,7 @@ use crate::{
     ids::{PromptId, RoundId, Seq, WorkId},
     journal::{ClientKey, Durable, WithdrawReason},
     ports::{AppendError, Head, StoreError, StoredEntry},
+    skill::{SkillActivationResult, SkillName},
     stream::Failure,
     tenant::Seat,
     tool_executor::RunResult,
@@ -63,7 +64,7 @@ impl ConversationError {
         match self {
             Self::Refused(Refusal::Busy | Refusal::InboxFull | Refusal::Draining) | Self::Overloaded { .. } | Self::Gone => true,
             Self::Store(error) => error.is_retryable(),
-            Self::Refused(Refusal::KeyReused | Refusal::NoSuch(_) | Refusal::RoundOpen | Refusal::InvalidMessage)
+            Self::Refused(Refusal::KeyReused | Refusal::NoSuch(_) | Refusal::RoundOpen | Refusal::Skill(_) | Refusal::InvalidMessage)
             | Self::InUse
             | Self::Failed { .. } => false,
         }
@@ -138,6 +139,20 @@ pub enum ConversationMsg {
     Import {
         /// The messages.
         messages: Vec<Message>,
+        /// Who asks.
+        reply: Answer<()>,
+    },
+    /// From a caller, who loaded it: make a skill active.
+    ActivateSkill {
+        /// What was loaded.
+        loaded: Box<SkillActivationResult>,
+        /// Who asks.
+        reply: Answer<()>,
+    },
+    /// From a caller: a skill is to be active no longer.
+    DeactivateSkill {
+        /// Which.
+        name: SkillName,
         /// Who asks.
         reply: Answer<()>,
     },

@@ -19,6 +19,8 @@ mod message;
 mod model_call;
 mod release;
 mod setup;
+mod skill_shelf;
+mod skills;
 mod stream_writer;
 mod toolset;
 pub mod turn;
@@ -34,6 +36,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 pub(crate) use load::load;
 pub use message::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail};
 pub use setup::{Ports, Setup};
+pub use skill_shelf::SkillShelf;
 pub use toolset::{ToolSummary, Toolset, ToolsetError, first_sentence};
 
 use crate::{

@@ -9,7 +9,7 @@ pub use super::{
     input::{Input, ModelOutcome, NewPrompt, OnBusy},
 };
 use super::{
-    batch,
+    batch, skills,
     volatile::{Cancelling, Recovery, Volatile},
 };
 use crate::{
@@ -143,6 +143,8 @@ pub fn decide(durable: &Durable, volatile: &Volatile, now: Timestamp, input: &In
         }
         Input::Import { messages, waiter } => import(&mut steps, messages, *waiter),
         Input::Reset { waiter } => when_idle(&mut steps, *waiter, EntryBody::Reset {}),
+        Input::ActivateSkill { loaded, waiter } => skills::activate(&mut steps, loaded, *waiter),
+        Input::DeactivateSkill { name, waiter } => skills::deactivate(&mut steps, name, *waiter),
         Input::GraceOver { .. } | Input::Drain => {}
     }
     steps.step
@@ -156,6 +158,7 @@ pub fn advance(durable: &Durable, volatile: &Volatile, now: Timestamp) -> Step {
     let mut steps = Steps::new(durable, volatile, now);
     let Some(round) = &durable.round else {
         if let Some(AcceptedPrompt { id, round_id, .. }) = durable.inbox.front().filter(|_| !volatile.draining) {
+            skills::offer(&mut steps);
             steps.entry(EntryBody::RoundStarted { round_id: *round_id, prompt_ids: vec![*id] });
         }
         return steps.step;

@@ -8,6 +8,7 @@ use crate::{
     ids::{Epoch, RoundId, Seq, WorkId},
     journal::ToolExecutionResult,
     ports::{OutputLevel, ToolError, ToolSpec},
+    skill::{SkillIndex, SkillPolicy},
     stream::Failure,
 };
 
@@ -95,6 +96,15 @@ impl fmt::Debug for Rules {
     }
 }
 
+/// The skills within reach, as they were last seen.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct SkillView {
+    /// The list.
+    pub index: Arc<SkillIndex>,
+    /// How deep they may activate one another.
+    pub policy: Arc<SkillPolicy>,
+}
+
 /// A piece of running work.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Work {
@@ -148,6 +158,8 @@ pub struct Volatile {
     pub retries: BTreeMap<(Seq, u32), Retry>,
     /// The open round is being cancelled.
     pub cancelling: Option<Cancelling>,
+    /// The skills of its host, if it has any.
+    pub skills: Option<SkillView>,
     /// No new round begins.
     pub draining: bool,
     /// The fold is complete and what it needs was ordered.
@@ -157,7 +169,17 @@ pub struct Volatile {
 impl Volatile {
     /// The state of a life that begins.
     pub fn new(life: Epoch, nonce: u64, rules: Rules) -> Self {
-        Self { life, nonce, rules, work: BTreeMap::new(), retries: BTreeMap::new(), cancelling: None, draining: false, recovered: false }
+        Self {
+            life,
+            nonce,
+            rules,
+            work: BTreeMap::new(),
+            retries: BTreeMap::new(),
+            cancelling: None,
+            skills: None,
+            draining: false,
+            recovered: false,
+        }
     }
 
     /// The open work for a call.
@@ -193,7 +215,9 @@ impl Volatile {
             | Input::Inject { .. }
             | Input::Withdraw { .. }
             | Input::Import { .. }
-            | Input::Reset { .. } => {}
+            | Input::Reset { .. }
+            | Input::ActivateSkill { .. }
+            | Input::DeactivateSkill { .. } => {}
         }
     }
 

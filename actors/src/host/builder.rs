@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     conversation::{
-        Ports, Setup, Toolset, ToolsetError,
+        Ports, Setup, SkillShelf, Toolset, ToolsetError,
         volatile::{ApprovalMode, Recovery},
     },
     host::directory::Directory,
@@ -19,8 +19,9 @@ use crate::{
     policy::{BreakerConfig, ModelRetryPolicy},
     ports::{
         ArtifactStore, Clock, Effort, Entropy, EventStore, Extensions, Hook, LlmProvider, OutputLevel, Resource, Schemas, SessionBackend,
-        Tool,
+        SkillError, SkillSource, Tool,
     },
+    skill::SkillPolicy,
     tenant::Tenants,
     tool_executor::{Lent, Permissions},
 };
@@ -45,6 +46,8 @@ pub struct HostBuilder<H = Host> {
     artifacts: Option<Arc<dyn ArtifactStore>>,
     schemas: Option<Arc<dyn Schemas>>,
     resources: Vec<Arc<dyn Resource>>,
+    skills: Option<Arc<dyn SkillSource>>,
+    skill_policy: SkillPolicy,
     approval: ApprovalMode,
     has_approver: bool,
     permissions: Permissions,
@@ -68,6 +71,9 @@ pub enum BuildError {
     /// The tools were not to be had.
     #[error("the tools could not be made: {0}")]
     NoTools(String),
+    /// The skills were not to be had.
+    #[error(transparent)]
+    Skills(#[from] SkillError),
     /// The actors could not be started.
     #[error("the host's actors could not be started: {0}")]
     Start(String),
@@ -119,6 +125,8 @@ impl<H> HostBuilder<H> {
             artifacts: None,
             schemas: None,
             resources: Vec::new(),
+            skills: None,
+            skill_policy: SkillPolicy::default(),
             approval: ApprovalMode::default(),
             has_approver: false,
             permissions: Permissions::default(),
@@ -225,6 +233,26 @@ impl<H> HostBuilder<H> {
         self
     }
 
+    /// Where skills come from; with it, models have the tools `activate_skill` and `skill_resource` (REQUIREMENTS R-18).
+    #[must_use]
+    pub fn skills(self, skills: impl SkillSource) -> Self {
+        self.shared_skills(Arc::new(skills))
+    }
+
+    /// Where skills come from, shared with others.
+    #[must_use]
+    pub fn shared_skills(mut self, skills: Arc<dyn SkillSource>) -> Self {
+        self.skills = Some(skills);
+        self
+    }
+
+    /// How deep skills may activate skills; three at once otherwise.
+    #[must_use]
+    pub fn skill_policy(mut self, policy: SkillPolicy) -> Self {
+        self.skill_policy = policy;
+        self
+    }
+
     /// Adds one tool.
     #[must_use]
     pub fn tool(mut self, tool: Arc<dyn Tool>) -> Self {
@@ -312,7 +340,12 @@ impl<H> HostBuilder<H> {
             return Err(BuildError::NoTools(error));
         }
         let provider = self.provider.ok_or(BuildError::NoProvider)?;
-        let tools = Arc::new(Toolset::new(self.tools, self.schemas.as_deref())?);
+        let skills = match self.skills {
+            Some(source) => Some(Arc::new(SkillShelf::open(source, self.skill_policy).await?)),
+            None => None,
+        };
+        let all = self.tools.into_iter().chain(skills.iter().flat_map(SkillShelf::tools));
+        let tools = Arc::new(Toolset::new(all, self.schemas.as_deref())?);
         let model = self.model.unwrap_or_else(|| Arc::from(provider.default_model()));
         let capabilities = provider.capabilities(&model);
         let max_tokens = self.max_tokens.unwrap_or_else(|| capabilities.output_max.min(8192));
@@ -337,6 +370,7 @@ impl<H> HostBuilder<H> {
             system: self.system,
             max_tokens,
             effort: self.effort,
+            skills,
             tools,
             hooks: self.hooks.into(),
             approval: self.approval,

@@ -20,7 +20,7 @@ use ractor::ActorCell;
 use tokio::time::Instant;
 
 pub use builder::{BuildError, HostBuilder, ToolSource, ToolsInFolder};
-pub use handle::{ConversationHandle, Prompt, Send, SendError, TenantHandle};
+pub use handle::{ConversationHandle, Prompt, Send, SendError, SkillStanding, TenantHandle};
 pub use reply::{OutcomeError, Reply};
 
 use crate::{

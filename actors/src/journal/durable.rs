@@ -8,7 +8,10 @@ use std::{
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{ApprovalVerdict, ConversationMetrics, Entry, EntryBody, Repeats, ToolAggregate, ToolExecutionResult, call_digest};
+use super::{
+    ActiveSkill, ApprovalVerdict, ConversationMetrics, Entry, EntryBody, Repeats, SkillState, ToolAggregate, ToolExecutionResult,
+    call_digest, skills::Activated,
+};
 use crate::{
     chat::{ContentBlock, History, Message, MessageList, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock},
     ids::{Epoch, PromptId, RoundId, Seq},
@@ -40,6 +43,9 @@ pub struct Durable {
     /// Patterns of calls that a person allowed for good, oldest first.
     #[serde(default)]
     pub approved: VecDeque<String>,
+    /// Its skills.
+    #[serde(default)]
+    pub skills: SkillState,
     /// Figures of the conversation.
     pub metrics: ConversationMetrics,
     /// Figures by tool.
@@ -340,6 +346,13 @@ impl Durable {
                     _ => push_user(&mut self.history, message)?,
                 }
             }
+            EntryBody::SkillsOffered { index, message } => self.skills_offered(index, message.as_ref())?,
+            EntryBody::SkillActivated { name, activation_id, by, level, modifier, message, text_digest } => {
+                let (modifier, message) = (modifier.clone(), message.clone());
+                let skill = ActiveSkill { activation_id: *activation_id, by: *by, level: *level, modifier, message };
+                self.skill_activated(Activated { name, at: entry.at, skill, text_digest: *text_digest })?;
+            }
+            EntryBody::SkillDeactivated { name, activation_id } => self.skill_deactivated(name, *activation_id)?,
             EntryBody::RoundFinished { .. } => {
                 let round = self.round.take().ok_or("no round is open")?;
                 if matches!(round.phase, Phase::Batch(_)) {
@@ -348,6 +361,7 @@ impl Durable {
                 for message in &round.pending {
                     push_user(&mut self.history, message)?;
                 }
+                self.skills.round_over();
                 self.metrics.rounds += 1;
             }
             EntryBody::Imported { messages } => {
@@ -357,6 +371,7 @@ impl Durable {
                     return Err(format!("imported message {}: {}", repair.index, repair.what));
                 }
                 self.history = history;
+                self.skills.history_replaced();
             }
             EntryBody::Reset {} => {
                 self.idle()?;

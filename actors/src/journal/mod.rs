@@ -9,6 +9,7 @@ mod project;
 mod repeats;
 mod result;
 mod rounds;
+mod skills;
 
 pub use durable::{
     AcceptedPrompt, ApplyError, Batch, Call, CallState, Durable, KnownKey, OpenRound, Phase, SNAPSHOT_VERSION, fold, restore,
@@ -19,3 +20,4 @@ pub use project::{project, summary};
 pub use repeats::{LOOP_GUARD, Repeats};
 pub use result::{RetryRecord, ToolErrorResponse, ToolExecutionResult};
 pub use rounds::{ConversationRound, RoundToolCall, rounds};
+pub use skills::{ActivatedBy, ActiveSkill, SkillState, refresh_at_compaction, skill_activations};

@@ -3,6 +3,7 @@
 use super::{
     Rng,
     cast::{Cast, NAMES},
+    skill_laws,
     store::Fault,
     world::{Cut, Sent, World},
 };
@@ -212,7 +213,15 @@ impl World {
                 let waiter = self.rng.percent(70).then_some(waiter);
                 self.tell(index, Input::Withdraw { prompt_id, reason, waiter })
             }
-            80..87 => {
+            80..83 => {
+                let loaded = Box::new(skill_laws::loaded(&mut self.rng));
+                self.tell(index, Input::ActivateSkill { loaded, waiter })
+            }
+            83..86 => {
+                let name = skill_laws::name(&mut self.rng);
+                self.tell(index, Input::DeactivateSkill { name, waiter })
+            }
+            86..90 => {
                 if self.rng.percent(40) {
                     self.now = self.now.plus_ms(25 * 3_600_000);
                 }
@@ -351,7 +360,8 @@ fn tool(rng: &mut Rng, cancelled: bool) -> RunResult {
         return if rng.next().is_multiple_of(2) { RunResult::Cancelled } else { RunResult::NotBegun };
     }
     match rng.below(100) {
-        0..50 => RunResult::Output(format!("done {}", rng.next()).as_str().into()),
+        0..6 => RunResult::Activation(Box::new(skill_laws::loaded(rng))),
+        6..50 => RunResult::Output(format!("done {}", rng.next()).as_str().into()),
         50..62 => RunResult::Error(ToolError::new(ToolErrorType::ResourceError, "no room")),
         62..70 => RunResult::Error(ToolError::failed("wrong")),
         70..82 => RunResult::TimedOut { after: Duration::from_secs(1) },

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use super::{
     Rng,
     laws::{Law, must_wait},
+    skill_laws,
     store::{Fault, Notice, Store},
 };
 use crate::{
@@ -114,6 +115,8 @@ fn input_name(input: &Input) -> &'static str {
         Input::Withdraw { .. } => "Withdraw",
         Input::Import { .. } => "Import",
         Input::Reset { .. } => "Reset",
+        Input::ActivateSkill { .. } => "ActivateSkill",
+        Input::DeactivateSkill { .. } => "DeactivateSkill",
         Input::Drain => "Drain",
     }
 }
@@ -228,7 +231,8 @@ impl World {
         assert_eq!((durable.epoch, durable.head), (self.store.head.epoch, self.store.head.seq));
         let number = self.number();
         self.lives_begun += 1;
-        let volatile = Volatile::new(Epoch(durable.epoch.0 + 1), self.rng.next(), self.rules.clone());
+        let mut volatile = Volatile::new(Epoch(durable.epoch.0 + 1), self.rng.next(), self.rules.clone());
+        volatile.skills = skill_laws::view(&mut self.rng);
         self.log(|| format!("# life {number} begins at {:?} with {recovery:?}", loaded.head));
         self.lives.push(Life {
             number,

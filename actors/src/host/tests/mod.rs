@@ -100,6 +100,7 @@ fn kinds(events: &[Arc<StreamEvent>]) -> Vec<&'static str> {
             EventKind::Usage { .. } => "usage",
             EventKind::Queued { .. } => "queued",
             EventKind::Message { .. } => "message",
+            EventKind::SkillActivated { .. } => "skill_activated",
             EventKind::TurnRestarted { .. } => "turn_restarted",
             EventKind::Snapshot { .. } => "snapshot",
             EventKind::RoundFinished { .. } => "round_finished",
