@@ -45,7 +45,9 @@ pub use callboard_actors::{
     ports::{Extensions, FnTool, Json, Tool, ToolContext, ToolError, ToolOutput, ToolSpec, TypedTool, erased},
     stream::{EventKind, RoundEnd, StopReason, StreamEvent},
 };
-pub use callboard_actors::{chat, conversation, ids, journal, limits, metrics_collector, policy, ports, stream, subagent, tool_executor};
+pub use callboard_actors::{
+    chat, conversation, ids, journal, limits, metrics_collector, policy, ports, skill, stream, subagent, tool_executor,
+};
 
 /// The code of `docs/tools.md` compiles.
 #[cfg(doctest)]
@@ -68,6 +70,8 @@ pub mod sandbox;
 pub mod web;
 #[cfg(feature = "mcp")]
 pub mod mcp;
+#[cfg(feature = "skills")]
+pub mod skills;
 #[cfg(feature = "config")]
 pub mod config;
 #[cfg(feature = "cli")]

@@ -40,7 +40,7 @@ impl Weather {
             0 | 1 => calm,
             2 => Self { fault: 14, idle_work: 4, ..calm },
             3 => Self { crash: 4, ..calm },
-            4 => Self { rival: 6, fault: 4, drain: 3, idle_work: 8, people: 40, ..calm },
+            4 => Self { rival: 6, fault: 4, drain: 4, idle_work: 8, people: 40, ..calm },
             5 => Self { drain: 12, people: 40, ..calm },
             6 => Self { idle_work: 25, people: 45, ..calm },
             _ => Self { fault: 6, crash: 2, rival: 2, drain: 2, idle_work: 5, people: 35 },
@@ -184,25 +184,25 @@ impl World {
                 let message = self.rng.percent(2).then(|| broken(&mut self.rng));
                 self.prompt(index, key.as_deref(), on_busy, body, message)
             }
-            34..44 => {
+            34..42 => {
                 let failure = self.rng.percent(20).then(|| Failure { code: "why".into(), message: String::new(), retry_after_ms: None });
                 let waiter = self.rng.percent(80).then_some(waiter);
                 self.tell(index, Input::Interrupt { failure, waiter })
             }
-            44..56 => {
+            42..54 => {
                 let id =
                     self.rng.percent(50).then(|| if self.rng.percent(80) { "i" } else { "k" }.to_owned() + &self.rng.below(4).to_string());
                 let message = if self.rng.percent(3) { broken(&mut self.rng) } else { Message::user(format!("injected {}", waiter.0)) };
                 self.tell(index, Input::Inject { id, message, waiter })
             }
-            56..72 => {
+            54..69 => {
                 let open = self.lives[index].durable.batch().map_or(&[][..], |batch| &batch.calls);
                 let asked = open.iter().find(|call| matches!(call.state, CallState::Asked { .. }) || self.rng.percent(20));
                 let tool_call_id = asked.map_or("unknown".into(), |call| call.tool_use.id.clone());
                 let (allow, always) = (self.rng.percent(60), self.rng.percent(30));
                 self.tell(index, Input::Approval { tool_call_id, allow, always, waiter })
             }
-            72..80 => {
+            69..76 => {
                 let durable = &self.lives[index].durable;
                 let waiting = durable.inbox.iter().map(|prompt| prompt.id);
                 let running = durable.round.iter().flat_map(|round| round.prompts.iter().copied());
@@ -213,15 +213,15 @@ impl World {
                 let waiter = self.rng.percent(70).then_some(waiter);
                 self.tell(index, Input::Withdraw { prompt_id, reason, waiter })
             }
-            80..83 => {
+            76..80 => {
                 let loaded = Box::new(skill_laws::loaded(&mut self.rng));
                 self.tell(index, Input::ActivateSkill { loaded, waiter })
             }
-            83..86 => {
+            80..83 => {
                 let name = skill_laws::name(&mut self.rng);
                 self.tell(index, Input::DeactivateSkill { name, waiter })
             }
-            86..90 => {
+            83..87 => {
                 if self.rng.percent(40) {
                     self.now = self.now.plus_ms(25 * 3_600_000);
                 }

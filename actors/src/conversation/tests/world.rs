@@ -83,7 +83,7 @@ pub(super) struct Life {
 pub(super) const STATES: [&str; 9] = ["starting", "idle", "model", "batch", "parked", "cancelling", "draining", "paused", "ended"];
 
 /// Names of the inputs of the coverage table.
-pub(super) const INPUTS: [&str; 14] = [
+pub(super) const INPUTS: [&str; 16] = [
     "Recovered",
     "Prompt",
     "Model",
@@ -97,6 +97,8 @@ pub(super) const INPUTS: [&str; 14] = [
     "Withdraw",
     "Import",
     "Reset",
+    "ActivateSkill",
+    "DeactivateSkill",
     "Drain",
 ];
 

@@ -1,0 +1,4 @@
+//! Skills from a folder, and what they do in a conversation.
+
+mod folder;
+mod turns;
