@@ -6,7 +6,7 @@ use std::{
 };
 
 use callboard_actors::{
-    chat::{ContentBlock, Message, Role},
+    chat::{ContentBlock, Message, Role, is_reminder},
     ids::ConversationId,
     journal::summary,
 };
@@ -20,6 +20,7 @@ use super::{
     run::SHUTDOWN,
     session::Session,
     signals::Signals,
+    skills,
     terminal::{Paint, Terminals, err_line, out_line, tame},
     view::{View, seconds},
 };
@@ -33,6 +34,7 @@ const LINES_REMEMBERED: usize = 1000;
 
 const HELP: &str = "\
 /tools    the tools the model is offered
+/skills   the skills; /skills NAME activates one, /skills -NAME ends it
 /history  what was said
 /metrics  figures of this conversation
 /help     this page
@@ -101,6 +103,10 @@ async fn one_line(session: &Session, line: &str, view: &mut View, signals: &mut 
         "/tools" => show_tools(session),
         "/history" => show_history(session).await,
         "/metrics" => show_metrics(session).await,
+        "/skills" => tell_failure(skills::in_chat(&session.handle, "").await),
+        command if command.starts_with("/skills ") => {
+            tell_failure(skills::in_chat(&session.handle, command.trim_start_matches("/skills ").trim()).await);
+        }
         command if command.starts_with('/') && !command.contains(' ') => {
             err_line(&format!("there is no {}; /help shows what there is", tame(command)));
         }
@@ -122,6 +128,12 @@ async fn one_line(session: &Session, line: &str, view: &mut View, signals: &mut 
         }
     }
     Next::GoOn
+}
+
+fn tell_failure(result: Result<(), Failure>) {
+    if let Err(failure) = result {
+        err_line(&failure.text(Paint::stderr()));
+    }
 }
 
 fn show_tools(session: &Session) {
@@ -147,6 +159,7 @@ pub(super) fn told(message: &Message) -> String {
     let mut text = String::new();
     for block in message.blocks() {
         let part = match block {
+            ContentBlock::Text(text) if is_reminder(&text.text) => continue, // The host's words, not the person's.
             ContentBlock::Text(text) => format!("{who}: {}\n", text.text),
             ContentBlock::Thinking(_) => continue,
             ContentBlock::ToolUse(call) => format!("  > {}\n", summary(&call.name, &call.input)),

@@ -19,6 +19,7 @@ mod chat;
 mod sessions;
 mod tools;
 mod mcp;
+mod skills;
 mod config;
 mod completions;
 
@@ -64,6 +65,9 @@ enum Command {
     /// MCP servers: list what they offer, check what is wrong with them
     #[command(subcommand, disable_help_subcommand = true, after_help = mcp::EXAMPLE)]
     Mcp(mcp::McpCommand),
+    /// Skills: list what a folder holds, show one, check what is wrong
+    #[command(subcommand, disable_help_subcommand = true, after_help = skills::EXAMPLE)]
+    Skills(skills::SkillsCommand),
     /// The configuration: check, show
     #[command(subcommand, disable_help_subcommand = true, after_help = config::EXAMPLE)]
     Config(config::ConfigCommand),
@@ -101,6 +105,7 @@ async fn dispatch(cli: Cli) -> Result<Done, Failure> {
         Command::Sessions(command) => Box::pin(sessions::run(&config, command)).await,
         Command::Tools(command) => Box::pin(tools::run(&config, command)).await,
         Command::Mcp(command) => Box::pin(mcp::run(&config, command)).await,
+        Command::Skills(command) => Box::pin(skills::run(&config, command)).await,
         Command::Config(command) => config::run(&config, &command),
         Command::Completions(args) => completions::run(&args),
     }

@@ -96,6 +96,7 @@ const PLAIN: &[Key] = &[
     key("sandbox", "processes", Kind::Count { max: 1 << 22 }, "processes and threads of one command"),
     key("sandbox", "cpu_seconds", Kind::Count { max: COUNT_MAX }, "seconds of processor time of one process of a command"),
     key("sandbox", "file_bytes", Kind::Count { max: BYTES_MAX }, "bytes of one file that a command writes"),
+    key("skills", "dir", Kind::Path, "folder of skills, each a folder with a `SKILL.md`; none by default"),
 ];
 
 /// Keys of each `[[provider]]`.
@@ -186,7 +187,7 @@ limits! {
 }
 
 /// Sections that stand once, in the order in which they are shown.
-pub(super) const SECTIONS: &[&str] = &["host", "store", "tools", web::FETCH, web::SEARCH, "sandbox", "limits"];
+pub(super) const SECTIONS: &[&str] = &["host", "store", "tools", web::FETCH, web::SEARCH, "sandbox", "skills", "limits"];
 
 /// The name of the section that stands once a provider.
 pub(super) const PROVIDER_SECTION: &str = "provider";

@@ -65,6 +65,8 @@ pub struct Config {
     pub exec_limits: ExecLimits,
     /// What the web tools may reach, and who searches.
     pub web: WebConfig,
+    /// Folder of skills.
+    pub skills: Option<PathBuf>,
     /// MCP servers (`[[mcp]]`), by name; a later file's takes the place of an earlier one's.
     #[cfg(feature = "mcp")]
     pub mcp: Vec<crate::mcp::McpServerConfig>,
@@ -193,6 +195,7 @@ impl Config {
             network: Vec::new(),
             exec_limits: ExecLimits::default(),
             web: WebConfig::default(),
+            skills: None,
             #[cfg(feature = "mcp")]
             mcp: servers.into_values().collect(),
             files,
@@ -288,6 +291,7 @@ impl Config {
                 ("host", _, Value::Text(word)) => self.commit = if word == "batched" { CommitMode::Batched } else { CommitMode::Sync },
                 ("tools", _, Value::Names(names)) => self.tools = Some(names.clone()),
                 ("tools", _, Value::Text(word)) => self.approve = Approve::of(word),
+                ("skills", _, Value::Path(path)) => self.skills = Some(path.clone()),
                 ("sandbox", _, Value::Patterns(hosts)) => self.network = hosts.clone(),
                 ("sandbox", name, Value::Count(count)) => keys::set_exec_limit(&mut self.exec_limits, name, *count),
                 ("sandbox", _, Value::Text(word)) => self.sandbox = SandboxMode::of(word),

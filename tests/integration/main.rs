@@ -18,6 +18,7 @@ mod providers;
 mod readme;
 mod real_model;
 mod sandbox;
+mod skills;
 mod storage;
 mod tools;
 mod web;

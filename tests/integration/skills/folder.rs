@@ -184,7 +184,22 @@ fn a_mangled_skill_is_read_or_refused_and_never_panics() {
         seeds.extend(["SKILL.md", "skill.md"].iter().filter_map(|file| fs::read(folder.join(file)).ok()));
     }
     let pieces: [&[u8]; 16] = [
-        b"---\n", b": ", b"\"", b"[", b"{", b"&a ", b"*a", b"\t", b"\r", b"\0", b"\xff", b"|\n", b"<<: ", b"!!python/object ", b"- ", b"'",
+        b"---\n",
+        b": ",
+        b"\"",
+        b"[",
+        b"{",
+        b"&a ",
+        b"*a",
+        b"\t",
+        b"\r",
+        b"\0",
+        b"\xff",
+        b"|\n",
+        b"<<: ",
+        b"!!python/object ",
+        b"- ",
+        b"'",
     ];
     let folder = tempfile::tempdir().unwrap();
     let begun = Instant::now();

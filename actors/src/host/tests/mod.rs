@@ -4,6 +4,7 @@ mod door;
 mod faults;
 mod lives;
 mod rounds;
+mod skills;
 mod tools;
 
 use std::{
