@@ -20,6 +20,7 @@ use crate::{
     config::{Approve, CommitMode, Config, ConfigError, ProviderKind, SandboxMode, Store},
     mcp::McpServerConfig,
     providers::{Anthropic, OpenAi, ProviderConfigError, offline::Offline},
+    skills::SkillFolder,
     storage::{LockError, MemorySessions, SessionLock, Sqlite, SqliteOptions},
 };
 
@@ -50,6 +51,8 @@ pub(crate) struct Wishes {
     pub(crate) sandbox: Option<SandboxMode>,
     /// Names of tools; none at all if empty.
     pub(crate) tools: Option<Vec<String>>,
+    /// Folder of skills.
+    pub(crate) skills: Option<PathBuf>,
     /// MCP servers, those of the configuration included.
     pub(crate) mcp: Vec<McpServerConfig>,
     pub(crate) recovery: Recovery,
@@ -70,6 +73,8 @@ pub(crate) enum AppError {
     Tools(String),
     #[error("there is no tool `{name}`{}", nearest.as_ref().map(|name| format!("; did you mean `{name}`?")).unwrap_or_default())]
     NoSuchTool { name: String, nearest: Option<String> },
+    #[error("the skills in {} cannot be read: {reason}", path.display())]
+    Skills { path: PathBuf, reason: std::io::ErrorKind },
     #[error("the sessions in {} cannot be used: {error}", path.display())]
     Store { path: PathBuf, error: StoreError },
     #[error("there is no session file {}", .0.display())]
@@ -92,6 +97,7 @@ impl AppError {
             Self::Config(_) | Self::NoSuchTool { .. } | Self::Build(_) => None,
             Self::Provider { .. } => Some("see --base-url and the provider's section in callboard.toml".into()),
             Self::BaseUrlWithoutProvider => Some("add --provider anthropic or --provider openai".into()),
+            Self::Skills { .. } => Some("see --skills and `[skills] dir`".into()),
             Self::Tools(_) => Some("see --workspace and --sandbox".into()),
             Self::Store { error: StoreError::NewerSchema { .. }, .. } => None,
             Self::Store { .. } => Some("choose another place with --db FILE, or make this one writable".into()),
@@ -154,10 +160,13 @@ pub(crate) async fn start_with(config: &Config, wishes: &Wishes, sessions: &Sess
         toolbox.tools.iter().any(|tool| tool.spec().name() == <crate::tools::memory::Memory as callboard_actors::ports::TypedTool>::NAME);
     let system = system_prompt(wishes, &workspace, remembers, &mut notes);
     let sandbox = toolbox.sandbox.clone();
+    let skills = skills(config, wishes)?;
     let builder = resources.into_iter().fold(Host::builder(), HostBuilder::closes);
     #[cfg(all(feature = "pdf", target_os = "linux"))]
     let builder = builder.document_text(crate::sandbox::PdfText::new());
-    let host = builder
+    let host = skills
+        .into_iter()
+        .fold(builder, HostBuilder::skills)
         .shared_provider(chosen.provider)
         .model(&chosen.model)
         .system(system)
@@ -175,6 +184,14 @@ pub(crate) async fn start_with(config: &Config, wishes: &Wishes, sessions: &Sess
         .build()
         .await?;
     Ok(App { host, provider: chosen.name, model: chosen.model, workspace, notes, sandbox })
+}
+
+/// The folder of skills: the flag's, or the configuration's unless only some tools are wanted.
+fn skills(config: &Config, wishes: &Wishes) -> Result<Option<SkillFolder>, AppError> {
+    let all_tools = wishes.tools.is_none() && config.tools.is_none();
+    let path = wishes.skills.as_ref().or(config.skills.as_ref().filter(|_| all_tools));
+    let open = |path: &PathBuf| SkillFolder::open(path).map_err(|error| AppError::Skills { path: path.clone(), reason: error.kind() });
+    path.map(open).transpose()
 }
 
 /// What a provider is wanted for.

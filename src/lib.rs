@@ -47,7 +47,7 @@ pub use callboard_actors::{
     stream::{EventKind, RoundEnd, StopReason, StreamEvent},
 };
 pub use callboard_actors::{
-    chat, conversation, ids, journal, limits, metrics_collector, policy, ports, stream, subagent, tokens, tool_executor,
+    chat, conversation, ids, journal, limits, metrics_collector, policy, ports, skill, stream, subagent, tokens, tool_executor,
 };
 
 /// The code of `docs/tools.md` compiles.
@@ -71,6 +71,8 @@ pub mod sandbox;
 pub mod web;
 #[cfg(feature = "mcp")]
 pub mod mcp;
+#[cfg(feature = "skills")]
+pub mod skills;
 #[cfg(feature = "config")]
 pub mod config;
 #[cfg(feature = "cli")]

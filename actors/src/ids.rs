@@ -176,6 +176,21 @@ uuid_id!(
     /// One accepted prompt.
     PromptId
 );
+uuid_id!(
+    /// One activation of a skill (REQUIREMENTS S-08).
+    ActivationId
+);
+
+impl ActivationId {
+    /// The activation that a tool call asks for: the same for every start of that call, so that one that runs again after a crash is
+    /// known.
+    pub fn of_call(key: &CallKey) -> Self {
+        let hash = Sha256::digest(format!("skill activation\n{key}"));
+        let mut bytes = [0; 16];
+        bytes.iter_mut().zip(hash).for_each(|(to, from)| *to = from);
+        Self::from_random(bytes)
+    }
+}
 
 macro_rules! counter {
     ($(#[$doc:meta])* $name:ident) => {

@@ -40,6 +40,7 @@ pub mod journal;
 pub mod stream;
 pub mod limits;
 pub mod policy;
+pub mod skill;
 pub mod ports;
 pub mod tokens;
 pub mod compactor;

@@ -189,6 +189,10 @@ pub enum EventKind {
         before_tokens: u64,
         after_tokens: u64,
     },
+    SkillActivated {
+        name: String,
+        level: u8,
+    },
     Queued {
         position: usize,
     },
@@ -225,6 +229,7 @@ impl EventKind {
             | Self::Usage { .. }
             | Self::Compaction { .. }
             | Self::Message { .. }
+            | Self::SkillActivated { .. }
             | Self::TurnRestarted { .. }
             | Self::Snapshot { .. }
             | Self::RoundFinished { .. }
@@ -254,6 +259,7 @@ impl EventKind {
             Self::Message { message, .. } => message.wire().len(),
             Self::RoundFinished { end } => end.text.len() + end.full_text.len(),
             Self::Snapshot { messages, .. } => messages.iter().map(|message| message.wire().len()).sum(),
+            Self::SkillActivated { name, .. } => name.len(),
             Self::RoundStarted {}
             | Self::Retry { .. }
             | Self::Usage { .. }

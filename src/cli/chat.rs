@@ -9,6 +9,7 @@ use callboard_actors::{
     chat::{
         Attachment, ContentBlock, Message, Role,
         attachment::{is_document_text, label},
+        is_reminder,
     },
     host::Prompt,
     ids::ConversationId,
@@ -25,6 +26,7 @@ use super::{
     run::SHUTDOWN,
     session::Session,
     signals::Signals,
+    skills,
     terminal::{Paint, Terminals, err_line, out_line, tame},
     view::{View, seconds},
 };
@@ -38,6 +40,7 @@ const LINES_REMEMBERED: usize = 1000;
 
 const HELP: &str = "\
 /tools    the tools the model is offered
+/skills   the skills; /skills NAME activates one, /skills -NAME ends it
 /history  what was said
 /metrics  figures of this conversation
 /attach FILE  give an image or a PDF with the next prompt
@@ -135,6 +138,10 @@ async fn one_line(
         "/tools" => show_tools(session),
         "/history" => show_history(session).await,
         "/metrics" => show_metrics(session).await,
+        "/skills" => tell_failure(skills::in_chat(&session.handle, "").await),
+        command if command.starts_with("/skills ") => {
+            tell_failure(skills::in_chat(&session.handle, command.trim_start_matches("/skills ").trim()).await);
+        }
         command if command.starts_with('/') && !command.contains(' ') => {
             err_line(&format!("there is no {}; /help shows what there is", tame(command)));
         }
@@ -157,6 +164,12 @@ async fn one_line(
         }
     }
     Next::GoOn
+}
+
+fn tell_failure(result: Result<(), Failure>) {
+    if let Err(failure) = result {
+        err_line(&failure.text(Paint::stderr()));
+    }
 }
 
 fn show_tools(session: &Session) {
@@ -182,6 +195,7 @@ pub(super) fn told(message: &Message) -> String {
     let mut text = String::new();
     for block in message.blocks() {
         let part = match block {
+            ContentBlock::Text(text) if is_reminder(&text.text) => continue, // The host's words, not the person's.
             ContentBlock::Text(text) => format!("{who}: {}\n", text.text),
             ContentBlock::Thinking(_) => continue,
             ContentBlock::ToolUse(call) => format!("  > {}\n", summary(&call.name, &call.input)),

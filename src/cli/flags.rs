@@ -47,6 +47,9 @@ pub(super) struct HostFlags {
     /// No tools
     #[arg(long, conflicts_with = "tools")]
     pub(super) no_tools: bool,
+    /// Folder of skills, each a folder with a SKILL.md
+    #[arg(long, value_name = "DIR")]
+    pub(super) skills: Option<PathBuf>,
     /// MCP servers of this file too: {"mcpServers": {"name": {"command": …}}}
     #[arg(long, value_name = "FILE")]
     pub(super) mcp: Option<PathBuf>,
@@ -114,6 +117,7 @@ impl HostFlags {
             approve: self.approve.map(Into::into),
             sandbox: self.sandbox.map(Into::into),
             tools: if self.no_tools { Some(Vec::new()) } else { self.tools.clone() },
+            skills: self.skills.clone(),
             mcp: servers(config, self.mcp.as_ref())?,
             recovery,
             at_terminal: Terminals::look().has_person(),

@@ -21,6 +21,7 @@ mod sessions;
 mod tools;
 mod mcp;
 mod tokens;
+mod skills;
 mod config;
 mod completions;
 
@@ -67,6 +68,9 @@ enum Command {
     #[command(subcommand, disable_help_subcommand = true, after_help = mcp::EXAMPLE)]
     Mcp(mcp::McpCommand),
     Tokens(tokens::TokensArgs),
+    /// Skills: list what a folder holds, show one, check what is wrong
+    #[command(subcommand, disable_help_subcommand = true, after_help = skills::EXAMPLE)]
+    Skills(skills::SkillsCommand),
     /// The configuration: check, show
     #[command(subcommand, disable_help_subcommand = true, after_help = config::EXAMPLE)]
     Config(config::ConfigCommand),
@@ -105,6 +109,7 @@ async fn dispatch(cli: Cli) -> Result<Done, Failure> {
         Command::Tools(command) => Box::pin(tools::run(&config, command)).await,
         Command::Mcp(command) => Box::pin(mcp::run(&config, command)).await,
         Command::Tokens(args) => tokens::run(&config, &args),
+        Command::Skills(command) => Box::pin(skills::run(&config, command)).await,
         Command::Config(command) => config::run(&config, &command),
         Command::Completions(args) => completions::run(&args),
     }

@@ -103,6 +103,7 @@ const PLAIN: &[Key] = &[
         Kind::Path,
         "YAML file of encoders; by default the first of `config/token_encoders.yaml`, `config/token_encoders.yml` and `~/.config/callboard/token_encoders.yaml` that is there",
     ),
+    key("skills", "dir", Kind::Path, "folder of skills, each a folder with a `SKILL.md`; none by default"),
 ];
 
 /// What `[[provider]] shows` may hold.
@@ -202,7 +203,7 @@ limits! {
 }
 
 /// Sections that stand once, in the order in which they are shown.
-pub(super) const SECTIONS: &[&str] = &["host", "store", "tools", web::FETCH, web::SEARCH, "sandbox", tokens::SECTION, "limits"];
+pub(super) const SECTIONS: &[&str] = &["host", "store", "tools", web::FETCH, web::SEARCH, "sandbox", tokens::SECTION, "skills", "limits"];
 
 /// The name of the section that stands once a provider.
 pub(super) const PROVIDER_SECTION: &str = "provider";

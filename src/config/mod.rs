@@ -72,6 +72,8 @@ pub struct Config {
     pub web: WebConfig,
     /// How tokens are counted.
     pub tokens: TokensConfig,
+    /// Folder of skills.
+    pub skills: Option<PathBuf>,
     /// MCP servers (`[[mcp]]`), by name; a later file's takes the place of an earlier one's.
     #[cfg(feature = "mcp")]
     pub mcp: Vec<crate::mcp::McpServerConfig>,
@@ -204,6 +206,7 @@ impl Config {
             exec_limits: ExecLimits::default(),
             web: WebConfig::default(),
             tokens: TokensConfig { file: None, encoders, places: tokens::usual_places(absolute(set("XDG_CONFIG_HOME")), home.as_deref()) },
+            skills: None,
             #[cfg(feature = "mcp")]
             mcp: servers.into_values().collect(),
             files,
@@ -299,6 +302,7 @@ impl Config {
                 ("host", _, Value::Text(word)) => self.commit = if word == "batched" { CommitMode::Batched } else { CommitMode::Sync },
                 ("tools", _, Value::Names(names)) => self.tools = Some(names.clone()),
                 ("tools", _, Value::Text(word)) => self.approve = Approve::of(word),
+                ("skills", _, Value::Path(path)) => self.skills = Some(path.clone()),
                 ("sandbox", _, Value::Patterns(hosts)) => self.network = hosts.clone(),
                 ("sandbox", name, Value::Count(count)) => keys::set_exec_limit(&mut self.exec_limits, name, *count),
                 ("sandbox", _, Value::Text(word)) => self.sandbox = SandboxMode::of(word),

@@ -64,6 +64,7 @@ fn effective(config: &Config, key: &Key) -> Option<Value> {
         ("sandbox", "network") => Some(Value::Patterns(config.network.clone())),
         ("sandbox", name) if name != "mode" => keys::exec_limit(&config.exec_limits, name).map(Value::Count),
         ("sandbox", _) => Some(Value::Text(config.sandbox.as_str().to_owned())),
+        ("skills", _) => config.skills.clone().map(Value::Path),
         (web::FETCH, "allow_hosts") => Some(Value::Names(config.web.allow_hosts.clone())),
         (web::FETCH, _) => Some(Value::Text(if config.web.fetch_without_asking { "never" } else { "mode" }.to_owned())),
         (web::SEARCH, "engine") => config.web.engine.clone().map(Value::Text),

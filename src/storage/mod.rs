@@ -7,6 +7,6 @@ mod artifacts;
 mod sqlite;
 
 pub use artifacts::{FileArtifacts, FileArtifactsSettings};
-pub use callboard_actors::memory::{MemoryArtifacts, MemoryArtifactsConfig, MemoryEvents, MemorySessions};
+pub use callboard_actors::memory::{MemoryArtifacts, MemoryArtifactsConfig, MemoryEvents, MemorySessions, MemorySkills};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{Check, CommitMode, LockError, SessionLock, Sqlite, SqliteOptions, SqliteStats};

@@ -532,7 +532,7 @@ mod tests {
             let artifacts = Some(Artifacts { store: store.clone(), owner: owner.clone() });
             match tool.call(RawJson::from_text(arguments).unwrap(), ToolContext { artifacts, ..context() }).await? {
                 ToolOutput::Text(text) => Ok::<_, ToolError>(text),
-                ToolOutput::Data(data) => panic!("{data}"),
+                other => panic!("{other:?}"),
             }
         };
         let id = store.id();

@@ -86,5 +86,6 @@ pub(crate) async fn call_with(tool: &Arc<dyn Tool>, arguments: &str, context: To
     match tool.call(arguments, context).await? {
         ToolOutput::Text(text) => Ok(text),
         ToolOutput::Data(data) => Ok(data.to_string()),
+        ToolOutput::Activation(result) => Ok(result.text()),
     }
 }

@@ -357,7 +357,7 @@ mod tests {
         tool.check(&arguments)?;
         match tool.call(arguments, context).await? {
             ToolOutput::Text(text) => Ok(text),
-            ToolOutput::Data(data) => panic!("{data}"),
+            other => panic!("{other:?}"),
         }
     }
 

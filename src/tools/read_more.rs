@@ -333,7 +333,7 @@ mod tests {
             let context = ToolContext { artifacts: Some(self.artifacts.clone()), ..fixture::context() };
             match self.tool.call(arguments, context).await? {
                 ToolOutput::Text(text) => Ok(text),
-                ToolOutput::Data(data) => panic!("data: {data}"),
+                other => panic!("{other:?}"),
             }
         }
 

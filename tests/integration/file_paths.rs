@@ -239,7 +239,7 @@ async fn call(tool: &Arc<dyn Tool>, arguments: Value) -> Result<String, ToolErro
     assert_eq!(tool.resolve(&resolved), None, "{resolved:?}: a spelling is spelled as itself");
     match tool.call(resolved, example_context(CancellationToken::new())).await? {
         ToolOutput::Text(text) => Ok(text),
-        ToolOutput::Data(data) => panic!("{data}"),
+        other => panic!("{other:?}"),
     }
 }
 

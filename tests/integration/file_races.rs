@@ -178,7 +178,7 @@ fn race(kind: Swap, tool_name: &str, inside: &str, mut arguments: impl FnMut(u64
                     assert!(text.contains(inside), "{kind:?} {tool_name} try {at}: {text}");
                     text
                 }
-                Ok(ToolOutput::Data(data)) => panic!("{data}"),
+                Ok(other) => panic!("{other:?}"),
                 Err(error) => {
                     assert_ne!(error.kind, ToolErrorType::InternalError, "{error}");
                     error.message

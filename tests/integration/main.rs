@@ -19,6 +19,7 @@ mod providers;
 mod readme;
 mod real_model;
 mod sandbox;
+mod skills;
 mod storage;
 mod tools;
 mod web;

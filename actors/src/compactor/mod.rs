@@ -125,8 +125,25 @@ impl Shared {
         self.started.elapsed()
     }
 
-    fn may_spend(&self, _: &Scope, _: u64) -> bool {
-        true
+    /// Whether a summary of about so many tokens may be paid for within the hour (C-27), by its tenant; notes it if it is to be made.
+    fn may_spend(&self, scope: &Scope, tokens: u64, note: bool) -> bool {
+        let (now, settings) = (self.now(), &self.settings);
+        let mut ledgers = self.ledgers.lock().unwrap_or_else(PoisonError::into_inner);
+        if ledgers.len() >= LEDGERS_MAX {
+            ledgers.retain(|_, ledger| {
+                ledger.may_spend(0, settings, now); // Forgets what is older than an hour.
+                ledger.spent_micro_usd() > 0
+            });
+        }
+        if ledgers.len() >= LEDGERS_MAX && !ledgers.contains_key(&scope.tenant) {
+            return false;
+        }
+        let ledger = ledgers.entry(scope.tenant.clone()).or_default();
+        let may = ledger.may_spend(tokens, settings, now);
+        if may && note {
+            ledger.note(tokens, now);
+        }
+        may
     }
 }
 

@@ -48,6 +48,9 @@ pub enum Refusal {
     /// The context cannot be made small enough.
     #[error("the context cannot be made to fit: the {0} alone is too large")]
     CannotShrink(&'static str),
+    /// A skill cannot become active.
+    #[error("{0}")]
+    Skill(String),
     /// What is said is not something that a person can say.
     #[error("a prompt or injection is a user message without tool results, and an import is a history without faults")]
     InvalidMessage,
@@ -65,6 +68,7 @@ impl Refusal {
             Self::RoundOpen => "round_open",
             Self::PinnedFull => "pinned_full",
             Self::CannotShrink(_) => "context_too_large",
+            Self::Skill(_) => "skill_refused",
             Self::InvalidMessage => "invalid_message",
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{
+    skills,
     turn::{Act, Refusal, StartTool, Steps, verdict, with_input},
     volatile::{ApprovalMode, Cancelling, Judgement, Retry, Work},
 };
@@ -114,6 +115,9 @@ fn door(steps: &Steps<'_>, round: &OpenRound, batch: &Batch, call: &Call, allowe
     let times = round.repeats.times_before(digest, batch.seq);
     if times >= rules.identical_calls_max {
         return Door::Shut(stuck(&tool_use.name, times, &tool_use.id));
+    }
+    if let Some(error) = skills::refusal(steps.durable, &tool_use.name) {
+        return Door::Shut(ToolExecutionResult::error(&error, &tool_use.id));
     }
     let (spec, input, pattern, level) = match rules.judge.judge(&tool_use.name, &tool_use.input) {
         Judgement::Refused(error) => return Door::Shut(ToolExecutionResult::error(&error, &tool_use.id)),
@@ -227,9 +231,15 @@ pub(super) fn tool_ended(steps: &mut Steps<'_>, work: WorkId, result: &RunResult
         return;
     }
     let last_error = last_error.as_deref().map(str::to_owned);
-    let outcome = outcome(result.clone(), spec.effect, &call.tool_use.id);
+    let (activated, outcome) = match result {
+        RunResult::Activation(loaded) => skills::model_activation(steps, loaded, spec.effect, &call.tool_use.id),
+        result => (None, outcome(result.clone(), spec.effect, &call.tool_use.id)),
+    };
     let outcome = ToolExecutionResult { duration_ms, retry_count: attempt, last_error, ..outcome };
     let outcome = steps.volatile.rules.judge.review(spec.name(), outcome, &call.tool_use.id);
+    if let Some(activated) = activated.filter(|_| !outcome.is_error) {
+        steps.entry(activated); // Before the result, so that it stands behind it.
+    }
     finish_call(steps, index as usize, call, outcome);
 }
 

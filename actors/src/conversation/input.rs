@@ -5,6 +5,7 @@ use crate::{
     ids::{PromptId, RoundId, Seq, WaiterId, WorkId},
     journal::{ClientKey, WithdrawReason},
     ports::{Completion, ProviderError},
+    skill::{SkillActivationResult, SkillName},
     stream::Failure,
     tool_executor::RunResult,
 };
@@ -170,6 +171,20 @@ pub enum Input {
     },
     /// Everything is to be forgotten.
     Reset {
+        /// Who waits.
+        waiter: WaiterId,
+    },
+    /// A skill that was loaded for a person or the application is to become active.
+    ActivateSkill {
+        /// What was loaded.
+        loaded: Box<SkillActivationResult>,
+        /// Who waits.
+        waiter: WaiterId,
+    },
+    /// A skill is to be active no longer.
+    DeactivateSkill {
+        /// Which.
+        name: SkillName,
         /// Who waits.
         waiter: WaiterId,
     },

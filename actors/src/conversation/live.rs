@@ -178,6 +178,8 @@ impl Live {
             ConversationMsg::Compact { reply } => Input::Compact { waiter: self.wait(Waiter::Done(reply)) },
             ConversationMsg::Pin { line, reply } => Input::Pin { line, waiter: self.wait(Waiter::Done(reply)) },
             ConversationMsg::Import { messages, reply } => Input::Import { messages, waiter: self.wait(Waiter::Done(reply)) },
+            ConversationMsg::ActivateSkill { loaded, reply } => Input::ActivateSkill { loaded, waiter: self.wait(Waiter::Done(reply)) },
+            ConversationMsg::DeactivateSkill { name, reply } => Input::DeactivateSkill { name, waiter: self.wait(Waiter::Done(reply)) },
             ConversationMsg::Reset { reply } => Input::Reset { waiter: self.wait(Waiter::Done(reply)) },
             ConversationMsg::Peek { reply } => {
                 let _ = reply.send(Ok(Box::new(self.durable.clone())));
@@ -251,6 +253,7 @@ impl Live {
     fn input(&mut self, input: Input) -> Result<Flow, String> {
         let now = self.ports.clock.now();
         let writer = self.writer.clone();
+        self.volatile.skills = self.setup.skills.as_ref().map(|shelf| shelf.view());
         let outcome = turn::step(&mut self.durable, &mut self.volatile, now, input, |before, entry| writer.entry(before, entry));
         let Outcome { entries, acts } = outcome.map_err(|error| {
             tracing::error!(conversation = %self.scope.conversation, %error, "a decision does not fit the state; this life ends");
@@ -450,7 +453,7 @@ impl Live {
     fn start_model(&mut self, work: WorkId) {
         let Some(round_id) = self.durable.round.as_ref().map(|round| round.id) else { return };
         self.ports.counters.model_calls.add(1);
-        let request = self.setup.request(self.durable.history.messages().clone());
+        let request = self.setup.request(&self.durable);
         self.watch_prefix(&request);
         let (gateway, tenant, writer) = (self.setup.gateway.clone(), self.tenant.clone(), self.writer.clone());
         let (idle, total, me) = (self.setup.limits.model_idle, self.setup.limits.model_total, self.me.clone());
@@ -494,7 +497,7 @@ impl Live {
     /// Has the context measured, off the actor.
     fn measure(&mut self, work: WorkId, asked: bool) {
         let (setup, scope, me) = (self.setup.clone(), self.scope.clone(), self.me.clone());
-        let request = setup.request(self.durable.history.messages().clone());
+        let request = setup.request(&self.durable);
         let parts = (setup.compactor.clone(), setup.tokens.clone());
         let measurement = Measurement { asked, ..Measurement::of(&self.durable, request, parts, scope, setup.context) };
         let task = AbortOnDrop(tokio::spawn(async move {
@@ -714,6 +717,7 @@ impl Live {
                 counters.tool_calls.add(1);
                 counters.tool_calls_failed.add(u64::from(outcome.is_error));
             }
+            EntryBody::SkillActivated { .. } => counters.skill_activations.add(1),
             EntryBody::RoundFinished { stop_reason, .. } => {
                 counters.rounds.add(1);
                 counters.rounds_failed.add(u64::from(!stop_reason.is_done()));

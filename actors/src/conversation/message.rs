@@ -9,6 +9,7 @@ use crate::{
     ids::{PromptId, RoundId, Seq, WorkId},
     journal::{ClientKey, Durable, WithdrawReason},
     ports::{AppendError, Head, StoreError, StoredEntry},
+    skill::{SkillActivationResult, SkillName},
     stream::Failure,
     tenant::Seat,
     tool_executor::RunResult,
@@ -70,7 +71,8 @@ impl ConversationError {
                 | Refusal::RoundOpen
                 | Refusal::InvalidMessage
                 | Refusal::PinnedFull
-                | Refusal::CannotShrink(_),
+                | Refusal::CannotShrink(_)
+                | Refusal::Skill(_),
             )
             | Self::InUse
             | Self::Failed { .. } => false,
@@ -165,6 +167,20 @@ pub enum ConversationMsg {
     Import {
         /// The messages.
         messages: Vec<Message>,
+        /// Who asks.
+        reply: Answer<()>,
+    },
+    /// From a caller, who loaded it: make a skill active.
+    ActivateSkill {
+        /// What was loaded.
+        loaded: Box<SkillActivationResult>,
+        /// Who asks.
+        reply: Answer<()>,
+    },
+    /// From a caller: a skill is to be active no longer.
+    DeactivateSkill {
+        /// Which.
+        name: SkillName,
         /// Who asks.
         reply: Answer<()>,
     },

@@ -22,6 +22,8 @@ mod model_call;
 mod prefix;
 mod release;
 mod setup;
+mod skill_shelf;
+mod skills;
 mod stream_writer;
 mod toolset;
 pub mod turn;
@@ -37,6 +39,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 pub(crate) use load::load;
 pub use message::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail};
 pub use setup::{Ports, Setup};
+pub use skill_shelf::SkillShelf;
 pub use toolset::{ToolSummary, Toolset, ToolsetError, first_sentence};
 
 use crate::{

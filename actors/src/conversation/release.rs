@@ -74,6 +74,8 @@ pub(crate) fn refuse(message: ConversationMsg, error: &ConversationError) {
         | ConversationMsg::Compact { reply }
         | ConversationMsg::Pin { reply, .. }
         | ConversationMsg::Import { reply, .. }
+        | ConversationMsg::ActivateSkill { reply, .. }
+        | ConversationMsg::DeactivateSkill { reply, .. }
         | ConversationMsg::Reset { reply } => tell(reply, error),
         ConversationMsg::Peek { reply } => tell(reply, error),
         ConversationMsg::Interrupt { reply: None, .. }

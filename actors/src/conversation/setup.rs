@@ -5,13 +5,16 @@ use std::sync::Arc;
 use super::{
     context::ContextRules,
     door::Door,
+    skill_shelf::SkillShelf,
+    skills,
     toolset::Toolset,
     volatile::{ApprovalMode, Judge, Judgement, Recovery, Rules},
 };
 use crate::{
-    chat::{MessageList, RawJson},
+    chat::RawJson,
     compactor::CompactorRef,
     ids::Scope,
+    journal::Durable,
     limits::Limits,
     metrics_collector::Counters,
     model_gateway::ModelGatewayRef,
@@ -48,6 +51,8 @@ pub struct Setup {
     pub max_tokens: u32,
     /// How hard to think.
     pub effort: Option<Effort>,
+    /// Its skills.
+    pub skills: Option<Arc<SkillShelf>>,
     /// Its tools.
     pub tools: Arc<Toolset>,
     /// Verdicts before tool calls.
@@ -95,14 +100,22 @@ impl Setup {
     }
 
     /// The request of the next model call.
-    pub fn request(&self, messages: MessageList) -> ModelRequest {
+    pub fn request(&self, durable: &Durable) -> ModelRequest {
+        let other = skills::model(durable).map(Arc::from);
+        let (model, max_tokens) = match other {
+            None => (self.model.clone(), self.max_tokens),
+            Some(other) => {
+                let output_max = self.gateway.capabilities(&other).output_max;
+                (other, self.max_tokens.min(output_max))
+            }
+        };
         ModelRequest {
-            model: self.model.clone(),
-            system: self.system.clone(),
-            messages,
-            tools: self.tools.definitions().clone(),
+            model,
+            system: if self.skills.is_some() { skills::system(self.system.as_ref(), durable) } else { self.system.clone() },
+            messages: durable.history.messages().clone(),
+            tools: skills::tools(self.tools.definitions(), durable),
             tool_choice: ToolChoice::Auto,
-            max_tokens: self.max_tokens,
+            max_tokens,
             stop: Arc::from([]),
             effort: self.effort,
             output_schema: None,

@@ -9,7 +9,7 @@ pub use super::{
     input::{Input, ModelOutcome, NewPrompt, OnBusy},
 };
 use super::{
-    batch, context,
+    batch, context, skills,
     volatile::{Cancelling, Recovery, Volatile},
 };
 use crate::{
@@ -146,6 +146,8 @@ pub fn decide(durable: &Durable, volatile: &Volatile, now: Timestamp, input: &In
         Input::Pin { line, waiter } => context::pin(&mut steps, line, *waiter),
         Input::Import { messages, waiter } => import(&mut steps, messages, *waiter),
         Input::Reset { waiter } => when_idle(&mut steps, *waiter, EntryBody::Reset {}),
+        Input::ActivateSkill { loaded, waiter } => skills::activate(&mut steps, loaded, *waiter),
+        Input::DeactivateSkill { name, waiter } => skills::deactivate(&mut steps, name, *waiter),
         Input::GraceOver { .. } | Input::Drain => {}
     }
     steps.step
@@ -160,6 +162,7 @@ pub fn advance(durable: &Durable, volatile: &Volatile, now: Timestamp) -> Step {
     let Some(round) = &durable.round else {
         if let Some(AcceptedPrompt { id, round_id, .. }) = durable.inbox.front().filter(|_| !volatile.draining) {
             context::refocus(&mut steps);
+            skills::offer(&mut steps);
             steps.entry(EntryBody::RoundStarted { round_id: *round_id, prompt_ids: vec![*id] });
         }
         return steps.step;

@@ -11,6 +11,7 @@ use crate::{
     ids::{Epoch, RoundId, Seq, WaiterId, WorkId},
     journal::ToolExecutionResult,
     ports::{OutputLevel, ToolError, ToolSpec},
+    skill::{SkillIndex, SkillPolicy},
     stream::Failure,
 };
 
@@ -100,6 +101,15 @@ impl fmt::Debug for Rules {
     }
 }
 
+/// The skills within reach, as they were last seen.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct SkillView {
+    /// The list.
+    pub index: Arc<SkillIndex>,
+    /// How deep they may activate one another.
+    pub policy: Arc<SkillPolicy>,
+}
+
 /// A piece of running work.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Work {
@@ -160,6 +170,8 @@ pub struct Volatile {
     pub measured: Option<Seq>,
     /// The open round is being cancelled.
     pub cancelling: Option<Cancelling>,
+    /// The skills of its host, if it has any.
+    pub skills: Option<SkillView>,
     /// No new round begins.
     pub draining: bool,
     /// The fold is complete and what it needs was ordered.
@@ -177,6 +189,7 @@ impl Volatile {
             retries: BTreeMap::new(),
             measured: None,
             cancelling: None,
+            skills: None,
             draining: false,
             recovered: false,
         }
@@ -222,7 +235,9 @@ impl Volatile {
             | Input::Compact { .. }
             | Input::Pin { .. }
             | Input::Import { .. }
-            | Input::Reset { .. } => {}
+            | Input::Reset { .. }
+            | Input::ActivateSkill { .. }
+            | Input::DeactivateSkill { .. } => {}
         }
     }
 

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     compactor::{CompactionSettings, CompactorRef, Recall},
     conversation::{
-        Ports, Setup, Toolset, ToolsetError,
+        Ports, Setup, SkillShelf, Toolset, ToolsetError,
         context::ContextRules,
         volatile::{ApprovalMode, Recovery},
     },
@@ -21,8 +21,9 @@ use crate::{
     policy::{BreakerConfig, ModelRetryPolicy},
     ports::{
         ArtifactStore, Clock, DocumentText, Effort, Entropy, EventStore, Extensions, Hook, LlmProvider, OutputLevel, Resource, Schemas,
-        SessionBackend, Tool, ToolDefinition, TypedTool, erased,
+        SessionBackend, SkillError, SkillSource, Tool, ToolDefinition, TypedTool, erased,
     },
+    skill::SkillPolicy,
     tenant::Tenants,
     tokens::TokenCounter,
     tool_executor::{Lent, Permissions},
@@ -51,6 +52,8 @@ pub struct HostBuilder<H = Host> {
     schemas: Option<Arc<dyn Schemas>>,
     resources: Vec<Arc<dyn Resource>>,
     documents: Option<Arc<dyn DocumentText>>,
+    skills: Option<Arc<dyn SkillSource>>,
+    skill_policy: SkillPolicy,
     approval: ApprovalMode,
     has_approver: bool,
     permissions: Permissions,
@@ -74,6 +77,9 @@ pub enum BuildError {
     /// The tools were not to be had.
     #[error("the tools could not be made: {0}")]
     NoTools(String),
+    /// The skills were not to be had.
+    #[error(transparent)]
+    Skills(#[from] SkillError),
     /// The actors could not be started.
     #[error("the host's actors could not be started: {0}")]
     Start(String),
@@ -128,6 +134,8 @@ impl<H> HostBuilder<H> {
             schemas: None,
             resources: Vec::new(),
             documents: None,
+            skills: None,
+            skill_policy: SkillPolicy::default(),
             approval: ApprovalMode::default(),
             has_approver: false,
             permissions: Permissions::default(),
@@ -255,6 +263,26 @@ impl<H> HostBuilder<H> {
         self
     }
 
+    /// Where skills come from; with it, models have the tools `activate_skill` and `skill_resource` (REQUIREMENTS R-18).
+    #[must_use]
+    pub fn skills(self, skills: impl SkillSource) -> Self {
+        self.shared_skills(Arc::new(skills))
+    }
+
+    /// Where skills come from, shared with others.
+    #[must_use]
+    pub fn shared_skills(mut self, skills: Arc<dyn SkillSource>) -> Self {
+        self.skills = Some(skills);
+        self
+    }
+
+    /// How deep skills may activate skills; three at once otherwise.
+    #[must_use]
+    pub fn skill_policy(mut self, policy: SkillPolicy) -> Self {
+        self.skill_policy = policy;
+        self
+    }
+
     /// Adds one tool.
     #[must_use]
     pub fn tool(mut self, tool: Arc<dyn Tool>) -> Self {
@@ -348,7 +376,12 @@ impl<H> HostBuilder<H> {
             // Whoever works with tools works long: what a compaction drops can be brought back.
             tools.push(erased(Recall::new(sessions.clone())));
         }
-        let tools = Arc::new(Toolset::new(tools, self.schemas.as_deref())?);
+        let skills = match self.skills {
+            Some(source) => Some(Arc::new(SkillShelf::open(source, self.skill_policy).await?)),
+            None => None,
+        };
+        let all = tools.into_iter().chain(skills.iter().flat_map(SkillShelf::tools));
+        let tools = Arc::new(Toolset::new(all, self.schemas.as_deref())?);
         let model = self.model.unwrap_or_else(|| Arc::from(provider.default_model()));
         let capabilities = provider.capabilities(&model);
         let max_tokens = self.max_tokens.unwrap_or_else(|| capabilities.output_max.min(8192));
@@ -385,6 +418,7 @@ impl<H> HostBuilder<H> {
             system: self.system,
             max_tokens,
             effort: self.effort,
+            skills,
             tools,
             hooks: self.hooks.into(),
             approval: self.approval,

@@ -12,11 +12,12 @@ use tokio::{sync::oneshot, time::Instant};
 use super::{HostInner, Prompt, Reply, prompt::Documents};
 use crate::{
     chat::{AttachmentError, Message},
-    conversation::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail, turn::OnBusy},
+    conversation::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail, SkillShelf, turn::OnBusy},
     ids::{ConversationId, InvalidId, RoundId, Scope, TenantId},
-    journal::{ClientKey, CompactionNote, Durable, digest},
+    journal::{ActivatedBy, ActiveSkill, ClientKey, CompactionNote, Durable, digest},
     limits::PROMPT_BYTES_MAX,
     ports::{DocumentTextError, ListQuery, SessionSummary, StoreError},
+    skill::{SkillActivationRequest, SkillMetadata, SkillName},
 };
 
 /// Why something could not be asked.
@@ -35,6 +36,9 @@ pub enum SendError {
     /// The model takes no documents, and the text of one cannot be had.
     #[error(transparent)]
     DocumentText(#[from] DocumentTextError),
+    /// The host has no skills, or not this one.
+    #[error("{0}")]
+    Skill(String),
     /// The conversation, or the host, said no.
     #[error(transparent)]
     Conversation(#[from] ConversationError),
@@ -60,6 +64,7 @@ impl SendError {
             Self::BadPrompt(_) => "invalid_prompt",
             Self::Attachment(error) => error.code(),
             Self::DocumentText(error) => error.code(),
+            Self::Skill(_) => "skill_refused",
             Self::Conversation(error) => error.code(),
         }
     }
@@ -67,7 +72,7 @@ impl SendError {
     /// Whether trying again can help.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::InvalidId(_) | Self::BadPrompt(_) | Self::Attachment(_) => false,
+            Self::InvalidId(_) | Self::BadPrompt(_) | Self::Attachment(_) | Self::Skill(_) => false,
             Self::DocumentText(error) => error.is_retryable(),
             Self::Conversation(error) => error.is_retryable(),
         }
@@ -155,7 +160,8 @@ impl ConversationHandle {
     /// [`SendError`].
     pub async fn inject(&self, id: Option<String>, text: impl Into<String>) -> Result<(), SendError> {
         let message = Message::user(text);
-        self.ask(|reply| ConversationMsg::Inject { id, message, reply }).await
+        let injected = self.ask(|reply| ConversationMsg::Inject { id, message, reply }).await;
+        injected.inspect_err(|error| tracing::error!("Failed to inject messages: {error}"))
     }
 
     /// Keeps a line of context through every compaction, and tells it to the model (REQUIREMENTS C-51, `add_system_context`). A line that
@@ -185,6 +191,43 @@ impl ConversationHandle {
     /// `RoundOpen` while a round is open.
     pub async fn import(&self, messages: Vec<Message>) -> Result<(), SendError> {
         self.ask(|reply| ConversationMsg::Import { messages, reply }).await
+    }
+
+    /// Activates a skill until it is deactivated: what it says enters the history, what it changes counts from the next model call on.
+    ///
+    /// # Errors
+    /// [`SendError::Skill`] for a skill that is not there or cannot be used, `Refused(Skill)` for one that is active or too deep.
+    pub async fn activate_skill(&self, name: impl AsRef<str>) -> Result<(), SendError> {
+        let conversation_id = Some(self.scope.clone()?.conversation);
+        let (shelf, name) = (self.shelf()?, skill_name(name.as_ref())?);
+        let id = self.host.ports.entropy.activation_id();
+        let request = SkillActivationRequest { conversation_id, ..SkillActivationRequest::new(name, id) };
+        let loaded = Box::new(shelf.activation(&request, ActivatedBy::User).await);
+        self.ask(|reply| ConversationMsg::ActivateSkill { loaded, reply }).await
+    }
+
+    /// Ends a skill, and those that were activated on top of it; what they said stays in the history.
+    ///
+    /// # Errors
+    /// `NoSuch` when it is not active.
+    pub async fn deactivate_skill(&self, name: impl AsRef<str>) -> Result<(), SendError> {
+        let name = skill_name(name.as_ref())?;
+        self.ask(|reply| ConversationMsg::DeactivateSkill { name, reply }).await
+    }
+
+    /// The skills within reach, and which of them are active here. Wakes nothing.
+    ///
+    /// # Errors
+    /// [`SendError::Skill`] when the host has none or they cannot be read, and as [`ConversationHandle::state`].
+    pub async fn skills(&self) -> Result<Vec<SkillStanding>, SendError> {
+        let listing = self.shelf()?.source().index().await.map_err(|error| SendError::Skill(error.to_string()))?;
+        let state = self.state().await?;
+        let standing = |metadata: SkillMetadata| SkillStanding { active: state.skills.active.get(&metadata.name).cloned(), metadata };
+        Ok(listing.skills.into_iter().map(standing).collect())
+    }
+
+    fn shelf(&self) -> Result<&Arc<SkillShelf>, SendError> {
+        self.host.setup.skills.as_ref().ok_or_else(|| SendError::Skill("this host has no skills".into()))
     }
 
     /// Empties the conversation.
@@ -242,6 +285,19 @@ impl ConversationHandle {
     }
 }
 
+fn skill_name(text: &str) -> Result<SkillName, SendError> {
+    SkillName::new(text).map_err(|error| SendError::Skill(error.to_string()))
+}
+
+/// A skill, and whether it is active in a conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SkillStanding {
+    /// Level 1.
+    pub metadata: SkillMetadata,
+    /// How it is active, if it is.
+    pub active: Option<ActiveSkill>,
+}
+
 /// A prompt about to be sent.
 #[must_use = "nothing is said until this is awaited"]
 pub struct Send {
@@ -281,6 +337,9 @@ impl Send {
         };
         let documents = if host.takes_documents { Documents::Taken } else { Documents::Read(host.documents.as_deref()) };
         let message = self.prompt.into_message(documents).await?;
+        if let Some(skills) = &host.setup.skills {
+            skills.look_again().await;
+        }
         let (reply, answer) = oneshot::channel();
         let mail = PromptMail {
             id: host.ports.entropy.prompt_id(),

@@ -21,7 +21,7 @@ use ractor::ActorCell;
 use tokio::time::Instant;
 
 pub use builder::{BuildError, HostBuilder, ToolSource, ToolsInFolder};
-pub use handle::{ConversationHandle, Send, SendError, TenantHandle};
+pub use handle::{ConversationHandle, Send, SendError, SkillStanding, TenantHandle};
 pub use prompt::Prompt;
 pub use reply::{OutcomeError, Reply};
 

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ApprovalVerdict, CompactionNote, Context, ConversationMetrics, Entry, EntryBody, Repeats, RoundMarks, ToolAggregate,
-    ToolExecutionResult, call_digest,
+    ActiveSkill, ApprovalVerdict, CompactionNote, Context, ConversationMetrics, Entry, EntryBody, Repeats, RoundMarks, SkillState,
+    ToolAggregate, ToolExecutionResult, call_digest, skills::Activated,
 };
 use crate::{
     chat::{ContentBlock, Edit, History, Message, MessageList, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock},
@@ -47,6 +47,9 @@ pub struct Durable {
     /// Patterns of calls that a person allowed for good, oldest first.
     #[serde(default)]
     pub approved: VecDeque<String>,
+    /// Its skills.
+    #[serde(default)]
+    pub skills: SkillState,
     /// Figures of the conversation.
     pub metrics: ConversationMetrics,
     /// Figures by tool.
@@ -353,6 +356,13 @@ impl Durable {
                     _ => push_user(&mut self.history, &mut self.context.window, message)?,
                 }
             }
+            EntryBody::SkillsOffered { index, message } => self.skills_offered(index, message.as_ref())?,
+            EntryBody::SkillActivated { name, activation_id, by, level, modifier, message, text_digest } => {
+                let (modifier, message) = (modifier.clone(), message.clone());
+                let skill = ActiveSkill { activation_id: *activation_id, by: *by, level: *level, modifier, message };
+                self.skill_activated(Activated { name, at: entry.at, skill, text_digest: *text_digest })?;
+            }
+            EntryBody::SkillDeactivated { name, activation_id } => self.skill_deactivated(name, *activation_id)?,
             EntryBody::RoundFinished { .. } => {
                 let round = self.round.take().ok_or("no round is open")?;
                 if matches!(round.phase, Phase::Batch(_)) {
@@ -361,6 +371,7 @@ impl Durable {
                 for message in &round.pending {
                     push_user(&mut self.history, &mut self.context.window, message)?;
                 }
+                self.skills.round_over();
                 self.metrics.rounds += 1;
             }
             EntryBody::Compacted { mode, edits, before_tokens, after_tokens, .. } => {
@@ -377,6 +388,7 @@ impl Durable {
                 self.rounds.derive(entry.seq, self.history.messages());
                 self.last_usage = Usage::default(); // It told of another history.
                 self.replaced();
+                self.skills.history_replaced();
             }
             EntryBody::Reset {} => {
                 self.idle()?;

@@ -6,11 +6,12 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{CompactionCause, ToolExecutionResult};
+use super::{ActivatedBy, CompactionCause, ToolExecutionResult};
 use crate::{
     chat::{Edit, Message, RawJson},
-    ids::{ConversationId, Epoch, PromptId, RoundId, Seq},
+    ids::{ActivationId, ConversationId, Epoch, PromptId, RoundId, Seq},
     ports::{Effect, ProviderStop, StoredEntry, Timestamp, Usage},
+    skill::{ContextModifier, LoadLevel, SkillIndex, SkillName},
     stream::{Failure, StopReason},
 };
 
@@ -136,6 +137,26 @@ pub enum EntryBody {
         client_key: Option<ClientKey>,
         message: Message,
     },
+    /// The list of skills that the model is told of: the first stands in the system prompt, a later one is told by `message`.
+    SkillsOffered {
+        index: SkillIndex,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        message: Option<Message>,
+    },
+    /// A skill is active. What it says enters with it, or waits as an injected message does; `text_digest` is that of its whole text,
+    /// where `message` only points to what was said before.
+    SkillActivated {
+        name: SkillName,
+        activation_id: ActivationId,
+        by: ActivatedBy,
+        level: LoadLevel,
+        #[serde(skip_serializing_if = "ContextModifier::is_empty")]
+        modifier: ContextModifier,
+        message: Message,
+        text_digest: u64,
+    },
+    /// The skill on top is no longer active. The end of a round needs no such entry.
+    SkillDeactivated { name: SkillName, activation_id: ActivationId },
     /// The round is over.
     RoundFinished {
         stop_reason: StopReason,
@@ -201,6 +222,9 @@ impl EntryBody {
             Self::ApprovalAsked { .. } => "approval_asked",
             Self::ApprovalAnswered { .. } => "approval_answered",
             Self::Injected { .. } => "injected",
+            Self::SkillsOffered { .. } => "skills_offered",
+            Self::SkillActivated { .. } => "skill_activated",
+            Self::SkillDeactivated { .. } => "skill_deactivated",
             Self::RoundFinished { .. } => "round_finished",
             Self::Compacted { .. } => "compacted",
             Self::Pinned { .. } => "pinned",
@@ -295,6 +319,12 @@ decoder! {
     },
     "approval_answered" => ApprovalAnswered { call: u32, verdict: ApprovalVerdict, always: bool = default },
     "injected" => Injected { id: Option<String> = default, client_key: Option<ClientKey> = default, message: Message },
+    "skills_offered" => SkillsOffered { index: SkillIndex, message: Option<Message> = default },
+    "skill_activated" => SkillActivated {
+        name: SkillName, activation_id: ActivationId, by: ActivatedBy, level: LoadLevel, modifier: ContextModifier = default,
+        message: Message, text_digest: u64
+    },
+    "skill_deactivated" => SkillDeactivated { name: SkillName, activation_id: ActivationId },
     "round_finished" => RoundFinished { stop_reason: StopReason, latency_ms: u64, error: Option<Failure> = default },
     "compacted" => Compacted {
         cause: CompactionCause, mode: String, edits: Vec<Edit>, input_hash: String, before_tokens: u64, after_tokens: u64
@@ -366,6 +396,17 @@ mod tests {
             },
             EntryBody::ApprovalAnswered { call: 0, verdict: ApprovalVerdict::Expired, always: false },
             EntryBody::Injected { id: None, client_key: Some(ClientKey { key: "k".into(), digest: 1 }), message: Message::user("i") },
+            EntryBody::SkillsOffered { index: SkillIndex::default(), message: Some(Message::user("i")) },
+            EntryBody::SkillActivated {
+                name: SkillName::new("pdf").unwrap(),
+                activation_id: ActivationId::from_random([9; 16]),
+                by: ActivatedBy::Model,
+                level: LoadLevel::Resources,
+                modifier: ContextModifier { model: Some("m".into()), ..ContextModifier::default() },
+                message: Message::user("s"),
+                text_digest: u64::MAX,
+            },
+            EntryBody::SkillDeactivated { name: SkillName::new("pdf").unwrap(), activation_id: ActivationId::from_random([9; 16]) },
             EntryBody::RoundFinished { stop_reason: StopReason::EndTurn, latency_ms: 3, error: None },
             EntryBody::Compacted {
                 cause: CompactionCause::Asked,

@@ -11,6 +11,7 @@ mod project;
 mod repeats;
 mod result;
 mod rounds;
+mod skills;
 
 pub use context::{CompactionCause, CompactionNote, Context};
 pub use durable::{
@@ -23,3 +24,4 @@ pub use project::{project, summary};
 pub use repeats::{LOOP_GUARD, Repeats};
 pub use result::{RetryRecord, ToolErrorResponse, ToolExecutionResult};
 pub use rounds::{ConversationRound, RoundToolCall, rounds};
+pub use skills::{ActivatedBy, ActiveSkill, SkillState, refresh_at_compaction, skill_activations};

@@ -60,6 +60,10 @@ pub fn project(before: &Durable, entry: &Entry) -> (Option<RoundId>, Vec<EventKi
             };
             (id, vec![event])
         }
+        // Between rounds nobody watches.
+        EntryBody::SkillActivated { name, level, .. } if round.is_some() => {
+            (id, vec![EventKind::SkillActivated { name: name.to_string(), level: (*level).into() }])
+        }
         EntryBody::RoundFinished { stop_reason, latency_ms, error } => {
             let end = RoundEnd {
                 status: status_of(*stop_reason),
@@ -82,6 +86,9 @@ pub fn project(before: &Durable, entry: &Entry) -> (Option<RoundId>, Vec<EventKi
         | EntryBody::ToolStarted { .. }
         | EntryBody::ApprovalAnswered { .. }
         | EntryBody::Injected { .. }
+        | EntryBody::SkillsOffered { .. }
+        | EntryBody::SkillActivated { .. }
+        | EntryBody::SkillDeactivated { .. }
         | EntryBody::Imported { .. }
         | EntryBody::Reset {}
         | EntryBody::Forked { .. } => (id, Vec::new()),

@@ -74,6 +74,7 @@ pub fn rounds<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Vec<Conversat
                 round.tool_metrics.push(tool_metrics(&state, entry.at, *call, name, outcome));
                 round.tool_observations.push(outcome.observation.clone());
             }
+            (EntryBody::SkillActivated { name, .. }, Some(round)) => round.skill_activations.push(name.to_string()),
             (EntryBody::RoundFinished { stop_reason, latency_ms, .. }, Some(round)) => {
                 round.stop_reason = Some(*stop_reason);
                 round.status = status_of(*stop_reason);

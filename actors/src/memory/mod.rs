@@ -7,10 +7,12 @@ mod events;
 mod index;
 mod ring;
 mod sessions;
+mod skills;
 
 pub use artifacts::{MemoryArtifacts, MemoryArtifactsConfig};
 pub use events::MemoryEvents;
 pub use sessions::MemorySessions;
+pub use skills::MemorySkills;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

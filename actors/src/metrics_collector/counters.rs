@@ -97,6 +97,8 @@ counters! {
     tool_runs_shared,
     /// Attempts that a tool's open breaker refused.
     tool_breaker_refusals,
+    /// Skills activated.
+    skill_activations,
     /// Times a conversation's actor or an executor was woken by mail.
     wake_ups,
     /// Conversations that began a life.

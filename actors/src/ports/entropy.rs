@@ -1,6 +1,6 @@
 //! Chance: ids and jitter. The only source of it in the kernel, so a seed replays a run.
 
-use crate::ids::{PromptId, RoundId};
+use crate::ids::{ActivationId, PromptId, RoundId};
 
 /// Random bytes.
 pub trait Entropy: Send + Sync + 'static {
@@ -15,6 +15,11 @@ pub trait Entropy: Send + Sync + 'static {
     /// A fresh prompt id.
     fn prompt_id(&self) -> PromptId {
         PromptId::from_random(self.bytes())
+    }
+
+    /// A fresh id of an activation.
+    fn activation_id(&self) -> ActivationId {
+        ActivationId::from_random(self.bytes())
     }
 
     /// A number in `0.0..1.0`, for jitter.

@@ -18,6 +18,7 @@ mod network;
 mod sandbox;
 mod schema;
 mod session_backend;
+mod skill_source;
 mod tool;
 mod typed_tool;
 
@@ -42,6 +43,7 @@ pub use session_backend::{
     Append, AppendError, AppendExt, Done, Durability, Head, ListQuery, Loaded, Open, SessionBackend, SessionSummary, StoreError,
     StoredEntry,
 };
+pub use skill_source::{SKILL_BODY_BYTES_MAX, SKILL_RESOURCE_BYTES_MAX, SkillError, SkillListing, SkillSource};
 pub use tool::{
     Approval, Artifacts, Concurrency, Effect, Extensions, Progress, TOOL_BREAKER, TOOL_TIMEOUT, Tool, ToolContext, ToolDefinition,
     ToolError, ToolErrorType, ToolOutput, ToolSource, ToolSpec,

@@ -19,6 +19,7 @@ use crate::{
     chat::RawJson,
     ids::{CallKey, Scope},
     policy::{BreakerConfig, ToolRetryPolicy},
+    skill::SkillActivationResult,
 };
 
 /// What a repeated start of a call would do. Decides before any retry policy (DESIGN §4.3).
@@ -276,11 +277,19 @@ pub enum ToolOutput {
     Text(String),
     /// Data that is formatted by output level.
     Data(Value),
+    /// A skill that was loaded; the conversation decides whether it becomes active.
+    Activation(Box<SkillActivationResult>),
 }
 
 impl From<String> for ToolOutput {
     fn from(text: String) -> Self {
         Self::Text(text)
+    }
+}
+
+impl From<SkillActivationResult> for ToolOutput {
+    fn from(result: SkillActivationResult) -> Self {
+        Self::Activation(Box::new(result))
     }
 }
 

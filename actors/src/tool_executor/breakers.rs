@@ -36,7 +36,7 @@ enum Sign {
 
 fn sign(result: Option<&RunResult>) -> Sign {
     match result {
-        None | Some(RunResult::Output(_)) => Sign::Works,
+        None | Some(RunResult::Output(_) | RunResult::Activation(_)) => Sign::Works,
         Some(RunResult::TimedOut { .. } | RunResult::Panicked { .. }) => Sign::Fails,
         Some(RunResult::Cancelled | RunResult::NotBegun) => Sign::Nothing,
         // What the caller did wrong says that the tool works (T-35).

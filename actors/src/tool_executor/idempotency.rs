@@ -81,6 +81,7 @@ fn size(output: &ToolOutput) -> usize {
             let mut counted = Counted(0);
             serde_json::to_writer(&mut counted, data).map_or(usize::MAX, |()| counted.0)
         }
+        ToolOutput::Activation(_) => usize::MAX, // An activation belongs to its call.
     }
 }
 

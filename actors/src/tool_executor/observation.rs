@@ -88,6 +88,7 @@ pub async fn observe(output: ToolOutput, level: OutputLevel, artifacts: Option<&
     match output {
         ToolOutput::Text(text) => observe_text(text, level, &keep).await,
         ToolOutput::Data(value) => observe_data(value, level, &keep).await,
+        ToolOutput::Activation(result) => observe_text(result.text(), level, &keep).await,
     }
 }
 

@@ -6,6 +6,7 @@ use super::Observed;
 use crate::{
     journal::{LOOP_GUARD, ToolExecutionResult},
     ports::{Effect, Timestamp, ToolError, ToolErrorType},
+    skill::SkillActivationResult,
 };
 
 /// How one attempt ended.
@@ -13,6 +14,8 @@ use crate::{
 pub enum RunResult {
     /// The tool returned.
     Output(Observed),
+    /// The tool loaded a skill.
+    Activation(Box<SkillActivationResult>),
     /// The tool failed.
     Error(ToolError),
     /// Its time was over; it was cancelled and is gone.
@@ -35,7 +38,7 @@ impl RunResult {
     /// The class of the failure, if it is one.
     pub fn error_type(&self) -> Option<ToolErrorType> {
         match self {
-            Self::Output(_) => None,
+            Self::Output(_) | Self::Activation(_) => None,
             Self::Error(error) => Some(error.kind),
             Self::TimedOut { .. } => Some(ToolErrorType::Timeout),
             Self::Panicked { .. } | Self::Cancelled | Self::NotBegun => Some(ToolErrorType::InternalError),
@@ -47,7 +50,7 @@ impl RunResult {
         match self {
             Self::Error(error) => error.not_started,
             Self::NotBegun => true,
-            Self::Output(_) | Self::TimedOut { .. } | Self::Panicked { .. } | Self::Cancelled => false,
+            Self::Output(_) | Self::Activation(_) | Self::TimedOut { .. } | Self::Panicked { .. } | Self::Cancelled => false,
         }
     }
 }
@@ -59,6 +62,10 @@ pub fn outcome(result: RunResult, effect: Effect, tool_call_id: &str) -> ToolExe
     let caution = if effect == Effect::Once { MAY_HAVE_HAPPENED } else { "" };
     let error = match result {
         RunResult::Output(observed) => return observed.into(),
+        RunResult::Activation(result) => match result.error {
+            None => return ToolExecutionResult::ok(result.text()),
+            Some(error) => ToolError::failed(error).code("SKILL_UNAVAILABLE"),
+        },
         RunResult::Error(error) => error,
         // T-44 keeps code and message of 001; the observation text of 003 is in the log line of the executor.
         RunResult::TimedOut { .. } => ToolError::new(

@@ -76,9 +76,10 @@ pub(super) async fn run(run: Arc<Run>, bench: Bench, cancel: CancellationToken, 
     }
     let artifacts = bench.lent.artifacts.clone().map(|store| Artifacts { store, owner: bench.owner.clone() });
     match answer(&run, bench, &cancel, progress).await {
-        Ok(output) => {
-            RunResult::Output(observe(Arc::unwrap_or_clone(output), run.level, artifacts.as_ref(), &run.request.tool_call_id).await)
-        }
+        Ok(output) => match Arc::unwrap_or_clone(output) {
+            ToolOutput::Activation(result) => RunResult::Activation(result),
+            output => RunResult::Output(observe(output, run.level, artifacts.as_ref(), &run.request.tool_call_id).await),
+        },
         Err(result) => result,
     }
 }

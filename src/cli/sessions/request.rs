@@ -34,7 +34,7 @@ pub(super) async fn run(config: &Config, args: &RequestArgs) -> Result<Done, Fai
     let app = app::start_with(config, &wishes, &found.sessions, chosen).await?;
     let state = app.host.tenant(TENANT).conversation(found.id.clone()).state().await;
     let state = state.map_err(|error| unreadable(&found.id, error))?;
-    let request = app.host.setup().request(state.history.messages().clone());
+    let request = app.host.setup().request(&state);
     let body = provider.request_body(&request).map_err(|error| match error {
         ProviderError::Unsupported(_) => {
             Failure::usage(format!("provider `{name}` sends no request")).hint("add --provider anthropic or --provider openai")

@@ -58,7 +58,7 @@ async fn the_bash_tool_goes_on_where_it_left_off_for_each_conversation() {
             context.key.scope.conversation = conversation.try_into().unwrap();
             match bash.call(RawJson::of(&json!({ "command": command })).unwrap(), context).await.unwrap() {
                 ToolOutput::Text(text) => text.to_string(),
-                ToolOutput::Data(data) => panic!("{data}"),
+                other => panic!("{other:?}"),
             }
         };
 

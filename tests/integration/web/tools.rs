@@ -52,7 +52,7 @@ async fn call_until(tool: &Arc<dyn Tool>, arguments: serde_json::Value, cancel: 
     tool.check(&arguments)?;
     match tool.call(arguments, context).await? {
         ToolOutput::Text(text) => Ok(text),
-        ToolOutput::Data(data) => panic!("{data}"),
+        other => panic!("{other:?}"),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The laws of a batch: who may start, who is asked, what each call's one result is.
 
-use super::{cast, laws::Law};
+use super::{cast, laws::Law, skill_laws};
 use crate::{
     chat::RawJson,
     conversation::{
@@ -17,6 +17,8 @@ impl Law<'_> {
     pub(super) fn tool_started(&self, state: &Durable, batch: &Batch, index: u32, attempt: u32, input: Option<&RawJson>) {
         let call = &batch.calls[index as usize];
         let effect = cast::spec(&call.tool_use.name).expect("a known tool").effect;
+        let begins = !matches!(call.state, CallState::Started { .. });
+        assert!(!begins || skill_laws::allows(state, &call.tool_use.name), "an active skill forbids this tool");
         match &call.state {
             CallState::Waiting => {
                 assert!(!self.is_stuck(state, batch, call), "the loop guard lets this call through");
@@ -91,10 +93,11 @@ impl Law<'_> {
             let Input::Tool { duration_ms, .. } = self.input else { return };
             assert_eq!((outcome.duration_ms, outcome.retry_count), (*duration_ms, attempt));
             assert_eq!(outcome.last_error.is_some(), attempt > 0, "a later attempt says how the one before it failed (T-30)");
-            assert_eq!(outcome.is_error, result.error_type().is_some());
+            assert_eq!(outcome.is_error, self.activation_failed(state, result).unwrap_or(result.error_type().is_some()));
             match result {
                 RunResult::Output(output) => assert_eq!(output.text, outcome.observation),
                 RunResult::Error(error) => assert!(outcome.observation.contains(&error.message) && outcome.observation.contains(id)),
+                RunResult::Activation(_) => {}
                 RunResult::NotBegun => assert_eq!(outcome.observation, "cancelled before start"),
                 RunResult::TimedOut { .. } | RunResult::Panicked { .. } | RunResult::Cancelled => {
                     assert_eq!(outcome.observation.contains("effect"), effect == Effect::Once, "a once call may have happened");
@@ -127,6 +130,7 @@ impl Law<'_> {
                 let batch = state.batch().expect("a batch is open");
                 match cast::spec(name) {
                     _ if self.is_stuck(state, batch, call) => assert_eq!(code, Some("LOOP_GUARD")),
+                    _ if !skill_laws::allows(state, name) => assert_eq!(code, Some("PERMISSION_DENIED")),
                     None => assert_eq!(code, Some("NOT_FOUND")),
                     Some(_) if cast::is_bad(&call.tool_use.input) => assert_eq!(code, Some("INVALID_PARAMETERS")),
                     Some(_) => {

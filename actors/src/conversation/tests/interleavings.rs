@@ -40,12 +40,12 @@ fn impossible(state: &str, input: &str) -> Option<&'static str> {
 }
 
 fn table(coverage: &Coverage) -> String {
-    let mut text = format!("{:12}", "");
+    let mut text = format!("{:16}", "");
     STATES.iter().for_each(|state| {
         let _ = write!(text, "{state:>11}");
     });
     for input in INPUTS {
-        let _ = write!(text, "\n{input:12}");
+        let _ = write!(text, "\n{input:16}");
         for state in STATES {
             let cell = coverage.get(&(state, input)).map_or("-".into(), u64::to_string);
             let _ = write!(text, "{cell:>11}");

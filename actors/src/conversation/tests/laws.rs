@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::{
     call_laws::{asks, calls},
-    cast,
+    cast, skill_laws,
 };
 use crate::{
     chat::{ContentBlock, History, Message, Role},
@@ -201,6 +201,10 @@ impl Law<'_> {
             Input::Import { messages, waiter } if !History::repair(messages.iter().cloned()).1.is_empty() => {
                 refused(waiter, "invalid_message")
             }
+            Input::ActivateSkill { loaded, waiter } if skill_laws::fits(state, self.before, loaded) => answered(waiter),
+            Input::ActivateSkill { waiter, .. } => refused(waiter, "skill_refused"),
+            Input::DeactivateSkill { name, waiter } if state.skills.active.contains_key(name) => answered(waiter),
+            Input::DeactivateSkill { waiter, .. } => refused(waiter, "not_found"),
             Input::Import { waiter, .. } | Input::Reset { waiter } if idle => answered(waiter),
             Input::Import { waiter, .. } | Input::Reset { waiter } => refused(waiter, "round_open"),
             _ => assert!(replies.is_empty(), "nobody asked: {replies:?}"),
@@ -394,6 +398,9 @@ impl Law<'_> {
                 assert!(fits, "{verdict:?} for {:?}", self.input);
             }
             EntryBody::Injected { message, .. } => assert!(is_plain_user(message)),
+            body @ (EntryBody::SkillsOffered { .. } | EntryBody::SkillActivated { .. } | EntryBody::SkillDeactivated { .. }) => {
+                self.skill_entry(state, body, cancelling.is_some());
+            }
             EntryBody::RoundFinished { stop_reason, error, latency_ms } => {
                 let round = round.expect("a round is open");
                 assert_eq!(*latency_ms, self.now.ms_since(round.started_at));
@@ -477,6 +484,7 @@ impl Law<'_> {
     /// What a conversation waits for when it rests.
     fn rest(&self, state: &Durable) {
         let after = self.after;
+        self.skills_rest(state);
         let Some(round) = &state.round else {
             assert!(state.inbox.is_empty() || after.draining, "a prompt waits for nothing");
             let asked = |work: &Work| matches!(work, Work::Context { waiter: Some(_) });

@@ -9,6 +9,7 @@ mod crashes;
 mod interleavings;
 mod laws;
 mod people;
+mod skill_laws;
 mod store;
 mod verdict;
 mod world;

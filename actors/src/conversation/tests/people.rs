@@ -3,6 +3,7 @@
 use super::{
     Rng,
     cast::{Cast, NAMES},
+    skill_laws,
     store::Fault,
     world::{Cut, Sent, World},
 };
@@ -41,7 +42,7 @@ impl Weather {
             0 | 1 => calm,
             2 => Self { fault: 14, idle_work: 4, ..calm },
             3 => Self { crash: 4, ..calm },
-            4 => Self { rival: 6, fault: 4, drain: 3, idle_work: 8, people: 40, ..calm },
+            4 => Self { rival: 6, fault: 4, drain: 4, idle_work: 8, people: 40, ..calm },
             5 => Self { drain: 12, people: 40, ..calm },
             6 => Self { idle_work: 25, people: 45, ..calm },
             _ => Self { fault: 6, crash: 2, rival: 2, drain: 2, idle_work: 5, people: 35 },
@@ -61,6 +62,9 @@ pub(super) fn rules(rng: &mut Rng) -> Rules {
         output_level: crate::ports::OutputLevel::Standard,
         window_tokens: 1000,
         context: *rng.pick(&[
+            ContextRules::default(),
+            ContextRules::default(),
+            ContextRules::default(),
             ContextRules::default(),
             ContextRules { window: 100_000, max_tokens: 100, fixed: 10, trigger: 80_000 },
             ContextRules { window: 300, max_tokens: 50, fixed: 10, trigger: 240 },
@@ -199,25 +203,25 @@ impl World {
                 let message = self.rng.percent(2).then(|| broken(&mut self.rng));
                 self.prompt(index, key.as_deref(), on_busy, body, message)
             }
-            34..44 => {
+            34..42 => {
                 let failure = self.rng.percent(20).then(|| Failure { code: "why".into(), message: String::new(), retry_after_ms: None });
                 let waiter = self.rng.percent(80).then_some(waiter);
                 self.tell(index, Input::Interrupt { failure, waiter })
             }
-            44..56 => {
+            42..54 => {
                 let id =
                     self.rng.percent(50).then(|| if self.rng.percent(80) { "i" } else { "k" }.to_owned() + &self.rng.below(4).to_string());
                 let message = if self.rng.percent(3) { broken(&mut self.rng) } else { Message::user(format!("injected {}", waiter.0)) };
                 self.tell(index, Input::Inject { id, message, waiter })
             }
-            56..72 => {
+            54..69 => {
                 let open = self.lives[index].durable.batch().map_or(&[][..], |batch| &batch.calls);
                 let asked = open.iter().find(|call| matches!(call.state, CallState::Asked { .. }) || self.rng.percent(20));
                 let tool_call_id = asked.map_or("unknown".into(), |call| call.tool_use.id.clone());
                 let (allow, always) = (self.rng.percent(60), self.rng.percent(30));
                 self.tell(index, Input::Approval { tool_call_id, allow, always, waiter })
             }
-            72..80 => {
+            69..76 => {
                 let durable = &self.lives[index].durable;
                 let waiting = durable.inbox.iter().map(|prompt| prompt.id);
                 let running = durable.round.iter().flat_map(|round| round.prompts.iter().copied());
@@ -228,12 +232,20 @@ impl World {
                 let waiter = self.rng.percent(70).then_some(waiter);
                 self.tell(index, Input::Withdraw { prompt_id, reason, waiter })
             }
-            80..83 => self.tell(index, Input::Compact { waiter }),
-            83..86 => {
+            90..93 => self.tell(index, Input::Compact { waiter }),
+            87..90 => {
                 let line = if self.rng.percent(10) { String::new() } else { format!("line {}", self.rng.below(9)) };
                 self.tell(index, Input::Pin { line, waiter })
             }
-            86..90 => {
+            76..80 => {
+                let loaded = Box::new(skill_laws::loaded(&mut self.rng));
+                self.tell(index, Input::ActivateSkill { loaded, waiter })
+            }
+            80..83 => {
+                let name = skill_laws::name(&mut self.rng);
+                self.tell(index, Input::DeactivateSkill { name, waiter })
+            }
+            83..87 => {
                 if self.rng.percent(40) {
                     self.now = self.now.plus_ms(25 * 3_600_000);
                 }
@@ -406,7 +418,8 @@ fn tool(rng: &mut Rng, cancelled: bool) -> RunResult {
         return if rng.next().is_multiple_of(2) { RunResult::Cancelled } else { RunResult::NotBegun };
     }
     match rng.below(100) {
-        0..50 => RunResult::Output(format!("done {}", rng.next()).as_str().into()),
+        0..6 => RunResult::Activation(Box::new(skill_laws::loaded(rng))),
+        6..50 => RunResult::Output(format!("done {}", rng.next()).as_str().into()),
         50..62 => RunResult::Error(ToolError::new(ToolErrorType::ResourceError, "no room")),
         62..70 => RunResult::Error(ToolError::failed("wrong")),
         70..82 => RunResult::TimedOut { after: Duration::from_secs(1) },

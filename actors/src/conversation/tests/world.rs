@@ -7,6 +7,7 @@ use bytes::Bytes;
 use super::{
     Rng,
     laws::{Law, must_wait},
+    skill_laws,
     store::{Fault, Notice, Store},
 };
 use crate::{
@@ -85,7 +86,7 @@ pub(super) const STATES: [&str; 10] =
     ["starting", "idle", "measuring", "model", "batch", "parked", "cancelling", "draining", "paused", "ended"];
 
 /// Names of the inputs of the coverage table.
-pub(super) const INPUTS: [&str; 17] = [
+pub(super) const INPUTS: [&str; 19] = [
     "Recovered",
     "Prompt",
     "Model",
@@ -102,6 +103,8 @@ pub(super) const INPUTS: [&str; 17] = [
     "Pin",
     "Import",
     "Reset",
+    "ActivateSkill",
+    "DeactivateSkill",
     "Drain",
 ];
 
@@ -123,6 +126,8 @@ fn input_name(input: &Input) -> &'static str {
         Input::Pin { .. } => "Pin",
         Input::Import { .. } => "Import",
         Input::Reset { .. } => "Reset",
+        Input::ActivateSkill { .. } => "ActivateSkill",
+        Input::DeactivateSkill { .. } => "DeactivateSkill",
         Input::Drain => "Drain",
     }
 }
@@ -238,7 +243,8 @@ impl World {
         assert_eq!((durable.epoch, durable.head), (self.store.head.epoch, self.store.head.seq));
         let number = self.number();
         self.lives_begun += 1;
-        let volatile = Volatile::new(Epoch(durable.epoch.0 + 1), self.rng.next(), self.rules.clone());
+        let mut volatile = Volatile::new(Epoch(durable.epoch.0 + 1), self.rng.next(), self.rules.clone());
+        volatile.skills = skill_laws::view(&mut self.rng);
         self.log(|| format!("# life {number} begins at {:?} with {recovery:?}", loaded.head));
         self.lives.push(Life {
             number,

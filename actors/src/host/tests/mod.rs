@@ -6,6 +6,7 @@ mod door;
 mod faults;
 mod lives;
 mod rounds;
+mod skills;
 mod tools;
 
 use std::{
@@ -105,6 +106,7 @@ fn kinds(events: &[Arc<StreamEvent>]) -> Vec<&'static str> {
             EventKind::Compaction { .. } => "compaction",
             EventKind::Queued { .. } => "queued",
             EventKind::Message { .. } => "message",
+            EventKind::SkillActivated { .. } => "skill_activated",
             EventKind::TurnRestarted { .. } => "turn_restarted",
             EventKind::Snapshot { .. } => "snapshot",
             EventKind::RoundFinished { .. } => "round_finished",

@@ -6,6 +6,7 @@ mod llm_provider;
 mod platform;
 mod sandbox;
 mod session_backend;
+mod skill_source;
 mod tool;
 
 pub use artifact_store::{ArtifactBounds, artifact_store};
@@ -14,4 +15,5 @@ pub use llm_provider::{Scene, Stage, TEXT, example_request, llm_provider};
 pub use platform::{clock, entropy};
 pub use sandbox::sandbox;
 pub use session_backend::session_backend;
+pub use skill_source::{SkillWithFiles, example_skills, skill_source};
 pub use tool::{example_context, tool};

@@ -1,0 +1,163 @@
+//! Decides about skills: what is offered, whether one that was loaded becomes active, what is narrowed meanwhile. Pure; a part of
+//! [`super::turn`] and of the request of a model call.
+
+use std::sync::Arc;
+
+use super::{
+    turn::{Act, Refusal, Steps},
+    volatile::SkillView,
+};
+use crate::{
+    chat::{Message, Role, reminder},
+    ids::WaiterId,
+    journal::{ActivatedBy, Durable, EntryBody, ToolExecutionResult, digest},
+    ports::{Effect, ToolDefinition, ToolError},
+    skill::{ACTIVATE_SKILL, ActivationError, SKILL_RESOURCE, SkillActivationResult, SkillName, SkillPolicy},
+    tool_executor::{RunResult, outcome},
+};
+
+/// Tells of the list of skills before a round begins: at first in the system prompt, of a later one in a reminder (S-24, S-35 as
+/// ruled).
+pub(super) fn offer(steps: &mut Steps<'_>) {
+    let Some(SkillView { index, .. }) = &steps.volatile.skills else { return };
+    match steps.durable.skills.latest() {
+        None if index.is_empty() => {}
+        None => {
+            steps.entry(EntryBody::SkillsOffered { index: (**index).clone(), message: None });
+        }
+        Some(known) if *known == **index => {}
+        Some(_) => {
+            let Some(message) = reminding(&index.announcement()) else { return };
+            steps.entry(EntryBody::SkillsOffered { index: (**index).clone(), message: Some(message) });
+        }
+    }
+}
+
+/// A reminder as a message; a text is never none.
+fn reminding(text: &str) -> Option<Message> {
+    Message::new(Role::User, &[reminder(text)]).ok()
+}
+
+/// Whether a skill may become active now, and the entry that makes it so.
+fn activation(steps: &Steps<'_>, loaded: &SkillActivationResult, by: ActivatedBy) -> Result<Option<EntryBody>, ActivationError> {
+    let (skills, name) = (&steps.durable.skills, &loaded.skill_name);
+    let usual = SkillPolicy::default();
+    let policy = steps.volatile.skills.as_ref().map_or(&usual, |view| &*view.policy);
+    skills.stack.check(name, policy)?;
+    let text = loaded.text();
+    let told = if skills.has_said(name, &text) {
+        format!("The skill {name} is active again. Its instructions above hold, unchanged.")
+    } else {
+        text.clone()
+    };
+    Ok(reminding(&told).map(|message| EntryBody::SkillActivated {
+        name: name.clone(),
+        activation_id: loaded.activation_id,
+        by,
+        level: loaded.level,
+        modifier: loaded.context_modifier.clone(),
+        message,
+        text_digest: digest(text.as_bytes()),
+    }))
+}
+
+/// What becomes of a call that loaded a skill: its result, and the entry that is to stand before it. The instructions enter with that
+/// entry and so stand after the results of the batch (REQUIREMENTS S-34, V-13).
+pub(super) fn model_activation(
+    steps: &Steps<'_>,
+    loaded: &SkillActivationResult,
+    effect: Effect,
+    tool_call_id: &str,
+) -> (Option<EntryBody>, ToolExecutionResult) {
+    let skills = &steps.durable.skills;
+    if steps.volatile.cancelling.is_some() {
+        return (None, outcome(RunResult::Cancelled, effect, tool_call_id));
+    }
+    if !loaded.success {
+        return (None, outcome(RunResult::Activation(Box::new(loaded.clone())), effect, tool_call_id));
+    }
+    let now_active = format!("The skill {} is active. Its instructions follow after the results of these calls.", loaded.skill_name);
+    if skills.is_active(loaded.activation_id) {
+        return (None, ToolExecutionResult::ok(now_active)); // This very call ran twice, around a crash.
+    }
+    if let Some(error) = refusal(steps.durable, ACTIVATE_SKILL) {
+        return (None, ToolExecutionResult::error(&error, tool_call_id)); // By a skill of the same batch.
+    }
+    match activation(steps, loaded, ActivatedBy::Model) {
+        Ok(entry) => (entry, ToolExecutionResult::ok(now_active)),
+        Err(error) => {
+            let error = ToolError::failed(error.to_string()).code(error.code());
+            (None, ToolExecutionResult::error(&error, tool_call_id))
+        }
+    }
+}
+
+/// A person, or the application, activates a skill.
+pub(super) fn activate(steps: &mut Steps<'_>, loaded: &SkillActivationResult, waiter: WaiterId) {
+    let refuse = |steps: &mut Steps<'_>, why: String| steps.act(Act::Refuse { waiter, refusal: Refusal::Skill(why) });
+    if !loaded.success {
+        return refuse(steps, loaded.error.clone().unwrap_or_default());
+    }
+    match activation(steps, loaded, ActivatedBy::User) {
+        Err(error) => refuse(steps, error.to_string()),
+        Ok(entry) => {
+            if let Some(entry) = entry {
+                steps.entry(entry);
+            }
+            steps.act(Act::Answer { waiter });
+        }
+    }
+}
+
+/// A skill is to be active no longer, nor those that were activated on top of it: they are its callees.
+pub(super) fn deactivate(steps: &mut Steps<'_>, name: &SkillName, waiter: WaiterId) {
+    let frames = steps.durable.skills.stack.frames();
+    let Some(place) = frames.iter().position(|frame| frame.skill_name == *name) else {
+        return steps.act(Act::Refuse { waiter, refusal: Refusal::NoSuch("active skill") });
+    };
+    for frame in frames.iter().skip(place).rev() {
+        steps.entry(EntryBody::SkillDeactivated { name: frame.skill_name.clone(), activation_id: frame.activation_id });
+    }
+    steps.act(Act::Answer { waiter });
+}
+
+/// Why a tool may not run while the active skills are active (REQUIREMENTS S-26, T-48).
+pub(super) fn refusal(durable: &Durable, tool: &str) -> Option<ToolError> {
+    let combined = durable.skills.narrowing()?;
+    if combined.allows(tool) {
+        return None;
+    }
+    let names: Vec<String> = durable.skills.stack.names().iter().map(ToString::to_string).collect();
+    let message = format!("the tool {tool:?} is not among those that the active skills ({}) allow", names.join(", "));
+    Some(ToolError::denied(message).not_started())
+}
+
+/// The system prompt with the list of skills behind it, the same bytes from the first round to the next compaction.
+pub(super) fn system(system: Option<&Arc<str>>, durable: &Durable) -> Option<Arc<str>> {
+    let list = durable.skills.offered.as_ref().map(|index| index.prompt()).unwrap_or_default();
+    match system {
+        _ if list.is_empty() => system.cloned(),
+        None => Some(list.into()),
+        Some(system) => Some(format!("{}\n\n{list}", system.trim_end()).into()),
+    }
+}
+
+/// The tools that a model is offered: without those that active skills take away, and without those of skills where there are none.
+pub(super) fn tools(all: &Arc<[ToolDefinition]>, durable: &Durable) -> Arc<[ToolDefinition]> {
+    let skills = &durable.skills;
+    let any_skill = !skills.active.is_empty() || skills.latest().is_some_and(|index| !index.is_empty());
+    let narrowing = skills.narrowing();
+    let offered = |name: &str| {
+        let is_idle = !any_skill && (name == ACTIVATE_SKILL || name == SKILL_RESOURCE);
+        !is_idle && narrowing.as_ref().is_none_or(|combined| combined.allows(name))
+    };
+    if all.iter().all(|tool| offered(&tool.name)) {
+        return all.clone();
+    }
+    all.iter().filter(|tool| offered(&tool.name)).cloned().collect()
+}
+
+/// The model that the last skill names which names one.
+pub(super) fn model(durable: &Durable) -> Option<String> {
+    durable.skills.narrowing().and_then(|combined| combined.model)
+}

@@ -1,0 +1,158 @@
+//! Phase 1: the list of skills that a model is told of (REQUIREMENTS S-35, S-38).
+
+use serde::{Deserialize, Serialize};
+
+use super::{SkillMetadata, SkillName};
+
+/// Bytes of the list at most: a model reads it with every call.
+pub const SKILL_INDEX_BYTES_MAX: usize = 16 * 1024;
+
+/// Characters of a description, each tried until the list fits. The first is the longest that the format allows.
+const DESCRIPTION_CHARS: [usize; 5] = [1024, 400, 160, 60, 0];
+
+/// What stands before the list.
+const OFFERED: &str = include_str!("prompts/offered.md");
+
+/// What stands before a list that is another than the first.
+const CHANGED: &str = include_str!("prompts/changed.md");
+
+/// A skill as a model is told of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SkillSummary {
+    /// Its name.
+    pub name: SkillName,
+    /// What it does and when to use it, in one line.
+    pub description: String,
+}
+
+/// The visible skills, by name, as long as they fit. The same skills give the same bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SkillIndex {
+    skills: Vec<SkillSummary>,
+    /// Skills for which there was no room.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    left_out: usize,
+}
+
+fn is_zero(n: &usize) -> bool {
+    *n == 0
+}
+
+impl SkillIndex {
+    /// Lists skills, without those that the model is not to see. Descriptions are shortened, all alike, until the list fits; what
+    /// still does not fit is counted.
+    pub fn of<'a>(skills: impl IntoIterator<Item = &'a SkillMetadata>) -> Self {
+        let mut visible: Vec<&SkillMetadata> = skills.into_iter().filter(|skill| !skill.disable_model_invocation).collect();
+        visible.sort_by(|a, b| a.name.cmp(&b.name));
+        visible.dedup_by(|a, b| a.name == b.name);
+        let told = |chars| {
+            let skills: Vec<SkillSummary> = visible.iter().map(|skill| summary(skill, chars)).collect();
+            skills
+        };
+        let fitting = DESCRIPTION_CHARS.into_iter().map(told).find(|skills| bytes(skills) <= SKILL_INDEX_BYTES_MAX);
+        let mut skills = fitting.unwrap_or_else(|| told(0));
+        while bytes(&skills) > SKILL_INDEX_BYTES_MAX {
+            skills.pop();
+        }
+        Self { left_out: visible.len() - skills.len(), skills }
+    }
+
+    /// Whether no skill is listed.
+    pub fn is_empty(&self) -> bool {
+        self.skills.is_empty()
+    }
+
+    /// The skills, by name.
+    pub fn skills(&self) -> &[SkillSummary] {
+        &self.skills
+    }
+
+    /// The list as a part of the system prompt; empty without skills.
+    pub fn prompt(&self) -> String {
+        if self.is_empty() { String::new() } else { format!("{OFFERED}\n{}", self.list()) }
+    }
+
+    /// The list as a reminder in place of an earlier one.
+    pub fn announcement(&self) -> String {
+        let list = if self.is_empty() { "(none)".to_owned() } else { self.list() };
+        format!("{CHANGED}\n{list}")
+    }
+
+    fn list(&self) -> String {
+        let mut list = self.skills.iter().map(line).collect::<Vec<_>>().join("\n");
+        if self.left_out > 0 {
+            list.push_str(&format!("\n({} more are not listed; they can be activated by name)", self.left_out));
+        }
+        list
+    }
+}
+
+fn line(skill: &SkillSummary) -> String {
+    if skill.description.is_empty() { format!("- {}", skill.name) } else { format!("- {}: {}", skill.name, skill.description) }
+}
+
+fn bytes(skills: &[SkillSummary]) -> usize {
+    skills.iter().map(|skill| skill.name.as_str().len() + skill.description.len() + 5).sum()
+}
+
+/// A skill in one line of at most `chars` characters: what it is for, then what it can do.
+fn summary(skill: &SkillMetadata, chars: usize) -> SkillSummary {
+    let mut description = skill.description.split_whitespace().collect::<Vec<_>>().join(" ");
+    if !skill.capabilities.is_empty() {
+        let capabilities = skill.capabilities.join(", ");
+        description.push_str(&format!(" [{}]", capabilities.split_whitespace().collect::<Vec<_>>().join(" ")));
+    }
+    if description.chars().count() > chars {
+        let short: String = description.chars().take(chars.saturating_sub(1)).collect();
+        description = if chars == 0 { String::new() } else { format!("{}…", short.trim_end()) };
+    }
+    SkillSummary { name: skill.name.clone(), description }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::skill::Skill;
+
+    fn metadata(name: &str, description: &str) -> SkillMetadata {
+        Skill::new(SkillName::new(name).unwrap(), description, "").metadata
+    }
+
+    #[test]
+    fn the_list_has_name_and_description_of_every_visible_skill_by_name() {
+        let hidden = SkillMetadata { disable_model_invocation: true, ..metadata("secret", "Not for models.") };
+        let able = SkillMetadata { capabilities: vec!["merge".into(), "split".into()], ..metadata("pdf", "Works on\n  PDF files.") };
+
+        let index = SkillIndex::of([&metadata("zip", "Packs."), &hidden, &able]);
+
+        let prompt = index.prompt();
+        assert!(prompt.ends_with("\n\n- pdf: Works on PDF files. [merge, split]\n- zip: Packs."), "{prompt}");
+        assert!(!prompt.contains("secret"));
+        assert!(index.announcement().contains("- zip: Packs."));
+        assert_eq!(index, SkillIndex::of([&able, &hidden, &metadata("zip", "Packs.")]), "the order of a folder does not matter");
+    }
+
+    #[test]
+    fn without_a_visible_skill_nothing_is_told() {
+        let hidden = SkillMetadata { disable_model_invocation: true, ..metadata("secret", "x") };
+
+        let index = SkillIndex::of([&hidden]);
+
+        assert!(index.is_empty() && index.prompt().is_empty());
+        assert!(index.announcement().ends_with("(none)"));
+    }
+
+    #[test]
+    fn many_skills_are_told_shorter_and_more_are_counted() {
+        let many = |count: usize| (0..count).map(|n| metadata(&format!("skill-{n:04}"), &"long ".repeat(190))).collect::<Vec<_>>();
+
+        let (few, more, most) = (SkillIndex::of(&many(10)), SkillIndex::of(&many(100)), SkillIndex::of(&many(5000)));
+
+        assert_eq!(few.skills()[0].description.chars().count(), 949);
+        assert_eq!((more.skills().len(), more.skills()[0].description.ends_with('…')), (100, true));
+        assert_eq!(more.skills()[99].description.len(), more.skills()[0].description.len(), "all alike");
+        assert!(most.prompt().len() <= SKILL_INDEX_BYTES_MAX + OFFERED.len() + 100);
+        assert!(most.prompt().ends_with("more are not listed; they can be activated by name)"));
+        assert_eq!(most.skills().len() + most.left_out, 5000);
+    }
+}

@@ -1,0 +1,287 @@
+//! A wish to activate a skill, and what comes of it (REQUIREMENTS S-08..S-13, S-22, S-23).
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    ActivationError, ContextModifier, LoadLevel, Skill, SkillName, SkillPolicy,
+    stack::{NESTED_TOKENS, circular},
+};
+use crate::{
+    chat::Message,
+    ids::{ActivationId, ConversationId},
+};
+
+/// A wish to activate a skill (S-08).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SkillActivationRequest {
+    /// The skill.
+    pub skill_name: SkillName,
+    /// This activation; the result has the same.
+    pub activation_id: ActivationId,
+    /// Whose.
+    pub conversation_id: Option<ConversationId>,
+    /// What the user wants, in words.
+    pub user_request: String,
+    /// What was said before.
+    pub conversation_history: Vec<Message>,
+    /// How much of the skill is wanted.
+    pub load_level: LoadLevel,
+    /// How many activations lie below this one.
+    pub activation_depth: u32,
+    /// How many may.
+    pub max_depth: u32,
+    /// The skills below this one, the outermost first.
+    pub activation_chain: Vec<SkillName>,
+    /// In place of the depth: tokens that are left for nested activations (S-15).
+    pub token_budget: Option<u64>,
+}
+
+impl SkillActivationRequest {
+    /// A first activation, with level 2 and depth 3. The id is the caller's to make: the kernel has no chance of its own.
+    pub fn new(skill_name: SkillName, activation_id: ActivationId) -> Self {
+        Self {
+            skill_name,
+            activation_id,
+            conversation_id: None,
+            user_request: String::new(),
+            conversation_history: Vec::new(),
+            load_level: LoadLevel::default(),
+            activation_depth: 0,
+            max_depth: SkillPolicy::default().max_depth,
+            activation_chain: Vec::new(),
+            token_budget: None,
+        }
+    }
+
+    /// The request of a skill that this one activates (S-13): one deeper, with this one at the end of its chain.
+    ///
+    /// # Errors
+    /// [`ActivationError`]: a circle through the chain or this skill itself (S-09), too deep (S-11), or no budget left (S-15).
+    pub fn nested(&self, skill_name: SkillName, activation_id: ActivationId) -> Result<Self, ActivationError> {
+        let mut path = self.activation_chain.clone();
+        path.push(self.skill_name.clone());
+        if path.contains(&skill_name) {
+            return Err(circular(&path, &skill_name));
+        }
+        match self.token_budget {
+            Some(0) => return Err(ActivationError::Budget(0)),
+            None if self.activation_depth >= self.max_depth => return Err(ActivationError::Depth(self.max_depth)),
+            Some(_) | None => {}
+        }
+        Ok(Self {
+            skill_name,
+            activation_id,
+            activation_depth: self.activation_depth.saturating_add(1),
+            activation_chain: path,
+            token_budget: self.token_budget.map(|budget| budget.saturating_sub(NESTED_TOKENS)),
+            ..self.clone()
+        })
+    }
+}
+
+/// What a message of a skill is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MessageKind {
+    /// Which skill this is.
+    Metadata,
+    /// What to do.
+    Instruction,
+    /// What may be used.
+    Permissions,
+}
+
+/// Whether a person sees a message. The model sees every one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Visibility {
+    /// Shown.
+    #[default]
+    Visible,
+    /// Not shown.
+    Hidden,
+}
+
+/// A message that a skill brings into the conversation (S-23).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SkillMessage {
+    /// What it is.
+    #[serde(rename = "type")]
+    pub kind: MessageKind,
+    /// Its text.
+    pub content: String,
+    /// Whether a person sees it.
+    #[serde(default)]
+    pub visibility: Visibility,
+}
+
+/// What came of a request (S-22). Made of what was loaded; whether the skill becomes active is the conversation's to decide.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SkillActivationResult {
+    /// The request's.
+    pub activation_id: ActivationId,
+    /// The skill.
+    pub skill_name: SkillName,
+    /// How much of it was loaded.
+    pub level: LoadLevel,
+    /// What is to be said, in order.
+    pub messages: Vec<SkillMessage>,
+    /// What is to change.
+    pub context_modifier: ContextModifier,
+    /// Whether it was loaded.
+    pub success: bool,
+    /// Why not, if not.
+    pub error: Option<String>,
+}
+
+impl SkillActivationResult {
+    /// A skill that was loaded for a request.
+    pub fn loaded(request: &SkillActivationRequest, skill: &Skill) -> Self {
+        let name = skill.name();
+        let message = |kind, content, visibility| SkillMessage { kind, content, visibility };
+        let mut about = format!("The skill {name} is active: {}", skill.metadata.description.trim());
+        if let Some(resources) = skill.resources.as_ref().filter(|resources| !resources.is_empty()) {
+            about.push_str("\nIts files: ");
+            about.push_str(&resources.iter().map(|resource| resource.path.as_str()).collect::<Vec<_>>().join(", "));
+        }
+        let mut messages = vec![message(MessageKind::Metadata, about, Visibility::Visible)];
+        if let Some(instructions) = skill.instructions.as_deref().map(str::trim).filter(|text| !text.is_empty()) {
+            messages.push(message(MessageKind::Instruction, instructions.to_owned(), Visibility::Hidden));
+        }
+        if let Some(allowed) = &skill.modifier.allowed_tools {
+            let names: Vec<&str> = allowed.iter().map(String::as_str).collect();
+            let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            messages.push(message(MessageKind::Permissions, format!("While {name} is active, the tools are: {names}"), Visibility::Hidden));
+        }
+        Self {
+            activation_id: request.activation_id,
+            skill_name: request.skill_name.clone(),
+            level: request.load_level,
+            messages,
+            context_modifier: skill.modifier.clone(),
+            success: true,
+            error: None,
+        }
+    }
+
+    /// A skill that could not be loaded (S-07).
+    pub fn failed(request: &SkillActivationRequest, error: impl Into<String>) -> Self {
+        Self {
+            activation_id: request.activation_id,
+            skill_name: request.skill_name.clone(),
+            level: request.load_level,
+            messages: Vec::new(),
+            context_modifier: ContextModifier::default(),
+            success: false,
+            error: Some(error.into()),
+        }
+    }
+
+    /// All messages as one text, in order.
+    pub fn text(&self) -> String {
+        self.messages.iter().map(|message| message.content.as_str()).collect::<Vec<_>>().join("\n\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn name(text: &str) -> SkillName {
+        SkillName::new(text).unwrap()
+    }
+
+    fn id(n: u8) -> ActivationId {
+        ActivationId::from_random([n; 16])
+    }
+
+    fn root() -> SkillActivationRequest {
+        let conversation_id = Some(ConversationId::new("c").unwrap());
+        let conversation_history = vec![Message::user("hello")];
+        let user_request = "make a table".to_owned();
+        SkillActivationRequest { conversation_id, user_request, conversation_history, ..SkillActivationRequest::new(name("a"), id(1)) }
+    }
+
+    #[test]
+    fn a_request_wants_level_2_at_depth_0_of_3() {
+        let request = SkillActivationRequest::new(name("a"), id(1));
+
+        assert_eq!((request.load_level, request.activation_depth, request.max_depth), (LoadLevel::Instructions, 0, 3));
+        assert!(request.activation_chain.is_empty() && request.token_budget.is_none());
+    }
+
+    #[test]
+    fn a_nested_request_copies_all_and_is_one_deeper() {
+        let nested = root().nested(name("b"), id(2)).unwrap();
+
+        let expected = SkillActivationRequest {
+            skill_name: name("b"),
+            activation_id: id(2),
+            activation_depth: 1,
+            activation_chain: vec![name("a")],
+            ..root()
+        };
+        assert_eq!(nested, expected);
+    }
+
+    #[test]
+    fn no_request_closes_a_circle_direct_or_not() {
+        let direct = root().nested(name("a"), id(2)).unwrap_err();
+        let third = root().nested(name("b"), id(2)).unwrap().nested(name("c"), id(3)).unwrap();
+        let indirect = third.nested(name("a"), id(4)).unwrap_err();
+
+        assert_eq!(direct.to_string(), "Circular dependency detected: a → a");
+        assert_eq!(indirect.to_string(), "Circular dependency detected: a → b → c → a");
+    }
+
+    #[test]
+    fn a_request_nests_below_its_depth_only() {
+        let chain = ["b", "c", "d"].into_iter().try_fold(root(), |request, next| request.nested(name(next), id(9))).unwrap();
+
+        assert_eq!(chain.activation_depth, 3);
+        assert_eq!(chain.nested(name("e"), id(9)).unwrap_err().to_string(), "Maximum skill activation depth (3) exceeded");
+    }
+
+    #[test]
+    fn a_budget_takes_the_place_of_the_depth_and_is_used_up() {
+        let root = SkillActivationRequest { token_budget: Some(3500), max_depth: 1, ..root() };
+
+        let chain = ["b", "c", "d", "e"].into_iter().try_fold(root, |request, next| request.nested(name(next), id(9))).unwrap();
+
+        assert_eq!((chain.activation_depth, chain.token_budget), (4, Some(0)), "the rest is never below 0");
+        assert_eq!(chain.nested(name("f"), id(9)).unwrap_err().to_string(), "Token budget exhausted: 0 remaining");
+        assert!(chain.nested(name("a"), id(9)).unwrap_err().to_string().starts_with("Circular"), "a circle stays refused");
+    }
+
+    #[test]
+    fn a_result_has_the_id_of_its_request_and_three_kinds_of_messages() {
+        let mut skill = Skill::new(name("a"), "Makes tables.", "\n# How\n");
+        skill.modifier.allowed_tools = Some(BTreeSet::from(["file_read".to_owned()]));
+
+        let result = SkillActivationResult::loaded(&root(), &skill);
+
+        assert_eq!((result.activation_id, result.success, &result.error), (id(1), true, &None));
+        assert_eq!(
+            serde_json::to_value(&result.messages).unwrap(),
+            json!([
+                { "type": "metadata", "content": "The skill a is active: Makes tables.", "visibility": "visible" },
+                { "type": "instruction", "content": "# How", "visibility": "hidden" },
+                { "type": "permissions", "content": "While a is active, the tools are: file_read", "visibility": "hidden" },
+            ])
+        );
+        let plain: SkillMessage = serde_json::from_value(json!({ "type": "metadata", "content": "x" })).unwrap();
+        assert_eq!(plain.visibility, Visibility::Visible);
+    }
+
+    #[test]
+    fn a_skill_that_could_not_be_loaded_is_a_result_too() {
+        let result = SkillActivationResult::failed(&root(), "there is no such skill");
+
+        assert_eq!((result.success, result.error.as_deref(), result.activation_id), (false, Some("there is no such skill"), id(1)));
+        assert!(result.messages.is_empty() && result.context_modifier.is_empty());
+    }
+}

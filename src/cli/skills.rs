@@ -1,0 +1,170 @@
+//! `callboard skills`: what is in a folder of skills, and what is wrong with it.
+
+use std::path::PathBuf;
+
+use callboard_actors::{
+    host::ConversationHandle,
+    ports::SkillSource,
+    skill::{LoadLevel, Skill, SkillName},
+};
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use super::{
+    failure::{Done, Failure},
+    terminal::{err_line, out_line, tame},
+};
+use crate::{
+    app::nearest,
+    config::Config,
+    skills::{SkillFolder, Survey},
+};
+
+pub(super) const EXAMPLE: &str = "Example:\n  callboard skills check skills";
+
+/// What to do with them.
+#[derive(Debug, Subcommand)]
+pub(super) enum SkillsCommand {
+    /// List the skills that a model is told of, and those that only people activate
+    #[command(after_help = "Example:\n  callboard skills list --skills skills --json")]
+    List(SkillsArgs),
+    /// Show one skill: what is known of it, its instructions, its files
+    #[command(after_help = "Example:\n  callboard skills show csv-tables --skills skills")]
+    Show(ShowArgs),
+    /// Say what is wrong in a folder, a line each
+    #[command(after_help = "Example:\n  callboard skills check skills\n\nExit 1 if a skill cannot be used.")]
+    Check(CheckArgs),
+}
+
+/// Which skills.
+#[derive(Debug, Args)]
+pub(super) struct SkillsArgs {
+    /// Folder of skills [default: `[skills] dir` of the configuration]
+    #[arg(long, value_name = "DIR")]
+    skills: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// `skills show`.
+#[derive(Debug, Args)]
+pub(super) struct ShowArgs {
+    /// Name of the skill
+    name: String,
+    #[command(flatten)]
+    skills: SkillsArgs,
+}
+
+/// `skills check`.
+#[derive(Debug, Args)]
+pub(super) struct CheckArgs {
+    /// The folder
+    dir: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(config: &Config, command: SkillsCommand) -> Result<Done, Failure> {
+    match command {
+        SkillsCommand::List(args) => list(&folder(config, args.skills)?, args.json),
+        SkillsCommand::Show(args) => show(&folder(config, args.skills.skills)?, &args.name, args.skills.json).await,
+        SkillsCommand::Check(args) => check(&open(args.dir)?, args.json),
+    }
+}
+
+fn folder(config: &Config, flag: Option<PathBuf>) -> Result<SkillFolder, Failure> {
+    let Some(path) = flag.or_else(|| config.skills.clone()) else {
+        return Err(Failure::usage("no folder of skills is named").hint("--skills DIR, or `[skills] dir` in callboard.toml"));
+    };
+    open(path)
+}
+
+fn open(path: PathBuf) -> Result<SkillFolder, Failure> {
+    SkillFolder::open(&path).map_err(|error| Failure::usage(format!("the skills in {} cannot be read: {}", path.display(), error.kind())))
+}
+
+fn survey(folder: &SkillFolder) -> Result<Survey, Failure> {
+    folder.survey().map_err(|error| Failure::work(format!("the folder of skills cannot be read: {}", error.kind())))
+}
+
+fn list(folder: &SkillFolder, as_json: bool) -> Result<Done, Failure> {
+    let survey = survey(folder)?;
+    if as_json {
+        let skills: Vec<_> = survey.skills.iter().map(|found| &found.skill.metadata).collect();
+        out_line(&serde_json::to_string_pretty(&skills).unwrap_or_default());
+        return Ok(Done::Well);
+    }
+    for found in &survey.skills {
+        let Skill { metadata, .. } = &found.skill;
+        let line: String = metadata.description.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(100).collect();
+        let who = if metadata.disable_model_invocation { " (people only)" } else { "" };
+        out_line(&tame(&format!("{:<24} {line}{who}", metadata.name.as_str())));
+    }
+    if survey.skills.is_empty() {
+        err_line("note: there is no skill here; each is a folder with a SKILL.md");
+    }
+    survey.broken.iter().for_each(|broken| err_line(&tame(&format!("note: {} cannot be used: {}", broken.folder, broken.reason))));
+    Ok(Done::Well)
+}
+
+async fn show(folder: &SkillFolder, name: &str, as_json: bool) -> Result<Done, Failure> {
+    let known = survey(folder)?;
+    let missing = || {
+        let failure = Failure::work(format!("there is no skill `{name}`"));
+        match nearest(name, known.skills.iter().map(|found| found.skill.name().as_str())) {
+            Some(near) => failure.hint(format!("did you mean `{near}`?")),
+            None => failure.hint("`callboard skills list` shows what is there"),
+        }
+    };
+    let wanted = SkillName::new(name).map_err(|_| missing())?;
+    let skill = folder.load(wanted, LoadLevel::Resources).await.map_err(|_| missing())?;
+    if as_json {
+        out_line(&serde_json::to_string_pretty(&skill).unwrap_or_default());
+        return Ok(Done::Well);
+    }
+    out_line(&tame(&format!("{}: {}", skill.name(), skill.metadata.description)));
+    if let Some(tools) = &skill.modifier.allowed_tools {
+        out_line(&tame(&format!("tools: {}", tools.iter().map(String::as_str).collect::<Vec<_>>().join(", "))));
+    }
+    if let Some(model) = &skill.modifier.model {
+        out_line(&tame(&format!("model: {model}")));
+    }
+    for resource in skill.resources.iter().flatten() {
+        out_line(&tame(&format!("file: {} ({} bytes)", resource.path, resource.bytes)));
+    }
+    out_line(&tame(&format!("\n{}", skill.instructions.unwrap_or_default())));
+    Ok(Done::Well)
+}
+
+fn check(folder: &SkillFolder, as_json: bool) -> Result<Done, Failure> {
+    let survey = survey(folder)?;
+    if as_json {
+        let skills: Vec<_> = survey.skills.iter().map(|found| json!({"name": found.skill.name(), "notes": found.notes})).collect();
+        let broken: Vec<_> = survey.broken.iter().map(|broken| json!({"folder": broken.folder, "reason": broken.reason})).collect();
+        out_line(&serde_json::to_string_pretty(&json!({"skills": skills, "broken": broken})).unwrap_or_default());
+    } else {
+        survey.notes().iter().for_each(|note| out_line(&tame(note)));
+        out_line(&format!("{} skills can be used, {} cannot", survey.skills.len(), survey.broken.len()));
+    }
+    Ok(if survey.broken.is_empty() { Done::Well } else { Done::Badly })
+}
+
+/// `/skills` in a chat: what is there and active; with a name, activates it, with `-NAME`, ends it.
+pub(super) async fn in_chat(handle: &ConversationHandle, argument: &str) -> Result<(), Failure> {
+    if let Some(name) = argument.strip_prefix('-') {
+        handle.deactivate_skill(name.trim()).await?;
+        out_line(&format!("{} is no longer active", tame(name.trim())));
+    } else if !argument.is_empty() {
+        handle.activate_skill(argument).await?;
+        out_line(&format!("{} is active until /skills -{}", tame(argument), tame(argument)));
+    } else {
+        for skill in handle.skills().await? {
+            let mark = if skill.active.is_some() { '*' } else { ' ' };
+            let line: String = skill.metadata.description.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(90).collect();
+            out_line(&tame(&format!("{mark} {:<24} {line}", skill.metadata.name.as_str())));
+        }
+    }
+    Ok(())
+}

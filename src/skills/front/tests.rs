@@ -1,0 +1,89 @@
+use super::*;
+
+fn head(front: &str, folder: &str) -> Head {
+    read(front, folder).unwrap()
+}
+
+fn tools(names: &[&str]) -> Option<BTreeSet<String>> {
+    Some(names.iter().map(|name| (*name).to_owned()).collect())
+}
+
+#[test]
+fn front_matter_stands_between_two_lines() {
+    assert_eq!(split("---\na: 1\n---\nbody\n---\nmore"), Ok(("a: 1\n", "body\n---\nmore")));
+    assert_eq!(split("\u{feff}---\r\na: 1\r\n---\r\nbody"), Ok(("a: 1\r\n", "body")));
+    assert_eq!(split("---\n---"), Ok(("", "")));
+    for (text, why) in [
+        ("", "no front matter"),
+        ("# x", "no front matter"),
+        ("---", "no front matter"),
+        ("----\n---\n", "no front matter"),
+        ("---\na: 1\n", "no end"),
+        (&format!("---\n{}\n---\n", "x".repeat(FRONT_BYTES_MAX)), "at most 16384"),
+    ] {
+        assert!(split(text).is_err_and(|error| error.contains(why)), "{why}");
+    }
+}
+
+#[test]
+fn what_the_format_says_needs_no_note() {
+    let head = head("name: a\ndescription: D.\nlicense: MIT\ncompatibility: c\nmetadata: {k: v}\nallowed-tools: bash file_read\n", "a");
+
+    assert_eq!(head.notes, Vec::<String>::new());
+    assert_eq!((head.metadata.name.as_str(), head.metadata.description.as_str()), ("a", "D."));
+    assert_eq!((head.metadata.license.as_deref(), head.metadata.compatibility.as_deref()), (Some("MIT"), Some("c")));
+    assert_eq!(head.metadata.metadata, BTreeMap::from([("k".to_owned(), "v".to_owned())]));
+    assert_eq!(head.modifier.allowed_tools, tools(&["bash", "file_read"]));
+}
+
+#[test]
+fn what_deviates_is_noted_and_used() {
+    let cases = [
+        ("description: Use when: it rains", "quote the text of description"),
+        ("name: b\ndescription: x", "its name b is not that of its folder"),
+        ("name: A Skill\ndescription: x", "it goes by a-skill"),
+        ("description: x", "it has no name"),
+        ("name: a\ndescription: x\nversion: 1.0\nhooks: [1]", "nothing is done with hooks, version"),
+        ("name: a\ndescription: x\nallowed-tools: Read, Bash(git:*)", "separated by commas"),
+        ("name: a\ndescription: x\nallowed-tools: Bash(git:*)", "of Bash(git:*) only the tool counts"),
+        ("name: a\ndescription: x\nallowed-tools: [Read, 'mcp__*']", "mcp__* names no tool"),
+        ("name: a\ndescription: x\nmodel: opus", "its model \"opus\" is no model's id here"),
+        ("name: a\ndescription: x\ndisable-model-invocation: perhaps", "taken as true"),
+        ("name: a\ndescription: x\nlicense: [MIT]", "its license is no text"),
+        ("name: a\ndescription: x\nmetadata: 3", "its metadata is no list"),
+    ];
+    for (front, note) in cases {
+        let head = head(front, "a");
+        assert!(head.notes.iter().any(|told| told.contains(note)), "{front}: {:?}", head.notes);
+    }
+    assert_eq!(head("description: Use when: it rains", "a").metadata.description, "Use when: it rains");
+    assert_eq!(
+        head("name: a\ndescription: x\nallowed-tools: Read, Bash(git:*)", "a").modifier.allowed_tools,
+        tools(&["bash", "file_read"])
+    );
+    assert!(head("name: a\ndescription: x\ndisable-model-invocation: perhaps", "a").metadata.disable_model_invocation);
+    assert_eq!(head("name: a\ndescription: x\nmodel: inherit\nallowed-tools: '*'", "a").modifier, ContextModifier::default());
+    assert_eq!(head("name: a\ndescription: x\nallowed-tools: []", "a").modifier.allowed_tools, tools(&[]), "none is none");
+    assert_eq!(head("name: a\ndescription: x\nallowed-tools:", "a").modifier.allowed_tools, None);
+    assert_eq!(head("name: a\ndescription: 7", "a").metadata.description, "7");
+}
+
+#[test]
+fn what_cannot_be_used_is_told_in_one_line() {
+    let bomb = format!("a: &a [x,x,x,x,x,x,x,x]\n{}", (0..30).map(|n| format!("b{n}: [*a,*a,*a,*a,*a,*a,*a,*a]\n")).collect::<String>());
+    let deep = format!("description: {}1{}", "[".repeat(500), "]".repeat(500));
+    for (front, why) in [
+        ("name: a", "it has no description"),
+        ("name: a\ndescription: ''", "it has no description"),
+        ("name: a\ndescription: [x]", "it has no description"),
+        ("- a\n- b", "no list of keys"),
+        ("just text", "no list of keys"),
+        ("name: \"a\ndescription: b", "no YAML"),
+        (bomb.as_str(), "no YAML"),
+        (deep.as_str(), "no YAML"),
+    ] {
+        let error = read(front, "a").unwrap_err();
+        assert!(error.contains(why) && !error.contains('\n') && error.len() < 300, "{front:.40}: {error}");
+    }
+    assert!(read("description: x", "...").unwrap_err().contains("its folder's name is none"));
+}
