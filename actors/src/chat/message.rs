@@ -216,6 +216,12 @@ impl Message {
             .collect()
     }
 
+    /// Whether all blocks of another message stand in this one, one behind the other.
+    pub(crate) fn holds_blocks_of(&self, other: &Self) -> bool {
+        let blocks = |wire: &str| Some(wire.split_once(r#""content":["#)?.1.strip_suffix("]}")?.to_owned());
+        blocks(other.wire_str()).is_some_and(|blocks| self.wire_str().contains(&blocks))
+    }
+
     /// A hash of the wire form, the same in every process. Not for secrets.
     pub(super) fn digest(&self) -> u64 {
         self.0.digest

@@ -7,7 +7,7 @@ use crate::{
     chat::{History, Message, span_hash},
     compactor::{CompactorRef, Fixed, Plan, Problem, SummaryJob, Verdict, Window, plan},
     ids::Scope,
-    journal::Durable,
+    journal::{Durable, skill_activations},
     ports::ModelRequest,
     tokens::{TokenCounter, WindowUse},
 };
@@ -15,6 +15,9 @@ use crate::{
 /// How far a provider's figures may be from ours before we doubt them: our counts are scaled by at most this much.
 const SCALE_LEAST: f64 = 0.7;
 const SCALE_MOST: f64 = 3.0;
+
+/// Messages in which activations of skills are counted (REQUIREMENTS C-47).
+const RECENT_MESSAGES: usize = 20;
 
 /// What a measurement works on: a snapshot, taken in the actor.
 #[derive(Clone)]
@@ -124,6 +127,7 @@ impl Measurement {
         scope: Scope,
         rules: ContextRules,
     ) -> Self {
+        let messages = durable.history.messages();
         Self {
             compactor: parts.0,
             counter: parts.1,
@@ -131,7 +135,8 @@ impl Measurement {
             request,
             history: durable.history.clone(),
             round_starts: durable.round_starts(),
-            skill_activations: 0,
+            skill_activations: u32::try_from(skill_activations(messages.range(messages.len().saturating_sub(RECENT_MESSAGES)..messages.len())))
+                .unwrap_or(u32::MAX),
             pinned: durable.context.pinned.clone(),
             window: durable.context.window,
             rules,

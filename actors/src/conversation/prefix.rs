@@ -52,6 +52,7 @@ impl PrefixWatch {
     pub(super) fn note(&mut self, entry: &EntryBody) {
         let cause = match entry {
             EntryBody::Compacted { .. } => PrefixBreak::Compaction,
+            EntryBody::SkillsOffered { .. } | EntryBody::SkillActivated { .. } | EntryBody::SkillDeactivated { .. } => PrefixBreak::Skill,
             EntryBody::Imported { .. } | EntryBody::Reset {} | EntryBody::PromptWithdrawn { .. } => PrefixBreak::Edit,
             _ => return,
         };

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     ActiveSkill, ApprovalVerdict, CompactionNote, Context, ConversationMetrics, Entry, EntryBody, Repeats, RoundMarks, SkillState,
-    ToolAggregate, ToolExecutionResult, call_digest, skills::Activated,
+    ToolAggregate, ToolExecutionResult, call_digest,
+    skills::{Activated, refresh_at_compaction},
 };
 use crate::{
     chat::{ContentBlock, Edit, History, Message, MessageList, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock},
@@ -410,8 +411,31 @@ impl Durable {
         let moved = Edit::moves(edits, len);
         self.rounds.edited(len, |old| moved.get(old as usize).copied().flatten());
         self.context.window.counted(after_tokens, self.history.messages().wire_bytes() as u64);
+        self.say_skills_again(edits)?;
         self.context.last_compaction = Some(CompactionNote { seq, before_tokens, after_tokens, mode: mode.to_owned() });
         self.metrics.compression_events += 1;
+        Ok(())
+    }
+
+    /// What active skills say stays before the model: what the edits dropped of it stands behind the new head of the history again.
+    fn say_skills_again(&mut self, edits: &[Edit]) -> Result<(), String> {
+        let head = edits.iter().take_while(|edit| matches!(edit, Edit::Put(_))).count();
+        let head = u32::try_from(head).map_err(|error| error.to_string())?;
+        let messages = self.history.messages();
+        let gone = |message: &Message| !messages.iter().any(|kept| kept.holds_blocks_of(message));
+        let again: Vec<Edit> = refresh_at_compaction(&mut self.skills).into_iter().filter(gone).map(Edit::Put).collect();
+        if again.is_empty() {
+            return Ok(());
+        }
+        for edit in &again {
+            if let Edit::Put(message) = edit {
+                self.context.window.appended(message.wire().len());
+            }
+        }
+        let (len, edits) = (messages.len(), [vec![Edit::Keep(head)], again].concat());
+        self.history = self.history.edited(&edits).map_err(|error| error.to_string())?;
+        let moved = Edit::moves(&edits, len);
+        self.rounds.edited(len, |old| moved.get(old as usize).copied().flatten());
         Ok(())
     }
 
