@@ -41,6 +41,9 @@ pub enum Refusal {
     /// A round is open; end it first.
     #[error("a round is open; interrupt it first")]
     RoundOpen,
+    /// There is a conversation of that name already.
+    #[error("there is a conversation of that name already, and it is not empty")]
+    NotEmpty,
     /// What is said is not something that a person can say.
     #[error("a prompt or injection is a user message without tool results, and an import is a history without faults")]
     InvalidMessage,
@@ -56,6 +59,7 @@ impl Refusal {
             Self::KeyReused => "idempotency_key_reused",
             Self::NoSuch(_) => "not_found",
             Self::RoundOpen => "round_open",
+            Self::NotEmpty => "conversation_exists",
             Self::InvalidMessage => "invalid_message",
         }
     }

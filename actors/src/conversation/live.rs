@@ -163,7 +163,11 @@ impl Live {
                 let waiter = reply.map(|reply| self.wait(Waiter::Done(reply)));
                 Input::Withdraw { prompt_id, reason, waiter }
             }
-            ConversationMsg::Import { messages, reply } => Input::Import { messages, waiter: self.wait(Waiter::Done(reply)) },
+            ConversationMsg::Import { messages, rounds, reply } => {
+                Input::Import { messages, rounds, waiter: self.wait(Waiter::Done(reply)) }
+            }
+            ConversationMsg::Rewind { round_id, reply } => Input::Rewind { round_id, waiter: self.wait(Waiter::Done(reply)) },
+            ConversationMsg::Fork { copied, reply } => Input::Fork { copied, waiter: self.wait(Waiter::Done(reply)) },
             ConversationMsg::Reset { reply } => Input::Reset { waiter: self.wait(Waiter::Done(reply)) },
             ConversationMsg::Peek { reply } => {
                 let _ = reply.send(Ok(Box::new(self.durable.clone())));

@@ -2,11 +2,14 @@
 
 use tokio::{sync::oneshot, time::Instant};
 
-use super::turn::{ModelOutcome, OnBusy, Receipt, Refusal};
+use super::{
+    rounds::Copied,
+    turn::{ModelOutcome, OnBusy, Receipt, Refusal},
+};
 use crate::{
     chat::Message,
     ids::{PromptId, RoundId, Seq, WorkId},
-    journal::{ClientKey, Durable, WithdrawReason},
+    journal::{ClientKey, ConversationRound, Durable, WithdrawReason},
     ports::{AppendError, Head, StoreError, StoredEntry},
     stream::Failure,
     tenant::Seat,
@@ -63,7 +66,7 @@ impl ConversationError {
         match self {
             Self::Refused(Refusal::Busy | Refusal::InboxFull | Refusal::Draining) | Self::Overloaded { .. } | Self::Gone => true,
             Self::Store(error) => error.is_retryable(),
-            Self::Refused(Refusal::KeyReused | Refusal::NoSuch(_) | Refusal::RoundOpen | Refusal::InvalidMessage)
+            Self::Refused(Refusal::KeyReused | Refusal::NoSuch(_) | Refusal::RoundOpen | Refusal::NotEmpty | Refusal::InvalidMessage)
             | Self::InUse
             | Self::Failed { .. } => false,
         }
@@ -138,6 +141,22 @@ pub enum ConversationMsg {
     Import {
         /// The messages.
         messages: Vec<Message>,
+        /// Records of its rounds, if it came with any.
+        rounds: Vec<ConversationRound>,
+        /// Who asks.
+        reply: Answer<()>,
+    },
+    /// From a caller: take that round and all later ones back.
+    Rewind {
+        /// Which.
+        round_id: RoundId,
+        /// Who asks.
+        reply: Answer<()>,
+    },
+    /// From a caller: begin as this copy.
+    Fork {
+        /// Of what.
+        copied: Box<Copied>,
         /// Who asks.
         reply: Answer<()>,
     },

@@ -18,6 +18,7 @@ mod load;
 mod message;
 mod model_call;
 mod release;
+mod rounds;
 mod setup;
 mod stream_writer;
 mod toolset;
@@ -33,6 +34,8 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
 pub(crate) use load::load;
 pub use message::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail};
+pub use rounds::Copied;
+pub(crate) use rounds::{read_fork, read_rounds};
 pub use setup::{Ports, Setup};
 pub use toolset::{ToolSummary, Toolset, ToolsetError, first_sentence};
 

@@ -72,6 +72,8 @@ pub(crate) fn refuse(message: ConversationMsg, error: &ConversationError) {
         | ConversationMsg::Approve { reply, .. }
         | ConversationMsg::Inject { reply, .. }
         | ConversationMsg::Import { reply, .. }
+        | ConversationMsg::Rewind { reply, .. }
+        | ConversationMsg::Fork { reply, .. }
         | ConversationMsg::Reset { reply } => tell(reply, error),
         ConversationMsg::Peek { reply } => tell(reply, error),
         ConversationMsg::Interrupt { reply: None, .. }

@@ -193,6 +193,8 @@ impl Volatile {
             | Input::Inject { .. }
             | Input::Withdraw { .. }
             | Input::Import { .. }
+            | Input::Rewind { .. }
+            | Input::Fork { .. }
             | Input::Reset { .. } => {}
         }
     }

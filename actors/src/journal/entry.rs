@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::ToolExecutionResult;
+use super::{ConversationRound, ToolExecutionResult};
 use crate::{
     chat::{Message, RawJson},
     ids::{ConversationId, Epoch, PromptId, RoundId, Seq},
@@ -144,11 +144,24 @@ pub enum EntryBody {
         error: Option<Failure>,
     },
     /// History came from outside: an import or a repair.
-    Imported { messages: Vec<Message> },
+    Imported {
+        messages: Vec<Message>,
+        /// Records of its rounds, where it came with any; without, a round begins with each message of a person.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        rounds: Vec<ConversationRound>,
+    },
+    /// This round and all later ones were taken back: `keep` messages are left. What is cut stays in the journal.
+    Rewound { round_id: RoundId, keep: u32 },
     /// Everything before is forgotten by the fold.
     Reset {},
-    /// The conversation began as a copy.
-    Forked { from: ConversationId, upto: Seq },
+    /// The conversation began as a copy of another one as its journal stood at `upto`; the history follows as `Imported`. Calls whose
+    /// effect was in doubt there are in doubt here.
+    Forked {
+        from: ConversationId,
+        upto: Seq,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        in_doubt: Vec<u64>,
+    },
 }
 
 /// Says why stored bytes are not an entry.
@@ -190,6 +203,7 @@ impl EntryBody {
             Self::Injected { .. } => "injected",
             Self::RoundFinished { .. } => "round_finished",
             Self::Imported { .. } => "imported",
+            Self::Rewound { .. } => "rewound",
             Self::Reset {} => "reset",
             Self::Forked { .. } => "forked",
         }
@@ -281,9 +295,10 @@ decoder! {
     "approval_answered" => ApprovalAnswered { call: u32, verdict: ApprovalVerdict, always: bool = default },
     "injected" => Injected { id: Option<String> = default, client_key: Option<ClientKey> = default, message: Message },
     "round_finished" => RoundFinished { stop_reason: StopReason, latency_ms: u64, error: Option<Failure> = default },
-    "imported" => Imported { messages: Vec<Message> },
+    "imported" => Imported { messages: Vec<Message>, rounds: Vec<ConversationRound> = default },
+    "rewound" => Rewound { round_id: RoundId, keep: u32 },
     "reset" => Reset {},
-    "forked" => Forked { from: ConversationId, upto: Seq },
+    "forked" => Forked { from: ConversationId, upto: Seq, in_doubt: Vec<u64> = default },
 }
 
 /// A digest of bytes that is the same in every process and version (FNV-1a, 64 bit). Not for secrets.
@@ -348,9 +363,11 @@ mod tests {
             EntryBody::ApprovalAnswered { call: 0, verdict: ApprovalVerdict::Expired, always: false },
             EntryBody::Injected { id: None, client_key: Some(ClientKey { key: "k".into(), digest: 1 }), message: Message::user("i") },
             EntryBody::RoundFinished { stop_reason: StopReason::EndTurn, latency_ms: 3, error: None },
-            EntryBody::Imported { messages: vec![Message::user("i")] },
+            EntryBody::Imported { messages: vec![Message::user("i")], rounds: Vec::new() },
+            EntryBody::Imported { messages: Vec::new(), rounds: vec![crate::journal::rounds::tests::full()] },
+            EntryBody::Rewound { round_id, keep: 3 },
             EntryBody::Reset {},
-            EntryBody::Forked { from: ConversationId::new("c").unwrap(), upto: Seq(4) },
+            EntryBody::Forked { from: ConversationId::new("c").unwrap(), upto: Seq(4), in_doubt: vec![u64::MAX] },
         ]
     }
 

@@ -4,6 +4,7 @@
 
 mod durable;
 mod entry;
+mod fork;
 mod marks;
 mod metrics;
 mod project;
@@ -15,9 +16,10 @@ pub use durable::{
     AcceptedPrompt, ApplyError, Batch, Call, CallState, Durable, KnownKey, OpenRound, Phase, SNAPSHOT_VERSION, fold, restore,
 };
 pub use entry::{ApprovalVerdict, ClientKey, DecodeError, ENTRY_VERSION, Entry, EntryBody, WithdrawReason, call_digest, digest};
-pub use marks::{RoundMark, RoundMarks, plain_user_starts};
+pub use fork::{Fork, ForkReader};
+pub use marks::{RoundMark, RoundMarks, plain_user_starts, records_fit};
 pub use metrics::{ConversationMetrics, ToolAggregate, ToolMetrics};
 pub use project::{project, summary};
 pub use repeats::{LOOP_GUARD, Repeats};
 pub use result::{RetryRecord, ToolErrorResponse, ToolExecutionResult};
-pub use rounds::{ConversationRound, RoundToolCall, rounds};
+pub use rounds::{ConversationRound, RoundToolCall, RoundsReader, rounds, settled};

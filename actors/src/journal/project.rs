@@ -78,6 +78,7 @@ pub fn project(before: &Durable, entry: &Entry) -> (Option<RoundId>, Vec<EventKi
         | EntryBody::ApprovalAnswered { .. }
         | EntryBody::Injected { .. }
         | EntryBody::Imported { .. }
+        | EntryBody::Rewound { .. }
         | EntryBody::Reset {}
         | EntryBody::Forked { .. } => (id, Vec::new()),
     }

@@ -9,6 +9,7 @@ mod crashes;
 mod interleavings;
 mod laws;
 mod people;
+mod rounds;
 mod store;
 mod verdict;
 mod world;

@@ -82,7 +82,7 @@ pub(super) struct Life {
 pub(super) const STATES: [&str; 9] = ["starting", "idle", "model", "batch", "parked", "cancelling", "draining", "paused", "ended"];
 
 /// Names of the inputs of the coverage table.
-pub(super) const INPUTS: [&str; 14] = [
+pub(super) const INPUTS: [&str; 16] = [
     "Recovered",
     "Prompt",
     "Model",
@@ -95,6 +95,8 @@ pub(super) const INPUTS: [&str; 14] = [
     "Inject",
     "Withdraw",
     "Import",
+    "Rewind",
+    "Fork",
     "Reset",
     "Drain",
 ];
@@ -113,6 +115,8 @@ fn input_name(input: &Input) -> &'static str {
         Input::Inject { .. } => "Inject",
         Input::Withdraw { .. } => "Withdraw",
         Input::Import { .. } => "Import",
+        Input::Rewind { .. } => "Rewind",
+        Input::Fork { .. } => "Fork",
         Input::Reset { .. } => "Reset",
         Input::Drain => "Drain",
     }

@@ -3,6 +3,7 @@
 mod door;
 mod faults;
 mod lives;
+mod rewinds;
 mod rounds;
 mod tools;
 
