@@ -7,10 +7,14 @@ mod entry;
 mod fork;
 mod marks;
 mod metrics;
+mod multi;
 mod project;
 mod repeats;
 mod result;
 mod rounds;
+mod summary;
+mod usage;
+mod version;
 
 pub use durable::{
     AcceptedPrompt, ApplyError, Batch, Call, CallState, Durable, KnownKey, OpenRound, Phase, SNAPSHOT_VERSION, fold, restore,
@@ -19,7 +23,11 @@ pub use entry::{ApprovalVerdict, ClientKey, DecodeError, ENTRY_VERSION, Entry, E
 pub use fork::{Fork, ForkReader};
 pub use marks::{RoundMark, RoundMarks, plain_user_starts, records_fit};
 pub use metrics::{ConversationMetrics, ToolAggregate, ToolMetrics};
+pub use multi::MultiRoundConversation;
 pub use project::{project, summary};
 pub use repeats::{LOOP_GUARD, Repeats};
 pub use result::{RetryRecord, ToolErrorResponse, ToolExecutionResult};
 pub use rounds::{ConversationRound, RoundToolCall, RoundsReader, rounds, settled};
+pub use summary::round_summary;
+pub use usage::UsageTotals;
+pub use version::{CannotMigrate, LegacyError, SchemaVersion, VersionedToolResult};

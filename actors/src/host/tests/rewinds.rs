@@ -108,7 +108,7 @@ async fn a_fork_does_not_overwrite_and_does_not_wake() {
     let before = builder(&model).shared_sessions(store.clone()).build().await.unwrap();
     say(&conversation(&before), "one").await;
     say(&before.tenant("acme").conversation("taken"), "mine").await;
-    before.shutdown(Duration::from_secs(1)).await;
+    drop(before);
     let host = builder(&model).shared_sessions(store).build().await.unwrap();
     let conversation = conversation(&host);
 
