@@ -7,6 +7,7 @@ use std::{
 
 use callboard_actors::{
     chat::{ContentBlock, Message, Role},
+    host::SendError,
     ids::ConversationId,
     journal::summary,
 };
@@ -17,10 +18,11 @@ use super::{
     failure::{Done, Failure},
     flags::HostFlags,
     follow::{OldQuestions, follow},
+    rounds,
     run::SHUTDOWN,
-    session::Session,
+    session::{Session, fresh_id},
     signals::Signals,
-    terminal::{Paint, Terminals, err_line, out_line, tame},
+    terminal::{Paint, Terminals, err_line, out, out_line, tame},
     view::{View, seconds},
 };
 use crate::config::Config;
@@ -33,7 +35,9 @@ const LINES_REMEMBERED: usize = 1000;
 
 const HELP: &str = "\
 /tools    the tools the model is offered
-/history  what was said
+/history  what was said, round by round
+/fork     copy this conversation: /fork [NAME] [ROUND]
+/rewind   take a round and all later ones back: /rewind ROUND
 /metrics  figures of this conversation
 /help     this page
 /quit     leave (also Ctrl-D)
@@ -46,7 +50,7 @@ Examples:
   callboard chat --session refactoring
   callboard chat --provider openai --base-url http://127.0.0.1:11434/v1 --model qwen3
 
-Inside: /tools /history /metrics /help /quit. Ctrl-C ends the running turn; twice leaves.
+Inside: /tools /history /fork /rewind /metrics /help /quit. Ctrl-C ends the running turn; twice leaves.
 When standard input is no terminal, each of its lines is a prompt.")]
 pub(super) struct ChatArgs {
     #[command(flatten)]
@@ -94,6 +98,18 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
 }
 
 async fn one_line(session: &Session, line: &str, view: &mut View, signals: &mut Signals, last: &mut Result<Done, Failure>) -> Next {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let asked = match words.split_first() {
+        Some((&"/fork", rest)) => Some(fork(session, rest).await),
+        Some((&"/rewind", rest)) => Some(rewind(session, rest).await),
+        _ => None,
+    };
+    if let Some(done) = asked {
+        if let Err(failure) = done {
+            err_line(&failure.text(Paint::stderr()));
+        }
+        return Next::GoOn;
+    }
     match line {
         "" => {}
         "/quit" | "/exit" => return Next::Leave(Done::Well),
@@ -131,10 +147,40 @@ fn show_tools(session: &Session) {
 }
 
 async fn show_history(session: &Session) {
-    match session.handle.messages().await {
-        Ok(messages) => messages.iter().for_each(|message| out_line(&told(message))),
+    let told = async {
+        let rounds = session.handle.rounds().await?;
+        Ok::<_, SendError>(rounds::told(&rounds, &session.handle.messages().await?))
+    };
+    match told.await {
+        Ok(text) => out(&text),
         Err(error) => err_line(&Failure::from(error).text(Paint::stderr())),
     }
+}
+
+/// Copies the conversation as it stands, or as a round left it. This one goes on here.
+async fn fork(session: &Session, words: &[&str]) -> Result<(), Failure> {
+    let (name, at) = match words {
+        [] => (None, None),
+        [name] => (Some(*name), None),
+        [name, at] => (Some(*name), Some(rounds::pick(&session.handle.rounds().await?, at)?)),
+        _ => return Err(Failure::usage("that is too much").hint("/fork [NAME] [ROUND]")),
+    };
+    let id = match name {
+        Some(name) => ConversationId::new(name)?,
+        None => fresh_id()?,
+    };
+    session.handle.fork(id.clone(), at).await?;
+    out_line(&format!("copied as {id}; `callboard chat --session {id}` goes on there"));
+    Ok(())
+}
+
+/// Takes a round and all later ones back.
+async fn rewind(session: &Session, words: &[&str]) -> Result<(), Failure> {
+    let [to] = words else { return Err(Failure::usage("which round?").hint("/rewind ROUND; /history shows their numbers")) };
+    let to = rounds::pick(&session.handle.rounds().await?, to)?;
+    session.handle.rewind(to).await?;
+    out_line(&format!("{} messages are left", session.handle.messages().await?.len()));
+    Ok(())
 }
 
 /// A message as people read it.
@@ -171,7 +217,9 @@ async fn show_metrics(session: &Session) {
     };
     let figures = &state.metrics;
     out_line(&format!("rounds {}, model calls {}, messages {}", figures.rounds, figures.model_calls, figures.messages_count));
+    let (api_calls, used) = (figures.api_calls, figures.usage);
     out_line(&format!("tokens {} in, {} out", figures.total_input_tokens, figures.total_output_tokens));
+    out_line(&format!("API calls {api_calls}, input from the cache {}, into it {}", used.cache_read, used.cache_write));
     for (name, tool) in &state.tools {
         let failed = if tool.failed > 0 { format!(", {} failed", tool.failed) } else { String::new() };
         out_line(&format!(
