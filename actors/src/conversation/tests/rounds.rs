@@ -182,7 +182,7 @@ fn judge_statuses(entries: &[Entry]) {
 }
 
 /// Asks a life that begins on this state for something; gives what it wrote and what it is then.
-fn ask(state: &Durable, input: Input) -> (Vec<StoredEntry>, Durable, Vec<Act>) {
+pub(super) fn ask(state: &Durable, input: Input) -> (Vec<StoredEntry>, Durable, Vec<Act>) {
     let mut durable = state.clone();
     let mut volatile = Volatile::new(state.epoch.next(), 7, people::rules(&mut Rng::new(1)));
     volatile.recovered = true;
@@ -191,7 +191,7 @@ fn ask(state: &Durable, input: Input) -> (Vec<StoredEntry>, Durable, Vec<Act>) {
 }
 
 /// What a new life finds in the store, without and with a snapshot.
-fn reload(stored: Vec<StoredEntry>, state: &Durable) {
+pub(super) fn reload(stored: Vec<StoredEntry>, state: &Durable) {
     let head = Head { epoch: state.epoch, seq: state.head };
     assert_eq!(restore(&Loaded { head, snapshot: None, entries: stored }), Some(Ok(state.clone())), "the journal replays to the same");
     let snapshot = Loaded { head, snapshot: Some((state.head, state.snapshot())), entries: vec![] };
