@@ -11,7 +11,7 @@ use callboard_actors::{
         attachment::{is_document_text, label},
         is_reminder,
     },
-    host::Prompt,
+    host::{Prompt, SendError},
     ids::ConversationId,
     journal::summary,
 };
@@ -23,11 +23,12 @@ use super::{
     failure::{Done, Failure},
     flags::HostFlags,
     follow::{OldQuestions, follow},
+    rounds,
     run::SHUTDOWN,
-    session::Session,
+    session::{Session, fresh_id},
     signals::Signals,
     skills,
-    terminal::{Paint, Terminals, err_line, out_line, tame},
+    terminal::{Paint, Terminals, err_line, out, out_line, tame},
     view::{View, seconds},
 };
 use crate::config::Config;
@@ -41,7 +42,9 @@ const LINES_REMEMBERED: usize = 1000;
 const HELP: &str = "\
 /tools    the tools the model is offered
 /skills   the skills; /skills NAME activates one, /skills -NAME ends it
-/history  what was said
+/history  what was said, round by round
+/fork     copy this conversation: /fork [NAME] [ROUND]
+/rewind   take a round and all later ones back: /rewind ROUND
 /metrics  figures of this conversation
 /attach FILE  give an image or a PDF with the next prompt
 /help     this page
@@ -56,6 +59,7 @@ Examples:
   callboard chat --provider openai --base-url http://127.0.0.1:11434/v1 --model qwen3
 
 Inside: /tools /history /metrics /attach FILE /help /quit. Ctrl-C ends the running turn; twice leaves.
+Inside: /tools /history /fork /rewind /metrics /help /quit. Ctrl-C ends the running turn; twice leaves.
 When standard input is no terminal, each of its lines is a prompt.")]
 pub(super) struct ChatArgs {
     #[command(flatten)]
@@ -131,6 +135,18 @@ async fn one_line(
     signals: &mut Signals,
     last: &mut Result<Done, Failure>,
 ) -> Next {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let asked = match words.split_first() {
+        Some((&"/fork", rest)) => Some(fork(session, rest).await),
+        Some((&"/rewind", rest)) => Some(rewind(session, rest).await),
+        _ => None,
+    };
+    if let Some(done) = asked {
+        if let Err(failure) = done {
+            err_line(&failure.text(Paint::stderr()));
+        }
+        return Next::GoOn;
+    }
     match line {
         "" => {}
         "/quit" | "/exit" => return Next::Leave(Done::Well),
@@ -179,10 +195,40 @@ fn show_tools(session: &Session) {
 }
 
 async fn show_history(session: &Session) {
-    match session.handle.messages().await {
-        Ok(messages) => messages.iter().for_each(|message| out_line(&told(message))),
+    let told = async {
+        let rounds = session.handle.rounds().await?;
+        Ok::<_, SendError>(rounds::told(&rounds, &session.handle.messages().await?))
+    };
+    match told.await {
+        Ok(text) => out(&text),
         Err(error) => err_line(&Failure::from(error).text(Paint::stderr())),
     }
+}
+
+/// Copies the conversation as it stands, or as a round left it. This one goes on here.
+async fn fork(session: &Session, words: &[&str]) -> Result<(), Failure> {
+    let (name, at) = match words {
+        [] => (None, None),
+        [name] => (Some(*name), None),
+        [name, at] => (Some(*name), Some(rounds::pick(&session.handle.rounds().await?, at)?)),
+        _ => return Err(Failure::usage("that is too much").hint("/fork [NAME] [ROUND]")),
+    };
+    let id = match name {
+        Some(name) => ConversationId::new(name)?,
+        None => fresh_id()?,
+    };
+    session.handle.fork(id.clone(), at).await?;
+    out_line(&format!("copied as {id}; `callboard chat --session {id}` goes on there"));
+    Ok(())
+}
+
+/// Takes a round and all later ones back.
+async fn rewind(session: &Session, words: &[&str]) -> Result<(), Failure> {
+    let [to] = words else { return Err(Failure::usage("which round?").hint("/rewind ROUND; /history shows their numbers")) };
+    let to = rounds::pick(&session.handle.rounds().await?, to)?;
+    session.handle.rewind(to).await?;
+    out_line(&format!("{} messages are left", session.handle.messages().await?.len()));
+    Ok(())
 }
 
 /// A message as people read it.
@@ -223,7 +269,9 @@ async fn show_metrics(session: &Session) {
     };
     let figures = &state.metrics;
     out_line(&format!("rounds {}, model calls {}, messages {}", figures.rounds, figures.model_calls, figures.messages_count));
+    let (api_calls, used) = (figures.api_calls, figures.usage);
     out_line(&format!("tokens {} in, {} out", figures.total_input_tokens, figures.total_output_tokens));
+    out_line(&format!("API calls {api_calls}, input from the cache {}, into it {}", used.cache_read, used.cache_write));
     for (name, tool) in &state.tools {
         let failed = if tool.failed > 0 { format!(", {} failed", tool.failed) } else { String::new() };
         out_line(&format!(

@@ -13,6 +13,7 @@ mod terminal;
 mod signals;
 mod ask;
 mod view;
+mod rounds;
 mod follow;
 mod session;
 mod run;

@@ -1,8 +1,9 @@
-//! The flat debug form of messages (REQUIREMENTS M-08, M-14): for people and research, never a carrier.
+//! The flat debug form of messages (REQUIREMENTS M-08, M-14, M-15): for people and research, never a carrier.
 
 use serde::{Deserialize, Serialize};
 
 use super::{ContentBlock, Message, RawJson, Role};
+use crate::ports::Timestamp;
 
 /// A block with every field optional (M-08).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -46,17 +47,81 @@ impl From<&ContentBlock> for DebugBlock {
     }
 }
 
-/// A message in the debug form.
+/// A message in the debug form (M-14).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StandardMessage {
     /// Who speaks.
     pub role: Role,
     /// The blocks, flat.
     pub content: Vec<DebugBlock>,
+    /// When, as ISO-8601.
+    #[serde(default)]
+    pub timestamp: String,
+    /// Its id, a UUID.
+    #[serde(default)]
+    pub message_id: String,
+    /// Its conversation.
+    #[serde(default)]
+    pub conversation_id: String,
+    /// Whose conversation.
+    #[serde(default)]
+    pub user_id: String,
 }
 
-impl From<&Message> for StandardMessage {
-    fn from(message: &Message) -> Self {
-        Self { role: message.role(), content: message.blocks().iter().map(DebugBlock::from).collect() }
+impl StandardMessage {
+    /// A message that was said at `at`; 16 random bytes make its id (UUID version 4). Conversation and user are empty until they are set.
+    pub fn new(message: &Message, at: Timestamp, random: [u8; 16]) -> Self {
+        Self {
+            role: message.role(),
+            content: message.blocks().iter().map(DebugBlock::from).collect(),
+            timestamp: at.to_string(),
+            message_id: uuid::Builder::from_random_bytes(random).into_uuid().to_string(),
+            conversation_id: String::new(),
+            user_id: String::new(),
+        }
+    }
+
+    /// The whole message as a JSON object, without fields that are not there (M-15).
+    pub fn to_debug_dict(&self, schema_version: &str) -> serde_json::Value {
+        serde_json::json!({
+            "role": self.role,
+            "content": self.content,
+            "schema_version": schema_version,
+            "timestamp": self.timestamp,
+            "message_id": self.message_id,
+            "conversation_id": self.conversation_id,
+            "user_id": self.user_id,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_debug_form_names_everything_and_leaves_out_what_is_not_there() {
+        let mut message = StandardMessage::new(&Message::user("hello"), Timestamp(0), [0xff; 16]);
+        assert_eq!((message.conversation_id.as_str(), message.user_id.as_str()), ("", ""));
+        message.conversation_id = "c".into();
+        message.user_id = "u".into();
+
+        let dict = message.to_debug_dict("1.9");
+
+        assert_eq!(
+            dict,
+            json!({
+                "role": "user",
+                "content": [{"type": "text", "text": "hello"}],
+                "schema_version": "1.9",
+                "timestamp": "1970-01-01T00:00:00.000Z",
+                "message_id": "ffffffff-ffff-4fff-bfff-ffffffffffff",
+                "conversation_id": "c",
+                "user_id": "u",
+            })
+        );
+        assert_eq!(serde_json::from_value::<StandardMessage>(dict).unwrap(), message);
     }
 }

@@ -219,6 +219,20 @@ impl History {
         if last.role() == Role::User && last.tool_result_ids().is_empty() { self.messages.pop() } else { None }
     }
 
+    /// Keeps the first `keep` messages and forgets the rest.
+    ///
+    /// # Errors
+    /// [`HistoryError::Unpaired`] when the cut would part calls from their results; nothing is forgotten then.
+    pub fn cut(&mut self, keep: usize) -> Result<(), HistoryError> {
+        if self.messages.iter().nth(keep).is_some_and(|next| !next.tool_result_ids().is_empty()) {
+            return Err(HistoryError::Unpaired);
+        }
+        while self.messages.len() > keep {
+            self.messages.pop();
+        }
+        Ok(())
+    }
+
     /// Builds a history from messages of any origin, mending what does not pair; tells each repair.
     ///
     /// Nothing a person said is lost: text blocks stay where they were. A call without a result gets an error result;

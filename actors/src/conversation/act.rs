@@ -51,6 +51,9 @@ pub enum Refusal {
     /// A skill cannot become active.
     #[error("{0}")]
     Skill(String),
+    /// There is a conversation of that name already.
+    #[error("there is a conversation of that name already, and it is not empty")]
+    NotEmpty,
     /// What is said is not something that a person can say.
     #[error("a prompt or injection is a user message without tool results, and an import is a history without faults")]
     InvalidMessage,
@@ -69,6 +72,7 @@ impl Refusal {
             Self::PinnedFull => "pinned_full",
             Self::CannotShrink(_) => "context_too_large",
             Self::Skill(_) => "skill_refused",
+            Self::NotEmpty => "conversation_exists",
             Self::InvalidMessage => "invalid_message",
         }
     }

@@ -3,14 +3,14 @@
 use crate::{
     chat::{ContentBlock, Message},
     ids::{PromptId, RoundId, Seq, WaiterId, WorkId},
-    journal::{ClientKey, WithdrawReason},
+    journal::{ClientKey, ConversationRound, WithdrawReason},
     ports::{Completion, ProviderError},
     skill::{SkillActivationResult, SkillName},
     stream::Failure,
     tool_executor::RunResult,
 };
 
-use super::{context::ContextOutcome, volatile::Recovery};
+use super::{context::ContextOutcome, rounds::Copied, volatile::Recovery};
 
 /// What a new prompt does when a round is open (INTERFACES §4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -166,6 +166,22 @@ pub enum Input {
     Import {
         /// The messages.
         messages: Vec<Message>,
+        /// Records of its rounds, if it came with any.
+        rounds: Vec<ConversationRound>,
+        /// Who waits.
+        waiter: WaiterId,
+    },
+    /// That round and all later ones are to go.
+    Rewind {
+        /// Which.
+        round_id: RoundId,
+        /// Who waits.
+        waiter: WaiterId,
+    },
+    /// The conversation is to begin as a copy.
+    Fork {
+        /// Of what.
+        copied: Box<Copied>,
         /// Who waits.
         waiter: WaiterId,
     },

@@ -177,9 +177,13 @@ impl Live {
             }
             ConversationMsg::Compact { reply } => Input::Compact { waiter: self.wait(Waiter::Done(reply)) },
             ConversationMsg::Pin { line, reply } => Input::Pin { line, waiter: self.wait(Waiter::Done(reply)) },
-            ConversationMsg::Import { messages, reply } => Input::Import { messages, waiter: self.wait(Waiter::Done(reply)) },
             ConversationMsg::ActivateSkill { loaded, reply } => Input::ActivateSkill { loaded, waiter: self.wait(Waiter::Done(reply)) },
             ConversationMsg::DeactivateSkill { name, reply } => Input::DeactivateSkill { name, waiter: self.wait(Waiter::Done(reply)) },
+            ConversationMsg::Import { messages, rounds, reply } => {
+                Input::Import { messages, rounds, waiter: self.wait(Waiter::Done(reply)) }
+            }
+            ConversationMsg::Rewind { round_id, reply } => Input::Rewind { round_id, waiter: self.wait(Waiter::Done(reply)) },
+            ConversationMsg::Fork { copied, reply } => Input::Fork { copied, waiter: self.wait(Waiter::Done(reply)) },
             ConversationMsg::Reset { reply } => Input::Reset { waiter: self.wait(Waiter::Done(reply)) },
             ConversationMsg::Peek { reply } => {
                 let _ = reply.send(Ok(Box::new(self.durable.clone())));

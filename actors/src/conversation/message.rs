@@ -2,12 +2,15 @@
 
 use tokio::{sync::oneshot, time::Instant};
 
-use super::context::ContextOutcome;
-use super::turn::{ModelOutcome, OnBusy, Receipt, Refusal};
+use super::{
+    context::ContextOutcome,
+    rounds::Copied,
+    turn::{ModelOutcome, OnBusy, Receipt, Refusal},
+};
 use crate::{
     chat::Message,
     ids::{PromptId, RoundId, Seq, WorkId},
-    journal::{ClientKey, Durable, WithdrawReason},
+    journal::{ClientKey, ConversationRound, Durable, WithdrawReason},
     ports::{AppendError, Head, StoreError, StoredEntry},
     skill::{SkillActivationResult, SkillName},
     stream::Failure,
@@ -72,7 +75,8 @@ impl ConversationError {
                 | Refusal::InvalidMessage
                 | Refusal::PinnedFull
                 | Refusal::CannotShrink(_)
-                | Refusal::Skill(_),
+                | Refusal::Skill(_)
+                | Refusal::NotEmpty,
             )
             | Self::InUse
             | Self::Failed { .. } => false,
@@ -167,6 +171,22 @@ pub enum ConversationMsg {
     Import {
         /// The messages.
         messages: Vec<Message>,
+        /// Records of its rounds, if it came with any.
+        rounds: Vec<ConversationRound>,
+        /// Who asks.
+        reply: Answer<()>,
+    },
+    /// From a caller: take that round and all later ones back.
+    Rewind {
+        /// Which.
+        round_id: RoundId,
+        /// Who asks.
+        reply: Answer<()>,
+    },
+    /// From a caller: begin as this copy.
+    Fork {
+        /// Of what.
+        copied: Box<Copied>,
         /// Who asks.
         reply: Answer<()>,
     },

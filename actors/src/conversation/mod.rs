@@ -21,6 +21,7 @@ mod message;
 mod model_call;
 mod prefix;
 mod release;
+mod rounds;
 mod setup;
 mod skill_shelf;
 mod skills;
@@ -38,6 +39,8 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
 pub(crate) use load::load;
 pub use message::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail};
+pub use rounds::Copied;
+pub(crate) use rounds::{read_fork, read_rounds};
 pub use setup::{Ports, Setup};
 pub use skill_shelf::SkillShelf;
 pub use toolset::{ToolSummary, Toolset, ToolsetError, first_sentence};

@@ -76,6 +76,8 @@ pub(crate) fn refuse(message: ConversationMsg, error: &ConversationError) {
         | ConversationMsg::Import { reply, .. }
         | ConversationMsg::ActivateSkill { reply, .. }
         | ConversationMsg::DeactivateSkill { reply, .. }
+        | ConversationMsg::Rewind { reply, .. }
+        | ConversationMsg::Fork { reply, .. }
         | ConversationMsg::Reset { reply } => tell(reply, error),
         ConversationMsg::Peek { reply } => tell(reply, error),
         ConversationMsg::Interrupt { reply: None, .. }

@@ -9,11 +9,11 @@ pub use super::{
     input::{Input, ModelOutcome, NewPrompt, OnBusy},
 };
 use super::{
-    batch, context, skills,
+    batch, context, rounds, skills,
     volatile::{Cancelling, Recovery, Volatile},
 };
 use crate::{
-    chat::{ContentBlock, History, Message, RawJson, Role, ToolUseBlock},
+    chat::{ContentBlock, Message, RawJson, Role, ToolUseBlock},
     ids::{Seq, WaiterId, WorkId},
     journal::{AcceptedPrompt, ApplyError, ApprovalVerdict, Durable, Entry, EntryBody, OpenRound, Phase, WithdrawReason},
     limits::LOOP_REFUSALS_MAX,
@@ -144,7 +144,9 @@ pub fn decide(durable: &Durable, volatile: &Volatile, now: Timestamp, input: &In
         Input::Context { work, outcome } => context::measured(&mut steps, *work, outcome),
         Input::Compact { waiter } => context::asked(&mut steps, *waiter),
         Input::Pin { line, waiter } => context::pin(&mut steps, line, *waiter),
-        Input::Import { messages, waiter } => import(&mut steps, messages, *waiter),
+        Input::Import { messages, rounds, waiter } => rounds::import(&mut steps, messages, rounds, *waiter),
+        Input::Rewind { round_id, waiter } => rounds::rewind(&mut steps, *round_id, *waiter),
+        Input::Fork { copied, waiter } => rounds::fork(&mut steps, copied, *waiter),
         Input::Reset { waiter } => when_idle(&mut steps, *waiter, EntryBody::Reset {}),
         Input::ActivateSkill { loaded, waiter } => skills::activate(&mut steps, loaded, *waiter),
         Input::DeactivateSkill { name, waiter } => skills::deactivate(&mut steps, name, *waiter),
@@ -297,15 +299,7 @@ fn is_plain_user(message: &Message) -> bool {
     message.role() == Role::User && message.tool_result_ids().is_empty()
 }
 
-fn import(steps: &mut Steps<'_>, messages: &[Message], waiter: WaiterId) {
-    let (_, repairs) = History::repair(messages.iter().cloned());
-    if !repairs.is_empty() {
-        return steps.refuse(waiter, Refusal::InvalidMessage);
-    }
-    when_idle(steps, waiter, EntryBody::Imported { messages: messages.to_vec() });
-}
-
-fn when_idle(steps: &mut Steps<'_>, waiter: WaiterId, body: EntryBody) {
+pub(super) fn when_idle(steps: &mut Steps<'_>, waiter: WaiterId, body: EntryBody) {
     if steps.durable.round.is_some() || !steps.durable.inbox.is_empty() {
         return steps.refuse(waiter, Refusal::RoundOpen);
     }

@@ -235,9 +235,11 @@ impl Volatile {
             | Input::Compact { .. }
             | Input::Pin { .. }
             | Input::Import { .. }
-            | Input::Reset { .. }
             | Input::ActivateSkill { .. }
-            | Input::DeactivateSkill { .. } => {}
+            | Input::DeactivateSkill { .. }
+            | Input::Rewind { .. }
+            | Input::Fork { .. }
+            | Input::Reset { .. } => {}
         }
     }
 

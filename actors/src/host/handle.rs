@@ -14,7 +14,7 @@ use crate::{
     chat::{AttachmentError, Message},
     conversation::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail, SkillShelf, turn::OnBusy},
     ids::{ConversationId, InvalidId, RoundId, Scope, TenantId},
-    journal::{ActivatedBy, ActiveSkill, ClientKey, CompactionNote, Durable, digest},
+    journal::{ActivatedBy, ActiveSkill, ClientKey, CompactionNote, ConversationRound, Durable, digest},
     limits::PROMPT_BYTES_MAX,
     ports::{DocumentTextError, ListQuery, SessionSummary, StoreError},
     skill::{SkillActivationRequest, SkillMetadata, SkillName},
@@ -190,7 +190,57 @@ impl ConversationHandle {
     /// # Errors
     /// `RoundOpen` while a round is open.
     pub async fn import(&self, messages: Vec<Message>) -> Result<(), SendError> {
-        self.ask(|reply| ConversationMsg::Import { messages, reply }).await
+        self.import_rounds(messages, Vec::new()).await
+    }
+
+    /// Takes this history with records of its rounds, as an export holds them. Without records a round begins with each message of a
+    /// person.
+    ///
+    /// # Errors
+    /// `RoundOpen` while a round is open; `InvalidMessage` when the history has faults or a record does not fit it.
+    pub async fn import_rounds(&self, messages: Vec<Message>, rounds: Vec<ConversationRound>) -> Result<(), SendError> {
+        self.ask(|reply| ConversationMsg::Import { messages, rounds, reply }).await
+    }
+
+    /// Takes a round and all later ones back (FAULTS F26). What was said there stays in the journal, and what was spent stays spent; a
+    /// [`ConversationHandle::fork`] at a round that was taken back brings it to life again.
+    ///
+    /// # Errors
+    /// `NoSuch` when the history holds no such round, `RoundOpen` while one is open or a prompt waits.
+    pub async fn rewind(&self, round_id: RoundId) -> Result<(), SendError> {
+        self.ask(|reply| ConversationMsg::Rewind { round_id, reply }).await
+    }
+
+    /// Begins another conversation of this tenant as a copy of this one: as it stood when the round `at` ended, or without one at the
+    /// last border of two rounds. This one may run meanwhile; it is read from the store and not woken, and nothing of an open round is
+    /// taken.
+    ///
+    /// # Errors
+    /// `NotFound` when there is nothing to copy, `NoSuch` when the round is unknown or not over, `NotEmpty` when the other conversation
+    /// holds something.
+    ///
+    /// # Cancel safety
+    /// The copy is stored whole or not at all.
+    pub async fn fork<C: TryInto<ConversationId, Error: Into<SendError>>>(
+        &self,
+        id: C,
+        at: Option<RoundId>,
+    ) -> Result<ConversationHandle, SendError> {
+        let from = self.scope.clone()?;
+        let fork = TenantHandle::new(self.host.clone(), Ok(from.tenant.clone())).conversation(id);
+        fork.scope.clone()?;
+        let copied = Box::new(crate::conversation::read_fork(&*self.host.ports.sessions, &from, at).await?);
+        fork.ask(|reply| ConversationMsg::Fork { copied, reply }).await?;
+        Ok(fork)
+    }
+
+    /// Reads the rounds from the store, oldest first (REQUIREMENTS V-01). Wakes nothing.
+    ///
+    /// # Errors
+    /// [`SendError`] for a failing store or an unreadable journal.
+    pub async fn rounds(&self) -> Result<Vec<ConversationRound>, SendError> {
+        let scope = self.scope.clone()?;
+        Ok(crate::conversation::read_rounds(&*self.host.ports.sessions, &scope).await?.rounds())
     }
 
     /// Activates a skill until it is deactivated: what it says enters the history, what it changes counts from the next model call on.

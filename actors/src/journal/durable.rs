@@ -302,6 +302,7 @@ impl Durable {
             EntryBody::PromptWithdrawn { prompt_id, .. } => self.withdraw(*prompt_id)?,
             EntryBody::RoundStarted { round_id, prompt_ids } => self.start_round(*round_id, prompt_ids, entry.at)?,
             EntryBody::ModelCallStarted { step, .. } => {
+                self.metrics.api_calls += 1;
                 let round = open(&mut self.round)?;
                 if matches!(round.phase, Phase::Batch(_)) {
                     return Err("a batch is open".into());
@@ -379,15 +380,29 @@ impl Durable {
                 self.compact(entry.seq, edits, mode, *before_tokens, *after_tokens)?;
             }
             EntryBody::Pinned { line } => self.context.pinned.push(line.clone()),
-            EntryBody::Imported { messages } => {
+            EntryBody::Imported { messages, rounds } => {
                 self.idle()?;
                 let (history, repairs) = History::repair(messages.iter().cloned());
                 if let Some(repair) = repairs.first() {
                     return Err(format!("imported message {}: {}", repair.index, repair.what));
                 }
+                self.rounds = match rounds.as_slice() {
+                    [] => RoundMarks::derive(entry.seq, history.messages()),
+                    records => RoundMarks::of_records(records, history.messages())?,
+                };
                 self.history = history;
-                self.rounds.derive(entry.seq, self.history.messages());
                 self.last_usage = Usage::default(); // It told of another history.
+                self.replaced();
+                self.skills.history_replaced();
+            }
+            EntryBody::Rewound { round_id, keep } => {
+                self.idle()?;
+                if self.rounds.start(*round_id) != Some(*keep) {
+                    return Err("no such round begins there".into());
+                }
+                self.history.cut(*keep as usize).map_err(|error| error.to_string())?;
+                self.rounds.cut(*keep as usize);
+                self.last_usage = Usage::default(); // It told of a longer history. What was spent stays spent.
                 self.replaced();
                 self.skills.history_replaced();
             }
@@ -396,7 +411,10 @@ impl Durable {
                 let (epoch, head) = (self.epoch, self.head);
                 *self = Self { epoch, head, ..Self::default() };
             }
-            EntryBody::Forked { .. } => self.idle()?,
+            EntryBody::Forked { in_doubt, .. } => {
+                self.idle()?;
+                self.in_doubt.clone_from(in_doubt);
+            }
         }
         self.metrics.messages_count = self.history.messages().len() as u64;
         Ok(())

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{ActivatedBy, CompactionCause, ToolExecutionResult};
+use super::{ActivatedBy, CompactionCause, ConversationRound, ToolExecutionResult};
 use crate::{
     chat::{Edit, Message, RawJson},
     ids::{ActivationId, ConversationId, Epoch, PromptId, RoundId, Seq},
@@ -178,11 +178,24 @@ pub enum EntryBody {
     /// A line that stays through every compaction.
     Pinned { line: String },
     /// History came from outside: an import or a repair.
-    Imported { messages: Vec<Message> },
+    Imported {
+        messages: Vec<Message>,
+        /// Records of its rounds, where it came with any; without, a round begins with each message of a person.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        rounds: Vec<ConversationRound>,
+    },
+    /// This round and all later ones were taken back: `keep` messages are left. What is cut stays in the journal.
+    Rewound { round_id: RoundId, keep: u32 },
     /// Everything before is forgotten by the fold.
     Reset {},
-    /// The conversation began as a copy.
-    Forked { from: ConversationId, upto: Seq },
+    /// The conversation began as a copy of another one as its journal stood at `upto`; the history follows as `Imported`. Calls whose
+    /// effect was in doubt there are in doubt here.
+    Forked {
+        from: ConversationId,
+        upto: Seq,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        in_doubt: Vec<u64>,
+    },
 }
 
 /// Says why stored bytes are not an entry.
@@ -229,6 +242,7 @@ impl EntryBody {
             Self::Compacted { .. } => "compacted",
             Self::Pinned { .. } => "pinned",
             Self::Imported { .. } => "imported",
+            Self::Rewound { .. } => "rewound",
             Self::Reset {} => "reset",
             Self::Forked { .. } => "forked",
         }
@@ -330,9 +344,10 @@ decoder! {
         cause: CompactionCause, mode: String, edits: Vec<Edit>, input_hash: String, before_tokens: u64, after_tokens: u64
     },
     "pinned" => Pinned { line: String },
-    "imported" => Imported { messages: Vec<Message> },
+    "imported" => Imported { messages: Vec<Message>, rounds: Vec<ConversationRound> = default },
+    "rewound" => Rewound { round_id: RoundId, keep: u32 },
     "reset" => Reset {},
-    "forked" => Forked { from: ConversationId, upto: Seq },
+    "forked" => Forked { from: ConversationId, upto: Seq, in_doubt: Vec<u64> = default },
 }
 
 /// A digest of bytes that is the same in every process and version (FNV-1a, 64 bit). Not for secrets.
@@ -417,9 +432,11 @@ mod tests {
                 after_tokens: 4,
             },
             EntryBody::Pinned { line: "p".into() },
-            EntryBody::Imported { messages: vec![Message::user("i")] },
+            EntryBody::Imported { messages: vec![Message::user("i")], rounds: Vec::new() },
+            EntryBody::Imported { messages: Vec::new(), rounds: vec![crate::journal::rounds::tests::full()] },
+            EntryBody::Rewound { round_id, keep: 3 },
             EntryBody::Reset {},
-            EntryBody::Forked { from: ConversationId::new("c").unwrap(), upto: Seq(4) },
+            EntryBody::Forked { from: ConversationId::new("c").unwrap(), upto: Seq(4), in_doubt: vec![u64::MAX] },
         ]
     }
 

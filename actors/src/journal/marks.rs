@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::Durable;
+use super::{ConversationRound, Durable};
 use crate::{
     chat::{ContentBlock, Message, MessageList, Role, is_reminder},
     ids::{RoundId, Seq},
@@ -81,8 +81,31 @@ impl RoundMarks {
 
     /// Names the rounds of a history that came without marks: each begins with a message of a person. The names follow from `seq`, the
     /// entry that brought the history, and the index, so that every fold finds the same ones.
-    pub(super) fn derive(&mut self, seq: Seq, messages: &MessageList) {
-        self.0 = plain_user_starts(messages).map(|start| RoundMark { id: derived_id(seq, start), start: index(start) }).collect();
+    pub(super) fn derive(seq: Seq, messages: &MessageList) -> Self {
+        Self(plain_user_starts(messages).map(|start| RoundMark { id: derived_id(seq, start), start: index(start) }).collect())
+    }
+
+    /// The marks that records of rounds carry for this history.
+    ///
+    /// # Errors
+    /// As [`records_fit`].
+    pub(super) fn of_records(records: &[ConversationRound], messages: &MessageList) -> Result<Self, String> {
+        let may_begin: Vec<bool> = messages.iter().map(|message| message.tool_result_ids().is_empty()).collect();
+        let mut ids = HashSet::new();
+        let mut marks: Vec<RoundMark> = Vec::new();
+        for record in records {
+            let id = record.round_id;
+            if !ids.insert(id) {
+                return Err(format!("round {id} is there twice"));
+            }
+            let Some(start) = record.start else { continue };
+            let rises = marks.last().is_none_or(|last| last.start < start);
+            if !rises || !may_begin.get(start as usize).is_some_and(|may| *may) {
+                return Err(format!("round {id} cannot begin at message {start}"));
+            }
+            marks.push(RoundMark { id, start });
+        }
+        Ok(Self(marks))
     }
 }
 
@@ -94,6 +117,14 @@ pub fn plain_user_starts(messages: &MessageList) -> impl Iterator<Item = usize> 
 fn is_said_by_a_person(message: &Message) -> bool {
     let reminds = |block: &ContentBlock| block.as_text().is_some_and(is_reminder);
     message.role() == Role::User && message.tool_result_ids().is_empty() && !message.blocks().iter().all(reminds)
+}
+
+/// Whether these records of rounds fit this history.
+///
+/// # Errors
+/// Says which record does not: starts must rise, lie within the history and part no call from its result; ids must differ.
+pub fn records_fit(records: &[ConversationRound], messages: &MessageList) -> Result<(), String> {
+    RoundMarks::of_records(records, messages).map(drop)
 }
 
 impl Durable {
@@ -186,11 +217,9 @@ mod tests {
     fn a_history_from_outside_gets_names_that_every_fold_derives_alike() {
         let reminder = Message::new(Role::User, &[crate::chat::reminder("c")]).unwrap();
         let list: MessageList = [Message::user("a"), Message::assistant("b"), reminder, Message::user("d")].into_iter().collect();
-        let (mut one, mut other, mut later) = (RoundMarks::default(), RoundMarks::default(), RoundMarks::default());
-
-        one.derive(Seq(3), &list);
-        other.derive(Seq(3), &list);
-        later.derive(Seq(4), &list);
+        let one = RoundMarks::derive(Seq(3), &list);
+        let other = RoundMarks::derive(Seq(3), &list);
+        let later = RoundMarks::derive(Seq(4), &list);
 
         assert_eq!(one, other);
         assert_eq!(one.as_slice().iter().map(|mark| mark.start).collect::<Vec<_>>(), [0, 3]);

@@ -64,6 +64,12 @@ pub struct ConversationMetrics {
     pub compression_events: u64,
     pub rounds: u64,
     pub model_calls: u64,
+    /// Model calls that were ordered, those that gave nothing included (L-02).
+    #[serde(default)]
+    pub api_calls: u64,
+    /// Tokens by class, for prices.
+    #[serde(default)]
+    pub usage: Usage,
 }
 
 impl ConversationMetrics {
@@ -88,6 +94,7 @@ impl ConversationMetrics {
     /// Adds a model call's tokens.
     pub fn record_usage(&mut self, usage: &Usage) {
         self.model_calls += 1;
+        self.usage = self.usage.plus(usage);
         self.total_input_tokens = self.total_input_tokens.saturating_add(usage.input());
         self.total_output_tokens = self.total_output_tokens.saturating_add(usage.output);
     }

@@ -5,23 +5,33 @@
 mod context;
 mod durable;
 mod entry;
+mod fork;
 mod marks;
 mod metrics;
+mod multi;
 mod project;
 mod repeats;
 mod result;
 mod rounds;
 mod skills;
+mod summary;
+mod usage;
+mod version;
 
 pub use context::{CompactionCause, CompactionNote, Context};
 pub use durable::{
     AcceptedPrompt, ApplyError, Batch, Call, CallState, Durable, KnownKey, OpenRound, Phase, SNAPSHOT_VERSION, fold, restore,
 };
 pub use entry::{ApprovalVerdict, ClientKey, DecodeError, ENTRY_VERSION, Entry, EntryBody, WithdrawReason, call_digest, digest};
-pub use marks::{RoundMark, RoundMarks, plain_user_starts};
+pub use fork::{Fork, ForkReader};
+pub use marks::{RoundMark, RoundMarks, plain_user_starts, records_fit};
 pub use metrics::{ConversationMetrics, ToolAggregate, ToolMetrics};
+pub use multi::MultiRoundConversation;
 pub use project::{project, summary};
 pub use repeats::{LOOP_GUARD, Repeats};
 pub use result::{RetryRecord, ToolErrorResponse, ToolExecutionResult};
-pub use rounds::{ConversationRound, RoundToolCall, rounds};
 pub use skills::{ActivatedBy, ActiveSkill, SkillState, refresh_at_compaction, skill_activations};
+pub use rounds::{ConversationRound, RoundToolCall, RoundsReader, rounds, settled};
+pub use summary::round_summary;
+pub use usage::UsageTotals;
+pub use version::{CannotMigrate, LegacyError, SchemaVersion, VersionedToolResult};

@@ -90,6 +90,7 @@ pub fn project(before: &Durable, entry: &Entry) -> (Option<RoundId>, Vec<EventKi
         | EntryBody::SkillActivated { .. }
         | EntryBody::SkillDeactivated { .. }
         | EntryBody::Imported { .. }
+        | EntryBody::Rewound { .. }
         | EntryBody::Reset {}
         | EntryBody::Forked { .. } => (id, Vec::new()),
     }

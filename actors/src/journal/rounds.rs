@@ -1,11 +1,13 @@
 //! Rounds as records, read out of a journal (REQUIREMENTS V-01..V-03). For exports and people; the runtime keeps none.
 
+use std::collections::HashMap;
+
 use serde::{Deserialize, Serialize};
 
-use super::{CallState, Durable, Entry, EntryBody, ToolExecutionResult, ToolMetrics, durable::status_of};
+use super::{ApplyError, CallState, Durable, Entry, EntryBody, ToolExecutionResult, ToolMetrics, durable::status_of};
 use crate::{
-    chat::{ContentBlock, Message, RawJson},
-    ids::RoundId,
+    chat::{ContentBlock, Message, RawJson, Role},
+    ids::{ConversationId, RoundId},
     ports::{Timestamp, Usage},
     stream::{RoundStatus, StopReason},
 };
@@ -15,6 +17,11 @@ use crate::{
 pub struct ConversationRound {
     /// Its id.
     pub round_id: RoundId,
+    /// The conversation in which it took place; of a fork's or an import's older rounds, the one they come from.
+    pub conversation_id: ConversationId,
+    /// Index in the history of the message that it begins with; none once that is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<u32>,
     /// The prompt's text.
     pub user_message: String,
     /// Reasoning, in order.
@@ -24,8 +31,10 @@ pub struct ConversationRound {
     /// Their observations, in order of arrival.
     pub tool_observations: Vec<String>,
     /// Figures of each finished call (X-01).
+    #[serde(default)]
     pub tool_metrics: Vec<ToolMetrics>,
-    /// Skills activated.
+    /// Names of the skills that were activated in it.
+    #[serde(default)]
     pub skill_activations: Vec<String>,
     /// The answer.
     pub final_answer: Option<String>,
@@ -33,7 +42,10 @@ pub struct ConversationRound {
     pub tokens_used: u64,
     /// The same, by class.
     pub usage: Usage,
-    /// From start to end.
+    /// Model calls ordered (L-02).
+    #[serde(default)]
+    pub model_calls: u32,
+    /// From start to end (X-22).
     pub latency_ms: u64,
     /// How far it is.
     pub status: RoundStatus,
@@ -52,17 +64,53 @@ pub struct RoundToolCall {
     pub parameters: RawJson,
 }
 
-/// Reads the rounds of a journal.
-pub fn rounds<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Vec<ConversationRound> {
-    let mut rounds: Vec<ConversationRound> = Vec::new();
-    let mut state = Durable::default();
-    for entry in entries {
-        let round = rounds.last_mut().filter(|round| round.stop_reason.is_none());
-        match (&entry.body, round) {
+impl ConversationRound {
+    /// Notes that a skill was activated in it.
+    pub fn skill_activated(&mut self, name: impl Into<String>) {
+        self.skill_activations.push(name.into());
+    }
+
+    /// Whether nothing more will come of it.
+    pub fn is_over(&self) -> bool {
+        match self.status {
+            RoundStatus::Pending | RoundStatus::InProgress => false,
+            RoundStatus::Completed | RoundStatus::Error => true,
+        }
+    }
+}
+
+/// Reads rounds out of a journal, an entry at a time.
+#[derive(Debug, Clone)]
+pub struct RoundsReader {
+    id: ConversationId,
+    state: Durable,
+    records: Vec<ConversationRound>,
+}
+
+impl RoundsReader {
+    /// A reader of this conversation's journal, before its first entry.
+    pub fn new(id: ConversationId) -> Self {
+        Self { id, state: Durable::default(), records: Vec::new() }
+    }
+
+    /// The state after the entries so far.
+    pub fn state(&self) -> &Durable {
+        &self.state
+    }
+
+    /// Takes the next entry.
+    ///
+    /// # Errors
+    /// [`ApplyError`] when it cannot follow; the reader is then not to be used.
+    pub fn take(&mut self, entry: &Entry) -> Result<(), ApplyError> {
+        let open = if self.state.round.is_some() { self.records.last_mut() } else { None };
+        match (&entry.body, open) {
             (EntryBody::RoundStarted { round_id, prompt_ids }, _) => {
-                let said: Vec<String> = state.inbox.iter().filter(|p| prompt_ids.contains(&p.id)).map(|p| p.message.text()).collect();
-                rounds.push(begun(*round_id, said.join("\n")));
+                let said: Vec<String> =
+                    self.state.inbox.iter().filter(|prompt| prompt_ids.contains(&prompt.id)).map(|prompt| prompt.message.text()).collect();
+                self.records.push(begun(&self.id, *round_id, said.join("\n"), RoundStatus::InProgress));
             }
+            (EntryBody::ModelCallStarted { .. }, Some(round)) => round.model_calls = round.model_calls.saturating_add(1),
             (EntryBody::Assistant { message, usage, .. }, Some(round)) => {
                 round.usage = round.usage.plus(usage);
                 round.tokens_used = round.usage.input().saturating_add(round.usage.output);
@@ -71,7 +119,7 @@ pub fn rounds<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Vec<Conversat
                 }
             }
             (EntryBody::ToolFinished { call, name, outcome, .. }, Some(round)) => {
-                round.tool_metrics.push(tool_metrics(&state, entry.at, *call, name, outcome));
+                round.tool_metrics.push(tool_metrics(&self.state, entry.at, *call, name, outcome));
                 round.tool_observations.push(outcome.observation.clone());
             }
             (EntryBody::SkillActivated { name, .. }, Some(round)) => round.skill_activations.push(name.to_string()),
@@ -80,19 +128,95 @@ pub fn rounds<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Vec<Conversat
                 round.status = status_of(*stop_reason);
                 round.latency_ms = *latency_ms;
             }
-            (EntryBody::Reset {} | EntryBody::Imported { .. }, _) => rounds.clear(),
+            (EntryBody::Rewound { round_id, .. }, _) => {
+                let place = self.records.iter().rposition(|round| round.round_id == *round_id);
+                self.records.truncate(place.unwrap_or(self.records.len()));
+            }
+            (EntryBody::Imported { rounds, .. }, _) => self.records.clone_from(rounds),
+            (EntryBody::Reset {}, _) => self.records.clear(),
             _ => {}
         }
-        if state.apply(entry).is_err() {
+        self.state.apply(entry)?;
+        if matches!(&entry.body, EntryBody::Imported { rounds, .. } if rounds.is_empty()) {
+            self.records = told_by(&self.id, &self.state);
+        }
+        Ok(())
+    }
+
+    /// The rounds that began, oldest first, each with its place in the history as it is now.
+    pub fn records(&self) -> Vec<ConversationRound> {
+        let starts: HashMap<RoundId, u32> = self.state.rounds.as_slice().iter().map(|mark| (mark.id, mark.start)).collect();
+        let placed = |round: &ConversationRound| ConversationRound { start: starts.get(&round.round_id).copied(), ..round.clone() };
+        self.records.iter().map(placed).collect()
+    }
+
+    /// The rounds that began, and those that prompts in the inbox will open (V-02, `pending`).
+    pub fn rounds(&self) -> Vec<ConversationRound> {
+        let waiting = self.state.inbox.iter();
+        let waiting = waiting.map(|prompt| begun(&self.id, prompt.round_id, prompt.message.text(), RoundStatus::Pending));
+        self.records().into_iter().chain(waiting).collect()
+    }
+}
+
+/// Reads the rounds of a conversation's journal, as far as its entries follow one another.
+pub fn rounds<'a>(id: &ConversationId, entries: impl IntoIterator<Item = &'a Entry>) -> Vec<ConversationRound> {
+    let mut reader = RoundsReader::new(id.clone());
+    for entry in entries {
+        if reader.take(entry).is_err() {
             break;
         }
     }
-    rounds
+    reader.rounds()
 }
 
-fn begun(round_id: RoundId, user_message: String) -> ConversationRound {
+/// Records as another conversation may take them over: a round that only waits is left out, one that was open counts as interrupted.
+/// Tells the latter.
+pub fn settled(rounds: Vec<ConversationRound>) -> (Vec<ConversationRound>, Vec<RoundId>) {
+    let mut closed = Vec::new();
+    let mut settled = Vec::with_capacity(rounds.len());
+    for mut round in rounds {
+        match round.status {
+            RoundStatus::Pending => continue,
+            RoundStatus::InProgress => {
+                closed.push(round.round_id);
+                round.status = status_of(StopReason::Interrupted);
+                round.stop_reason = Some(StopReason::Interrupted);
+            }
+            RoundStatus::Completed | RoundStatus::Error => {}
+        }
+        settled.push(round);
+    }
+    (settled, closed)
+}
+
+/// Records of the rounds of a history that came without any: what its messages tell.
+fn told_by(id: &ConversationId, state: &Durable) -> Vec<ConversationRound> {
+    let mut records: Vec<ConversationRound> = Vec::new();
+    let mut marks = state.rounds.as_slice().iter().peekable();
+    for (index, message) in state.history.messages().iter().enumerate() {
+        if let Some(mark) = marks.next_if(|mark| mark.start as usize == index) {
+            records.push(begun(id, mark.id, message.text(), RoundStatus::Completed));
+        } else if let Some(round) = records.last_mut() {
+            match message.role() {
+                Role::Assistant => note_message(round, message),
+                Role::User | Role::System => {
+                    let observations = message.blocks().into_iter().filter_map(|block| match block {
+                        ContentBlock::ToolResult(result) => Some(result.content.text().into_owned()),
+                        ContentBlock::Text(_) | ContentBlock::Thinking(_) | ContentBlock::ToolUse(_) | ContentBlock::Other { .. } => None,
+                    });
+                    round.tool_observations.extend(observations);
+                }
+            }
+        }
+    }
+    records
+}
+
+fn begun(id: &ConversationId, round_id: RoundId, user_message: String, status: RoundStatus) -> ConversationRound {
     ConversationRound {
         round_id,
+        conversation_id: id.clone(),
+        start: None,
         user_message,
         thoughts: Vec::new(),
         tool_calls: Vec::new(),
@@ -102,8 +226,9 @@ fn begun(round_id: RoundId, user_message: String) -> ConversationRound {
         final_answer: None,
         tokens_used: 0,
         usage: Usage::default(),
+        model_calls: 0,
         latency_ms: 0,
-        status: RoundStatus::InProgress,
+        status,
         stop_reason: None,
     }
 }
@@ -150,4 +275,46 @@ fn note_message(round: &mut ConversationRound, message: &Message) {
         }
     }
     round.final_answer = message.tool_use_ids().is_empty().then(|| message.text());
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A record with every field filled.
+    pub(in crate::journal) fn full() -> ConversationRound {
+        let at = Timestamp(5);
+        let mut round = ConversationRound {
+            start: Some(0),
+            thoughts: vec!["t".into()],
+            tool_calls: vec![RoundToolCall {
+                tool_call_id: "c".into(),
+                tool_name: "n".into(),
+                parameters: RawJson::from_text(r#"{"b": 1.0,"a":[]}"#).unwrap(),
+            }],
+            tool_observations: vec!["o".into()],
+            tool_metrics: vec![ToolMetrics {
+                tool_name: "n".into(),
+                start_time: at,
+                end_time: at,
+                duration_ms: 1,
+                input_tokens: 2,
+                output_tokens: 3,
+                total_tokens: 5,
+                success: true,
+                error_code: None,
+                retry_count: 0,
+                output_level: "standard".into(),
+            }],
+            final_answer: Some("a".into()),
+            tokens_used: 7,
+            usage: Usage { input_uncached: 1, cache_read: 2, cache_write: 0, output: 4 },
+            model_calls: 2,
+            latency_ms: 9,
+            stop_reason: Some(StopReason::EndTurn),
+            ..begun(&ConversationId::new("c").unwrap(), RoundId::from_random([9; 16]), "q".into(), RoundStatus::Completed)
+        };
+        round.skill_activated("s");
+        round
+    }
 }

@@ -230,7 +230,7 @@ mod tests {
         let entry = |seq, at, body| JournalEntry { seq: Seq(seq), epoch: Epoch(1), at: Timestamp(at), body }.encode();
         let entries = vec![
             entry(1, 10, EntryBody::LifeStarted { nonce: 1 }),
-            entry(2, 20, EntryBody::Imported { messages: vec![Message::user("hello")] }),
+            entry(2, 20, EntryBody::Imported { messages: vec![Message::user("hello")], rounds: vec![] }),
         ];
 
         store.append_and_wait(&scope, Head::default(), Epoch(1), entries, Open::None).await.unwrap();

@@ -3,8 +3,7 @@
 use callboard_actors::{
     chat::{History, Message},
     ids::ConversationId,
-    journal::ConversationRound,
-    ports::Usage,
+    journal::{ConversationRound, SchemaVersion, UsageTotals},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -31,12 +30,15 @@ pub(super) const VERSION: u32 = 1;
 pub(super) struct Export<'a> {
     format: &'static str,
     version: u32,
+    /// Of the forms of messages and rounds (REQUIREMENTS F-16).
+    schema_version: SchemaVersion,
     conversation_id: &'a ConversationId,
     /// Not part of a conversation: it belongs to whoever asks the model.
     system: Option<&'a str>,
     messages: Vec<&'a Message>,
     rounds: Vec<ConversationRound>,
-    usage: Usage,
+    /// Of all its rounds.
+    usage: UsageTotals,
     /// What was wrong with the journal, if it could not be read to its end.
     #[serde(skip_serializing_if = "Option::is_none")]
     damage: Option<&'a str>,
@@ -67,16 +69,21 @@ pub(super) struct Exported {
     pub(super) version: u32,
     pub(super) conversation_id: Option<ConversationId>,
     pub(super) messages: Vec<Box<RawValue>>,
+    #[serde(default)]
+    pub(super) schema_version: Option<String>,
+    #[serde(default)]
+    pub(super) rounds: Vec<Box<RawValue>>,
 }
 
 impl<'a> Export<'a> {
     /// The readable part of a journal. `history` is what of it a model would be sent.
     pub(super) fn of(id: &'a ConversationId, readable: &'a Readable, history: &'a History) -> Self {
         let rounds = readable.rounds();
-        let usage = rounds.iter().fold(Usage::default(), |sum, round| sum.plus(&round.usage));
+        let usage = UsageTotals::of_rounds(&rounds);
         Self {
             format: FORMAT,
             version: VERSION,
+            schema_version: SchemaVersion::LATEST,
             conversation_id: id,
             system: None,
             messages: history.messages().iter().collect(),

@@ -5,6 +5,7 @@ use std::{io::Read, path::PathBuf};
 use callboard_actors::{
     chat::{History, Message, Repair},
     ids::ConversationId,
+    journal::{ConversationRound, SchemaVersion, records_fit, settled},
 };
 use clap::Args;
 use serde::Serialize;
@@ -54,16 +55,17 @@ pub(super) struct Imported {
 
 pub(super) async fn run(config: &Config, args: &ImportArgs) -> Result<Done, Failure> {
     let text = read(&args.file)?;
-    let (named, messages) = parse(&text)?;
+    let Parsed { named, messages, rounds } = parse(&text)?;
     let id = match args.session.clone().or(named) {
         Some(id) => id,
         None => fresh_id()?,
     };
-    let (history, repairs) = History::repair(messages);
+    let (history, mut repairs) = History::repair(messages);
+    let rounds = fitting(rounds, &history, &mut repairs);
     let sessions = args.store.open(config, Opening::OrCreate).await?;
     let scope = scope(&id)?;
     let _lock = sessions.lock(&scope)?;
-    store(config, &sessions, &id, &history, args.replace).await?;
+    store(config, &sessions, &id, &history, rounds, args.replace).await?;
     let imported = Imported { conversation_id: id, messages: history.messages().len(), repairs };
     out(&format!("{}\n", serde_json::to_string(&imported).unwrap_or_default()));
     Ok(Done::Well)
@@ -75,6 +77,7 @@ pub(super) async fn store(
     sessions: &Sessions,
     id: &ConversationId,
     history: &History,
+    rounds: Vec<ConversationRound>,
     replace: bool,
 ) -> Result<(), Failure> {
     let app = quiet_host(config, sessions).await?;
@@ -89,7 +92,7 @@ pub(super) async fn store(
         return Err(Failure::work(format!("session `{id}` has a prompt that waits for its answer"))
             .hint(format!("`callboard run --session {id} --resume` answers it")));
     }
-    let imported = handle.import(history.messages().iter().cloned().collect()).await;
+    let imported = handle.import_rounds(history.messages().iter().cloned().collect(), rounds).await;
     app.host.shutdown(SHUTDOWN).await;
     Ok(imported?)
 }
@@ -109,25 +112,61 @@ fn read(path: &std::path::Path) -> Result<String, Failure> {
     String::from_utf8(bytes).map_err(|_| Failure::work(format!("{shown} is not UTF-8 text")))
 }
 
-/// The id, if there is one, and the messages.
-fn parse(text: &str) -> Result<(Option<ConversationId>, Vec<Message>), Failure> {
+/// What a file holds.
+struct Parsed {
+    named: Option<ConversationId>,
+    messages: Vec<Message>,
+    /// Records of its rounds; none when one of them cannot be read.
+    rounds: Option<Vec<ConversationRound>>,
+}
+
+/// Records of rounds as they can enter with this history; tells what was wrong with them. Without any the rounds are told from the
+/// messages anew.
+pub(super) fn fitting(rounds: Option<Vec<ConversationRound>>, history: &History, repairs: &mut Vec<Repair>) -> Vec<ConversationRound> {
+    let told_anew = || Repair { index: 0, what: "the records of rounds did not fit the messages: rounds were told from these anew".into() };
+    if rounds.as_ref().is_some_and(Vec::is_empty) {
+        return Vec::new();
+    }
+    let Some(rounds) = rounds.filter(|rounds| repairs.is_empty() && records_fit(rounds, history.messages()).is_ok()) else {
+        repairs.push(told_anew());
+        return Vec::new();
+    };
+    let (rounds, closed) = settled(rounds);
+    for round in rounds.iter().filter(|round| closed.contains(&round.round_id)) {
+        let index = round.start.map_or(0, |start| start as usize);
+        repairs.push(Repair { index, what: format!("round {} was open: it counts as interrupted", round.round_id) });
+    }
+    rounds
+}
+
+fn parse(text: &str) -> Result<Parsed, Failure> {
     let wrong = |error: serde_json::Error| {
         Failure::work(format!("this is neither an export nor a JSON array of messages: {error}"))
             .hint("`callboard sessions export` writes one")
     };
-    let (id, raw): (_, Vec<Box<RawValue>>) = if text.trim_start().starts_with('[') {
-        (None, serde_json::from_str(text).map_err(wrong)?)
+    let (named, raw, rounds): (_, Vec<Box<RawValue>>, Vec<Box<RawValue>>) = if text.trim_start().starts_with('[') {
+        (None, serde_json::from_str(text).map_err(wrong)?, Vec::new())
     } else {
         let export: Exported = serde_json::from_str(text).map_err(wrong)?;
         if export.format != FORMAT || export.version > VERSION {
             let found = format!("{} version {}", export.format, export.version);
             return Err(Failure::work(format!("this is {found}; this program reads {FORMAT} up to version {VERSION}")));
         }
-        (export.conversation_id, export.messages)
+        if let Some(found) = export.schema_version.filter(|word| !is_readable(word)) {
+            let latest = SchemaVersion::LATEST;
+            return Err(Failure::work(format!("its messages have schema version {found}; this program reads up to {latest}")));
+        }
+        (export.conversation_id, export.messages, export.rounds)
     };
     let messages = raw
         .iter()
         .enumerate()
         .map(|(index, raw)| Message::from_wire(raw.get().as_bytes()).map_err(|error| Failure::work(format!("message {index}: {error}"))));
-    Ok((id, messages.collect::<Result<_, _>>()?))
+    let rounds = rounds.iter().map(|raw| serde_json::from_str(raw.get()).ok()).collect();
+    Ok(Parsed { named, messages: messages.collect::<Result<_, _>>()?, rounds })
+}
+
+/// Whether this program reads messages of that schema version (REQUIREMENTS F-13).
+fn is_readable(word: &str) -> bool {
+    SchemaVersion::of(word).is_some_and(|written| SchemaVersion::LATEST.is_compatible_with(written))
 }

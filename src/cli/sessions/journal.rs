@@ -2,7 +2,7 @@
 
 use callboard_actors::{
     chat::{History, Message, Repair, Role, ToolResultBlock, ToolResultContent},
-    ids::Scope,
+    ids::{ConversationId, Scope},
     journal::{CallState, ConversationRound, Durable, Entry, Phase, rounds},
     ports::{SessionBackend, StoredEntry},
 };
@@ -14,6 +14,8 @@ const PAGE: usize = 1000;
 
 /// What could be read of a conversation.
 pub(super) struct Readable {
+    /// Which conversation.
+    pub(super) id: ConversationId,
     /// The state after the last good entry.
     pub(super) state: Durable,
     /// The good entries.
@@ -29,7 +31,8 @@ pub(super) struct Readable {
 /// Reads every entry until the first that cannot be.
 pub(super) async fn read(sessions: &dyn SessionBackend, scope: &Scope) -> Result<Readable, Failure> {
     let head = sessions.head(scope).await?;
-    let mut readable = Readable { state: Durable::default(), entries: Vec::new(), stored: Vec::new(), fault: None, rows_lost: false };
+    let (id, state) = (scope.conversation.clone(), Durable::default());
+    let mut readable = Readable { id, state, entries: Vec::new(), stored: Vec::new(), fault: None, rows_lost: false };
     loop {
         let after = readable.stored.last().map(|stored| stored.seq).unwrap_or_default();
         match sessions.entries(scope, after, PAGE).await {
@@ -77,7 +80,7 @@ impl Readable {
 
     /// The rounds, as far as entries could be read.
     pub(super) fn rounds(&self) -> Vec<ConversationRound> {
-        rounds(&self.entries)
+        rounds(&self.id, &self.entries)
     }
 
     /// Everything that was said, as a valid history: what the open round and the inbox hold stands at the end.

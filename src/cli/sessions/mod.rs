@@ -6,6 +6,7 @@ mod journal;
 mod export;
 mod import;
 mod request;
+mod rounds;
 mod remove;
 mod repair;
 
@@ -47,6 +48,12 @@ pub(super) enum SessionsCommand {
     /// Print the exact body that the next model call would send, and nothing else
     #[command(after_help = "Example:\n  callboard sessions request support-42 --provider anthropic | jq .messages")]
     Request(request::RequestArgs),
+    /// Begin another conversation as a copy; the source may run meanwhile
+    #[command(after_help = "Example:\n  callboard sessions fork support-42 --at 3 --session support-42b")]
+    Fork(rounds::ForkArgs),
+    /// Take a round and all later ones back; the journal keeps what was said
+    #[command(after_help = "Example:\n  callboard sessions rewind support-42 --to 4")]
+    Rewind(rounds::RewindArgs),
     /// Empty a conversation; its journal keeps what was said
     #[command(after_help = "Example:\n  callboard sessions reset support-42")]
     Reset(OneArgs),
@@ -117,6 +124,8 @@ pub(super) async fn run(config: &Config, command: SessionsCommand) -> Result<Don
         SessionsCommand::Export(args) => export::run(config, &args).await,
         SessionsCommand::Import(args) => import::run(config, &args).await,
         SessionsCommand::Request(args) => request::run(config, &args).await,
+        SessionsCommand::Fork(args) => rounds::fork(config, &args).await,
+        SessionsCommand::Rewind(args) => rounds::rewind(config, &args).await,
         SessionsCommand::Reset(args) => remove::reset(config, &args).await,
         SessionsCommand::Delete(args) => remove::delete(config, &args).await,
         SessionsCommand::Repair(args) => repair::run(config, &args).await,

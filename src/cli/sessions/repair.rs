@@ -9,7 +9,7 @@ use std::{
 use super::{
     Found, OneArgs,
     export::Export,
-    import::{Imported, store},
+    import::{Imported, fitting, store},
     journal,
 };
 use crate::{
@@ -44,7 +44,8 @@ pub(super) async fn run(config: &Config, args: &OneArgs) -> Result<Done, Failure
         return Err(Failure::work(format!("the database cannot give all of `{}`: {fault}; nothing was changed", found.id))
             .hint(format!("copy the file first; `callboard sessions export {}` gives what is readable", found.id)));
     }
-    let (history, repairs) = readable.whole_history();
+    let (history, mut repairs) = readable.whole_history();
+    let rounds = fitting(Some(readable.rounds()), &history, &mut repairs);
     let kept = Export::of(&found.id, &readable, &history).with_journal(&readable).to_json();
     let beside = found.sessions.path().unwrap_or_else(|| Path::new("sessions.db"));
     let file = keep(beside, found.id.as_str(), &kept)
@@ -52,7 +53,7 @@ pub(super) async fn run(config: &Config, args: &OneArgs) -> Result<Done, Failure
     err_line(&format!("{fault}; the whole journal is kept in {}", file.display()));
     // From here on a stop leaves the file, which `sessions import` takes.
     backend.delete(&scope(&found.id)?).await?;
-    store(config, &found.sessions, &found.id, &history, false).await?;
+    store(config, &found.sessions, &found.id, &history, rounds, false).await?;
     backend.close(SHUTDOWN).await?;
     let imported = Imported { conversation_id: found.id, messages: history.messages().len(), repairs };
     out(&format!("{}\n", serde_json::to_string(&imported).unwrap_or_default()));

@@ -1,13 +1,17 @@
 //! `callboard sessions show`.
 
-use callboard_actors::{journal::CallState, ports::Open};
+use callboard_actors::{
+    chat::Message,
+    journal::{CallState, UsageTotals},
+    ports::Open,
+};
 use clap::Args;
 
 use super::{Found, OneArgs, journal};
 use crate::{
     cli::{
-        chat::told,
         failure::{Done, Failure},
+        rounds::told,
         session::unreadable,
         terminal::{Paint, err_line, out, tame},
         view::seconds,
@@ -40,6 +44,7 @@ pub(super) async fn run(config: &Config, args: &ShowArgs) -> Result<Done, Failur
         (None, true) => Open::None,
         _ => Open::Running,
     };
+    let rounds = readable.rounds();
     if args.json {
         let shown = serde_json::json!({
             "conversation_id": found.id,
@@ -47,6 +52,8 @@ pub(super) async fn run(config: &Config, args: &ShowArgs) -> Result<Done, Failur
             "entries": state.head,
             "lives": state.epoch,
             "messages": state.history.messages().iter().collect::<Vec<_>>(),
+            "rounds": rounds,
+            "usage": UsageTotals::of_conversation(&state.metrics),
             "waiting_prompts": state.inbox.len(),
             "metrics": state.metrics,
             "tools": state.tools,
@@ -54,12 +61,8 @@ pub(super) async fn run(config: &Config, args: &ShowArgs) -> Result<Done, Failur
         out(&format!("{}\n", serde_json::to_string_pretty(&shown).unwrap_or_default()));
         return Ok(Done::Well);
     }
-    let mut text = String::new();
-    for message in state.history.messages().iter() {
-        text.push_str(&told(message));
-        text.push('\n');
-    }
-    out(&text);
+    let messages: Vec<Message> = state.history.messages().iter().cloned().collect();
+    out(&told(&rounds, &messages));
     let paint = Paint::stderr();
     for call in state.batch().map(|batch| batch.calls.as_slice()).unwrap_or_default() {
         if matches!(call.state, CallState::Asked { .. }) {
@@ -71,10 +74,10 @@ pub(super) async fn run(config: &Config, args: &ShowArgs) -> Result<Done, Failur
     }
     let figures = &state.metrics;
     err_line(&paint.dim(&format!(
-        "messages {}, rounds {}, model calls {}, tool calls {}, tokens {} in, {} out, over {}",
+        "messages {}, rounds {}, API calls {}, tool calls {}, tokens {} in, {} out, over {}",
         figures.messages_count,
         figures.rounds,
-        figures.model_calls,
+        figures.api_calls,
         figures.tool_calls,
         figures.total_input_tokens,
         figures.total_output_tokens,

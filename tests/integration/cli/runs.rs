@@ -121,6 +121,8 @@ fn every_command_has_help_with_an_example_and_names_nothing_that_is_not_there() 
         &["sessions", "export"],
         &["sessions", "import"],
         &["sessions", "request"],
+        &["sessions", "fork"],
+        &["sessions", "rewind"],
         &["sessions", "reset"],
         &["sessions", "delete"],
         &["sessions", "repair"],

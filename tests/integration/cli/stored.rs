@@ -24,7 +24,11 @@ fn an_export_comes_back_as_it_was() {
     assert_eq!((before["version"].as_u64(), before["conversation_id"].as_str()), (Some(1), Some("one")));
     assert_eq!(before["rounds"][0]["user_message"], "Where is RETRY_CAP_MS?");
     assert_eq!(imported, json!({"conversation_id": "one", "messages": before["messages"].as_array().unwrap().len(), "repairs": []}));
-    assert_eq!(after["messages"], before["messages"]);
+    for part in ["messages", "rounds", "usage", "schema_version", "system"] {
+        assert_eq!(after[part], before[part], "{part}");
+    }
+    assert_eq!((before["schema_version"].as_str(), before["system"].is_null()), (Some("1.9"), true));
+    assert!(before["usage"]["api_calls"].as_u64() > Some(0), "{before}");
 }
 
 #[test]
@@ -44,6 +48,71 @@ fn an_array_of_messages_is_mended_and_the_repairs_are_told() {
     assert!(imported["repairs"][0]["what"].as_str().unwrap().contains("tool_use a had no result"));
     let roles: Vec<&str> = next["messages"].as_array().unwrap().iter().map(|message| message["role"].as_str().unwrap()).collect();
     assert_eq!(roles, ["system", "user", "assistant", "tool", "user"]);
+}
+
+#[test]
+fn a_session_is_forked_at_a_round_and_rewound_to_one() {
+    let home = Home::new();
+    for prompt in ["Where is RETRY_CAP_MS?", "Where is Retries?", "What is src/retry.rs?"] {
+        home.run(&["run", "--session", "one", prompt]).well();
+    }
+    let whole = home.run(&["sessions", "export", "one"]).well().json();
+    let rounds = whole["rounds"].as_array().unwrap();
+
+    let second = rounds[1]["round_id"].as_str().unwrap();
+    let forked = home.run(&["sessions", "fork", "one", "--at", second, "--session", "two"]).well().json();
+    let rewound = home.run(&["sessions", "rewind", "one", "--to", "3"]).well().json();
+    let again = home.run(&["sessions", "fork", "one", "--session", "two"]);
+    let unknown = home.run(&["sessions", "fork", "one", "--at", "9"]);
+    let nobody = home.run(&["sessions", "fork", "onne"]);
+
+    let left = whole["rounds"][2]["start"].as_u64().unwrap();
+    assert_eq!(forked, json!({"conversation_id": "two", "messages": left, "rounds": 2}));
+    assert_eq!(rewound, json!({"conversation_id": "one", "messages": left, "rounds": 2}));
+    let (one, two) = (home.run(&["sessions", "export", "one"]).well().json(), home.run(&["sessions", "export", "two"]).well().json());
+    assert_eq!((&one["messages"], &one["rounds"]), (&two["messages"], &two["rounds"]));
+    assert_eq!(&one["rounds"].as_array().unwrap()[..], &rounds[..2]);
+    assert!(again.code == Some(1) && again.err.contains("session `two` is there already"), "{}", again.err);
+    assert!(unknown.code == Some(1) && unknown.err.contains("numbers 1 to 2"), "{}", unknown.err);
+    assert!(nobody.code == Some(1) && nobody.err.contains("did you mean `one`?"), "{}", nobody.err);
+    let shown = home.run(&["sessions", "show", "two"]).well();
+    assert!(shown.out.contains(&format!("  2  {second}  ")), "{}", shown.out);
+    home.run(&["run", "--session", "two", "Where is RETRY_CAP_MS?"]).well();
+}
+
+#[test]
+fn chat_forks_and_rewinds() {
+    let home = Home::new();
+    let lines = "Where is RETRY_CAP_MS?\nWhere is Retries?\n/fork side 1\n/rewind 2\n/rewind 7\n/history\n/quit\n";
+
+    let ran = home.run_with_input(&["chat", "--session", "main"], lines).well();
+
+    assert!(ran.out.contains("copied as side"), "{}", ran.out);
+    assert!(ran.err.contains("there is no round `7`"), "{}", ran.err);
+    let prompts = |id: &str| -> Vec<String> {
+        let export = home.run(&["sessions", "export", id]).well().json();
+        export["rounds"].as_array().unwrap().iter().map(|round| round["user_message"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!((prompts("main"), prompts("side")), (vec!["Where is RETRY_CAP_MS?".into()], vec!["Where is RETRY_CAP_MS?".into()]));
+}
+
+#[test]
+fn records_of_rounds_that_do_not_fit_are_told_anew() {
+    let home = Home::new();
+    let export = json!({
+        "format": "callboard.session", "version": 1, "conversation_id": "x", "system": null, "usage": {},
+        "messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "yes"}],
+        "rounds": [{"start": 1}],
+    });
+    let newer = json!({"format": "callboard.session", "version": 1, "schema_version": "2.0", "messages": []});
+
+    let imported = home.run_with_input(&["sessions", "import", "-"], &export.to_string()).well().json();
+    let refused = home.run_with_input(&["sessions", "import", "-"], &newer.to_string());
+
+    assert!(imported["repairs"][0]["what"].as_str().unwrap().contains("rounds were told from these anew"), "{imported}");
+    let rounds = &home.run(&["sessions", "export", "x"]).well().json()["rounds"];
+    assert_eq!((rounds[0]["user_message"].as_str(), rounds[0]["start"].as_u64(), rounds[1].is_null()), (Some("hello"), Some(0), true));
+    assert!(refused.code == Some(1) && refused.err.contains("schema version 2.0"), "{}", refused.err);
 }
 
 #[test]

@@ -32,9 +32,14 @@ enum Variant {
     PastGrace,
     /// Interrupted while a person is asked.
     Parked,
+    /// Taken back when it is over.
+    Rewound,
+    /// The conversation began as a copy.
+    Forked,
 }
 
-const VARIANTS: [Variant; 5] = [Variant::Plain, Variant::InModel, Variant::InTools, Variant::PastGrace, Variant::Parked];
+const VARIANTS: [Variant; 7] =
+    [Variant::Plain, Variant::InModel, Variant::InTools, Variant::PastGrace, Variant::Parked, Variant::Rewound, Variant::Forked];
 
 fn completed(blocks: Vec<ContentBlock>, stop: ProviderStop) -> ModelOutcome {
     ModelOutcome::Completed { blocks, completion: Completion { stop, raw_stop: None, usage: None, raw_usage: None } }
@@ -90,6 +95,11 @@ impl World {
 
     fn fixed_turn(&mut self, variant: Variant) -> Result<(), Cut> {
         self.start_life(Recovery::Resume)?;
+        if variant == Variant::Forked {
+            let waiter = self.waiter();
+            self.fork(0, waiter)?;
+            self.flush()?;
+        }
         self.prompt(0, Some("key"), OnBusy::Queue, "body", None)?;
         self.flush()?;
         if variant == Variant::InModel {
@@ -113,7 +123,7 @@ impl World {
                 self.tell(0, Input::GraceOver { round_id })?;
                 return self.flush();
             }
-            Variant::Plain | Variant::Parked | Variant::InModel => {}
+            Variant::Plain | Variant::Parked | Variant::InModel | Variant::Rewound | Variant::Forked => {}
         }
         for name in ["read", "put", "send"] {
             self.tool_by_name(name, output())?;
@@ -124,6 +134,11 @@ impl World {
         self.allow("call of pay")?;
         self.tool_by_name("pay", output())?;
         self.model_ends(0, 0, answer())?;
+        self.flush()?;
+        if variant == Variant::Rewound {
+            let waiter = self.waiter();
+            self.rewind(0, waiter)?;
+        }
         self.flush()
     }
 
@@ -215,6 +230,8 @@ fn a_turn_survives_a_crash_at_every_append_and_every_act() {
         whole.fixed_turn(variant).expect("nothing is cut");
         whole.judge();
         assert!(!is_open(&whole), "{variant:?} ends by itself");
+        let has = |kind: &str| entries(&whole).iter().any(|body| body.kind() == kind);
+        assert_eq!((has("rewound"), has("forked")), (variant == Variant::Rewound, variant == Variant::Forked));
         let points = whole.points;
         assert!(points >= 9, "{variant:?} has {points} points");
         report.push((variant, points));

@@ -7,7 +7,9 @@ use bytes::Bytes;
 
 use super::{
     call_laws::{asks, calls},
-    cast, skill_laws,
+    cast,
+    rounds::{after_rounds, fits, marks_hold},
+    skill_laws,
 };
 use crate::{
     chat::{ContentBlock, History, Message, Role},
@@ -70,13 +72,16 @@ impl Law<'_> {
                 _ => None,
             };
             let before = (shadow.in_doubt.clone(), shadow.round.clone());
+            let kept = (shadow.history.clone(), shadow.rounds.clone());
             shadow.apply(&decoded).expect("an entry can follow");
             after_entry(shadow, &before.0, before.1.as_ref(), &decoded);
+            after_rounds(shadow, &kept.0, &kept.1, &decoded);
             stored.push(encoded);
         }
         assert_eq!(denied, None, "a no is the end of a call");
         assert_eq!(shadow, live, "the fold of the journal is the live state");
         assert_eq!(live.history.messages().first_fault(), None, "the history is valid");
+        marks_hold(live);
         self.rest(live);
         stored
     }
@@ -198,15 +203,26 @@ impl Law<'_> {
                 assert_eq!(pinned, usize::from(!known && !line.is_empty()));
                 if line.is_empty() { refused(waiter, "pinned_full") } else { answered(waiter) }
             }
-            Input::Import { messages, waiter } if !History::repair(messages.iter().cloned()).1.is_empty() => {
-                refused(waiter, "invalid_message")
-            }
             Input::ActivateSkill { loaded, waiter } if skill_laws::fits(state, self.before, loaded) => answered(waiter),
             Input::ActivateSkill { waiter, .. } => refused(waiter, "skill_refused"),
             Input::DeactivateSkill { name, waiter } if state.skills.active.contains_key(name) => answered(waiter),
             Input::DeactivateSkill { waiter, .. } => refused(waiter, "not_found"),
-            Input::Import { waiter, .. } | Input::Reset { waiter } if idle => answered(waiter),
-            Input::Import { waiter, .. } | Input::Reset { waiter } => refused(waiter, "round_open"),
+            Input::Import { messages, rounds, waiter }
+                if !History::repair(messages.iter().cloned()).1.is_empty() || !fits(rounds, messages) =>
+            {
+                refused(waiter, "invalid_message")
+            }
+            Input::Rewind { round_id, waiter } if !state.rounds.as_slice().iter().any(|mark| mark.id == *round_id) => {
+                refused(waiter, "not_found")
+            }
+            Input::Fork { waiter, .. } if !idle || !state.history.messages().is_empty() => refused(waiter, "conversation_exists"),
+            Input::Fork { waiter, .. } => {
+                answered(waiter);
+                let kinds = |kind: &str| self.count(|body| body.kind() == kind);
+                assert_eq!((kinds("forked"), kinds("imported")), (1, 1), "a fork says where it is from and what it took");
+            }
+            Input::Import { waiter, .. } | Input::Rewind { waiter, .. } | Input::Reset { waiter } if idle => answered(waiter),
+            Input::Import { waiter, .. } | Input::Rewind { waiter, .. } | Input::Reset { waiter } => refused(waiter, "round_open"),
             _ => assert!(replies.is_empty(), "nobody asked: {replies:?}"),
         }
         if let Input::Interrupt { failure, .. } = self.input
@@ -418,8 +434,9 @@ impl Law<'_> {
                 assert_eq!((*before_tokens, *after_tokens), (plan.before_tokens, plan.after_tokens));
             }
             EntryBody::Pinned { .. } => assert!(matches!(self.input, Input::Pin { .. })),
-            EntryBody::Imported { .. } | EntryBody::Reset {} => assert!(round.is_none() && state.inbox.is_empty()),
-            EntryBody::Forked { .. } => panic!("nobody forks here"),
+            EntryBody::Imported { .. } | EntryBody::Reset {} | EntryBody::Rewound { .. } | EntryBody::Forked { .. } => {
+                assert!(round.is_none() && state.inbox.is_empty());
+            }
         }
     }
 
@@ -581,6 +598,7 @@ fn after_entry(state: &Durable, doubts: &[u64], before: Option<&OpenRound>, entr
             let known = state.keys.iter().rev().find(|known| known.key == key.key && known.round_id.is_some());
             assert_eq!(known.map(|known| (known.digest, known.round_id)), Some((key.digest, Some(*round_id))));
         }
+        EntryBody::Forked { in_doubt, .. } => assert_eq!(&state.in_doubt, in_doubt, "what is in doubt in the world is in doubt in a copy"),
         _ => assert!(doubts == state.in_doubt.as_slice()),
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! `CALLBOARD_SEED=n` replays one interleaving and prints its steps; `CALLBOARD_LONG=1` runs ten times as many.
 
+mod broken;
 mod call_laws;
 mod cast;
 mod crashes;
@@ -10,6 +11,7 @@ mod interleavings;
 mod laws;
 mod people;
 mod skill_laws;
+mod rounds;
 mod store;
 mod verdict;
 mod world;

@@ -37,15 +37,15 @@ pub(super) struct Weather {
 
 impl Weather {
     pub(super) fn of(seed: u64) -> Self {
-        let calm = Self { fault: 0, crash: 0, rival: 0, drain: 1, idle_work: 1, people: 30 };
+        let calm = Self { fault: 0, crash: 0, rival: 0, drain: 1, idle_work: 2, people: 30 };
         match seed % 8 {
             0 | 1 => calm,
-            2 => Self { fault: 14, idle_work: 4, ..calm },
+            2 => Self { fault: 14, idle_work: 8, ..calm },
             3 => Self { crash: 4, ..calm },
-            4 => Self { rival: 6, fault: 4, drain: 4, idle_work: 8, people: 40, ..calm },
+            4 => Self { rival: 6, fault: 4, drain: 4, idle_work: 16, people: 40, ..calm },
             5 => Self { drain: 12, people: 40, ..calm },
-            6 => Self { idle_work: 25, people: 45, ..calm },
-            _ => Self { fault: 6, crash: 2, rival: 2, drain: 2, idle_work: 5, people: 35 },
+            6 => Self { idle_work: 40, people: 50, ..calm },
+            _ => Self { fault: 6, crash: 2, rival: 2, drain: 2, idle_work: 10, people: 35 },
         }
     }
 }
@@ -181,16 +181,19 @@ impl World {
         }
         if self.rng.percent(weather.idle_work) {
             let waiter = self.waiter();
-            match self.rng.below(4) {
+            match self.rng.below(5) {
                 0 => return self.tell(index, Input::Reset { waiter }),
-                1 => return self.tell(index, Input::Compact { waiter }),
+                3 => return self.tell(index, Input::Compact { waiter }),
+                1 => return self.rewind(index, waiter),
+                2 => return self.fork(index, waiter),
                 _ => {}
             }
             let mut messages: Vec<Message> = (0..self.rng.below(5)).map(|_| broken(&mut self.rng)).collect();
             if self.rng.percent(90) {
                 messages = History::repair(messages).0.messages().iter().cloned().collect();
             }
-            return self.tell(index, Input::Import { messages, waiter });
+            let rounds = self.records(&messages);
+            return self.tell(index, Input::Import { messages, rounds, waiter });
         }
         let waiter = self.waiter();
         let life = &self.lives[index];

@@ -3,17 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
+    rounds::judge_rounds,
     store::Fault,
     world::{Reply, World},
 };
 use crate::{
-    chat::{ContentBlock, History, Message, is_reminder},
+    chat::{ContentBlock, Message, is_reminder},
     conversation::{
         turn::{Input, OnBusy},
         volatile::Recovery,
     },
     ids::{Epoch, EventId, PromptId, RoundId},
-    journal::{CallState, ClientKey, Durable, Entry, EntryBody, project, restore, rounds},
+    journal::{CallState, ClientKey, Durable, Entry, EntryBody, project, restore},
     limits::CLIENT_KEY_MS,
     ports::Timestamp,
 };
@@ -145,9 +146,7 @@ impl World {
                 None => assert!(self.crashes > 0 || self.lives_begun > 1, "nobody is left without an answer"),
             }
         }
-        let since = entries.iter().rposition(|entry| matches!(entry.body, EntryBody::Reset {} | EntryBody::Imported { .. })).unwrap_or(0);
-        let begun = entries[since..].iter().filter(|entry| matches!(entry.body, EntryBody::RoundStarted { .. })).count();
-        assert_eq!(rounds(entries).len(), begun, "rounds are read from the journal");
+        judge_rounds(entries);
     }
 
     /// What was seen is what a reader of the journal sees who comes later, ids included.
@@ -192,8 +191,8 @@ fn judge_words(entries: &[Entry], state: &Durable) {
         match &entry.body {
             EntryBody::Compacted { .. } => {
                 // What a compaction drops stays in the journal before it.
-                for (word, count) in heard(&before) {
-                    let left = heard(&fold.history).get(&word).copied().unwrap_or(0);
+                for (word, count) in said_in(before.messages().iter()) {
+                    let left = said_in(fold.history.messages().iter()).get(&word).copied().unwrap_or(0);
                     assert!(left <= count, "a compaction says nothing in a person's name");
                     words.entry(word).and_modify(|known| *known -= count - left);
                 }
@@ -206,17 +205,25 @@ fn judge_words(entries: &[Entry], state: &Durable) {
             }
             EntryBody::PromptWithdrawn { prompt_id, .. } => drop(words.remove(&prompts[prompt_id].text())),
             EntryBody::Injected { message, .. } => *words.entry(message.text()).or_default() += 1,
-            EntryBody::Imported { .. } | EntryBody::Reset {} => words.clear(),
+            EntryBody::Imported { messages, .. } => words = said_in(messages),
+            EntryBody::Reset {} => words.clear(),
+            EntryBody::Rewound { .. } => {
+                // That what is left is the beginning of what was there is a law of the entry.
+                let upto = entries.iter().take_while(|other| other.seq <= entry.seq);
+                let mut state = Durable::default();
+                upto.for_each(|entry| state.apply(entry).expect("it was applied before"));
+                words = said_in(state.history.messages().iter());
+            }
             _ => {}
         }
     }
-    assert_eq!(heard(&state.history), words, "what people said stands in the history once");
+    assert_eq!(said_in(state.history.messages().iter()), words, "what people said stands in the history once");
 }
 
-/// How often each thing that people say stands in a history.
-fn heard(history: &History) -> BTreeMap<String, i32> {
+/// Texts of people in messages, with how often each is there.
+fn said_in<'a>(messages: impl IntoIterator<Item = &'a Message>) -> BTreeMap<String, i32> {
     let mut heard: BTreeMap<String, i32> = BTreeMap::new();
-    for message in history.messages().iter() {
+    for message in messages {
         for block in message.blocks() {
             if let ContentBlock::Text(text) = block
                 && (text.text.starts_with("prompt ") || text.text.starts_with("injected "))

@@ -86,7 +86,7 @@ pub(super) const STATES: [&str; 10] =
     ["starting", "idle", "measuring", "model", "batch", "parked", "cancelling", "draining", "paused", "ended"];
 
 /// Names of the inputs of the coverage table.
-pub(super) const INPUTS: [&str; 19] = [
+pub(super) const INPUTS: [&str; 21] = [
     "Recovered",
     "Prompt",
     "Model",
@@ -102,6 +102,8 @@ pub(super) const INPUTS: [&str; 19] = [
     "Compact",
     "Pin",
     "Import",
+    "Rewind",
+    "Fork",
     "Reset",
     "ActivateSkill",
     "DeactivateSkill",
@@ -125,6 +127,8 @@ fn input_name(input: &Input) -> &'static str {
         Input::Compact { .. } => "Compact",
         Input::Pin { .. } => "Pin",
         Input::Import { .. } => "Import",
+        Input::Rewind { .. } => "Rewind",
+        Input::Fork { .. } => "Fork",
         Input::Reset { .. } => "Reset",
         Input::ActivateSkill { .. } => "ActivateSkill",
         Input::DeactivateSkill { .. } => "DeactivateSkill",

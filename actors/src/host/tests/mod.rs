@@ -5,6 +5,7 @@ mod context;
 mod door;
 mod faults;
 mod lives;
+mod rewinds;
 mod rounds;
 mod skills;
 mod tools;

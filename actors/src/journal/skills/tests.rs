@@ -108,7 +108,7 @@ fn a_compaction_forgets_what_ended_skills_said() {
 
 #[test]
 fn a_reset_and_an_import_leave_no_skill_active() {
-    for last in [EntryBody::Reset {}, EntryBody::Imported { messages: Vec::new() }] {
+    for last in [EntryBody::Reset {}, EntryBody::Imported { messages: Vec::new(), rounds: Vec::new() }] {
         let mut state = begun();
         apply(&mut state, activated("a", 1, ActivatedBy::User, &[])).unwrap();
 

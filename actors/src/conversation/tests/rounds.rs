@@ -1,0 +1,313 @@
+//! Rounds as a whole: their marks, what a rewind and a fork leave, at every round of generated conversations.
+
+use std::{collections::BTreeSet, io::Write as _};
+
+use super::{
+    Rng, Seed,
+    people::{self, Weather},
+    world::{Cut, World},
+};
+use crate::{
+    chat::{History, Message, Role},
+    conversation::{
+        rounds::Copied,
+        turn::{self, Act, Input},
+        volatile::{Recovery, Volatile},
+    },
+    ids::{ConversationId, RoundId, WaiterId},
+    journal::{ConversationRound, Durable, Entry, EntryBody, Fork, ForkReader, RoundMarks, RoundsReader, restore, rounds},
+    ports::{Head, Loaded, StoredEntry, Timestamp},
+    stream::RoundStatus,
+};
+
+/// Conversations of the property; ten times as many with `CALLBOARD_LONG=1`.
+const CONVERSATIONS: u64 = 200;
+
+fn name() -> ConversationId {
+    ConversationId::new("generated").unwrap()
+}
+
+fn record(id: RoundId, start: Option<u32>) -> ConversationRound {
+    let text = format!(
+        r#"{{"round_id":"{id}","conversation_id":"elsewhere","user_message":"prompt","thoughts":[],"tool_calls":[],"tool_observations":[],
+        "final_answer":null,"tokens_used":0,"usage":{{"input_uncached":0,"cache_read":0,"cache_write":0,"output":0}},"latency_ms":0,
+        "status":"completed","stop_reason":"end_turn"}}"#
+    );
+    ConversationRound { start, ..serde_json::from_str(&text).unwrap() }
+}
+
+impl World {
+    pub(super) fn rewind(&mut self, index: usize, waiter: WaiterId) -> Result<(), Cut> {
+        let marks: Vec<RoundId> = self.lives[index].durable.rounds.as_slice().iter().map(|mark| mark.id).collect();
+        let round_id =
+            if marks.is_empty() || self.rng.percent(10) { RoundId::from_random(self.rng.bytes()) } else { *self.rng.pick(&marks) };
+        self.tell(index, Input::Rewind { round_id, waiter })
+    }
+
+    pub(super) fn fork(&mut self, index: usize, waiter: WaiterId) -> Result<(), Cut> {
+        let texts = (0..self.rng.below(4)).map(|_| format!("prompt {}", self.number()));
+        let messages: Vec<Message> =
+            texts.collect::<Vec<_>>().into_iter().flat_map(|text| [Message::user(text), Message::assistant("yes")]).collect();
+        let starts = (0..messages.len()).step_by(2);
+        let rounds = starts.map(|start| record(RoundId::from_random(self.rng.bytes()), Some(start as u32))).collect();
+        let in_doubt = if self.rng.percent(30) { vec![self.rng.next()] } else { vec![] };
+        let fork = Fork { upto: crate::ids::Seq(9), messages, rounds, in_doubt };
+        self.tell(index, Input::Fork { copied: Box::new(Copied { from: name(), fork }), waiter })
+    }
+
+    /// Records that may come with an import; a few do not fit it.
+    pub(super) fn records(&mut self, messages: &[Message]) -> Vec<ConversationRound> {
+        if self.rng.percent(60) {
+            return vec![];
+        }
+        let mut start = 0;
+        let mut records = Vec::new();
+        for message in messages {
+            if message.tool_result_ids().is_empty() && self.rng.percent(60) || self.rng.percent(5) {
+                let kept = (!self.rng.percent(10)).then_some(start);
+                records.push(record(RoundId::from_random(self.rng.bytes()), kept));
+            }
+            start += u32::from(!self.rng.percent(2));
+        }
+        records
+    }
+}
+
+/// Whether records of rounds fit a history; said a second time.
+pub(super) fn fits(records: &[ConversationRound], messages: &[Message]) -> bool {
+    let ids: BTreeSet<RoundId> = records.iter().map(|record| record.round_id).collect();
+    let starts: Vec<usize> = records.iter().filter_map(|record| record.start).map(|start| start as usize).collect();
+    let begins = |start: &usize| messages.get(*start).is_some_and(|message| message.tool_result_ids().is_empty());
+    ids.len() == records.len() && starts.is_sorted_by(|a, b| a < b) && starts.iter().all(begins)
+}
+
+/// Marks rise, lie within the history, part nothing, and the open round has the last one.
+pub(super) fn marks_hold(state: &Durable) {
+    let marks = state.rounds.as_slice();
+    let messages: Vec<&Message> = state.history.messages().iter().collect();
+    assert!(marks.is_sorted_by(|a, b| a.start < b.start), "{marks:?}");
+    assert_eq!(marks.iter().map(|mark| mark.id).collect::<BTreeSet<_>>().len(), marks.len(), "a round begins once");
+    for mark in marks {
+        let first = messages.get(mark.start as usize).expect("a round begins within the history");
+        assert!(first.tool_result_ids().is_empty(), "no round begins between a call and its result");
+    }
+    if let Some(round) = &state.round {
+        let mark = marks.last().expect("an open round has a mark");
+        assert_eq!(mark.id, round.id);
+        assert!(messages[mark.start as usize].role() == Role::User, "an open round begins with its prompt");
+    }
+}
+
+/// What an entry does to the rounds of a history.
+pub(super) fn after_rounds(state: &Durable, history: &History, marks: &RoundMarks, entry: &Entry) {
+    let (was, is) = (marks.as_slice(), state.rounds.as_slice());
+    match &entry.body {
+        EntryBody::RoundStarted { round_id, .. } => {
+            assert_eq!(
+                is.split_last().map(|(last, rest)| (last.id, last.start as usize, rest)),
+                Some((*round_id, history.messages().len(), was))
+            );
+        }
+        EntryBody::PromptWithdrawn { .. } => {
+            assert!(was.starts_with(is) && was.len() - is.len() == history.messages().len() - state.history.messages().len())
+        }
+        EntryBody::Rewound { round_id, keep } => {
+            let place = was.iter().position(|mark| mark.id == *round_id).expect("the round was there");
+            assert_eq!((is, was[place].start), (&was[..place], *keep), "later rounds go too");
+            assert!(state.history.messages().iter().eq(history.messages().iter().take(*keep as usize)), "what is left is what was before");
+            assert_eq!(state.last_usage.input(), 0, "nobody counted what is left");
+        }
+        EntryBody::Imported { messages, rounds } => {
+            assert!(state.history.messages().iter().eq(messages));
+            let carried: Vec<_> = rounds.iter().filter_map(|round| Some((round.round_id, round.start?))).collect();
+            if rounds.is_empty() {
+                let plain = |message: &Message| message.role() == Role::User && message.tool_result_ids().is_empty();
+                let starts = messages.iter().enumerate().filter(|(_, message)| plain(message)).map(|(index, _)| index as u32);
+                assert!(is.iter().map(|mark| mark.start).eq(starts), "a round begins with each message of a person");
+            } else {
+                assert_eq!(is.iter().map(|mark| (mark.id, mark.start)).collect::<Vec<_>>(), carried);
+            }
+        }
+        EntryBody::Reset {} => assert!(is.is_empty()),
+        _ => assert_eq!(is, was, "{} leaves the rounds alone", entry.body.kind()),
+    }
+}
+
+/// Rounds that are read out of a journal are those that began and were not taken back, with what each cost.
+pub(super) fn judge_rounds(entries: &[Entry]) {
+    let mut expected: Vec<RoundId> = Vec::new();
+    let mut state = Durable::default();
+    for entry in entries {
+        state.apply(entry).expect("it was applied before");
+        match &entry.body {
+            EntryBody::RoundStarted { round_id, .. } => expected.push(*round_id),
+            EntryBody::Rewound { round_id, .. } => expected.truncate(expected.iter().position(|id| id == round_id).expect("it was there")),
+            EntryBody::Imported { rounds, .. } if !rounds.is_empty() => expected = rounds.iter().map(|round| round.round_id).collect(),
+            EntryBody::Imported { .. } => expected = state.rounds.as_slice().iter().map(|mark| mark.id).collect(),
+            EntryBody::Reset {} => expected.clear(),
+            _ => {}
+        }
+    }
+    let found = rounds(&name(), entries);
+    assert_eq!(found.iter().map(|round| round.round_id).collect::<Vec<_>>(), expected, "rounds are read from the journal");
+    assert!(found.iter().all(ConversationRound::is_over), "nothing is left open");
+    for round in &found {
+        assert_eq!(round.start, state.rounds.start(round.round_id), "a record knows its place");
+        assert_eq!(round.tokens_used, round.usage.input() + round.usage.output);
+    }
+}
+
+/// Status moves pending, in progress, then completed or error, and no other way (V-02, V-03).
+fn judge_statuses(entries: &[Entry]) {
+    let mut reader = RoundsReader::new(name());
+    let mut before: Vec<ConversationRound> = Vec::new();
+    for entry in entries {
+        reader.take(entry).unwrap();
+        let now = reader.rounds();
+        for round in &now {
+            let was = before.iter().find(|was| was.round_id == round.round_id).map(|was| was.status);
+            let may = match round.status {
+                RoundStatus::Pending => was.is_none_or(|was| was == RoundStatus::Pending),
+                RoundStatus::InProgress => matches!(was, Some(RoundStatus::Pending | RoundStatus::InProgress)),
+                RoundStatus::Completed | RoundStatus::Error => {
+                    was.is_none() && matches!(entry.body, EntryBody::Imported { .. })
+                        || was == Some(round.status)
+                        || was == Some(RoundStatus::InProgress)
+                }
+            };
+            assert!(may, "{was:?} became {:?} by {}", round.status, entry.body.kind());
+        }
+        before = now;
+    }
+}
+
+/// Asks a life that begins on this state for something; gives what it wrote and what it is then.
+pub(super) fn ask(state: &Durable, input: Input) -> (Vec<StoredEntry>, Durable, Vec<Act>) {
+    let mut durable = state.clone();
+    let mut volatile = Volatile::new(state.epoch.next(), 7, people::rules(&mut Rng::new(1)));
+    volatile.recovered = true;
+    let outcome = turn::step(&mut durable, &mut volatile, Timestamp(1), input, |_, _| {}).unwrap();
+    (outcome.entries.iter().map(Entry::encode).collect(), durable, outcome.acts)
+}
+
+/// What a new life finds in the store, without and with a snapshot.
+pub(super) fn reload(stored: Vec<StoredEntry>, state: &Durable) {
+    let head = Head { epoch: state.epoch, seq: state.head };
+    assert_eq!(restore(&Loaded { head, snapshot: None, entries: stored }), Some(Ok(state.clone())), "the journal replays to the same");
+    let snapshot = Loaded { head, snapshot: Some((state.head, state.snapshot())), entries: vec![] };
+    assert_eq!(restore(&snapshot), Some(Ok(state.clone())), "and so does a snapshot");
+}
+
+fn fork_at(entries: &[Entry], at: Option<RoundId>) -> Option<Fork> {
+    let mut reader = ForkReader::new(name(), at);
+    entries.iter().for_each(|entry| reader.take(entry).unwrap());
+    reader.finish()
+}
+
+fn check_fork(fork: Fork) -> Durable {
+    let expected = fork.clone();
+    let (stored, state, acts) =
+        ask(&Durable::default(), Input::Fork { copied: Box::new(Copied { from: name(), fork }), waiter: WaiterId(1) });
+    assert_eq!(acts, [Act::Answer { waiter: WaiterId(1) }]);
+    assert!(state.history.messages().iter().eq(&expected.messages), "a fork has the messages");
+    assert_eq!(state.history.messages().first_fault(), None, "a fork is valid");
+    assert_eq!(state.in_doubt, expected.in_doubt);
+    marks_hold(&state);
+    let entries: Vec<Entry> = stored.iter().map(|stored| Entry::decode(stored).unwrap()).collect();
+    if !expected.rounds.is_empty() {
+        assert_eq!(rounds(&name(), &entries), expected.rounds, "a fork has the rounds, figures and places included");
+    }
+    reload(stored, &state);
+    state
+}
+
+#[test]
+fn every_rewind_and_every_fork_of_a_conversation_is_valid_and_reloads_to_the_same() {
+    let count = if std::env::var_os("CALLBOARD_LONG").is_some() { CONVERSATIONS * 10 } else { CONVERSATIONS };
+    let (mut rewinds, mut forks, mut open) = (0, 0, 0);
+    for seed in 0..count {
+        let _seed = Seed(seed);
+        let mut rng = Rng::new(seed ^ 0xf02c);
+        let rules = people::rules(&mut rng);
+        let mut world = World::new(seed, rules);
+        for _ in 0..20 + rng.below(60) {
+            world.happen(Weather::of(seed)).expect("nothing is cut here");
+        }
+        let entries = |world: &World| -> Vec<Entry> { world.store.entries.iter().map(|stored| Entry::decode(stored).unwrap()).collect() };
+
+        // A fork may be asked for at any instant.
+        let now = entries(&world);
+        let mut state = Durable::default();
+        now.iter().for_each(|entry| state.apply(entry).unwrap());
+        let fork = fork_at(&now, None).expect("there is always a last border");
+        let border = state.round.as_ref().map_or(state.history.messages().len(), |round| state.rounds.start(round.id).unwrap() as usize);
+        assert!(state.history.messages().iter().take(border).eq(&fork.messages), "nothing of an open round is taken");
+        assert!(fork.rounds.iter().all(ConversationRound::is_over));
+        if let Some(round) = &state.round {
+            assert_eq!(fork_at(&now, Some(round.id)), None, "a round that is open has no end to begin at");
+            open += 1;
+        }
+        check_fork(fork);
+
+        world.end();
+        let now = entries(&world);
+        judge_statuses(&now);
+        let whole = world.lives[0].durable.clone();
+        let len = whole.history.messages().len();
+        for mark in whole.rounds.as_slice() {
+            let (stored, state, acts) = ask(&whole, Input::Rewind { round_id: mark.id, waiter: WaiterId(1) });
+            assert_eq!(acts, [Act::Answer { waiter: WaiterId(1) }]);
+            assert!(whole.history.messages().iter().take(mark.start as usize).eq(state.history.messages().iter()));
+            assert_eq!(state.history.messages().first_fault(), None);
+            assert_eq!(state.rounds.start(mark.id), None);
+            assert_eq!(state.metrics.api_calls, whole.metrics.api_calls, "what was spent stays spent");
+            marks_hold(&state);
+            let mut both = world.store.entries.clone();
+            both.extend(stored);
+            let decoded: Vec<Entry> = both.iter().map(|stored| Entry::decode(stored).unwrap()).collect();
+            let again = fork_at(&decoded, Some(mark.id)).expect("what was taken back can be forked");
+            reload(both, &state);
+            rewinds += 1;
+
+            let fork = fork_at(&now, Some(mark.id)).expect("a round that is over can be forked");
+            assert_eq!(fork.messages, again.messages, "a rewind is undone by a fork");
+            let end = whole.rounds.end(mark.id, len as u32).unwrap() as usize;
+            // People may have spoken between two rounds, which is after the end of the first.
+            let until = whole.history.messages().iter().take(end);
+            assert!(until.zip(&fork.messages).all(|(a, b)| a == b) && fork.messages.len() <= end, "a fork is the beginning");
+            assert_eq!(fork.rounds.last().map(|round| round.round_id), Some(mark.id));
+            check_fork(fork);
+            forks += 1;
+        }
+    }
+    let _ = writeln!(std::io::stderr(), "{count} conversations, {rewinds} rewinds, {forks} forks, {open} of them of an open round");
+    assert!(rewinds > count / 2 && open > count / 10);
+}
+
+#[test]
+fn a_fork_enters_only_where_nothing_is() {
+    let fork = Fork { upto: crate::ids::Seq(1), messages: vec![Message::user("a")], rounds: vec![], in_doubt: vec![] };
+    let input = || Input::Fork { copied: Box::new(Copied { from: name(), fork: fork.clone() }), waiter: WaiterId(1) };
+
+    let (_, forked, _) = ask(&Durable::default(), input());
+    let (stored, after, acts) = ask(&forked, input());
+
+    assert_eq!((stored.len(), after), (0, forked));
+    assert!(matches!(acts.as_slice(), [Act::Refuse { refusal, .. }] if refusal.code() == "conversation_exists"));
+}
+
+#[test]
+fn a_closed_life_forks_what_it_closed() {
+    let mut world = World::new(3, people::rules(&mut Rng::new(3)));
+    world.start_life(Recovery::Resume).unwrap();
+    world.prompt(0, None, crate::conversation::turn::OnBusy::Queue, "b", None).unwrap();
+    world.crash(9);
+    world.start_life(Recovery::Close).unwrap();
+
+    world.end();
+    let entries: Vec<Entry> = world.store.entries.iter().map(|stored| Entry::decode(stored).unwrap()).collect();
+    let fork = fork_at(&entries, None).unwrap();
+
+    assert_eq!((fork.messages.len(), fork.rounds.len()), (1, 1));
+    assert_eq!(fork.rounds[0].status, RoundStatus::Completed);
+}

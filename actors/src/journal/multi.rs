@@ -1,0 +1,139 @@
+//! A conversation as a list of rounds (REQUIREMENTS V-04..V-11): a view for exports, people and tests. What is sent to a model is the
+//! history, and the compactor decides about it.
+
+use std::collections::BTreeMap;
+
+use super::{ConversationRound, RoundsReader, round_summary};
+use crate::{
+    chat::{Message, Role, reminder},
+    ids::{ConversationId, TenantId},
+};
+
+/// Rounds that stay complete (V-08, CON-27).
+const COMPLETE_ROUNDS: usize = 5;
+
+/// Many rounds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MultiRoundConversation {
+    /// Which conversation.
+    pub conversation_id: ConversationId,
+    /// Whose.
+    pub user_id: TenantId,
+    /// Its rounds, oldest first.
+    pub rounds: Vec<ConversationRound>,
+    /// Skills in force, by name, with what they say of themselves.
+    pub active_skill_context: BTreeMap<String, serde_json::Value>,
+    /// What they change, oldest first.
+    pub context_modifiers: Vec<serde_json::Value>,
+    /// Tokens that the model can take.
+    pub context_window_limit: u64,
+    /// The part of it beyond which the context is compressed.
+    pub compression_threshold: f64,
+    /// Tokens of what was really sent and answered last; not the sum over rounds, which never falls (BUG-25).
+    pub context_tokens: u64,
+    /// The history.
+    pub messages: Vec<Message>,
+}
+
+impl MultiRoundConversation {
+    /// What a journal tells.
+    pub fn of(user_id: TenantId, conversation_id: ConversationId, reader: &RoundsReader) -> Self {
+        let state = reader.state();
+        Self {
+            conversation_id,
+            user_id,
+            rounds: reader.rounds(),
+            active_skill_context: BTreeMap::new(),
+            context_modifiers: Vec::new(),
+            context_window_limit: 200_000,
+            compression_threshold: 0.8,
+            context_tokens: state.last_usage.input().saturating_add(state.last_usage.output),
+            messages: state.history.messages().iter().cloned().collect(),
+        }
+    }
+
+    /// Whether compression is due: strictly above the threshold (V-06).
+    pub fn should_compress_context(&self) -> bool {
+        self.context_tokens as f64 > self.context_window_limit as f64 * self.compression_threshold
+    }
+
+    /// Every round as it was: prompts, calls, results in the message after them, answers (V-07, V-09). The messages themselves, so that
+    /// error flags, thoughts and parallel calls are as they were (BUG-42).
+    pub fn full_history(&self) -> &[Message] {
+        &self.messages
+    }
+
+    /// The full history while compression is not due; then the last five rounds complete, and before them what no round began with and
+    /// a reminder that holds a summary of each earlier round (V-08).
+    pub fn compressed_history(&self) -> Vec<Message> {
+        let starts: Vec<usize> = self.rounds.iter().filter_map(|round| round.start).map(|start| start as usize).collect();
+        let early = starts.len().saturating_sub(COMPLETE_ROUNDS);
+        let (Some(first), Some(kept)) = (starts.first(), starts.get(early)) else { return self.messages.clone() };
+        if !self.should_compress_context() || early == 0 {
+            return self.messages.clone();
+        }
+        let summaries: Vec<String> = self.rounds.iter().filter(|round| round.start.is_some()).take(early).map(round_summary).collect();
+        let summary = Message::new(Role::User, &[reminder(&summaries.join("\n"))]).ok();
+        let before = self.messages.iter().take(*first).cloned();
+        before.chain(summary).chain(self.messages.iter().skip(*kept).cloned()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        chat::MessageList,
+        ids::{Epoch, Seq},
+        journal::{Entry, EntryBody},
+        ports::Timestamp,
+    };
+
+    fn of(rounds: usize) -> MultiRoundConversation {
+        let call = r#"{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"bash","input":{}},{"type":"tool_use","id":"u","name":"grep","input":{}}]}"#;
+        let results = r#"{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":"no","is_error":true},{"type":"tool_result","tool_use_id":"u","content":"yes"}]}"#;
+        let messages = (0..rounds).flat_map(|n| {
+            let wire = |text: &str| Message::from_wire(text.as_bytes()).unwrap();
+            [Message::user(format!("q{n}")), wire(call), wire(results), Message::assistant(format!("a{n}"))]
+        });
+        let mut reader = RoundsReader::new(ConversationId::new("c").unwrap());
+        let bodies = [EntryBody::LifeStarted { nonce: 1 }, EntryBody::Imported { messages: messages.collect(), rounds: vec![] }];
+        for (seq, body) in (1..).zip(bodies) {
+            reader.take(&Entry { seq: Seq(seq), epoch: Epoch(1), at: Timestamp(1), body }).unwrap();
+        }
+        MultiRoundConversation::of(TenantId::new("t").unwrap(), ConversationId::new("c").unwrap(), &reader)
+    }
+
+    #[test]
+    fn compression_is_due_strictly_above_the_threshold() {
+        let at = |context_tokens| MultiRoundConversation { context_tokens, ..of(1) }.should_compress_context();
+
+        assert_eq!([at(159_999), at(160_000), at(160_001)], [false, false, true]);
+    }
+
+    #[test]
+    fn the_full_history_is_every_message_in_order() {
+        let conversation = of(7);
+
+        assert_eq!(conversation.full_history().len(), 28);
+        assert_eq!(conversation.compressed_history(), conversation.full_history(), "nothing is compressed before it is due (V-07)");
+        assert!(conversation.full_history()[2].wire_str().contains(r#""is_error":true"#), "BUG-42");
+    }
+
+    #[test]
+    fn the_last_five_rounds_stay_complete_and_earlier_ones_become_summaries() {
+        let conversation = MultiRoundConversation { context_tokens: 170_000, ..of(7) };
+
+        let compressed = conversation.compressed_history();
+
+        assert_eq!(compressed[1..], conversation.messages[8..], "five rounds of four messages");
+        let summary = compressed[0].text();
+        for line in ["  Request: q0", "  Request: q1", "  Tools: [bash, grep]", "  Observation: no", "  Answer: a1"] {
+            assert!(summary.contains(line), "{line} in {summary}");
+        }
+        assert!(!summary.contains("q2"));
+        assert_eq!(compressed.into_iter().collect::<MessageList>().first_fault(), None);
+        let few = MultiRoundConversation { context_tokens: 170_000, ..of(5) };
+        assert_eq!(few.compressed_history(), few.messages);
+    }
+}

@@ -1,0 +1,55 @@
+//! What a conversation used: tokens by class and model calls (REQUIREMENTS L-02, X-21). Prices are configuration; this only counts.
+
+use serde::{Deserialize, Serialize};
+
+use super::{ConversationMetrics, ConversationRound};
+use crate::ports::Usage;
+
+/// Tokens and calls, added up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct UsageTotals {
+    /// Tokens by class.
+    #[serde(flatten)]
+    pub usage: Usage,
+    /// Model calls that were ordered, those that gave nothing included.
+    pub api_calls: u64,
+}
+
+impl UsageTotals {
+    /// What these rounds used. Of an import or a fork this includes what was used elsewhere.
+    pub fn of_rounds(rounds: &[ConversationRound]) -> Self {
+        rounds.iter().fold(Self::default(), |sum, round| Self {
+            usage: sum.usage.plus(&round.usage),
+            api_calls: sum.api_calls.saturating_add(u64::from(round.model_calls)),
+        })
+    }
+
+    /// What this conversation itself used since its journal began or was reset, rounds that were taken back included.
+    pub fn of_conversation(metrics: &ConversationMetrics) -> Self {
+        Self { usage: metrics.usage, api_calls: metrics.api_calls }
+    }
+
+    /// Its cost by a function that prices tokens by class: what a price list offers.
+    pub fn cost<T>(&self, price: impl FnOnce(&Usage) -> T) -> T {
+        price(&self.usage)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn totals_add_up_by_class_and_never_overflow() {
+        let round = crate::journal::rounds::tests::full();
+        let much = Usage { output: u64::MAX, ..round.usage };
+        let huge = ConversationRound { usage: much, ..round.clone() };
+
+        let two = UsageTotals::of_rounds(&[round.clone(), round.clone()]);
+
+        assert_eq!((two.usage, two.api_calls), (round.usage.plus(&round.usage), 4));
+        assert_eq!(UsageTotals::of_rounds(&[huge.clone(), huge]).usage.output, u64::MAX);
+        assert_eq!(two.cost(|usage| usage.input() * 3 + usage.output * 15), 6 * 3 + 8 * 15);
+        assert_eq!(serde_json::to_string(&two).unwrap(), r#"{"input_uncached":2,"cache_read":4,"cache_write":0,"output":8,"api_calls":4}"#);
+    }
+}

@@ -1,0 +1,214 @@
+//! Versions of the message and result forms (REQUIREMENTS F-12..F-16), and the way from an older one to the latest.
+//!
+//! Inside of a journal nothing is repeated: the envelope's `v` speaks for a whole row. What leaves it names its version once: an export
+//! for all its messages and rounds, the debug form for a message, a [`VersionedToolResult`] for a result. Messages on a provider's wire
+//! carry none, since the wire is the provider's.
+
+use serde::{Deserialize, Serialize};
+
+use super::ToolExecutionResult;
+use crate::{chat::RawJson, ports::OutputLevel};
+
+/// A version of the forms (F-12).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names are the versions")]
+pub enum SchemaVersion {
+    #[serde(rename = "1.0")]
+    V1_0,
+    #[serde(rename = "1.4")]
+    V1_4,
+    #[serde(rename = "1.5")]
+    V1_5,
+    #[serde(rename = "1.6")]
+    V1_6,
+    #[serde(rename = "1.9")]
+    V1_9,
+}
+
+/// A way between two versions that there is not (F-14).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("Cannot migrate from {from} to {to}")]
+pub struct CannotMigrate {
+    /// What is there.
+    pub from: SchemaVersion,
+    /// What was wished.
+    pub to: SchemaVersion,
+}
+
+/// Why older data is no result.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LegacyError {
+    /// Its version cannot be read.
+    #[error(transparent)]
+    Version(#[from] CannotMigrate),
+    /// It is no result of that version.
+    #[error("this is no tool result: {0}")]
+    Data(String),
+}
+
+impl SchemaVersion {
+    /// What this program writes.
+    pub const LATEST: Self = Self::V1_9;
+
+    /// All of them, oldest first.
+    pub const ALL: [Self; 5] = [Self::V1_0, Self::V1_4, Self::V1_5, Self::V1_6, Self::V1_9];
+
+    /// The version in words.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::V1_0 => "1.0",
+            Self::V1_4 => "1.4",
+            Self::V1_5 => "1.5",
+            Self::V1_6 => "1.6",
+            Self::V1_9 => "1.9",
+        }
+    }
+
+    /// The version of that name.
+    pub fn of(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|version| version.as_str() == word)
+    }
+
+    /// Whether a reader of this version reads what `written` wrote (F-13). 1.0 is compatible with nothing, itself included.
+    pub fn is_compatible_with(self, written: Self) -> bool {
+        match self {
+            Self::V1_0 => false,
+            Self::V1_4 | Self::V1_5 | Self::V1_6 | Self::V1_9 => written != Self::V1_0 && written <= self,
+        }
+    }
+
+    /// The next version that there is a step to.
+    fn next(self) -> Option<Self> {
+        match self {
+            Self::V1_0 | Self::V1_9 => None,
+            Self::V1_4 => Some(Self::V1_5),
+            Self::V1_5 => Some(Self::V1_6),
+            Self::V1_6 => Some(Self::V1_9),
+        }
+    }
+}
+
+impl std::fmt::Display for SchemaVersion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A result that names the version of its form (F-16).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VersionedToolResult {
+    /// The version.
+    pub schema_version: SchemaVersion,
+    /// The result.
+    #[serde(flatten)]
+    pub result: ToolExecutionResult,
+}
+
+impl From<ToolExecutionResult> for VersionedToolResult {
+    fn from(result: ToolExecutionResult) -> Self {
+        Self { schema_version: SchemaVersion::LATEST, result }
+    }
+}
+
+impl VersionedToolResult {
+    /// Brings the result to a later version, a step at a time (F-14).
+    ///
+    /// # Errors
+    /// [`CannotMigrate`] for an earlier version, and from or to 1.0.
+    pub fn migrate_to(self, target: SchemaVersion) -> Result<Self, CannotMigrate> {
+        let from = self.schema_version;
+        let mut migrated = self;
+        while migrated.schema_version != target {
+            let next = migrated.schema_version.next().filter(|next| *next <= target).ok_or(CannotMigrate { from, to: target })?;
+            if next == SchemaVersion::V1_5 {
+                migrated.result.output_level = OutputLevel::Standard;
+            }
+            migrated.schema_version = next; // 1.6 and 1.9 name the same fields.
+        }
+        Ok(migrated)
+    }
+
+    /// Reads data of an older version as the latest (F-15). A `schema_version` in it is passed over: `source` holds.
+    ///
+    /// # Errors
+    /// [`LegacyError`] when the version cannot be read, or the data is no result.
+    pub fn from_legacy(data: &RawJson, source: SchemaVersion) -> Result<Self, LegacyError> {
+        if !SchemaVersion::LATEST.is_compatible_with(source) {
+            return Err(CannotMigrate { from: source, to: SchemaVersion::LATEST }.into());
+        }
+        // A result without a level has the usual one, which is what 1.4 meant.
+        let result = data.parse::<ToolExecutionResult>().map_err(|error| LegacyError::Data(error.to_string()))?;
+        Ok(result.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(schema_version: SchemaVersion) -> VersionedToolResult {
+        VersionedToolResult {
+            schema_version,
+            result: ToolExecutionResult { output_level: OutputLevel::Full, ..ToolExecutionResult::ok("o") },
+        }
+    }
+
+    #[test]
+    fn a_reader_reads_its_own_version_and_the_older_ones_but_the_first() {
+        let readable = |reader: &str| -> Vec<&str> {
+            let reader = SchemaVersion::of(reader).unwrap();
+            SchemaVersion::ALL.into_iter().rev().filter(|written| reader.is_compatible_with(*written)).map(SchemaVersion::as_str).collect()
+        };
+
+        assert_eq!(readable("1.9"), ["1.9", "1.6", "1.5", "1.4"]);
+        assert_eq!(readable("1.6"), ["1.6", "1.5", "1.4"]);
+        assert_eq!(readable("1.5"), ["1.5", "1.4"]);
+        assert_eq!(readable("1.4"), ["1.4"]);
+        assert!(readable("1.0").is_empty());
+        assert_eq!((SchemaVersion::LATEST.as_str(), SchemaVersion::of("2.0"), SchemaVersion::of("1.2")), ("1.9", None, None), "CON-37");
+    }
+
+    #[test]
+    fn a_result_migrates_step_by_step_and_never_back() {
+        use SchemaVersion::{V1_0, V1_4, V1_5, V1_6, V1_9};
+        for from in SchemaVersion::ALL {
+            for to in SchemaVersion::ALL {
+                let migrated = of(from).migrate_to(to);
+
+                let may = from == to || from != V1_0 && from < to;
+                assert_eq!(migrated.is_ok(), may, "{from} to {to}");
+                match migrated {
+                    Ok(migrated) => {
+                        let level = if from == V1_4 && to > V1_4 { OutputLevel::Standard } else { OutputLevel::Full };
+                        assert_eq!((migrated.schema_version, migrated.result.output_level), (to, level));
+                    }
+                    Err(error) => assert_eq!(error.to_string(), format!("Cannot migrate from {from} to {to}")),
+                }
+            }
+        }
+        assert_eq!(of(V1_9).migrate_to(V1_6).unwrap_err().to_string(), "Cannot migrate from 1.9 to 1.6");
+        assert_eq!(of(V1_5).migrate_to(V1_6).unwrap().result, of(V1_5).result);
+    }
+
+    #[test]
+    fn old_data_becomes_the_latest() {
+        let read = |text: &str, source| VersionedToolResult::from_legacy(&RawJson::from_text(text).unwrap(), source);
+
+        let plain = read(r#"{"observation":"o"}"#, SchemaVersion::V1_4).unwrap();
+        let named = read(r#"{"observation":"o","schema_version":"1.4","output_level":"full"}"#, SchemaVersion::V1_5).unwrap();
+
+        assert_eq!((plain.schema_version, plain.result.output_level), (SchemaVersion::V1_9, OutputLevel::Standard));
+        assert_eq!((named.schema_version, named.result.output_level), (SchemaVersion::V1_9, OutputLevel::Full), "BUG-40");
+        assert_eq!(read("{}", SchemaVersion::V1_0).unwrap_err().to_string(), "Cannot migrate from 1.0 to 1.9");
+        assert!(matches!(read("{}", SchemaVersion::V1_6), Err(LegacyError::Data(_))));
+    }
+
+    #[test]
+    fn a_versioned_result_survives_its_json() {
+        let text = serde_json::to_string(&of(SchemaVersion::V1_9)).unwrap();
+
+        assert!(text.starts_with(r#"{"schema_version":"1.9","observation":"o""#), "{text}");
+        assert_eq!(serde_json::from_str::<VersionedToolResult>(&text).unwrap(), of(SchemaVersion::V1_9));
+    }
+}

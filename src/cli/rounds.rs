@@ -1,0 +1,97 @@
+//! Rounds as people name and read them.
+
+use callboard_actors::{chat::Message, ids::RoundId, journal::ConversationRound, stream::RoundStatus};
+
+use super::{failure::Failure, terminal::tame, view::seconds};
+
+/// Longest excerpt of a prompt, in characters.
+const WORDS_CHARS: usize = 60;
+
+/// The round that a person means: by its number in a list, or by its id.
+pub(super) fn pick(rounds: &[ConversationRound], text: &str) -> Result<RoundId, Failure> {
+    let by_number = text.parse::<usize>().ok().and_then(|number| rounds.get(number.checked_sub(1)?)).map(|round| round.round_id);
+    let by_id = || text.parse::<RoundId>().ok().filter(|id| rounds.iter().any(|round| round.round_id == *id));
+    by_number.or_else(by_id).ok_or_else(|| {
+        let there = match rounds.len() {
+            0 => "it has no rounds".to_owned(),
+            1 => "it has one round, number 1".to_owned(),
+            count => format!("its rounds are numbers 1 to {count}"),
+        };
+        Failure::work(format!("there is no round `{text}` in this session")).hint(format!("{there}; a round's id will do too"))
+    })
+}
+
+/// A round in a line: number, id, tokens, latency, how it ended where that is not as usual, its first words.
+pub(super) fn line(number: usize, round: &ConversationRound) -> String {
+    let state = match (round.status, &round.stop_reason) {
+        (RoundStatus::Pending, _) => " waits".to_owned(),
+        (RoundStatus::InProgress, _) => " open".to_owned(),
+        (_, Some(reason)) if reason.code() != "end_turn" => format!(" {}", reason.code()),
+        (RoundStatus::Completed | RoundStatus::Error, _) => String::new(),
+    };
+    let mut said = round.user_message.split_whitespace().collect::<Vec<_>>().join(" ");
+    if let Some((end, _)) = said.char_indices().nth(WORDS_CHARS) {
+        said.truncate(end);
+        said.push('…');
+    }
+    let (id, tokens, took) = (round.round_id, round.tokens_used, seconds(round.latency_ms));
+    tame(&format!("{number:>3}  {id}  {tokens} tokens, {took}{state}  {said}"))
+}
+
+/// What was said, each round under its line. Rounds of which the messages are gone have their line only, before all.
+pub(super) fn told(rounds: &[ConversationRound], messages: &[Message]) -> String {
+    let mut text = String::new();
+    let mut numbered = (1..).zip(rounds).peekable();
+    let mut put = |part: &str| {
+        text.push_str(part);
+        text.push('\n');
+    };
+    while let Some((number, round)) = numbered.next_if(|(_, round)| round.start.is_none() && round.is_over()) {
+        put(&line(number, round));
+    }
+    for (index, message) in messages.iter().enumerate() {
+        if let Some((number, round)) = numbered.next_if(|(_, round)| round.start.is_some_and(|start| start as usize == index)) {
+            put(&line(number, round));
+        }
+        put(&super::chat::told(message));
+    }
+    numbered.for_each(|(number, round)| put(&line(number, round)));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rounds() -> Vec<ConversationRound> {
+        let text = |id: &str| {
+            format!(
+                r#"{{"round_id":"{id}","conversation_id":"c","user_message":"find\n  {}","thoughts":[],"tool_calls":[],
+                "tool_observations":[],"final_answer":"a","tokens_used":12,"usage":{{"input_uncached":10,"cache_read":0,"cache_write":0,
+                "output":2}},"latency_ms":1500,"status":"completed","stop_reason":"interrupted"}}"#,
+                "x".repeat(80)
+            )
+        };
+        let ids = ["00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000002"];
+        ids.iter().map(|id| serde_json::from_str(&text(id)).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_round_is_named_by_its_number_or_its_id() {
+        let rounds = rounds();
+        let second = rounds[1].round_id;
+
+        assert_eq!((pick(&rounds, "2"), pick(&rounds, &second.to_string())), (Ok(second), Ok(second)));
+        for wrong in ["0", "3", "x", "00000000-0000-4000-8000-000000000009"] {
+            assert!(pick(&rounds, wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_line_says_what_a_round_took_and_how_it_ended() {
+        let line = line(2, &rounds()[1]);
+
+        assert!(line.starts_with("  2  00000000-0000-4000-8000-000000000002  12 tokens, 1.5 s interrupted  find xxx"), "{line}");
+        assert!(line.ends_with('…') && !line.contains('\n'));
+    }
+}

@@ -1,0 +1,113 @@
+//! `callboard sessions fork` and `rewind`: whole rounds, copied or taken back.
+
+use callboard_actors::ids::ConversationId;
+use clap::Args;
+use serde::Serialize;
+
+use super::{Found, OneArgs, quiet_host};
+use crate::{
+    app::{App, TENANT},
+    cli::{
+        failure::{Done, Failure},
+        rounds::pick,
+        run::SHUTDOWN,
+        session::{fresh_id, scope, unreadable},
+        terminal::out,
+    },
+    config::Config,
+};
+
+/// `sessions fork`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ForkArgs {
+    #[command(flatten)]
+    one: OneArgs,
+    /// As it stood when this round ended: its number or id [default: the last one that is over]
+    #[arg(long, value_name = "ROUND")]
+    at: Option<String>,
+    /// Store the copy under this id [default: a fresh one]
+    #[arg(long, value_name = "NEW")]
+    session: Option<ConversationId>,
+}
+
+/// `sessions rewind`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct RewindArgs {
+    #[command(flatten)]
+    one: OneArgs,
+    /// The first round that goes: its number or id
+    #[arg(long, value_name = "ROUND")]
+    to: String,
+}
+
+/// What there is then.
+#[derive(Debug, Serialize)]
+struct Left {
+    conversation_id: ConversationId,
+    messages: usize,
+    rounds: usize,
+}
+
+/// Copies. The source may run meanwhile, in this process or another.
+pub(super) async fn fork(config: &Config, args: &ForkArgs) -> Result<Done, Failure> {
+    let found = Found::open(config, &args.one).await?;
+    let id = match args.session.clone() {
+        Some(id) => id,
+        None => fresh_id()?,
+    };
+    let _lock = found.sessions.lock(&scope(&id)?)?;
+    let app = quiet_host(config, &found.sessions).await?;
+    let done = fork_in(&app, &found, args.at.as_deref(), &id).await;
+    app.host.shutdown(SHUTDOWN).await;
+    print(&done?)
+}
+
+async fn fork_in(app: &App, found: &Found, at: Option<&str>, id: &ConversationId) -> Result<Left, Failure> {
+    let source = app.host.tenant(TENANT).conversation(found.id.clone());
+    let at = match at {
+        Some(text) => Some(pick(&source.rounds().await.map_err(|error| unreadable(&found.id, error))?, text)?),
+        None => None,
+    };
+    let fork = source.fork(id.clone(), at).await.map_err(|error| match error.code() {
+        "conversation_exists" => Failure::work(format!("session `{id}` is there already")).hint("choose another id with --session"),
+        _ => unreadable(&found.id, error),
+    })?;
+    left(id, &fork).await
+}
+
+/// Takes back.
+pub(super) async fn rewind(config: &Config, args: &RewindArgs) -> Result<Done, Failure> {
+    let found = Found::open(config, &args.one).await?;
+    let _lock = found.sessions.lock(&found.scope)?;
+    let app = quiet_host(config, &found.sessions).await?;
+    let done = rewind_in(&app, &found, &args.to).await;
+    app.host.shutdown(SHUTDOWN).await;
+    print(&done?)
+}
+
+async fn rewind_in(app: &App, found: &Found, to: &str) -> Result<Left, Failure> {
+    let handle = app.host.tenant(TENANT).conversation(found.id.clone());
+    let state = handle.state().await.map_err(|error| unreadable(&found.id, error))?;
+    if !state.inbox.is_empty() {
+        // Waking it would ask a model, and not the one that the prompt was for.
+        return Err(Failure::work(format!("session `{}` has a prompt that waits for its answer", found.id))
+            .hint("`callboard run --session … --resume` answers it"));
+    }
+    let to = pick(&handle.rounds().await?, to)?;
+    handle.rewind(to).await.map_err(|error| match error.code() {
+        "not_found" => Failure::work("that round is no longer in the history: it was compacted")
+            .hint(format!("`callboard sessions fork {} --at ROUND` copies the session as it stood then", found.id)),
+        _ => error.into(),
+    })?;
+    left(&found.id, &handle).await
+}
+
+async fn left(id: &ConversationId, handle: &callboard_actors::host::ConversationHandle) -> Result<Left, Failure> {
+    let (messages, rounds) = (handle.messages().await?.len(), handle.rounds().await?.len());
+    Ok(Left { conversation_id: id.clone(), messages, rounds })
+}
+
+fn print(left: &Left) -> Result<Done, Failure> {
+    out(&format!("{}\n", serde_json::to_string(left).unwrap_or_default()));
+    Ok(Done::Well)
+}
