@@ -141,7 +141,7 @@ impl From<SendError> for Failure {
     fn from(error: SendError) -> Self {
         let failure = Self::work(error.to_string());
         match &error {
-            SendError::InvalidId(_) | SendError::BadPrompt(_) => Self::usage(error.to_string()),
+            SendError::InvalidId(_) | SendError::BadPrompt(_) | SendError::NoPrice { .. } => Self::usage(error.to_string()),
             SendError::Conversation(ConversationError::InUse) => failure.hint("end the other process, or use another --session"),
             SendError::Conversation(ConversationError::Store(StoreError::Unavailable { .. })) => {
                 failure.hint("is the disk full, or the file read-only? another one: --db FILE")

@@ -6,6 +6,7 @@ use crate::{
     chat::ToolUseBlock,
     ids::{RoundId, Seq, WaiterId, WorkId},
     journal::EntryBody,
+    policy::Amount,
     ports::{Effect, OutputLevel, Timestamp, ToolSpec},
     stream::Failure,
 };
@@ -104,6 +105,15 @@ pub enum Act {
         /** Who. */
         waiter: WaiterId,
     },
+    /// Reserve this of the tenant's budget, and answer at once as [`super::turn::Input::Budget`].
+    Reserve {
+        /** Its name. */
+        work: WorkId,
+        /** The model call that it is for. */
+        step: u32,
+        /** How much. */
+        amount: Amount,
+    },
     /// Call the model with the history as it is now.
     StartModel {
         /** Its name. */
@@ -189,6 +199,7 @@ impl Act {
                 Effect::Idempotent | Effect::Once => Gate::Stored,
             },
             Self::Refuse { .. }
+            | Self::Reserve { .. }
             | Self::StartModel { .. }
             | Self::RetryLater { .. }
             | Self::ToolRetry { .. }

@@ -4,6 +4,7 @@ use crate::{
     chat::{ContentBlock, Message},
     ids::{PromptId, RoundId, Seq, WaiterId, WorkId},
     journal::{ClientKey, WithdrawReason},
+    policy::Exhausted,
     ports::{Completion, ProviderError},
     stream::Failure,
     tool_executor::RunResult,
@@ -76,6 +77,13 @@ pub enum Input {
     },
     /// Somebody says something.
     Prompt(NewPrompt),
+    /// The tenant's budget was asked.
+    Budget {
+        /// In what name.
+        work: WorkId,
+        /// Whether it has room.
+        answer: Result<(), Exhausted>,
+    },
     /// A model call ended.
     Model {
         /// Which.

@@ -11,10 +11,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ConversationArgs,
+    ConversationArgs, budget,
     lane::{Lane, Parcel, Verdict},
     message::{ConversationError, ConversationMsg, PromptMail},
     model_call::{ModelCall, PermitSlot},
+    purse::Purse,
     release::{Release, Waiter},
     setup::{Ports, Setup},
     stream_writer::StreamWriter,
@@ -99,6 +100,7 @@ pub(super) struct Live {
     /// Acts that wait for the store to come back.
     held: Vec<Act>,
     pause: Option<Pause>,
+    purse: Purse,
     sending: u32,
     snapshot_at: u64,
     drain: Option<AbortOnDrop>,
@@ -124,6 +126,7 @@ impl Live {
             guests: HashMap::new(),
             held: Vec::new(),
             pause: None,
+            purse: Purse::new(args.tenant.budget().clone()),
             sending: 0,
             snapshot_at: durable.head.0,
             drain: None,
@@ -177,6 +180,12 @@ impl Live {
             ConversationMsg::RetryDue { batch, call } => Input::RetryDue { batch, call },
             ConversationMsg::GraceOver { round_id } => Input::GraceOver { round_id },
             ConversationMsg::DeadlineOver { prompt_id, round_id } => self.deadline_over(prompt_id, round_id),
+            ConversationMsg::BudgetTimeOver { round_id } => {
+                if self.durable.round.as_ref().is_none_or(|round| round.id != round_id) {
+                    return Ok(Flow::GoOn);
+                }
+                Input::Interrupt { failure: Some(budget::time_over(&self.setup.spending.budget)), waiter: None }
+            }
             ConversationMsg::Tick => Input::Tick,
             ConversationMsg::AppendLost { error, sending } => return Ok(self.append_lost(error, sending)),
             ConversationMsg::Claimed => {
@@ -233,9 +242,19 @@ impl Live {
         Input::Withdraw { prompt_id, reason: WithdrawReason::Deadline, waiter: None }
     }
 
-    /// Decides, appends, performs.
+    /// Takes an input to its end; what a budget answers is the next one.
     fn input(&mut self, input: Input) -> Result<Flow, String> {
+        let mut flow = self.one_input(input)?;
+        while let (Flow::GoOn, Some(answer)) = (&flow, self.purse.answer()) {
+            flow = self.one_input(answer)?;
+        }
+        Ok(flow)
+    }
+
+    /// Decides, appends, performs.
+    fn one_input(&mut self, input: Input) -> Result<Flow, String> {
         let now = self.ports.clock.now();
+        self.volatile.tenant_left = self.purse.tenant_left();
         let writer = self.writer.clone();
         let outcome = turn::step(&mut self.durable, &mut self.volatile, now, input, |before, entry| writer.entry(before, entry));
         let Outcome { entries, acts } = outcome.map_err(|error| {
@@ -243,9 +262,15 @@ impl Live {
             error.to_string()
         })?;
         entries.iter().for_each(|entry| self.count(entry));
+        self.purse.note(&entries);
         if entries.iter().any(|entry| matches!(entry.body, EntryBody::PromptWithdrawn { .. })) {
             let (inbox, open) = (&self.durable.inbox, self.durable.round.as_ref().map(|round| round.id));
             self.guests.retain(|round, _| open == Some(*round) || inbox.iter().any(|prompt| prompt.round_id == *round));
+        }
+        let (budget, round) = (self.setup.spending.budget, self.durable.round.as_ref());
+        if let Some((round_id, left)) = self.purse.time_left(&budget, &self.durable.spent.amount, round, now) {
+            let timer = self.timer(Instant::now() + left, ConversationMsg::BudgetTimeOver { round_id });
+            self.purse.set_clock(round_id, timer);
         }
         let (waiting, now_acts): (Vec<Act>, Vec<Act>) = acts.into_iter().partition(|act| act.gate() == Gate::Stored);
         let waits: Vec<Release> = waiting.into_iter().map(|act| self.release(act)).collect();
@@ -324,6 +349,7 @@ impl Live {
                 None => Release::Nothing,
             },
             Act::Refuse { .. }
+            | Act::Reserve { .. }
             | Act::StartModel { .. }
             | Act::RetryLater { .. }
             | Act::ToolRetry { .. }
@@ -352,6 +378,7 @@ impl Live {
                     waiter.refuse(refusal.into());
                 }
             }
+            Act::Reserve { work, amount, .. } => self.purse.reserve(work, amount),
             Act::StartModel { work } => self.start_model(work),
             Act::StartTool(start) => {
                 if let Some((executor, run)) = self.run(start) {
@@ -630,7 +657,8 @@ impl Live {
     fn count(&self, entry: &Entry) {
         let counters = &self.ports.counters;
         match &entry.body {
-            EntryBody::Assistant { usage, .. } => {
+            EntryBody::Assistant { usage, cost_micro_usd, .. } => {
+                counters.cost_micro_usd.add(cost_micro_usd.unwrap_or(0));
                 counters.input_tokens.add(usage.input());
                 counters.cache_read_tokens.add(usage.cache_read);
                 counters.output_tokens.add(usage.output);
@@ -676,6 +704,7 @@ fn survives_pause(act: &Act) -> bool {
         Act::CancelRound { .. }
         | Act::Abort { .. }
         | Act::Refuse { .. }
+        | Act::Reserve { .. }
         | Act::Queued { .. }
         | Act::RoundOver { .. }
         | Act::Park { .. } => true,

@@ -190,6 +190,11 @@ pub enum ConversationMsg {
         /// Its round.
         round_id: RoundId,
     },
+    /// From a timer: the time that the conversation's budget leaves to a round is used up.
+    BudgetTimeOver {
+        /// The round.
+        round_id: RoundId,
+    },
     /// From a timer: approvals may have expired.
     Tick,
     /// From the store: an append was not stored, or may not be.

@@ -10,6 +10,7 @@
 
 mod act;
 mod batch;
+mod budget;
 mod door;
 mod input;
 pub mod lane;
@@ -17,6 +18,7 @@ mod live;
 mod load;
 mod message;
 mod model_call;
+mod purse;
 mod release;
 mod setup;
 mod stream_writer;
@@ -31,6 +33,7 @@ use std::sync::Arc;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
+pub use budget::{BUDGET_CODE, Spending};
 pub(crate) use load::load;
 pub use message::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail};
 pub use setup::{Ports, Setup};

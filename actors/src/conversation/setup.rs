@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{
+    Spending,
     door::Door,
     toolset::Toolset,
     volatile::{ApprovalMode, Judge, Judgement, Recovery, Rules},
@@ -59,6 +60,8 @@ pub struct Setup {
     pub recovery: Recovery,
     /// What it lends to its tools.
     pub lent: Lent,
+    /// What its calls may cost.
+    pub spending: Arc<Spending>,
     /// Bounds.
     pub limits: Arc<Limits>,
 }
@@ -76,6 +79,7 @@ impl Setup {
             tool_iterations_max: self.limits.tool_iterations_max,
             parallel_tools_max: self.limits.parallel_tools_max,
             inbox_prompts_max: self.limits.inbox_prompts_max,
+            spending: self.spending.clone(),
         }
     }
 

@@ -5,8 +5,10 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 use super::turn::{Act, Input};
 use crate::{
     chat::RawJson,
+    conversation::Spending,
     ids::{Epoch, RoundId, Seq, WorkId},
     journal::ToolExecutionResult,
+    policy::Amount,
     ports::{OutputLevel, ToolError, ToolSpec},
     stream::Failure,
 };
@@ -87,6 +89,8 @@ pub struct Rules {
     pub parallel_tools_max: usize,
     /// Prompts that wait at most.
     pub inbox_prompts_max: usize,
+    /// What its calls may cost.
+    pub spending: Arc<Spending>,
 }
 
 impl fmt::Debug for Rules {
@@ -133,6 +137,17 @@ pub struct Cancelling {
     pub failure: Option<Failure>,
 }
 
+/// A question to the tenant's budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reserving {
+    /// Its name.
+    pub work: WorkId,
+    /// The model call that waits for the answer.
+    pub step: u32,
+    /// What was asked for.
+    pub amount: Amount,
+}
+
 /// The forgettable half of a conversation.
 #[derive(Debug, Clone)]
 pub struct Volatile {
@@ -148,6 +163,10 @@ pub struct Volatile {
     pub retries: BTreeMap<(Seq, u32), Retry>,
     /// The open round is being cancelled.
     pub cancelling: Option<Cancelling>,
+    /// The tenant's budget is asked.
+    pub reserving: Option<Reserving>,
+    /// How much of the tenant's budget is left, in percent, as the shell knew before this input; `None` without one.
+    pub tenant_left: Option<u8>,
     /// No new round begins.
     pub draining: bool,
     /// The fold is complete and what it needs was ordered.
@@ -157,7 +176,18 @@ pub struct Volatile {
 impl Volatile {
     /// The state of a life that begins.
     pub fn new(life: Epoch, nonce: u64, rules: Rules) -> Self {
-        Self { life, nonce, rules, work: BTreeMap::new(), retries: BTreeMap::new(), cancelling: None, draining: false, recovered: false }
+        Self {
+            life,
+            nonce,
+            rules,
+            work: BTreeMap::new(),
+            retries: BTreeMap::new(),
+            cancelling: None,
+            reserving: None,
+            tenant_left: None,
+            draining: false,
+            recovered: false,
+        }
     }
 
     /// The open work for a call.
@@ -177,6 +207,7 @@ impl Volatile {
     pub fn note(&mut self, input: &Input) {
         match input {
             Input::Model { work, .. } | Input::Tool { work, .. } => drop(self.work.remove(work)),
+            Input::Budget { work, .. } => drop(self.reserving.take_if(|reserving| reserving.work == *work)),
             Input::Recovered { .. } => self.recovered = true,
             Input::Drain => self.draining = true,
             Input::GraceOver { round_id } => {
@@ -201,6 +232,7 @@ impl Volatile {
     pub fn absorb(&mut self, act: &Act) {
         match act {
             Act::StartModel { work } => drop(self.work.insert(*work, Work::Model)),
+            Act::Reserve { work, step, amount } => self.reserving = Some(Reserving { work: *work, step: *step, amount: *amount }),
             Act::StartTool(start) => {
                 let (spec, last_error) = (start.spec.clone(), start.last_error.clone());
                 let work = Work::Tool { call: start.call, attempt: start.attempt, spec, last_error };
@@ -218,6 +250,7 @@ impl Volatile {
             Act::Abort { work } => drop(self.work.remove(work)),
             Act::RoundOver { .. } => {
                 self.cancelling = None;
+                self.reserving = None;
                 self.retries.clear();
             }
             Act::Acknowledge { .. }

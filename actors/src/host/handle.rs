@@ -16,6 +16,7 @@ use crate::{
     ids::{ConversationId, InvalidId, RoundId, Scope, TenantId},
     journal::{ClientKey, Durable, digest},
     limits::PROMPT_BYTES_MAX,
+    policy::{Amount, Budget},
     ports::{ListQuery, SessionSummary, StoreError},
 };
 
@@ -29,6 +30,12 @@ pub enum SendError {
     /// The prompt is empty or too large.
     #[error("a prompt must have between 1 and {PROMPT_BYTES_MAX} bytes, this one has {0}")]
     BadPrompt(usize),
+    /// A budget of money needs a price for the model.
+    #[error("a budget of money needs a price for the model `{model}`")]
+    NoPrice {
+        /// The model.
+        model: String,
+    },
     /// The conversation, or the host, said no.
     #[error(transparent)]
     Conversation(#[from] ConversationError),
@@ -52,6 +59,7 @@ impl SendError {
         match self {
             Self::InvalidId(_) => "invalid_id",
             Self::BadPrompt(_) => "invalid_prompt",
+            Self::NoPrice { .. } => "no_price",
             Self::Conversation(error) => error.code(),
         }
     }
@@ -59,7 +67,7 @@ impl SendError {
     /// Whether trying again can help.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::InvalidId(_) | Self::BadPrompt(_) => false,
+            Self::InvalidId(_) | Self::BadPrompt(_) | Self::NoPrice { .. } => false,
             Self::Conversation(error) => error.is_retryable(),
         }
     }
@@ -90,6 +98,28 @@ impl TenantHandle {
     pub async fn conversations(&self, query: ListQuery) -> Result<Vec<SessionSummary>, SendError> {
         let id = self.id.clone()?;
         Ok(self.host.ports.sessions.list(&id, query).await?)
+    }
+
+    /// Bounds what all conversations of the tenant together may spend, counted since this host began (DESIGN §4.5). Holds from the next
+    /// model call on.
+    ///
+    /// # Errors
+    /// [`SendError::NoPrice`] for a bound of money where the model has no price; [`SendError::InvalidId`].
+    pub fn set_budget(&self, budget: Budget) -> Result<(), SendError> {
+        let (tenant, setup) = (self.host.tenants.get(&self.id.clone()?), &self.host.setup);
+        if budget.micro_usd.is_some() && setup.spending.price.is_none() {
+            return Err(SendError::NoPrice { model: setup.model.to_string() });
+        }
+        tenant.budget().set(budget);
+        Ok(())
+    }
+
+    /// What the tenant's conversations have spent or reserved since this host began, as far as budgets were counted.
+    ///
+    /// # Errors
+    /// [`SendError::InvalidId`].
+    pub fn spent(&self) -> Result<Amount, SendError> {
+        Ok(self.host.tenants.get(&self.id.clone()?).budget().spent())
     }
 
     /// Prompts between admission and answer.

@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{ApprovalVerdict, ConversationMetrics, Entry, EntryBody, Repeats, ToolAggregate, ToolExecutionResult, call_digest};
+use super::{ApprovalVerdict, ConversationMetrics, Entry, EntryBody, Repeats, Spent, ToolAggregate, ToolExecutionResult, call_digest};
 use crate::{
     chat::{ContentBlock, History, Message, MessageList, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock},
     ids::{Epoch, PromptId, RoundId, Seq},
@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Version of the snapshot form; another one is thrown away.
-pub const SNAPSHOT_VERSION: u32 = 1;
+pub const SNAPSHOT_VERSION: u32 = 2;
 
 /// The fold of a journal.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -46,6 +46,9 @@ pub struct Durable {
     pub tools: BTreeMap<String, ToolAggregate>,
     /// Usage of the last model call: how full the window is.
     pub last_usage: Usage,
+    /// What counts against its budget.
+    #[serde(default)]
+    pub spent: Spent,
 }
 
 /// A prompt in the inbox.
@@ -277,6 +280,7 @@ impl Durable {
             self.metrics.start_time = entry.at;
         }
         self.metrics.end_time = entry.at;
+        self.spent.apply(&entry.body)?;
         match &entry.body {
             EntryBody::LifeStarted { .. } => self.epoch = entry.epoch,
             EntryBody::PromptAccepted { prompt_id, round_id, client_key, message } => {
@@ -295,9 +299,11 @@ impl Durable {
                 round.steps = *step;
                 round.phase = Phase::Model { seq: entry.seq };
             }
-            EntryBody::Assistant { message, usage, stop, partial, .. } => {
+            EntryBody::Assistant { message, usage, stop, partial, cost_micro_usd, .. } => {
+                self.metrics.cost_micro_usd = self.metrics.cost_micro_usd.saturating_add(cost_micro_usd.unwrap_or(0));
                 self.assistant(entry.seq, message.as_ref(), usage, *stop, *partial)?;
             }
+            EntryBody::BudgetSettled { .. } => {} // See `Spent`.
             EntryBody::ToolStarted { call, effect, attempt, input, .. } => {
                 let call = self.call(*call)?;
                 let at = match &call.state {
@@ -336,7 +342,10 @@ impl Durable {
                     self.remember(key.key.clone(), key.digest, Some(round_id), entry.at);
                 }
                 match &mut self.round {
-                    Some(round) if matches!(round.phase, Phase::Model { .. } | Phase::Batch(_)) => round.pending.push(message.clone()),
+                    // Before the first call too: the prompt is the last thing said until a model heard it.
+                    Some(round) if round.steps == 0 || matches!(round.phase, Phase::Model { .. } | Phase::Batch(_)) => {
+                        round.pending.push(message.clone());
+                    }
                     _ => push_user(&mut self.history, message)?,
                 }
             }

@@ -84,7 +84,13 @@ pub enum EntryBody {
     /// Prompts moved from the inbox into history; a round is open.
     RoundStarted { round_id: RoundId, prompt_ids: Vec<PromptId> },
     /// A model call was ordered.
-    ModelCallStarted { step: u32, reserved: u64 },
+    ModelCallStarted {
+        step: u32,
+        /// Tokens; 0 where nothing is bounded.
+        reserved: u64,
+        #[serde(skip_serializing_if = "is_zero")]
+        reserved_micro_usd: u64,
+    },
     /// A model call ended with this. `message` is absent when nothing of it can stay. `partial`: cut off.
     Assistant {
         step: u32,
@@ -94,8 +100,13 @@ pub enum EntryBody {
         #[serde(skip_serializing_if = "Option::is_none")]
         raw_stop: Option<String>,
         usage: Usage,
+        /// What the call cost, where its model has a price.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cost_micro_usd: Option<u64>,
         partial: bool,
     },
+    /// What was reserved for a model call is replaced by what it used. `estimated`: the provider did not say, or said what cannot be.
+    BudgetSettled { reserved: u64, used_tokens: u64, cost_micro_usd: u64, estimated: bool },
     /// Call number `call` of the open batch is about to start. `input` only where it differs from the model's.
     ToolStarted {
         call: u32,
@@ -151,6 +162,10 @@ pub enum EntryBody {
     Forked { from: ConversationId, upto: Seq },
 }
 
+fn is_zero(figure: &u64) -> bool {
+    *figure == 0
+}
+
 /// Says why stored bytes are not an entry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -183,6 +198,7 @@ impl EntryBody {
             Self::RoundStarted { .. } => "round_started",
             Self::ModelCallStarted { .. } => "model_call_started",
             Self::Assistant { .. } => "assistant",
+            Self::BudgetSettled { .. } => "budget_settled",
             Self::ToolStarted { .. } => "tool_started",
             Self::ToolFinished { .. } => "tool_finished",
             Self::ApprovalAsked { .. } => "approval_asked",
@@ -266,10 +282,12 @@ decoder! {
     "prompt_accepted" => PromptAccepted { prompt_id: PromptId, round_id: RoundId, client_key: Option<ClientKey> = default, message: Message },
     "prompt_withdrawn" => PromptWithdrawn { prompt_id: PromptId, reason: WithdrawReason },
     "round_started" => RoundStarted { round_id: RoundId, prompt_ids: Vec<PromptId> },
-    "model_call_started" => ModelCallStarted { step: u32, reserved: u64 = default },
+    "model_call_started" => ModelCallStarted { step: u32, reserved: u64 = default, reserved_micro_usd: u64 = default },
     "assistant" => Assistant {
-        step: u32, message: Option<Message> = default, stop: ProviderStop, raw_stop: Option<String> = default, usage: Usage, partial: bool
+        step: u32, message: Option<Message> = default, stop: ProviderStop, raw_stop: Option<String> = default, usage: Usage,
+        cost_micro_usd: Option<u64> = default, partial: bool
     },
+    "budget_settled" => BudgetSettled { reserved: u64, used_tokens: u64, cost_micro_usd: u64, estimated: bool },
     "tool_started" => ToolStarted {
         call: u32, tool_call_id: String, name: String, effect: Effect, attempt: u32, input: Option<RawJson> = default
     },
@@ -318,13 +336,15 @@ mod tests {
             },
             EntryBody::PromptWithdrawn { prompt_id: id, reason: WithdrawReason::ProviderAuth },
             EntryBody::RoundStarted { round_id, prompt_ids: vec![id] },
-            EntryBody::ModelCallStarted { step: 1, reserved: 9 },
+            EntryBody::ModelCallStarted { step: 1, reserved: 9, reserved_micro_usd: u64::MAX },
+            EntryBody::BudgetSettled { reserved: 9, used_tokens: u64::MAX, cost_micro_usd: 3, estimated: true },
             EntryBody::Assistant {
                 step: 1,
                 message: Some(Message::assistant("x")),
                 stop: ProviderStop::EndTurn,
                 raw_stop: Some("end_turn".into()),
                 usage: Usage { input_uncached: 1, cache_read: 2, cache_write: 3, output: 4 },
+                cost_micro_usd: Some(5),
                 partial: false,
             },
             EntryBody::ToolStarted {

@@ -64,6 +64,8 @@ pub struct ConversationMetrics {
     pub compression_events: u64,
     pub rounds: u64,
     pub model_calls: u64,
+    #[serde(default)]
+    pub cost_micro_usd: u64,
 }
 
 impl ConversationMetrics {

@@ -2,6 +2,7 @@
 //!
 //! Pure. [`apply`](Durable::apply) is the only writer of [`Durable`], live and in a fold alike.
 
+mod budget;
 mod durable;
 mod entry;
 mod metrics;
@@ -10,6 +11,8 @@ mod repeats;
 mod result;
 mod rounds;
 
+pub(crate) use budget::of as spent_by;
+pub use budget::{BUDGET_REMINDER, Spent};
 pub use durable::{
     AcceptedPrompt, ApplyError, Batch, Call, CallState, Durable, KnownKey, OpenRound, Phase, SNAPSHOT_VERSION, fold, restore,
 };

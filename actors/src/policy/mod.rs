@@ -1,16 +1,20 @@
 //! Pure policies used by several rooms: no clock, no chance, no I/O; time comes in as an argument.
 
 mod breaker;
+mod budget;
 mod fair_queue;
 mod model_retry;
+mod prices;
 mod restart;
 mod shelf;
 mod tool_retry;
 mod ttl_cache;
 
 pub use breaker::{Breaker, BreakerConfig, Pass};
+pub use budget::{Amount, Budget, BudgetCounter, BudgetKind, BudgetLevel, Exhausted, Reservation, usd};
 pub use fair_queue::FairQueue;
 pub use model_retry::{ModelRetryPolicy, RetryBucket};
+pub use prices::{Price, Prices};
 pub use restart::{Restart, RestartHistory};
 pub use shelf::{Place, Shelf, Shelved};
 pub use tool_retry::ToolRetryPolicy;

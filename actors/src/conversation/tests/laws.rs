@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 
 use super::{
+    budget_laws::is_reminder,
     call_laws::{asks, calls},
     cast,
 };
@@ -57,11 +58,17 @@ impl Law<'_> {
         self.acts(shadow);
         let mut stored = Vec::with_capacity(self.outcome.entries.len());
         let mut denied = None;
-        for entry in &self.outcome.entries {
+        for (place, entry) in self.outcome.entries.iter().enumerate() {
             let encoded = entry.encode();
             let decoded = Entry::decode(&encoded).expect("an entry is readable");
             assert_eq!(&decoded, entry, "an entry survives its encoding");
             let finishes = |index| matches!(&decoded.body, EntryBody::ToolFinished { call, .. } if *call == index);
+            if is_reminder(&decoded.body) {
+                self.reminded(shadow, &decoded, self.outcome.entries.get(place + 1));
+                shadow.apply(&decoded).expect("an entry can follow");
+                stored.push(encoded);
+                continue;
+            }
             assert!(denied.is_none_or(finishes), "a no is the end of a call");
             self.entry(shadow, &decoded, denied);
             denied = match &decoded.body {
@@ -223,6 +230,7 @@ impl Law<'_> {
                     };
                     assert!(closes && *grace_over || interrupts && !grace_over);
                 }
+                Act::Reserve { .. } => self.asked(act),
                 Act::Queued { .. } => assert!(matches!(self.input, Input::Prompt(_))),
                 Act::Acknowledge { .. } | Act::Refuse { .. } | Act::Answer { .. } | Act::ToolRetry { .. } | Act::Park { .. } => {}
             }
@@ -306,11 +314,13 @@ impl Law<'_> {
                 let next = state.inbox.front().expect("a prompt waits");
                 assert_eq!((round_id, prompt_ids), (&next.round_id, &vec![next.id]), "prompts are taken in order");
             }
-            EntryBody::ModelCallStarted { step, .. } => {
+            EntryBody::BudgetSettled { .. } => self.settled(state, entry),
+            EntryBody::ModelCallStarted { step, reserved, reserved_micro_usd } => {
+                self.call_ordered(state, *reserved, *reserved_micro_usd);
                 assert_eq!(cancelling, None, "a cancelled round calls nobody");
                 let round = round.expect("a round is open");
                 let again = matches!(round.phase, Phase::Model { .. });
-                assert_eq!(again, again && matches!(self.input, Input::Recovered { recovery: Recovery::Resume }));
+                assert!(!again || matches!(self.input, Input::Recovered { recovery: Recovery::Resume } | Input::Budget { .. }));
                 assert_eq!(*step, if again { round.steps } else { round.steps + 1 });
                 assert!(*step <= self.before.rules.tool_iterations_max, "R-10");
                 let last = state.history.messages().last().expect("a request is not empty");
@@ -358,7 +368,11 @@ impl Law<'_> {
             EntryBody::RoundFinished { stop_reason, error, latency_ms } => {
                 let round = round.expect("a round is open");
                 assert_eq!(*latency_ms, self.now.ms_since(round.started_at));
-                let (expected, code) = self.stop(round, cancelling.as_ref());
+                let by_budget = *stop_reason == StopReason::Budget && cancelling.is_none();
+                let (expected, code) = match by_budget {
+                    true => (StopReason::Budget, self.refused(state).then(|| "budget".to_owned())),
+                    false => self.stop(round, cancelling.as_ref()),
+                };
                 assert_eq!((*stop_reason, error.as_ref().map(|error| error.code.as_str())), (expected, code.as_deref()));
             }
             EntryBody::Imported { .. } | EntryBody::Reset {} => assert!(round.is_none() && state.inbox.is_empty()),
@@ -375,7 +389,9 @@ impl Law<'_> {
             return (StopReason::Error, Some(error.code().into()));
         }
         if let Some(cancelling) = cancelling {
-            return (StopReason::Interrupted, cancelling.failure.as_ref().map(|failure| failure.code.clone()));
+            let code = cancelling.failure.as_ref().map(|failure| failure.code.clone());
+            let budget = code.as_deref() == Some("budget");
+            return (if budget { StopReason::Budget } else { StopReason::Interrupted }, code);
         }
         match (&round.phase, self.input) {
             (Phase::Ready, _) if round.repeats.refusals >= LOOP_REFUSALS_MAX => (StopReason::LoopGuard, None),
@@ -442,6 +458,7 @@ impl Law<'_> {
             assert!(after.retries.is_empty());
         }
         match &round.phase {
+            _ if after.reserving.is_some() => self.reserving_rests(state),
             Phase::Ready | Phase::Ended { .. } => panic!("a round rests in {:?}", round.phase),
             Phase::Model { seq } => {
                 let work = WorkId { epoch: after.life, seq: *seq, index: 0 };

@@ -1,7 +1,7 @@
 //! Chance: what people, models, tools, the store and the weather do next.
 
 use super::{
-    Rng,
+    Rng, budget_laws,
     cast::{Cast, NAMES},
     store::Fault,
     world::{Cut, Sent, World},
@@ -59,6 +59,7 @@ pub(super) fn rules(rng: &mut Rng) -> Rules {
         output_level: crate::ports::OutputLevel::Standard,
         window_tokens: 1000,
         identical_calls_max: 1 + rng.below(3) as u32,
+        spending: Arc::new(budget_laws::spending(rng)),
     }
 }
 
@@ -108,6 +109,7 @@ impl World {
         may(5, 2 + life.tools.len(), !life.tools.is_empty());
         may(6, 2, !life.timers.is_empty());
         may(7, 1, !life.graces.is_empty());
+        may(8, 2, !life.reserves.is_empty());
         if events.is_empty() {
             return Ok(());
         }
@@ -148,6 +150,13 @@ impl World {
                 }
                 self.tell(index, Input::RetryDue { batch, call })
             }
+            8 => {
+                let (work, answer) = (self.lives[index].reserves.remove(0), budget_laws::answer(&mut self.rng));
+                if self.rng.percent(10) {
+                    self.lives[index].late.push(Input::Budget { work, answer });
+                }
+                self.tell(index, Input::Budget { work, answer })
+            }
             _ => {
                 let round_id = self.lives[index].graces.remove(0);
                 self.tell(index, Input::GraceOver { round_id })
@@ -184,7 +193,11 @@ impl World {
                 self.prompt(index, key.as_deref(), on_busy, body, message)
             }
             34..44 => {
-                let failure = self.rng.percent(20).then(|| Failure { code: "why".into(), message: String::new(), retry_after_ms: None });
+                let failure = self.rng.percent(20).then(|| Failure {
+                    code: (*self.rng.pick(&["why", "budget"])).into(),
+                    message: String::new(),
+                    retry_after_ms: None,
+                });
                 let waiter = self.rng.percent(80).then_some(waiter);
                 self.tell(index, Input::Interrupt { failure, waiter })
             }
@@ -231,13 +244,14 @@ impl World {
             return self.tell(index, input);
         }
         let work = WorkId { epoch: Epoch(life.volatile.life.0 - self.rng.below(2) as u64), seq: Seq(life.durable.head.0 + 1), index: 0 };
-        let input = match self.rng.below(4) {
+        let input = match self.rng.below(7) {
             0 => {
                 let outcome = self.model(false);
                 Input::Model { work, outcome }
             }
             1 => Input::Tool { work, result: tool(&mut self.rng, false), duration_ms: 1 },
-            2 => Input::RetryDue { batch: Seq(1), call: self.rng.below(3) as u32 },
+            2 => Input::Budget { work, answer: budget_laws::answer(&mut self.rng) },
+            3 | 4 => Input::RetryDue { batch: Seq(1), call: self.rng.below(3) as u32 },
             _ => Input::GraceOver { round_id: RoundId::from_random(self.rng.bytes()) },
         };
         self.tell(index, input)
