@@ -9,6 +9,7 @@ use callboard_actors::{
     chat::{ContentBlock, Message, Role},
     ids::ConversationId,
     journal::summary,
+    policy::usd,
 };
 use clap::Args;
 use reedline::{DefaultPrompt, DefaultPromptSegment, FileBackedHistory, Reedline, Signal};
@@ -35,6 +36,7 @@ const HELP: &str = "\
 /tools    the tools the model is offered
 /history  what was said
 /metrics  figures of this conversation
+/tokens   what it has used, and what is left of its budget
 /help     this page
 /quit     leave (also Ctrl-D)
 Ctrl-C ends the running turn; twice leaves.";
@@ -54,6 +56,9 @@ pub(super) struct ChatArgs {
     /// Continue this session, or create it
     #[arg(long, value_name = "ID")]
     session: Option<ConversationId>,
+    /// End each round after this many seconds
+    #[arg(long, value_name = "S", value_parser = super::run::seconds)]
+    timeout: Option<Duration>,
 }
 
 /// What to do after a line.
@@ -80,7 +85,7 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
             Some(Line::Interrupted) => break Done::Interrupted,
             None => break Done::Well,
         };
-        match one_line(&session, line.trim(), &mut view, &mut signals, &mut last).await {
+        match one_line(&session, line.trim(), args.timeout, &mut view, &mut signals, &mut last).await {
             Next::GoOn => {}
             Next::Leave(done) => break done,
         }
@@ -93,7 +98,14 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
     }
 }
 
-async fn one_line(session: &Session, line: &str, view: &mut View, signals: &mut Signals, last: &mut Result<Done, Failure>) -> Next {
+async fn one_line(
+    session: &Session,
+    line: &str,
+    timeout: Option<Duration>,
+    view: &mut View,
+    signals: &mut Signals,
+    last: &mut Result<Done, Failure>,
+) -> Next {
     match line {
         "" => {}
         "/quit" | "/exit" => return Next::Leave(Done::Well),
@@ -101,11 +113,14 @@ async fn one_line(session: &Session, line: &str, view: &mut View, signals: &mut 
         "/tools" => show_tools(session),
         "/history" => show_history(session).await,
         "/metrics" => show_metrics(session).await,
+        "/tokens" => show_tokens(session).await,
         command if command.starts_with('/') && !command.contains(' ') => {
             err_line(&format!("there is no {}; /help shows what there is", tame(command)));
         }
         prompt => {
-            *last = match session.handle.send(prompt).await {
+            let send = session.handle.send(prompt);
+            let send = timeout.into_iter().fold(send, |send, within| send.deadline(within));
+            *last = match send.await {
                 Ok(reply) => {
                     let done = follow(reply, &session.handle, view, signals, OldQuestions::default()).await;
                     if let Err(failure) = &done {
@@ -180,6 +195,20 @@ async fn show_metrics(session: &Session) {
             if tool.calls == 1 { "call" } else { "calls" },
             seconds(tool.duration_ms)
         ));
+    }
+}
+
+async fn show_tokens(session: &Session) {
+    let state = match session.handle.state().await {
+        Ok(state) => state,
+        Err(error) => return err_line(&Failure::from(error).text(Paint::stderr())),
+    };
+    let (spent, spending) = (state.spent.amount, &session.app.host.setup().spending);
+    let tokens = spending.budget.tokens.map(|limit| format!(" of {limit}")).unwrap_or_default();
+    out_line(&format!("tokens {}{tokens}", spent.tokens));
+    if spending.price.is_some() {
+        let limit = spending.budget.micro_usd.map(|limit| format!(" of {}", usd(limit))).unwrap_or_default();
+        out_line(&format!("cost {}{limit}", usd(spent.micro_usd)));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use callboard_actors::conversation::volatile::Recovery;
+use callboard_actors::{conversation::volatile::Recovery, policy::Budget};
 use clap::{Args, ValueEnum};
 
 use super::{failure::Failure, mcp::servers, terminal::Terminals};
@@ -47,6 +47,12 @@ pub(super) struct HostFlags {
     /// No tools
     #[arg(long, conflicts_with = "tools")]
     pub(super) no_tools: bool,
+    /// Tokens that the session may use in all, in and out
+    #[arg(long, value_name = "N")]
+    pub(super) budget_tokens: Option<u64>,
+    /// US dollars that the session may cost in all; the model needs a price in [prices]
+    #[arg(long, value_name = "X", value_parser = dollars)]
+    pub(super) budget_usd: Option<f64>,
     /// MCP servers of this file too: {"mcpServers": {"name": {"command": …}}}
     #[arg(long, value_name = "FILE")]
     pub(super) mcp: Option<PathBuf>,
@@ -97,7 +103,17 @@ impl From<SandboxFlag> for SandboxMode {
     }
 }
 
+fn dollars(text: &str) -> Result<f64, String> {
+    let usd = text.parse::<f64>().ok().filter(|usd| (0.0..1e9).contains(usd));
+    usd.ok_or_else(|| "it must be an amount of US dollars, 0 or more".into())
+}
+
 impl HostFlags {
+    fn budget(&self) -> Budget {
+        let budget = Budget { tokens: self.budget_tokens, ..Budget::default() };
+        self.budget_usd.into_iter().fold(budget, Budget::with_usd)
+    }
+
     /// As the composition root wants it.
     ///
     /// # Errors
@@ -116,6 +132,7 @@ impl HostFlags {
             tools: if self.no_tools { Some(Vec::new()) } else { self.tools.clone() },
             mcp: servers(config, self.mcp.as_ref())?,
             recovery,
+            budget: self.budget(),
             at_terminal: Terminals::look().has_person(),
         })
     }

@@ -43,6 +43,7 @@ pub(super) fn show(config: &Config) -> String {
             }
         }
     }
+    super::prices::show(&mut text, &config.prices);
     #[cfg(feature = "mcp")]
     super::mcp::show(&mut text, &config.mcp);
     if config.providers.is_empty() {

@@ -1,7 +1,7 @@
 //! What can reach a conversation, as values. Plain data; [`super::turn`] decides about it.
 
 use crate::{
-    chat::{ContentBlock, Message},
+    chat::{ContentBlock, Message, RawJson},
     ids::{PromptId, RoundId, Seq, WaiterId, WorkId},
     journal::{ClientKey, WithdrawReason},
     policy::Exhausted,
@@ -37,6 +37,8 @@ pub struct NewPrompt {
     pub client_key: Option<ClientKey>,
     /// What is said.
     pub message: Message,
+    /// The JSON Schema that the answer must fit.
+    pub output_schema: Option<RawJson>,
     /// What to do when a round is open.
     pub on_busy: OnBusy,
     /// Who waits.

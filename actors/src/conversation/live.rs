@@ -215,7 +215,7 @@ impl Live {
     }
 
     fn prompt(&mut self, prompt: PromptMail) -> Result<Flow, String> {
-        let PromptMail { id, round_id, client_key, message, on_busy, deadline, seat, reply } = prompt;
+        let PromptMail { id, round_id, client_key, message, output_schema, on_busy, deadline, seat, reply } = prompt;
         if lock(&self.lane).lane.backlog_bytes() > self.setup.limits.journal_backlog_bytes {
             let _ = reply.send(Err(ConversationError::Overloaded { what: "entries waiting for the store", retry_after_ms: 1000 }));
             return Ok(Flow::GoOn);
@@ -224,7 +224,7 @@ impl Live {
         let deadline = deadline.map(|at| self.timer(at, ConversationMsg::DeadlineOver { prompt_id: id, round_id }));
         self.guests.insert(round_id, (Some(seat), deadline));
         let waiter = self.wait(Waiter::Receipt(reply));
-        let flow = self.input(Input::Prompt(NewPrompt { id, round_id, client_key, message, on_busy, waiter }))?;
+        let flow = self.input(Input::Prompt(NewPrompt { id, round_id, client_key, message, output_schema, on_busy, waiter }))?;
         // A refused, replayed or steering prompt opens no round: its seat is free again.
         let waits = self.durable.inbox.iter().any(|prompt| prompt.round_id == round_id);
         if !waits && self.durable.round.as_ref().is_none_or(|round| round.id != round_id) {
@@ -448,7 +448,9 @@ impl Live {
     fn start_model(&mut self, work: WorkId) {
         let Some(round_id) = self.durable.round.as_ref().map(|round| round.id) else { return };
         self.ports.counters.model_calls.add(1);
-        let request = self.setup.request(self.durable.history.messages().clone());
+        let mut request = self.setup.request(self.durable.history.messages().clone());
+        let wish = self.durable.round.as_ref().and_then(|round| round.output.as_ref()).filter(|_| self.setup.native_output);
+        request.output_schema = wish.map(|wish| wish.schema.clone());
         let (gateway, tenant, writer) = (self.setup.gateway.clone(), self.tenant.clone(), self.writer.clone());
         let (idle, total, me) = (self.setup.limits.model_idle, self.setup.limits.model_total, self.me.clone());
         let Some(kit) = self.kit() else { return };

@@ -4,7 +4,7 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::turn::{ModelOutcome, OnBusy, Receipt, Refusal};
 use crate::{
-    chat::Message,
+    chat::{Message, RawJson},
     ids::{PromptId, RoundId, Seq, WorkId},
     journal::{ClientKey, Durable, WithdrawReason},
     ports::{AppendError, Head, StoreError, StoredEntry},
@@ -84,6 +84,8 @@ pub struct PromptMail {
     pub client_key: Option<ClientKey>,
     /// What is said.
     pub message: Message,
+    /// The JSON Schema that the answer must fit.
+    pub output_schema: Option<RawJson>,
     /// What to do when a round is open.
     pub on_busy: OnBusy,
     /// When the round is to be over.

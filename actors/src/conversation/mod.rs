@@ -18,6 +18,7 @@ mod live;
 mod load;
 mod message;
 mod model_call;
+mod output;
 mod purse;
 mod release;
 mod setup;
@@ -36,6 +37,8 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 pub use budget::{BUDGET_CODE, Spending};
 pub(crate) use load::load;
 pub use message::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail};
+pub use output::OUTPUT_CODE;
+pub(crate) use output::{instruction, json_in};
 pub use setup::{Ports, Setup};
 pub use toolset::{ToolSummary, Toolset, ToolsetError, first_sentence};
 

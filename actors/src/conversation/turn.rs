@@ -9,7 +9,7 @@ pub use super::{
     input::{Input, ModelOutcome, NewPrompt, OnBusy},
 };
 use super::{
-    batch, budget,
+    batch, budget, output,
     volatile::{Cancelling, Recovery, Volatile},
 };
 use crate::{
@@ -171,6 +171,7 @@ pub fn advance(durable: &Durable, volatile: &Volatile, now: Timestamp) -> Step {
             steps.finish(round, StopReason::IterationLimit, None);
         }
         (Phase::Ready, None) => budget::call_model(&mut steps, round, round.steps + 1),
+        (Phase::Ended { stop }, None) if output::refused(&mut steps, round, stop_reason(*stop)) => {}
         (Phase::Ended { stop }, None) => steps.finish(round, stop_reason(*stop), None),
         (Phase::Model { .. }, Some(cancelling)) if cancelling.grace_over || volatile.reserving.is_some() => {
             if let Some(work) = volatile.model_work() {
@@ -241,7 +242,7 @@ fn take_prompt(steps: &mut Steps<'_>, prompt: &NewPrompt) {
     let busy = durable.round.is_some() || !durable.inbox.is_empty();
     let full = durable.inbox.len() >= steps.volatile.rules.inbox_prompts_max;
     match (prompt.on_busy, &durable.round) {
-        (OnBusy::Steer, Some(round)) if steps.volatile.cancelling.is_none() => {
+        (OnBusy::Steer, Some(round)) if steps.volatile.cancelling.is_none() && prompt.output_schema.is_none() => {
             steps.entry(EntryBody::Injected { id: None, client_key: prompt.client_key.clone(), message: prompt.message.clone() });
             return steps.act(Act::Acknowledge { waiter, receipt: Receipt { round_id: round.id, replayed: false } });
         }
@@ -255,6 +256,7 @@ fn take_prompt(steps: &mut Steps<'_>, prompt: &NewPrompt) {
         round_id: prompt.round_id,
         client_key: prompt.client_key.clone(),
         message: prompt.message.clone(),
+        output_schema: prompt.output_schema.clone(),
     });
     steps.act(Act::Acknowledge { waiter, receipt: Receipt { round_id: prompt.round_id, replayed: false } });
     if busy {

@@ -61,6 +61,15 @@ pub trait Judge: Send + Sync {
     /// What a tool declares.
     fn spec(&self, name: &str) -> Option<Arc<ToolSpec>>;
 
+    /// Judges an answer that must be JSON of a schema.
+    ///
+    /// # Errors
+    /// What is wrong with it, for the model.
+    fn check_output(&self, schema: &RawJson, text: &str) -> Result<(), String> {
+        let _ = schema;
+        super::json_in(text, |_| Ok(()))
+    }
+
     /// Looks at a result before it is journaled.
     fn review(&self, name: &str, outcome: ToolExecutionResult, tool_call_id: &str) -> ToolExecutionResult {
         let _ = (name, tool_call_id);

@@ -399,6 +399,8 @@ impl<H> HostBuilder<H> {
                 permissions: self.permissions,
                 output_level: self.output_level,
             },
+            schemas: self.schemas,
+            native_output: capabilities.output_schema,
             spending,
             limits: limits.clone(),
         });

@@ -11,8 +11,8 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::{HostInner, Reply};
 use crate::{
-    chat::{ContentBlock, Message, Role},
-    conversation::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail, turn::OnBusy},
+    chat::{ContentBlock, Message, RawJson, Role},
+    conversation::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail, instruction, turn::OnBusy},
     ids::{ConversationId, InvalidId, RoundId, Scope, TenantId},
     journal::{ClientKey, Durable, digest},
     limits::PROMPT_BYTES_MAX,
@@ -141,7 +141,8 @@ pub struct ConversationHandle {
 impl ConversationHandle {
     /// Says something. Await it for a [`Reply`], or set a deadline, a client key, what to do when busy first.
     pub fn send(&self, prompt: impl Into<Prompt>) -> Send {
-        Send { conversation: self.clone(), prompt: prompt.into(), on_busy: OnBusy::Queue, deadline: None, client_key: None }
+        let (conversation, prompt) = (self.clone(), prompt.into());
+        Send { conversation, prompt, on_busy: OnBusy::Queue, deadline: None, client_key: None, output_schema: None }
     }
 
     /// Asks the open round to end now. Returns when the wish is taken.
@@ -234,6 +235,10 @@ impl ConversationHandle {
         Ok(self.state().await?.history.messages().iter().cloned().collect())
     }
 
+    pub(super) fn setup(&self) -> &crate::conversation::Setup {
+        &self.host.setup
+    }
+
     async fn ask<T>(&self, mail: impl FnOnce(Answer<T>) -> ConversationMsg) -> Result<T, SendError> {
         let scope = self.scope.clone()?;
         let (reply, answer) = oneshot::channel();
@@ -267,6 +272,7 @@ pub struct Send {
     on_busy: OnBusy,
     deadline: Option<Duration>,
     client_key: Option<String>,
+    output_schema: Option<RawJson>,
 }
 
 impl Send {
@@ -288,12 +294,22 @@ impl Send {
         self
     }
 
-    async fn run(self) -> Result<Reply, SendError> {
+    /// The JSON Schema that the answer must fit. It is kept with the prompt; an answer that does not fit is refused, and the model
+    /// asked again, at most twice. Such a prompt waits where another would steer.
+    pub fn output_schema(mut self, schema: RawJson) -> Self {
+        self.output_schema = Some(schema);
+        self
+    }
+
+    async fn run(mut self) -> Result<Reply, SendError> {
         let ConversationHandle { host, scope } = self.conversation;
         let scope = scope?;
+        let says_nothing = self.prompt.0.iter().all(|block| block.as_text().is_some_and(|text| text.trim().is_empty()));
+        if let Some(schema) = self.output_schema.as_ref().filter(|_| !host.setup.native_output) {
+            self.prompt.0.push(instruction(schema));
+        }
         let message = Message::new(Role::User, &self.prompt.0).map_err(|_| SendError::BadPrompt(0))?;
         let bytes = message.wire().len();
-        let says_nothing = self.prompt.0.iter().all(|block| block.as_text().is_some_and(|text| text.trim().is_empty()));
         if says_nothing || bytes > PROMPT_BYTES_MAX {
             return Err(SendError::BadPrompt(if says_nothing { 0 } else { bytes }));
         }
@@ -305,8 +321,15 @@ impl Send {
         let mail = PromptMail {
             id: host.ports.entropy.prompt_id(),
             round_id: host.ports.entropy.round_id(),
-            client_key: self.client_key.map(|key| ClientKey { key, digest: digest(message.wire()) }),
+            client_key: self.client_key.map(|key| ClientKey {
+                key,
+                digest: self
+                    .output_schema
+                    .as_ref()
+                    .map_or(digest(message.wire()), |schema| digest(&[message.wire(), schema.as_str().as_bytes()].concat())),
+            }),
             message,
+            output_schema: self.output_schema,
             on_busy: self.on_busy,
             deadline: self.deadline.map(|within| Instant::now() + within),
             seat,

@@ -6,6 +6,7 @@
 mod builder;
 pub(crate) mod directory;
 mod handle;
+mod output;
 mod reply;
 mod supervisor;
 #[cfg(test)]
@@ -21,6 +22,7 @@ use tokio::time::Instant;
 
 pub use builder::{BuildError, HostBuilder, ToolSource, ToolsInFolder};
 pub use handle::{ConversationHandle, Prompt, Send, SendError, TenantHandle};
+pub use output::{OutputError, SendAsError};
 pub use reply::{OutcomeError, Reply};
 
 use crate::{

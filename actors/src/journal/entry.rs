@@ -78,6 +78,9 @@ pub enum EntryBody {
         #[serde(skip_serializing_if = "Option::is_none")]
         client_key: Option<ClientKey>,
         message: Message,
+        /// The JSON Schema that the answer must fit.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        output_schema: Option<RawJson>,
     },
     /// A prompt was taken back, from the inbox or from a round that got nowhere. Its text stays here.
     PromptWithdrawn { prompt_id: PromptId, reason: WithdrawReason },
@@ -107,6 +110,8 @@ pub enum EntryBody {
     },
     /// What was reserved for a model call is replaced by what it used. `estimated`: the provider did not say, or said what cannot be.
     BudgetSettled { reserved: u64, used_tokens: u64, cost_micro_usd: u64, estimated: bool },
+    /// The answer is not the JSON that was asked for; the model is told and asked again.
+    OutputRefused { fault: String },
     /// Call number `call` of the open batch is about to start. `input` only where it differs from the model's.
     ToolStarted {
         call: u32,
@@ -199,6 +204,7 @@ impl EntryBody {
             Self::ModelCallStarted { .. } => "model_call_started",
             Self::Assistant { .. } => "assistant",
             Self::BudgetSettled { .. } => "budget_settled",
+            Self::OutputRefused { .. } => "output_refused",
             Self::ToolStarted { .. } => "tool_started",
             Self::ToolFinished { .. } => "tool_finished",
             Self::ApprovalAsked { .. } => "approval_asked",
@@ -279,7 +285,10 @@ macro_rules! decoder {
 
 decoder! {
     "life_started" => LifeStarted { nonce: u64 = default },
-    "prompt_accepted" => PromptAccepted { prompt_id: PromptId, round_id: RoundId, client_key: Option<ClientKey> = default, message: Message },
+    "prompt_accepted" => PromptAccepted {
+        prompt_id: PromptId, round_id: RoundId, client_key: Option<ClientKey> = default, message: Message,
+        output_schema: Option<RawJson> = default
+    },
     "prompt_withdrawn" => PromptWithdrawn { prompt_id: PromptId, reason: WithdrawReason },
     "round_started" => RoundStarted { round_id: RoundId, prompt_ids: Vec<PromptId> },
     "model_call_started" => ModelCallStarted { step: u32, reserved: u64 = default, reserved_micro_usd: u64 = default },
@@ -288,6 +297,7 @@ decoder! {
         cost_micro_usd: Option<u64> = default, partial: bool
     },
     "budget_settled" => BudgetSettled { reserved: u64, used_tokens: u64, cost_micro_usd: u64, estimated: bool },
+    "output_refused" => OutputRefused { fault: String },
     "tool_started" => ToolStarted {
         call: u32, tool_call_id: String, name: String, effect: Effect, attempt: u32, input: Option<RawJson> = default
     },
@@ -333,6 +343,7 @@ mod tests {
                 round_id,
                 client_key: Some(ClientKey { key: "k".into(), digest: u64::MAX }),
                 message: Message::user("汉 \u{0}"),
+                output_schema: Some(input.clone()),
             },
             EntryBody::PromptWithdrawn { prompt_id: id, reason: WithdrawReason::ProviderAuth },
             EntryBody::RoundStarted { round_id, prompt_ids: vec![id] },
@@ -347,6 +358,7 @@ mod tests {
                 cost_micro_usd: Some(5),
                 partial: false,
             },
+            EntryBody::OutputRefused { fault: "no \"a\"".into() },
             EntryBody::ToolStarted {
                 call: 0,
                 tool_call_id: "t".into(),

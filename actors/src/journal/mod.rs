@@ -14,7 +14,7 @@ mod rounds;
 pub(crate) use budget::of as spent_by;
 pub use budget::{BUDGET_REMINDER, Spent};
 pub use durable::{
-    AcceptedPrompt, ApplyError, Batch, Call, CallState, Durable, KnownKey, OpenRound, Phase, SNAPSHOT_VERSION, fold, restore,
+    AcceptedPrompt, ApplyError, Batch, Call, CallState, Durable, KnownKey, OpenRound, OutputWish, Phase, SNAPSHOT_VERSION, fold, restore,
 };
 pub use entry::{ApprovalVerdict, ClientKey, DecodeError, ENTRY_VERSION, Entry, EntryBody, WithdrawReason, call_digest, digest};
 pub use metrics::{ConversationMetrics, ToolAggregate, ToolMetrics};

@@ -61,6 +61,10 @@ pub fn project(before: &Durable, entry: &Entry) -> (Option<RoundId>, Vec<EventKi
             };
             (id, vec![event])
         }
+        EntryBody::OutputRefused { fault } => {
+            let attempt = round.and_then(|round| round.output.as_ref()).map_or(1, |output| output.refused + 1);
+            (id, vec![EventKind::Retry { layer: "output", attempt, delay_ms: 0, reason: fault.clone() }])
+        }
         EntryBody::RoundFinished { stop_reason, latency_ms, error } => {
             let end = RoundEnd {
                 status: status_of(*stop_reason),

@@ -69,6 +69,11 @@ impl Prices {
         self
     }
 
+    /// Names and prices, in the order in which they were added.
+    pub fn rows(&self) -> impl Iterator<Item = (&str, &Price)> {
+        self.0.iter().map(|(name, price)| (name.as_str(), price))
+    }
+
     /// The names, in the order in which they were added.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(name, _)| name.as_str())

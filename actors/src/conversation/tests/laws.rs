@@ -128,7 +128,10 @@ impl Law<'_> {
                     assert_eq!(replies, [&Act::Acknowledge { waiter: prompt.waiter, receipt }]);
                 };
                 let accepted = self.count(|body| matches!(body, EntryBody::PromptAccepted { .. }));
-                let steers = prompt.on_busy == OnBusy::Steer && state.round.is_some() && self.before.cancelling.is_none();
+                let steers = prompt.on_busy == OnBusy::Steer
+                    && prompt.output_schema.is_none()
+                    && state.round.is_some()
+                    && self.before.cancelling.is_none();
                 let mut takes = 0;
                 match known {
                     _ if !is_plain_user(&prompt.message) => refused(&prompt.waiter, "invalid_message"),
@@ -314,6 +317,16 @@ impl Law<'_> {
                 let next = state.inbox.front().expect("a prompt waits");
                 assert_eq!((round_id, prompt_ids), (&next.round_id, &vec![next.id]), "prompts are taken in order");
             }
+            EntryBody::OutputRefused { .. } => {
+                let round = round.expect("a round is open");
+                let output = round.output.as_ref().expect("a schema was asked for");
+                assert!(
+                    output.refused < 2 && !cast::fits(&round.text()) && cancelling.is_none(),
+                    "asked again at most twice, for a reason"
+                );
+                let words = matches!(round.phase, Phase::Ended { stop } if is_an_answer(stop));
+                assert!(words, "only an answer is judged");
+            }
             EntryBody::BudgetSettled { .. } => self.settled(state, entry),
             EntryBody::ModelCallStarted { step, reserved, reserved_micro_usd } => {
                 self.call_ordered(state, *reserved, *reserved_micro_usd);
@@ -401,6 +414,10 @@ impl Law<'_> {
             }
             (_, Input::Model { outcome: ModelOutcome::Failed { error, .. }, .. }) => (StopReason::Error, Some(error.code().into())),
             (_, Input::Model { outcome: ModelOutcome::Cancelled { .. }, .. }) => (StopReason::Error, Some("cancelled".into())),
+            (Phase::Ended { stop }, _) if is_an_answer(*stop) && round.output.is_some() && !cast::fits(&round.text()) => {
+                assert_eq!(round.output.as_ref().map(|output| output.refused), Some(2));
+                (StopReason::Error, Some("output_refused".into()))
+            }
             (Phase::Ended { stop }, _) => {
                 let reason = match stop {
                     ProviderStop::MaxTokens => StopReason::MaxTokens,
@@ -473,6 +490,10 @@ impl Law<'_> {
             assert!(!self.outcome.acts.iter().any(|act| matches!(act, Act::Park { .. })), "a round that works is not parked");
         }
     }
+}
+
+fn is_an_answer(stop: ProviderStop) -> bool {
+    !matches!(stop, ProviderStop::MaxTokens | ProviderStop::Refusal | ProviderStop::ContextWindowExceeded)
 }
 
 /// What one entry does to the parts of the state that later decisions lean on.

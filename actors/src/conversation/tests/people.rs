@@ -273,6 +273,7 @@ impl World {
             round_id: RoundId::from_random(self.rng.bytes()),
             client_key: key.map(|key| ClientKey { key: key.to_owned(), digest: digest(format!("{body} of {key}").as_bytes()) }),
             message,
+            output_schema: self.rng.percent(20).then(RawJson::empty_object),
             on_busy,
             waiter,
         };

@@ -4,6 +4,7 @@ mod budgets;
 mod door;
 mod faults;
 mod lives;
+mod outputs;
 mod rounds;
 mod tools;
 
