@@ -53,7 +53,7 @@ fn calls() -> ModelOutcome {
 }
 
 fn answer() -> ModelOutcome {
-    completed(vec![ContentBlock::text("that is it")], ProviderStop::EndTurn)
+    completed(vec![ContentBlock::text("that is 10")], ProviderStop::EndTurn)
 }
 
 fn output() -> RunResult {

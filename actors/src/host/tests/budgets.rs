@@ -48,7 +48,7 @@ async fn a_round_whose_next_call_has_no_room_ends_with_its_budget_and_keeps_what
 #[tokio::test(start_paused = true)]
 async fn spending_survives_sleep_and_the_next_host() {
     let store = store();
-    let budget = Budget::default().with_tokens(3000);
+    let budget = Budget::default().with_tokens(2100);
     let mut spent = Vec::new();
     for _ in 0..3 {
         let model = Arc::new(ScriptedModel::always(Reply::text("ok").usage(usage(900, 100))));
