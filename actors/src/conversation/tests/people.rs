@@ -244,14 +244,14 @@ impl World {
             return self.tell(index, input);
         }
         let work = WorkId { epoch: Epoch(life.volatile.life.0 - self.rng.below(2) as u64), seq: Seq(life.durable.head.0 + 1), index: 0 };
-        let input = match self.rng.below(7) {
+        let input = match self.rng.below(8) {
             0 => {
                 let outcome = self.model(false);
                 Input::Model { work, outcome }
             }
-            1 => Input::Tool { work, result: tool(&mut self.rng, false), duration_ms: 1 },
-            2 => Input::Budget { work, answer: budget_laws::answer(&mut self.rng) },
-            3 | 4 => Input::RetryDue { batch: Seq(1), call: self.rng.below(3) as u32 },
+            1 | 2 => Input::Tool { work, result: tool(&mut self.rng, false), duration_ms: 1 },
+            3 => Input::Budget { work, answer: budget_laws::answer(&mut self.rng) },
+            4 | 5 => Input::RetryDue { batch: Seq(1), call: self.rng.below(3) as u32 },
             _ => Input::GraceOver { round_id: RoundId::from_random(self.rng.bytes()) },
         };
         self.tell(index, input)
