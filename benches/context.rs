@@ -44,7 +44,15 @@ impl LlmProvider for Instantly {
     }
 
     fn capabilities(&self, _: &str) -> Capabilities {
-        Capabilities { context_window: u32::MAX, output_max: 8192, tools: true, output_schema: false, counts_tokens: false, images: false, documents: false }
+        Capabilities {
+            context_window: u32::MAX,
+            output_max: 8192,
+            tools: true,
+            output_schema: false,
+            counts_tokens: false,
+            images: false,
+            documents: false,
+        }
     }
 
     fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {

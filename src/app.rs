@@ -10,8 +10,9 @@ use std::{
 
 use callboard_actors::{
     conversation::volatile::{ApprovalMode, Recovery},
-    host::HostBuilder,
+    host::{BuildError, HostBuilder},
     ids::{ConversationId, Scope, TenantId},
+    policy::Budget,
     ports::{ListQuery, LlmProvider, SandboxPolicy, SessionBackend, StoreError},
 };
 
@@ -56,6 +57,8 @@ pub(crate) struct Wishes {
     /// MCP servers, those of the configuration included.
     pub(crate) mcp: Vec<McpServerConfig>,
     pub(crate) recovery: Recovery,
+    /// What the conversation may spend.
+    pub(crate) budget: Budget,
     /// Whether a person sits before it.
     pub(crate) at_terminal: bool,
 }
@@ -94,6 +97,7 @@ impl AppError {
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
             Self::Config(ConfigError::NoKey { .. }) => Some("set it, or use --provider offline, which needs none".into()),
+            Self::Build(BuildError::NoPrice { .. }) => Some("add it to [prices] in callboard.toml".into()),
             Self::Config(_) | Self::NoSuchTool { .. } | Self::Build(_) => None,
             Self::Provider { .. } => Some("see --base-url and the provider's section in callboard.toml".into()),
             Self::BaseUrlWithoutProvider => Some("add --provider anthropic or --provider openai".into()),
@@ -180,6 +184,8 @@ pub(crate) async fn start_with(config: &Config, wishes: &Wishes, sessions: &Sess
         })
         .has_approver(wishes.at_terminal)
         .recovery(wishes.recovery)
+        .prices(config.prices.clone())
+        .budget(wishes.budget)
         .limits(limits)
         .build()
         .await?;

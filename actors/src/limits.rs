@@ -65,6 +65,16 @@ pub const TOOL_CACHED_RESULT_BYTES_MAX: usize = 1024 * 1024;
 /// How long a host that shuts down waits for what belongs to its tools.
 pub const RESOURCES_CLOSE_MAX: Duration = Duration::from_secs(5);
 
+/// Times that a model is asked again for an answer that fits its schema.
+pub const OUTPUT_REFUSALS_MAX: u32 = 2;
+
+/// Tokens of an answer that are reserved of a budget before a call; what it uses beyond is taken afterwards. Its longest answer
+/// would refuse small budgets that most answers fit into (DESIGN §4.5).
+pub const BUDGET_OUTPUT_TOKENS: u64 = 1024;
+
+/// Tokens that a provider may add to a request of its own, for tools and the like; more is no figure to believe.
+pub const REQUEST_SLACK_TOKENS: u64 = 8192;
+
 /// How long results are still taken after a cancel, before work is aborted (DESIGN §4.2).
 pub const CANCEL_GRACE: Duration = Duration::from_secs(2);
 

@@ -178,6 +178,8 @@ pub enum EventKind {
     Usage {
         #[serde(flatten)]
         usage: Usage,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cost_usd: Option<f64>,
     },
     Context {
         tokens: u64,

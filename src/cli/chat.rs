@@ -14,6 +14,7 @@ use callboard_actors::{
     host::{Prompt, SendError},
     ids::ConversationId,
     journal::summary,
+    policy::usd,
 };
 use clap::Args;
 use reedline::{DefaultPrompt, DefaultPromptSegment, FileBackedHistory, Reedline, Signal};
@@ -47,6 +48,8 @@ const HELP: &str = "\
 /rewind   take a round and all later ones back: /rewind ROUND
 /metrics  figures of this conversation
 /attach FILE  give an image or a PDF with the next prompt
+/tokens   what it has used, and what is left of its budget
+/compact  make the context smaller now; waits for a summary, ten seconds at most
 /help     this page
 /quit     leave (also Ctrl-D)
 Ctrl-C ends the running turn; twice leaves.";
@@ -67,6 +70,9 @@ pub(super) struct ChatArgs {
     /// Continue this session, or create it
     #[arg(long, value_name = "ID")]
     session: Option<ConversationId>,
+    /// End each round after this many seconds
+    #[arg(long, value_name = "S", value_parser = super::run::seconds)]
+    timeout: Option<Duration>,
 }
 
 /// What to do after a line.
@@ -99,7 +105,7 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
             last = attach_file(file.trim(), &mut attached);
             continue;
         }
-        match one_line(&session, line, &mut attached, &mut view, &mut signals, &mut last).await {
+        match one_line(&session, line, args.timeout, &mut attached, &mut view, &mut signals, &mut last).await {
             Next::GoOn => {}
             Next::Leave(done) => break done,
         }
@@ -130,6 +136,7 @@ fn attach_file(file: &str, attached: &mut Vec<Attachment>) -> Result<Done, Failu
 async fn one_line(
     session: &Session,
     line: &str,
+    timeout: Option<Duration>,
     attached: &mut Vec<Attachment>,
     view: &mut View,
     signals: &mut Signals,
@@ -158,12 +165,16 @@ async fn one_line(
         command if command.starts_with("/skills ") => {
             tell_failure(skills::in_chat(&session.handle, command.trim_start_matches("/skills ").trim()).await);
         }
+        "/tokens" => show_tokens(session).await,
+        "/compact" => tell_failure(compact(session).await),
         command if command.starts_with('/') && !command.contains(' ') => {
             err_line(&format!("there is no {}; /help shows what there is", tame(command)));
         }
         prompt => {
             let prompt = attached.drain(..).fold(Prompt::text(prompt), Prompt::attach);
-            *last = match session.handle.send(prompt).await {
+            let send = session.handle.send(prompt);
+            let send = timeout.into_iter().fold(send, |send, within| send.deadline(within));
+            *last = match send.await {
                 Ok(reply) => {
                     let done = follow(reply, &session.handle, view, signals, OldQuestions::default()).await;
                     if let Err(failure) = &done {
@@ -186,6 +197,14 @@ fn tell_failure(result: Result<(), Failure>) {
     if let Err(failure) = result {
         err_line(&failure.text(Paint::stderr()));
     }
+}
+
+async fn compact(session: &Session) -> Result<(), Failure> {
+    match session.handle.compact().await? {
+        Some(note) => out_line(&format!("{} tokens became {} ({})", note.before_tokens, note.after_tokens, note.mode)),
+        None => out_line("there is nothing to compact"),
+    }
+    Ok(())
 }
 
 fn show_tools(session: &Session) {
@@ -280,6 +299,20 @@ async fn show_metrics(session: &Session) {
             if tool.calls == 1 { "call" } else { "calls" },
             seconds(tool.duration_ms)
         ));
+    }
+}
+
+async fn show_tokens(session: &Session) {
+    let state = match session.handle.state().await {
+        Ok(state) => state,
+        Err(error) => return err_line(&Failure::from(error).text(Paint::stderr())),
+    };
+    let (spent, spending) = (state.spent.amount, &session.app.host.setup().spending);
+    let tokens = spending.budget.tokens.map(|limit| format!(" of {limit}")).unwrap_or_default();
+    out_line(&format!("tokens {}{tokens}", spent.tokens));
+    if spending.price.is_some() {
+        let limit = spending.budget.micro_usd.map(|limit| format!(" of {}", usd(limit))).unwrap_or_default();
+        out_line(&format!("cost {}{limit}", usd(spent.micro_usd)));
     }
 }
 

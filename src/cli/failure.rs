@@ -97,6 +97,7 @@ impl Failure {
                 line.hint("does --base-url name an API? Anthropic's is given without /v1, OpenAI's with it; else try again")
             }
             ("provider_invalid_request", _) => line.hint("check --model and --base-url"),
+            ("budget", _) => line.hint("allow more with --budget-tokens or --budget-usd"),
             ("deadline", _) => line.hint("give more time with --timeout"),
             ("store_unavailable", _) => line.hint("make room or choose another file with --db; what was acknowledged is safe"),
             _ => line,
@@ -141,7 +142,9 @@ impl From<SendError> for Failure {
     fn from(error: SendError) -> Self {
         let failure = Self::work(error.to_string());
         match &error {
-            SendError::InvalidId(_) | SendError::BadPrompt(_) | SendError::Attachment(_) => Self::usage(error.to_string()),
+            SendError::InvalidId(_) | SendError::BadPrompt(_) | SendError::Attachment(_) | SendError::NoPrice { .. } => {
+                Self::usage(error.to_string())
+            }
             SendError::DocumentText(DocumentTextError::NoText) => {
                 failure.hint("attach its pages as images, or choose a model that takes PDFs: --provider anthropic")
             }

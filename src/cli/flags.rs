@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use callboard_actors::conversation::volatile::Recovery;
+use callboard_actors::{conversation::volatile::Recovery, policy::Budget};
 use clap::{Args, ValueEnum};
 
 use super::{failure::Failure, mcp::servers, terminal::Terminals};
@@ -50,6 +50,12 @@ pub(super) struct HostFlags {
     /// Folder of skills, each a folder with a SKILL.md
     #[arg(long, value_name = "DIR")]
     pub(super) skills: Option<PathBuf>,
+    /// Tokens that the session may use in all, in and out
+    #[arg(long, value_name = "N")]
+    pub(super) budget_tokens: Option<u64>,
+    /// US dollars that the session may cost in all; the model needs a price in [prices]
+    #[arg(long, value_name = "X", value_parser = dollars)]
+    pub(super) budget_usd: Option<f64>,
     /// MCP servers of this file too: {"mcpServers": {"name": {"command": …}}}
     #[arg(long, value_name = "FILE")]
     pub(super) mcp: Option<PathBuf>,
@@ -100,7 +106,17 @@ impl From<SandboxFlag> for SandboxMode {
     }
 }
 
+fn dollars(text: &str) -> Result<f64, String> {
+    let usd = text.parse::<f64>().ok().filter(|usd| (0.0..1e9).contains(usd));
+    usd.ok_or_else(|| "it must be an amount of US dollars, 0 or more".into())
+}
+
 impl HostFlags {
+    fn budget(&self) -> Budget {
+        let budget = Budget { tokens: self.budget_tokens, ..Budget::default() };
+        self.budget_usd.into_iter().fold(budget, Budget::with_usd)
+    }
+
     /// As the composition root wants it.
     ///
     /// # Errors
@@ -120,6 +136,7 @@ impl HostFlags {
             skills: self.skills.clone(),
             mcp: servers(config, self.mcp.as_ref())?,
             recovery,
+            budget: self.budget(),
             at_terminal: Terminals::look().has_person(),
         })
     }

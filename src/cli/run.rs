@@ -55,7 +55,7 @@ pub(super) struct RunArgs {
     json: bool,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().map_err(|_| "it must be a number of seconds".to_owned())?;
     Duration::try_from_secs_f64(seconds)
         .ok()

@@ -15,6 +15,7 @@ mod file;
 mod keys;
 #[cfg(feature = "mcp")]
 mod mcp;
+mod prices;
 mod provider;
 mod secret;
 mod show;
@@ -74,6 +75,8 @@ pub struct Config {
     pub tokens: TokensConfig,
     /// Folder of skills.
     pub skills: Option<PathBuf>,
+    /// What models cost (`[prices]`); a later file's price takes the place of an earlier one's.
+    pub prices: callboard_actors::policy::Prices,
     /// MCP servers (`[[mcp]]`), by name; a later file's takes the place of an earlier one's.
     #[cfg(feature = "mcp")]
     pub mcp: Vec<crate::mcp::McpServerConfig>,
@@ -134,6 +137,7 @@ struct Layer {
     settings: Vec<Setting>,
     providers: Vec<ProviderLayer>,
     encoders: BTreeMap<String, EncoderConfig>,
+    prices: Vec<(String, callboard_actors::policy::Price)>,
     #[cfg(feature = "mcp")]
     mcp: Vec<crate::mcp::McpServerConfig>,
 }
@@ -181,8 +185,10 @@ impl Config {
         #[cfg(feature = "mcp")]
         let mut servers = BTreeMap::new();
         let mut encoders = BTreeMap::new();
+        let mut prices = callboard_actors::policy::Prices::default();
         for layer in layers {
             encoders.extend(layer.encoders);
+            prices = layer.prices.into_iter().fold(prices, |prices, (model, price)| prices.with(model, price));
             #[cfg(feature = "mcp")]
             servers.extend(layer.mcp.into_iter().map(|server| (server.name.clone(), server)));
             settings.extend(layer.settings.into_iter().map(by_name));
@@ -199,6 +205,7 @@ impl Config {
             providers: providers.into_iter().map(|layer| ProviderConfig::of(layer, &environment)).collect::<Result<_, _>>()?,
             usual: ProviderKind::ALL.into_iter().map(|kind| ProviderConfig::usual(kind, &environment)).collect::<Result<_, _>>()?,
             limits: Limits::default(),
+            prices,
             tools: None,
             approve: None,
             sandbox: SandboxMode::default(),

@@ -45,6 +45,7 @@ pub(super) fn show(config: &Config) -> String {
         }
     }
     tokens::show(&mut text, &config.tokens.encoders);
+    super::prices::show(&mut text, &config.prices);
     #[cfg(feature = "mcp")]
     super::mcp::show(&mut text, &config.mcp);
     if config.providers.is_empty() {

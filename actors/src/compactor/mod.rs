@@ -152,7 +152,17 @@ impl CompactorRef {
     pub(crate) fn new(settings: CompactionSettings, gateway: ModelGatewayRef, counters: Arc<Counters>, clock: Arc<dyn Clock>) -> Self {
         let cache = Mutex::new(SummaryCache::new(&settings));
         let (pool, started) = (Semaphore::new(MEASUREMENTS_MAX), Instant::now());
-        Self(Arc::new(Shared { settings, gateway, counters, pool, started, clock, cache, ledgers: Mutex::default(), actor: RwLock::default() }))
+        Self(Arc::new(Shared {
+            settings,
+            gateway,
+            counters,
+            pool,
+            started,
+            clock,
+            cache,
+            ledgers: Mutex::default(),
+            actor: RwLock::default(),
+        }))
     }
 
     /// Starts the actor, or a new one in place of one that died.

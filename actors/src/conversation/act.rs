@@ -7,6 +7,7 @@ use crate::{
     ids::{RoundId, Seq, WaiterId, WorkId},
     journal::EntryBody,
     limits::{PINNED_BYTES_MAX, PINNED_LINES_MAX},
+    policy::Amount,
     ports::{Effect, OutputLevel, Timestamp, ToolSpec},
     stream::Failure,
 };
@@ -121,6 +122,15 @@ pub enum Act {
         /** Who. */
         waiter: WaiterId,
     },
+    /// Reserve this of the tenant's budget, and answer at once as [`super::turn::Input::Budget`].
+    Reserve {
+        /** Its name. */
+        work: WorkId,
+        /** The model call that it is for. */
+        step: u32,
+        /** How much. */
+        amount: Amount,
+    },
     /// Call the model with the history as it is now.
     StartModel {
         /** Its name. */
@@ -222,6 +232,7 @@ impl Act {
                 Effect::Idempotent | Effect::Once => Gate::Stored,
             },
             Self::Refuse { .. }
+            | Self::Reserve { .. }
             | Self::StartModel { .. }
             | Self::MeasureContext { .. }
             | Self::Summarise { .. }

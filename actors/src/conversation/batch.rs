@@ -187,6 +187,7 @@ fn window_used(steps: &Steps<'_>) -> f64 {
 }
 
 fn finish_call(steps: &mut Steps<'_>, index: usize, call: &Call, outcome: ToolExecutionResult) {
+    super::budget::remind_before_last_result(steps);
     steps.entry(EntryBody::ToolFinished {
         call: index_u32(index),
         tool_call_id: call.tool_use.id.clone(),

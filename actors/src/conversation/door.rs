@@ -58,6 +58,11 @@ impl Judge for Door {
         self.setup.tools.spec(name).cloned()
     }
 
+    fn check_output(&self, schema: &RawJson, text: &str) -> Result<(), String> {
+        let check = self.setup.output_check(schema)?;
+        super::json_in(text, |value| check(&value))
+    }
+
     fn review(&self, name: &str, outcome: ToolExecutionResult, tool_call_id: &str) -> ToolExecutionResult {
         let Some(spec) = self.setup.tools.spec(name) else { return outcome };
         self.setup.hooks.iter().fold(outcome, |outcome, hook| match hook.after_tool(&self.scope, spec, &outcome) {

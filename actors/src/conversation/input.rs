@@ -1,9 +1,10 @@
 //! What can reach a conversation, as values. Plain data; [`super::turn`] decides about it.
 
 use crate::{
-    chat::{ContentBlock, Message},
+    chat::{ContentBlock, Message, RawJson},
     ids::{PromptId, RoundId, Seq, WaiterId, WorkId},
     journal::{ClientKey, ConversationRound, WithdrawReason},
+    policy::Exhausted,
     ports::{Completion, ProviderError},
     skill::{SkillActivationResult, SkillName},
     stream::Failure,
@@ -37,6 +38,8 @@ pub struct NewPrompt {
     pub client_key: Option<ClientKey>,
     /// What is said.
     pub message: Message,
+    /// The JSON Schema that the answer must fit.
+    pub output_schema: Option<RawJson>,
     /// What to do when a round is open.
     pub on_busy: OnBusy,
     /// Who waits.
@@ -77,6 +80,13 @@ pub enum Input {
     },
     /// Somebody says something.
     Prompt(NewPrompt),
+    /// The tenant's budget was asked.
+    Budget {
+        /// In what name.
+        work: WorkId,
+        /// Whether it has room.
+        answer: Result<(), Exhausted>,
+    },
     /// A model call ended.
     Model {
         /// Which.

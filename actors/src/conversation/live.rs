@@ -11,12 +11,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ConversationArgs,
+    ConversationArgs, budget,
     lane::{Lane, Parcel, Verdict},
     measure::Measurement,
     message::{ConversationError, ConversationMsg, PromptMail},
     model_call::{ModelCall, PermitSlot},
     prefix::{PrefixBreak, PrefixWatch},
+    purse::Purse,
     release::{Release, Waiter},
     setup::{Ports, Setup},
     stream_writer::StreamWriter,
@@ -102,6 +103,7 @@ pub(super) struct Live {
     /// Acts that wait for the store to come back.
     held: Vec<Act>,
     pause: Option<Pause>,
+    purse: Purse,
     sending: u32,
     snapshot_at: u64,
     drain: Option<AbortOnDrop>,
@@ -130,6 +132,7 @@ impl Live {
             guests: HashMap::new(),
             held: Vec::new(),
             pause: None,
+            purse: Purse::new(args.tenant.budget().clone()),
             sending: 0,
             snapshot_at: durable.head.0,
             drain: None,
@@ -197,6 +200,12 @@ impl Live {
             ConversationMsg::RetryDue { batch, call } => Input::RetryDue { batch, call },
             ConversationMsg::GraceOver { round_id } => Input::GraceOver { round_id },
             ConversationMsg::DeadlineOver { prompt_id, round_id } => self.deadline_over(prompt_id, round_id),
+            ConversationMsg::BudgetTimeOver { round_id } => {
+                if self.durable.round.as_ref().is_none_or(|round| round.id != round_id) {
+                    return Ok(Flow::GoOn);
+                }
+                Input::Interrupt { failure: Some(budget::time_over(&self.setup.spending.budget)), waiter: None }
+            }
             ConversationMsg::Tick => Input::Tick,
             ConversationMsg::AppendLost { error, sending } => return Ok(self.append_lost(error, sending)),
             ConversationMsg::Claimed => {
@@ -226,7 +235,7 @@ impl Live {
     }
 
     fn prompt(&mut self, prompt: PromptMail) -> Result<Flow, String> {
-        let PromptMail { id, round_id, client_key, message, on_busy, deadline, seat, reply } = prompt;
+        let PromptMail { id, round_id, client_key, message, output_schema, on_busy, deadline, seat, reply } = prompt;
         if lock(&self.lane).lane.backlog_bytes() > self.setup.limits.journal_backlog_bytes {
             let _ = reply.send(Err(ConversationError::Overloaded { what: "entries waiting for the store", retry_after_ms: 1000 }));
             return Ok(Flow::GoOn);
@@ -235,7 +244,7 @@ impl Live {
         let deadline = deadline.map(|at| self.timer(at, ConversationMsg::DeadlineOver { prompt_id: id, round_id }));
         self.guests.insert(round_id, (Some(seat), deadline));
         let waiter = self.wait(Waiter::Receipt(reply));
-        let flow = self.input(Input::Prompt(NewPrompt { id, round_id, client_key, message, on_busy, waiter }))?;
+        let flow = self.input(Input::Prompt(NewPrompt { id, round_id, client_key, message, output_schema, on_busy, waiter }))?;
         // A refused, replayed or steering prompt opens no round: its seat is free again.
         let waits = self.durable.inbox.iter().any(|prompt| prompt.round_id == round_id);
         if !waits && self.durable.round.as_ref().is_none_or(|round| round.id != round_id) {
@@ -253,9 +262,19 @@ impl Live {
         Input::Withdraw { prompt_id, reason: WithdrawReason::Deadline, waiter: None }
     }
 
-    /// Decides, appends, performs.
+    /// Takes an input to its end; what a budget answers is the next one.
     fn input(&mut self, input: Input) -> Result<Flow, String> {
+        let mut flow = self.one_input(input)?;
+        while let (Flow::GoOn, Some(answer)) = (&flow, self.purse.answer()) {
+            flow = self.one_input(answer)?;
+        }
+        Ok(flow)
+    }
+
+    /// Decides, appends, performs.
+    fn one_input(&mut self, input: Input) -> Result<Flow, String> {
         let now = self.ports.clock.now();
+        self.volatile.tenant_left = self.purse.tenant_left();
         let writer = self.writer.clone();
         self.volatile.skills = self.setup.skills.as_ref().map(|shelf| shelf.view());
         let outcome = turn::step(&mut self.durable, &mut self.volatile, now, input, |before, entry| writer.entry(before, entry));
@@ -270,9 +289,15 @@ impl Live {
                 self.tell_context(usage);
             }
         }
+        self.purse.note(&entries);
         if entries.iter().any(|entry| matches!(entry.body, EntryBody::PromptWithdrawn { .. })) {
             let (inbox, open) = (&self.durable.inbox, self.durable.round.as_ref().map(|round| round.id));
             self.guests.retain(|round, _| open == Some(*round) || inbox.iter().any(|prompt| prompt.round_id == *round));
+        }
+        let (budget, round) = (self.setup.spending.budget, self.durable.round.as_ref());
+        if let Some((round_id, left)) = self.purse.time_left(&budget, &self.durable.spent.amount, round, now) {
+            let timer = self.timer(Instant::now() + left, ConversationMsg::BudgetTimeOver { round_id });
+            self.purse.set_clock(round_id, timer);
         }
         let (waiting, now_acts): (Vec<Act>, Vec<Act>) = acts.into_iter().partition(|act| act.gate() == Gate::Stored);
         let waits: Vec<Release> = waiting.into_iter().map(|act| self.release(act)).collect();
@@ -351,6 +376,7 @@ impl Live {
                 None => Release::Nothing,
             },
             Act::Refuse { .. }
+            | Act::Reserve { .. }
             | Act::StartModel { .. }
             | Act::MeasureContext { .. }
             | Act::Summarise { .. }
@@ -382,6 +408,7 @@ impl Live {
                     waiter.refuse(refusal.into());
                 }
             }
+            Act::Reserve { work, amount, .. } => self.purse.reserve(work, amount),
             Act::StartModel { work } => self.start_model(work),
             Act::MeasureContext { work, waiter } => self.measure(work, waiter.is_some()),
             Act::Summarise { hash, messages } => {
@@ -457,8 +484,10 @@ impl Live {
     fn start_model(&mut self, work: WorkId) {
         let Some(round_id) = self.durable.round.as_ref().map(|round| round.id) else { return };
         self.ports.counters.model_calls.add(1);
-        let request = self.setup.request(&self.durable);
+        let mut request = self.setup.request(&self.durable);
         self.watch_prefix(&request);
+        let wish = self.durable.round.as_ref().and_then(|round| round.output.as_ref()).filter(|_| self.setup.native_output);
+        request.output_schema = wish.map(|wish| wish.schema.clone());
         let (gateway, tenant, writer) = (self.setup.gateway.clone(), self.tenant.clone(), self.writer.clone());
         let (idle, total, me) = (self.setup.limits.model_idle, self.setup.limits.model_total, self.me.clone());
         let Some(kit) = self.kit() else { return };
@@ -711,7 +740,8 @@ impl Live {
     fn count(&self, entry: &Entry) {
         let counters = &self.ports.counters;
         match &entry.body {
-            EntryBody::Assistant { usage, .. } => {
+            EntryBody::Assistant { usage, cost_micro_usd, .. } => {
+                counters.cost_micro_usd.add(cost_micro_usd.unwrap_or(0));
                 counters.input_tokens.add(usage.input());
                 counters.cache_read_tokens.add(usage.cache_read);
                 counters.output_tokens.add(usage.output);
@@ -759,6 +789,7 @@ fn survives_pause(act: &Act) -> bool {
         Act::CancelRound { .. }
         | Act::Abort { .. }
         | Act::Refuse { .. }
+        | Act::Reserve { .. }
         | Act::Queued { .. }
         | Act::RoundOver { .. }
         | Act::CompactionDropped

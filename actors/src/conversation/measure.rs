@@ -135,8 +135,10 @@ impl Measurement {
             request,
             history: durable.history.clone(),
             round_starts: durable.round_starts(),
-            skill_activations: u32::try_from(skill_activations(messages.range(messages.len().saturating_sub(RECENT_MESSAGES)..messages.len())))
-                .unwrap_or(u32::MAX),
+            skill_activations: u32::try_from(skill_activations(
+                messages.range(messages.len().saturating_sub(RECENT_MESSAGES)..messages.len()),
+            ))
+            .unwrap_or(u32::MAX),
             pinned: durable.context.pinned.clone(),
             window: durable.context.window,
             rules,

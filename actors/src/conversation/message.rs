@@ -8,7 +8,7 @@ use super::{
     turn::{ModelOutcome, OnBusy, Receipt, Refusal},
 };
 use crate::{
-    chat::Message,
+    chat::{Message, RawJson},
     ids::{PromptId, RoundId, Seq, WorkId},
     journal::{ClientKey, ConversationRound, Durable, WithdrawReason},
     ports::{AppendError, Head, StoreError, StoredEntry},
@@ -98,6 +98,8 @@ pub struct PromptMail {
     pub client_key: Option<ClientKey>,
     /// What is said.
     pub message: Message,
+    /// The JSON Schema that the answer must fit.
+    pub output_schema: Option<RawJson>,
     /// What to do when a round is open.
     pub on_busy: OnBusy,
     /// When the round is to be over.
@@ -251,6 +253,11 @@ pub enum ConversationMsg {
         /// Which prompt.
         prompt_id: PromptId,
         /// Its round.
+        round_id: RoundId,
+    },
+    /// From a timer: the time that the conversation's budget leaves to a round is used up.
+    BudgetTimeOver {
+        /// The round.
         round_id: RoundId,
     },
     /// From a timer: approvals may have expired.

@@ -11,6 +11,7 @@
 mod act;
 mod batch;
 pub mod context;
+mod budget;
 mod door;
 mod input;
 pub mod lane;
@@ -20,6 +21,8 @@ mod measure;
 mod message;
 mod model_call;
 mod prefix;
+mod output;
+mod purse;
 mod release;
 mod rounds;
 mod setup;
@@ -37,8 +40,11 @@ use std::sync::Arc;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
+pub use budget::{BUDGET_CODE, Spending};
 pub(crate) use load::load;
 pub use message::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail};
+pub use output::OUTPUT_CODE;
+pub(crate) use output::{instruction, json_in};
 pub use rounds::Copied;
 pub(crate) use rounds::{read_fork, read_rounds};
 pub use setup::{Ports, Setup};

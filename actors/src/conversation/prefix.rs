@@ -53,7 +53,9 @@ impl PrefixWatch {
         let cause = match entry {
             EntryBody::Compacted { .. } => PrefixBreak::Compaction,
             EntryBody::SkillsOffered { .. } | EntryBody::SkillActivated { .. } | EntryBody::SkillDeactivated { .. } => PrefixBreak::Skill,
-            EntryBody::Imported { .. } | EntryBody::Rewound { .. } | EntryBody::Reset {} | EntryBody::PromptWithdrawn { .. } => PrefixBreak::Edit,
+            EntryBody::Imported { .. } | EntryBody::Rewound { .. } | EntryBody::Reset {} | EntryBody::PromptWithdrawn { .. } => {
+                PrefixBreak::Edit
+            }
             _ => return,
         };
         self.announced = self.announced.or(Some(cause));

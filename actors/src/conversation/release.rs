@@ -90,6 +90,7 @@ pub(crate) fn refuse(message: ConversationMsg, error: &ConversationError) {
         | ConversationMsg::RetryDue { .. }
         | ConversationMsg::GraceOver { .. }
         | ConversationMsg::DeadlineOver { .. }
+        | ConversationMsg::BudgetTimeOver { .. }
         | ConversationMsg::Tick
         | ConversationMsg::AppendLost { .. }
         | ConversationMsg::Claimed

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{
+    Spending,
     context::ContextRules,
     door::Door,
     skill_shelf::SkillShelf,
@@ -18,7 +19,7 @@ use crate::{
     limits::Limits,
     metrics_collector::Counters,
     model_gateway::ModelGatewayRef,
-    ports::{Clock, Effort, Entropy, EventStore, Hook, ModelRequest, PermissionLevel, SessionBackend, ToolChoice},
+    ports::{Clock, Effort, Entropy, EventStore, Hook, ModelRequest, PermissionLevel, Schemas, SessionBackend, ToolChoice},
     tokens::TokenCounter,
     tool_executor::Lent,
 };
@@ -73,6 +74,12 @@ pub struct Setup {
     pub recovery: Recovery,
     /// What it lends to its tools.
     pub lent: Lent,
+    /// Checks answers that must be JSON of a schema; they need only be JSON otherwise.
+    pub schemas: Option<Arc<dyn Schemas>>,
+    /// Whether the model takes an output schema itself.
+    pub native_output: bool,
+    /// What its calls may cost.
+    pub spending: Arc<Spending>,
     /// Bounds.
     pub limits: Arc<Limits>,
 }
@@ -91,12 +98,25 @@ impl Setup {
             tool_iterations_max: self.limits.tool_iterations_max,
             parallel_tools_max: self.limits.parallel_tools_max,
             inbox_prompts_max: self.limits.inbox_prompts_max,
+            spending: self.spending.clone(),
         }
     }
 
     /// Judges a call as a conversation would: permission, hooks, size, schema, the tool's own check.
     pub fn judge(self: &Arc<Self>, scope: &Scope, name: &str, input: &RawJson) -> Judgement {
         Door::new(self.clone(), scope.clone()).judge(name, input)
+    }
+
+    /// What checks answers that must fit `schema`.
+    ///
+    /// # Errors
+    /// Says what is wrong with the schema.
+    pub(crate) fn output_check(&self, schema: &RawJson) -> Result<impl Fn(&serde_json::Value) -> Result<(), String> + use<>, String> {
+        let check = self.schemas.as_ref().map(|schemas| schemas.compile("answer", schema)).transpose()?;
+        Ok(move |value: &serde_json::Value| match &check {
+            Some(check) => check.check(value).map_err(|error| error.to_string()),
+            None => Ok(()),
+        })
     }
 
     /// The request of the next model call.

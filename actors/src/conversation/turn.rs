@@ -9,7 +9,7 @@ pub use super::{
     input::{Input, ModelOutcome, NewPrompt, OnBusy},
 };
 use super::{
-    batch, context, rounds, skills,
+    batch, budget, context, output, rounds, skills,
     volatile::{Cancelling, Recovery, Volatile},
 };
 use crate::{
@@ -54,6 +54,7 @@ impl<'a> Steps<'a> {
 
     pub(super) fn finish(&mut self, round: &OpenRound, stop_reason: StopReason, error: Option<Failure>) {
         let latency_ms = self.now.ms_since(round.started_at);
+        budget::settle_in_full(self);
         self.entry(EntryBody::RoundFinished { stop_reason, latency_ms, error });
         self.act(Act::RoundOver { round_id: round.id });
     }
@@ -117,6 +118,7 @@ pub fn decide(durable: &Durable, volatile: &Volatile, now: Timestamp, input: &In
         Input::Recovered { recovery } => recover(&mut steps, *recovery),
         Input::Prompt(prompt) => take_prompt(&mut steps, prompt),
         Input::Model { work, outcome } => model_ended(&mut steps, *work, outcome),
+        Input::Budget { work, answer } => budget::answered(&mut steps, *work, answer),
         Input::Tool { work, result, duration_ms } => batch::tool_ended(&mut steps, *work, result, *duration_ms),
         Input::RetryDue { batch, call } => batch::retry(&mut steps, *batch, *call),
         Input::Approval { tool_call_id, allow, always, waiter } => batch::approval(&mut steps, tool_call_id, *allow, *always, *waiter),
@@ -165,23 +167,26 @@ pub fn advance(durable: &Durable, volatile: &Volatile, now: Timestamp) -> Step {
         if let Some(AcceptedPrompt { id, round_id, .. }) = durable.inbox.front().filter(|_| !volatile.draining) {
             context::refocus(&mut steps);
             skills::offer(&mut steps);
+            budget::remind(&mut steps);
             steps.entry(EntryBody::RoundStarted { round_id: *round_id, prompt_ids: vec![*id] });
         }
         return steps.step;
     };
     match (&round.phase, &volatile.cancelling) {
         (Phase::Ready | Phase::Ended { .. }, Some(cancelling)) => interrupted(&mut steps, round, cancelling),
+        (Phase::Ready, None) if volatile.reserving.is_some() => {} // The answer is on its way.
         (Phase::Ready, None) if round.repeats.refusals >= LOOP_REFUSALS_MAX => steps.finish(round, StopReason::LoopGuard, None), // F22
         (Phase::Ready, None) if round.steps >= volatile.rules.tool_iterations_max => {
             steps.finish(round, StopReason::IterationLimit, None);
         }
         (Phase::Ready, None) => match context::before_call(durable, volatile) {
-            context::Before::Call => call_model(&mut steps, round.steps + 1),
+            context::Before::Call => budget::call_model(&mut steps, round, round.steps + 1),
             context::Before::Measure => context::measure(&mut steps, None),
             context::Before::Wait => {}
         },
+        (Phase::Ended { stop }, None) if output::refused(&mut steps, round, stop_reason(*stop)) => {}
         (Phase::Ended { stop }, None) => steps.finish(round, stop_reason(*stop), None),
-        (Phase::Model { .. }, Some(cancelling)) if cancelling.grace_over => {
+        (Phase::Model { .. }, Some(cancelling)) if cancelling.grace_over || volatile.reserving.is_some() => {
             if let Some(work) = volatile.model_work() {
                 steps.act(Act::Abort { work });
             }
@@ -194,13 +199,10 @@ pub fn advance(durable: &Durable, volatile: &Volatile, now: Timestamp) -> Step {
     steps.step
 }
 
-fn call_model(steps: &mut Steps<'_>, step: u32) {
-    let work = steps.entry(EntryBody::ModelCallStarted { step, reserved: 0 });
-    steps.act(Act::StartModel { work });
-}
-
 fn interrupted(steps: &mut Steps<'_>, round: &OpenRound, cancelling: &Cancelling) {
-    steps.finish(round, StopReason::Interrupted, cancelling.failure.clone());
+    let budget = cancelling.failure.as_ref().is_some_and(|failure| failure.code == budget::BUDGET_CODE);
+    let stop_reason = if budget { StopReason::Budget } else { StopReason::Interrupted };
+    steps.finish(round, stop_reason, cancelling.failure.clone());
 }
 
 /// Why a round ends that the model ended.
@@ -227,7 +229,7 @@ fn recover(steps: &mut Steps<'_>, recovery: Recovery) {
     let round_id = round.id;
     match (recovery, &round.phase) {
         (Recovery::Close, _) => steps.act(Act::CancelRound { round_id, failure: None, grace_over: true }),
-        (Recovery::Resume, Phase::Model { .. }) => call_model(steps, round.steps),
+        (Recovery::Resume, Phase::Model { .. }) => budget::call_model(steps, round, round.steps),
         (Recovery::Resume, Phase::Batch(open)) => batch::recover(steps, open),
         (Recovery::Resume, Phase::Ready | Phase::Ended { .. }) => {}
     }
@@ -253,7 +255,7 @@ fn take_prompt(steps: &mut Steps<'_>, prompt: &NewPrompt) {
     let busy = durable.round.is_some() || !durable.inbox.is_empty();
     let full = durable.inbox.len() >= steps.volatile.rules.inbox_prompts_max;
     match (prompt.on_busy, &durable.round) {
-        (OnBusy::Steer, Some(round)) if steps.volatile.cancelling.is_none() => {
+        (OnBusy::Steer, Some(round)) if steps.volatile.cancelling.is_none() && prompt.output_schema.is_none() => {
             steps.entry(EntryBody::Injected { id: None, client_key: prompt.client_key.clone(), message: prompt.message.clone() });
             return steps.act(Act::Acknowledge { waiter, receipt: Receipt { round_id: round.id, replayed: false } });
         }
@@ -267,6 +269,7 @@ fn take_prompt(steps: &mut Steps<'_>, prompt: &NewPrompt) {
         round_id: prompt.round_id,
         client_key: prompt.client_key.clone(),
         message: prompt.message.clone(),
+        output_schema: prompt.output_schema.clone(),
     });
     steps.act(Act::Acknowledge { waiter, receipt: Receipt { round_id: prompt.round_id, replayed: false } });
     if busy {
@@ -313,6 +316,10 @@ fn model_ended(steps: &mut Steps<'_>, work: WorkId, outcome: &ModelOutcome) {
         return;
     }
     let step = round.steps;
+    let cost_micro_usd = budget::cost(steps, outcome);
+    if !matches!(outcome, ModelOutcome::Completed { .. }) {
+        budget::settle(steps, outcome);
+    }
     match outcome {
         ModelOutcome::Completed { blocks, completion } => {
             let cancelled = steps.volatile.cancelling.is_some();
@@ -323,8 +330,10 @@ fn model_ended(steps: &mut Steps<'_>, work: WorkId, outcome: &ModelOutcome) {
                 stop: completion.stop,
                 raw_stop: completion.raw_stop.clone(),
                 usage: completion.usage.unwrap_or_default(),
+                cost_micro_usd,
                 partial: cancelled,
             });
+            budget::settle(steps, outcome);
         }
         ModelOutcome::Failed { error: ProviderError::Auth { message }, .. } if round.steps <= 1 => {
             // R-14 as ruled: nothing was said yet, so the prompt leaves history; its text stays in the journal.
@@ -360,6 +369,7 @@ fn keep_partial(steps: &mut Steps<'_>, step: u32, partial: &[ContentBlock]) {
             stop: ProviderStop::Other,
             raw_stop: None,
             usage: Usage::default(),
+            cost_micro_usd: None,
             partial: true,
         });
     }

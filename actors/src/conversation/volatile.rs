@@ -8,8 +8,10 @@ use super::{
 };
 use crate::{
     chat::RawJson,
+    conversation::Spending,
     ids::{Epoch, RoundId, Seq, WaiterId, WorkId},
     journal::ToolExecutionResult,
+    policy::Amount,
     ports::{OutputLevel, ToolError, ToolSpec},
     skill::{SkillIndex, SkillPolicy},
     stream::Failure,
@@ -63,6 +65,15 @@ pub trait Judge: Send + Sync {
     /// What a tool declares.
     fn spec(&self, name: &str) -> Option<Arc<ToolSpec>>;
 
+    /// Judges an answer that must be JSON of a schema.
+    ///
+    /// # Errors
+    /// What is wrong with it, for the model.
+    fn check_output(&self, schema: &RawJson, text: &str) -> Result<(), String> {
+        let _ = schema;
+        super::json_in(text, |_| Ok(()))
+    }
+
     /// Looks at a result before it is journaled.
     fn review(&self, name: &str, outcome: ToolExecutionResult, tool_call_id: &str) -> ToolExecutionResult {
         let _ = (name, tool_call_id);
@@ -93,6 +104,8 @@ pub struct Rules {
     pub parallel_tools_max: usize,
     /// Prompts that wait at most.
     pub inbox_prompts_max: usize,
+    /// What its calls may cost.
+    pub spending: Arc<Spending>,
 }
 
 impl fmt::Debug for Rules {
@@ -153,6 +166,17 @@ pub struct Cancelling {
     pub failure: Option<Failure>,
 }
 
+/// A question to the tenant's budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reserving {
+    /// Its name.
+    pub work: WorkId,
+    /// The model call that waits for the answer.
+    pub step: u32,
+    /// What was asked for.
+    pub amount: Amount,
+}
+
 /// The forgettable half of a conversation.
 #[derive(Debug, Clone)]
 pub struct Volatile {
@@ -172,6 +196,10 @@ pub struct Volatile {
     pub cancelling: Option<Cancelling>,
     /// The skills of its host, if it has any.
     pub skills: Option<SkillView>,
+    /// The tenant's budget is asked.
+    pub reserving: Option<Reserving>,
+    /// How much of the tenant's budget is left, in percent, as the shell knew before this input; `None` without one.
+    pub tenant_left: Option<u8>,
     /// No new round begins.
     pub draining: bool,
     /// The fold is complete and what it needs was ordered.
@@ -190,6 +218,8 @@ impl Volatile {
             measured: None,
             cancelling: None,
             skills: None,
+            reserving: None,
+            tenant_left: None,
             draining: false,
             recovered: false,
         }
@@ -217,6 +247,7 @@ impl Volatile {
                     self.measured = Some(work.seq);
                 }
             }
+            Input::Budget { work, .. } => drop(self.reserving.take_if(|reserving| reserving.work == *work)),
             Input::Recovered { .. } => self.recovered = true,
             Input::Drain => self.draining = true,
             Input::GraceOver { round_id } => {
@@ -252,6 +283,7 @@ impl Volatile {
                 self.work.insert(*work, Work::Model);
             }
             Act::MeasureContext { work, waiter } => drop(self.work.insert(*work, Work::Context { waiter: *waiter })),
+            Act::Reserve { work, step, amount } => self.reserving = Some(Reserving { work: *work, step: *step, amount: *amount }),
             Act::StartTool(start) => {
                 let (spec, last_error) = (start.spec.clone(), start.last_error.clone());
                 let work = Work::Tool { call: start.call, attempt: start.attempt, spec, last_error };
@@ -269,6 +301,7 @@ impl Volatile {
             Act::Abort { work } => drop(self.work.remove(work)),
             Act::RoundOver { .. } => {
                 self.cancelling = None;
+                self.reserving = None;
                 self.retries.clear();
                 // Its task went with the round; what somebody asked for goes on.
                 self.work.retain(|_, work| *work != Work::Context { waiter: None });

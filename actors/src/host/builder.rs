@@ -9,7 +9,7 @@ use super::{
 use crate::{
     compactor::{CompactionSettings, CompactorRef, Recall},
     conversation::{
-        Ports, Setup, SkillShelf, Toolset, ToolsetError,
+        Ports, Setup, SkillShelf, Spending, Toolset, ToolsetError,
         context::ContextRules,
         volatile::{ApprovalMode, Recovery},
     },
@@ -18,7 +18,7 @@ use crate::{
     memory::{MemoryArtifacts, MemoryEvents, MemorySessions},
     metrics_collector::Counters,
     model_gateway::{GatewayConfig, ModelGatewayRef},
-    policy::{BreakerConfig, ModelRetryPolicy},
+    policy::{BreakerConfig, Budget, ModelRetryPolicy, Prices},
     ports::{
         ArtifactStore, Clock, DocumentText, Effort, Entropy, EventStore, Extensions, Hook, LlmProvider, OutputLevel, Resource, Schemas,
         SessionBackend, SkillError, SkillSource, Tool, ToolDefinition, TypedTool, erased,
@@ -60,6 +60,9 @@ pub struct HostBuilder<H = Host> {
     output_level: OutputLevel,
     recovery: Recovery,
     limits: Limits,
+    prices: Prices,
+    budget: Budget,
+    tenant_budget: Budget,
     retry: ModelRetryPolicy,
     breaker: BreakerConfig,
 }
@@ -74,6 +77,14 @@ pub enum BuildError {
     /// The tools cannot be.
     #[error(transparent)]
     Tools(#[from] ToolsetError),
+    /// A budget of money, and nothing to reckon it with.
+    #[error("a budget of money needs a price for the model `{model}`{}", nearest.as_ref().map(|name| format!("; the nearest price is for `{name}`")).unwrap_or_default())]
+    NoPrice {
+        /// The model.
+        model: String,
+        /// The name with a price that is most like it.
+        nearest: Option<String>,
+    },
     /// The tools were not to be had.
     #[error("the tools could not be made: {0}")]
     NoTools(String),
@@ -142,6 +153,9 @@ impl<H> HostBuilder<H> {
             output_level: OutputLevel::default(),
             recovery: Recovery::default(),
             limits: Limits::default(),
+            prices: Prices::default(),
+            budget: Budget::default(),
+            tenant_budget: Budget::default(),
             retry: ModelRetryPolicy::default(),
             breaker: BreakerConfig::default(),
         }
@@ -347,6 +361,28 @@ impl<H> HostBuilder<H> {
         self
     }
 
+    /// What models cost: for the cost of each call in usage and figures, and for budgets of money (REQUIREMENTS X-21).
+    #[must_use]
+    pub fn prices(mut self, prices: Prices) -> Self {
+        self.prices = prices;
+        self
+    }
+
+    /// What each conversation may spend in all its rounds together (REQUIREMENTS L-05). A round whose next model call has no room
+    /// ends with the stop reason `budget`.
+    #[must_use]
+    pub fn budget(mut self, budget: Budget) -> Self {
+        self.budget = budget;
+        self
+    }
+
+    /// What all conversations of each tenant together may spend; [`super::TenantHandle::set_budget`] changes it for one.
+    #[must_use]
+    pub fn tenant_budget(mut self, budget: Budget) -> Self {
+        self.tenant_budget = budget;
+        self
+    }
+
     /// When failed model calls are tried again.
     #[must_use]
     pub fn model_retry(mut self, retry: ModelRetryPolicy) -> Self {
@@ -385,6 +421,19 @@ impl<H> HostBuilder<H> {
         let model = self.model.unwrap_or_else(|| Arc::from(provider.default_model()));
         let capabilities = provider.capabilities(&model);
         let max_tokens = self.max_tokens.unwrap_or_else(|| capabilities.output_max.min(8192));
+        let price = self.prices.of(&model).copied();
+        if price.is_none() && (self.budget.micro_usd.is_some() || self.tenant_budget.micro_usd.is_some()) {
+            let nearest = self.prices.nearest(&model).map(str::to_owned);
+            return Err(BuildError::NoPrice { model: model.to_string(), nearest });
+        }
+        let tool_bytes = tools.definitions().iter().map(|tool| tool.name.len() + tool.description.len() + tool.input_schema.as_str().len());
+        let spending = Arc::new(Spending {
+            budget: self.budget,
+            price,
+            fixed_bytes: (self.system.as_deref().map_or(0, str::len) + tool_bytes.sum::<usize>()) as u64,
+            max_tokens: u64::from(max_tokens),
+            window_tokens: u64::from(capabilities.context_window),
+        });
         let counters = Arc::new(Counters::default());
         let limits = Arc::new(self.limits);
         let config = GatewayConfig {
@@ -432,9 +481,12 @@ impl<H> HostBuilder<H> {
                 permissions: self.permissions,
                 output_level: self.output_level,
             },
+            schemas: self.schemas,
+            native_output: capabilities.output_schema,
+            spending,
             limits: limits.clone(),
         });
-        let tenants = Arc::new(Tenants::new(&limits));
+        let tenants = Arc::new(Tenants::new(&limits).with_budget(self.tenant_budget));
         let directory = Directory::new(setup.clone(), ports.clone(), tenants.clone(), tokio::runtime::Handle::current());
         let collector = Arc::default();
         let args = HostSupervisorArgs {

@@ -11,11 +11,12 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::{HostInner, Prompt, Reply, prompt::Documents};
 use crate::{
-    chat::{AttachmentError, Message},
-    conversation::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail, SkillShelf, turn::OnBusy},
+    chat::{AttachmentError, Message, RawJson},
+    conversation::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail, SkillShelf, instruction, turn::OnBusy},
     ids::{ConversationId, InvalidId, RoundId, Scope, TenantId},
     journal::{ActivatedBy, ActiveSkill, ClientKey, CompactionNote, ConversationRound, Durable, digest},
     limits::PROMPT_BYTES_MAX,
+    policy::{Amount, Budget},
     ports::{DocumentTextError, ListQuery, SessionSummary, StoreError},
     skill::{SkillActivationRequest, SkillMetadata, SkillName},
 };
@@ -39,6 +40,12 @@ pub enum SendError {
     /// The host has no skills, or not this one.
     #[error("{0}")]
     Skill(String),
+    /// A budget of money needs a price for the model.
+    #[error("a budget of money needs a price for the model `{model}`")]
+    NoPrice {
+        /// The model.
+        model: String,
+    },
     /// The conversation, or the host, said no.
     #[error(transparent)]
     Conversation(#[from] ConversationError),
@@ -65,6 +72,7 @@ impl SendError {
             Self::Attachment(error) => error.code(),
             Self::DocumentText(error) => error.code(),
             Self::Skill(_) => "skill_refused",
+            Self::NoPrice { .. } => "no_price",
             Self::Conversation(error) => error.code(),
         }
     }
@@ -72,7 +80,7 @@ impl SendError {
     /// Whether trying again can help.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::InvalidId(_) | Self::BadPrompt(_) | Self::Attachment(_) | Self::Skill(_) => false,
+            Self::InvalidId(_) | Self::BadPrompt(_) | Self::Attachment(_) | Self::Skill(_) | Self::NoPrice { .. } => false,
             Self::DocumentText(error) => error.is_retryable(),
             Self::Conversation(error) => error.is_retryable(),
         }
@@ -106,6 +114,28 @@ impl TenantHandle {
         Ok(self.host.ports.sessions.list(&id, query).await?)
     }
 
+    /// Bounds what all conversations of the tenant together may spend, counted since this host began (DESIGN §4.5). Holds from the next
+    /// model call on.
+    ///
+    /// # Errors
+    /// [`SendError::NoPrice`] for a bound of money where the model has no price; [`SendError::InvalidId`].
+    pub fn set_budget(&self, budget: Budget) -> Result<(), SendError> {
+        let (tenant, setup) = (self.host.tenants.get(&self.id.clone()?), &self.host.setup);
+        if budget.micro_usd.is_some() && setup.spending.price.is_none() {
+            return Err(SendError::NoPrice { model: setup.model.to_string() });
+        }
+        tenant.budget().set(budget);
+        Ok(())
+    }
+
+    /// What the tenant's conversations have spent or reserved since this host began, as far as budgets were counted.
+    ///
+    /// # Errors
+    /// [`SendError::InvalidId`].
+    pub fn spent(&self) -> Result<Amount, SendError> {
+        Ok(self.host.tenants.get(&self.id.clone()?).budget().spent())
+    }
+
     /// Prompts between admission and answer.
     ///
     /// # Errors
@@ -125,7 +155,8 @@ pub struct ConversationHandle {
 impl ConversationHandle {
     /// Says something. Await it for a [`Reply`], or set a deadline, a client key, what to do when busy first.
     pub fn send(&self, prompt: impl Into<Prompt>) -> Send {
-        Send { conversation: self.clone(), prompt: prompt.into(), on_busy: OnBusy::Queue, deadline: None, client_key: None }
+        let (conversation, prompt) = (self.clone(), prompt.into());
+        Send { conversation, prompt, on_busy: OnBusy::Queue, deadline: None, client_key: None, output_schema: None }
     }
 
     /// Asks the open round to end now. Returns when the wish is taken.
@@ -327,6 +358,10 @@ impl ConversationHandle {
         Ok(self.state().await?.history.messages().iter().cloned().collect())
     }
 
+    pub(super) fn setup(&self) -> &crate::conversation::Setup {
+        &self.host.setup
+    }
+
     async fn ask<T>(&self, mail: impl FnOnce(Answer<T>) -> ConversationMsg) -> Result<T, SendError> {
         let scope = self.scope.clone()?;
         let (reply, answer) = oneshot::channel();
@@ -356,6 +391,7 @@ pub struct Send {
     on_busy: OnBusy,
     deadline: Option<Duration>,
     client_key: Option<String>,
+    output_schema: Option<RawJson>,
 }
 
 impl Send {
@@ -377,10 +413,20 @@ impl Send {
         self
     }
 
-    async fn run(self) -> Result<Reply, SendError> {
+    /// The JSON Schema that the answer must fit. It is kept with the prompt; an answer that does not fit is refused, and the model
+    /// asked again, at most twice. Such a prompt waits where another would steer.
+    pub fn output_schema(mut self, schema: RawJson) -> Self {
+        self.output_schema = Some(schema);
+        self
+    }
+
+    async fn run(mut self) -> Result<Reply, SendError> {
         let ConversationHandle { host, scope } = self.conversation;
         let scope = scope?;
         let deadline = self.deadline.map(|within| Instant::now() + within);
+        if let Some(schema) = self.output_schema.as_ref().filter(|_| !host.setup.native_output) {
+            self.prompt = self.prompt.told(instruction(schema));
+        }
         let Some(seat) = host.tenants.get(&scope.tenant).take_seat() else {
             host.ports.counters.refusals.add(1);
             return Err(ConversationError::Overloaded { what: "prompts of this tenant", retry_after_ms: 1000 }.into());
@@ -394,8 +440,15 @@ impl Send {
         let mail = PromptMail {
             id: host.ports.entropy.prompt_id(),
             round_id: host.ports.entropy.round_id(),
-            client_key: self.client_key.map(|key| ClientKey { key, digest: digest(message.wire()) }),
+            client_key: self.client_key.map(|key| ClientKey {
+                key,
+                digest: self
+                    .output_schema
+                    .as_ref()
+                    .map_or(digest(message.wire()), |schema| digest(&[message.wire(), schema.as_str().as_bytes()].concat())),
+            }),
             message,
+            output_schema: self.output_schema,
             on_busy: self.on_busy,
             deadline,
             seat,

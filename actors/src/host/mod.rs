@@ -7,6 +7,7 @@ mod builder;
 pub(crate) mod directory;
 mod handle;
 mod prompt;
+mod output;
 mod reply;
 mod supervisor;
 #[cfg(test)]
@@ -22,6 +23,7 @@ use tokio::time::Instant;
 
 pub use builder::{BuildError, HostBuilder, ToolSource, ToolsInFolder};
 pub use handle::{ConversationHandle, Send, SendError, SkillStanding, TenantHandle};
+pub use output::{OutputError, SendAsError};
 pub use prompt::Prompt;
 pub use reply::{OutcomeError, Reply};
 

@@ -62,15 +62,27 @@ impl Prompt {
         self
     }
 
+    /// Adds what the host says behind what the person says. A prompt that says nothing stays one.
+    pub(super) fn told(mut self, block: ContentBlock) -> Self {
+        if !self.says_nothing() {
+            self.blocks.push(block);
+        }
+        self
+    }
+
+    fn says_nothing(&self) -> bool {
+        let says_something = |block: &ContentBlock| block.as_text().is_none_or(|text| !text.trim().is_empty());
+        self.attachments.is_empty() && !self.blocks.iter().any(says_something)
+    }
+
     /// The user message. Where the model takes no documents, the text of each stands behind it; the document itself stays, for
     /// another model that the conversation may have later (REQUIREMENTS W-04).
     pub(super) async fn into_message(self, documents: Documents<'_>) -> Result<Message, SendError> {
         self.blocks.iter().try_for_each(check_block)?;
-        let blocks: Vec<ContentBlock> = self.attachments.iter().map(Attachment::block).chain(self.blocks).collect();
-        let says_something = |block: &ContentBlock| block.as_text().is_none_or(|text| !text.trim().is_empty());
-        if !blocks.iter().any(says_something) {
+        if self.says_nothing() {
             return Err(SendError::BadPrompt(0));
         }
+        let blocks: Vec<ContentBlock> = self.attachments.iter().map(Attachment::block).chain(self.blocks).collect();
         let message = bounded(&blocks)?;
         let Documents::Read(reader) = documents else { return Ok(message) };
         let is_document = |block: &ContentBlock| media_of(block).is_some_and(|media| media.kind == MediaKind::Document);

@@ -9,12 +9,12 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ActiveSkill, ApprovalVerdict, CompactionNote, Context, ConversationMetrics, Entry, EntryBody, Repeats, RoundMarks, SkillState,
+    ActiveSkill, ApprovalVerdict, CompactionNote, Context, ConversationMetrics, Entry, EntryBody, Repeats, RoundMarks, SkillState, Spent,
     ToolAggregate, ToolExecutionResult, call_digest,
     skills::{Activated, refresh_at_compaction},
 };
 use crate::{
-    chat::{ContentBlock, Edit, History, Message, MessageList, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock},
+    chat::{ContentBlock, Edit, History, Message, MessageList, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock, reminder},
     ids::{Epoch, PromptId, RoundId, Seq},
     limits::{APPROVED_PATTERNS_MAX, CLIENT_KEY_MS, CLIENT_KEYS_MAX},
     ports::{Effect, Loaded, ProviderStop, Timestamp, Usage},
@@ -60,6 +60,9 @@ pub struct Durable {
     /// How full the window is and what stays in it.
     #[serde(default)]
     pub context: Context,
+    /// What counts against its budget.
+    #[serde(default)]
+    pub spent: Spent,
 }
 
 /// A prompt in the inbox.
@@ -71,6 +74,18 @@ pub struct AcceptedPrompt {
     pub round_id: RoundId,
     /// What was said.
     pub message: Message,
+    /// The JSON Schema that the answer must fit.
+    #[serde(default)]
+    pub output_schema: Option<RawJson>,
+}
+
+/// An answer that must be JSON of a schema.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputWish {
+    /// The schema.
+    pub schema: RawJson,
+    /// Answers that did not fit.
+    pub refused: u32,
 }
 
 /// A client key or injected id that was seen.
@@ -112,6 +127,9 @@ pub struct OpenRound {
     /// Calls that it makes again and again.
     #[serde(default)]
     pub repeats: Repeats,
+    /// What its answer must be.
+    #[serde(default)]
+    pub output: Option<OutputWish>,
 }
 
 impl OpenRound {
@@ -291,13 +309,15 @@ impl Durable {
             self.metrics.start_time = entry.at;
         }
         self.metrics.end_time = entry.at;
+        self.spent.apply(&entry.body)?;
         match &entry.body {
             EntryBody::LifeStarted { .. } => self.epoch = entry.epoch,
-            EntryBody::PromptAccepted { prompt_id, round_id, client_key, message } => {
+            EntryBody::PromptAccepted { prompt_id, round_id, client_key, message, output_schema } => {
                 if let Some(key) = client_key {
                     self.remember(key.key.clone(), key.digest, Some(*round_id), entry.at);
                 }
-                self.inbox.push_back(AcceptedPrompt { id: *prompt_id, round_id: *round_id, message: message.clone() });
+                let (message, output_schema) = (message.clone(), output_schema.clone());
+                self.inbox.push_back(AcceptedPrompt { id: *prompt_id, round_id: *round_id, message, output_schema });
             }
             EntryBody::PromptWithdrawn { prompt_id, .. } => self.withdraw(*prompt_id)?,
             EntryBody::RoundStarted { round_id, prompt_ids } => self.start_round(*round_id, prompt_ids, entry.at)?,
@@ -310,9 +330,12 @@ impl Durable {
                 round.steps = *step;
                 round.phase = Phase::Model { seq: entry.seq };
             }
-            EntryBody::Assistant { message, usage, stop, partial, .. } => {
+            EntryBody::Assistant { message, usage, stop, partial, cost_micro_usd, .. } => {
+                self.metrics.cost_micro_usd = self.metrics.cost_micro_usd.saturating_add(cost_micro_usd.unwrap_or(0));
                 self.assistant(entry.seq, message.as_ref(), usage, *stop, *partial)?;
             }
+            EntryBody::BudgetSettled { .. } => {} // See `Spent`.
+            EntryBody::OutputRefused { fault } => self.output_refused(fault)?,
             EntryBody::ToolStarted { call, effect, attempt, input, .. } => {
                 let call = self.call(*call)?;
                 let at = match &call.state {
@@ -510,10 +533,12 @@ impl Durable {
     fn start_round(&mut self, id: RoundId, prompt_ids: &[PromptId], at: Timestamp) -> Result<(), String> {
         self.idle()?;
         self.rounds.begin(id, self.history.messages().len());
+        let mut output = None;
         for prompt_id in prompt_ids {
             let place = self.inbox.iter().position(|prompt| prompt.id == *prompt_id).ok_or("a prompt is not in the inbox")?;
             if let Some(prompt) = self.inbox.remove(place) {
                 push_user(&mut self.history, &mut self.context.window, &prompt.message)?;
+                output = prompt.output_schema.map(|schema| OutputWish { schema, refused: 0 });
             }
         }
         if self.inbox.is_empty() {
@@ -531,6 +556,7 @@ impl Durable {
             pending: Vec::new(),
             said: Vec::new(),
             repeats: Repeats::default(),
+            output,
         });
         Ok(())
     }
@@ -575,6 +601,16 @@ impl Durable {
             }
         }
         Ok(())
+    }
+
+    fn output_refused(&mut self, fault: &str) -> Result<(), String> {
+        let round = open(&mut self.round)?;
+        let Phase::Ended { .. } = round.phase else { return Err("no answer is there".into()) };
+        round.output.as_mut().ok_or("no schema was asked for")?.refused += 1;
+        round.phase = Phase::Ready;
+        let text = format!("Your answer is not the JSON that was asked for: {fault}\nAnswer again, with the JSON value and nothing else.");
+        let message = Message::new(Role::User, &[reminder(&text)]).map_err(|error| error.to_string())?;
+        push_user(&mut self.history, &mut self.context.window, &message)
     }
 
     fn tool_finished(&mut self, index: u32, name: &str, outcome: &ToolExecutionResult) -> Result<(), String> {

@@ -79,13 +79,22 @@ pub enum EntryBody {
         #[serde(skip_serializing_if = "Option::is_none")]
         client_key: Option<ClientKey>,
         message: Message,
+        /// The JSON Schema that the answer must fit.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        output_schema: Option<RawJson>,
     },
     /// A prompt was taken back, from the inbox or from a round that got nowhere. Its text stays here.
     PromptWithdrawn { prompt_id: PromptId, reason: WithdrawReason },
     /// Prompts moved from the inbox into history; a round is open.
     RoundStarted { round_id: RoundId, prompt_ids: Vec<PromptId> },
     /// A model call was ordered.
-    ModelCallStarted { step: u32, reserved: u64 },
+    ModelCallStarted {
+        step: u32,
+        /// Tokens; 0 where nothing is bounded.
+        reserved: u64,
+        #[serde(skip_serializing_if = "is_zero")]
+        reserved_micro_usd: u64,
+    },
     /// A model call ended with this. `message` is absent when nothing of it can stay. `partial`: cut off.
     Assistant {
         step: u32,
@@ -95,8 +104,15 @@ pub enum EntryBody {
         #[serde(skip_serializing_if = "Option::is_none")]
         raw_stop: Option<String>,
         usage: Usage,
+        /// What the call cost, where its model has a price.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cost_micro_usd: Option<u64>,
         partial: bool,
     },
+    /// What was reserved for a model call is replaced by what it used. `estimated`: the provider did not say, or said what cannot be.
+    BudgetSettled { reserved: u64, used_tokens: u64, cost_micro_usd: u64, estimated: bool },
+    /// The answer is not the JSON that was asked for; the model is told and asked again.
+    OutputRefused { fault: String },
     /// Call number `call` of the open batch is about to start. `input` only where it differs from the model's.
     ToolStarted {
         call: u32,
@@ -198,6 +214,10 @@ pub enum EntryBody {
     },
 }
 
+fn is_zero(figure: &u64) -> bool {
+    *figure == 0
+}
+
 /// Says why stored bytes are not an entry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -230,6 +250,8 @@ impl EntryBody {
             Self::RoundStarted { .. } => "round_started",
             Self::ModelCallStarted { .. } => "model_call_started",
             Self::Assistant { .. } => "assistant",
+            Self::BudgetSettled { .. } => "budget_settled",
+            Self::OutputRefused { .. } => "output_refused",
             Self::ToolStarted { .. } => "tool_started",
             Self::ToolFinished { .. } => "tool_finished",
             Self::ApprovalAsked { .. } => "approval_asked",
@@ -316,13 +338,19 @@ macro_rules! decoder {
 
 decoder! {
     "life_started" => LifeStarted { nonce: u64 = default },
-    "prompt_accepted" => PromptAccepted { prompt_id: PromptId, round_id: RoundId, client_key: Option<ClientKey> = default, message: Message },
+    "prompt_accepted" => PromptAccepted {
+        prompt_id: PromptId, round_id: RoundId, client_key: Option<ClientKey> = default, message: Message,
+        output_schema: Option<RawJson> = default
+    },
     "prompt_withdrawn" => PromptWithdrawn { prompt_id: PromptId, reason: WithdrawReason },
     "round_started" => RoundStarted { round_id: RoundId, prompt_ids: Vec<PromptId> },
-    "model_call_started" => ModelCallStarted { step: u32, reserved: u64 = default },
+    "model_call_started" => ModelCallStarted { step: u32, reserved: u64 = default, reserved_micro_usd: u64 = default },
     "assistant" => Assistant {
-        step: u32, message: Option<Message> = default, stop: ProviderStop, raw_stop: Option<String> = default, usage: Usage, partial: bool
+        step: u32, message: Option<Message> = default, stop: ProviderStop, raw_stop: Option<String> = default, usage: Usage,
+        cost_micro_usd: Option<u64> = default, partial: bool
     },
+    "budget_settled" => BudgetSettled { reserved: u64, used_tokens: u64, cost_micro_usd: u64, estimated: bool },
+    "output_refused" => OutputRefused { fault: String },
     "tool_started" => ToolStarted {
         call: u32, tool_call_id: String, name: String, effect: Effect, attempt: u32, input: Option<RawJson> = default
     },
@@ -379,18 +407,22 @@ mod tests {
                 round_id,
                 client_key: Some(ClientKey { key: "k".into(), digest: u64::MAX }),
                 message: Message::user("汉 \u{0}"),
+                output_schema: Some(input.clone()),
             },
             EntryBody::PromptWithdrawn { prompt_id: id, reason: WithdrawReason::ProviderAuth },
             EntryBody::RoundStarted { round_id, prompt_ids: vec![id] },
-            EntryBody::ModelCallStarted { step: 1, reserved: 9 },
+            EntryBody::ModelCallStarted { step: 1, reserved: 9, reserved_micro_usd: u64::MAX },
+            EntryBody::BudgetSettled { reserved: 9, used_tokens: u64::MAX, cost_micro_usd: 3, estimated: true },
             EntryBody::Assistant {
                 step: 1,
                 message: Some(Message::assistant("x")),
                 stop: ProviderStop::EndTurn,
                 raw_stop: Some("end_turn".into()),
                 usage: Usage { input_uncached: 1, cache_read: 2, cache_write: 3, output: 4 },
+                cost_micro_usd: Some(5),
                 partial: false,
             },
+            EntryBody::OutputRefused { fault: "no \"a\"".into() },
             EntryBody::ToolStarted {
                 call: 0,
                 tool_call_id: "t".into(),

@@ -70,6 +70,8 @@ pub struct ConversationMetrics {
     /// Tokens by class, for prices.
     #[serde(default)]
     pub usage: Usage,
+    #[serde(default)]
+    pub cost_micro_usd: u64,
 }
 
 impl ConversationMetrics {

@@ -3,6 +3,7 @@
 //! Pure. [`apply`](Durable::apply) is the only writer of [`Durable`], live and in a fold alike.
 
 mod context;
+mod budget;
 mod durable;
 mod entry;
 mod fork;
@@ -18,9 +19,11 @@ mod summary;
 mod usage;
 mod version;
 
+pub(crate) use budget::of as spent_by;
+pub use budget::{BUDGET_REMINDER, Spent};
 pub use context::{CompactionCause, CompactionNote, Context};
 pub use durable::{
-    AcceptedPrompt, ApplyError, Batch, Call, CallState, Durable, KnownKey, OpenRound, Phase, SNAPSHOT_VERSION, fold, restore,
+    AcceptedPrompt, ApplyError, Batch, Call, CallState, Durable, KnownKey, OpenRound, OutputWish, Phase, SNAPSHOT_VERSION, fold, restore,
 };
 pub use entry::{ApprovalVerdict, ClientKey, DecodeError, ENTRY_VERSION, Entry, EntryBody, WithdrawReason, call_digest, digest};
 pub use fork::{Fork, ForkReader};
@@ -30,8 +33,8 @@ pub use multi::MultiRoundConversation;
 pub use project::{project, summary};
 pub use repeats::{LOOP_GUARD, Repeats};
 pub use result::{RetryRecord, ToolErrorResponse, ToolExecutionResult};
-pub use skills::{ActivatedBy, ActiveSkill, SkillState, refresh_at_compaction, skill_activations};
 pub use rounds::{ConversationRound, RoundToolCall, RoundsReader, rounds, settled};
+pub use skills::{ActivatedBy, ActiveSkill, SkillState, refresh_at_compaction, skill_activations};
 pub use summary::round_summary;
 pub use usage::UsageTotals;
 pub use version::{CannotMigrate, LegacyError, SchemaVersion, VersionedToolResult};

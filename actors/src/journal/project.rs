@@ -25,8 +25,9 @@ pub fn project(before: &Durable, entry: &Entry) -> (Option<RoundId>, Vec<EventKi
         },
         EntryBody::LifeStarted { .. } if round.is_some() => (id, vec![EventKind::TurnRestarted { epoch: entry.epoch }]),
         EntryBody::RoundStarted { round_id, .. } => (Some(*round_id), vec![EventKind::RoundStarted {}]),
-        EntryBody::Assistant { message, usage, partial, .. } => {
-            let mut events = vec![EventKind::Usage { usage: *usage }];
+        EntryBody::Assistant { message, usage, partial, cost_micro_usd, .. } => {
+            let cost_usd = cost_micro_usd.map(|micro| micro as f64 / 1_000_000.0);
+            let mut events = vec![EventKind::Usage { usage: *usage, cost_usd }];
             if let Some(message) = message {
                 events.push(EventKind::Message { message: message.clone(), partial: *partial });
                 events.extend(message.tool_uses().into_iter().map(|call| EventKind::ToolCall {
@@ -64,6 +65,10 @@ pub fn project(before: &Durable, entry: &Entry) -> (Option<RoundId>, Vec<EventKi
         EntryBody::SkillActivated { name, level, .. } if round.is_some() => {
             (id, vec![EventKind::SkillActivated { name: name.to_string(), level: (*level).into() }])
         }
+        EntryBody::OutputRefused { fault } => {
+            let attempt = round.and_then(|round| round.output.as_ref()).map_or(1, |output| output.refused + 1);
+            (id, vec![EventKind::Retry { layer: "output", attempt, delay_ms: 0, reason: fault.clone() }])
+        }
         EntryBody::RoundFinished { stop_reason, latency_ms, error } => {
             let end = RoundEnd {
                 status: status_of(*stop_reason),
@@ -83,6 +88,7 @@ pub fn project(before: &Durable, entry: &Entry) -> (Option<RoundId>, Vec<EventKi
         EntryBody::LifeStarted { .. }
         | EntryBody::Pinned { .. }
         | EntryBody::ModelCallStarted { .. }
+        | EntryBody::BudgetSettled { .. }
         | EntryBody::ToolStarted { .. }
         | EntryBody::ApprovalAnswered { .. }
         | EntryBody::Injected { .. }

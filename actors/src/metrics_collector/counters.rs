@@ -85,6 +85,8 @@ counters! {
     cache_read_tokens,
     /// Output tokens.
     output_tokens,
+    /// What model calls cost, in millionths of a US dollar, where their model has a price.
+    cost_micro_usd,
     /// Tool calls finished.
     tool_calls,
     /// Tool calls that failed.

@@ -126,7 +126,15 @@ mod tests {
 
         fn capabilities(&self, _: &str) -> Capabilities {
             let counts_tokens = self.counts_tokens;
-            Capabilities { context_window: 1, output_max: 1, tools: false, output_schema: false, counts_tokens, images: false, documents: false }
+            Capabilities {
+                context_window: 1,
+                output_max: 1,
+                tools: false,
+                output_schema: false,
+                counts_tokens,
+                images: false,
+                documents: false,
+            }
         }
 
         fn stream(&self, _: ModelRequest, _: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {

@@ -1,8 +1,10 @@
 //! Pure policies used by several rooms: no clock, no chance, no I/O; time comes in as an argument.
 
 mod breaker;
+mod budget;
 mod fair_queue;
 mod model_retry;
+mod prices;
 mod restart;
 mod settings;
 mod shelf;
@@ -10,8 +12,10 @@ mod tool_retry;
 mod ttl_cache;
 
 pub use breaker::{Breaker, BreakerConfig, Pass};
+pub use budget::{Amount, Budget, BudgetCounter, BudgetKind, BudgetLevel, Exhausted, Reservation, usd};
 pub use fair_queue::FairQueue;
 pub use model_retry::{ModelRetryPolicy, RetryBucket};
+pub use prices::{Price, Prices};
 pub use restart::{Restart, RestartHistory};
 pub use settings::{ConfigValue, Dict, InvalidSettings, ObservabilityConfig, TraceSampling};
 pub use shelf::{Place, Shelf, Shelved};

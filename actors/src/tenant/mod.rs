@@ -9,7 +9,12 @@ use std::sync::{
 use dashmap::DashMap;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::{ids::TenantId, limits::Limits, tool_executor::TenantTools};
+use crate::{
+    ids::TenantId,
+    limits::Limits,
+    policy::{Budget, BudgetCounter, BudgetLevel},
+    tool_executor::TenantTools,
+};
 
 /// A tenant's counters.
 #[derive(Debug)]
@@ -19,6 +24,7 @@ pub struct Tenant {
     seats_max: usize,
     turns: Arc<Semaphore>,
     tools: Arc<TenantTools>,
+    budget: Arc<BudgetCounter>,
 }
 
 /// One prompt's place between admission and answer; freed on drop, also when a mailbox is thrown away.
@@ -46,6 +52,11 @@ impl Tenant {
     /// What its tool calls share.
     pub fn tools(&self) -> &Arc<TenantTools> {
         &self.tools
+    }
+
+    /// What all its conversations together may spend, and have since this host began.
+    pub fn budget(&self) -> &Arc<BudgetCounter> {
+        &self.budget
     }
 
     /// Prompts between admission and answer.
@@ -78,12 +89,19 @@ pub struct Tenants {
     tenants: DashMap<TenantId, Arc<Tenant>>,
     seats_max: usize,
     turns_max: usize,
+    budget: Budget,
 }
 
 impl Tenants {
     /// No tenants yet; each gets the bounds of `limits`.
     pub fn new(limits: &Limits) -> Self {
-        Self { tenants: DashMap::new(), seats_max: limits.tenant_seats_max, turns_max: limits.tenant_turns_max }
+        Self { tenants: DashMap::new(), seats_max: limits.tenant_seats_max, turns_max: limits.tenant_turns_max, budget: Budget::default() }
+    }
+
+    /// Bounds what each tenant may spend, until it gets a budget of its own.
+    #[must_use]
+    pub fn with_budget(self, budget: Budget) -> Self {
+        Self { budget, ..self }
     }
 
     /// The tenant with this id, made when it is first named.
@@ -98,6 +116,7 @@ impl Tenants {
                 seats_max: self.seats_max,
                 turns: Arc::new(Semaphore::new(self.turns_max)),
                 tools: Arc::default(),
+                budget: BudgetCounter::root(BudgetLevel::Tenant, self.budget),
             })
         };
         self.tenants.entry(id.clone()).or_insert_with(make).clone()

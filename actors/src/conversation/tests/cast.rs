@@ -62,6 +62,11 @@ pub(super) fn is_bad(input: &RawJson) -> bool {
     input.as_str().contains("bad")
 }
 
+/// Whether an answer is what was asked for.
+pub(super) fn fits(text: &str) -> bool {
+    text.ends_with(['0', '3', '6', '9'])
+}
+
 /// Knows the tools above; refuses inputs that say `bad`.
 pub(super) struct Cast;
 
@@ -75,6 +80,10 @@ impl Judge for Cast {
                 Judgement::Ready { spec, input: hook(name), pattern, level: None }
             }
         }
+    }
+
+    fn check_output(&self, _: &RawJson, text: &str) -> Result<(), String> {
+        if fits(text) { Ok(()) } else { Err("odd".into()) }
     }
 
     fn spec(&self, name: &str) -> Option<Arc<ToolSpec>> {

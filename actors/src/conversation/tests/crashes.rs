@@ -1,6 +1,6 @@
 //! A fixed turn is cut at every append and every act, before and after; the life that follows loses nothing and repeats nothing.
 
-use std::io::Write as _;
+use std::{io::Write as _, sync::Arc};
 
 use super::{
     Rng, Seed,
@@ -11,10 +11,12 @@ use super::{
 use crate::{
     chat::{ContentBlock, RawJson, ToolUseBlock},
     conversation::{
+        Spending,
         turn::{Input, ModelOutcome, OnBusy},
         volatile::{ApprovalMode, Recovery, Rules},
     },
     journal::{CallState, Entry, EntryBody},
+    policy::{Budget, Price},
     ports::{Completion, ProviderStop},
     stream::StopReason,
     tool_executor::RunResult,
@@ -56,7 +58,7 @@ fn calls() -> ModelOutcome {
 }
 
 fn answer() -> ModelOutcome {
-    completed(vec![ContentBlock::text("that is it")], ProviderStop::EndTurn)
+    completed(vec![ContentBlock::text("that is 10")], ProviderStop::EndTurn)
 }
 
 fn output() -> RunResult {
@@ -64,9 +66,18 @@ fn output() -> RunResult {
 }
 
 impl World {
+    /// The tenant has room.
+    fn grant(&mut self) -> Result<(), Cut> {
+        match self.lives[0].reserves.pop() {
+            Some(work) => self.tell(0, Input::Budget { work, answer: Ok(()) }),
+            None => Ok(()),
+        }
+    }
+
     /// The store takes all appends and its life hears of each.
     fn flush(&mut self) -> Result<(), Cut> {
-        while !self.store.queue.is_empty() || !self.lives[0].notices.is_empty() {
+        while !self.store.queue.is_empty() || !self.lives[0].notices.is_empty() || !self.lives[0].reserves.is_empty() {
+            self.grant()?;
             if !self.store.queue.is_empty() {
                 self.store_works(Fault::None)?;
             }
@@ -171,14 +182,19 @@ impl World {
     }
 }
 
-fn careful() -> Rules {
-    let rules = rules(&mut Rng::new(0));
+fn careful(budgeted: bool) -> Rules {
+    let budget = if budgeted { Budget::default().with_tokens(8000).with_usd(1.0) } else { Budget::default() };
+    let price = Price::per_million(3.0, 15.0);
+    let spending = Arc::new(Spending { budget, price, fixed_bytes: 100, max_tokens: 100, window_tokens: 1000 });
+    let rules = Rules { spending, ..rules(&mut Rng::new(0)) };
     let limits = Rules { tool_iterations_max: 25, parallel_tools_max: 16, inbox_prompts_max: 64, ..rules };
     Rules { approval: ApprovalMode::Ask, has_approver: true, ..limits }
 }
 
-fn world(cut_at: Option<usize>) -> World {
-    let mut world = World::new(7, careful());
+/// With a budget of its own and its tenant's, or without any.
+fn world(cut_at: Option<usize>, budgeted: bool) -> World {
+    let mut world = World::new(7, careful(budgeted));
+    world.tenant = budgeted;
     world.cut_at = cut_at;
     world.trace = std::env::var_os("CALLBOARD_SEED").is_some();
     world
@@ -225,8 +241,8 @@ fn is_open(world: &World) -> bool {
 #[test]
 fn a_turn_survives_a_crash_at_every_append_and_every_act() {
     let mut report = Vec::new();
-    for variant in VARIANTS {
-        let mut whole = world(None);
+    for (variant, budgeted) in VARIANTS.into_iter().flat_map(|variant| [(variant, false), (variant, true)]) {
+        let mut whole = world(None, budgeted);
         whole.fixed_turn(variant).expect("nothing is cut");
         whole.judge();
         assert!(!is_open(&whole), "{variant:?} ends by itself");
@@ -238,7 +254,7 @@ fn a_turn_survives_a_crash_at_every_append_and_every_act() {
         for n in 1..=points {
             for recovery in [Recovery::Resume, Recovery::Close] {
                 let _seed = Seed(n as u64);
-                let mut world = world(Some(n));
+                let mut world = world(Some(n), budgeted);
                 assert_eq!(world.fixed_turn(variant), Err(Cut), "{variant:?} {n}");
                 world.cut_at = None;
                 world.crash(0);
@@ -256,7 +272,7 @@ fn a_turn_survives_a_crash_at_every_append_and_every_act() {
 #[test]
 fn a_life_that_recovers_survives_a_crash_at_every_append_and_every_act() {
     let points = |n: usize| {
-        let mut world = world(Some(n));
+        let mut world = world(Some(n), true);
         (world.fixed_turn(Variant::Plain) == Err(Cut)).then(|| {
             world.cut_at = None;
             world.crash(0);

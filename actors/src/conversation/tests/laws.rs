@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 
 use super::{
+    budget_laws::is_reminder,
     call_laws::{asks, calls},
     cast,
     rounds::{after_rounds, fits, marks_hold},
@@ -60,11 +61,17 @@ impl Law<'_> {
         self.acts(shadow);
         let mut stored = Vec::with_capacity(self.outcome.entries.len());
         let mut denied = None;
-        for entry in &self.outcome.entries {
+        for (place, entry) in self.outcome.entries.iter().enumerate() {
             let encoded = entry.encode();
             let decoded = Entry::decode(&encoded).expect("an entry is readable");
             assert_eq!(&decoded, entry, "an entry survives its encoding");
             let finishes = |index| matches!(&decoded.body, EntryBody::ToolFinished { call, .. } if *call == index);
+            if is_reminder(&decoded.body) {
+                self.reminded(shadow, &decoded, self.outcome.entries.get(place + 1));
+                shadow.apply(&decoded).expect("an entry can follow");
+                stored.push(encoded);
+                continue;
+            }
             assert!(denied.is_none_or(finishes), "a no is the end of a call");
             self.entry(shadow, &decoded, denied);
             denied = match &decoded.body {
@@ -127,7 +134,10 @@ impl Law<'_> {
                     assert_eq!(replies, [&Act::Acknowledge { waiter: prompt.waiter, receipt }]);
                 };
                 let accepted = self.count(|body| matches!(body, EntryBody::PromptAccepted { .. }));
-                let steers = prompt.on_busy == OnBusy::Steer && state.round.is_some() && self.before.cancelling.is_none();
+                let steers = prompt.on_busy == OnBusy::Steer
+                    && prompt.output_schema.is_none()
+                    && state.round.is_some()
+                    && self.before.cancelling.is_none();
                 let mut takes = 0;
                 match known {
                     _ if !is_plain_user(&prompt.message) => refused(&prompt.waiter, "invalid_message"),
@@ -274,6 +284,7 @@ impl Law<'_> {
                     };
                     assert!(closes && *grace_over || interrupts && !grace_over);
                 }
+                Act::Reserve { .. } => self.asked(act),
                 Act::Queued { .. } => assert!(matches!(self.input, Input::Prompt(_))),
                 Act::Summarise { .. }
                 | Act::Acknowledge { .. }
@@ -362,11 +373,23 @@ impl Law<'_> {
                 let next = state.inbox.front().expect("a prompt waits");
                 assert_eq!((round_id, prompt_ids), (&next.round_id, &vec![next.id]), "prompts are taken in order");
             }
-            EntryBody::ModelCallStarted { step, .. } => {
+            EntryBody::OutputRefused { .. } => {
+                let round = round.expect("a round is open");
+                let output = round.output.as_ref().expect("a schema was asked for");
+                assert!(
+                    output.refused < 2 && !cast::fits(&round.text()) && cancelling.is_none(),
+                    "asked again at most twice, for a reason"
+                );
+                let words = matches!(round.phase, Phase::Ended { stop } if is_an_answer(stop));
+                assert!(words, "only an answer is judged");
+            }
+            EntryBody::BudgetSettled { .. } => self.settled(state, entry),
+            EntryBody::ModelCallStarted { step, reserved, reserved_micro_usd } => {
+                self.call_ordered(state, *reserved, *reserved_micro_usd);
                 assert_eq!(cancelling, None, "a cancelled round calls nobody");
                 let round = round.expect("a round is open");
                 let again = matches!(round.phase, Phase::Model { .. });
-                assert_eq!(again, again && matches!(self.input, Input::Recovered { recovery: Recovery::Resume }));
+                assert!(!again || matches!(self.input, Input::Recovered { recovery: Recovery::Resume } | Input::Budget { .. }));
                 assert_eq!(*step, if again { round.steps } else { round.steps + 1 });
                 assert!(*step <= self.before.rules.tool_iterations_max, "R-10");
                 let last = state.history.messages().last().expect("a request is not empty");
@@ -420,7 +443,11 @@ impl Law<'_> {
             EntryBody::RoundFinished { stop_reason, error, latency_ms } => {
                 let round = round.expect("a round is open");
                 assert_eq!(*latency_ms, self.now.ms_since(round.started_at));
-                let (expected, code) = self.stop(round, cancelling.as_ref());
+                let by_budget = *stop_reason == StopReason::Budget && cancelling.is_none();
+                let (expected, code) = match by_budget {
+                    true => (StopReason::Budget, self.refused(state).then(|| "budget".to_owned())),
+                    false => self.stop(round, cancelling.as_ref()),
+                };
                 assert_eq!((*stop_reason, error.as_ref().map(|error| error.code.as_str())), (expected, code.as_deref()));
             }
             EntryBody::Compacted { before_tokens, after_tokens, .. } => {
@@ -449,7 +476,9 @@ impl Law<'_> {
             return (StopReason::Error, Some(error.code().into()));
         }
         if let Some(cancelling) = cancelling {
-            return (StopReason::Interrupted, cancelling.failure.as_ref().map(|failure| failure.code.clone()));
+            let code = cancelling.failure.as_ref().map(|failure| failure.code.clone());
+            let budget = code.as_deref() == Some("budget");
+            return (if budget { StopReason::Budget } else { StopReason::Interrupted }, code);
         }
         match (&round.phase, self.input) {
             (Phase::Ready, _) if round.repeats.refusals >= LOOP_REFUSALS_MAX => (StopReason::LoopGuard, None),
@@ -462,6 +491,10 @@ impl Law<'_> {
             }
             (_, Input::Model { outcome: ModelOutcome::Failed { error, .. }, .. }) => (StopReason::Error, Some(error.code().into())),
             (_, Input::Model { outcome: ModelOutcome::Cancelled { .. }, .. }) => (StopReason::Error, Some("cancelled".into())),
+            (Phase::Ended { stop }, _) if is_an_answer(*stop) && round.output.is_some() && !cast::fits(&round.text()) => {
+                assert_eq!(round.output.as_ref().map(|output| output.refused), Some(2));
+                (StopReason::Error, Some("output_refused".into()))
+            }
             (Phase::Ended { stop }, _) => {
                 let reason = match stop {
                     ProviderStop::MaxTokens => StopReason::MaxTokens,
@@ -524,6 +557,7 @@ impl Law<'_> {
             assert!(after.retries.is_empty());
         }
         match &round.phase {
+            _ if after.reserving.is_some() => self.reserving_rests(state),
             Phase::Ready => {
                 let measures = |work: &Work| *work == Work::Context { waiter: None };
                 assert!(after.work.values().any(measures) && !self.outcome.acts.is_empty() || self.before.work.values().any(measures));
@@ -543,6 +577,10 @@ impl Law<'_> {
             assert!(!self.outcome.acts.iter().any(|act| matches!(act, Act::Park { .. })), "a round that works is not parked");
         }
     }
+}
+
+fn is_an_answer(stop: ProviderStop) -> bool {
+    !matches!(stop, ProviderStop::MaxTokens | ProviderStop::Refusal | ProviderStop::ContextWindowExceeded)
 }
 
 /// What one entry does to the parts of the state that later decisions lean on.

@@ -4,6 +4,7 @@
 //! `CALLBOARD_SEED=n` replays one interleaving and prints its steps; `CALLBOARD_LONG=1` runs ten times as many.
 
 mod broken;
+mod budget_laws;
 mod call_laws;
 mod cast;
 mod crashes;

@@ -1,7 +1,7 @@
 //! Chance: what people, models, tools, the store and the weather do next.
 
 use super::{
-    Rng,
+    Rng, budget_laws,
     cast::{Cast, NAMES},
     skill_laws,
     store::Fault,
@@ -71,6 +71,7 @@ pub(super) fn rules(rng: &mut Rng) -> Rules {
             ContextRules { window: 700, max_tokens: 50, fixed: 10, trigger: 560 },
         ]),
         identical_calls_max: 1 + rng.below(3) as u32,
+        spending: Arc::new(budget_laws::spending(rng)),
     }
 }
 
@@ -121,6 +122,7 @@ impl World {
         may(6, 2, !life.timers.is_empty());
         may(7, 1, !life.graces.is_empty());
         may(8, 4, !life.measures.is_empty());
+        may(9, 2, !life.reserves.is_empty());
         if events.is_empty() {
             return Ok(());
         }
@@ -166,6 +168,13 @@ impl World {
                 let outcome = measured(&mut self.rng, &state, &self.rules);
                 self.tell(index, Input::Context { work, outcome })
             }
+            9 => {
+                let (work, answer) = (self.lives[index].reserves.remove(0), budget_laws::answer(&mut self.rng));
+                if self.rng.percent(10) {
+                    self.lives[index].late.push(Input::Budget { work, answer });
+                }
+                self.tell(index, Input::Budget { work, answer })
+            }
             _ => {
                 let round_id = self.lives[index].graces.remove(0);
                 self.tell(index, Input::GraceOver { round_id })
@@ -207,7 +216,11 @@ impl World {
                 self.prompt(index, key.as_deref(), on_busy, body, message)
             }
             34..42 => {
-                let failure = self.rng.percent(20).then(|| Failure { code: "why".into(), message: String::new(), retry_after_ms: None });
+                let failure = self.rng.percent(20).then(|| Failure {
+                    code: (*self.rng.pick(&["why", "budget"])).into(),
+                    message: String::new(),
+                    retry_after_ms: None,
+                });
                 let waiter = self.rng.percent(80).then_some(waiter);
                 self.tell(index, Input::Interrupt { failure, waiter })
             }
@@ -267,14 +280,15 @@ impl World {
             return self.tell(index, input);
         }
         let work = WorkId { epoch: Epoch(life.volatile.life.0 - self.rng.below(2) as u64), seq: Seq(life.durable.head.0 + 1), index: 0 };
-        let input = match self.rng.below(5) {
+        let input = match self.rng.below(9) {
             0 => {
                 let outcome = self.model(false);
                 Input::Model { work, outcome }
             }
-            1 => Input::Tool { work, result: tool(&mut self.rng, false), duration_ms: 1 },
-            4 => Input::Context { work, outcome: ContextOutcome::Fits },
-            2 => Input::RetryDue { batch: Seq(1), call: self.rng.below(3) as u32 },
+            6 => Input::Context { work, outcome: ContextOutcome::Fits },
+            1 | 2 => Input::Tool { work, result: tool(&mut self.rng, false), duration_ms: 1 },
+            3 => Input::Budget { work, answer: budget_laws::answer(&mut self.rng) },
+            4 | 5 => Input::RetryDue { batch: Seq(1), call: self.rng.below(3) as u32 },
             _ => Input::GraceOver { round_id: RoundId::from_random(self.rng.bytes()) },
         };
         self.tell(index, input)
@@ -296,6 +310,7 @@ impl World {
             round_id: RoundId::from_random(self.rng.bytes()),
             client_key: key.map(|key| ClientKey { key: key.to_owned(), digest: digest(format!("{body} of {key}").as_bytes()) }),
             message,
+            output_schema: self.rng.percent(20).then(RawJson::empty_object),
             on_busy,
             waiter,
         };

@@ -75,6 +75,7 @@ impl World {
         let entries: Vec<Entry> = self.store.entries.iter().map(|stored| Entry::decode(stored).expect("readable")).collect();
         self.judge_journal(&entries);
         self.judge_events(&entries);
+        super::budget_laws::judge(&entries, &folded);
         judge_words(&entries, &folded);
     }
 
@@ -204,6 +205,7 @@ fn judge_words(entries: &[Entry], state: &Durable) {
                 *words.entry(message.text()).or_default() += 1;
             }
             EntryBody::PromptWithdrawn { prompt_id, .. } => drop(words.remove(&prompts[prompt_id].text())),
+            body if super::budget_laws::is_reminder(body) => {}
             EntryBody::Injected { message, .. } => *words.entry(message.text()).or_default() += 1,
             EntryBody::Imported { messages, .. } => words = said_in(messages),
             EntryBody::Reset {} => words.clear(),

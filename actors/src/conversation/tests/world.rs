@@ -63,6 +63,8 @@ pub(super) struct Life {
     pub(super) tools: Vec<StartTool>,
     pub(super) timers: Vec<(Seq, u32)>,
     pub(super) graces: Vec<RoundId>,
+    /// Questions to the tenant's budget.
+    pub(super) reserves: Vec<WorkId>,
     /// Work whose token is cancelled.
     pub(super) cancelled: BTreeSet<WorkId>,
     /// Mail that comes too late to matter.
@@ -82,13 +84,14 @@ pub(super) struct Life {
 }
 
 /// Names of the states of the coverage table.
-pub(super) const STATES: [&str; 10] =
-    ["starting", "idle", "measuring", "model", "batch", "parked", "cancelling", "draining", "paused", "ended"];
+pub(super) const STATES: [&str; 11] =
+    ["starting", "idle", "measuring", "reserving", "model", "batch", "parked", "cancelling", "draining", "paused", "ended"];
 
 /// Names of the inputs of the coverage table.
-pub(super) const INPUTS: [&str; 21] = [
+pub(super) const INPUTS: [&str; 22] = [
     "Recovered",
     "Prompt",
+    "Budget",
     "Model",
     "Tool",
     "RetryDue",
@@ -114,6 +117,7 @@ fn input_name(input: &Input) -> &'static str {
     match input {
         Input::Recovered { .. } => "Recovered",
         Input::Prompt(_) => "Prompt",
+        Input::Budget { .. } => "Budget",
         Input::Model { .. } => "Model",
         Input::Tool { .. } => "Tool",
         Input::RetryDue { .. } => "RetryDue",
@@ -145,6 +149,7 @@ impl Life {
             _ if self.volatile.cancelling.is_some() => "cancelling",
             _ if self.volatile.draining => "draining",
             None => "idle",
+            _ if self.volatile.reserving.is_some() => "reserving",
             Some(round) if round.is_parked() => "parked",
             Some(round) => match round.phase {
                 Phase::Model { .. } => "model",
@@ -175,6 +180,8 @@ pub(super) struct World {
     pub(super) store: Store,
     pub(super) lives: Vec<Life>,
     pub(super) rules: Rules,
+    /// Whether the tenant has a budget.
+    pub(super) tenant: bool,
     pub(super) sent: Vec<Sent>,
     pub(super) replies: BTreeMap<WaiterId, Reply>,
     pub(super) published: Vec<(EventId, EventKind)>,
@@ -199,6 +206,7 @@ impl World {
             now: Timestamp(1_800_000_000_000),
             store: Store::default(),
             lives: Vec::new(),
+            tenant: seed.is_multiple_of(3),
             rules,
             sent: Vec::new(),
             replies: BTreeMap::new(),
@@ -265,6 +273,7 @@ impl World {
             tools: Vec::new(),
             timers: Vec::new(),
             graces: Vec::new(),
+            reserves: Vec::new(),
             cancelled: BTreeSet::new(),
             late: Vec::new(),
             over: false,
@@ -292,7 +301,9 @@ impl World {
     /// Hands an input to a life, as its shell does: decide, apply, encode, send, perform.
     pub(super) fn tell(&mut self, index: usize, input: Input) -> Result<(), Cut> {
         let now = self.now;
+        let left = *self.rng.pick(&[100, 60, 20, 5, 0]);
         let life = &mut self.lives[index];
+        life.volatile.tenant_left = self.tenant.then_some(left);
         *self.coverage.entry((life.state(), input_name(&input))).or_default() += 1;
         if self.trace {
             eprintln!("{} {} life {}: {input:?}", now.0, life.state(), life.number);
@@ -361,7 +372,8 @@ impl World {
     }
 
     fn perform_or_hold(&mut self, index: usize, wait: Wait) -> Result<(), Cut> {
-        let goes = matches!(wait.act, Act::CancelRound { .. } | Act::Abort { .. } | Act::Refuse { .. } | Act::Queued { .. });
+        let goes =
+            matches!(wait.act, Act::CancelRound { .. } | Act::Abort { .. } | Act::Refuse { .. } | Act::Reserve { .. } | Act::Queued { .. });
         if self.lives[index].lane.is_paused() && !goes {
             self.lives[index].held.push_back(wait);
             return Ok(());
@@ -383,6 +395,7 @@ impl World {
             Act::Acknowledge { waiter, receipt } => self.reply(waiter, Reply::Acknowledged(receipt)),
             Act::Answer { waiter } => self.reply(waiter, Reply::Answered),
             Act::Refuse { waiter, refusal } => self.reply(waiter, Reply::Refused(refusal.code())),
+            Act::Reserve { work, .. } => life.reserves.push(work),
             Act::StartModel { work } if life.aborted.contains(&work) => {}
             Act::StartModel { work } => life.models.push(work),
             Act::MeasureContext { work, .. } => life.measures.push((work, life.durable.clone())),

@@ -22,7 +22,15 @@ use crate::{
 const ANSWER_MAX: u32 = 500;
 
 fn small_window(context_window: u32) -> Capabilities {
-    Capabilities { context_window, output_max: ANSWER_MAX, tools: true, output_schema: false, counts_tokens: false, images: true, documents: true }
+    Capabilities {
+        context_window,
+        output_max: ANSWER_MAX,
+        tools: true,
+        output_schema: false,
+        counts_tokens: false,
+        images: true,
+        documents: true,
+    }
 }
 
 /// All tokens of a request, counted.

@@ -1,10 +1,12 @@
 //! The promises of a running host, kept in process with a scripted model, memory stores and paused time.
 
 mod attachments;
+mod budgets;
 mod context;
 mod door;
 mod faults;
 mod lives;
+mod outputs;
 mod rewinds;
 mod rounds;
 mod skills;

@@ -1,0 +1,90 @@
+//! The shell's side of budgets: what a life has reserved of its tenant's, and the clock of a round whose time is bounded. Nothing is
+//! waited for; what is reserved is given back when the life ends in whatever way, and the next life settles it by the journal.
+
+use std::{sync::Arc, time::Duration};
+
+use super::turn::Input;
+use crate::{
+    ids::{RoundId, WorkId},
+    journal::{Entry, EntryBody, OpenRound},
+    policy::{Amount, Budget, BudgetCounter, Reservation},
+    ports::Timestamp,
+    task::AbortOnDrop,
+};
+
+/// What one life holds.
+pub(super) struct Purse {
+    tenant: Arc<BudgetCounter>,
+    reservation: Option<Reservation>,
+    answer: Option<Input>,
+    /// Ends the round of this id when its time is used up.
+    clock: Option<(RoundId, AbortOnDrop)>,
+}
+
+impl Purse {
+    pub(super) fn new(tenant: Arc<BudgetCounter>) -> Self {
+        Self { tenant, reservation: None, answer: None, clock: None }
+    }
+
+    /// How much of the tenant's budget is left, in percent; `None` without one.
+    pub(super) fn tenant_left(&self) -> Option<u8> {
+        self.tenant.left_percent()
+    }
+
+    /// Reserves; the answer is there at once.
+    pub(super) fn reserve(&mut self, work: WorkId, amount: Amount) {
+        let answer = self.tenant.reserve(amount).map(|reservation| self.reservation = Some(reservation));
+        self.answer = Some(Input::Budget { work, answer });
+    }
+
+    /// The answer that the turn has not heard yet.
+    pub(super) fn answer(&mut self) -> Option<Input> {
+        self.answer.take()
+    }
+
+    /// Counts what entries say was used.
+    pub(super) fn note(&mut self, entries: &[Entry]) {
+        for entry in entries {
+            match &entry.body {
+                EntryBody::BudgetSettled { used_tokens, cost_micro_usd, .. } => {
+                    let used = Amount { tokens: *used_tokens, micro_usd: *cost_micro_usd, wall_ms: 0 };
+                    match self.reservation.take() {
+                        Some(reservation) => reservation.settle(used),
+                        None => self.tenant.charge(used), // Reserved by an earlier life.
+                    }
+                }
+                EntryBody::RoundFinished { latency_ms, .. } => {
+                    self.reservation = None;
+                    if !self.tenant.budget().is_unlimited() {
+                        self.tenant.charge(Amount { wall_ms: *latency_ms, ..Amount::default() });
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// How long the open round may still take, if its clock is not set yet.
+    pub(super) fn time_left(
+        &mut self,
+        budget: &Budget,
+        spent: &Amount,
+        round: Option<&OpenRound>,
+        now: Timestamp,
+    ) -> Option<(RoundId, Duration)> {
+        let limit = budget.wall_ms?;
+        let Some(round) = round else {
+            self.clock = None;
+            return None;
+        };
+        if self.clock.as_ref().is_some_and(|(id, _)| *id == round.id) {
+            return None;
+        }
+        let used = spent.wall_ms.saturating_add(now.ms_since(round.started_at));
+        Some((round.id, Duration::from_millis(limit.saturating_sub(used))))
+    }
+
+    pub(super) fn set_clock(&mut self, round_id: RoundId, timer: AbortOnDrop) {
+        self.clock = Some((round_id, timer));
+    }
+}

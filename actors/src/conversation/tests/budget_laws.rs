@@ -1,0 +1,167 @@
+//! What must hold of budgets at every step and over a whole journal. Said a second time, from DESIGN §4.5.
+
+use super::{Rng, laws::Law};
+use crate::{
+    conversation::{
+        Spending,
+        turn::{Act, Input, ModelOutcome},
+    },
+    journal::{CallState, Durable, Entry, EntryBody, Phase},
+    policy::{Amount, Budget, BudgetKind, BudgetLevel, Exhausted, Price},
+    stream::StopReason,
+};
+
+/// Most worlds have no budget; some one that is soon used up.
+pub(super) fn spending(rng: &mut Rng) -> Spending {
+    let budget = match rng.below(10) {
+        0..4 => Budget::default(),
+        4..7 => Budget::default().with_tokens(500 + rng.below(4000) as u64),
+        7 => Budget::default().with_tokens(rng.below(20_000) as u64).with_usd(rng.below(40) as f64 / 1000.0),
+        8 => Budget { wall_ms: Some(rng.below(3000) as u64), ..Budget::default() },
+        _ => Budget::default().with_tokens(u64::MAX),
+    };
+    let price = (budget.micro_usd.is_some() || rng.percent(30)).then(|| Price::per_million(3.0, 15.0).unwrap());
+    Spending { budget, price, fixed_bytes: 100, max_tokens: 200, window_tokens: 1000 }
+}
+
+/// A tenant's answer.
+pub(super) fn answer(rng: &mut Rng) -> Result<(), Exhausted> {
+    let refusal = Exhausted { level: BudgetLevel::Tenant, kind: BudgetKind::Tokens, limit: 10, spent: 9, wanted: 2 };
+    if rng.percent(88) { Ok(()) } else { Err(refusal) }
+}
+
+pub(super) fn is_reminder(body: &EntryBody) -> bool {
+    matches!(body, EntryBody::Injected { id: Some(id), .. } if id.starts_with("budget:"))
+}
+
+impl Law<'_> {
+    fn is_bounded(&self) -> bool {
+        !self.before.rules.spending.budget.is_unlimited() || self.before.tenant_left.is_some()
+    }
+
+    /// Whether the tenant's yes is what this input brings.
+    fn is_granted(&self) -> bool {
+        let asked = self.before.reserving.map(|reserving| reserving.work);
+        matches!(self.input, Input::Budget { work, answer: Ok(()) } if Some(*work) == asked)
+    }
+
+    /// A call is ordered with a reservation exactly where something is bounded, and the tenant's is asked before.
+    pub(super) fn call_ordered(&self, state: &Durable, tokens: u64, micro_usd: u64) {
+        let bounded = self.is_bounded() || self.is_granted();
+        assert_eq!(tokens > 0, bounded, "what is bounded is reserved, and nothing else");
+        assert!(state.spent.reserved.is_none(), "one reservation at a time");
+        if self.before.tenant_left.is_some() || self.is_granted() {
+            assert!(self.is_granted(), "who has a tenant with a budget asks first");
+        }
+        let budget = &self.before.rules.spending.budget;
+        let (spent, wanted) = (state.spent.amount, Amount { tokens, micro_usd, wall_ms: 0 });
+        let room = |limit: Option<u64>, spent: u64, wanted: u64| limit.is_none_or(|limit| spent < limit && spent + wanted <= limit);
+        assert!(room(budget.tokens, spent.tokens, wanted.tokens) && room(budget.micro_usd, spent.micro_usd, wanted.micro_usd));
+    }
+
+    /// What was reserved is settled once: by the answer to its call, or in full.
+    pub(super) fn settled(&self, state: &Durable, entry: &Entry) {
+        let EntryBody::BudgetSettled { reserved, used_tokens, cost_micro_usd, estimated } = entry.body else { return };
+        let open = state.spent.reserved.expect("something is reserved");
+        assert_eq!(reserved, open.tokens);
+        match self.input {
+            Input::Model { work, outcome } if self.before.work.contains_key(work) => {
+                let usage = match outcome {
+                    ModelOutcome::Completed { completion, .. } => completion.usage,
+                    _ => None,
+                };
+                let said = usage.filter(|usage| usage.input() + usage.output <= 1000 && usage.input() > 0);
+                assert!(said.is_none_or(|usage| usage.input() + usage.output == used_tokens && !estimated), "{usage:?} {used_tokens}");
+                assert!(used_tokens <= 2200, "nobody uses more than the window and an answer");
+                assert_eq!(cost_micro_usd > 0, self.before.rules.spending.price.is_some() && used_tokens > 0);
+            }
+            _ => assert_eq!(
+                (used_tokens, cost_micro_usd, estimated),
+                (open.tokens, open.micro_usd, true),
+                "of which nobody tells, counts in full"
+            ),
+        }
+    }
+
+    /// A round that its budget ends.
+    pub(super) fn refused(&self, state: &Durable) -> bool {
+        let asked = self.before.reserving.map(|reserving| reserving.work);
+        if matches!(self.input, Input::Budget { work, answer: Err(_) } if Some(*work) == asked) {
+            return true;
+        }
+        let (spending, round) = (&self.before.rules.spending, state.round.as_ref().unwrap());
+        let (budget, spent) = (&spending.budget, &state.spent.amount);
+        let near = |limit: Option<u64>, spent: u64, most: u64| limit.is_some_and(|limit| spent >= limit || limit - spent < most);
+        let (input, output) = (100 + state.history.messages().wire_bytes() as u64, 200);
+        near(budget.tokens, spent.tokens, input + output)
+            || near(budget.micro_usd, spent.micro_usd, input * 3 + output * 15)
+            || near(budget.wall_ms, spent.wall_ms + self.now.ms_since(round.started_at), 0)
+    }
+
+    /// The model is told while it matters, once each, where it is read with a prompt or with results.
+    pub(super) fn reminded(&self, state: &Durable, entry: &Entry, next: Option<&Entry>) {
+        let EntryBody::Injected { id: Some(id), .. } = &entry.body else { return };
+        let Some(at) = id.strip_prefix("budget:") else { return };
+        let at: u8 = at.parse().unwrap();
+        assert!([5, 20].contains(&at) && self.is_bounded());
+        assert!(state.spent.told.is_none_or(|told| told > at), "once");
+        match next.map(|next| &next.body) {
+            Some(EntryBody::RoundStarted { .. }) => assert!(state.round.is_none()),
+            Some(EntryBody::ToolFinished { .. }) => {
+                let open = state.batch().unwrap().calls.iter().filter(|call| !matches!(call.state, CallState::Finished(_)));
+                assert_eq!(open.count(), 1, "before the last result");
+            }
+            other => panic!("a reminder stands before {other:?}"),
+        }
+    }
+
+    /// What rests in a round that waits for its tenant's answer.
+    pub(super) fn reserving_rests(&self, state: &Durable) {
+        let reserving = self.after.reserving.expect("somebody is asked");
+        assert!(self.after.work.is_empty() && self.after.cancelling.is_none());
+        let round = state.round.as_ref().unwrap();
+        let step = if matches!(round.phase, Phase::Model { .. }) { round.steps } else { round.steps + 1 };
+        assert_eq!(reserving.step, step);
+        assert!(state.spent.reserved.is_none() && reserving.amount.tokens > 0);
+    }
+
+    /// The tenant is asked by a round that would go on.
+    pub(super) fn asked(&self, act: &Act) {
+        assert!(
+            matches!(act, Act::Reserve { .. })
+                && self.before.tenant_left.is_some()
+                && self
+                    .before
+                    .reserving
+                    .is_none_or(|_| { self.outcome.entries.iter().any(|entry| matches!(entry.body, EntryBody::RoundFinished { .. })) })
+        );
+    }
+}
+
+/// Over a whole journal each reservation is settled once, and what a conversation spent is the sum.
+pub(super) fn judge(entries: &[Entry], state: &Durable) {
+    let (mut open, mut spent) = (None, Amount::default());
+    for entry in entries {
+        match &entry.body {
+            EntryBody::ModelCallStarted { reserved, .. } => {
+                assert_eq!(std::mem::replace(&mut open, Some(*reserved).filter(|n| *n > 0)), None)
+            }
+            EntryBody::BudgetSettled { reserved, used_tokens, cost_micro_usd, .. } => {
+                assert_eq!(open.take(), Some(*reserved));
+                spent = spent.plus(&Amount { tokens: *used_tokens, micro_usd: *cost_micro_usd, wall_ms: 0 });
+            }
+            EntryBody::Assistant { usage, cost_micro_usd, .. } if open.is_none() => {
+                let tokens = usage.input() + usage.output;
+                spent = spent.plus(&Amount { tokens, micro_usd: cost_micro_usd.unwrap_or(0), wall_ms: 0 });
+            }
+            EntryBody::RoundFinished { latency_ms, stop_reason, error } => {
+                spent.wall_ms += latency_ms;
+                let by_budget = error.as_ref().is_some_and(|error| error.code == "budget");
+                assert_eq!(*stop_reason == StopReason::Budget, by_budget);
+            }
+            EntryBody::Reset {} => spent = Amount::default(),
+            _ => {}
+        }
+    }
+    assert_eq!((open, spent, state.spent.reserved), (None, state.spent.amount, None), "what was spent is in the journal");
+}

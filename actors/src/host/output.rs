@@ -1,0 +1,85 @@
+//! Answers as values: a prompt with a JSON Schema, and what comes of it.
+
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+
+use super::{ConversationHandle, OutcomeError, Prompt, SendError};
+use crate::{
+    chat::RawJson,
+    conversation::{OUTPUT_CODE, json_in},
+    stream::RoundEnd,
+};
+
+/// Why an answer did not become a value.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendAsError {
+    /// The prompt was not taken.
+    #[error(transparent)]
+    Send(#[from] SendError),
+    /// The round failed.
+    #[error(transparent)]
+    Outcome(#[from] OutcomeError),
+    /// The answer does not fit, also after the model was asked again.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+}
+
+/// An answer that is not what was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the answer does not fit its schema: {faults}")]
+pub struct OutputError {
+    /// What is wrong with it.
+    pub faults: String,
+    /// The answer.
+    pub text: String,
+}
+
+impl ConversationHandle {
+    /// Says something and reads the answer as a `T`, whose JSON Schema the model is told. Tools may run in between. An answer that
+    /// does not fit is refused, and the model asked again, at most twice.
+    ///
+    /// ```
+    /// # use callboard_actors::host::{ConversationHandle, SendAsError};
+    /// #[derive(serde::Deserialize, schemars::JsonSchema)]
+    /// struct City {
+    ///     name: String,
+    ///     inhabitants: u64,
+    /// }
+    ///
+    /// # async fn ask(conversation: ConversationHandle) -> Result<(), SendAsError> {
+    /// let city: City = conversation.send_as("What is the largest city of Portugal?").await?;
+    /// println!("{} has {} inhabitants", city.name, city.inhabitants);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`SendAsError::Output`] carries the last answer and its faults.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not cancel the round.
+    pub async fn send_as<T: DeserializeOwned + JsonSchema>(&self, prompt: impl Into<Prompt>) -> Result<T, SendAsError> {
+        let nothing = |error: serde_json::Error| OutputError { faults: error.to_string(), text: String::new() };
+        let schema = RawJson::of(&schemars::schema_for!(T)).map_err(nothing)?;
+        let mut reply = self.send(prompt).output_schema(schema.clone()).await?;
+        let end = match reply.outcome().await {
+            Err(OutcomeError::Failed { end }) => match &end.error {
+                Some(failure) if failure.code == OUTPUT_CODE => {
+                    return Err(OutputError { faults: failure.message.clone(), text: end.text.clone() }.into());
+                }
+                _ => return Err(OutcomeError::Failed { end }.into()),
+            },
+            other => other?,
+        };
+        let RoundEnd { text, stop_reason, .. } = end;
+        let check = self.setup().output_check(&schema).map_err(|faults| OutputError { faults, text: text.clone() })?;
+        let value = json_in(&text, |value| {
+            check(&value)?;
+            serde_json::from_value(value).map_err(|error| error.to_string())
+        });
+        Ok(value.map_err(|faults| {
+            let cut = if stop_reason.is_done() { String::new() } else { format!("the round ended with {}; ", stop_reason.code()) };
+            OutputError { faults: cut + &faults, text }
+        })?)
+    }
+}
