@@ -14,6 +14,7 @@ use callboard_actors::{
     ids::{ConversationId, Scope, TenantId},
     policy::Budget,
     ports::{ListQuery, LlmProvider, SandboxPolicy, SessionBackend, StoreError},
+    tokens::TokenCounter,
 };
 
 use crate::{
@@ -185,6 +186,8 @@ pub(crate) async fn start_with(config: &Config, wishes: &Wishes, sessions: &Sess
         .has_approver(wishes.at_terminal)
         .recovery(wishes.recovery)
         .prices(config.prices.clone())
+        .compaction(config.compaction.clone())
+        .tokens(Arc::new(TokenCounter::new(config.tokens.registry())))
         .budget(wishes.budget)
         .limits(limits)
         .build()

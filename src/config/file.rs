@@ -66,6 +66,9 @@ pub(super) fn parse(path: &Path, text: &str, home: Option<&Path>) -> Result<Laye
                     problem: "providers are a list: write `[[provider]]`, with two brackets".into(),
                 });
             }
+            (super::compaction::SECTION, value) => {
+                layer.compaction = Some(super::compaction::settings(value, &at, |byte| file.at(byte))?);
+            }
             (super::prices::SECTION, value) => layer.prices = super::prices::prices(value, &at, |byte| file.at(byte))?,
             #[cfg(feature = "mcp")]
             (super::mcp::SECTION, value) => layer.mcp = super::mcp::servers(value, &at, &file.base.folder, |byte| file.at(byte))?,

@@ -15,6 +15,7 @@ mod file;
 mod keys;
 #[cfg(feature = "mcp")]
 mod mcp;
+mod compaction;
 mod prices;
 mod provider;
 mod secret;
@@ -75,6 +76,8 @@ pub struct Config {
     pub tokens: TokensConfig,
     /// Folder of skills.
     pub skills: Option<PathBuf>,
+    /// When and how contexts are made smaller (`[compaction]`); a later file's section takes the place of an earlier one's.
+    pub compaction: callboard_actors::compactor::CompactionSettings,
     /// What models cost (`[prices]`); a later file's price takes the place of an earlier one's.
     pub prices: callboard_actors::policy::Prices,
     /// MCP servers (`[[mcp]]`), by name; a later file's takes the place of an earlier one's.
@@ -137,6 +140,7 @@ struct Layer {
     settings: Vec<Setting>,
     providers: Vec<ProviderLayer>,
     encoders: BTreeMap<String, EncoderConfig>,
+    compaction: Option<callboard_actors::compactor::CompactionSettings>,
     prices: Vec<(String, callboard_actors::policy::Price)>,
     #[cfg(feature = "mcp")]
     mcp: Vec<crate::mcp::McpServerConfig>,
@@ -186,7 +190,9 @@ impl Config {
         let mut servers = BTreeMap::new();
         let mut encoders = BTreeMap::new();
         let mut prices = callboard_actors::policy::Prices::default();
+        let mut compaction = None;
         for layer in layers {
+            compaction = layer.compaction.or(compaction);
             encoders.extend(layer.encoders);
             prices = layer.prices.into_iter().fold(prices, |prices, (model, price)| prices.with(model, price));
             #[cfg(feature = "mcp")]
@@ -205,6 +211,7 @@ impl Config {
             providers: providers.into_iter().map(|layer| ProviderConfig::of(layer, &environment)).collect::<Result<_, _>>()?,
             usual: ProviderKind::ALL.into_iter().map(|kind| ProviderConfig::usual(kind, &environment)).collect::<Result<_, _>>()?,
             limits: Limits::default(),
+            compaction: compaction.unwrap_or_default(),
             prices,
             tools: None,
             approve: None,

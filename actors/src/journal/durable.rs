@@ -373,13 +373,7 @@ impl Durable {
                     let round_id = open(&mut self.round)?.id;
                     self.remember(key.key.clone(), key.digest, Some(round_id), entry.at);
                 }
-                match &mut self.round {
-                    // Before the first call nothing may stand behind the prompt, which can still be withdrawn.
-                    Some(round) if round.steps == 0 || matches!(round.phase, Phase::Model { .. } | Phase::Batch(_)) => {
-                        round.pending.push(message.clone());
-                    }
-                    _ => push_user(&mut self.history, &mut self.context.window, message)?,
-                }
+                self.enter(message)?;
             }
             EntryBody::SkillsOffered { index, message } => self.skills_offered(index, message.as_ref())?,
             EntryBody::SkillActivated { name, activation_id, by, level, modifier, message, text_digest } => {
@@ -478,6 +472,18 @@ impl Durable {
         let moved = Edit::moves(&edits, len);
         self.rounds.edited(len, |old| moved.get(old as usize).copied().flatten());
         Ok(())
+    }
+
+    /// Takes a message in where it may stand: never between a call and its result (REQUIREMENTS S-34), and before the first call not behind
+    /// the prompt, which can still be withdrawn.
+    pub(super) fn enter(&mut self, message: &Message) -> Result<(), String> {
+        match &mut self.round {
+            Some(round) if round.steps == 0 || matches!(round.phase, Phase::Model { .. } | Phase::Batch(_)) => {
+                round.pending.push(message.clone());
+                Ok(())
+            }
+            _ => push_user(&mut self.history, &mut self.context.window, message),
+        }
     }
 
     /// The history is another one, which no model call has seen.

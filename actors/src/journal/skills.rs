@@ -183,17 +183,6 @@ impl Durable {
         self.skills.active.remove(name);
         Ok(())
     }
-
-    /// Takes a message in where it may stand: never between a call and its result (REQUIREMENTS S-34).
-    fn enter(&mut self, message: &Message) -> Result<(), String> {
-        match &mut self.round {
-            Some(round) if matches!(round.phase, Phase::Model { .. } | Phase::Batch(_)) => {
-                round.pending.push(message.clone());
-                Ok(())
-            }
-            _ => self.history.push_user(message.clone()).map_err(|error| error.to_string()),
-        }
-    }
 }
 
 #[cfg(test)]

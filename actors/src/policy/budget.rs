@@ -170,7 +170,7 @@ fn percent_left(spent: u64, limit: u64) -> u8 {
 /// Millionths of a dollar; `None` for what is no amount of money.
 pub(crate) fn micro_usd(usd: f64) -> Option<u64> {
     let micro = (usd * 1_000_000.0).round();
-    (micro.is_finite() && micro >= 0.0 && micro < 1e18).then_some(micro as u64)
+    (0.0..1e18).contains(&micro).then_some(micro as u64)
 }
 
 impl fmt::Display for Exhausted {

@@ -3,16 +3,16 @@
 //! Level 1, name and description, is told of every skill from the start; level 2, the instructions, when a skill is activated;
 //! level 3, its files, one by one on demand. What is active in a conversation is part of its fold ([`crate::journal::SkillState`]).
 
-mod skill;
+mod definition;
 mod stack;
 mod modifier;
 mod request;
 mod index;
 
+pub use definition::{InvalidLevel, InvalidSkillName, LoadLevel, Skill, SkillMetadata, SkillName, SkillResource};
 pub use index::{SKILL_INDEX_BYTES_MAX, SkillIndex, SkillSummary};
 pub use modifier::{Combined, ContextModifier};
 pub use request::{MessageKind, SkillActivationRequest, SkillActivationResult, SkillMessage, Visibility};
-pub use skill::{InvalidLevel, InvalidSkillName, LoadLevel, Skill, SkillMetadata, SkillName, SkillResource};
 pub use stack::{ActivationError, ActivationStack, Frame, SkillPolicy};
 
 /// The tool by which a model activates a skill (REQUIREMENTS R-18).

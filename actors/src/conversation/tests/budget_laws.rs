@@ -5,6 +5,7 @@ use crate::{
     conversation::{
         Spending,
         turn::{Act, Input, ModelOutcome},
+        volatile::Work,
     },
     journal::{CallState, Durable, Entry, EntryBody, Phase},
     policy::{Amount, Budget, BudgetKind, BudgetLevel, Exhausted, Price},
@@ -118,7 +119,8 @@ impl Law<'_> {
     /// What rests in a round that waits for its tenant's answer.
     pub(super) fn reserving_rests(&self, state: &Durable) {
         let reserving = self.after.reserving.expect("somebody is asked");
-        assert!(self.after.work.is_empty() && self.after.cancelling.is_none());
+        let measures = |work: &Work| matches!(work, Work::Context { .. });
+        assert!(self.after.work.values().all(measures) && self.after.cancelling.is_none());
         let round = state.round.as_ref().unwrap();
         let step = if matches!(round.phase, Phase::Model { .. }) { round.steps } else { round.steps + 1 };
         assert_eq!(reserving.step, step);

@@ -397,7 +397,9 @@ impl Law<'_> {
                 assert!(!last.blocks().is_empty());
                 let doubt = self.before.rules.context.is_in_doubt(&state.context.window);
                 let measured = self.after.measured.is_some_and(|seq| seq.0 + 2 >= entry.seq.0);
-                assert!(again || !doubt || measured, "no model is called with a context in doubt (R-04)");
+                // The shell answers a reservation before anything else happens; here something may.
+                let reserved = self.before.reserving.is_some();
+                assert!(again || !doubt || measured || reserved, "no model is called with a context in doubt (R-04)");
             }
             EntryBody::Assistant { .. } => self.assistant(state, entry, cancelling.is_some()),
             EntryBody::ToolStarted { call, attempt, effect, input, name, tool_call_id } => {

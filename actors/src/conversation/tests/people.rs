@@ -207,7 +207,7 @@ impl World {
         let waiter = self.waiter();
         let life = &self.lives[index];
         let bored = life.state() == "idle" && self.rng.percent(60);
-        match if bored { 0 } else { self.rng.below(100) } {
+        match if bored { 0 } else { self.rng.below(115) } {
             0..34 => {
                 let on_busy = *self.rng.pick(&[OnBusy::Queue, OnBusy::Queue, OnBusy::Reject, OnBusy::Interrupt, OnBusy::Steer]);
                 let key = self.rng.percent(50).then(|| format!("k{}", self.rng.below(4)));
@@ -248,8 +248,8 @@ impl World {
                 let waiter = self.rng.percent(70).then_some(waiter);
                 self.tell(index, Input::Withdraw { prompt_id, reason, waiter })
             }
-            90..93 => self.tell(index, Input::Compact { waiter }),
-            87..90 => {
+            92..95 => self.tell(index, Input::Compact { waiter }),
+            87..92 => {
                 let line = if self.rng.percent(10) { String::new() } else { format!("line {}", self.rng.below(9)) };
                 self.tell(index, Input::Pin { line, waiter })
             }
@@ -280,12 +280,12 @@ impl World {
             return self.tell(index, input);
         }
         let work = WorkId { epoch: Epoch(life.volatile.life.0 - self.rng.below(2) as u64), seq: Seq(life.durable.head.0 + 1), index: 0 };
-        let input = match self.rng.below(9) {
+        let input = match self.rng.below(10) {
             0 => {
                 let outcome = self.model(false);
                 Input::Model { work, outcome }
             }
-            6 => Input::Context { work, outcome: ContextOutcome::Fits },
+            6 | 7 => Input::Context { work, outcome: ContextOutcome::Fits },
             1 | 2 => Input::Tool { work, result: tool(&mut self.rng, false), duration_ms: 1 },
             3 => Input::Budget { work, answer: budget_laws::answer(&mut self.rng) },
             4 | 5 => Input::RetryDue { batch: Seq(1), call: self.rng.below(3) as u32 },

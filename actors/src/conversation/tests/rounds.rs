@@ -128,6 +128,16 @@ pub(super) fn after_rounds(state: &Durable, history: &History, marks: &RoundMark
                 assert_eq!(is.iter().map(|mark| (mark.id, mark.start)).collect::<Vec<_>>(), carried);
             }
         }
+        EntryBody::Compacted { .. } => {
+            // A round keeps its name as long as one of its messages is left, and its first message that is left is where it begins.
+            let mut rest = was.iter();
+            assert!(is.iter().all(|mark| rest.any(|old| old.id == mark.id)), "{was:?} became {is:?}");
+            assert_eq!(is.last().map(|mark| mark.id), was.last().map(|mark| mark.id), "the last round is there");
+            for mark in is {
+                let first = state.history.messages().get(mark.start as usize).expect("a round begins within the history");
+                assert!(history.messages().iter().any(|old| old == first) || first.tool_result_ids().is_empty());
+            }
+        }
         EntryBody::Reset {} => assert!(is.is_empty()),
         _ => assert_eq!(is, was, "{} leaves the rounds alone", entry.body.kind()),
     }

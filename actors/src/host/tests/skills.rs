@@ -77,7 +77,7 @@ async fn an_activated_skill_speaks_behind_the_results_and_narrows_the_tools() {
     let system = requests[0].system.as_deref().unwrap();
     assert!(system.starts_with("Be kind.\n\n") && system.ends_with("- pdf: Does pdf.\n- zip: Does zip."), "{system}");
     assert!(!system.contains("How to"), "only level 1 is told of all");
-    assert_eq!(offered(&requests[0]), ["look", "change", "activate_skill", "skill_resource"]);
+    assert_eq!(offered(&requests[0]), ["look", "change", "recall", "activate_skill", "skill_resource"]);
     let last = requests[1].messages.last().unwrap().blocks();
     assert!(matches!(&last[0], ContentBlock::ToolResult(result) if !result.is_error));
     let said = last[1].as_text().unwrap();
@@ -194,7 +194,7 @@ async fn without_a_visible_skill_nothing_of_skills_is_offered() {
     say(&host, "one").await;
 
     let request = model.last_request().unwrap();
-    assert_eq!((request.system.as_deref(), offered(&request)), (Some("S"), vec!["look", "change"]));
+    assert_eq!((request.system.as_deref(), offered(&request)), (Some("S"), vec!["look", "change", "recall"]));
 }
 
 #[tokio::test(start_paused = true)]
