@@ -95,7 +95,7 @@ fn history(turns: usize, text: &str) -> Vec<Message> {
     let mut messages = Vec::with_capacity(turns * 4);
     for turn in 0..turns {
         let id = format!("call_{turn}");
-        let input = RawJson::from_text(&format!(r#"{{"argument":"{}"}}"#, "x".repeat(44))).unwrap();
+        let input = RawJson::from_text(format!(r#"{{"argument":"{}"}}"#, "x".repeat(44))).unwrap();
         let call = ContentBlock::ToolUse(ToolUseBlock { id: id.clone(), name: "no_op".into(), input });
         let result = ToolResultBlock { tool_use_id: id, content: ToolResultContent::Text(text.to_owned()), is_error: false };
         messages.push(Message::user(format!("{turn} {}", "p".repeat(196))));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Durable, Phase, digest};
+use super::{Durable, digest};
 use crate::{
     chat::{ContentBlock, Message},
     ids::ActivationId,

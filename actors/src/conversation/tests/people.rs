@@ -184,7 +184,7 @@ impl World {
 
     fn somebody_acts(&mut self, weather: Weather) -> Result<(), Cut> {
         // Mostly to the newest life; the others still have mail in their boxes.
-        let index = if self.rng.percent(70) { self.lives.len() - 1 } else { self.rng.below(self.lives.len()) };
+        let index = if self.rng.percent(50) { self.lives.len() - 1 } else { self.rng.below(self.lives.len()) };
         if self.rng.percent(weather.drain) {
             return self.tell(index, Input::Drain);
         }
@@ -253,15 +253,15 @@ impl World {
                 let line = if self.rng.percent(10) { String::new() } else { format!("line {}", self.rng.below(9)) };
                 self.tell(index, Input::Pin { line, waiter })
             }
-            76..80 => {
+            76..79 => {
                 let loaded = Box::new(skill_laws::loaded(&mut self.rng));
                 self.tell(index, Input::ActivateSkill { loaded, waiter })
             }
-            80..83 => {
+            79..84 => {
                 let name = skill_laws::name(&mut self.rng);
                 self.tell(index, Input::DeactivateSkill { name, waiter })
             }
-            83..87 => {
+            84..87 => {
                 if self.rng.percent(40) {
                     self.now = self.now.plus_ms(25 * 3_600_000);
                 }
