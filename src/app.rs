@@ -415,3 +415,19 @@ fn real_or_nearest(path: &Path) -> PathBuf {
     }
     absolute
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_has_a_memory_is_told_that_the_context_can_be_compacted() {
+        let (wishes, nowhere) = (Wishes::default(), Path::new("/nowhere"));
+
+        let with = system_prompt(&wishes, nowhere, true, &mut Vec::new());
+        let without = system_prompt(&wishes, nowhere, false, &mut Vec::new());
+
+        assert!(with.starts_with(&without) && with.contains("can be compacted at any time") && with.contains("`memory`"), "{with}");
+        assert!(!without.contains("compacted"));
+    }
+}

@@ -41,13 +41,13 @@ pub use callboard_actors::{
         turn::OnBusy,
         volatile::{ApprovalMode, Recovery},
     },
-    host::{BuildError, ConversationHandle, OutcomeError, Prompt, Reply, SendError, TenantHandle},
+    host::{BuildError, ConversationHandle, OutcomeError, OutputError, Prompt, Reply, SendAsError, SendError, TenantHandle},
     model_gateway::exact::{Counted, ExactCounter},
     ports::{Extensions, FnTool, Json, Tool, ToolContext, ToolError, ToolOutput, ToolSpec, TypedTool, erased},
     stream::{EventKind, RoundEnd, StopReason, StreamEvent},
 };
 pub use callboard_actors::{
-    chat, conversation, ids, journal, limits, metrics_collector, policy, ports, skill, stream, subagent, tokens, tool_executor,
+    chat, compactor, conversation, ids, journal, limits, metrics_collector, policy, ports, skill, stream, subagent, tokens, tool_executor,
 };
 
 /// The code of `docs/tools.md` compiles.

@@ -64,7 +64,7 @@ fn attachments_survive_export_and_import_and_go_to_each_provider_in_its_own_form
     );
     assert!(sent.ends_with(&format!("</document>\n\n{note}\n\nHello")), "{sent}");
     assert!(
-        shown.out.starts_with("you: [document: \"plan.pdf\" application/pdf]\nyou: [image: 640x480 image/jpeg]\nyou: Hello"),
+        shown.out.contains("\nyou: [document: \"plan.pdf\" application/pdf]\nyou: [image: 640x480 image/jpeg]\nyou: Hello"),
         "{}",
         shown.out
     );

@@ -236,8 +236,11 @@ async fn f24_malformed_arguments_are_an_error_result_or_no_call_and_the_conversa
 
         let asked = server.requests().len() - before;
         let last = results(talk.messages().await.unwrap());
-        assert!(asked == if is_call { 2 } else { 1 }, "{begin}: {asked} requests, {outcome:?}");
-        assert!(!is_call || outcome.as_ref().is_ok_and(|end| end.text == "on"), "{begin}: {outcome:?}");
+        // Arguments that no window holds are answered and end the round; the next prompt drops them.
+        let too_large = outcome.as_ref().is_ok_and(|end| end.stop_reason == callboard::StopReason::ContextTooLarge);
+        assert_eq!(too_large, arguments.len() > 1_000_000, "{begin}: {outcome:?}");
+        assert!(asked == if is_call && !too_large { 2 } else { 1 }, "{begin}: {asked} requests, {outcome:?}");
+        assert!(!is_call || too_large || outcome.as_ref().is_ok_and(|end| end.text == "on"), "{begin}: {outcome:?}");
         assert!(last.iter().all(|(text, is_error)| *is_error && text.contains("Error Code: INVALID_PARAMETERS")), "{begin}: {last:?}");
         assert!(last.iter().all(|(text, _)| !text.contains("READ") && text.len() < 4096), "{begin}");
     }

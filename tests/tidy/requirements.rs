@@ -4,10 +4,28 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The areas whose rows must stand in the table, with how many there are.
-const AREAS: &[(&str, u32)] = &[("O", 17), ("A", 24), ("T", 52), ("G", 15), ("U", 13), ("Q", 6), ("Z", 6)];
+const AREAS: &[(&str, u32)] = &[
+    ("O", 17),
+    ("A", 24),
+    ("T", 52),
+    ("G", 15),
+    ("U", 13),
+    ("Q", 6),
+    ("Z", 6),
+    ("K", 28),
+    ("C", 52),
+    ("S", 38),
+    ("W", 4),
+    ("Y", 6),
+    ("F", 16),
+    ("V", 14),
+];
 
 /// Single rows and promises beside the areas.
-const SINGLE: &[&str] = &["L-04", "F1", "F2", "F3", "F4", "F5", "F6", "F7", "F9", "F22", "F24"];
+const SINGLE: &[&str] = &[
+    "L-04", "F1", "F2", "F3", "F4", "F5", "F6", "F7", "F9", "F22", "F24", "M-14", "M-15", "R-03", "R-04", "R-18", "R-19", "R-20", "R-21",
+    "R-22", "L-02", "L-05", "X-21", "X-22", "D-07", "D-17", "F21", "F26",
+];
 
 fn wanted() -> BTreeSet<String> {
     let of_areas = AREAS.iter().flat_map(|(area, rows)| (1..=*rows).map(move |row| format!("{area}-{row:02}")));

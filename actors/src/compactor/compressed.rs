@@ -183,7 +183,7 @@ pub fn compressed_text(message: &Message) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compactor::testing::{count, exchange, failed_exchange};
+    use crate::compactor::tests::stories::{count, exchange, failed_exchange};
 
     fn history(rounds: usize) -> (History, Vec<usize>) {
         let (mut history, mut starts) = (History::default(), Vec::new());

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
     use crate::{
         chat::Message,
-        compactor::testing::{exchange, failed_exchange},
+        compactor::tests::stories::{exchange, failed_exchange},
     };
 
     #[test]

@@ -29,11 +29,7 @@ mod message;
 mod recall;
 mod summarise;
 #[cfg(test)]
-mod testing;
-#[cfg(test)]
-mod ladder_tests;
-#[cfg(test)]
-mod properties;
+mod tests;
 
 use std::{
     collections::{BTreeMap, VecDeque},

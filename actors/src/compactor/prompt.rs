@@ -77,7 +77,7 @@ mod tests {
     use super::*;
     use crate::{
         chat::ThinkingBlock,
-        compactor::testing::{call, failed_exchange},
+        compactor::tests::stories::{call, failed_exchange},
     };
 
     #[test]

@@ -99,7 +99,7 @@ impl TypedTool for Recall {
 summary names the spans that can be recalled.";
 
     fn declare(&self, spec: ToolSpec) -> ToolSpec {
-        spec.read_only().not_shared().reach(Reach::Host).source(ToolSource::BuiltIn)
+        spec.read_only().not_shared().reach(Reach::Store).source(ToolSource::BuiltIn)
     }
 
     fn check(&self, args: &RecallArgs) -> Result<(), ToolError> {

@@ -195,7 +195,7 @@ pub fn fallback_summary<'a>(messages: impl IntoIterator<Item = &'a Message>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compactor::testing::{call, exchange, failed_exchange, result};
+    use crate::compactor::tests::stories::{call, exchange, failed_exchange, result};
 
     #[test]
     fn cuts_are_in_characters_and_only_real_cuts_are_marked() {

@@ -2,9 +2,9 @@
 
 use std::cell::Cell;
 
-use super::{
+use super::super::{
     stub::{ANSWER, Stub},
-    testing::{count, exchange, failed_exchange},
+    tests::stories::{count, exchange, failed_exchange},
     *,
 };
 use crate::chat::{ContentBlock, Edit, History, Message, MessageList, span_hash};

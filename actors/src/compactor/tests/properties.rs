@@ -1,11 +1,11 @@
 //! What holds for every history at every window (FAULTS F26). `CALLBOARD_SEED=n` replays a run, `CALLBOARD_LONG=1` makes it twenty
 //! times as long.
 
-use super::{
+use super::super::{
     importance::CLEARED,
     rules::{one_line, said},
     stub::{ANSWER, POINTERS_MAX, REQUEST_CHARS, Stub},
-    testing::{call, count, result},
+    tests::stories::{call, count, result},
     *,
 };
 use crate::{
@@ -289,6 +289,17 @@ fn check_plan(setup: &Setup, story: &Story, plan: &Plan) -> Story {
     Story { history: new, starts: plan.round_starts.clone(), ids: story.ids }
 }
 
+/// Names the seed of a case that fails.
+struct Case(u64);
+
+impl Drop for Case {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("failed with seed {0}; replay it with CALLBOARD_SEED={0}", self.0);
+        }
+    }
+}
+
 fn seed(name: &str) -> u64 {
     let seed = std::env::var("CALLBOARD_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0x0c0f_fee0_u64);
     println!("{name}: CALLBOARD_SEED={seed}");
@@ -308,7 +319,7 @@ fn every_history_fits_its_verdict_and_loses_nothing_that_a_person_said() {
         let mut story = Story::generated(&dice);
         let total: u64 = story.history.messages().iter().map(count).sum();
         let mut setup = Setup::generated(&dice, total);
-        println!("case {case}: CALLBOARD_SEED={}", seed.wrapping_add(case));
+        let _case = Case(seed.wrapping_add(case));
         for generation in 0..=dice.below(3) {
             let verdict = setup.plan(&story);
             assert!(!dice.one_in(8) || setup.plan(&story) == verdict, "the same twice");

@@ -1,0 +1,5 @@
+//! What must hold of the ladder: single steps, and generated histories.
+
+mod ladder;
+mod properties;
+pub(super) mod stories;
