@@ -1,6 +1,6 @@
 //! One measurement of a context, as a task off the actor: counts what must be counted and, when that is too much, climbs the ladder.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::context::{ContextOutcome, ContextRules, Draft};
 use crate::{
@@ -8,13 +8,17 @@ use crate::{
     compactor::{CompactorRef, Fixed, Plan, Problem, SummaryJob, Verdict, Window, plan},
     ids::Scope,
     journal::{Durable, skill_activations},
+    model_gateway::exact::ExactCounter,
     ports::ModelRequest,
-    tokens::{TokenCounter, WindowUse},
+    tokens::WindowUse,
 };
 
 /// How far a provider's figures may be from ours before we doubt them: our counts are scaled by at most this much.
 const SCALE_LEAST: f64 = 0.7;
 const SCALE_MOST: f64 = 3.0;
+
+/// Longest wait for a provider's count: a turn stands behind it.
+const EXACT_MAX: Duration = Duration::from_secs(2);
 
 /// Messages in which activations of skills are counted (REQUIREMENTS C-47).
 const RECENT_MESSAGES: usize = 20;
@@ -23,7 +27,7 @@ const RECENT_MESSAGES: usize = 20;
 #[derive(Clone)]
 pub(super) struct Measurement {
     pub(super) compactor: CompactorRef,
-    pub(super) counter: Arc<TokenCounter>,
+    pub(super) counter: Arc<ExactCounter>,
     pub(super) scope: Scope,
     /// The request as it would be sent now.
     pub(super) request: ModelRequest,
@@ -35,6 +39,8 @@ pub(super) struct Measurement {
     pub(super) rules: ContextRules,
     /// The state that was measured: what a span of it is called by.
     pub(super) label: String,
+    /// What the provider counted, where its model is to be asked (REQUIREMENTS K-18).
+    pub(super) exact: Option<u64>,
     /// Somebody asked for a compaction, and waits for a summary for a while.
     pub(super) asked: bool,
 }
@@ -44,7 +50,9 @@ impl Measurement {
     ///
     /// # Cancel safety
     /// Dropping the future leaves a piece of counting on the pool to its end; nothing else.
-    pub(super) async fn run(self) -> ContextOutcome {
+    pub(super) async fn run(mut self) -> ContextOutcome {
+        let ask = self.counter.count_exact(&self.request.model, self.request.clone());
+        self.exact = tokio::time::timeout(EXACT_MAX, ask).await.unwrap_or(None);
         let before = self.history.messages().clone();
         let first = match self.climb().await {
             Some(Verdict::Compacted(plan)) => plan,
@@ -74,7 +82,7 @@ impl Measurement {
             window
         };
         let input_hash = span_hash(history.messages().iter());
-        let then = Self { history, window, round_starts: first.round_starts.clone(), ..self.clone() };
+        let then = Self { exact: None, history, window, round_starts: first.round_starts.clone(), ..self.clone() };
         match then.climb().await? {
             Verdict::Compacted(plan) if plan.summary_used => Some((plan, input_hash)),
             Verdict::Compacted(_) | Verdict::Fits { .. } | Verdict::TooLarge { .. } => None,
@@ -88,17 +96,18 @@ impl Measurement {
     }
 
     fn plan(&self, summary: &dyn Fn(&str) -> Option<String>) -> Verdict {
-        let model = &*self.request.model;
-        let count = |message: &Message| self.counter.count_message(model, message);
-        let system = self.request.system.as_deref().map_or(0, |system| self.counter.count_text(model, system));
-        let tools = self.counter.count_tools(model, &self.request.tools);
-        let pinned = self.pinned.iter().map(|line| self.counter.count_text(model, line)).sum::<u64>();
+        let (model, counter) = (&*self.request.model, self.counter.counter());
+        let count = |message: &Message| counter.count_message(model, message);
+        let system = self.request.system.as_deref().map_or(0, |system| counter.count_text(model, system));
+        let tools = counter.count_tools(model, &self.request.tools);
+        let pinned = self.pinned.iter().map(|line| counter.count_text(model, line)).sum::<u64>();
         let messages = self.history.messages();
         let counted: u64 = system + tools + messages.iter().map(count).sum::<u64>();
         let (known, new) = self.window.last_call();
-        let used = match known {
-            Some(known) => known + messages.iter().rev().take(new).map(count).sum::<u64>(),
-            None => counted,
+        let used = match (self.exact, known) {
+            (Some(exact), _) => exact,
+            (None, Some(known)) => known + messages.iter().rev().take(new).map(count).sum::<u64>(),
+            (None, None) => counted,
         };
         // The provider's figure steers: our counts are bent to it, within what is believable.
         let scale = if counted == 0 { 1.0 } else { (used as f64 / counted as f64).clamp(SCALE_LEAST, SCALE_MOST) };
@@ -123,7 +132,7 @@ impl Measurement {
     pub(super) fn of(
         durable: &Durable,
         request: ModelRequest,
-        parts: (CompactorRef, Arc<TokenCounter>),
+        parts: (CompactorRef, Arc<ExactCounter>),
         scope: Scope,
         rules: ContextRules,
     ) -> Self {
@@ -131,6 +140,7 @@ impl Measurement {
         Self {
             compactor: parts.0,
             counter: parts.1,
+            exact: None,
             scope,
             request,
             history: durable.history.clone(),

@@ -18,9 +18,8 @@ use crate::{
     journal::Durable,
     limits::Limits,
     metrics_collector::Counters,
-    model_gateway::ModelGatewayRef,
+    model_gateway::{ModelGatewayRef, exact::ExactCounter},
     ports::{Clock, Effort, Entropy, EventStore, Hook, ModelRequest, PermissionLevel, Schemas, SessionBackend, ToolChoice},
-    tokens::TokenCounter,
     tool_executor::Lent,
 };
 
@@ -66,8 +65,8 @@ pub struct Setup {
     pub window_tokens: u64,
     /// What a request must fit.
     pub context: ContextRules,
-    /// Counts tokens.
-    pub tokens: Arc<TokenCounter>,
+    /// Counts tokens, and asks the provider where the model is configured so.
+    pub tokens: Arc<ExactCounter>,
     /// Measures contexts and makes summaries.
     pub compactor: CompactorRef,
     /// What becomes of a round that was open when its host stopped.

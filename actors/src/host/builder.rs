@@ -17,7 +17,7 @@ use crate::{
     limits::{BYTES_A_TOKEN, Limits},
     memory::{MemoryArtifacts, MemoryEvents, MemorySessions},
     metrics_collector::Counters,
-    model_gateway::{GatewayConfig, ModelGatewayRef},
+    model_gateway::{GatewayConfig, ModelGatewayRef, exact::ExactCounter},
     policy::{BreakerConfig, Budget, ModelRetryPolicy, Prices},
     ports::{
         ArtifactStore, Clock, DocumentText, Effort, Entropy, EventStore, Extensions, Hook, LlmProvider, OutputLevel, Resource, Schemas,
@@ -450,6 +450,8 @@ impl<H> HostBuilder<H> {
             counters: counters.clone(),
         };
         let gateway = ModelGatewayRef::new(provider, config, self.entropy, counters.clone());
+        let tokens = ExactCounter::new(self.tokens.unwrap_or_default());
+        tokens.configure_api_client(tokens.model_info(&model).model_family, gateway.provider().clone());
         let trigger = self.compaction.trigger;
         let compactor = CompactorRef::new(self.compaction, gateway.clone(), counters.clone(), ports.clock.clone());
         let context = ContextRules {
@@ -461,7 +463,7 @@ impl<H> HostBuilder<H> {
         let setup = Arc::new(Setup {
             gateway,
             context,
-            tokens: self.tokens.unwrap_or_default(),
+            tokens: Arc::new(tokens),
             compactor: compactor.clone(),
             model,
             system: self.system,

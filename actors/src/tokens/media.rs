@@ -12,7 +12,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::Deserialize;
 
 use super::rough_tokens;
-use crate::chat::{ContentBlock, RawJson};
+use crate::chat::{ContentBlock, RawJson, attachment::dimensions};
 
 /// What the largest image costs, and one whose size nobody knows.
 pub const IMAGE_TOKENS_MAX: u64 = 1600;
@@ -57,11 +57,9 @@ pub(super) fn media_tokens(kind: &str, raw: &RawJson) -> Option<u64> {
 }
 
 fn image_tokens(source: &Source<'_>) -> u64 {
-    match pixels(&head(&source.data)) {
-        Some((width, height)) if width > 0 && height > 0 => {
-            u64::from(width).saturating_mul(height.into()).div_ceil(PIXELS_PER_TOKEN).min(IMAGE_TOKENS_MAX)
-        }
-        _ => IMAGE_TOKENS_MAX,
+    match dimensions(&head(&source.data)) {
+        Some((width, height)) => u64::from(width).saturating_mul(height.into()).div_ceil(PIXELS_PER_TOKEN).min(IMAGE_TOKENS_MAX),
+        None => IMAGE_TOKENS_MAX,
     }
 }
 
@@ -92,58 +90,6 @@ fn content_tokens(content: &RawJson) -> u64 {
 fn head(data: &str) -> Vec<u8> {
     let whole = data.len().min(HEAD_BYTES / 3 * 4) / 4 * 4;
     data.get(..whole).and_then(|start| STANDARD.decode(start).ok()).unwrap_or_default()
-}
-
-/// Width and height by the header of a file.
-fn pixels(file: &[u8]) -> Option<(u32, u32)> {
-    match file {
-        [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1A, b'\n', ..] => {
-            Some((u32::from_be_bytes(at(file, 16)?), u32::from_be_bytes(at(file, 20)?)))
-        }
-        [b'G', b'I', b'F', b'8', ..] => Some((u16::from_le_bytes(at(file, 6)?).into(), u16::from_le_bytes(at(file, 8)?).into())),
-        [0xFF, 0xD8, ..] => jpeg(file),
-        [b'R', b'I', b'F', b'F', ..] if at(file, 8)? == *b"WEBP" => webp(file),
-        _ => None,
-    }
-}
-
-/// The bytes from `start`.
-fn at<const N: usize>(file: &[u8], start: usize) -> Option<[u8; N]> {
-    file.get(start..start.checked_add(N)?)?.try_into().ok()
-}
-
-/// Goes from segment to segment up to the one that says the size; each is at least two bytes long, so it ends.
-fn jpeg(file: &[u8]) -> Option<(u32, u32)> {
-    let mut place = 2;
-    loop {
-        let [mark, kind] = at(file, place)?;
-        match (mark, kind) {
-            (0xFF, 0xFF) => place += 1, // Padding.
-            (0xFF, 0xC0..=0xCF) if ![0xC4, 0xC8, 0xCC].contains(&kind) => {
-                let (height, width) = (u16::from_be_bytes(at(file, place + 5)?), u16::from_be_bytes(at(file, place + 7)?));
-                return Some((width.into(), height.into()));
-            }
-            (0xFF, 0x01 | 0xD0..=0xD8) => place += 2, // These have no length.
-            (0xFF, _) => place += 2 + usize::from(u16::from_be_bytes(at(file, place + 2)?).max(2)),
-            _ => return None,
-        }
-    }
-}
-
-fn webp(file: &[u8]) -> Option<(u32, u32)> {
-    let three = |start| at(file, start).map(|[a, b, c]: [u8; 3]| u32::from_le_bytes([a, b, c, 0]));
-    match &at(file, 12)? {
-        b"VP8X" => Some((three(24)? + 1, three(27)? + 1)),
-        b"VP8L" => {
-            let bits = u32::from_le_bytes(at(file, 21)?);
-            Some(((bits & 0x3FFF) + 1, ((bits >> 14) & 0x3FFF) + 1))
-        }
-        b"VP8 " => {
-            let side = |start| at(file, start).map(|bytes| u32::from(u16::from_le_bytes(bytes) & 0x3FFF));
-            Some((side(26)?, side(28)?))
-        }
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -12,10 +12,10 @@ use crate::{
     compactor::{CompactionSettings, SpanPointer},
     host::ConversationHandle,
     metrics_collector::Reading,
-    ports::{Capabilities, Effect, ModelRequest, ToolOutput, Usage},
+    ports::{Capabilities, Effect, LlmProvider, ModelRequest, ToolOutput, Usage},
     stream::{EventKind, StopReason},
     testing::{Reply, ScriptedModel},
-    tokens::TokenCounter,
+    tokens::{EncoderConfig, TokenCounter},
 };
 
 /// The longest answer of the small model.
@@ -163,6 +163,42 @@ async fn compaction_always_makes_the_next_request_fit() {
     let (before_tokens, after_tokens) = told.expect("a compaction is told");
     assert!(before_tokens >= 190_000 && after_tokens <= 96_000, "{before_tokens} -> {after_tokens}");
     assert!(after < before / 2 + 20_000, "{before} -> {after} bytes");
+}
+
+#[tokio::test]
+async fn a_provider_that_counts_is_asked_where_its_model_is_configured_so() {
+    struct Counts(Arc<ScriptedModel>, std::sync::atomic::AtomicUsize);
+    impl LlmProvider for Counts {
+        fn name(&self) -> &str {
+            "counts"
+        }
+        fn capabilities(&self, model: &str) -> Capabilities {
+            Capabilities { counts_tokens: true, ..LlmProvider::capabilities(&*self.0, model) }
+        }
+        fn stream(
+            &self,
+            request: ModelRequest,
+            cancel: tokio_util::sync::CancellationToken,
+        ) -> crate::ports::BoxFuture<'_, Result<crate::ports::ModelStream, crate::ports::ProviderError>> {
+            self.0.stream(request, cancel)
+        }
+        fn count_tokens(&self, _: ModelRequest) -> crate::ports::BoxFuture<'_, Result<u64, crate::ports::ProviderError>> {
+            self.1.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            Box::pin(std::future::ready(Ok(100)))
+        }
+    }
+    // By our own count the prompt fills the window; by the provider's there is much room.
+    let scripted = Arc::new(ScriptedModel::always(Reply::text("heard")).capabilities(small_window(4000)));
+    let model = Arc::new(Counts(scripted.clone(), Default::default()));
+    let counter = TokenCounter::default();
+    let config = EncoderConfig { use_exact_counting: true, ..(*counter.registry().encoder_config("m")).clone() };
+    counter.registry().register_encoder_config("m", config);
+    let host = builder(&model).model("m").tokens(Arc::new(counter)).build().await.unwrap();
+
+    let said = answer(&conversation(&host), "word ".repeat(3300)).await;
+
+    assert_eq!((said.as_str(), model.1.load(std::sync::atomic::Ordering::SeqCst)), ("heard", 1));
+    assert_eq!(host.0.ports.counters.read().compactions, 0);
 }
 
 #[tokio::test]
