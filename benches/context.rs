@@ -120,7 +120,7 @@ async fn host() -> Host {
 }
 
 async fn turns(host: &Host, after: usize, turns: usize) -> Duration {
-    let conversation = host.tenant("bench").conversation(format!("c-{after}-{:?}", Instant::now()).replace([' ', '{', '}'], ""));
+    let conversation = host.tenant("bench").conversation(format!("c-{after}"));
     conversation.import(history(after, &"r".repeat(200))).await.unwrap();
     let before = cpu();
     for _ in 0..turns {

@@ -1,15 +1,15 @@
 //! The tool `recall`: brings back messages that a compaction dropped. They are where they always were, in the journal; a span names them.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{borrow::Cow, fmt, str::FromStr, sync::Arc};
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
 
 use crate::{
     chat::{ContentBlock, Message, Role},
     ids::{Scope, Seq},
     journal::{Durable, Entry},
-    ports::{Reach, SessionBackend, StoreError, ToolContext, ToolError, ToolErrorType, ToolSource, ToolSpec, TypedTool},
+    ports::{Reach, SessionBackend, StoreError, ToolContext, ToolError, ToolErrorType, ToolSource, ToolSpec, TypedTool, text_arguments},
 };
 
 /// Entries read at a time.
@@ -47,11 +47,21 @@ impl FromStr for SpanPointer {
 }
 
 /// Arguments of `recall`.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecallArgs {
     /// The span as a context summary names it, such as 120:2-40.
     pub span: String,
+}
+
+impl JsonSchema for RecallArgs {
+    fn schema_name() -> Cow<'static, str> {
+        "RecallArgs".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        text_arguments(&[("span", "The span as a context summary names it, such as 120:2-40.")], &[])
+    }
 }
 
 /// The tool.

@@ -4,11 +4,12 @@
 //! as a [`SkillActivationResult`], and `skills` decides about it.
 
 use std::{
+    borrow::Cow,
     sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
 use tokio::{sync::Mutex, time::Instant};
 
@@ -16,7 +17,10 @@ use super::volatile::SkillView;
 use crate::{
     ids::ActivationId,
     journal::ActivatedBy,
-    ports::{SkillError, SkillListing, SkillSource, Tool, ToolContext, ToolError, ToolErrorType, ToolSource, ToolSpec, TypedTool, erased},
+    ports::{
+        SkillError, SkillListing, SkillSource, Tool, ToolContext, ToolError, ToolErrorType, ToolSource, ToolSpec, TypedTool, erased,
+        text_arguments,
+    },
     skill::{ACTIVATE_SKILL, LoadLevel, SKILL_RESOURCE, SkillActivationRequest, SkillActivationResult, SkillIndex, SkillName, SkillPolicy},
 };
 
@@ -109,11 +113,21 @@ impl SkillShelf {
 /// `activate_skill` (REQUIREMENTS R-18).
 struct ActivateSkill(Arc<SkillShelf>);
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ActivateArgs {
     /// Name of the skill, as the list of skills has it.
     skill_name: String,
+}
+
+impl JsonSchema for ActivateArgs {
+    fn schema_name() -> Cow<'static, str> {
+        "ActivateArgs".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        text_arguments(&[("skill_name", "Name of the skill, as the list of skills has it.")], &[])
+    }
 }
 
 impl TypedTool for ActivateSkill {
@@ -145,7 +159,7 @@ impl TypedTool for ActivateSkill {
 /// `skill_resource` (REQUIREMENTS S-03): level 3, on demand.
 struct ReadResource(Arc<SkillShelf>);
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ResourceArgs {
     /// Name of the skill.
@@ -153,6 +167,17 @@ struct ResourceArgs {
     /// Path of the file within the skill, such as `references/forms.md`. Without it: the list of its files.
     #[serde(default)]
     path: Option<String>,
+}
+
+impl JsonSchema for ResourceArgs {
+    fn schema_name() -> Cow<'static, str> {
+        "ResourceArgs".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let path = "Path of the file within the skill, such as `references/forms.md`. Without it: the list of its files.";
+        text_arguments(&[("skill_name", "Name of the skill.")], &[("path", path)])
+    }
 }
 
 impl TypedTool for ReadResource {
