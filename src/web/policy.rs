@@ -227,7 +227,8 @@ impl UrlPolicy {
             return Ok(true);
         }
         let own = |name: &&str| host.strip_suffix(*name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
-        if host.is_empty() || host.len() > 253 || !host.contains('.') || OWN_NAMES.iter().any(own) {
+        // A label may not be empty: dots before and behind would hide one of our own names.
+        if host.split('.').any(str::is_empty) || host.len() > 253 || !host.contains('.') || OWN_NAMES.iter().any(own) {
             return Err(Denied::Name);
         }
         Ok(false)
@@ -319,6 +320,7 @@ mod tests {
             ("http://[0:0:0:0:0:ffff:7f00:1]/", Denied::Address(EmbeddedIpv4)),
             ("http://169.254.169.254/latest/", Denied::Address(Metadata)),
             ("http://localhost/", Denied::Name),
+            ("http://.localhost.../", Denied::Name),
             ("http://LOCALHOST./", Denied::Name),
             ("http://a.localhost/", Denied::Name),
             ("http://metadata.google.internal/", Denied::Name),
