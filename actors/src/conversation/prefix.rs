@@ -45,6 +45,8 @@ struct Fixed {
 pub(super) struct PrefixWatch {
     last: Option<Sent>,
     announced: Option<PrefixBreak>,
+    /// A skill became active in this round; a model's ends with it, and no entry says so.
+    skill_in_round: bool,
 }
 
 impl PrefixWatch {
@@ -56,8 +58,14 @@ impl PrefixWatch {
             EntryBody::Imported { .. } | EntryBody::Rewound { .. } | EntryBody::Reset {} | EntryBody::PromptWithdrawn { .. } => {
                 PrefixBreak::Edit
             }
+            EntryBody::RoundFinished { .. } if self.skill_in_round => PrefixBreak::Skill,
             _ => return,
         };
+        match entry {
+            EntryBody::SkillActivated { .. } => self.skill_in_round = true,
+            EntryBody::RoundFinished { .. } => self.skill_in_round = false,
+            _ => {}
+        }
         self.announced = self.announced.or(Some(cause));
     }
 
@@ -107,5 +115,33 @@ mod tests {
         watch.note(&EntryBody::Reset {});
         assert_eq!(watch.call(&request("n", &["b", "c"])), None, "what is announced and changes nothing breaks nothing");
         assert_eq!(watch.call(&request("n", &["c"])), Some(PrefixBreak::Unknown), "an announcement holds for the next call only");
+    }
+
+    #[test]
+    fn a_skill_that_ends_with_its_round_is_the_cause_of_what_follows() {
+        use crate::{
+            ids::ActivationId,
+            journal::ActivatedBy,
+            skill::{LoadLevel, SkillName},
+            stream::StopReason,
+        };
+        let mut watch = PrefixWatch::default();
+        let over = EntryBody::RoundFinished { stop_reason: StopReason::EndTurn, latency_ms: 0, error: None };
+        watch.call(&request("m", &["a"]));
+        watch.note(&EntryBody::SkillActivated {
+            name: SkillName::new("pdf").unwrap(),
+            activation_id: ActivationId::from_random([1; 16]),
+            by: ActivatedBy::Model,
+            level: LoadLevel::Instructions,
+            modifier: Default::default(),
+            message: Message::user("s"),
+            text_digest: 0,
+        });
+
+        assert_eq!(watch.call(&request("narrow", &["a", "b"])), Some(PrefixBreak::Skill));
+        watch.note(&over);
+        assert_eq!(watch.call(&request("m", &["a", "b", "c"])), Some(PrefixBreak::Skill));
+        watch.note(&over);
+        assert_eq!(watch.call(&request("n", &["a", "b", "c"])), Some(PrefixBreak::Configuration), "a round without one ends nothing");
     }
 }
