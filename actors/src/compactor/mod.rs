@@ -87,6 +87,8 @@ pub struct SummaryJob {
     pub scope: Scope,
     /// The conversation's model, which writes it unless another one is set.
     pub model: Arc<str>,
+    /// The gateway of the conversation: what it costs is on its tenant's credential.
+    pub gateway: ModelGatewayRef,
     /// Hash of the messages.
     pub hash: String,
     /// The messages.
@@ -105,7 +107,6 @@ pub struct CompactorRef(Arc<Shared>);
 
 struct Shared {
     settings: CompactionSettings,
-    gateway: ModelGatewayRef,
     counters: Arc<Counters>,
     pool: Semaphore,
     started: Instant,
@@ -144,21 +145,11 @@ impl Shared {
 }
 
 impl CompactorRef {
-    /// A compactor that asks this gateway for summaries. Its actor begins with [`CompactorRef::start`].
-    pub(crate) fn new(settings: CompactionSettings, gateway: ModelGatewayRef, counters: Arc<Counters>, clock: Arc<dyn Clock>) -> Self {
+    /// A compactor. Its actor begins with [`CompactorRef::start`].
+    pub(crate) fn new(settings: CompactionSettings, counters: Arc<Counters>, clock: Arc<dyn Clock>) -> Self {
         let cache = Mutex::new(SummaryCache::new(&settings));
         let (pool, started) = (Semaphore::new(MEASUREMENTS_MAX), Instant::now());
-        Self(Arc::new(Shared {
-            settings,
-            gateway,
-            counters,
-            pool,
-            started,
-            clock,
-            cache,
-            ledgers: Mutex::default(),
-            actor: RwLock::default(),
-        }))
+        Self(Arc::new(Shared { settings, counters, pool, started, clock, cache, ledgers: Mutex::default(), actor: RwLock::default() }))
     }
 
     /// Starts the actor, or a new one in place of one that died.

@@ -57,7 +57,7 @@ async fn ask(shared: &Shared, job: &SummaryJob, text: String) -> Result<String, 
     };
     let cancel = CancellationToken::new();
     let _cancel = cancel.clone().drop_guard();
-    let mut stream = shared.gateway.stream(&job.scope.tenant, request, cancel, |_: Waiting| {}).await?;
+    let mut stream = job.gateway.stream(&job.scope.tenant, request, cancel, |_: Waiting| {}).await?;
     let mut summary = String::new();
     while let Some(batch) = stream.next().await {
         for event in batch? {

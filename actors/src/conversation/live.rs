@@ -412,8 +412,8 @@ impl Live {
             Act::StartModel { work } => self.start_model(work),
             Act::MeasureContext { work, waiter } => self.measure(work, waiter.is_some()),
             Act::Summarise { hash, messages } => {
-                let (scope, model) = (self.scope.clone(), self.setup.model.clone());
-                self.setup.compactor.summarise(SummaryJob { scope, model, hash, messages });
+                let (scope, model, gateway) = (self.scope.clone(), self.setup.model.clone(), self.setup.gateway.clone());
+                self.setup.compactor.summarise(SummaryJob { scope, model, gateway, hash, messages });
             }
             Act::CompactionDropped => self.ports.counters.compactions_dropped.add(1),
             Act::StartTool(start) => {
@@ -531,7 +531,7 @@ impl Live {
     fn measure(&mut self, work: WorkId, asked: bool) {
         let (setup, scope, me) = (self.setup.clone(), self.scope.clone(), self.me.clone());
         let request = setup.request(&self.durable);
-        let parts = (setup.compactor.clone(), setup.tokens.clone());
+        let parts = (setup.compactor.clone(), setup.tokens.clone(), setup.gateway.clone());
         let measurement = Measurement { asked, ..Measurement::of(&self.durable, request, parts, scope, setup.context) };
         let task = AbortOnDrop(tokio::spawn(async move {
             let outcome = Box::new(measurement.run().await);

@@ -8,7 +8,7 @@ use crate::{
     compactor::{CompactorRef, Fixed, Plan, Problem, SummaryJob, Verdict, Window, plan},
     ids::Scope,
     journal::{Durable, skill_activations},
-    model_gateway::exact::ExactCounter,
+    model_gateway::{ModelGatewayRef, exact::ExactCounter},
     ports::ModelRequest,
     tokens::WindowUse,
 };
@@ -27,6 +27,7 @@ const RECENT_MESSAGES: usize = 20;
 #[derive(Clone)]
 pub(super) struct Measurement {
     pub(super) compactor: CompactorRef,
+    pub(super) gateway: ModelGatewayRef,
     pub(super) counter: Arc<ExactCounter>,
     pub(super) scope: Scope,
     /// The request as it would be sent now.
@@ -73,7 +74,8 @@ impl Measurement {
     async fn with_summary(&self, first: &Plan) -> Option<(Plan, String)> {
         let span = first.dropped.as_ref()?;
         let messages = self.history.messages().range(span.from..span.to).cloned().collect();
-        let job = SummaryJob { scope: self.scope.clone(), model: self.request.model.clone(), hash: span.hash.clone(), messages };
+        let (scope, model, gateway) = (self.scope.clone(), self.request.model.clone(), self.gateway.clone());
+        let job = SummaryJob { scope, model, gateway, hash: span.hash.clone(), messages };
         self.compactor.summary(job).await?;
         let history = self.history.edited(&first.edits).ok()?;
         let window = {
@@ -132,7 +134,7 @@ impl Measurement {
     pub(super) fn of(
         durable: &Durable,
         request: ModelRequest,
-        parts: (CompactorRef, Arc<ExactCounter>),
+        parts: (CompactorRef, Arc<ExactCounter>, ModelGatewayRef),
         scope: Scope,
         rules: ContextRules,
     ) -> Self {
@@ -140,6 +142,7 @@ impl Measurement {
         Self {
             compactor: parts.0,
             counter: parts.1,
+            gateway: parts.2,
             exact: None,
             scope,
             request,

@@ -77,6 +77,8 @@ pub struct Setup {
     pub schemas: Option<Arc<dyn Schemas>>,
     /// Whether the model takes an output schema itself.
     pub native_output: bool,
+    /// Whether the model is shown documents.
+    pub takes_documents: bool,
     /// What its calls may cost.
     pub spending: Arc<Spending>,
     /// Bounds.

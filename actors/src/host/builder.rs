@@ -1,67 +1,55 @@
 //! Puts a host together and says what is missing.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::PathBuf,
+    sync::{Arc, RwLock},
+};
 
 use super::{
     Host, HostInner,
+    recipe::{Kitchen, Recipe},
     supervisor::{HostSupervisor, HostSupervisorArgs},
 };
 use crate::{
-    compactor::{CompactionSettings, CompactorRef, Recall},
+    compactor::{CompactionSettings, CompactorRef},
     conversation::{
-        Ports, Setup, SkillShelf, Spending, Toolset, ToolsetError,
-        context::ContextRules,
+        Ports, ToolsetError,
         volatile::{ApprovalMode, Recovery},
     },
     host::directory::Directory,
-    limits::{BYTES_A_TOKEN, Limits},
+    limits::Limits,
     memory::{MemoryArtifacts, MemoryEvents, MemorySessions},
     metrics_collector::Counters,
-    model_gateway::{GatewayConfig, ModelGatewayRef, exact::ExactCounter},
+    model_gateway::{GatewayConfig, ModelGatewayRef},
     policy::{BreakerConfig, Budget, ModelRetryPolicy, Prices},
     ports::{
         ArtifactStore, Clock, DocumentText, Effort, Entropy, EventStore, Extensions, Hook, LlmProvider, OutputLevel, Resource, Schemas,
-        SessionBackend, SkillError, SkillSource, Tool, ToolDefinition, TypedTool, erased,
+        SessionBackend, SkillError, SkillSource, Tool,
     },
     skill::SkillPolicy,
     tenant::Tenants,
     tokens::TokenCounter,
-    tool_executor::{Lent, Permissions},
+    tool_executor::Permissions,
 };
 
 /// Collects what a [`Host`] is made of. `H` is what `build` returns: the host, or a wrapper of it.
 pub struct HostBuilder<H = Host> {
     wrap: fn(Host) -> H,
+    recipe: Recipe,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     provider: Option<Arc<dyn LlmProvider>>,
-    model: Option<Arc<str>>,
-    system: Option<Arc<str>>,
-    max_tokens: Option<u32>,
-    effort: Option<Effort>,
     sessions: Option<Arc<dyn SessionBackend>>,
     events: Option<Arc<dyn EventStore>>,
-    tools: Vec<Arc<dyn Tool>>,
     tools_error: Option<String>,
-    hooks: Vec<Arc<dyn Hook>>,
-    workspace: Option<Arc<PathBuf>>,
-    extensions: Extensions,
     compaction: CompactionSettings,
     tokens: Option<Arc<TokenCounter>>,
     artifacts: Option<Arc<dyn ArtifactStore>>,
     schemas: Option<Arc<dyn Schemas>>,
     resources: Vec<Arc<dyn Resource>>,
     documents: Option<Arc<dyn DocumentText>>,
-    skills: Option<Arc<dyn SkillSource>>,
-    skill_policy: SkillPolicy,
-    approval: ApprovalMode,
-    has_approver: bool,
-    permissions: Permissions,
-    output_level: OutputLevel,
-    recovery: Recovery,
     limits: Limits,
     prices: Prices,
-    budget: Budget,
     tenant_budget: Budget,
     retry: ModelRetryPolicy,
     breaker: BreakerConfig,
@@ -88,6 +76,9 @@ pub enum BuildError {
     /// The tools were not to be had.
     #[error("the tools could not be made: {0}")]
     NoTools(String),
+    /// A tenant names a gateway that is not there.
+    #[error("there is no gateway `{0}`; add it first")]
+    NoSuchGateway(String),
     /// The skills were not to be had.
     #[error(transparent)]
     Skills(#[from] SkillError),
@@ -125,36 +116,21 @@ impl<H> HostBuilder<H> {
     pub fn new(clock: impl Clock, entropy: impl Entropy, wrap: fn(Host) -> H) -> Self {
         Self {
             wrap,
+            recipe: Recipe::default(),
             clock: Arc::new(clock),
             entropy: Arc::new(entropy),
             provider: None,
-            model: None,
-            system: None,
-            max_tokens: None,
-            effort: None,
             sessions: None,
             events: None,
-            tools: Vec::new(),
             tools_error: None,
-            hooks: Vec::new(),
-            workspace: None,
-            extensions: Extensions::default(),
             compaction: CompactionSettings::default(),
             tokens: None,
             artifacts: None,
             schemas: None,
             resources: Vec::new(),
             documents: None,
-            skills: None,
-            skill_policy: SkillPolicy::default(),
-            approval: ApprovalMode::default(),
-            has_approver: false,
-            permissions: Permissions::default(),
-            output_level: OutputLevel::default(),
-            recovery: Recovery::default(),
             limits: Limits::default(),
             prices: Prices::default(),
-            budget: Budget::default(),
             tenant_budget: Budget::default(),
             retry: ModelRetryPolicy::default(),
             breaker: BreakerConfig::default(),
@@ -177,28 +153,28 @@ impl<H> HostBuilder<H> {
     /// The model; the provider's usual one otherwise.
     #[must_use]
     pub fn model(mut self, model: impl AsRef<str>) -> Self {
-        self.model = Some(Arc::from(model.as_ref()));
+        self.recipe.model = Some(Arc::from(model.as_ref()));
         self
     }
 
     /// The system prompt.
     #[must_use]
     pub fn system(mut self, system: impl AsRef<str>) -> Self {
-        self.system = Some(Arc::from(system.as_ref()));
+        self.recipe.system = Some(Arc::from(system.as_ref()));
         self
     }
 
     /// Longest answer in tokens; what the model can, up to 8192, otherwise.
     #[must_use]
     pub fn max_tokens(mut self, max_tokens: u32) -> Self {
-        self.max_tokens = Some(max_tokens);
+        self.recipe.max_tokens = Some(max_tokens);
         self
     }
 
     /// How hard the model is to think.
     #[must_use]
     pub fn effort(mut self, effort: Effort) -> Self {
-        self.effort = Some(effort);
+        self.recipe.effort = Some(effort);
         self
     }
 
@@ -269,8 +245,8 @@ impl<H> HostBuilder<H> {
     pub fn tools(mut self, source: impl ToolSource) -> Self {
         match source.tools() {
             Ok((tools, workspace)) => {
-                self.tools.extend(tools);
-                self.workspace = workspace.or(self.workspace);
+                self.recipe.tools.extend(tools);
+                self.recipe.workspace = workspace.or(self.recipe.workspace);
             }
             Err(error) => self.tools_error = Some(error),
         }
@@ -286,71 +262,71 @@ impl<H> HostBuilder<H> {
     /// Where skills come from, shared with others.
     #[must_use]
     pub fn shared_skills(mut self, skills: Arc<dyn SkillSource>) -> Self {
-        self.skills = Some(skills);
+        self.recipe.skills = Some(skills);
         self
     }
 
     /// How deep skills may activate skills; three at once otherwise.
     #[must_use]
     pub fn skill_policy(mut self, policy: SkillPolicy) -> Self {
-        self.skill_policy = policy;
+        self.recipe.skill_policy = policy;
         self
     }
 
     /// Adds one tool.
     #[must_use]
     pub fn tool(mut self, tool: Arc<dyn Tool>) -> Self {
-        self.tools.push(tool);
+        self.recipe.tools.push(tool);
         self
     }
 
     /// Adds a hook.
     #[must_use]
     pub fn hook(mut self, hook: impl Hook) -> Self {
-        self.hooks.push(Arc::new(hook));
+        self.recipe.hooks.push(Arc::new(hook));
         self
     }
 
     /// Lends values of the application to every tool call.
     #[must_use]
     pub fn extensions(mut self, extensions: Extensions) -> Self {
-        self.extensions = extensions;
+        self.recipe.extensions = extensions;
         self
     }
 
     /// Whether tools that change something may run. `Deny` otherwise: nobody was asked.
     #[must_use]
     pub fn approval(mut self, approval: ApprovalMode) -> Self {
-        self.has_approver = approval == ApprovalMode::Ask;
-        self.approval = approval;
+        self.recipe.has_approver = approval == ApprovalMode::Ask;
+        self.recipe.approval = approval;
         self
     }
 
     /// Whether somebody is there to be asked; true after `approval(Ask)`. Without one, what needs approval is denied at once.
     #[must_use]
     pub fn has_approver(mut self, has_approver: bool) -> Self {
-        self.has_approver = has_approver;
+        self.recipe.has_approver = has_approver;
         self
     }
 
     /// What tool calls are allowed: a level, and the only tools that may run.
     #[must_use]
     pub fn permissions(mut self, permissions: Permissions) -> Self {
-        self.permissions = permissions;
+        self.recipe.permissions = permissions;
         self
     }
 
     /// How much of a tool's data is shown where neither the call nor the tool says so (REQUIREMENTS O-09).
     #[must_use]
     pub fn output_level(mut self, level: OutputLevel) -> Self {
-        self.output_level = level;
+        self.recipe.output_level = level;
         self
     }
 
     /// What becomes of a round that was open when its host stopped. Taken up again otherwise.
     #[must_use]
     pub fn recovery(mut self, recovery: Recovery) -> Self {
-        self.recovery = recovery;
+        self.recipe.recovery = recovery;
         self
     }
 
@@ -372,7 +348,7 @@ impl<H> HostBuilder<H> {
     /// ends with the stop reason `budget`.
     #[must_use]
     pub fn budget(mut self, budget: Budget) -> Self {
-        self.budget = budget;
+        self.recipe.budget = budget;
         self
     }
 
@@ -406,90 +382,39 @@ impl<H> HostBuilder<H> {
             return Err(BuildError::NoTools(error));
         }
         let provider = self.provider.ok_or(BuildError::NoProvider)?;
-        let sessions = self.sessions.unwrap_or_else(|| Arc::new(MemorySessions::new()));
-        let mut tools = self.tools;
-        if !tools.is_empty() && !tools.iter().any(|tool| tool.spec().definition.name == Recall::NAME) {
-            // Whoever works with tools works long: what a compaction drops can be brought back.
-            tools.push(erased(Recall::new(sessions.clone())));
-        }
-        let skills = match self.skills {
-            Some(source) => Some(Arc::new(SkillShelf::open(source, self.skill_policy).await?)),
-            None => None,
-        };
-        let all = tools.into_iter().chain(skills.iter().flat_map(SkillShelf::tools));
-        let tools = Arc::new(Toolset::new(all, self.schemas.as_deref())?);
-        let model = self.model.unwrap_or_else(|| Arc::from(provider.default_model()));
-        let capabilities = provider.capabilities(&model);
-        let max_tokens = self.max_tokens.unwrap_or_else(|| capabilities.output_max.min(8192));
-        let price = self.prices.of(&model).copied();
-        if price.is_none() && (self.budget.micro_usd.is_some() || self.tenant_budget.micro_usd.is_some()) {
-            let nearest = self.prices.nearest(&model).map(str::to_owned);
-            return Err(BuildError::NoPrice { model: model.to_string(), nearest });
-        }
-        let tool_bytes = tools.definitions().iter().map(|tool| tool.name.len() + tool.description.len() + tool.input_schema.as_str().len());
-        let spending = Arc::new(Spending {
-            budget: self.budget,
-            price,
-            fixed_bytes: (self.system.as_deref().map_or(0, str::len) + tool_bytes.sum::<usize>()) as u64,
-            max_tokens: u64::from(max_tokens),
-            window_tokens: u64::from(capabilities.context_window),
-        });
         let counters = Arc::new(Counters::default());
         let limits = Arc::new(self.limits);
-        let config = GatewayConfig {
+        let gateway_config = GatewayConfig {
             calls_max: limits.model_calls_max,
             waiting_max: limits.model_waiting_max,
             retry: self.retry,
             breaker: self.breaker,
         };
         let ports = Ports {
-            sessions,
+            sessions: self.sessions.unwrap_or_else(|| Arc::new(MemorySessions::new())),
             events: self.events.unwrap_or_else(|| Arc::new(MemoryEvents::from_limits(&limits))),
             clock: self.clock,
             entropy: self.entropy.clone(),
             counters: counters.clone(),
         };
-        let gateway = ModelGatewayRef::new(provider, config, self.entropy, counters.clone());
-        let tokens = ExactCounter::new(self.tokens.unwrap_or_default());
-        tokens.configure_api_client(tokens.model_info(&model).model_family, gateway.provider().clone());
-        let trigger = self.compaction.trigger;
-        let compactor = CompactorRef::new(self.compaction, gateway.clone(), counters.clone(), ports.clock.clone());
-        let context = ContextRules {
-            window: u64::from(capabilities.context_window),
-            max_tokens: u64::from(max_tokens),
-            fixed: fixed_bytes(self.system.as_deref(), &tools) / BYTES_A_TOKEN,
-            trigger: (f64::from(capabilities.context_window) * trigger) as u64,
-        };
-        let setup = Arc::new(Setup {
-            gateway,
-            context,
-            tokens: Arc::new(tokens),
-            compactor: compactor.clone(),
-            model,
-            system: self.system,
-            max_tokens,
-            effort: self.effort,
-            skills,
-            tools,
-            hooks: self.hooks.into(),
-            approval: self.approval,
-            has_approver: self.has_approver,
-            window_tokens: u64::from(capabilities.context_window),
-            recovery: self.recovery,
-            lent: Lent {
-                workspace: self.workspace,
-                extensions: self.extensions,
-                artifacts: Some(self.artifacts.unwrap_or_else(|| Arc::new(MemoryArtifacts::new(ports.clock.clone())))),
-                permissions: self.permissions,
-                output_level: self.output_level,
-            },
+        let compactor = CompactorRef::new(self.compaction, counters.clone(), ports.clock.clone());
+        let kitchen = Kitchen {
+            recipe: self.recipe,
+            gateway: ModelGatewayRef::new(provider, gateway_config.clone(), self.entropy, counters.clone()),
+            gateways: RwLock::default(),
+            gateway_config,
+            ports: ports.clone(),
+            artifacts: self.artifacts.unwrap_or_else(|| Arc::new(MemoryArtifacts::new(ports.clock.clone()))),
             schemas: self.schemas,
-            native_output: capabilities.output_schema,
-            spending,
+            counter: self.tokens.unwrap_or_default(),
+            compactor: compactor.clone(),
+            prices: self.prices,
             limits: limits.clone(),
-        });
-        let tenants = Arc::new(Tenants::new(&limits).with_budget(self.tenant_budget));
-        let directory = Directory::new(setup.clone(), ports.clone(), tenants.clone(), tokio::runtime::Handle::current());
+            tenant_budget: self.tenant_budget,
+        };
+        let setup = kitchen.usual().await?;
+        let tenants = Arc::new(Tenants::new(&limits, setup.clone()).with_budget(self.tenant_budget));
+        let directory = Directory::new(limits.clone(), ports.clone(), tenants.clone(), tokio::runtime::Handle::current());
         let collector = Arc::default();
         let args = HostSupervisorArgs {
             directory: directory.clone(),
@@ -508,16 +433,10 @@ impl<H> HostBuilder<H> {
             ports,
             tenants,
             collector,
+            kitchen,
             resources: self.resources,
-            takes_documents: capabilities.documents,
             documents: self.documents,
         };
         Ok((self.wrap)(Host(Arc::new(inner))))
     }
-}
-
-/// Bytes of what is sent before the messages.
-fn fixed_bytes(system: Option<&str>, tools: &Toolset) -> u64 {
-    let tool = |tool: &ToolDefinition| tool.name.len() + tool.description.len() + tool.input_schema.as_str().len();
-    (system.map_or(0, str::len) + tools.definitions().iter().map(tool).sum::<usize>()) as u64
 }

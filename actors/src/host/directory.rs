@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use crate::{
-    conversation::{Conversation, ConversationArgs, ConversationError, ConversationMsg, Ports, Setup, load, refuse},
+    conversation::{Conversation, ConversationArgs, ConversationError, ConversationMsg, Ports, load, refuse},
     ids::{EventId, Scope},
     limits::{LOADS_MAX, Limits},
     policy::{Restart, RestartHistory},
@@ -132,7 +132,6 @@ enum Then {
 pub(crate) struct Directory {
     slots: DashMap<Scope, Slot>,
     generations: AtomicU64,
-    setup: Arc<Setup>,
     ports: Ports,
     tenants: Arc<Tenants>,
     loads: Arc<Semaphore>,
@@ -147,12 +146,10 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    pub(crate) fn new(setup: Arc<Setup>, ports: Ports, tenants: Arc<Tenants>, runtime: tokio::runtime::Handle) -> Arc<Self> {
-        let limits = setup.limits.clone();
+    pub(crate) fn new(limits: Arc<Limits>, ports: Ports, tenants: Arc<Tenants>, runtime: tokio::runtime::Handle) -> Arc<Self> {
         let directory = Arc::new(Self {
             slots: DashMap::new(),
             generations: AtomicU64::new(1),
-            setup,
             ports,
             tenants,
             loads: Arc::new(Semaphore::new(LOADS_MAX)),
@@ -264,11 +261,12 @@ impl Directory {
             return;
         };
         let lease = Lease { directory, scope: scope.clone(), generation, end: LifeEnd::Crashed, released: false };
+        let tenant = self.tenants.get(&scope.tenant);
         let args = ConversationArgs {
             scope: scope.clone(),
-            setup: self.setup.clone(),
+            setup: tenant.setup(),
             ports: self.ports.clone(),
-            tenant: self.tenants.get(&scope.tenant),
+            tenant,
             loads: self.loads.clone(),
             lease,
         };

@@ -12,7 +12,7 @@ use tokio::{sync::oneshot, time::Instant};
 use super::{HostInner, Prompt, Reply, prompt::Documents};
 use crate::{
     chat::{AttachmentError, Message, RawJson},
-    conversation::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail, SkillShelf, instruction, turn::OnBusy},
+    conversation::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail, Setup, SkillShelf, instruction, turn::OnBusy},
     ids::{ConversationId, InvalidId, RoundId, Scope, TenantId},
     journal::{ActivatedBy, ActiveSkill, ClientKey, CompactionNote, ConversationRound, Durable, digest},
     limits::PROMPT_BYTES_MAX,
@@ -120,7 +120,8 @@ impl TenantHandle {
     /// # Errors
     /// [`SendError::NoPrice`] for a bound of money where the model has no price; [`SendError::InvalidId`].
     pub fn set_budget(&self, budget: Budget) -> Result<(), SendError> {
-        let (tenant, setup) = (self.host.tenants.get(&self.id.clone()?), &self.host.setup);
+        let tenant = self.host.tenants.get(&self.id.clone()?);
+        let setup = tenant.setup();
         if budget.micro_usd.is_some() && setup.spending.price.is_none() {
             return Err(SendError::NoPrice { model: setup.model.to_string() });
         }
@@ -307,8 +308,8 @@ impl ConversationHandle {
         Ok(listing.skills.into_iter().map(standing).collect())
     }
 
-    fn shelf(&self) -> Result<&Arc<SkillShelf>, SendError> {
-        self.host.setup.skills.as_ref().ok_or_else(|| SendError::Skill("this host has no skills".into()))
+    fn shelf(&self) -> Result<Arc<SkillShelf>, SendError> {
+        self.setup()?.skills.clone().ok_or_else(|| SendError::Skill("this host has no skills".into()))
     }
 
     /// Empties the conversation.
@@ -358,8 +359,9 @@ impl ConversationHandle {
         Ok(self.state().await?.history.messages().iter().cloned().collect())
     }
 
-    pub(super) fn setup(&self) -> &crate::conversation::Setup {
-        &self.host.setup
+    /// How conversations of its tenant are set up.
+    pub(super) fn setup(&self) -> Result<Arc<Setup>, SendError> {
+        Ok(self.host.tenants.get(&self.scope.clone()?.tenant).setup())
     }
 
     async fn ask<T>(&self, mail: impl FnOnce(Answer<T>) -> ConversationMsg) -> Result<T, SendError> {
@@ -424,16 +426,18 @@ impl Send {
         let ConversationHandle { host, scope } = self.conversation;
         let scope = scope?;
         let deadline = self.deadline.map(|within| Instant::now() + within);
-        if let Some(schema) = self.output_schema.as_ref().filter(|_| !host.setup.native_output) {
+        let tenant = host.tenants.get(&scope.tenant);
+        let setup = tenant.setup();
+        if let Some(schema) = self.output_schema.as_ref().filter(|_| !setup.native_output) {
             self.prompt = self.prompt.told(instruction(schema));
         }
-        let Some(seat) = host.tenants.get(&scope.tenant).take_seat() else {
+        let Some(seat) = tenant.take_seat() else {
             host.ports.counters.refusals.add(1);
             return Err(ConversationError::Overloaded { what: "prompts of this tenant", retry_after_ms: 1000 }.into());
         };
-        let documents = if host.takes_documents { Documents::Taken } else { Documents::Read(host.documents.as_deref()) };
+        let documents = if setup.takes_documents { Documents::Taken } else { Documents::Read(host.documents.as_deref()) };
         let message = self.prompt.into_message(documents).await?;
-        if let Some(skills) = &host.setup.skills {
+        if let Some(skills) = &setup.skills {
             skills.look_again().await;
         }
         let (reply, answer) = oneshot::channel();

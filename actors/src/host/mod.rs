@@ -7,6 +7,7 @@ mod builder;
 pub(crate) mod directory;
 mod handle;
 mod prompt;
+mod recipe;
 mod output;
 mod reply;
 mod supervisor;
@@ -25,14 +26,16 @@ pub use builder::{BuildError, HostBuilder, ToolSource, ToolsInFolder};
 pub use handle::{ConversationHandle, Send, SendError, SkillStanding, TenantHandle};
 pub use output::{OutputError, SendAsError};
 pub use prompt::Prompt;
+pub use recipe::TenantConfig;
 pub use reply::{OutcomeError, Reply};
 
 use crate::{
     conversation::{Ports, Setup},
-    ids::Scope,
+    ids::{Scope, TenantId},
     limits::RESOURCES_CLOSE_MAX,
     metrics_collector::{MetricsCollectorRef, Report},
-    ports::{DocumentText, Resource, StoreError},
+    model_gateway::GatewayConfig,
+    ports::{DocumentText, LlmProvider, Resource, StoreError},
     tenant::Tenants,
     tool_executor::Bench,
 };
@@ -49,8 +52,8 @@ pub(crate) struct HostInner {
     tenants: Arc<Tenants>,
     collector: Arc<RwLock<Option<MetricsCollectorRef>>>,
     resources: Vec<Arc<dyn Resource>>,
-    /// Whether the model is shown documents, and what reads them for it if not.
-    takes_documents: bool,
+    kitchen: recipe::Kitchen,
+    /// What reads documents for a model that is shown none.
     documents: Option<Arc<dyn DocumentText>>,
 }
 
@@ -68,19 +71,42 @@ impl std::fmt::Debug for Host {
 
 impl Host {
     /// A tenant by id. A wrong id is told by the first verb that needs it.
-    pub fn tenant<T: TryInto<crate::ids::TenantId, Error: Into<SendError>>>(&self, id: T) -> TenantHandle {
+    pub fn tenant<T: TryInto<TenantId, Error: Into<SendError>>>(&self, id: T) -> TenantHandle {
         TenantHandle::new(self.0.clone(), id.try_into().map_err(Into::into))
     }
 
-    /// How conversations of this host are set up.
+    /// How conversations of this host are set up, unless their tenant differs.
     pub fn setup(&self) -> &Arc<Setup> {
         &self.0.setup
     }
 
     /// Where the tools of a conversation run; for calls without a model ([`crate::tool_executor::call_once`]).
     pub fn bench(&self, scope: &Scope) -> Bench {
-        let (lent, tools) = (self.0.setup.lent.clone(), self.0.tenants.get(&scope.tenant).tools().clone());
+        let tenant = self.0.tenants.get(&scope.tenant);
+        let (lent, tools) = (tenant.setup().lent.clone(), tenant.tools().clone());
         Bench::new(lent, tools, scope.clone(), self.0.ports.counters.clone())
+    }
+
+    /// Sets a tenant up, or changes it: its bounds hold from the next prompt or call on, what its conversations are made of from their
+    /// next life on (after they slept).
+    ///
+    /// # Errors
+    /// [`BuildError`] says what is missing; then the tenant stays as it was.
+    pub async fn configure_tenant(&self, id: &TenantId, config: TenantConfig) -> Result<(), BuildError> {
+        let setup = self.0.kitchen.of_tenant(&config).await?;
+        let budget = config.budget.unwrap_or(self.0.kitchen.tenant_budget);
+        self.0.tenants.get(id).configure(setup, config.quotas, budget);
+        Ok(())
+    }
+
+    /// Adds a gateway for tenants with a credential of their own, or puts another in the place of one.
+    pub fn add_gateway(&self, name: impl Into<String>, provider: Arc<dyn LlmProvider>, config: GatewayConfig) {
+        self.0.kitchen.add_gateway(name.into(), provider, config);
+    }
+
+    /// How this host goes about model calls where nothing else is said.
+    pub fn gateway_config(&self) -> &GatewayConfig {
+        &self.0.kitchen.gateway_config
     }
 
     /// The ports that this host uses.

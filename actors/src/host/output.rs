@@ -72,7 +72,7 @@ impl ConversationHandle {
             other => other?,
         };
         let RoundEnd { text, stop_reason, .. } = end;
-        let check = self.setup().output_check(&schema).map_err(|faults| OutputError { faults, text: text.clone() })?;
+        let check = self.setup()?.output_check(&schema).map_err(|faults| OutputError { faults, text: text.clone() })?;
         let value = json_in(&text, |value| {
             check(&value)?;
             serde_json::from_value(value).map_err(|error| error.to_string())

@@ -38,6 +38,12 @@ pub struct GatewayConfig {
 #[derive(Clone)]
 pub struct ModelGatewayRef(Arc<Gateway>);
 
+impl std::fmt::Debug for ModelGatewayRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ModelGatewayRef({})", self.0.provider.name())
+    }
+}
+
 struct Gateway {
     provider: Arc<dyn LlmProvider>,
     permits: Permits,

@@ -1,15 +1,19 @@
 //! What a tenant may use: seats for its prompts, permits for its turns. Counters behind atomics; a refusal costs no actor, and
 //! no conversation is linked to it (DESIGN §3, 4.5).
 
+mod quotas;
+
 use std::sync::{
-    Arc,
+    Arc, PoisonError, RwLock,
     atomic::{AtomicUsize, Ordering},
 };
 
 use dashmap::DashMap;
+pub use quotas::Quotas;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
+    conversation::Setup,
     ids::TenantId,
     limits::Limits,
     policy::{Budget, BudgetCounter, BudgetLevel},
@@ -17,14 +21,26 @@ use crate::{
 };
 
 /// A tenant's counters.
-#[derive(Debug)]
 pub struct Tenant {
     id: TenantId,
+    configured: RwLock<Configured>,
     seats: AtomicUsize,
     seats_max: usize,
     turns: Arc<Semaphore>,
     tools: Arc<TenantTools>,
     budget: Arc<BudgetCounter>,
+}
+
+/// How it is configured; exchanged as a whole.
+struct Configured {
+    setup: Arc<Setup>,
+    quotas: Quotas,
+}
+
+impl std::fmt::Debug for Tenant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Tenant({})", self.id)
+    }
 }
 
 /// One prompt's place between admission and answer; freed on drop, also when a mailbox is thrown away.
@@ -47,6 +63,22 @@ impl Tenant {
     /// Which tenant.
     pub fn id(&self) -> &TenantId {
         &self.id
+    }
+
+    /// How its conversations are set up.
+    pub fn setup(&self) -> Arc<Setup> {
+        self.configured.read().unwrap_or_else(PoisonError::into_inner).setup.clone()
+    }
+
+    /// What it may use.
+    pub fn quotas(&self) -> Quotas {
+        self.configured.read().unwrap_or_else(PoisonError::into_inner).quotas
+    }
+
+    /// Configures it anew.
+    pub fn configure(&self, setup: Arc<Setup>, quotas: Quotas, budget: Budget) {
+        *self.configured.write().unwrap_or_else(PoisonError::into_inner) = Configured { setup, quotas };
+        self.budget.set(budget);
     }
 
     /// What its tool calls share.
@@ -84,8 +116,8 @@ impl Tenant {
 }
 
 /// All tenants of a host, by id.
-#[derive(Debug)]
 pub struct Tenants {
+    usual: Arc<Setup>,
     tenants: DashMap<TenantId, Arc<Tenant>>,
     seats_max: usize,
     turns_max: usize,
@@ -93,9 +125,15 @@ pub struct Tenants {
 }
 
 impl Tenants {
-    /// No tenants yet; each gets the bounds of `limits`.
-    pub fn new(limits: &Limits) -> Self {
-        Self { tenants: DashMap::new(), seats_max: limits.tenant_seats_max, turns_max: limits.tenant_turns_max, budget: Budget::default() }
+    /// No tenants yet; each gets the bounds of `limits` and the `usual` set-up.
+    pub fn new(limits: &Limits, usual: Arc<Setup>) -> Self {
+        Self {
+            usual,
+            tenants: DashMap::new(),
+            seats_max: limits.tenant_seats_max,
+            turns_max: limits.tenant_turns_max,
+            budget: Budget::default(),
+        }
     }
 
     /// Bounds what each tenant may spend, until it gets a budget of its own.
@@ -112,6 +150,7 @@ impl Tenants {
         let make = || {
             Arc::new(Tenant {
                 id: id.clone(),
+                configured: RwLock::new(Configured { setup: self.usual.clone(), quotas: Quotas::default() }),
                 seats: AtomicUsize::new(0),
                 seats_max: self.seats_max,
                 turns: Arc::new(Semaphore::new(self.turns_max)),
@@ -120,22 +159,5 @@ impl Tenants {
             })
         };
         self.tenants.entry(id.clone()).or_insert_with(make).clone()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_seat_is_free_again_when_its_mail_is_dropped() {
-        let limits = Limits { tenant_seats_max: 2, ..Limits::default() };
-        let tenant = Tenants::new(&limits).get(&TenantId::new("t").unwrap());
-
-        let seats = (tenant.take_seat(), tenant.take_seat(), tenant.take_seat());
-        assert!(seats.0.is_some() && seats.1.is_some() && seats.2.is_none());
-        drop(seats);
-
-        assert_eq!(tenant.seats_taken(), 0);
     }
 }

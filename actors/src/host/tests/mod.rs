@@ -10,6 +10,7 @@ mod outputs;
 mod rewinds;
 mod rounds;
 mod skills;
+mod tenants;
 mod tools;
 
 use std::{

@@ -1,0 +1,341 @@
+//! What conversations are made of before they are: the host's own recipe, and what a tenant changes in it. A kitchen makes set-ups of
+//! them; what all tenants share lives there once.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use super::{BuildError, ToolSource};
+use crate::{
+    compactor::{CompactorRef, Recall},
+    conversation::{
+        Ports, Setup, SkillShelf, Spending, Toolset,
+        context::ContextRules,
+        volatile::{ApprovalMode, Recovery},
+    },
+    limits::{BYTES_A_TOKEN, Limits},
+    model_gateway::{GatewayConfig, ModelGatewayRef, exact::ExactCounter},
+    policy::{Budget, Prices},
+    ports::{
+        ArtifactStore, Effort, Extensions, Hook, LlmProvider, OutputLevel, Schemas, SkillSource, Tool, ToolDefinition, TypedTool, erased,
+    },
+    skill::SkillPolicy,
+    tenant::Quotas,
+    tokens::TokenCounter,
+    tool_executor::{Lent, Permissions},
+};
+
+/// What may differ from tenant to tenant.
+#[derive(Clone)]
+pub(super) struct Recipe {
+    /// Name of the gateway; the host's own without one.
+    pub(super) gateway: Option<String>,
+    pub(super) model: Option<Arc<str>>,
+    pub(super) system: Option<Arc<str>>,
+    pub(super) max_tokens: Option<u32>,
+    pub(super) effort: Option<Effort>,
+    pub(super) tools: Vec<Arc<dyn Tool>>,
+    pub(super) hooks: Vec<Arc<dyn Hook>>,
+    pub(super) workspace: Option<Arc<PathBuf>>,
+    pub(super) extensions: Extensions,
+    pub(super) skills: Option<Arc<dyn SkillSource>>,
+    pub(super) skill_policy: SkillPolicy,
+    pub(super) approval: ApprovalMode,
+    pub(super) has_approver: bool,
+    pub(super) permissions: Permissions,
+    pub(super) output_level: OutputLevel,
+    pub(super) recovery: Recovery,
+    /// Of each conversation.
+    pub(super) budget: Budget,
+}
+
+impl Default for Recipe {
+    fn default() -> Self {
+        Self {
+            gateway: None,
+            model: None,
+            system: None,
+            max_tokens: None,
+            effort: None,
+            tools: Vec::new(),
+            hooks: Vec::new(),
+            workspace: None,
+            extensions: Extensions::default(),
+            skills: None,
+            skill_policy: SkillPolicy::default(),
+            approval: ApprovalMode::default(),
+            has_approver: false,
+            permissions: Permissions::default(),
+            output_level: OutputLevel::default(),
+            recovery: Recovery::default(),
+            budget: Budget::default(),
+        }
+    }
+}
+
+/// A tenant as it is configured: its bounds, and what of its conversations differs from the host's usual. Given to
+/// [`super::Host::configure_tenant`], at any time.
+#[derive(Clone, Default)]
+pub struct TenantConfig {
+    pub(super) quotas: Quotas,
+    pub(super) budget: Option<Budget>,
+    pub(super) changes: Vec<Change>,
+    pub(super) tools_error: Option<String>,
+}
+
+/// One change of the host's recipe.
+#[derive(Clone)]
+pub(super) enum Change {
+    Gateway(String),
+    Model(Arc<str>),
+    System(Arc<str>),
+    MaxTokens(u32),
+    Tools(Vec<Arc<dyn Tool>>, Option<Arc<PathBuf>>),
+    Skills(Arc<dyn SkillSource>),
+    Approval(ApprovalMode, bool),
+    Permissions(Permissions),
+    ConversationBudget(Budget),
+}
+
+impl TenantConfig {
+    /// A tenant like any other: the host's own bounds, model and tools.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What it may use at once and in a minute, and its weight beside others.
+    #[must_use]
+    pub fn quotas(mut self, quotas: Quotas) -> Self {
+        self.quotas = quotas;
+        self
+    }
+
+    /// What all its conversations together may spend, counted since the host began.
+    #[must_use]
+    pub fn budget(mut self, budget: Budget) -> Self {
+        self.budget = Some(budget);
+        self
+    }
+
+    /// What each of its conversations may spend.
+    #[must_use]
+    pub fn conversation_budget(self, budget: Budget) -> Self {
+        self.with(Change::ConversationBudget(budget))
+    }
+
+    /// The gateway, and so the credential, that its calls go through ([`super::Host::add_gateway`]).
+    #[must_use]
+    pub fn gateway(self, name: impl Into<String>) -> Self {
+        self.with(Change::Gateway(name.into()))
+    }
+
+    /// Its model.
+    #[must_use]
+    pub fn model(self, model: impl AsRef<str>) -> Self {
+        self.with(Change::Model(model.as_ref().into()))
+    }
+
+    /// Its system prompt.
+    #[must_use]
+    pub fn system(self, system: impl AsRef<str>) -> Self {
+        self.with(Change::System(system.as_ref().into()))
+    }
+
+    /// Its longest answer, in tokens.
+    #[must_use]
+    pub fn max_tokens(self, max_tokens: u32) -> Self {
+        self.with(Change::MaxTokens(max_tokens))
+    }
+
+    /// Its tools, in place of the host's, and the folder that they work in.
+    #[must_use]
+    pub fn tools(mut self, source: impl ToolSource) -> Self {
+        match source.tools() {
+            Ok((tools, workspace)) => self.with(Change::Tools(tools, workspace)),
+            Err(error) => {
+                self.tools_error = Some(error);
+                self
+            }
+        }
+    }
+
+    /// Where its skills come from.
+    #[must_use]
+    pub fn skills(self, skills: Arc<dyn SkillSource>) -> Self {
+        self.with(Change::Skills(skills))
+    }
+
+    /// Whether its tools that change something may run.
+    #[must_use]
+    pub fn approval(self, approval: ApprovalMode) -> Self {
+        self.with(Change::Approval(approval, approval == ApprovalMode::Ask))
+    }
+
+    /// What its tool calls are allowed.
+    #[must_use]
+    pub fn permissions(self, permissions: Permissions) -> Self {
+        self.with(Change::Permissions(permissions))
+    }
+
+    fn with(mut self, change: Change) -> Self {
+        self.changes.push(change);
+        self
+    }
+}
+
+impl std::fmt::Debug for TenantConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TenantConfig").field("quotas", &self.quotas).field("budget", &self.budget).finish_non_exhaustive()
+    }
+}
+
+impl Recipe {
+    /// This recipe with a tenant's changes.
+    fn changed(&self, changes: &[Change]) -> Self {
+        changes.iter().fold(self.clone(), |mut recipe, change| {
+            match change.clone() {
+                Change::Gateway(name) => recipe.gateway = Some(name),
+                Change::Model(model) => recipe.model = Some(model),
+                Change::System(system) => recipe.system = Some(system),
+                Change::MaxTokens(max_tokens) => recipe.max_tokens = Some(max_tokens),
+                Change::Tools(tools, workspace) => (recipe.tools, recipe.workspace) = (tools, workspace),
+                Change::Skills(skills) => recipe.skills = Some(skills),
+                Change::Approval(approval, has_approver) => (recipe.approval, recipe.has_approver) = (approval, has_approver),
+                Change::Permissions(permissions) => recipe.permissions = permissions,
+                Change::ConversationBudget(budget) => recipe.budget = budget,
+            }
+            recipe
+        })
+    }
+}
+
+/// What all set-ups of a host share, and its gateways by name.
+pub(super) struct Kitchen {
+    pub(super) recipe: Recipe,
+    pub(super) gateway: ModelGatewayRef,
+    pub(super) gateways: RwLock<BTreeMap<String, ModelGatewayRef>>,
+    pub(super) gateway_config: GatewayConfig,
+    pub(super) ports: Ports,
+    pub(super) artifacts: Arc<dyn ArtifactStore>,
+    pub(super) schemas: Option<Arc<dyn Schemas>>,
+    pub(super) counter: Arc<TokenCounter>,
+    pub(super) compactor: CompactorRef,
+    pub(super) prices: Prices,
+    pub(super) limits: Arc<Limits>,
+    /// Whether tenants have a budget of money unless they are given another.
+    pub(super) tenant_budget: Budget,
+}
+
+impl Kitchen {
+    /// The gateway with this name.
+    pub(super) fn gateway(&self, name: &str) -> Option<ModelGatewayRef> {
+        self.gateways.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    /// Adds a gateway, or puts another in the place of one. Conversations that are awake keep the one they began with.
+    pub(super) fn add_gateway(&self, name: String, provider: Arc<dyn LlmProvider>, config: GatewayConfig) {
+        let gateway = ModelGatewayRef::new(provider, config, self.ports.entropy.clone(), self.ports.counters.clone());
+        self.gateways.write().unwrap_or_else(PoisonError::into_inner).insert(name, gateway);
+    }
+
+    /// The host's own set-up.
+    ///
+    /// # Errors
+    /// [`BuildError`].
+    pub(super) async fn usual(&self) -> Result<Arc<Setup>, BuildError> {
+        self.cook(&self.recipe, self.tenant_budget).await
+    }
+
+    /// The set-up of a tenant.
+    ///
+    /// # Errors
+    /// [`BuildError`].
+    pub(super) async fn of_tenant(&self, tenant: &TenantConfig) -> Result<Arc<Setup>, BuildError> {
+        if let Some(error) = &tenant.tools_error {
+            return Err(BuildError::NoTools(error.clone()));
+        }
+        self.cook(&self.recipe.changed(&tenant.changes), tenant.budget.unwrap_or(self.tenant_budget)).await
+    }
+
+    async fn cook(&self, recipe: &Recipe, tenant_budget: Budget) -> Result<Arc<Setup>, BuildError> {
+        let recipe = recipe.clone();
+        let gateway = match &recipe.gateway {
+            Some(name) => self.gateway(name).ok_or_else(|| BuildError::NoSuchGateway(name.clone()))?,
+            None => self.gateway.clone(),
+        };
+        let mut tools = recipe.tools;
+        if !tools.is_empty() && !tools.iter().any(|tool| tool.spec().definition.name == Recall::NAME) {
+            // Whoever works with tools works long: what a compaction drops can be brought back.
+            tools.push(erased(Recall::new(self.ports.sessions.clone())));
+        }
+        let skills = match recipe.skills {
+            Some(source) => Some(Arc::new(SkillShelf::open(source, recipe.skill_policy).await?)),
+            None => None,
+        };
+        let all = tools.into_iter().chain(skills.iter().flat_map(SkillShelf::tools));
+        let tools = Arc::new(Toolset::new(all, self.schemas.as_deref())?);
+        let model = recipe.model.unwrap_or_else(|| Arc::from(gateway.provider().default_model()));
+        let capabilities = gateway.capabilities(&model);
+        let max_tokens = recipe.max_tokens.unwrap_or_else(|| capabilities.output_max.min(8192));
+        let price = self.prices.of(&model).copied();
+        if price.is_none() && (recipe.budget.micro_usd.is_some() || tenant_budget.micro_usd.is_some()) {
+            let nearest = self.prices.nearest(&model).map(str::to_owned);
+            return Err(BuildError::NoPrice { model: model.to_string(), nearest });
+        }
+        let fixed = fixed_bytes(recipe.system.as_deref(), &tools);
+        let window = u64::from(capabilities.context_window);
+        let spending = Arc::new(Spending {
+            budget: recipe.budget,
+            price,
+            fixed_bytes: fixed,
+            max_tokens: u64::from(max_tokens),
+            window_tokens: window,
+        });
+        let tokens = ExactCounter::new(self.counter.clone());
+        tokens.configure_api_client(tokens.model_info(&model).model_family, gateway.provider().clone());
+        let trigger = self.compactor.settings().trigger;
+        let context = ContextRules {
+            window,
+            max_tokens: u64::from(max_tokens),
+            fixed: fixed / BYTES_A_TOKEN,
+            trigger: (f64::from(capabilities.context_window) * trigger) as u64,
+        };
+        Ok(Arc::new(Setup {
+            gateway,
+            context,
+            tokens: Arc::new(tokens),
+            compactor: self.compactor.clone(),
+            model,
+            system: recipe.system,
+            max_tokens,
+            effort: recipe.effort,
+            skills,
+            tools,
+            hooks: recipe.hooks.into(),
+            approval: recipe.approval,
+            has_approver: recipe.has_approver,
+            window_tokens: window,
+            recovery: recipe.recovery,
+            lent: Lent {
+                workspace: recipe.workspace,
+                extensions: recipe.extensions,
+                artifacts: Some(self.artifacts.clone()),
+                permissions: recipe.permissions,
+                output_level: recipe.output_level,
+            },
+            schemas: self.schemas.clone(),
+            native_output: capabilities.output_schema,
+            takes_documents: capabilities.documents,
+            spending,
+            limits: self.limits.clone(),
+        }))
+    }
+}
+
+/// Bytes of what is sent before the messages.
+fn fixed_bytes(system: Option<&str>, tools: &Toolset) -> u64 {
+    let tool = |tool: &ToolDefinition| tool.name.len() + tool.description.len() + tool.input_schema.as_str().len();
+    (system.map_or(0, str::len) + tools.definitions().iter().map(tool).sum::<usize>()) as u64
+}
