@@ -325,3 +325,34 @@ async fn the_pinned_lines_come_back_every_five_rounds_and_before_the_prompt() {
     assert_eq!(too_much.code(), "pinned_full");
     let _ = RawJson::empty_object();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_background_summary_is_used_at_the_next_compaction_and_no_turn_waits_for_it() {
+    let model = ScriptedModel::answering(move |request, _| {
+        if request.tools.is_empty() && request.system.is_none() && request.messages.len() == 1 {
+            return Reply::text("BACKGROUND SUMMARY").after(Duration::from_secs(5));
+        }
+        Reply::text("fine ".repeat(60)).after(Duration::from_millis(10))
+    });
+    let model = Arc::new(model.capabilities(small_window(8000)));
+    let settings = CompactionSettings { max_cost_per_hour: 100.0, ..CompactionSettings::default() };
+    let host = builder(&model).system("s").compaction(settings).build().await.unwrap();
+    let conversation = conversation(&host);
+    let (mut slowest, mut summarised) = (Duration::ZERO, None);
+
+    for round in 0..300 {
+        let began = tokio::time::Instant::now();
+        answer(&conversation, format!("{round} {}", "words of a person ".repeat(12))).await;
+        slowest = slowest.max(began.elapsed());
+        tokio::time::sleep(Duration::from_secs(1)).await; // A person thinks; summaries are made meanwhile.
+        let first = conversation.messages().await.unwrap().swap_remove(0);
+        if first.wire_str().contains("BACKGROUND SUMMARY") {
+            summarised = Some((round, host.0.ports.counters.read()));
+            break;
+        }
+    }
+
+    let (_, counted) = summarised.expect("a summary made in the background enters the history");
+    assert!(counted.compactions >= 2 && counted.summaries >= 1, "{counted:?}");
+    assert!(slowest < Duration::from_secs(1), "a turn took {slowest:?}: it waited for a summary");
+}
