@@ -18,12 +18,16 @@ mod forgetful;
 mod model;
 #[path = "turn/ours.rs"]
 mod ours;
+#[path = "support/process.rs"]
+mod process;
 
 use std::{
     io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
+
+use process::{cpu, load, resident};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -40,20 +44,6 @@ pub(crate) fn prompt() -> String {
 pub(crate) fn history() -> Vec<callboard::chat::Message> {
     use callboard::chat::Message;
     (0..4).map(|n| if n % 2 == 0 { Message::user("u".repeat(1000)) } else { Message::assistant("a".repeat(1000)) }).collect()
-}
-
-/// CPU time of this process.
-pub(crate) fn cpu() -> Duration {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
-    let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
-    Duration::from_millis(ticks * 10)
-}
-
-/// Resident bytes of this process.
-fn resident() -> usize {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    statm.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
 
 struct Server(Child, String);
@@ -89,10 +79,6 @@ fn measure(turns: usize, run: impl FnOnce()) -> Cost {
     run();
     let per_turn = |time: Duration| time.as_secs_f64() * 1e6 / turns as f64;
     Cost { cpu: per_turn(cpu() - cpu_before), wall: per_turn(wall_before.elapsed()) }
-}
-
-fn load() -> String {
-    std::fs::read_to_string("/proc/loadavg").unwrap().split_whitespace().next().unwrap().to_owned()
 }
 
 fn main() {

@@ -1,0 +1,221 @@
+//! What does a conversation cost while it runs, while it idles, and while it sleeps? Do others feel it?
+//!
+//! 100,000 conversations have one turn each and are left idle, then sent to sleep; their journal is a SQLite file, the model answers in
+//! process. Meanwhile 1,000 turns a second go through 256 other conversations, and each must succeed. Then more conversations are made
+//! and sent to sleep, 1,000,000 in the long form (`CALLBOARD_LONG=1`): what a sleeping one leaves resident is the slope.
+//!
+//! `cargo bench --bench idle` prints resident bytes a conversation in each state, and the latency of the turns meanwhile. Streams of
+//! finished rounds age after one second here, not after ten minutes: what is measured is the conversation, not its last answer's replay.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+
+#[path = "support/process.rs"]
+mod process;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use callboard::{
+    clock::{SystemClock, SystemEntropy},
+    ports::{BoxFuture, Capabilities, LlmProvider, ModelRequest, ModelStream, ProviderError},
+    storage::{CommitMode, Sqlite, SqliteOptions},
+};
+use callboard_actors::{Host, HostBuilder, limits::Limits, scripted::Reply};
+use process::resident;
+use tokio_util::sync::CancellationToken;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Turns a second that go on meanwhile, over this many conversations.
+const BESIDE: usize = 1000;
+const BESIDE_CONVERSATIONS: usize = 256;
+
+/// Conversations that are made at once.
+const LANES: usize = 128;
+
+struct Model;
+
+impl LlmProvider for Model {
+    fn name(&self) -> &str {
+        "in-process"
+    }
+
+    fn capabilities(&self, _: &str) -> Capabilities {
+        Capabilities {
+            context_window: 10_000_000,
+            output_max: 8192,
+            tools: false,
+            output_schema: false,
+            counts_tokens: false,
+            images: false,
+            documents: false,
+        }
+    }
+
+    fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
+        Reply::text("word".repeat(16)).chunks(16).play(&request, cancel)
+    }
+}
+
+async fn host(folder: &std::path::Path) -> Host {
+    let options = SqliteOptions { durability: CommitMode::Batched, ..SqliteOptions::default() };
+    let sessions = Sqlite::open_with(folder.join("idle.db"), options).await.unwrap();
+    let limits = Limits { ring_age: Duration::from_secs(1), ..Limits::default() };
+    let builder = HostBuilder::new(SystemClock, SystemEntropy, |host| host);
+    builder.provider(Model).sessions(sessions).limits(limits).build().await.unwrap()
+}
+
+async fn turn(host: &Host, tenant: &str, conversation: String) -> bool {
+    let Ok(mut reply) = host.tenant(tenant).conversation(conversation).send("p".repeat(200)).await else { return false };
+    reply.outcome().await.is_ok()
+}
+
+/// One turn in each of the conversations `from..to`.
+async fn make(host: &Host, from: usize, to: usize) {
+    let next = Arc::new(AtomicUsize::new(from));
+    let lanes = (0..LANES).map(|_| {
+        let (host, next) = (host.clone(), next.clone());
+        tokio::spawn(async move {
+            loop {
+                let nth = next.fetch_add(1, Ordering::Relaxed);
+                if nth >= to {
+                    return;
+                }
+                assert!(turn(&host, &format!("t-{}", nth % 100), format!("c-{nth}")).await, "the turn of conversation {nth} failed");
+            }
+        })
+    });
+    for lane in lanes.collect::<Vec<_>>() {
+        lane.await.unwrap();
+    }
+}
+
+/// Turns that go on whatever else happens, each at its time whether or not the one before is over.
+struct Beside {
+    stop: Arc<AtomicBool>,
+    task: tokio::task::JoinHandle<Vec<(Duration, bool)>>,
+}
+
+impl Beside {
+    fn start(host: &Host) -> Self {
+        let (stop, host) = (Arc::new(AtomicBool::new(false)), host.clone());
+        let stopped = stop.clone();
+        let task = tokio::spawn(async move {
+            let (began, mut turns) = (Instant::now(), Vec::new());
+            for nth in 0.. {
+                if stopped.load(Ordering::Relaxed) {
+                    break;
+                }
+                let due = began + Duration::from_micros(1_000_000 / BESIDE as u64 * nth);
+                tokio::time::sleep_until(due.into()).await;
+                let host = host.clone();
+                turns.push(tokio::spawn(async move {
+                    // The history of these would grow without end: a conversation is left after some turns.
+                    let name = format!("beside-{}-{}", nth as usize % BESIDE_CONVERSATIONS, nth as usize / (BESIDE_CONVERSATIONS * 20));
+                    let well = turn(&host, "beside", name).await;
+                    (due.elapsed(), well)
+                }));
+            }
+            let mut done = Vec::new();
+            for turn in turns {
+                done.push(turn.await.unwrap());
+            }
+            done
+        });
+        Self { stop, task }
+    }
+
+    async fn tell(self, what: &str) {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut done = self.task.await.unwrap();
+        let failed = done.iter().filter(|(_, well)| !well).count();
+        done.sort_unstable();
+        let at = |part: usize| done[(done.len() * part / 1000).min(done.len() - 1)].0;
+        println!(
+            "{what:>34}  {} turns at {BESIDE}/s, {failed} failed, p50 {:.1?}, p99 {:.1?}, p99.9 {:.1?}",
+            done.len(),
+            at(500),
+            at(990),
+            at(999)
+        );
+    }
+}
+
+/// Waits until allocator, rings and store have settled, then reads.
+async fn settled() -> usize {
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    resident()
+}
+
+async fn asleep(host: &Host) {
+    host.hibernate_idle();
+    while host.awake() > 0 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        host.hibernate_idle();
+    }
+}
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(run());
+}
+
+async fn run() {
+    let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    let idle: usize = args.first().and_then(|n| n.parse().ok()).unwrap_or(100_000);
+    let known = if std::env::var_os("CALLBOARD_LONG").is_some() { 10 * idle } else { 2 * idle };
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    println!("load {}", process::load());
+
+    let host = host(folder.path()).await;
+    make(&host, 0, 2000).await; // What is paid once.
+    asleep(&host).await;
+    let before = settled().await;
+    println!("{:>34}  {:.1} MiB resident", "before", before as f64 / 1048576.0);
+
+    let (began, cpu) = (Instant::now(), process::cpu());
+    make(&host, 2000, 2000 + idle).await;
+    println!(
+        "{:>34}  {:.0} conversations made a second, {:.0} µs of CPU each",
+        "alone",
+        idle as f64 / began.elapsed().as_secs_f64(),
+        (process::cpu() - cpu).as_secs_f64() * 1e6 / idle as f64
+    );
+    let awake = settled().await;
+    println!("{:>34}  {} bytes each", format!("{} idle", host.awake()), (awake - before) / idle);
+
+    let beside = Beside::start(&host);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    beside.tell("beside the idle ones").await;
+
+    let beside = Beside::start(&host);
+    let began = Instant::now();
+    host.hibernate_idle();
+    while host.awake() > BESIDE_CONVERSATIONS * 2 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    println!("{:>34}  {:.1?}", "until they slept", began.elapsed());
+    beside.tell("while they went to sleep").await;
+    asleep(&host).await;
+    let sleeping = settled().await;
+    println!("{:>34}  {:.0} bytes each", format!("{idle} asleep"), (sleeping as f64 - before as f64) / idle as f64);
+
+    let beside = Beside::start(&host);
+    let began = Instant::now();
+    make(&host, 2000, 2000 + 20_000).await;
+    println!("{:>34}  {:.0} a second", "woken for a turn", 20_000.0 / began.elapsed().as_secs_f64());
+    beside.tell("while they woke").await;
+    asleep(&host).await;
+
+    for from in (2000 + idle..2000 + known).step_by(idle / 2) {
+        make(&host, from, from + idle / 2).await;
+        asleep(&host).await;
+    }
+    let all = settled().await;
+    println!("{:>34}  {:.0} bytes each", format!("{known} known and asleep"), (all as f64 - before as f64) / known as f64);
+}
