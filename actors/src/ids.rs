@@ -316,7 +316,11 @@ pub fn sha256_hex(parts: &[&[u8]]) -> String {
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part);
     }
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hash.finalize().iter().flat_map(|byte| [hex(byte >> 4), hex(byte & 15)]).collect()
+}
+
+fn hex(digit: u8) -> char {
+    char::from_digit(digit.into(), 16).unwrap_or('0')
 }
 
 #[cfg(test)]

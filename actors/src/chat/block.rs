@@ -149,15 +149,18 @@ impl ContentBlock {
         }
     }
 
-    fn from_raw(raw: &RawValue) -> Result<Self, serde_json::Error> {
-        #[derive(Deserialize)]
-        struct Tag<'a> {
-            #[serde(borrow, rename = "type")]
-            kind: Cow<'a, str>,
-        }
-        let text = raw.get();
-        let tag: Tag<'_> = serde_json::from_str(text)?;
-        Ok(match &*tag.kind {
+    /// Whether a block is of this kind. In our own form `type` stands first, and nothing else of it is read.
+    pub(super) fn is_kind(raw: &RawValue, kind: &str) -> bool {
+        kind_of(raw.get()).is_ok_and(|found| found == kind)
+    }
+
+    /// Decodes a block of a message's own wire form.
+    pub(super) fn of_wire(raw: &RawValue) -> Option<Self> {
+        Self::decode(raw.get(), &kind_of(raw.get()).ok()?).ok()
+    }
+
+    fn decode(text: &str, kind: &str) -> Result<Self, serde_json::Error> {
+        Ok(match kind {
             "text" => Self::Text(serde_json::from_str(text)?),
             "thinking" => Self::Thinking(serde_json::from_str(text)?),
             "tool_use" => {
@@ -171,6 +174,22 @@ impl ContentBlock {
             kind => Self::Other { kind: kind.to_owned(), raw: RawJson::from_text(text)? },
         })
     }
+}
+
+#[derive(Deserialize)]
+struct Tag<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Cow<'a, str>,
+}
+
+/// The `type` of a block of our own form, where it mostly stands first.
+fn kind_of(block: &str) -> Result<Cow<'_, str>, serde_json::Error> {
+    if let Some((kind, _)) = block.strip_prefix(r#"{"type":""#).and_then(|rest| rest.split_once('"'))
+        && !kind.contains('\\')
+    {
+        return Ok(Cow::Borrowed(kind));
+    }
+    serde_json::from_str::<Tag<'_>>(block).map(|tag| tag.kind)
 }
 
 impl Serialize for ContentBlock {
@@ -196,6 +215,8 @@ impl Serialize for ContentBlock {
 impl<'de> Deserialize<'de> for ContentBlock {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = Box::<RawValue>::deserialize(deserializer)?;
-        Self::from_raw(&raw).map_err(serde::de::Error::custom)
+        // The whole block is read for its kind: one that says twice what it is belongs to nobody.
+        let tag: Tag<'_> = serde_json::from_str(raw.get()).map_err(serde::de::Error::custom)?;
+        Self::decode(raw.get(), &tag.kind).map_err(serde::de::Error::custom)
     }
 }

@@ -1,6 +1,7 @@
 //! One message: its bytes once, an index of what pairs with what, blocks decoded on demand (DESIGN §4.4).
 
 use std::{
+    borrow::Cow,
     fmt,
     sync::{
         Arc, OnceLock,
@@ -10,8 +11,9 @@ use std::{
 
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
 
-use super::{ContentBlock, RawJson, TextBlock, ToolResultBlock};
+use super::{ContentBlock, RawJson, ToolResultBlock};
 
 /// Who speaks (REQUIREMENTS M-01). `system` is never a history message: it goes to the provider by itself (M-19).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -193,11 +195,17 @@ impl Message {
 
     /// Decodes the blocks.
     pub fn blocks(&self) -> Vec<ContentBlock> {
-        match serde_json::from_slice::<WireIn>(&self.0.wire).map(|wire| wire.content) {
-            Ok(Content::Blocks(blocks)) => blocks,
-            Ok(Content::Text(text)) => vec![ContentBlock::text(text)],
-            Err(_) => Vec::new(),
+        self.raw_blocks().into_iter().filter_map(ContentBlock::of_wire).collect()
+    }
+
+    /// The blocks as they stand in the wire form, none of them decoded.
+    fn raw_blocks(&self) -> Vec<&RawValue> {
+        #[derive(Deserialize)]
+        struct Blocks<'a> {
+            #[serde(borrow)]
+            content: Vec<&'a RawValue>,
         }
+        serde_json::from_str::<Blocks<'_>>(self.wire_str()).map(|wire| wire.content).unwrap_or_default()
     }
 
     /// Decodes the tool calls.
@@ -205,15 +213,21 @@ impl Message {
         if self.0.tool_uses.is_empty() {
             return Vec::new();
         }
-        self.blocks().into_iter().filter_map(|b| if let ContentBlock::ToolUse(b) = b { Some(b) } else { None }).collect()
+        let is_call = |raw: &&RawValue| ContentBlock::is_kind(raw, "tool_use");
+        self.raw_blocks().into_iter().filter(is_call).filter_map(|raw| serde_json::from_str(raw.get()).ok()).collect()
     }
 
     /// The text blocks, joined.
     pub fn text(&self) -> String {
-        self.blocks()
-            .iter()
-            .filter_map(|block| if let ContentBlock::Text(TextBlock { text, .. }) = block { Some(text.as_str()) } else { None })
-            .collect()
+        #[derive(Deserialize)]
+        struct Said<'a> {
+            #[serde(borrow)]
+            text: Cow<'a, str>,
+        }
+        let texts = self.raw_blocks().into_iter().filter(|raw| ContentBlock::is_kind(raw, "text"));
+        let mut said = texts.filter_map(|raw| serde_json::from_str::<Said<'_>>(raw.get()).ok().map(|said| said.text));
+        let first = said.next().map(Cow::into_owned).unwrap_or_default();
+        said.fold(first, |all, text| all + &text)
     }
 
     /// Whether all blocks of another message stand in this one, one behind the other.
@@ -324,6 +338,17 @@ mod tests {
     }
 
     #[test]
+    fn text_and_calls_are_what_the_blocks_say() {
+        let wire = r#"{"role":"assistant","content":[{"type":"text","text":"a\n"},{"type":"redacted_thinking","data":"x"},{"text":"b","type":"text"},{"type":"tool_use","id":"t1","name":"f","input":{}}]}"#;
+
+        let message = Message::from_wire(wire.as_bytes()).unwrap();
+
+        assert_eq!(message.text(), "a\nb");
+        assert_eq!(message.tool_uses().len(), 1);
+        assert_eq!(message.blocks().iter().map(ContentBlock::kind).collect::<Vec<_>>(), ["text", "redacted_thinking", "text", "tool_use"]);
+    }
+
+    #[test]
     fn wrong_messages_are_refused_with_the_specified_prefix() {
         for wire in [
             r#"{"role":"user","content":[]}"#,
@@ -332,6 +357,7 @@ mod tests {
             r#"{"role":"assistant","content":[{"type":"tool_result","tool_use_id":"a","content":"b"}]}"#,
             r#"{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"b","input":3}]}"#,
             r#"{"role":"user","content":7}"#,
+            r#"{"role":"user","content":[{"type":"image","type":"tool_use","id":"a","name":"b","input":{}}]}"#,
             "nonsense",
         ] {
             let error = Message::from_wire(wire.as_bytes()).unwrap_err();
