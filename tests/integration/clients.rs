@@ -1,0 +1,145 @@
+//! Real clients, in processes of their own, against `callboard serve` before `callboard mock-model`: curl, the official OpenAI client, an
+//! EventSource that is cut off again and again, an OpenAPI validator and a Prometheus parser. Each script of `tests/clients/` says `ok:`
+//! for every promise it saw kept.
+//!
+//! The clients are looked for in the folder that `CALLBOARD_CLIENTS` names, else in `target/clients`: what `.ci/run` installs there.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use super::support::{scratch, skipped};
+
+const KEY: &str = "cb_test-key-of-acme-not-a-real-one";
+const ADMIN_KEY: &str = "cb_test-key-of-the-admin-not-a-real-one";
+
+/// A process that says its address in its first line of output, and ends with the test.
+struct Server(Child, String);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Server {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let at = line.find("http://").unwrap_or_else(|| panic!("no address in {line:?}"));
+        let url = line[at..].split_whitespace().next().unwrap().trim_end_matches('/').to_owned();
+        Self(child, url)
+    }
+}
+
+fn sha256(text: &str) -> String {
+    use sha2::Digest;
+    sha2::Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A host with one tenant, before a mock model that streams forty pieces.
+struct Host {
+    serve: Server,
+    _model: Server,
+    _folder: tempfile::TempDir,
+}
+
+fn host() -> Host {
+    let folder = scratch();
+    let binary = env!("CARGO_BIN_EXE_callboard");
+    let model = Server::start(Command::new(binary).args(["mock-model", "--listen", "127.0.0.1:0", "--chunks", "40", "--chunk-delay-ms", "2"]));
+    let config = format!(
+        "[host]\nlisten = \"127.0.0.1:0\"\ndata_dir = \"{}\"\nadmin_key_sha256 = \"{}\"\n\n[[provider]]\nname = \"mock\"\nkind = \"openai\"\nbase_url = \"{}/v1\"\nmodel = \"mock\"\n\n[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\nprovider = \"mock\"\n",
+        folder.path().join("data").display(),
+        sha256(ADMIN_KEY),
+        model.1,
+        sha256(KEY),
+    );
+    let file = folder.path().join("callboard.toml");
+    std::fs::write(&file, config).unwrap();
+    let serve = Server::start(Command::new(binary).arg("--config").arg(&file).arg("serve").env_remove("CALLBOARD_LOG"));
+    Host { serve, _model: model, _folder: folder }
+}
+
+/// Where the clients' packages are, if they are.
+fn packages() -> PathBuf {
+    std::env::var_os("CALLBOARD_CLIENTS").map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target/clients"), PathBuf::from)
+}
+
+/// Runs a client to its end; it must succeed and have kept so many promises.
+fn keeps(mut client: Command, promises: usize) {
+    let output = client.output().unwrap();
+    let (said, complained) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{client:?}\n{said}\n{complained}");
+    assert_eq!(said.lines().filter(|line| line.starts_with("ok: ")).count(), promises, "{said}");
+}
+
+fn script(program: &str, name: &str) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["120", program]).arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(name));
+    command
+}
+
+fn is_there(program: &str) -> bool {
+    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+#[test]
+fn a_person_with_curl_is_served() {
+    if !is_there("curl") {
+        return skipped("a_person_with_curl_is_served", "curl is not installed");
+    }
+    let host = host();
+
+    let mut client = script("bash", "curl.sh");
+    client.args([&host.serve.1, KEY]);
+
+    keeps(client, 6);
+}
+
+#[test]
+fn the_official_openai_client_is_served() {
+    let modules = packages().join("python");
+    if !modules.join("openai").is_dir() {
+        return skipped("the_official_openai_client_is_served", "the Python package `openai` is not in target/clients/python");
+    }
+    let host = host();
+
+    let mut client = script("python3", "openai_client.py");
+    client.args([&host.serve.1, KEY]).env("PYTHONPATH", &modules);
+
+    keeps(client, 8);
+}
+
+#[test]
+fn an_event_source_that_is_cut_off_misses_nothing() {
+    let modules = packages();
+    if !modules.join("node_modules/eventsource").is_dir() || !is_there("node") {
+        return skipped("an_event_source_that_is_cut_off_misses_nothing", "node or its package `eventsource` is not in target/clients");
+    }
+    let host = host();
+
+    let mut client = script("node", "event_source.mjs");
+    client.args([&host.serve.1, KEY, "8", "6"]).env("CLIENT_MODULES", modules.join("node_modules"));
+
+    keeps(client, 1);
+}
+
+#[test]
+fn other_peoples_parsers_read_the_openapi_document_and_the_metrics() {
+    let modules = packages().join("python");
+    if !modules.join("openapi_spec_validator").is_dir() || !modules.join("prometheus_client").is_dir() {
+        let name = "other_peoples_parsers_read_the_openapi_document_and_the_metrics";
+        return skipped(name, "the Python packages `openapi-spec-validator` and `prometheus-client` are not in target/clients/python");
+    }
+    let host = host();
+
+    let mut client = script("python3", "contracts.py");
+    client.args([&host.serve.1, ADMIN_KEY]).env("PYTHONPATH", &modules);
+
+    keeps(client, 2);
+}
