@@ -231,11 +231,19 @@ fn check_fork(fork: Fork) -> Durable {
     state
 }
 
+/// The seeds of the property, or the one that is replayed.
+fn seeds(count: u64) -> std::ops::Range<u64> {
+    match std::env::var("CALLBOARD_SEED").ok().and_then(|seed| seed.parse::<u64>().ok()) {
+        Some(seed) => seed..seed + 1,
+        None => 0..count,
+    }
+}
+
 #[test]
 fn every_rewind_and_every_fork_of_a_conversation_is_valid_and_reloads_to_the_same() {
     let count = if std::env::var_os("CALLBOARD_LONG").is_some() { CONVERSATIONS * 10 } else { CONVERSATIONS };
     let (mut rewinds, mut forks, mut open) = (0, 0, 0);
-    for seed in 0..count {
+    for seed in seeds(count) {
         let _seed = Seed(seed);
         let mut rng = Rng::new(seed ^ 0xf02c);
         let rules = people::rules(&mut rng);
@@ -283,15 +291,20 @@ fn every_rewind_and_every_fork_of_a_conversation_is_valid_and_reloads_to_the_sam
             assert_eq!(fork.messages, again.messages, "a rewind is undone by a fork");
             let end = whole.rounds.end(mark.id, len as u32).unwrap() as usize;
             // People may have spoken between two rounds, which is after the end of the first.
-            let until = whole.history.messages().iter().take(end);
-            assert!(until.zip(&fork.messages).all(|(a, b)| a == b) && fork.messages.len() <= end, "a fork is the beginning");
+            let until: Vec<_> = whole.history.messages().iter().take(end).collect();
+            // What was compacted since is whole in the fork.
+            let compacted = now.iter().any(|entry| entry.seq > fork.upto && matches!(entry.body, EntryBody::Compacted { .. }));
+            let begins = until.iter().zip(&fork.messages).all(|(a, b)| **a == *b) && fork.messages.len() <= end;
+            assert!(begins || compacted, "a fork is the beginning: {until:?} {:?}", fork.messages);
             assert_eq!(fork.rounds.last().map(|round| round.round_id), Some(mark.id));
             check_fork(fork);
             forks += 1;
         }
     }
     let _ = writeln!(std::io::stderr(), "{count} conversations, {rewinds} rewinds, {forks} forks, {open} of them of an open round");
-    assert!(rewinds > count / 2 && open > count / 10);
+    if seeds(count) == (0..count) {
+        assert!(rewinds > count / 2 && open > count / 10);
+    }
 }
 
 #[test]
