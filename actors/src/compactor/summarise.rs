@@ -66,7 +66,7 @@ async fn ask(shared: &Shared, job: &SummaryJob, text: String) -> Result<String, 
             match event {
                 ModelEvent::Block(ContentBlock::Text(block)) => summary.push_str(&block.text),
                 ModelEvent::Completed(_) => return Ok(summary),
-                ModelEvent::Block(_) | ModelEvent::Text(_) | ModelEvent::Thinking(_) => {}
+                ModelEvent::Block(_) | ModelEvent::Text(_) | ModelEvent::Thinking(_) | ModelEvent::Limits(_) => {}
             }
         }
     }

@@ -138,6 +138,7 @@ impl ModelCall {
                 collector.blocks.push(block);
             }
             ModelEvent::Completed(completion) => return Some(completion),
+            ModelEvent::Limits(_) => {} // The gateway's.
         }
         None
     }

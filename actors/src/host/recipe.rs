@@ -16,7 +16,7 @@ use crate::{
         volatile::{ApprovalMode, Recovery},
     },
     limits::{BYTES_A_TOKEN, Limits},
-    model_gateway::{GatewayConfig, ModelGatewayRef, exact::ExactCounter},
+    model_gateway::{FallbackCycle, GatewayConfig, ModelGatewayRef, exact::ExactCounter},
     policy::{Budget, Prices},
     ports::{
         ArtifactStore, Effort, Extensions, Hook, LlmProvider, OutputLevel, Schemas, SkillSource, Tool, ToolDefinition, TypedTool, erased,
@@ -252,8 +252,24 @@ impl Kitchen {
     /// # Errors
     /// [`BuildError::NoSuchGateway`], [`BuildError::FallbackCycle`].
     pub(super) fn add_gateway(&self, name: String, provider: Arc<dyn LlmProvider>, config: GatewayConfig) -> Result<(), BuildError> {
-        let gateway = ModelGatewayRef::new(provider, config, self.ports.entropy.clone(), self.ports.counters.clone());
-        self.gateways.write().unwrap_or_else(PoisonError::into_inner).insert(name, gateway);
+        // The lock is held throughout: two that name one another at once would make a ring.
+        let mut gateways = self.gateways.write().unwrap_or_else(PoisonError::into_inner);
+        let find = |gateways: &BTreeMap<String, ModelGatewayRef>, name: &str| {
+            if name == OWN_GATEWAY { Some(self.gateway.clone()) } else { gateways.get(name).cloned() }
+        };
+        let fallback = match &config.fallback {
+            Some(fallback) if fallback.gateway == name => return Err(BuildError::FallbackCycle(name)),
+            Some(fallback) => Some(find(&gateways, &fallback.gateway).ok_or_else(|| BuildError::NoSuchGateway(fallback.gateway.clone()))?),
+            None => None,
+        };
+        let known = find(&gateways, &name);
+        let gateway = known.clone().unwrap_or_else(|| {
+            ModelGatewayRef::new(provider.clone(), config.clone(), self.ports.entropy.clone(), self.ports.counters.clone())
+        });
+        gateway.configure(provider, config, fallback).map_err(|FallbackCycle| BuildError::FallbackCycle(name.clone()))?;
+        if known.is_none() {
+            gateways.insert(name, gateway);
+        }
         Ok(())
     }
 
@@ -311,7 +327,7 @@ impl Kitchen {
             window_tokens: window,
         });
         let tokens = ExactCounter::new(self.counter.clone());
-        tokens.configure_api_client(tokens.model_info(&model).model_family, gateway.provider().clone());
+        tokens.configure_api_client(tokens.model_info(&model).model_family, gateway.counting());
         let trigger = self.compactor.settings().trigger;
         let context = ContextRules {
             window,
