@@ -47,7 +47,8 @@ pub use callboard_actors::{
     stream::{EventKind, RoundEnd, StopReason, StreamEvent},
 };
 pub use callboard_actors::{
-    chat, compactor, conversation, ids, journal, limits, metrics_collector, policy, ports, skill, stream, subagent, tokens, tool_executor,
+    chat, compactor, conversation, ids, journal, limits, metrics_collector, model_gateway, policy, ports, skill, stream, subagent, tokens,
+    tool_executor,
 };
 
 /// The code of `docs/tools.md` compiles.

@@ -84,6 +84,22 @@ pub const STORE_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Longest wait that a provider's Retry-After may ask for; above it the call fails at once carrying it (DESIGN §4.5).
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
+/// Tokens that a tenant of weight 1 may use of a gateway in one round of its queue, until it is known what calls use: few, so that weights
+/// tell from the first calls on.
+pub const GATEWAY_QUANTUM_TOKENS: u64 = 64;
+
+/// The most that this becomes: it follows what a call uses, so that a round is about one call of each.
+pub const GATEWAY_QUANTUM_TOKENS_MAX: u64 = 4096;
+
+/// How often a call that waits for a gateway tells its place, if it moved: people read it, and thousands may wait.
+pub const QUEUED_TOLD_EVERY: Duration = Duration::from_secs(1);
+
+/// Requests that may begin at once where fewer than 60 a minute are allowed: an agent's turn is a few calls in a row.
+pub const REQUESTS_BURST_MIN: u64 = 10;
+
+/// Tokens that may be used at once where few a minute are allowed: one call of a usual size.
+pub const TOKENS_BURST_MIN: u64 = 10_000;
+
 /// Conversations that load at once: the store serves many small reads well, a thousand at once badly (DESIGN §5).
 pub const LOADS_MAX: usize = 64;
 

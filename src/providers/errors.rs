@@ -10,6 +10,8 @@ use callboard_actors::ports::ProviderError;
 use reqwest::header::{DATE, HeaderMap, LOCATION, RETRY_AFTER};
 use serde_json::Value;
 
+use super::limits;
+
 /// Characters of a provider's words that we pass on: people read them, and a page of HTML is none.
 const MESSAGE_CHARS_MAX: usize = 500;
 
@@ -70,7 +72,10 @@ pub(super) fn of_response(status: u16, headers: &HeaderMap, body: &[u8]) -> Prov
         402 => ProviderError::QuotaExhausted { message },
         429 if quota => ProviderError::QuotaExhausted { message },
         429 | 408 | 409 | 500..=599 if hopeless => ProviderError::InvalidRequest { status, message },
-        429 => ProviderError::RateLimited { retry_after: retry_after(headers), message },
+        429 => {
+            let retry_after = retry_after(headers).or_else(|| limits::wait(&limits::read(headers)));
+            ProviderError::RateLimited { retry_after, message }
+        }
         408 | 409 | 500..=599 => ProviderError::Server { status, retry_after: retry_after(headers), message },
         400..=499 => ProviderError::InvalidRequest { status, message },
         _ => ProviderError::Protocol { message: format!("unexpected HTTP status {status}") },
@@ -201,6 +206,12 @@ mod tests {
             (vec![date, ("retry-after", "Sun, 06 Nov 1994 08:00:00 GMT")], Some(Duration::ZERO)),
             (vec![("retry-after", "-3")], None),
             (vec![("retry-after", "soon")], None),
+            (vec![("x-ratelimit-remaining-requests", "0"), ("x-ratelimit-reset-requests", "3s")], Some(Duration::from_secs(3))),
+            (
+                vec![("retry-after", "7"), ("x-ratelimit-remaining-requests", "0"), ("x-ratelimit-reset-requests", "3s")],
+                Some(Duration::from_secs(7)),
+            ),
+            (vec![("x-ratelimit-remaining-requests", "1"), ("x-ratelimit-reset-requests", "3s")], None),
             (vec![], None),
         ] {
             assert_eq!(refused(429, &head, "").retry_after(), expected, "{head:?}");

@@ -3,7 +3,8 @@
 //! # Layout
 //! `<wire>/mod.rs` the adapter and its builder · `convert.rs` our request as the wire's JSON · `wire.rs` the JSON of its
 //! stream · `stream.rs` bytes to events, pure. Shared: `sse` and `template` read, `body` and `http` send, `reply` drives a
-//! stream under its deadlines, `errors` classes refusals.
+//! stream under its deadlines, `errors` classes refusals, `limits` reads what is left of a
+//! credential's limits.
 //!
 //! **Invariant:** an adapter never retries and keeps nothing between calls; a key is in no error and no debug form.
 
@@ -23,6 +24,8 @@ mod errors;
 mod http;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
 mod json;
+#[cfg(any(feature = "anthropic", feature = "openai"))]
+mod limits;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
 mod reply;
 #[cfg(any(feature = "anthropic", feature = "openai"))]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use callboard_actors::{
     limits::STREAM_BYTES_MAX,
-    ports::{ModelEvent, ModelStream, ProviderError},
+    ports::{ModelEvent, ModelStream, ProviderError, RateLimits},
 };
 use futures_util::{FutureExt, StreamExt, stream};
 use reqwest::Response;
@@ -18,6 +18,7 @@ use super::{
     config::Timeouts,
     errors,
     http::{broken, html_error, idle_error, total_error},
+    limits,
     secret::Secret,
 };
 
@@ -33,6 +34,8 @@ const REST_BYTES_MAX: usize = 64 * 1024;
 
 /// A reply on its way.
 pub(super) struct Reply {
+    /// Told first.
+    limits: Option<RateLimits>,
     /// `None` once the connection is of no more use.
     response: Option<Response>,
     assembler: Box<dyn Assemble>,
@@ -56,8 +59,9 @@ impl Reply {
         deadline: Instant,
         secret: Secret,
     ) -> Self {
+        let limits = Some(limits::read(response.headers())).filter(|limits| !limits.is_empty());
         let response = Some(response);
-        Self { response, assembler, cancel, timeouts, deadline, secret, bytes: 0, sniffed: false, failed: None }
+        Self { limits, response, assembler, cancel, timeouts, deadline, secret, bytes: 0, sniffed: false, failed: None }
     }
 
     pub(super) fn into_stream(self) -> ModelStream {
@@ -66,6 +70,9 @@ impl Reply {
     }
 
     async fn next(&mut self) -> Option<Result<Vec<ModelEvent>, ProviderError>> {
+        if let Some(limits) = self.limits.take() {
+            return Some(Ok(vec![ModelEvent::Limits(limits)]));
+        }
         if let Some(error) = self.failed.take() {
             return Some(Err(error));
         }

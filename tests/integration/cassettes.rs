@@ -67,6 +67,7 @@ fn told(events: &[ModelEvent], golden: &Value) -> Value {
                 tools.push(json!({"id": call["id"], "name": call["name"], "args": call["input"]}));
             }
             ModelEvent::Block(_) => {}
+            ModelEvent::Limits(_) => {}
             ModelEvent::Completed(completion) => {
                 let usage: Value = completion.raw_usage.as_ref().map_or(Value::Null, |raw| raw.parse().unwrap());
                 // The golden usage holds the plain figures only.

@@ -16,7 +16,7 @@ use crate::{
         volatile::{ApprovalMode, Recovery},
     },
     limits::{BYTES_A_TOKEN, Limits},
-    model_gateway::{GatewayConfig, ModelGatewayRef, exact::ExactCounter},
+    model_gateway::{FallbackCycle, GatewayConfig, ModelGatewayRef, exact::ExactCounter},
     policy::{Budget, Prices},
     ports::{
         ArtifactStore, Effort, Extensions, Hook, LlmProvider, OutputLevel, Schemas, SkillSource, Tool, ToolDefinition, TypedTool, erased,
@@ -26,6 +26,9 @@ use crate::{
     tokens::TokenCounter,
     tool_executor::{Lent, Permissions},
 };
+
+/// Name of the gateway to the host's own provider.
+pub const OWN_GATEWAY: &str = "default";
 
 /// What may differ from tenant to tenant.
 #[derive(Clone)]
@@ -231,13 +234,43 @@ pub(super) struct Kitchen {
 impl Kitchen {
     /// The gateway with this name.
     pub(super) fn gateway(&self, name: &str) -> Option<ModelGatewayRef> {
+        if name == OWN_GATEWAY {
+            return Some(self.gateway.clone());
+        }
         self.gateways.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
-    /// Adds a gateway, or puts another in the place of one. Conversations that are awake keep the one they began with.
-    pub(super) fn add_gateway(&self, name: String, provider: Arc<dyn LlmProvider>, config: GatewayConfig) {
-        let gateway = ModelGatewayRef::new(provider, config, self.ports.entropy.clone(), self.ports.counters.clone());
-        self.gateways.write().unwrap_or_else(PoisonError::into_inner).insert(name, gateway);
+    /// All gateways, the host's own first.
+    pub(super) fn all_gateways(&self) -> Vec<(String, ModelGatewayRef)> {
+        let others = self.gateways.read().unwrap_or_else(PoisonError::into_inner);
+        let own = (OWN_GATEWAY.to_owned(), self.gateway.clone());
+        std::iter::once(own).chain(others.iter().map(|(name, gateway)| (name.clone(), gateway.clone()))).collect()
+    }
+
+    /// Adds a gateway, or changes one in place.
+    ///
+    /// # Errors
+    /// [`BuildError::NoSuchGateway`], [`BuildError::FallbackCycle`].
+    pub(super) fn add_gateway(&self, name: String, provider: Arc<dyn LlmProvider>, config: GatewayConfig) -> Result<(), BuildError> {
+        // The lock is held throughout: two that name one another at once would make a ring.
+        let mut gateways = self.gateways.write().unwrap_or_else(PoisonError::into_inner);
+        let find = |gateways: &BTreeMap<String, ModelGatewayRef>, name: &str| {
+            if name == OWN_GATEWAY { Some(self.gateway.clone()) } else { gateways.get(name).cloned() }
+        };
+        let fallback = match &config.fallback {
+            Some(fallback) if fallback.gateway == name => return Err(BuildError::FallbackCycle(name)),
+            Some(fallback) => Some(find(&gateways, &fallback.gateway).ok_or_else(|| BuildError::NoSuchGateway(fallback.gateway.clone()))?),
+            None => None,
+        };
+        let known = find(&gateways, &name);
+        let gateway = known.clone().unwrap_or_else(|| {
+            ModelGatewayRef::new(provider.clone(), config.clone(), self.ports.entropy.clone(), self.ports.counters.clone())
+        });
+        gateway.configure(provider, config, fallback).map_err(|FallbackCycle| BuildError::FallbackCycle(name.clone()))?;
+        if known.is_none() {
+            gateways.insert(name, gateway);
+        }
+        Ok(())
     }
 
     /// The host's own set-up.
@@ -294,7 +327,7 @@ impl Kitchen {
             window_tokens: window,
         });
         let tokens = ExactCounter::new(self.counter.clone());
-        tokens.configure_api_client(tokens.model_info(&model).model_family, gateway.provider().clone());
+        tokens.configure_api_client(tokens.model_info(&model).model_family, gateway.counting());
         let trigger = self.compactor.settings().trigger;
         let context = ContextRules {
             window,

@@ -9,8 +9,11 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
+use tokio_util::sync::CancellationToken;
+
+use super::ModelGatewayRef;
 use crate::{
-    ports::{LlmProvider, ModelRequest},
+    ports::{BoxFuture, Capabilities, LlmProvider, ModelRequest, ModelStream, ProviderError},
     tokens::{ModelFamily, ModelInfo, TokenCounter},
 };
 
@@ -18,6 +21,35 @@ use crate::{
 pub struct ExactCounter {
     counter: Arc<TokenCounter>,
     clients: RwLock<BTreeMap<ModelFamily, Arc<dyn LlmProvider>>>,
+}
+
+/// Counts with whatever provider and credential a gateway has at the moment.
+struct Counting(ModelGatewayRef);
+
+impl LlmProvider for Counting {
+    fn name(&self) -> &str {
+        "gateway"
+    }
+
+    fn capabilities(&self, model: &str) -> Capabilities {
+        self.0.capabilities(model)
+    }
+
+    fn stream(&self, _: ModelRequest, _: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
+        Box::pin(std::future::ready(Err(ProviderError::Unsupported("calls beside the gateway"))))
+    }
+
+    fn count_tokens(&self, request: ModelRequest) -> BoxFuture<'_, Result<u64, ProviderError>> {
+        let provider = self.0.provider();
+        Box::pin(async move { provider.count_tokens(request).await })
+    }
+}
+
+impl ModelGatewayRef {
+    /// A client that counts tokens with the provider that is behind this gateway at the time.
+    pub fn counting(&self) -> Arc<dyn LlmProvider> {
+        Arc::new(Counting(self.clone()))
+    }
 }
 
 /// A number of tokens, and how it came about.
@@ -104,11 +136,8 @@ impl fmt::Debug for ExactCounter {
 mod tests {
     use std::sync::Mutex;
 
-    use tokio_util::sync::CancellationToken;
-
     use super::*;
     use crate::{
-        ports::{BoxFuture, Capabilities, ModelStream, ProviderError},
         testing::contract::example_request,
         tokens::{EncoderConfig, EncoderRegistry},
     };

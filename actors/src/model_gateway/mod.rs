@@ -1,38 +1,39 @@
-//! The door to one provider credential: how many calls run at once, who is next, who tries again (DESIGN §4.5).
+//! The door to one provider credential: how many calls run at once and in a minute, who is next, who tries again, who takes over
+//! (DESIGN §4.5).
 //!
-//! State: permits and waiters, the retry bucket, the breaker; behind short locks, in an `Arc` that every caller shares, so an
-//! uncontended call costs no mail. Nothing here outlives a call but counters. The gateway is the only layer that retries.
+//! State: permits and waiters, the retry bucket, the breaker, the configuration; behind short locks, in an `Arc` that every caller shares,
+//! so an uncontended call costs no mail and no task. Nothing here outlives a call but counters. The gateway is the only layer that retries.
+//!
+//! Promises, each a test: a flooding tenant does not starve another; nobody calls while the provider wants to be left alone; a permit is
+//! given back while its caller waits to try again; a changed configuration holds for those who wait already; a call that is given up goes to
+//! the fallback once, before any content and never for a fault of its own.
 
+mod config;
+mod status;
 mod permits;
+mod attempt;
 pub mod exact;
+#[cfg(test)]
+mod tests;
 
-use std::{sync::Arc, time::Duration};
-
-use futures_util::{StreamExt, stream};
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
-
-pub use permits::{Permit, Permits};
-
-use crate::{
-    ids::TenantId,
-    metrics_collector::Counters,
-    policy::{Breaker, BreakerConfig, ModelRetryPolicy, Pass, RetryBucket},
-    ports::{Capabilities, Entropy, LlmProvider, ModelEvent, ModelRequest, ModelStream, ProviderError},
+use std::{
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
 };
 
-/// How a gateway goes about it.
-#[derive(Debug, Clone)]
-pub struct GatewayConfig {
-    /// Calls that run at once.
-    pub calls_max: usize,
-    /// Callers that wait at most.
-    pub waiting_max: usize,
-    /// When a failed call is tried again.
-    pub retry: ModelRetryPolicy,
-    /// When a failing provider is left alone.
-    pub breaker: BreakerConfig,
-}
+use tokio_util::sync::CancellationToken;
+
+pub use config::{CallBy, Fallback, GatewayConfig};
+pub use permits::{Cost, Permit, Permits, Queued};
+pub use status::{GatewayStatus, TenantWaiting, Waiting, WaitsFor};
+
+pub use crate::policy::CallClass;
+use crate::{
+    limits::{BUDGET_OUTPUT_TOKENS, BYTES_A_TOKEN, REQUEST_SLACK_TOKENS},
+    metrics_collector::Counters,
+    policy::{Breaker, RetryBucket},
+    ports::{Capabilities, Entropy, LlmProvider, ModelRequest, ModelStream, ProviderError},
+};
 
 /// A shared handle to a gateway.
 #[derive(Clone)]
@@ -40,18 +41,23 @@ pub struct ModelGatewayRef(Arc<Gateway>);
 
 impl std::fmt::Debug for ModelGatewayRef {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ModelGatewayRef({})", self.0.provider.name())
+        write!(f, "ModelGatewayRef({})", self.provider().name())
     }
 }
 
 struct Gateway {
-    provider: Arc<dyn LlmProvider>,
+    settings: RwLock<Arc<Settings>>,
     permits: Permits,
-    config: GatewayConfig,
     health: std::sync::Mutex<Health>,
-    started: Instant,
     entropy: Arc<dyn Entropy>,
     counters: Arc<Counters>,
+}
+
+/// What may be changed; exchanged as a whole.
+struct Settings {
+    provider: Arc<dyn LlmProvider>,
+    config: GatewayConfig,
+    fallback: Option<ModelGatewayRef>,
 }
 
 #[derive(Default)]
@@ -60,191 +66,150 @@ struct Health {
     breaker: Breaker,
 }
 
-/// What a caller may show while its call has not begun.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Waiting {
-    /// It waits for a permit.
-    Queued {
-        /// Waiters before it, and itself.
-        position: usize,
-    },
-    /// An attempt failed; another follows (P-04).
-    Retry {
-        /// Which, from 1.
-        attempt: u32,
-        /// After this pause.
-        delay: Duration,
-        /// The code of the failure.
-        reason: &'static str,
-    },
-}
-
 impl ModelGatewayRef {
-    /// A gateway to `provider`.
+    /// A gateway to `provider`. A fallback is resolved by [`ModelGatewayRef::configure`].
     pub fn new(provider: Arc<dyn LlmProvider>, config: GatewayConfig, entropy: Arc<dyn Entropy>, counters: Arc<Counters>) -> Self {
-        let permits = Permits::new(config.calls_max, config.waiting_max);
-        Self(Arc::new(Gateway {
-            provider,
-            permits,
-            config,
-            health: std::sync::Mutex::default(),
-            started: Instant::now(),
-            entropy,
-            counters,
-        }))
+        let permits = Permits::new(&config);
+        let settings = RwLock::new(Arc::new(Settings { provider, config, fallback: None }));
+        Self(Arc::new(Gateway { settings, permits, health: std::sync::Mutex::default(), entropy, counters }))
+    }
+
+    /// Changes it in place, for calls that wait too. `fallback` is the gateway that the configuration names.
+    ///
+    /// # Errors
+    /// [`FallbackCycle`] when calls that `fallback` gives up would come back here; then nothing is changed.
+    pub fn configure(&self, provider: Arc<dyn LlmProvider>, config: GatewayConfig, fallback: Option<Self>) -> Result<(), FallbackCycle> {
+        let mut next = fallback.clone();
+        while let Some(gateway) = next {
+            if Arc::ptr_eq(&gateway.0, &self.0) {
+                return Err(FallbackCycle);
+            }
+            next = gateway.settings().fallback.clone();
+        }
+        let same_credential = Arc::ptr_eq(&self.settings().provider, &provider);
+        if !same_credential {
+            self.0.with_health(|health| health.breaker = Breaker::default());
+        }
+        let settings = Arc::new(Settings { provider, config: config.clone(), fallback });
+        *self.0.settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
+        self.0.permits.configure(&config, same_credential);
+        Ok(())
     }
 
     /// What `model` can do.
     pub fn capabilities(&self, model: &str) -> Capabilities {
-        self.0.provider.capabilities(model)
+        self.settings().provider.capabilities(model)
     }
 
-    /// The provider behind it.
-    pub fn provider(&self) -> &Arc<dyn LlmProvider> {
-        &self.0.provider
+    /// The provider behind it now.
+    pub fn provider(&self) -> Arc<dyn LlmProvider> {
+        self.settings().provider.clone()
+    }
+
+    /// What it is doing. Looks at every tenant that waits: for people and scrapers, not for every call.
+    pub fn status(&self) -> GatewayStatus {
+        let settings = self.settings();
+        let now = self.0.permits.now();
+        let open = self.0.with_health(|health| health.breaker.open_for(now));
+        let permits = self.0.permits.status();
+        GatewayStatus {
+            provider: settings.provider.name().to_owned(),
+            free: permits.free,
+            running: permits.running,
+            waiting: permits.waiting,
+            waits_for: permits.waits_for,
+            tenants: permits.tenants,
+            requests_left: permits.requests_left,
+            tokens_left: permits.tokens_left,
+            held_ms: permits.held.map(millis),
+            breaker_open: open.is_some(),
+            breaker_retry_ms: open.map(millis),
+            fallback: settings.config.fallback.as_ref().map(|fallback| fallback.gateway.clone()),
+        }
     }
 
     /// Starts a call and returns its stream once the first content, the end or an error that stays is there. The permit is
-    /// held by the stream.
+    /// held by the stream. What this gateway gives up goes to its fallback, if it has one.
     ///
     /// # Errors
-    /// The error of the last attempt (P-10).
+    /// The error of the last attempt (P-10); with a fallback, the fallback's.
     ///
     /// # Cancel safety
     /// Dropping the future or the stream ends the call and gives the permit back.
     pub async fn stream(
         &self,
-        tenant: &TenantId,
-        request: ModelRequest,
+        by: &CallBy<'_>,
+        mut request: ModelRequest,
         cancel: CancellationToken,
         tell: impl Fn(Waiting) + Send,
     ) -> Result<ModelStream, ProviderError> {
-        let gateway = &*self.0;
-        let mut attempt = 0;
+        let mut gateway = self.clone();
         loop {
-            let error = match gateway.attempt(tenant, request.clone(), cancel.clone(), attempt == 0, &tell).await {
+            let error = match gateway.0.attempts(by, &request, &cancel, &tell).await {
                 Ok(stream) => return Ok(stream),
                 Err(error) => error,
             };
-            let Some(delay) = gateway.config.retry.delay(&error, attempt, gateway.entropy.fraction()) else { return Err(error) };
-            if !gateway.with_health(|health| health.bucket.take()) {
+            let settings = gateway.settings();
+            let (Some(next), Some(fallback)) = (&settings.fallback, &settings.config.fallback) else { return Err(error) };
+            if !is_given_up(&error) {
                 return Err(error);
             }
-            attempt += 1;
-            gateway.counters.model_retries.add(1);
-            tell(Waiting::Retry { attempt, delay, reason: error.code() });
-            tokio::select! {
-                biased;
-                () = cancel.cancelled() => return Err(ProviderError::Cancelled),
-                () = tokio::time::sleep(delay) => {}
-            }
+            tracing::warn!(provider = settings.provider.name(), %error, fallback = fallback.gateway, "a model call goes to the fallback");
+            tell(Waiting::Fallback { reason: error.code() });
+            request.model = fallback.model.clone();
+            request.max_tokens = request.max_tokens.min(next.capabilities(&request.model).output_max.max(1));
+            // Another provider's cache knows nothing of the prefix: a break with a cause that was announced.
+            gateway.0.counters.prefix_breaks_configuration.add(1);
+            gateway.0.counters.rebilled_tokens.add(cost(&request).tokens.saturating_sub(output(&request)));
+            gateway = next.clone();
         }
     }
-}
 
-impl Gateway {
-    fn with_health<T>(&self, act: impl FnOnce(&mut Health) -> T) -> T {
-        act(&mut self.health.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
-    }
-
-    fn now(&self) -> Duration {
-        self.started.elapsed()
-    }
-
-    /// One attempt, up to its first content.
-    async fn attempt(
-        &self,
-        tenant: &TenantId,
-        request: ModelRequest,
-        cancel: CancellationToken,
-        first: bool,
-        tell: &(impl Fn(Waiting) + Send),
-    ) -> Result<ModelStream, ProviderError> {
-        let permit = self.permits.acquire(tenant, &cancel, |position| tell(Waiting::Queued { position })).await?;
-        let now = self.now();
-        let pass = self.with_health(|health| {
-            if first {
-                health.bucket.first_call();
-            }
-            health.breaker.ask(now)
-        });
-        if let Pass::Open(retry_after) = pass {
-            return Err(ProviderError::BreakerOpen { retry_after });
-        }
-        // A probe that is dropped must not keep the breaker waiting for its result.
-        let probe = AbandonOnDrop { gateway: self, armed: pass == Pass::Probe };
-        let result = self.first_content(request, cancel).await;
-        let now = self.now();
-        self.with_health(|health| match &result {
-            Ok(_) => health.breaker.succeeded(),
-            Err(error) if error.is_retryable() && !matches!(error, ProviderError::RateLimited { .. }) => {
-                health.breaker.failed(&self.config.breaker, now);
-            }
-            Err(ProviderError::Cancelled) => health.breaker.abandoned(),
-            // Any other answer shows that the provider is there.
-            Err(_) => health.breaker.succeeded(),
-        });
-        probe.disarm();
-        let (ahead, rest) = result?;
-        let ahead = stream::iter(ahead.map(Ok));
-        Ok(Box::pin(WithPermit { stream: ahead.chain(rest).boxed(), _permit: permit }))
-    }
-
-    /// Reads up to the first batch that holds content; an error before it may be retried, one after it may not.
-    async fn first_content(
-        &self,
-        request: ModelRequest,
-        cancel: CancellationToken,
-    ) -> Result<(Option<Vec<ModelEvent>>, ModelStream), ProviderError> {
-        let mut stream = tokio::select! {
-            biased;
-            () = cancel.cancelled() => return Err(ProviderError::Cancelled),
-            stream = self.provider.stream(request, cancel.clone()) => stream?,
-        };
-        loop {
-            let next = tokio::select! {
-                biased;
-                () = cancel.cancelled() => return Err(ProviderError::Cancelled),
-                next = stream.next() => next,
-            };
-            match next {
-                Some(Ok(batch)) if batch.is_empty() => {}
-                Some(Ok(batch)) => return Ok((Some(batch), stream)),
-                Some(Err(error)) => return Err(error),
-                None => return Ok((None, stream)),
-            }
-        }
+    fn settings(&self) -> Arc<Settings> {
+        self.0.settings()
     }
 }
 
-struct AbandonOnDrop<'a> {
-    gateway: &'a Gateway,
-    armed: bool,
-}
+/// The fallback of a gateway leads back to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the fallback leads back to the gateway")]
+pub struct FallbackCycle;
 
-impl AbandonOnDrop<'_> {
-    fn disarm(mut self) {
-        self.armed = false;
+/// Whether another provider may do better: the endpoint is in trouble or the account is at its end, and the retries are used up. A request
+/// or a key that is wrong should be seen, a cancelled call is over, and our own full queue is no reason to fill another one.
+fn is_given_up(error: &ProviderError) -> bool {
+    match error {
+        ProviderError::RateLimited { .. }
+        | ProviderError::QuotaExhausted { .. }
+        | ProviderError::Server { .. }
+        | ProviderError::Connection { .. }
+        | ProviderError::Timeout { .. }
+        | ProviderError::BreakerOpen { .. } => true,
+        ProviderError::Auth { .. }
+        | ProviderError::InvalidRequest { .. }
+        | ProviderError::Protocol { .. }
+        | ProviderError::Cancelled
+        | ProviderError::Unsupported(_)
+        | ProviderError::Overloaded => false,
     }
 }
 
-impl Drop for AbandonOnDrop<'_> {
-    fn drop(&mut self) {
-        if self.armed {
-            self.gateway.with_health(|health| health.breaker.abandoned());
-        }
+/// Tokens of a call before it is made: its bytes, and an answer of a usual length.
+fn cost(request: &ModelRequest) -> Cost {
+    let tools = request.tools.iter().map(|tool| tool.name.len() + tool.description.len() + tool.input_schema.as_str().len());
+    let bytes = request.system.as_deref().map_or(0, str::len) + request.messages.wire_bytes() + tools.sum::<usize>();
+    let bytes = bytes as u64;
+    Cost {
+        tokens: (bytes / BYTES_A_TOKEN).saturating_add(output(request)),
+        // A token has a byte at least.
+        most: bytes.saturating_add(REQUEST_SLACK_TOKENS).saturating_add(u64::from(request.max_tokens)),
     }
 }
 
-struct WithPermit {
-    stream: ModelStream,
-    _permit: Permit,
+fn output(request: &ModelRequest) -> u64 {
+    u64::from(request.max_tokens).clamp(1, BUDGET_OUTPUT_TOKENS)
 }
 
-impl futures_util::Stream for WithPermit {
-    type Item = Result<Vec<ModelEvent>, ProviderError>;
-
-    fn poll_next(mut self: std::pin::Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> std::task::Poll<Option<Self::Item>> {
-        self.stream.poll_next_unpin(cx)
-    }
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -2,22 +2,26 @@
 
 mod breaker;
 mod budget;
+mod call_class;
 mod fair_queue;
 mod model_retry;
 mod prices;
 mod restart;
 mod settings;
 mod shelf;
+mod token_bucket;
 mod tool_retry;
 mod ttl_cache;
 
 pub use breaker::{Breaker, BreakerConfig, Pass};
 pub use budget::{Amount, Budget, BudgetCounter, BudgetKind, BudgetLevel, Exhausted, Reservation, usd};
-pub use fair_queue::FairQueue;
+pub use call_class::CallClass;
+pub use fair_queue::{FairQueue, PASSED_MAX, Taken, WaiterId};
 pub use model_retry::{ModelRetryPolicy, RetryBucket};
 pub use prices::{Price, Prices};
 pub use restart::{Restart, RestartHistory};
 pub use settings::{ConfigValue, Dict, InvalidSettings, ObservabilityConfig, TraceSampling};
 pub use shelf::{Place, Shelf, Shelved};
+pub use token_bucket::TokenBucket;
 pub use tool_retry::ToolRetryPolicy;
 pub use ttl_cache::{TtlCache, TtlCacheConfig};

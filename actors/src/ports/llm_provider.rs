@@ -6,7 +6,7 @@ use futures_util::{Stream, StreamExt};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::{BoxFuture, ToolDefinition};
+use super::{BoxFuture, RateLimits, ToolDefinition};
 use crate::chat::{ContentBlock, MessageList, RawJson};
 
 /// One model call.
@@ -134,6 +134,8 @@ pub enum ModelEvent {
     Block(ContentBlock),
     /// The end; nothing follows.
     Completed(Completion),
+    /// What the credential has left, where the provider tells: alone in the first batch. For the gateway, which keeps it; no content.
+    Limits(RateLimits),
 }
 
 /// Batches of events; ends in exactly one of [`ModelEvent::Completed`] or an error. Dropping it closes the connection.
@@ -332,7 +334,7 @@ pub trait LlmProvider: Send + Sync + 'static {
             while let Some(batch) = stream.next().await {
                 for event in batch? {
                     match event {
-                        ModelEvent::Text(_) | ModelEvent::Thinking(_) => {} // The block follows, whole.
+                        ModelEvent::Text(_) | ModelEvent::Thinking(_) | ModelEvent::Limits(_) => {} // The block follows, whole.
                         ModelEvent::Block(block) => blocks.push(block),
                         ModelEvent::Completed(completion) => return Ok(FinalMessage { blocks, completion }),
                     }

@@ -13,6 +13,7 @@ mod hook;
 mod llm_provider;
 mod mcp_client;
 mod output;
+mod rate_limits;
 mod resource;
 mod network;
 mod sandbox;
@@ -37,6 +38,7 @@ pub use llm_provider::{
 pub use mcp_client::{McpClient, McpContent, McpError, McpResult, McpToolDefinition};
 pub use network::{HostPattern, Network, NoSuchHost};
 pub use output::{CACHE_TTL, CROWDED, CachePolicy, OutputLevel, PermissionLevel, Reach};
+pub use rate_limits::{Allowance, RateLimits};
 pub use resource::Resource;
 pub use sandbox::{Exec, ExecLimits, ExecResult, Sandbox, SandboxError, SandboxPolicy};
 pub use schema::{SchemaCheck, Schemas};

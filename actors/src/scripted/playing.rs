@@ -133,7 +133,7 @@ impl Playing {
         self.events += 1;
         match event {
             ModelEvent::Text(piece) | ModelEvent::Thinking(piece) => self.offset += piece.len(),
-            ModelEvent::Block(_) | ModelEvent::Completed(_) => (self.part, self.offset) = (self.part + 1, 0),
+            ModelEvent::Block(_) | ModelEvent::Completed(_) | ModelEvent::Limits(_) => (self.part, self.offset) = (self.part + 1, 0),
         }
     }
 

@@ -5,6 +5,7 @@ mod budgets;
 mod context;
 mod door;
 mod faults;
+mod gateways;
 mod lives;
 mod outputs;
 mod rewinds;

@@ -1,0 +1,212 @@
+//! The attempts of one call: each with a permit, up to its first content; what failed before that may be tried again.
+
+use futures_util::{StreamExt, stream};
+use tokio_util::sync::CancellationToken;
+
+use super::{CallBy, Gateway, Health, Permit, Queued, Settings, Waiting, cost};
+use crate::{
+    policy::Pass,
+    ports::{ModelEvent, ModelRequest, ModelStream, ProviderError, RateLimits, Usage},
+};
+
+/// A stream that has begun: what was read of it, and the rest.
+type Begun = (Option<Vec<ModelEvent>>, ModelStream);
+
+impl Gateway {
+    pub(super) fn settings(&self) -> std::sync::Arc<Settings> {
+        self.settings.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn with_health<T>(&self, act: impl FnOnce(&mut Health) -> T) -> T {
+        act(&mut self.health.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+    }
+
+    /// Tries until there is content, an error that stays, or no more credit for retries. No permit is held between attempts.
+    pub(super) async fn attempts(
+        &self,
+        by: &CallBy<'_>,
+        request: &ModelRequest,
+        cancel: &CancellationToken,
+        tell: &(impl Fn(Waiting) + Send),
+    ) -> Result<ModelStream, ProviderError> {
+        let mut attempt = 0;
+        loop {
+            let error = match self.attempt(by, request, cancel, attempt == 0, tell).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) => error,
+            };
+            let Some(delay) = self.settings().config.retry.delay(&error, attempt, self.entropy.fraction()) else { return Err(error) };
+            if !self.with_health(|health| health.bucket.take()) {
+                return Err(error);
+            }
+            attempt += 1;
+            self.counters.model_retries.add(1);
+            tell(Waiting::Retry { attempt, delay, reason: error.code() });
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => return Err(ProviderError::Cancelled),
+                () = tokio::time::sleep(delay) => {}
+            }
+        }
+    }
+
+    /// One attempt, up to its first content.
+    async fn attempt(
+        &self,
+        by: &CallBy<'_>,
+        request: &ModelRequest,
+        cancel: &CancellationToken,
+        first: bool,
+        tell: &(impl Fn(Waiting) + Send),
+    ) -> Result<ModelStream, ProviderError> {
+        let now = self.permits.now();
+        // Nobody queues for a door that is shut.
+        if let Some(retry_after) = self.with_health(|health| health.breaker.open_for(now)) {
+            return Err(ProviderError::BreakerOpen { retry_after });
+        }
+        let queued = |Queued { position, waits_for, delay }| tell(Waiting::Queued { position, waits_for, delay });
+        let mut permit = self.permits.acquire(by, cost(request), cancel, queued).await?;
+        // After the wait: what was changed meanwhile holds.
+        let settings = self.settings();
+        let now = self.permits.now();
+        let pass = self.with_health(|health| {
+            if first {
+                health.bucket.first_call();
+            }
+            health.breaker.ask(now)
+        });
+        if let Pass::Open(retry_after) = pass {
+            return Err(ProviderError::BreakerOpen { retry_after });
+        }
+        // A probe that is dropped must not keep the breaker waiting for its result.
+        let probe = AbandonOnDrop { gateway: self, armed: pass == Pass::Probe };
+        permit.begin();
+        let result = self.first_content(&settings, request, cancel, &permit).await;
+        let now = self.permits.now();
+        self.with_health(|health| match &result {
+            Ok(_) => health.breaker.succeeded(),
+            Err(error) if error.is_retryable() && !matches!(error, ProviderError::RateLimited { .. }) => {
+                health.breaker.failed(&settings.config.breaker, now);
+            }
+            Err(ProviderError::Cancelled) => health.breaker.abandoned(),
+            // Any other answer shows that the provider is there.
+            Err(_) => health.breaker.succeeded(),
+        });
+        probe.disarm();
+        match result {
+            Ok((ahead, rest)) => {
+                let ahead = stream::iter(ahead.map(Ok));
+                Ok(Box::pin(WithPermit { stream: ahead.chain(rest).boxed(), permit }))
+            }
+            Err(error) => {
+                if nothing_was_used(&error) {
+                    permit.used(0);
+                }
+                if let Some(wait) = error.retry_after() {
+                    // Before the permit goes to the next: it would only hear the same.
+                    self.permits.hold(wait);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Reads up to the first batch that holds content; an error before it may be retried, one after it may not.
+    async fn first_content(
+        &self,
+        settings: &Settings,
+        request: &ModelRequest,
+        cancel: &CancellationToken,
+        permit: &Permit,
+    ) -> Result<Begun, ProviderError> {
+        let mut stream = tokio::select! {
+            biased;
+            () = cancel.cancelled() => return Err(ProviderError::Cancelled),
+            stream = settings.provider.stream(request.clone(), cancel.clone()) => stream?,
+        };
+        loop {
+            let next = tokio::select! {
+                biased;
+                () = cancel.cancelled() => return Err(ProviderError::Cancelled),
+                next = stream.next() => next,
+            };
+            match next {
+                Some(Ok(mut batch)) => {
+                    batch.retain(|event| limits(event).inspect(|limits| self.permits.observe(limits, permit.tokens())).is_none());
+                    if !batch.is_empty() {
+                        return Ok((Some(batch), stream));
+                    }
+                }
+                Some(Err(error)) => return Err(error),
+                None => return Ok((None, stream)),
+            }
+        }
+    }
+}
+
+fn limits(event: &ModelEvent) -> Option<&RateLimits> {
+    match event {
+        ModelEvent::Limits(limits) => Some(limits),
+        ModelEvent::Text(_) | ModelEvent::Thinking(_) | ModelEvent::Block(_) | ModelEvent::Completed(_) => None,
+    }
+}
+
+/// Whether an error says that no token was worked on. A call that timed out may have cost its input.
+fn nothing_was_used(error: &ProviderError) -> bool {
+    match error {
+        ProviderError::Auth { .. }
+        | ProviderError::InvalidRequest { .. }
+        | ProviderError::RateLimited { .. }
+        | ProviderError::QuotaExhausted { .. }
+        | ProviderError::Server { .. }
+        | ProviderError::Connection { .. }
+        | ProviderError::Unsupported(_)
+        | ProviderError::Overloaded
+        | ProviderError::BreakerOpen { .. } => true,
+        ProviderError::Timeout { .. } | ProviderError::Protocol { .. } | ProviderError::Cancelled => false,
+    }
+}
+
+/// Tokens that count for the minute and for a tenant's share. What a provider read from its cache does not: it is not worked on again.
+fn counted(usage: &Usage) -> u64 {
+    usage.input_uncached.saturating_add(usage.cache_write).saturating_add(usage.output)
+}
+
+struct AbandonOnDrop<'a> {
+    gateway: &'a Gateway,
+    armed: bool,
+}
+
+impl AbandonOnDrop<'_> {
+    fn disarm(mut self) {
+        self.armed = false;
+    }
+}
+
+impl Drop for AbandonOnDrop<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.gateway.with_health(|health| health.breaker.abandoned());
+        }
+    }
+}
+
+struct WithPermit {
+    stream: ModelStream,
+    permit: Permit,
+}
+
+impl futures_util::Stream for WithPermit {
+    type Item = Result<Vec<ModelEvent>, ProviderError>;
+
+    fn poll_next(mut self: std::pin::Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> std::task::Poll<Option<Self::Item>> {
+        let next = self.stream.poll_next_unpin(cx);
+        if let std::task::Poll::Ready(Some(Ok(batch))) = &next
+            && let Some(ModelEvent::Completed(completion)) = batch.last()
+            && let Some(usage) = &completion.usage
+        {
+            self.permit.used(counted(usage));
+        }
+        next
+    }
+}

@@ -1,0 +1,171 @@
+//! Who is next, who leaves, and what those who wait are told.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn an_uncontended_call_waits_for_nothing_and_starts_no_task() {
+    let model = Arc::new(Timed::new(ScriptedModel::always(Reply::text("hi"))));
+    let gateway = gateway(&model, GatewayConfig { requests_per_minute: Some(600), tokens_per_minute: Some(60_000), ..config() });
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+
+    let id = tenant("a");
+    let by = CallBy { tenant: &id, weight: 1, class: CallClass::Interactive };
+    let stream = gateway.stream(&by, request(), CancellationToken::new(), |_| {}).now_or_never();
+
+    assert!(stream.is_some_and(|stream| stream.is_ok()));
+    assert_eq!(tasks(), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_clock_is_watched_only_while_somebody_waits_for_it() {
+    let model = Arc::new(Timed::new(ScriptedModel::always(Reply::text("hi"))));
+    let gateway = gateway(&model, GatewayConfig { requests_per_minute: Some(1), ..config() });
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    call(&gateway, "a").await.unwrap();
+
+    let waiting: Vec<_> = (0..5).map(|_| spawn(&gateway, "a")).collect();
+    settle().await;
+    assert_eq!(tasks(), before + 6, "five callers and one watch");
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+    settle().await;
+
+    assert_eq!((tasks(), gateway.status().waiting), (before, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_that_floods_does_not_keep_another_waiting() {
+    let model = Arc::new(Timed::new(ScriptedModel::always(Reply::text("hi").after(Duration::from_millis(100)))));
+    let gateway = gateway(&model, GatewayConfig { calls_max: 1, ..config() });
+    let flood: Vec<_> = (0..50).map(|_| spawn(&gateway, "flood")).collect();
+    settle().await;
+
+    let began = Instant::now();
+    call(&gateway, "quiet").await.unwrap();
+
+    assert!(began.elapsed() <= Duration::from_millis(310), "{:?}", began.elapsed());
+    drop(flood);
+}
+
+#[tokio::test(start_paused = true)]
+async fn weights_share_what_is_served() {
+    let model = Arc::new(Timed::new(ScriptedModel::always(Reply::text("hi").after(Duration::from_millis(10)))));
+    let gateway = gateway(&model, GatewayConfig { calls_max: 1, waiting_max: 2000, ..config() });
+    let served = Arc::new(Mutex::new(Vec::new()));
+    for (who, weight) in [("light", 1), ("heavy", 3)] {
+        for _ in 0..600 {
+            let (gateway, served) = (gateway.clone(), served.clone());
+            tokio::spawn(async move {
+                call_as(&gateway, who, weight, &|_| {}).await.unwrap();
+                served.lock().unwrap().push(who);
+            });
+        }
+    }
+
+    while served.lock().unwrap().len() < 400 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+
+    let heavy = served.lock().unwrap().iter().take(400).filter(|who| **who == "heavy").count();
+    assert!((260..=340).contains(&heavy), "{heavy} of 400 at three to one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_the_queue_frees_its_place_and_costs_nothing() {
+    let model = Arc::new(Timed::new(ScriptedModel::always(Reply::text("hi").after(Duration::from_secs(1)))));
+    let config = GatewayConfig { calls_max: 1, waiting_max: 1, tokens_per_minute: Some(600_000), ..config() };
+    let gateway = gateway(&model, config);
+    let runs = spawn(&gateway, "a");
+    settle().await;
+
+    let leaves = spawn(&gateway, "b");
+    settle().await;
+    assert_eq!(gateway.status().waiting, 1);
+    leaves.abort();
+    settle().await;
+    assert_eq!(gateway.status().waiting, 0);
+    let stays = spawn(&gateway, "a");
+    settle().await;
+
+    assert!(runs.await.unwrap().is_ok() && stays.await.unwrap().is_ok());
+    assert_eq!(model.times(), [0.0, 1.0]);
+    let status = gateway.status();
+    assert_eq!((status.running, status.free), (0, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_that_reaches_a_caller_that_just_left_goes_on() {
+    let model = Arc::new(Timed::new(ScriptedModel::always(Reply::text("hi").after(Duration::from_secs(1)))));
+    let gateway = gateway(&model, GatewayConfig { calls_max: 1, requests_per_minute: Some(600), ..config() });
+    let runs = spawn(&gateway, "a");
+    settle().await;
+    let id = tenant("b");
+    let by = CallBy { tenant: &id, weight: 1, class: CallClass::Interactive };
+    let mut leaves = Box::pin(gateway.stream(&by, request(), CancellationToken::new(), |_| {}));
+    assert!(leaves.as_mut().now_or_never().is_none());
+
+    // The permit is in its hands, and it never looks.
+    runs.await.unwrap().unwrap();
+    assert_eq!(gateway.status().running, 1);
+    drop(leaves);
+
+    assert_eq!((gateway.status().running, gateway.status().requests_left), (0, Some(100)));
+    assert_eq!(call(&gateway, "c").await, Ok("hi".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_refuses_the_one_that_filled_it() {
+    let model = Arc::new(Timed::new(ScriptedModel::always(Reply::text("hi").after(Duration::from_secs(1)))));
+    let gateway = gateway(&model, GatewayConfig { calls_max: 1, waiting_max: 10, ..config() });
+    let mut flood: Vec<_> = (0..11).map(|_| spawn(&gateway, "flood")).collect();
+    settle().await;
+
+    let refused = tokio::spawn({
+        let gateway = gateway.clone();
+        async move { call(&gateway, "flood").now_or_never() }
+    });
+    assert_eq!(refused.await.unwrap(), Some(Err("overloaded")), "at once");
+    let quiet = spawn(&gateway, "quiet");
+    settle().await;
+
+    assert_eq!(gateway.status().waiting, 10);
+    assert_eq!(flood.pop().unwrap().await.unwrap(), Err("overloaded"), "the newest made room");
+    assert_eq!(quiet.await.unwrap(), Ok("hi".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_in_the_queue_is_told_and_told_again_when_it_moved() {
+    let model = Arc::new(Timed::new(ScriptedModel::always(Reply::text("hi").after(Duration::from_millis(1500)))));
+    let gateway = gateway(&model, GatewayConfig { calls_max: 1, ..config() });
+    let flood: Vec<_> = (0..4).map(|_| spawn(&gateway, "flood")).collect();
+    settle().await;
+    let told = Mutex::new(Vec::new());
+
+    call_as(&gateway, "flood", 1, &|waiting| {
+        if let Waiting::Queued { position, waits_for, .. } = waiting {
+            told.lock().unwrap().push((position, waits_for));
+        }
+    })
+    .await
+    .unwrap();
+
+    assert_eq!(told.into_inner().unwrap(), [4, 3, 2, 1].map(|position| (position, WaitsFor::Calls)));
+    drop(flood);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_status_says_who_waits_and_for_what() {
+    let model = Arc::new(Timed::new(ScriptedModel::always(Reply::text("hi").after(Duration::from_secs(1)))));
+    let gateway = gateway(&model, GatewayConfig { calls_max: 1, ..config() });
+    let calls = [spawn(&gateway, "a"), spawn(&gateway, "b"), spawn(&gateway, "b"), spawn(&gateway, "c")];
+    settle().await;
+
+    let status = gateway.status();
+
+    let waiting = |name: &str, waiting, position| TenantWaiting { tenant: tenant(name), waiting, position };
+    assert_eq!(status.tenants, [waiting("b", 2, 3), waiting("c", 1, 2)]);
+    assert_eq!((status.free, status.running, status.waiting, status.waits_for), (0, 1, 3, Some(WaitsFor::Calls)));
+    assert_eq!(serde_json::to_value(&status).unwrap()["waits_for"], "calls");
+    drop(calls);
+}

@@ -1,0 +1,211 @@
+//! Does one tenant that floods the host take anything from the others?
+//!
+//! In process: a scripted model that takes 100 ms a call behind a gateway of 64 calls at once, so 640 calls a second are the capacity; even
+//! tenants send prompts of 3 KB, odd ones of 30 bytes. First 19 tenants offer 60 % of their share each, open loop, alone and then beside a
+//! 20th that offers 50 times its share. Then all 20 have more to do than can be done, for the Jain index over served tokens by weight: with
+//! equal weights, and with weights 1 to 4.
+//!
+//! `cargo bench --bench fairness` prints victims' served/offered and p99 with and without the flooder, how fast the flooder is refused, the
+//! Jain indices, and CPU. `-- --seconds N` changes the length of a run from 20 s, `-- --calls N` the calls at once.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use callboard::{
+    clock::{SystemClock, SystemEntropy},
+    ids::TenantId,
+    limits::Limits,
+    ports::{BoxFuture, Capabilities, LlmProvider, ModelRequest, ModelStream, ProviderError},
+};
+use callboard_actors::{Host, HostBuilder, host::TenantConfig, scripted::Reply, tenant::Quotas};
+use tokio_util::sync::CancellationToken;
+
+const TENANTS: usize = 20;
+const CALL: Duration = Duration::from_millis(100);
+
+/// Prompts of one tenant between admission and answer; more are refused.
+const SEATS: usize = 512;
+
+struct Model(Reply);
+
+impl LlmProvider for Model {
+    fn name(&self) -> &str {
+        "bench"
+    }
+
+    fn capabilities(&self, _: &str) -> Capabilities {
+        Capabilities {
+            context_window: 200_000,
+            output_max: 1024,
+            tools: false,
+            output_schema: false,
+            counts_tokens: false,
+            images: false,
+            documents: false,
+        }
+    }
+
+    fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
+        self.0.clone().play(&request, cancel)
+    }
+}
+
+async fn host(calls: usize, weight: impl Fn(usize) -> u32) -> Host {
+    let limits = Limits { model_calls_max: calls, tenant_seats_max: SEATS, ..Limits::default() };
+    let model = Model(Reply::text("t".repeat(200)).after(CALL));
+    let host = HostBuilder::new(SystemClock, SystemEntropy, |host| host).provider(model).model("m").limits(limits).build().await.unwrap();
+    for tenant in 0..TENANTS {
+        let quotas = Quotas { weight: weight(tenant), ..Quotas::default() };
+        host.configure_tenant(&TenantId::new(name(tenant)).unwrap(), TenantConfig::new().quotas(quotas)).await.unwrap();
+    }
+    host
+}
+
+fn name(tenant: usize) -> String {
+    format!("tenant-{tenant}")
+}
+
+fn prompt(tenant: usize) -> String {
+    "p".repeat(if tenant.is_multiple_of(2) { 3000 } else { 30 })
+}
+
+/// What one tenant saw.
+#[derive(Default)]
+struct Seen {
+    offered: u64,
+    served: u64,
+    tokens: u64,
+    latencies: Vec<Duration>,
+    refusals: Vec<Duration>,
+}
+
+type Seens = Arc<Vec<Mutex<Seen>>>;
+
+/// One prompt in a conversation of its own, to its end.
+async fn turn(host: &Host, tenant: usize, number: u64, seen: &Mutex<Seen>) {
+    seen.lock().unwrap().offered += 1;
+    let began = Instant::now();
+    let conversation = host.tenant(name(tenant)).conversation(format!("c-{number}"));
+    match conversation.send(prompt(tenant)).await {
+        Ok(mut reply) => {
+            let end = reply.outcome().await;
+            let mut seen = seen.lock().unwrap();
+            if let Ok(end) = end
+                && end.error.is_none()
+            {
+                seen.served += 1;
+                seen.tokens += end.usage.input() + end.usage.output;
+                seen.latencies.push(began.elapsed());
+            }
+        }
+        Err(_) => seen.lock().unwrap().refusals.push(began.elapsed()),
+    }
+}
+
+/// Sends so many prompts a second, whatever becomes of them.
+async fn open_loop(host: Host, tenant: usize, rate: f64, length: Duration, seens: Seens) {
+    let mut tick = tokio::time::interval(Duration::from_secs_f64(1.0 / rate));
+    let began = Instant::now();
+    let mut number = 0;
+    while began.elapsed() < length {
+        tick.tick().await;
+        number += 1;
+        let (host, seens) = (host.clone(), seens.clone());
+        tokio::spawn(async move { turn(&host, tenant, number, &seens[tenant]).await });
+    }
+}
+
+fn seens() -> Seens {
+    Arc::new((0..TENANTS).map(|_| Mutex::default()).collect())
+}
+
+fn percentile(mut times: Vec<Duration>, part: f64) -> f64 {
+    times.sort();
+    let at = ((times.len() as f64 * part) as usize).min(times.len().saturating_sub(1));
+    times.get(at).map_or(f64::NAN, |time| time.as_secs_f64() * 1e3)
+}
+
+/// Victims at 60 % of their share, with or without a flooder. Returns served/offered and the p99 in ms.
+fn flood(calls: usize, length: Duration, flooded: bool) -> (f64, f64) {
+    let share = calls as f64 / CALL.as_secs_f64() / TENANTS as f64;
+    let (cpu, seens) = (cpu(), seens());
+    runtime().block_on(async {
+        let host = host(calls, |_| 1).await;
+        let victims = (1..TENANTS).map(|tenant| open_loop(host.clone(), tenant, share * 0.6, length, seens.clone()));
+        let flooder = flooded.then(|| open_loop(host.clone(), 0, share * 50.0, length, seens.clone()));
+        futures_util::future::join_all(victims.map(tokio::spawn).chain(flooder.map(tokio::spawn))).await;
+        tokio::time::sleep(Duration::from_secs(1)).await; // What is under way.
+    });
+    let victims: Vec<_> = seens.iter().skip(1).map(|seen| std::mem::take(&mut *seen.lock().unwrap())).collect();
+    let offered: u64 = victims.iter().map(|seen| seen.offered).sum();
+    let served: u64 = victims.iter().map(|seen| seen.served).sum();
+    let ratio = served as f64 / offered as f64;
+    let p99 = percentile(victims.into_iter().flat_map(|seen| seen.latencies).collect(), 0.99);
+    let spent = self::cpu() - cpu;
+    println!(
+        "{:<22} victims served/offered {ratio:.3} of {offered}, p99 {p99:.0} ms, CPU {spent:.1?}",
+        if flooded { "beside a flooder" } else { "alone" }
+    );
+    if flooded {
+        let flooder = std::mem::take(&mut *seens[0].lock().unwrap());
+        let refused = flooder.refusals.len();
+        let (median, most) = (percentile(flooder.refusals.clone(), 0.5), percentile(flooder.refusals, 1.0));
+        println!(
+            "{:<22} offered {}, served {}, refused {refused} in {median:.2} ms (median), {most:.1} ms (most)",
+            "the flooder", flooder.offered, flooder.served
+        );
+    }
+    (ratio, p99)
+}
+
+/// Everybody has more to do than can be done. Returns the Jain index over served tokens by weight.
+fn backlog(calls: usize, length: Duration, weight: impl Fn(usize) -> u32 + Copy) -> f64 {
+    let seens = seens();
+    runtime().block_on(async {
+        let host = host(calls, weight).await;
+        for tenant in 0..TENANTS {
+            for worker in 0..calls as u64 {
+                let (host, seens) = (host.clone(), seens.clone());
+                tokio::spawn(async move {
+                    for number in 0.. {
+                        turn(&host, tenant, worker << 32 | number, &seens[tenant]).await;
+                    }
+                });
+            }
+        }
+        tokio::time::sleep(length).await;
+    });
+    let shares: Vec<f64> =
+        seens.iter().enumerate().map(|(tenant, seen)| seen.lock().unwrap().tokens as f64 / f64::from(weight(tenant))).collect();
+    let (sum, squares) = (shares.iter().sum::<f64>(), shares.iter().map(|share| share * share).sum::<f64>());
+    sum * sum / (TENANTS as f64 * squares)
+}
+
+fn cpu() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    Duration::from_millis((fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()) * 10)
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+fn argument(flag: &str, usual: u64) -> u64 {
+    let arguments: Vec<String> = std::env::args().collect();
+    let at = arguments.iter().position(|argument| argument == flag);
+    at.and_then(|at| arguments.get(at + 1)).map_or(usual, |value| value.parse().unwrap())
+}
+
+fn main() {
+    let (length, calls) = (Duration::from_secs(argument("--seconds", 20)), argument("--calls", 64) as usize);
+    println!("{TENANTS} tenants, {calls} calls at once of {CALL:?}, {length:?} a run");
+    let (_, alone) = flood(calls, length, false);
+    let (ratio, beside) = flood(calls, length, true);
+    println!("{:<22} {ratio:.3} served (promised 0.9), p99 x {:.2} (promised 1.5)", "F18", beside / alone);
+    println!("{:<22} {:.4} (promised 0.95)", "Jain, equal weights", backlog(calls, length, |_| 1));
+    println!("{:<22} {:.4}", "Jain, weights 1 to 4", backlog(calls, length, |tenant| 1 + tenant as u32 % 4));
+}
