@@ -11,6 +11,7 @@ mod recipe;
 mod output;
 mod reply;
 mod supervisor;
+mod tenants;
 #[cfg(test)]
 mod tests;
 
@@ -28,6 +29,7 @@ pub use output::{OutputError, SendAsError};
 pub use prompt::Prompt;
 pub use recipe::TenantConfig;
 pub use reply::{OutcomeError, Reply};
+pub use tenants::Erased;
 
 use crate::{
     conversation::{Ports, Setup},
