@@ -107,6 +107,21 @@ mod tests {
     }
 
     #[test]
+    fn a_conversation_and_a_tenant_are_forgotten_alone() {
+        let mut cache = SummaryCache::new(&CompactionSettings::default());
+        let keys =
+            [scope("a", "same"), scope("a", "other"), scope("b", "same"), scope("ab", "same")].map(|scope| summary_key(&scope, "hash"));
+        keys.iter().for_each(|key| cache.put(key.clone(), summary("x"), Duration::ZERO));
+        let mut kept = |cache: &mut SummaryCache| keys.each_ref().map(|key| cache.get(key, Duration::ZERO).is_some());
+        let of = scope("a", "same");
+
+        cache.forget(&summaries_of(&of.tenant, Some(&of.conversation)));
+        assert_eq!(kept(&mut cache), [false, true, true, true]);
+        cache.forget(&summaries_of(&of.tenant, None));
+        assert_eq!(kept(&mut cache), [false, false, true, true]);
+    }
+
+    #[test]
     fn the_setting_governs_how_long_and_the_oldest_of_too_many_goes() {
         let mut cache = SummaryCache::new(&CompactionSettings { summary_cache_ttl: 2, ..CompactionSettings::default() });
         let two_hours = Duration::from_secs(7200);

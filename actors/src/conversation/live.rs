@@ -230,7 +230,9 @@ impl Live {
                 Input::Interrupt { failure: Some(failure), waiter: None }
             }
             ConversationMsg::Delete => return self.delete(),
-            ConversationMsg::Resume | ConversationMsg::Loaded(_) => return Ok(Flow::GoOn),
+            // It lives: what is due is looked for, since its own timer may have rung before the wall clock said so (FAULTS F23).
+            ConversationMsg::Resume => Input::Tick,
+            ConversationMsg::Loaded(_) => return Ok(Flow::GoOn),
         };
         self.input(input)
     }

@@ -97,6 +97,7 @@ impl Host {
     pub async fn configure_tenant(&self, id: &TenantId, config: TenantConfig) -> Result<(), BuildError> {
         let setup = self.0.kitchen.of_tenant(&config).await?;
         let budget = config.budget.unwrap_or(self.0.kitchen.tenant_budget);
+        self.0.kitchen.artifacts.bound(id, config.quotas.artifact_bytes_max);
         self.0.tenants.get(id).configure(setup, config.quotas, budget);
         Ok(())
     }

@@ -103,6 +103,9 @@ impl TenantHandle {
         }
         host.kitchen.artifacts.release(tenant.id().clone(), None).await.map_err(not_released)?;
         host.kitchen.compactor.forget(tenant.id(), None);
+        if let Err(error) = host.ports.sessions.scrub().await {
+            tracing::warn!(%error, "what was erased can be read in the store's files until their next upkeep");
+        }
         host.tenants.renew(&tenant);
         Ok(erased)
     }
