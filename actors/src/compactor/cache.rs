@@ -112,7 +112,7 @@ mod tests {
         let keys =
             [scope("a", "same"), scope("a", "other"), scope("b", "same"), scope("ab", "same")].map(|scope| summary_key(&scope, "hash"));
         keys.iter().for_each(|key| cache.put(key.clone(), summary("x"), Duration::ZERO));
-        let mut kept = |cache: &mut SummaryCache| keys.each_ref().map(|key| cache.get(key, Duration::ZERO).is_some());
+        let kept = |cache: &mut SummaryCache| keys.each_ref().map(|key| cache.get(key, Duration::ZERO).is_some());
         let of = scope("a", "same");
 
         cache.forget(&summaries_of(&of.tenant, Some(&of.conversation)));

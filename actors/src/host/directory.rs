@@ -19,6 +19,7 @@ use tokio::{
     sync::{Notify, Semaphore},
     time::Instant,
 };
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     conversation::{Conversation, ConversationArgs, ConversationError, ConversationMsg, Ports, load, refuse},
@@ -168,6 +169,8 @@ pub(crate) struct Directory {
     closed: AtomicBool,
     /// Told whenever a slot goes away.
     emptied: Notify,
+    /// Nothing more comes of this host.
+    stopped: CancellationToken,
     supervisors: RwLock<Vec<ActorCell>>,
     runtime: tokio::runtime::Handle,
     me: OnceLock<std::sync::Weak<Directory>>,
@@ -185,6 +188,7 @@ impl Directory {
             started: Instant::now(),
             closed: AtomicBool::new(false),
             emptied: Notify::new(),
+            stopped: CancellationToken::new(),
             supervisors: RwLock::new(Vec::new()),
             runtime,
             me: OnceLock::new(),
@@ -215,6 +219,11 @@ impl Directory {
 
     fn used_s(&self) -> u64 {
         self.started.elapsed().as_secs()
+    }
+
+    /// Cancelled once nothing more comes of this host: who watches here is to go on elsewhere.
+    pub(crate) fn stopped(&self) -> &CancellationToken {
+        &self.stopped
     }
 
     /// Conversations that are not asleep.
@@ -454,7 +463,9 @@ impl Directory {
     /// Ends the streams of rounds that no life will finish soon, so that their watchers do not wait for ever.
     fn fail_streams(&self, scope: &Scope, error: &ConversationError) {
         let (ports, scope, error) = (self.ports.clone(), scope.clone(), error.clone());
-        self.runtime.spawn(async move { end_streams(&ports, &scope, &error).await });
+        self.runtime.spawn(async move {
+            let _ = end_streams(&ports, &scope, &error).await;
+        });
     }
 
     fn backoff_over(&self, scope: &Scope, generation: u64, resume: bool) {
@@ -542,9 +553,10 @@ impl Directory {
 }
 
 /// Ends the streams of the rounds that the journal says are open or wait.
-async fn end_streams(ports: &Ports, scope: &Scope, error: &ConversationError) {
+async fn end_streams(ports: &Ports, scope: &Scope, error: &ConversationError) -> bool {
     let failure = Failure { code: error.code().to_owned(), message: error.to_string(), retry_after_ms: None };
-    let Ok(state) = load(&*ports.sessions, scope).await else { return };
+    let Ok(state) = load(&*ports.sessions, scope).await else { return false };
+    let mut told = false;
     let open = state.round.iter().map(|round| round.id);
     for round in open.chain(state.inbox.iter().map(|prompt| prompt.round_id)) {
         let key = StreamKey { scope: scope.clone(), round };
@@ -557,5 +569,7 @@ async fn end_streams(ports: &Ports, scope: &Scope, error: &ConversationError) {
         let event = StreamEvent { id, conversation_id: scope.conversation.clone(), round_id: Some(round), kind };
         let _ = ports.events.append(&key, vec![Arc::new(event)]).await;
         let _ = ports.events.mark_failed(&key).await;
+        told = true;
     }
+    told
 }

@@ -8,11 +8,14 @@ use std::{
 };
 
 use tokio::{sync::oneshot, time::Instant};
+use tokio_util::sync::CancellationToken;
 
 use super::{HostInner, Prompt, Reply, prompt::Documents};
 use crate::{
     chat::{AttachmentError, Message, RawJson},
-    conversation::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail, Setup, SkillShelf, instruction, turn::OnBusy},
+    conversation::{
+        Answer, ConversationError, ConversationMsg, LoadFailure, Ports, PromptMail, Setup, SkillShelf, instruction, turn::OnBusy,
+    },
     ids::{ConversationId, InvalidId, RoundId, Scope, TenantId},
     journal::{ActivatedBy, ActiveSkill, ClientKey, CompactionNote, ConversationRound, Durable, digest},
     limits::PROMPT_BYTES_MAX,
@@ -61,6 +64,15 @@ impl From<std::convert::Infallible> for SendError {
 impl From<StoreError> for SendError {
     fn from(error: StoreError) -> Self {
         Self::Conversation(error.into())
+    }
+}
+
+impl From<LoadFailure> for SendError {
+    fn from(failure: LoadFailure) -> Self {
+        match failure {
+            LoadFailure::Store(error) => error.into(),
+            LoadFailure::Unreadable(reason) => ConversationError::Failed { reason }.into(),
+        }
     }
 }
 
@@ -352,8 +364,7 @@ impl ConversationHandle {
         let scope = self.scope.clone()?;
         match crate::conversation::load(&*self.host.ports.sessions, &scope).await {
             Ok(state) => Ok(state),
-            Err(LoadFailure::Store(error)) => Err(error.into()),
-            Err(LoadFailure::Unreadable(reason)) => Err(ConversationError::Failed { reason }.into()),
+            Err(failure) => Err(failure.into()),
         }
     }
 
@@ -363,6 +374,16 @@ impl ConversationHandle {
     /// As [`ConversationHandle::state`].
     pub async fn messages(&self) -> Result<Vec<Message>, SendError> {
         Ok(self.state().await?.history.messages().iter().cloned().collect())
+    }
+
+    /// Which conversation.
+    pub(super) fn scope(&self) -> Result<Scope, SendError> {
+        self.scope.clone()
+    }
+
+    /// What a watcher needs: it keeps no host alive.
+    pub(super) fn watching(&self) -> (Ports, CancellationToken) {
+        (self.host.ports.clone(), self.host.directory.stopped().clone())
     }
 
     /// How conversations of its tenant are set up.
@@ -453,7 +474,8 @@ impl Send {
         let mut seat = host.admitted(tenant.admit())?;
         let documents = if setup.takes_documents { Documents::Taken } else { Documents::Read(host.documents.as_deref()) };
         let message = self.prompt.into_message(documents).await?;
-        host.admitted(seat.weigh(message.wire().len() + self.output_schema.as_ref().map_or(0, |schema| schema.as_str().len())))?;
+        let bytes = message.wire().len() + self.output_schema.as_ref().map_or(0, |schema| schema.as_str().len());
+        host.admitted(seat.weigh(bytes, || host.ports.events.bytes(&scope.tenant)))?;
         let place = host.place(&tenant, &scope.conversation).await?;
         if let Some(skills) = &setup.skills {
             skills.look_again().await;

@@ -16,6 +16,9 @@ use crate::{
 /// Conversations that an erasure deletes at once: each may have to wait for what runs in it.
 const DELETIONS_MAX: usize = 64;
 
+/// How long the watchers of a round that a deletion ended have to read that, before its events go.
+const WATCHERS_READ: Duration = Duration::from_millis(100);
+
 /// How often an erasure looks for prompts that were let in before it.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
@@ -153,8 +156,8 @@ impl HostInner {
 
     async fn delete_here(&self, scope: &Scope) -> Result<bool, SendError> {
         let mut deletion = self.directory.delete(scope).await;
-        deletion.life_over().await;
-        deletion.end_streams().await; // For whoever watches a round that is parked, or whose life could not tell.
+        let lived = deletion.life_over().await;
+        let told = deletion.end_streams().await; // For whoever watches a round that is parked, or whose life could not tell.
         let was_stored = self.ports.sessions.delete(scope).await?;
         let (tenant, conversation) = (&scope.tenant, &scope.conversation);
         self.kitchen.artifacts.release(tenant.clone(), Some(conversation.clone())).await.map_err(not_released)?;
@@ -164,6 +167,10 @@ impl HostInner {
             counters.places().note_deleted(conversation);
         }
         self.kitchen.compactor.forget(tenant, Some(conversation));
+        if lived || told {
+            tokio::time::sleep(WATCHERS_READ).await;
+        }
+        self.ports.events.forget(scope);
         drop(deletion);
         Ok(was_stored)
     }

@@ -117,7 +117,7 @@ fn memory_is_given_back_to_the_byte_whoever_races() {
             let random = random(seed);
             for _ in 0..5000 {
                 let bytes = (random() % 700) as u64;
-                if memory.take(bytes) {
+                if memory.take(bytes, 0) {
                     assert!(memory.bytes.load(Ordering::Acquire) <= 1000);
                     memory.give_back(bytes);
                 }
@@ -128,8 +128,8 @@ fn memory_is_given_back_to_the_byte_whoever_races() {
     workers.collect::<Vec<_>>().into_iter().for_each(|worker| worker.join().unwrap());
 
     assert_eq!(memory.bytes.load(Ordering::Acquire), 0);
-    assert!(memory.take(5000), "one alone always has room");
-    assert!(!memory.take(1), "beside it nobody has");
+    assert!(memory.take(5000, 0), "one alone always has room");
+    assert!(!memory.take(1, 0), "beside it nobody has");
 }
 
 #[test]

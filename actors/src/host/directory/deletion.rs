@@ -72,8 +72,12 @@ impl Directory {
 }
 
 impl Deletion {
-    /// Waits until the conversation's life is over, at most the grace of a cancel and a second; then it is killed.
-    pub(crate) async fn life_over(&mut self) {
+    /// Waits until the conversation's life is over, at most the grace of a cancel and a second; then it is killed. Tells whether there was
+    /// one.
+    pub(crate) async fn life_over(&mut self) -> bool {
+        if self.is_over() {
+            return false;
+        }
         if timeout(CANCEL_GRACE + END_MAX, self.ended()).await.is_err() {
             tracing::warn!(conversation = %self.scope.conversation, "a conversation that is deleted did not end in time and is killed");
             if let Some(life) = self.life.take() {
@@ -83,6 +87,7 @@ impl Deletion {
             let _ = timeout(END_MAX, self.ended()).await;
         }
         self.life = None;
+        true
     }
 
     async fn ended(&self) {
@@ -101,8 +106,8 @@ impl Deletion {
         slot.is_none_or(|slot| !matches!(slot.value(), Slot::Deleting { life: Some(_), .. }))
     }
 
-    /// Ends the streams of the rounds that no life told of, so that nobody waits for them.
-    pub(crate) async fn end_streams(&self) {
-        super::end_streams(&self.directory.ports, &self.scope, &ConversationError::Deleted).await;
+    /// Ends the streams of the rounds that no life told of, so that nobody waits for them. Tells whether there were any.
+    pub(crate) async fn end_streams(&self) -> bool {
+        super::end_streams(&self.directory.ports, &self.scope, &ConversationError::Deleted).await
     }
 }
