@@ -78,7 +78,7 @@ async fn no_jump_expires_an_approval_that_was_just_asked_for_awake_or_asleep() {
             }
 
             wall.set(jumped(by));
-            tokio::time::sleep(Duration::from_secs(600)).await; // Sweeps look for what is due, every second.
+            tokio::time::sleep(Duration::from_secs(60)).await; // Sweeps look for what is due, every second.
 
             for (talk, call, mut round) in rounds {
                 talk.approve(call, true).await.unwrap_or_else(|error| panic!("{by} ms, asleep: {asleep}: {error}"));
@@ -90,7 +90,7 @@ async fn no_jump_expires_an_approval_that_was_just_asked_for_awake_or_asleep() {
 
 #[tokio::test(start_paused = true)]
 async fn an_approval_expires_in_the_end_whichever_way_the_clock_jumped() {
-    for by in JUMPS {
+    for by in [-(HOUR as i64), 365 * 24 * HOUR as i64] {
         let (host, wall) = asking_host(&store()).await;
         let mut round = conversation(&host).send("ask").await.unwrap();
         asked(&mut round).await;

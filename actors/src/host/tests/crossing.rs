@@ -141,7 +141,7 @@ impl Tool for Cached {
 #[tokio::test(start_paused = true)]
 async fn recall_answers_a_stranger_as_if_nothing_were_there() {
     let model = Arc::new(ScriptedModel::answering(|request, _| match request.messages.last().unwrap().text().as_str() {
-        "recall" => Reply::tool("recall", &json!({ "span": "4:0-2" })),
+        "recall" => Reply::tool("recall", &json!({ "span": "8:0-1" })),
         _ => Reply::text("noted"),
     }));
     let (tool, _) = probe("tool", Effect::Pure, |_| async { Ok("ok".into()) });
