@@ -137,7 +137,7 @@ pub struct Limits {
     pub tenant_seats_max: usize,
     /// Bytes of all prompts of all tenants between admission and the end of their rounds: beyond it callers get `Overloaded`. A caller
     /// can wait, memory cannot.
-    pub memory_bytes_max: u64,
+    pub memory_bytes_max: usize,
     /// Calls of one provider credential that run at once.
     pub model_calls_max: usize,
     /// Callers that wait for a model permit: beyond it they get `Overloaded`.

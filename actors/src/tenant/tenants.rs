@@ -32,7 +32,7 @@ impl Tenants {
             setup,
             tenants: DashMap::new(),
             usual: Usual { seats_max: limits.tenant_seats_max, turns_max: limits.tenant_turns_max },
-            memory: Arc::new(Memory::new(limits.memory_bytes_max)),
+            memory: Arc::new(Memory::new(u64::try_from(limits.memory_bytes_max).unwrap_or(UNBOUNDED))),
             budget: Budget::default(),
         }
     }
