@@ -124,6 +124,12 @@ pub const PDF_PAGES_MAX: usize = 100;
 /// Bytes of the text of a PDF for a model that takes none; the rest is cut with an account of it. More fills any window.
 pub const DOCUMENT_TEXT_BYTES_MAX: usize = 1024 * 1024;
 
+/// Events that a watcher reads ahead at most.
+pub const WATCHED_EVENTS_MAX: usize = 256;
+
+/// Their bytes, from which on it reads no more: one that stops reading must cost little (FAULTS F17: 1 MiB).
+pub const WATCHER_BYTES_MAX: usize = 256 * 1024;
+
 /// Entries after the last snapshot before a new one is written when a conversation goes to sleep.
 pub const SNAPSHOT_ENTRIES: u64 = 256;
 
@@ -145,6 +151,9 @@ pub struct Limits {
     pub tenant_turns_max: usize,
     /// Prompts of one tenant between admission and answer: beyond it callers get `Overloaded`.
     pub tenant_seats_max: usize,
+    /// Bytes of all prompts of all tenants between admission and the end of their rounds: beyond it callers get `Overloaded`. A caller
+    /// can wait, memory cannot.
+    pub memory_bytes_max: usize,
     /// Calls of one provider credential that run at once.
     pub model_calls_max: usize,
     /// Callers that wait for a model permit: beyond it they get `Overloaded`.
@@ -175,6 +184,7 @@ impl Default for Limits {
             held_mail_max: 256,
             tenant_turns_max: 1024,
             tenant_seats_max: 8192,
+            memory_bytes_max: 1024 * 1024 * 1024,
             model_calls_max: 256,
             model_waiting_max: 16_384,
             idle: Duration::from_secs(3600), // H-06

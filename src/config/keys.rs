@@ -191,6 +191,7 @@ limits! {
     held_mail_max, "held_mail_max", count, "mails held for a conversation that is starting or closing";
     tenant_turns_max, "tenant_turns_max", count, "turns of one tenant at once";
     tenant_seats_max, "tenant_seats_max", count, "prompts of one tenant between admission and answer";
+    memory_bytes_max, "memory_bytes_max", bytes, "bytes of all prompts between admission and the end of their rounds";
     model_calls_max, "model_calls_max", count, "calls of one provider key at once";
     model_waiting_max, "model_waiting_max", count, "callers that wait for a model permit";
     idle, "idle_s", seconds, "how long a conversation without work stays in memory";

@@ -244,6 +244,9 @@ pub trait SessionBackend: Send + Sync + 'static {
     /// Lists a tenant's conversations.
     fn list<'a>(&'a self, tenant: &'a TenantId, query: ListQuery) -> BoxFuture<'a, Result<Vec<SessionSummary>, StoreError>>;
 
+    /// Counts a tenant's conversations.
+    fn count<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>>;
+
     /// Lists conversations of all tenants that are open in the given state, for the start and the sweep (DESIGN §4.3),
     /// in order of scope, at most `count` (0 means 1000). With `due` only those whose `wake_at` is not later; one
     /// without a `wake_at` is never due. Those marked failed are left out: nothing could be resumed.
@@ -257,6 +260,11 @@ pub trait SessionBackend: Send + Sync + 'static {
 
     /// Marks a conversation whose journal cannot be read, or clears the mark; `NotFound` for an unknown one.
     fn mark_failed<'a>(&'a self, scope: &'a Scope, reason: Option<String>) -> BoxFuture<'a, Result<(), StoreError>>;
+
+    /// Makes what was deleted unreadable where it lay. A store that keeps nothing of it has nothing to do.
+    fn scrub(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 
     /// Writes what is queued and closes; later appends are unavailable. What is not written `within` that time is told
     /// so: after this every `done` has been called, or is about to be for the one commit that hangs.

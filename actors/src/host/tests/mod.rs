@@ -2,12 +2,16 @@
 
 mod attachments;
 mod budgets;
+mod clocks;
 mod context;
+mod crossing;
+mod deleting;
 mod door;
 mod faults;
 mod gateways;
 mod lives;
 mod outputs;
+mod quotas;
 mod rewinds;
 mod rounds;
 mod skills;

@@ -1,0 +1,209 @@
+//! What a host's tenants are told and asked while it runs: pause, figures, erasure.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::{StreamExt, stream};
+use serde::Serialize;
+
+use super::{ConversationHandle, Host, HostInner, SendError, TenantHandle};
+use crate::{
+    conversation::ConversationError,
+    ids::{ConversationId, Scope, TenantId},
+    ports::{ArtifactError, Head, ListQuery, StoreError},
+    tenant::{NotAdmitted, Place, Taken, Tenant, TenantUsage},
+};
+
+/// Conversations that an erasure deletes at once: each may have to wait for what runs in it.
+const DELETIONS_MAX: usize = 64;
+
+/// How long the watchers of a round that a deletion ended have to read that, before its events go.
+const WATCHERS_READ: Duration = Duration::from_millis(100);
+
+/// How often an erasure looks for prompts that were let in before it.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// What [`TenantHandle::erase`] removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Erased {
+    /// Conversations that were stored.
+    pub conversations: u64,
+}
+
+impl Host {
+    /// The tenants that this host knows: those that were configured or named since it began, in order of id. Removed ones are not among
+    /// them.
+    pub fn tenant_ids(&self) -> Vec<TenantId> {
+        self.0.tenants.ids()
+    }
+
+    /// Takes a tenant out of service: its prompts are refused from now on (`tenant_removed`), what runs goes on, what is stored stays.
+    /// [`Host::configure_tenant`] brings it back. Tells whether it was in service.
+    pub fn remove_tenant(&self, id: &TenantId) -> bool {
+        self.0.tenants.remove(id)
+    }
+}
+
+impl TenantHandle {
+    /// Pauses the tenant, or lets it go on. While it is paused new prompts are refused (`tenant_paused`); rounds that run go on; what was
+    /// accepted and has not begun waits, and begins when the tenant goes on. Not stored: a new host begins without pauses.
+    ///
+    /// # Errors
+    /// [`SendError::InvalidId`].
+    pub fn pause(&self, paused: bool) -> Result<(), SendError> {
+        self.tenant()?.pause(paused);
+        Ok(())
+    }
+
+    /// Whether it is paused.
+    ///
+    /// # Errors
+    /// [`SendError::InvalidId`].
+    pub fn is_paused(&self) -> Result<bool, SendError> {
+        Ok(self.tenant()?.is_paused())
+    }
+
+    /// What the tenant uses now, and has used since this host began.
+    ///
+    /// # Errors
+    /// [`SendError::InvalidId`].
+    pub fn usage(&self) -> Result<TenantUsage, SendError> {
+        Ok(self.tenant()?.usage())
+    }
+
+    /// Erases the tenant's data: its conversations with all that belongs to them, its artifacts, what is cached of them, its counters.
+    /// Prompts are refused meanwhile (`tenant_paused`), what runs is cancelled. How it is configured stays, and so does a pause.
+    ///
+    /// # Errors
+    /// [`SendError`] of a failing store: then some of it is left and the tenant stays closed; asking again erases the rest.
+    ///
+    /// # Cancel safety
+    /// What was begun is not undone; asking again erases the rest.
+    pub async fn erase(&self) -> Result<Erased, SendError> {
+        let tenant = self.tenant()?;
+        tenant.begin_erasure();
+        let host = &self.host;
+        let mut erased = Erased::default();
+        loop {
+            let stored = host.ports.sessions.list(tenant.id(), ListQuery::default()).await?;
+            let stored = stored.into_iter().map(|summary| Scope::new(tenant.id().clone(), summary.conversation));
+            let mut scopes = host.directory.awake_of(tenant.id());
+            scopes.extend(stored);
+            scopes.sort();
+            scopes.dedup();
+            if scopes.is_empty() {
+                if tenant.seats_taken() == 0 {
+                    break;
+                }
+                // Let in before the erasure began, and not yet with its conversation.
+                tokio::time::sleep(LOOK_AGAIN).await;
+                continue;
+            }
+            let deletions = scopes.into_iter().map(|scope| host.clone().delete(scope));
+            let mut deletions = stream::iter(deletions).buffer_unordered(DELETIONS_MAX);
+            while let Some(deleted) = deletions.next().await {
+                erased.conversations += u64::from(deleted?);
+            }
+        }
+        host.kitchen.artifacts.release(tenant.id().clone(), None).await.map_err(not_released)?;
+        host.kitchen.compactor.forget(tenant.id(), None);
+        if let Err(error) = host.ports.sessions.scrub().await {
+            tracing::warn!(%error, "what was erased can be read in the store's files until their next upkeep");
+        }
+        host.tenants.renew(&tenant);
+        Ok(erased)
+    }
+}
+
+impl ConversationHandle {
+    /// Deletes the conversation with all that belongs to it: journal, events, artifacts, cached results. What runs is cancelled, what
+    /// waits is refused (`deleted`), and its watchers' streams end with an `error` of that code. Tells whether something was stored
+    /// (REQUIREMENTS H-04). What comes meanwhile is refused; what comes afterwards finds, or begins, a new conversation.
+    ///
+    /// # Errors
+    /// [`SendError`] of a failing store: then something of it may still be there, and asking again deletes the rest.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not stop a deletion that began.
+    pub async fn delete(&self) -> Result<bool, SendError> {
+        let scope = self.scope.clone()?;
+        self.host.clone().delete(scope).await
+    }
+}
+
+impl From<NotAdmitted> for SendError {
+    fn from(why: NotAdmitted) -> Self {
+        let error = match why.bound() {
+            Some((what, retry_after_ms)) => ConversationError::Overloaded { what, retry_after_ms },
+            None if why == NotAdmitted::Paused => ConversationError::TenantPaused,
+            None => ConversationError::TenantRemoved,
+        };
+        Self::Conversation(error)
+    }
+}
+
+/// The store of artifacts is a store like the other, to whoever asked for a deletion.
+fn not_released(error: ArtifactError) -> SendError {
+    StoreError::Unavailable { message: error.to_string() }.into()
+}
+
+impl HostInner {
+    /// Deletes a conversation, in a task of its own.
+    async fn delete(self: Arc<Self>, scope: Scope) -> Result<bool, SendError> {
+        let runtime = self.directory.runtime().clone();
+        let deleted = runtime.spawn(async move { self.delete_here(&scope).await }).await;
+        deleted.unwrap_or(Err(SendError::Conversation(ConversationError::Gone)))
+    }
+
+    async fn delete_here(&self, scope: &Scope) -> Result<bool, SendError> {
+        let mut deletion = self.directory.delete(scope).await;
+        let lived = deletion.life_over().await;
+        let told = deletion.end_streams().await; // For whoever watches a round that is parked, or whose life could not tell.
+        let was_stored = self.ports.sessions.delete(scope).await?;
+        let (tenant, conversation) = (&scope.tenant, &scope.conversation);
+        self.kitchen.artifacts.release(tenant.clone(), Some(conversation.clone())).await.map_err(not_released)?;
+        let counters = self.tenants.get(tenant);
+        counters.tools().forget_results();
+        if was_stored {
+            counters.places().note_deleted(conversation);
+        }
+        self.kitchen.compactor.forget(tenant, Some(conversation));
+        if lived || told {
+            tokio::time::sleep(WATCHERS_READ).await;
+        }
+        self.ports.events.forget(scope);
+        drop(deletion);
+        Ok(was_stored)
+    }
+
+    /// Counts what was not let in.
+    pub(super) fn admitted<T>(&self, admitted: Result<T, NotAdmitted>) -> Result<T, SendError> {
+        Ok(admitted.inspect_err(|_| self.ports.counters.refusals.add(1))?)
+    }
+
+    /// A place for what may begin a conversation, where their number is bounded; `None` where nothing needs counting. The place is
+    /// to be kept once the conversation is stored.
+    ///
+    /// # Errors
+    /// `Overloaded` when the tenant has as many as it may have; [`SendError`] of a failing store.
+    pub(super) async fn place(&self, tenant: &Tenant, conversation: &ConversationId) -> Result<Option<Place>, SendError> {
+        let places = tenant.places();
+        if !places.is_bounded() || places.has_seen(conversation) {
+            return Ok(None);
+        }
+        let place = places.enter(conversation.clone());
+        let scope = Scope::new(tenant.id().clone(), conversation.clone());
+        if self.ports.sessions.head(&scope).await? != Head::default() {
+            places.note_stored(conversation);
+            return Ok(None);
+        }
+        let mut taken = place.take();
+        if taken == Taken::CountFirst {
+            places.counted(self.ports.sessions.count(tenant.id()).await?);
+            taken = place.take();
+        }
+        match taken {
+            Taken::Yes => Ok(Some(place)),
+            Taken::No | Taken::CountFirst => self.admitted(tenant.refuse(NotAdmitted::Conversations)),
+        }
+    }
+}
