@@ -77,7 +77,7 @@ async fn a_sleeping_conversation_tells_everything_from_its_journal_and_is_not_wo
     for text in ["one", "two", "three"] {
         say(&conversation(&first), text).await;
     }
-    first.shutdown(Duration::from_secs(1)).await;
+    stop(&first, Duration::from_secs(1)).await;
     let second = builder(&model).shared_sessions(sessions).build().await.unwrap();
 
     let mut events = conversation(&second).events(EventsFrom::After(EventId::default())).await.unwrap();
@@ -118,7 +118,7 @@ async fn a_cursor_of_before_a_reset_gets_a_snapshot_of_the_emptied_conversation(
     let first = builder(&model).shared_sessions(sessions.clone()).build().await.unwrap();
     say(&conversation(&first), "one").await;
     conversation(&first).reset().await.unwrap();
-    first.shutdown(Duration::from_secs(1)).await;
+    stop(&first, Duration::from_secs(1)).await;
     let second = builder(&model).shared_sessions(sessions).build().await.unwrap();
 
     let told = told(&mut conversation(&second).events(EventsFrom::After(EventId::default())).await.unwrap()).await;
@@ -166,7 +166,6 @@ async fn a_round_is_told_on_from_a_cursor_and_ends_with_it() {
 #[tokio::test(start_paused = true)]
 async fn streams_of_a_host_that_stops_end_without_an_error_and_the_next_host_goes_on() {
     let (sessions, asked) = (store(), Arc::new(AtomicUsize::new(0)));
-    let (tool, _) = probe("pay", Effect::Once, |_| async { Ok("paid".into()) });
     let calls = asked.clone();
     let model = Arc::new(ScriptedModel::answering(move |_, _| match calls.fetch_add(1, Ordering::SeqCst) {
         0 => Reply::tool("pay", &json!({})),
@@ -174,7 +173,7 @@ async fn streams_of_a_host_that_stops_end_without_an_error_and_the_next_host_goe
     }));
     let make = || {
         let approval = crate::conversation::volatile::ApprovalMode::Ask;
-        builder(&model).shared_sessions(sessions.clone()).tool(asks(tool.clone())).approval(approval).has_approver(true).build()
+        builder(&model).shared_sessions(sessions.clone()).tool(asks("pay")).approval(approval).has_approver(true).build()
     };
     let first = make().await.unwrap();
     let mut reply = conversation(&first).send("pay").await.unwrap();
@@ -182,39 +181,44 @@ async fn streams_of_a_host_that_stops_end_without_an_error_and_the_next_host_goe
     let before = told(&mut events).await;
     assert_eq!(kinds(&before).last(), Some(&"approval_required"));
 
-    first.shutdown(Duration::from_secs(1)).await;
+    stop(&first, Duration::from_secs(1)).await;
     let end = timeout(Duration::from_secs(1), events.next()).await.expect("the stream ends");
     let outcome = timeout(Duration::from_secs(1), reply.outcome()).await.expect("the reply ends");
 
     assert_eq!((end, outcome), (None, Err(OutcomeError::Stopped)));
     let second = make().await.unwrap();
     let mut events = conversation(&second).events(EventsFrom::After(events.after())).await.unwrap();
-    let EventKind::ApprovalRequired { tool_call_id, .. } = &before.last().unwrap().kind else { panic!() };
+    let asked = |event: &Arc<StreamEvent>| match &event.kind {
+        EventKind::ApprovalRequired { tool_call_id, .. } => Some(tool_call_id.clone()),
+        _ => None,
+    };
+    let tool_call_id = before.iter().find_map(asked).unwrap();
     conversation(&second).approve(tool_call_id, true).await.unwrap();
     let rest = told(&mut events).await;
     let EventKind::RoundFinished { end } = &rest.last().unwrap().kind else { panic!("{rest:?}") };
     assert_eq!((kinds(&rest)[0], end.stop_reason), ("turn_restarted", StopReason::EndTurn));
+    second.shutdown(Duration::from_secs(1)).await;
+    assert_eq!(timeout(Duration::from_secs(1), events.next()).await, Ok(None), "a shutdown ends streams");
 }
 
-/// The same tool, which changes something.
-fn asks(tool: Arc<dyn Tool>) -> Arc<dyn Tool> {
-    struct Asks(ToolSpec, Arc<dyn Tool>);
+/// A tool that changes something, so that people are asked.
+pub(super) fn asks(name: &str) -> Arc<dyn Tool> {
+    struct Asks(ToolSpec);
     impl Tool for Asks {
         fn spec(&self) -> &ToolSpec {
             &self.0
         }
 
-        fn call(&self, input: RawJson, context: ToolContext) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
-            self.1.call(input, context)
+        fn call(&self, _: RawJson, _: ToolContext) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
+            Box::pin(async { Ok("paid".into()) })
         }
     }
-    let spec = ToolSpec::new(tool.spec().name(), "A tool that asks.", RawJson::empty_object()).effect(Effect::Once);
-    Arc::new(Asks(spec, tool))
+    Arc::new(Asks(ToolSpec::new(name, "A tool that asks.", RawJson::empty_object()).effect(Effect::Once)))
 }
 
 #[tokio::test(start_paused = true)]
 async fn half_of_two_hundred_watchers_never_read_and_a_slow_watcher_never_stalls_a_turn() {
-    const TURNS: usize = 40;
+    const TURNS: usize = 10;
     let model = Arc::new(ScriptedModel::answering(|_, _| Reply::text("word ".repeat(8000)).chunks(200)));
     let host = host(&model).await;
     let ring = host.ports().events.clone();

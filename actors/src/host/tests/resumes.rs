@@ -12,7 +12,7 @@ use crate::{
     host::{Events, EventsFrom},
     ids::{EventId, RoundId, Scope},
     journal::{Durable, Entry, project},
-    ports::{Capabilities, ListQuery},
+    ports::{Capabilities, ListQuery, ProviderError},
     testing::{Reply, ScriptedModel},
 };
 
@@ -127,8 +127,6 @@ fn model() -> Arc<ScriptedModel> {
     Arc::new(model.capabilities(capabilities))
 }
 
-use crate::ports::ProviderError;
-
 async fn begin(sessions: &Arc<dyn SessionBackend>) -> Host {
     let (tool, _) = probe("look", Effect::Pure, |_| async {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -195,7 +193,7 @@ async fn story(seed: u64, figures: &mut Figures) {
             9 if rng.below(6) == 0 => tokio::time::sleep(Duration::from_secs(700)).await,
             10 if rng.below(4) == 0 => {
                 if rng.below(2) == 0 {
-                    host.shutdown(Duration::from_millis(rng.below(50))).await;
+                    stop(&host, Duration::from_millis(rng.below(50))).await;
                 } else {
                     drop((host, conversation));
                     tokio::time::sleep(Duration::from_millis(20)).await; // Its actors end.
