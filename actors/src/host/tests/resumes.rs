@@ -190,7 +190,11 @@ async fn story(seed: u64, figures: &mut Figures) {
             7 => tokio::time::sleep(Duration::from_millis(rng.below(200))).await,
             8 if rng.below(4) == 0 => host.hibernate_idle(),
             // Older rounds leave the ring.
-            9 if rng.below(6) == 0 => tokio::time::sleep(Duration::from_secs(700)).await,
+            9 if rng.below(6) == 0 => {
+                tokio::time::sleep(Duration::from_secs(700)).await;
+                // Who did not read meanwhile has lost deltas: the next message replaces them.
+                watchers.iter_mut().for_each(|watcher| watcher.unbroken = false);
+            }
             10 if rng.below(4) == 0 => {
                 if rng.below(2) == 0 {
                     stop(&host, Duration::from_millis(rng.below(50))).await;
