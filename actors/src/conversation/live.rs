@@ -20,13 +20,14 @@ use super::{
     purse::Purse,
     release::{Release, Waiter},
     setup::{Ports, Setup},
+    standing::Standing,
     stream_writer::StreamWriter,
     turn::{self, Act, Gate, Input, NewPrompt, Outcome, StartTool},
     volatile::{Volatile, Work},
 };
 use crate::{
     compactor::SummaryJob,
-    host::directory::LifeEnd,
+    host::{WaitsFor, directory::LifeEnd},
     ids::{CallKey, PromptId, RoundId, Scope, WaiterId, WorkId},
     journal::{Durable, Entry, EntryBody, WithdrawReason},
     limits::{CANCEL_GRACE, SNAPSHOT_ENTRIES, STORE_PAUSE_MAX},
@@ -95,6 +96,7 @@ pub(super) struct Live {
     volatile: Volatile,
     lane: SharedLane,
     writer: Arc<StreamWriter>,
+    standing: Arc<Standing>,
     kit: Option<(RoundId, RoundKit)>,
     waiters: HashMap<WaiterId, Waiter>,
     next_waiter: u64,
@@ -126,6 +128,7 @@ impl Live {
             volatile: Volatile::new(life, nonce, setup.rules(&scope)),
             lane: Arc::new(Mutex::new(LaneState { lane: Lane::new(head), claimed: false })),
             writer: Arc::new(writer),
+            standing: args.standing.clone(),
             kit: None,
             waiters: HashMap::new(),
             next_waiter: 0,
@@ -175,7 +178,7 @@ impl Live {
                 Input::Withdraw { prompt_id, reason, waiter }
             }
             ConversationMsg::ContextMeasured { work, outcome } => {
-                self.task_ended(work);
+                self.work_ended(work);
                 Input::Context { work, outcome: *outcome }
             }
             ConversationMsg::Compact { reply } => Input::Compact { waiter: self.wait(Waiter::Done(reply)) },
@@ -193,7 +196,7 @@ impl Live {
                 return Ok(Flow::GoOn);
             }
             ConversationMsg::ModelEnded { work, outcome } => {
-                self.task_ended(work);
+                self.work_ended(work);
                 Input::Model { work, outcome: *outcome }
             }
             ConversationMsg::ToolEnded { work, result, duration_ms } => Input::Tool { work, result: *result, duration_ms },
@@ -492,10 +495,11 @@ impl Live {
         let wish = self.durable.round.as_ref().and_then(|round| round.output.as_ref()).filter(|_| self.setup.native_output);
         request.output_schema = wish.map(|wish| wish.schema.clone());
         let (gateway, tenant, writer) = (self.setup.gateway.clone(), self.tenant.clone(), self.writer.clone());
+        let (standing, clock) = (self.standing.clone(), self.ports.clock.clone());
         let (idle, total, me) = (self.setup.limits.model_idle, self.setup.limits.model_total, self.me.clone());
         let Some(kit) = self.kit() else { return };
         let (permit, cancel) = (kit.permit.clone(), kit.cancel.clone());
-        let call = ModelCall { gateway, request, tenant, permit, writer, round_id, cancel, idle, total };
+        let call = ModelCall { gateway, request, tenant, permit, writer, standing, clock, round_id, cancel, idle, total };
         let task = tokio::spawn(async move {
             let outcome = Box::new(call.run().await);
             let _ = me.cast(ConversationMsg::ModelEnded { work, outcome });
@@ -532,6 +536,7 @@ impl Live {
 
     /// Has the context measured, off the actor.
     fn measure(&mut self, work: WorkId, asked: bool) {
+        self.standing.set(WaitsFor::Compaction, self.ports.clock.now());
         let (setup, scope, me) = (self.setup.clone(), self.scope.clone(), self.me.clone());
         let request = setup.request(&self.durable);
         let parts = (setup.compactor.clone(), setup.tokens.clone(), setup.gateway.clone());
@@ -544,6 +549,14 @@ impl Live {
             self.compaction = Some(task);
         } else if let Some(kit) = self.kit() {
             kit.tasks.insert(work, task);
+        }
+    }
+
+    /// An answer is there: until something else is awaited the journal tells what is.
+    fn work_ended(&mut self, work: WorkId) {
+        self.task_ended(work);
+        if self.pause.is_none() {
+            self.standing.clear();
         }
     }
 
@@ -622,6 +635,7 @@ impl Live {
                 tracing::warn!(conversation = %self.scope.conversation, message, "the store is away; effects are held");
                 lock(&self.lane).lane.lost();
                 self.ports.counters.store_pauses.add(1);
+                self.standing.set(WaitsFor::Store, self.ports.clock.now());
                 let task = self.read_head(Duration::from_millis(50));
                 self.pause = Some(Pause { since: Instant::now(), reads: 0, _task: task });
                 Flow::GoOn
@@ -660,6 +674,7 @@ impl Live {
                     Verdict::EndLife => self.end_life(&ConversationError::InUse, LifeEnd::Conflict),
                     Verdict::GoOn { released, resend } => {
                         self.pause = None;
+                        self.standing.clear();
                         self.sending += 1;
                         self.writer.stored(head.seq);
                         released.into_iter().for_each(Release::perform);

@@ -28,6 +28,7 @@ mod rounds;
 mod setup;
 mod skill_shelf;
 mod skills;
+mod standing;
 mod stream_writer;
 mod toolset;
 pub mod turn;
@@ -59,6 +60,7 @@ use crate::{
 };
 use live::{Flow, Live};
 pub(crate) use release::refuse;
+pub(crate) use standing::Standing;
 
 /// What a conversation is started with.
 pub(crate) struct ConversationArgs {
@@ -67,6 +69,7 @@ pub(crate) struct ConversationArgs {
     pub(crate) ports: Ports,
     pub(crate) tenant: Arc<Tenant>,
     pub(crate) loads: Arc<tokio::sync::Semaphore>,
+    pub(crate) standing: Arc<Standing>,
     pub(crate) lease: Lease,
 }
 

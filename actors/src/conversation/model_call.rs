@@ -10,12 +10,13 @@ use futures_util::{FutureExt, StreamExt};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{stream_writer::StreamWriter, turn::ModelOutcome};
+use super::{standing::Standing, stream_writer::StreamWriter, turn::ModelOutcome};
 use crate::{
     chat::{ContentBlock, TextBlock},
+    host::WaitsFor,
     ids::RoundId,
     model_gateway::{CallBy, CallClass, ModelGatewayRef, Waiting},
-    ports::{Completion, ModelEvent, ModelRequest, ProviderError},
+    ports::{Clock, Completion, ModelEvent, ModelRequest, ProviderError},
     stream::EventKind,
     tenant::{Tenant, TurnPermit},
 };
@@ -36,6 +37,8 @@ pub(super) struct ModelCall {
     pub(super) tenant: Arc<Tenant>,
     pub(super) permit: PermitSlot,
     pub(super) writer: Arc<StreamWriter>,
+    pub(super) standing: Arc<Standing>,
+    pub(super) clock: Arc<dyn Clock>,
     pub(super) round_id: RoundId,
     pub(super) cancel: CancellationToken,
     pub(super) idle: Duration,
@@ -75,10 +78,12 @@ impl ModelCall {
     }
 
     async fn stream(&self, collector: &mut Collector) -> Result<Completion, ProviderError> {
+        self.waits_for(WaitsFor::Model);
         let tell = |waiting| self.tell(waiting);
         let by = CallBy { tenant: self.tenant.id(), weight: self.tenant.quotas().weight, class: CallClass::Interactive };
         let start = self.gateway.stream(&by, self.request.clone(), self.cancel.clone(), tell);
         let mut stream = start.await?;
+        self.waits_for(WaitsFor::Model);
         // One timer for the whole stream: it looks back when it fires, so a token does not touch it.
         let idle = tokio::time::sleep(self.idle);
         tokio::pin!(idle);
@@ -169,16 +174,25 @@ impl ModelCall {
 
     fn tell(&self, waiting: Waiting) {
         let event = match waiting {
-            Waiting::Queued { position, .. } => EventKind::Queued { position },
-            Waiting::Retry { attempt, delay, reason } => EventKind::Retry {
-                layer: "gateway",
-                attempt,
-                delay_ms: u64::try_from(delay.as_millis()).unwrap_or(u64::MAX),
-                reason: reason.to_owned(),
-            },
-            Waiting::Fallback { reason } => EventKind::Retry { layer: "fallback", attempt: 1, delay_ms: 0, reason: reason.to_owned() },
+            Waiting::Queued { position, waits_for, .. } => {
+                self.waits_for(WaitsFor::Provider { position, reason: waits_for });
+                EventKind::Queued { position }
+            }
+            Waiting::Retry { attempt, delay, reason } => {
+                let (delay_ms, reason) = (u64::try_from(delay.as_millis()).unwrap_or(u64::MAX), reason.to_owned());
+                self.waits_for(WaitsFor::Retry { attempt, delay_ms, reason: reason.clone() });
+                EventKind::Retry { layer: "gateway", attempt, delay_ms, reason }
+            }
+            Waiting::Fallback { reason } => {
+                self.waits_for(WaitsFor::Model);
+                EventKind::Retry { layer: "fallback", attempt: 1, delay_ms: 0, reason: reason.to_owned() }
+            }
         };
         self.writer.ephemeral(self.round_id, event);
+    }
+
+    fn waits_for(&self, waits_for: WaitsFor) {
+        self.standing.set(waits_for, self.clock.now());
     }
 
     async fn take_turn_permit(&self) -> Result<(), ProviderError> {
@@ -186,6 +200,7 @@ impl ModelCall {
         if slot().is_some() {
             return Ok(());
         }
+        self.waits_for(WaitsFor::TenantTurn { position: 0 });
         let permit = self.tenant.clone().turn().await.ok_or(ProviderError::Cancelled)?;
         *slot() = Some(permit);
         Ok(())

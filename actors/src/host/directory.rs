@@ -22,7 +22,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    conversation::{Conversation, ConversationArgs, ConversationError, ConversationMsg, Ports, load, refuse},
+    conversation::{Conversation, ConversationArgs, ConversationError, ConversationMsg, Ports, Standing, load, refuse},
     ids::{EventId, Scope, TenantId},
     limits::{LOADS_MAX, Limits},
     policy::{Restart, RestartHistory},
@@ -103,6 +103,7 @@ enum Slot {
         actor: ActorRef<ConversationMsg>,
         crashes: Crashes,
         used_s: u64,
+        standing: Arc<Standing>,
     },
     Closing {
         generation: u64,
@@ -147,6 +148,18 @@ impl Slot {
             Self::Failed { .. } | Self::Deleting { .. } => (Vec::new(), None, None),
         }
     }
+}
+
+/// Where a conversation is.
+pub(crate) enum Place {
+    /// Not in memory.
+    Asleep,
+    /// Being loaded, or about to be.
+    OnTheWay,
+    /// In memory.
+    Awake(Arc<Standing>),
+    /// Not to be had for a while.
+    Failed(ConversationError),
 }
 
 /// What is to be done once the guard is gone.
@@ -226,6 +239,16 @@ impl Directory {
         &self.stopped
     }
 
+    /// Where a conversation is, and what its life has last said of itself.
+    pub(crate) fn place(&self, scope: &Scope) -> Place {
+        match self.slots.get(scope).as_deref() {
+            None => Place::Asleep,
+            Some(Slot::Live { standing, .. }) => Place::Awake(standing.clone()),
+            Some(Slot::Starting { .. } | Slot::Closing { .. } | Slot::Backoff { .. } | Slot::Deleting { .. }) => Place::OnTheWay,
+            Some(Slot::Failed { error, .. }) => Place::Failed(error.clone()),
+        }
+    }
+
     /// Conversations that are not asleep.
     pub(crate) fn awake(&self) -> usize {
         self.slots.len()
@@ -254,7 +277,7 @@ impl Directory {
                 Then::Start(generation)
             }
             Entry::Occupied(mut place) => match place.get_mut() {
-                Slot::Live { actor, used_s, generation, crashes } => {
+                Slot::Live { actor, used_s, generation, crashes, .. } => {
                     *used_s = self.used_s();
                     match actor.cast(mail) {
                         Ok(()) | Err(MessagingErr::ChannelClosed | MessagingErr::InvalidActorType) => Then::Nothing,
@@ -310,12 +333,14 @@ impl Directory {
         };
         let lease = Lease { directory, scope: scope.clone(), generation, end: LifeEnd::Crashed, released: false };
         let tenant = self.tenants.get(&scope.tenant);
+        let standing: Arc<Standing> = Arc::default();
         let args = ConversationArgs {
             scope: scope.clone(),
             setup: tenant.setup(),
             ports: self.ports.clone(),
             tenant,
             loads: self.loads.clone(),
+            standing: standing.clone(),
             lease,
         };
         // Actors are spawned on the current runtime; a caller of another runtime must not become its owner.
@@ -338,7 +363,7 @@ impl Directory {
             unsent.extend(rest);
             replaced = Some(place.insert(if unsent.is_empty() {
                 stale = None;
-                Slot::Live { generation, actor, crashes, used_s: self.used_s() }
+                Slot::Live { generation, actor, crashes, used_s: self.used_s(), standing }
             } else {
                 Slot::Closing { generation, held: unsent, crashes }
             }));

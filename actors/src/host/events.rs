@@ -108,6 +108,11 @@ impl Events {
         }
     }
 
+    /// Bytes of the events that were read ahead: all that a watcher costs that has stopped reading.
+    pub fn bytes_ahead(&self) -> usize {
+        self.ahead.iter().map(|event| event.kind.size()).sum()
+    }
+
     /// The cursor: the last event that was told, or where the watcher began.
     pub fn after(&self) -> EventId {
         self.after

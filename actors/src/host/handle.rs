@@ -10,7 +10,7 @@ use std::{
 use tokio::{sync::oneshot, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{HostInner, Prompt, Reply, prompt::Documents};
+use super::{HostInner, Prompt, Reply, directory::Place, prompt::Documents};
 use crate::{
     chat::{AttachmentError, Message, RawJson},
     conversation::{
@@ -384,6 +384,11 @@ impl ConversationHandle {
     /// What a watcher needs: it keeps no host alive.
     pub(super) fn watching(&self) -> (Ports, CancellationToken) {
         (self.host.ports.clone(), self.host.directory.stopped().clone())
+    }
+
+    /// Where it is.
+    pub(super) fn place(&self) -> Result<Place, SendError> {
+        Ok(self.host.directory.place(&self.scope()?))
     }
 
     /// How conversations of its tenant are set up.

@@ -33,7 +33,7 @@ pub use output::{OutputError, SendAsError};
 pub use prompt::Prompt;
 pub use recipe::{OWN_GATEWAY, TenantConfig};
 pub use reply::{OutcomeError, Reply};
-pub use status::{BudgetLeft, ContextStatus, ConversationState, ConversationStatus, ProviderWait, WaitsFor};
+pub use status::{BudgetLeft, ContextStatus, ConversationState, ConversationStatus, WaitsFor};
 pub use tenants::Erased;
 
 use crate::{

@@ -2,10 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConversationHandle, SendError};
+use super::{ConversationHandle, SendError, directory::Place};
 use crate::{
+    conversation::ConversationError,
     ids::{ConversationId, RoundId},
-    policy::Amount,
+    journal::{CallState, Durable, OpenRound},
+    model_gateway::ProviderWait,
+    policy::{Amount, Budget},
     ports::{StoreError, Timestamp},
 };
 
@@ -74,20 +77,6 @@ pub enum WaitsFor {
     Compaction,
 }
 
-/// Which bound of a provider holds a call back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ProviderWait {
-    /// Calls at once.
-    Concurrency,
-    /// Requests a minute.
-    Requests,
-    /// Tokens a minute.
-    Tokens,
-    /// The provider asked for a pause.
-    RetryAfter,
-}
-
 /// How full the model's window is.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct ContextStatus {
@@ -148,39 +137,90 @@ pub struct ConversationStatus {
     pub failure: Option<String>,
 }
 
+impl WaitsFor {
+    /// Whether the other is a later word of the same wait.
+    pub(crate) fn is_same_queue(&self, other: &Self) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+}
+
+impl BudgetLeft {
+    fn of(budget: &Budget, spent: &Amount) -> Self {
+        let left = |limit: Option<u64>, spent: u64| limit.map(|limit| limit.saturating_sub(spent));
+        Self {
+            tokens: left(budget.tokens, spent.tokens),
+            micro_usd: left(budget.micro_usd, spent.micro_usd),
+            wall_ms: left(budget.wall_ms, spent.wall_ms),
+        }
+    }
+}
+
 impl ConversationHandle {
-    /// Tells how the conversation stands and what it waits for. Reads the store; wakes nothing.
+    /// Tells how the conversation stands and what it waits for. Reads the store; wakes nothing. One that cannot be read is `failed`.
     ///
     /// # Errors
     /// `NotFound` for a conversation of which nothing is stored, [`SendError`] for a failing store.
     pub async fn status(&self) -> Result<ConversationStatus, SendError> {
-        let (scope, setup) = (self.scope()?, self.setup()?);
-        let durable = self.state().await?;
-        if durable.head.0 == 0 {
-            return Err(StoreError::NotFound.into());
-        }
-        let (state, waits_for) = match &durable.round {
-            Some(round) if round.is_parked() => (ConversationState::Parked, WaitsFor::Nothing),
-            Some(_) => (ConversationState::Running, WaitsFor::Nothing),
-            None => (ConversationState::Asleep, WaitsFor::Nothing),
+        let (scope, setup, place) = (self.scope()?, self.setup()?, self.place()?);
+        let now = self.watching().0.clock.now();
+        let (durable, mut failure) = match self.state().await {
+            Ok(durable) if durable.head.0 == 0 => return Err(StoreError::NotFound.into()),
+            Ok(durable) => (durable, None),
+            Err(SendError::Conversation(ConversationError::Failed { reason })) => (Durable::default(), Some(reason)),
+            Err(error) => return Err(error),
+        };
+        let (waits_for, since) = match &place {
+            Place::Asleep => (told_by(&durable).filter(|waits| matches!(waits, WaitsFor::Person { .. })), None),
+            Place::Awake(standing) => match (told_by(&durable), standing.get()) {
+                (_, Some((WaitsFor::Store, since))) => (Some(WaitsFor::Store), Some(since)),
+                (Some(told), _) => (Some(told), None),
+                (None, Some((said, since))) if durable.round.is_some() || said == WaitsFor::Compaction => (Some(said), Some(since)),
+                (None, _) => (durable.round.is_some().then_some(WaitsFor::Store), None),
+            },
+            Place::OnTheWay => (Some(WaitsFor::Store), None),
+            Place::Failed(error) => {
+                failure = failure.or_else(|| Some(error.to_string()));
+                (None, None)
+            }
+        };
+        let state = match &place {
+            _ if failure.is_some() => ConversationState::Failed,
+            _ if durable.round.as_ref().is_some_and(OpenRound::is_parked) => ConversationState::Parked,
+            Place::Asleep | Place::Failed(_) => ConversationState::Asleep,
+            Place::OnTheWay => ConversationState::Running,
+            Place::Awake(_) if durable.round.is_some() || !durable.inbox.is_empty() => ConversationState::Running,
+            Place::Awake(_) => ConversationState::Idle,
         };
         let (tokens, window) = (durable.context.window.estimate(setup.context.fixed), setup.context.window);
         let fraction = if window == 0 { 0.0 } else { tokens as f64 / window as f64 };
+        let spent = durable.spent.now(durable.round.as_ref().map(|round| round.started_at), now);
         Ok(ConversationStatus {
             conversation_id: scope.conversation,
             state,
             round_id: durable.round.as_ref().map(|round| round.id),
-            waits_for,
-            since_ms: 0,
+            waits_for: waits_for.unwrap_or_default(),
+            since_ms: now.ms_since(since.unwrap_or(durable.metrics.end_time)),
             prompts_waiting: durable.inbox.len(),
             context: ContextStatus { tokens, window, fraction },
-            spent: durable.spent.amount,
-            budget_left: BudgetLeft::default(),
+            spent,
+            budget_left: BudgetLeft::of(&setup.spending.budget, &spent),
             messages: durable.history.messages().len() as u64,
             rounds: durable.metrics.rounds,
             created_at: durable.metrics.start_time,
             updated_at: durable.metrics.end_time,
-            failure: None,
+            failure,
         })
     }
+}
+
+/// What a journal alone tells of a round's wait: people and tools.
+fn told_by(state: &Durable) -> Option<WaitsFor> {
+    let batch = state.batch().filter(|batch| !batch.is_done())?;
+    let open = batch.calls.iter().filter(|call| !matches!(call.state, CallState::Finished(_)));
+    if batch.is_parked() {
+        let tool_call_ids = open.map(|call| call.tool_use.id.clone()).collect();
+        return Some(WaitsFor::Person { tool_call_ids, expires_at: batch.expires_at() });
+    }
+    let running = open.filter(|call| !matches!(call.state, CallState::Asked { .. }));
+    Some(WaitsFor::Tools { names: running.map(|call| call.tool_use.name.clone()).collect() })
 }

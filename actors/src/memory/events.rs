@@ -451,6 +451,24 @@ mod tests {
         assert_eq!(store.get_status(&key(2)).await, Ok(Some(StreamStatus::Running)));
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn what_a_watcher_of_a_silent_conversation_holds_goes_with_the_last_one() {
+        let store = MemoryEvents::default();
+        let wait = || tokio::time::timeout(Duration::from_millis(1), store.watch(&key(1).scope, EventId::default()));
+
+        let (first, second) = tokio::join!(wait(), async {
+            tokio::task::yield_now().await;
+            store.conversations()
+        });
+
+        assert!(first.is_err());
+        assert_eq!((second, store.conversations()), (1, 0));
+        store.append(&key(1), vec![delta(1)]).await.unwrap();
+        store.mark_complete(&key(1)).await.unwrap();
+        tokio::time::advance(Duration::from_secs(600)).await;
+        assert_eq!((store.sweep(), store.conversations(), store.bytes(&key(1).scope.tenant)), (1, 0, 0));
+    }
+
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn many_watchers_of_a_fast_writer_miss_nothing() {
         const EVENTS: u32 = 2000;

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use config::{CallBy, Fallback, GatewayConfig};
 pub use permits::{Cost, Permit, Permits, Queued};
-pub use status::{GatewayStatus, TenantWaiting, Waiting, WaitsFor};
+pub use status::{GatewayStatus, ProviderWait, TenantWaiting, Waiting};
 
 pub use crate::policy::CallClass;
 use crate::{

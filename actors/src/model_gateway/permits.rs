@@ -16,7 +16,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{CallBy, GatewayConfig, TenantWaiting, WaitsFor};
+use super::{CallBy, GatewayConfig, ProviderWait, TenantWaiting};
 use crate::{
     ids::TenantId,
     limits::{
@@ -48,7 +48,7 @@ pub struct Queued {
     /// Calls of all tenants that are served before it, and itself; about.
     pub position: usize,
     /// What the first of them waits for.
-    pub waits_for: WaitsFor,
+    pub waits_for: ProviderWait,
     /// How long it may take.
     pub delay: Option<Duration>,
 }
@@ -58,7 +58,7 @@ pub(super) struct PermitsStatus {
     pub(super) free: usize,
     pub(super) running: usize,
     pub(super) waiting: usize,
-    pub(super) waits_for: Option<WaitsFor>,
+    pub(super) waits_for: Option<ProviderWait>,
     pub(super) tenants: Vec<TenantWaiting>,
     pub(super) requests_left: Option<i64>,
     pub(super) tokens_left: Option<i64>,
@@ -156,21 +156,21 @@ impl Drop for Permit {
 
 impl State {
     /// What keeps a call of so many tokens from running, and until when if nothing but time does.
-    fn blocked(&mut self, tokens: u64, now: Duration) -> Option<(WaitsFor, Option<Duration>)> {
+    fn blocked(&mut self, tokens: u64, now: Duration) -> Option<(ProviderWait, Option<Duration>)> {
         if let Some(until) = self.held_until {
             if until > now {
-                return Some((WaitsFor::Provider, Some(until)));
+                return Some((ProviderWait::RetryAfter, Some(until)));
             }
             self.held_until = None;
         }
         if self.running >= self.calls_max {
-            return Some((WaitsFor::Calls, None));
+            return Some((ProviderWait::Concurrency, None));
         }
         if let Some(wait) = self.requests.as_mut().and_then(|requests| requests.wait(1, now)) {
-            return Some((WaitsFor::Requests, Some(now + wait)));
+            return Some((ProviderWait::Requests, Some(now + wait)));
         }
         let wait = self.tokens.as_mut().and_then(|bucket| bucket.wait(tokens, now))?;
-        Some((WaitsFor::Tokens, Some(now + wait)))
+        Some((ProviderWait::Tokens, Some(now + wait)))
     }
 
     fn take(&mut self, cost: Cost) {
@@ -184,7 +184,7 @@ impl State {
     }
 
     /// What the first waiter waits for.
-    fn waits_for(&mut self, now: Duration) -> Option<(WaitsFor, Option<Duration>)> {
+    fn waits_for(&mut self, now: Duration) -> Option<(ProviderWait, Option<Duration>)> {
         let (_, cost) = self.queue.peek()?;
         self.blocked(cost, now)
     }
@@ -290,7 +290,7 @@ impl Place<'_> {
         let now = self.shared.now();
         let mut state = self.shared.lock();
         let position = state.queue.position(self.by.tenant, self.by.class, self.id)?;
-        let (waits_for, until) = state.waits_for(now).unwrap_or((WaitsFor::Calls, None));
+        let (waits_for, until) = state.waits_for(now).unwrap_or((ProviderWait::Concurrency, None));
         let until = until.map(|until| until.saturating_sub(now));
         let paced = state.pace.map(|pace| pace.saturating_mul(u32::try_from(position).unwrap_or(u32::MAX)));
         Some(Queued { position, waits_for, delay: until.max(paced) })
@@ -458,7 +458,7 @@ impl Permits {
                     state.take(cost);
                     return Ok(Ok(Permit { shared: Some(self.0.clone()), charged: None, cost, begun: false, used: None }));
                 }
-                Some((WaitsFor::Provider, Some(until))) if until.saturating_sub(now) > RETRY_AFTER_MAX => {
+                Some((ProviderWait::RetryAfter, Some(until))) if until.saturating_sub(now) > RETRY_AFTER_MAX => {
                     return Err(left_alone(until.saturating_sub(now)));
                 }
                 Some(_) => {}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::ids::TenantId;
 
@@ -18,7 +18,7 @@ pub struct GatewayStatus {
     /// Callers that wait.
     pub waiting: usize,
     /// What they wait for; `None` when nobody waits.
-    pub waits_for: Option<WaitsFor>,
+    pub waits_for: Option<ProviderWait>,
     /// Who waits, in order of their names.
     pub tenants: Vec<TenantWaiting>,
     /// Requests that may begin now, where they are bounded.
@@ -47,28 +47,28 @@ pub struct TenantWaiting {
 }
 
 /// What keeps a waiting call from running.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum WaitsFor {
+pub enum ProviderWait {
     /// As many calls run as may at once.
-    Calls,
+    Concurrency,
     /// The provider's requests a minute.
     Requests,
     /// The provider's tokens a minute.
     Tokens,
     /// The provider asked to be left alone (Retry-After, or nothing left until a reset).
-    Provider,
+    RetryAfter,
 }
 
-impl WaitsFor {
+impl ProviderWait {
     /// In words, to go after "waits for".
     pub fn words(self) -> &'static str {
         match self {
-            Self::Calls => "one of the calls that run at the provider",
+            Self::Concurrency => "one of the calls that run at the provider",
             Self::Requests => "the provider's requests/min",
             Self::Tokens => "the provider's tokens/min",
-            Self::Provider => "the time after which the provider wants to be asked again",
+            Self::RetryAfter => "the time after which the provider wants to be asked again",
         }
     }
 }
@@ -81,7 +81,7 @@ pub enum Waiting {
         /// Calls of all tenants that are served before it, and itself; about.
         position: usize,
         /// What it waits for.
-        waits_for: WaitsFor,
+        waits_for: ProviderWait,
         /// How long that may take, as far as calls went through lately.
         delay: Option<Duration>,
     },

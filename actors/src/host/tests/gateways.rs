@@ -9,7 +9,7 @@ use crate::{
     host::{BuildError, OWN_GATEWAY, TenantConfig},
     ids::TenantId,
     limits::Limits,
-    model_gateway::{Fallback, WaitsFor},
+    model_gateway::{Fallback, ProviderWait},
     policy::ModelRetryPolicy,
     ports::ProviderError,
     scripted::Reply,
@@ -45,7 +45,7 @@ async fn a_flooding_tenant_does_not_starve_another() {
 
     assert!(longest <= alone * 2 + Duration::from_millis(50), "{longest:?} beside a flood, {alone:?} without");
     assert!(host.gateways()[0].1.waiting > 50, "the flood still waits");
-    assert_eq!(host.gateways()[0].1.waits_for, Some(WaitsFor::Calls));
+    assert_eq!(host.gateways()[0].1.waits_for, Some(ProviderWait::Concurrency));
 }
 
 #[tokio::test(start_paused = true)]

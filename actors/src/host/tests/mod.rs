@@ -8,13 +8,16 @@ mod crossing;
 mod deleting;
 mod door;
 mod faults;
+mod events;
 mod gateways;
 mod lives;
 mod outputs;
 mod quotas;
+mod resumes;
 mod rewinds;
 mod rounds;
 mod skills;
+mod status;
 mod tenants;
 mod tools;
 
@@ -83,6 +86,12 @@ where
     let spec = spec.timeout(Duration::from_secs(10));
     let tool = Probe { spec, starts: starts.clone(), run: Arc::new(move |context| Box::pin(run(context))) };
     (Arc::new(tool), starts)
+}
+
+/// Stops a host as [`Host::shutdown`] does, but leaves its store open for the next one.
+async fn stop(host: &Host, within: Duration) {
+    host.0.directory.drain(tokio::time::Instant::now() + within).await;
+    host.0.directory.stopped().cancel();
 }
 
 /// Waits until `condition` holds; time may be paused.

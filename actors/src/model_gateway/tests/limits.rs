@@ -20,7 +20,7 @@ async fn requests_a_minute_are_kept() {
     }
 
     assert_eq!(model.times(), [vec![0.0; 10], vec![1.0, 2.0, 3.0]].concat());
-    assert_eq!((status.waiting, status.waits_for, status.requests_left), (3, Some(WaitsFor::Requests), Some(0)));
+    assert_eq!((status.waiting, status.waits_for, status.requests_left), (3, Some(ProviderWait::Requests), Some(0)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -36,7 +36,7 @@ async fn tokens_a_minute_are_reserved_by_estimate_and_settled_by_use() {
     let waits = spawn(&gateway, "a");
     settle().await;
 
-    assert_eq!(gateway.status().waits_for, Some(WaitsFor::Tokens));
+    assert_eq!(gateway.status().waits_for, Some(ProviderWait::Tokens));
     waits.await.unwrap().unwrap();
     let times = model.times();
     assert!((0.5..0.7).contains(&times[1]), "at the estimate's price: {times:?}");
@@ -77,7 +77,7 @@ async fn nobody_calls_while_the_provider_wants_to_be_left_alone() {
         assert_eq!(other.await.unwrap(), Ok("hi".into()));
     }
 
-    assert_eq!((status.waits_for, status.held_ms), (Some(WaitsFor::Provider), Some(5000)));
+    assert_eq!((status.waits_for, status.held_ms), (Some(ProviderWait::RetryAfter), Some(5000)));
     assert_eq!(model.times(), [0.0, 5.0, 5.0]);
 }
 

@@ -150,7 +150,7 @@ async fn a_place_in_the_queue_is_told_and_told_again_when_it_moved() {
     .await
     .unwrap();
 
-    assert_eq!(told.into_inner().unwrap(), [4, 3, 2, 1].map(|position| (position, WaitsFor::Calls)));
+    assert_eq!(told.into_inner().unwrap(), [4, 3, 2, 1].map(|position| (position, ProviderWait::Concurrency)));
     drop(flood);
 }
 
@@ -165,7 +165,7 @@ async fn the_status_says_who_waits_and_for_what() {
 
     let waiting = |name: &str, waiting, position| TenantWaiting { tenant: tenant(name), waiting, position };
     assert_eq!(status.tenants, [waiting("b", 2, 3), waiting("c", 1, 2)]);
-    assert_eq!((status.free, status.running, status.waiting, status.waits_for), (0, 1, 3, Some(WaitsFor::Calls)));
+    assert_eq!((status.free, status.running, status.waiting, status.waits_for), (0, 1, 3, Some(ProviderWait::Concurrency)));
     assert_eq!(serde_json::to_value(&status).unwrap()["waits_for"], "calls");
     drop(calls);
 }

@@ -33,6 +33,11 @@ pub async fn event_store(make: impl AsyncFn(usize, Duration) -> Arc<dyn EventSto
     concurrent_writers_lose_nothing(make(ROOM, LONG).await).await;
     a_full_stream_drops_ephemeral_events_and_keeps_durable_ones(&*make(1000, LONG).await).await;
     a_cursor_before_a_dropped_durable_event_is_expired(&*make(1000, LONG).await).await;
+    a_conversation_is_read_over_its_rounds_in_order(&*make(ROOM, LONG).await).await;
+    a_reader_who_may_have_missed_something_is_told_so_and_comes_back_from_the_journal(&*make(ROOM, LONG).await).await;
+    a_conversation_is_watched_before_it_begins_and_let_go_when_it_is_forgotten(make(ROOM, LONG).await).await;
+    nobody_waits_for_an_event_that_was_dropped(&*make(1000, LONG).await).await;
+    bytes_are_counted_to_the_tenant(&*make(ROOM, LONG).await).await;
     an_ended_stream_expires_and_a_running_one_does_not(&*make(ROOM, Duration::from_millis(200)).await).await;
 }
 
@@ -234,6 +239,88 @@ async fn a_cursor_before_a_dropped_durable_event_is_expired(store: &dyn EventSto
     assert_eq!(store.read(&key, None, 100).await, Err(EventStoreError::Expired));
     assert_eq!(store.read(&key, Some(id(1, 0)), 100).await, Err(EventStoreError::Expired));
     assert_eq!(ids(store, &key, Some(id(38, 0))).await, [id(39, 0), id(40, 0)]);
+}
+
+async fn told(store: &dyn EventStore, after: EventId, told: Option<Seq>) -> Result<Vec<EventId>, EventStoreError> {
+    let events = store.read_conversation(&key("t", 1).scope, after, told, usize::MAX).await?;
+    Ok(events.iter().map(|event| event.id).collect())
+}
+
+async fn a_conversation_is_read_over_its_rounds_in_order(store: &dyn EventStore) {
+    let start = EventId::default();
+    assert_eq!(told(store, start, None).await, Err(EventStoreError::Unknown));
+    store.append(&key("t", 1), vec![message(1, 3), delta(1, 1)]).await.unwrap();
+    store.append(&key("t", 2), vec![delta(1, 2)]).await.unwrap();
+    store.append(&key("t", 1), vec![message(2, 3)]).await.unwrap();
+    store.mark_complete(&key("t", 1)).await.unwrap();
+    store.append(&key("t", 2), vec![message(3, 3)]).await.unwrap();
+    store.append(&key("other", 2), vec![message(4, 3)]).await.unwrap();
+
+    let all = [id(1, 0), id(1, 1), id(1, 2), id(2, 0), id(3, 0)];
+    assert_eq!(told(store, start, Some(Seq(0))).await.unwrap(), all);
+    assert_eq!(told(store, id(1, 1), None).await.unwrap(), all[2..]);
+    assert_eq!(told(store, id(3, 0), None).await.unwrap(), []);
+    let page = store.read_conversation(&key("t", 1).scope, id(1, 0), None, 2).await.unwrap();
+    assert_eq!(page.iter().map(|event| event.id).collect::<Vec<_>>(), all[1..3]);
+}
+
+async fn a_reader_who_may_have_missed_something_is_told_so_and_comes_back_from_the_journal(store: &dyn EventStore) {
+    store.append(&key("t", 1), vec![message(8, 3)]).await.unwrap();
+
+    assert_eq!(told(store, id(5, 0), None).await, Err(EventStoreError::Expired), "entries 6 and 7 were told elsewhere");
+    assert_eq!(told(store, id(5, 0), Some(Seq(6))).await, Err(EventStoreError::Expired));
+    assert_eq!(told(store, id(5, 0), Some(Seq(7))).await.unwrap(), [id(8, 0)]);
+    assert_eq!(told(store, id(9, 0), None).await, Err(EventStoreError::Expired), "nothing was told there");
+    assert_eq!(told(store, id(9, 0), Some(Seq(9))).await.unwrap(), []);
+
+    let later = EventId { epoch: Epoch(2), seq: Seq(12), n: 0 };
+    store.append(&key("t", 2), vec![event(later, EventKind::RoundStarted {})]).await.unwrap();
+    assert_eq!(told(store, id(8, 0), None).await, Err(EventStoreError::Expired), "a life began: its first entries may tell something");
+    assert_eq!(told(store, id(8, 0), Some(Seq(11))).await.unwrap(), [later]);
+}
+
+async fn a_conversation_is_watched_before_it_begins_and_let_go_when_it_is_forgotten(store: Arc<dyn EventStore>) {
+    let wait = |after| {
+        let (store, scope) = (Arc::clone(&store), key("t", 1).scope);
+        tokio::spawn(async move { timeout(SOON, store.watch(&scope, after)).await })
+    };
+    let watcher = wait(EventId::default());
+    tokio::task::yield_now().await;
+    assert!(!watcher.is_finished(), "nothing happened yet");
+    store.append(&key("t", 1), vec![message(1, 3)]).await.unwrap();
+    watcher.await.unwrap().expect("woken by a first event");
+
+    let watcher = wait(id(1, 0));
+    tokio::task::yield_now().await;
+    store.append(&key("t", 2), vec![delta(1, 1)]).await.unwrap();
+    watcher.await.unwrap().expect("woken by an event of another round");
+
+    let watcher = wait(id(1, 1));
+    tokio::task::yield_now().await;
+    store.forget(&key("t", 1).scope);
+    watcher.await.unwrap().expect("woken when it is forgotten");
+    assert_eq!(store.get_status(&key("t", 1)).await, Ok(None));
+    assert_eq!(told(&*store, id(1, 1), None).await, Err(EventStoreError::Unknown));
+}
+
+async fn nobody_waits_for_an_event_that_was_dropped(store: &dyn EventStore) {
+    store.append(&key("t", 1), vec![message(1, 1500)]).await.unwrap();
+    store.append(&key("t", 1), vec![event(id(1, 1), EventKind::TextDelta { text: "x".repeat(500) })]).await.unwrap();
+    if ids(store, &key("t", 1), Some(id(1, 0))).await.is_empty() {
+        let again = timeout(Duration::from_millis(50), store.changed(&key("t", 1), Some(id(1, 0))));
+        assert!(again.await.is_err(), "a reader would look for what is gone, again and again");
+    }
+}
+
+async fn bytes_are_counted_to_the_tenant(store: &dyn EventStore) {
+    let scope = key("t", 1).scope;
+    store.append(&key("t", 1), vec![message(1, 1000)]).await.unwrap();
+    store.append(&key("other", 1), vec![message(1, 10)]).await.unwrap();
+    let (one, other) = (store.bytes(&scope.tenant), store.bytes(&key("other", 1).scope.tenant));
+
+    assert!((1000..2000).contains(&one) && (10..500).contains(&other), "{one} and {other}");
+    store.forget(&scope);
+    assert_eq!((store.bytes(&scope.tenant), store.bytes(&key("other", 1).scope.tenant)), (0, other));
 }
 
 async fn an_ended_stream_expires_and_a_running_one_does_not(store: &dyn EventStore) {

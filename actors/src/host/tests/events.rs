@@ -1,0 +1,265 @@
+//! Watchers of a conversation: from now on, from a cursor, over sleep and restart, and those who never read.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::json;
+use tokio::time::timeout;
+
+use super::*;
+use crate::{
+    host::{Events, EventsFrom, OutcomeError},
+    ids::{EventId, TenantId},
+    limits::WATCHER_BYTES_MAX,
+    ports::Open,
+    stream::StopReason,
+    testing::{Reply, ScriptedModel},
+};
+
+fn echo() -> Arc<ScriptedModel> {
+    Arc::new(ScriptedModel::answering(|request, _| Reply::text(format!("to {}", request.messages.last().unwrap().text())).chunks(2)))
+}
+
+/// What is told until nothing more comes.
+async fn told(events: &mut Events) -> Vec<Arc<StreamEvent>> {
+    let mut told = Vec::new();
+    while let Ok(Some(event)) = timeout(Duration::from_millis(20), events.next()).await {
+        told.push(event);
+    }
+    told
+}
+
+async fn say(conversation: &ConversationHandle, text: &str) -> String {
+    conversation.send(text).await.unwrap().outcome().await.unwrap().text
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watcher_is_told_round_after_round_and_wakes_nobody() {
+    let host = host(&echo()).await;
+    let conversation = conversation(&host);
+    say(&conversation, "zero").await;
+    host.hibernate_idle();
+    until("it sleeps", || host.awake() == 0).await;
+
+    let mut events = conversation.events(EventsFrom::Now).await.unwrap();
+    assert_eq!(told(&mut events).await, [], "what is over is not told again");
+    assert_eq!(host.awake(), 0, "a watcher wakes nobody");
+    say(&conversation, "one").await;
+    host.hibernate_idle();
+    until("it sleeps again", || host.awake() == 0).await;
+    say(&conversation, "two").await;
+    let told = told(&mut events).await;
+
+    let rounds: Vec<_> = kinds(&told).into_iter().filter(|kind| !matches!(*kind, "text_delta" | "usage")).collect();
+    assert_eq!(rounds, ["round_started", "message", "round_finished", "round_started", "message", "round_finished"]);
+    assert!(told.windows(2).all(|pair| pair[0].id < pair[1].id));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_joins_is_told_the_running_round_from_its_start() {
+    let model = Arc::new(ScriptedModel::replies([Reply::text("before"), Reply::text("half of it").chunks(3).then_stall()]));
+    let host = host(&model).await;
+    let conversation = conversation(&host);
+    say(&conversation, "zero").await;
+    let mut reply = conversation.send("one").await.unwrap();
+    while !matches!(reply.next().await.unwrap().kind, EventKind::TextDelta { .. }) {}
+    tokio::time::sleep(Duration::from_millis(5)).await;
+
+    let joined = told(&mut conversation.events(EventsFrom::Now).await.unwrap()).await;
+
+    assert_eq!(kinds(&joined)[..2], ["round_started", "text_delta"]);
+    assert!(joined.iter().all(|event| event.round_id == Some(reply.round_id())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sleeping_conversation_tells_everything_from_its_journal_and_is_not_woken() {
+    let (sessions, model) = (store(), echo());
+    let first = builder(&model).shared_sessions(sessions.clone()).build().await.unwrap();
+    for text in ["one", "two", "three"] {
+        say(&conversation(&first), text).await;
+    }
+    stop(&first, Duration::from_secs(1)).await;
+    let second = builder(&model).shared_sessions(sessions).build().await.unwrap();
+
+    let mut events = conversation(&second).events(EventsFrom::After(EventId::default())).await.unwrap();
+    let told = told(&mut events).await;
+
+    assert_eq!(kinds(&told), ["round_started", "usage", "message", "round_finished"].repeat(3));
+    assert_eq!((second.awake(), events.after()), (0, told.last().unwrap().id));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cursor_of_no_use_gets_exactly_one_snapshot_and_then_what_follows() {
+    let host = host(&echo()).await;
+    let conversation = conversation(&host);
+    say(&conversation, "one").await;
+    let mut events = conversation.events(EventsFrom::After(EventId::default())).await.unwrap();
+    let old = told(&mut events).await;
+    let beyond = EventId { seq: crate::ids::Seq(900), ..old.last().unwrap().id };
+    let of_no_life = EventId { epoch: crate::ids::Epoch(7), ..old[1].id };
+
+    for cursor in [beyond, of_no_life] {
+        let mut events = conversation.events(EventsFrom::After(cursor)).await.unwrap();
+        let first = told(&mut events).await;
+        say(&conversation, "more").await;
+        let then = told(&mut events).await;
+
+        let [only] = first.as_slice() else { panic!("{first:?}") };
+        let EventKind::Snapshot { snapshot } = &only.kind else { panic!("{only:?}") };
+        assert_eq!((snapshot.open, snapshot.messages_before), (Open::None, 0));
+        assert_eq!(snapshot.messages.last().unwrap().text().split(' ').next(), Some("to"));
+        assert_eq!(kinds(&then)[0], "round_started", "{then:?}");
+        assert!(!kinds(&then).contains(&"snapshot"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cursor_of_before_a_reset_gets_a_snapshot_of_the_emptied_conversation() {
+    let (sessions, model) = (store(), echo());
+    let first = builder(&model).shared_sessions(sessions.clone()).build().await.unwrap();
+    say(&conversation(&first), "one").await;
+    conversation(&first).reset().await.unwrap();
+    stop(&first, Duration::from_secs(1)).await;
+    let second = builder(&model).shared_sessions(sessions).build().await.unwrap();
+
+    let told = told(&mut conversation(&second).events(EventsFrom::After(EventId::default())).await.unwrap()).await;
+
+    assert_eq!(kinds(&told), ["snapshot"]);
+    let EventKind::Snapshot { snapshot } = &told[0].kind else { panic!() };
+    assert_eq!((snapshot.messages.len(), snapshot.rounds), (0, 0));
+    let line = told[0].to_json();
+    assert!(line.contains(r#""type":"snapshot","open":"none","rounds":0,"messages":[],"messages_before":0"#), "{line}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unknown_conversation_and_another_tenants_are_not_found() {
+    let host = host(&echo()).await;
+    say(&conversation(&host), "one").await;
+
+    let other = host.tenant("other").conversation("c-1");
+    for from in [EventsFrom::Now, EventsFrom::After(EventId::default())] {
+        assert_eq!(other.events(from).await.unwrap_err().code(), "not_found");
+    }
+    assert_eq!(host.awake(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_round_is_told_on_from_a_cursor_and_ends_with_it() {
+    let host = host(&echo()).await;
+    let conversation = conversation(&host);
+    let mut reply = conversation.send("one").await.unwrap();
+    let mut all = Vec::new();
+    while let Some(event) = reply.next().await {
+        all.push(event);
+    }
+    say(&conversation, "two").await;
+
+    for seen in 0..all.len() {
+        let mut again = conversation.watch(reply.round_id()).unwrap().after(all[seen].id);
+        let mut rest = Vec::new();
+        while let Some(event) = again.next().await {
+            rest.push(event);
+        }
+        assert_eq!(rest, all[seen + 1..]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn streams_of_a_host_that_stops_end_without_an_error_and_the_next_host_goes_on() {
+    let (sessions, asked) = (store(), Arc::new(AtomicUsize::new(0)));
+    let calls = asked.clone();
+    let model = Arc::new(ScriptedModel::answering(move |_, _| match calls.fetch_add(1, Ordering::SeqCst) {
+        0 => Reply::tool("pay", &json!({})),
+        _ => Reply::text("done"),
+    }));
+    let make = || {
+        let approval = crate::conversation::volatile::ApprovalMode::Ask;
+        builder(&model).shared_sessions(sessions.clone()).tool(asks("pay")).approval(approval).has_approver(true).build()
+    };
+    let first = make().await.unwrap();
+    let mut reply = conversation(&first).send("pay").await.unwrap();
+    let mut events = conversation(&first).events(EventsFrom::Now).await.unwrap();
+    let before = told(&mut events).await;
+    assert_eq!(kinds(&before).last(), Some(&"approval_required"));
+
+    stop(&first, Duration::from_secs(1)).await;
+    let end = timeout(Duration::from_secs(1), events.next()).await.expect("the stream ends");
+    let outcome = timeout(Duration::from_secs(1), reply.outcome()).await.expect("the reply ends");
+
+    assert_eq!((end, outcome), (None, Err(OutcomeError::Stopped)));
+    let second = make().await.unwrap();
+    let mut events = conversation(&second).events(EventsFrom::After(events.after())).await.unwrap();
+    let asked = |event: &Arc<StreamEvent>| match &event.kind {
+        EventKind::ApprovalRequired { tool_call_id, .. } => Some(tool_call_id.clone()),
+        _ => None,
+    };
+    let tool_call_id = before.iter().find_map(asked).unwrap();
+    conversation(&second).approve(tool_call_id, true).await.unwrap();
+    let rest = told(&mut events).await;
+    let EventKind::RoundFinished { end } = &rest.last().unwrap().kind else { panic!("{rest:?}") };
+    assert_eq!((kinds(&rest)[0], end.stop_reason), ("turn_restarted", StopReason::EndTurn));
+    second.shutdown(Duration::from_secs(1)).await;
+    assert_eq!(timeout(Duration::from_secs(1), events.next()).await, Ok(None), "a shutdown ends streams");
+}
+
+/// A tool that changes something, so that people are asked.
+pub(super) fn asks(name: &str) -> Arc<dyn Tool> {
+    struct Asks(ToolSpec);
+    impl Tool for Asks {
+        fn spec(&self) -> &ToolSpec {
+            &self.0
+        }
+
+        fn call(&self, _: RawJson, _: ToolContext) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
+            Box::pin(async { Ok("paid".into()) })
+        }
+    }
+    Arc::new(Asks(ToolSpec::new(name, "A tool that asks.", RawJson::empty_object()).effect(Effect::Once)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn half_of_two_hundred_watchers_never_read_and_a_slow_watcher_never_stalls_a_turn() {
+    const TURNS: usize = 10;
+    let model = Arc::new(ScriptedModel::answering(|_, _| Reply::text("word ".repeat(8000)).chunks(200)));
+    let host = host(&model).await;
+    let ring = host.ports().events.clone();
+    let (acme, other) = (TenantId::new("acme").unwrap(), TenantId::new("other").unwrap());
+    let conversation = conversation(&host);
+    say(&conversation, "zero").await;
+    let mut watchers = Vec::new();
+    for _ in 0..200 {
+        watchers.push(conversation.events(EventsFrom::Now).await.unwrap());
+    }
+    let mut stuck = watchers.split_off(100);
+    let readers: Vec<_> = watchers
+        .into_iter()
+        .map(|mut events| {
+            tokio::spawn(async move {
+                let mut ends = 0;
+                while ends < TURNS {
+                    ends += usize::from(matches!(events.next().await.unwrap().kind, EventKind::RoundFinished { .. }));
+                }
+            })
+        })
+        .collect();
+    for events in &mut stuck {
+        let _ = timeout(Duration::from_millis(1), events.next()).await; // Connected, and from here on deaf.
+    }
+
+    let began = tokio::time::Instant::now();
+    let mut bytes_max = 0;
+    for turn in 0..TURNS {
+        say(&conversation, &format!("turn {turn}")).await;
+        bytes_max = bytes_max.max(ring.bytes(&acme) / (turn + 2));
+    }
+
+    assert!(began.elapsed() < Duration::from_secs(5), "turns took {:?}", began.elapsed());
+    for reader in readers {
+        timeout(Duration::from_secs(5), reader).await.expect("who reads is told everything").unwrap();
+    }
+    assert!(bytes_max <= 256 * 1024, "{bytes_max} bytes a round, however many watch");
+    assert_eq!(ring.bytes(&other), 0);
+    for events in &mut stuck {
+        events.next().await.unwrap();
+        assert!(events.bytes_ahead() <= WATCHER_BYTES_MAX, "a stuck watcher holds {} bytes", events.bytes_ahead());
+    }
+}
