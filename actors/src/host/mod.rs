@@ -5,6 +5,7 @@
 
 mod builder;
 pub(crate) mod directory;
+mod figures;
 mod handle;
 mod prompt;
 mod recipe;
@@ -23,6 +24,7 @@ use ractor::ActorCell;
 use tokio::time::Instant;
 
 pub use builder::{BuildError, HostBuilder, ToolSource, ToolsInFolder};
+pub use figures::HostFigures;
 pub use handle::{ConversationHandle, Send, SendError, SkillStanding, TenantHandle};
 pub use output::{OutputError, SendAsError};
 pub use prompt::Prompt;
