@@ -9,6 +9,7 @@ use std::{
 use ractor::ActorRef;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Span;
 
 use super::{
     ConversationArgs, budget,
@@ -21,6 +22,7 @@ use super::{
     release::{Release, Waiter},
     setup::{Ports, Setup},
     stream_writer::StreamWriter,
+    trace::{self, CallTrace},
     turn::{self, Act, Gate, Input, NewPrompt, Outcome, StartTool},
     volatile::{Volatile, Work},
 };
@@ -54,10 +56,11 @@ struct RoundKit {
     timers: Vec<AbortOnDrop>,
     /// When each call was first started.
     began: BTreeMap<u32, Instant>,
+    span: Span,
 }
 
-impl Default for RoundKit {
-    fn default() -> Self {
+impl RoundKit {
+    fn new(span: Span) -> Self {
         Self {
             cancel: CancellationToken::new(),
             permit: Arc::default(),
@@ -65,6 +68,7 @@ impl Default for RoundKit {
             tasks: HashMap::new(),
             timers: Vec::new(),
             began: BTreeMap::new(),
+            span,
         }
     }
 }
@@ -117,6 +121,7 @@ impl Live {
     pub(super) fn begin(args: &ConversationArgs, me: ActorRef<ConversationMsg>, durable: Durable) -> Self {
         let (scope, setup, ports) = (args.scope.clone(), args.setup.clone(), args.ports.clone());
         let life = durable.epoch.next();
+        args.tenant.figures().woke();
         let [a, b, c, d, e, f, g, h, ..] = ports.entropy.bytes();
         let nonce = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
         let head = Head { epoch: durable.epoch, seq: durable.head };
@@ -241,6 +246,7 @@ impl Live {
             return Ok(Flow::GoOn);
         }
         self.ports.counters.prompts.add(1);
+        self.tenant.figures().prompt();
         let deadline = deadline.map(|at| self.timer(at, ConversationMsg::DeadlineOver { prompt_id: id, round_id }));
         self.guests.insert(round_id, (Some(seat), deadline));
         let waiter = self.wait(Waiter::Receipt(reply));
@@ -404,6 +410,7 @@ impl Live {
         match act {
             Act::Refuse { waiter, refusal } => {
                 self.ports.counters.refusals.add(1);
+                self.tenant.figures().refused(refusal.code());
                 if let Some(waiter) = self.waiters.remove(&waiter) {
                     waiter.refuse(refusal.into());
                 }
@@ -476,7 +483,9 @@ impl Live {
     fn kit(&mut self) -> Option<&mut RoundKit> {
         let id = self.durable.round.as_ref()?.id;
         if self.kit.as_ref().is_none_or(|(known, _)| *known != id) {
-            self.kit = Some((id, RoundKit::default()));
+            let (sampling, inbox) = (self.setup.trace_sampling, self.durable.inbox.len());
+            let span = trace::turn(&self.scope, id, self.volatile.life.0, inbox, sampling, &*self.ports.entropy);
+            self.kit = Some((id, RoundKit::new(span)));
         }
         self.kit.as_mut().map(|(_, kit)| kit)
     }
@@ -490,9 +499,11 @@ impl Live {
         request.output_schema = wish.map(|wish| wish.schema.clone());
         let (gateway, tenant, writer) = (self.setup.gateway.clone(), self.tenant.clone(), self.writer.clone());
         let (idle, total, me) = (self.setup.limits.model_idle, self.setup.limits.model_total, self.me.clone());
+        let (counters, scope) = (self.ports.counters.clone(), self.scope.clone());
         let Some(kit) = self.kit() else { return };
         let (permit, cancel) = (kit.permit.clone(), kit.cancel.clone());
-        let call = ModelCall { gateway, request, tenant, permit, writer, round_id, cancel, idle, total };
+        let trace = CallTrace::begin(&kit.span, &scope, gateway.provider().name(), &request);
+        let call = ModelCall { gateway, request, tenant, permit, writer, round_id, cancel, idle, total, counters, trace };
         let task = tokio::spawn(async move {
             let outcome = Box::new(call.run().await);
             let _ = me.cast(ConversationMsg::ModelEnded { work, outcome });
@@ -589,7 +600,7 @@ impl Live {
         }
         let began = *kit.began.entry(call).or_insert_with(Instant::now);
         let request = ToolInvocationRequest::of(&spec, tool_use.id, tool_use.input);
-        Some((executor, Run { work, key, tool, request, level, attempt, began }))
+        Some((executor, Run { work, key, tool, request, level, attempt, began, turn: kit.span.clone() }))
     }
 
     /// The executor is gone: its open calls have their result, their effect unknown.
@@ -738,23 +749,29 @@ impl Live {
     }
 
     fn count(&self, entry: &Entry) {
-        let counters = &self.ports.counters;
+        let (counters, figures) = (&self.ports.counters, self.tenant.figures());
         match &entry.body {
             EntryBody::Assistant { usage, cost_micro_usd, .. } => {
                 counters.cost_micro_usd.add(cost_micro_usd.unwrap_or(0));
                 counters.input_tokens.add(usage.input());
                 counters.cache_read_tokens.add(usage.cache_read);
                 counters.output_tokens.add(usage.output);
+                figures.spent(usage, cost_micro_usd.unwrap_or(0));
             }
             EntryBody::Compacted { .. } => counters.compactions.add(1),
             EntryBody::ToolFinished { outcome, .. } => {
                 counters.tool_calls.add(1);
                 counters.tool_calls_failed.add(u64::from(outcome.is_error));
+                counters.latencies.tool_call.record(Duration::from_millis(outcome.duration_ms));
+                figures.tool_call(outcome.is_error);
             }
             EntryBody::SkillActivated { .. } => counters.skill_activations.add(1),
-            EntryBody::RoundFinished { stop_reason, .. } => {
+            EntryBody::RoundFinished { stop_reason, latency_ms, error } => {
                 counters.rounds.add(1);
                 counters.rounds_failed.add(u64::from(!stop_reason.is_done()));
+                figures.round(!stop_reason.is_done());
+                let (span, error) = (self.kit.as_ref().map(|(_, kit)| &kit.span), error.as_ref().map(|error| error.code.as_str()));
+                trace::turn_ended(span, &counters.latencies, *latency_ms, stop_reason.code(), error);
             }
             _ => {}
         }
@@ -763,6 +780,7 @@ impl Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
+        self.tenant.figures().slept();
         self.writer.close();
         for release in lock(&self.lane).lane.close() {
             release.refuse(ConversationError::Gone);

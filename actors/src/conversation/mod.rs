@@ -30,6 +30,7 @@ mod skill_shelf;
 mod skills;
 mod stream_writer;
 mod toolset;
+mod trace;
 pub mod turn;
 pub mod volatile;
 

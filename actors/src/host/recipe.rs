@@ -17,7 +17,7 @@ use crate::{
     },
     limits::{BYTES_A_TOKEN, Limits},
     model_gateway::{GatewayConfig, ModelGatewayRef, exact::ExactCounter},
-    policy::{Budget, Prices},
+    policy::{Budget, Prices, TraceSampling},
     ports::{
         ArtifactStore, Effort, Extensions, Hook, LlmProvider, OutputLevel, Schemas, SkillSource, Tool, ToolDefinition, TypedTool, erased,
     },
@@ -226,6 +226,7 @@ pub(super) struct Kitchen {
     pub(super) counter: Arc<TokenCounter>,
     pub(super) compactor: CompactorRef,
     pub(super) prices: Prices,
+    pub(super) trace_sampling: TraceSampling,
     pub(super) limits: Arc<Limits>,
     /// Whether tenants have a budget of money unless they are given another.
     pub(super) tenant_budget: Budget,
@@ -346,6 +347,7 @@ impl Kitchen {
             native_output: capabilities.output_schema,
             takes_documents: capabilities.documents,
             spending,
+            trace_sampling: self.trace_sampling,
             limits: self.limits.clone(),
         }))
     }

@@ -18,6 +18,12 @@ pub use latency::{BOUNDS_US, Distribution, Histogram, Latencies, LatencyReading}
 pub use message::MetricsCollectorMsg;
 pub use tenant::{REFUSALS, TenantFigures, TenantReading};
 
+/// Target of the spans of turns, model calls and tool calls (level info).
+pub const SPANS: &str = "callboard::spans";
+
+/// Target of the events that carry the figures of each turn and call, sampled or not (level debug).
+pub const FIGURES: &str = "callboard::figures";
+
 /// How often the counters are read.
 const TICK: Duration = Duration::from_secs(10);
 
