@@ -22,6 +22,7 @@ mod sessions;
 mod tools;
 mod mcp;
 mod tokens;
+mod metrics;
 mod skills;
 mod config;
 mod completions;
@@ -69,6 +70,7 @@ enum Command {
     #[command(subcommand, disable_help_subcommand = true, after_help = mcp::EXAMPLE)]
     Mcp(mcp::McpCommand),
     Tokens(tokens::TokensArgs),
+    Metrics(metrics::MetricsArgs),
     /// Skills: list what a folder holds, show one, check what is wrong
     #[command(subcommand, disable_help_subcommand = true, after_help = skills::EXAMPLE)]
     Skills(skills::SkillsCommand),
@@ -111,6 +113,7 @@ async fn dispatch(cli: Cli) -> Result<Done, Failure> {
         Command::Tools(command) => Box::pin(tools::run(&config, command)).await,
         Command::Mcp(command) => Box::pin(mcp::run(&config, command)).await,
         Command::Tokens(args) => tokens::run(&config, &args),
+        Command::Metrics(args) => Box::pin(metrics::run(&config, args)).await,
         Command::Skills(command) => Box::pin(skills::run(&config, command)).await,
         Command::Config(command) => config::run(&config, &command),
         Command::Completions(args) => completions::run(&args),
