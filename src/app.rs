@@ -186,6 +186,7 @@ pub(crate) async fn start_with(config: &Config, wishes: &Wishes, sessions: &Sess
         .has_approver(wishes.at_terminal)
         .recovery(wishes.recovery)
         .prices(config.prices.clone())
+        .trace_sampling(config.observability.sampling())
         .compaction(config.compaction.clone())
         .tokens(Arc::new(TokenCounter::new(config.tokens.registry())))
         .budget(wishes.budget)

@@ -35,7 +35,7 @@ pub fn prometheus_text(host: &Host, view: View<'_>) -> String {
     match view {
         View::Operator => {
             of_host(&mut page, &figures);
-            of_gateways(&mut page, host);
+            of_gateways(&mut page, &figures);
             of_tenants(&mut page, &labelled(figures.tenants, TENANTS_MAX), true);
         }
         View::Tenant(id) => {
@@ -111,8 +111,7 @@ fn of_host(page: &mut Page, figures: &HostFigures) {
     page.histogram("callboard_tool_call_duration_seconds", "Tool calls, all attempts together.", &times.tool_call);
 }
 
-fn of_gateways(page: &mut Page, host: &Host) {
-    let gateways = host.gateways();
+fn of_gateways(page: &mut Page, figures: &HostFigures) {
     let rows = [
         ("callboard_gateway_calls_running", "Model calls that run."),
         ("callboard_gateway_calls_free", "Model calls that could run beside them."),
@@ -121,7 +120,7 @@ fn of_gateways(page: &mut Page, host: &Host) {
     ];
     for (name, help) in rows {
         page.family(name, "gauge", help);
-        for (gateway, status) in &gateways {
+        for (gateway, status) in &figures.gateways {
             let value = match name {
                 "callboard_gateway_calls_running" => status.running,
                 "callboard_gateway_calls_free" => status.free,

@@ -24,7 +24,7 @@ use ractor::ActorCell;
 use tokio::time::Instant;
 
 pub use builder::{BuildError, HostBuilder, ToolSource, ToolsInFolder};
-pub use figures::HostFigures;
+pub use figures::{FiguresReader, HostFigures};
 pub use handle::{ConversationHandle, Send, SendError, SkillStanding, TenantHandle};
 pub use output::{OutputError, SendAsError};
 pub use prompt::Prompt;
