@@ -2,11 +2,15 @@
 //! No globals: the application owns registries, providers and subscribers (DESIGN §9).
 //!
 //! # Layout
-//! `prometheus` the text of `/metrics` · `redact` what may not leave.
+//! `redact` what may not leave · `prometheus` the text of `/metrics` · `semconv` names · `otlp` the exporter.
 
-mod prometheus;
 #[cfg(feature = "tools")]
 pub mod redact;
+mod prometheus;
+#[cfg(feature = "otel")]
+pub mod semconv;
+#[cfg(feature = "otel")]
+pub mod otlp;
 
 pub use prometheus::{PROMETHEUS_CONTENT_TYPE, View, prometheus_text};
 #[cfg(feature = "tools")]
