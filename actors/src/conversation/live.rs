@@ -757,6 +757,7 @@ impl Live {
                 counters.cache_read_tokens.add(usage.cache_read);
                 counters.output_tokens.add(usage.output);
                 figures.spent(usage, cost_micro_usd.unwrap_or(0));
+                self.tenant.charge_tokens(usage.input().saturating_add(usage.output));
             }
             EntryBody::Compacted { .. } => counters.compactions.add(1),
             EntryBody::ToolFinished { outcome, .. } => {

@@ -7,6 +7,7 @@ use crate::{
     ids::TenantId,
     metrics_collector::{LatencyReading, Reading, TenantReading},
     model_gateway::GatewayStatus,
+    tenant::{Refused, Tenant},
 };
 
 /// What a host counts, and how much it carries just now.
@@ -50,7 +51,12 @@ impl Host {
     /// Reads the figures of the host and of each tenant.
     pub fn figures(&self) -> HostFigures {
         let counters = &self.0.ports.counters;
-        let of = |tenant: Arc<crate::tenant::Tenant>| (tenant.id().clone(), tenant.figures().read(tenant.seats_taken()));
+        let of = |tenant: Arc<Tenant>| {
+            let usage = tenant.usage();
+            let Refused { prompts, requests, tokens, memory, conversations, closed } = usage.refused;
+            let refused = [prompts, requests, tokens, memory, conversations, closed];
+            (tenant.id().clone(), tenant.figures().read(usage.prompts, refused))
+        };
         let mut tenants: Vec<_> = self.0.tenants.all().into_iter().map(of).collect();
         tenants.sort_by(|(a, _), (b, _)| a.cmp(b));
         HostFigures {

@@ -12,6 +12,7 @@ mod recipe;
 mod output;
 mod reply;
 mod supervisor;
+mod tenants;
 #[cfg(test)]
 mod tests;
 
@@ -30,6 +31,7 @@ pub use output::{OutputError, SendAsError};
 pub use prompt::Prompt;
 pub use recipe::{OWN_GATEWAY, TenantConfig};
 pub use reply::{OutcomeError, Reply};
+pub use tenants::Erased;
 
 use crate::{
     conversation::{Ports, Setup},

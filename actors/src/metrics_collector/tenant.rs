@@ -5,9 +5,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::ports::Usage;
 
-/// The codes of refusals that are told apart; the last takes all others, so that a label has few values.
+/// The reasons of refusals that are told apart: those before admission, by what was full or closed, then those of conversations, by
+/// code; the last takes all others, so that a label has few values.
 pub const REFUSALS: [&str; 10] =
-    ["overloaded", "rate_limited", "quota", "paused", "memory", "conversation_busy", "inbox_full", "draining", "invalid", "other"];
+    ["prompts", "requests", "tokens", "memory", "conversations", "closed", "conversation_busy", "inbox_full", "draining", "other"];
+
+/// How many of them the tenant's admission counts itself.
+const BEFORE_ADMISSION: usize = 6;
 
 /// One tenant's figures. They live as long as the host and wake nobody.
 #[derive(Debug, Default)]
@@ -61,9 +65,10 @@ impl TenantFigures {
         add(&self.prompts, 1);
     }
 
-    /// Counts a refusal by the code of its error.
+    /// Counts a conversation's refusal by the code of its error.
     pub fn refused(&self, code: &str) {
-        let place = REFUSALS.iter().position(|known| *known == code).unwrap_or(REFUSALS.len() - 1);
+        let place = REFUSALS.iter().skip(BEFORE_ADMISSION).position(|known| *known == code).map(|place| place + BEFORE_ADMISSION);
+        let place = place.unwrap_or(REFUSALS.len() - 1);
         if let Some(counter) = self.refusals.get(place) {
             add(counter, 1);
         }
@@ -100,12 +105,12 @@ impl TenantFigures {
         self.awake.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Reads them all; `under_way` is told by who counts seats.
-    pub fn read(&self, under_way: usize) -> TenantReading {
+    /// Reads them all; admission tells its own: the prompts under way and what it refused, in the order of [`REFUSALS`].
+    pub fn read(&self, under_way: usize, refused: [u64; BEFORE_ADMISSION]) -> TenantReading {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         TenantReading {
             prompts: of(&self.prompts),
-            refusals: std::array::from_fn(|place| self.refusals.get(place).map_or(0, of)),
+            refusals: std::array::from_fn(|place| self.refusals.get(place).map_or(0, of) + refused.get(place).copied().unwrap_or(0)),
             rounds: of(&self.rounds),
             rounds_failed: of(&self.rounds_failed),
             tool_calls: of(&self.tool_calls),
@@ -153,11 +158,12 @@ mod tests {
     fn a_refusal_of_an_unknown_code_is_counted_too() {
         let figures = TenantFigures::default();
 
-        figures.refused("paused");
+        figures.refused("inbox_full");
         figures.refused("never_heard_of");
+        figures.refused("prompts");
 
-        let refusals = figures.read(0).refusals;
-        assert_eq!((refusals[3], refusals[9], refusals.iter().sum::<u64>()), (1, 1, 2));
+        let refusals = figures.read(0, [7, 0, 0, 0, 0, 1]).refusals;
+        assert_eq!(refusals, [7, 0, 0, 0, 0, 1, 0, 1, 0, 2], "an error's code is not a reason of admission");
     }
 
     #[test]
