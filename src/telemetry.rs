@@ -52,6 +52,7 @@ pub enum TelemetryError {
 #[must_use = "dropping it ends the export"]
 pub struct Telemetry {
     otlp: Option<Otlp>,
+    redactor: Redactor,
 }
 
 impl Telemetry {
@@ -60,6 +61,11 @@ impl Telemetry {
         if let Some(otlp) = &self.otlp {
             otlp.observe(host.figures_reader());
         }
+    }
+
+    /// What masks in all sinks; who makes or reads a key later tells it to this one.
+    pub fn redactor(&self) -> &Redactor {
+        &self.redactor
     }
 
     /// Sends what is not sent yet, within the time-outs of the configuration, and ends.
@@ -100,7 +106,7 @@ pub fn init(flag: Option<&str>, config: &Observability, redactor: &Redactor) -> 
     let (spans, figures) = (otlp.as_ref().and_then(Otlp::span_layer), otlp.as_ref().and_then(Otlp::figures_layer));
     let set = tracing_subscriber::registry().with(logs).with(spans).with(figures).try_init();
     set.map_err(|_| TelemetryError::AlreadySet)?;
-    Ok(Telemetry { otlp })
+    Ok(Telemetry { otlp, redactor: redactor.clone() })
 }
 
 /// A panic's message may hold whatever the panicking code had at hand.

@@ -56,6 +56,11 @@ impl Redactor {
         self.known().masker.mask(text)
     }
 
+    /// The text without the keys that are known exactly; what merely looks like one stays, for it may be an example.
+    pub fn mask_exact(&self, text: &str) -> String {
+        self.known().masker.mask_exact(text)
+    }
+
     /// What writes to `inner` without keys; a key that comes in pieces is masked too.
     pub fn writer<W: Write>(&self, inner: W) -> RedactingWriter<W> {
         RedactingWriter { redactor: self.clone(), inner, held: Vec::new() }

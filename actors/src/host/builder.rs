@@ -378,6 +378,13 @@ impl<H> HostBuilder<H> {
         self
     }
 
+    /// Takes keys out of what tools return, of their errors, panics and progress, before a model, a watcher or the journal sees it.
+    #[must_use]
+    pub fn mask_results(mut self, mask: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
+        self.recipe.mask = Some(Arc::new(mask));
+        self
+    }
+
     /// How many turns begin a span for the subscriber of this process; all unless said otherwise. Figures are not sampled
     /// (REQUIREMENTS ).
     #[must_use]

@@ -24,7 +24,7 @@ use crate::{
     skill::SkillPolicy,
     tenant::Quotas,
     tokens::TokenCounter,
-    tool_executor::{Lent, Permissions},
+    tool_executor::{Lent, Mask, Permissions},
 };
 
 /// Name of the gateway to the host's own provider.
@@ -49,6 +49,7 @@ pub(super) struct Recipe {
     pub(super) has_approver: bool,
     pub(super) permissions: Permissions,
     pub(super) output_level: OutputLevel,
+    pub(super) mask: Option<Mask>,
     pub(super) recovery: Recovery,
     /// Of each conversation.
     pub(super) budget: Budget,
@@ -72,6 +73,7 @@ impl Default for Recipe {
             has_approver: false,
             permissions: Permissions::default(),
             output_level: OutputLevel::default(),
+            mask: None,
             recovery: Recovery::default(),
             budget: Budget::default(),
         }
@@ -342,6 +344,7 @@ impl Kitchen {
                 artifacts: Some(self.artifacts.clone()),
                 permissions: recipe.permissions,
                 output_level: recipe.output_level,
+                mask: recipe.mask,
             },
             schemas: self.schemas.clone(),
             native_output: capabilities.output_schema,

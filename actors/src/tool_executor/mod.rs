@@ -45,7 +45,7 @@ pub use outcome::{RunResult, approval_denied, cancelled_before_start, cancelled_
 pub use permissions::Permissions;
 pub use plan::{PlannedCall, Progress, one_spelling, plan};
 pub use request::{RequestError, ToolInvocationRequest, caller_id};
-pub use run::{Bench, Lent};
+pub use run::{Bench, Lent, Mask};
 pub use tenant_tools::TenantTools;
 
 use crate::{ids::WorkId, task::AbortOnDrop};
