@@ -202,4 +202,43 @@ mod tests {
 
         assert_eq!(shown(Some("loud"), None), expected);
     }
+
+    const KEY: &str = "plain-word-key-not-real";
+
+    /// Installs the hook and panics where its parent asks for it; the hook is the whole process's, so this is a process of its own.
+    #[test]
+    fn a_panic_is_written_without_keys() {
+        if let Ok(format) = std::env::var("CALLBOARD_TEST_PANIC") {
+            let sink = Sink::open(Redactor::new([KEY]), &Observability::default()).unwrap();
+            panics_are_masked(sink, format == "json");
+            std::thread::spawn(|| panic!("lost {}", KEY)).join().unwrap_err();
+            return;
+        }
+        for format in ["text", "json"] {
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            let child = child.args(["--exact", "telemetry::tests::a_panic_is_written_without_keys", "--nocapture"]);
+            let output = child.env("CALLBOARD_TEST_PANIC", format).output().unwrap();
+
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success() && text.contains("lost [masked:1]") && !text.contains(KEY), "{format}: {text}");
+            let line = text.lines().find(|line| line.contains("lost")).unwrap();
+            assert_eq!(serde_json::from_str::<serde_json::Value>(line).is_ok(), format == "json", "{line}");
+        }
+    }
+
+    #[test]
+    fn a_log_file_is_appended_to_and_holds_no_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("logs/callboard.log");
+        let config = configured(|config| {
+            config.settings.log_output = vec!["file".into()];
+            config.log_file = Some(path.clone());
+        });
+
+        for n in 1..=2 {
+            Sink::open(Redactor::new([KEY]), &config).unwrap().line(&format!("{n} {KEY}"));
+        }
+
+        assert_eq!(std::fs::read_to_string(path).unwrap(), "1 [masked:1]\n2 [masked:1]\n");
+    }
 }

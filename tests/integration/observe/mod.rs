@@ -8,6 +8,7 @@ use std::sync::Arc;
 use callboard::{
     FnTool, Host, ToolContext, ToolError, ToolSpec,
     chat::RawJson,
+    ids::{ConversationId, Scope, Seq, TenantId},
     observe::{Redactor, otlp::Otlp, semconv::Edition},
     policy::{ObservabilityConfig, TraceSampling},
     providers::offline::{Scripted, ScriptedCall, ScriptedConfig},
@@ -207,4 +208,43 @@ async fn a_collector_that_is_away_delays_no_turn_and_no_end() {
     let ended = tokio::time::timeout(std::time::Duration::from_secs(20), exported(&gone, TraceSampling::Always, Edition::Released)).await;
 
     assert!(ended.is_ok());
+}
+
+#[tokio::test]
+async fn watchers_the_model_and_the_journal_see_no_key_of_a_tools_result_error_panic_or_progress() {
+    let redactor = Redactor::new([KEY]);
+    let tool = |name: &str, what: fn(ToolContext) -> Result<serde_json::Value, ToolError>| {
+        let call = move |_: Nothing, context: ToolContext| async move { what(context).map(callboard::Json) };
+        Arc::new(FnTool::new(name, "Does something.", call).declare(ToolSpec::read_only))
+    };
+    let call = |name: &str| ScriptedCall { name: name.into(), input: RawJson::empty_object() };
+    let tools = vec![call("says"), call("fails"), call("panics")];
+    let model = Scripted::new(ScriptedConfig { tool_rounds: 1, tools_per_reply: 3, tools, ..ScriptedConfig::default() });
+    let host = Host::builder()
+        .provider(model)
+        .tool(tool("says", |context| {
+            context.progress.tell(format!("with {KEY}"));
+            Ok(serde_json::json!({ "list": [{ KEY: format!("is {KEY}") }] }))
+        }))
+        .tool(tool("fails", |_| Err(ToolError::invalid(KEY))))
+        .tool(tool("panics", |_| panic!("{KEY}")))
+        .mask_results(move |text| redactor.mask_exact(text))
+        .build()
+        .await
+        .unwrap();
+
+    let mut reply = host.tenant("acme").conversation("support-42").send("Go").await.unwrap();
+    let mut seen = String::new();
+    while let Some(event) = reply.next().await {
+        seen.push_str(&serde_json::to_string(&*event).unwrap());
+    }
+
+    let scope = Scope::new(TenantId::new("acme").unwrap(), ConversationId::new("support-42").unwrap());
+    let stored = host.ports().sessions.entries(&scope, Seq(0), 1000).await.unwrap();
+    assert!(seen.contains("masked") && seen.contains("tool_progress") && !seen.contains(KEY), "{seen}");
+    assert!(!stored.is_empty());
+    for entry in stored {
+        let text = String::from_utf8_lossy(&entry.bytes);
+        assert!(!text.contains(KEY), "{text}");
+    }
 }
