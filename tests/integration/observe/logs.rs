@@ -20,10 +20,10 @@ fn callboard(folder: &std::path::Path, config: &str, arguments: &[&str]) -> (Str
     (String::from_utf8_lossy(&output.stdout).into_owned(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// The key is where the address of the provider stands too, so that whoever logs the address logs the key.
+/// The key is the name of the provider's host too, so that whoever logs that logs the key.
 fn config(observability: &str) -> String {
     format!(
-        "[[provider]]\nname = \"mine\"\nkind = \"openai\"\nbase_url = \"http://127.0.0.1:9/{KEY}/v1\"\nmodel = \"m\"\napi_key_env = \"TEST_PROVIDER_KEY\"\n\n[observability]\n{observability}\n"
+        "[[provider]]\nname = \"mine\"\nkind = \"openai\"\nbase_url = \"http://{KEY}.invalid:9/v1\"\nmodel = \"m\"\napi_key_env = \"TEST_PROVIDER_KEY\"\n\n[observability]\n{observability}\n"
     )
 }
 

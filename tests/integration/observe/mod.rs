@@ -39,6 +39,7 @@ async fn a_turn(sampling: TraceSampling) -> Host {
         .tool(tool("well", || Ok("fine".into())))
         .tool(tool("fails", || Err(ToolError::invalid(format!("no such thing: {KEY}")))))
         .tool(tool("panics", || panic!("lost {KEY}")))
+        .model("scripted")
         .trace_sampling(sampling)
         .build()
         .await

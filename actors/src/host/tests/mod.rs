@@ -5,6 +5,7 @@ mod budgets;
 mod context;
 mod door;
 mod faults;
+mod figures;
 mod lives;
 mod outputs;
 mod rewinds;
