@@ -500,9 +500,10 @@ impl Live {
         let (gateway, tenant, writer) = (self.setup.gateway.clone(), self.tenant.clone(), self.writer.clone());
         let (idle, total, me) = (self.setup.limits.model_idle, self.setup.limits.model_total, self.me.clone());
         let (counters, scope) = (self.ports.counters.clone(), self.scope.clone());
+        let first = self.durable.round.as_ref().is_some_and(|round| round.steps <= 1);
         let Some(kit) = self.kit() else { return };
         let (permit, cancel) = (kit.permit.clone(), kit.cancel.clone());
-        let trace = CallTrace::begin(&kit.span, &scope, gateway.provider().name(), &request);
+        let trace = CallTrace::begin(&kit.span, first, &scope, gateway.provider().name(), &request);
         let call = ModelCall { gateway, request, tenant, permit, writer, round_id, cancel, idle, total, counters, trace };
         let task = tokio::spawn(async move {
             let outcome = Box::new(call.run().await);

@@ -53,15 +53,16 @@ pub(super) fn turn_ended(span: Option<&Span>, latencies: &Latencies, latency_ms:
 /// What is measured of one model call.
 pub(super) struct CallTrace {
     pub(super) span: Span,
-    turn: Span,
+    /// Of a turn's first call: that wait is the turn's own.
+    turn: Option<Span>,
     began: Instant,
     queue_wait: OnceLock<Duration>,
     first_chunk: OnceLock<Duration>,
 }
 
 impl CallTrace {
-    /// Begins the span of a model call below its turn's.
-    pub(super) fn begin(turn: &Span, scope: &Scope, provider: &str, request: &ModelRequest) -> Self {
+    /// Begins the span of a model call below its turn's; `first` is the turn's first.
+    pub(super) fn begin(turn: &Span, first: bool, scope: &Scope, provider: &str, request: &ModelRequest) -> Self {
         let span = if turn.is_none() {
             Span::none()
         } else {
@@ -84,7 +85,7 @@ impl CallTrace {
                 error = tracing::field::Empty,
             )
         };
-        Self { span, turn: turn.clone(), began: Instant::now(), queue_wait: OnceLock::new(), first_chunk: OnceLock::new() }
+        Self { span, turn: first.then(|| turn.clone()), began: Instant::now(), queue_wait: OnceLock::new(), first_chunk: OnceLock::new() }
     }
 
     /// The turn may run.
@@ -93,7 +94,9 @@ impl CallTrace {
         if self.queue_wait.set(waited).is_ok() {
             latencies.queue_wait.record(waited);
             self.span.record("queue_wait_ms", ms(waited));
-            self.turn.record("queue_wait_ms", ms(waited));
+            if let Some(turn) = &self.turn {
+                turn.record("queue_wait_ms", ms(waited));
+            }
         }
     }
 
