@@ -31,7 +31,7 @@ use crate::{
 pub const OWN_GATEWAY: &str = "default";
 
 /// What may differ from tenant to tenant.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct Recipe {
     /// Name of the gateway; the host's own without one.
     pub(super) gateway: Option<String>,
@@ -53,31 +53,6 @@ pub(super) struct Recipe {
     pub(super) recovery: Recovery,
     /// Of each conversation.
     pub(super) budget: Budget,
-}
-
-impl Default for Recipe {
-    fn default() -> Self {
-        Self {
-            gateway: None,
-            model: None,
-            system: None,
-            max_tokens: None,
-            effort: None,
-            tools: Vec::new(),
-            hooks: Vec::new(),
-            workspace: None,
-            extensions: Extensions::default(),
-            skills: None,
-            skill_policy: SkillPolicy::default(),
-            approval: ApprovalMode::default(),
-            has_approver: false,
-            permissions: Permissions::default(),
-            output_level: OutputLevel::default(),
-            mask: None,
-            recovery: Recovery::default(),
-            budget: Budget::default(),
-        }
-    }
 }
 
 /// A tenant as it is configured: its bounds, and what of its conversations differs from the host's usual. Given to
