@@ -166,6 +166,7 @@ pub(crate) async fn start_with(config: &Config, wishes: &Wishes, sessions: &Sess
     let system = system_prompt(wishes, &workspace, remembers, &mut notes);
     let sandbox = toolbox.sandbox.clone();
     let skills = skills(config, wishes)?;
+    let redactor = crate::observe::Redactor::new(config.secrets().into_iter().map(|secret| secret.expose().to_owned()));
     let builder = resources.into_iter().fold(Host::builder(), HostBuilder::closes);
     #[cfg(all(feature = "pdf", target_os = "linux"))]
     let builder = builder.document_text(crate::sandbox::PdfText::new());
@@ -186,6 +187,8 @@ pub(crate) async fn start_with(config: &Config, wishes: &Wishes, sessions: &Sess
         .has_approver(wishes.at_terminal)
         .recovery(wishes.recovery)
         .prices(config.prices.clone())
+        .trace_sampling(config.observability.sampling())
+        .mask_results(move |text| redactor.mask_exact(text))
         .compaction(config.compaction.clone())
         .tokens(Arc::new(TokenCounter::new(config.tokens.registry())))
         .budget(wishes.budget)

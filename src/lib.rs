@@ -62,6 +62,7 @@ mod host;
 pub mod clock;
 pub mod providers;
 pub mod storage;
+pub mod observe;
 #[cfg(feature = "schema")]
 pub mod schema;
 #[cfg(feature = "tools")]

@@ -1,11 +1,20 @@
-//! Logs of the binary: to standard error, text at a terminal, JSON otherwise. The library installs no subscriber (DESIGN §9).
+//! Logs, traces and metrics of the binary. Logs go to standard error (and a file where asked), text at a terminal, JSON otherwise; all
+//! through one writer that masks keys, panics too. The library installs no subscriber and no hook (DESIGN §9): this is the program's.
+
+mod sink;
 
 use std::io::{self, IsTerminal as _};
 
-use tracing_subscriber::{EnvFilter, fmt::time::SystemTime};
+use tracing_subscriber::{EnvFilter, Layer, Registry, fmt::time::SystemTime, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
-/// What is logged when nobody says otherwise: trouble only, standard error belongs to the progress of the work.
-const DEFAULT_LEVEL: &str = "warn";
+use crate::{
+    config::Observability,
+    observe::{
+        Redactor,
+        otlp::{Otlp, OtlpError},
+    },
+};
+use sink::Sink;
 
 /// Always added: ractor logs each actor's start and end.
 const ALWAYS: &str = "ractor=warn";
@@ -25,30 +34,105 @@ pub enum TelemetryError {
     /// The process has a subscriber already.
     #[error("logging is set up already")]
     AlreadySet,
+    /// The file of the logs cannot be written.
+    #[error("the log file {file} cannot be opened: {reason}")]
+    NoFile {
+        /// Which.
+        file: String,
+        /// What the system says.
+        reason: String,
+    },
+    /// The exporter cannot be made.
+    #[error(transparent)]
+    Otlp(#[from] OtlpError),
 }
 
-/// Sends logs to standard error from now on. `level` is what `--log` says; without it `CALLBOARD_LOG`, then `warn`.
+/// What this process tells of itself: keep it to the end, then [`Telemetry::shutdown`].
+#[derive(Debug)]
+#[must_use = "dropping it ends the export"]
+pub struct Telemetry {
+    otlp: Option<Otlp>,
+    redactor: Redactor,
+}
+
+impl Telemetry {
+    /// Exports the figures of a host too, from now on. Does not keep the host alive.
+    pub fn observe(&self, host: &callboard_actors::Host) {
+        if let Some(otlp) = &self.otlp {
+            otlp.observe(host.figures_reader());
+        }
+    }
+
+    /// What masks in all sinks; who makes or reads a key later tells it to this one.
+    pub fn redactor(&self) -> &Redactor {
+        &self.redactor
+    }
+
+    /// Sends what is not sent yet, within the time-outs of the configuration, and ends.
+    pub async fn shutdown(self) {
+        if let Some(otlp) = self.otlp {
+            otlp.shutdown().await;
+        }
+    }
+}
+
+/// Logs, traces and metrics of this process from now on, as `[observability]` says; `flag` is `--log` and wins over `CALLBOARD_LOG`,
+/// which wins over `log_level`. Whatever goes out is masked by `redactor`. A switched-off part does nothing (REQUIREMENTS X-12); logs
+/// that a flag or the environment asks for are wanted all the same. Must be called inside a tokio runtime where there is an
+/// `otlp_endpoint`.
 ///
 /// # Errors
-/// [`TelemetryError::BadLevel`], or [`TelemetryError::AlreadySet`] on a second call.
-pub fn init(level: Option<&str>) -> Result<(), TelemetryError> {
+/// [`TelemetryError`]; [`TelemetryError::AlreadySet`] on a second call.
+pub fn init(flag: Option<&str>, config: &Observability, redactor: &Redactor) -> Result<Telemetry, TelemetryError> {
     let from_environment = std::env::var("CALLBOARD_LOG").ok();
-    let filter = filter(level, from_environment.as_deref())?;
+    let filter = filter(flag, from_environment.as_deref(), config)?;
+    redactor.learn(config.secrets());
     let at_terminal = io::stderr().is_terminal();
-    let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let json = if config.is_given("log_format") { config.settings.log_format == "json" } else { !at_terminal };
+    let sink = Sink::open(redactor.clone(), config)?;
+    panics_are_masked(sink.clone(), json);
 
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    let set = if at_terminal {
-        subscriber.without_time().with_target(false).with_ansi(!no_color).compact().try_init()
-    } else {
-        subscriber.with_timer(SystemTime).with_ansi(false).json().flatten_event(true).try_init()
-    };
-    set.map_err(|_| TelemetryError::AlreadySet)
+    let logs = filter.map(|filter| {
+        let layer = tracing_subscriber::fmt::layer().with_writer(sink);
+        let layer: Box<dyn Layer<Registry> + Send + Sync> = if json {
+            Box::new(layer.with_timer(SystemTime).with_ansi(false).json().flatten_event(true))
+        } else {
+            let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+            Box::new(layer.without_time().with_target(false).with_ansi(at_terminal && !no_color).compact())
+        };
+        layer.with_filter(filter)
+    });
+    let otlp = Otlp::start(&config.settings, redactor)?;
+    let (spans, figures) = (otlp.as_ref().and_then(Otlp::span_layer), otlp.as_ref().and_then(Otlp::figures_layer));
+    let set = tracing_subscriber::registry().with(logs).with(spans).with(figures).try_init();
+    set.map_err(|_| TelemetryError::AlreadySet)?;
+    Ok(Telemetry { otlp, redactor: redactor.clone() })
 }
 
-/// The filter for what a flag and the environment say. A word alone is a level of everything.
-fn filter(flag: Option<&str>, environment: Option<&str>) -> Result<EnvFilter, TelemetryError> {
-    let given = [flag, environment].into_iter().flatten().map(str::trim).find(|text| !text.is_empty()).unwrap_or(DEFAULT_LEVEL);
+/// A panic's message may hold whatever the panicking code had at hand.
+fn panics_are_masked(sink: Sink, json: bool) {
+    std::panic::set_hook(Box::new(move |panic| {
+        let message = panic.payload_as_str().unwrap_or("no message");
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        let thread = std::thread::current().name().unwrap_or("unnamed").to_owned();
+        let line = if json {
+            serde_json::json!({ "level": "ERROR", "target": "panic", "thread": thread, "place": place, "message": message }).to_string()
+        } else {
+            format!("thread '{thread}' panicked at {place}: {message}")
+        };
+        sink.line(&line);
+    }));
+}
+
+/// The filter for what a flag, the environment and the configuration say; `None` where logs are switched off. A word alone is a level
+/// of everything.
+fn filter(flag: Option<&str>, environment: Option<&str>, config: &Observability) -> Result<Option<EnvFilter>, TelemetryError> {
+    let asked = [flag, environment].into_iter().flatten().map(str::trim).find(|text| !text.is_empty());
+    let given = match asked {
+        Some(asked) => asked,
+        None if !config.settings.enable_logging => return Ok(None),
+        None => level(&config.settings.log_level),
+    };
     let bad = || TelemetryError::BadLevel { given: given.chars().filter(|c| !c.is_control()).take(60).collect() };
     // A bare word that is no level would be taken for the name of a crate, and log nothing.
     let is_word = !given.contains(['=', ',']);
@@ -56,20 +140,41 @@ fn filter(flag: Option<&str>, environment: Option<&str>) -> Result<EnvFilter, Te
         return Err(bad());
     }
     // Ours first: an explicit `ractor=debug` of the user is more recent and wins.
-    EnvFilter::builder().parse(format!("{ALWAYS},{given}")).map_err(|_| bad())
+    EnvFilter::builder().parse(format!("{ALWAYS},{given}")).map(Some).map_err(|_| bad())
+}
+
+/// A level of the requirements as a level of ours.
+fn level(name: &str) -> &'static str {
+    match name.to_ascii_uppercase().as_str() {
+        "DEBUG" => "debug",
+        "INFO" => "info",
+        "ERROR" | "CRITICAL" => "error",
+        _ => "warn",
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn shown(flag: Option<&str>, environment: Option<&str>) -> String {
-        let mut parts: Vec<String> = match filter(flag, environment) {
-            Ok(filter) => filter.to_string().split(',').map(str::to_owned).collect(),
+    fn configured(change: impl FnOnce(&mut Observability)) -> Observability {
+        let mut config = Observability::default();
+        change(&mut config);
+        config
+    }
+
+    fn shown_of(flag: Option<&str>, environment: Option<&str>, config: &Observability) -> String {
+        let mut parts: Vec<String> = match filter(flag, environment, config) {
+            Ok(Some(filter)) => filter.to_string().split(',').map(str::to_owned).collect(),
+            Ok(None) => vec!["nothing".into()],
             Err(error) => vec![error.to_string()],
         };
         parts.sort();
         parts.join(",")
+    }
+
+    fn shown(flag: Option<&str>, environment: Option<&str>) -> String {
+        shown_of(flag, environment, &Observability::default())
     }
 
     #[test]
@@ -82,9 +187,58 @@ mod tests {
     }
 
     #[test]
+    fn the_configured_level_holds_until_somebody_says_otherwise() {
+        let critical = configured(|config| config.settings.log_level = "critical".into());
+        let off = configured(|config| config.settings.enable_logging = false);
+
+        assert_eq!(shown_of(None, None, &critical), "error,ractor=warn");
+        assert_eq!(shown_of(Some("info"), None, &critical), "info,ractor=warn");
+        assert_eq!((shown_of(None, None, &off), shown_of(None, Some("info"), &off)), ("nothing".into(), "info,ractor=warn".into()));
+    }
+
+    #[test]
     fn a_word_that_is_no_level_is_refused() {
         let expected = "`loud` is no log level; use error, warn, info, debug, trace or off, or filters such as `callboard=debug` (--log, CALLBOARD_LOG)";
 
         assert_eq!(shown(Some("loud"), None), expected);
+    }
+
+    const KEY: &str = "plain-word-key-not-real";
+
+    /// Installs the hook and panics where its parent asks for it; the hook is the whole process's, so this is a process of its own.
+    #[test]
+    fn a_panic_is_written_without_keys() {
+        if let Ok(format) = std::env::var("CALLBOARD_TEST_PANIC") {
+            let sink = Sink::open(Redactor::new([KEY]), &Observability::default()).unwrap();
+            panics_are_masked(sink, format == "json");
+            std::thread::spawn(|| panic!("lost {}", KEY)).join().unwrap_err();
+            return;
+        }
+        for format in ["text", "json"] {
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            let child = child.args(["--exact", "telemetry::tests::a_panic_is_written_without_keys", "--nocapture"]);
+            let output = child.env("CALLBOARD_TEST_PANIC", format).output().unwrap();
+
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success() && text.contains("lost [masked:1]") && !text.contains(KEY), "{format}: {text}");
+            let line = text.lines().find(|line| line.contains("lost")).unwrap();
+            assert_eq!(serde_json::from_str::<serde_json::Value>(line).is_ok(), format == "json", "{line}");
+        }
+    }
+
+    #[test]
+    fn a_log_file_is_appended_to_and_holds_no_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("logs/callboard.log");
+        let config = configured(|config| {
+            config.settings.log_output = vec!["file".into()];
+            config.log_file = Some(path.clone());
+        });
+
+        for n in 1..=2 {
+            Sink::open(Redactor::new([KEY]), &config).unwrap().line(&format!("{n} {KEY}"));
+        }
+
+        assert_eq!(std::fs::read_to_string(path).unwrap(), "1 [masked:1]\n2 [masked:1]\n");
     }
 }

@@ -22,6 +22,7 @@ mod sessions;
 mod tools;
 mod mcp;
 mod tokens;
+mod metrics;
 mod skills;
 mod config;
 mod completions;
@@ -30,7 +31,10 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
-use crate::config::{Config, process_environment};
+use crate::{
+    config::{Config, Observability, process_environment},
+    observe::Redactor,
+};
 use failure::{Done, Failure};
 
 /// Actors for LLM agents: one task, a conversation, or what was stored of them.
@@ -69,6 +73,7 @@ enum Command {
     #[command(subcommand, disable_help_subcommand = true, after_help = mcp::EXAMPLE)]
     Mcp(mcp::McpCommand),
     Tokens(tokens::TokensArgs),
+    Metrics(metrics::MetricsArgs),
     /// Skills: list what a folder holds, show one, check what is wrong
     #[command(subcommand, disable_help_subcommand = true, after_help = skills::EXAMPLE)]
     Skills(skills::SkillsCommand),
@@ -84,34 +89,51 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    let outcome = crate::telemetry::init(cli.log.as_deref()).map_err(|error| Failure::usage(error.to_string())).and_then(|()| {
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| Failure::work(format!("the runtime cannot be started: {}", error.kind())))?;
-        let outcome = runtime.block_on(dispatch(cli));
-        // A thread that waits for the keyboard must not keep the program.
-        runtime.shutdown_background();
-        outcome
-    });
-    match outcome {
+    match run(cli) {
         Ok(done) => done.code(),
         Err(failure) => failure.tell(),
     }
 }
 
-async fn dispatch(cli: Cli) -> Result<Done, Failure> {
+fn run(cli: Cli) -> Result<Done, Failure> {
     if let Command::Completions(args) = cli.command {
         return completions::run(&args);
     }
-    let config = Config::load(cli.config.as_deref(), process_environment())?;
-    match cli.command {
-        Command::Run(args) => Box::pin(run::run(&config, args)).await,
-        Command::Chat(args) => Box::pin(chat::run(&config, args)).await,
-        Command::Sessions(command) => Box::pin(sessions::run(&config, command)).await,
-        Command::Tools(command) => Box::pin(tools::run(&config, command)).await,
-        Command::Mcp(command) => Box::pin(mcp::run(&config, command)).await,
-        Command::Tokens(args) => tokens::run(&config, &args),
-        Command::Skills(command) => Box::pin(skills::run(&config, command)).await,
-        Command::Config(command) => config::run(&config, &command),
+    let config = Config::load(cli.config.as_deref(), process_environment());
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::work(format!("the runtime cannot be started: {}", error.kind())))?;
+    let telemetry = {
+        let _entered = runtime.enter(); // Exporters send from it.
+        let usual = Observability::default();
+        let observability = config.as_ref().map_or(&usual, |config| &config.observability);
+        let secrets = config.iter().flat_map(Config::secrets).map(|secret| secret.expose().to_owned());
+        crate::telemetry::init(cli.log.as_deref(), observability, &Redactor::new(secrets))
+            .map_err(|error| Failure::usage(error.to_string()))?
+    };
+    let outcome = runtime.block_on(async {
+        let outcome = match config {
+            Ok(config) => dispatch(&config, cli.command).await,
+            Err(error) => Err(error.into()),
+        };
+        telemetry.shutdown().await;
+        outcome
+    });
+    // A thread that waits for the keyboard must not keep the program.
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn dispatch(config: &Config, command: Command) -> Result<Done, Failure> {
+    match command {
+        Command::Run(args) => Box::pin(run::run(config, args)).await,
+        Command::Chat(args) => Box::pin(chat::run(config, args)).await,
+        Command::Sessions(command) => Box::pin(sessions::run(config, command)).await,
+        Command::Tools(command) => Box::pin(tools::run(config, command)).await,
+        Command::Mcp(command) => Box::pin(mcp::run(config, command)).await,
+        Command::Tokens(args) => tokens::run(config, &args),
+        Command::Metrics(args) => Box::pin(metrics::run(config, args)).await,
+        Command::Skills(command) => Box::pin(skills::run(config, command)).await,
+        Command::Config(command) => config::run(config, &command),
         Command::Completions(args) => completions::run(&args),
     }
 }

@@ -69,6 +69,9 @@ pub(super) fn parse(path: &Path, text: &str, home: Option<&Path>) -> Result<Laye
             (super::compaction::SECTION, value) => {
                 layer.compaction = Some(super::compaction::settings(value, &at, |byte| file.at(byte))?);
             }
+            (super::observability::SECTION, value) => {
+                layer.observability = Some(super::observability::settings(value, &at, |byte| file.at(byte))?);
+            }
             (super::prices::SECTION, value) => layer.prices = super::prices::prices(value, &at, |byte| file.at(byte))?,
             #[cfg(feature = "mcp")]
             (super::mcp::SECTION, value) => layer.mcp = super::mcp::servers(value, &at, &file.base.folder, |byte| file.at(byte))?,

@@ -13,6 +13,7 @@ mod env;
 mod error;
 mod file;
 mod keys;
+mod observability;
 #[cfg(feature = "mcp")]
 mod mcp;
 mod compaction;
@@ -38,6 +39,7 @@ pub use error::{ConfigError, Origin};
 use error::{hint, quoted};
 use keys::Key;
 pub use keys::{TOOL_NAMES, reference};
+pub use observability::Observability;
 pub use provider::{ProviderConfig, ProviderKind};
 pub use secret::Secret;
 pub use tokens::TokensConfig;
@@ -78,6 +80,8 @@ pub struct Config {
     pub skills: Option<PathBuf>,
     /// When and how contexts are made smaller (`[compaction]`); a later file's section takes the place of an earlier one's.
     pub compaction: callboard_actors::compactor::CompactionSettings,
+    /// What is logged, traced and measured (`[observability]`); a later file's section takes the place of an earlier one's.
+    pub observability: Observability,
     /// What models cost (`[prices]`); a later file's price takes the place of an earlier one's.
     pub prices: callboard_actors::policy::Prices,
     /// MCP servers (`[[mcp]]`), by name; a later file's takes the place of an earlier one's.
@@ -141,6 +145,7 @@ struct Layer {
     providers: Vec<ProviderLayer>,
     encoders: BTreeMap<String, EncoderConfig>,
     compaction: Option<callboard_actors::compactor::CompactionSettings>,
+    observability: Option<Observability>,
     prices: Vec<(String, callboard_actors::policy::Price)>,
     #[cfg(feature = "mcp")]
     mcp: Vec<crate::mcp::McpServerConfig>,
@@ -190,9 +195,10 @@ impl Config {
         let mut servers = BTreeMap::new();
         let mut encoders = BTreeMap::new();
         let mut prices = callboard_actors::policy::Prices::default();
-        let mut compaction = None;
+        let (mut compaction, mut observability) = (None, None);
         for layer in layers {
             compaction = layer.compaction.or(compaction);
+            observability = layer.observability.or(observability);
             encoders.extend(layer.encoders);
             prices = layer.prices.into_iter().fold(prices, |prices, (model, price)| prices.with(model, price));
             #[cfg(feature = "mcp")]
@@ -212,6 +218,7 @@ impl Config {
             usual: ProviderKind::ALL.into_iter().map(|kind| ProviderConfig::usual(kind, &environment)).collect::<Result<_, _>>()?,
             limits: Limits::default(),
             compaction: compaction.unwrap_or_default(),
+            observability: observability.unwrap_or_default(),
             prices,
             tools: None,
             approve: None,
@@ -227,6 +234,7 @@ impl Config {
             settings,
         };
         config.take_settings();
+        config.observability.settle(&config.data_dir);
         config.web.settle(&config.settings, &environment)?;
         if config.data_dir.as_os_str().is_empty() {
             let problem = "there is no place for data: neither HOME nor XDG_DATA_HOME is set; set CALLBOARD_HOST__DATA_DIR".into();

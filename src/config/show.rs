@@ -46,6 +46,7 @@ pub(super) fn show(config: &Config) -> String {
     }
     tokens::show(&mut text, &config.tokens.encoders);
     super::compaction::show(&mut text, &config.compaction);
+    super::observability::show(&mut text, &config.observability);
     super::prices::show(&mut text, &config.prices);
     #[cfg(feature = "mcp")]
     super::mcp::show(&mut text, &config.mcp);

@@ -9,6 +9,7 @@ use std::{
 use ractor::ActorRef;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Span;
 
 use super::{
     ConversationArgs, budget,
@@ -22,6 +23,7 @@ use super::{
     setup::{Ports, Setup},
     standing::Standing,
     stream_writer::StreamWriter,
+    trace::{self, CallTrace},
     turn::{self, Act, Gate, Input, NewPrompt, Outcome, StartTool},
     volatile::{Volatile, Work},
 };
@@ -55,10 +57,11 @@ struct RoundKit {
     timers: Vec<AbortOnDrop>,
     /// When each call was first started.
     began: BTreeMap<u32, Instant>,
+    span: Span,
 }
 
-impl Default for RoundKit {
-    fn default() -> Self {
+impl RoundKit {
+    fn new(span: Span) -> Self {
         Self {
             cancel: CancellationToken::new(),
             permit: Arc::default(),
@@ -66,6 +69,7 @@ impl Default for RoundKit {
             tasks: HashMap::new(),
             timers: Vec::new(),
             began: BTreeMap::new(),
+            span,
         }
     }
 }
@@ -119,6 +123,7 @@ impl Live {
     pub(super) fn begin(args: &ConversationArgs, me: ActorRef<ConversationMsg>, durable: Durable) -> Self {
         let (scope, setup, ports) = (args.scope.clone(), args.setup.clone(), args.ports.clone());
         let life = durable.epoch.next();
+        args.tenant.figures().woke();
         let [a, b, c, d, e, f, g, h, ..] = ports.entropy.bytes();
         let nonce = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
         let head = Head { epoch: durable.epoch, seq: durable.head };
@@ -247,6 +252,7 @@ impl Live {
             return Ok(Flow::GoOn);
         }
         self.ports.counters.prompts.add(1);
+        self.tenant.figures().prompt();
         let deadline = deadline.map(|at| self.timer(at, ConversationMsg::DeadlineOver { prompt_id: id, round_id }));
         self.guests.insert(round_id, (Some(seat), deadline));
         let waiter = self.wait(Waiter::Receipt(reply));
@@ -410,6 +416,7 @@ impl Live {
         match act {
             Act::Refuse { waiter, refusal } => {
                 self.ports.counters.refusals.add(1);
+                self.tenant.figures().refused(refusal.code());
                 if let Some(waiter) = self.waiters.remove(&waiter) {
                     waiter.refuse(refusal.into());
                 }
@@ -482,7 +489,9 @@ impl Live {
     fn kit(&mut self) -> Option<&mut RoundKit> {
         let id = self.durable.round.as_ref()?.id;
         if self.kit.as_ref().is_none_or(|(known, _)| *known != id) {
-            self.kit = Some((id, RoundKit::default()));
+            let (sampling, inbox) = (self.setup.trace_sampling, self.durable.inbox.len());
+            let span = trace::turn(&self.scope, id, self.volatile.life.0, inbox, sampling, &*self.ports.entropy);
+            self.kit = Some((id, RoundKit::new(span)));
         }
         self.kit.as_mut().map(|(_, kit)| kit)
     }
@@ -497,9 +506,12 @@ impl Live {
         let (gateway, tenant, writer) = (self.setup.gateway.clone(), self.tenant.clone(), self.writer.clone());
         let (standing, clock) = (self.standing.clone(), self.ports.clock.clone());
         let (idle, total, me) = (self.setup.limits.model_idle, self.setup.limits.model_total, self.me.clone());
+        let (counters, scope) = (self.ports.counters.clone(), self.scope.clone());
+        let first = self.durable.round.as_ref().is_some_and(|round| round.steps <= 1);
         let Some(kit) = self.kit() else { return };
         let (permit, cancel) = (kit.permit.clone(), kit.cancel.clone());
-        let call = ModelCall { gateway, request, tenant, permit, writer, standing, clock, round_id, cancel, idle, total };
+        let trace = CallTrace::begin(&kit.span, first, &scope, gateway.provider().name(), &request);
+        let call = ModelCall { gateway, request, tenant, permit, writer, standing, clock, round_id, cancel, idle, total, counters, trace };
         let task = tokio::spawn(async move {
             let outcome = Box::new(call.run().await);
             let _ = me.cast(ConversationMsg::ModelEnded { work, outcome });
@@ -605,7 +617,7 @@ impl Live {
         }
         let began = *kit.began.entry(call).or_insert_with(Instant::now);
         let request = ToolInvocationRequest::of(&spec, tool_use.id, tool_use.input);
-        Some((executor, Run { work, key, tool, request, level, attempt, began }))
+        Some((executor, Run { work, key, tool, request, level, attempt, began, turn: kit.span.clone() }))
     }
 
     /// The executor is gone: its open calls have their result, their effect unknown.
@@ -774,24 +786,30 @@ impl Live {
     }
 
     fn count(&self, entry: &Entry) {
-        let counters = &self.ports.counters;
+        let (counters, figures) = (&self.ports.counters, self.tenant.figures());
         match &entry.body {
             EntryBody::Assistant { usage, cost_micro_usd, .. } => {
                 counters.cost_micro_usd.add(cost_micro_usd.unwrap_or(0));
                 counters.input_tokens.add(usage.input());
                 counters.cache_read_tokens.add(usage.cache_read);
                 counters.output_tokens.add(usage.output);
+                figures.spent(usage, cost_micro_usd.unwrap_or(0));
                 self.tenant.charge_tokens(usage.input().saturating_add(usage.output));
             }
             EntryBody::Compacted { .. } => counters.compactions.add(1),
             EntryBody::ToolFinished { outcome, .. } => {
                 counters.tool_calls.add(1);
                 counters.tool_calls_failed.add(u64::from(outcome.is_error));
+                counters.latencies.tool_call.record(Duration::from_millis(outcome.duration_ms));
+                figures.tool_call(outcome.is_error);
             }
             EntryBody::SkillActivated { .. } => counters.skill_activations.add(1),
-            EntryBody::RoundFinished { stop_reason, .. } => {
+            EntryBody::RoundFinished { stop_reason, latency_ms, error } => {
                 counters.rounds.add(1);
                 counters.rounds_failed.add(u64::from(!stop_reason.is_done()));
+                figures.round(!stop_reason.is_done());
+                let (span, error) = (self.kit.as_ref().map(|(_, kit)| &kit.span), error.as_ref().map(|error| error.code.as_str()));
+                trace::turn_ended(span, &counters.latencies, *latency_ms, stop_reason.code(), error);
             }
             _ => {}
         }
@@ -800,6 +818,7 @@ impl Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
+        self.tenant.figures().slept();
         self.writer.close();
         for release in lock(&self.lane).lane.close() {
             release.refuse(ConversationError::Gone);

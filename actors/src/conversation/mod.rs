@@ -31,6 +31,7 @@ mod skills;
 mod standing;
 mod stream_writer;
 mod toolset;
+mod trace;
 pub mod turn;
 pub mod volatile;
 

@@ -9,12 +9,14 @@ use std::{
 use futures_util::{FutureExt, StreamExt};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
-use super::{standing::Standing, stream_writer::StreamWriter, turn::ModelOutcome};
+use super::{standing::Standing, stream_writer::StreamWriter, trace::CallTrace, turn::ModelOutcome};
 use crate::{
     chat::{ContentBlock, TextBlock},
     host::WaitsFor,
     ids::RoundId,
+    metrics_collector::Counters,
     model_gateway::{CallBy, CallClass, ModelGatewayRef, Waiting},
     ports::{Clock, Completion, ModelEvent, ModelRequest, ProviderError},
     stream::EventKind,
@@ -43,23 +45,28 @@ pub(super) struct ModelCall {
     pub(super) cancel: CancellationToken,
     pub(super) idle: Duration,
     pub(super) total: Duration,
+    pub(super) counters: Arc<Counters>,
+    pub(super) trace: CallTrace,
 }
 
 impl ModelCall {
     /// Runs the call to its end. A panic of the provider's adapter is a failed call.
     pub(super) async fn run(self) -> ModelOutcome {
-        AssertUnwindSafe(self.run_inner()).catch_unwind().await.unwrap_or_else(|_| ModelOutcome::Failed {
+        let run = AssertUnwindSafe(self.run_inner()).catch_unwind().instrument(self.trace.span.clone());
+        let outcome = run.await.unwrap_or_else(|_| ModelOutcome::Failed {
             error: ProviderError::Protocol { message: "the provider's adapter panicked".into() },
             partial: Vec::new(),
-        })
+        });
+        self.trace.ended(&self.counters.latencies, self.gateway.provider().name(), &self.request.model, &outcome);
+        outcome
     }
 
-    async fn run_inner(self) -> ModelOutcome {
+    async fn run_inner(&self) -> ModelOutcome {
         let mut collector = Collector::default();
         let permitted = tokio::select! {
             biased;
             () = self.cancel.cancelled() => Err(ProviderError::Cancelled),
-            permitted = self.take_turn_permit() => permitted,
+            permitted = self.take_turn_permit() => permitted.inspect(|()| self.trace.permitted(&self.counters.latencies)),
         };
         // From here: a turn that waits for its tenant's bound or pause is no model call that hangs.
         let total = tokio::time::sleep(self.total);
@@ -84,6 +91,7 @@ impl ModelCall {
         let start = self.gateway.stream(&by, self.request.clone(), self.cancel.clone(), tell);
         let mut stream = start.await?;
         self.waits_for(WaitsFor::Model);
+        self.trace.first_chunk(&self.counters.latencies);
         // One timer for the whole stream: it looks back when it fires, so a token does not touch it.
         let idle = tokio::time::sleep(self.idle);
         tokio::pin!(idle);

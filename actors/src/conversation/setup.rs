@@ -19,6 +19,7 @@ use crate::{
     limits::Limits,
     metrics_collector::Counters,
     model_gateway::{ModelGatewayRef, exact::ExactCounter},
+    policy::TraceSampling,
     ports::{Clock, Effort, Entropy, EventStore, Hook, ModelRequest, PermissionLevel, Schemas, SessionBackend, ToolChoice},
     tool_executor::Lent,
 };
@@ -81,6 +82,8 @@ pub struct Setup {
     pub takes_documents: bool,
     /// What its calls may cost.
     pub spending: Arc<Spending>,
+    /// How many of its turns are traced.
+    pub trace_sampling: TraceSampling,
     /// Bounds.
     pub limits: Arc<Limits>,
 }

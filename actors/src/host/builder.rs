@@ -21,7 +21,7 @@ use crate::{
     memory::{MemoryArtifacts, MemoryEvents, MemorySessions},
     metrics_collector::Counters,
     model_gateway::{GatewayConfig, ModelGatewayRef},
-    policy::{BreakerConfig, Budget, ModelRetryPolicy, Prices},
+    policy::{BreakerConfig, Budget, ModelRetryPolicy, Prices, TraceSampling},
     ports::{
         ArtifactStore, Clock, DocumentText, Effort, Entropy, EventStore, Extensions, Hook, LlmProvider, OutputLevel, Resource, Schemas,
         SessionBackend, SkillError, SkillSource, SteadyClock, Tool,
@@ -50,6 +50,7 @@ pub struct HostBuilder<H = Host> {
     documents: Option<Arc<dyn DocumentText>>,
     limits: Limits,
     prices: Prices,
+    trace_sampling: TraceSampling,
     tenant_budget: Budget,
     retry: ModelRetryPolicy,
     breaker: BreakerConfig,
@@ -134,6 +135,7 @@ impl<H> HostBuilder<H> {
             documents: None,
             limits: Limits::default(),
             prices: Prices::default(),
+            trace_sampling: TraceSampling::Always,
             tenant_budget: Budget::default(),
             retry: ModelRetryPolicy::default(),
             breaker: BreakerConfig::default(),
@@ -376,6 +378,21 @@ impl<H> HostBuilder<H> {
         self
     }
 
+    /// Takes keys out of what tools return, of their errors, panics and progress, before a model, a watcher or the journal sees it.
+    #[must_use]
+    pub fn mask_results(mut self, mask: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
+        self.recipe.mask = Some(Arc::new(mask));
+        self
+    }
+
+    /// How many turns begin a span for the subscriber of this process; all unless said otherwise. Figures are not sampled
+    /// (REQUIREMENTS ).
+    #[must_use]
+    pub fn trace_sampling(mut self, sampling: TraceSampling) -> Self {
+        self.trace_sampling = sampling;
+        self
+    }
+
     /// Starts the host on the current runtime.
     ///
     /// # Errors
@@ -415,6 +432,7 @@ impl<H> HostBuilder<H> {
             counter: self.tokens.unwrap_or_default(),
             compactor: compactor.clone(),
             prices: self.prices,
+            trace_sampling: self.trace_sampling,
             limits: limits.clone(),
             tenant_budget: self.tenant_budget,
         };

@@ -17,21 +17,21 @@ use crate::{
     },
     limits::{BYTES_A_TOKEN, Limits},
     model_gateway::{FallbackCycle, GatewayConfig, ModelGatewayRef, exact::ExactCounter},
-    policy::{Budget, Prices},
+    policy::{Budget, Prices, TraceSampling},
     ports::{
         ArtifactStore, Effort, Extensions, Hook, LlmProvider, OutputLevel, Schemas, SkillSource, Tool, ToolDefinition, TypedTool, erased,
     },
     skill::SkillPolicy,
     tenant::Quotas,
     tokens::TokenCounter,
-    tool_executor::{Lent, Permissions},
+    tool_executor::{Lent, Mask, Permissions},
 };
 
 /// Name of the gateway to the host's own provider.
 pub const OWN_GATEWAY: &str = "default";
 
 /// What may differ from tenant to tenant.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct Recipe {
     /// Name of the gateway; the host's own without one.
     pub(super) gateway: Option<String>,
@@ -49,33 +49,10 @@ pub(super) struct Recipe {
     pub(super) has_approver: bool,
     pub(super) permissions: Permissions,
     pub(super) output_level: OutputLevel,
+    pub(super) mask: Option<Mask>,
     pub(super) recovery: Recovery,
     /// Of each conversation.
     pub(super) budget: Budget,
-}
-
-impl Default for Recipe {
-    fn default() -> Self {
-        Self {
-            gateway: None,
-            model: None,
-            system: None,
-            max_tokens: None,
-            effort: None,
-            tools: Vec::new(),
-            hooks: Vec::new(),
-            workspace: None,
-            extensions: Extensions::default(),
-            skills: None,
-            skill_policy: SkillPolicy::default(),
-            approval: ApprovalMode::default(),
-            has_approver: false,
-            permissions: Permissions::default(),
-            output_level: OutputLevel::default(),
-            recovery: Recovery::default(),
-            budget: Budget::default(),
-        }
-    }
 }
 
 /// A tenant as it is configured: its bounds, and what of its conversations differs from the host's usual. Given to
@@ -226,6 +203,7 @@ pub(super) struct Kitchen {
     pub(super) counter: Arc<TokenCounter>,
     pub(super) compactor: CompactorRef,
     pub(super) prices: Prices,
+    pub(super) trace_sampling: TraceSampling,
     pub(super) limits: Arc<Limits>,
     /// Whether tenants have a budget of money unless they are given another.
     pub(super) tenant_budget: Budget,
@@ -357,11 +335,13 @@ impl Kitchen {
                 artifacts: Some(self.artifacts.clone()),
                 permissions: recipe.permissions,
                 output_level: recipe.output_level,
+                mask: recipe.mask,
             },
             schemas: self.schemas.clone(),
             native_output: capabilities.output_schema,
             takes_documents: capabilities.documents,
             spending,
+            trace_sampling: self.trace_sampling,
             limits: self.limits.clone(),
         }))
     }

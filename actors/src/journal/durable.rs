@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     ActiveSkill, ApprovalVerdict, CompactionNote, Context, ConversationMetrics, Entry, EntryBody, Repeats, RoundMarks, SkillState, Spent,
     ToolAggregate, ToolExecutionResult, call_digest,
+    metrics::estimate,
     skills::{Activated, refresh_at_compaction},
 };
 use crate::{
@@ -625,6 +626,7 @@ impl Durable {
             return Err("the call already has its result".into());
         }
         let digest = call_digest(name, &call.tool_use.input);
+        let tokens = estimate(call.tool_use.input.as_str()) + estimate(&outcome.observation);
         let ran = matches!(call.state, CallState::Started { .. });
         call.state = CallState::Finished(outcome.clone());
         let in_doubt = outcome.error_code.as_deref() == Some("IN_DOUBT");
@@ -636,7 +638,7 @@ impl Durable {
             self.in_doubt.push(digest);
         }
         self.metrics.record_tool_call(outcome.is_error, outcome.retry_count);
-        self.tools.entry(name.to_owned()).or_default().record(outcome.is_error, outcome.retry_count, outcome.duration_ms);
+        self.tools.entry(name.to_owned()).or_default().record(outcome.is_error, outcome.retry_count, outcome.duration_ms, tokens);
         let round = open(&mut self.round)?;
         let Phase::Batch(batch) = &round.phase else { return Err("no batch is open".into()) };
         round.repeats.note(digest, batch.seq, outcome);

@@ -44,6 +44,9 @@ pub struct ToolAggregate {
     pub duration_ms: u64,
     /// The longest.
     pub duration_ms_max: u64,
+    /// Estimated tokens of all arguments and observations.
+    #[serde(default)]
+    pub tokens: u64,
 }
 
 /// One conversation.
@@ -102,9 +105,15 @@ impl ConversationMetrics {
     }
 }
 
+/// Tokens of a text, roughly: four bytes each.
+pub(super) fn estimate(text: &str) -> u64 {
+    text.len().div_ceil(4) as u64
+}
+
 impl ToolAggregate {
     /// Adds a call.
-    pub fn record(&mut self, failed: bool, retry_count: u32, duration_ms: u64) {
+    pub fn record(&mut self, failed: bool, retry_count: u32, duration_ms: u64, tokens: u64) {
+        self.tokens = self.tokens.saturating_add(tokens);
         self.calls += 1;
         self.failed += u64::from(failed);
         self.retried += u64::from(retry_count > 0);

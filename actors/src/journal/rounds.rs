@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ApplyError, CallState, Durable, Entry, EntryBody, ToolExecutionResult, ToolMetrics, durable::status_of};
+use super::{ApplyError, CallState, Durable, Entry, EntryBody, ToolExecutionResult, ToolMetrics, durable::status_of, metrics::estimate};
 use crate::{
     chat::{ContentBlock, Message, RawJson, Role},
     ids::{ConversationId, RoundId},
@@ -254,11 +254,6 @@ fn tool_metrics(state: &Durable, end_time: Timestamp, call: u32, name: &str, out
         retry_count: outcome.retry_count,
         output_level: outcome.output_level.as_str().to_owned(),
     }
-}
-
-/// Tokens of a text, roughly: four bytes each.
-fn estimate(text: &str) -> u64 {
-    text.len().div_ceil(4) as u64
 }
 
 fn note_message(round: &mut ConversationRound, message: &Message) {

@@ -62,6 +62,16 @@ impl TraceSampling {
             Self::Never => 0.0,
         }
     }
+
+    /// Whether a trace is kept, by a draw from `0.0..1.0`: below the rate it is (BUG-41: a draw of 0.0 keeps nothing at rate 0).
+    /// Nobody draws where the rate leaves no choice.
+    pub fn samples(self, draw: impl FnOnce() -> f64) -> bool {
+        match self {
+            Self::Always => true,
+            Self::Never => false,
+            Self::High | Self::Medium | Self::Low => draw() < self.rate(),
+        }
+    }
 }
 
 /// What is observed, and where it goes.
@@ -165,6 +175,15 @@ mod tests {
         assert_eq!(ObservabilityConfig::from_dict(&Dict::new()), Ok(ObservabilityConfig::default()));
         let wrong = Dict::from_iter([("log_levle".to_owned(), "INFO".into())]);
         assert!(ObservabilityConfig::from_dict(&wrong).unwrap_err().to_string().contains("log_levle"));
+    }
+
+    #[test]
+    fn never_keeps_nothing_and_always_everything_at_the_ends_of_a_draw() {
+        let highest = 1.0 - f64::EPSILON;
+
+        assert!(!TraceSampling::Never.samples(|| 0.0) && TraceSampling::Always.samples(|| highest));
+        assert!(TraceSampling::Medium.samples(|| 0.0) && TraceSampling::Medium.samples(|| 0.099));
+        assert!(!TraceSampling::Medium.samples(|| 0.1) && !TraceSampling::High.samples(|| 0.5));
     }
 
     #[test]

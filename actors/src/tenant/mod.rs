@@ -34,6 +34,7 @@ pub use usage::{Refused, TenantUsage};
 use crate::{
     conversation::Setup,
     ids::TenantId,
+    metrics_collector::TenantFigures,
     policy::{Budget, BudgetCounter},
     tool_executor::TenantTools,
 };
@@ -65,6 +66,7 @@ pub struct Tenant {
     tools: Arc<TenantTools>,
     budget: Arc<BudgetCounter>,
     sums: Sums,
+    figures: Arc<TenantFigures>,
 }
 
 /// How it is configured; exchanged as a whole.
@@ -335,6 +337,11 @@ impl Tenant {
     /// Dropping the future leaves the queue.
     pub async fn turn(self: Arc<Self>) -> Option<TurnPermit> {
         self.turns.clone().take().await
+    }
+
+    /// What the host counts of its conversations.
+    pub fn figures(&self) -> &Arc<TenantFigures> {
+        &self.figures
     }
 
     /// Its figures.

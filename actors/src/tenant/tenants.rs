@@ -51,6 +51,11 @@ impl Tenants {
         self.tenants.entry(id.clone()).or_insert_with(|| Arc::new(self.make(id.clone()))).clone()
     }
 
+    /// All that are known, in no order.
+    pub fn all(&self) -> Vec<Arc<Tenant>> {
+        self.tenants.iter().map(|tenant| tenant.value().clone()).collect()
+    }
+
     /// Those in service, in order.
     pub fn ids(&self) -> Vec<TenantId> {
         let in_service = self.tenants.iter().filter(|tenant| !tenant.is_removed.load(Ordering::Acquire));
@@ -96,6 +101,7 @@ impl Tenants {
             tools: Arc::default(),
             budget: BudgetCounter::root(BudgetLevel::Tenant, self.budget),
             sums: Sums::default(),
+            figures: Arc::default(),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tokio::time::Instant;
+use tracing::Span;
 
 use super::{RunResult, ToolInvocationRequest};
 use crate::{
@@ -26,14 +27,16 @@ pub struct Run {
     pub attempt: u32,
     /// When the call was first started.
     pub began: Instant,
+    /// The span of its turn; none where the turn is not sampled.
+    pub turn: Span,
 }
 
 impl Run {
     /// The attempt after this one.
     pub(super) fn next(&self) -> Self {
-        let Self { work, key, tool, request, level, attempt, began } = self;
+        let Self { work, key, tool, request, level, attempt, began, turn } = self;
         let (key, tool, request) = (key.clone(), tool.clone(), request.clone());
-        Self { work: *work, key, tool, request, level: *level, attempt: attempt + 1, began: *began }
+        Self { work: *work, key, tool, request, level: *level, attempt: attempt + 1, began: *began, turn: turn.clone() }
     }
 }
 

@@ -21,6 +21,7 @@ mod request;
 mod run;
 mod shared_runs;
 mod tenant_tools;
+mod trace;
 
 #[cfg(test)]
 mod tests;
@@ -31,7 +32,9 @@ use std::{
 };
 
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, ActorRuntime};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 pub use format::{format, stored_text, summary, text_summary};
 pub use idempotency::IdempotencyCache;
@@ -42,7 +45,7 @@ pub use outcome::{RunResult, approval_denied, cancelled_before_start, cancelled_
 pub use permissions::Permissions;
 pub use plan::{PlannedCall, Progress, one_spelling, plan};
 pub use request::{RequestError, ToolInvocationRequest, caller_id};
-pub use run::{Bench, Lent};
+pub use run::{Bench, Lent, Mask};
 pub use tenant_tools::TenantTools;
 
 use crate::{ids::WorkId, task::AbortOnDrop};
@@ -117,8 +120,11 @@ impl Actor for ToolExecutor {
                 let (bench, cancel) = (state.args.bench.clone(), state.args.cancel.clone());
                 let progress = (state.args.progress)(&run.request.tool_call_id);
                 let (work, began) = (run.work, run.began);
+                let (span, name) = (trace::begin(&run), run.tool.spec().definition.name.clone());
                 let task = tokio::spawn(async move {
-                    let result = run::run(Arc::from(run), bench, cancel, progress).await;
+                    let start = Instant::now();
+                    let result = run::run(Arc::from(run), bench, cancel, progress).instrument(span.clone()).await;
+                    trace::ended(&span, &name, start, &result);
                     let duration_ms = run::duration_ms(began);
                     let _ = me.cast(ToolExecutorMsg::Ended { work, result, duration_ms });
                 });

@@ -4,6 +4,7 @@
 use std::{panic::AssertUnwindSafe, path::PathBuf, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
+use serde_json::Value;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -16,6 +17,9 @@ use crate::{
         ArtifactStore, Artifacts, Concurrency, Effect, Extensions, OutputLevel, Progress, ToolContext, ToolError, ToolErrorType, ToolOutput,
     },
 };
+
+/// Takes keys out of a text; gives back what may be read and stored.
+pub type Mask = Arc<dyn Fn(&str) -> String + Send + Sync>;
 
 /// What the host lends to its tools.
 #[derive(Clone)]
@@ -30,6 +34,8 @@ pub struct Lent {
     pub permissions: Permissions,
     /// How much of data is shown where neither call nor tool says so.
     pub output_level: OutputLevel,
+    /// What takes keys out of results, errors, panics and progress (FAULTS F8).
+    pub mask: Option<Mask>,
 }
 
 /// Where the calls of a conversation run.
@@ -61,10 +67,14 @@ impl Bench {
             artifacts: None,
             permissions: Permissions::default(),
             output_level: OutputLevel::default(),
+            mask: None,
         };
         Self::new(lent, Arc::default(), owner, Arc::default())
     }
 }
+
+/// Levels of data that are looked into (DESIGN §10).
+const JSON_DEPTH_MAX: usize = 64;
 
 /// How a tool's run ended, before it is an observation.
 pub(super) type Ended = Result<Arc<ToolOutput>, RunResult>;
@@ -75,12 +85,52 @@ pub(super) async fn run(run: Arc<Run>, bench: Bench, cancel: CancellationToken, 
         return RunResult::NotBegun; // It waited for its entry, and the round was cancelled meanwhile: it never begins.
     }
     let artifacts = bench.lent.artifacts.clone().map(|store| Artifacts { store, owner: bench.owner.clone() });
-    match answer(&run, bench, &cancel, progress).await {
+    let mask = bench.lent.mask.clone();
+    let progress = match &mask {
+        None => progress,
+        Some(mask) => {
+            let mask = mask.clone();
+            Progress::new(move |line| progress.tell(mask(&line)))
+        }
+    };
+    let ended = answer(&run, bench, &cancel, progress).await;
+    let ended = match &mask {
+        None => ended,
+        Some(mask) => masked(ended, &**mask),
+    };
+    match ended {
         Ok(output) => match Arc::unwrap_or_clone(output) {
             ToolOutput::Activation(result) => RunResult::Activation(result),
             output => RunResult::Output(observe(output, run.level, artifacts.as_ref(), &run.request.tool_call_id).await),
         },
         Err(result) => result,
+    }
+}
+
+/// How a run ended, without keys.
+fn masked(ended: Ended, mask: &dyn Fn(&str) -> String) -> Ended {
+    match ended {
+        Ok(output) => Ok(match &*output {
+            ToolOutput::Text(text) => Arc::new(ToolOutput::Text(mask(text))),
+            ToolOutput::Data(data) => Arc::new(ToolOutput::Data(masked_data(data, mask, 0))),
+            ToolOutput::Activation(_) => output,
+        }),
+        Err(RunResult::Error(error)) => Err(RunResult::Error(ToolError { message: mask(&error.message), ..error })),
+        Err(RunResult::Panicked { message }) => Err(RunResult::Panicked { message: mask(&message) }),
+        Err(other) => Err(other),
+    }
+}
+
+/// Data without keys, names of fields included; below 64 levels there is nothing that a model is shown.
+fn masked_data(data: &Value, mask: &dyn Fn(&str) -> String, depth: usize) -> Value {
+    match data {
+        Value::String(text) => Value::String(mask(text)),
+        Value::Array(_) | Value::Object(_) if depth >= JSON_DEPTH_MAX => Value::Null,
+        Value::Array(items) => items.iter().map(|item| masked_data(item, mask, depth + 1)).collect(),
+        Value::Object(fields) => {
+            Value::Object(fields.iter().map(|(name, value)| (mask(name), masked_data(value, mask, depth + 1))).collect())
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => data.clone(),
     }
 }
 

@@ -13,14 +13,15 @@ mod repair;
 use std::{path::PathBuf, sync::Arc};
 
 use callboard_actors::{
-    conversation::volatile::Recovery,
+    conversation::{ConversationError, volatile::Recovery},
     ids::{ConversationId, Scope},
+    journal::Durable,
 };
 use clap::{Args, Subcommand};
 
 use super::{
     failure::{Done, Failure},
-    session::{not_found, scope},
+    session::{not_found, scope, unreadable},
 };
 use crate::{
     app::{self, App, Chosen, Opening, Sessions, Wishes},
@@ -80,14 +81,14 @@ pub(super) struct OneArgs {
 
 /// `--db`.
 #[derive(Debug, Clone, Args)]
-pub(super) struct StoreFlag {
+pub(in crate::cli) struct StoreFlag {
     /// Session file [default: in the data folder of the configuration]
     #[arg(long, value_name = "FILE")]
     db: Option<PathBuf>,
 }
 
 impl StoreFlag {
-    async fn open(&self, config: &Config, opening: Opening) -> Result<Sessions, Failure> {
+    pub(in crate::cli) async fn open(&self, config: &Config, opening: Opening) -> Result<Sessions, Failure> {
         Ok(Sessions::open(config, self.db.as_deref(), opening).await?)
     }
 }
@@ -107,6 +108,19 @@ impl Found {
             return Err(not_found(&sessions, &args.id).await);
         }
         Ok(Self { sessions, id: args.id.clone(), scope })
+    }
+}
+
+/// What is stored of a conversation, folded.
+pub(super) async fn stored(sessions: &Sessions, id: &ConversationId) -> Result<Durable, Failure> {
+    let scope = scope(id)?;
+    if sessions.backend().head(&scope).await?.seq.0 == 0 {
+        return Err(not_found(sessions, id).await);
+    }
+    let readable = journal::read(&*sessions.backend(), &scope).await?;
+    match readable.fault {
+        Some(reason) => Err(unreadable(id, ConversationError::Failed { reason }.into())),
+        None => Ok(readable.state),
     }
 }
 

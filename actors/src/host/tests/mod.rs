@@ -10,6 +10,7 @@ mod door;
 mod faults;
 mod events;
 mod gateways;
+mod figures;
 mod lives;
 mod outputs;
 mod quotas;

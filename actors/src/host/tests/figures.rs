@@ -1,0 +1,94 @@
+//! Figures: of a conversation, which sleep with it; of tenants and the host, which count since it began.
+
+use std::sync::Arc;
+
+use super::probe;
+use crate::{
+    HostBuilder,
+    host::Host,
+    metrics_collector::TenantReading,
+    ports::{Clock, Effect, Timestamp, ToolError},
+    scripted::Reply,
+    testing::{ManualClock, ScriptedModel, SeededEntropy},
+};
+
+/// A clock that the test keeps a hand on.
+struct Shared(Arc<ManualClock>);
+
+impl Clock for Shared {
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+}
+
+fn of(host: &Host, tenant: &str) -> TenantReading {
+    host.figures().tenants.into_iter().find(|(id, _)| id.as_str() == tenant).map(|(_, reading)| reading).unwrap_or_default()
+}
+
+#[tokio::test(start_paused = true)]
+async fn duration_messages_and_tools_of_a_conversation_are_maintained() {
+    let empty = serde_json::json!({});
+    let replies = [Reply::tool("probe", &empty), Reply::text("once"), Reply::text("twice")];
+    let (model, clock) = (Arc::new(ScriptedModel::replies(replies)), Arc::new(ManualClock::at(Timestamp(1_795_300_000_000))));
+    let (tool, _) = probe("probe", Effect::Pure, |_| async { Ok("twelve bytes".into()) });
+    let builder = HostBuilder::new(Shared(clock.clone()), SeededEntropy::new(7), |host| host).shared_provider(model).tool(tool);
+    let host: Host = builder.build().await.unwrap();
+    let conversation = host.tenant("acme").conversation("c-1");
+
+    conversation.send("one").await.unwrap().outcome().await.unwrap();
+    clock.advance_ms(5_000);
+    conversation.send("two").await.unwrap().outcome().await.unwrap();
+
+    let state = conversation.state().await.unwrap();
+    assert_eq!((state.metrics.total_duration_ms(), state.metrics.messages_count), (5_000, 6), "X-05, BUG-06");
+    assert_eq!((state.metrics.rounds, state.metrics.successful_calls, state.metrics.failed_calls), (2, 1, 0));
+    let [("probe", stats)] = state.tool_stats()[..] else { panic!("{:?}", state.tool_stats()) };
+    assert_eq!((stats.call_count, stats.success_rate, stats.avg_tokens), (1, 1.0, 4.0), "`{{}}` is one token, twelve bytes are three");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenants_figures_count_what_happened_and_no_other_tenants() {
+    let empty = serde_json::json!({});
+    let model = Arc::new(ScriptedModel::replies([Reply::tool("probe", &empty), Reply::text("done")]));
+    let (tool, _) = probe("probe", Effect::Pure, |_| async { Err(ToolError::invalid("no")) });
+    let clock = ManualClock::at(Timestamp(1_795_300_000_000));
+    let host: Host = HostBuilder::new(clock, SeededEntropy::new(7), |host| host).shared_provider(model).tool(tool).build().await.unwrap();
+
+    host.tenant("acme").conversation("c-1").send("one").await.unwrap().outcome().await.unwrap();
+
+    let (acme, figures) = (of(&host, "acme"), host.figures());
+    assert_eq!((acme.prompts, acme.rounds, acme.rounds_failed, acme.tool_calls, acme.tool_calls_failed), (1, 1, 0, 1, 1));
+    assert_eq!((acme.usage.input(), acme.usage.output), (figures.total.input_tokens, figures.total.output_tokens));
+    assert_eq!(of(&host, "umbrella"), TenantReading::default());
+    let times = figures.latencies;
+    assert_eq!((times.round.count(), times.model_call.count(), times.first_chunk.count(), times.tool_call.count()), (1, 2, 2, 1));
+    assert_eq!(times.queue_wait.count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conversation_that_sleeps_is_not_counted_as_awake() {
+    let model = Arc::new(ScriptedModel::replies([Reply::text("done")]));
+    let clock = ManualClock::at(Timestamp(1_795_300_000_000));
+    let host: Host = HostBuilder::new(clock, SeededEntropy::new(7), |host| host).shared_provider(model).build().await.unwrap();
+    host.tenant("acme").conversation("c-1").send("one").await.unwrap().outcome().await.unwrap();
+    assert_eq!((of(&host, "acme").awake, host.awake()), (1, 1));
+
+    host.hibernate_idle();
+    while host.awake() > 0 {
+        tokio::task::yield_now().await;
+        host.hibernate_idle();
+    }
+
+    assert_eq!(of(&host, "acme").awake, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_reads_figures_does_not_keep_the_host_alive() {
+    let host: Host = super::host(&Arc::new(ScriptedModel::replies([]))).await;
+    let reader = host.figures_reader();
+
+    assert!(reader.read().is_some());
+    drop(host);
+
+    assert!(reader.read().is_none());
+}

@@ -1,0 +1,79 @@
+//! `callboard metrics`: the report of a stored conversation, or the figures of all (REQUIREMENTS X-07..X-09).
+
+use std::collections::BTreeMap;
+
+use callboard_actors::{
+    ids::{ConversationId, TenantId},
+    journal::{GlobalStats, ToolStats, thousands},
+};
+use clap::Args;
+
+use super::{
+    failure::{Done, Failure},
+    sessions::{StoreFlag, stored},
+    terminal::{err_line, out, tame},
+};
+use crate::{
+    app::{Opening, TENANT},
+    config::Config,
+};
+
+/// The report of a stored conversation; without ID the figures of all
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  callboard metrics support-42\n  callboard metrics --json")]
+pub(super) struct MetricsArgs {
+    /// The conversation
+    #[arg(value_name = "ID")]
+    id: Option<ConversationId>,
+    #[command(flatten)]
+    store: StoreFlag,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(config: &Config, args: MetricsArgs) -> Result<Done, Failure> {
+    let sessions = args.store.open(config, Opening::Existing).await?;
+    let Some(id) = args.id else {
+        let tenant = TenantId::new(TENANT).map_err(|error| Failure::work(error.to_string()))?;
+        let mut figures = Vec::new();
+        for id in sessions.ids(&tenant).await? {
+            match stored(&sessions, &id).await {
+                Ok(state) => figures.push(state.metrics),
+                Err(_) => err_line(&format!("not counted: `{}` cannot be read", tame(id.as_str()))),
+            }
+        }
+        let stats = GlobalStats::of(&figures);
+        out(&if args.json { pretty(&stats) } else { told(&stats) });
+        return Ok(Done::Well);
+    };
+    let state = stored(&sessions, &id).await?;
+    if args.json {
+        let tools: BTreeMap<&str, ToolStats> = state.tool_stats().into_iter().collect();
+        out(&pretty(&serde_json::json!({
+            "conversation_id": id,
+            "total_duration_ms": state.metrics.total_duration_ms(),
+            "total_tokens": state.metrics.total_tokens(),
+            "metrics": state.metrics,
+            "tools": tools,
+            "skills": state.skills.used,
+        })));
+    } else {
+        out(&tame(&state.report(&id)));
+    }
+    Ok(Done::Well)
+}
+
+fn pretty(value: &impl serde::Serialize) -> String {
+    format!("{}\n", serde_json::to_string_pretty(value).unwrap_or_default())
+}
+
+fn told(stats: &GlobalStats) -> String {
+    let GlobalStats { total_conversations, total_tool_calls, total_tokens, total_duration_seconds, avg_tokens_per_call } = stats;
+    format!(
+        "Conversations: {}\nTool Calls: {}\nTokens: {}\nDuration: {total_duration_seconds:.1}s\nTokens per Call: {avg_tokens_per_call:.0}\n",
+        thousands(*total_conversations),
+        thousands(*total_tool_calls),
+        thousands(*total_tokens),
+    )
+}

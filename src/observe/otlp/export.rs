@@ -1,0 +1,169 @@
+//! What is done to spans on their way out: names of the conventions, no keys; and the runtime that exporters need.
+
+use std::{
+    fmt,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use opentelemetry::{
+    KeyValue, StringValue, Value,
+    trace::{SpanKind, Status},
+};
+use opentelemetry_sdk::{
+    Resource,
+    error::OTelSdkResult,
+    metrics::{Temporality, data::ResourceMetrics, exporter::PushMetricExporter},
+    trace::{SpanData, SpanExporter},
+};
+use tokio::runtime::Handle;
+
+use super::super::{
+    Redactor,
+    semconv::{self, Edition},
+};
+
+/// An exporter that is asked on a plain thread and sends from a runtime.
+#[derive(Debug)]
+pub(super) struct InRuntime<E> {
+    inner: E,
+    runtime: Handle,
+}
+
+impl<E> InRuntime<E> {
+    pub(super) fn new(inner: E, runtime: Handle) -> Self {
+        Self { inner, runtime }
+    }
+
+    fn within<F>(&self, future: F) -> Within<F> {
+        Within { runtime: self.runtime.clone(), future: Box::pin(future) }
+    }
+}
+
+/// A future that finds the runtime whenever it is polled.
+struct Within<F> {
+    runtime: Handle,
+    future: Pin<Box<F>>,
+}
+
+impl<F: Future> Future for Within<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let runtime = self.runtime.clone();
+        let _entered = runtime.enter();
+        self.future.as_mut().poll(cx)
+    }
+}
+
+impl<E: SpanExporter> SpanExporter for InRuntime<E> {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        self.within(self.inner.export(batch)).await
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.inner.shutdown_with_timeout(timeout)
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.inner.set_resource(resource);
+    }
+}
+
+impl<E: PushMetricExporter> PushMetricExporter for InRuntime<E> {
+    async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
+        self.within(self.inner.export(metrics)).await
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.inner.force_flush()
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.inner.shutdown_with_timeout(timeout)
+    }
+
+    fn temporality(&self) -> Temporality {
+        self.inner.temporality()
+    }
+}
+
+/// Gives spans the names of a convention and takes keys out of them.
+pub(super) struct Named<E> {
+    pub(super) inner: E,
+    pub(super) edition: Edition,
+    pub(super) redactor: Redactor,
+}
+
+impl<E: fmt::Debug> fmt::Debug for Named<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Named({:?}, {:?})", self.edition, self.inner)
+    }
+}
+
+impl<E: SpanExporter> SpanExporter for Named<E> {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let batch = batch.into_iter().map(|span| named(span, self.edition, &self.redactor)).collect();
+        self.inner.export(batch).await
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.inner.shutdown_with_timeout(timeout)
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.inner.set_resource(resource);
+    }
+}
+
+/// A span under the names of an edition. One that is not the kernel's keeps its own.
+fn named(mut span: SpanData, edition: Edition, redactor: &Redactor) -> SpanData {
+    let text = |span: &SpanData, field: &str| {
+        span.attributes.iter().find(|pair| pair.key.as_str() == field).map(|pair| pair.value.as_str().into_owned())
+    };
+    let is_tool = span.name.starts_with("tool.");
+    let own = match span.name.as_ref() {
+        "turn" => Some((semconv::INVOKE_AGENT, None, SpanKind::Internal)),
+        "model_call" => Some((semconv::CHAT, text(&span, "model"), SpanKind::Client)),
+        _ if is_tool => Some((semconv::EXECUTE_TOOL, text(&span, "tool.name"), SpanKind::Internal)),
+        _ => None,
+    };
+    if let Some((operation, object, kind)) = own {
+        span.span_kind = kind;
+        if let Some(error) = text(&span, "error") {
+            let words = text(&span, "tool.error").unwrap_or(error);
+            span.status = Status::error(redactor.mask(&words));
+        }
+        for pair in &mut span.attributes {
+            let Some(name) = semconv::attribute(pair.key.as_str(), edition) else { continue };
+            if name == semconv::FINISH_REASONS {
+                pair.value = Value::Array(vec![StringValue::from(pair.value.as_str().into_owned())].into());
+            }
+            pair.key = name.into();
+        }
+        span.attributes.push(KeyValue::new(semconv::OPERATION, operation));
+        match &object {
+            Some(tool) if is_tool => span.attributes.push(KeyValue::new(semconv::TOOL, tool.clone())),
+            Some(_) => {}
+            None => span.attributes.push(KeyValue::new(semconv::AGENT_NAME, "callboard")),
+        }
+        span.name = redactor.mask(&object.map_or(operation.to_owned(), |object| format!("{operation} {object}"))).into();
+    }
+    for pair in &mut span.attributes {
+        mask(&mut pair.value, redactor);
+    }
+    for pair in span.events.events.iter_mut().flat_map(|event| &mut event.attributes) {
+        mask(&mut pair.value, redactor);
+    }
+    span
+}
+
+fn mask(value: &mut Value, redactor: &Redactor) {
+    if let Value::String(text) = value {
+        let masked = redactor.mask(text.as_str());
+        if masked != text.as_str() {
+            *value = masked.into();
+        }
+    }
+}

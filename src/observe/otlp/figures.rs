@@ -1,0 +1,192 @@
+//! Instruments: what the kernel tells of each turn and call, and what a host counts.
+
+use std::{fmt, sync::Arc};
+
+use callboard_actors::host::{FiguresReader, HostFigures};
+use opentelemetry::{
+    KeyValue,
+    metrics::{Histogram, Meter},
+};
+use tracing::{
+    Event, Subscriber,
+    field::{Field, Visit},
+};
+use tracing_subscriber::{Layer, layer::Context};
+
+use super::super::{
+    Redactor,
+    semconv::{self, Edition},
+};
+
+/// Bounds of durations, in seconds, as the conventions advise for model calls.
+const SECONDS: [f64; 14] = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92];
+
+/// Bounds of tokens, as the conventions advise.
+const TOKENS: [f64; 14] =
+    [1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262_144.0, 1_048_576.0, 4_194_304.0, 16_777_216.0, 67_108_864.0];
+
+/// Takes the kernel's figures to instruments.
+pub(super) struct Figures {
+    redactor: Redactor,
+    call_duration: Histogram<f64>,
+    first_chunk: Histogram<f64>,
+    tokens: Histogram<u64>,
+    turn_duration: Histogram<f64>,
+    tool_duration: Histogram<f64>,
+}
+
+impl Figures {
+    pub(super) fn new(meter: &Meter, edition: Edition, redactor: Redactor) -> Self {
+        let names = semconv::instruments(edition);
+        let seconds = |name: &'static str, what: &'static str| {
+            meter.f64_histogram(name).with_unit("s").with_description(what).with_boundaries(SECONDS.to_vec()).build()
+        };
+        Self {
+            redactor,
+            call_duration: seconds(names.call_duration, "Duration of model calls."),
+            first_chunk: seconds(names.first_chunk, "From a model call's start to its first content."),
+            tokens: meter
+                .u64_histogram(names.tokens)
+                .with_unit("{token}")
+                .with_description("Input and output tokens of model calls.")
+                .with_boundaries(TOKENS.to_vec())
+                .build(),
+            turn_duration: seconds(names.turn_duration, "Duration of turns."),
+            tool_duration: seconds(names.tool_duration, "Duration of tool calls."),
+        }
+    }
+
+    fn record(&self, figure: &Figure) {
+        let label = |name: &'static str, text: &str| KeyValue::new(name, self.redactor.mask(text));
+        let error = (!figure.error.is_empty()).then(|| label(semconv::ERROR_TYPE, &figure.error));
+        match figure.kind.as_str() {
+            "turn" => {
+                let labels = [KeyValue::new(semconv::OPERATION, semconv::INVOKE_AGENT)];
+                self.turn_duration.record(figure.seconds, &labels.into_iter().chain(error).collect::<Vec<_>>());
+            }
+            "tool_call" => {
+                let labels = [KeyValue::new(semconv::OPERATION, semconv::EXECUTE_TOOL), label(semconv::TOOL, &figure.tool)];
+                self.tool_duration.record(figure.seconds, &labels.into_iter().chain(error).collect::<Vec<_>>());
+            }
+            "model_call" => {
+                let labels = vec![
+                    KeyValue::new(semconv::OPERATION, semconv::CHAT),
+                    label(semconv::PROVIDER, &figure.provider),
+                    label(semconv::MODEL, &figure.model),
+                ];
+                for (class, tokens) in [("input", figure.input_tokens), ("output", figure.output_tokens)] {
+                    if tokens > 0 {
+                        self.tokens.record(tokens, &[labels.as_slice(), &[KeyValue::new(semconv::TOKEN_TYPE, class)]].concat());
+                    }
+                }
+                if let Some(seconds) = figure.first_chunk_seconds {
+                    self.first_chunk.record(seconds, &labels);
+                }
+                self.call_duration.record(figure.seconds, &labels.into_iter().chain(error).collect::<Vec<_>>());
+            }
+            _ => {}
+        }
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Figures {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut figure = Figure::default();
+        event.record(&mut figure);
+        self.record(&figure);
+    }
+}
+
+/// One event, read.
+#[derive(Debug, Default)]
+struct Figure {
+    kind: String,
+    provider: String,
+    model: String,
+    tool: String,
+    error: String,
+    seconds: f64,
+    first_chunk_seconds: Option<f64>,
+    input_tokens: u64,
+    output_tokens: u64,
+}
+
+impl Visit for Figure {
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        match field.name() {
+            "seconds" => self.seconds = value,
+            "first_chunk_seconds" => self.first_chunk_seconds = Some(value),
+            _ => {}
+        }
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        match field.name() {
+            "input_tokens" => self.input_tokens = value,
+            "output_tokens" => self.output_tokens = value,
+            _ => {}
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        let place = match field.name() {
+            "figure" => &mut self.kind,
+            "provider" => &mut self.provider,
+            "model" => &mut self.model,
+            "tool" => &mut self.tool,
+            "error" => &mut self.error,
+            _ => return,
+        };
+        value.clone_into(place);
+    }
+
+    fn record_debug(&mut self, _: &Field, _: &dyn fmt::Debug) {}
+}
+
+/// Exports a host's own figures for as long as it is there.
+pub(super) fn observe(meter: &Meter, host: &Arc<FiguresReader>, redactor: &Redactor) {
+    let counter = |name: &'static str, unit: &'static str, what: &'static str, of: fn(&HostFigures) -> u64| {
+        let host = host.clone();
+        let observe = move |observer: &dyn opentelemetry::metrics::AsyncInstrument<u64>| {
+            if let Some(figures) = host.read() {
+                observer.observe(of(&figures), &[]);
+            }
+        };
+        meter.u64_observable_counter(name).with_unit(unit).with_description(what).with_callback(observe).build();
+    };
+    counter("callboard.prompts", "{prompt}", "Prompts accepted.", |figures| figures.total.prompts);
+    counter("callboard.refusals", "{prompt}", "Prompts refused.", |figures| figures.total.refusals);
+    counter("callboard.rounds", "{round}", "Rounds finished.", |figures| figures.total.rounds);
+    counter("callboard.rounds.failed", "{round}", "Rounds that ended in an error or at a bound.", |figures| figures.total.rounds_failed);
+    counter("callboard.tool_calls", "{call}", "Tool calls finished.", |figures| figures.total.tool_calls);
+    counter("callboard.tool_calls.failed", "{call}", "Tool calls that failed.", |figures| figures.total.tool_calls_failed);
+    counter("callboard.conversation.crashes", "{life}", "Lives that ended in a crash.", |figures| figures.total.crashes);
+    counter("callboard.conversation.lives", "{life}", "Times a conversation came into memory.", |figures| figures.total.lives);
+    let reader = host.clone();
+    let awake = move |observer: &dyn opentelemetry::metrics::AsyncInstrument<u64>| {
+        if let Some(figures) = reader.read() {
+            observer.observe(figures.awake as u64, &[]);
+        }
+    };
+    meter
+        .u64_observable_gauge("callboard.conversations.awake")
+        .with_unit("{conversation}")
+        .with_description("Conversations in memory.")
+        .with_callback(awake)
+        .build();
+    let (reader, redactor) = (host.clone(), redactor.clone());
+    let gateways = move |observer: &dyn opentelemetry::metrics::AsyncInstrument<u64>| {
+        for (name, status) in reader.read().map(|figures| figures.gateways).unwrap_or_default() {
+            let gateway = KeyValue::new("callboard.gateway", redactor.mask(&name));
+            for (state, calls) in [("running", status.running), ("waiting", status.waiting), ("free", status.free)] {
+                observer.observe(calls as u64, &[gateway.clone(), KeyValue::new("callboard.state", state)]);
+            }
+        }
+    };
+    meter
+        .u64_observable_gauge("callboard.gateway.calls")
+        .with_unit("{call}")
+        .with_description("Model calls of a gateway by state.")
+        .with_callback(gateways)
+        .build();
+}

@@ -1,0 +1,79 @@
+//! Where logs are written: standard error, a file, or both; never a key in either.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    sync::Arc,
+};
+
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::TelemetryError;
+use crate::{
+    config::Observability,
+    observe::{Redactor, redact::RedactingWriter},
+};
+
+/// Writes whole events. A clone writes to the same places.
+#[derive(Debug, Clone)]
+pub(super) struct Sink {
+    redactor: Redactor,
+    stderr: bool,
+    file: Option<Arc<File>>,
+}
+
+impl Sink {
+    /// Opens what `log_output` names. The file is appended to, so that it may be moved or cut while we write.
+    pub(super) fn open(redactor: Redactor, config: &Observability) -> Result<Self, TelemetryError> {
+        let stderr = config.settings.log_output.iter().any(|output| output != "file");
+        let open = |path: &std::path::PathBuf| {
+            path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+            OpenOptions::new().create(true).append(true).mode(0o600).open(path)
+        };
+        let file = match &config.log_file {
+            None => None,
+            Some(path) => {
+                let no_file =
+                    |error: io::Error| TelemetryError::NoFile { file: path.display().to_string(), reason: error.kind().to_string() };
+                Some(Arc::new(open(path).map_err(no_file)?))
+            }
+        };
+        Ok(Self { redactor, stderr, file })
+    }
+
+    /// Writes a line at once.
+    pub(super) fn line(&self, text: &str) {
+        let _ = writeln!(self.make_writer(), "{text}");
+    }
+}
+
+/// One event's way to all places: an error in one does not keep it from the other.
+pub(super) struct Places {
+    stderr: bool,
+    file: Option<Arc<File>>,
+}
+
+impl io::Write for Places {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.stderr {
+            let _ = io::stderr().lock().write_all(bytes);
+        }
+        if let Some(file) = &self.file {
+            let _ = (&**file).write_all(bytes);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'w> MakeWriter<'w> for Sink {
+    type Writer = RedactingWriter<Places>;
+
+    fn make_writer(&'w self) -> Self::Writer {
+        self.redactor.writer(Places { stderr: self.stderr, file: self.file.clone() })
+    }
+}

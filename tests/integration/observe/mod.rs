@@ -1,0 +1,251 @@
+//! What leaves the process for those who watch it: OTLP, judged attribute by attribute by a collector of our own.
+
+mod collector;
+mod logs;
+
+use std::sync::Arc;
+
+use callboard::{
+    FnTool, Host, ToolContext, ToolError, ToolSpec,
+    chat::RawJson,
+    ids::{ConversationId, Scope, Seq, TenantId},
+    observe::{Redactor, otlp::Otlp, semconv::Edition},
+    policy::{ObservabilityConfig, TraceSampling},
+    providers::offline::{Scripted, ScriptedCall, ScriptedConfig},
+};
+use collector::{Collector, attributes, histogram};
+use opentelemetry_proto::tonic::{
+    metrics::v1::metric::Data,
+    trace::v1::{Span, span::SpanKind, status::StatusCode},
+};
+use tracing_subscriber::layer::SubscriberExt as _;
+
+const KEY: &str = "plain-word-key-not-real";
+
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+struct Nothing {}
+
+/// A turn with three tool calls, of which one fails, one panics, and one that is well; all that fails says a key.
+async fn a_turn(sampling: TraceSampling) -> Host {
+    let tool = |name: &str, what: fn() -> Result<String, ToolError>| {
+        let call = move |_: Nothing, _: ToolContext| async move { what() };
+        Arc::new(FnTool::new(name, "Does something.", call).declare(ToolSpec::read_only))
+    };
+    let call = |name: &str| ScriptedCall { name: name.into(), input: RawJson::empty_object() };
+    let tools = vec![call("well"), call("fails"), call("panics")];
+    let model = Scripted::new(ScriptedConfig { tool_rounds: 1, tools_per_reply: 3, tools, ..ScriptedConfig::default() });
+    let host = Host::builder()
+        .provider(model)
+        .tool(tool("well", || Ok("fine".into())))
+        .tool(tool("fails", || Err(ToolError::invalid(format!("no such thing: {KEY}")))))
+        .tool(tool("panics", || panic!("lost {KEY}")))
+        .model("scripted")
+        .trace_sampling(sampling)
+        .build()
+        .await
+        .unwrap();
+    let end = host.tenant("acme").conversation("support-42").send("Go").await.unwrap().outcome().await.unwrap();
+    assert_eq!(end.stop_reason.code(), "end_turn");
+    host
+}
+
+fn config(collector: &Collector) -> ObservabilityConfig {
+    ObservabilityConfig {
+        otlp_endpoint: Some(collector.endpoint.clone()),
+        otlp_headers: Some([("x-team".to_owned(), "blue".to_owned())].into()),
+        extra_tags: [("region".to_owned(), "north".to_owned())].into(),
+        ..ObservabilityConfig::default()
+    }
+}
+
+/// Runs a turn under an exporter to the end of both.
+async fn exported(config: &ObservabilityConfig, sampling: TraceSampling, edition: Edition) {
+    let otlp = Otlp::with_edition(config, &Redactor::new([KEY]), edition).unwrap().unwrap();
+    let subscriber = tracing_subscriber::registry().with(otlp.span_layer()).with(otlp.figures_layer());
+    let subscriber = tracing::subscriber::set_default(subscriber);
+    let host = a_turn(sampling).await;
+    otlp.observe(host.figures_reader());
+    otlp.shutdown().await;
+    drop(subscriber);
+}
+
+fn named<'a>(spans: &'a [Span], name: &str) -> Vec<&'a Span> {
+    spans.iter().filter(|span| span.name == name).collect()
+}
+
+#[tokio::test]
+async fn a_turn_its_model_calls_and_its_tool_calls_arrive_as_one_tree() {
+    let collector = Collector::start().await;
+
+    exported(&config(&collector), TraceSampling::Always, Edition::Released).await;
+
+    let (spans, resource) = collector.spans();
+    assert_eq!(resource["service.name"], "callboard");
+    assert_eq!((resource["deployment.environment.name"].as_str(), resource["region"].as_str()), ("production", "north"));
+    let [turn] = named(&spans, "invoke_agent")[..] else { panic!("{spans:#?}") };
+    let models = named(&spans, "chat scripted");
+    let tools: Vec<_> = ["well", "fails", "panics"].iter().flat_map(|name| named(&spans, &format!("execute_tool {name}"))).collect();
+    assert_eq!((spans.len(), models.len(), tools.len()), (6, 2, 3), "{spans:#?}");
+    assert!(turn.parent_span_id.is_empty() && turn.kind == SpanKind::Internal as i32);
+    for span in models.iter().chain(&tools) {
+        assert_eq!((&span.parent_span_id, &span.trace_id), (&turn.span_id, &turn.trace_id), "{}", span.name);
+        assert!(span.start_time_unix_nano >= turn.start_time_unix_nano && span.end_time_unix_nano <= turn.end_time_unix_nano);
+        assert_eq!(attributes(&span.attributes)["gen_ai.conversation.id"], "support-42");
+    }
+
+    let of_turn = attributes(&turn.attributes);
+    assert_eq!((of_turn["gen_ai.operation.name"].as_str(), of_turn["gen_ai.agent.name"].as_str()), ("invoke_agent", "callboard"));
+    assert_eq!((of_turn["callboard.tenant"].as_str(), of_turn["callboard.stop_reason"].as_str()), ("acme", "end_turn"));
+    assert_eq!((of_turn["callboard.conversation.life"].as_str(), of_turn["callboard.conversation.inbox"].as_str()), ("1", "0"));
+    assert!(of_turn.contains_key("callboard.queue_wait_ms") && of_turn.contains_key("callboard.round.latency_ms"), "{of_turn:?}");
+
+    for model in models {
+        let attributes = attributes(&model.attributes);
+        assert_eq!(model.kind, SpanKind::Client as i32);
+        assert_eq!((attributes["gen_ai.operation.name"].as_str(), attributes["gen_ai.provider.name"].as_str()), ("chat", "scripted"));
+        assert_eq!(attributes["gen_ai.request.model"], "scripted");
+        assert!(attributes["gen_ai.usage.input_tokens"].parse::<u64>().unwrap() > 0, "{attributes:?}");
+        assert!(attributes["gen_ai.usage.output_tokens"].parse::<u64>().unwrap() > 0, "{attributes:?}");
+        assert!(attributes.contains_key("gen_ai.usage.cache_creation.input_tokens") && !attributes.contains_key("error.type"));
+        assert!(!attributes.keys().any(|name| name.contains("messages") || name.contains("instructions")), "no content: {attributes:?}");
+    }
+
+    let of_tool = |name: &str| {
+        let [span] = named(&spans, &format!("execute_tool {name}"))[..] else { panic!() };
+        (attributes(&span.attributes), span.status.clone().unwrap_or_default(), span.kind)
+    };
+    let (well, status, kind) = of_tool("well");
+    assert_eq!((well["gen_ai.operation.name"].as_str(), well["gen_ai.tool.name"].as_str()), ("execute_tool", "well"));
+    assert_eq!((well["tool.name"].as_str(), well["tool.success"].as_str()), ("well", "true"), "X-18");
+    assert!(well.contains_key("gen_ai.tool.call.id") && well["tool.duration_ms"].parse::<f64>().is_ok());
+    assert!(status.code != StatusCode::Error as i32 && kind == SpanKind::Internal as i32 && !well.contains_key("tool.error"));
+    let (fails, status, _) = of_tool("fails");
+    assert_eq!((fails["tool.success"].as_str(), fails["error.type"].as_str()), ("false", "invalid_parameters"), "BUG-41");
+    assert_eq!((fails["tool.name"].as_str(), status.code), ("fails", StatusCode::Error as i32));
+    assert_eq!(fails["tool.error"], "no such thing: [masked:1]");
+    assert!(of_tool("panics").0["tool.error"].contains("lost [masked:1]"), "{:?}", of_tool("panics"));
+    assert!(!collector.holds(KEY), "F8");
+}
+
+#[tokio::test]
+async fn a_turn_that_is_not_sampled_makes_no_span_and_is_measured_all_the_same() {
+    let collector = Collector::start().await;
+
+    exported(&config(&collector), TraceSampling::Never, Edition::Released).await;
+
+    assert_eq!(collector.spans().0.len(), 0, "X-19");
+    let metrics = collector.metrics();
+    let calls = histogram(&metrics["gen_ai.client.operation.duration"]);
+    let [(labels, point)] = &calls[..] else { panic!("{calls:?}") };
+    assert_eq!((point.count, metrics["gen_ai.client.operation.duration"].unit.as_str()), (2, "s"), "X-20");
+    assert_eq!((labels["gen_ai.provider.name"].as_str(), labels["gen_ai.request.model"].as_str()), ("scripted", "scripted"));
+    let tokens = histogram(&metrics["gen_ai.client.token.usage"]);
+    let classes: Vec<_> = tokens.iter().map(|(labels, point)| (labels["gen_ai.token.type"].as_str(), point.count)).collect();
+    assert!(metrics["gen_ai.client.token.usage"].unit == "{token}" && classes.len() == 2, "{classes:?}");
+    assert!(classes.contains(&("input", 2)) && classes.contains(&("output", 2)), "{classes:?}");
+    assert_eq!(histogram(&metrics["gen_ai.client.operation.time_to_first_chunk"])[0].1.count, 2);
+    let tools = histogram(&metrics["callboard.tool.duration"]);
+    let failed = tools.iter().filter(|(labels, _)| labels.contains_key("error.type")).count();
+    assert_eq!((tools.len(), failed), (3, 2), "{tools:?}");
+    assert_eq!(histogram(&metrics["callboard.turn.duration"])[0].1.count, 1);
+    let Some(Data::Sum(prompts)) = &metrics["callboard.prompts"].data else { panic!() };
+    assert!(prompts.is_monotonic && metrics["callboard.prompts"].unit == "{prompt}");
+    assert!(metrics.contains_key("callboard.conversations.awake") && metrics.contains_key("callboard.gateway.calls"));
+    assert!(!collector.holds(KEY), "F8");
+}
+
+#[tokio::test]
+async fn requests_are_packed_and_bear_the_configured_headers() {
+    let collector = Collector::start().await;
+
+    exported(&config(&collector), TraceSampling::Always, Edition::Released).await;
+
+    for path in ["/v1/traces", "/v1/metrics"] {
+        let headers = collector.headers(path);
+        assert_eq!((headers["content-encoding"].as_str(), headers["x-team"].as_str()), ("gzip", "blue"), "{path}");
+        assert_eq!(headers["content-type"], "application/x-protobuf", "{path}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_switched_off_does_nothing() {
+    let (traces, metrics, nowhere) = (Collector::start().await, Collector::start().await, Collector::start().await);
+
+    exported(&ObservabilityConfig { enable_metrics: false, ..config(&traces) }, TraceSampling::Always, Edition::Released).await;
+    exported(&ObservabilityConfig { enable_tracing: false, ..config(&metrics) }, TraceSampling::Always, Edition::Released).await;
+    let off = ObservabilityConfig { enable_tracing: false, enable_metrics: false, ..config(&nowhere) };
+    exported(&off, TraceSampling::Always, Edition::Released).await;
+
+    assert_eq!((traces.spans().0.len(), traces.metrics().len()), (6, 0), "X-12");
+    assert!(metrics.spans().0.is_empty() && !metrics.metrics().is_empty(), "X-12");
+    assert_eq!(nowhere.requests(), 0, "X-12");
+    let no_endpoint = ObservabilityConfig::default();
+    assert!(Otlp::start(&no_endpoint, &Redactor::default()).unwrap().is_none());
+}
+
+#[tokio::test]
+async fn newer_names_are_used_where_somebody_opted_in() {
+    let collector = Collector::start().await;
+
+    exported(&config(&collector), TraceSampling::Always, Edition::Latest).await;
+
+    let metrics = collector.metrics();
+    for name in ["gen_ai.client.inference.duration", "gen_ai.invoke_agent.duration", "gen_ai.execute_tool.duration"] {
+        assert!(metrics.contains_key(name), "{name}: {:?}", metrics.keys());
+    }
+    let (spans, _) = collector.spans();
+    assert!(attributes(&named(&spans, "chat scripted")[0].attributes).contains_key("gen_ai.usage.cache_write.input_tokens"));
+}
+
+#[tokio::test]
+async fn a_collector_that_is_away_delays_no_turn_and_no_end() {
+    let gone = ObservabilityConfig {
+        otlp_endpoint: Some("http://127.0.0.1:9".into()),
+        trace_export_timeout_ms: 200,
+        metrics_export_timeout_ms: 200,
+        ..ObservabilityConfig::default()
+    };
+
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(20), exported(&gone, TraceSampling::Always, Edition::Released)).await;
+
+    assert!(ended.is_ok());
+}
+
+#[tokio::test]
+async fn watchers_the_model_and_the_journal_see_no_key_of_a_tools_result_error_panic_or_progress() {
+    let redactor = Redactor::new([KEY]);
+    let tool = |name: &str, what: fn(ToolContext) -> Result<serde_json::Value, ToolError>| {
+        let call = move |_: Nothing, context: ToolContext| async move { what(context).map(callboard::Json) };
+        Arc::new(FnTool::new(name, "Does something.", call).declare(ToolSpec::read_only))
+    };
+    let call = |name: &str| ScriptedCall { name: name.into(), input: RawJson::empty_object() };
+    let tools = vec![call("says"), call("fails"), call("panics")];
+    let model = Scripted::new(ScriptedConfig { tool_rounds: 1, tools_per_reply: 3, tools, ..ScriptedConfig::default() });
+    let host = Host::builder()
+        .provider(model)
+        .tool(tool("says", |context| {
+            context.progress.tell(format!("with {KEY}"));
+            Ok(serde_json::json!({ "list": [{ KEY: format!("is {KEY}") }] }))
+        }))
+        .tool(tool("fails", |_| Err(ToolError::invalid(KEY))))
+        .tool(tool("panics", |_| panic!("{KEY}")))
+        .mask_results(move |text| redactor.mask_exact(text))
+        .build()
+        .await
+        .unwrap();
+
+    let mut reply = host.tenant("acme").conversation("support-42").send("Go").await.unwrap();
+    let mut seen = String::new();
+    while let Some(event) = reply.next().await {
+        seen.push_str(&serde_json::to_string(&*event).unwrap());
+    }
+
+    let scope = Scope::new(TenantId::new("acme").unwrap(), ConversationId::new("support-42").unwrap());
+    let stored = host.ports().sessions.entries(&scope, Seq(0), 1000).await.unwrap();
+    assert!(seen.contains("masked") && seen.contains("tool_progress") && !seen.contains(KEY), "{seen}");
+    assert!(!stored.is_empty());
+    for entry in stored {
+        let text = String::from_utf8_lossy(&entry.bytes);
+        assert!(!text.contains(KEY), "{text}");
+    }
+}
