@@ -5,11 +5,13 @@
 
 mod builder;
 pub(crate) mod directory;
+mod events;
 mod handle;
 mod prompt;
 mod recipe;
 mod output;
 mod reply;
+mod status;
 mod supervisor;
 #[cfg(test)]
 mod tests;
@@ -23,11 +25,13 @@ use ractor::ActorCell;
 use tokio::time::Instant;
 
 pub use builder::{BuildError, HostBuilder, ToolSource, ToolsInFolder};
+pub use events::{Events, EventsFrom};
 pub use handle::{ConversationHandle, Send, SendError, SkillStanding, TenantHandle};
 pub use output::{OutputError, SendAsError};
 pub use prompt::Prompt;
 pub use recipe::TenantConfig;
 pub use reply::{OutcomeError, Reply};
+pub use status::{BudgetLeft, ContextStatus, ConversationState, ConversationStatus, ProviderWait, WaitsFor};
 
 use crate::{
     conversation::{Ports, Setup},
