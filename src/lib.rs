@@ -61,6 +61,7 @@ mod host;
 pub mod clock;
 pub mod providers;
 pub mod storage;
+pub mod observe;
 #[cfg(feature = "schema")]
 pub mod schema;
 #[cfg(feature = "tools")]

@@ -6,6 +6,7 @@
 mod builder;
 pub(crate) mod directory;
 mod events;
+mod figures;
 mod handle;
 mod prompt;
 mod recipe;
@@ -26,6 +27,7 @@ use tokio::time::Instant;
 
 pub use builder::{BuildError, HostBuilder, ToolSource, ToolsInFolder};
 pub use events::{Events, EventsFrom};
+pub use figures::HostFigures;
 pub use handle::{ConversationHandle, Send, SendError, SkillStanding, TenantHandle};
 pub use output::{OutputError, SendAsError};
 pub use prompt::Prompt;
