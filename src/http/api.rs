@@ -116,7 +116,7 @@ pub(super) struct Answer {
     #[schema(value_type = String)]
     pub(super) conversation_id: ConversationId,
     /// The round; also the id of its stream.
-    #[schema(value_type = String, format = Uuid)]
+    #[schema(value_type = String)]
     pub(super) round_id: RoundId,
     /// `completed`, or `error` when the round failed: then `error` says how, and the texts hold what was said until then.
     #[schema(value_type = String)]
@@ -154,10 +154,10 @@ pub(super) struct Accepted {
     #[schema(value_type = String)]
     pub(super) conversation_id: ConversationId,
     /// The round that the prompt opens, or, when it steers, the open one.
-    #[schema(value_type = String, format = Uuid)]
+    #[schema(value_type = String)]
     pub(super) round_id: RoundId,
     /// The id of the round's stream: the same.
-    #[schema(value_type = String, format = Uuid)]
+    #[schema(value_type = String)]
     pub(super) stream_id: RoundId,
     /// Where its events are.
     pub(super) events: String,
@@ -338,7 +338,7 @@ pub(super) struct Fork {
     /// The id of the copy, of which nothing may be stored.
     pub(super) conversation_id: String,
     /// The round at whose end the copy is made; the last finished one if absent.
-    #[schema(value_type = Option<String>, format = Uuid)]
+    #[schema(value_type = Option<String>)]
     pub(super) at: Option<RoundId>,
 }
 

@@ -56,6 +56,13 @@ impl<T: DeserializeOwned> FromRequest<App> for AdminJson<T> {
     }
 }
 
+/// The operator's JSON where a body may be left out.
+pub(super) async fn optional<T: DeserializeOwned + Default>(request: Request, app: &App) -> Result<T, Problem> {
+    let (parts, body) = request.into_parts();
+    let bytes = collect(&parts.headers, body, app, app.config.bounds.body_bytes_max, None).await?;
+    if bytes.is_empty() { Ok(T::default()) } else { parse(&parts.headers, &bytes) }
+}
+
 /// Whose room the bytes take is asked again here, so that no handler can read a body without saying whose it is.
 async fn read<T: DeserializeOwned>(request: Request, app: &App, bytes_max: usize) -> Result<T, Problem> {
     let (mut parts, body) = request.into_parts();

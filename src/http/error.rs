@@ -20,6 +20,9 @@ use super::OperatorError;
 /// When a client should look again where nobody can know better.
 const RETRY_AFTER_MS: u64 = 1000;
 
+/// The same for a tenant that the operator paused: people end a pause.
+const PAUSED_RETRY_MS: u64 = 30_000;
+
 /// A problem (RFC 9457, `application/problem+json`). Its `type` is `about:blank`: `code` says which it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub(super) struct Problem {
@@ -127,9 +130,8 @@ impl From<Refusal> for Problem {
             Refusal::Draining => Self::draining(),
             Refusal::NoSuch(_) => Self::new(StatusCode::NOT_FOUND, code, detail),
             Refusal::InvalidMessage => Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail).at("/content"),
-            Refusal::KeyReused | Refusal::PinnedFull | Refusal::CannotShrink(_) | Refusal::Skill(_) => {
-                Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail)
-            }
+            // A used key, a full pin board, a context that cannot shrink, a skill that cannot be.
+            _ => Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail),
         }
     }
 }
@@ -139,9 +141,7 @@ impl From<SendError> for Problem {
         let (code, detail) = (error.code(), error.to_string());
         match error {
             SendError::BadPrompt(bytes) if bytes > PROMPT_BYTES_MAX => Self::new(StatusCode::PAYLOAD_TOO_LARGE, code, detail),
-            SendError::BadPrompt(_) | SendError::Attachment(_) => {
-                Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail).at("/content")
-            }
+            SendError::BadPrompt(_) | SendError::Attachment(_) => Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail).at("/content"),
             SendError::Conversation(ConversationError::Refused(refusal)) => refusal.into(),
             SendError::Conversation(ConversationError::Overloaded { retry_after_ms, .. }) => {
                 Self::new(StatusCode::TOO_MANY_REQUESTS, code, detail).after(Some(retry_after_ms))
@@ -150,6 +150,11 @@ impl From<SendError> for Problem {
             SendError::Conversation(ConversationError::InUse | ConversationError::Failed { .. }) => {
                 Self::new(StatusCode::CONFLICT, code, detail)
             }
+            SendError::Conversation(ConversationError::TenantPaused) => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, code, detail).after(Some(PAUSED_RETRY_MS))
+            }
+            SendError::Conversation(ConversationError::TenantRemoved) => Self::new(StatusCode::FORBIDDEN, code, detail),
+            SendError::Conversation(ConversationError::Deleted) => Self::new(StatusCode::CONFLICT, code, detail),
             SendError::Conversation(ConversationError::Gone) => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, code, detail).after(Some(RETRY_AFTER_MS))
             }
@@ -167,7 +172,8 @@ impl From<OutcomeError> for Problem {
             OutcomeError::Ended { failure } => {
                 let status = match failure.code.as_str() {
                     "deadline" => StatusCode::GATEWAY_TIMEOUT,
-                    "interrupted" | "withdrawn" => StatusCode::CONFLICT,
+                    "provider_auth" => StatusCode::BAD_GATEWAY,
+                    "interrupted" | "withdrawn" | "deleted" => StatusCode::CONFLICT,
                     _ => StatusCode::SERVICE_UNAVAILABLE,
                 };
                 Self::new(status, code, detail).after(failure.retry_after_ms)
@@ -200,9 +206,7 @@ impl From<OperatorError> for Problem {
                 Self { pointer, ..problem }
             }
             OperatorError::Unsupported(_) => Self::new(StatusCode::NOT_IMPLEMENTED, "unsupported", detail),
-            OperatorError::Unavailable(_) => {
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail).after(Some(RETRY_AFTER_MS))
-            }
+            OperatorError::Unavailable(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail).after(Some(RETRY_AFTER_MS)),
         }
     }
 }

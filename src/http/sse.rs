@@ -103,8 +103,7 @@ mod tests {
     #[test]
     fn an_event_is_one_line_of_data_under_its_id_and_type() {
         let kind = EventKind::TextDelta { text: "a\nb\r\"type\":\"x\"".into() };
-        let event =
-            StreamEvent { id: EventId::default(), conversation_id: ConversationId::new("type").unwrap(), round_id: None, kind };
+        let event = StreamEvent { id: EventId::default(), conversation_id: ConversationId::new("type").unwrap(), round_id: None, kind };
 
         let text = String::from_utf8(frame(&event).to_vec()).unwrap();
 

@@ -110,7 +110,8 @@ pub(in crate::http) async fn fork(
     body::Json(fork): body::Json<Fork>,
 ) -> Result<Response, Problem> {
     let (_, conversation) = app.known(&tenant, &id).await?;
-    let copy = ConversationId::new(&fork.conversation_id).map_err(|error| Problem::invalid("/conversation_id", SendError::from(error).to_string()))?;
+    let copy = ConversationId::new(&fork.conversation_id)
+        .map_err(|error| Problem::invalid("/conversation_id", SendError::from(error).to_string()))?;
     conversation.fork(&copy, fork.at).await?;
     let location = HeaderValue::from_str(&format!("/v1/conversations/{copy}")).ok().map(|value| (header::LOCATION, value));
     let headers: axum::http::HeaderMap = location.into_iter().collect();

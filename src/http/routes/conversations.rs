@@ -106,11 +106,7 @@ pub(in crate::http) async fn get(
     params(("id" = String, Path, description = "The conversation")),
     responses((status = 204, description = "Nothing of it is left")),
 )]
-pub(in crate::http) async fn delete(
-    State(app): State<App>,
-    Caller(tenant): Caller,
-    Path(id): Path<String>,
-) -> Result<StatusCode, Problem> {
+pub(in crate::http) async fn delete(State(app): State<App>, Caller(tenant): Caller, Path(id): Path<String>) -> Result<StatusCode, Problem> {
     let (_, conversation) = app.known(&tenant, &id).await?;
     match conversation.delete().await? {
         true => Ok(StatusCode::NO_CONTENT),
@@ -126,11 +122,7 @@ pub(in crate::http) async fn delete(
     params(("id" = String, Path, description = "The conversation")),
     responses((status = 204, description = "Its history is empty")),
 )]
-pub(in crate::http) async fn reset(
-    State(app): State<App>,
-    Caller(tenant): Caller,
-    Path(id): Path<String>,
-) -> Result<StatusCode, Problem> {
+pub(in crate::http) async fn reset(State(app): State<App>, Caller(tenant): Caller, Path(id): Path<String>) -> Result<StatusCode, Problem> {
     let (_, conversation) = app.known(&tenant, &id).await?;
     conversation.reset().await?;
     Ok(StatusCode::NO_CONTENT)
