@@ -17,6 +17,7 @@ use tokio::{
     sync::{Notify, Semaphore},
     time::Instant,
 };
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     conversation::{Conversation, ConversationArgs, ConversationError, ConversationMsg, Ports, load, refuse},
@@ -140,6 +141,8 @@ pub(crate) struct Directory {
     closed: AtomicBool,
     /// Told whenever a slot goes away.
     emptied: Notify,
+    /// Nothing more comes of this host.
+    stopped: CancellationToken,
     supervisors: RwLock<Vec<ActorCell>>,
     runtime: tokio::runtime::Handle,
     me: OnceLock<std::sync::Weak<Directory>>,
@@ -157,6 +160,7 @@ impl Directory {
             started: Instant::now(),
             closed: AtomicBool::new(false),
             emptied: Notify::new(),
+            stopped: CancellationToken::new(),
             supervisors: RwLock::new(Vec::new()),
             runtime,
             me: OnceLock::new(),
@@ -187,6 +191,11 @@ impl Directory {
 
     fn used_s(&self) -> u64 {
         self.started.elapsed().as_secs()
+    }
+
+    /// Cancelled once nothing more comes of this host: who watches here is to go on elsewhere.
+    pub(crate) fn stopped(&self) -> &CancellationToken {
+        &self.stopped
     }
 
     /// Conversations that are not asleep.

@@ -8,11 +8,14 @@ use std::{
 };
 
 use tokio::{sync::oneshot, time::Instant};
+use tokio_util::sync::CancellationToken;
 
 use super::{HostInner, Prompt, Reply, prompt::Documents};
 use crate::{
     chat::{AttachmentError, Message, RawJson},
-    conversation::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail, Setup, SkillShelf, instruction, turn::OnBusy},
+    conversation::{
+        Answer, ConversationError, ConversationMsg, LoadFailure, Ports, PromptMail, Setup, SkillShelf, instruction, turn::OnBusy,
+    },
     ids::{ConversationId, InvalidId, RoundId, Scope, TenantId},
     journal::{ActivatedBy, ActiveSkill, ClientKey, CompactionNote, ConversationRound, Durable, digest},
     limits::PROMPT_BYTES_MAX,
@@ -61,6 +64,15 @@ impl From<std::convert::Infallible> for SendError {
 impl From<StoreError> for SendError {
     fn from(error: StoreError) -> Self {
         Self::Conversation(error.into())
+    }
+}
+
+impl From<LoadFailure> for SendError {
+    fn from(failure: LoadFailure) -> Self {
+        match failure {
+            LoadFailure::Store(error) => error.into(),
+            LoadFailure::Unreadable(reason) => ConversationError::Failed { reason }.into(),
+        }
     }
 }
 
@@ -352,8 +364,7 @@ impl ConversationHandle {
         let scope = self.scope.clone()?;
         match crate::conversation::load(&*self.host.ports.sessions, &scope).await {
             Ok(state) => Ok(state),
-            Err(LoadFailure::Store(error)) => Err(error.into()),
-            Err(LoadFailure::Unreadable(reason)) => Err(ConversationError::Failed { reason }.into()),
+            Err(failure) => Err(failure.into()),
         }
     }
 
@@ -368,6 +379,11 @@ impl ConversationHandle {
     /// Which conversation.
     pub(super) fn scope(&self) -> Result<Scope, SendError> {
         self.scope.clone()
+    }
+
+    /// What a watcher needs: it keeps no host alive.
+    pub(super) fn watching(&self) -> (Ports, CancellationToken) {
+        (self.host.ports.clone(), self.host.directory.stopped().clone())
     }
 
     /// How conversations of its tenant are set up.
