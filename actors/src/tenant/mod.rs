@@ -54,6 +54,7 @@ pub struct Tenant {
     /// What a quota that is `None` means.
     usual: Usual,
     is_removed: AtomicBool,
+    is_erased: AtomicBool,
     seats: AtomicUsize,
     seats_max: AtomicUsize,
     memory: Memory,
@@ -283,9 +284,20 @@ impl Tenant {
     /// Says whether the tenant is in service.
     ///
     /// # Errors
-    /// [`NotAdmitted::Removed`].
+    /// [`NotAdmitted::Removed`]; [`NotAdmitted::Paused`] while it is being erased.
     pub fn in_service(&self) -> Result<(), NotAdmitted> {
-        if self.is_removed.load(Ordering::Acquire) { self.refuse(NotAdmitted::Removed) } else { Ok(()) }
+        if self.is_removed.load(Ordering::Acquire) {
+            self.refuse(NotAdmitted::Removed)
+        } else if self.is_erased.load(Ordering::Acquire) {
+            self.refuse(NotAdmitted::Paused)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Lets nothing new begin, for good: another takes the place of this one when all is erased ([`Tenants::renew`]).
+    pub(crate) fn begin_erasure(&self) {
+        self.is_erased.store(true, Ordering::Release);
     }
 
     /// Lets a prompt in: a few atomics, no wait.

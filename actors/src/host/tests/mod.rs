@@ -3,6 +3,7 @@
 mod attachments;
 mod budgets;
 mod context;
+mod deleting;
 mod door;
 mod faults;
 mod lives;
