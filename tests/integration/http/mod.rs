@@ -6,6 +6,7 @@ mod drain;
 mod errors;
 mod events;
 mod limits;
+mod openai;
 mod routes;
 mod tenants;
 
