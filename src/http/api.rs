@@ -259,14 +259,10 @@ pub(super) struct History {
 #[into_params(parameter_in = Query)]
 pub(super) struct WatchFrom {
     /// Behind this event; the header `Last-Event-ID` wins, for a browser sends it when it comes back.
-    #[param(value_type = Option<String>)]
-    pub(super) after: Option<EventIdText>,
+    pub(super) after: Option<String>,
     /// Only this round, until it ends.
     pub(super) round: Option<String>,
 }
-
-/// An event id as text; checked by the route, for one error of one form.
-pub(super) type EventIdText = String;
 
 /// One event of a stream, as the `data` of a server-sent event. Further fields depend on `type`; readers pass over types they do not know.
 #[derive(Debug, Clone, Serialize, ToSchema)]

@@ -108,7 +108,7 @@ impl Chunks {
             EventKind::Message { message, .. } => {
                 let text = message.text();
                 if let Some(missing) = text.strip_prefix(self.sent.as_str()).filter(|missing| !missing.is_empty()) {
-                    self.say(&missing.to_owned());
+                    self.say(missing);
                 }
                 self.has_more |= !self.sent.is_empty();
                 self.sent.clear();

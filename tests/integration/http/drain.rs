@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drain_loses_no_turn() {
-    const BUSY: usize = 50;
+    const BUSY: usize = 200;
     let model = Arc::new(ScriptedModel::answering(|_, _| Reply::text("one two three").chunks(3).chunk_delay(Duration::from_millis(150))));
     let server = Server::with(model.clone(), Setting::default()).await;
     let asking: Vec<_> = (0..BUSY)

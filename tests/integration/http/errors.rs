@@ -91,8 +91,7 @@ async fn each_class_of_refusal_has_its_status_and_code() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bound_of_the_tenant_is_429_with_a_time_to_come_back() {
     let model = Arc::new(ScriptedModel::always(Reply::stall()));
-    let mut limits = callboard_actors::limits::Limits::default();
-    limits.tenant_seats_max = 1;
+    let limits = callboard_actors::limits::Limits { tenant_seats_max: 1, ..Default::default() };
     let host = Host::builder().shared_provider(model.clone()).limits(limits).build().await.unwrap();
     let server = Server::over(host, Setting { drain_within: Some(Duration::ZERO), ..Setting::default() }).await;
     let first = server.ask(Method::POST, "/v1/conversations/a/messages", ACME).header("prefer", "respond-async");
