@@ -183,7 +183,7 @@ mod tests {
 
         let (history, now) = talk.unwrap().begin().unwrap();
 
-        assert_eq!(history[0].text(), format!("{INSTRUCTIONS}Be brief.\nhi"));
+        assert_eq!(history[0].blocks(), [ContentBlock::text(format!("{INSTRUCTIONS}Be brief.")), ContentBlock::text("hi")]);
         assert_eq!((history[1].text(), now), ("ho".into(), vec![ContentBlock::text("and?")]));
     }
 

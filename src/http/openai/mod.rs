@@ -3,7 +3,7 @@
 
 mod convert;
 mod stream;
-pub(super) mod wire;
+mod wire;
 
 use axum::{
     Json,
