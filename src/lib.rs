@@ -77,6 +77,8 @@ pub mod mcp;
 pub mod skills;
 #[cfg(feature = "config")]
 pub mod config;
+#[cfg(feature = "http")]
+pub mod http;
 #[cfg(feature = "cli")]
 pub mod telemetry;
 #[cfg(feature = "cli")]

@@ -90,6 +90,11 @@ impl Host {
         &self.0.setup
     }
 
+    /// How conversations of a tenant are set up from their next life on.
+    pub fn setup_of(&self, tenant: &TenantId) -> Arc<Setup> {
+        self.0.tenants.get(tenant).setup()
+    }
+
     /// Where the tools of a conversation run; for calls without a model ([`crate::tool_executor::call_once`]).
     pub fn bench(&self, scope: &Scope) -> Bench {
         let tenant = self.0.tenants.get(&scope.tenant);
@@ -133,6 +138,11 @@ impl Host {
     /// The ports that this host uses.
     pub fn ports(&self) -> &Ports {
         &self.0.ports
+    }
+
+    /// Where results are that were too large to show.
+    pub fn artifacts(&self) -> &Arc<dyn crate::ports::ArtifactStore> {
+        &self.0.kitchen.artifacts
     }
 
     /// Conversations in memory.
