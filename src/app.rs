@@ -19,7 +19,7 @@ use callboard_actors::{
 
 use crate::{
     Host,
-    config::{Approve, CommitMode, Config, ConfigError, ProviderKind, SandboxMode, Store},
+    config::{Approve, CommitMode, Config, ConfigError, ProviderKind, SandboxMode, Store, real_or_nearest},
     mcp::McpServerConfig,
     providers::{Anthropic, OpenAi, ProviderConfigError, offline::Offline},
     skills::SkillFolder,
@@ -403,17 +403,6 @@ fn is_apart(data: &Path, workspace: &Path) -> bool {
     let Ok(workspace) = workspace.canonicalize() else { return true };
     let data = real_or_nearest(data);
     !data.starts_with(&workspace) && !workspace.starts_with(&data)
-}
-
-/// The real path of a folder that may not be there yet: that of its nearest existing parent, and the rest.
-fn real_or_nearest(path: &Path) -> PathBuf {
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    for parent in absolute.ancestors() {
-        if let (Ok(real), Ok(rest)) = (parent.canonicalize(), absolute.strip_prefix(parent)) {
-            return real.join(rest);
-        }
-    }
-    absolute
 }
 
 #[cfg(test)]
