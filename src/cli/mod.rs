@@ -84,7 +84,8 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    let outcome = crate::telemetry::init(cli.log.as_deref()).map_err(|error| Failure::usage(error.to_string())).and_then(|()| {
+    let telemetry = crate::telemetry::init(cli.log.as_deref(), &Default::default(), &Default::default());
+    let outcome = telemetry.map_err(|error| Failure::usage(error.to_string())).and_then(|_telemetry| {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Failure::work(format!("the runtime cannot be started: {}", error.kind())))?;
         let outcome = runtime.block_on(dispatch(cli));

@@ -7,7 +7,7 @@ use super::{FOCUS_AREAS, Shared, SummaryJob, merge_prompt, summary_prompts};
 use crate::{
     chat::{ContentBlock, Message, MessageList},
     limits::BYTES_A_TOKEN,
-    model_gateway::Waiting,
+    model_gateway::{CallBy, CallClass, Waiting},
     ports::{ModelEvent, ModelRequest, ProviderError, ToolChoice},
 };
 
@@ -57,7 +57,9 @@ async fn ask(shared: &Shared, job: &SummaryJob, text: String) -> Result<String, 
     };
     let cancel = CancellationToken::new();
     let _cancel = cancel.clone().drop_guard();
-    let mut stream = job.gateway.stream(&job.scope.tenant, request, cancel, |_: Waiting| {}).await?;
+    // Weight 1: nobody waits for it, and the compactor knows no quotas.
+    let by = CallBy { tenant: &job.scope.tenant, weight: 1, class: CallClass::Background };
+    let mut stream = job.gateway.stream(&by, request, cancel, |_: Waiting| {}).await?;
     let mut summary = String::new();
     while let Some(batch) = stream.next().await {
         for event in batch? {

@@ -14,7 +14,7 @@ use super::{stream_writer::StreamWriter, turn::ModelOutcome};
 use crate::{
     chat::{ContentBlock, TextBlock},
     ids::RoundId,
-    model_gateway::{ModelGatewayRef, Waiting},
+    model_gateway::{CallBy, CallClass, ModelGatewayRef, Waiting},
     ports::{Completion, ModelEvent, ModelRequest, ProviderError},
     stream::EventKind,
     tenant::{Tenant, TurnPermit},
@@ -71,7 +71,8 @@ impl ModelCall {
     async fn stream(&self, collector: &mut Collector) -> Result<Completion, ProviderError> {
         self.take_turn_permit().await?;
         let tell = |waiting| self.tell(waiting);
-        let start = self.gateway.stream(self.tenant.id(), self.request.clone(), self.cancel.clone(), tell);
+        let by = CallBy { tenant: self.tenant.id(), weight: self.tenant.quotas().weight, class: CallClass::Interactive };
+        let start = self.gateway.stream(&by, self.request.clone(), self.cancel.clone(), tell);
         let mut stream = start.await?;
         // One timer for the whole stream: it looks back when it fires, so a token does not touch it.
         let idle = tokio::time::sleep(self.idle);
@@ -162,13 +163,14 @@ impl ModelCall {
 
     fn tell(&self, waiting: Waiting) {
         let event = match waiting {
-            Waiting::Queued { position } => EventKind::Queued { position },
+            Waiting::Queued { position, .. } => EventKind::Queued { position },
             Waiting::Retry { attempt, delay, reason } => EventKind::Retry {
                 layer: "gateway",
                 attempt,
                 delay_ms: u64::try_from(delay.as_millis()).unwrap_or(u64::MAX),
                 reason: reason.to_owned(),
             },
+            Waiting::Fallback { reason } => EventKind::Retry { layer: "fallback", attempt: 1, delay_ms: 0, reason: reason.to_owned() },
         };
         self.writer.ephemeral(self.round_id, event);
     }

@@ -79,6 +79,9 @@ pub enum BuildError {
     /// A tenant names a gateway that is not there.
     #[error("there is no gateway `{0}`; add it first")]
     NoSuchGateway(String),
+    /// A gateway whose fallback comes back to it.
+    #[error("the fallback of the gateway `{0}` leads back to it")]
+    FallbackCycle(String),
     /// The skills were not to be had.
     #[error(transparent)]
     Skills(#[from] SkillError),
@@ -387,8 +390,11 @@ impl<H> HostBuilder<H> {
         let gateway_config = GatewayConfig {
             calls_max: limits.model_calls_max,
             waiting_max: limits.model_waiting_max,
+            requests_per_minute: None,
+            tokens_per_minute: None,
             retry: self.retry,
             breaker: self.breaker,
+            fallback: None,
         };
         let ports = Ports {
             sessions: self.sessions.unwrap_or_else(|| Arc::new(MemorySessions::new())),

@@ -359,6 +359,11 @@ impl ConversationHandle {
         Ok(self.state().await?.history.messages().iter().cloned().collect())
     }
 
+    /// Which conversation.
+    pub(super) fn scope(&self) -> Result<Scope, SendError> {
+        self.scope.clone()
+    }
+
     /// How conversations of its tenant are set up.
     pub(super) fn setup(&self) -> Result<Arc<Setup>, SendError> {
         Ok(self.host.tenants.get(&self.scope.clone()?.tenant).setup())

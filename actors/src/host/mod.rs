@@ -5,11 +5,14 @@
 
 mod builder;
 pub(crate) mod directory;
+mod events;
+mod figures;
 mod handle;
 mod prompt;
 mod recipe;
 mod output;
 mod reply;
+mod status;
 mod supervisor;
 #[cfg(test)]
 mod tests;
@@ -23,18 +26,21 @@ use ractor::ActorCell;
 use tokio::time::Instant;
 
 pub use builder::{BuildError, HostBuilder, ToolSource, ToolsInFolder};
+pub use events::{Events, EventsFrom};
+pub use figures::HostFigures;
 pub use handle::{ConversationHandle, Send, SendError, SkillStanding, TenantHandle};
 pub use output::{OutputError, SendAsError};
 pub use prompt::Prompt;
-pub use recipe::TenantConfig;
+pub use recipe::{OWN_GATEWAY, TenantConfig};
 pub use reply::{OutcomeError, Reply};
+pub use status::{BudgetLeft, ContextStatus, ConversationState, ConversationStatus, ProviderWait, WaitsFor};
 
 use crate::{
     conversation::{Ports, Setup},
     ids::{Scope, TenantId},
     limits::RESOURCES_CLOSE_MAX,
     metrics_collector::{MetricsCollectorRef, Report},
-    model_gateway::GatewayConfig,
+    model_gateway::{GatewayConfig, GatewayStatus},
     ports::{DocumentText, LlmProvider, Resource, StoreError},
     tenant::Tenants,
     tool_executor::Bench,
@@ -99,9 +105,19 @@ impl Host {
         Ok(())
     }
 
-    /// Adds a gateway for tenants with a credential of their own, or puts another in the place of one.
-    pub fn add_gateway(&self, name: impl Into<String>, provider: Arc<dyn LlmProvider>, config: GatewayConfig) {
-        self.0.kitchen.add_gateway(name.into(), provider, config);
+    /// Adds a gateway for tenants with a credential of their own. With the name of one that is there, that one is changed in place: bounds,
+    /// provider and credential hold at once, also for calls that wait. [`OWN_GATEWAY`] names the host's own.
+    ///
+    /// # Errors
+    /// [`BuildError::NoSuchGateway`] for a fallback that is not there yet, [`BuildError::FallbackCycle`] for one that leads back; then
+    /// nothing is changed.
+    pub fn add_gateway(&self, name: impl Into<String>, provider: Arc<dyn LlmProvider>, config: GatewayConfig) -> Result<(), BuildError> {
+        self.0.kitchen.add_gateway(name.into(), provider, config)
+    }
+
+    /// All gateways by name, the host's own first, and what they are doing.
+    pub fn gateways(&self) -> Vec<(String, GatewayStatus)> {
+        self.0.kitchen.all_gateways().into_iter().map(|(name, gateway)| (name, gateway.status())).collect()
     }
 
     /// How this host goes about model calls where nothing else is said.

@@ -27,6 +27,9 @@ use crate::{
     tool_executor::{Lent, Permissions},
 };
 
+/// Name of the gateway to the host's own provider.
+pub const OWN_GATEWAY: &str = "default";
+
 /// What may differ from tenant to tenant.
 #[derive(Clone)]
 pub(super) struct Recipe {
@@ -231,13 +234,27 @@ pub(super) struct Kitchen {
 impl Kitchen {
     /// The gateway with this name.
     pub(super) fn gateway(&self, name: &str) -> Option<ModelGatewayRef> {
+        if name == OWN_GATEWAY {
+            return Some(self.gateway.clone());
+        }
         self.gateways.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
-    /// Adds a gateway, or puts another in the place of one. Conversations that are awake keep the one they began with.
-    pub(super) fn add_gateway(&self, name: String, provider: Arc<dyn LlmProvider>, config: GatewayConfig) {
+    /// All gateways, the host's own first.
+    pub(super) fn all_gateways(&self) -> Vec<(String, ModelGatewayRef)> {
+        let others = self.gateways.read().unwrap_or_else(PoisonError::into_inner);
+        let own = (OWN_GATEWAY.to_owned(), self.gateway.clone());
+        std::iter::once(own).chain(others.iter().map(|(name, gateway)| (name.clone(), gateway.clone()))).collect()
+    }
+
+    /// Adds a gateway, or changes one in place.
+    ///
+    /// # Errors
+    /// [`BuildError::NoSuchGateway`], [`BuildError::FallbackCycle`].
+    pub(super) fn add_gateway(&self, name: String, provider: Arc<dyn LlmProvider>, config: GatewayConfig) -> Result<(), BuildError> {
         let gateway = ModelGatewayRef::new(provider, config, self.ports.entropy.clone(), self.ports.counters.clone());
         self.gateways.write().unwrap_or_else(PoisonError::into_inner).insert(name, gateway);
+        Ok(())
     }
 
     /// The host's own set-up.

@@ -74,6 +74,12 @@ impl Reply {
         Self { host, scope, round_id, replayed, key, after: None, ahead: VecDeque::new(), end: None }
     }
 
+    /// The same round, told on behind this event.
+    #[must_use]
+    pub fn after(self, cursor: EventId) -> Self {
+        Self { after: Some(cursor), ahead: VecDeque::new(), ..self }
+    }
+
     /// The round; also the id of its stream.
     pub fn round_id(&self) -> RoundId {
         self.round_id

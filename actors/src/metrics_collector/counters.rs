@@ -5,7 +5,8 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-const SHARDS: usize = 8;
+/// Cache lines that one number is spread over.
+pub(super) const SHARDS: usize = 8;
 
 /// One number, spread over cache lines.
 #[derive(Debug, Default)]
@@ -16,7 +17,7 @@ pub struct Counter([Shard; SHARDS]);
 struct Shard(AtomicU64);
 
 /// Spreads threads over the shards, so that adding is mostly one uncontended atomic.
-fn shard() -> usize {
+pub(super) fn shard() -> usize {
     thread_local!(static MINE: usize = {
         let mut hasher = DefaultHasher::new();
         std::thread::current().id().hash(&mut hasher);
@@ -43,7 +44,11 @@ macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
         /// All counters of a host.
         #[derive(Debug, Default)]
-        pub struct Counters { $($(#[$doc])* pub $name: Counter),* }
+        pub struct Counters {
+            $($(#[$doc])* pub $name: Counter,)*
+            /// How long things took.
+            pub latencies: super::Latencies,
+        }
 
         /// What the counters said at one moment.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -4,7 +4,9 @@
 //! State: the last two readings. Supervised by the HostSupervisor; rebuilt from the counters at any time.
 
 mod counters;
+mod latency;
 mod message;
+mod tenant;
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +14,9 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::oneshot;
 
 pub use counters::{Counter, Counters, Reading};
+pub use latency::{BOUNDS_US, Distribution, Histogram, Latencies, LatencyReading};
 pub use message::MetricsCollectorMsg;
+pub use tenant::{REFUSALS, TenantFigures, TenantReading};
 
 /// How often the counters are read.
 const TICK: Duration = Duration::from_secs(10);

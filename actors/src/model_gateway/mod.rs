@@ -3,6 +3,8 @@
 //! State: permits and waiters, the retry bucket, the breaker; behind short locks, in an `Arc` that every caller shares, so an
 //! uncontended call costs no mail. Nothing here outlives a call but counters. The gateway is the only layer that retries.
 
+mod config;
+mod status;
 mod permits;
 pub mod exact;
 
@@ -12,27 +14,17 @@ use futures_util::{StreamExt, stream};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub use crate::policy::CallClass;
+pub use config::{CallBy, Fallback, GatewayConfig};
 pub use permits::{Permit, Permits};
+pub use status::{GatewayStatus, TenantWaiting, Waiting, WaitsFor};
 
 use crate::{
     ids::TenantId,
     metrics_collector::Counters,
-    policy::{Breaker, BreakerConfig, ModelRetryPolicy, Pass, RetryBucket},
+    policy::{Breaker, Pass, RetryBucket},
     ports::{Capabilities, Entropy, LlmProvider, ModelEvent, ModelRequest, ModelStream, ProviderError},
 };
-
-/// How a gateway goes about it.
-#[derive(Debug, Clone)]
-pub struct GatewayConfig {
-    /// Calls that run at once.
-    pub calls_max: usize,
-    /// Callers that wait at most.
-    pub waiting_max: usize,
-    /// When a failed call is tried again.
-    pub retry: ModelRetryPolicy,
-    /// When a failing provider is left alone.
-    pub breaker: BreakerConfig,
-}
 
 /// A shared handle to a gateway.
 #[derive(Clone)]
@@ -60,25 +52,6 @@ struct Health {
     breaker: Breaker,
 }
 
-/// What a caller may show while its call has not begun.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Waiting {
-    /// It waits for a permit.
-    Queued {
-        /// Waiters before it, and itself.
-        position: usize,
-    },
-    /// An attempt failed; another follows (P-04).
-    Retry {
-        /// Which, from 1.
-        attempt: u32,
-        /// After this pause.
-        delay: Duration,
-        /// The code of the failure.
-        reason: &'static str,
-    },
-}
-
 impl ModelGatewayRef {
     /// A gateway to `provider`.
     pub fn new(provider: Arc<dyn LlmProvider>, config: GatewayConfig, entropy: Arc<dyn Entropy>, counters: Arc<Counters>) -> Self {
@@ -104,6 +77,28 @@ impl ModelGatewayRef {
         &self.0.provider
     }
 
+    /// What it is doing.
+    pub fn status(&self) -> GatewayStatus {
+        let (free, waiting) = self.0.permits.counts();
+        let config = &self.0.config;
+        let now = self.0.now();
+        let open = self.0.with_health(|health| health.breaker.open_for(now));
+        GatewayStatus {
+            provider: self.0.provider.name().to_owned(),
+            free,
+            running: config.calls_max.saturating_sub(free),
+            waiting,
+            waits_for: (waiting > 0).then_some(WaitsFor::Calls),
+            tenants: Vec::new(),
+            requests_left: None,
+            tokens_left: None,
+            held_ms: None,
+            breaker_open: open.is_some(),
+            breaker_retry_ms: open.map(|open| u64::try_from(open.as_millis()).unwrap_or(u64::MAX)),
+            fallback: config.fallback.as_ref().map(|fallback| fallback.gateway.clone()),
+        }
+    }
+
     /// Starts a call and returns its stream once the first content, the end or an error that stays is there. The permit is
     /// held by the stream.
     ///
@@ -114,7 +109,7 @@ impl ModelGatewayRef {
     /// Dropping the future or the stream ends the call and gives the permit back.
     pub async fn stream(
         &self,
-        tenant: &TenantId,
+        by: &CallBy<'_>,
         request: ModelRequest,
         cancel: CancellationToken,
         tell: impl Fn(Waiting) + Send,
@@ -122,7 +117,7 @@ impl ModelGatewayRef {
         let gateway = &*self.0;
         let mut attempt = 0;
         loop {
-            let error = match gateway.attempt(tenant, request.clone(), cancel.clone(), attempt == 0, &tell).await {
+            let error = match gateway.attempt(by.tenant, request.clone(), cancel.clone(), attempt == 0, &tell).await {
                 Ok(stream) => return Ok(stream),
                 Err(error) => error,
             };
@@ -160,7 +155,10 @@ impl Gateway {
         first: bool,
         tell: &(impl Fn(Waiting) + Send),
     ) -> Result<ModelStream, ProviderError> {
-        let permit = self.permits.acquire(tenant, &cancel, |position| tell(Waiting::Queued { position })).await?;
+        let permit = self
+            .permits
+            .acquire(tenant, &cancel, |position| tell(Waiting::Queued { position, waits_for: WaitsFor::Calls, delay: None }))
+            .await?;
         let now = self.now();
         let pass = self.with_health(|health| {
             if first {

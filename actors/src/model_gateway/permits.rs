@@ -65,6 +65,12 @@ impl Permits {
         Self(Arc::new(Shared { waiting_max, state: Mutex::new(State { free: calls_max.max(1), queue: FairQueue::default() }) }))
     }
 
+    /// Free permits, and waiters.
+    pub fn counts(&self) -> (usize, usize) {
+        let state = self.0.lock();
+        (state.free, state.queue.len())
+    }
+
     /// Takes a permit, waiting for its tenant's turn. `queued` is told the place in the queue when there is a wait.
     ///
     /// # Errors

@@ -50,6 +50,11 @@ impl Breaker {
         }
     }
 
+    /// How long it refuses every call, if it does.
+    pub fn open_for(&self, now: Duration) -> Option<Duration> {
+        self.open_until.and_then(|until| until.checked_sub(now)).filter(|left| !left.is_zero())
+    }
+
     /// Notes a success.
     pub fn succeeded(&mut self) {
         *self = Self::default();

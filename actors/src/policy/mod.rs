@@ -2,6 +2,7 @@
 
 mod breaker;
 mod budget;
+mod call_class;
 mod fair_queue;
 mod model_retry;
 mod prices;
@@ -13,6 +14,7 @@ mod ttl_cache;
 
 pub use breaker::{Breaker, BreakerConfig, Pass};
 pub use budget::{Amount, Budget, BudgetCounter, BudgetKind, BudgetLevel, Exhausted, Reservation, usd};
+pub use call_class::CallClass;
 pub use fair_queue::FairQueue;
 pub use model_retry::{ModelRetryPolicy, RetryBucket};
 pub use prices::{Price, Prices};

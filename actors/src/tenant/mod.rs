@@ -16,6 +16,7 @@ use crate::{
     conversation::Setup,
     ids::TenantId,
     limits::Limits,
+    metrics_collector::TenantFigures,
     policy::{Budget, BudgetCounter, BudgetLevel},
     tool_executor::TenantTools,
 };
@@ -29,6 +30,7 @@ pub struct Tenant {
     turns: Arc<Semaphore>,
     tools: Arc<TenantTools>,
     budget: Arc<BudgetCounter>,
+    figures: Arc<TenantFigures>,
 }
 
 /// How it is configured; exchanged as a whole.
@@ -91,6 +93,11 @@ impl Tenant {
         &self.budget
     }
 
+    /// What the host counts of it.
+    pub fn figures(&self) -> &Arc<TenantFigures> {
+        &self.figures
+    }
+
     /// Prompts between admission and answer.
     pub fn seats_taken(&self) -> usize {
         self.seats.load(Ordering::Acquire)
@@ -142,6 +149,11 @@ impl Tenants {
         Self { budget, ..self }
     }
 
+    /// All of them, in no order.
+    pub fn all(&self) -> Vec<Arc<Tenant>> {
+        self.tenants.iter().map(|tenant| tenant.value().clone()).collect()
+    }
+
     /// The tenant with this id, made when it is first named.
     pub fn get(&self, id: &TenantId) -> Arc<Tenant> {
         if let Some(found) = self.tenants.get(id) {
@@ -156,6 +168,7 @@ impl Tenants {
                 turns: Arc::new(Semaphore::new(self.turns_max)),
                 tools: Arc::default(),
                 budget: BudgetCounter::root(BudgetLevel::Tenant, self.budget),
+                figures: Arc::default(),
             })
         };
         self.tenants.entry(id.clone()).or_insert_with(make).clone()

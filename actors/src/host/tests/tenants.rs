@@ -33,7 +33,7 @@ async fn a_seat_is_free_again_when_its_mail_is_dropped() {
 async fn a_tenant_has_its_own_model_credential_and_words() {
     let (usual, own) = (Arc::new(ScriptedModel::replies([Reply::text("usual")])), Arc::new(ScriptedModel::replies([Reply::text("own")])));
     let host: Host = host(&usual).await;
-    host.add_gateway("acme", own.clone(), host.gateway_config().clone());
+    host.add_gateway("acme", own.clone(), host.gateway_config().clone()).unwrap();
     let config = TenantConfig::new().gateway("acme").model("small").system("Be brief.");
     host.configure_tenant(&id("acme"), config).await.unwrap();
 

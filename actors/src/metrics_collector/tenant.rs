@@ -1,0 +1,167 @@
+//! What a host counts for each tenant. Plain atomics, for a host has many tenants: under 300 bytes each, where the host's own sharded
+//! counters take kilobytes.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::ports::Usage;
+
+/// The codes of refusals that are told apart; the last takes all others, so that a label has few values.
+pub const REFUSALS: [&str; 10] =
+    ["overloaded", "rate_limited", "quota", "paused", "memory", "conversation_busy", "inbox_full", "draining", "invalid", "other"];
+
+/// One tenant's figures. They live as long as the host and wake nobody.
+#[derive(Debug, Default)]
+pub struct TenantFigures {
+    prompts: AtomicU64,
+    refusals: [AtomicU64; REFUSALS.len()],
+    rounds: AtomicU64,
+    rounds_failed: AtomicU64,
+    tool_calls: AtomicU64,
+    tool_calls_failed: AtomicU64,
+    input_uncached: AtomicU64,
+    cache_read: AtomicU64,
+    cache_write: AtomicU64,
+    output: AtomicU64,
+    cost_micro_usd: AtomicU64,
+    awake: AtomicUsize,
+}
+
+/// What they said at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TenantReading {
+    /// Prompts accepted.
+    pub prompts: u64,
+    /// Prompts refused, in the order of [`REFUSALS`].
+    pub refusals: [u64; REFUSALS.len()],
+    /// Rounds finished.
+    pub rounds: u64,
+    /// Rounds that ended in an error.
+    pub rounds_failed: u64,
+    /// Tool calls finished.
+    pub tool_calls: u64,
+    /// Tool calls that failed.
+    pub tool_calls_failed: u64,
+    /// Tokens by class.
+    pub usage: Usage,
+    /// Cost of its model calls, in millionths of a US dollar.
+    pub cost_micro_usd: u64,
+    /// Its conversations in memory.
+    pub awake: usize,
+    /// Its prompts between admission and answer.
+    pub under_way: usize,
+}
+
+fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}
+
+impl TenantFigures {
+    /// Counts an accepted prompt.
+    pub fn prompt(&self) {
+        add(&self.prompts, 1);
+    }
+
+    /// Counts a refusal by the code of its error.
+    pub fn refused(&self, code: &str) {
+        let place = REFUSALS.iter().position(|known| *known == code).unwrap_or(REFUSALS.len() - 1);
+        if let Some(counter) = self.refusals.get(place) {
+            add(counter, 1);
+        }
+    }
+
+    /// Counts a finished round.
+    pub fn round(&self, failed: bool) {
+        add(&self.rounds, 1);
+        add(&self.rounds_failed, u64::from(failed));
+    }
+
+    /// Counts a finished tool call.
+    pub fn tool_call(&self, failed: bool) {
+        add(&self.tool_calls, 1);
+        add(&self.tool_calls_failed, u64::from(failed));
+    }
+
+    /// Counts a model call's tokens and what they cost.
+    pub fn spent(&self, usage: &Usage, cost_micro_usd: u64) {
+        add(&self.input_uncached, usage.input_uncached);
+        add(&self.cache_read, usage.cache_read);
+        add(&self.cache_write, usage.cache_write);
+        add(&self.output, usage.output);
+        add(&self.cost_micro_usd, cost_micro_usd);
+    }
+
+    /// A conversation came into memory.
+    pub fn woke(&self) {
+        self.awake.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A conversation left memory.
+    pub fn slept(&self) {
+        self.awake.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Reads them all; `under_way` is told by who counts seats.
+    pub fn read(&self, under_way: usize) -> TenantReading {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        TenantReading {
+            prompts: of(&self.prompts),
+            refusals: std::array::from_fn(|place| self.refusals.get(place).map_or(0, of)),
+            rounds: of(&self.rounds),
+            rounds_failed: of(&self.rounds_failed),
+            tool_calls: of(&self.tool_calls),
+            tool_calls_failed: of(&self.tool_calls_failed),
+            usage: Usage {
+                input_uncached: of(&self.input_uncached),
+                cache_read: of(&self.cache_read),
+                cache_write: of(&self.cache_write),
+                output: of(&self.output),
+            },
+            cost_micro_usd: of(&self.cost_micro_usd),
+            awake: self.awake.load(Ordering::Relaxed),
+            under_way,
+        }
+    }
+}
+
+impl TenantReading {
+    /// Adds another's figures, as when many tenants share one label.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        Self {
+            prompts: self.prompts.saturating_add(other.prompts),
+            refusals: std::array::from_fn(|place| {
+                let of = |reading: &Self| reading.refusals.get(place).copied().unwrap_or(0);
+                of(self).saturating_add(of(other))
+            }),
+            rounds: self.rounds.saturating_add(other.rounds),
+            rounds_failed: self.rounds_failed.saturating_add(other.rounds_failed),
+            tool_calls: self.tool_calls.saturating_add(other.tool_calls),
+            tool_calls_failed: self.tool_calls_failed.saturating_add(other.tool_calls_failed),
+            usage: self.usage.plus(&other.usage),
+            cost_micro_usd: self.cost_micro_usd.saturating_add(other.cost_micro_usd),
+            awake: self.awake.saturating_add(other.awake),
+            under_way: self.under_way.saturating_add(other.under_way),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_of_an_unknown_code_is_counted_too() {
+        let figures = TenantFigures::default();
+
+        figures.refused("paused");
+        figures.refused("never_heard_of");
+
+        let refusals = figures.read(0).refusals;
+        assert_eq!((refusals[3], refusals[9], refusals.iter().sum::<u64>()), (1, 1, 2));
+    }
+
+    #[test]
+    fn a_tenant_costs_less_than_three_hundred_bytes() {
+        assert!(size_of::<TenantFigures>() < 300);
+    }
+}

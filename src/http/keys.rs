@@ -1,0 +1,213 @@
+//! The keys of tenants and of the operator. Only hashes are kept; a key is made, shown once and forgotten.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    str::FromStr,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use callboard_actors::{ids::TenantId, ports::Entropy as _};
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+
+use crate::clock::SystemEntropy;
+
+/// What every key that [`new_key`] makes begins with, so that scanners for leaked keys know it.
+const PREFIX: &str = "cb_";
+
+/// Longest key that is looked at: a longer one is not ours, and need not be hashed.
+const KEY_BYTES_MAX: usize = 512;
+
+/// The SHA-256 of a key, written as 64 hex digits. Its Debug shows eight of them.
+///
+/// A key that [`new_key`] makes has 256 bits of chance, so that a slow hash would add nothing: nobody can search for it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KeyHash([u8; 32]);
+
+/// The text is no hash of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the hash of a key is 64 hex digits, as `callboard keys new` prints it")]
+pub struct NotAKeyHash;
+
+impl KeyHash {
+    /// The hash of a key.
+    pub fn of(key: &str) -> Self {
+        Self(Sha256::digest(key.as_bytes()).into())
+    }
+
+    /// Whether both are the same; takes as long either way.
+    fn is(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+impl fmt::Display for KeyHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for KeyHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeyHash(")?;
+        self.0.iter().take(4).try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        f.write_str("…)")
+    }
+}
+
+impl FromStr for KeyHash {
+    type Err = NotAKeyHash;
+
+    fn from_str(text: &str) -> Result<Self, NotAKeyHash> {
+        if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(NotAKeyHash);
+        }
+        let mut hash = [0; 32];
+        for (to, pair) in hash.iter_mut().zip(text.as_bytes().chunks(2)) {
+            let pair = std::str::from_utf8(pair).map_err(|_| NotAKeyHash)?;
+            *to = u8::from_str_radix(pair, 16).map_err(|_| NotAKeyHash)?;
+        }
+        Ok(Self(hash))
+    }
+}
+
+/// Makes a key of 256 bits of chance: `cb_` and 64 hex digits. Show it once, keep its [`KeyHash`].
+pub fn new_key() -> String {
+    let entropy = SystemEntropy;
+    let bytes = entropy.bytes().into_iter().chain(entropy.bytes());
+    bytes.fold(PREFIX.to_owned(), |key, byte| format!("{key}{byte:02x}"))
+}
+
+/// Whose key opens what. Cloning shares it: what the program puts or removes holds from the next request on.
+///
+/// A key is looked up by its hash. How long the lookup takes can tell a caller something of the hash of what he sent, which he knows
+/// anyway, and nothing of a hash that is kept: to come near to one he would have to choose the hash and find a key for it. What is
+/// found is compared in constant time nevertheless.
+#[derive(Clone, Default)]
+pub struct Keys(Arc<RwLock<Known>>);
+
+#[derive(Default)]
+struct Known {
+    tenants: HashMap<KeyHash, TenantId>,
+    admin: Option<KeyHash>,
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Keys({})", self.read(|known| known.tenants.len()))
+    }
+}
+
+impl Keys {
+    /// No keys yet: nobody is let in.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Lets the holder of this key in as this tenant. A tenant may have several; a key that was another tenant's is this one's now.
+    pub fn put(&self, tenant: TenantId, hash: KeyHash) {
+        self.write(|known| drop(known.tenants.insert(hash, tenant)));
+    }
+
+    /// Takes a key away; false when nobody had it.
+    pub fn remove(&self, hash: &KeyHash) -> bool {
+        self.write(|known| known.tenants.remove(hash).is_some())
+    }
+
+    /// Takes all keys of a tenant away; returns how many.
+    pub fn remove_tenant(&self, tenant: &TenantId) -> usize {
+        self.write(|known| {
+            let before = known.tenants.len();
+            known.tenants.retain(|_, owner| owner != tenant);
+            before - known.tenants.len()
+        })
+    }
+
+    /// Puts these in the place of all keys of tenants at once: no request meets half of a reload.
+    pub fn replace(&self, keys: impl IntoIterator<Item = (TenantId, KeyHash)>) {
+        let tenants = keys.into_iter().map(|(tenant, hash)| (hash, tenant)).collect();
+        self.write(|known| known.tenants = tenants);
+    }
+
+    /// The operator's key; without one the routes of the operator answer nobody.
+    pub fn set_admin(&self, hash: Option<KeyHash>) {
+        self.write(|known| known.admin = hash);
+    }
+
+    /// Whose key this is.
+    pub fn tenant_of(&self, key: &str) -> Option<TenantId> {
+        let hash = hash_of(key)?;
+        self.read(|known| known.tenants.get_key_value(&hash).filter(|(found, _)| found.is(&hash)).map(|(_, tenant)| tenant.clone()))
+    }
+
+    /// Whether this is the operator's key.
+    pub fn is_admin(&self, key: &str) -> bool {
+        hash_of(key).is_some_and(|hash| self.read(|known| known.admin.is_some_and(|admin| admin.is(&hash))))
+    }
+
+    fn read<T>(&self, look: impl FnOnce(&Known) -> T) -> T {
+        look(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn write<T>(&self, change: impl FnOnce(&mut Known) -> T) -> T {
+        change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn hash_of(key: &str) -> Option<KeyHash> {
+    (!key.is_empty() && key.len() <= KEY_BYTES_MAX).then(|| KeyHash::of(key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tenant(id: &str) -> TenantId {
+        TenantId::new(id).unwrap()
+    }
+
+    #[test]
+    fn a_hash_is_read_as_it_is_written() {
+        let hash = KeyHash::of("cb_not_a_real_key");
+
+        assert_eq!(hash.to_string().parse(), Ok(hash));
+        assert_eq!(KeyHash::of("abc").to_string(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        for bad in ["", "ba78", &"g".repeat(64), &"é".repeat(32), &"a".repeat(65)] {
+            assert_eq!(bad.parse::<KeyHash>(), Err(NotAKeyHash), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_key_opens_its_tenant_until_it_is_taken_away() {
+        let keys = Keys::new();
+        let (a, b) = (new_key(), new_key());
+        keys.put(tenant("acme"), KeyHash::of(&a));
+        keys.put(tenant("zeta"), KeyHash::of(&b));
+
+        assert_eq!((keys.tenant_of(&a), keys.tenant_of(&b)), (Some(tenant("acme")), Some(tenant("zeta"))));
+        assert_eq!((keys.tenant_of(""), keys.tenant_of("cb_other"), keys.is_admin(&a)), (None, None, false));
+
+        assert!(keys.remove(&KeyHash::of(&a)));
+        assert_eq!((keys.tenant_of(&a), keys.remove_tenant(&tenant("zeta")), keys.tenant_of(&b)), (None, 1, None));
+    }
+
+    #[test]
+    fn the_operators_key_is_no_tenants_key() {
+        let keys = Keys::new();
+        assert!(!keys.is_admin(""));
+        keys.set_admin(Some(KeyHash::of("cb_admin_not_real")));
+
+        assert!(keys.is_admin("cb_admin_not_real"));
+        assert_eq!((keys.tenant_of("cb_admin_not_real"), keys.is_admin("cb_admin_not_rea")), (None, false));
+    }
+
+    #[test]
+    fn no_two_keys_are_alike_and_debug_shows_none() {
+        let (a, b) = (new_key(), new_key());
+
+        assert_ne!(a, b);
+        assert_eq!(a.len(), 67);
+        assert_eq!(format!("{:?}", KeyHash::of("abc")), "KeyHash(ba7816bf…)");
+    }
+}
