@@ -129,6 +129,9 @@ pub struct Limits {
     pub tenant_turns_max: usize,
     /// Prompts of one tenant between admission and answer: beyond it callers get `Overloaded`.
     pub tenant_seats_max: usize,
+    /// Bytes of all prompts of all tenants between admission and the end of their rounds: beyond it callers get `Overloaded`. A caller
+    /// can wait, memory cannot.
+    pub memory_bytes_max: u64,
     /// Calls of one provider credential that run at once.
     pub model_calls_max: usize,
     /// Callers that wait for a model permit: beyond it they get `Overloaded`.
@@ -159,6 +162,7 @@ impl Default for Limits {
             held_mail_max: 256,
             tenant_turns_max: 1024,
             tenant_seats_max: 8192,
+            memory_bytes_max: 1024 * 1024 * 1024,
             model_calls_max: 256,
             model_waiting_max: 16_384,
             idle: Duration::from_secs(3600), // H-06

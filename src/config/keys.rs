@@ -245,6 +245,7 @@ limits! {
     model_total, "model_total_s", seconds, "longest model call";
     ring_bytes, "ring_bytes", bytes, "bytes of passing events kept for a round's watchers";
     ring_age, "ring_age_s", seconds, "how long a finished round's events are kept";
+    memory_bytes_max, "memory_bytes_max", bytes, "bytes of all prompts under way, of all tenants together";
     journal_backlog_bytes, "journal_backlog_bytes", bytes, "bytes of one conversation that may wait for the store";
 }
 

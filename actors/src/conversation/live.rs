@@ -745,6 +745,7 @@ impl Live {
                 counters.input_tokens.add(usage.input());
                 counters.cache_read_tokens.add(usage.cache_read);
                 counters.output_tokens.add(usage.output);
+                self.tenant.charge_tokens(usage.input().saturating_add(usage.output));
             }
             EntryBody::Compacted { .. } => counters.compactions.add(1),
             EntryBody::ToolFinished { outcome, .. } => {

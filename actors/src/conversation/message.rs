@@ -45,6 +45,15 @@ pub enum ConversationError {
         /// Why.
         reason: String,
     },
+    /// Its tenant is paused by the operator; what was accepted before waits.
+    #[error("this tenant is paused")]
+    TenantPaused,
+    /// Its tenant is not served any longer.
+    #[error("this tenant is not served any longer")]
+    TenantRemoved,
+    /// It was deleted while this was on its way.
+    #[error("this conversation was deleted")]
+    Deleted,
     /// It ended before it could answer; the outcome, if any, is in its stream.
     #[error("the conversation ended before it could answer")]
     Gone,
@@ -59,6 +68,9 @@ impl ConversationError {
             Self::Store(error) => error.code(),
             Self::InUse => "session_in_use",
             Self::Failed { .. } => "conversation_failed",
+            Self::TenantPaused => "tenant_paused",
+            Self::TenantRemoved => "tenant_removed",
+            Self::Deleted => "deleted",
             Self::Gone => "gone",
         }
     }
@@ -79,6 +91,9 @@ impl ConversationError {
                 | Refusal::NotEmpty,
             )
             | Self::InUse
+            | Self::TenantPaused // Nobody knows for how long: a program that tries again and again would only knock.
+            | Self::TenantRemoved
+            | Self::Deleted
             | Self::Failed { .. } => false,
         }
     }

@@ -53,12 +53,18 @@ impl ModelCall {
 
     async fn run_inner(self) -> ModelOutcome {
         let mut collector = Collector::default();
+        let permitted = tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => Err(ProviderError::Cancelled),
+            permitted = self.take_turn_permit() => permitted,
+        };
+        // From here: a turn that waits for its tenant's bound or pause is no model call that hangs.
         let total = tokio::time::sleep(self.total);
         tokio::pin!(total);
         let result = tokio::select! {
             biased;
             () = self.cancel.cancelled() => Err(ProviderError::Cancelled),
-            result = self.stream(&mut collector) => result,
+            result = async { permitted?; self.stream(&mut collector).await } => result,
             () = &mut total => Err(ProviderError::Timeout { message: format!("no end after {} s", self.total.as_secs()) }),
         };
         match result {
@@ -69,7 +75,6 @@ impl ModelCall {
     }
 
     async fn stream(&self, collector: &mut Collector) -> Result<Completion, ProviderError> {
-        self.take_turn_permit().await?;
         let tell = |waiting| self.tell(waiting);
         let by = CallBy { tenant: self.tenant.id(), weight: self.tenant.quotas().weight, class: CallClass::Interactive };
         let start = self.gateway.stream(&by, self.request.clone(), self.cancel.clone(), tell);

@@ -19,6 +19,7 @@ use crate::{
     policy::{Amount, Budget},
     ports::{DocumentTextError, ListQuery, SessionSummary, StoreError},
     skill::{SkillActivationRequest, SkillMetadata, SkillName},
+    tenant::Tenant,
 };
 
 /// Why something could not be asked.
@@ -90,13 +91,18 @@ impl SendError {
 /// A tenant of a host.
 #[derive(Clone)]
 pub struct TenantHandle {
-    host: Arc<HostInner>,
-    id: Result<TenantId, SendError>,
+    pub(super) host: Arc<HostInner>,
+    pub(super) id: Result<TenantId, SendError>,
 }
 
 impl TenantHandle {
     pub(super) fn new(host: Arc<HostInner>, id: Result<TenantId, SendError>) -> Self {
         Self { host, id }
+    }
+
+    /// Its counters and policy.
+    pub(super) fn tenant(&self) -> Result<Arc<Tenant>, SendError> {
+        Ok(self.host.tenants.get(&self.id.clone()?))
     }
 
     /// A conversation by id, which need not exist yet.
@@ -120,7 +126,7 @@ impl TenantHandle {
     /// # Errors
     /// [`SendError::NoPrice`] for a bound of money where the model has no price; [`SendError::InvalidId`].
     pub fn set_budget(&self, budget: Budget) -> Result<(), SendError> {
-        let tenant = self.host.tenants.get(&self.id.clone()?);
+        let tenant = self.tenant()?;
         let setup = tenant.setup();
         if budget.micro_usd.is_some() && setup.spending.price.is_none() {
             return Err(SendError::NoPrice { model: setup.model.to_string() });
@@ -134,7 +140,7 @@ impl TenantHandle {
     /// # Errors
     /// [`SendError::InvalidId`].
     pub fn spent(&self) -> Result<Amount, SendError> {
-        Ok(self.host.tenants.get(&self.id.clone()?).budget().spent())
+        Ok(self.tenant()?.budget().spent())
     }
 
     /// Prompts between admission and answer.
@@ -142,15 +148,15 @@ impl TenantHandle {
     /// # Errors
     /// [`SendError::InvalidId`].
     pub fn prompts_under_way(&self) -> Result<usize, SendError> {
-        Ok(self.host.tenants.get(&self.id.clone()?).seats_taken())
+        Ok(self.tenant()?.seats_taken())
     }
 }
 
 /// A conversation of a tenant.
 #[derive(Clone)]
 pub struct ConversationHandle {
-    host: Arc<HostInner>,
-    scope: Result<Scope, SendError>,
+    pub(super) host: Arc<HostInner>,
+    pub(super) scope: Result<Scope, SendError>,
 }
 
 impl ConversationHandle {
@@ -436,12 +442,11 @@ impl Send {
         if let Some(schema) = self.output_schema.as_ref().filter(|_| !setup.native_output) {
             self.prompt = self.prompt.told(instruction(schema));
         }
-        let Some(seat) = tenant.take_seat() else {
-            host.ports.counters.refusals.add(1);
-            return Err(ConversationError::Overloaded { what: "prompts of this tenant", retry_after_ms: 1000 }.into());
-        };
+        let mut seat = host.admitted(tenant.admit())?;
         let documents = if setup.takes_documents { Documents::Taken } else { Documents::Read(host.documents.as_deref()) };
         let message = self.prompt.into_message(documents).await?;
+        host.admitted(seat.weigh(message.wire().len() + self.output_schema.as_ref().map_or(0, |schema| schema.as_str().len())))?;
+        let place = host.place(&tenant, &scope.conversation).await?;
         if let Some(skills) = &setup.skills {
             skills.look_again().await;
         }
@@ -465,6 +470,9 @@ impl Send {
         };
         host.directory.send(&scope, ConversationMsg::Prompt(Box::new(mail)));
         let receipt = answer.await.unwrap_or(Err(ConversationError::Gone))?;
+        if let Some(place) = place {
+            place.keep();
+        }
         Ok(Reply::new(host, scope, receipt.round_id, receipt.replayed))
     }
 }

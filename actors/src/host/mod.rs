@@ -14,6 +14,7 @@ mod output;
 mod reply;
 mod status;
 mod supervisor;
+mod tenants;
 #[cfg(test)]
 mod tests;
 
@@ -34,6 +35,7 @@ pub use prompt::Prompt;
 pub use recipe::{OWN_GATEWAY, TenantConfig};
 pub use reply::{OutcomeError, Reply};
 pub use status::{BudgetLeft, ContextStatus, ConversationState, ConversationStatus, ProviderWait, WaitsFor};
+pub use tenants::Erased;
 
 use crate::{
     conversation::{Ports, Setup},

@@ -54,6 +54,11 @@ impl Index {
         of.flat_map(|conversations| conversations.range::<ConversationId, _>((from, Bound::Unbounded))).take(count).cloned().collect()
     }
 
+    /// How many a tenant has.
+    pub(super) fn count(&self, tenant: &TenantId) -> u64 {
+        self.all.get(tenant).map_or(0, BTreeSet::len) as u64
+    }
+
     /// The open conversations of a state after one, in order; nothing for [`Open::None`].
     pub(super) fn open(&self, open: Open, due: Option<Timestamp>, after: Option<&Scope>, count: usize) -> Vec<Scope> {
         let set = match open {

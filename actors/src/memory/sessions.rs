@@ -181,6 +181,10 @@ impl SessionBackend for MemorySessions {
         Box::pin(ready(Ok(self.list_now(tenant, &query))))
     }
 
+    fn count<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>> {
+        Box::pin(ready(Ok(lock(&self.index).count(tenant))))
+    }
+
     fn list_open(
         &self,
         open: Open,

@@ -244,6 +244,9 @@ pub trait SessionBackend: Send + Sync + 'static {
     /// Lists a tenant's conversations.
     fn list<'a>(&'a self, tenant: &'a TenantId, query: ListQuery) -> BoxFuture<'a, Result<Vec<SessionSummary>, StoreError>>;
 
+    /// Counts a tenant's conversations.
+    fn count<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>>;
+
     /// Lists conversations of all tenants that are open in the given state, for the start and the sweep (DESIGN §4.3),
     /// in order of scope, at most `count` (0 means 1000). With `due` only those whose `wake_at` is not later; one
     /// without a `wake_at` is never due. Those marked failed are left out: nothing could be resumed.

@@ -1,36 +1,71 @@
-//! What a tenant may use: seats for its prompts, permits for its turns. Counters behind atomics; a refusal costs no actor, and
-//! no conversation is linked to it (DESIGN §3, 4.5).
+//! What a tenant may use: seats for its prompts, permits for its turns, rates, memory, conversations. Counters behind atomics; a
+//! refusal costs no actor, and no conversation is linked to it (DESIGN §3, 4.5).
+//!
+//! A prompt is let in by [`Tenant::admit`], which takes a [`Seat`] that rides with it to the end of its round. Every bound may change
+//! at any time; a lower one takes hold as work ends, and nothing that runs is ended for it.
+//!
+//! What counts as memory: the bytes of prompts, from admission to the end of their rounds, and one KiB each for what is kept of
+//! them meanwhile. Histories of conversations that are awake, and the events kept for watchers, have bounds of their own
+//! ([`crate::limits`]) and do not count here.
 
+pub mod admission;
 mod quotas;
+mod usage;
+mod turns;
+mod places;
+mod tenants;
+#[cfg(test)]
+mod tests;
 
 use std::sync::{
     Arc, PoisonError, RwLock,
-    atomic::{AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
-use dashmap::DashMap;
+use tokio::time::Instant;
+
+pub use admission::NotAdmitted;
+pub(crate) use places::{Place, Places, Taken};
 pub use quotas::Quotas;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+pub use tenants::Tenants;
+pub use turns::TurnPermit;
+pub use usage::{Refused, TenantUsage};
 
 use crate::{
     conversation::Setup,
     ids::TenantId,
-    limits::Limits,
     metrics_collector::TenantFigures,
-    policy::{Budget, BudgetCounter, BudgetLevel},
+    policy::{Budget, BudgetCounter},
     tool_executor::TenantTools,
 };
+use turns::Turns;
+use usage::Sums;
+
+/// What a prompt under way takes beside its own bytes.
+const PROMPT_KEPT_BYTES: u64 = 1024;
+
+/// A rate or an amount without a bound.
+const UNBOUNDED: u64 = u64::MAX;
 
 /// A tenant's counters.
 pub struct Tenant {
     id: TenantId,
     configured: RwLock<Configured>,
+    /// What a quota that is `None` means.
+    usual: Usual,
+    is_removed: AtomicBool,
     seats: AtomicUsize,
-    seats_max: usize,
-    turns: Arc<Semaphore>,
+    seats_max: AtomicUsize,
+    memory: Memory,
+    host_memory: Arc<Memory>,
+    requests: Rate,
+    tokens: Rate,
+    turns: Arc<Turns>,
+    places: Arc<Places>,
     tools: Arc<TenantTools>,
     budget: Arc<BudgetCounter>,
     figures: Arc<TenantFigures>,
+    sums: Sums,
 }
 
 /// How it is configured; exchanged as a whole.
@@ -39,26 +74,139 @@ struct Configured {
     quotas: Quotas,
 }
 
+/// The host's bounds for a tenant that has none of its own.
+#[derive(Debug, Clone, Copy)]
+struct Usual {
+    seats_max: usize,
+    turns_max: usize,
+}
+
+/// Bytes that are taken, and how many may be.
+#[derive(Debug)]
+struct Memory {
+    bytes: AtomicU64,
+    max: AtomicU64,
+}
+
+impl Memory {
+    fn new(max: u64) -> Self {
+        Self { bytes: AtomicU64::new(0), max: AtomicU64::new(max) }
+    }
+
+    /// Takes some bytes if there is room. One prompt alone always has room: a bound below its size would lock its tenant out.
+    fn take(&self, bytes: u64) -> bool {
+        let max = self.max.load(Ordering::Acquire);
+        let fits = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= max || (taken == 0 && max > 0));
+        self.bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).is_ok()
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.bytes.fetch_sub(bytes, Ordering::AcqRel);
+    }
+}
+
+/// A rate: see [`admission`].
+#[derive(Debug)]
+struct Rate {
+    per_minute: AtomicU64,
+    full_at: AtomicU64,
+    since: Instant,
+}
+
+impl Rate {
+    fn new(since: Instant) -> Self {
+        Self { per_minute: AtomicU64::new(UNBOUNDED), full_at: AtomicU64::new(0), since }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn set(&self, per_minute: Option<u64>) {
+        let new = per_minute.unwrap_or(UNBOUNDED);
+        let old = self.per_minute.swap(new, Ordering::AcqRel);
+        if old != UNBOUNDED && new != UNBOUNDED && old != new {
+            let now = self.now();
+            let resized = |full_at| Some(admission::resize(full_at, now, old, new));
+            let _ = self.full_at.fetch_update(Ordering::AcqRel, Ordering::Acquire, resized);
+        }
+    }
+
+    /// Takes one, or says how long to wait.
+    fn take(&self) -> Result<(), std::time::Duration> {
+        let per_minute = self.per_minute.load(Ordering::Acquire);
+        if per_minute == UNBOUNDED {
+            return Ok(());
+        }
+        let (now, mut refused) = (self.now(), None);
+        let taken = self.full_at.fetch_update(Ordering::AcqRel, Ordering::Acquire, |full_at| {
+            admission::take(full_at, now, 1, per_minute).map_err(|wait| refused = Some(wait)).ok()
+        });
+        match (taken, refused) {
+            (Err(_), Some(wait)) => Err(wait),
+            (Ok(_) | Err(_), _) => Ok(()),
+        }
+    }
+
+    /// Says how long to wait until there is something; takes nothing.
+    fn look(&self) -> Result<(), std::time::Duration> {
+        let per_minute = self.per_minute.load(Ordering::Acquire);
+        if per_minute == UNBOUNDED {
+            return Ok(());
+        }
+        admission::take(self.full_at.load(Ordering::Acquire), self.now(), 1, per_minute).map(drop)
+    }
+
+    /// Takes what was used, there or not.
+    fn charge(&self, used: u64) {
+        let per_minute = self.per_minute.load(Ordering::Acquire);
+        if per_minute != UNBOUNDED {
+            let now = self.now();
+            let charged = |full_at| Some(admission::charge(full_at, now, used, per_minute));
+            let _ = self.full_at.fetch_update(Ordering::AcqRel, Ordering::Acquire, charged);
+        }
+    }
+}
+
 impl std::fmt::Debug for Tenant {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Tenant({})", self.id)
     }
 }
 
-/// One prompt's place between admission and answer; freed on drop, also when a mailbox is thrown away.
+/// One prompt's place between admission and answer, with the bytes it takes; freed on drop, also when a mailbox is thrown away.
 #[derive(Debug)]
-pub struct Seat(Arc<Tenant>);
+pub struct Seat {
+    tenant: Arc<Tenant>,
+    bytes: u64,
+}
 
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.0.seats.fetch_sub(1, Ordering::AcqRel);
+impl Seat {
+    /// Takes the bytes of the prompt, and of what is kept of it meanwhile.
+    ///
+    /// # Errors
+    /// [`NotAdmitted::Memory`] or [`NotAdmitted::HostMemory`].
+    pub fn weigh(&mut self, bytes: usize) -> Result<(), NotAdmitted> {
+        let bytes = PROMPT_KEPT_BYTES.saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX));
+        let (own, host) = (&self.tenant.memory, &self.tenant.host_memory);
+        if !own.take(bytes) {
+            return self.tenant.refuse(NotAdmitted::Memory);
+        }
+        if !host.take(bytes) {
+            own.give_back(bytes);
+            return self.tenant.refuse(NotAdmitted::HostMemory);
+        }
+        self.bytes = self.bytes.saturating_add(bytes);
+        Ok(())
     }
 }
 
-/// The right to have one turn running.
-#[derive(Debug)]
-pub struct TurnPermit {
-    _permit: OwnedSemaphorePermit,
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.tenant.memory.give_back(self.bytes);
+        self.tenant.host_memory.give_back(self.bytes);
+        self.tenant.seats.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl Tenant {
@@ -77,10 +225,19 @@ impl Tenant {
         self.configured.read().unwrap_or_else(PoisonError::into_inner).quotas
     }
 
-    /// Configures it anew.
+    /// Configures it anew, and puts it in service.
     pub fn configure(&self, setup: Arc<Setup>, quotas: Quotas, budget: Budget) {
-        *self.configured.write().unwrap_or_else(PoisonError::into_inner) = Configured { setup, quotas };
+        // Bounds change under the lock, so that those of two callers are not mixed.
+        let mut configured = self.configured.write().unwrap_or_else(PoisonError::into_inner);
+        *configured = Configured { setup, quotas };
+        self.seats_max.store(quotas.prompts_max.unwrap_or(self.usual.seats_max), Ordering::Release);
+        self.turns.resize(quotas.turns_max.unwrap_or(self.usual.turns_max));
+        self.requests.set(quotas.requests_per_minute.map(u64::from));
+        self.tokens.set(quotas.tokens_per_minute);
+        self.memory.max.store(quotas.memory_bytes_max.unwrap_or(UNBOUNDED), Ordering::Release);
+        self.places.bound(quotas.conversations_max);
         self.budget.set(budget);
+        self.is_removed.store(false, Ordering::Release);
     }
 
     /// What its tool calls share.
@@ -103,10 +260,65 @@ impl Tenant {
         self.seats.load(Ordering::Acquire)
     }
 
-    /// Takes a seat, if one is free.
-    pub fn take_seat(self: &Arc<Self>) -> Option<Seat> {
-        let taken = self.seats.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < self.seats_max).then_some(n + 1));
-        taken.ok().map(|_| Seat(self.clone()))
+    /// How many conversations it has.
+    pub(crate) fn places(&self) -> &Arc<Places> {
+        &self.places
+    }
+
+    /// Lets no round begin and no prompt in, or both again.
+    pub fn pause(&self, paused: bool) {
+        self.turns.pause(paused);
+    }
+
+    /// Whether it is paused.
+    pub fn is_paused(&self) -> bool {
+        self.turns.is_paused()
+    }
+
+    /// Takes it out of service; tells whether it was in.
+    fn remove(&self) -> bool {
+        !self.is_removed.swap(true, Ordering::AcqRel)
+    }
+
+    /// Says whether the tenant is in service.
+    ///
+    /// # Errors
+    /// [`NotAdmitted::Removed`].
+    pub fn in_service(&self) -> Result<(), NotAdmitted> {
+        if self.is_removed.load(Ordering::Acquire) { self.refuse(NotAdmitted::Removed) } else { Ok(()) }
+    }
+
+    /// Lets a prompt in: a few atomics, no wait.
+    ///
+    /// # Errors
+    /// [`NotAdmitted`] names the first bound that is hit; nothing is taken then.
+    pub fn admit(self: &Arc<Self>) -> Result<Seat, NotAdmitted> {
+        self.in_service()?;
+        if self.is_paused() {
+            return self.refuse(NotAdmitted::Paused);
+        }
+        self.tokens.look().or_else(|after| self.refuse(NotAdmitted::Tokens { after }))?;
+        let max = self.seats_max.load(Ordering::Acquire);
+        if self.seats.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < max).then_some(n + 1)).is_err() {
+            return self.refuse(NotAdmitted::Prompts);
+        }
+        let seat = Seat { tenant: self.clone(), bytes: 0 };
+        // Last: who is refused for something else has not used up a request.
+        self.requests.take().or_else(|after| self.refuse(NotAdmitted::Requests { after }))?;
+        self.sums.admitted.add(1);
+        Ok(seat)
+    }
+
+    /// Counts a refusal.
+    pub(crate) fn refuse<T>(&self, why: NotAdmitted) -> Result<T, NotAdmitted> {
+        self.sums.refuse(&why);
+        Err(why)
+    }
+
+    /// Counts the tokens of a model call.
+    pub fn charge_tokens(&self, tokens: u64) {
+        self.sums.tokens.add(tokens);
+        self.tokens.charge(tokens);
     }
 
     /// Waits for the right to run a turn; `None` once the host closed it.
@@ -114,63 +326,22 @@ impl Tenant {
     /// # Cancel safety
     /// Dropping the future leaves the queue.
     pub async fn turn(self: Arc<Self>) -> Option<TurnPermit> {
-        let permit = match self.turns.clone().try_acquire_owned() {
-            Ok(permit) => permit,
-            Err(_) => self.turns.clone().acquire_owned().await.ok()?,
-        };
-        Some(TurnPermit { _permit: permit })
+        self.turns.clone().take().await
     }
-}
 
-/// All tenants of a host, by id.
-pub struct Tenants {
-    usual: Arc<Setup>,
-    tenants: DashMap<TenantId, Arc<Tenant>>,
-    seats_max: usize,
-    turns_max: usize,
-    budget: Budget,
-}
-
-impl Tenants {
-    /// No tenants yet; each gets the bounds of `limits` and the `usual` set-up.
-    pub fn new(limits: &Limits, usual: Arc<Setup>) -> Self {
-        Self {
-            usual,
-            tenants: DashMap::new(),
-            seats_max: limits.tenant_seats_max,
-            turns_max: limits.tenant_turns_max,
-            budget: Budget::default(),
+    /// Its figures.
+    pub fn usage(&self) -> TenantUsage {
+        TenantUsage {
+            paused: self.is_paused(),
+            conversations: self.places.count(),
+            prompts: self.seats_taken(),
+            turns_running: self.turns.running(),
+            turns_waiting: self.turns.waiting(),
+            memory_bytes: self.memory.bytes.load(Ordering::Acquire),
+            prompts_admitted: self.sums.admitted.get(),
+            tokens: self.sums.tokens.get(),
+            spent: self.budget.spent(),
+            refused: self.sums.refused(),
         }
-    }
-
-    /// Bounds what each tenant may spend, until it gets a budget of its own.
-    #[must_use]
-    pub fn with_budget(self, budget: Budget) -> Self {
-        Self { budget, ..self }
-    }
-
-    /// All of them, in no order.
-    pub fn all(&self) -> Vec<Arc<Tenant>> {
-        self.tenants.iter().map(|tenant| tenant.value().clone()).collect()
-    }
-
-    /// The tenant with this id, made when it is first named.
-    pub fn get(&self, id: &TenantId) -> Arc<Tenant> {
-        if let Some(found) = self.tenants.get(id) {
-            return found.clone();
-        }
-        let make = || {
-            Arc::new(Tenant {
-                id: id.clone(),
-                configured: RwLock::new(Configured { setup: self.usual.clone(), quotas: Quotas::default() }),
-                seats: AtomicUsize::new(0),
-                seats_max: self.seats_max,
-                turns: Arc::new(Semaphore::new(self.turns_max)),
-                tools: Arc::default(),
-                budget: BudgetCounter::root(BudgetLevel::Tenant, self.budget),
-                figures: Arc::default(),
-            })
-        };
-        self.tenants.entry(id.clone()).or_insert_with(make).clone()
     }
 }

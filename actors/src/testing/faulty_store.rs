@@ -275,6 +275,13 @@ impl<S: SessionBackend + ?Sized> SessionBackend for FaultySessions<S> {
         })
     }
 
+    fn count<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>> {
+        Box::pin(async move {
+            self.read().await?;
+            self.0.inner.count(tenant).await
+        })
+    }
+
     fn list_open(
         &self,
         open: Open,

@@ -189,6 +189,11 @@ impl SessionBackend for Sqlite {
         self.readers.read(move |conn| read::list(conn, &tenant, &query))
     }
 
+    fn count<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>> {
+        let tenant = tenant.clone();
+        self.readers.read(move |conn| read::count(conn, &tenant))
+    }
+
     fn list_open(
         &self,
         open: Open,

@@ -108,6 +108,14 @@ fn summary(row: &Row<'_>) -> rusqlite::Result<Option<SessionSummary>> {
     }))
 }
 
+pub(super) fn count(conn: &Connection, tenant: &TenantId) -> Result<u64, StoreError> {
+    let read = || {
+        let mut statement = conn.prepare_cached("SELECT count(*) FROM conversation WHERE tenant = ?1")?;
+        statement.query_row([tenant.as_str()], |row| row.get(0).map(nat))
+    };
+    read().map_err(|error| failed_read(&error))
+}
+
 pub(super) fn list_open(
     conn: &Connection,
     open: Open,

@@ -22,8 +22,8 @@ async fn a_seat_is_free_again_when_its_mail_is_dropped() {
     let host = builder(&Arc::new(ScriptedModel::replies([]))).limits(limits).build().await.unwrap();
     let tenant = host.0.tenants.get(&id("t"));
 
-    let seats = (tenant.take_seat(), tenant.take_seat(), tenant.take_seat());
-    assert!(seats.0.is_some() && seats.1.is_some() && seats.2.is_none());
+    let seats = (tenant.admit(), tenant.admit(), tenant.admit());
+    assert!(seats.0.is_ok() && seats.1.is_ok() && seats.2.is_err());
     drop(seats);
 
     assert_eq!(tenant.seats_taken(), 0);

@@ -1,0 +1,181 @@
+//! Who is let in. Pure: no clock and no lock; the times are monotonic, in nanoseconds since any fixed instant.
+//!
+//! A rate is a bucket that holds what a minute gives and refills steadily. It is kept as one number, the instant at which it is full
+//! again, so that taking from it is one compare-and-swap.
+
+use std::time::Duration;
+
+/// Nanoseconds of the minute that rates are counted by.
+const MINUTE_NS: u64 = 60_000_000_000;
+
+/// When to ask again where nobody can tell: soon, since prompts end all the time.
+const SOON_MS: u64 = 1000;
+
+/// When to ask again where only a deletion helps.
+const LATER_MS: u64 = 60_000;
+
+/// Why a tenant's prompt is not let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotAdmitted {
+    /// All its seats are taken.
+    Prompts,
+    /// Its prompts of this minute are used up.
+    Requests {
+        /// When there is one again.
+        after: Duration,
+    },
+    /// Its tokens of this minute are used up.
+    Tokens {
+        /// When there are some again.
+        after: Duration,
+    },
+    /// Its memory is used up.
+    Memory,
+    /// The host's memory is used up.
+    HostMemory,
+    /// It has as many conversations as it may have.
+    Conversations,
+    /// It is paused.
+    Paused,
+    /// It is not served, or is being erased.
+    Removed,
+}
+
+impl NotAdmitted {
+    /// Which bound was hit, and when to ask again in milliseconds; `None` for a closed tenant.
+    pub fn bound(&self) -> Option<(&'static str, u64)> {
+        match self {
+            Self::Prompts => Some(("prompts of this tenant", SOON_MS)),
+            Self::Requests { after } => Some(("prompts of this tenant in a minute", ms_up(*after))),
+            Self::Tokens { after } => Some(("tokens of this tenant in a minute", ms_up(*after))),
+            Self::Memory => Some(("memory of this tenant", SOON_MS)),
+            Self::HostMemory => Some(("memory of this host", SOON_MS)),
+            Self::Conversations => Some(("conversations of this tenant", LATER_MS)),
+            Self::Paused | Self::Removed => None,
+        }
+    }
+}
+
+/// Milliseconds, rounded up: who comes back then is let in.
+fn ms_up(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// How long `cost` takes to come back.
+fn refill_ns(cost: u64, per_minute: u64) -> u64 {
+    let ns = u128::from(cost) * u128::from(MINUTE_NS);
+    ns.checked_div(u128::from(per_minute)).map_or(u64::MAX, |_| u64::try_from(ns.div_ceil(u128::from(per_minute))).unwrap_or(u64::MAX))
+}
+
+/// Takes `cost` of a bucket that is full again at `full_at`. Returns when it is full again after this.
+///
+/// # Errors
+/// How long to wait until there is enough, when there is not; nothing is taken then.
+pub fn take(full_at: u64, now: u64, cost: u64, per_minute: u64) -> Result<u64, Duration> {
+    let (after, empty) = (charge(full_at, now, cost, per_minute), now.saturating_add(MINUTE_NS));
+    // A bound of 0 never lets anybody in; it may be changed at any time, so it is worth a look a minute later.
+    let wait = if per_minute == 0 { MINUTE_NS } else { after.saturating_sub(empty) };
+    if wait == 0 { Ok(after) } else { Err(Duration::from_nanos(wait)) }
+}
+
+/// Takes `cost`, also what is not there: the bucket owes it then. Returns when it is full again after this.
+pub fn charge(full_at: u64, now: u64, cost: u64, per_minute: u64) -> u64 {
+    full_at.max(now).saturating_add(refill_ns(cost, per_minute))
+}
+
+/// The same bucket at another rate: what was taken of it stays taken.
+pub fn resize(full_at: u64, now: u64, old: u64, new: u64) -> u64 {
+    let missing = u128::from(full_at.saturating_sub(now)) * u128::from(old) / u128::from(MINUTE_NS);
+    charge(0, now, u64::try_from(missing).unwrap_or(u64::MAX), new.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::SeededEntropy;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_minutes_worth_is_let_in_at_once_and_then_as_it_comes_back() {
+        let (mut full_at, start) = (0, 5 * SECOND);
+
+        let admitted = (0..100).filter(|_| take(full_at, start, 1, 10).map(|at| full_at = at).is_ok()).count();
+
+        assert_eq!(admitted, 10);
+        assert_eq!(take(full_at, start, 1, 10), Err(Duration::from_secs(6)));
+        assert_eq!(take(full_at, start + 4 * SECOND, 1, 10), Err(Duration::from_secs(2)));
+        assert!(take(full_at, start + 6 * SECOND, 1, 10).is_ok());
+    }
+
+    #[test]
+    fn what_was_charged_beyond_the_minute_is_owed() {
+        let full_at = charge(0, 0, 30, 10);
+
+        assert_eq!(take(full_at, 0, 1, 10), Err(Duration::from_secs(126)));
+        assert!(take(full_at, 126 * SECOND, 1, 10).is_ok());
+    }
+
+    #[test]
+    fn a_bound_of_zero_lets_nobody_in_and_says_to_look_again() {
+        assert_eq!(take(0, 0, 1, 0), Err(Duration::from_secs(60)));
+        assert_eq!(take(u64::MAX, 7, 1, 0), Err(Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn another_rate_keeps_what_was_taken() {
+        let used_up = charge(0, 0, 10, 10);
+
+        let raised = resize(used_up, 0, 10, 100);
+        let lowered = resize(used_up, 0, 10, 5);
+
+        assert_eq!((0..200).scan(raised, |at, _| take(*at, 0, 1, 100).map(|next| *at = next).ok()).count(), 90);
+        assert_eq!(take(lowered, 0, 1, 5), Err(Duration::from_secs(72)), "ten of five are taken");
+    }
+
+    #[test]
+    fn no_stretch_of_time_lets_in_more_than_a_bucket_and_what_came_back() {
+        for seed in 0..200u64 {
+            let chance = SeededEntropy::new(seed);
+            let mut random = || u64::from_le_bytes(crate::ports::Entropy::bytes(&chance)[..8].try_into().unwrap());
+            let per_minute = random() % 500 + 1;
+            let (mut now, mut full_at, mut admitted) = (random() % SECOND, 0, Vec::new());
+
+            for _ in 0..2000 {
+                now += random() % (2 * MINUTE_NS / per_minute / 3 + 1);
+                match take(full_at, now, 1, per_minute) {
+                    Ok(after) => {
+                        full_at = after;
+                        admitted.push(now);
+                    }
+                    Err(wait) => {
+                        let then = now + u64::try_from(wait.as_nanos()).unwrap();
+                        assert!(take(full_at, then, 1, per_minute).is_ok(), "seed {seed}: the hint is no use");
+                        assert!(take(full_at, then - 1, 1, per_minute).is_err(), "seed {seed}: the hint is too long");
+                    }
+                }
+            }
+
+            for (first, from) in admitted.iter().enumerate().step_by(37) {
+                for (last, to) in admitted.iter().enumerate().skip(first).step_by(41) {
+                    let came_back = u128::from(to - from) * u128::from(per_minute) / u128::from(MINUTE_NS);
+                    let bound = u128::from(per_minute) + came_back + 1;
+                    assert!((last - first + 1) as u128 <= bound, "seed {seed}: {} in {} ns", last - first + 1, to - from);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn absurd_figures_never_overflow() {
+        for cost in [0, 1, u64::MAX] {
+            for per_minute in [0, 1, u64::MAX] {
+                for at in [0, 1, u64::MAX] {
+                    for now in [0, 1, u64::MAX] {
+                        let _ = (take(at, now, cost, per_minute), charge(at, now, cost, per_minute), resize(at, now, cost, per_minute));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! How many conversations a tenant has stored, where that is bounded: counted once, then kept in step with what begins and ends. The
+//! store is the truth; what is in doubt is counted again.
+
+use std::{
+    collections::HashMap,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use crate::ids::ConversationId;
+
+/// `conversations_max` of a tenant without a bound.
+const UNBOUNDED: u64 = u64::MAX;
+
+/// Conversations that are remembered as stored, so that most prompts need no look at the store: 8 KiB a bounded tenant.
+const SEEN: usize = 1024;
+
+/// How long a count is believed when it says that there is no room: another process may have deleted some.
+const BELIEVED: Duration = Duration::from_secs(1);
+
+/// A tenant's conversations as a number.
+#[derive(Debug)]
+pub(crate) struct Places {
+    max: AtomicU64,
+    state: Mutex<State>,
+    seen: OnceLock<Vec<AtomicU64>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Stored ones, and those that have taken a place; `None` until they are counted.
+    known: Option<(u64, Instant)>,
+    /// Conversations that may be about to begin, and how many mails say so.
+    beginning: HashMap<ConversationId, Beginning>,
+}
+
+#[derive(Debug, Default)]
+struct Beginning {
+    mails: usize,
+    has_place: bool,
+    is_stored: bool,
+}
+
+/// What a mail that may begin a conversation holds. Dropped without [`Place::keep`], nobody knows whether it did.
+#[derive(Debug)]
+pub(crate) struct Place {
+    places: Arc<Places>,
+    conversation: ConversationId,
+}
+
+/// What [`Place::take`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// There is room.
+    Yes,
+    /// There is none.
+    No,
+    /// The conversations must be counted first.
+    CountFirst,
+}
+
+impl Places {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self { max: AtomicU64::new(UNBOUNDED), state: Mutex::default(), seen: OnceLock::new() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn bound(&self, max: Option<u64>) {
+        self.max.store(max.unwrap_or(UNBOUNDED), Ordering::Release);
+    }
+
+    /// Whether anybody counts.
+    pub(crate) fn is_bounded(&self) -> bool {
+        self.max.load(Ordering::Acquire) != UNBOUNDED
+    }
+
+    /// Stored conversations, as far as they were counted.
+    pub(super) fn count(&self) -> Option<u64> {
+        self.lock().known.map(|(count, _)| count)
+    }
+
+    /// Whether this conversation is known to be stored. May say no of one that is.
+    pub(crate) fn has_seen(&self, conversation: &ConversationId) -> bool {
+        let (place, mark) = mark(conversation);
+        self.seen.get().and_then(|seen| seen.get(place)).is_some_and(|seen| seen.load(Ordering::Acquire) == mark)
+    }
+
+    /// Notes that a conversation is stored.
+    pub(crate) fn note_stored(&self, conversation: &ConversationId) {
+        let (place, mark) = mark(conversation);
+        let seen = self.seen.get_or_init(|| std::iter::repeat_with(AtomicU64::default).take(SEEN).collect());
+        if let Some(seen) = seen.get(place) {
+            seen.store(mark, Ordering::Release);
+        }
+    }
+
+    /// Notes that a stored conversation was deleted.
+    pub(crate) fn note_deleted(&self, conversation: &ConversationId) {
+        let (place, mark) = mark(conversation);
+        if let Some(seen) = self.seen.get().and_then(|seen| seen.get(place)) {
+            let _ = seen.compare_exchange(mark, 0, Ordering::AcqRel, Ordering::Acquire);
+        }
+        let mut state = self.lock();
+        state.known = state.known.map(|(count, at)| (count.saturating_sub(1), at));
+    }
+
+    /// Notes how many the store has.
+    pub(crate) fn counted(&self, count: u64) {
+        let mut state = self.lock();
+        let about_to_be = state.beginning.values().filter(|beginning| beginning.has_place && !beginning.is_stored).count() as u64;
+        state.known = Some((count.saturating_add(about_to_be), Instant::now()));
+    }
+
+    /// A mail that may begin this conversation is on its way. To be called before the store is asked whether it is there.
+    pub(crate) fn enter(self: &Arc<Self>, conversation: ConversationId) -> Place {
+        self.lock().beginning.entry(conversation.clone()).or_default().mails += 1;
+        Place { places: self.clone(), conversation }
+    }
+}
+
+impl Place {
+    /// Takes a place for the conversation, which is not stored, unless another mail took one for it.
+    pub(crate) fn take(&self) -> Taken {
+        let max = self.places.max.load(Ordering::Acquire);
+        let mut state = self.places.lock();
+        let State { known, beginning } = &mut *state;
+        let Some(beginning) = beginning.get_mut(&self.conversation) else { return Taken::CountFirst };
+        if beginning.has_place {
+            return Taken::Yes;
+        }
+        match known {
+            Some((count, _)) if *count < max => {
+                *count += 1;
+                beginning.has_place = true;
+                Taken::Yes
+            }
+            Some((_, at)) if at.elapsed() < BELIEVED => Taken::No,
+            Some(_) | None => Taken::CountFirst,
+        }
+    }
+
+    /// The conversation is stored.
+    pub(crate) fn keep(self) {
+        self.places.note_stored(&self.conversation);
+        if let Some(beginning) = self.places.lock().beginning.get_mut(&self.conversation) {
+            beginning.is_stored = true;
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = self.places.lock();
+        let Some(beginning) = state.beginning.get_mut(&self.conversation) else { return };
+        beginning.mails -= 1;
+        if beginning.mails == 0 {
+            let in_doubt = beginning.has_place && !beginning.is_stored;
+            state.beginning.remove(&self.conversation);
+            if in_doubt {
+                state.known = None; // Counted again when it matters.
+            }
+            if state.beginning.is_empty() {
+                state.beginning.shrink_to_fit();
+            }
+        }
+    }
+}
+
+/// Where a conversation is remembered, and as what; never 0.
+fn mark(conversation: &ConversationId) -> (usize, u64) {
+    let mut hasher = DefaultHasher::new();
+    conversation.hash(&mut hasher);
+    let hash = hasher.finish();
+    (usize::try_from(hash % SEEN as u64).unwrap_or(0), hash | 1)
+}

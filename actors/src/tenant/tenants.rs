@@ -1,0 +1,98 @@
+//! All tenants of a host, by id.
+
+use std::sync::{
+    Arc, RwLock,
+    atomic::{AtomicBool, AtomicUsize},
+};
+
+use dashmap::DashMap;
+use tokio::time::Instant;
+
+use super::{Configured, Memory, Places, Quotas, Rate, Sums, Tenant, Turns, UNBOUNDED, Usual};
+use crate::{
+    conversation::Setup,
+    ids::TenantId,
+    limits::Limits,
+    policy::{Budget, BudgetCounter, BudgetLevel},
+};
+
+/// All tenants of a host, by id.
+pub struct Tenants {
+    setup: Arc<Setup>,
+    tenants: DashMap<TenantId, Arc<Tenant>>,
+    usual: Usual,
+    memory: Arc<Memory>,
+    budget: Budget,
+}
+
+impl Tenants {
+    /// No tenants yet; each gets the bounds of `limits` and the usual `setup`.
+    pub fn new(limits: &Limits, setup: Arc<Setup>) -> Self {
+        Self {
+            setup,
+            tenants: DashMap::new(),
+            usual: Usual { seats_max: limits.tenant_seats_max, turns_max: limits.tenant_turns_max },
+            memory: Arc::new(Memory::new(limits.memory_bytes_max)),
+            budget: Budget::default(),
+        }
+    }
+
+    /// Bounds what each tenant may spend, until it gets a budget of its own.
+    #[must_use]
+    pub fn with_budget(self, budget: Budget) -> Self {
+        Self { budget, ..self }
+    }
+
+    /// The tenant with this id, made when it is first named.
+    pub fn get(&self, id: &TenantId) -> Arc<Tenant> {
+        if let Some(found) = self.tenants.get(id) {
+            return found.clone();
+        }
+        self.tenants.entry(id.clone()).or_insert_with(|| Arc::new(self.make(id.clone()))).clone()
+    }
+
+    /// All of them, in no order.
+    pub fn all(&self) -> Vec<Arc<Tenant>> {
+        self.tenants.iter().map(|tenant| tenant.value().clone()).collect()
+    }
+
+    /// Those in service, in order.
+    pub fn ids(&self) -> Vec<TenantId> {
+        let in_service = self.tenants.iter().filter(|tenant| !tenant.is_removed.load(std::sync::atomic::Ordering::Acquire));
+        let mut ids: Vec<TenantId> = in_service.map(|tenant| tenant.id.clone()).collect();
+        ids.sort();
+        ids
+    }
+
+    /// Takes a tenant out of service; tells whether it was in.
+    pub fn remove(&self, id: &TenantId) -> bool {
+        self.tenants.get(id).is_some_and(|tenant| tenant.remove())
+    }
+
+    /// Forgets a tenant: the next one of its name begins anew.
+    pub(crate) fn forget(&self, tenant: &Arc<Tenant>) {
+        self.tenants.remove_if(tenant.id(), |_, known| Arc::ptr_eq(known, tenant));
+    }
+
+    fn make(&self, id: TenantId) -> Tenant {
+        let now = Instant::now();
+        Tenant {
+            id,
+            configured: RwLock::new(Configured { setup: self.setup.clone(), quotas: Quotas::default() }),
+            usual: self.usual,
+            is_removed: AtomicBool::new(false),
+            seats: AtomicUsize::new(0),
+            seats_max: AtomicUsize::new(self.usual.seats_max),
+            memory: Memory::new(UNBOUNDED),
+            host_memory: self.memory.clone(),
+            requests: Rate::new(now),
+            tokens: Rate::new(now),
+            turns: Turns::new(self.usual.turns_max),
+            places: Places::new(),
+            tools: Arc::default(),
+            budget: BudgetCounter::root(BudgetLevel::Tenant, self.budget),
+            sums: Sums::default(),
+            figures: Arc::default(),
+        }
+    }
+}

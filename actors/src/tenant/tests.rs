@@ -1,0 +1,1 @@
+//! The walls of a tenant, under races and changes.
