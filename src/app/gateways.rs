@@ -10,7 +10,7 @@ use callboard_actors::{
 use super::{AppError, OFFLINE_MODEL, build, usual_base_url};
 use crate::{
     Host,
-    config::{Config, ConfigError, ProviderConfig, ProviderKind},
+    config::{Config, ProviderConfig, ProviderKind},
 };
 
 /// A provider that can be called, and who stands in for it.
@@ -90,14 +90,12 @@ pub(super) fn add(host: &Host, outlets: &Outlets, before: &Outlets) -> Result<()
             outlet.config.fallback.as_ref().is_some_and(|fallback| left.iter().any(|(name, _)| **name == fallback.provider))
         };
         let (later, now): (Vec<_>, Vec<_>) = left.iter().copied().partition(|(_, outlet)| waits(outlet, &left));
-        if now.is_empty() {
-            let problem = "the fallbacks of the providers lead in a circle".to_owned();
-            return Err(ConfigError::Inconsistent { at: crate::config::Origin::Default, problem }.into());
-        }
+        // A circle is refused by the configuration; the host would say so as well.
+        let now = if now.is_empty() { std::mem::take(&mut left) } else { now };
         for (name, outlet) in now {
             host.add_gateway(name.clone(), outlet.provider.clone(), outlet.gateway(host.gateway_config(), outlets))?;
         }
-        left = later;
+        left.retain(|(name, _)| later.iter().any(|(other, _)| other == name));
     }
     Ok(())
 }

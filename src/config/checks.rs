@@ -23,6 +23,10 @@ pub(super) fn names(config: &Config) -> Result<(), ConfigError> {
                 return Err(ConfigError::Inconsistent { at, problem });
             }
             known_provider(config, &fallback.provider, &at)?;
+            if let Some(back) = circle(config, &provider.name) {
+                let problem = format!("the fallback of provider `{}` leads back to it, by `{}`", quoted(&provider.name), quoted(&back));
+                return Err(ConfigError::Inconsistent { at, problem });
+            }
         }
     }
     let mut owners: BTreeMap<&str, String> = BTreeMap::new();
@@ -41,6 +45,20 @@ pub(super) fn names(config: &Config) -> Result<(), ConfigError> {
         }
     }
     Ok(())
+}
+
+/// The provider whose fallback is the one that stands at the start of the chain, if it comes back.
+fn circle(config: &Config, start: &str) -> Option<String> {
+    let next = |name: &str| config.providers.iter().find(|provider| provider.name == name)?.fallback.as_ref().map(|to| &to.provider);
+    let mut here = start;
+    for _ in &config.providers {
+        let there = next(here)?;
+        if there == start {
+            return Some(here.to_owned());
+        }
+        here = there;
+    }
+    None
 }
 
 fn place_of(tenant: &TenantSection, name: &'static str) -> Origin {

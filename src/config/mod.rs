@@ -13,6 +13,7 @@ mod checks;
 mod env;
 mod error;
 mod file;
+mod fixed;
 mod hosted;
 mod keys;
 #[cfg(feature = "mcp")]
@@ -37,6 +38,8 @@ use callboard_actors::{
     ports::{ExecLimits, HostPattern},
     tokens::EncoderConfig,
 };
+#[cfg(all(test, feature = "cli"))]
+pub(crate) use checks::NEED_WORKSPACE;
 #[cfg(feature = "cli")]
 pub(crate) use checks::real_or_nearest;
 pub use env::NOT_SETTINGS;

@@ -146,6 +146,10 @@ fn a_mistake_about_a_tenant_names_its_line() {
             "callboard.toml:3: provider `offline` cannot stand in for itself",
         ),
         (
+            "[[provider]]\nname = \"a\"\nkind = \"offline\"\nfallback = { provider = \"b\" }\n[[provider]]\nname = \"b\"\nkind = \"offline\"\nfallback = { provider = \"a\" }\n",
+            "callboard.toml:4: the fallback of provider `a` leads back to it, by `b`",
+        ),
+        (
             "[[provider]]\nkind = \"offline\"\nfallback = { model = \"m\" }\n",
             "callboard.toml:3: a fallback needs `provider` beside `model`: the name of another one",
         ),
