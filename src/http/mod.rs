@@ -2,13 +2,30 @@
 //! alone; what is true of a conversation is decided there.
 //!
 //! # Layout
-//! `server` has the sockets and the order in which all of it ends; `keys` and `settings` are what a program brings, `operator` what it
-//! must be able to do for its operator.
+//! `settings`, `keys` and `operator` are what a program brings · `server` has the sockets and the order in which all of it ends, `socket`
+//! their deadlines · `router` all routes and what is done for each, `routes` a file a noun · `auth` who asks, `body` what was sent, `api`
+//! its JSON, `error` the refusals, `sse` event streams, `openapi` the document · `shared` what all of them share, and what is counted.
+//!
+//! # Promises
+//! - Another tenant's id is answered as one that never was.
+//! - A client that leaves cancels nothing; a client that does not read holds nothing but its cursor.
+//! - Every bound is a typed refusal: a body, a header, a connection, a stream.
+//! - No key is kept, logged or told; only hashes of them are known.
 
+mod api;
+mod auth;
+mod body;
+mod error;
 mod keys;
+mod openapi;
 mod operator;
+mod router;
+mod routes;
 mod server;
 mod settings;
+mod shared;
+mod socket;
+mod sse;
 
 pub use keys::{KeyHash, Keys, NotAKeyHash, new_key};
 pub use operator::{MadeKey, Operator, OperatorError, Reloaded, TenantPut};

@@ -132,6 +132,11 @@ impl Host {
         &self.0.ports
     }
 
+    /// Where results are that were too large to show.
+    pub fn artifacts(&self) -> &Arc<dyn crate::ports::ArtifactStore> {
+        &self.0.kitchen.artifacts
+    }
+
     /// Conversations in memory.
     pub fn awake(&self) -> usize {
         self.0.directory.awake()

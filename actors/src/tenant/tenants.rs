@@ -91,6 +91,7 @@ impl Tenants {
             places: Places::new(),
             tools: Arc::default(),
             budget: BudgetCounter::root(BudgetLevel::Tenant, self.budget),
+            figures: Arc::default(),
             sums: Sums::default(),
             figures: Arc::default(),
         }

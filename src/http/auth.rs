@@ -1,0 +1,64 @@
+//! Who asks. Looked at before anything else of a request, its body above all; no key is kept, logged or told.
+
+use axum::{
+    extract::FromRequestParts,
+    http::{StatusCode, header, request::Parts},
+};
+use callboard_actors::ids::TenantId;
+
+use super::{error::Problem, shared::App};
+
+/// The tenant whose key came with the request.
+pub(super) struct Caller(pub(super) TenantId);
+
+/// The operator.
+pub(super) struct Admin;
+
+impl FromRequestParts<App> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let key = bearer(parts)?;
+        match app.config.keys.tenant_of(key) {
+            Some(tenant) => Ok(Self(tenant)),
+            None if app.config.keys.is_admin(key) => {
+                Err(Problem::new(StatusCode::FORBIDDEN, "tenant_key_needed", "the operator's key opens no tenant; use a key of the tenant"))
+            }
+            None => Err(unauthorized("this key opens nothing")),
+        }
+    }
+}
+
+impl FromRequestParts<App> for Admin {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let key = bearer(parts)?;
+        if app.config.keys.is_admin(key) {
+            return Ok(Self);
+        }
+        // To a tenant the operator's routes are not there: a refusal would tell that a name under them is worth trying.
+        Err(app.config.keys.tenant_of(key).map_or_else(|| unauthorized("this key opens nothing"), |_| no_route()))
+    }
+}
+
+/// The answer for a path that is not served.
+pub(super) fn no_route() -> Problem {
+    Problem::not_found("route")
+}
+
+fn bearer(parts: &Parts) -> Result<&str, Problem> {
+    let mut given = parts.headers.get_all(header::AUTHORIZATION).iter();
+    let (Some(value), None) = (given.next(), given.next()) else {
+        return Err(unauthorized("send `Authorization: Bearer` with a key, once"));
+    };
+    let (scheme, key) = value.to_str().ok().and_then(|text| text.split_once(' ')).unwrap_or_default();
+    match key.trim() {
+        key if scheme.eq_ignore_ascii_case("bearer") && !key.is_empty() => Ok(key),
+        _ => Err(unauthorized("send `Authorization: Bearer` with a key")),
+    }
+}
+
+fn unauthorized(detail: &str) -> Problem {
+    Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail)
+}

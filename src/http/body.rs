@@ -1,0 +1,176 @@
+//! Bodies of requests: read within bounds of size and time, and only as the JSON they must be.
+
+use axum::{
+    body::{Body, Bytes},
+    extract::{FromRequest, FromRequestParts as _, Request},
+    http::{HeaderMap, StatusCode, header},
+};
+use callboard_actors::limits::PROMPT_BYTES_MAX;
+use futures_util::StreamExt as _;
+use serde::de::DeserializeOwned;
+use serde_path_to_error::{Path, Segment};
+use tokio::time::{Instant, timeout_at};
+
+use super::{
+    auth::{Admin, Caller},
+    error::Problem,
+    shared::{App, BodyRoom},
+};
+
+/// What a body of messages may have beside the prompt: its other fields, and white space.
+const MESSAGE_SLACK_BYTES: usize = 1024 * 1024;
+
+/// The JSON of a tenant's request.
+pub(super) struct Json<T>(pub(super) T);
+
+/// The JSON of a tenant's request that carries messages, and may be large.
+pub(super) struct Messages<T>(pub(super) T);
+
+/// The JSON of the operator's request.
+pub(super) struct AdminJson<T>(pub(super) T);
+
+impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
+        read(request, app, app.config.bounds.body_bytes_max).await.map(Self)
+    }
+}
+
+impl<T: DeserializeOwned> FromRequest<App> for Messages<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
+        read(request, app, PROMPT_BYTES_MAX + MESSAGE_SLACK_BYTES).await.map(Self)
+    }
+}
+
+impl<T: DeserializeOwned> FromRequest<App> for AdminJson<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
+        let (mut parts, body) = request.into_parts();
+        Admin::from_request_parts(&mut parts, app).await?;
+        let bytes = collect(&parts.headers, body, app, app.config.bounds.body_bytes_max, None).await?;
+        parse(&parts.headers, &bytes).map(Self)
+    }
+}
+
+/// The operator's JSON where a body may be left out.
+pub(super) async fn optional<T: DeserializeOwned + Default>(request: Request, app: &App) -> Result<T, Problem> {
+    let (parts, body) = request.into_parts();
+    let bytes = collect(&parts.headers, body, app, app.config.bounds.body_bytes_max, None).await?;
+    if bytes.is_empty() { Ok(T::default()) } else { parse(&parts.headers, &bytes) }
+}
+
+/// Whose room the bytes take is asked again here, so that no handler can read a body without saying whose it is.
+async fn read<T: DeserializeOwned>(request: Request, app: &App, bytes_max: usize) -> Result<T, Problem> {
+    let (mut parts, body) = request.into_parts();
+    let Caller(tenant) = Caller::from_request_parts(&mut parts, app).await?;
+    let mut room = app.body_room(&tenant);
+    let bytes = collect(&parts.headers, body, app, bytes_max, Some(&mut room)).await?;
+    parse(&parts.headers, &bytes)
+}
+
+async fn collect(headers: &HeaderMap, body: Body, app: &App, bytes_max: usize, mut room: Option<&mut BodyRoom>) -> Result<Bytes, Problem> {
+    let bounds = &app.config.bounds;
+    let too_large = || Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", format!("a body here has at most {bytes_max} bytes"));
+    let said = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if said.is_some_and(|bytes| bytes > bytes_max) {
+        return Err(too_large());
+    }
+    let too_slow = |_| Problem::new(StatusCode::REQUEST_TIMEOUT, "body_too_slow", "the body took too long; send it in one go");
+    let whole = Instant::now() + bounds.body_within;
+    let (mut chunks, mut bytes) = (body.into_data_stream(), Vec::new());
+    loop {
+        let until = whole.min(Instant::now() + bounds.body_pause_max);
+        match timeout_at(until, chunks.next()).await.map_err(too_slow)? {
+            None => return Ok(bytes.into()),
+            Some(Ok(chunk)) if chunk.len() > bytes_max.saturating_sub(bytes.len()) => return Err(too_large()),
+            Some(Ok(chunk)) => {
+                if let Some(room) = &mut room {
+                    room.take(chunk.len())?;
+                }
+                bytes.extend_from_slice(&chunk);
+            }
+            Some(Err(_)) => return Err(Problem::new(StatusCode::BAD_REQUEST, "broken_body", "the body ended too early")),
+        }
+    }
+}
+
+fn parse<T: DeserializeOwned>(headers: &HeaderMap, bytes: &[u8]) -> Result<T, Problem> {
+    let media = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let essence = media.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    if !(essence == "application/json" || essence.starts_with("application/") && essence.ends_with("+json")) {
+        let detail = "send a JSON body with `Content-Type: application/json`";
+        return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not_json", detail));
+    }
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let pointer = pointer(error.path());
+        match error.inner().classify() {
+            serde_json::error::Category::Data => Problem::invalid(pointer, plain(error.inner())),
+            _ => Problem::new(StatusCode::BAD_REQUEST, "malformed_json", plain(error.inner())),
+        }
+    })?;
+    json.end().map_err(|error| Problem::new(StatusCode::BAD_REQUEST, "malformed_json", plain(&error)))?;
+    Ok(parsed)
+}
+
+/// What is wrong, without the values of the body: a key may stand in it.
+fn plain(error: &serde_json::Error) -> String {
+    error.to_string().chars().take(300).collect()
+}
+
+/// A path of serde as a JSON pointer (RFC 6901).
+fn pointer(path: &Path) -> String {
+    path.iter().fold(String::new(), |pointer, segment| match segment {
+        Segment::Seq { index } => format!("{pointer}/{index}"),
+        Segment::Map { key } => format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1")),
+        Segment::Enum { .. } | Segment::Unknown => pointer,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Outer {
+        #[allow(dead_code)]
+        list: Vec<Inner>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    struct Inner {
+        #[allow(dead_code)]
+        #[serde(rename = "a/b")]
+        number: u32,
+    }
+
+    fn problem(media: &'static str, body: &str) -> (u16, String, Option<String>) {
+        let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(media))]);
+        let problem = parse::<Outer>(&headers, body.as_bytes()).unwrap_err();
+        (problem.status, problem.code, problem.pointer)
+    }
+
+    #[test]
+    fn a_wrong_field_is_named_by_its_pointer() {
+        let wrong = |pointer: &str| (422, "invalid_field".to_owned(), Some(pointer.to_owned()));
+
+        assert_eq!(problem("application/json", r#"{"list":[{"a/b":1},{"a/b":"x"}]}"#), wrong("/list/1/a~1b"));
+        assert_eq!(problem("application/json; charset=utf-8", r#"{"list":[],"other":1}"#), wrong("/other"));
+        assert_eq!(problem("application/json", r#"{}"#), wrong(""));
+    }
+
+    #[test]
+    fn what_is_no_json_is_told_apart_from_what_is_wrong_in_it() {
+        assert_eq!(problem("application/json", "{"), (400, "malformed_json".to_owned(), None));
+        assert_eq!(problem("application/json", r#"{"list":[]} x"#), (400, "malformed_json".to_owned(), None));
+        assert_eq!(problem("text/plain", "{}"), (415, "not_json".to_owned(), None));
+    }
+}

@@ -1,0 +1,248 @@
+//! What goes wrong, as RFC 9457 has it: one form for every refusal, with a code that never changes.
+
+use std::time::Duration;
+
+use axum::{
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use callboard_actors::{
+    conversation::{ConversationError, turn::Refusal},
+    host::{OutcomeError, SendError},
+    limits::PROMPT_BYTES_MAX,
+    ports::{ArtifactError, StoreError},
+};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::OperatorError;
+
+/// When a client should look again where nobody can know better.
+const RETRY_AFTER_MS: u64 = 1000;
+
+/// The same for a tenant that the operator paused: people end a pause.
+const PAUSED_RETRY_MS: u64 = 30_000;
+
+/// A problem (RFC 9457, `application/problem+json`). Its `type` is `about:blank`: `code` says which it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub(super) struct Problem {
+    /// The status of HTTP.
+    pub(super) status: u16,
+    /// The words of the status.
+    pub(super) title: &'static str,
+    /// Which problem it is: stable, for programs.
+    pub(super) code: String,
+    /// What happened and what to do, for people. Holds no path and no key.
+    pub(super) detail: String,
+    /// The wrong field of the body, as a JSON pointer (RFC 6901).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) pointer: Option<String>,
+    /// When to try again, in milliseconds; `Retry-After` has it in seconds, rounded up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) retry_after_ms: Option<u64>,
+}
+
+impl Problem {
+    pub(super) fn new(status: StatusCode, code: impl Into<String>, detail: impl Into<String>) -> Self {
+        let title = status.canonical_reason().unwrap_or("Error");
+        Self { status: status.as_u16(), title, code: code.into(), detail: detail.into(), pointer: None, retry_after_ms: None }
+    }
+
+    pub(super) fn at(self, pointer: impl Into<String>) -> Self {
+        Self { pointer: Some(pointer.into()), ..self }
+    }
+
+    pub(super) fn after(self, retry_after_ms: Option<u64>) -> Self {
+        Self { retry_after_ms, ..self }
+    }
+
+    /// Another tenant's is not found in the same words as one that never was.
+    pub(super) fn not_found(what: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found", format!("there is no such {what}"))
+    }
+
+    /// A field of the body that cannot be so.
+    pub(super) fn invalid(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_field", detail).at(pointer)
+    }
+
+    /// A parameter of the path, the query or the header that cannot be so.
+    pub(super) fn bad_parameter(name: &str, detail: impl std::fmt::Display) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_parameter", format!("{name}: {detail}"))
+    }
+
+    pub(super) fn internal() -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the host made a mistake; its log names this request's X-Request-Id")
+    }
+
+    pub(super) fn draining() -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "draining", "the host is shutting down").after(Some(RETRY_AFTER_MS))
+    }
+
+    pub(super) fn too_many(code: &str, detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::TOO_MANY_REQUESTS, code, detail).after(Some(RETRY_AFTER_MS))
+    }
+}
+
+/// Seconds for `Retry-After`, rounded up: whoever obeys it is not too early.
+fn seconds(ms: u64) -> u64 {
+    Duration::from_millis(ms).as_secs() + u64::from(!ms.is_multiple_of(1000))
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = serde_json::to_vec(&self).unwrap_or_default();
+        let mut response = (status, body).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if let Some(ms) = self.retry_after_ms {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds(ms)));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"callboard\""));
+        }
+        // For the OpenAI-compatible door, which says the same in another form.
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::NotFound => Self::not_found("conversation"),
+            error if error.is_retryable() => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, error.code(), error.to_string()).after(Some(RETRY_AFTER_MS))
+            }
+            error => Self::new(StatusCode::INTERNAL_SERVER_ERROR, error.code(), error.to_string()),
+        }
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        let (code, detail) = (refusal.code(), refusal.to_string());
+        match refusal {
+            Refusal::Busy | Refusal::RoundOpen | Refusal::NotEmpty => Self::new(StatusCode::CONFLICT, code, detail),
+            Refusal::InboxFull => Self::too_many(code, detail),
+            Refusal::Draining => Self::draining(),
+            Refusal::NoSuch(_) => Self::new(StatusCode::NOT_FOUND, code, detail),
+            Refusal::InvalidMessage => Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail).at("/content"),
+            // A used key, a full pin board, a context that cannot shrink, a skill that cannot be.
+            _ => Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail),
+        }
+    }
+}
+
+impl From<SendError> for Problem {
+    fn from(error: SendError) -> Self {
+        let (code, detail) = (error.code(), error.to_string());
+        match error {
+            SendError::BadPrompt(bytes) if bytes > PROMPT_BYTES_MAX => Self::new(StatusCode::PAYLOAD_TOO_LARGE, code, detail),
+            SendError::BadPrompt(_) | SendError::Attachment(_) => Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail).at("/content"),
+            SendError::Conversation(ConversationError::Refused(refusal)) => refusal.into(),
+            SendError::Conversation(ConversationError::Overloaded { retry_after_ms, .. }) => {
+                Self::new(StatusCode::TOO_MANY_REQUESTS, code, detail).after(Some(retry_after_ms))
+            }
+            SendError::Conversation(ConversationError::Store(error)) => error.into(),
+            SendError::Conversation(ConversationError::InUse | ConversationError::Failed { .. }) => {
+                Self::new(StatusCode::CONFLICT, code, detail)
+            }
+            SendError::Conversation(ConversationError::TenantPaused) => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, code, detail).after(Some(PAUSED_RETRY_MS))
+            }
+            SendError::Conversation(ConversationError::TenantRemoved) => Self::new(StatusCode::FORBIDDEN, code, detail),
+            SendError::Conversation(ConversationError::Deleted) => Self::new(StatusCode::CONFLICT, code, detail),
+            SendError::Conversation(ConversationError::Gone) => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, code, detail).after(Some(RETRY_AFTER_MS))
+            }
+            error if error.is_retryable() => Self::new(StatusCode::SERVICE_UNAVAILABLE, code, detail).after(Some(RETRY_AFTER_MS)),
+            _ => Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail),
+        }
+    }
+}
+
+/// A prompt that never became a round; one that did answers 200 with its status, whatever came of it.
+impl From<OutcomeError> for Problem {
+    fn from(error: OutcomeError) -> Self {
+        let (code, detail) = (error.code().to_owned(), error.to_string());
+        match error {
+            OutcomeError::Ended { failure } => {
+                let status = match failure.code.as_str() {
+                    "deadline" => StatusCode::GATEWAY_TIMEOUT,
+                    "provider_auth" => StatusCode::BAD_GATEWAY,
+                    "interrupted" | "withdrawn" | "deleted" => StatusCode::CONFLICT,
+                    _ => StatusCode::SERVICE_UNAVAILABLE,
+                };
+                Self::new(status, code, detail).after(failure.retry_after_ms)
+            }
+            OutcomeError::Expired => Self::new(StatusCode::GONE, code, detail),
+            _ => Self::new(StatusCode::BAD_GATEWAY, code, detail),
+        }
+    }
+}
+
+impl From<ArtifactError> for Problem {
+    fn from(error: ArtifactError) -> Self {
+        match error {
+            ArtifactError::NotFound(_) => Self::not_found("artifact"),
+            error if error.is_retryable() => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, error.code(), error.to_string()).after(Some(RETRY_AFTER_MS))
+            }
+            error => Self::new(StatusCode::INTERNAL_SERVER_ERROR, error.code(), error.to_string()),
+        }
+    }
+}
+
+impl From<OperatorError> for Problem {
+    fn from(error: OperatorError) -> Self {
+        let detail = error.to_string();
+        match error {
+            OperatorError::UnknownTenant => Self::not_found("tenant"),
+            OperatorError::Invalid { pointer, .. } => {
+                let problem = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_field", detail);
+                Self { pointer, ..problem }
+            }
+            OperatorError::Unsupported(_) => Self::new(StatusCode::NOT_IMPLEMENTED, "unsupported", detail),
+            OperatorError::Unavailable(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail).after(Some(RETRY_AFTER_MS)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_rounded_up_to_seconds() {
+        for (ms, expected) in [(0, 0), (1, 1), (1000, 1), (1001, 2), (59_999, 60)] {
+            assert_eq!(seconds(ms), expected, "{ms}");
+        }
+    }
+
+    #[test]
+    fn every_refusal_has_its_status() {
+        let status = |refusal: Refusal| Problem::from(refusal).status;
+
+        assert_eq!(status(Refusal::Busy), 409);
+        assert_eq!(status(Refusal::InboxFull), 429);
+        assert_eq!(status(Refusal::Draining), 503);
+        assert_eq!(status(Refusal::KeyReused), 422);
+        assert_eq!(status(Refusal::NoSuch("call")), 404);
+        assert_eq!(Problem::from(SendError::BadPrompt(PROMPT_BYTES_MAX + 1)).status, 413);
+        assert_eq!(Problem::from(SendError::BadPrompt(0)).pointer.as_deref(), Some("/content"));
+    }
+
+    #[test]
+    fn overload_says_when_to_come_back() {
+        let error = SendError::from(ConversationError::Overloaded { what: "prompts of this tenant", retry_after_ms: 1500 });
+
+        let response = Problem::from(error).into_response();
+
+        assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(response.headers()[header::RETRY_AFTER], "2");
+        assert_eq!(response.headers()[header::CONTENT_TYPE], "application/problem+json");
+    }
+}

@@ -1,0 +1,91 @@
+//! All routes, with the document that is made of them: a route that is not in the document cannot be served.
+
+use std::any::Any;
+
+use axum::{
+    Router,
+    body::Bytes,
+    extract::Request,
+    http::{HeaderName, HeaderValue, header},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+};
+use callboard_actors::ports::Entropy as _;
+use tower_http::catch_panic::CatchPanicLayer;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{auth::no_route, error::Problem, openapi, routes::*, shared::App};
+use crate::clock::SystemEntropy;
+
+/// The name of a request, for logs of both sides.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Longest name of a request that is taken from a client.
+const REQUEST_ID_BYTES_MAX: usize = 64;
+
+/// The routes, and the document.
+pub(super) fn router() -> (Router<App>, Bytes) {
+    let routes = OpenApiRouter::with_openapi(openapi::base())
+        .routes(routes!(conversations::list))
+        .routes(routes!(conversations::put, conversations::get, conversations::delete))
+        .routes(routes!(conversations::reset))
+        .routes(routes!(messages::say, messages::history))
+        .routes(routes!(events::watch))
+        .routes(routes!(control::interrupt))
+        .routes(routes!(control::approve))
+        .routes(routes!(control::inject))
+        .routes(routes!(control::compact))
+        .routes(routes!(control::fork))
+        .routes(routes!(skills::list))
+        .routes(routes!(skills::activate, skills::deactivate))
+        .routes(routes!(artifacts::get))
+        .routes(routes!(metrics::tenant))
+        .routes(routes!(metrics::host))
+        .routes(routes!(admin::list))
+        .routes(routes!(admin::put, admin::remove))
+        .routes(routes!(admin::quota))
+        .routes(routes!(admin::pause))
+        .routes(routes!(admin::key))
+        .routes(routes!(admin::erase))
+        .routes(routes!(admin::reload))
+        .routes(routes!(admin::drain))
+        .routes(routes!(health::alive))
+        .routes(routes!(health::ready))
+        .routes(routes!(health::openapi));
+    let (router, document) = routes.split_for_parts();
+    let router = router
+        .fallback(async || no_route())
+        .method_not_allowed_fallback(async || {
+            Problem::new(axum::http::StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this route has other methods; see `Allow`")
+        })
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(middleware::from_fn(named));
+    (router, openapi::render(document))
+}
+
+/// A panic is that request's answer, and nobody else's.
+fn panicked(_: Box<dyn Any + Send>) -> Response {
+    tracing::error!("a handler panicked");
+    Problem::internal().into_response()
+}
+
+/// Gives every request a name: the client's, if it is a sane one.
+async fn named(mut request: Request, next: Next) -> Response {
+    let is_sane = |id: &&HeaderValue| {
+        let bytes = id.as_bytes();
+        (1..=REQUEST_ID_BYTES_MAX).contains(&bytes.len()) && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(byte))
+    };
+    let id = request.headers().get(REQUEST_ID).filter(is_sane).cloned().or_else(|| {
+        let id = SystemEntropy.bytes().iter().fold(String::new(), |id, byte| format!("{id}{byte:02x}"));
+        HeaderValue::from_str(&id).ok()
+    });
+    let text = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default();
+    let span = tracing::debug_span!("http", method = %request.method(), path = request.uri().path(), request_id = text);
+    // No handler sees the key in what it might write.
+    request.headers_mut().get_mut(header::AUTHORIZATION).into_iter().for_each(|key| key.set_sensitive(true));
+    let mut response = tracing::Instrument::instrument(next.run(request), span).await;
+    if let Some(id) = id {
+        response.headers_mut().insert(REQUEST_ID, id);
+    }
+    response
+}

@@ -1,0 +1,170 @@
+//! Results that were too large to show.
+
+use std::ops::Range;
+
+use axum::{
+    extract::State,
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use callboard_actors::{
+    ids::{ConversationId, Scope, TenantId},
+    ports::{ArtifactError, ArtifactId, ArtifactMeta, ListQuery},
+};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::{Path, Query};
+use crate::http::{auth::Caller, error::Problem, shared::App};
+
+/// Conversations that are asked at once for an artifact of which the client does not say whose it is.
+const SEARCHED: usize = 256;
+
+/// Most bytes of one answer: more is asked for by ranges.
+const ANSWER_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// Whose artifact.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(in crate::http) struct Of {
+    /// The conversation that it came from; without it all of the tenant's are searched.
+    conversation: Option<String>,
+}
+
+/// Reads an artifact, or one range of its bytes.
+///
+/// Its name is the hash of its content, so that it never changes: it may be cached by the client that read it.
+#[utoipa::path(
+    get, path = "/v1/artifacts/{artifact_id}", tag = "conversations",
+    params(
+        ("artifact_id" = String, Path, description = "The artifact, as `tool_result` names it"), Of,
+        ("Range" = Option<String>, Header, description = "One range of bytes, such as `bytes=0-1023`; several are answered with the whole"),
+    ),
+    responses(
+        (status = 200, description = "All of it", body = String, content_type = "application/octet-stream"),
+        (status = 206, description = "The range", body = String, content_type = "application/octet-stream"),
+        (status = 416, description = "`range_not_satisfiable`: it begins behind the end", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(in crate::http) async fn get(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+    Query(of): Query<Of>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    // What is no id cannot be an artifact: the same answer, and nothing is told of the form.
+    let id = ArtifactId::parse(&id).map_err(|_| Problem::not_found("artifact"))?;
+    let meta = match of.conversation {
+        Some(conversation) => {
+            let conversation = ConversationId::new(conversation).map_err(|_| Problem::not_found("artifact"))?;
+            app.host.artifacts().meta(Scope::new(tenant.clone(), conversation), id.clone()).await?
+        }
+        None => find(&app, &tenant, &id).await?,
+    };
+    let size = meta.size_bytes;
+    let wanted = headers.get(header::RANGE).and_then(|value| Wanted::parse(value.to_str().ok()?));
+    let (status, range) = match wanted.map(|wanted| wanted.within(size)) {
+        None => (StatusCode::OK, 0..size),
+        Some(Some(range)) => (StatusCode::PARTIAL_CONTENT, range),
+        Some(None) => {
+            let problem = Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, "range_not_satisfiable", format!("it has {size} bytes"));
+            return Ok(([(header::CONTENT_RANGE, format!("bytes */{size}"))], problem).into_response());
+        }
+    };
+    let range = range.start..range.end.min(range.start.saturating_add(ANSWER_BYTES_MAX));
+    let owner = Scope::new(tenant, meta.conversation_id);
+    let bytes = app.host.artifacts().read_range(owner, id.clone(), range.clone()).await?;
+
+    let mut fields = HeaderMap::new();
+    fields.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    fields.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    fields.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, immutable, max-age=3600"));
+    // It is what a tool gave: a browser must not take it for a page of ours.
+    fields.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    fields.insert(header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
+    fields.extend(HeaderValue::from_str(&format!("\"{id}\"")).ok().map(|tag| (header::ETAG, tag)));
+    if status == StatusCode::PARTIAL_CONTENT {
+        let last = range.start.saturating_add(bytes.len() as u64).saturating_sub(1);
+        fields.extend(
+            HeaderValue::from_str(&format!("bytes {}-{last}/{size}", range.start)).ok().map(|value| (header::CONTENT_RANGE, value)),
+        );
+    }
+    Ok((status, fields, bytes).into_response())
+}
+
+/// The artifact in the first of the tenant's conversations that has it.
+async fn find(app: &App, tenant: &TenantId, id: &ArtifactId) -> Result<ArtifactMeta, Problem> {
+    let (artifacts, mut after) = (app.host.artifacts(), None);
+    loop {
+        let page = app.host.tenant(tenant).conversations(ListQuery { after, count: SEARCHED, open: None }).await?;
+        let Some(last) = page.last() else { return Err(Problem::not_found("artifact")) };
+        after = Some(last.conversation.clone());
+        for row in page {
+            match artifacts.meta(Scope::new(tenant.clone(), row.conversation), id.clone()).await {
+                Ok(meta) => return Ok(meta),
+                Err(ArtifactError::NotFound(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// One range as it was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    /// From a byte to another, both included.
+    Between(u64, u64),
+    /// From a byte to the end.
+    From(u64),
+    /// So many bytes at the end.
+    Last(u64),
+}
+
+impl Wanted {
+    /// One range of bytes; `None` for what is passed over: several ranges, other units, nonsense (RFC 9110 §14.2).
+    fn parse(text: &str) -> Option<Self> {
+        let (first, last) = text.trim().strip_prefix("bytes=")?.split_once('-')?;
+        let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u64>().ok()).flatten();
+        match (first.trim(), last.trim()) {
+            ("", last) => number(last).map(Self::Last),
+            (first, "") => number(first).map(Self::From),
+            (first, last) => {
+                let (first, last) = (number(first)?, number(last)?);
+                (first <= last).then_some(Self::Between(first, last))
+            }
+        }
+    }
+
+    /// The bytes that it means; `None` when there are none.
+    fn within(self, size: u64) -> Option<Range<u64>> {
+        let range = match self {
+            Self::Between(first, last) => first..last.saturating_add(1).min(size),
+            Self::From(first) => first..size,
+            Self::Last(count) => size.saturating_sub(count)..size,
+        };
+        (range.start < range.end).then_some(range)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_range_is_read_and_anything_else_passed_over() {
+        let range = |text: &str| Wanted::parse(text).map(|wanted| wanted.within(10));
+
+        assert_eq!(range("bytes=0-3"), Some(Some(0..4)));
+        assert_eq!(range("bytes=8-99"), Some(Some(8..10)));
+        assert_eq!(range("bytes=4-"), Some(Some(4..10)));
+        assert_eq!(range("bytes=-3"), Some(Some(7..10)));
+        assert_eq!(range("bytes=-99"), Some(Some(0..10)));
+        assert_eq!(range("bytes=10-"), Some(None));
+        assert_eq!(range("bytes=-0"), Some(None));
+        for passed_over in ["", "bytes=", "bytes=-", "bytes=3-1", "bytes=0-1,4-5", "lines=0-1", "bytes=+1-2", "bytes=99999999999999999999-"]
+        {
+            assert_eq!(range(passed_over), None, "{passed_over}");
+        }
+    }
+}

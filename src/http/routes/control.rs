@@ -1,0 +1,119 @@
+//! What can be asked of a conversation beside saying something.
+
+use axum::{
+    Json,
+    extract::State,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use callboard_actors::{host::SendError, ids::ConversationId};
+
+use super::Path;
+use crate::http::{
+    api::{Approval, Compacted, Fork, Inject, Made},
+    auth::Caller,
+    body::{self, Messages},
+    error::Problem,
+    shared::App,
+};
+
+/// Asks the open round to end now.
+///
+/// Model, tools and their processes are stopped; what was said until then stays. 404 when no round is open.
+#[utoipa::path(
+    post, path = "/v1/conversations/{id}/interrupt", tag = "control",
+    params(("id" = String, Path, description = "The conversation")),
+    responses((status = 202, description = "The wish is taken; `round_finished` tells the end")),
+)]
+pub(in crate::http) async fn interrupt(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+) -> Result<StatusCode, Problem> {
+    let (_, conversation) = app.known(&tenant, &id).await?;
+    conversation.interrupt().await?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+/// Answers an approval that a round waits for.
+#[utoipa::path(
+    post, path = "/v1/conversations/{id}/approvals/{tool_call_id}", tag = "control", request_body = Approval,
+    params(("id" = String, Path, description = "The conversation"), ("tool_call_id" = String, Path, description = "The call, as `approval_required` names it")),
+    responses((status = 204, description = "The answer is stored")),
+)]
+pub(in crate::http) async fn approve(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    Path((id, tool_call_id)): Path<(String, String)>,
+    body::Json(answer): body::Json<Approval>,
+) -> Result<StatusCode, Problem> {
+    if answer.always && !answer.allow {
+        return Err(Problem::invalid("/always", "only with `allow`: a refusal is for one call"));
+    }
+    let (_, conversation) = app.known(&tenant, &id).await?;
+    match answer.always {
+        true => conversation.approve_always(tool_call_id).await?,
+        false => conversation.approve(tool_call_id, answer.allow).await?,
+    }
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Adds a message for the model to read when it can.
+///
+/// In an open round, behind the results of its tools; otherwise with the next prompt.
+#[utoipa::path(
+    post, path = "/v1/conversations/{id}/inject", tag = "control", request_body = Inject,
+    params(("id" = String, Path, description = "The conversation")),
+    responses((status = 202, description = "The message is stored")),
+)]
+pub(in crate::http) async fn inject(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+    Messages(inject): Messages<Inject>,
+) -> Result<StatusCode, Problem> {
+    if inject.text.trim().is_empty() {
+        return Err(Problem::invalid("/text", "must say something"));
+    }
+    let (_, conversation) = app.known(&tenant, &id).await?;
+    conversation.inject(inject.id, inject.text).await?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+/// Makes the context smaller now.
+///
+/// Waits up to ten seconds for a summary of what is dropped. Only while no round is open.
+#[utoipa::path(
+    post, path = "/v1/conversations/{id}/compact", tag = "control",
+    params(("id" = String, Path, description = "The conversation")),
+    responses((status = 200, description = "What it did", body = Compacted)),
+)]
+pub(in crate::http) async fn compact(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+) -> Result<Json<Compacted>, Problem> {
+    let (_, conversation) = app.known(&tenant, &id).await?;
+    Ok(Json(conversation.compact().await?.into()))
+}
+
+/// Begins another conversation as a copy of this one.
+#[utoipa::path(
+    post, path = "/v1/conversations/{id}/fork", tag = "control", request_body = Fork,
+    params(("id" = String, Path, description = "The conversation that is copied; it may run meanwhile")),
+    responses((status = 201, description = "The copy; `Location` names it", body = Made)),
+)]
+pub(in crate::http) async fn fork(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+    body::Json(fork): body::Json<Fork>,
+) -> Result<Response, Problem> {
+    let (_, conversation) = app.known(&tenant, &id).await?;
+    let copy = ConversationId::new(&fork.conversation_id)
+        .map_err(|error| Problem::invalid("/conversation_id", SendError::from(error).to_string()))?;
+    conversation.fork(&copy, fork.at).await?;
+    let location = HeaderValue::from_str(&format!("/v1/conversations/{copy}")).ok().map(|value| (header::LOCATION, value));
+    let headers: axum::http::HeaderMap = location.into_iter().collect();
+    Ok((StatusCode::CREATED, headers, Json(Made { conversation_id: copy })).into_response())
+}

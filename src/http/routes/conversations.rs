@@ -1,0 +1,129 @@
+//! Conversations themselves: made, listed, looked at, emptied, erased.
+
+use axum::{
+    Json,
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use callboard_actors::{
+    host::SendError,
+    ids::ConversationId,
+    ports::{Head, ListQuery},
+};
+
+use super::{Path, Query, messages::limit};
+use crate::http::{
+    api::{Configure, Conversations, Listed, Made, Page, Standing},
+    auth::Caller,
+    body::Messages,
+    error::Problem,
+    shared::{App, scope},
+};
+
+/// Conversations on a page.
+const PAGE: usize = 100;
+
+/// Makes a conversation, or sets one up.
+///
+/// The same request again changes nothing more. A history can only be set while no round is open.
+#[utoipa::path(
+    put, path = "/v1/conversations/{id}", tag = "conversations", request_body = Configure,
+    params(("id" = String, Path, description = "The conversation: 1 to 128 of A-Z a-z 0-9 . _ : - without a leading dot")),
+    responses((status = 200, description = "It was there", body = Made), (status = 201, description = "It is new", body = Made)),
+)]
+pub(in crate::http) async fn put(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+    Messages(wanted): Messages<Configure>,
+) -> Result<Response, Problem> {
+    let scope = scope(&tenant, &id)?;
+    let conversation = app.conversation(&scope);
+    let is_new = app.host.ports().sessions.head(&scope).await? == Head::default();
+    match wanted.messages {
+        Some(messages) => conversation.import(messages).await.map_err(|error| at(error, "/messages"))?,
+        // An empty history is how a conversation begins of which nothing was said.
+        None if is_new => conversation.reset().await?,
+        None => {}
+    }
+    for (index, line) in wanted.pinned.into_iter().enumerate() {
+        conversation.pin(line).await.map_err(|error| at(error, &format!("/pinned/{index}")))?;
+    }
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(Made { conversation_id: scope.conversation })).into_response())
+}
+
+/// A refusal of the body's own content, with the field that it is about.
+fn at(error: SendError, pointer: &str) -> Problem {
+    let problem = Problem::from(error);
+    if problem.status == StatusCode::UNPROCESSABLE_ENTITY.as_u16() { problem.at(pointer) } else { problem }
+}
+
+/// Lists the tenant's conversations.
+///
+/// In order of their ids, a page at a time. Wakes none.
+#[utoipa::path(
+    get, path = "/v1/conversations", tag = "conversations", params(Page),
+    responses((status = 200, description = "A page of conversations", body = Conversations)),
+)]
+pub(in crate::http) async fn list(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    Query(page): Query<Page>,
+) -> Result<Json<Conversations>, Problem> {
+    let after = page.after.map(|id| ConversationId::new(id).map_err(|error| Problem::bad_parameter("after", error))).transpose()?;
+    let limit = limit(page.limit, PAGE)?;
+    let mut rows = app.host.tenant(&tenant).conversations(ListQuery { after, count: limit + 1, open: None }).await?;
+    let has_more = rows.len() > limit;
+    rows.truncate(limit);
+    let next = rows.last().filter(|_| has_more).map(|row| row.conversation.to_string());
+    Ok(Json(Conversations { conversations: rows.into_iter().map(Listed::from).collect(), next }))
+}
+
+/// Tells how a conversation stands and what it waits for.
+///
+/// Its state, tokens, budget and queue. Wakes nothing.
+#[utoipa::path(
+    get, path = "/v1/conversations/{id}", tag = "conversations",
+    params(("id" = String, Path, description = "The conversation")),
+    responses((status = 200, description = "How it stands", body = Standing)),
+)]
+pub(in crate::http) async fn get(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+) -> Result<Json<Standing>, Problem> {
+    let (_, conversation) = app.known(&tenant, &id).await?;
+    Ok(Json(Standing { status: conversation.status().await? }))
+}
+
+/// Erases a conversation.
+///
+/// Its journal, artifacts and events. An open round is ended first.
+#[utoipa::path(
+    delete, path = "/v1/conversations/{id}", tag = "conversations",
+    params(("id" = String, Path, description = "The conversation")),
+    responses((status = 204, description = "Nothing of it is left")),
+)]
+pub(in crate::http) async fn delete(State(app): State<App>, Caller(tenant): Caller, Path(id): Path<String>) -> Result<StatusCode, Problem> {
+    let (_, conversation) = app.known(&tenant, &id).await?;
+    match conversation.delete().await? {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => Err(Problem::not_found("conversation")),
+    }
+}
+
+/// Empties a conversation.
+///
+/// Only while no round is open.
+#[utoipa::path(
+    post, path = "/v1/conversations/{id}/reset", tag = "conversations",
+    params(("id" = String, Path, description = "The conversation")),
+    responses((status = 204, description = "Its history is empty")),
+)]
+pub(in crate::http) async fn reset(State(app): State<App>, Caller(tenant): Caller, Path(id): Path<String>) -> Result<StatusCode, Problem> {
+    let (_, conversation) = app.known(&tenant, &id).await?;
+    conversation.reset().await?;
+    Ok(StatusCode::NO_CONTENT)
+}

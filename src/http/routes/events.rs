@@ -1,0 +1,95 @@
+//! What happens in a conversation, as it happens.
+
+use axum::{
+    extract::State,
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse, Response},
+};
+use callboard_actors::{
+    host::{ConversationHandle, EventsFrom},
+    ids::{EventId, RoundId, Scope},
+    ports::StreamKey,
+};
+
+use super::{Path, Query, header as one};
+use crate::http::{
+    api::{Event, WatchFrom},
+    auth::Caller,
+    error::Problem,
+    shared::App,
+    sse,
+};
+
+/// Watches a conversation, or one round of it.
+///
+/// Without a cursor: the running round from its start, then what comes; with one: all behind it, none twice. A cursor of which nothing can
+/// be told any more is answered by one `snapshot`. With `round` the stream ends with that round; a cursor at its end is 204, upon which
+/// a browser does not come back. A comment every 15 seconds keeps the connection open.
+#[utoipa::path(
+    get, path = "/v1/conversations/{id}/events", tag = "conversations",
+    params(
+        ("id" = String, Path, description = "The conversation"), WatchFrom,
+        ("Last-Event-ID" = Option<String>, Header, description = "Behind this event"),
+    ),
+    responses(
+        (status = 200, description = "The events, each with `id`, `event` (its type) and `data`", body = Event, content_type = "text/event-stream"),
+        (status = 204, description = "The round is over and all of it was seen"),
+    ),
+)]
+pub(in crate::http) async fn watch(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+    Query(from): Query<WatchFrom>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let seen = one(&headers, "last-event-id")?.filter(|id| !id.is_empty()).map(|id| cursor("Last-Event-ID", id)).transpose()?;
+    let after = match seen {
+        Some(seen) => Some(seen),
+        None => from.after.as_deref().map(|id| cursor("after", id)).transpose()?,
+    };
+    let (scope, conversation) = app.known(&tenant, &id).await?;
+    let watching = app.watch(&tenant)?;
+    let source = match from.round.as_deref() {
+        None => sse::Source::Conversation(conversation.events(after.map_or(EventsFrom::Now, EventsFrom::After)).await?),
+        Some(round) => {
+            let round: RoundId = round.parse().map_err(|_| Problem::bad_parameter("round", "must be the id of a round"))?;
+            if !has_round(&app, &scope, &conversation, round).await? {
+                return Err(Problem::not_found("round"));
+            }
+            let reply = conversation.watch(round)?;
+            let reply = if let Some(after) = after { reply.after(after) } else { reply };
+            if after.is_some() && is_over(&conversation, round, after).await {
+                return Ok(StatusCode::NO_CONTENT.into_response());
+            }
+            sse::Source::Round(reply)
+        }
+    };
+    Ok(sse::respond(&app, source, watching))
+}
+
+fn cursor(name: &str, text: &str) -> Result<EventId, Problem> {
+    text.parse().map_err(|error| Problem::bad_parameter(name, error))
+}
+
+/// Whether the conversation knows the round: its stream, its inbox or its history.
+async fn has_round(app: &App, scope: &Scope, conversation: &ConversationHandle, round: RoundId) -> Result<bool, Problem> {
+    let key = StreamKey { scope: scope.clone(), round };
+    if app.host.ports().events.get_status(&key).await.is_ok_and(|status| status.is_some()) {
+        return Ok(true);
+    }
+    let state = conversation.state().await?;
+    let waits = || state.inbox.iter().any(|prompt| prompt.round_id == round);
+    if state.round.as_ref().is_some_and(|open| open.id == round) || waits() {
+        return Ok(true);
+    }
+    Ok(conversation.rounds().await?.iter().any(|known| known.round_id == round))
+}
+
+/// Whether a round has ended, and nothing stands behind the cursor.
+async fn is_over(conversation: &ConversationHandle, round: RoundId, after: Option<EventId>) -> bool {
+    let (Ok(reply), Some(after)) = (conversation.watch(round), after) else { return false };
+    let mut rest = reply.after(after);
+    // A look, not a wait: a round that goes on has nothing to tell yet, or something.
+    matches!(futures_util::FutureExt::now_or_never(rest.next()), Some(None))
+}

@@ -1,0 +1,59 @@
+//! Whether the process is alive, and whether it should get traffic. No key.
+
+use std::time::Duration;
+
+use axum::{
+    Json,
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use callboard_actors::ids::{ConversationId, Scope, TenantId};
+use serde::Serialize;
+use tokio::time::timeout;
+use utoipa::ToSchema;
+
+use crate::http::{error::Problem, shared::App};
+
+/// How long the store may take for a look.
+const STORE_WITHIN: Duration = Duration::from_secs(1);
+
+/// The name that is looked up in the store; nothing is stored under it.
+const LOOKED_UP: &str = "readyz";
+
+/// It is well.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct Well {
+    /// `ok`
+    status: &'static str,
+}
+
+/// Tells that the process is alive.
+#[utoipa::path(get, path = "/healthz", tag = "health", responses((status = 200, description = "Alive", body = Well)))]
+pub(in crate::http) async fn alive() -> Json<Well> {
+    Json(Well { status: "ok" })
+}
+
+/// Tells whether to send requests here.
+///
+/// 503 while the host is shutting down (`draining`) or its store does not answer (`store_unavailable`).
+#[utoipa::path(get, path = "/readyz", tag = "health", responses((status = 200, description = "Ready", body = Well)))]
+pub(in crate::http) async fn ready(State(app): State<App>) -> Result<Json<Well>, Problem> {
+    if app.is_draining() {
+        return Err(Problem::draining());
+    }
+    let away = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", "the store does not answer").after(Some(1000));
+    let (Ok(tenant), Ok(conversation)) = (TenantId::new(LOOKED_UP), ConversationId::new(LOOKED_UP)) else {
+        return Err(Problem::internal());
+    };
+    match timeout(STORE_WITHIN, app.host.ports().sessions.head(&Scope::new(tenant, conversation))).await {
+        Ok(Ok(_)) => Ok(Json(Well { status: "ok" })),
+        Ok(Err(_)) | Err(_) => Err(away()),
+    }
+}
+
+/// The document of this API, as OpenAPI 3.1.
+#[utoipa::path(get, path = "/openapi.json", tag = "health", responses((status = 200, description = "The document", body = Object)))]
+pub(in crate::http) async fn openapi(State(app): State<App>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], app.openapi.clone()).into_response()
+}

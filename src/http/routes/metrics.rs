@@ -1,0 +1,31 @@
+//! Figures, in the text form that Prometheus reads.
+
+use axum::{
+    extract::State,
+    http::header,
+    response::{IntoResponse, Response},
+};
+
+use crate::{
+    http::{
+        auth::{Admin, Caller},
+        shared::App,
+    },
+    observe::{PROMETHEUS_CONTENT_TYPE, View, prometheus_text},
+};
+
+/// Shows the host's figures.
+#[utoipa::path(get, path = "/metrics", tag = "operator", responses((status = 200, description = "Figures", body = String, content_type = "text/plain")))]
+pub(in crate::http) async fn host(State(app): State<App>, _: Admin) -> Response {
+    show(&app, View::Operator)
+}
+
+/// Shows this tenant's figures.
+#[utoipa::path(get, path = "/v1/metrics", tag = "conversations", responses((status = 200, description = "Figures of this tenant alone", body = String, content_type = "text/plain")))]
+pub(in crate::http) async fn tenant(State(app): State<App>, Caller(tenant): Caller) -> Response {
+    show(&app, View::Tenant(&tenant))
+}
+
+fn show(app: &App, view: View<'_>) -> Response {
+    ([(header::CONTENT_TYPE, PROMETHEUS_CONTENT_TYPE)], prometheus_text(&app.host, view)).into_response()
+}

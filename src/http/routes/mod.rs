@@ -1,0 +1,53 @@
+//! The routes, a file a noun. Each says with its attribute what stands in the document.
+
+pub(super) mod admin;
+pub(super) mod artifacts;
+pub(super) mod control;
+pub(super) mod conversations;
+pub(super) mod events;
+pub(super) mod health;
+pub(super) mod messages;
+pub(super) mod metrics;
+pub(super) mod skills;
+
+use axum::{
+    extract::{FromRequestParts, rejection::PathRejection},
+    http::{StatusCode, request::Parts},
+};
+use serde::de::DeserializeOwned;
+
+use super::{error::Problem, shared::App};
+
+/// The parameters of a path, as a problem where they are none.
+pub(super) struct Path<T>(pub(super) T);
+
+impl<T: DeserializeOwned + Send> FromRequestParts<App> for Path<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let found: Result<axum::extract::Path<T>, PathRejection> = axum::extract::Path::from_request_parts(parts, app).await;
+        found.map(|axum::extract::Path(found)| Self(found)).map_err(|error| Problem::bad_parameter("path", error.body_text()))
+    }
+}
+
+/// The parameters of a query.
+pub(super) struct Query<T>(pub(super) T);
+
+impl<T: DeserializeOwned + Send> FromRequestParts<App> for Query<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let found = axum::extract::Query::from_request_parts(parts, app).await;
+        found.map(|axum::extract::Query(found)| Self(found)).map_err(|error| Problem::bad_parameter("query", error.body_text()))
+    }
+}
+
+/// The one value of a header field, as text.
+fn header<'a>(headers: &'a axum::http::HeaderMap, name: &str) -> Result<Option<&'a str>, Problem> {
+    let mut given = headers.get_all(name).iter();
+    match (given.next(), given.next()) {
+        (None, _) => Ok(None),
+        (Some(value), None) => value.to_str().map(Some).map_err(|_| Problem::bad_parameter(name, "must be visible ASCII")),
+        (Some(_), Some(_)) => Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_parameter", format!("{name}: send it once"))),
+    }
+}

@@ -1,0 +1,59 @@
+//! Skills of a conversation.
+
+use axum::{Json, extract::State, http::StatusCode};
+
+use super::Path;
+use crate::http::{
+    api::{SkillShown, Skills},
+    auth::Caller,
+    error::Problem,
+    shared::App,
+};
+
+/// Lists the skills within reach.
+#[utoipa::path(
+    get, path = "/v1/conversations/{id}/skills", tag = "control",
+    params(("id" = String, Path, description = "The conversation")),
+    responses((status = 200, description = "The skills, and which are active", body = Skills)),
+)]
+pub(in crate::http) async fn list(State(app): State<App>, Caller(tenant): Caller, Path(id): Path<String>) -> Result<Json<Skills>, Problem> {
+    let (_, conversation) = app.known(&tenant, &id).await?;
+    let shown = conversation.skills().await?.into_iter().map(|skill| SkillShown {
+        name: skill.metadata.name.to_string(),
+        description: skill.metadata.description,
+        active: skill.active.is_some(),
+    });
+    Ok(Json(Skills { skills: shown.collect() }))
+}
+
+/// Activates a skill until it is deactivated.
+#[utoipa::path(
+    post, path = "/v1/conversations/{id}/skills/{name}", tag = "control",
+    params(("id" = String, Path, description = "The conversation"), ("name" = String, Path, description = "The skill")),
+    responses((status = 204, description = "It is active")),
+)]
+pub(in crate::http) async fn activate(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    Path((id, name)): Path<(String, String)>,
+) -> Result<StatusCode, Problem> {
+    let (_, conversation) = app.known(&tenant, &id).await?;
+    conversation.activate_skill(name).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Deactivates a skill, and those that were activated on top of it.
+#[utoipa::path(
+    delete, path = "/v1/conversations/{id}/skills/{name}", tag = "control",
+    params(("id" = String, Path, description = "The conversation"), ("name" = String, Path, description = "The skill")),
+    responses((status = 204, description = "It is not active")),
+)]
+pub(in crate::http) async fn deactivate(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    Path((id, name)): Path<(String, String)>,
+) -> Result<StatusCode, Problem> {
+    let (_, conversation) = app.known(&tenant, &id).await?;
+    conversation.deactivate_skill(name).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
