@@ -32,8 +32,9 @@ use crate::{
     storage::{LockError, MemorySessions, SessionLock, Sqlite, SqliteOptions},
 };
 
-pub(crate) use kept::{KeptError, kept_file, read as read_kept};
-pub(crate) use serving::{Serving, serving};
+pub(crate) use kept::{KeptError, kept_file};
+pub(crate) use operator::TenantOperator;
+pub(crate) use serving::{Serving, Single, serving};
 use tools::Equipment;
 pub(crate) use tools::{masker, mcp_pool, release_artifacts};
 

@@ -84,24 +84,13 @@ impl TenantOperator {
         Ok(state.served.values().flat_map(|standing| standing.outfit.notes.clone()).collect())
     }
 
-    /// How many tenants are served, and whether one is.
+    /// Those who are served.
     pub(crate) async fn tenants(&self) -> BTreeSet<TenantId> {
         self.0.state.lock().await.served.keys().cloned().collect()
     }
 
-    /// Keeps the pauses that came by the host's own verbs since the last time.
-    pub(crate) async fn keep_pauses(&self) -> Result<(), AppError> {
-        let mut state = self.0.state.lock().await;
-        let kept = self.with_pauses(&state);
-        if kept != state.kept {
-            self.write(&kept).await?;
-            state.kept = kept;
-        }
-        Ok(())
-    }
-
     /// Reads the configuration again and applies what differs; on an error nothing has changed.
-    async fn read_again(&self) -> Result<Reloaded, AppError> {
+    pub(crate) async fn read_again(&self) -> Result<Reloaded, AppError> {
         let mut state = self.0.state.lock().await;
         let inner = self.0.clone();
         let read = tokio::task::spawn_blocking(move || {

@@ -23,6 +23,8 @@ mod tools;
 mod mcp;
 mod tokens;
 mod skills;
+mod serve;
+mod keys;
 mod config;
 mod completions;
 
@@ -72,6 +74,10 @@ enum Command {
     /// Skills: list what a folder holds, show one, check what is wrong
     #[command(subcommand, disable_help_subcommand = true, after_help = skills::EXAMPLE)]
     Skills(skills::SkillsCommand),
+    Serve(serve::ServeArgs),
+    /// Keys of tenants: new
+    #[command(subcommand, disable_help_subcommand = true, after_help = keys::EXAMPLE)]
+    Keys(keys::KeysCommand),
     /// The configuration: check, show
     #[command(subcommand, disable_help_subcommand = true, after_help = config::EXAMPLE)]
     Config(config::ConfigCommand),
@@ -103,6 +109,12 @@ async fn dispatch(cli: Cli) -> Result<Done, Failure> {
     if let Command::Completions(args) = cli.command {
         return completions::run(&args);
     }
+    if let Command::Keys(command) = &cli.command {
+        return keys::run(command);
+    }
+    if let Command::Serve(args) = cli.command {
+        return Box::pin(serve::run(cli.config, args)).await;
+    }
     let config = Config::load(cli.config.as_deref(), process_environment())?;
     match cli.command {
         Command::Run(args) => Box::pin(run::run(&config, args)).await,
@@ -113,6 +125,8 @@ async fn dispatch(cli: Cli) -> Result<Done, Failure> {
         Command::Tokens(args) => tokens::run(&config, &args),
         Command::Skills(command) => Box::pin(skills::run(&config, command)).await,
         Command::Config(command) => config::run(&config, &command),
+        Command::Serve(args) => Box::pin(serve::run(cli.config, args)).await,
+        Command::Keys(command) => keys::run(&command),
         Command::Completions(args) => completions::run(&args),
     }
 }

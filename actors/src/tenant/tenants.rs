@@ -93,7 +93,6 @@ impl Tenants {
             budget: BudgetCounter::root(BudgetLevel::Tenant, self.budget),
             figures: Arc::default(),
             sums: Sums::default(),
-            figures: Arc::default(),
         }
     }
 }

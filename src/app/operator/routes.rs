@@ -46,6 +46,14 @@ impl Operator for TenantOperator {
         Box::pin(self.key(id, replace))
     }
 
+    fn pause(&self, id: TenantId, paused: bool) -> BoxFuture<'_, Result<(), OperatorError>> {
+        Box::pin(self.hold(id, paused))
+    }
+
+    fn erase(&self, id: TenantId) -> BoxFuture<'_, Result<u64, OperatorError>> {
+        Box::pin(self.empty(id))
+    }
+
     fn remove_tenant(&self, id: TenantId) -> BoxFuture<'_, Result<(), OperatorError>> {
         Box::pin(self.forget(id))
     }
@@ -127,35 +135,63 @@ impl TenantOperator {
         Ok(MadeKey { key, hash })
     }
 
+    async fn hold(&self, id: TenantId, paused: bool) -> Result<(), OperatorError> {
+        let mut state = self.0.state.lock().await;
+        let Some(standing) = state.served.get_mut(&id) else { return Err(OperatorError::UnknownTenant) };
+        standing.section.paused = Some(paused);
+        let mut kept = state.kept.clone();
+        kept.tenants.entry(id.clone()).or_default().paused = Some(paused);
+        self.write(&kept).await?;
+        state.kept = kept;
+        self.0.host.tenant(&id).pause(paused).map_err(|_| OperatorError::UnknownTenant)
+    }
+
+    async fn empty(&self, id: TenantId) -> Result<u64, OperatorError> {
+        let state = self.0.state.lock().await;
+        let standing = state.served.get(&id).cloned().ok_or(OperatorError::UnknownTenant)?;
+        // Nobody may come in while it is erased, nor before it is configured again.
+        self.0.keys.remove_tenant(&id);
+        let erased = self.erase_all(&state, &id).await;
+        let configured = self.0.host.configure_tenant(&id, standing.outfit.config.clone()).await.map_err(AppError::from);
+        let paused = self.0.host.tenant(&id).pause(standing.section.paused.unwrap_or_default());
+        self.publish_keys(&state);
+        configured?;
+        paused.map_err(|_| OperatorError::UnknownTenant)?;
+        erased
+    }
+
     async fn forget(&self, id: TenantId) -> Result<(), OperatorError> {
         let mut state = self.0.state.lock().await;
         let standing = state.served.get(&id).cloned().ok_or(OperatorError::UnknownTenant)?;
-        // Nobody may come in while it is erased.
+        if standing.from_file {
+            let message = format!(
+                "tenant `{id}` stands at {}; take it out there, then reload; its data can be erased now",
+                standing.section.origin()
+            );
+            return Err(OperatorError::Invalid { pointer: None, message });
+        }
         self.0.keys.remove_tenant(&id);
-        let unavailable = |error: String| {
+        self.erase_all(&state, &id).await?;
+        let mut kept = state.kept.clone();
+        kept.tenants.remove(&id);
+        self.write(&kept).await?;
+        state.kept = kept;
+        state.served.remove(&id);
+        self.0.host.remove_tenant(&id);
+        Ok(())
+    }
+
+    /// Erases what a tenant has in the store, as artifacts and in its memory. Asking again erases what was left.
+    async fn erase_all(&self, state: &State, id: &TenantId) -> Result<u64, OperatorError> {
+        let failed = |error: String| {
             tracing::error!(error, tenant = %id, "a tenant was not erased whole");
             OperatorError::Unavailable("not all of it was erased; ask again".into())
         };
-        self.0.host.tenant(&id).erase().await.map_err(|error| unavailable(error.to_string()))?;
-        let memory = Memory::per_tenant(&state.config.data_dir);
-        let tenant = id.clone();
+        let erased = self.0.host.tenant(id).erase().await.map_err(|error| failed(error.to_string()))?;
+        let (memory, tenant) = (Memory::per_tenant(&state.config.data_dir), id.clone());
         let forgotten = tokio::task::spawn_blocking(move || memory.forget(&tenant)).await;
-        forgotten.map_err(|error| unavailable(error.to_string()))?.map_err(|error| unavailable(error.to_string()))?;
-        if standing.from_file {
-            // The file still names it: it begins anew, with the keys that it has there.
-            self.0.host.configure_tenant(&id, standing.outfit.config.clone()).await.map_err(AppError::from)?;
-            let paused = standing.section.paused.unwrap_or_default();
-            self.0.host.tenant(&id).pause(paused).map_err(|error| unavailable(error.to_string()))?;
-        } else {
-            let mut kept = state.kept.clone();
-            kept.tenants.remove(&id);
-            self.write(&kept).await?;
-            state.kept = kept;
-            state.served.remove(&id);
-            self.0.host.remove_tenant(&id);
-        }
-        self.publish_keys(&state);
-        Ok(())
+        forgotten.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.kind().to_string()))?;
+        Ok(erased.conversations)
     }
 
     /// Keeps a change, then makes it hold; a change that cannot hold is not kept.
