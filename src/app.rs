@@ -36,7 +36,7 @@ pub(crate) use kept::{KeptError, kept_file};
 pub(crate) use operator::TenantOperator;
 pub(crate) use serving::{Serving, Single, serving};
 use tools::Equipment;
-pub(crate) use tools::{masker, mcp_pool, release_artifacts};
+pub(crate) use tools::{masker, mcp_pool, mode as sandbox_mode, release_artifacts};
 
 /// The tenant of a person at a terminal; `serve` without tenants uses the same one.
 pub(crate) const TENANT: &str = "default";
@@ -274,7 +274,7 @@ fn build(
 }
 
 /// Where the official SDKs look.
-fn usual_base_url(kind: ProviderKind) -> Option<String> {
+pub(crate) fn usual_base_url(kind: ProviderKind) -> Option<String> {
     match kind {
         ProviderKind::Anthropic => set_variable("ANTHROPIC_BASE_URL"),
         ProviderKind::OpenAi => set_variable("OPENAI_BASE_URL"),

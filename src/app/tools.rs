@@ -75,7 +75,8 @@ pub(super) async fn equipment(config: &Config, wishes: &Wishes) -> Result<Equipm
     Ok(Equipment { toolbox, artifacts, resources })
 }
 
-pub(super) fn mode(mode: SandboxMode) -> Mode {
+/// The sandbox of that word.
+pub(crate) fn mode(mode: SandboxMode) -> Mode {
     match mode {
         SandboxMode::Auto => Mode::Auto,
         SandboxMode::Linux => Mode::Linux,

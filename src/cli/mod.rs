@@ -25,6 +25,7 @@ mod tokens;
 mod skills;
 mod serve;
 mod keys;
+mod doctor;
 mod config;
 mod completions;
 
@@ -78,6 +79,7 @@ enum Command {
     /// Keys of tenants: new
     #[command(subcommand, disable_help_subcommand = true, after_help = keys::EXAMPLE)]
     Keys(keys::KeysCommand),
+    Doctor(doctor::DoctorArgs),
     /// The configuration: check, show
     #[command(subcommand, disable_help_subcommand = true, after_help = config::EXAMPLE)]
     Config(config::ConfigCommand),
@@ -115,6 +117,9 @@ async fn dispatch(cli: Cli) -> Result<Done, Failure> {
     if let Command::Serve(args) = cli.command {
         return Box::pin(serve::run(cli.config, args)).await;
     }
+    if let Command::Doctor(args) = cli.command {
+        return Box::pin(doctor::run(cli.config, args)).await;
+    }
     let config = Config::load(cli.config.as_deref(), process_environment())?;
     match cli.command {
         Command::Run(args) => Box::pin(run::run(&config, args)).await,
@@ -127,6 +132,7 @@ async fn dispatch(cli: Cli) -> Result<Done, Failure> {
         Command::Config(command) => config::run(&config, &command),
         Command::Serve(args) => Box::pin(serve::run(cli.config, args)).await,
         Command::Keys(command) => keys::run(&command),
+        Command::Doctor(args) => Box::pin(doctor::run(cli.config, args)).await,
         Command::Completions(args) => completions::run(&args),
     }
 }
