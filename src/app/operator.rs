@@ -255,6 +255,8 @@ fn wanted(config: &Config, kept: &Kept) -> Result<Vec<Wanted>, AppError> {
             continue;
         }
         let Some(mut section) = section_of(id, known)? else { continue };
+        let named = |error: ConfigError| AppError::Tenant { id: id.clone(), error: Box::new(error.into()) };
+        config.check_tenant(&section).map_err(named)?;
         add(&mut section, known);
         all.push(Wanted { section, from_file: false });
     }
