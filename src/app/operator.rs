@@ -11,7 +11,7 @@ use std::{
 };
 
 use callboard_actors::ids::TenantId;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
 
 use super::{
     AppError, KeptError,
@@ -39,6 +39,7 @@ struct Inner {
     outfitter: Outfitter,
     reader: Reader,
     state: Mutex<State>,
+    draining: Notify,
 }
 
 /// What holds now.
@@ -68,12 +69,20 @@ impl TenantOperator {
     /// Takes over a host that serves nobody yet.
     pub(super) fn new(host: Host, folder: DataFolder, outfitter: Outfitter, config: Arc<Config>, kept: Kept, reader: Reader) -> Self {
         let state = Mutex::new(State { config, kept, outlets: Outlets::new(), served: BTreeMap::new() });
-        Self(Arc::new(Inner { host, keys: Keys::new(), folder, outfitter, reader, state }))
+        Self(Arc::new(Inner { host, keys: Keys::new(), folder, outfitter, reader, state, draining: Notify::new() }))
     }
 
     /// Who is let in.
     pub(crate) fn keys(&self) -> &Keys {
         &self.0.keys
+    }
+
+    /// Waits until the operator asks for the end by the route.
+    ///
+    /// # Cancel safety
+    /// No wish is lost when the future is dropped.
+    pub(crate) async fn drained(&self) {
+        self.0.draining.notified().await;
     }
 
     /// Serves everybody whom the configuration and what is kept name. Returns what there is to say of them.

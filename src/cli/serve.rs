@@ -1,9 +1,9 @@
 //! `callboard serve`: the HTTP host, from its first line to its last.
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{future::Future, net::SocketAddr, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 
 use clap::Args;
-use tokio::{net::TcpListener, sync::oneshot};
+use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 
 use super::{
     failure::{Done, Failure},
@@ -14,8 +14,14 @@ use super::{
 use crate::{
     app::{Serving, Single, TenantOperator, serving},
     config::{Config, ConfigError, process_environment},
-    http::{self, HttpConfig, Reloaded},
+    http::{self, HttpConfig, Reloaded, Served},
 };
+
+/// How much longer the host would wait by itself than this program does.
+const BEYOND_GRACE: Duration = Duration::from_secs(60);
+
+/// How long the store may take to write what it has.
+const STORE_CLOSE_MAX: Duration = Duration::from_secs(10);
 
 /// Serve many tenants over HTTP until a signal
 #[derive(Debug, Args)]
@@ -31,7 +37,7 @@ pub(super) struct ServeArgs {
     /// Address and port, in place of `[host] listen` [default: 127.0.0.1:8787]; port 0 is any that is free
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// Seconds that open rounds have to end after SIGTERM or Ctrl-C; then they are interrupted, and the next start takes them up
+    /// Seconds that open rounds have to end after SIGTERM or Ctrl-C; what is open then is taken up again by the next start
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "30")]
     grace: Duration,
 }
@@ -55,44 +61,60 @@ pub(super) async fn run(file: Option<PathBuf>, args: ServeArgs) -> Result<Done, 
     tell(&serving, bound).await;
 
     let Serving { host, operator, .. } = serving;
-    let http = HttpConfig::new(operator.keys().clone()).operator(Arc::new(operator.clone())).drain_within(args.grace);
+    // The cut is made here, at the end of the grace: what is still open then stays open in the journal, for the next start. The host's
+    // own drain would close it as interrupted.
+    let drain_within = args.grace.saturating_add(BEYOND_GRACE);
+    let http = HttpConfig::new(operator.keys().clone()).operator(Arc::new(operator.clone())).drain_within(drain_within);
     let (end, ended) = oneshot::channel::<()>();
-    let shutdown = async { drop(ended.await) };
-    let mut server = tokio::spawn(http::serve(listener, host.clone(), http, shutdown));
+    let mut server = tokio::spawn(http::serve(listener, host.clone(), http, async { drop(ended.await) }));
     let resume = tokio::spawn(resume(host.clone(), operator.clone()));
 
     let mut end = Some(end);
+    let mut cut: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(std::future::pending());
     let done = loop {
-        tokio::select! {
+        let stop = tokio::select! {
             biased;
-            served = &mut server => {
-                break match served {
-                    Ok(served) => {
-                        let interrupted = if served.connections_cut == 0 { String::new() } else { format!(", {} connections cut", served.connections_cut) };
-                        err_line(&format!("stopped after {:.1} s: {} conversations were awake{interrupted}", served.took.as_secs_f64(), served.conversations));
-                        Ok(Done::Well)
-                    }
-                    Err(error) => Err(Failure::work(format!("the HTTP host broke down: {error}"))),
-                };
-            }
-            () = signals.next() => match end.take() {
-                Some(end) => {
-                    err_line(&format!("stopping: open rounds have {} s; a second signal ends them at once", args.grace.as_secs_f64()));
-                    resume.abort();
-                    let _ = end.send(()); // It may have begun to end by the operator's route.
+            served = &mut server => match served {
+                Ok(served) => {
+                    err_line(&format!("stopped after {:.1} s; {} conversations were awake", served.took.as_secs_f64(), served.conversations));
+                    break Ok(Done::Well);
                 }
-                None => {
-                    server.abort();
-                    host.shutdown(Duration::ZERO).await;
-                    err_line("stopped at once: what was open is taken up again by the next start");
-                    break Ok(Done::Interrupted);
-                }
+                Err(error) => break Err(Failure::work(format!("the HTTP host broke down: {error}"))),
             },
-            () = hangups.next() => reload(&operator).await,
+            () = &mut cut => {
+                err_line("the time is over: rounds that are open are taken up again by the next start");
+                break leave(&host, &server, Done::Well).await;
+            }
+            () = signals.next() => true,
+            () = operator.drained(), if end.is_some() => true,
+            () = hangups.next() => false,
+        };
+        match (stop, end.take()) {
+            (true, Some(end)) => {
+                err_line(&format!("stopping: open rounds have {} s; a signal ends them at once", args.grace.as_secs_f64()));
+                resume.abort();
+                let _ = end.send(()); // It may have begun to end by the operator's route.
+                cut = Box::pin(tokio::time::sleep(args.grace));
+            }
+            (true, None) => {
+                err_line("stopped at once: rounds that are open are taken up again by the next start");
+                break leave(&host, &server, Done::Interrupted).await;
+            }
+            (false, still) => {
+                end = still;
+                reload(&operator).await;
+            }
         }
     };
     resume.abort();
     done
+}
+
+/// Ends with rounds open: connections are closed, what was acknowledged is on the disk, processes of tools end with this one.
+async fn leave(host: &crate::Host, server: &JoinHandle<Served>, done: Done) -> Result<Done, Failure> {
+    server.abort();
+    host.ports().sessions.close(STORE_CLOSE_MAX).await?;
+    Ok(done)
 }
 
 fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {

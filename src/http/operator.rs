@@ -112,6 +112,9 @@ pub trait Operator: Send + Sync + 'static {
         Box::pin(async { Err(OperatorError::Unsupported("this program keeps nothing beside the host".into())) })
     }
 
+    /// Tells the program that the operator asked for the end by the route; the host begins to drain now.
+    fn draining(&self) {}
+
     /// Forgets a tenant: its keys, its configuration, and all that it stored.
     ///
     /// # Errors

@@ -54,6 +54,10 @@ impl Operator for TenantOperator {
         Box::pin(self.empty(id))
     }
 
+    fn draining(&self) {
+        self.0.draining.notify_one();
+    }
+
     fn remove_tenant(&self, id: TenantId) -> BoxFuture<'_, Result<(), OperatorError>> {
         Box::pin(self.forget(id))
     }

@@ -226,5 +226,8 @@ pub(in crate::http) async fn reload(State(app): State<App>, _: Admin) -> Result<
 #[utoipa::path(post, path = "/v1/admin/drain", tag = "operator", responses((status = 202, description = "It has begun; `/readyz` says 503 from now on")))]
 pub(in crate::http) async fn drain(State(app): State<App>, _: Admin) -> StatusCode {
     app.drain.cancel();
+    if let Some(operator) = &app.config.operator {
+        operator.draining();
+    }
     StatusCode::ACCEPTED
 }

@@ -76,7 +76,7 @@ async fn a_second_signal_ends_it_at_once_and_loses_nothing() {
     model.requests_came(1).await;
 
     served.signal("TERM");
-    served.said("a second signal ends them at once");
+    served.said("a signal ends them at once");
     served.signal("TERM");
     let ended = served.end();
 
