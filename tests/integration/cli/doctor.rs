@@ -68,7 +68,7 @@ async fn online_asks_whether_a_provider_takes_the_key() {
     // A clock that is thirty years off the provider's.
     assert_eq!((taken.code, of(&taken.out, "clock").1.as_str()), (Some(1), "fail"));
     assert_eq!((refused.code, of(&refused.out, "provider main").1.as_str()), (Some(1), "fail"));
-    assert!(model.requests()[0].line.starts_with("GET /v1/models "), "{}", model.requests()[0].line);
+    assert!(model.requests()[0].line.starts_with("GET /v1/models"), "{}", model.requests()[0].line);
     assert!(!refused.out.contains("not-a-real-key"));
 }
 

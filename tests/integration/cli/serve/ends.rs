@@ -83,6 +83,7 @@ async fn a_second_signal_ends_it_at_once_and_loses_nothing() {
     assert_eq!(ended.code, Some(130), "{}", ended.err);
     model.script([Reply::events(anthropic_text("Taken up."))]);
     let again = Served::start(&home, &[]);
-    model.replies_done(2).await;
+    again.said("interrupted rounds taken up again: 1");
+    model.requests_came(2).await;
     assert_eq!(again.stop().code, Some(0));
 }
