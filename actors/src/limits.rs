@@ -108,6 +108,12 @@ pub const PDF_PAGES_MAX: usize = 100;
 /// Bytes of the text of a PDF for a model that takes none; the rest is cut with an account of it. More fills any window.
 pub const DOCUMENT_TEXT_BYTES_MAX: usize = 1024 * 1024;
 
+/// Events that a watcher reads ahead at most.
+pub const WATCHED_EVENTS_MAX: usize = 256;
+
+/// Their bytes, from which on it reads no more: one that stops reading must cost little (FAULTS F17: 1 MiB).
+pub const WATCHER_BYTES_MAX: usize = 256 * 1024;
+
 /// Entries after the last snapshot before a new one is written when a conversation goes to sleep.
 pub const SNAPSHOT_ENTRIES: u64 = 256;
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     chat::{Message, RawJson},
     ids::{ConversationId, Epoch, EventId, RoundId},
-    ports::{Timestamp, Usage},
+    ports::{Open, Timestamp, Usage},
 };
 
 /// One event. Unknown types must be ignorable by readers.
@@ -129,6 +129,19 @@ pub struct RoundEnd {
     pub error: Option<Failure>,
 }
 
+/// How a conversation stands: the answer to a cursor that can be told of no more. What follows it goes on from there.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Snapshot {
+    /// Whether a round is open, and whether it waits for a person; the event's `round_id` says which.
+    pub open: Open,
+    /// Rounds that are over.
+    pub rounds: u64,
+    /// The last messages of the history, at most 64 KiB of them.
+    pub messages: Vec<Message>,
+    /// Messages before those: the history has them.
+    pub messages_before: u64,
+}
+
 /// What happened. See INTERFACES §3 for each.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -206,9 +219,8 @@ pub enum EventKind {
         epoch: Epoch,
     },
     Snapshot {
-        messages: Vec<Message>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        status: Option<RoundStatus>,
+        #[serde(flatten)]
+        snapshot: Box<Snapshot>,
     },
     RoundFinished {
         #[serde(flatten)]
@@ -260,7 +272,7 @@ impl EventKind {
             Self::ApprovalRequired { input, .. } => input.as_str().len(),
             Self::Message { message, .. } => message.wire().len(),
             Self::RoundFinished { end } => end.text.len() + end.full_text.len(),
-            Self::Snapshot { messages, .. } => messages.iter().map(|message| message.wire().len()).sum(),
+            Self::Snapshot { snapshot } => snapshot.messages.iter().map(|message| message.wire().len()).sum(),
             Self::SkillActivated { name, .. } => name.len(),
             Self::RoundStarted {}
             | Self::Retry { .. }

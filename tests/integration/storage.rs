@@ -591,3 +591,30 @@ async fn kill_nine_at_any_point_loses_no_acknowledged_append() {
     }
     assert!(acknowledged.iter().all(|seq| *seq > 0), "{acknowledged:?}");
 }
+
+#[tokio::test]
+async fn what_was_deleted_and_scrubbed_is_in_no_page_of_the_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Sqlite::open(folder.path().join("s.db")).await.unwrap();
+    let (gone, kept) = (scope("erased-tenant", "erased-conversation"), scope("t", "c"));
+    let body = |mark: &str, seq| StoredEntry { seq: Seq(seq), bytes: format!("{mark} {}", "x".repeat(9000)).into() };
+    for (scope, mark) in [(&gone, "fake-secret-of-the-erased"), (&kept, "what-a-neighbour-said")] {
+        store.append_and_wait(scope, Head::default(), Epoch(1), (1..=20).map(|seq| body(mark, seq)).collect(), Open::None).await.unwrap();
+        store.snapshot(scope, Seq(20), format!("{mark} {}", "y".repeat(9000)).into()).await.unwrap();
+    }
+    let found = |mark: &str| {
+        let files = std::fs::read_dir(folder.path()).unwrap().map(|file| std::fs::read(file.unwrap().path()).unwrap());
+        files.map(|file| file.windows(mark.len()).filter(|window| *window == mark.as_bytes()).count()).sum::<usize>()
+    };
+    assert!(found("fake-secret-of-the-erased") > 0);
+
+    assert_eq!(store.delete(&gone).await, Ok(true));
+    store.scrub().await.unwrap();
+
+    for mark in ["fake-secret-of-the-erased", "erased-tenant", "erased-conversation"] {
+        assert_eq!(found(mark), 0, "{mark}");
+    }
+    assert!(found("what-a-neighbour-said") > 0);
+    assert_eq!(store.load(&kept).await.unwrap().head, head(1, 20));
+    store.close(SOON).await.unwrap();
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::{
     chat::RawJson,
-    ids::Scope,
+    ids::{ConversationId, Scope, TenantId},
     policy::{TtlCache, TtlCacheConfig},
     ports::Timestamp,
 };
@@ -34,6 +34,11 @@ pub fn summary_key(scope: &Scope, span_hash: &str) -> String {
     format!("{}/{}:{span_hash}", scope.tenant, scope.conversation)
 }
 
+/// What the keys of a conversation's summaries begin with, or without one those of a tenant.
+pub(super) fn summaries_of(tenant: &TenantId, conversation: Option<&ConversationId>) -> String {
+    conversation.map_or_else(|| format!("{tenant}/"), |conversation| format!("{tenant}/{conversation}:"))
+}
+
 /// Summaries by their keys, each for as long as the settings say.
 #[derive(Debug, Clone)]
 pub struct SummaryCache {
@@ -56,6 +61,11 @@ impl SummaryCache {
     pub fn put(&mut self, key: String, summary: CachedSummary, now: Duration) {
         let bytes = key.len() + summary.summary.len() + summary.metadata.as_str().len();
         self.entries.set(key, summary, bytes, None, now);
+    }
+
+    /// Forgets the summaries whose keys begin so.
+    pub fn forget(&mut self, prefix: &str) {
+        self.entries.retain(|key| !key.starts_with(prefix));
     }
 
     /// Summaries that are held.
@@ -94,6 +104,21 @@ mod tests {
         ] {
             assert_eq!(cache.get(&other, Duration::ZERO), None);
         }
+    }
+
+    #[test]
+    fn a_conversation_and_a_tenant_are_forgotten_alone() {
+        let mut cache = SummaryCache::new(&CompactionSettings::default());
+        let keys =
+            [scope("a", "same"), scope("a", "other"), scope("b", "same"), scope("ab", "same")].map(|scope| summary_key(&scope, "hash"));
+        keys.iter().for_each(|key| cache.put(key.clone(), summary("x"), Duration::ZERO));
+        let kept = |cache: &mut SummaryCache| keys.each_ref().map(|key| cache.get(key, Duration::ZERO).is_some());
+        let of = scope("a", "same");
+
+        cache.forget(&summaries_of(&of.tenant, Some(&of.conversation)));
+        assert_eq!(kept(&mut cache), [false, true, true, true]);
+        cache.forget(&summaries_of(&of.tenant, None));
+        assert_eq!(kept(&mut cache), [false, false, true, true]);
     }
 
     #[test]

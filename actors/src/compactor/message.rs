@@ -3,6 +3,7 @@
 use tokio::sync::oneshot;
 
 use super::SummaryJob;
+use crate::ids::{ConversationId, TenantId};
 
 /// What the compactor can be told.
 #[derive(Debug)]
@@ -13,6 +14,13 @@ pub enum CompactorMsg {
         job: Box<SummaryJob>,
         /// Told when it is there, or that there will be none; nobody otherwise.
         reply: Option<oneshot::Sender<Option<String>>>,
+    },
+    /// From a host: what belongs to this conversation, or to all of this tenant without one, is being deleted.
+    Forget {
+        /// The tenant.
+        tenant: TenantId,
+        /// The conversation.
+        conversation: Option<ConversationId>,
     },
     /// From a summary's task.
     Done {

@@ -45,6 +45,7 @@ use tokio::{
     time::Instant,
 };
 
+use cache::summaries_of;
 pub use cache::{CachedSummary, SummaryCache, summary_key};
 pub use compressed::{MarkedMessage, MessageRecord, MessageRecords, RoundView, VIEW_ROUNDS, compressed_text, round_views, should_compress};
 pub use importance::{CLEARED, MessageImportance, MessagePriority};
@@ -61,7 +62,7 @@ pub use settings::{CompactionSettings, CompactionSettingsError};
 
 use crate::{
     chat::{MessageList, RawJson},
-    ids::{Scope, TenantId},
+    ids::{ConversationId, Scope, TenantId},
     metrics_collector::Counters,
     model_gateway::ModelGatewayRef,
     ports::Clock,
@@ -197,6 +198,20 @@ impl CompactorRef {
         tokio::time::timeout(self.0.settings.timeout(), answer).await.ok()?.ok()?
     }
 
+    /// Forgets the summaries of a conversation, or of all conversations of a tenant, and makes those no more that wait or are being made.
+    pub(crate) fn forget(&self, tenant: &TenantId, conversation: Option<&ConversationId>) {
+        let actor = self.0.actor.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(actor) = &*actor {
+            let _ = actor.cast(CompactorMsg::Forget { tenant: tenant.clone(), conversation: conversation.cloned() });
+        }
+        drop(actor);
+        let prefix = summaries_of(tenant, conversation);
+        self.0.cache.lock().unwrap_or_else(PoisonError::into_inner).forget(&prefix);
+        if conversation.is_none() {
+            self.0.ledgers.lock().unwrap_or_else(PoisonError::into_inner).remove(tenant);
+        }
+    }
+
     fn tell(&self, job: SummaryJob, reply: Option<oneshot::Sender<Option<String>>>) {
         let actor = self.0.actor.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(actor) = &*actor {
@@ -238,6 +253,7 @@ impl Actor for Compactor {
     async fn handle(&self, me: ActorRef<CompactorMsg>, message: CompactorMsg, state: &mut State) -> Result<(), ActorProcessingErr> {
         match message {
             CompactorMsg::Summarise { job, reply } => state.take(*job, reply),
+            CompactorMsg::Forget { tenant, conversation } => state.forget(&summaries_of(&tenant, conversation.as_ref())),
             CompactorMsg::Done { key, text } => state.done(&key, text),
         }
         state.begin(&me);
@@ -267,6 +283,13 @@ impl State {
         for (_, reply) in self.replies.extract_if(.., |(of, _)| of == key) {
             let _ = reply.send(text.clone());
         }
+    }
+
+    fn forget(&mut self, prefix: &str) {
+        self.waiting.retain(|job| !job.key().starts_with(prefix));
+        self.running.retain(|key, _| !key.starts_with(prefix));
+        self.replies.retain(|(key, _)| !key.starts_with(prefix)); // Their callers see the closed channel.
+        self.me.0.cache.lock().unwrap_or_else(PoisonError::into_inner).forget(prefix);
     }
 
     fn begin(&mut self, me: &ActorRef<CompactorMsg>) {

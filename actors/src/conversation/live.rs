@@ -229,7 +229,10 @@ impl Live {
                 let failure = Failure { code: "draining".into(), message: "the host is shutting down".into(), retry_after_ms: None };
                 Input::Interrupt { failure: Some(failure), waiter: None }
             }
-            ConversationMsg::Resume | ConversationMsg::Loaded(_) => return Ok(Flow::GoOn),
+            ConversationMsg::Delete => return self.delete(),
+            // It lives: what is due is looked for, since its own timer may have rung before the wall clock said so (FAULTS F23).
+            ConversationMsg::Resume => Input::Tick,
+            ConversationMsg::Loaded(_) => return Ok(Flow::GoOn),
         };
         self.input(input)
     }
@@ -674,6 +677,25 @@ impl Live {
         for release in lock(&self.lane).lane.close() {
             release.refuse(error.clone());
         }
+        self.tell_end(error);
+        Flow::End(end)
+    }
+
+    /// Ends this life by the contract of a cancel, because the conversation is being deleted. Watchers are told at once; what is still
+    /// written goes with the journal.
+    fn delete(&mut self) -> Result<Flow, String> {
+        self.tell_end(&ConversationError::Deleted);
+        self.drain = Some(self.timer(Instant::now(), ConversationMsg::Sweep));
+        let failure = ConversationError::Deleted;
+        let failure = Failure { code: failure.code().to_owned(), message: failure.to_string(), retry_after_ms: None };
+        match self.input(Input::Drain)? {
+            Flow::GoOn => self.input(Input::Interrupt { failure: Some(failure), waiter: None }),
+            end @ Flow::End(_) => Ok(end),
+        }
+    }
+
+    /// Tells callers and watchers that this life answers and shows nothing more.
+    fn tell_end(&mut self, error: &ConversationError) {
         for (_, waiter) in self.waiters.drain() {
             waiter.refuse(error.clone());
         }
@@ -681,7 +703,6 @@ impl Live {
         let open = self.durable.round.iter().map(|round| round.id);
         let rounds: Vec<RoundId> = open.chain(self.durable.inbox.iter().map(|prompt| prompt.round_id)).collect();
         self.writer.fail(&rounds, &failure);
-        Flow::End(end)
     }
 
     /// Goes to sleep when nothing is open, nothing runs and nothing is on its way (DESIGN §5).

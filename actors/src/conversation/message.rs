@@ -297,6 +297,8 @@ pub enum ConversationMsg {
     },
     /// From its own timer.
     DrainDeadline,
+    /// From the directory: end what runs and this life; the conversation is being deleted.
+    Delete,
 }
 
 /// Why a conversation could not be loaded.

@@ -154,6 +154,11 @@ impl State {
                     self.end(me, end);
                     Ok(())
                 }
+                ConversationMsg::Delete => {
+                    std::mem::take(stash).into_iter().for_each(|message| refuse(message, &ConversationError::Deleted));
+                    self.end(me, LifeEnd::Hibernated);
+                    Ok(())
+                }
                 other if stash.len() < self.args.setup.limits.held_mail_max => {
                     stash.push(other);
                     Ok(())

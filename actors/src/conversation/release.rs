@@ -97,6 +97,7 @@ pub(crate) fn refuse(message: ConversationMsg, error: &ConversationError) {
         | ConversationMsg::HeadRead(_)
         | ConversationMsg::Sweep
         | ConversationMsg::Drain { .. }
-        | ConversationMsg::DrainDeadline => {}
+        | ConversationMsg::DrainDeadline
+        | ConversationMsg::Delete => {}
     }
 }

@@ -141,7 +141,8 @@ impl StreamWriter {
                 Item::Entry { seq, epoch, round, events, opens } => {
                     inner.epoch = epoch;
                     inner.published = seq;
-                    inner.n = 0;
+                    // What follows an entry without events begins at 1: its place at 0 belongs to a snapshot of that state.
+                    inner.n = u32::from(round.is_none() || events.is_empty());
                     let Some(round) = round else { continue };
                     self.flush_if_other(&mut batch, &mut batch_round, round);
                     let end = events.iter().find(|event| event.ends_stream()).map(status);

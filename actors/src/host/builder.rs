@@ -24,7 +24,7 @@ use crate::{
     policy::{BreakerConfig, Budget, ModelRetryPolicy, Prices},
     ports::{
         ArtifactStore, Clock, DocumentText, Effort, Entropy, EventStore, Extensions, Hook, LlmProvider, OutputLevel, Resource, Schemas,
-        SessionBackend, SkillError, SkillSource, Tool,
+        SessionBackend, SkillError, SkillSource, SteadyClock, Tool,
     },
     skill::SkillPolicy,
     tenant::Tenants,
@@ -120,7 +120,7 @@ impl<H> HostBuilder<H> {
         Self {
             wrap,
             recipe: Recipe::default(),
-            clock: Arc::new(clock),
+            clock: Arc::new(SteadyClock::new(Arc::new(clock))),
             entropy: Arc::new(entropy),
             provider: None,
             sessions: None,

@@ -3,6 +3,8 @@
 //! **Invariant:** under a shard guard only look-up, `cast` and slot change. Never spawn, await, call out, or drop mail, a lease or
 //! an actor there: the guard is not re-entrant. Everything that must be dropped or answered leaves the guard first.
 
+mod deletion;
+
 use std::{
     sync::{
         Arc, OnceLock, RwLock,
@@ -17,13 +19,14 @@ use tokio::{
     sync::{Notify, Semaphore},
     time::Instant,
 };
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     conversation::{Conversation, ConversationArgs, ConversationError, ConversationMsg, Ports, load, refuse},
-    ids::{EventId, Scope},
+    ids::{EventId, Scope, TenantId},
     limits::{LOADS_MAX, Limits},
     policy::{Restart, RestartHistory},
-    ports::{Open, StreamKey},
+    ports::{Open, StreamKey, StreamStatus},
     stream::{EventKind, Failure, StreamEvent},
     tenant::Tenants,
 };
@@ -90,11 +93,36 @@ type Crashes = Option<Box<RestartHistory>>;
 
 /// States of a conversation that is not asleep; absent means asleep.
 enum Slot {
-    Starting { generation: u64, held: Mail, crashes: Crashes },
-    Live { generation: u64, actor: ActorRef<ConversationMsg>, crashes: Crashes, used_s: u64 },
-    Closing { generation: u64, held: Mail, crashes: Crashes },
-    Backoff { generation: u64, held: Mail, crashes: Crashes },
-    Failed { error: ConversationError, until: Instant },
+    Starting {
+        generation: u64,
+        held: Mail,
+        crashes: Crashes,
+    },
+    Live {
+        generation: u64,
+        actor: ActorRef<ConversationMsg>,
+        crashes: Crashes,
+        used_s: u64,
+    },
+    Closing {
+        generation: u64,
+        held: Mail,
+        crashes: Crashes,
+    },
+    Backoff {
+        generation: u64,
+        held: Mail,
+        crashes: Crashes,
+    },
+    Failed {
+        error: ConversationError,
+        until: Instant,
+    },
+    /// `life`: the generation that has not ended yet. Holds no mail: what comes is refused.
+    Deleting {
+        life: Option<u64>,
+        over: Arc<Notify>,
+    },
 }
 
 impl Slot {
@@ -104,6 +132,7 @@ impl Slot {
             | Self::Live { generation, .. }
             | Self::Closing { generation, .. }
             | Self::Backoff { generation, .. } => Some(*generation),
+            Self::Deleting { life, .. } => *life,
             Self::Failed { .. } => None,
         }
     }
@@ -115,7 +144,7 @@ impl Slot {
                 (held, crashes, None)
             }
             Self::Live { actor, crashes, .. } => (Vec::new(), crashes, Some(actor)),
-            Self::Failed { .. } => (Vec::new(), None, None),
+            Self::Failed { .. } | Self::Deleting { .. } => (Vec::new(), None, None),
         }
     }
 }
@@ -140,6 +169,8 @@ pub(crate) struct Directory {
     closed: AtomicBool,
     /// Told whenever a slot goes away.
     emptied: Notify,
+    /// Nothing more comes of this host.
+    stopped: CancellationToken,
     supervisors: RwLock<Vec<ActorCell>>,
     runtime: tokio::runtime::Handle,
     me: OnceLock<std::sync::Weak<Directory>>,
@@ -157,6 +188,7 @@ impl Directory {
             started: Instant::now(),
             closed: AtomicBool::new(false),
             emptied: Notify::new(),
+            stopped: CancellationToken::new(),
             supervisors: RwLock::new(Vec::new()),
             runtime,
             me: OnceLock::new(),
@@ -189,9 +221,24 @@ impl Directory {
         self.started.elapsed().as_secs()
     }
 
+    /// Cancelled once nothing more comes of this host: who watches here is to go on elsewhere.
+    pub(crate) fn stopped(&self) -> &CancellationToken {
+        &self.stopped
+    }
+
     /// Conversations that are not asleep.
     pub(crate) fn awake(&self) -> usize {
         self.slots.len()
+    }
+
+    /// Where the host's work runs.
+    pub(crate) fn runtime(&self) -> &tokio::runtime::Handle {
+        &self.runtime
+    }
+
+    /// A tenant's conversations that are not asleep. Looks at every slot of the host.
+    pub(crate) fn awake_of(&self, tenant: &TenantId) -> Vec<Scope> {
+        self.slots.iter().filter(|slot| slot.key().tenant == *tenant).map(|slot| slot.key().clone()).collect()
     }
 
     /// Sends a mail, waking its conversation if it sleeps. A mail that cannot be taken is answered.
@@ -228,6 +275,7 @@ impl Directory {
                     }
                 }
                 Slot::Failed { error, until } if Instant::now() < *until => Then::Refuse(vec![mail], error.clone()),
+                Slot::Deleting { .. } => Then::Refuse(vec![mail], ConversationError::Deleted),
                 Slot::Failed { .. } => {
                     let generation = self.next_generation();
                     replaced = Some(place.insert(Slot::Starting { generation, held: vec![mail], crashes: None }));
@@ -314,7 +362,7 @@ impl Directory {
                     replaced = Some(place.insert(closing));
                 }
                 Slot::Starting { held, .. } | Slot::Closing { held, .. } | Slot::Backoff { held, .. } => held.extend(mail.take()),
-                Slot::Failed { .. } => {}
+                Slot::Failed { .. } | Slot::Deleting { .. } => {}
             }
         }
         drop(replaced);
@@ -333,8 +381,17 @@ impl Directory {
             LifeEnd::Conflict | LifeEnd::StoreAway | LifeEnd::Unreadable(_) => {}
         }
         let closed = self.closed.load(Ordering::Acquire);
-        let mut dropped = None;
+        let (mut dropped, mut deleting) = (None, None);
         let then = match self.slots.entry(scope.clone()) {
+            Entry::Occupied(mut place) if matches!(place.get(), Slot::Deleting { .. }) => {
+                if let Slot::Deleting { life, over } = place.get_mut()
+                    && *life == Some(generation)
+                {
+                    *life = None;
+                    deleting = Some(over.clone());
+                }
+                Then::Nothing
+            }
             Entry::Occupied(mut place) if place.get().generation() == Some(generation) => {
                 let next = self.next_generation();
                 let slot = std::mem::replace(place.get_mut(), Slot::Closing { generation: next, held: Vec::new(), crashes: None });
@@ -382,6 +439,10 @@ impl Directory {
             Entry::Occupied(_) | Entry::Vacant(_) => Then::Nothing,
         };
         drop(dropped);
+        if let Some(over) = deleting {
+            over.notify_waiters();
+            return;
+        }
         match (&then, end) {
             (_, LifeEnd::Unreadable(reason)) => self.mark_failed(scope, reason),
             (Then::Refuse(_, error), LifeEnd::Crashed) => self.fail_streams(scope, error),
@@ -401,20 +462,9 @@ impl Directory {
 
     /// Ends the streams of rounds that no life will finish soon, so that their watchers do not wait for ever.
     fn fail_streams(&self, scope: &Scope, error: &ConversationError) {
-        let (ports, scope) = (self.ports.clone(), scope.clone());
-        let failure = Failure { code: error.code().to_owned(), message: error.to_string(), retry_after_ms: None };
+        let (ports, scope, error) = (self.ports.clone(), scope.clone(), error.clone());
         self.runtime.spawn(async move {
-            let Ok(state) = load(&*ports.sessions, &scope).await else { return };
-            let open = state.round.iter().map(|round| round.id);
-            for round in open.chain(state.inbox.iter().map(|prompt| prompt.round_id)) {
-                // Behind everything that this life can have published.
-                let id = EventId { epoch: state.epoch, seq: state.head, n: u32::MAX };
-                let kind = EventKind::Error { failure: failure.clone() };
-                let event = StreamEvent { id, conversation_id: scope.conversation.clone(), round_id: Some(round), kind };
-                let key = StreamKey { scope: scope.clone(), round };
-                let _ = ports.events.append(&key, vec![Arc::new(event)]).await;
-                let _ = ports.events.mark_failed(&key).await;
-            }
+            let _ = end_streams(&ports, &scope, &error).await;
         });
     }
 
@@ -483,7 +533,7 @@ impl Directory {
                 match slot.value() {
                     Slot::Live { actor, .. } => drop(actor.cast(ConversationMsg::Drain { deadline })),
                     Slot::Backoff { .. } | Slot::Failed { .. } => idle.push(slot.key().clone()),
-                    Slot::Starting { .. } | Slot::Closing { .. } => {}
+                    Slot::Starting { .. } | Slot::Closing { .. } | Slot::Deleting { .. } => {}
                 }
             }
             for scope in idle {
@@ -500,4 +550,26 @@ impl Directory {
             let _ = tokio::time::timeout(Duration::from_millis(100), emptied).await;
         }
     }
+}
+
+/// Ends the streams of the rounds that the journal says are open or wait.
+async fn end_streams(ports: &Ports, scope: &Scope, error: &ConversationError) -> bool {
+    let failure = Failure { code: error.code().to_owned(), message: error.to_string(), retry_after_ms: None };
+    let Ok(state) = load(&*ports.sessions, scope).await else { return false };
+    let mut told = false;
+    let open = state.round.iter().map(|round| round.id);
+    for round in open.chain(state.inbox.iter().map(|prompt| prompt.round_id)) {
+        let key = StreamKey { scope: scope.clone(), round };
+        if let Ok(Some(StreamStatus::Complete | StreamStatus::Failed)) = ports.events.get_status(&key).await {
+            continue; // Its life told.
+        }
+        // Behind everything that this life can have published.
+        let id = EventId { epoch: state.epoch, seq: state.head, n: u32::MAX };
+        let kind = EventKind::Error { failure: failure.clone() };
+        let event = StreamEvent { id, conversation_id: scope.conversation.clone(), round_id: Some(round), kind };
+        let _ = ports.events.append(&key, vec![Arc::new(event)]).await;
+        let _ = ports.events.mark_failed(&key).await;
+        told = true;
+    }
+    told
 }

@@ -8,11 +8,14 @@ use std::{
 };
 
 use tokio::{sync::oneshot, time::Instant};
+use tokio_util::sync::CancellationToken;
 
 use super::{HostInner, Prompt, Reply, prompt::Documents};
 use crate::{
     chat::{AttachmentError, Message, RawJson},
-    conversation::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail, Setup, SkillShelf, instruction, turn::OnBusy},
+    conversation::{
+        Answer, ConversationError, ConversationMsg, LoadFailure, Ports, PromptMail, Setup, SkillShelf, instruction, turn::OnBusy,
+    },
     ids::{ConversationId, InvalidId, RoundId, Scope, TenantId},
     journal::{ActivatedBy, ActiveSkill, ClientKey, CompactionNote, ConversationRound, Durable, digest},
     limits::PROMPT_BYTES_MAX,
@@ -61,6 +64,15 @@ impl From<std::convert::Infallible> for SendError {
 impl From<StoreError> for SendError {
     fn from(error: StoreError) -> Self {
         Self::Conversation(error.into())
+    }
+}
+
+impl From<LoadFailure> for SendError {
+    fn from(failure: LoadFailure) -> Self {
+        match failure {
+            LoadFailure::Store(error) => error.into(),
+            LoadFailure::Unreadable(reason) => ConversationError::Failed { reason }.into(),
+        }
     }
 }
 
@@ -198,7 +210,7 @@ impl ConversationHandle {
     /// [`SendError`].
     pub async fn inject(&self, id: Option<String>, text: impl Into<String>) -> Result<(), SendError> {
         let message = Message::user(text);
-        let injected = self.ask(|reply| ConversationMsg::Inject { id, message, reply }).await;
+        let injected = self.begin(|reply| ConversationMsg::Inject { id, message, reply }).await;
         injected.inspect_err(|error| tracing::error!("Failed to inject messages: {error}"))
     }
 
@@ -209,7 +221,7 @@ impl ConversationHandle {
     /// `PinnedFull` when there is no room for it.
     pub async fn pin(&self, line: impl Into<String>) -> Result<(), SendError> {
         let line = line.into();
-        self.ask(|reply| ConversationMsg::Pin { line, reply }).await
+        self.begin(|reply| ConversationMsg::Pin { line, reply }).await
     }
 
     /// Makes the context smaller now, and waits up to ten seconds for a summary of what is dropped. `None`: there was nothing to drop.
@@ -237,7 +249,7 @@ impl ConversationHandle {
     /// # Errors
     /// `RoundOpen` while a round is open; `InvalidMessage` when the history has faults or a record does not fit it.
     pub async fn import_rounds(&self, messages: Vec<Message>, rounds: Vec<ConversationRound>) -> Result<(), SendError> {
-        self.ask(|reply| ConversationMsg::Import { messages, rounds, reply }).await
+        self.begin(|reply| ConversationMsg::Import { messages, rounds, reply }).await
     }
 
     /// Takes a round and all later ones back (FAULTS F26). What was said there stays in the journal, and what was spent stays spent; a
@@ -268,7 +280,7 @@ impl ConversationHandle {
         let fork = TenantHandle::new(self.host.clone(), Ok(from.tenant.clone())).conversation(id);
         fork.scope.clone()?;
         let copied = Box::new(crate::conversation::read_fork(&*self.host.ports.sessions, &from, at).await?);
-        fork.ask(|reply| ConversationMsg::Fork { copied, reply }).await?;
+        fork.begin(|reply| ConversationMsg::Fork { copied, reply }).await?;
         Ok(fork)
     }
 
@@ -291,7 +303,7 @@ impl ConversationHandle {
         let id = self.host.ports.entropy.activation_id();
         let request = SkillActivationRequest { conversation_id, ..SkillActivationRequest::new(name, id) };
         let loaded = Box::new(shelf.activation(&request, ActivatedBy::User).await);
-        self.ask(|reply| ConversationMsg::ActivateSkill { loaded, reply }).await
+        self.begin(|reply| ConversationMsg::ActivateSkill { loaded, reply }).await
     }
 
     /// Ends a skill, and those that were activated on top of it; what they said stays in the history.
@@ -352,8 +364,7 @@ impl ConversationHandle {
         let scope = self.scope.clone()?;
         match crate::conversation::load(&*self.host.ports.sessions, &scope).await {
             Ok(state) => Ok(state),
-            Err(LoadFailure::Store(error)) => Err(error.into()),
-            Err(LoadFailure::Unreadable(reason)) => Err(ConversationError::Failed { reason }.into()),
+            Err(failure) => Err(failure.into()),
         }
     }
 
@@ -370,9 +381,27 @@ impl ConversationHandle {
         self.scope.clone()
     }
 
+    /// What a watcher needs: it keeps no host alive.
+    pub(super) fn watching(&self) -> (Ports, CancellationToken) {
+        (self.host.ports.clone(), self.host.directory.stopped().clone())
+    }
+
     /// How conversations of its tenant are set up.
     pub(super) fn setup(&self) -> Result<Arc<Setup>, SendError> {
         Ok(self.host.tenants.get(&self.scope.clone()?.tenant).setup())
+    }
+
+    /// Asks what may begin a conversation: where their number is bounded it needs a place.
+    async fn begin<T>(&self, mail: impl FnOnce(Answer<T>) -> ConversationMsg) -> Result<T, SendError> {
+        let scope = self.scope.clone()?;
+        let tenant = self.host.tenants.get(&scope.tenant);
+        self.host.admitted(tenant.in_service())?;
+        let place = self.host.place(&tenant, &scope.conversation).await?;
+        let answer = self.ask(mail).await?;
+        if let Some(place) = place {
+            place.keep();
+        }
+        Ok(answer)
     }
 
     async fn ask<T>(&self, mail: impl FnOnce(Answer<T>) -> ConversationMsg) -> Result<T, SendError> {
@@ -445,7 +474,8 @@ impl Send {
         let mut seat = host.admitted(tenant.admit())?;
         let documents = if setup.takes_documents { Documents::Taken } else { Documents::Read(host.documents.as_deref()) };
         let message = self.prompt.into_message(documents).await?;
-        host.admitted(seat.weigh(message.wire().len() + self.output_schema.as_ref().map_or(0, |schema| schema.as_str().len())))?;
+        let bytes = message.wire().len() + self.output_schema.as_ref().map_or(0, |schema| schema.as_str().len());
+        host.admitted(seat.weigh(bytes, || host.ports.events.bytes(&scope.tenant)))?;
         let place = host.place(&tenant, &scope.conversation).await?;
         if let Some(skills) = &setup.skills {
             skills.look_again().await;

@@ -11,6 +11,7 @@ mod handle;
 mod prompt;
 mod recipe;
 mod output;
+mod projection;
 mod reply;
 mod status;
 mod supervisor;
@@ -67,6 +68,7 @@ pub(crate) struct HostInner {
 
 impl Drop for HostInner {
     fn drop(&mut self) {
+        self.directory.stopped().cancel();
         self.supervisor.stop(None); // Its children end with it; nothing waits here.
     }
 }
@@ -103,6 +105,7 @@ impl Host {
     pub async fn configure_tenant(&self, id: &TenantId, config: TenantConfig) -> Result<(), BuildError> {
         let setup = self.0.kitchen.of_tenant(&config).await?;
         let budget = config.budget.unwrap_or(self.0.kitchen.tenant_budget);
+        self.0.kitchen.artifacts.bound(id, config.quotas.artifact_bytes_max);
         self.0.tenants.get(id).configure(setup, config.quotas, budget);
         Ok(())
     }
@@ -177,6 +180,7 @@ impl Host {
     /// Returns how many conversations were awake (REQUIREMENTS H-04).
     pub async fn shutdown(&self, within: Duration) -> usize {
         let awake = self.0.directory.drain(Instant::now() + within).await;
+        self.0.directory.stopped().cancel(); // Watchers have all that was told, and go on elsewhere.
         let closing = futures_util::future::join_all(self.0.resources.iter().map(|resource| resource.close()));
         if tokio::time::timeout(RESOURCES_CLOSE_MAX, closing).await.is_err() {
             tracing::warn!("what belongs to the tools did not close in time");

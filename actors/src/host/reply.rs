@@ -2,17 +2,17 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use super::HostInner;
+use super::{
+    HostInner,
+    projection::{self, bounded},
+};
 use crate::{
     conversation::ConversationMsg,
     ids::{EventId, RoundId, Scope},
-    journal::{Durable, Entry, project},
+    limits::WATCHED_EVENTS_MAX,
     ports::{EventStoreError, StreamKey, StreamStatus},
     stream::{EventKind, Failure, RoundEnd, StreamEvent},
 };
-
-/// Events read at once.
-const PAGE: usize = 256;
 
 /// A round as its caller sees it. Dropping it cancels nothing.
 pub struct Reply {
@@ -42,6 +42,9 @@ pub enum OutcomeError {
         /// Why.
         failure: Failure,
     },
+    /// The host stopped first. The round is not over: the next host on the store goes on with it.
+    #[error("the host stopped before this round was over; the next one on its store goes on with it")]
+    Stopped,
     /// The stream is gone before it was read to its end; the history has the answer.
     #[error("the events of this round are no longer kept; read the conversation's history")]
     Expired,
@@ -53,6 +56,7 @@ impl OutcomeError {
         match self {
             Self::Failed { end } => end.error.as_ref().map_or("error", |failure| failure.code.as_str()),
             Self::Ended { failure } => &failure.code,
+            Self::Stopped => "draining",
             Self::Expired => "expired",
         }
     }
@@ -62,6 +66,7 @@ impl OutcomeError {
         let failure = match self {
             Self::Failed { end } => end.error.as_ref(),
             Self::Ended { failure } => Some(failure),
+            Self::Stopped => return true,
             Self::Expired => None,
         };
         failure.is_some_and(|failure| failure.retry_after_ms.is_some())
@@ -104,23 +109,28 @@ impl Reply {
             if self.end.is_some() {
                 return None;
             }
+            let is_stopped = self.host.directory.stopped().is_cancelled(); // Before the look: what was told until the stop is still read.
             let events = self.host.ports.events.clone();
-            match events.read(&self.key, self.after, PAGE).await {
-                Ok(batch) if !batch.is_empty() => self.ahead = batch.into(),
+            match events.read(&self.key, self.after, WATCHED_EVENTS_MAX).await {
+                Ok(batch) if !batch.is_empty() => self.ahead = bounded(batch),
                 Ok(_) if matches!(events.get_status(&self.key).await, Ok(Some(StreamStatus::Running))) => {
-                    events.changed(&self.key, self.after).await;
+                    if is_stopped {
+                        return None;
+                    }
+                    self.wait().await;
                 }
                 // An end may have come between the two looks; otherwise the ring has nothing more for this cursor.
-                Ok(_) => match events.read(&self.key, self.after, PAGE).await {
-                    Ok(batch) if !batch.is_empty() => self.ahead = batch.into(),
+                Ok(_) => match events.read(&self.key, self.after, WATCHED_EVENTS_MAX).await {
+                    Ok(batch) if !batch.is_empty() => self.ahead = bounded(batch),
                     _ => return None,
                 },
                 // Too slow for the ring, or a stream that began in another process: the journal tells the same events.
                 Err(EventStoreError::Expired | EventStoreError::Unknown) => {
-                    self.ahead = self.read_journal().await;
+                    let told = projection::read_round(&*self.host.ports.sessions, &self.scope, self.round_id, self.after).await;
+                    self.ahead = told.unwrap_or_default();
                     if self.ahead.is_empty() {
                         match events.get_status(&self.key).await {
-                            Ok(Some(StreamStatus::Running)) => events.changed(&self.key, self.after).await,
+                            Ok(Some(StreamStatus::Running)) if !is_stopped => self.wait().await,
                             _ => return None,
                         }
                     }
@@ -130,30 +140,13 @@ impl Reply {
         }
     }
 
-    /// The durable events of this round after the cursor, projected from the journal (DESIGN §4.6).
-    async fn read_journal(&self) -> VecDeque<Arc<StreamEvent>> {
-        let (sessions, conversation_id) = (&self.host.ports.sessions, &self.scope.conversation);
-        let (mut state, mut found) = (Durable::default(), VecDeque::new());
-        while let Ok(page) = sessions.entries(&self.scope, state.head, PAGE).await {
-            if page.is_empty() {
-                break;
-            }
-            for stored in &page {
-                let Ok(entry) = Entry::decode(stored) else { return found };
-                let (round_id, kinds) = project(&state, &entry);
-                if round_id == Some(self.round_id) {
-                    let ids = (0..).map(|n| EventId { epoch: entry.epoch, seq: entry.seq, n });
-                    let events = ids.zip(kinds).filter(|(id, _)| Some(*id) > self.after);
-                    found.extend(
-                        events.map(|(id, kind)| Arc::new(StreamEvent { id, conversation_id: conversation_id.clone(), round_id, kind })),
-                    );
-                }
-                if state.apply(&entry).is_err() {
-                    return found;
-                }
-            }
+    /// Waits for more, or for the host's stop.
+    async fn wait(&self) {
+        tokio::select! {
+            biased;
+            () = self.host.ports.events.changed(&self.key, self.after) => {}
+            () = self.host.directory.stopped().cancelled() => {}
         }
-        found
     }
 
     fn note(&mut self, event: &StreamEvent) {
@@ -179,6 +172,7 @@ impl Reply {
             }
             Some(Ok(end)) => Ok(RoundEnd::clone(end)),
             Some(Err(failure)) => Err(OutcomeError::Ended { failure: failure.clone() }),
+            None if self.host.directory.stopped().is_cancelled() => Err(OutcomeError::Stopped),
             None => Err(OutcomeError::Expired),
         }
     }

@@ -1,14 +1,26 @@
 //! What a host's tenants are told and asked while it runs: pause, figures, erasure.
 
+use std::{sync::Arc, time::Duration};
+
+use futures_util::{StreamExt, stream};
 use serde::Serialize;
 
 use super::{ConversationHandle, Host, HostInner, SendError, TenantHandle};
 use crate::{
     conversation::ConversationError,
     ids::{ConversationId, Scope, TenantId},
-    ports::Head,
+    ports::{ArtifactError, Head, ListQuery, StoreError},
     tenant::{NotAdmitted, Place, Taken, Tenant, TenantUsage},
 };
+
+/// Conversations that an erasure deletes at once: each may have to wait for what runs in it.
+const DELETIONS_MAX: usize = 64;
+
+/// How long the watchers of a round that a deletion ended have to read that, before its events go.
+const WATCHERS_READ: Duration = Duration::from_millis(100);
+
+/// How often an erasure looks for prompts that were let in before it.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// What [`TenantHandle::erase`] removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -58,36 +70,63 @@ impl TenantHandle {
         Ok(self.tenant()?.usage())
     }
 
-    /// Erases the tenant: its conversations with all that belongs to them, its artifacts, its caches and counters. Prompts are refused
-    /// meanwhile. Afterwards the tenant is one that was never named; how it was configured is forgotten too.
+    /// Erases the tenant's data: its conversations with all that belongs to them, its artifacts, what is cached of them, its counters.
+    /// Prompts are refused meanwhile (`tenant_paused`), what runs is cancelled. How it is configured stays, and so does a pause.
     ///
     /// # Errors
-    /// [`SendError`] of a failing store: then some of it is left, and asking again erases the rest.
+    /// [`SendError`] of a failing store: then some of it is left and the tenant stays closed; asking again erases the rest.
     ///
     /// # Cancel safety
     /// What was begun is not undone; asking again erases the rest.
     pub async fn erase(&self) -> Result<Erased, SendError> {
+        let tenant = self.tenant()?;
+        tenant.begin_erasure();
+        let host = &self.host;
         let mut erased = Erased::default();
-        for summary in self.conversations(crate::ports::ListQuery::default()).await? {
-            erased.conversations += u64::from(self.conversation(summary.conversation).delete().await?);
+        loop {
+            let stored = host.ports.sessions.list(tenant.id(), ListQuery::default()).await?;
+            let stored = stored.into_iter().map(|summary| Scope::new(tenant.id().clone(), summary.conversation));
+            let mut scopes = host.directory.awake_of(tenant.id());
+            scopes.extend(stored);
+            scopes.sort();
+            scopes.dedup();
+            if scopes.is_empty() {
+                if tenant.seats_taken() == 0 {
+                    break;
+                }
+                // Let in before the erasure began, and not yet with its conversation.
+                tokio::time::sleep(LOOK_AGAIN).await;
+                continue;
+            }
+            let deletions = scopes.into_iter().map(|scope| host.clone().delete(scope));
+            let mut deletions = stream::iter(deletions).buffer_unordered(DELETIONS_MAX);
+            while let Some(deleted) = deletions.next().await {
+                erased.conversations += u64::from(deleted?);
+            }
         }
+        host.kitchen.artifacts.release(tenant.id().clone(), None).await.map_err(not_released)?;
+        host.kitchen.compactor.forget(tenant.id(), None);
+        if let Err(error) = host.ports.sessions.scrub().await {
+            tracing::warn!(%error, "what was erased can be read in the store's files until their next upkeep");
+        }
+        host.tenants.renew(&tenant);
         Ok(erased)
     }
 }
 
 impl ConversationHandle {
     /// Deletes the conversation with all that belongs to it: journal, events, artifacts, cached results. What runs is cancelled, what
-    /// waits is refused (`deleted`), and its watchers' streams end with an `error` of that code. Tells whether something was there
-    /// (REQUIREMENTS H-04). A prompt that comes meanwhile is refused; one that comes afterwards begins a new conversation.
+    /// waits is refused (`deleted`), and its watchers' streams end with an `error` of that code. Tells whether something was stored
+    /// (REQUIREMENTS H-04). What comes meanwhile is refused; what comes afterwards finds, or begins, a new conversation.
     ///
     /// # Errors
-    /// [`SendError`] of a failing store: then the journal may still be there.
+    /// [`SendError`] of a failing store: then something of it may still be there, and asking again deletes the rest.
     ///
     /// # Cancel safety
     /// Dropping the future does not stop a deletion that began.
     pub async fn delete(&self) -> Result<bool, SendError> {
         let scope = self.scope.clone()?;
-        Ok(self.host.ports.sessions.delete(&scope).await?)
+        self.host.clone().delete(scope).await
     }
 }
 
@@ -102,7 +141,40 @@ impl From<NotAdmitted> for SendError {
     }
 }
 
+/// The store of artifacts is a store like the other, to whoever asked for a deletion.
+fn not_released(error: ArtifactError) -> SendError {
+    StoreError::Unavailable { message: error.to_string() }.into()
+}
+
 impl HostInner {
+    /// Deletes a conversation, in a task of its own.
+    async fn delete(self: Arc<Self>, scope: Scope) -> Result<bool, SendError> {
+        let runtime = self.directory.runtime().clone();
+        let deleted = runtime.spawn(async move { self.delete_here(&scope).await }).await;
+        deleted.unwrap_or(Err(SendError::Conversation(ConversationError::Gone)))
+    }
+
+    async fn delete_here(&self, scope: &Scope) -> Result<bool, SendError> {
+        let mut deletion = self.directory.delete(scope).await;
+        let lived = deletion.life_over().await;
+        let told = deletion.end_streams().await; // For whoever watches a round that is parked, or whose life could not tell.
+        let was_stored = self.ports.sessions.delete(scope).await?;
+        let (tenant, conversation) = (&scope.tenant, &scope.conversation);
+        self.kitchen.artifacts.release(tenant.clone(), Some(conversation.clone())).await.map_err(not_released)?;
+        let counters = self.tenants.get(tenant);
+        counters.tools().forget_results();
+        if was_stored {
+            counters.places().note_deleted(conversation);
+        }
+        self.kitchen.compactor.forget(tenant, Some(conversation));
+        if lived || told {
+            tokio::time::sleep(WATCHERS_READ).await;
+        }
+        self.ports.events.forget(scope);
+        drop(deletion);
+        Ok(was_stored)
+    }
+
     /// Counts what was not let in.
     pub(super) fn admitted<T>(&self, admitted: Result<T, NotAdmitted>) -> Result<T, SendError> {
         Ok(admitted.inspect_err(|_| self.ports.counters.refusals.add(1))?)

@@ -43,6 +43,8 @@ pub struct MemoryArtifacts {
     clock: Arc<dyn Clock>,
     config: MemoryArtifactsConfig,
     tenants: Mutex<BTreeMap<TenantId, Tenant>>,
+    /// Bounds of tenants that have one of their own.
+    bounds: Mutex<BTreeMap<TenantId, u64>>,
 }
 
 #[derive(Default)]
@@ -77,12 +79,13 @@ impl MemoryArtifacts {
 
     /// A store with bounds of one's own.
     pub fn with_config(clock: Arc<dyn Clock>, config: MemoryArtifactsConfig) -> Self {
-        Self { clock, config, tenants: Mutex::default() }
+        Self { clock, config, tenants: Mutex::default(), bounds: Mutex::default() }
     }
 
     fn put(&self, owner: Scope, id: ArtifactId, tool_call_id: String, content: Bytes) -> Result<ArtifactId, ArtifactError> {
         let (now, size_bytes) = (self.clock.now(), content.len() as u64);
         let place = (owner.conversation, id.clone());
+        let quota = lock(&self.bounds).get(&owner.tenant).copied().unwrap_or(self.config.tenant_bytes_max);
         let mut tenants = lock(&self.tenants);
         let tenant = tenants.entry(owner.tenant).or_default();
         if tenant.contents.get(&place).is_some_and(|there| *there != content) {
@@ -90,7 +93,6 @@ impl MemoryArtifacts {
         }
         // What is there already needs no room; it is put anew below.
         tenant.remove(&place);
-        let quota = self.config.tenant_bytes_max;
         if tenant.shelf.bytes().saturating_add(size_bytes) > quota || tenant.shelf.len() >= TENANT_ARTIFACTS_MAX {
             let expired = tenant.shelf.expired(self.config.max_age, now);
             tenant.remove_all(&expired);
@@ -178,6 +180,14 @@ impl ArtifactStore for MemoryArtifacts {
             }
         }
         Box::pin(ready(Ok(())))
+    }
+
+    fn bound(&self, tenant: &TenantId, bytes_max: Option<u64>) {
+        let mut bounds = lock(&self.bounds);
+        match bytes_max {
+            Some(bytes_max) => drop(bounds.insert(tenant.clone(), bytes_max)),
+            None => drop(bounds.remove(tenant)),
+        }
     }
 
     fn cleanup(&self, max_age: Duration) -> BoxFuture<'_, Result<Cleaned, ArtifactError>> {

@@ -1,9 +1,13 @@
-//! Streams in memory: a ring a stream, and one bell for all who watch it. Watchers have no queue; they read on from their cursor.
+//! Streams in memory: a ring a round, the rounds of a conversation together, and bells for those who watch. Watchers have no queue;
+//! they read on from their cursor.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     future::ready,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -12,45 +16,120 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{lock, ring::Ring};
 use crate::{
-    ids::EventId,
+    ids::{Epoch, EventId, RoundId, Scope, Seq, TenantId},
     limits::Limits,
     ports::{BoxFuture, EventStore, EventStoreError, StreamKey, StreamStatus},
     stream::StreamEvent,
 };
 
-/// Streams in memory. Different streams do not wait for one another.
+/// Streams in memory. Different conversations do not wait for one another.
 ///
 /// A stream is kept while it runs and for `ring_age` after its end, by `tokio::time`; then it is unknown. Expired ones
 /// are let go on access, at each later end of a stream, and by [`MemoryEvents::sweep`]. What goes when a stream is over
 /// its bytes: the oldest ephemeral events; durable ones only beyond four times the bound.
 #[derive(Debug)]
 pub struct MemoryEvents {
-    streams: DashMap<StreamKey, Arc<Stream>>,
+    conversations: DashMap<Scope, Arc<Conversation>>,
+    /// Bytes of each tenant's events.
+    tenants: DashMap<TenantId, Arc<AtomicUsize>>,
     /// Ended streams with the time of their end. All age alike, so the first is the next to go.
     ended: Mutex<VecDeque<(Instant, StreamKey)>>,
     ring_bytes: usize,
     ring_age: Duration,
 }
 
+/// What is kept of a conversation. Not in the map once it is `gone`: who finds it so looks again.
 #[derive(Debug)]
-struct Stream {
+struct Conversation {
     state: Mutex<State>,
+    /// Rung for every event, for those who watch the conversation.
     bell: Notify,
+    bytes: Arc<AtomicUsize>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    rounds: BTreeMap<RoundId, Stream>,
+    /// The life that told the newest event.
+    epoch: Epoch,
+    /// All that came after this event was told here; `None` before the first one.
+    floor: Option<EventId>,
+    /// Who waits for it.
+    watchers: usize,
+    gone: bool,
 }
 
 #[derive(Debug)]
-struct State {
+struct Stream {
     ring: Ring,
     end: Option<(StreamStatus, Instant)>,
+    /// Rung for every event of this round and for its end. Made when somebody waits.
+    bell: Option<Arc<Notify>>,
 }
 
 impl Stream {
-    fn new(ring_bytes: usize) -> Self {
-        Self { state: Mutex::new(State { ring: Ring::new(ring_bytes), end: None }), bell: Notify::new() }
+    fn is_older(&self, age: Duration) -> bool {
+        self.end.is_some_and(|(_, at)| at.elapsed() >= age)
+    }
+}
+
+impl State {
+    /// The newest id that is kept.
+    fn has_after(&self, after: EventId) -> bool {
+        self.rounds.values().any(|stream| stream.ring.has_after(Some(after)))
     }
 
-    fn is_older(&self, age: Duration) -> bool {
-        lock(&self.state).end.is_some_and(|(_, at)| at.elapsed() >= age)
+    fn last(&self) -> EventId {
+        self.rounds.values().map(|stream| stream.ring.last()).max().unwrap_or_default()
+    }
+
+    /// What is missing before these events, if a life begins with them.
+    fn note(&mut self, events: &[Arc<StreamEvent>]) {
+        let Some(first) = events.first().filter(|first| self.floor.is_none() || first.id.epoch > self.epoch) else { return };
+        self.epoch = first.id.epoch;
+        let EventId { epoch, seq, n } = first.id;
+        // An entry's events come together, so its first one has nothing of its entry before it; a delta's entry was told elsewhere.
+        let floor = match first.kind.is_durable() {
+            true => EventId { epoch, seq: Seq(seq.0.saturating_sub(1)), n: u32::MAX },
+            false => EventId { epoch, seq, n: n.saturating_sub(1) },
+        };
+        self.floor = self.floor.max(Some(floor));
+    }
+
+    /// Takes a stream whose time is over out; tells its bytes.
+    fn expire(&mut self, round: RoundId, age: Duration) -> Option<usize> {
+        if !self.rounds.get(&round)?.is_older(age) {
+            return None;
+        }
+        let stream = self.rounds.remove(&round)?;
+        self.floor = self.floor.max(Some(stream.ring.last()));
+        Some(stream.ring.bytes())
+    }
+}
+
+impl Conversation {
+    fn take(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// One who waits for a conversation.
+struct Watching<'a> {
+    store: &'a MemoryEvents,
+    scope: Scope,
+    conversation: Arc<Conversation>,
+}
+
+impl Drop for Watching<'_> {
+    fn drop(&mut self) {
+        let is_last = {
+            let mut state = lock(&self.conversation.state);
+            state.watchers = state.watchers.saturating_sub(1);
+            state.watchers == 0
+        };
+        if is_last {
+            self.store.let_go(&self.scope);
+        }
     }
 }
 
@@ -63,7 +142,7 @@ impl Default for MemoryEvents {
 impl MemoryEvents {
     /// A store that keeps `ring_bytes` a stream, and each for `ring_age` after its end.
     pub fn new(ring_bytes: usize, ring_age: Duration) -> Self {
-        Self { streams: DashMap::new(), ended: Mutex::default(), ring_bytes, ring_age }
+        Self { conversations: DashMap::new(), tenants: DashMap::new(), ended: Mutex::default(), ring_bytes, ring_age }
     }
 
     /// A store with the bounds of a host.
@@ -83,50 +162,107 @@ impl MemoryEvents {
             let Some((_, key)) = ended.pop_front() else { return gone };
             drop(ended);
             // A stream may have begun anew under its key.
-            gone += usize::from(self.streams.remove_if(&key, |_, stream| stream.is_older(self.ring_age)).is_some());
+            gone += usize::from(self.expire(&key));
         }
     }
 
     /// Streams held, and the bytes of their events.
     pub fn size(&self) -> (usize, usize) {
-        self.streams.iter().fold((0, 0), |(count, bytes), stream| (count + 1, bytes + lock(&stream.state).ring.bytes()))
+        self.conversations.iter().fold((0, 0), |(count, bytes), conversation| {
+            let state = lock(&conversation.state);
+            let held: usize = state.rounds.values().map(|stream| stream.ring.bytes()).sum();
+            (count + state.rounds.len(), bytes + held)
+        })
     }
 
-    fn find(&self, key: &StreamKey) -> Option<Arc<Stream>> {
-        let stream = Arc::clone(&*self.streams.get(key)?);
-        if stream.is_older(self.ring_age) {
-            self.streams.remove_if(key, |_, stream| stream.is_older(self.ring_age));
-            return None;
-        }
-        Some(stream)
+    /// Conversations of which something is held, if only a bell.
+    pub fn conversations(&self) -> usize {
+        self.conversations.len()
     }
 
-    fn find_or_begin(&self, key: &StreamKey) -> Arc<Stream> {
-        if let Some(stream) = self.find(key) {
-            return stream;
+    fn find(&self, scope: &Scope) -> Option<Arc<Conversation>> {
+        Some(Arc::clone(&*self.conversations.get(scope)?))
+    }
+
+    fn find_or_begin(&self, scope: &Scope) -> Arc<Conversation> {
+        if let Some(found) = self.find(scope) {
+            return found;
         }
-        match self.streams.entry(key.clone()) {
+        let bytes = Arc::clone(&*self.tenants.entry(scope.tenant.clone()).or_default());
+        match self.conversations.entry(scope.clone()) {
             Entry::Occupied(held) => Arc::clone(held.get()),
-            Entry::Vacant(free) => Arc::clone(&*free.insert(Arc::new(Stream::new(self.ring_bytes)))),
+            Entry::Vacant(free) => {
+                Arc::clone(&*free.insert(Arc::new(Conversation { state: Mutex::default(), bell: Notify::new(), bytes })))
+            }
         }
+    }
+
+    /// Does something with the state of a conversation that is in the map.
+    fn with<T>(&self, scope: &Scope, mut act: impl FnMut(&Arc<Conversation>, &mut State) -> T) -> T {
+        loop {
+            let conversation = self.find_or_begin(scope);
+            let mut state = lock(&conversation.state);
+            if !state.gone {
+                return act(&conversation, &mut state);
+            }
+        }
+    }
+
+    /// Does something with a stream whose time is not over.
+    fn with_stream<T>(&self, key: &StreamKey, act: impl FnOnce(&mut Stream) -> T) -> Option<T> {
+        let conversation = self.find(&key.scope)?;
+        let mut state = lock(&conversation.state);
+        let stream = state.rounds.get_mut(&key.round)?;
+        if !stream.is_older(self.ring_age) {
+            return Some(act(stream));
+        }
+        drop(state);
+        self.expire(key);
+        None
+    }
+
+    fn expire(&self, key: &StreamKey) -> bool {
+        let Some(conversation) = self.find(&key.scope) else { return false };
+        let (expired, is_empty) = {
+            let mut state = lock(&conversation.state);
+            (state.expire(key.round, self.ring_age), state.rounds.is_empty())
+        };
+        if let Some(bytes) = expired {
+            conversation.take(bytes);
+        }
+        if is_empty {
+            self.let_go(&key.scope);
+        }
+        expired.is_some()
+    }
+
+    /// Lets go of a conversation that has no streams and nobody who waits.
+    fn let_go(&self, scope: &Scope) {
+        self.conversations.remove_if(scope, |_, conversation| {
+            let mut state = lock(&conversation.state);
+            state.gone = state.rounds.is_empty() && state.watchers == 0;
+            state.gone
+        });
     }
 
     fn end(&self, key: &StreamKey, status: StreamStatus) -> Result<(), EventStoreError> {
-        let stream = self.find(key).ok_or(EventStoreError::Unknown)?;
-        // Both under this lock, so that the queue is in order of time. Never taken inside of a stream's.
+        // Both under this lock, so that the queue is in order of time. Never taken inside of a conversation's.
         let mut ended = lock(&self.ended);
         let now = Instant::now();
-        let is_first = {
-            let mut state = lock(&stream.state);
-            let is_first = state.end.is_none();
-            state.end.get_or_insert((status, now));
-            is_first
-        };
+        let (is_first, bell) = self
+            .with_stream(key, |stream| {
+                let is_first = stream.end.is_none();
+                stream.end.get_or_insert((status, now));
+                (is_first, stream.bell.take())
+            })
+            .ok_or(EventStoreError::Unknown)?;
         if is_first {
             ended.push_back((now, key.clone()));
         }
         drop(ended);
-        stream.bell.notify_waiters();
+        if let Some(bell) = bell {
+            bell.notify_waiters();
+        }
         self.sweep();
         Ok(())
     }
@@ -135,11 +271,34 @@ impl MemoryEvents {
 impl EventStore for MemoryEvents {
     fn append(&self, stream: &StreamKey, events: Vec<Arc<StreamEvent>>) -> BoxFuture<'_, Result<(), EventStoreError>> {
         // An append without events begins the stream: its watchers wait, and do not take it for ended.
-        let stream = self.find_or_begin(stream);
-        if !events.is_empty() {
-            lock(&stream.state).ring.append(events);
-            stream.bell.notify_waiters();
-        }
+        let mut events = Some(events);
+        self.with(&stream.scope, |conversation, state| {
+            let events = events.take().unwrap_or_default();
+            state.note(&events);
+            if state.rounds.get(&stream.round).is_some_and(|stream| stream.is_older(self.ring_age))
+                && let Some(bytes) = state.expire(stream.round, self.ring_age)
+            {
+                conversation.take(bytes);
+            }
+            let stream =
+                state.rounds.entry(stream.round).or_insert_with(|| Stream { ring: Ring::new(self.ring_bytes), end: None, bell: None });
+            if events.is_empty() {
+                return;
+            }
+            let before = stream.ring.bytes();
+            stream.ring.append(events);
+            let (after, bell) = (stream.ring.bytes(), stream.bell.clone());
+            state.floor = state.floor.max(stream.ring.dropped());
+            if after >= before {
+                conversation.bytes.fetch_add(after - before, Ordering::Relaxed);
+            } else {
+                conversation.take(before - after);
+            }
+            if let Some(bell) = bell {
+                bell.notify_waiters();
+            }
+            conversation.bell.notify_waiters();
+        });
         Box::pin(ready(Ok(())))
     }
 
@@ -149,30 +308,29 @@ impl EventStore for MemoryEvents {
         after: Option<EventId>,
         count: usize,
     ) -> BoxFuture<'_, Result<Vec<Arc<StreamEvent>>, EventStoreError>> {
-        let found = self.find(stream).ok_or(EventStoreError::Unknown);
-        Box::pin(ready(found.and_then(|stream| lock(&stream.state).ring.read(after, count))))
+        let found = self.with_stream(stream, |stream| stream.ring.read(after, count));
+        Box::pin(ready(found.unwrap_or(Err(EventStoreError::Unknown))))
     }
 
     fn changed(&self, stream: &StreamKey, after: Option<EventId>) -> BoxFuture<'_, ()> {
-        let Some(stream) = self.find(stream) else { return Box::pin(ready(())) };
+        let key = stream.clone();
         Box::pin(async move {
             loop {
-                let mut rung = std::pin::pin!(stream.bell.notified());
-                // Listens before it looks: what is appended in between rings this bell.
-                rung.as_mut().enable();
-                {
-                    let state = lock(&stream.state);
-                    if state.end.is_some() || state.ring.has_after(after) {
-                        return;
-                    }
+                // Made under the lock: what is appended later rings this bell.
+                let waits = self.with_stream(&key, |stream| {
+                    let waits = stream.end.is_none() && !stream.ring.has_after(after);
+                    waits.then(|| Arc::clone(stream.bell.get_or_insert_default()).notified_owned())
+                });
+                match waits.flatten() {
+                    Some(rung) => rung.await,
+                    None => return,
                 }
-                rung.await;
             }
         })
     }
 
     fn get_status(&self, stream: &StreamKey) -> BoxFuture<'_, Result<Option<StreamStatus>, EventStoreError>> {
-        let status = self.find(stream).map(|stream| lock(&stream.state).end.map_or(StreamStatus::Running, |(status, _)| status));
+        let status = self.with_stream(stream, |stream| stream.end.map_or(StreamStatus::Running, |(status, _)| status));
         Box::pin(ready(Ok(status)))
     }
 
@@ -182,6 +340,70 @@ impl EventStore for MemoryEvents {
 
     fn mark_failed(&self, stream: &StreamKey) -> BoxFuture<'_, Result<(), EventStoreError>> {
         Box::pin(ready(self.end(stream, StreamStatus::Failed)))
+    }
+
+    fn read_conversation(
+        &self,
+        scope: &Scope,
+        after: EventId,
+        told: Option<Seq>,
+        count: usize,
+    ) -> BoxFuture<'_, Result<Vec<Arc<StreamEvent>>, EventStoreError>> {
+        let Some(conversation) = self.find(scope) else { return Box::pin(ready(Err(EventStoreError::Unknown))) };
+        let state = lock(&conversation.state);
+        let read = match state.floor {
+            None => Err(EventStoreError::Unknown),
+            Some(floor) if after < floor && told.is_none_or(|told| told < floor.seq) => Err(EventStoreError::Expired),
+            Some(_) if told.is_none() && after > state.last() => Err(EventStoreError::Expired),
+            Some(_) => {
+                let newer = state.rounds.values().filter(|stream| stream.ring.has_after(Some(after)));
+                let mut events: Vec<_> = newer.flat_map(|stream| stream.ring.kept_after(Some(after), count).cloned()).collect();
+                events.sort_unstable_by_key(|event| event.id);
+                events.truncate(count);
+                Ok(events)
+            }
+        };
+        Box::pin(ready(read))
+    }
+
+    fn watch(&self, scope: &Scope, after: EventId) -> BoxFuture<'_, ()> {
+        let scope = scope.clone();
+        Box::pin(async move {
+            let conversation = self.with(&scope, |conversation, state| {
+                state.watchers += 1;
+                Arc::clone(conversation)
+            });
+            let watching = Watching { store: self, scope, conversation };
+            loop {
+                let mut rung = std::pin::pin!(watching.conversation.bell.notified());
+                // Listens before it looks: what is appended in between rings this bell.
+                rung.as_mut().enable();
+                {
+                    let state = lock(&watching.conversation.state);
+                    if state.gone || state.has_after(after) {
+                        return;
+                    }
+                }
+                rung.await;
+            }
+        })
+    }
+
+    fn forget(&self, scope: &Scope) {
+        let Some((_, conversation)) = self.conversations.remove_if(scope, |_, conversation| {
+            lock(&conversation.state).gone = true;
+            true
+        }) else {
+            return;
+        };
+        let rounds = std::mem::take(&mut lock(&conversation.state).rounds);
+        conversation.take(rounds.values().map(|stream| stream.ring.bytes()).sum());
+        rounds.into_values().filter_map(|stream| stream.bell).for_each(|bell| bell.notify_waiters());
+        conversation.bell.notify_waiters();
+    }
+
+    fn bytes(&self, tenant: &TenantId) -> usize {
+        self.tenants.get(tenant).map_or(0, |bytes| bytes.load(Ordering::Relaxed))
     }
 }
 

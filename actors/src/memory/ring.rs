@@ -12,10 +12,13 @@ use crate::{
 /// ephemeral ones, but a round of a thousand steps must not hold the memory of a thousand rounds.
 const DURABLE_FACTOR: usize = 4;
 
+/// The part of the bound that ephemeral events keep whatever the durable ones take: who watches a long round still sees it speak.
+const EPHEMERAL_PART: usize = 8;
+
 /// Events in order of id; durable and ephemeral ones apart, so that each kind's oldest is dropped without a search.
 ///
-/// Over the bound the oldest ephemeral events go first and silently. Durable ones go only when they alone exceed four
-/// times the bound, and then a reader that has not seen them is told `Expired`.
+/// Over the bound the oldest ephemeral events go first and silently, down to an eighth of it. Durable ones go only when they alone
+/// exceed four times the bound, and then a reader that has not seen them is told `Expired`.
 #[derive(Debug)]
 pub(super) struct Ring {
     durable: Kept,
@@ -25,6 +28,8 @@ pub(super) struct Ring {
     last: EventId,
     /// Readers with an older cursor missed a durable event; set by the first drop or by a stream that begins in its middle.
     floor: Option<EventId>,
+    /// The newest durable event that was dropped.
+    dropped: Option<EventId>,
 }
 
 #[derive(Debug, Default)]
@@ -54,6 +59,10 @@ impl Kept {
         Some(event.id)
     }
 
+    fn last(&self) -> Option<EventId> {
+        self.events.back().map(|event| event.id)
+    }
+
     fn after(&self, after: Option<EventId>) -> impl Iterator<Item = &Arc<StreamEvent>> {
         let from = after.map_or(0, |after| self.events.partition_point(|event| event.id <= after));
         self.events.range(from..)
@@ -62,7 +71,7 @@ impl Kept {
 
 impl Ring {
     pub(super) fn new(bytes_max: usize) -> Self {
-        Self { durable: Kept::default(), ephemeral: Kept::default(), bytes_max, last: EventId::default(), floor: None }
+        Self { durable: Kept::default(), ephemeral: Kept::default(), bytes_max, last: EventId::default(), floor: None, dropped: None }
     }
 
     /// Takes events in and drops what is over the bound.
@@ -78,10 +87,12 @@ impl Ring {
                 self.ephemeral.insert(event);
             }
         }
-        while self.bytes() > self.bytes_max && self.ephemeral.drop_oldest().is_some() {}
+        let ephemeral_min = self.bytes_max / EPHEMERAL_PART;
+        while self.bytes() > self.bytes_max && self.ephemeral.bytes > ephemeral_min && self.ephemeral.drop_oldest().is_some() {}
         // The newest stays whatever its size: a watcher must see how the round ended.
         while self.durable.bytes > self.bytes_max.saturating_mul(DURABLE_FACTOR) && self.durable.events.len() > 1 {
-            self.floor = self.floor.max(self.durable.drop_oldest());
+            self.dropped = self.dropped.max(self.durable.drop_oldest());
+            self.floor = self.floor.max(self.dropped);
         }
     }
 
@@ -91,20 +102,35 @@ impl Ring {
         if self.floor.is_some_and(|floor| after < Some(floor)) {
             return Err(EventStoreError::Expired);
         }
+        Ok(self.kept_after(after, count).cloned().collect())
+    }
+
+    /// Whether an event after `after` is kept. One that was dropped does not count: a reader would look for it again and again.
+    pub(super) fn has_after(&self, after: Option<EventId>) -> bool {
+        self.durable.last().max(self.ephemeral.last()).is_some_and(|last| Some(last) > after)
+    }
+
+    /// The newest id that was ever appended.
+    pub(super) fn last(&self) -> EventId {
+        self.last
+    }
+
+    /// The newest durable event that was dropped: readers with an older cursor missed it.
+    pub(super) fn dropped(&self) -> Option<EventId> {
+        self.dropped
+    }
+
+    /// At most `count` events strictly after `after`, with no word of what is missing.
+    pub(super) fn kept_after(&self, after: Option<EventId>, count: usize) -> impl Iterator<Item = &Arc<StreamEvent>> {
         let mut durable = self.durable.after(after).peekable();
         let mut ephemeral = self.ephemeral.after(after).peekable();
-        let next = || match (durable.peek(), ephemeral.peek()) {
+        let next = move || match (durable.peek(), ephemeral.peek()) {
             (Some(a), Some(b)) if a.id <= b.id => durable.next(),
             (Some(_), None) => durable.next(),
             (_, Some(_)) => ephemeral.next(),
             (None, None) => None,
         };
-        Ok(std::iter::from_fn(next).take(count).cloned().collect())
-    }
-
-    /// Whether there is, or was, an event after `after`.
-    pub(super) fn has_after(&self, after: Option<EventId>) -> bool {
-        self.last > after.unwrap_or_default()
+        std::iter::from_fn(next).take(count)
     }
 
     /// Bytes held.

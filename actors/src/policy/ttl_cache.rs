@@ -113,6 +113,12 @@ impl<K: Hash + Eq + Clone, V> TtlCache<K, V> {
         before - self.entries.len()
     }
 
+    /// Removes the values of the keys that are not to stay.
+    pub fn retain(&mut self, mut stays: impl FnMut(&K) -> bool) {
+        let gone: Vec<K> = self.entries.keys().filter(|key| !stays(key)).cloned().collect();
+        gone.iter().for_each(|key| drop(self.remove(key)));
+    }
+
     /// Removes everything.
     pub fn clear(&mut self) {
         *self = Self::new(self.config.clone());

@@ -198,6 +198,10 @@ pub trait ArtifactStore: Send + Sync + 'static {
     /// [`ArtifactError::Unavailable`].
     fn release(&self, tenant: TenantId, conversation: Option<ConversationId>) -> BoxFuture<'_, Result<(), ArtifactError>>;
 
+    /// Bounds the bytes of one tenant anew, or without a bound of its own as the store bounds all. A lower one takes hold when the tenant
+    /// next stores something. Not stored: whoever opens the store says it again. A store without such bounds ignores it.
+    fn bound(&self, _tenant: &TenantId, _bytes_max: Option<u64>) {}
+
     /// Removes what is older than `max_age`, then, above the size limit, what was not used for longest until 80 % of it are left
     /// (REQUIREMENTS ). Spares what is being written or read.
     ///

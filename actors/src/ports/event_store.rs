@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::BoxFuture;
 use crate::{
-    ids::{EventId, RoundId, Scope},
+    ids::{EventId, RoundId, Scope, Seq, TenantId},
     stream::StreamEvent,
 };
 
@@ -76,6 +76,30 @@ pub trait EventStore: Send + Sync + 'static {
 
     /// Ends a stream badly; from now on it ages.
     fn mark_failed(&self, stream: &StreamKey) -> BoxFuture<'_, Result<(), EventStoreError>>;
+
+    /// Reads the events of all kept streams of a conversation strictly after `after`, in order of id, at most `count`. `told`: up to
+    /// which entry the reader knows the journal, whatever its cursor.
+    ///
+    /// # Errors
+    /// `Expired` when something between the cursor and what is kept may be known to the journal alone: a reader of the journal comes
+    /// back with what it was `told`. Without `told` also for a cursor beyond the last event. `Unknown` when nothing was ever kept.
+    fn read_conversation(
+        &self,
+        scope: &Scope,
+        after: EventId,
+        told: Option<Seq>,
+        count: usize,
+    ) -> BoxFuture<'_, Result<Vec<Arc<StreamEvent>>, EventStoreError>>;
+
+    /// Waits until a stream of the conversation has an event after `after`: at once if so already; also when nothing is known of it yet.
+    /// Returns as well when the conversation is forgotten. What this holds is let go with the last who waits.
+    fn watch(&self, scope: &Scope, after: EventId) -> BoxFuture<'_, ()>;
+
+    /// Lets go of all streams of a conversation that was deleted.
+    fn forget(&self, scope: &Scope);
+
+    /// Bytes of the events that are kept for a tenant's conversations.
+    fn bytes(&self, tenant: &TenantId) -> usize;
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ mod sandbox;
 mod schema;
 mod session_backend;
 mod skill_source;
+mod steady_clock;
 mod text_arguments;
 mod tool;
 mod typed_tool;
@@ -45,6 +46,7 @@ pub use session_backend::{
     StoredEntry,
 };
 pub use skill_source::{SKILL_BODY_BYTES_MAX, SKILL_RESOURCE_BYTES_MAX, SkillError, SkillListing, SkillSource};
+pub use steady_clock::SteadyClock;
 pub(crate) use text_arguments::text_arguments;
 pub use tool::{
     Approval, Artifacts, Concurrency, Effect, Extensions, Progress, TOOL_BREAKER, TOOL_TIMEOUT, Tool, ToolContext, ToolDefinition,

@@ -261,6 +261,11 @@ pub trait SessionBackend: Send + Sync + 'static {
     /// Marks a conversation whose journal cannot be read, or clears the mark; `NotFound` for an unknown one.
     fn mark_failed<'a>(&'a self, scope: &'a Scope, reason: Option<String>) -> BoxFuture<'a, Result<(), StoreError>>;
 
+    /// Makes what was deleted unreadable where it lay. A store that keeps nothing of it has nothing to do.
+    fn scrub(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// Writes what is queued and closes; later appends are unavailable. What is not written `within` that time is told
     /// so: after this every `done` has been called, or is about to be for the one commit that hangs.
     fn close(&self, within: Duration) -> BoxFuture<'_, Result<(), StoreError>>;

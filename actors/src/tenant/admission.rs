@@ -137,7 +137,7 @@ mod tests {
     fn no_stretch_of_time_lets_in_more_than_a_bucket_and_what_came_back() {
         for seed in 0..200u64 {
             let chance = SeededEntropy::new(seed);
-            let mut random = || u64::from_le_bytes(crate::ports::Entropy::bytes(&chance)[..8].try_into().unwrap());
+            let random = || u64::from_le_bytes(crate::ports::Entropy::bytes(&chance)[..8].try_into().unwrap());
             let per_minute = random() % 500 + 1;
             let (mut now, mut full_at, mut admitted) = (random() % SECOND, 0, Vec::new());
 

@@ -4,9 +4,9 @@
 //! A prompt is let in by [`Tenant::admit`], which takes a [`Seat`] that rides with it to the end of its round. Every bound may change
 //! at any time; a lower one takes hold as work ends, and nothing that runs is ended for it.
 //!
-//! What counts as memory: the bytes of prompts, from admission to the end of their rounds, and one KiB each for what is kept of
-//! them meanwhile. Histories of conversations that are awake, and the events kept for watchers, have bounds of their own
-//! ([`crate::limits`]) and do not count here.
+//! What counts as memory: the bytes of prompts, from admission to the end of their rounds, one KiB each for what is kept of them
+//! meanwhile, and to a tenant's own bound the events that are kept for watchers. Histories of conversations that are awake have a bound
+//! of their own ([`crate::limits`]) and do not count here.
 
 pub mod admission;
 mod quotas;
@@ -54,6 +54,7 @@ pub struct Tenant {
     /// What a quota that is `None` means.
     usual: Usual,
     is_removed: AtomicBool,
+    is_erased: AtomicBool,
     seats: AtomicUsize,
     seats_max: AtomicUsize,
     memory: Memory,
@@ -93,10 +94,10 @@ impl Memory {
         Self { bytes: AtomicU64::new(0), max: AtomicU64::new(max) }
     }
 
-    /// Takes some bytes if there is room. One prompt alone always has room: a bound below its size would lock its tenant out.
-    fn take(&self, bytes: u64) -> bool {
+    /// Takes some bytes if there is room beside `others`. One prompt alone always has room: a bound below its size would lock its tenant out.
+    fn take(&self, bytes: u64, others: u64) -> bool {
         let max = self.max.load(Ordering::Acquire);
-        let fits = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= max || (taken == 0 && max > 0));
+        let fits = |taken: u64| taken.checked_add(bytes).filter(|sum| sum.saturating_add(others) <= max || (taken == 0 && max > 0));
         self.bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).is_ok()
     }
 
@@ -182,17 +183,20 @@ pub struct Seat {
 }
 
 impl Seat {
-    /// Takes the bytes of the prompt, and of what is kept of it meanwhile.
+    /// Takes the bytes of the prompt, and of what is kept of it meanwhile. `events` tells the bytes of the tenant's events; it is asked
+    /// where they count.
     ///
     /// # Errors
     /// [`NotAdmitted::Memory`] or [`NotAdmitted::HostMemory`].
-    pub fn weigh(&mut self, bytes: usize) -> Result<(), NotAdmitted> {
+    pub fn weigh(&mut self, bytes: usize, events: impl FnOnce() -> usize) -> Result<(), NotAdmitted> {
         let bytes = PROMPT_KEPT_BYTES.saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX));
         let (own, host) = (&self.tenant.memory, &self.tenant.host_memory);
-        if !own.take(bytes) {
+        let is_bounded = own.max.load(Ordering::Acquire) != UNBOUNDED;
+        let events = if is_bounded { u64::try_from(events()).unwrap_or(u64::MAX) } else { 0 };
+        if !own.take(bytes, events) {
             return self.tenant.refuse(NotAdmitted::Memory);
         }
-        if !host.take(bytes) {
+        if !host.take(bytes, 0) {
             own.give_back(bytes);
             return self.tenant.refuse(NotAdmitted::HostMemory);
         }
@@ -283,9 +287,20 @@ impl Tenant {
     /// Says whether the tenant is in service.
     ///
     /// # Errors
-    /// [`NotAdmitted::Removed`].
+    /// [`NotAdmitted::Removed`]; [`NotAdmitted::Paused`] while it is being erased.
     pub fn in_service(&self) -> Result<(), NotAdmitted> {
-        if self.is_removed.load(Ordering::Acquire) { self.refuse(NotAdmitted::Removed) } else { Ok(()) }
+        if self.is_removed.load(Ordering::Acquire) {
+            self.refuse(NotAdmitted::Removed)
+        } else if self.is_erased.load(Ordering::Acquire) {
+            self.refuse(NotAdmitted::Paused)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Lets nothing new begin, for good: another takes the place of this one when all is erased ([`Tenants::renew`]).
+    pub(crate) fn begin_erasure(&self) {
+        self.is_erased.store(true, Ordering::Release);
     }
 
     /// Lets a prompt in: a few atomics, no wait.

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, RwLock,
-    atomic::{AtomicBool, AtomicUsize},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use dashmap::DashMap;
@@ -58,7 +58,7 @@ impl Tenants {
 
     /// Those in service, in order.
     pub fn ids(&self) -> Vec<TenantId> {
-        let in_service = self.tenants.iter().filter(|tenant| !tenant.is_removed.load(std::sync::atomic::Ordering::Acquire));
+        let in_service = self.tenants.iter().filter(|tenant| !tenant.is_removed.load(Ordering::Acquire));
         let mut ids: Vec<TenantId> = in_service.map(|tenant| tenant.id.clone()).collect();
         ids.sort();
         ids
@@ -69,9 +69,17 @@ impl Tenants {
         self.tenants.get(id).is_some_and(|tenant| tenant.remove())
     }
 
-    /// Forgets a tenant: the next one of its name begins anew.
-    pub(crate) fn forget(&self, tenant: &Arc<Tenant>) {
-        self.tenants.remove_if(tenant.id(), |_, known| Arc::ptr_eq(known, tenant));
+    /// Puts a new tenant in the place of one whose data was erased: configured alike, its counters at 0.
+    pub(crate) fn renew(&self, old: &Arc<Tenant>) {
+        let new = self.make(old.id.clone());
+        new.configure(old.setup(), old.quotas(), old.budget.budget());
+        new.is_removed.store(old.is_removed.load(Ordering::Acquire), Ordering::Release);
+        new.pause(old.is_paused());
+        if let Some(mut place) = self.tenants.get_mut(&old.id)
+            && Arc::ptr_eq(&place, old)
+        {
+            *place = Arc::new(new);
+        }
     }
 
     fn make(&self, id: TenantId) -> Tenant {
@@ -81,6 +89,7 @@ impl Tenants {
             configured: RwLock::new(Configured { setup: self.setup.clone(), quotas: Quotas::default() }),
             usual: self.usual,
             is_removed: AtomicBool::new(false),
+            is_erased: AtomicBool::new(false),
             seats: AtomicUsize::new(0),
             seats_max: AtomicUsize::new(self.usual.seats_max),
             memory: Memory::new(UNBOUNDED),

@@ -1,1 +1,215 @@
 //! The walls of a tenant, under races and changes.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::task::JoinSet;
+
+use super::*;
+use crate::{ids::ConversationId, ports::Entropy, testing::SeededEntropy};
+
+fn random(seed: u64) -> impl Fn() -> usize {
+    let chance = SeededEntropy::new(seed);
+    move || usize::from_le_bytes(chance.bytes()[..8].try_into().unwrap()) >> 8
+}
+
+fn id(n: usize) -> ConversationId {
+    format!("c-{n}").try_into().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn turns_never_pass_the_bound_of_the_moment_and_all_come_to_run() {
+    for seed in 0..150 {
+        let random = random(seed);
+        let turns = Turns::new(random() % 5);
+        let (mut held, mut tasks, mut size) = (Vec::new(), JoinSet::new(), None::<usize>);
+        for _ in 0..120 {
+            match random() % 6 {
+                0 => {
+                    let new = random() % 6;
+                    turns.resize(new);
+                    size = Some(new);
+                }
+                1 | 2 => drop(tasks.spawn(turns.clone().take())),
+                3 => turns.pause(random().is_multiple_of(2)),
+                _ if held.is_empty() => {}
+                _ => drop(held.swap_remove(random() % held.len())),
+            }
+            for _ in 0..4 {
+                tokio::task::yield_now().await;
+            }
+            let before = held.len();
+            while let Some(taken) = tasks.try_join_next() {
+                held.push(taken.unwrap().unwrap());
+            }
+            if held.len() > before
+                && let Some(size) = size
+            {
+                assert!(held.len() <= size, "seed {seed}: {} run, {size} may", held.len());
+            }
+            assert_eq!(turns.running(), held.len(), "seed {seed}");
+        }
+
+        turns.pause(false);
+        turns.resize(1);
+        drop(held);
+        while let Some(taken) = tasks.join_next().await {
+            assert_eq!(turns.running(), 1, "seed {seed}: one at a time");
+            drop(taken.unwrap());
+        }
+        assert_eq!((turns.running(), turns.waiting()), (0, 0), "seed {seed}");
+        turns.resize(3);
+        let three = (turns.clone().take().await, turns.clone().take().await, turns.clone().take().await);
+        assert!(tokio::time::timeout(Duration::from_secs(1), turns.take()).await.is_err(), "seed {seed}: no permit was made up");
+        drop(three);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn turns_begin_in_the_order_they_came_also_after_a_pause() {
+    let turns = Turns::new(1);
+    let first = turns.clone().take().await;
+    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let mut tasks = JoinSet::new();
+    for n in 0..20 {
+        let (turns, order) = (turns.clone(), order.clone());
+        tasks.spawn(async move {
+            let permit = turns.take().await;
+            order.lock().unwrap().push(n);
+            drop(permit);
+        });
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(turns.waiting(), 20);
+
+    turns.pause(true);
+    drop(first);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(order.lock().unwrap().is_empty());
+    turns.pause(false);
+    tasks.join_all().await;
+
+    assert_eq!(*order.lock().unwrap(), (0..20).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_the_queue_of_turns_leaves_nothing_behind() {
+    let turns = Turns::new(1);
+    let first = turns.clone().take().await;
+    let leaves = tokio::time::timeout(Duration::from_secs(1), turns.clone().take()).await;
+    assert!(leaves.is_err());
+    drop(first);
+    turns.pause(true);
+    let leaves = tokio::time::timeout(Duration::from_secs(1), turns.clone().take()).await;
+    assert!(leaves.is_err());
+
+    turns.pause(false);
+
+    assert_eq!((turns.running(), turns.waiting()), (0, 0));
+    assert!(turns.take().await.is_some());
+}
+
+#[test]
+fn memory_is_given_back_to_the_byte_whoever_races() {
+    let memory = Arc::new(Memory::new(1000));
+    let workers = (0..8u64).map(|seed| {
+        let memory = memory.clone();
+        std::thread::spawn(move || {
+            let random = random(seed);
+            for _ in 0..5000 {
+                let bytes = (random() % 700) as u64;
+                if memory.take(bytes, 0) {
+                    assert!(memory.bytes.load(Ordering::Acquire) <= 1000);
+                    memory.give_back(bytes);
+                }
+            }
+        })
+    });
+
+    workers.collect::<Vec<_>>().into_iter().for_each(|worker| worker.join().unwrap());
+
+    assert_eq!(memory.bytes.load(Ordering::Acquire), 0);
+    assert!(memory.take(5000, 0), "one alone always has room");
+    assert!(!memory.take(1, 0), "beside it nobody has");
+}
+
+#[test]
+fn a_rate_lets_in_no_more_however_many_ask_at_once() {
+    let rate = Arc::new(Rate::new(Instant::now()));
+    rate.set(Some(500));
+    let workers = (0..8).map(|_| {
+        let rate = rate.clone();
+        std::thread::spawn(move || (0..500).filter(|_| rate.take().is_ok()).count())
+    });
+
+    let admitted: usize = workers.collect::<Vec<_>>().into_iter().map(|worker| worker.join().unwrap()).sum();
+
+    let came_back = usize::try_from(rate.since.elapsed().as_millis() * 500 / 60_000).unwrap();
+    assert!((500..=500 + came_back + 1).contains(&admitted), "{admitted}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn places_follow_the_store_whatever_begins_and_ends_or_is_in_doubt() {
+    for seed in 0..200 {
+        let random = random(seed);
+        let places = Places::new();
+        places.bound(Some(5));
+        let (mut stored, mut under_way) = (std::collections::BTreeSet::new(), Vec::<(usize, Place, bool)>::new());
+        for _ in 0..200 {
+            let n = random() % 12;
+            match random() % 4 {
+                // A mail for a conversation that may be new.
+                0 | 1 => {
+                    if places.has_seen(&id(n)) {
+                        assert!(stored.contains(&n), "seed {seed}: {n} is not stored");
+                        continue;
+                    }
+                    let place = places.enter(id(n));
+                    if stored.contains(&n) {
+                        places.note_stored(&id(n));
+                        continue;
+                    }
+                    let mut taken = place.take();
+                    if taken == Taken::CountFirst {
+                        places.counted(stored.len() as u64);
+                        taken = place.take();
+                    }
+                    let beginning: std::collections::BTreeSet<usize> =
+                        under_way.iter().filter(|(_, _, has)| *has).map(|(n, ..)| *n).collect();
+                    let others = stored.union(&beginning).filter(|other| **other != n).count();
+                    match taken {
+                        Taken::Yes => assert!(others < 5 || beginning.contains(&n), "seed {seed}: {others} others"),
+                        // One that is stored and not yet known to be is counted twice until it is.
+                        Taken::No | Taken::CountFirst => {
+                            let twice = stored.intersection(&beginning).count();
+                            assert!(others + twice >= 5, "seed {seed}: {others} others, {twice} of them twice");
+                        }
+                    }
+                    if taken == Taken::Yes {
+                        under_way.push((n, place, true));
+                    }
+                }
+                // One is answered: well, or not, and then nobody knows.
+                2 if !under_way.is_empty() => {
+                    let (n, place, _) = under_way.swap_remove(random() % under_way.len());
+                    if random().is_multiple_of(3) {
+                        if random().is_multiple_of(2) {
+                            stored.insert(n);
+                        }
+                        drop(place);
+                    } else {
+                        stored.insert(n);
+                        place.keep();
+                    }
+                }
+                // One that nothing is under way for is deleted.
+                _ => {
+                    if under_way.iter().all(|(other, ..)| *other != n) && stored.remove(&n) {
+                        places.note_deleted(&id(n));
+                    }
+                }
+            }
+            tokio::time::advance(Duration::from_secs(2)).await; // What was counted is not believed for ever.
+            assert!(stored.len() <= 5, "seed {seed}");
+        }
+    }
+}

@@ -124,28 +124,34 @@ impl Turns {
     /// # Cancel safety
     /// Dropping the future leaves the queue.
     pub(super) async fn take(self: Arc<Self>) -> Option<TurnPermit> {
-        let permit = match self.permits.clone().try_acquire_owned() {
-            Ok(permit) => permit,
-            Err(_) => {
-                let _waits = Waits::begin(&self.waiting);
-                self.permits.clone().acquire_owned().await.ok()?
-            }
-        };
-        let mut permit = TurnPermit { turns: self.clone(), permit: Some(permit), runs: false };
-        if self.is_paused() {
-            // With the permit in hand: who came first begins first.
-            let _waits = Waits::begin(&self.waiting);
-            loop {
-                let mut told = std::pin::pin!(self.go_on.notified());
-                told.as_mut().enable();
-                if !self.is_paused() {
-                    break;
+        loop {
+            let permit = match self.permits.clone().try_acquire_owned() {
+                Ok(permit) => permit,
+                Err(_) => {
+                    let _waits = Waits::begin(&self.waiting);
+                    self.permits.clone().acquire_owned().await.ok()?
                 }
-                told.await;
+            };
+            let mut permit = TurnPermit { turns: self.clone(), permit: Some(permit), runs: false };
+            // With the permit in hand: who came first begins first, unless the bound is lower when the pause ends.
+            if !self.is_paused() || self.pause_over().await {
+                self.running.fetch_add(1, Ordering::AcqRel);
+                permit.runs = true;
+                return Some(permit);
             }
         }
-        self.running.fetch_add(1, Ordering::AcqRel);
-        permit.runs = true;
-        Some(permit)
+    }
+
+    /// Waits until nothing is paused; tells whether all permits that are out may be.
+    async fn pause_over(&self) -> bool {
+        let _waits = Waits::begin(&self.waiting);
+        loop {
+            let mut told = std::pin::pin!(self.go_on.notified());
+            told.as_mut().enable();
+            if !self.is_paused() {
+                return self.surplus.load(Ordering::Acquire) == 0;
+            }
+            told.await;
+        }
     }
 }

@@ -302,6 +302,10 @@ impl<S: SessionBackend + ?Sized> SessionBackend for FaultySessions<S> {
         })
     }
 
+    fn scrub(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.0.inner.scrub()
+    }
+
     fn close(&self, within: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
         self.0.inner.close(within)
     }

@@ -58,6 +58,11 @@ impl IdempotencyCache {
         self.put(key, output, None)
     }
 
+    /// Forgets everything.
+    pub fn clear(&self) {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     fn put(&self, key: &str, output: &Arc<ToolOutput>, ttl: Option<Duration>) -> bool {
         let bytes = size(output);
         if bytes > TOOL_CACHED_RESULT_BYTES_MAX {

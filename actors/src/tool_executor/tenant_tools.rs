@@ -14,6 +14,14 @@ pub struct TenantTools {
     pub(super) files: FileLocks,
 }
 
+impl TenantTools {
+    /// Forgets the results that could answer later calls: of all conversations, since a key does not tell its own. Losing them costs
+    /// a run more.
+    pub(crate) fn forget_results(&self) {
+        self.results.clear();
+    }
+}
+
 impl std::fmt::Debug for TenantTools {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("TenantTools")

@@ -16,6 +16,7 @@ mod files;
 mod shelves;
 
 use std::{
+    collections::BTreeMap,
     fmt,
     ops::Range,
     path::PathBuf,
@@ -84,6 +85,8 @@ struct Inner {
     settings: FileArtifactsSettings,
     clock: Arc<dyn Clock>,
     shelves: Shelves,
+    /// Bounds of tenants that have one of their own, by folder.
+    bounds: Mutex<BTreeMap<String, u64>>,
     workers: Arc<Semaphore>,
 }
 
@@ -107,7 +110,7 @@ impl FileArtifacts {
         let workers = Arc::new(Semaphore::new(FILE_WORKERS));
         let files = run(&workers, move || files::Files::open(folder).map_err(|error| away(&error))).await?;
         let auto_start = settings.auto_start;
-        let inner = Arc::new(Inner { settings, clock, shelves: Shelves::new(files), workers });
+        let inner = Arc::new(Inner { settings, clock, shelves: Shelves::new(files), bounds: Mutex::default(), workers });
         let store = Self { inner, cleaner: Cleaner::default() };
         if auto_start {
             store.start();
@@ -162,7 +165,10 @@ impl Inner {
         let id = (self.shelves.files.name)(content);
         let now = self.clock.now();
         let shelved = Shelved { size_bytes: content.len() as u64, tool_call_id, created_at: now, accessed_at: now };
-        self.shelves.store(owner, &id, shelved, content, &self.settings)?;
+        let bound = lock(&self.bounds).get(&owner.tenant).copied();
+        let tenant_bytes_max = bound.unwrap_or(self.settings.tenant_bytes_max);
+        let settings = FileArtifactsSettings { tenant_bytes_max, ..self.settings.clone() };
+        self.shelves.store(owner, &id, shelved, content, &settings)?;
         tracing::debug!("Stored as {id}");
         Ok(id)
     }
@@ -238,6 +244,14 @@ impl ArtifactStore for FileArtifacts {
             Some(conversation) => inner.shelves.release_owner(&Owner::of(&Scope::new(tenant, conversation))),
             None => inner.shelves.release_tenant(&Owner::tenant_folder(&tenant)),
         }))
+    }
+
+    fn bound(&self, tenant: &TenantId, bytes_max: Option<u64>) {
+        let (mut bounds, folder) = (lock(&self.inner.bounds), Owner::tenant_folder(tenant));
+        match bytes_max {
+            Some(bytes_max) => drop(bounds.insert(folder, bytes_max)),
+            None => drop(bounds.remove(&folder)),
+        }
     }
 
     fn cleanup(&self, max_age: Duration) -> BoxFuture<'_, Result<Cleaned, ArtifactError>> {

@@ -5,7 +5,10 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
+use callboard_actors::ports::StoreError;
 use rusqlite::Connection;
+
+use super::error::{failed_read, unavailable};
 
 /// Bytes of log, by estimate, after which a checkpoint is made: what a start after a crash has to read.
 const LOG_BYTES: usize = 4 * 1024 * 1024;
@@ -56,6 +59,14 @@ impl Checkpoints {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         // Passive: waits for no reader. Tells the pages of the log.
         conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get(1))
+    }
+
+    /// Leaves nothing in the log: what was deleted there is readable no longer. Waits for readers as long as the connection does.
+    pub(super) fn empty_log(&self, conn: &Connection) -> Result<(), StoreError> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_busy =
+            conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0)).map_err(|error| failed_read(&error))?;
+        if is_busy == 0 { Ok(()) } else { Err(unavailable("its log is in use; ask again")) }
     }
 
     pub(super) fn close(&self) {

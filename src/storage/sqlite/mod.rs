@@ -208,6 +208,20 @@ impl SessionBackend for Sqlite {
         self.write(|tell| Job::Mark(scope.clone(), reason, tell))
     }
 
+    fn scrub(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        let (path, checkpoints) = (self.path.clone(), Arc::clone(&self.checkpoints));
+        let (tell, told) = oneshot::channel();
+        let scrub = move || {
+            let conn = open::another(&path, &SqliteOptions::default(), true);
+            drop(tell.send(conn.and_then(|conn| checkpoints.empty_log(&conn))));
+        };
+        let scrubbing = std::thread::Builder::new().name("callboard-sqlite-scrub".into()).spawn(scrub);
+        Box::pin(async move {
+            scrubbing.map_err(|error| unavailable(error.kind().to_string()))?;
+            told.await.unwrap_or_else(|_| Err(unavailable("the store went away")))
+        })
+    }
+
     fn close(&self, within: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
         self.signal_end();
         let (gate, queue) = (Arc::clone(&self.gate), Arc::clone(&self.queue));

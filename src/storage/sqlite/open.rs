@@ -116,6 +116,8 @@ fn prepare(conn: &mut Connection, path: &Path, options: &SqliteOptions) -> Resul
     };
     conn.pragma_update(None, "synchronous", synchronous).map_err(failed)?;
     conn.pragma_update(None, "wal_autocheckpoint", 0).map_err(failed)?;
+    // What is deleted is overwritten: an erased tenant is not found in the file's free pages.
+    conn.pragma_update_and_check(None, "secure_delete", true, |_| Ok(())).map_err(failed)?;
     conn.pragma_update_and_check(None, "journal_size_limit", WAL_BYTES_KEPT, |_| Ok(())).map_err(failed)?;
     migrate(conn, path)
 }

@@ -2,11 +2,15 @@
 
 mod attachments;
 mod budgets;
+mod clocks;
 mod context;
+mod crossing;
+mod deleting;
 mod door;
 mod faults;
 mod lives;
 mod outputs;
+mod quotas;
 mod rewinds;
 mod rounds;
 mod skills;

@@ -44,9 +44,28 @@ pub async fn artifact_store(make: impl AsyncFn(Arc<dyn Clock>, ArtifactBounds) -
     an_age_of_exactly_the_limit_is_kept_and_more_is_gone(&*store, &clock_of).await;
     let (store, clock_of) = new(ArtifactBounds { tenant_bytes_max: 100, ..WIDE }).await;
     over_the_quota_the_expired_go_first_and_then_what_was_not_used_for_longest(&*store, &clock_of).await;
+    a_tenants_own_bound_holds_for_it_alone_and_changes_at_any_time(&*new(WIDE).await.0).await;
     too_large_a_content_is_refused(&*new(WIDE).await.0).await;
     what_is_read_while_it_is_stored_is_whole(new(WIDE).await.0).await;
     any_history_of_calls_ends_as_in_a_plain_map(&make).await;
+}
+
+async fn a_tenants_own_bound_holds_for_it_alone_and_changes_at_any_time(store: &dyn ArtifactStore) {
+    let (bound, free) = (owner("a", "c"), owner("b", "c"));
+    let first = put(store, &bound, &[1; 60]).await;
+    store.bound(&bound.tenant, Some(100));
+
+    let second = put(store, &bound, &[2; 60]).await;
+    put(store, &free, &[1; 60]).await;
+    put(store, &free, &[2; 60]).await;
+
+    assert!(!has(store, &bound, &first).await && has(store, &bound, &second).await, "the bound makes room");
+    assert!(has(store, &free, &first).await && has(store, &free, &second).await, "a neighbour has no such bound");
+    let too_much = store.store(bound.clone(), "toolu_1".into(), Bytes::from(vec![3; 101])).await;
+    assert_eq!(too_much, Err(ArtifactError::OverQuota { used: 60, quota: 100 }));
+    store.bound(&bound.tenant, None);
+    put(store, &bound, &[3; 101]).await;
+    assert!(has(store, &bound, &second).await, "without it the store's own holds");
 }
 
 fn owner(tenant: &str, conversation: &str) -> Scope {

@@ -315,6 +315,8 @@ async fn lists_are_paged_in_order(store: &dyn SessionBackend) {
         assert_eq!(row.wake_at, (row.open == Open::Parked).then_some(Timestamp(77)));
     }
     assert_eq!(store.list(&tenant, ListQuery::default()).await.unwrap(), listed, "0 is 1000");
+    assert_eq!(store.count(&tenant).await, Ok(listed.len() as u64));
+    assert_eq!(store.count(&TenantId::new("nobody").unwrap()).await, Ok(0));
     let of = async |after: &str, open| {
         let after = Some(ConversationId::new(after).unwrap());
         let rows = store.list(&tenant, ListQuery { after, count: 2, open: Some(open) }).await.unwrap();

@@ -1,0 +1,117 @@
+//! A wall clock that does not jump (FAULTS F23): where the clock below it leaves what really went by, it follows at a bounded pace.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{Clock, Timestamp};
+
+/// How far a clock may be from what really went by: adjustments of this size make nothing old.
+const TOLERANCE_MS: u64 = 5 * 60 * 1000;
+
+/// Another clock, without its jumps. After one it goes twice as fast or half as fast as time, until it is right again: what is to be
+/// kept for a day is kept for half a day at least, whatever somebody does to the system's clock.
+pub struct SteadyClock {
+    clock: Arc<dyn Clock>,
+    since: Instant,
+    shown: Mutex<Shown>,
+}
+
+/// What was shown last, and when.
+#[derive(Debug, Clone, Copy)]
+struct Shown {
+    wall: u64,
+    at: Duration,
+}
+
+impl SteadyClock {
+    /// A clock that begins where `clock` is now.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        let shown = Shown { wall: clock.now().0, at: Duration::ZERO };
+        Self { clock, since: Instant::now(), shown: Mutex::new(shown) }
+    }
+}
+
+impl Clock for SteadyClock {
+    fn now(&self) -> Timestamp {
+        let (wall, at) = (self.clock.now().0, self.since.elapsed());
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone_by = u64::try_from(at.saturating_sub(shown.at).as_millis()).unwrap_or(u64::MAX);
+        *shown = Shown { wall: follow(shown.wall, gone_by, wall), at: shown.at.saturating_add(Duration::from_millis(gone_by)) };
+        Timestamp(shown.wall)
+    }
+}
+
+/// What a clock shows that showed `shown` and then `gone_by` milliseconds went by, over one that says `wall`.
+fn follow(shown: u64, gone_by: u64, wall: u64) -> u64 {
+    let expected = shown.saturating_add(gone_by);
+    if wall.abs_diff(expected) <= TOLERANCE_MS {
+        wall
+    } else if wall > expected {
+        wall.min(expected.saturating_add(gone_by))
+    } else {
+        wall.max(shown.saturating_add(gone_by / 2))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{ManualClock, SeededEntropy};
+
+    const HOUR: u64 = 60 * 60 * 1000;
+
+    #[tokio::test(start_paused = true)]
+    async fn small_adjustments_are_followed_at_once_and_jumps_at_a_bounded_pace() {
+        let wall = Arc::new(ManualClock::at(Timestamp(1000 * HOUR)));
+        let steady = SteadyClock::new(wall.clone());
+
+        assert_eq!(steady.now(), Timestamp(1000 * HOUR));
+        assert_eq!((wall.advance_ms(4 * 60 * 1000), steady.now()), (wall.now(), wall.now()));
+        wall.set(Timestamp(1000 * HOUR + 9000 * HOUR));
+        assert_eq!(steady.now().ms_since(Timestamp(1000 * HOUR)), 4 * 60 * 1000, "a year ahead: it stays");
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        assert_eq!(steady.now().ms_since(Timestamp(1000 * HOUR)), 4 * 60 * 1000 + 2 * HOUR);
+        wall.set(Timestamp(HOUR));
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        assert_eq!(steady.now().ms_since(Timestamp(1000 * HOUR)), 4 * 60 * 1000 + 2 * HOUR + HOUR / 2, "long ago: it goes on, slower");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_any_jump_it_is_right_again_and_never_goes_back_by_more_than_an_adjustment() {
+        for seed in 0..100u64 {
+            let dice = SeededEntropy::new(seed);
+            let random = || u64::from_le_bytes(crate::ports::Entropy::bytes(&dice)[..8].try_into().unwrap());
+            let wall = Arc::new(ManualClock::at(Timestamp(1_000_000 * HOUR)));
+            let steady = SteadyClock::new(wall.clone());
+            let (mut before, began) = (steady.now(), Instant::now());
+
+            for _ in 0..50 {
+                if random().is_multiple_of(7) {
+                    let hours = random() % 20_000;
+                    wall.set(Timestamp(if hours.is_multiple_of(2) {
+                        wall.now().0 + hours * HOUR
+                    } else {
+                        wall.now().0.saturating_sub(hours * HOUR)
+                    }));
+                }
+                let ms = random() % HOUR;
+                tokio::time::advance(Duration::from_millis(ms)).await;
+                wall.advance_ms(ms);
+                let now = steady.now();
+                assert!(before.ms_since(now) <= TOLERANCE_MS && now.ms_since(before) <= 2 * ms + TOLERANCE_MS, "seed {seed}");
+                before = now;
+            }
+
+            // As long as it is off, it gains half an hour an hour at least.
+            let off = wall.now().0.abs_diff(steady.now().0);
+            let ms = off * 2 + HOUR;
+            tokio::time::advance(Duration::from_millis(ms)).await;
+            wall.advance_ms(ms);
+            assert_eq!(steady.now(), wall.now(), "seed {seed}, after {:?}", began.elapsed());
+        }
+    }
+}
