@@ -4,7 +4,7 @@
 //! # Layout
 //! `settings`, `keys` and `operator` are what a program brings · `server` has the sockets and the order in which all of it ends, `socket`
 //! their deadlines · `router` all routes and what is done for each, `routes` a file a noun · `auth` who asks, `body` what was sent, `api`
-//! its JSON, `error` the refusals, `sse` event streams, `openapi` the document · `shared` what all of them share, and what is counted.
+//! its JSON, `error` the refusals, `sse` event streams, `openapi` the document · `openai` the door · `shared` what all of them share, and what is counted.
 //!
 //! # Promises
 //! - Another tenant's id is answered as one that never was.
@@ -17,6 +17,7 @@ mod auth;
 mod body;
 mod error;
 mod keys;
+mod openai;
 mod openapi;
 mod operator;
 mod router;

@@ -14,7 +14,7 @@ use callboard_actors::ports::Entropy as _;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{auth::no_route, error::Problem, openapi, routes::*, shared::App};
+use super::{auth::no_route, error::Problem, openai, openapi, routes::*, shared::App};
 use crate::clock::SystemEntropy;
 
 /// The name of a request, for logs of both sides.
@@ -49,6 +49,8 @@ pub(super) fn router() -> (Router<App>, Bytes) {
         .routes(routes!(admin::erase))
         .routes(routes!(admin::reload))
         .routes(routes!(admin::drain))
+        .routes(routes!(openai::chat))
+        .routes(routes!(openai::models))
         .routes(routes!(health::alive))
         .routes(routes!(health::ready))
         .routes(routes!(health::openapi));
@@ -83,7 +85,9 @@ async fn named(mut request: Request, next: Next) -> Response {
     let span = tracing::debug_span!("http", method = %request.method(), path = request.uri().path(), request_id = text);
     // No handler sees the key in what it might write.
     request.headers_mut().get_mut(header::AUTHORIZATION).into_iter().for_each(|key| key.set_sensitive(true));
-    let mut response = tracing::Instrument::instrument(next.run(request), span).await;
+    let path = request.uri().path().to_owned();
+    let response = tracing::Instrument::instrument(next.run(request), span).await;
+    let mut response = openai::translate(&path, response);
     if let Some(id) = id {
         response.headers_mut().insert(REQUEST_ID, id);
     }

@@ -33,7 +33,7 @@ const BUFFER_BYTES_MIN: usize = 8 * 1024;
 
 /// What a connection is told that is one too many.
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\nconnection: close\r\n\
-content-length: 146\r\n\r\n{\"status\":503,\"title\":\"Service Unavailable\",\"code\":\"too_many_connections\",\"detail\":\"too many connections; come back in a moment\",\"retry_after_ms\":1000}";
+content-length: 151\r\n\r\n{\"status\":503,\"title\":\"Service Unavailable\",\"code\":\"too_many_connections\",\"detail\":\"too many connections; come back in a moment\",\"retry_after_ms\":1000}";
 
 /// How serving ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

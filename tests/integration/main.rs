@@ -11,6 +11,7 @@ mod config;
 mod contracts;
 mod file_paths;
 mod file_races;
+mod http;
 mod library;
 mod mcp;
 mod offline;

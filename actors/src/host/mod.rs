@@ -90,6 +90,11 @@ impl Host {
         &self.0.setup
     }
 
+    /// How conversations of a tenant are set up from their next life on.
+    pub fn setup_of(&self, tenant: &TenantId) -> Arc<Setup> {
+        self.0.tenants.get(tenant).setup()
+    }
+
     /// Where the tools of a conversation run; for calls without a model ([`crate::tool_executor::call_once`]).
     pub fn bench(&self, scope: &Scope) -> Bench {
         let tenant = self.0.tenants.get(&scope.tenant);

@@ -43,7 +43,7 @@ impl<T: DeserializeOwned + Send> FromRequestParts<App> for Query<T> {
 }
 
 /// The one value of a header field, as text.
-fn header<'a>(headers: &'a axum::http::HeaderMap, name: &str) -> Result<Option<&'a str>, Problem> {
+pub(super) fn header<'a>(headers: &'a axum::http::HeaderMap, name: &str) -> Result<Option<&'a str>, Problem> {
     let mut given = headers.get_all(name).iter();
     match (given.next(), given.next()) {
         (None, _) => Ok(None),

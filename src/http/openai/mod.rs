@@ -1,0 +1,259 @@
+//! A door for clients that speak OpenAI's Chat Completions. Without a conversation each call is one of its own, erased when it is over;
+//! with one, only what it does not know yet is said in it. Unlike elsewhere, a client that leaves cancels.
+
+mod convert;
+mod stream;
+pub(super) mod wire;
+
+use axum::{
+    Json,
+    extract::State,
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse, Response},
+};
+use callboard_actors::{
+    chat::{ContentBlock, RawJson},
+    host::{ConversationHandle, OutcomeError, Prompt, Reply},
+    ids::{RoundId, Scope},
+    ports::{Clock as _, Entropy as _},
+    stream::{Failure, RoundEnd, StopReason},
+};
+
+use self::{
+    convert::{Talk, after, unsupported},
+    stream::Streamed,
+    wire::{Answered, ChatCompletion, ChatError, ChatRequest, Choice, ErrorBody, ModelShown, Models},
+};
+use super::{
+    auth::Caller,
+    body::Messages,
+    error::Problem,
+    routes::header,
+    shared::{App, scope},
+};
+use crate::clock::{SystemClock, SystemEntropy};
+
+/// Under this prefix errors have the form of OpenAI.
+const PREFIX: &str = "/openai/";
+
+/// A name of the tenant's model that stays when the model changes.
+const DEFAULT_MODEL: &str = "default";
+
+/// What conversations of calls without one are called, with random digits behind it.
+const STATELESS: &str = "openai-";
+
+/// Says the next thing of a chat.
+///
+/// Without a conversation the messages are all there is. With `X-Conversation-Id` or `metadata.conversation_id` they must begin with what
+/// the conversation knows, or it is 409; only what follows is taken. The client's `tools` are 422: the host has its own. A client that
+/// leaves cancels.
+#[utoipa::path(
+    post, path = "/openai/v1/chat/completions", tag = "openai", request_body = ChatRequest,
+    params(("X-Conversation-Id" = Option<String>, Header, description = "The conversation that the call belongs to")),
+    responses((status = 200, description = "The answer; with `stream`, chunks and `[DONE]`", body = ChatCompletion)),
+)]
+pub(super) async fn chat(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    headers: HeaderMap,
+    Messages(request): Messages<ChatRequest>,
+) -> Result<Response, Problem> {
+    let model = app.host.setup_of(&tenant).model.clone();
+    if request.model != *model && request.model != DEFAULT_MODEL {
+        return Err(
+            Problem::new(StatusCode::NOT_FOUND, "model_not_found", "there is no such model; see GET /openai/v1/models").at("/model")
+        );
+    }
+    let schema = schema(&request)?;
+    let talk = Talk::of(&request)?;
+    let named = header(&headers, "x-conversation-id")?.map(str::to_owned);
+    let bound = named.or_else(|| request.metadata.as_ref().and_then(|metadata| metadata.conversation_id.clone()));
+    let wants_stream = request.stream.unwrap_or_default();
+    let watching = if wants_stream { Some(app.watch(&tenant)?) } else { None };
+
+    let scope = scope(&tenant, &bound.clone().unwrap_or_else(stateless_id))?;
+    let conversation = app.conversation(&scope);
+    // From here on whoever drops this future has left: what was begun ends with it.
+    let mut leaving = Leaving::new(conversation.clone(), bound.is_none());
+    let now = match &bound {
+        Some(_) => match known_rounds(&app, &scope, &conversation).await? {
+            Some(rounds) => after(&rounds, talk).ok_or_else(differs)?,
+            None => begin(&conversation, talk).await?,
+        },
+        None => begin(&conversation, talk).await?,
+    };
+    let mut send = conversation.send(Prompt::blocks(now));
+    if let Some(schema) = schema {
+        send = send.output_schema(schema);
+    }
+    let mut reply = send.await?;
+    leaving.round(&reply);
+
+    let (id, created) = (format!("chatcmpl-{}", reply.round_id()), SystemClock.now().0 / 1000);
+    let model = model.to_string();
+    if let Some(watching) = watching {
+        let include_usage = request.stream_options.unwrap_or_default().include_usage;
+        return Ok(Streamed { id, created, model, include_usage }.respond(&app, reply, leaving, watching));
+    }
+    let end = finished(&mut reply).await;
+    leaving.stays().await;
+    let end = end?;
+    let message = Answered { role: "assistant", content: end.text, refusal: None };
+    let choices = vec![Choice { index: 0, message, finish_reason: finish_reason(end.stop_reason), logprobs: None }];
+    let answer = ChatCompletion { id, object: "chat.completion", created, model, choices, usage: end.usage.into() };
+    Ok(Json(answer).into_response())
+}
+
+/// Lists the models: the tenant's own, and the name that always means it.
+#[utoipa::path(get, path = "/openai/v1/models", tag = "openai", responses((status = 200, description = "The models", body = Models)))]
+pub(super) async fn models(State(app): State<App>, Caller(tenant): Caller) -> Json<Models> {
+    let model = app.host.setup_of(&tenant).model.to_string();
+    let shown = |id: String| ModelShown { id, object: "model", created: 0, owned_by: "callboard" };
+    Json(Models { object: "list", data: vec![shown(model), shown(DEFAULT_MODEL.to_owned())] })
+}
+
+fn stateless_id() -> String {
+    SystemEntropy.bytes().iter().fold(STATELESS.to_owned(), |id, byte| format!("{id}{byte:02x}"))
+}
+
+/// The JSON Schema that the answer must fit, if one was asked for.
+fn schema(request: &ChatRequest) -> Result<Option<RawJson>, Problem> {
+    let Some(format) = &request.response_format else { return Ok(None) };
+    match (format.kind.as_str(), format.json_schema.as_ref().and_then(|json| json.schema.as_ref())) {
+        ("text", _) => Ok(None),
+        ("json_schema", Some(schema)) => {
+            let raw = RawJson::from_text(schema.to_string());
+            raw.map(Some).map_err(|error| unsupported("/response_format/json_schema/schema", error.to_string()))
+        }
+        ("json_schema", None) => Err(unsupported("/response_format/json_schema", "needs a `schema`")),
+        _ => Err(unsupported("/response_format/type", "`text` or `json_schema`")),
+    }
+}
+
+/// Prompt and answer of each round that is over; `None` for a conversation of which nothing is stored.
+async fn known_rounds(
+    app: &App,
+    scope: &Scope,
+    conversation: &ConversationHandle,
+) -> Result<Option<Vec<(String, Option<String>)>>, Problem> {
+    if app.host.ports().sessions.head(scope).await?.seq.0 == 0 {
+        return Ok(None);
+    }
+    let rounds = conversation.rounds().await?;
+    Ok(Some(rounds.into_iter().filter(|round| round.is_over()).map(|round| (round.user_message, round.final_answer)).collect()))
+}
+
+/// Gives a new conversation its past; returns what is said now.
+async fn begin(conversation: &ConversationHandle, talk: Talk) -> Result<Vec<ContentBlock>, Problem> {
+    let (history, now) = talk.begin()?;
+    if !history.is_empty() {
+        conversation.import(history).await?;
+    }
+    Ok(now)
+}
+
+fn differs() -> Problem {
+    let detail = "the messages do not begin with what this conversation knows; send its history unchanged, or begin another";
+    Problem::new(StatusCode::CONFLICT, "conversation_differs", detail)
+}
+
+/// The end of a round. OpenAI's form has no place for one that failed: it is an error.
+async fn finished(reply: &mut Reply) -> Result<RoundEnd, Problem> {
+    match reply.outcome().await {
+        Ok(end) => Ok(end),
+        Err(OutcomeError::Failed { end }) => Err(end.error.as_ref().map_or_else(Problem::internal, failed)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A failed round as a refusal.
+fn failed(failure: &Failure) -> Problem {
+    let status = if failure.retry_after_ms.is_some() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::BAD_GATEWAY };
+    Problem::new(status, failure.code.as_str(), failure.message.as_str()).after(failure.retry_after_ms)
+}
+
+fn finish_reason(stop: StopReason) -> &'static str {
+    match stop {
+        StopReason::Refusal => "content_filter",
+        StopReason::MaxTokens | StopReason::IterationLimit | StopReason::LoopGuard | StopReason::Budget | StopReason::ContextTooLarge => {
+            "length"
+        }
+        _ => "stop",
+    }
+}
+
+/// A problem in the form of OpenAI.
+fn in_their_form(problem: Problem) -> ChatError {
+    let kind = match problem.status {
+        401 | 403 => "authentication_error",
+        429 => "rate_limit_error",
+        500.. => "server_error",
+        _ => "invalid_request_error",
+    };
+    let param = problem.pointer.map(|pointer| pointer.trim_start_matches('/').replace('/', "."));
+    ChatError { error: ErrorBody { message: problem.detail, kind, param, code: problem.code } }
+}
+
+/// Says refusals under this door in the form that its clients read.
+pub(super) fn translate(path: &str, mut response: Response) -> Response {
+    if !path.starts_with(PREFIX) {
+        return response;
+    }
+    let Some(problem) = response.extensions_mut().remove::<Problem>() else { return response };
+    let (status, kept) = (response.status(), response.headers().clone());
+    let mut said = (status, Json(in_their_form(problem))).into_response();
+    for name in ["retry-after", "www-authenticate", "allow"] {
+        said.headers_mut().extend(kept.get(name).cloned().map(|value| (axum::http::HeaderName::from_static(name), value)));
+    }
+    said
+}
+
+/// What must happen when a client leaves, and when a call without a conversation is over.
+pub(super) struct Leaving {
+    conversation: Option<ConversationHandle>,
+    is_stateless: bool,
+    round: Option<RoundId>,
+}
+
+impl Leaving {
+    fn new(conversation: ConversationHandle, is_stateless: bool) -> Self {
+        Self { conversation: Some(conversation), is_stateless, round: None }
+    }
+
+    fn round(&mut self, reply: &Reply) {
+        self.round = Some(reply.round_id());
+    }
+
+    /// The round is over and was told: nothing is cancelled, and a conversation of one call is erased.
+    pub(super) async fn stays(mut self) {
+        if let Some(conversation) = self.conversation.take().filter(|_| self.is_stateless) {
+            erase(&conversation).await;
+        }
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        let Some(conversation) = self.conversation.take() else { return };
+        let (is_stateless, round) = (self.is_stateless, self.round);
+        // Nothing waits in a drop: a task does it, if there still is a runtime.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        runtime.spawn(async move {
+            if is_stateless {
+                erase(&conversation).await;
+            } else if let Some(Ok(reply)) = round.map(|round| conversation.watch(round)) {
+                // Only if that round is the open one: another prompt's must not end with this client.
+                let is_open = conversation.state().await.is_ok_and(|state| state.round.is_some_and(|open| open.id == reply.round_id()));
+                if is_open {
+                    reply.interrupt();
+                }
+            }
+        });
+    }
+}
+
+async fn erase(conversation: &ConversationHandle) {
+    if let Err(error) = conversation.delete().await {
+        tracing::warn!(%error, "a conversation of one call could not be erased");
+    }
+}

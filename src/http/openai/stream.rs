@@ -1,0 +1,154 @@
+//! A round as chunks of a chat completion.
+
+use std::{collections::VecDeque, convert::Infallible, time::Duration};
+
+use axum::{
+    body::{Body, Bytes},
+    response::{IntoResponse, Response},
+};
+use callboard_actors::{
+    host::Reply,
+    stream::{EventKind, StreamEvent},
+};
+use futures_util::stream;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Leaving, failed, finish_reason, in_their_form,
+    wire::{Chunk, ChunkChoice, Delta},
+};
+use crate::http::{
+    shared::{Shared, Watching},
+    sse,
+};
+
+/// What ends a stream that ended well.
+const DONE: &str = "data: [DONE]\n\n";
+
+/// What all chunks of a stream have.
+pub(super) struct Streamed {
+    pub(super) id: String,
+    pub(super) created: u64,
+    pub(super) model: String,
+    pub(super) include_usage: bool,
+}
+
+struct Chunks {
+    streamed: Streamed,
+    reply: Reply,
+    /// Gone once the round was told to its end.
+    leaving: Option<Leaving>,
+    ahead: VecDeque<Bytes>,
+    /// What was sent of the message that the model is at.
+    sent: String,
+    /// Whether another message was sent before it.
+    has_more: bool,
+    closing: CancellationToken,
+    comment_every: Duration,
+    _watching: Watching,
+}
+
+impl Streamed {
+    /// Answers with the chunks of the round.
+    pub(super) fn respond(self, app: &Shared, reply: Reply, leaving: Leaving, watching: Watching) -> Response {
+        let first = self.chunk(Delta { role: Some("assistant"), content: Some("") }, None);
+        let chunks = Chunks {
+            streamed: self,
+            reply,
+            leaving: Some(leaving),
+            ahead: VecDeque::from([first]),
+            sent: String::new(),
+            has_more: false,
+            closing: app.closing.clone(),
+            comment_every: app.config.bounds.comment_every,
+            _watching: watching,
+        };
+        (sse::headers(), Body::from_stream(stream::unfold(chunks, Chunks::next))).into_response()
+    }
+
+    fn chunk(&self, delta: Delta<'_>, finish_reason: Option<&'static str>) -> Bytes {
+        self.write(vec![ChunkChoice { index: 0, delta, finish_reason, logprobs: None }], None)
+    }
+
+    fn write(&self, choices: Vec<ChunkChoice<'_>>, usage: Option<callboard_actors::ports::Usage>) -> Bytes {
+        let (id, created, model) = (self.id.as_str(), self.created, self.model.as_str());
+        let chunk = Chunk { id, object: "chat.completion.chunk", created, model, choices, usage: usage.map(Into::into) };
+        data(&serde_json::to_value(&chunk).unwrap_or_default())
+    }
+}
+
+fn data(value: &Value) -> Bytes {
+    format!("data: {value}\n\n").into()
+}
+
+impl Chunks {
+    async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
+        loop {
+            if let Some(bytes) = self.ahead.pop_front() {
+                return Some((Ok(bytes), self));
+            }
+            self.leaving.as_ref()?;
+            tokio::select! {
+                biased;
+                event = self.reply.next() => match event {
+                    Some(event) => self.take(&event).await,
+                    None => return None,
+                },
+                () = self.closing.cancelled() => return None,
+                () = tokio::time::sleep(self.comment_every) => self.ahead.push_back(Bytes::from_static(b":\n\n")),
+            }
+        }
+    }
+
+    async fn take(&mut self, event: &StreamEvent) {
+        match &event.kind {
+            EventKind::TextDelta { text } => self.say(text),
+            // Deltas are not kept for a client that reads slowly; a message is, and has what is missing.
+            EventKind::Message { message, .. } => {
+                let text = message.text();
+                if let Some(missing) = text.strip_prefix(self.sent.as_str()).filter(|missing| !missing.is_empty()) {
+                    self.say(&missing.to_owned());
+                }
+                self.has_more |= !self.sent.is_empty();
+                self.sent.clear();
+            }
+            EventKind::RoundFinished { end } => {
+                match end.error.as_ref().filter(|_| end.stop_reason == callboard_actors::stream::StopReason::Error) {
+                    Some(failure) => self.fail(failure),
+                    None => {
+                        self.ahead.push_back(self.streamed.chunk(Delta::default(), Some(finish_reason(end.stop_reason))));
+                        if self.streamed.include_usage {
+                            self.ahead.push_back(self.streamed.write(Vec::new(), Some(end.usage)));
+                        }
+                        self.ahead.push_back(Bytes::from_static(DONE.as_bytes()));
+                    }
+                }
+                self.over().await;
+            }
+            EventKind::Error { failure } => {
+                self.fail(failure);
+                self.over().await;
+            }
+            _ => {}
+        }
+    }
+
+    fn say(&mut self, text: &str) {
+        if self.sent.is_empty() && self.has_more {
+            self.ahead.push_back(self.streamed.chunk(Delta { role: None, content: Some("\n") }, None));
+        }
+        self.sent.push_str(text);
+        self.ahead.push_back(self.streamed.chunk(Delta { role: None, content: Some(text) }, None));
+    }
+
+    fn fail(&mut self, failure: &callboard_actors::stream::Failure) {
+        self.ahead.push_back(data(&serde_json::to_value(in_their_form(failed(failure))).unwrap_or_default()));
+    }
+
+    async fn over(&mut self) {
+        if let Some(leaving) = self.leaving.take() {
+            leaving.stays().await;
+        }
+    }
+}

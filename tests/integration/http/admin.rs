@@ -1,0 +1,136 @@
+//! The operator's routes: what they ask of the program, and that nobody else sees them.
+
+use std::sync::Mutex;
+
+use callboard::http::{MadeKey, OperatorError, Reloaded, TenantPut, new_key};
+use callboard_actors::ports::BoxFuture;
+
+use super::*;
+
+/// A program that notes what it is asked.
+#[derive(Default)]
+struct Program {
+    asked: Mutex<Vec<String>>,
+    keys: Mutex<Option<Keys>>,
+}
+
+impl Program {
+    fn note<T: Send + 'static>(&self, what: String, answer: Result<T, OperatorError>) -> BoxFuture<'_, Result<T, OperatorError>> {
+        self.asked.lock().unwrap().push(what);
+        Box::pin(std::future::ready(answer))
+    }
+}
+
+impl Operator for Program {
+    fn reload(&self) -> BoxFuture<'_, Result<Reloaded, OperatorError>> {
+        self.note("reload".into(), Ok(Reloaded { added: vec!["new".into()], ..Reloaded::default() }))
+    }
+
+    fn put_tenant(&self, id: TenantId, config: Value) -> BoxFuture<'_, Result<TenantPut, OperatorError>> {
+        let wrong = || OperatorError::Invalid { pointer: Some("/wieght".into()), message: "no such key; `weight`?".into() };
+        let answer = if config.get("wieght").is_some() { Err(wrong()) } else { Ok(TenantPut::Created) };
+        self.note(format!("put {id} {config}"), answer)
+    }
+
+    fn put_quota(&self, id: TenantId, quota: Value) -> BoxFuture<'_, Result<(), OperatorError>> {
+        self.note(format!("quota {id} {quota}"), Ok(()))
+    }
+
+    fn new_key(&self, id: TenantId, replace: bool) -> BoxFuture<'_, Result<MadeKey, OperatorError>> {
+        let key = new_key();
+        let hash = KeyHash::of(&key);
+        let keys = self.keys.lock().unwrap().clone().unwrap();
+        if replace {
+            keys.remove_tenant(&id);
+        }
+        keys.put(id.clone(), hash);
+        self.note(format!("key {id} {replace}"), Ok(MadeKey { key, hash }))
+    }
+
+    fn remove_tenant(&self, id: TenantId) -> BoxFuture<'_, Result<(), OperatorError>> {
+        self.note(format!("remove {id}"), Ok(()))
+    }
+}
+
+async fn start() -> (Server, Arc<Program>) {
+    let program = Arc::new(Program::default());
+    let model = Arc::new(ScriptedModel::always(Reply::text("yes")));
+    let server = Server::with(model, Setting { operator: Some(program.clone()), ..Setting::default() }).await;
+    *program.keys.lock().unwrap() = Some(server.keys.clone());
+    server.say("c", "hello").await;
+    (server, program)
+}
+
+async fn admin(server: &Server, method: Method, path: &str, body: &str) -> Response {
+    let request = server.ask(method, path, ADMIN).header("content-type", "application/json").body(body.to_owned());
+    soon(request.send()).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_operator_sets_up_pauses_rekeys_and_erases_tenants() {
+    let (server, program) = start().await;
+
+    let listed = body(admin(&server, Method::GET, "/v1/admin/tenants", "").await).await;
+    assert_eq!((&listed["tenants"][0]["id"], &listed["tenants"][0]["usage"]["prompts_admitted"]), (&json!("acme"), &json!(1)));
+    assert_eq!(admin(&server, Method::PUT, "/v1/admin/tenants/new", r#"{"weight":2}"#).await.status(), 201);
+    let wrong = body(admin(&server, Method::PUT, "/v1/admin/tenants/new", r#"{"wieght":2}"#).await).await;
+    assert_eq!((&wrong["status"], &wrong["pointer"]), (&json!(422), &json!("/wieght")));
+    assert_eq!(admin(&server, Method::PUT, "/v1/admin/tenants/acme/quota", r#"{"weight":3}"#).await.status(), 204);
+
+    assert_eq!(admin(&server, Method::POST, "/v1/admin/tenants/acme/pause", "").await.status(), 204);
+    let paused = server.post("/v1/conversations/c/messages", json!({ "content": "a" })).await;
+    assert_eq!(problem(paused).await, (503, "tenant_paused".into()));
+    assert_eq!(admin(&server, Method::POST, "/v1/admin/tenants/acme/pause", r#"{"paused":false}"#).await.status(), 204);
+    assert_eq!(server.say("c", "again").await["text"], "yes");
+
+    let made = body(admin(&server, Method::POST, "/v1/admin/tenants/acme/keys", r#"{"replace":true}"#).await).await;
+    assert_eq!(server.get("/v1/conversations").await.status(), 401, "the old key opens nothing");
+    let key = made["key"].as_str().unwrap();
+    assert_eq!(made["key_sha256"], KeyHash::of(key).to_string());
+    let mine = soon(server.ask(Method::GET, "/v1/conversations/c", key).send()).await.unwrap();
+    assert_eq!(mine.status(), 200);
+
+    let erased = body(admin(&server, Method::DELETE, "/v1/admin/tenants/acme/data", "").await).await;
+    assert_eq!(erased["conversations"], 1);
+    let gone = soon(server.ask(Method::GET, "/v1/conversations/c", key).send()).await.unwrap();
+    assert_eq!(gone.status(), 404);
+    assert_eq!(body(admin(&server, Method::POST, "/v1/admin/reload", "").await).await["added"], json!(["new"]));
+    assert_eq!(problem(admin(&server, Method::POST, "/v1/admin/tenants/nobody/pause", "").await).await, (404, "not_found".into()));
+    assert_eq!(
+        *program.asked.lock().unwrap(),
+        [r#"put new {"weight":2}"#, r#"put new {"wieght":2}"#, r#"quota acme {"weight":3}"#, "key acme true", "reload"]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn to_a_tenant_the_operators_routes_are_not_there() {
+    let (server, program) = start().await;
+    let routes = [
+        (Method::GET, "/metrics"),
+        (Method::GET, "/v1/admin/tenants"),
+        (Method::PUT, "/v1/admin/tenants/acme"),
+        (Method::DELETE, "/v1/admin/tenants/acme"),
+        (Method::PUT, "/v1/admin/tenants/acme/quota"),
+        (Method::POST, "/v1/admin/tenants/acme/pause"),
+        (Method::POST, "/v1/admin/tenants/acme/keys"),
+        (Method::DELETE, "/v1/admin/tenants/acme/data"),
+        (Method::POST, "/v1/admin/reload"),
+        (Method::POST, "/v1/admin/drain"),
+    ];
+    for (method, path) in routes {
+        let theirs = soon(with_json(server.ask(method.clone(), path, ACME), &json!({})).send()).await.unwrap();
+        assert_eq!(problem(theirs).await, (404, "not_found".into()), "{method} {path}");
+        let nobodys = soon(server.client.request(method.clone(), server.url(path)).send()).await.unwrap();
+        assert_eq!(nobodys.status(), 401, "{method} {path}");
+    }
+    assert!(program.asked.lock().unwrap().is_empty());
+    let figures = admin(&server, Method::GET, "/metrics", "").await;
+    assert!(soon(figures.text()).await.unwrap().contains("callboard_"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_without_an_operators_side_says_so() {
+    let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
+
+    assert_eq!(problem(admin(&server, Method::POST, "/v1/admin/reload", "").await).await, (501, "unsupported".into()));
+}

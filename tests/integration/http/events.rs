@@ -1,0 +1,147 @@
+//! Event streams: resumed without a gap and without a repetition, bounded, and no burden to anyone.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::support::{SplitMix, seed};
+
+/// A cursor as three numbers.
+fn numbers(id: &str) -> Vec<u64> {
+    id.split('.').map(|number| number.parse().unwrap()).collect()
+}
+
+/// Whether the journal tells of it: it must not be lost. Others may be, for a `message` replaces them.
+fn is_durable(event: &Sent) -> bool {
+    !["text_delta", "thinking_delta", "tool_progress", "retry", "context", "queued"].contains(&event.event.as_str())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn resume_with_last_event_id_has_no_gap_and_no_duplicate() {
+    const CUTS: usize = 200;
+    let seed = seed("http-resume");
+    println!("seed {seed}");
+    let mut random = SplitMix(seed);
+    let model = ScriptedModel::answering(|_, call| Reply::text(format!("answer {call} {}", "word ".repeat(20))).chunks(10));
+    let server = Server::start(model).await;
+    server.say("c", "first").await;
+    let mut seen: Vec<Sent> = Vec::new();
+    let mut cursor = "0.0.0".to_owned();
+    let mut cuts = 0;
+    let mut said = 1;
+
+    while cuts < CUTS {
+        if random.below(4) == 0 && said < 40 {
+            let request = server.ask(Method::POST, "/v1/conversations/c/messages", ACME).header("prefer", "respond-async");
+            soon(with_json(request, &json!({ "content": format!("prompt {said}") })).send()).await.unwrap();
+            said += 1;
+        }
+        let response = server.ask(Method::GET, "/v1/conversations/c/events", ACME).header("last-event-id", &cursor);
+        let mut stream = Sse::of(soon(response.send()).await.unwrap());
+        for _ in 0..random.below(12) {
+            // A short look: behind the last event there is nothing until somebody speaks.
+            let Ok(Some(event)) = tokio::time::timeout(Duration::from_millis(30), stream.next()).await else { break };
+            cursor.clone_from(&event.id);
+            seen.push(event);
+        }
+        cuts += 1;
+    }
+    server.say("c", "last").await;
+    let response = server.ask(Method::GET, "/v1/conversations/c/events", ACME).header("last-event-id", &cursor);
+    let mut stream = Sse::of(soon(response.send()).await.unwrap());
+    while seen.iter().filter(|event| event.event == "round_finished").count() < said + 1 {
+        seen.push(stream.next().await.unwrap());
+    }
+
+    let ids: Vec<Vec<u64>> = seen.iter().map(|event| numbers(&event.id)).collect();
+    assert!(ids.windows(2).all(|pair| pair[0] < pair[1]), "seed {seed}: out of order or repeated");
+    let whole = server.ask(Method::GET, "/v1/conversations/c/events?after=0.0.0", ACME);
+    let mut whole = Sse::of(soon(whole.send()).await.unwrap());
+    let mut told: BTreeMap<Vec<u64>, Sent> = BTreeMap::new();
+    while told.values().filter(|event| event.event == "round_finished").count() < said + 1 {
+        let event = whole.next().await.unwrap();
+        told.insert(numbers(&event.id), event);
+    }
+    for event in told.values().filter(|event| is_durable(event)) {
+        assert!(ids.contains(&numbers(&event.id)), "seed {seed}: {} {} was lost", event.id, event.event);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_cursor_the_running_round_is_told_from_its_start_and_then_the_next() {
+    let model = Arc::new(ScriptedModel::answering(|_, call| match call {
+        0 => Reply::stall(),
+        _ => Reply::text("done"),
+    }));
+    let server = Server::with(model.clone(), Setting::default()).await;
+    let request = server.ask(Method::POST, "/v1/conversations/c/messages", ACME).header("prefer", "respond-async");
+    soon(with_json(request, &json!({ "content": "go" })).send()).await.unwrap();
+    soon(model.until(|counts| counts.started == 1)).await;
+
+    let mut stream = Sse::of(server.get("/v1/conversations/c/events").await);
+    assert_eq!(stream.next().await.unwrap().event, "round_started");
+    server.post("/v1/conversations/c/interrupt", json!({})).await;
+    server.say("c", "again").await;
+
+    let mut ends = Vec::new();
+    while ends.len() < 2 {
+        let event = stream.next().await.unwrap();
+        if event.event == "round_finished" {
+            ends.push(event.data["stop_reason"].clone());
+        }
+    }
+    assert_eq!(ends, [json!("interrupted"), json!("end_turn")]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_round_that_was_seen_to_its_end_is_204_and_an_unknown_one_404() {
+    let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
+    let round = server.say("c", "hello").await["round_id"].as_str().unwrap().to_owned();
+    let path = format!("/v1/conversations/c/events?round={round}");
+
+    let events = Sse::of(server.get(&path).await).rest().await;
+    let last = events.last().unwrap();
+    assert_eq!(last.event, "round_finished");
+    assert_eq!(server.get(&format!("{path}&after={}", last.id)).await.status(), 204);
+    let first = Sse::of(server.get(&format!("{path}&after={}", events[0].id)).await).rest().await;
+    assert_eq!(
+        first.iter().filter(|event| is_durable(event)).collect::<Vec<_>>(),
+        events[1..].iter().filter(|event| is_durable(event)).collect::<Vec<_>>()
+    );
+
+    let unknown = server.get("/v1/conversations/c/events?round=00000000-0000-4000-8000-000000000000").await;
+    assert_eq!(problem(unknown).await, (404, "not_found".into()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silence_is_filled_with_comments() {
+    let mut bounds = HttpBounds::default();
+    bounds.comment_every = Duration::from_millis(20);
+    let server = Server::with(Arc::new(ScriptedModel::always(Reply::text("yes"))), Setting { bounds, ..Setting::default() }).await;
+    server.say("c", "hello").await;
+    let mut response = server.get("/v1/conversations/c/events").await;
+    let mut text = String::new();
+
+    while text.matches("\n:\n").count() + usize::from(text.starts_with(":\n")) < 2 {
+        text.push_str(std::str::from_utf8(&soon(response.chunk()).await.unwrap().unwrap()).unwrap());
+    }
+
+    assert!(text.starts_with("retry: 1000\n\n"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenant_has_so_many_streams_and_a_closed_one_is_free_again() {
+    let mut bounds = HttpBounds::default();
+    bounds.streams_per_tenant_max = 2;
+    let server = Server::with(Arc::new(ScriptedModel::always(Reply::text("yes"))), Setting { bounds, ..Setting::default() }).await;
+    server.say("c", "hello").await;
+    let first = server.get("/v1/conversations/c/events").await;
+    let _second = server.get("/v1/conversations/c/events").await;
+
+    let refused = server.get("/v1/conversations/c/events").await;
+    assert_eq!(refused.headers()["retry-after"], "1");
+    assert_eq!(problem(refused).await, (429, "too_many_streams".into()));
+    assert_eq!(server.say("c", "a prompt needs none").await["text"], "yes");
+
+    drop(first);
+    soon(async { while server.get("/v1/conversations/c/events").await.status() != 200 {} }).await;
+}

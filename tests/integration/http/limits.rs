@@ -1,0 +1,123 @@
+//! What a hostile or broken client can take, and what it is told.
+
+use super::*;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+/// Sends bytes as they are, and reads until the server closes.
+async fn raw(server: &Server, bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let _ = stream.write_all(bytes).await;
+    let mut answer = Vec::new();
+    let _ = soon(stream.read_to_end(&mut answer)).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+async fn server(change: impl FnOnce(&mut HttpBounds)) -> Server {
+    let mut bounds = HttpBounds::default();
+    change(&mut bounds);
+    Server::with(Arc::new(ScriptedModel::always(Reply::text("yes"))), Setting { bounds, ..Setting::default() }).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_is_too_large_is_413_by_its_length_and_by_its_bytes() {
+    let server = server(|bounds| bounds.body_bytes_max = 1000).await;
+    server.say("c", "hello").await;
+    let long = json!({ "conversation_id": "x".repeat(2000) });
+
+    let told = server.post("/v1/conversations/c/fork", long.clone()).await;
+    let chunk = futures_util::stream::iter([Ok::<_, std::io::Error>(long.to_string())]);
+    let chunked = server.ask(Method::POST, "/v1/conversations/c/fork", ACME).header("content-type", "application/json");
+    let chunked = soon(chunked.body(reqwest::Body::wrap_stream(chunk)).send()).await.unwrap();
+
+    assert_eq!(problem(told).await, (413, "too_large".into()));
+    assert_eq!(problem(chunked).await, (413, "too_large".into()));
+    let prompt = server.post("/v1/conversations/c/messages", json!({ "content": "x".repeat(5000) })).await;
+    assert_eq!(prompt.status(), 200, "a prompt has a bound of its own");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_head_that_is_too_large_or_has_too_many_fields_is_refused() {
+    let server = server(|_| {}).await;
+    let large = format!("GET /healthz HTTP/1.1\r\nhost: a\r\nx-large: {}\r\n\r\n", "x".repeat(40_000));
+    let many = format!("GET /healthz HTTP/1.1\r\nhost: a\r\n{}\r\n", "x-a: b\r\n".repeat(100));
+
+    for head in [large, many] {
+        let answer = raw(&server, head.as_bytes()).await;
+
+        assert!(answer.starts_with("HTTP/1.1 431") || answer.is_empty(), "{answer}");
+    }
+    assert_eq!(server.get("/healthz").await.status(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_is_slow_to_speak_is_let_go() {
+    let server = server(|bounds| {
+        bounds.header_within = Duration::from_millis(200);
+        bounds.body_pause_max = Duration::from_millis(200);
+    })
+    .await;
+    server.say("c", "hello").await;
+
+    for silent in ["", "PRI * HT", "GET /healthz HTTP/1.1\r\nhost: a\r\n"] {
+        let answer = raw(&server, silent.as_bytes()).await;
+
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{silent}: {answer}");
+    }
+    let slow = format!(
+        "POST /v1/conversations/c/fork HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {ACME}\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{{"
+    );
+    let answer = raw(&server, slow.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("body_too_slow"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_without_a_key_is_not_read() {
+    let server = server(|_| {}).await;
+    let endless =
+        "POST /v1/conversations/c/messages HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 1000000000\r\n\r\n{";
+
+    let answer = raw(&server, endless.as_bytes()).await;
+
+    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_too_many_is_told_so() {
+    let server = server(|bounds| bounds.connections_max = 1).await;
+    let mut held = TcpStream::connect(server.address).await.unwrap();
+    held.write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    let mut first = [0; 12];
+    soon(held.read_exact(&mut first)).await.unwrap();
+    assert_eq!(&first, b"HTTP/1.1 200");
+
+    let answer = raw(&server, b"").await;
+
+    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("too_many_connections"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watcher_that_reads_nothing_is_cut_and_stalls_nobody() {
+    let mut bounds = HttpBounds::default();
+    bounds.write_pause_max = Duration::from_millis(300);
+    bounds.streams_per_tenant_max = 1;
+    let text = "x".repeat(200_000);
+    let model = Arc::new(ScriptedModel::answering(move |_, _| Reply::text(text.as_str()).chunks(50)));
+    let server = Server::with(model, Setting { bounds, ..Setting::default() }).await;
+    server.say("c", "hello").await;
+    let mut stuck = TcpStream::connect(server.address).await.unwrap();
+    let request = format!("GET /v1/conversations/c/events?after=0.0.0 HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {ACME}\r\n\r\n");
+    stuck.write_all(request.as_bytes()).await.unwrap();
+    let mut head = [0; 12];
+    soon(stuck.read_exact(&mut head)).await.unwrap();
+    assert_eq!(&head, b"HTTP/1.1 200");
+
+    for round in 0..40 {
+        assert_eq!(server.say("c", &format!("go {round}")).await["status"], "completed");
+    }
+
+    // Its place is free again: it was cut, not waited for.
+    soon(async { while server.get("/v1/conversations/c/events").await.status() != 200 {} }).await;
+}
