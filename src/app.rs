@@ -1,6 +1,12 @@
 //! The composition root: configuration and wishes become adapters, adapters become a [`Host`]. The only file that knows every
 //! adapter. Prints nothing; what people should read comes back as text.
 
+mod gateways;
+mod kept;
+mod operator;
+mod resume;
+mod serving;
+mod tenants;
 mod tools;
 
 use std::{
@@ -19,15 +25,18 @@ use callboard_actors::{
 
 use crate::{
     Host,
-    config::{Approve, CommitMode, Config, ConfigError, ProviderKind, SandboxMode, Store},
+    config::{Approve, CommitMode, Config, ConfigError, ProviderKind, SandboxMode, Store, real_or_nearest},
     mcp::McpServerConfig,
     providers::{Anthropic, OpenAi, ProviderConfigError, offline::Offline},
     skills::SkillFolder,
     storage::{LockError, MemorySessions, SessionLock, Sqlite, SqliteOptions},
 };
 
+pub(crate) use kept::{KeptError, kept_file};
+pub(crate) use operator::TenantOperator;
+pub(crate) use serving::{Serving, Single, serving};
 use tools::Equipment;
-pub(crate) use tools::{masker, mcp_pool, release_artifacts};
+pub(crate) use tools::{masker, mcp_pool, mode as sandbox_mode, release_artifacts};
 
 /// The tenant of a person at a terminal; `serve` without tenants uses the same one.
 pub(crate) const TENANT: &str = "default";
@@ -87,6 +96,10 @@ pub(crate) enum AppError {
     DataInWorkspace(PathBuf),
     #[error("the workspace lies inside the folder of the sessions ({})", .0.display())]
     WorkspaceInData(PathBuf),
+    #[error("tenant `{id}`: {error}")]
+    Tenant { id: TenantId, error: Box<AppError> },
+    #[error(transparent)]
+    Kept(#[from] KeptError),
     #[error(transparent)]
     Lock(#[from] LockError),
     #[error(transparent)]
@@ -110,13 +123,15 @@ impl AppError {
             Self::DataInWorkspace(_) | Self::WorkspaceInData(_) => {
                 Some("choose another --workspace, or another place with --db FILE or CALLBOARD_HOST__DATA_DIR".into())
             }
-            Self::Lock(_) => None,
+            Self::Tenant { error, .. } => error.hint(),
+            Self::Kept(KeptError::InUse(_)) => Some("end that one, or give this one another `[host] data_dir`".into()),
+            Self::Kept(_) | Self::Lock(_) => None,
         }
     }
 
     /// Whether the user asked for something that cannot be: exit code 2 of INTERFACES §2.
     pub(crate) fn is_usage(&self) -> bool {
-        !matches!(self, Self::Lock(_) | Self::NoStore(_))
+        !matches!(self, Self::Lock(_) | Self::NoStore(_) | Self::Kept(_))
     }
 }
 
@@ -262,7 +277,7 @@ fn build(
 }
 
 /// Where the official SDKs look.
-fn usual_base_url(kind: ProviderKind) -> Option<String> {
+pub(crate) fn usual_base_url(kind: ProviderKind) -> Option<String> {
     match kind {
         ProviderKind::Anthropic => set_variable("ANTHROPIC_BASE_URL"),
         ProviderKind::OpenAi => set_variable("OPENAI_BASE_URL"),
@@ -286,13 +301,17 @@ fn system_prompt(wishes: &Wishes, workspace: &Path, remembers: bool, notes: &mut
     // REQUIREMENTS Y-04: whoever has a memory is told to use it before the context is compacted.
     let memory = if remembers { include_str!("cli/prompts/memory.md").trim_end() } else { "" };
     let base = [base, memory].join("\n");
-    let base = base.trim_end();
+    project_instructions(base.trim_end().to_owned(), workspace, notes)
+}
+
+/// A system prompt with the workspace's own instructions behind it.
+fn project_instructions(base: String, workspace: &Path, notes: &mut Vec<String>) -> String {
     match agents_file(workspace) {
-        Ok(None) => base.to_owned(),
+        Ok(None) => base,
         Ok(Some(text)) => format!("{base}\n\n# Project instructions (AGENTS.md)\n\n{}", text.trim()),
         Err(reason) => {
             notes.push(format!("AGENTS.md is not read: {reason}"));
-            base.to_owned()
+            base
         }
     }
 }
@@ -406,17 +425,6 @@ fn is_apart(data: &Path, workspace: &Path) -> bool {
     let Ok(workspace) = workspace.canonicalize() else { return true };
     let data = real_or_nearest(data);
     !data.starts_with(&workspace) && !workspace.starts_with(&data)
-}
-
-/// The real path of a folder that may not be there yet: that of its nearest existing parent, and the rest.
-fn real_or_nearest(path: &Path) -> PathBuf {
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    for parent in absolute.ancestors() {
-        if let (Ok(real), Ok(rest)) = (parent.canonicalize(), absolute.strip_prefix(parent)) {
-            return real.join(rest);
-        }
-    }
-    absolute
 }
 
 #[cfg(test)]

@@ -75,13 +75,18 @@ pub(super) async fn equipment(config: &Config, wishes: &Wishes) -> Result<Equipm
     Ok(Equipment { toolbox, artifacts, resources })
 }
 
-fn over_workspace(config: &Config, wishes: &Wishes, wanted: &Wanted<'_>, masker: &Masker) -> Result<Toolbox, AppError> {
-    let mode = match wishes.sandbox.unwrap_or(config.sandbox) {
+/// The sandbox of that word.
+pub(crate) fn mode(mode: SandboxMode) -> Mode {
+    match mode {
         SandboxMode::Auto => Mode::Auto,
         SandboxMode::Linux => Mode::Linux,
         SandboxMode::Local => Mode::Local,
         SandboxMode::None => Mode::None,
-    };
+    }
+}
+
+fn over_workspace(config: &Config, wishes: &Wishes, wanted: &Wanted<'_>, masker: &Masker) -> Result<Toolbox, AppError> {
+    let mode = mode(wishes.sandbox.unwrap_or(config.sandbox));
     // A sandbox that nobody will use is not tried, and nothing is said of it.
     let mode = if wanted.has("bash") || mode != Mode::Auto { mode } else { Mode::None };
     let options = Options { limits: config.exec_limits, network: config.network.clone().into(), ..Options::default() };
@@ -95,7 +100,7 @@ fn over_workspace(config: &Config, wishes: &Wishes, wanted: &Wanted<'_>, masker:
     Ok(toolbox)
 }
 
-fn web_tools(config: &Config, masker: &Masker) -> Result<Vec<Arc<dyn callboard_actors::ports::Tool>>, AppError> {
+pub(super) fn web_tools(config: &Config, masker: &Masker) -> Result<Vec<Arc<dyn callboard_actors::ports::Tool>>, AppError> {
     let settings = &config.web;
     let key = settings.key.as_ref().map(|key| key.expose().to_owned());
     let search = match (settings.engine.as_deref(), &settings.base_url, key) {
@@ -143,7 +148,7 @@ pub(crate) async fn release_artifacts(config: &Config, scope: &Scope) -> Result<
 }
 
 /// Artifacts as files of the data folder; in memory where there can be none.
-async fn artifacts(data_dir: &Path, notes: &mut Vec<String>) -> Arc<dyn ArtifactStore> {
+pub(super) async fn artifacts(data_dir: &Path, notes: &mut Vec<String>) -> Arc<dyn ArtifactStore> {
     match FileArtifacts::open(artifacts_folder(data_dir), Arc::new(SystemClock), FileArtifactsSettings::default()).await {
         Ok(store) => Arc::new(store),
         Err(error) => {

@@ -4,7 +4,7 @@ use clap::Subcommand;
 
 use super::{
     failure::{Done, Failure},
-    terminal::{out, out_line},
+    terminal::{err_line, out, out_line, tame},
 };
 use crate::config::Config;
 
@@ -27,6 +27,9 @@ pub(super) fn run(config: &Config, command: &ConfigCommand) -> Result<Done, Fail
             config.check()?;
             let files: Vec<String> = config.files().iter().map(|file| file.display().to_string()).collect();
             let read = if files.is_empty() { "no file, only defaults and the environment".to_owned() } else { files.join(", ") };
+            for warning in config.warnings() {
+                err_line(&format!("warning: {}", tame(&warning)));
+            }
             out_line(&format!("the configuration is right ({read})"));
         }
         ConfigCommand::Show => out(&config.show()),

@@ -24,6 +24,9 @@ mod mcp;
 mod tokens;
 mod metrics;
 mod skills;
+mod serve;
+mod keys;
+mod doctor;
 mod config;
 mod completions;
 
@@ -77,6 +80,11 @@ enum Command {
     /// Skills: list what a folder holds, show one, check what is wrong
     #[command(subcommand, disable_help_subcommand = true, after_help = skills::EXAMPLE)]
     Skills(skills::SkillsCommand),
+    Serve(serve::ServeArgs),
+    /// Keys of tenants: new
+    #[command(subcommand, disable_help_subcommand = true, after_help = keys::EXAMPLE)]
+    Keys(keys::KeysCommand),
+    Doctor(doctor::DoctorArgs),
     /// The configuration: check, show
     #[command(subcommand, disable_help_subcommand = true, after_help = config::EXAMPLE)]
     Config(config::ConfigCommand),
@@ -99,6 +107,9 @@ fn run(cli: Cli) -> Result<Done, Failure> {
     if let Command::Completions(args) = cli.command {
         return completions::run(&args);
     }
+    if let Command::Keys(command) = &cli.command {
+        return keys::run(command);
+    }
     let config = Config::load(cli.config.as_deref(), process_environment());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::work(format!("the runtime cannot be started: {}", error.kind())))?;
@@ -111,9 +122,12 @@ fn run(cli: Cli) -> Result<Done, Failure> {
             .map_err(|error| Failure::usage(error.to_string()))?
     };
     let outcome = runtime.block_on(async {
-        let outcome = match config {
-            Ok(config) => dispatch(&config, cli.command).await,
-            Err(error) => Err(error.into()),
+        let outcome = match (cli.command, config) {
+            // These say themselves what is wrong with a configuration, and one of them reads it again.
+            (Command::Serve(args), _) => Box::pin(serve::run(cli.config, args, &telemetry)).await,
+            (Command::Doctor(args), _) => Box::pin(doctor::run(cli.config, args)).await,
+            (command, Ok(config)) => dispatch(&config, command).await,
+            (_, Err(error)) => Err(error.into()),
         };
         telemetry.shutdown().await;
         outcome
@@ -134,6 +148,8 @@ async fn dispatch(config: &Config, command: Command) -> Result<Done, Failure> {
         Command::Metrics(args) => Box::pin(metrics::run(config, args)).await,
         Command::Skills(command) => Box::pin(skills::run(config, command)).await,
         Command::Config(command) => config::run(config, &command),
+        Command::Keys(command) => keys::run(&command),
+        Command::Serve(_) | Command::Doctor(_) => Err(Failure::usage("this command reads its configuration itself".to_owned())),
         Command::Completions(args) => completions::run(&args),
     }
 }

@@ -14,6 +14,11 @@ impl Paint {
         Self(io::stderr().is_terminal() && unset("NO_COLOR") && !dumb)
     }
 
+    /// No colors, for what programs read.
+    pub(super) fn none() -> Self {
+        Self(false)
+    }
+
     /// No colors.
     #[cfg(test)]
     pub(super) fn plain() -> Self {

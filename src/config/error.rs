@@ -43,7 +43,7 @@ pub enum ConfigError {
         reason: String,
     },
     /// A file is not TOML.
-    #[error("{at}: not valid TOML: {reason}")]
+    #[error("{}not valid TOML: {reason}", place(at))]
     Syntax {
         /// Where.
         at: Origin,
@@ -51,7 +51,7 @@ pub enum ConfigError {
         reason: String,
     },
     /// A name that is not there.
-    #[error("{at}: unknown {what} `{given}`; {hint}")]
+    #[error("{}unknown {what} `{given}`; {hint}", place(at))]
     Unknown {
         /// Where.
         at: Origin,
@@ -63,7 +63,7 @@ pub enum ConfigError {
         hint: String,
     },
     /// A value that cannot be.
-    #[error("{at}: `{key}` {problem}")]
+    #[error("{}`{key}` {problem}", place(at))]
     BadValue {
         /// Where.
         at: Origin,
@@ -103,6 +103,35 @@ impl ConfigError {
             Self::Inconsistent { .. } => "config_inconsistent",
             Self::NoKey { .. } => "config_no_key",
         }
+    }
+}
+
+impl ConfigError {
+    /// The JSON pointer of the value that is wrong, for a tenant that came as JSON.
+    pub fn pointer(&self) -> Option<String> {
+        let within = |path: &str| format!("/{}", path.split('.').skip(1).collect::<Vec<_>>().join("/"));
+        match self {
+            Self::BadValue { key, .. } => Some(within(key)),
+            Self::Unknown { what, given, .. } => {
+                let section = what.trim_start_matches("key in ").trim_matches(['[', ']']);
+                Some(within(&format!("{section}.{}", given.replace('~', "~0").replace('/', "~1"))))
+            }
+            Self::Unreadable { .. } | Self::Syntax { .. } | Self::Inconsistent { .. } | Self::NoKey { .. } => None,
+        }
+    }
+
+    /// The same without its place: what was read was no file.
+    #[must_use]
+    pub(super) fn without_place(mut self) -> Self {
+        match &mut self {
+            Self::Unreadable { .. } => {}
+            Self::Syntax { at, .. }
+            | Self::Unknown { at, .. }
+            | Self::BadValue { at, .. }
+            | Self::Inconsistent { at, .. }
+            | Self::NoKey { at, .. } => *at = Origin::Default,
+        }
+        self
     }
 }
 

@@ -11,7 +11,8 @@ use toml::de::{DeTable, DeValue};
 use super::{
     Layer, ProviderLayer, Setting,
     error::{ConfigError, Origin, hint, quoted},
-    keys::{self, PROVIDER_SECTION, SECTIONS},
+    keys::{self, NESTED, PROVIDER_SECTION, SECTIONS, TENANT_SECTION},
+    tenant::TenantLayer,
     tokens,
     value::{Base, said},
 };
@@ -66,6 +67,18 @@ pub(super) fn parse(path: &Path, text: &str, home: Option<&Path>) -> Result<Laye
                     problem: "providers are a list: write `[[provider]]`, with two brackets".into(),
                 });
             }
+            (TENANT_SECTION, DeValue::Array(items)) => {
+                for item in items.iter() {
+                    let at = file.at(item.span().start);
+                    let DeValue::Table(table) = item.get_ref() else {
+                        return Err(ConfigError::Inconsistent { at, problem: "each tenant is a section `[[tenant]]`".into() });
+                    };
+                    layer.tenants.push(TenantLayer { at, settings: file.section(TENANT_SECTION, table)? });
+                }
+            }
+            (TENANT_SECTION, _) => {
+                return Err(ConfigError::Inconsistent { at, problem: "tenants are a list: write `[[tenant]]`, with two brackets".into() });
+            }
             (super::compaction::SECTION, value) => {
                 layer.compaction = Some(super::compaction::settings(value, &at, |byte| file.at(byte))?);
             }
@@ -95,7 +108,7 @@ fn unknown_section(at: Origin, given: &str, value: &DeValue<'_>) -> ConfigError 
     let of_section = keys::plain().find(|key| key.name == given && !value.is_table());
     let (what, hint) = match of_section {
         Some(key) => ("key at the top of the file", format!("it belongs under `[{}]`", key.section)),
-        None => ("section", hint(given, SECTIONS.iter().copied().chain([PROVIDER_SECTION]))),
+        None => ("section", hint(given, SECTIONS.iter().copied().chain([PROVIDER_SECTION, TENANT_SECTION]))),
     };
     ConfigError::Unknown { at, what: what.to_owned(), given: quoted(given), hint }
 }
@@ -124,7 +137,8 @@ impl File<'_> {
         let mut settings = Vec::new();
         for (name, at, value) in self.in_order(table) {
             let below = format!("{section}.{name}");
-            if let (DeValue::Table(table), true) = (value, SECTIONS.contains(&below.as_str())) {
+            let is_section = SECTIONS.contains(&below.as_str()) || NESTED.contains(&below.as_str());
+            if let (DeValue::Table(table), true) = (value, is_section) {
                 settings.extend(self.section(&below, table)?);
                 continue;
             }
@@ -144,12 +158,18 @@ impl File<'_> {
 }
 
 fn unknown_key(at: Origin, section: &str, given: &str) -> ConfigError {
-    let hint =
-        if section == PROVIDER_SECTION && ["api_key", "apikey", "key", "token", "secret"].contains(&given.to_ascii_lowercase().as_str()) {
-            "keys do not stand in this file: name their environment variable with `api_key_env`, or their file with `api_key_file`".into()
-        } else {
-            hint(given, keys::of_section(section).map(|key| key.name))
-        };
-    let what = if section == PROVIDER_SECTION { "key in [[provider]]".to_owned() } else { format!("key in [{section}]") };
+    let hint = if section == TENANT_SECTION
+        && ["api_key", "apikey", "key", "token", "secret"].contains(&given.to_ascii_lowercase().as_str())
+    {
+        "keys do not stand in this file: write the hash that `callboard keys new` prints as `key_sha256`".into()
+    } else if section == PROVIDER_SECTION && ["api_key", "apikey", "key", "token", "secret"].contains(&given.to_ascii_lowercase().as_str())
+    {
+        "keys do not stand in this file: name their environment variable with `api_key_env`, or their file with `api_key_file`".into()
+    } else {
+        let inner = NESTED.iter().filter_map(|nested| nested.strip_prefix(section)?.strip_prefix('.'));
+        hint(given, keys::of_section(section).map(|key| key.name).chain(inner))
+    };
+    let is_list = [PROVIDER_SECTION, TENANT_SECTION].contains(&section);
+    let what = if is_list { format!("key in [[{section}]]") } else { format!("key in [{section}]") };
     ConfigError::Unknown { at, what, given: quoted(given), hint }
 }

@@ -58,6 +58,8 @@ const PLAIN: &[Key] = &[
         Kind::Choice(DURABILITIES),
         "`sync`: what was acknowledged survives a power cut; `batched`: it survives a crash of the process",
     ),
+    key("host", "listen", Kind::Address, "where `serve` listens; `127.0.0.1:8787` by default"),
+    key("host", "admin_key_sha256", Kind::Hash, "SHA-256 of the operator's key (`callboard keys new`); no operator's routes by default"),
     key("store", "url", Kind::StoreUrl, "`sqlite:PATH` or `memory:`; `callboard.db` in the data folder by default"),
     key("tools", "enabled", Kind::Names(TOOL_NAMES), "tools that a model is offered; all by default, `[]` for none"),
     key(
@@ -129,6 +131,50 @@ pub(super) const PROVIDER: &[Key] = &[
         "attachments that the models of a Chat Completions server are shown; by the model's name by default, `[]` for none",
     ),
     key("provider", "concurrency", Kind::Count { max: COUNT_MAX }, "calls at once; `limits.model_calls_max` by default"),
+    key("provider", "rpm", Kind::Count { max: COUNT_MAX }, "requests a minute; what the provider's own headers say by default"),
+    key("provider", "tpm", Kind::Count { max: BYTES_MAX }, "tokens a minute, in and out; what the provider's own headers say by default"),
+];
+
+/// Keys of `[provider.fallback]`.
+pub(super) const FALLBACK: &[Key] = &[
+    key(FALLBACK_SECTION, "provider", Kind::Text, "who answers while this provider does not"),
+    key(FALLBACK_SECTION, "model", Kind::Text, "the model that is asked there"),
+];
+
+/// Keys of each `[[tenant]]`.
+pub(super) const TENANT: &[Key] = &[
+    key("tenant", "id", Kind::TenantId, "who it is: 1-128 of `A-Z a-z 0-9 . _ : -`"),
+    key("tenant", "key_sha256", Kind::Hashes, "SHA-256 of its key, or a list of several (`callboard keys new`)"),
+    key("tenant", "weight", Kind::Count { max: 1_000_000 }, "its share of a model that many wait for, beside others; 1 by default"),
+    key("tenant", "provider", Kind::Text, "the provider, and so the key, that its calls use; the first by default"),
+    key("tenant", "model", Kind::Text, "the model that is asked; the provider's by default"),
+    key("tenant", "system", Kind::Prose, "its system prompt"),
+    key("tenant", "workspace", Kind::Path, "folder that its tools work in; without one there are no tools on files, and no commands"),
+    key("tenant", "tools", Kind::Names(TOOL_NAMES), "tools that its models are offered; `[tools] enabled` by default"),
+    key("tenant", "approve", Kind::Choice(APPROVALS), "as `[tools] approve`, which is the default; else `deny`"),
+    key("tenant", "skills", Kind::Path, "folder of its skills; `[skills] dir` by default"),
+    key("tenant", "paused", Kind::Flag, "whether it is refused for now"),
+];
+
+/// Keys of `[tenant.quotas]`: what a tenant may use at once and in a minute.
+pub(super) const QUOTAS: &[Key] = &[
+    key(QUOTAS_SECTION, "conversations_max", Kind::Count { max: BYTES_MAX }, "conversations that it may have stored"),
+    key(QUOTAS_SECTION, "turns_max", Kind::Count { max: COUNT_MAX }, "turns at once; more wait"),
+    key(QUOTAS_SECTION, "prompts_max", Kind::Count { max: COUNT_MAX }, "prompts between admission and answer; more are refused"),
+    key(QUOTAS_SECTION, "requests_per_minute", Kind::Count { max: COUNT_MAX }, "prompts a minute; more are refused"),
+    key(QUOTAS_SECTION, "tokens_per_minute", Kind::Count { max: BYTES_MAX }, "tokens a minute, in and out"),
+    key(QUOTAS_SECTION, "artifact_bytes_max", Kind::Count { max: BYTES_MAX }, "bytes of its artifacts"),
+    key(QUOTAS_SECTION, "memory_bytes_max", Kind::Count { max: BYTES_MAX }, "bytes of memory that its work under way may take"),
+];
+
+/// Keys of `[tenant.budget]` and `[tenant.conversation_budget]`.
+pub(super) const BUDGETS: &[Key] = &[
+    key(BUDGET_SECTION, "tokens", Kind::Count { max: BYTES_MAX }, "tokens that all its conversations may use, since the host began"),
+    key(BUDGET_SECTION, "usd", Kind::Usd, "US dollars that they may cost; needs a price for the model"),
+    key(BUDGET_SECTION, "wall_s", Kind::Seconds, "time of all their rounds"),
+    key(EACH_SECTION, "tokens", Kind::Count { max: BYTES_MAX }, "tokens that each of its conversations may use"),
+    key(EACH_SECTION, "usd", Kind::Usd, "US dollars that each may cost; needs a price for the model"),
+    key(EACH_SECTION, "wall_s", Kind::Seconds, "time of its rounds"),
 ];
 
 /// The limit of commands of that key.
@@ -209,14 +255,30 @@ pub(super) const SECTIONS: &[&str] = &["host", "store", "tools", web::FETCH, web
 /// The name of the section that stands once a provider.
 pub(super) const PROVIDER_SECTION: &str = "provider";
 
+/// The name of the section that stands once a tenant.
+pub(super) const TENANT_SECTION: &str = "tenant";
+
+pub(super) const FALLBACK_SECTION: &str = "provider.fallback";
+pub(super) const QUOTAS_SECTION: &str = "tenant.quotas";
+pub(super) const BUDGET_SECTION: &str = "tenant.budget";
+pub(super) const EACH_SECTION: &str = "tenant.conversation_budget";
+
+/// Sections within a provider or a tenant, in the order in which they are shown.
+pub(super) const NESTED: &[&str] = &[FALLBACK_SECTION, QUOTAS_SECTION, BUDGET_SECTION, EACH_SECTION];
+
+/// The keys of what stands once a tenant.
+pub(super) fn of_tenants() -> impl Iterator<Item = &'static Key> {
+    TENANT.iter().chain(QUOTAS).chain(BUDGETS)
+}
+
 /// All keys outside `[[provider]]`.
 pub(super) fn plain() -> impl Iterator<Item = &'static Key> {
     PLAIN.iter().chain(LIMITS)
 }
 
-/// The keys of one section, `[[provider]]` included.
+/// The keys of one section, those of providers and tenants included.
 pub(super) fn of_section(section: &str) -> impl Iterator<Item = &'static Key> {
-    plain().chain(PROVIDER).filter(move |key| key.section == section)
+    plain().chain(PROVIDER).chain(FALLBACK).chain(of_tenants()).filter(move |key| key.section == section)
 }
 
 /// The table of all keys for `docs/configuration.md`, whose text a test holds to this.
@@ -229,6 +291,12 @@ pub fn reference() -> String {
     text += "| `[[provider]] name` | | how `--provider` and variables call it; its kind by default |\n";
     for key in PROVIDER.iter().filter(|key| key.name != "name") {
         text += &format!("| `[[provider]] {}` | `{}` | {} |\n", key.name, super::env::variable(key, Some("NAME")), key.what);
+    }
+    for key in FALLBACK.iter().chain(of_tenants()) {
+        text += &match key.section.split_once('.') {
+            Some((section, nested)) => format!("| `[[{section}]] {nested}.{}` | | {} |\n", key.name, key.what),
+            None => format!("| `[[{}]] {}` | | {} |\n", key.section, key.name, key.what),
+        };
     }
     text
 }

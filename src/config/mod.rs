@@ -9,9 +9,12 @@
 //! - what `show` prints can be read again and means the same
 //! - no secret is in an error, in `show` or in a Debug text
 
+mod checks;
 mod env;
 mod error;
 mod file;
+mod fixed;
+mod hosted;
 mod keys;
 mod observability;
 #[cfg(feature = "mcp")]
@@ -21,12 +24,14 @@ mod prices;
 mod provider;
 mod secret;
 mod show;
+mod tenant;
 mod tokens;
 mod value;
 mod web;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
     path::{Path, PathBuf},
 };
 
@@ -34,20 +39,28 @@ use callboard_actors::{
     ports::{ExecLimits, HostPattern},
     tokens::EncoderConfig,
 };
+#[cfg(all(test, feature = "cli"))]
+pub(crate) use checks::NEED_WORKSPACE;
+#[cfg(feature = "cli")]
+pub(crate) use checks::real_or_nearest;
 pub use env::NOT_SETTINGS;
 pub use error::{ConfigError, Origin};
 use error::{hint, quoted};
 use keys::Key;
 pub use keys::{TOOL_NAMES, reference};
 pub use observability::Observability;
-pub use provider::{ProviderConfig, ProviderKind};
+pub use provider::{FallbackConfig, ProviderConfig, ProviderKind};
 pub use secret::Secret;
+pub use tenant::TenantSection;
 pub use tokens::TokensConfig;
 pub use value::Store;
 use value::{Base, Value, same_file};
 pub use web::WebConfig;
 
 use crate::limits::Limits;
+
+/// Where `serve` listens when nobody says otherwise (INTERFACES §2).
+const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8787);
 
 /// What the host runs with. Every field is filled, from the defaults if nobody said otherwise.
 #[derive(Debug, Clone)]
@@ -56,8 +69,12 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// When an acknowledged write is on the disk.
     pub commit: CommitMode,
+    /// SHA-256 of the operator's key, in small letters; without one there are no operator's routes.
+    pub admin_key_sha256: Option<String>,
     /// Where journals live.
     pub store: Store,
+    /// Tenants that are configured, in their order.
+    pub tenants: Vec<TenantSection>,
     /// Providers that are configured; see [`Config::choose`].
     pub providers: Vec<ProviderConfig>,
     /// Bounds.
@@ -89,6 +106,7 @@ pub struct Config {
     pub mcp: Vec<crate::mcp::McpServerConfig>,
     /// One a kind, with the vendor's own address and key; the last, offline, needs none.
     usual: Vec<ProviderConfig>,
+    listen: Option<SocketAddr>,
     files: Vec<PathBuf>,
     settings: Settings,
 }
@@ -143,6 +161,7 @@ type Settings = BTreeMap<(&'static str, &'static str), Setting>;
 struct Layer {
     settings: Vec<Setting>,
     providers: Vec<ProviderLayer>,
+    tenants: Vec<tenant::TenantLayer>,
     encoders: BTreeMap<String, EncoderConfig>,
     compaction: Option<callboard_actors::compactor::CompactionSettings>,
     observability: Option<Observability>,
@@ -190,7 +209,7 @@ impl Config {
         let variables = env::read(&environment, home.as_deref())?;
 
         let mut settings = Settings::new();
-        let mut providers = Vec::new();
+        let (mut providers, mut tenants) = (Vec::new(), Vec::new());
         #[cfg(feature = "mcp")]
         let mut servers = BTreeMap::new();
         let mut encoders = BTreeMap::new();
@@ -205,6 +224,7 @@ impl Config {
             servers.extend(layer.mcp.into_iter().map(|server| (server.name.clone(), server)));
             settings.extend(layer.settings.into_iter().map(by_name));
             providers = provider::merged(providers, layer.providers)?;
+            tenants = tenant::merged(tenants, layer.tenants)?;
         }
         settings.extend(variables.settings.into_iter().map(by_name));
         provider::override_from_environment(&mut providers, variables.providers);
@@ -213,6 +233,9 @@ impl Config {
         let mut config = Self {
             data_dir: data_home.map(|folder| folder.join("callboard")).unwrap_or_default(),
             commit: CommitMode::default(),
+            admin_key_sha256: None,
+            listen: None,
+            tenants,
             store: Store::Memory,
             providers: providers.into_iter().map(|layer| ProviderConfig::of(layer, &environment)).collect::<Result<_, _>>()?,
             usual: ProviderKind::ALL.into_iter().map(|kind| ProviderConfig::usual(kind, &environment)).collect::<Result<_, _>>()?,
@@ -240,6 +263,7 @@ impl Config {
             let problem = "there is no place for data: neither HOME nor XDG_DATA_HOME is set; set CALLBOARD_HOST__DATA_DIR".into();
             return Err(ConfigError::Inconsistent { at: Origin::Environment("environment".into()), problem });
         }
+        checks::names(&config)?;
         Ok(config)
     }
 
@@ -303,12 +327,32 @@ impl Config {
         })
     }
 
-    /// Looks at what loading leaves for later: whether each provider's key is where the configuration says.
+    /// Where `serve` listens.
+    pub fn listen(&self) -> SocketAddr {
+        self.listen.unwrap_or(LISTEN)
+    }
+
+    /// Looks at what loading leaves for later: whether each provider's key is where the configuration says, whether folders of tenants
+    /// lie where they may, whether budgets of money can be reckoned.
     ///
     /// # Errors
-    /// The first [`ConfigError::NoKey`].
+    /// The first [`ConfigError::NoKey`] or [`ConfigError::Inconsistent`].
     pub fn check(&self) -> Result<(), ConfigError> {
-        self.providers.iter().try_for_each(|provider| provider.key().map(drop))
+        self.providers.iter().try_for_each(|provider| provider.key().map(drop))?;
+        checks::host(self)
+    }
+
+    /// The same for one tenant that is in no file.
+    ///
+    /// # Errors
+    /// The first [`ConfigError`], without a place.
+    pub fn check_tenant(&self, tenant: &TenantSection) -> Result<(), ConfigError> {
+        checks::one(self, tenant).map_err(ConfigError::without_place)
+    }
+
+    /// What is allowed and seldom meant, a line each.
+    pub fn warnings(&self) -> Vec<String> {
+        checks::warnings(self)
     }
 
     /// The effective configuration as TOML, each value with its origin behind it; keys of providers are masked.
@@ -321,6 +365,8 @@ impl Config {
         for ((section, name), setting) in &self.settings {
             match (*section, *name, &setting.value) {
                 ("host", "data_dir", Value::Path(path)) => self.data_dir = path.clone(),
+                ("host", "admin_key_sha256", Value::Text(hash)) => self.admin_key_sha256 = Some(hash.clone()),
+                ("host", _, Value::Address(address)) => self.listen = Some(*address),
                 ("host", _, Value::Text(word)) => self.commit = if word == "batched" { CommitMode::Batched } else { CommitMode::Sync },
                 ("tools", _, Value::Names(names)) => self.tools = Some(names.clone()),
                 ("tools", _, Value::Text(word)) => self.approve = Approve::of(word),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{
     ProviderLayer, Secret, Setting, Settings, by_name, env,
     error::{ConfigError, Origin, quoted},
-    keys::{self, PROVIDER_KINDS, PROVIDER_SECTION},
+    keys::{self, FALLBACK_SECTION, PROVIDER_KINDS, PROVIDER_SECTION},
     value::{Value, listed},
 };
 
@@ -61,10 +61,25 @@ pub struct ProviderConfig {
     pub model: Option<String>,
     /// Calls at once; `limits.model_calls_max` if `None`.
     pub concurrency: Option<usize>,
+    /// Requests a minute; what the provider's headers say if `None`.
+    pub rpm: Option<u32>,
+    /// Tokens a minute, in and out; what the provider's headers say if `None`.
+    pub tpm: Option<u64>,
+    /// Who answers while it does not.
+    pub fallback: Option<FallbackConfig>,
     /// Attachments that the models are shown, `images` and `documents`; told by the model's name if `None`.
     pub shows: Option<Vec<String>>,
     key: Key,
     pub(super) settings: Settings,
+}
+
+/// Who answers in a provider's place (`[provider.fallback]`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FallbackConfig {
+    /// Name of the other provider.
+    pub provider: String,
+    /// The model that is asked there; that provider's own if `None`.
+    pub model: Option<String>,
 }
 
 /// A missing key is no error before somebody wants to call that provider.
@@ -88,6 +103,13 @@ impl ProviderConfig {
                 Err(ConfigError::NoKey { at: at.clone(), provider: quoted(&self.name), problem: problem.clone() })
             }
         }
+    }
+
+    /// Whether calls would go the same way: the same wire, address, key and shares of both.
+    pub fn is_same_gateway(&self, other: &Self) -> bool {
+        let secret = |provider: &Self| provider.key().ok().flatten().cloned();
+        let parts = |provider: &Self| (provider.kind, provider.base_url.clone(), provider.concurrency, provider.rpm, provider.tpm);
+        parts(self) == parts(other) && self.fallback == other.fallback && self.shows == other.shows && secret(self) == secret(other)
     }
 
     /// What `show` may say of the key.
@@ -120,17 +142,34 @@ impl ProviderConfig {
             return Err(ConfigError::Inconsistent { at, problem });
         };
         let (base_url, model) = (text("base_url"), text("model"));
-        let concurrency = match settings.get(&(PROVIDER_SECTION, "concurrency")).map(|setting| &setting.value) {
-            Some(Value::Count(count)) => usize::try_from(*count).ok(),
+        let count = |name: &'static str| match settings.get(&(PROVIDER_SECTION, name)).map(|setting| &setting.value) {
+            Some(Value::Count(count)) => Some(*count),
             _ => None,
         };
+        let concurrency = count("concurrency").and_then(|count| usize::try_from(count).ok());
+        let (rpm, tpm) = (count("rpm").and_then(|count| u32::try_from(count).ok()), count("tpm"));
+        let fallback = fallback(&settings)?;
         let shows = match settings.get(&(PROVIDER_SECTION, "shows")).map(|setting| &setting.value) {
             Some(Value::Names(names)) => Some(names.clone()),
             _ => None,
         };
         add_usual_key(&mut settings, kind, base_url.is_some());
         let key = Key::find(&settings, environment)?;
-        Ok(Self { name, kind, base_url, model, concurrency, shows, key, settings })
+        Ok(Self { name, kind, base_url, model, concurrency, rpm, tpm, fallback, shows, key, settings })
+    }
+}
+
+fn fallback(settings: &Settings) -> Result<Option<FallbackConfig>, ConfigError> {
+    let text = |name: &'static str| match settings.get(&(FALLBACK_SECTION, name)) {
+        Some(Setting { value: Value::Text(text), from, .. }) => Some((text.clone(), from.clone())),
+        _ => None,
+    };
+    match (text("provider"), text("model")) {
+        (Some((provider, _)), model) => Ok(Some(FallbackConfig { provider, model: model.map(|(model, _)| model) })),
+        (None, Some((_, at))) => {
+            Err(ConfigError::Inconsistent { at, problem: "a fallback needs `provider` beside `model`: the name of another one".into() })
+        }
+        (None, None) => Ok(None),
     }
 }
 
@@ -186,7 +225,15 @@ impl ProviderLayer {
         let text = |name: &str| {
             self.settings.iter().rev().find(|setting| setting.key.name == name).and_then(|setting| match &setting.value {
                 Value::Text(text) => Some(text.as_str()),
-                Value::Path(_) | Value::Store(_) | Value::Count(_) | Value::Seconds(_) | Value::Names(_) | Value::Patterns(_) => None,
+                Value::Path(_)
+                | Value::Store(_)
+                | Value::Count(_)
+                | Value::Seconds(_)
+                | Value::Names(_)
+                | Value::Patterns(_)
+                | Value::Address(_)
+                | Value::MicroUsd(_)
+                | Value::Flag(_) => None,
             })
         };
         text("name").or_else(|| text("kind"))

@@ -3,9 +3,9 @@
 use std::{fmt::Write as _, path::Path, time::Duration};
 
 use super::{
-    Config, Store,
+    Config, Settings, Store,
     error::{Origin, quoted},
-    keys::{self, Key, PROVIDER_SECTION, SECTIONS},
+    keys::{self, FALLBACK_SECTION, Key, NESTED, PROVIDER_SECTION, SECTIONS, TENANT_SECTION},
     tokens,
     value::Value,
     web,
@@ -43,6 +43,17 @@ pub(super) fn show(config: &Config) -> String {
                 None => not_set(&mut text, key),
             }
         }
+        nested(&mut text, FALLBACK_SECTION, &provider.settings);
+    }
+    for tenant in &config.tenants {
+        let _ = writeln!(text, "\n[[{TENANT_SECTION}]]");
+        for key in keys::TENANT {
+            match tenant.settings.get(&(TENANT_SECTION, key.name)) {
+                Some(setting) => line(&mut text, key, &setting.value, &setting.from.to_string()),
+                None => not_set(&mut text, key),
+            }
+        }
+        NESTED.iter().for_each(|section| nested(&mut text, section, &tenant.settings));
     }
     tokens::show(&mut text, &config.tokens.encoders);
     super::compaction::show(&mut text, &config.compaction);
@@ -56,10 +67,23 @@ pub(super) fn show(config: &Config) -> String {
     text
 }
 
+/// A section within a provider or a tenant, if anything of it is set.
+fn nested(text: &mut String, section: &'static str, settings: &Settings) {
+    let set: Vec<_> = keys::of_section(section).filter_map(|key| settings.get(&(section, key.name))).collect();
+    if !set.is_empty() {
+        let _ = writeln!(text, "[{section}]");
+    }
+    for setting in set {
+        line(text, setting.key, &setting.value, &setting.from.to_string());
+    }
+}
+
 /// The value of a key outside `[[provider]]`; `None` where its absence means something.
 fn effective(config: &Config, key: &Key) -> Option<Value> {
     match (key.section, key.name) {
         ("host", "data_dir") => Some(Value::Path(config.data_dir.clone())),
+        ("host", "listen") => Some(Value::Address(config.listen())),
+        ("host", "admin_key_sha256") => config.admin_key_sha256.clone().map(Value::Text),
         ("host", _) => Some(Value::Text(config.commit.as_str().to_owned())),
         ("store", _) => Some(Value::Store(config.store.clone())),
         ("tools", "enabled") => config.tools.clone().map(Value::Names),
@@ -96,6 +120,9 @@ fn toml_value(value: &Value) -> String {
         Value::Count(count) => count.to_string(),
         Value::Seconds(time) => seconds(*time),
         Value::Patterns(hosts) => format!("[{}]", hosts.iter().map(|host| in_quotes(&host.to_string())).collect::<Vec<_>>().join(", ")),
+        Value::Address(address) => in_quotes(&address.to_string()),
+        Value::MicroUsd(micro) => format!("{:?}", *micro as f64 / 1e6),
+        Value::Flag(yes) => yes.to_string(),
         Value::Names(names) => format!("[{}]", names.iter().map(|name| in_quotes(name)).collect::<Vec<_>>().join(", ")),
     }
 }

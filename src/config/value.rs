@@ -1,6 +1,7 @@
 //! What a value may be, and how its text is read: from a file, the environment or a flag alike.
 
 use std::{
+    net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -8,7 +9,10 @@ use std::{
 use callboard_actors::ports::HostPattern;
 use toml::de::DeValue;
 
-use super::error::{hint, quoted};
+use super::{
+    error::{hint, quoted},
+    hosted,
+};
 
 /// Ten years: longer waits are mistakes, and clocks add without overflow.
 const SECONDS_MAX: f64 = 315_360_000.0;
@@ -40,6 +44,20 @@ pub(super) enum Kind {
     Hosts,
     /// Patterns of an allow-list.
     Patterns,
+    /// An address to listen at.
+    Address,
+    /// The SHA-256 of a key.
+    Hash,
+    /// One such hash, or a list of them.
+    Hashes,
+    /// The id of a tenant.
+    TenantId,
+    /// A text that may have many lines.
+    Prose,
+    /// US dollars.
+    Usd,
+    /// True or false.
+    Flag,
 }
 
 /// A value that was read.
@@ -52,6 +70,10 @@ pub(super) enum Value {
     Seconds(Duration),
     Names(Vec<String>),
     Patterns(Vec<HostPattern>),
+    Address(SocketAddr),
+    /// Millionths of a US dollar.
+    MicroUsd(u64),
+    Flag(bool),
 }
 
 /// What relative paths and `~/` mean at the place where a value was written.
@@ -104,7 +126,17 @@ impl Kind {
                 });
                 Ok(Value::Patterns(patterns.collect::<Result<_, _>>()?))
             }
-            (Self::Count { .. } | Self::Seconds | Self::Names(_) | Self::Hosts | Self::Patterns, other) => {
+            (Self::Hashes, DeValue::Array(items)) => {
+                let hashes = items.iter().map(|item| match item.get_ref() {
+                    DeValue::String(text) => hosted::hash(text),
+                    other => Err(format!("must be a list of hashes in quotes, not of {}", said(other))),
+                });
+                Ok(Value::Names(hashes.collect::<Result<_, _>>()?))
+            }
+            (Self::Flag, DeValue::Boolean(yes)) => Ok(Value::Flag(*yes)),
+            (Self::Usd, DeValue::Integer(number)) if number.radix() == 10 => hosted::micro_usd(number.as_str()).map(Value::MicroUsd),
+            (Self::Usd, DeValue::Float(number)) => hosted::micro_usd(number.as_str()).map(Value::MicroUsd),
+            (Self::Count { .. } | Self::Seconds | Self::Names(_) | Self::Hosts | Self::Patterns | Self::Usd | Self::Flag, other) => {
                 Err(format!("must be {}, not {}", self.wanted(), said(other)))
             }
             (_, DeValue::String(text)) => self.read_text(text, base),
@@ -139,6 +171,20 @@ impl Kind {
                 let patterns = text.split(',').map(str::trim).filter(|pattern| !pattern.is_empty()).map(a_pattern);
                 Ok(Value::Patterns(patterns.collect::<Result<_, _>>()?))
             }
+            Self::Address => hosted::address(text.trim()).map(Value::Address),
+            Self::Hash => hosted::hash(text.trim()).map(Value::Text),
+            Self::Hashes => {
+                let hashes = text.split(',').map(str::trim).filter(|hash| !hash.is_empty()).map(hosted::hash);
+                Ok(Value::Names(hashes.collect::<Result<_, _>>()?))
+            }
+            Self::TenantId => hosted::tenant_id(text).map(Value::Text),
+            Self::Prose => hosted::prose(text).map(Value::Text),
+            Self::Usd => hosted::micro_usd(text.trim()).map(Value::MicroUsd),
+            Self::Flag => match text.trim() {
+                "true" => Ok(Value::Flag(true)),
+                "false" => Ok(Value::Flag(false)),
+                other => Err(format!("must be `true` or `false`, not `{}`", quoted(other))),
+            },
         }
     }
 
@@ -148,7 +194,19 @@ impl Kind {
             Self::Seconds => "a number of seconds",
             Self::Names(_) | Self::Hosts => "a list of names",
             Self::Patterns => "a list of hosts",
-            Self::Text | Self::Path | Self::Choice(_) | Self::StoreUrl | Self::BaseUrl | Self::EnvName => "a text in quotes",
+            Self::Hashes => "a hash in quotes, or a list of them",
+            Self::Usd => "US dollars",
+            Self::Flag => "true or false",
+            Self::Text
+            | Self::Path
+            | Self::Choice(_)
+            | Self::StoreUrl
+            | Self::BaseUrl
+            | Self::EnvName
+            | Self::Address
+            | Self::Hash
+            | Self::TenantId
+            | Self::Prose => "a text in quotes",
         }
     }
 }
@@ -222,6 +280,9 @@ fn store(text: &str, base: &Base) -> Result<Store, String> {
             base.path(path.strip_prefix("//").unwrap_or(path)).map(Store::Sqlite).map_err(|problem| format!("names a file that {problem}"))
         }
         // Not quoted: a URL of another store may hold a password.
+        None if ["postgres:", "postgresql:"].iter().any(|scheme| text.starts_with(scheme)) => {
+            Err("names PostgreSQL, which is not built in; `sqlite:` with a path, or `memory:`".into())
+        }
         None => Err("must be `sqlite:` with a path, or `memory:`".into()),
     }
 }

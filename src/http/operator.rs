@@ -93,6 +93,28 @@ pub trait Operator: Send + Sync + 'static {
     /// `UnknownTenant`.
     fn new_key(&self, id: TenantId, replace: bool) -> BoxFuture<'_, Result<MadeKey, OperatorError>>;
 
+    /// Pauses a tenant, or lets it go on, so that a restart keeps it.
+    ///
+    /// # Errors
+    /// `UnknownTenant`; `Unsupported`: the route asks the host itself then.
+    fn pause(&self, id: TenantId, paused: bool) -> BoxFuture<'_, Result<(), OperatorError>> {
+        let _ = (id, paused);
+        Box::pin(async { Err(OperatorError::Unsupported("this program keeps no pauses".into())) })
+    }
+
+    /// Erases all that a tenant stored, what lies outside of the host included; it stays in service, as it is configured. Returns how
+    /// many conversations there were.
+    ///
+    /// # Errors
+    /// `UnknownTenant`; `Unavailable` when the store did not erase all; `Unsupported`: the route asks the host itself then.
+    fn erase(&self, id: TenantId) -> BoxFuture<'_, Result<u64, OperatorError>> {
+        let _ = id;
+        Box::pin(async { Err(OperatorError::Unsupported("this program keeps nothing beside the host".into())) })
+    }
+
+    /// Tells the program that the operator asked for the end by the route; the host begins to drain now.
+    fn draining(&self) {}
+
     /// Forgets a tenant: its keys, its configuration, and all that it stored.
     ///
     /// # Errors

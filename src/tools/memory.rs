@@ -121,18 +121,34 @@ impl Memory {
         Self { quota, ..self }
     }
 
+    /// Takes away all that a tenant wrote into its memory; nothing where every caller has the same one.
+    ///
+    /// # Errors
+    /// What the system says; then some of it is left.
+    pub fn forget(&self, tenant: &TenantId) -> std::io::Result<()> {
+        let Place::PerTenant(folder) = &self.place else { return Ok(()) };
+        match std::fs::remove_dir_all(folder.join(folder_name(tenant))) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     fn root(&self, tenant: &TenantId) -> Result<Arc<Root>, ToolError> {
         match &self.place {
             Place::One(root) => Ok(root.clone()),
             Place::PerTenant(folder) => {
-                let hash = Sha256::digest(tenant.as_str().as_bytes());
-                let name: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-                let opened =
-                    Root::private(folder, PathRules::default()).and_then(|_| Root::private(folder.join(name), PathRules::default()));
+                let opened = Root::private(folder, PathRules::default())
+                    .and_then(|_| Root::private(folder.join(folder_name(tenant)), PathRules::default()));
                 opened.map(Arc::new).map_err(|e| io_error("memory", &e))
             }
         }
     }
+}
+
+/// A tenant's folder: a hash of its id, which may be no name of a folder.
+fn folder_name(tenant: &TenantId) -> String {
+    let hash = Sha256::digest(tenant.as_str().as_bytes());
+    hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl TypedTool for Memory {

@@ -1,8 +1,11 @@
 //! The binary as people and scripts use it: exit codes, what goes where, sessions that survive Ctrl-C and `kill -9`.
 
 mod bad_input;
+mod budgets;
+mod doctor;
 mod interrupts;
 mod runs;
+mod serve;
 mod stored;
 mod tokens;
 mod tool_calls;

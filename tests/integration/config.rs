@@ -1,5 +1,7 @@
 //! Promises of the configuration: mistakes are one line with place and nearest right word; later sources win; secrets stay in.
 
+mod tenants;
+
 use std::{path::Path, time::Duration};
 
 use callboard::{
@@ -37,7 +39,10 @@ fn mistake(text: &str, pairs: &[(&str, &str)]) -> String {
 fn a_wrong_key_or_value_names_file_line_and_the_right_one() {
     for (text, expected) in [
         ("[host]\ndata_dri = \"x\"\n", "callboard.toml:2: unknown key in [host] `data_dri`; did you mean `data_dir`?"),
-        ("[host]\n\ncolour = 1\n", "callboard.toml:3: unknown key in [host] `colour`; known: data_dir, durability"),
+        (
+            "[host]\n\ncolour = 1\n",
+            "callboard.toml:3: unknown key in [host] `colour`; known: data_dir, durability, listen, admin_key_sha256",
+        ),
         ("[hots]\ndata_dir = \"x\"\n", "callboard.toml:1: unknown section `hots`; did you mean `host`?"),
         ("[providers]\nname = \"x\"\n", "callboard.toml:1: unknown section `providers`; did you mean `provider`?"),
         ("data_dir = \"x\"\n", "callboard.toml:1: unknown key at the top of the file `data_dir`; it belongs under `[host]`"),
@@ -45,7 +50,11 @@ fn a_wrong_key_or_value_names_file_line_and_the_right_one() {
         ("[host]\ndata_dir = 7\n", "callboard.toml:2: `host.data_dir` must be a text in quotes, not a whole number"),
         ("[host]\ndata_dir = \"\"\n", "callboard.toml:2: `host.data_dir` must not be empty"),
         ("[host]\ndurability = \"fast\"\n", "callboard.toml:2: `host.durability` must be one of `sync`, `batched`, not `fast`"),
-        ("[store]\nurl = \"postgres://ann:pw@db/x\"\n", "callboard.toml:2: `store.url` must be `sqlite:` with a path, or `memory:`"),
+        (
+            "[store]\nurl = \"postgres://ann:pw@db/x\"\n",
+            "callboard.toml:2: `store.url` names PostgreSQL, which is not built in; `sqlite:` with a path, or `memory:`",
+        ),
+        ("[store]\nurl = \"redis://ann:pw@db/x\"\n", "callboard.toml:2: `store.url` must be `sqlite:` with a path, or `memory:`"),
         ("[store]\nurl = \"sqlite:\"\n", "callboard.toml:2: `store.url` names a file that must not be empty"),
         ("[limits]\nparallel_tools_max = 0\n", "callboard.toml:2: `limits.parallel_tools_max` must be 1 to 1000000000, not 0"),
         ("[limits]\nparallel_tools_max = -1\n", "callboard.toml:2: `limits.parallel_tools_max` must be 1 to 1000000000, not -1"),

@@ -10,6 +10,8 @@ enum Proof {
     Prints(&'static str),
     /// What runs this test.
     ThisRun,
+    /// It runs until a signal: the tests of `cli::serve`.
+    Elsewhere,
 }
 
 /// Every command of the README's code blocks. `tests/tidy.rs` fails when one is missing here.
@@ -19,6 +21,9 @@ const COMMANDS: &[(&str, Proof)] = &[
         Proof::Prints("actors/src/policy/"),
     ),
     ("cargo test", Proof::ThisRun),
+    ("callboard keys new --tenant acme", Proof::Prints("[[tenant]]\nid = \"acme\"\nkey_sha256 = ")),
+    ("callboard doctor", Proof::Prints("ok configuration")),
+    ("callboard serve", Proof::Elsewhere),
 ];
 
 #[test]

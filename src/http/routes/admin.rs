@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 use super::Path;
 use crate::http::{
-    MadeKey, Operator, Reloaded, TenantPut,
+    MadeKey, Operator, OperatorError, Reloaded, TenantPut,
     auth::Admin,
     body::{AdminJson, optional},
     error::Problem,
@@ -170,7 +170,14 @@ pub(in crate::http) async fn pause(
 ) -> Result<StatusCode, Problem> {
     let id = tenant(&app, &id)?;
     let Pause { paused } = optional(request, &app).await?;
-    app.host.tenant(&id).pause(paused)?;
+    let kept = match &app.config.operator {
+        Some(operator) => operator.pause(id.clone(), paused).await,
+        None => Err(OperatorError::Unsupported(String::new())),
+    };
+    match kept {
+        Err(OperatorError::Unsupported(_)) => app.host.tenant(&id).pause(paused)?,
+        other => other?,
+    }
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -198,8 +205,15 @@ pub(in crate::http) async fn key(State(app): State<App>, _: Admin, Path(id): Pat
 )]
 pub(in crate::http) async fn erase(State(app): State<App>, _: Admin, Path(id): Path<String>) -> Result<Json<ErasedShown>, Problem> {
     let id = tenant(&app, &id)?;
-    let erased = app.host.tenant(&id).erase().await?;
-    Ok(Json(ErasedShown { conversations: erased.conversations }))
+    let erased = match &app.config.operator {
+        Some(operator) => operator.erase(id.clone()).await,
+        None => Err(OperatorError::Unsupported(String::new())),
+    };
+    let conversations = match erased {
+        Err(OperatorError::Unsupported(_)) => app.host.tenant(&id).erase().await?.conversations,
+        other => other?,
+    };
+    Ok(Json(ErasedShown { conversations }))
 }
 
 /// Reads the configuration again, as SIGHUP does.
@@ -212,5 +226,8 @@ pub(in crate::http) async fn reload(State(app): State<App>, _: Admin) -> Result<
 #[utoipa::path(post, path = "/v1/admin/drain", tag = "operator", responses((status = 202, description = "It has begun; `/readyz` says 503 from now on")))]
 pub(in crate::http) async fn drain(State(app): State<App>, _: Admin) -> StatusCode {
     app.drain.cancel();
+    if let Some(operator) = &app.config.operator {
+        operator.draining();
+    }
     StatusCode::ACCEPTED
 }

@@ -1,0 +1,195 @@
+//! What `serve` keeps of its tenants beside the configuration file: tenants, keys and pauses that came at run time, in one file of the
+//! data folder. It holds hashes of keys, never a key.
+//!
+//! The configuration file wins for the tenants that it names; what it cannot know holds besides: keys that were made since, keys that
+//! were replaced, and whether the tenant is paused.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File},
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+};
+
+use callboard_actors::ids::TenantId;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Version of the file; a newer one is not touched.
+const VERSION: u32 = 1;
+
+/// Longest file that is read: ten thousand tenants fit.
+const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// Why the file or its folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KeptError {
+    #[error("the data folder {} cannot be used: {reason}", path.display())]
+    Folder { path: PathBuf, reason: io::ErrorKind },
+    #[error("the data folder {} is in use by another `callboard serve`", .0.display())]
+    InUse(PathBuf),
+    #[error("{} cannot be read: {reason}", path.display())]
+    Unreadable { path: PathBuf, reason: String },
+    #[error("{} cannot be written: {reason}", path.display())]
+    Unwritable { path: PathBuf, reason: io::ErrorKind },
+}
+
+/// All that is kept.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Kept {
+    version: u32,
+    /// By id.
+    pub(crate) tenants: BTreeMap<TenantId, KeptTenant>,
+}
+
+/// What is kept of one tenant.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct KeptTenant {
+    /// As the operator's route was sent it; none for a tenant of the configuration file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) settings: Option<Value>,
+    /// Hashes of keys that were made at run time.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub(crate) key_sha256: BTreeSet<String>,
+    /// Hashes of keys of the configuration file that were replaced at run time: they open nothing.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub(crate) replaced_sha256: BTreeSet<String>,
+    /// Whether it was paused or let go on at run time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) paused: Option<bool>,
+    /// It was made at the first start without configuration, and is served only while there is none.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) generated: bool,
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self { version: VERSION, tenants: BTreeMap::new() }
+    }
+}
+
+/// The data folder of a host that serves: one process at a time has it.
+#[derive(Debug)]
+pub(crate) struct DataFolder {
+    path: PathBuf,
+    /// Holds the lock by being open.
+    _lock: File,
+}
+
+impl DataFolder {
+    /// Takes the folder, making it for its user alone if it is not there.
+    pub(crate) fn take(path: &Path) -> Result<Self, KeptError> {
+        let failed = |error: io::Error| KeptError::Folder { path: path.to_owned(), reason: error.kind() };
+        private_folder().create(path).map_err(failed)?;
+        let lock = private_file().create(true).truncate(false).open(path.join("serve.lock")).map_err(failed)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
+            Err(fs::TryLockError::WouldBlock) => Err(KeptError::InUse(path.to_owned())),
+            Err(fs::TryLockError::Error(error)) => Err(failed(error)),
+        }
+    }
+
+    fn file(&self) -> PathBuf {
+        kept_file(&self.path)
+    }
+
+    /// Reads what is kept; nothing if there is no file.
+    pub(crate) fn read(&self) -> Result<Kept, KeptError> {
+        read(&self.file())
+    }
+
+    /// Writes it whole or not at all, and returns when it is on the disk.
+    pub(crate) fn write(&self, kept: &Kept) -> Result<(), KeptError> {
+        let path = self.file();
+        let failed = |error: io::Error| KeptError::Unwritable { path: path.clone(), reason: error.kind() };
+        let text = serde_json::to_vec_pretty(kept).map_err(|error| failed(error.into()))?;
+        let beside = path.with_extension("json.new");
+        let mut file = private_file().create(true).truncate(true).open(&beside).map_err(failed)?;
+        file.write_all(&text).and_then(|()| file.sync_all()).map_err(failed)?;
+        fs::rename(&beside, &path).map_err(failed)?;
+        if let Ok(folder) = File::open(&self.path) {
+            let _ = folder.sync_all(); // Where the system can: the name survives a power cut.
+        }
+        Ok(())
+    }
+}
+
+/// Where it is kept.
+pub(crate) fn kept_file(data_dir: &Path) -> PathBuf {
+    data_dir.join("tenants.json")
+}
+
+/// Reads the file; nothing if it is not there.
+pub(crate) fn read(path: &Path) -> Result<Kept, KeptError> {
+    use io::Read as _;
+    let failed = |reason: String| KeptError::Unreadable { path: path.to_owned(), reason };
+    let mut text = String::new();
+    match File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text)) {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Kept::default()),
+        Err(error) => return Err(failed(error.kind().to_string())),
+    }
+    let kept: Kept = serde_json::from_str(&text).map_err(|error| failed(error.to_string()))?;
+    if kept.version > VERSION {
+        return Err(failed("it was written by a newer Callboard".into()));
+    }
+    Ok(kept)
+}
+
+fn private_folder() -> fs::DirBuilder {
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true);
+    builder
+}
+
+fn private_file() -> fs::OpenOptions {
+    let mut options = fs::OpenOptions::new();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.read(true).write(true);
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_read_as_it_was_written_and_for_its_user_alone() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("data");
+        let folder = DataFolder::take(&path).unwrap();
+        let mut kept = folder.read().unwrap();
+        let tenant = KeptTenant { paused: Some(true), key_sha256: BTreeSet::from(["ab".repeat(32)]), ..KeptTenant::default() };
+        kept.tenants.insert(TenantId::new("acme").unwrap(), tenant);
+
+        folder.write(&kept).unwrap();
+
+        assert_eq!(folder.read().unwrap(), kept);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(&kept_file(&path))), (0o700, 0o600));
+    }
+
+    #[test]
+    fn a_data_folder_has_one_host() {
+        let home = tempfile::tempdir().unwrap();
+        let first = DataFolder::take(home.path()).unwrap();
+
+        assert!(matches!(DataFolder::take(home.path()), Err(KeptError::InUse(_))));
+        drop(first);
+        assert!(DataFolder::take(home.path()).is_ok());
+    }
+
+    #[test]
+    fn a_newer_file_is_left_alone() {
+        let home = tempfile::tempdir().unwrap();
+        fs::write(kept_file(home.path()), r#"{"version":2,"tenants":{}}"#).unwrap();
+
+        assert!(matches!(read(&kept_file(home.path())), Err(KeptError::Unreadable { .. })));
+    }
+}

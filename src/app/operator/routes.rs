@@ -1,0 +1,224 @@
+//! The port of the operator's routes over [`TenantOperator`].
+
+use std::collections::BTreeSet;
+
+use callboard_actors::{ids::TenantId, ports::BoxFuture};
+use serde_json::{Value, json};
+
+use super::{AppError, KeptTenant, Standing, State, TenantOperator, is_temporary};
+use crate::{
+    config::{ConfigError, TenantSection},
+    http::{KeyHash, MadeKey, Operator, OperatorError, Reloaded, TenantPut, new_key},
+    tools::memory::Memory,
+};
+
+impl From<AppError> for OperatorError {
+    fn from(error: AppError) -> Self {
+        match error {
+            error if is_temporary(&error) => {
+                // Its text names a path of this machine.
+                tracing::error!(%error, "what the operator changed could not be kept");
+                Self::Unavailable("the data folder cannot be written; the log says more".into())
+            }
+            error => Self::Invalid { pointer: None, message: error.to_string() },
+        }
+    }
+}
+
+fn invalid(error: &ConfigError) -> OperatorError {
+    OperatorError::Invalid { pointer: error.pointer(), message: error.to_string() }
+}
+
+impl Operator for TenantOperator {
+    fn reload(&self) -> BoxFuture<'_, Result<Reloaded, OperatorError>> {
+        Box::pin(async move { Ok(self.read_again().await?) })
+    }
+
+    fn put_tenant(&self, id: TenantId, config: Value) -> BoxFuture<'_, Result<TenantPut, OperatorError>> {
+        Box::pin(self.put(id, config))
+    }
+
+    fn put_quota(&self, id: TenantId, quota: Value) -> BoxFuture<'_, Result<(), OperatorError>> {
+        Box::pin(self.quota(id, quota))
+    }
+
+    fn new_key(&self, id: TenantId, replace: bool) -> BoxFuture<'_, Result<MadeKey, OperatorError>> {
+        Box::pin(self.key(id, replace))
+    }
+
+    fn pause(&self, id: TenantId, paused: bool) -> BoxFuture<'_, Result<(), OperatorError>> {
+        Box::pin(self.hold(id, paused))
+    }
+
+    fn erase(&self, id: TenantId) -> BoxFuture<'_, Result<u64, OperatorError>> {
+        Box::pin(self.empty(id))
+    }
+
+    fn draining(&self) {
+        self.0.draining.notify_one();
+    }
+
+    fn remove_tenant(&self, id: TenantId) -> BoxFuture<'_, Result<(), OperatorError>> {
+        Box::pin(self.forget(id))
+    }
+}
+
+impl TenantOperator {
+    async fn put(&self, id: TenantId, settings: Value) -> Result<TenantPut, OperatorError> {
+        let section = TenantSection::from_json(&id, &settings).map_err(|error| invalid(&error))?;
+        let mut state = self.0.state.lock().await;
+        if let Some(Standing { section, from_file: true, .. }) = state.served.get(&id) {
+            let message = format!("tenant `{id}` stands at {}; change it there, then reload", section.origin());
+            return Err(OperatorError::Invalid { pointer: None, message });
+        }
+        state.config.check_tenant(&section).map_err(|error| invalid(&error))?;
+        self.refuse_known_keys(&state, &section)?;
+        let mut kept = self.with_pauses(&state);
+        let known = kept.tenants.entry(id.clone()).or_default();
+        // Keys that it was given since stay its own; one that is sent again is one of the settings.
+        let tenant = KeptTenant { settings: Some(settings), generated: false, ..known.clone() };
+        *known = KeptTenant { paused: section.paused.or(tenant.paused), ..tenant };
+        let put = if state.served.contains_key(&id) { TenantPut::Changed } else { TenantPut::Created };
+        self.change(&mut state, kept).await?;
+        Ok(put)
+    }
+
+    async fn quota(&self, id: TenantId, quota: Value) -> Result<(), OperatorError> {
+        let mut state = self.0.state.lock().await;
+        let standing = state.served.get(&id).cloned().ok_or(OperatorError::UnknownTenant)?;
+        let Value::Object(mut quotas) = quota else {
+            return Err(OperatorError::Invalid { pointer: None, message: "quotas are an object".into() });
+        };
+        let weight = quotas.remove("weight").unwrap_or_else(|| json!(standing.section.quotas.weight));
+        let read = TenantSection::from_json(&id, &json!({"weight": weight, "quotas": quotas})).map_err(|error| {
+            let pointer = error.pointer().map(|pointer| pointer.strip_prefix("/quotas").map(str::to_owned).unwrap_or(pointer));
+            OperatorError::Invalid { pointer, message: error.to_string() }
+        })?;
+        if !standing.from_file {
+            let mut kept = self.with_pauses(&state);
+            let known = kept.tenants.entry(id).or_default();
+            let mut settings = known.settings.take().unwrap_or_else(|| json!({}));
+            if let Value::Object(map) = &mut settings {
+                map.insert("weight".into(), weight);
+                map.insert("quotas".into(), Value::Object(quotas));
+            }
+            known.settings = Some(settings);
+            return Ok(self.change(&mut state, kept).await?);
+        }
+        // Of a tenant of the file it holds until the file is read again.
+        let config = standing.outfit.config.clone().quotas(read.quotas);
+        self.0.host.configure_tenant(&id, config.clone()).await.map_err(AppError::from)?;
+        if let Some(standing) = state.served.get_mut(&id) {
+            standing.section.quotas = read.quotas;
+            standing.outfit.config = config;
+        }
+        Ok(())
+    }
+
+    async fn key(&self, id: TenantId, replace: bool) -> Result<MadeKey, OperatorError> {
+        let mut state = self.0.state.lock().await;
+        let standing = state.served.get(&id).cloned().ok_or(OperatorError::UnknownTenant)?;
+        let key = new_key();
+        let hash = KeyHash::of(&key);
+        let mut kept = self.with_pauses(&state);
+        let known = kept.tenants.entry(id.clone()).or_default();
+        if replace {
+            known.replaced_sha256.extend(standing.section.key_sha256.iter().filter(|old| !known.key_sha256.contains(*old)).cloned());
+            known.key_sha256 = BTreeSet::new();
+        }
+        known.key_sha256.insert(hash.to_string());
+        self.write(&kept).await?;
+        state.kept = kept;
+        if let Some(standing) = state.served.get_mut(&id) {
+            if replace {
+                standing.section.key_sha256.clear();
+            }
+            standing.section.key_sha256.push(hash.to_string());
+        }
+        self.publish_keys(&state);
+        Ok(MadeKey { key, hash })
+    }
+
+    async fn hold(&self, id: TenantId, paused: bool) -> Result<(), OperatorError> {
+        let mut state = self.0.state.lock().await;
+        let Some(standing) = state.served.get_mut(&id) else { return Err(OperatorError::UnknownTenant) };
+        standing.section.paused = Some(paused);
+        let mut kept = state.kept.clone();
+        kept.tenants.entry(id.clone()).or_default().paused = Some(paused);
+        self.write(&kept).await?;
+        state.kept = kept;
+        self.0.host.tenant(&id).pause(paused).map_err(|_| OperatorError::UnknownTenant)
+    }
+
+    async fn empty(&self, id: TenantId) -> Result<u64, OperatorError> {
+        let state = self.0.state.lock().await;
+        let standing = state.served.get(&id).cloned().ok_or(OperatorError::UnknownTenant)?;
+        // Nobody may come in while it is erased, nor before it is configured again.
+        self.0.keys.remove_tenant(&id);
+        let erased = self.erase_all(&state, &id).await;
+        let configured = self.0.host.configure_tenant(&id, standing.outfit.config.clone()).await.map_err(AppError::from);
+        let paused = self.0.host.tenant(&id).pause(standing.section.paused.unwrap_or_default());
+        self.publish_keys(&state);
+        configured?;
+        paused.map_err(|_| OperatorError::UnknownTenant)?;
+        erased
+    }
+
+    async fn forget(&self, id: TenantId) -> Result<(), OperatorError> {
+        let mut state = self.0.state.lock().await;
+        let standing = state.served.get(&id).cloned().ok_or(OperatorError::UnknownTenant)?;
+        if standing.from_file {
+            let message = format!(
+                "tenant `{id}` stands at {}; take it out there, then reload; its data can be erased now",
+                standing.section.origin()
+            );
+            return Err(OperatorError::Invalid { pointer: None, message });
+        }
+        self.0.keys.remove_tenant(&id);
+        self.erase_all(&state, &id).await?;
+        let mut kept = state.kept.clone();
+        kept.tenants.remove(&id);
+        self.write(&kept).await?;
+        state.kept = kept;
+        state.served.remove(&id);
+        self.0.host.remove_tenant(&id);
+        Ok(())
+    }
+
+    /// Erases what a tenant has in the store, as artifacts and in its memory. Asking again erases what was left.
+    async fn erase_all(&self, state: &State, id: &TenantId) -> Result<u64, OperatorError> {
+        let failed = |error: String| {
+            tracing::error!(error, tenant = %id, "a tenant was not erased whole");
+            OperatorError::Unavailable("not all of it was erased; ask again".into())
+        };
+        let erased = self.0.host.tenant(id).erase().await.map_err(|error| failed(error.to_string()))?;
+        let (memory, tenant) = (Memory::per_tenant(&state.config.data_dir), id.clone());
+        let forgotten = tokio::task::spawn_blocking(move || memory.forget(&tenant)).await;
+        forgotten.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.kind().to_string()))?;
+        Ok(erased.conversations)
+    }
+
+    /// Keeps a change, then makes it hold; a change that cannot hold is not kept.
+    async fn change(&self, state: &mut State, kept: super::Kept) -> Result<(), AppError> {
+        self.write(&kept).await?;
+        let (config, before) = (state.config.clone(), state.kept.clone());
+        if let Err(error) = self.apply(state, config, kept).await {
+            self.write(&before).await?;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// A key opens one tenant.
+    fn refuse_known_keys(&self, state: &State, section: &TenantSection) -> Result<(), OperatorError> {
+        let others = state.served.iter().filter(|(id, _)| **id != section.id);
+        let taken = |hash: &String| {
+            state.config.admin_key_sha256.as_ref() == Some(hash) || others.clone().any(|(_, other)| other.section.key_sha256.contains(hash))
+        };
+        if section.key_sha256.iter().any(taken) {
+            let message = "this key is another's; `callboard keys new` makes a fresh one".into();
+            return Err(OperatorError::Invalid { pointer: Some("/key_sha256".into()), message });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,63 @@
+//! Rounds that were open when the last host stopped are taken up again: page by page, a few at a time, each a little later than the one
+//! before by chance, so that a start does not look like a flood (DESIGN §4.3).
+
+use std::{collections::BTreeSet, time::Duration};
+
+use callboard_actors::{
+    ids::{Scope, TenantId},
+    ports::{Entropy as _, Open, StoreError},
+};
+use futures_util::{StreamExt as _, stream};
+
+use crate::{Host, clock::SystemEntropy};
+
+/// Conversations that are read at once.
+const PAGE: usize = 256;
+
+/// Conversations that are woken at once: fewer than may load, so that prompts find room.
+const AT_ONCE: usize = 16;
+
+/// Longest pause before one of them.
+const JITTER: Duration = Duration::from_millis(20);
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Resumed {
+    /// Conversations that were woken.
+    pub(crate) woken: usize,
+    /// Those of tenants that are not served now; they stay as they are.
+    pub(crate) left: usize,
+    /// Those that would not wake; the log says why.
+    pub(crate) failed: usize,
+}
+
+/// Wakes every conversation of `tenants` in which a round is open.
+///
+/// # Errors
+/// What the store said.
+///
+/// # Cancel safety
+/// Those that were woken stay awake; the rest is found again by the next call.
+pub(crate) async fn resume_interrupted(host: &Host, tenants: &BTreeSet<TenantId>) -> Result<Resumed, StoreError> {
+    let (mut after, mut resumed) = (None, Resumed::default());
+    loop {
+        let page: Vec<Scope> = host.ports().sessions.list_open(Open::Running, None, after, PAGE).await?;
+        let Some(last) = page.last() else { return Ok(resumed) };
+        after = Some(last.clone());
+        let (ours, others): (Vec<Scope>, Vec<Scope>) = page.into_iter().partition(|scope| tenants.contains(&scope.tenant));
+        resumed.left += others.len();
+        let woken: Vec<bool> = stream::iter(ours).map(|scope| wake(host, scope)).buffer_unordered(AT_ONCE).collect().await;
+        let well = woken.iter().filter(|well| **well).count();
+        resumed.woken += well;
+        resumed.failed += woken.len() - well;
+    }
+}
+
+async fn wake(host: &Host, scope: Scope) -> bool {
+    tokio::time::sleep(JITTER.mul_f64(SystemEntropy.fraction())).await;
+    let woken = host.tenant(&scope.tenant).conversation(&scope.conversation).resume().await;
+    if let Err(error) = &woken {
+        tracing::warn!(%error, tenant = %scope.tenant, conversation = %scope.conversation, "an open round was not taken up again");
+    }
+    woken.is_ok()
+}

@@ -1,0 +1,183 @@
+//! What a tenant's conversations are made of: tools over its workspace in a sandbox of its own, its words, its skills. All tenants share
+//! one spawner of processes.
+
+use std::{path::Path, sync::Arc};
+
+use callboard_actors::{
+    conversation::volatile::ApprovalMode,
+    host::TenantConfig,
+    ports::{TypedTool, erased},
+};
+
+use super::{
+    AppError,
+    gateways::Outlets,
+    project_instructions,
+    tools::{masker, mode, web_tools},
+};
+use crate::{
+    config::{Approve, Config, SandboxMode, TenantSection},
+    sandbox::{self, Options, PathRules, Root, Spawner},
+    skills::SkillFolder,
+    tools::{self, Toolbox, memory::Memory},
+};
+
+/// A tenant as the host takes it, and what there is to say of it.
+#[derive(Clone)]
+pub(super) struct Outfit {
+    pub(super) config: TenantConfig,
+    pub(super) notes: Vec<String>,
+}
+
+/// Makes the outfits of tenants.
+#[derive(Clone)]
+pub(super) struct Outfitter {
+    spawner: Spawner,
+}
+
+impl Outfitter {
+    /// One for a host; it starts the thread that starts processes.
+    pub(super) fn start() -> Result<Self, AppError> {
+        let spawner = Spawner::start().map_err(|error| AppError::Tools(format!("no commands can be started: {}", error.kind())))?;
+        Ok(Self { spawner })
+    }
+
+    /// The outfit of a tenant. Reads its folders and tries its sandbox: call it where it may block.
+    ///
+    /// # Errors
+    /// What cannot be had, naming the tenant.
+    pub(super) fn outfit(&self, config: &Config, tenant: &TenantSection, outlets: &Outlets) -> Result<Outfit, AppError> {
+        let named = |error: AppError| AppError::Tenant { id: tenant.id.clone(), error: Box::new(error) };
+        self.make(config, tenant, outlets).map_err(named)
+    }
+
+    fn make(&self, config: &Config, tenant: &TenantSection, outlets: &Outlets) -> Result<Outfit, AppError> {
+        let provider = config.choose(tenant.provider.as_deref())?.name.clone();
+        let model = tenant.model.clone().or_else(|| outlets.get(&provider).map(|outlet| outlet.model.clone()));
+        let toolbox = self.toolbox(config, tenant)?;
+        let mut notes = toolbox.notes.clone();
+        let remembers = toolbox.get(Memory::NAME).is_some();
+        let approval = match tenant.approve.or(config.approve).unwrap_or(Approve::Deny) {
+            Approve::Ask => ApprovalMode::Ask,
+            Approve::Deny => ApprovalMode::Deny,
+            Approve::Auto => ApprovalMode::Auto,
+        };
+        let mut made = TenantConfig::new()
+            .quotas(tenant.quotas)
+            .budget(tenant.budget)
+            .conversation_budget(tenant.conversation_budget)
+            .gateway(provider)
+            .approval(approval);
+        if let Some(model) = model {
+            made = made.model(model);
+        }
+        if let Some(system) = system(tenant, remembers, &mut notes) {
+            made = made.system(system);
+        }
+        let all_tools = tenant.tools.is_none() && config.tools.is_none();
+        if let Some(path) = tenant.skills.as_ref().or(config.skills.as_ref().filter(|_| all_tools)) {
+            let folder = SkillFolder::open(path).map_err(|error| AppError::Skills { path: path.clone(), reason: error.kind() })?;
+            made = made.skills(Arc::new(folder));
+        }
+        notes.iter_mut().for_each(|note| *note = format!("tenant {}: {note}", tenant.id));
+        Ok(Outfit { config: made.tools(toolbox), notes })
+    }
+
+    /// Its tools: those it names, else those of the configuration, else all that can be had; without a workspace and a list only those
+    /// that touch nothing (INTERFACES §6).
+    fn toolbox(&self, config: &Config, tenant: &TenantSection) -> Result<Toolbox, AppError> {
+        let wanted = tenant.tools.as_ref().or(config.tools.as_ref());
+        let has = |name: &str| wanted.is_none_or(|wanted| wanted.iter().any(|tool| tool == name));
+        let masker = masker(config);
+        let mut toolbox = match &tenant.workspace {
+            Some(workspace) => self.over(config, workspace, has("bash"), masker.clone())?,
+            None => tools::without_workspace(),
+        };
+        toolbox.tools.push(erased(Memory::per_tenant(&config.data_dir)));
+        if tenant.workspace.is_some() || wanted.is_some() {
+            toolbox.tools.extend(web_tools(config, &masker)?);
+        }
+        Ok(toolbox.only(has))
+    }
+
+    fn over(&self, config: &Config, workspace: &Path, wants_commands: bool, masker: tools::mask::Masker) -> Result<Toolbox, AppError> {
+        let root = Root::open(workspace, PathRules::default())
+            .map(Arc::new)
+            .map_err(|error| AppError::Tools(format!("workspace {} cannot be opened: {}", workspace.display(), error.kind())))?;
+        // A sandbox that nobody will use is not tried, and nothing is said of it.
+        if !wants_commands {
+            return Ok(tools::over(root, None, masker));
+        }
+        let options = Options { limits: config.exec_limits, network: config.network.clone().into(), ..Options::default() };
+        let found = sandbox::detect_with(&root, mode(config.sandbox), &self.spawner, options);
+        let found = found.map_err(|error| AppError::Tools(format!("sandbox: {error}")))?;
+        let mut toolbox = tools::over(root, found.sandbox, masker);
+        toolbox.notes.extend(found.note.filter(|_| config.sandbox != SandboxMode::None));
+        Ok(toolbox)
+    }
+}
+
+/// The system prompt: its own, or over a workspace the usual one; then how to remember, then the project's own instructions.
+fn system(tenant: &TenantSection, remembers: bool, notes: &mut Vec<String>) -> Option<String> {
+    let usual = tenant.workspace.as_ref().map(|_| include_str!("../cli/prompts/system.md"));
+    let mut parts: Vec<String> = tenant.system.as_deref().or(usual).into_iter().map(|text| text.trim_end().to_owned()).collect();
+    if remembers {
+        parts.push(include_str!("../cli/prompts/memory.md").trim_end().to_owned());
+    }
+    let text = parts.join("\n");
+    let text = match &tenant.workspace {
+        Some(workspace) => project_instructions(text, workspace, notes),
+        None => text,
+    };
+    Some(text).filter(|text| !text.is_empty())
+}
+
+/// Whether shared parts of the configuration differ of which every outfit is made.
+pub(super) fn share_differs(one: &Config, other: &Config) -> bool {
+    let secrets = |config: &Config| config.secrets().into_iter().cloned().collect::<Vec<_>>();
+    let parts = |config: &Config| (config.tools.clone(), config.approve, config.sandbox, config.exec_limits, config.skills.clone());
+    let network = |config: &Config| config.network.iter().map(ToString::to_string).collect::<Vec<_>>();
+    parts(one) != parts(other)
+        || network(one) != network(other)
+        || one.web != other.web
+        || secrets(one) != secrets(other)
+        || one.choose(None).map(|provider| &provider.name).ok() != other.choose(None).map(|provider| &provider.name).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{NEED_WORKSPACE, process_environment};
+
+    fn names(tenant: &TenantSection) -> Vec<String> {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("callboard.toml");
+        std::fs::write(&file, "[host]\ndata_dir = \"data\"\n[sandbox]\nmode = \"none\"\n").unwrap();
+        let environment = process_environment().filter(|(name, _)| !name.starts_with("CALLBOARD_"));
+        let config = Config::load(Some(&file), environment).unwrap();
+        let toolbox = Outfitter::start().unwrap().toolbox(&config, tenant).unwrap();
+        let mut names: Vec<String> = toolbox.tools.iter().map(|tool| tool.spec().name().to_owned()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn without_a_workspace_there_are_only_tools_that_touch_nothing() {
+        let tenant = TenantSection::new(callboard_actors::ids::TenantId::new("acme").unwrap());
+
+        assert_eq!(names(&tenant), ["memory", "read_more", "think"]);
+        let asked = {
+            let mut asked = tenant.clone();
+            asked.tools = Some(vec!["web_fetch".into(), "think".into()]);
+            asked
+        };
+        assert_eq!(names(&asked), ["think", "web_fetch"]);
+        let over = {
+            let mut over = tenant;
+            over.workspace = Some(std::env::temp_dir());
+            over
+        };
+        let over = names(&over);
+        assert!(NEED_WORKSPACE.iter().filter(|name| **name != "bash").all(|name| over.iter().any(|known| known == name)), "{over:?}");
+    }
+}

@@ -1,0 +1,183 @@
+//! `callboard doctor`: what of the set-up works, a line each with what to do. Changes nothing, and reaches out only when asked.
+
+mod machine;
+mod online;
+
+use std::path::PathBuf;
+
+use callboard_actors::ports::SandboxPolicy;
+use clap::Args;
+use serde::Serialize;
+
+use super::{
+    failure::{Done, Failure},
+    terminal::{Paint, out_line, tame},
+};
+use crate::{
+    config::{Config, ProviderKind, Store, process_environment},
+    sandbox::{self, Mode, PathRules, Root},
+    storage::{Check, Sqlite, SqliteOptions},
+};
+
+/// Look at the set-up: configuration, store, folders, sandbox, limits, clock, providers
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  callboard doctor
+  callboard --config callboard.toml doctor --online --json
+
+Exit code 1 when something fails; warnings are none.")]
+pub(super) struct DoctorArgs {
+    /// Ask each provider whether it is there and takes the key; nothing is generated
+    #[arg(long)]
+    online: bool,
+    /// Print one JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum State {
+    Ok,
+    Warn,
+    Fail,
+}
+
+/// What was found of one thing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Finding {
+    name: String,
+    state: State,
+    what: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to_do: Option<String>,
+}
+
+impl Finding {
+    fn ok(name: impl Into<String>, what: impl Into<String>) -> Self {
+        Self { name: name.into(), state: State::Ok, what: what.into(), to_do: None }
+    }
+
+    fn warn(name: impl Into<String>, what: impl Into<String>, to_do: impl Into<String>) -> Self {
+        Self { name: name.into(), state: State::Warn, what: what.into(), to_do: Some(to_do.into()) }
+    }
+
+    fn fail(name: impl Into<String>, what: impl Into<String>, to_do: impl Into<String>) -> Self {
+        Self { name: name.into(), state: State::Fail, what: what.into(), to_do: Some(to_do.into()) }
+    }
+
+    fn line(&self, paint: Paint) -> String {
+        let state = match self.state {
+            State::Ok => paint.green("ok"),
+            State::Warn => paint.bold("warn"),
+            State::Fail => paint.red("fail"),
+        };
+        let to_do = self.to_do.as_ref().map(|to_do| format!("; {to_do}")).unwrap_or_default();
+        format!("{state} {}: {}{to_do}", self.name, self.what)
+    }
+}
+
+pub(super) async fn run(file: Option<PathBuf>, args: DoctorArgs) -> Result<Done, Failure> {
+    let mut findings = Vec::new();
+    match Config::load(file.as_deref(), process_environment()) {
+        Err(error) => findings.push(Finding::fail("configuration", error.to_string(), "mend it, then ask again")),
+        Ok(config) => {
+            configuration(&config, &mut findings);
+            findings.extend(machine::folders(&config));
+            findings.push(store(&config).await);
+            findings.push(sandbox(&config));
+            findings.push(machine::disk(&config));
+            findings.push(machine::files(&config));
+            let (mut asked, date) = if args.online { online::providers(&config).await } else { (offline(&config), None) };
+            findings.append(&mut asked);
+            findings.push(machine::clock(date));
+        }
+    }
+    for finding in &findings {
+        let line = if args.json { serde_json::to_string(finding).unwrap_or_default() } else { tame(&finding.line(Paint::none())) };
+        out_line(&line);
+    }
+    Ok(if findings.iter().any(|finding| finding.state == State::Fail) { Done::Badly } else { Done::Well })
+}
+
+fn configuration(config: &Config, findings: &mut Vec<Finding>) {
+    match config.check() {
+        Err(error) => findings.push(Finding::fail("configuration", error.to_string(), "mend it, then ask again")),
+        Ok(()) => {
+            let files: Vec<String> = config.files().iter().map(|file| file.display().to_string()).collect();
+            let read = if files.is_empty() { "only defaults and the environment".to_owned() } else { files.join(", ") };
+            findings.push(Finding::ok("configuration", format!("it is right ({read}), {} tenants", config.tenants.len())));
+        }
+    }
+    findings.extend(config.warnings().into_iter().map(|warning| Finding::warn("configuration", warning, "change it if it is not meant")));
+}
+
+/// Opens the sessions as `serve` would, and reads every page once.
+async fn store(config: &Config) -> Finding {
+    let path = match &config.store {
+        Store::Memory => {
+            return Finding::warn("store", "sessions are kept in memory", "they are gone with the process; `sqlite:PATH` keeps them");
+        }
+        Store::Sqlite(path) if !path.exists() => return Finding::ok("store", "there are no sessions yet; the first start makes the file"),
+        Store::Sqlite(path) => path,
+    };
+    let options = SqliteOptions { check: Check::Always, ..SqliteOptions::default() };
+    match Sqlite::open_with(path, options).await {
+        Ok(_) => Finding::ok("store", format!("{} opens, has the schema of this version, and its pages are whole", path.display())),
+        Err(error) => Finding::fail("store", error.to_string(), "restore it from a copy, or name another in `[store] url`"),
+    }
+}
+
+fn sandbox(config: &Config) -> Finding {
+    let name = "sandbox";
+    let mode = crate::app::sandbox_mode(config.sandbox);
+    if mode == Mode::None {
+        return Finding::ok(name, "commands are off (`[sandbox] mode`)");
+    }
+    let root = match Root::open(std::env::temp_dir(), PathRules::default()) {
+        Ok(root) => std::sync::Arc::new(root),
+        Err(error) => {
+            return Finding::fail(name, format!("it cannot be tried: {}", error.kind()), "make the folder for temporary files writable");
+        }
+    };
+    match sandbox::detect(&root, mode) {
+        Ok(found) => match (found.sandbox.as_ref().map(|sandbox| sandbox.policy()), found.note) {
+            (Some(SandboxPolicy { kind, boundary: true, .. }), _) => Finding::ok(name, format!("commands run behind {kind}")),
+            (Some(SandboxPolicy { kind, .. }), _) => {
+                Finding::warn(name, format!("commands run without a boundary ({kind})"), "install bubblewrap and choose `mode = \"linux\"`")
+            }
+            (None, note) => Finding::warn(name, note.unwrap_or_else(|| "there is none".into()), "install bubblewrap, or do without `bash`"),
+        },
+        Err(error) => Finding::fail(name, error.to_string(), "install bubblewrap, or change `[sandbox] mode`"),
+    }
+}
+
+/// Whether each provider has its key; nobody is asked.
+fn offline(config: &Config) -> Vec<Finding> {
+    let chosen = config.choose(None).ok().filter(|_| config.providers.is_empty());
+    let each = config.providers.iter().chain(chosen).map(|provider| {
+        let name = format!("provider {}", provider.name);
+        match provider.key() {
+            Err(error) => Finding::fail(name, error.to_string(), "set it, or take the provider out"),
+            Ok(_) if provider.kind == ProviderKind::Offline => Finding::ok(name, "it is part of this program"),
+            Ok(Some(_)) => Finding::ok(name, "its key is there; --online asks whether it is taken"),
+            Ok(None) => Finding::ok(name, "it needs no key; --online asks whether it is there"),
+        }
+    });
+    each.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_is_a_line_that_says_what_to_do() {
+        let finding = Finding::warn("store", "sessions are kept in memory", "name a file");
+
+        assert_eq!(finding.line(Paint::none()), "warn store: sessions are kept in memory; name a file");
+        assert_eq!(Finding::ok("clock", "it is 2026").line(Paint::none()), "ok clock: it is 2026");
+    }
+}

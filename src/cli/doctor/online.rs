@@ -1,0 +1,74 @@
+//! Whether providers are there and take the key: one request each for the list of models; nothing is generated, nothing is paid.
+
+use std::time::{Duration, SystemTime};
+
+use reqwest::{StatusCode, header};
+
+use super::Finding;
+use crate::config::{Config, ProviderConfig, ProviderKind};
+
+/// Longest wait for one of them.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The version of the API whose list of models is asked for.
+const ANTHROPIC_VERSION: &str = "2023-06-01";
+
+/// Asks each provider; returns what one of them said of the time, too.
+pub(super) async fn providers(config: &Config) -> (Vec<Finding>, Option<SystemTime>) {
+    let chosen = config.choose(None).ok().filter(|_| config.providers.is_empty());
+    let client = match reqwest::Client::builder().timeout(PATIENCE).redirect(reqwest::redirect::Policy::none()).build() {
+        Ok(client) => client,
+        Err(_) => return (vec![Finding::fail("providers", "no HTTP client can be made", "look at the certificates of the system")], None),
+    };
+    let (mut findings, mut date) = (Vec::new(), None);
+    for provider in config.providers.iter().chain(chosen) {
+        let name = format!("provider {}", provider.name);
+        let finding = match (provider.kind, provider.key()) {
+            (ProviderKind::Offline, _) => Finding::ok(name, "it is part of this program"),
+            (_, Err(error)) => Finding::fail(name, error.to_string(), "set it, or take the provider out"),
+            (_, Ok(key)) => {
+                let request = request(&client, provider, key.map(|secret| secret.expose()));
+                let (finding, told) = judge(name, request.send().await);
+                date = date.or(told);
+                finding
+            }
+        };
+        findings.push(finding);
+    }
+    (findings, date)
+}
+
+fn request(client: &reqwest::Client, provider: &ProviderConfig, key: Option<&str>) -> reqwest::RequestBuilder {
+    let base = provider.base_url.clone().or_else(|| crate::app::usual_base_url(provider.kind));
+    match provider.kind {
+        ProviderKind::Anthropic => {
+            let base = base.unwrap_or_else(|| "https://api.anthropic.com".to_owned());
+            let request = client.get(format!("{base}/v1/models")).header("anthropic-version", ANTHROPIC_VERSION);
+            key.into_iter().fold(request, |request, key| request.header("x-api-key", key))
+        }
+        ProviderKind::OpenAi | ProviderKind::Offline => {
+            let base = base.unwrap_or_else(|| "https://api.openai.com/v1".to_owned());
+            key.into_iter().fold(client.get(format!("{base}/models")), |request, key| request.bearer_auth(key))
+        }
+    }
+}
+
+fn judge(name: String, answer: Result<reqwest::Response, reqwest::Error>) -> (Finding, Option<SystemTime>) {
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(error) => {
+            let why = if error.is_timeout() { "it did not answer in time" } else { "it cannot be reached" };
+            return (Finding::fail(name, why, "look at `base_url`, the network and its proxy"), None);
+        }
+    };
+    let date = answer.headers().get(header::DATE).and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
+    let finding = match answer.status() {
+        status if status.is_success() => Finding::ok(name, "it is there and takes the key"),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            Finding::fail(name, "it does not take the key", "put a valid one where the configuration says")
+        }
+        StatusCode::NOT_FOUND => Finding::warn(name, "it is there, and has no list of models", "look whether `base_url` is right"),
+        status => Finding::warn(name, format!("it answers {}", status.as_u16()), "try again later"),
+    };
+    (finding, date)
+}

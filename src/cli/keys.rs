@@ -1,0 +1,53 @@
+//! `callboard keys`: a tenant's key and its hash. Only the hash goes into a configuration; the key is shown this once.
+
+use callboard_actors::ids::TenantId;
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use super::{
+    failure::{Done, Failure},
+    terminal::{out, out_line},
+};
+use crate::http::{KeyHash, new_key};
+
+pub(super) const EXAMPLE: &str = "Example:\n  callboard keys new --tenant acme";
+
+/// What to do about keys.
+#[derive(Debug, Subcommand)]
+pub(super) enum KeysCommand {
+    New(NewArgs),
+}
+
+/// Make a key: the key once, and the lines for callboard.toml with its hash
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  callboard keys new --tenant acme
+  callboard keys new --json
+
+Give the key to the tenant and keep its hash: the key cannot be had from it again.")]
+pub(super) struct NewArgs {
+    /// Whose it is to be
+    #[arg(long, value_name = "ID")]
+    tenant: Option<TenantId>,
+    /// Print one JSON object with the key, its hash and the lines
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(command: &KeysCommand) -> Result<Done, Failure> {
+    let KeysCommand::New(args) = command;
+    let key = new_key();
+    let hash = KeyHash::of(&key).to_string();
+    let lines = match &args.tenant {
+        Some(tenant) => format!("[[tenant]]\nid = \"{tenant}\"\nkey_sha256 = \"{hash}\"\n"),
+        None => format!("key_sha256 = \"{hash}\"\n"),
+    };
+    if args.json {
+        let shown = json!({"key": key, "key_sha256": hash, "tenant": args.tenant, "toml": lines});
+        out_line(&shown.to_string());
+        return Ok(Done::Well);
+    }
+    out(&format!("key:        {key}\nkey_sha256: {hash}\n\nThe key is shown this once. For callboard.toml:\n\n{lines}"));
+    Ok(Done::Well)
+}

@@ -1,0 +1,174 @@
+//! What single values cannot tell: whether they fit together.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use callboard_actors::{ids::TenantId, policy::Budget};
+
+use super::{
+    Config, ProviderKind, TenantSection,
+    error::{ConfigError, Origin, hint, quoted},
+    keys::{FALLBACK_SECTION, TENANT_SECTION},
+};
+
+/// Names that lead nowhere and keys that are used twice: wrong wherever the configuration is read.
+pub(super) fn names(config: &Config) -> Result<(), ConfigError> {
+    for provider in &config.providers {
+        if let Some(fallback) = &provider.fallback {
+            let at = provider.settings.get(&(FALLBACK_SECTION, "provider")).map_or(Origin::Default, |setting| setting.from.clone());
+            if fallback.provider == provider.name {
+                let problem = format!("provider `{}` cannot stand in for itself", quoted(&provider.name));
+                return Err(ConfigError::Inconsistent { at, problem });
+            }
+            known_provider(config, &fallback.provider, &at)?;
+            if let Some(back) = circle(config, &provider.name) {
+                let problem = format!("the fallback of provider `{}` leads back to it, by `{}`", quoted(&provider.name), quoted(&back));
+                return Err(ConfigError::Inconsistent { at, problem });
+            }
+        }
+    }
+    let mut owners: BTreeMap<&str, String> = BTreeMap::new();
+    if let Some(hash) = &config.admin_key_sha256 {
+        owners.insert(hash, "the operator".to_owned());
+    }
+    for tenant in &config.tenants {
+        if let Some(provider) = &tenant.provider {
+            known_provider(config, provider, &place_of(tenant, "provider"))?;
+        }
+        for hash in &tenant.key_sha256 {
+            if let Some(owner) = owners.insert(hash, format!("tenant `{}`", tenant.id)) {
+                let problem = format!("a key of tenant `{}` is a key of {owner} already; each needs its own", tenant.id);
+                return Err(ConfigError::Inconsistent { at: place_of(tenant, "key_sha256"), problem });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The provider whose fallback is the one that stands at the start of the chain, if it comes back.
+fn circle(config: &Config, start: &str) -> Option<String> {
+    let next = |name: &str| config.providers.iter().find(|provider| provider.name == name)?.fallback.as_ref().map(|to| &to.provider);
+    let mut here = start;
+    for _ in &config.providers {
+        let there = next(here)?;
+        if there == start {
+            return Some(here.to_owned());
+        }
+        here = there;
+    }
+    None
+}
+
+fn place_of(tenant: &TenantSection, name: &'static str) -> Origin {
+    tenant.settings.get(&(TENANT_SECTION, name)).map_or_else(|| tenant.at.clone(), |setting| setting.from.clone())
+}
+
+fn known_provider(config: &Config, name: &str, at: &Origin) -> Result<(), ConfigError> {
+    let known = || config.providers.iter().chain(&config.usual).map(|provider| provider.name.as_str());
+    if known().any(|known| known == name) {
+        return Ok(());
+    }
+    let mut names: Vec<&str> = known().collect();
+    names.sort_unstable();
+    names.dedup();
+    Err(ConfigError::Unknown { at: at.clone(), what: "provider".into(), given: quoted(name), hint: hint(name, names.into_iter()) })
+}
+
+/// What a host would stumble over: folders, prices, an address for everybody without anybody to serve.
+pub(super) fn host(config: &Config) -> Result<(), ConfigError> {
+    let at = |name: &'static str| config.settings.get(&("host", name)).map_or(Origin::Default, |setting| setting.from.clone());
+    if !config.listen().ip().is_loopback() && config.tenants.is_empty() {
+        let problem = format!(
+            "{} can be reached from other machines, and there is no [[tenant]]; add one (`callboard keys new --tenant ID` prints it), or \
+             listen at 127.0.0.1",
+            config.listen()
+        );
+        return Err(ConfigError::Inconsistent { at: at("listen"), problem });
+    }
+    config.tenants.iter().try_for_each(|tenant| one(config, tenant))
+}
+
+/// What can be wrong with one tenant, wherever it was made.
+pub(super) fn one(config: &Config, tenant: &TenantSection) -> Result<(), ConfigError> {
+    if let Some(provider) = &tenant.provider {
+        known_provider(config, provider, &place_of(tenant, "provider"))?;
+    }
+    if let Some(workspace) = &tenant.workspace {
+        folders(config, tenant, workspace)?;
+    } else if let Some(tool) = tenant.tools.iter().flatten().find(|tool| NEED_WORKSPACE.contains(&tool.as_str())) {
+        let problem = format!("the tool `{tool}` of tenant `{}` needs a `workspace`", tenant.id);
+        return Err(ConfigError::Inconsistent { at: place_of(tenant, "tools"), problem });
+    }
+    price(config, tenant)
+}
+
+/// Tools that work in a folder.
+pub(crate) const NEED_WORKSPACE: &[&str] = &["bash", "file_edit", "file_list", "file_read", "grep_search"];
+
+/// Refuses a workspace in which tools could read what is stored, and one that is stored itself (DESIGN §6, Disk).
+fn folders(config: &Config, tenant: &TenantSection, workspace: &Path) -> Result<(), ConfigError> {
+    let at = || place_of(tenant, "workspace");
+    let wrong = |problem: String| Err(ConfigError::Inconsistent { at: at(), problem });
+    if !workspace.is_dir() {
+        return wrong(format!("the workspace of tenant `{}` is no folder: {}", tenant.id, quoted(&workspace.to_string_lossy())));
+    }
+    let (workspace, data) = (real_or_nearest(workspace), real_or_nearest(&config.data_dir));
+    if data.starts_with(&workspace) {
+        return wrong(format!("the data folder lies inside the workspace of tenant `{}`, where its tools could read it", tenant.id));
+    }
+    if workspace.starts_with(&data) {
+        return wrong(format!("the workspace of tenant `{}` lies inside the data folder", tenant.id));
+    }
+    Ok(())
+}
+
+/// Refuses a bound of money where there is nothing to reckon it with, as far as the model is known here.
+fn price(config: &Config, tenant: &TenantSection) -> Result<(), ConfigError> {
+    let money = |budget: &Budget| budget.micro_usd.is_some();
+    if !money(&tenant.budget) && !money(&tenant.conversation_budget) {
+        return Ok(());
+    }
+    let provider = config.choose(tenant.provider.as_deref())?;
+    let model = tenant.model.as_deref().or(provider.model.as_deref());
+    match model {
+        Some(model) if config.prices.of(model).is_none() && provider.kind != ProviderKind::Offline => {
+            let near = config.prices.nearest(model).map(|name| format!("; the nearest price is for `{name}`")).unwrap_or_default();
+            let problem = format!("the budget of tenant `{}` needs a price for the model `{}` in [prices]{near}", tenant.id, quoted(model));
+            Err(ConfigError::Inconsistent { at: tenant.at.clone(), problem })
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// What is allowed, and seldom meant.
+pub(super) fn warnings(config: &Config) -> Vec<String> {
+    let mut users: BTreeMap<PathBuf, Vec<&TenantId>> = BTreeMap::new();
+    for tenant in &config.tenants {
+        if let Some(workspace) = &tenant.workspace {
+            users.entry(real_or_nearest(workspace)).or_default().push(&tenant.id);
+        }
+    }
+    let shared = users.into_iter().filter(|(_, users)| users.len() > 1).map(|(folder, users)| {
+        let names = users.iter().map(|id| format!("`{id}`")).collect::<Vec<_>>().join(", ");
+        format!("the tenants {names} share the workspace {}: each sees the files of the others", quoted(&folder.to_string_lossy()))
+    });
+    let keyless = config
+        .tenants
+        .iter()
+        .filter(|tenant| tenant.key_sha256.is_empty())
+        .map(|tenant| format!("tenant `{}` has no `key_sha256`: nobody can call it until the operator gives it a key", tenant.id));
+    shared.chain(keyless).collect()
+}
+
+/// The real path of a folder that may not be there yet: that of its nearest existing parent, and the rest.
+pub(crate) fn real_or_nearest(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    for parent in absolute.ancestors() {
+        if let (Ok(real), Ok(rest)) = (parent.canonicalize(), absolute.strip_prefix(parent)) {
+            return if rest.as_os_str().is_empty() { real } else { real.join(rest) };
+        }
+    }
+    absolute
+}

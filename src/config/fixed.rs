@@ -1,0 +1,32 @@
+//! What a running host cannot change: it is named, and stays as it is until the next start.
+
+use super::Config;
+
+impl Config {
+    /// Takes from the `running` configuration what only a start can change; returns a line for each difference.
+    pub fn keep_fixed(&mut self, running: &Self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut differs = |what: &str, differs: bool| {
+            if differs {
+                lines.push(format!("{what} differs; it holds from the next start on"));
+            }
+        };
+        differs("[host] listen", self.listen() != running.listen());
+        differs("[host] data_dir", self.data_dir != running.data_dir);
+        differs("[host] durability", self.commit != running.commit);
+        differs("[store] url", self.store != running.store);
+        differs("[limits]", self.limits != running.limits);
+        differs("[prices]", self.prices != running.prices);
+        differs("[compaction]", self.compaction != running.compaction);
+        differs("[tokens]", self.tokens != running.tokens);
+        self.listen = running.listen;
+        self.data_dir.clone_from(&running.data_dir);
+        self.commit = running.commit;
+        self.store = running.store.clone();
+        self.limits = running.limits.clone();
+        self.prices = running.prices.clone();
+        self.compaction = running.compaction.clone();
+        self.tokens = running.tokens.clone();
+        lines
+    }
+}

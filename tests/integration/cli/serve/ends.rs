@@ -1,0 +1,89 @@
+//! The end: a drain, a second signal, and rounds that the next start takes up again (FAULTS F25).
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+
+use super::{Home, Key, Served, configure};
+use crate::support::model_server::{ModelServer, Reply, Step, anthropic_text, sse};
+
+/// Busy conversations; F25 says 200.
+const BUSY: usize = 200;
+
+/// A host of one tenant over a scripted model.
+fn over(home: &Home, model: &ModelServer) -> Key {
+    let acme = Key::new(home);
+    std::fs::write(home.work().join("key"), "sk-test-not-a-real-key").unwrap();
+    configure(
+        home,
+        &format!(
+            "[[provider]]\nname = \"slow\"\nkind = \"anthropic\"\nbase_url = \"{}\"\napi_key_file = \"key\"\n[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\n",
+            model.url(),
+            acme.hash
+        ),
+    );
+    acme
+}
+
+async fn prompt(served: &Served, key: &str, number: usize) -> String {
+    let path = format!("/v1/conversations/c{number}/messages");
+    let answer = served.ask_with(Method::POST, &path, key, Some(json!({"content": "Go."})), &[("prefer", "respond-async")]).await;
+    assert_eq!(answer.status, StatusCode::ACCEPTED, "{answer:?}");
+    answer.body["round_id"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_term_with_busy_conversations_ends_well_and_the_next_start_takes_the_rest_up() {
+    let home = Home::new();
+    let begun: String = sse(anthropic_text("So far").iter().take(3));
+    let ends = || Reply::events(anthropic_text("In time."));
+    let stalls = || Reply::stream().send(begun.clone()).then(Step::Stall);
+    let model = ModelServer::start((0..BUSY).map(|n| if n % 2 == 0 { ends().delay(Duration::from_millis(500)) } else { stalls() })).await;
+    let acme = over(&home, &model);
+    let served = Served::start(&home, &["--grace", "3"]);
+    let rounds = join_all((0..BUSY).map(|number| prompt(&served, &acme.key, number))).await;
+    model.requests_came(BUSY).await;
+
+    let first = served.stop();
+
+    assert_eq!(first.code, Some(0), "{}", first.err);
+    model.script((0..BUSY).map(|_| Reply::events(anthropic_text("Taken up."))));
+    let again = Served::start(&home, &[]);
+    again.said("interrupted rounds taken up again: ");
+    let path = |number: usize| format!("/v1/conversations/c{number}/messages");
+    let mut ends = [0, 0];
+    for (number, round) in rounds.iter().enumerate() {
+        let watched = again.client.get(format!("{}/v1/conversations/c{number}/events?round={round}", again.url)).bearer_auth(&acme.key);
+        let watched = watched.send().await.unwrap().text().await.unwrap();
+        assert!(watched.contains("event: round_finished"), "{number} {watched}");
+        let history = again.get(&path(number), &acme.key).await.body.to_string();
+        assert!(history.contains("In time.") || history.contains("Taken up."), "{number} {history}");
+        ends[usize::from(history.contains("Taken up."))] += 1;
+    }
+    assert_eq!(ends, [BUSY / 2, BUSY / 2], "{}", again.err());
+    assert_eq!(again.stop().code, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_signal_ends_it_at_once_and_loses_nothing() {
+    let home = Home::new();
+    let model = ModelServer::start([Reply::stream().send(sse(anthropic_text("So far").iter().take(3))).then(Step::Stall)]).await;
+    let acme = over(&home, &model);
+    let served = Served::start(&home, &["--grace", "60"]);
+    prompt(&served, &acme.key, 0).await;
+    model.requests_came(1).await;
+
+    served.signal("TERM");
+    served.said("a signal ends them at once");
+    served.signal("TERM");
+    let ended = served.end();
+
+    assert_eq!(ended.code, Some(130), "{}", ended.err);
+    model.script([Reply::events(anthropic_text("Taken up."))]);
+    let again = Served::start(&home, &[]);
+    again.said("interrupted rounds taken up again: 1");
+    model.requests_came(2).await;
+    assert_eq!(again.stop().code, Some(0));
+}
