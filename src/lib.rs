@@ -75,6 +75,8 @@ pub mod mcp;
 pub mod skills;
 #[cfg(feature = "config")]
 pub mod config;
+#[cfg(feature = "http")]
+pub mod mock_model;
 #[cfg(feature = "cli")]
 pub mod telemetry;
 #[cfg(feature = "cli")]

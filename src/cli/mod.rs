@@ -24,6 +24,7 @@ mod mcp;
 mod tokens;
 mod skills;
 mod config;
+mod mock_model;
 mod completions;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -75,6 +76,7 @@ enum Command {
     /// The configuration: check, show
     #[command(subcommand, disable_help_subcommand = true, after_help = config::EXAMPLE)]
     Config(config::ConfigCommand),
+    MockModel(mock_model::MockModelArgs),
     Completions(completions::CompletionsArgs),
 }
 
@@ -99,11 +101,14 @@ pub fn main() -> ExitCode {
 }
 
 async fn dispatch(cli: Cli) -> Result<Done, Failure> {
-    if let Command::Completions(args) = cli.command {
-        return completions::run(&args);
-    }
+    // These read no configuration.
+    let command = match cli.command {
+        Command::MockModel(args) => return Box::pin(mock_model::run(args)).await,
+        Command::Completions(args) => return completions::run(&args),
+        command => command,
+    };
     let config = Config::load(cli.config.as_deref(), process_environment())?;
-    match cli.command {
+    match command {
         Command::Run(args) => Box::pin(run::run(&config, args)).await,
         Command::Chat(args) => Box::pin(chat::run(&config, args)).await,
         Command::Sessions(command) => Box::pin(sessions::run(&config, command)).await,
@@ -112,6 +117,7 @@ async fn dispatch(cli: Cli) -> Result<Done, Failure> {
         Command::Tokens(args) => tokens::run(&config, &args),
         Command::Skills(command) => Box::pin(skills::run(&config, command)).await,
         Command::Config(command) => config::run(&config, &command),
+        Command::MockModel(args) => Box::pin(mock_model::run(args)).await,
         Command::Completions(args) => completions::run(&args),
     }
 }

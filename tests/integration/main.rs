@@ -13,6 +13,7 @@ mod file_paths;
 mod file_races;
 mod library;
 mod mcp;
+mod mock_model;
 mod offline;
 mod promises;
 mod providers;
