@@ -80,6 +80,8 @@ pub mod mock_model;
 #[cfg(feature = "cli")]
 pub mod telemetry;
 #[cfg(feature = "cli")]
+mod load;
+#[cfg(feature = "cli")]
 mod app;
 #[cfg(feature = "cli")]
 #[doc(hidden)]

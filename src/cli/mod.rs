@@ -24,6 +24,7 @@ mod mcp;
 mod tokens;
 mod skills;
 mod config;
+mod load;
 mod mock_model;
 mod completions;
 
@@ -76,6 +77,7 @@ enum Command {
     /// The configuration: check, show
     #[command(subcommand, disable_help_subcommand = true, after_help = config::EXAMPLE)]
     Config(config::ConfigCommand),
+    Load(Box<load::LoadArgs>),
     MockModel(mock_model::MockModelArgs),
     Completions(completions::CompletionsArgs),
 }
@@ -103,6 +105,7 @@ pub fn main() -> ExitCode {
 async fn dispatch(cli: Cli) -> Result<Done, Failure> {
     // These read no configuration.
     let command = match cli.command {
+        Command::Load(args) => return Box::pin(load::run(*args)).await,
         Command::MockModel(args) => return Box::pin(mock_model::run(args)).await,
         Command::Completions(args) => return completions::run(&args),
         command => command,
@@ -117,6 +120,7 @@ async fn dispatch(cli: Cli) -> Result<Done, Failure> {
         Command::Tokens(args) => tokens::run(&config, &args),
         Command::Skills(command) => Box::pin(skills::run(&config, command)).await,
         Command::Config(command) => config::run(&config, &command),
+        Command::Load(args) => Box::pin(load::run(*args)).await,
         Command::MockModel(args) => Box::pin(mock_model::run(args)).await,
         Command::Completions(args) => completions::run(&args),
     }

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod interrupts;
+mod load;
 mod runs;
 mod stored;
 mod tokens;
