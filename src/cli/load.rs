@@ -104,8 +104,8 @@ pub(super) struct LoadArgs {
     /// A tenant's key for --target; several are several tenants
     #[arg(long, value_name = "KEY")]
     key: Vec<String>,
-    /// The process behind --target, on this machine: its CPU and memory are told too
-    #[arg(long, value_name = "PID", requires = "target")]
+    /// The process behind --target or --base-url, on this machine: its CPU is told too, and a host's memory
+    #[arg(long, value_name = "PID")]
     server_pid: Option<u32>,
     /// Print JSON
     #[arg(long)]
@@ -185,6 +185,7 @@ fn plan(args: &LoadArgs) -> Result<Plan, Failure> {
         warm_up: seconds("--warm-up", args.warm_up)?,
         drain: seconds("--drain", args.drain)?,
         seed: args.seed,
+        server_pid: args.server_pid,
         run: format!("load{:x}", now.as_millis()),
     })
 }
@@ -230,7 +231,7 @@ fn measured(args: &LoadArgs) -> String {
 pub(super) async fn run(args: LoadArgs) -> Result<Done, Failure> {
     let plan = plan(&args)?;
     let target = match &args.target {
-        Some(url) => Target::Remote(Remote::new(url, args.key.clone(), args.server_pid)?),
+        Some(url) => Target::Remote(Remote::new(url, args.key.clone())?),
         None => {
             let sessions: Option<Arc<dyn SessionBackend>> = match &args.db {
                 Some(file) => Some(Arc::new(Sqlite::open(file).await?)),

@@ -107,10 +107,12 @@ pub(super) async fn run(args: MockModelArgs) -> Result<Done, Failure> {
     settings.check().map_err(|error| Failure::usage(error.to_string()))?;
     let failed = |error: std::io::Error| Failure::work(format!("cannot serve at {}: {error}", args.listen));
     let listener = TcpListener::bind(args.listen).await.map_err(failed)?;
+    // Before the address is told: who reads it may end the server at once.
+    let mut signals = Signals::listen();
     let url = format!("http://{}", listener.local_addr().map_err(failed)?);
     out_line(&if args.json { json!({ "url": url }).to_string() } else { url });
 
-    let (stop, mut signals) = (CancellationToken::new(), Signals::listen());
+    let stop = CancellationToken::new();
     let stopping = stop.clone();
     tokio::spawn(async move {
         signals.next().await;

@@ -26,7 +26,9 @@ const UNDER_WAY_MAX: usize = 200_000;
 pub(crate) struct Progress {
     served: AtomicU64,
     others: AtomicU64,
-    /// Thousandths of the run.
+    /// Turns that were given an id, over all phases.
+    ids: AtomicU64,
+    /// Thousandths of the phase.
     permille: AtomicU64,
     phase: Mutex<&'static str>,
 }
@@ -108,7 +110,6 @@ struct Stage {
     from: Instant,
     /// No turn is due later.
     until: Option<Instant>,
-    ids: AtomicU64,
     ended: AtomicU64,
 }
 
@@ -118,7 +119,7 @@ impl Stage {
     }
 
     fn turn_of(&self, tenant: usize, conversation: String) -> Turn {
-        let id = self.ids.fetch_add(1, Ordering::Relaxed);
+        let id = self.progress.ids.fetch_add(1, Ordering::Relaxed);
         Turn { tenant, conversation, id, cancel: chance(self.plan.seed, id) < self.plan.cancel_rate }
     }
 
@@ -172,9 +173,9 @@ pub(super) async fn phase(
         began,
         from,
         until: plan.duration.map(|duration| from + duration),
-        ids: AtomicU64::new(0),
         ended: AtomicU64::new(0),
     });
+    let server = plan.server_pid.map(Process::other);
     let tracker = TaskTracker::new();
     let lanes = Arc::new(AtomicUsize::new(0));
     for (index, crowd) in crowds.iter().enumerate() {
@@ -202,11 +203,11 @@ pub(super) async fn phase(
     };
     let measuring = async {
         tokio::time::sleep_until(from.into()).await;
-        let before = (Process::this().cpu(), target.server().and_then(Process::cpu), stage.ended.load(Ordering::Relaxed));
+        let before = (Process::this().cpu(), server.and_then(Process::cpu), stage.ended.load(Ordering::Relaxed));
         tracker.wait().await;
         before
     };
-    let (own, server, ended_before) = tokio::select! {
+    let (own, of_server, ended_before) = tokio::select! {
         before = measuring => before,
         () = watching => (None, None, 0),
     };
@@ -221,7 +222,7 @@ pub(super) async fn phase(
         offered_for: last.saturating_duration_since(from),
         turns: stage.ended.load(Ordering::Relaxed) - ended_before,
         cpu: used(Some(Process::this()), own),
-        server_cpu: used(target.server(), server),
+        server_cpu: used(server, of_server),
     })
 }
 

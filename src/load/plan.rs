@@ -59,6 +59,8 @@ pub(crate) struct Plan {
     /// How long turns that were offered are waited for.
     pub(crate) drain: Duration,
     pub(crate) seed: u64,
+    /// A process beside this one whose CPU is told, and its memory if it holds the conversations.
+    pub(crate) server_pid: Option<u32>,
     /// Distinguishes the conversations of this run from those of another.
     pub(crate) run: String,
 }

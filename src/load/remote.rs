@@ -19,8 +19,6 @@ pub(crate) struct Remote {
     url: String,
     /// One a tenant.
     keys: Vec<String>,
-    /// Its process, when it runs on this machine.
-    pub(crate) server_pid: Option<u32>,
 }
 
 /// An event as far as it is looked at.
@@ -64,9 +62,9 @@ impl Remote {
     ///
     /// # Errors
     /// [`LoadError::Client`].
-    pub(crate) fn new(url: &str, keys: Vec<String>, server_pid: Option<u32>) -> Result<Self, LoadError> {
+    pub(crate) fn new(url: &str, keys: Vec<String>) -> Result<Self, LoadError> {
         let client = Client::builder().no_proxy().tcp_nodelay(true).pool_max_idle_per_host(usize::MAX).build()?;
-        Ok(Self { client, url: url.trim_end_matches('/').to_owned(), keys, server_pid })
+        Ok(Self { client, url: url.trim_end_matches('/').to_owned(), keys })
     }
 
     fn request(&self, turn: &Turn, verb: &str) -> reqwest::RequestBuilder {
@@ -194,7 +192,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_a_host_tells_over_http_is_seen_as_it_is() {
-        let remote = Remote::new(&fake().await, vec!["good".into(), "bad".into()], None).unwrap();
+        let remote = Remote::new(&fake().await, vec!["good".into(), "bad".into()]).unwrap();
 
         let well = remote.turn(&turn("well", 0)).await;
         assert_eq!((&well.end, well.tokens, well.repeated, well.mismatched, well.unmarked), (&End::Well, 8, 0, false, false));
@@ -209,7 +207,7 @@ mod tests {
             assert_eq!(remote.turn(&turn(conversation, 0)).await.end, end, "{conversation}");
         }
         assert_eq!(remote.turn(&turn("well", 1)).await.end, End::Refused("unauthorized".into()));
-        let gone = Remote::new("http://127.0.0.1:1", vec!["good".into()], None).unwrap();
+        let gone = Remote::new("http://127.0.0.1:1", vec!["good".into()]).unwrap();
         assert_eq!(gone.turn(&turn("well", 0)).await.end, End::Refused("connection".into()));
     }
 }

@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Duration};
 use super::{
     LoadError, Plan, Progress, Report, Shape, Target,
     drive::{Crowd, Ran, phase},
-    process::Process,
     report::{Figures, Idle, Long, Noisy},
     turn::Turn,
 };
@@ -13,8 +12,8 @@ use super::{
 /// How long memory is left to settle before it is read.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// Longest wait for conversations to fall asleep.
-const SLEEP_MAX: Duration = Duration::from_secs(60);
+/// Times that conversations are asked to sleep. Those that are awake then have no figure.
+const SLEEP_TRIES: u32 = 30;
 
 /// Conversations that are made at once in `idle`.
 const AT_ONCE: usize = 256;
@@ -25,7 +24,7 @@ const AT_ONCE: usize = 256;
 /// [`LoadError`].
 pub(crate) async fn run(plan: &Plan, target: Target, progress: Arc<Progress>) -> Result<Report, LoadError> {
     let target = Arc::new(target);
-    let before = served_by(&target).resident();
+    let before = resident(&target, plan);
     let mut report = match plan.shape {
         Shape::Turns => turns(plan, &target, &progress).await?,
         Shape::Long => long(plan, &target, &progress).await?,
@@ -33,16 +32,16 @@ pub(crate) async fn run(plan: &Plan, target: Target, progress: Arc<Progress>) ->
         Shape::Noisy => noisy(plan, &target, &progress).await?,
     };
     report.resident_before = before;
-    report.resident_after = served_by(&target).resident();
+    report.resident_after = resident(&target, plan);
     if let Target::Host(host) = &*target {
         host.shutdown(Duration::from_secs(2)).await;
     }
     Ok(report)
 }
 
-/// The process that holds the conversations.
-fn served_by(target: &Target) -> Process {
-    target.server().unwrap_or(Process::this())
+/// Bytes of the process that holds the conversations.
+fn resident(target: &Target, plan: &Plan) -> Option<u64> {
+    target.process(plan)?.resident()
 }
 
 fn everyone(plan: &Plan) -> Crowd {
@@ -84,7 +83,7 @@ async fn idle(plan: &Plan, target: &Arc<Target>, progress: &Arc<Progress>) -> Re
     let warm = Turn { tenant: 0, conversation: format!("{}-warm", plan.run), id: u64::MAX, cancel: false };
     target.turn(&warm).await;
     tokio::time::sleep(SETTLE).await;
-    let before = served_by(target).resident();
+    let before = resident(target, plan);
 
     let mut all: Option<Ran> = None;
     for made in (0..plan.conversations).step_by(AT_ONCE) {
@@ -99,17 +98,18 @@ async fn idle(plan: &Plan, target: &Arc<Target>, progress: &Arc<Progress>) -> Re
     }
     tokio::time::sleep(SETTLE).await;
     let each = |now: Option<u64>| Some((now? as f64 - before? as f64) / plan.conversations as f64);
-    let idle_bytes = each(served_by(target).resident());
+    let idle_bytes = each(resident(target, plan));
     let asleep_bytes = match &**target {
         Target::Host(host) => {
-            let began = std::time::Instant::now();
-            host.hibernate_idle();
-            while host.awake() > 0 && began.elapsed() < SLEEP_MAX {
-                tokio::time::sleep(Duration::from_millis(20)).await;
+            for _ in 0..SLEEP_TRIES {
                 host.hibernate_idle();
+                // Each time to fall asleep before it is asked again: one that is asked while it closes begins anew.
+                tokio::time::sleep(SETTLE).await;
+                if host.awake() == 0 {
+                    break;
+                }
             }
-            tokio::time::sleep(SETTLE).await;
-            each(served_by(target).resident())
+            each(resident(target, plan)).filter(|_| host.awake() == 0)
         }
         Target::Remote(_) => None,
     };
@@ -127,7 +127,7 @@ async fn noisy(plan: &Plan, target: &Arc<Target>, progress: &Arc<Progress>) -> R
     let quiet = Crowd { name: "quiet", tenants: 1..others + 1, conversations: each * others, rate: Some(rate) };
     let flood = Crowd { name: "flood", tenants: 0..1, conversations: each, rate: Some(rate / others as f64 * plan.flood) };
     let alone = phase(plan, target, progress, "alone", std::slice::from_ref(&quiet)).await?;
-    let beside = phase(plan, target, progress, "beside a flood", &[quiet, flood]).await?;
+    let beside = phase(plan, target, progress, "beside", &[quiet, flood]).await?;
     let quiet_alone = Figures::of(&alone, 0);
     let (quiet_beside, flooder) = (Figures::of(&beside, 0), Figures::of(&beside, 1));
     let mut report = Report::new(plan, quiet_beside.clone());

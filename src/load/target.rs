@@ -68,11 +68,11 @@ impl Target {
         }
     }
 
-    /// The process that serves, if it is another.
-    pub(super) fn server(&self) -> Option<Process> {
+    /// The process that holds the conversations, if it is known.
+    pub(super) fn process(&self, plan: &Plan) -> Option<Process> {
         match self {
-            Self::Host(_) => None,
-            Self::Remote(remote) => remote.server_pid.map(Process::other),
+            Self::Host(_) => Some(Process::this()),
+            Self::Remote(_) => plan.server_pid.map(Process::other),
         }
     }
 }

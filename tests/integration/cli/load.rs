@@ -76,7 +76,8 @@ fn a_mock_that_is_asked_to_end_ends_well() {
 fn a_run_tells_its_figures_and_equal_tenants_fare_equally() {
     let home = Home::new();
 
-    let report = load(&home, &["--duration", "2", "--tenants", "4", "--tools-per-turn", "1", "--svg", "load.svg", "--cancel-rate", "0.1"]);
+    let what = ["--tenants", "4", "--tools-per-turn", "1", "--chunks", "16", "--chunk-delay-ms", "3", "--cancel-rate", "0.1"];
+    let report = load(&home, &[&["--duration", "2", "--svg", "load.svg"], &what[..]].concat());
 
     sound(&report);
     assert_eq!((report["shape"].as_str(), report["loop"].as_str()), (Some("turns"), Some("closed")));
@@ -173,6 +174,7 @@ fn tenants_beside_a_flood_are_compared_with_themselves_alone() {
 
     sound(&report);
     let noisy = &report["noisy"];
+    assert_eq!((&report["errors"], &noisy["alone"]["errors"]), (&serde_json::json!({}), &serde_json::json!({})), "{report}");
     assert!(noisy["p99_ratio"].as_f64().unwrap() > 0.0 && noisy["served_ratio"].as_f64().unwrap() > 0.0, "{report}");
     // 8 calls of 20 ms: 400 turns a second, half of them for three tenants, and ten times a tenant's 67 for the flooder.
     assert_eq!((&noisy["alone"]["offered"], &report["offered"]), (&200.into(), &200.into()), "{report}");
