@@ -54,7 +54,7 @@ mod tests {
     fn this_process_has_memory_and_time_and_one_that_is_gone_has_none() {
         assert!(Process::this().resident().unwrap() > 100_000);
         assert!(Process::this().cpu().is_some());
-        assert_eq!(Process::other(std::process::id()).cpu().is_some(), true);
+        assert!(Process::other(std::process::id()).cpu().is_some());
         assert_eq!(Process::other(u32::MAX).resident(), None);
     }
 }

@@ -47,7 +47,15 @@ pub(crate) fn draw(report: &Report) -> String {
         latency.push(Series { name: "alone", points: nines(&noisy.alone.percentiles) });
     }
     let x_max = latency.iter().flat_map(|series| &series.points).map(|(x, _)| *x).fold(1.0, f64::max);
-    let marks = [(0.0, "0 %"), (0.30103, "50 %"), (1.0, "90 %"), (2.0, "99 %"), (3.0, "99.9 %"), (4.0, "99.99 %"), (5.0, "99.999 %")];
+    let marks = [
+        (0.0, "0 %"),
+        (std::f64::consts::LOG10_2, "50 %"),
+        (1.0, "90 %"),
+        (2.0, "99 %"),
+        (3.0, "99.9 %"),
+        (4.0, "99.99 %"),
+        (5.0, "99.999 %"),
+    ];
     let due = if report.offering == "open" { "Latency from the moment a turn was due" } else { "Latency of a turn" };
     let marks = marks.into_iter().filter(|(x, _)| *x <= x_max + 0.01).map(|(x, name)| (x, name.to_owned())).collect();
     let top = 60.0;

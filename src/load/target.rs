@@ -87,11 +87,7 @@ async fn in_process(host: &Host, turn: &Turn) -> Seen {
     while let Some(event) = reply.next().await {
         watch.place([event.id.epoch.0, event.id.seq.0, u64::from(event.id.n)]);
         match &event.kind {
-            EventKind::TextDelta { .. } => {
-                if watch.text() {
-                    reply.interrupt();
-                }
-            }
+            EventKind::TextDelta { .. } if watch.text() => reply.interrupt(),
             EventKind::RoundFinished { end } => watch.over(&RoundOver {
                 stop_reason: end.stop_reason.code(),
                 error: end.error.as_ref().map(|failure| failure.code.as_str()),
