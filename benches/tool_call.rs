@@ -100,6 +100,7 @@ async fn ours(calls: u32) {
             level: OutputLevel::Standard,
             attempt: 0,
             began: tokio::time::Instant::now(),
+            turn: tracing::Span::none(),
         });
         told.recv().await.unwrap();
     }

@@ -14,8 +14,6 @@
 mod by_hand;
 #[path = "turn/forgetful.rs"]
 mod forgetful;
-#[path = "turn/model.rs"]
-mod model;
 #[path = "turn/ours.rs"]
 mod ours;
 #[path = "support/process.rs"]
@@ -27,7 +25,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use callboard::mock_model::{self, MockModelSettings};
 use process::{cpu, load, resident};
+use tokio_util::sync::CancellationToken;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -44,6 +44,19 @@ pub(crate) fn prompt() -> String {
 pub(crate) fn history() -> Vec<callboard::chat::Message> {
     use callboard::chat::Message;
     (0..4).map(|n| if n % 2 == 0 { Message::user("u".repeat(1000)) } else { Message::assistant("a".repeat(1000)) }).collect()
+}
+
+/// The model of the reference turn, until the process is killed.
+async fn serve() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    println!("http://{}", listener.local_addr().unwrap());
+    let settings = MockModelSettings {
+        tool_calls: 1,
+        tool_chunks: 32,
+        tool_input: serde_json::json!({ "argument": "x".repeat(44) }).to_string(),
+        ..MockModelSettings::default()
+    };
+    mock_model::serve(listener, settings, CancellationToken::new()).await.unwrap();
 }
 
 struct Server(Child, String);
@@ -84,7 +97,7 @@ fn measure(turns: usize, run: impl FnOnce()) -> Cost {
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
     match args.first().map(String::as_str) {
-        Some("model-server") => return runtime().block_on(model::serve()),
+        Some("model-server") => return runtime().block_on(serve()),
         Some("idle") => return runtime().block_on(idle(args.get(1).is_some_and(|form| form == "full"))),
         Some("in-process") => {
             let turns = args.get(1).and_then(|n| n.parse().ok()).unwrap_or(1000);

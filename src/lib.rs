@@ -79,8 +79,12 @@ pub mod skills;
 pub mod config;
 #[cfg(feature = "http")]
 pub mod http;
+#[cfg(feature = "http")]
+pub mod mock_model;
 #[cfg(feature = "cli")]
 pub mod telemetry;
+#[cfg(feature = "cli")]
+mod load;
 #[cfg(feature = "cli")]
 mod app;
 #[cfg(feature = "cli")]

@@ -28,6 +28,8 @@ mod serve;
 mod keys;
 mod doctor;
 mod config;
+mod load;
+mod mock_model;
 mod completions;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -35,8 +37,9 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::{Parser, Subcommand};
 
 use crate::{
-    config::{Config, Observability, process_environment},
+    config::{Config, ConfigError, Observability, process_environment},
     observe::Redactor,
+    telemetry::Telemetry,
 };
 use failure::{Done, Failure};
 
@@ -88,6 +91,8 @@ enum Command {
     /// The configuration: check, show
     #[command(subcommand, disable_help_subcommand = true, after_help = config::EXAMPLE)]
     Config(config::ConfigCommand),
+    Load(Box<load::LoadArgs>),
+    MockModel(mock_model::MockModelArgs),
     Completions(completions::CompletionsArgs),
 }
 
@@ -104,12 +109,6 @@ pub fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<Done, Failure> {
-    if let Command::Completions(args) = cli.command {
-        return completions::run(&args);
-    }
-    if let Command::Keys(command) = &cli.command {
-        return keys::run(command);
-    }
     let config = Config::load(cli.config.as_deref(), process_environment());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::work(format!("the runtime cannot be started: {}", error.kind())))?;
@@ -122,13 +121,7 @@ fn run(cli: Cli) -> Result<Done, Failure> {
             .map_err(|error| Failure::usage(error.to_string()))?
     };
     let outcome = runtime.block_on(async {
-        let outcome = match (cli.command, config) {
-            // These say themselves what is wrong with a configuration, and one of them reads it again.
-            (Command::Serve(args), _) => Box::pin(serve::run(cli.config, args, &telemetry)).await,
-            (Command::Doctor(args), _) => Box::pin(doctor::run(cli.config, args)).await,
-            (command, Ok(config)) => dispatch(&config, command).await,
-            (_, Err(error)) => Err(error.into()),
-        };
+        let outcome = dispatch(cli.command, cli.config, config, &telemetry).await;
         telemetry.shutdown().await;
         outcome
     });
@@ -137,19 +130,28 @@ fn run(cli: Cli) -> Result<Done, Failure> {
     outcome
 }
 
-async fn dispatch(config: &Config, command: Command) -> Result<Done, Failure> {
+/// What is wrong with a configuration is said by the commands that need one.
+async fn dispatch(
+    command: Command,
+    file: Option<PathBuf>,
+    config: Result<Config, ConfigError>,
+    telemetry: &Telemetry,
+) -> Result<Done, Failure> {
     match command {
-        Command::Run(args) => Box::pin(run::run(config, args)).await,
-        Command::Chat(args) => Box::pin(chat::run(config, args)).await,
-        Command::Sessions(command) => Box::pin(sessions::run(config, command)).await,
-        Command::Tools(command) => Box::pin(tools::run(config, command)).await,
-        Command::Mcp(command) => Box::pin(mcp::run(config, command)).await,
-        Command::Tokens(args) => tokens::run(config, &args),
-        Command::Metrics(args) => Box::pin(metrics::run(config, args)).await,
-        Command::Skills(command) => Box::pin(skills::run(config, command)).await,
-        Command::Config(command) => config::run(config, &command),
+        Command::Run(args) => Box::pin(run::run(&config?, args)).await,
+        Command::Chat(args) => Box::pin(chat::run(&config?, args)).await,
+        Command::Sessions(command) => Box::pin(sessions::run(&config?, command)).await,
+        Command::Tools(command) => Box::pin(tools::run(&config?, command)).await,
+        Command::Mcp(command) => Box::pin(mcp::run(&config?, command)).await,
+        Command::Tokens(args) => tokens::run(&config?, &args),
+        Command::Metrics(args) => Box::pin(metrics::run(&config?, args)).await,
+        Command::Skills(command) => Box::pin(skills::run(&config?, command)).await,
+        Command::Config(command) => config::run(&config?, &command),
+        Command::Serve(args) => Box::pin(serve::run(file, args, telemetry)).await,
+        Command::Doctor(args) => Box::pin(doctor::run(file, args)).await,
         Command::Keys(command) => keys::run(&command),
-        Command::Serve(_) | Command::Doctor(_) => Err(Failure::usage("this command reads its configuration itself".to_owned())),
+        Command::Load(args) => Box::pin(load::run(*args)).await,
+        Command::MockModel(args) => Box::pin(mock_model::run(args)).await,
         Command::Completions(args) => completions::run(&args),
     }
 }

@@ -4,6 +4,7 @@ mod bad_input;
 mod budgets;
 mod doctor;
 mod interrupts;
+mod load;
 mod runs;
 mod serve;
 mod stored;

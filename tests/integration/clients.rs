@@ -51,7 +51,8 @@ struct Host {
 fn host() -> Host {
     let folder = scratch();
     let binary = env!("CARGO_BIN_EXE_callboard");
-    let model = Server::start(Command::new(binary).args(["mock-model", "--listen", "127.0.0.1:0", "--chunks", "40", "--chunk-delay-ms", "2"]));
+    let model =
+        Server::start(Command::new(binary).args(["mock-model", "--listen", "127.0.0.1:0", "--chunks", "40", "--chunk-delay-ms", "2"]));
     let config = format!(
         "[host]\nlisten = \"127.0.0.1:0\"\ndata_dir = \"{}\"\nadmin_key_sha256 = \"{}\"\n\n[[provider]]\nname = \"mock\"\nkind = \"openai\"\nbase_url = \"{}/v1\"\nmodel = \"mock\"\n\n[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\nprovider = \"mock\"\n",
         folder.path().join("data").display(),

@@ -271,6 +271,23 @@ pub const ROWS: &[Row] = &[
         fix: WIRING,
     },
     Row {
+        within: &["src/mock_model/**"],
+        except: &[],
+        forbidden: &[
+            Starts("crate::providers"),
+            Starts("crate::storage"),
+            Starts("crate::http"),
+            Starts("crate::load"),
+            Starts("crate::cli"),
+            Starts("crate::app"),
+            Starts("crate::config"),
+            Starts("crate::Host"),
+        ],
+        in_tests: false,
+        reason: "the mock stands for somebody else's server: what it shared with a client it could not prove against it",
+        fix: "write the bytes of the wire anew here",
+    },
+    Row {
         within: &["src/sandbox/**"],
         except: &[],
         forbidden: &[Starts("crate::tools"), Starts("crate::mcp"), Starts("crate::skills")],

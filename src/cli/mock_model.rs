@@ -1,0 +1,124 @@
+//! `callboard mock-model`: a scripted model server, to measure this or another runtime against.
+
+use std::{net::SocketAddr, time::Duration};
+
+use clap::Args;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    failure::{Done, Failure},
+    signals::Signals,
+    terminal::{err_line, out_line},
+};
+use crate::mock_model::{Fault, MockModelSettings, serve};
+
+/// Serve a scripted model over HTTP: Anthropic and OpenAI
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  callboard mock-model --listen 127.0.0.1:9000 --latency-ms 300 --chunks 200 --chunk-delay-ms 20
+  callboard mock-model --tool-calls 1 --fault-rate 0.05 --faults 429,half,stall --seed 7
+  callboard run --provider anthropic --base-url http://127.0.0.1:9000 \"Hello\"
+
+The address is the first line of standard output. OpenAI clients take it with /v1. A prompt whose first word begins with
+`load-` is answered with that word first. docs/load.md tells more.")]
+pub(super) struct MockModelArgs {
+    /// Where to listen; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+    /// Milliseconds to the first byte of an answer
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    latency_ms: u64,
+    /// Milliseconds before each chunk but the first
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    chunk_delay_ms: u64,
+    /// Chunks of text of an answer
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    chunks: usize,
+    /// Bytes of text in a chunk
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    chunk_bytes: usize,
+    /// What each chunk says, in place of filler
+    #[arg(long, value_name = "TEXT", conflicts_with = "chunk_bytes")]
+    text: Option<String>,
+    /// Calls of a turn that ask for a tool before the one that answers, where the request offers tools or --tool names one
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    tool_calls: u32,
+    /// The tool that is asked for; the first that is offered otherwise
+    #[arg(long, value_name = "NAME")]
+    tool: Option<String>,
+    /// Its arguments
+    #[arg(long, value_name = "JSON", default_value = "{}")]
+    tool_input: String,
+    /// Chunks of text before a tool call
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    tool_chunks: usize,
+    /// The key that clients must have; others get 401
+    #[arg(long, value_name = "KEY", env = "CALLBOARD_MOCK_KEY", hide_env_values = true)]
+    key: Option<String>,
+    /// Calls at once; more get 429
+    #[arg(long, value_name = "N")]
+    concurrency: Option<usize>,
+    /// Calls a minute; more get 429
+    #[arg(long, value_name = "N")]
+    rpm: Option<u32>,
+    /// Tokens a minute; more get 429
+    #[arg(long, value_name = "N")]
+    tpm: Option<u64>,
+    /// Part of the calls that go wrong, 0 to 1
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    fault_rate: f64,
+    /// How they go wrong: 429, 529, 500, reset, stall, html, half, malformed-json, error-event
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', default_values_t = Fault::ALL)]
+    faults: Vec<Fault>,
+    /// Decides which calls go wrong
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// End after so many model calls
+    #[arg(long, value_name = "N")]
+    max_requests: Option<u64>,
+    /// Print the address as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(args: MockModelArgs) -> Result<Done, Failure> {
+    let settings = MockModelSettings {
+        latency: Duration::from_millis(args.latency_ms),
+        chunk_delay: Duration::from_millis(args.chunk_delay_ms),
+        chunks: args.chunks,
+        chunk_bytes: args.chunk_bytes,
+        text: args.text,
+        key: args.key,
+        tool_chunks: args.tool_chunks,
+        tool_calls: args.tool_calls,
+        tool: args.tool,
+        tool_input: args.tool_input,
+        concurrency: args.concurrency,
+        requests_per_minute: args.rpm,
+        tokens_per_minute: args.tpm,
+        fault_rate: args.fault_rate,
+        faults: args.faults,
+        seed: args.seed,
+        requests_max: args.max_requests,
+    };
+    settings.check().map_err(|error| Failure::usage(error.to_string()))?;
+    let failed = |error: std::io::Error| Failure::work(format!("cannot serve at {}: {error}", args.listen));
+    let listener = TcpListener::bind(args.listen).await.map_err(failed)?;
+    // Before the address is told: who reads it may end the server at once.
+    let mut signals = Signals::listen();
+    let url = format!("http://{}", listener.local_addr().map_err(failed)?);
+    out_line(&if args.json { json!({ "url": url }).to_string() } else { url });
+
+    let stop = CancellationToken::new();
+    let stopping = stop.clone();
+    tokio::spawn(async move {
+        signals.next().await;
+        stopping.cancel();
+    });
+    let calls = serve(listener, settings, stop).await.map_err(failed)?;
+    err_line(&format!("{calls} model calls"));
+    Ok(Done::Well)
+}

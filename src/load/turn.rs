@@ -1,0 +1,210 @@
+//! One turn, and what was seen of it.
+
+use std::time::{Duration, Instant};
+
+use callboard_actors::scripted::splitmix64;
+
+use crate::mock_model::MARK;
+
+/// Bytes of a prompt.
+const PROMPT_BYTES: usize = 200;
+
+/// A turn that is offered.
+#[derive(Debug, Clone)]
+pub(super) struct Turn {
+    pub(super) tenant: usize,
+    pub(super) conversation: String,
+    /// Unique in the run; stands in the prompt and in its answer.
+    pub(super) id: u64,
+    /// Whether it is interrupted at its first text.
+    pub(super) cancel: bool,
+}
+
+impl Turn {
+    /// The word that the answer must begin with.
+    pub(super) fn mark(&self) -> String {
+        format!("{MARK}{:016x}", self.id)
+    }
+
+    /// What is said.
+    pub(super) fn prompt(&self) -> String {
+        let mut prompt = self.mark();
+        prompt.push(' ');
+        prompt.extend(std::iter::repeat_n('p', PROMPT_BYTES.saturating_sub(prompt.len())));
+        prompt
+    }
+}
+
+/// A number between 0 and 1 that an id and a seed decide.
+pub(super) fn chance(seed: u64, id: u64) -> f64 {
+    (splitmix64(seed.rotate_left(17) ^ id) >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// How a turn ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum End {
+    /// Answered.
+    Well,
+    /// Interrupted, as was asked.
+    Interrupted,
+    /// Accepted, but failed: a stable code.
+    Failed(String),
+    /// Not accepted: a stable code.
+    Refused(String),
+    /// Accepted, and its stream ended without an end.
+    Lost,
+}
+
+/// What was seen of a turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) end: End,
+    /// When the first text came.
+    pub(super) first_text: Option<Instant>,
+    /// From the interrupt to the end.
+    pub(super) cancelled_in: Option<Duration>,
+    /// Input and output of its model calls.
+    pub(super) tokens: u64,
+    /// Events whose id did not come after the one before.
+    pub(super) repeated: u64,
+    /// The answer to another prompt.
+    pub(super) mismatched: bool,
+    /// An answer without a mark: it cannot be told whose it is.
+    pub(super) unmarked: bool,
+}
+
+impl Seen {
+    /// Ended before there was anything to see.
+    pub(super) fn only(end: End) -> Self {
+        Self { end, first_text: None, cancelled_in: None, tokens: 0, repeated: 0, mismatched: false, unmarked: false }
+    }
+}
+
+/// Watches the events of a turn, wherever they come from.
+#[derive(Debug)]
+pub(super) struct Watch {
+    mark: String,
+    cancel: bool,
+    interrupted_at: Option<Instant>,
+    last: Option<[u64; 3]>,
+    seen: Seen,
+}
+
+/// The end of a round, as both kinds of targets tell it.
+#[derive(Debug)]
+pub(super) struct RoundOver<'a> {
+    pub(super) stop_reason: &'a str,
+    pub(super) error: Option<&'a str>,
+    pub(super) text: &'a str,
+    pub(super) tokens: u64,
+}
+
+impl Watch {
+    pub(super) fn new(turn: &Turn) -> Self {
+        Self { mark: turn.mark(), cancel: turn.cancel, interrupted_at: None, last: None, seen: Seen::only(End::Lost) }
+    }
+
+    /// Notes the place of an event.
+    pub(super) fn place(&mut self, id: [u64; 3]) {
+        if self.last.is_some_and(|last| id <= last) {
+            self.seen.repeated += 1;
+        }
+        self.last = Some(id);
+    }
+
+    /// Notes a piece of text; true when the turn is to be interrupted now.
+    pub(super) fn text(&mut self) -> bool {
+        let now = Instant::now();
+        self.seen.first_text.get_or_insert(now);
+        let interrupt = self.cancel && self.interrupted_at.is_none();
+        if interrupt {
+            self.interrupted_at = Some(now);
+        }
+        interrupt
+    }
+
+    /// Notes the end.
+    pub(super) fn over(&mut self, over: &RoundOver<'_>) {
+        if self.seen.end != End::Lost {
+            self.seen.repeated += 1; // A round that ends twice.
+            return;
+        }
+        self.seen.tokens = over.tokens;
+        let marked = over.text.starts_with(MARK);
+        self.seen.end = match over.stop_reason {
+            "end_turn" | "max_tokens" | "stop_sequence" => {
+                self.seen.unmarked = !marked;
+                End::Well
+            }
+            "interrupted" if self.cancel => {
+                self.seen.cancelled_in = self.interrupted_at.map(|at| at.elapsed());
+                End::Interrupted
+            }
+            "error" => End::Failed(over.error.unwrap_or("error").to_owned()),
+            other => End::Failed(other.to_owned()),
+        };
+        // Of an interrupted turn the mark may have come in part.
+        self.seen.mismatched = marked && self.seen.end == End::Well && over.text.split(' ').next() != Some(self.mark.as_str());
+    }
+
+    /// Notes an error in place of an end.
+    pub(super) fn failed(&mut self, code: &str) {
+        if self.seen.end == End::Lost {
+            self.seen.end = End::Failed(code.to_owned());
+        }
+    }
+
+    pub(super) fn seen(self) -> Seen {
+        self.seen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turn(cancel: bool) -> Turn {
+        Turn { tenant: 0, conversation: "c".into(), id: 0xa7, cancel }
+    }
+
+    fn over(text: &str) -> RoundOver<'_> {
+        RoundOver { stop_reason: "end_turn", error: None, text, tokens: 3 }
+    }
+
+    #[test]
+    fn an_answer_to_another_prompt_is_seen() {
+        for (text, mismatched, unmarked) in
+            [("load-00000000000000a7 word", false, false), ("load-00000000000000a8 word", true, false), ("hello", false, true)]
+        {
+            let mut watch = Watch::new(&turn(false));
+            watch.over(&over(text));
+            let seen = watch.seen();
+            assert_eq!((seen.end, seen.mismatched, seen.unmarked), (End::Well, mismatched, unmarked), "{text}");
+        }
+    }
+
+    #[test]
+    fn events_that_come_twice_or_back_are_counted() {
+        let mut watch = Watch::new(&turn(false));
+        for id in [[1, 1, 0], [1, 1, 1], [1, 1, 1], [1, 2, 0], [1, 1, 9]] {
+            watch.place(id);
+        }
+        watch.over(&over("x"));
+        watch.over(&over("x"));
+
+        assert_eq!(watch.seen().repeated, 3);
+    }
+
+    #[test]
+    fn a_turn_without_an_end_is_lost_and_one_is_interrupted_once() {
+        let mut watch = Watch::new(&turn(true));
+        assert_eq!((watch.text(), watch.text()), (true, false));
+        assert_eq!(watch.seen().end, End::Lost);
+    }
+
+    #[test]
+    fn a_prompt_has_its_length_and_its_mark() {
+        let prompt = turn(false).prompt();
+        assert_eq!((prompt.len(), prompt.split(' ').next()), (PROMPT_BYTES, Some("load-00000000000000a7")));
+    }
+}

@@ -1,0 +1,229 @@
+//! The bytes of a reply: what is the same for all is rendered once, the rest is a few hundred bytes a call.
+
+use std::{io, time::Duration};
+
+use axum::body::{Body, Bytes};
+use futures_util::stream;
+
+use super::{
+    MockModelSettings, anthropic,
+    asked::{Asked, TOKEN_BYTES},
+    fault::Fault,
+    meter::Running,
+    openai,
+};
+
+/// Whose JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wire {
+    Anthropic,
+    OpenAi,
+}
+
+/// One call, as its JSON tells it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Call<'a> {
+    pub(super) nth: u64,
+    pub(super) model: &'a str,
+    /// Name and arguments of the tool that is asked for.
+    pub(super) tool: Option<(&'a str, &'a str)>,
+    pub(super) input_tokens: usize,
+    pub(super) output_tokens: usize,
+}
+
+/// A whole answer's text.
+#[derive(Debug)]
+pub(super) struct Whole {
+    pub(super) text: String,
+}
+
+/// How the bytes of a stream end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// As they should.
+    Well,
+    /// With the connection.
+    Cut,
+    /// Never.
+    Stall,
+}
+
+/// The text that answers are made of.
+const FILLER: &[u8] = b"word";
+
+/// Arguments that are no JSON.
+const BROKEN_INPUT: &str = r#"{"argument": "never clo"#;
+
+/// Chunks of one wire, rendered.
+#[derive(Debug)]
+struct Chunks {
+    one: Bytes,
+    many: Bytes,
+}
+
+impl Chunks {
+    fn new(event: &str, most: usize) -> Self {
+        Self { one: Bytes::copy_from_slice(event.as_bytes()), many: Bytes::from(event.repeat(most)) }
+    }
+
+    fn first(&self, count: usize) -> Bytes {
+        self.many.slice(..(self.one.len() * count).min(self.many.len()))
+    }
+}
+
+/// What replies are made of.
+#[derive(Debug)]
+pub(super) struct Answers {
+    settings: MockModelSettings,
+    text: String,
+    anthropic: Chunks,
+    openai: Chunks,
+}
+
+impl Answers {
+    pub(super) fn new(settings: MockModelSettings) -> Self {
+        let filler = || FILLER.iter().cycle().take(settings.chunk_bytes).map(|byte| char::from(*byte)).collect();
+        let text = settings.text.clone().unwrap_or_else(filler);
+        let most = settings.chunks.max(settings.tool_chunks);
+        let anthropic = Chunks::new(&anthropic::chunk(&text), most);
+        let openai = Chunks::new(&openai::chunk(&text), most);
+        Self { settings, text, anthropic, openai }
+    }
+
+    /// The tool that a call asks for.
+    fn tool<'a>(&'a self, asked: &'a Asked, broken: bool) -> Option<(&'a str, &'a str)> {
+        let name = self.settings.tool.as_deref().or(asked.tool.as_deref()).filter(|_| asked.calls_before < self.settings.tool_calls)?;
+        Some((name, if broken { BROKEN_INPUT } else { &self.settings.tool_input }))
+    }
+
+    fn chunks(&self, tool: bool) -> usize {
+        if tool { self.settings.tool_chunks } else { self.settings.chunks }
+    }
+
+    fn call<'a>(&'a self, asked: &'a Asked, nth: u64, broken: bool) -> Call<'a> {
+        let tool = self.tool(asked, broken);
+        let bytes = self.chunks(tool.is_some()) * self.text.len() + tool.map_or(0, |(name, input)| name.len() + input.len());
+        Call { nth, model: &asked.model, tool, input_tokens: asked.tokens, output_tokens: (bytes / TOKEN_BYTES).max(1) }
+    }
+
+    /// An answer in one piece; a fault breaks its end off.
+    pub(super) fn whole(&self, wire: Wire, asked: &Asked, nth: u64, fault: Option<Fault>) -> String {
+        let call = self.call(asked, nth, false);
+        let mut text = asked.mark.as_ref().filter(|_| call.tool.is_none()).map_or_else(String::new, |mark| format!("{mark} "));
+        text += &self.text.repeat(self.chunks(call.tool.is_some()));
+        let mut body = match wire {
+            Wire::Anthropic => anthropic::whole(&call, &Whole { text }),
+            Wire::OpenAi => openai::whole(&call, &Whole { text }),
+        };
+        if fault == Some(Fault::MalformedJson) {
+            body.truncate(body.len() / 2);
+        }
+        body
+    }
+
+    /// An answer as a stream of events. The call runs until its last byte is taken.
+    pub(super) fn stream(&self, wire: Wire, asked: &Asked, nth: u64, fault: Option<Fault>, running: Running) -> Body {
+        let malformed = fault == Some(Fault::MalformedJson);
+        let call = self.call(asked, nth, malformed);
+        let chunks = self.chunks(call.tool.is_some());
+        // Only the call that answers says the mark: it is the turn's last.
+        let mark = asked.mark.as_ref().filter(|_| call.tool.is_none());
+        let has_text = chunks > 0 || mark.is_some();
+        let mut head = match wire {
+            Wire::Anthropic => anthropic::head(&call, has_text),
+            Wire::OpenAi => openai::head(),
+        };
+        if let Some(mark) = mark {
+            head += &match wire {
+                Wire::Anthropic => anthropic::chunk(&format!("{mark} ")),
+                Wire::OpenAi => openai::chunk(&format!("{mark} ")),
+            };
+        }
+        let whole_tail = || match wire {
+            Wire::Anthropic => anthropic::tail(&call, has_text),
+            Wire::OpenAi => openai::tail(&call, asked.usage),
+        };
+        let (count, tail, end) = match fault {
+            Some(Fault::Half) => (chunks / 2, String::new(), End::Cut),
+            Some(Fault::Stall) => (chunks / 2, String::new(), End::Stall),
+            Some(Fault::ErrorEvent) => (chunks / 2, self.error_event(wire), End::Well),
+            Some(Fault::MalformedJson) if call.tool.is_none() => (chunks / 2, self.malformed(wire) + &whole_tail(), End::Well),
+            _ => (chunks, whole_tail(), End::Well),
+        };
+        let ready = match wire {
+            Wire::Anthropic => &self.anthropic,
+            Wire::OpenAi => &self.openai,
+        };
+        if self.settings.chunk_delay.is_zero() || count <= 1 {
+            let mut all = head.into_bytes();
+            all.extend_from_slice(&ready.first(count));
+            all.extend_from_slice(tail.as_bytes());
+            return match end {
+                End::Well => Body::from(all),
+                End::Cut | End::Stall => body(Playing { first: all.into(), ..Playing::none(end, running) }),
+            };
+        }
+        let first = [head.as_bytes(), &ready.one].concat();
+        let (chunk, delay) = (ready.one.clone(), self.settings.chunk_delay);
+        body(Playing { first: first.into(), chunk, left: count - 1, delay, tail: tail.into(), end, _running: running })
+    }
+
+    fn error_event(&self, wire: Wire) -> String {
+        match wire {
+            Wire::Anthropic => anthropic::error_event(),
+            Wire::OpenAi => openai::error_event(),
+        }
+    }
+
+    fn malformed(&self, wire: Wire) -> String {
+        match wire {
+            Wire::Anthropic => anthropic::malformed(),
+            Wire::OpenAi => openai::malformed(),
+        }
+    }
+}
+
+/// A reply that is sent piece by piece.
+struct Playing {
+    first: Bytes,
+    chunk: Bytes,
+    left: usize,
+    delay: Duration,
+    tail: Bytes,
+    end: End,
+    _running: Running,
+}
+
+impl Playing {
+    fn none(end: End, running: Running) -> Self {
+        Self { first: Bytes::new(), chunk: Bytes::new(), left: 0, delay: Duration::ZERO, tail: Bytes::new(), end, _running: running }
+    }
+
+    async fn next(mut self) -> Option<(io::Result<Bytes>, Self)> {
+        if !self.first.is_empty() {
+            return Some((Ok(std::mem::take(&mut self.first)), self));
+        }
+        if self.left > 0 {
+            tokio::time::sleep(self.delay).await;
+            self.left -= 1;
+            return Some((Ok(self.chunk.clone()), self));
+        }
+        if !self.tail.is_empty() {
+            return Some((Ok(std::mem::take(&mut self.tail)), self));
+        }
+        match self.end {
+            End::Well => None,
+            End::Cut => {
+                // The server would throw away what it has not written yet.
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                self.end = End::Well;
+                Some((Err(io::ErrorKind::ConnectionReset.into()), self))
+            }
+            End::Stall => std::future::pending().await,
+        }
+    }
+}
+
+fn body(playing: Playing) -> Body {
+    Body::from_stream(stream::unfold(playing, Playing::next))
+}
