@@ -177,6 +177,8 @@ impl State {
                 self.follow(me, flow);
                 Ok(())
             }
+            // Given back, it would wake the conversation that it sent to sleep.
+            Phase::Over if matches!(message, ConversationMsg::Sweep) => Ok(()),
             Phase::Over => {
                 self.args.lease.give_back(message);
                 Ok(())

@@ -166,6 +166,6 @@ async fn the_status_says_who_waits_and_for_what() {
     let waiting = |name: &str, waiting, position| TenantWaiting { tenant: tenant(name), waiting, position };
     assert_eq!(status.tenants, [waiting("b", 2, 3), waiting("c", 1, 2)]);
     assert_eq!((status.free, status.running, status.waiting, status.waits_for), (0, 1, 3, Some(ProviderWait::Concurrency)));
-    assert_eq!(serde_json::to_value(&status).unwrap()["waits_for"], "calls");
+    assert_eq!(serde_json::to_value(&status).unwrap()["waits_for"], "concurrency");
     drop(calls);
 }
