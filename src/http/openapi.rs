@@ -45,11 +45,21 @@ pub(super) fn render(mut document: utoipa::openapi::OpenApi) -> Bytes {
         scheme.description = Some(what.to_owned());
         components.add_security_scheme(name, SecurityScheme::Http(scheme));
     }
-    for item in document.paths.paths.values_mut() {
-        let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete];
-        operations.into_iter().filter_map(Option::as_mut).for_each(complete);
+    for (path, item) in &mut document.paths.paths {
+        let operations = [("get", &mut item.get), ("put", &mut item.put), ("post", &mut item.post), ("delete", &mut item.delete)];
+        for (method, operation) in operations {
+            let Some(operation) = operation.as_mut() else { continue };
+            operation.operation_id = Some(operation_id(method, path));
+            complete(operation);
+        }
     }
     serde_json::to_vec(&document).unwrap_or_default().into()
+}
+
+/// A name that no other operation has, and that stays when a function of ours is named anew: `post_v1_conversations_id_messages`.
+fn operation_id(method: &str, path: &str) -> String {
+    let words = path.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    std::iter::once(method).chain(words).collect::<Vec<_>>().join("_")
 }
 
 fn complete(operation: &mut Operation) {

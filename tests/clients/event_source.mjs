@@ -64,7 +64,6 @@ const take = (event) => {
   wake();
 };
 for (const type of types) source.addEventListener(type, take);
-source.onmessage = take;
 await new Promise((open, fail) => {
   source.onopen = open;
   setTimeout(() => fail(new Error("the events did not begin")), 20000).unref();
@@ -97,7 +96,7 @@ for (const event of seen) {
   }
 }
 const history = await (await fetch(`${url}/v1/conversations/${conversation}/messages`, { headers })).json();
-const said = history.messages.filter((message) => message.role === "assistant").length;
+const said = history.messages.filter((placed) => placed.message.role === "assistant").length;
 if (texts.length !== said || said < Number(rounds)) throw new Error(`${texts.length} messages were heard, ${said} were said`);
 console.log(`ok: ${seen.length} events of ${rounds} rounds in order, none twice, ${cut} connections cut`);
 process.exit(0);

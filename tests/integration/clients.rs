@@ -5,9 +5,10 @@
 //! The clients are looked for in the folder that `CALLBOARD_CLIENTS` names, else in `target/clients`: what `.ci/run` installs there.
 
 use std::{
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 
 use super::support::{scratch, skipped};
@@ -15,7 +16,7 @@ use super::support::{scratch, skipped};
 const KEY: &str = "cb_test-key-of-acme-not-a-real-one";
 const ADMIN_KEY: &str = "cb_test-key-of-the-admin-not-a-real-one";
 
-/// A process that says its address in its first line of output, and ends with the test.
+/// A process that says its address in one of its first lines, and ends with the test.
 struct Server(Child, String);
 
 impl Drop for Server {
@@ -27,11 +28,21 @@ impl Drop for Server {
 
 impl Server {
     fn start(command: &mut Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let at = line.find("http://").unwrap_or_else(|| panic!("no address in {line:?}"));
-        let url = line[at..].split_whitespace().next().unwrap().trim_end_matches('/').to_owned();
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let streams: [Box<dyn Read + Send>; 2] = [Box::new(child.stdout.take().unwrap()), Box::new(child.stderr.take().unwrap())];
+        for stream in streams {
+            let tell = tell.clone();
+            // Read to its end, or the process would stand still before a full pipe.
+            std::thread::spawn(move || {
+                for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                    if let Some(at) = line.find("http://") {
+                        let _ = tell.send(line[at..].split_whitespace().next().unwrap_or_default().trim_end_matches('/').to_owned());
+                    }
+                }
+            });
+        }
+        let url = told.recv_timeout(Duration::from_secs(30)).expect("an address in the first lines");
         Self(child, url)
     }
 }
