@@ -197,3 +197,15 @@ impl Default for Limits {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_conversations_are_kept_as_long_as_the_requirements_say() {
+        let limits = Limits::default();
+
+        assert_eq!((limits.idle.as_secs(), limits.sweep.as_secs()), (3600, 300));
+    }
+}

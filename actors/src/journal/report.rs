@@ -144,8 +144,7 @@ mod tests {
     use crate::{ports::Timestamp, skill::SkillName};
 
     fn conversation() -> Durable {
-        let mut state = Durable::default();
-        state.metrics = ConversationMetrics {
+        let metrics = ConversationMetrics {
             start_time: Timestamp(1_000),
             end_time: Timestamp(13_449),
             total_input_tokens: 1_234_567,
@@ -156,6 +155,7 @@ mod tests {
             compression_events: 1,
             ..ConversationMetrics::default()
         };
+        let mut state = Durable { metrics, ..Durable::default() };
         for (name, failed, retries, ms, tokens) in [
             ("bash", false, 0, 10, 100),
             ("grep_search", false, 1, 4, 30),
