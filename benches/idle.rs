@@ -1,8 +1,8 @@
 //! What does a conversation cost while it runs, while it idles, and while it sleeps? Do others feel it?
 //!
 //! 100,000 conversations have one turn each and are left idle, then sent to sleep; their journal is a SQLite file, the model answers in
-//! process. Meanwhile 1,000 turns a second go through 256 other conversations, and each must succeed. Then more conversations are made
-//! and sent to sleep, 1,000,000 in the long form (`CALLBOARD_LONG=1`): what a sleeping one leaves resident is the slope.
+//! process. Meanwhile 1,000 turns a second go through 256 other conversations, and each must succeed. Before that, conversations are
+//! made and sent to sleep 10,000 at a time, 1,000,000 in the long form (`CALLBOARD_LONG=1`): what a sleeping one leaves resident.
 //!
 //! `cargo bench --bench idle` prints resident bytes a conversation in each state, and the latency of the turns meanwhile. Streams of
 //! finished rounds age after one second here, not after ten minutes: what is measured is the conversation, not its last answer's replay.
@@ -168,7 +168,7 @@ fn main() {
 async fn run() {
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
     let idle: usize = args.first().and_then(|n| n.parse().ok()).unwrap_or(100_000);
-    let known = if std::env::var_os("CALLBOARD_LONG").is_some() { 10 * idle } else { 2 * idle };
+    let known = if std::env::var_os("CALLBOARD_LONG").is_some() { 10 * idle } else { idle };
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     println!("load {}", process::load());
 
@@ -178,8 +178,18 @@ async fn run() {
     let before = settled().await;
     println!("{:>34}  {:.1} MiB resident", "before", before as f64 / 1048576.0);
 
+    // First, while nothing has been large yet: what the allocator keeps of a crowd would hide a slope of bytes.
+    for from in (2000..2000 + known).step_by(10_000) {
+        make(&host, from, (from + 10_000).min(2000 + known)).await;
+        asleep(&host).await;
+    }
+    let all = settled().await;
+    println!("{:>34}  {:.0} bytes each", format!("{known} known and asleep"), (all as f64 - before as f64) / known as f64);
+    let before = all;
+
+    let first = 2000 + known;
     let (began, cpu) = (Instant::now(), process::cpu());
-    make(&host, 2000, 2000 + idle).await;
+    make(&host, first, first + idle).await;
     println!(
         "{:>34}  {:.0} conversations made a second, {:.0} µs of CPU each",
         "alone",
@@ -207,15 +217,8 @@ async fn run() {
 
     let beside = Beside::start(&host);
     let began = Instant::now();
-    make(&host, 2000, 2000 + 20_000).await;
-    println!("{:>34}  {:.0} a second", "woken for a turn", 20_000.0 / began.elapsed().as_secs_f64());
+    make(&host, first, first + 20_000.min(idle)).await;
+    println!("{:>34}  {:.0} a second", "woken for a turn", 20_000.min(idle) as f64 / began.elapsed().as_secs_f64());
     beside.tell("while they woke").await;
     asleep(&host).await;
-
-    for from in (2000 + idle..2000 + known).step_by(idle / 2) {
-        make(&host, from, from + idle / 2).await;
-        asleep(&host).await;
-    }
-    let all = settled().await;
-    println!("{:>34}  {:.0} bytes each", format!("{known} known and asleep"), (all as f64 - before as f64) / known as f64);
 }
