@@ -198,11 +198,12 @@ async fn story(seed: u64, figures: &mut Figures) {
             8 if rng.below(4) == 0 => host.hibernate_idle(),
             // Older rounds leave the ring.
             9 if rng.below(6) == 0 => {
+                tokio::time::sleep(Duration::from_secs(60)).await; // Rounds end, and then they age.
                 let mut heads = Vec::new();
                 for conversation in 0..CONVERSATIONS {
                     heads.push(sessions.head(&scope(conversation)).await.unwrap().seq);
                 }
-                tokio::time::sleep(Duration::from_secs(700)).await;
+                tokio::time::sleep(Duration::from_secs(640)).await;
                 watchers.iter_mut().for_each(|watcher| watcher.aged = heads[watcher.conversation]);
             }
             10 if rng.below(4) == 0 => {
