@@ -216,7 +216,8 @@ macro_rules! counter {
 }
 
 counter!(
-    /// A life's right to write a conversation, and nothing else (DESIGN §4.3). The first life has epoch 1.
+    /// A life's right to write a conversation, and nothing else (DESIGN §4.3). A journal's first life takes the clock in milliseconds, each
+    /// later one the next number.
     Epoch
 );
 counter!(

@@ -122,7 +122,7 @@ impl Live {
     /// Begins a life after the fold.
     pub(super) fn begin(args: &ConversationArgs, me: ActorRef<ConversationMsg>, durable: Durable) -> Self {
         let (scope, setup, ports) = (args.scope.clone(), args.setup.clone(), args.ports.clone());
-        let life = durable.epoch.next();
+        let life = durable.next_life(ports.clock.now());
         args.tenant.figures().woke();
         let [a, b, c, d, e, f, g, h, ..] = ports.entropy.bytes();
         let nonce = u64::from_le_bytes([a, b, c, d, e, f, g, h]);

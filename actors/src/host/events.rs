@@ -1,17 +1,18 @@
 //! What a watcher of a conversation holds: its events over the borders of rounds, from a cursor or from now on, until it is dropped.
 //!
-//! State: a cursor, and events that were read ahead. The ring tells while it has the cursor, else the journal, then the ring again.
+//! State: a cursor, and events that were read ahead. The ring tells while it has the cursor, else the journal together with
+//! what the ring still has, then the ring again.
 //! Nothing is queued for a watcher: it pulls, so one that never reads costs what it holds and stalls nobody (FAULTS F17).
 //!
 //! Bounds: `WATCHER_BYTES_MAX` read ahead, and one event more.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc};
 
 use tokio_util::sync::CancellationToken;
 
 use super::{
     ConversationHandle, SendError,
-    projection::{self, Told},
+    projection::{self, STORE_RETRY, Told},
 };
 use crate::{
     conversation::{LoadFailure, Ports},
@@ -20,9 +21,6 @@ use crate::{
     ports::{StoreError, StreamKey},
     stream::{EventKind, StreamEvent},
 };
-
-/// Pause before a store that was away is read again.
-const STORE_RETRY: Duration = Duration::from_secs(1);
 
 /// Where a watcher begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -70,8 +68,13 @@ impl Events {
                 }
                 Ok(_) => {}
                 Err(_) => match projection::read_after(&*self.ports.sessions, &self.scope, self.after).await {
-                    Ok(Told::Events { events, upto }) => {
-                        (self.ahead, self.told) = (events, Some(upto));
+                    Ok(Told::Events { events: told, upto }) => {
+                        let kept = events.kept(&self.scope, self.after, WATCHED_EVENTS_MAX).await;
+                        let (ahead, is_all) = projection::joined(told, upto, kept);
+                        self.ahead = ahead;
+                        if is_all {
+                            self.told = Some(upto);
+                        }
                         if !self.ahead.is_empty() {
                             continue;
                         }

@@ -1,20 +1,23 @@
 //! Tells from a journal what its watchers would have been told (DESIGN §4.6): the durable events behind a cursor, or a snapshot where
 //! a cursor is of no use. Reads the store and wakes nothing.
 
-use std::{collections::VecDeque, ops::ControlFlow, sync::Arc};
+use std::{collections::VecDeque, ops::ControlFlow, sync::Arc, time::Duration};
 
 use crate::{
     chat::Message,
     conversation::LoadFailure,
     ids::{Epoch, EventId, RoundId, Scope, Seq},
     journal::{Durable, Entry, EntryBody, project, restore},
-    limits::WATCHER_BYTES_MAX,
+    limits::{WATCHED_EVENTS_MAX, WATCHER_BYTES_MAX},
     ports::{Loaded, Open, SessionBackend, StoredEntry},
     stream::{EventKind, Snapshot, StreamEvent},
 };
 
 /// Entries read at once.
 const PAGE: usize = 256;
+
+/// Pause before a store that was away is read again.
+pub(super) const STORE_RETRY: Duration = Duration::from_secs(1);
 
 /// Bytes of messages in a snapshot.
 const SNAPSHOT_BYTES_MAX: usize = 64 * 1024;
@@ -58,6 +61,19 @@ pub(super) async fn read_after(sessions: &dyn SessionBackend, scope: &Scope, aft
     Ok(Told::Events { events, upto: end.head })
 }
 
+/// What a journal tells of one round behind a cursor.
+#[derive(Debug)]
+pub(super) struct ToldOfRound {
+    /// Its events up to the entry `upto`.
+    pub events: VecDeque<Arc<StreamEvent>>,
+    /// The entry.
+    pub upto: Seq,
+    /// The life that wrote it.
+    pub epoch: Epoch,
+    /// The round is open, or its prompt waits for one.
+    pub goes_on: bool,
+}
+
 /// Reads what the journal tells of one round behind `after`.
 ///
 /// # Errors
@@ -67,10 +83,10 @@ pub(super) async fn read_round(
     scope: &Scope,
     round: RoundId,
     after: Option<EventId>,
-) -> Result<VecDeque<Arc<StreamEvent>>, LoadFailure> {
+) -> Result<ToldOfRound, LoadFailure> {
     let (mut events, mut bytes) = (VecDeque::new(), 0);
     let from = after.map_or(Seq(0), |after| after.seq);
-    walk(sessions, scope, from, |before, entry| {
+    let end = walk(sessions, scope, from, |before, entry| {
         for event in events_of(scope, before, entry).filter(|event| event.round_id == Some(round) && Some(event.id) > after) {
             bytes += event.kind.size();
             events.push_back(event);
@@ -78,7 +94,24 @@ pub(super) async fn read_round(
         if bytes > WATCHER_BYTES_MAX { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })
     .await?;
-    Ok(events)
+    let waits = || end.inbox.iter().any(|prompt| prompt.round_id == round);
+    let goes_on = end.round.as_ref().is_some_and(|open| open.id == round) || waits();
+    Ok(ToldOfRound { events, upto: end.head, epoch: end.epoch, goes_on })
+}
+
+/// Puts what a ring still keeps between the durable events that the journal tells up to the entry `upto`: deltas are missing only where
+/// the ring dropped them. `kept` was read after the journal, at most [`WATCHED_EVENTS_MAX`]. Tells also whether all of it is there.
+pub(super) fn joined(told: VecDeque<Arc<StreamEvent>>, upto: Seq, kept: Vec<Arc<StreamEvent>>) -> (VecDeque<Arc<StreamEvent>>, bool) {
+    // Behind a full page more may be kept: what the journal tells from there on comes with it.
+    let page_end = kept.last().filter(|_| kept.len() >= WATCHED_EVENTS_MAX).map(|event| event.id);
+    let mut events: Vec<_> = told.into_iter().chain(kept.into_iter().filter(|event| event.id.seq <= upto)).collect();
+    events.sort_by_key(|event| event.id);
+    events.dedup_by_key(|event| event.id);
+    let all = events.len();
+    events.retain(|event| page_end.is_none_or(|end| event.id <= end));
+    let events = bounded(events);
+    let is_all = events.len() == all && page_end.is_none_or(|end| end.seq > upto);
+    (events, is_all)
 }
 
 /// The entry that began a round, with its epoch.
@@ -117,9 +150,9 @@ pub(super) fn bounded(mut events: Vec<Arc<StreamEvent>>) -> VecDeque<Arc<StreamE
 }
 
 /// Whether an event of this id can have been told when the journal stood so: by the life that wrote last, or by the next one before
-/// its first entry.
+/// its first entry. Before the first entry nothing was, and what it is behind is all that there is.
 fn could_be(state: &Durable, id: EventId) -> bool {
-    id.epoch == state.epoch || id.epoch == state.epoch.next()
+    state.head == Seq(0) || id.epoch == state.epoch || id.epoch == state.epoch.next()
 }
 
 fn events_of(scope: &Scope, before: &Durable, entry: &Entry) -> impl Iterator<Item = Arc<StreamEvent>> {

@@ -4,10 +4,10 @@ use std::{collections::VecDeque, sync::Arc};
 
 use super::{
     HostInner,
-    projection::{self, bounded},
+    projection::{self, STORE_RETRY, bounded},
 };
 use crate::{
-    conversation::ConversationMsg,
+    conversation::{ConversationMsg, LoadFailure, Ports},
     ids::{EventId, RoundId, Scope},
     limits::WATCHED_EVENTS_MAX,
     ports::{EventStoreError, StreamKey, StreamStatus},
@@ -73,6 +73,20 @@ impl OutcomeError {
     }
 }
 
+/// What a look finds behind a cursor.
+enum Look {
+    /// These events.
+    Told(VecDeque<Arc<StreamEvent>>),
+    /// Nothing yet: the round's stream is open.
+    Running,
+    /// Nothing yet: the round is not over, and no life of this host has taken it up. What comes next is behind `told`.
+    Asleep { told: EventId },
+    /// The store cannot be read now.
+    Away,
+    /// Nothing, and nothing will come.
+    Over,
+}
+
 impl Reply {
     pub(super) fn new(host: Arc<HostInner>, scope: Scope, round_id: RoundId, replayed: bool) -> Self {
         let key = StreamKey { scope: scope.clone(), round: round_id };
@@ -95,7 +109,8 @@ impl Reply {
         self.replayed
     }
 
-    /// The next event; `None` after the last one.
+    /// The next event; `None` after the last one, and once the host has stopped. A round that is not over is waited for, whether or not
+    /// its conversation is awake; it is not woken.
     ///
     /// # Cancel safety
     /// Cancel safe: no event is lost when the future is dropped.
@@ -110,41 +125,72 @@ impl Reply {
                 return None;
             }
             let is_stopped = self.host.directory.stopped().is_cancelled(); // Before the look: what was told until the stop is still read.
-            let events = self.host.ports.events.clone();
-            match events.read(&self.key, self.after, WATCHED_EVENTS_MAX).await {
-                Ok(batch) if !batch.is_empty() => self.ahead = bounded(batch),
-                Ok(_) if matches!(events.get_status(&self.key).await, Ok(Some(StreamStatus::Running))) => {
-                    if is_stopped {
-                        return None;
-                    }
-                    self.wait().await;
-                }
-                // An end may have come between the two looks; otherwise the ring has nothing more for this cursor.
-                Ok(_) => match events.read(&self.key, self.after, WATCHED_EVENTS_MAX).await {
-                    Ok(batch) if !batch.is_empty() => self.ahead = bounded(batch),
-                    _ => return None,
-                },
-                // Too slow for the ring, or a stream that began in another process: the journal tells the same events.
-                Err(EventStoreError::Expired | EventStoreError::Unknown) => {
-                    let told = projection::read_round(&*self.host.ports.sessions, &self.scope, self.round_id, self.after).await;
-                    self.ahead = told.unwrap_or_default();
-                    if self.ahead.is_empty() {
-                        match events.get_status(&self.key).await {
-                            Ok(Some(StreamStatus::Running)) if !is_stopped => self.wait().await,
-                            _ => return None,
-                        }
-                    }
-                }
-                Err(_) => return None,
+            match self.look().await {
+                Look::Told(events) => self.ahead = events,
+                Look::Over => return None,
+                Look::Running | Look::Asleep { .. } | Look::Away if is_stopped => return None,
+                Look::Running => self.wait(self.host.ports.events.changed(&self.key, self.after)).await,
+                Look::Asleep { told } => self.wait(self.host.ports.events.watch(&self.scope, told)).await,
+                Look::Away => self.wait(tokio::time::sleep(STORE_RETRY)).await,
             }
         }
     }
 
+    /// Whether all of the round was told: it has ended, and nothing stands behind the cursor. A look, not a wait.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn is_over(&mut self) -> bool {
+        if !self.ahead.is_empty() || self.end.is_some() {
+            return self.ahead.is_empty();
+        }
+        match self.look().await {
+            Look::Over => true,
+            Look::Told(events) => {
+                self.ahead = events;
+                false
+            }
+            Look::Running | Look::Asleep { .. } | Look::Away => false,
+        }
+    }
+
+    /// Looks what stands behind the cursor.
+    async fn look(&self) -> Look {
+        let events = &self.host.ports.events;
+        // Asked before the read: what came before the end is then read after it.
+        let status = events.get_status(&self.key).await;
+        match events.read(&self.key, self.after, WATCHED_EVENTS_MAX).await {
+            Ok(batch) if !batch.is_empty() => Look::Told(bounded(batch)),
+            Ok(_) if matches!(status, Ok(Some(StreamStatus::Running))) => Look::Running,
+            Ok(_) => Look::Over,
+            // Too slow for the ring, or a stream that began in another process: the journal tells the same events.
+            Err(EventStoreError::Expired | EventStoreError::Unknown) => self.look_back().await,
+            Err(_) => Look::Over,
+        }
+    }
+
+    /// Looks into the journal, and puts what the ring still has between.
+    async fn look_back(&self) -> Look {
+        let Ports { events, sessions, .. } = &self.host.ports;
+        match projection::read_round(&**sessions, &self.scope, self.round_id, self.after).await {
+            Ok(told) if !told.events.is_empty() => {
+                let mut kept = events.kept(&self.scope, self.after.unwrap_or_default(), usize::MAX).await;
+                kept.retain(|event| event.round_id == Some(self.round_id));
+                kept.truncate(WATCHED_EVENTS_MAX);
+                Look::Told(projection::joined(told.events, told.upto, kept).0)
+            }
+            Ok(told) if told.goes_on => Look::Asleep { told: EventId { epoch: told.epoch, seq: told.upto, n: u32::MAX } },
+            Ok(_) => Look::Over,
+            Err(LoadFailure::Store(error)) if error.is_retryable() => Look::Away,
+            Err(LoadFailure::Store(_) | LoadFailure::Unreadable(_)) => Look::Over,
+        }
+    }
+
     /// Waits for more, or for the host's stop.
-    async fn wait(&self) {
+    async fn wait(&self, more: impl Future<Output = ()>) {
         tokio::select! {
             biased;
-            () = self.host.ports.events.changed(&self.key, self.after) => {}
+            () = more => {}
             () = self.host.directory.stopped().cancelled() => {}
         }
     }

@@ -289,6 +289,12 @@ impl Durable {
         }
     }
 
+    /// The epoch of a life that begins now. The first one's is the clock in milliseconds, so that a conversation that was deleted and made
+    /// anew does not take a cursor of the old one for its own (DESIGN §4.6): nothing of what was deleted need be kept for that.
+    pub fn next_life(&self, now: Timestamp) -> Epoch {
+        if self.head == Seq(0) { Epoch(now.0.max(1)) } else { self.epoch.next() }
+    }
+
     /// Applies one entry: the only way this state changes.
     ///
     /// # Errors
@@ -301,8 +307,12 @@ impl Durable {
         if entry.seq != self.head.next() {
             return Err(format!("the journal is at {}", self.head));
         }
-        let new_life = matches!(entry.body, EntryBody::LifeStarted { .. });
-        if entry.epoch != if new_life { self.epoch.next() } else { self.epoch } {
+        let is_due = match (matches!(entry.body, EntryBody::LifeStarted { .. }), self.head) {
+            (true, Seq(0)) => entry.epoch > Epoch(0),
+            (true, _) => entry.epoch == self.epoch.next(),
+            (false, _) => entry.epoch == self.epoch,
+        };
+        if !is_due {
             return Err(format!("epoch {} in a journal of epoch {}", entry.epoch, self.epoch));
         }
         self.head = entry.seq;

@@ -83,6 +83,15 @@ impl State {
         self.rounds.values().map(|stream| stream.ring.last()).max().unwrap_or_default()
     }
 
+    /// At most `count` events of all rounds strictly after `after`, in order.
+    fn kept_after(&self, after: EventId, count: usize) -> Vec<Arc<StreamEvent>> {
+        let newer = self.rounds.values().filter(|stream| stream.ring.has_after(Some(after)));
+        let mut events: Vec<_> = newer.flat_map(|stream| stream.ring.kept_after(Some(after), count).cloned()).collect();
+        events.sort_unstable_by_key(|event| event.id);
+        events.truncate(count);
+        events
+    }
+
     /// What is missing before these events, if a life begins with them.
     fn note(&mut self, events: &[Arc<StreamEvent>]) {
         let Some(first) = events.first().filter(|first| self.floor.is_none() || first.id.epoch > self.epoch) else { return };
@@ -355,15 +364,14 @@ impl EventStore for MemoryEvents {
             None => Err(EventStoreError::Unknown),
             Some(floor) if after < floor && told.is_none_or(|told| told < floor.seq) => Err(EventStoreError::Expired),
             Some(_) if told.is_none() && after > state.last() => Err(EventStoreError::Expired),
-            Some(_) => {
-                let newer = state.rounds.values().filter(|stream| stream.ring.has_after(Some(after)));
-                let mut events: Vec<_> = newer.flat_map(|stream| stream.ring.kept_after(Some(after), count).cloned()).collect();
-                events.sort_unstable_by_key(|event| event.id);
-                events.truncate(count);
-                Ok(events)
-            }
+            Some(_) => Ok(state.kept_after(after, count)),
         };
         Box::pin(ready(read))
+    }
+
+    fn kept<'a>(&'a self, scope: &'a Scope, after: EventId, count: usize) -> BoxFuture<'a, Vec<Arc<StreamEvent>>> {
+        let kept = self.find(scope).map(|conversation| lock(&conversation.state).kept_after(after, count));
+        Box::pin(ready(kept.unwrap_or_default()))
     }
 
     fn watch(&self, scope: &Scope, after: EventId) -> BoxFuture<'_, ()> {

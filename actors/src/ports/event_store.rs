@@ -91,6 +91,10 @@ pub trait EventStore: Send + Sync + 'static {
         count: usize,
     ) -> BoxFuture<'_, Result<Vec<Arc<StreamEvent>>, EventStoreError>>;
 
+    /// Reads as [`EventStore::read_conversation`], with no word of what is missing: for who reads the durable events from the journal,
+    /// and wants what else is kept.
+    fn kept<'a>(&'a self, scope: &'a Scope, after: EventId, count: usize) -> BoxFuture<'a, Vec<Arc<StreamEvent>>>;
+
     /// Waits until a stream of the conversation has an event after `after`: at once if so already; also when nothing is known of it yet.
     /// Returns as well when the conversation is forgotten. What this holds is let go with the last who waits.
     fn watch(&self, scope: &Scope, after: EventId) -> BoxFuture<'_, ()>;

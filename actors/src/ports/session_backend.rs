@@ -58,7 +58,7 @@ pub struct Append {
     pub scope: Scope,
     /// Where the journal must end for this to be stored.
     pub expected: Head,
-    /// The writer's epoch: `expected.epoch` inside a life, one more in a life's first append.
+    /// The writer's epoch: `expected.epoch` inside a life, one more in a life's first append; any above 0 in a journal's first.
     pub epoch: Epoch,
     /// The entries, with seqs that follow `expected.seq` one by one. Not empty.
     pub entries: Vec<StoredEntry>,
@@ -83,8 +83,8 @@ impl Append {
     /// one place of that rule: adapters call it inside of their transaction.
     ///
     /// # Errors
-    /// `Conflict` when the journal ends elsewhere than expected, the epoch is neither the expected one nor the next,
-    /// or the seqs do not follow one by one.
+    /// `Conflict` when the journal ends elsewhere than expected, the epoch is neither the expected one nor the next
+    /// (a journal may begin with any), or the seqs do not follow one by one.
     pub fn judge(&self, found: Head) -> Result<Head, AppendError> {
         let conflict = || AppendError::Conflict { scope: self.scope.clone(), found };
         let mut seq = self.expected.seq;
@@ -92,7 +92,8 @@ impl Append {
             let last = std::mem::replace(&mut seq, entry.seq);
             last.0.checked_add(1) == Some(entry.seq.0)
         });
-        let may_write = self.epoch == self.expected.epoch || self.expected.epoch.0.checked_add(1) == Some(self.epoch.0);
+        let is_first = self.expected == Head::default() && self.epoch > Epoch(0);
+        let may_write = is_first || self.epoch == self.expected.epoch || self.expected.epoch.0.checked_add(1) == Some(self.epoch.0);
         if found == self.expected && may_write && follows && !self.entries.is_empty() {
             Ok(Head { epoch: self.epoch, seq })
         } else {

@@ -68,7 +68,7 @@ fn as_json(row: &SessionSummary) -> serde_json::Value {
         "created_at": row.created_at.to_string(),
         "updated_at": row.updated_at.to_string(),
         "entries": row.head.seq,
-        "lives": row.head.epoch,
+        "epoch": row.head.epoch,
         "open": row.open,
         "failed": row.failed,
     })

@@ -50,7 +50,7 @@ pub(super) async fn run(config: &Config, args: &ShowArgs) -> Result<Done, Failur
             "conversation_id": found.id,
             "open": open,
             "entries": state.head,
-            "lives": state.epoch,
+            "epoch": state.epoch,
             "messages": state.history.messages().iter().collect::<Vec<_>>(),
             "rounds": rounds,
             "usage": UsageTotals::of_conversation(&state.metrics),

@@ -57,10 +57,12 @@ pub(in crate::http) async fn watch(
             if !has_round(&app, &scope, &conversation, round).await? {
                 return Err(Problem::not_found("round"));
             }
-            let reply = conversation.watch(round)?;
-            let reply = if let Some(after) = after { reply.after(after) } else { reply };
-            if after.is_some() && is_over(&conversation, round, after).await {
-                return Ok(StatusCode::NO_CONTENT.into_response());
+            let mut reply = conversation.watch(round)?;
+            if let Some(after) = after {
+                reply = reply.after(after);
+                if reply.is_over().await {
+                    return Ok(StatusCode::NO_CONTENT.into_response());
+                }
             }
             sse::Source::Round(reply)
         }
@@ -84,12 +86,4 @@ async fn has_round(app: &App, scope: &Scope, conversation: &ConversationHandle, 
         return Ok(true);
     }
     Ok(conversation.rounds().await?.iter().any(|known| known.round_id == round))
-}
-
-/// Whether a round has ended, and nothing stands behind the cursor.
-async fn is_over(conversation: &ConversationHandle, round: RoundId, after: Option<EventId>) -> bool {
-    let (Ok(reply), Some(after)) = (conversation.watch(round), after) else { return false };
-    let mut rest = reply.after(after);
-    // A look, not a wait: a round that goes on has nothing to tell yet, or something.
-    matches!(futures_util::FutureExt::now_or_never(rest.next()), Some(None))
 }

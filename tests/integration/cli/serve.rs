@@ -2,6 +2,8 @@
 
 mod ends;
 mod operator;
+mod resumes;
+mod watchers;
 
 use std::{
     io::{BufRead as _, BufReader},

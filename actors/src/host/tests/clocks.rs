@@ -21,7 +21,8 @@ const START: u64 = 1_795_300_000_000;
 /// The jumps of the fault: an hour and a year, either way.
 const JUMPS: [i64; 4] = [HOUR as i64, -(HOUR as i64), 365 * 24 * HOUR as i64, -(365 * 24 * HOUR as i64)];
 
-struct Wall(Arc<ManualClock>);
+/// A clock that a test shares with a host.
+pub(super) struct Wall(pub(super) Arc<ManualClock>);
 
 impl Clock for Wall {
     fn now(&self) -> Timestamp {

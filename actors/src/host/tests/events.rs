@@ -201,6 +201,109 @@ async fn streams_of_a_host_that_stops_end_without_an_error_and_the_next_host_goe
     assert_eq!(timeout(Duration::from_secs(1), events.next()).await, Ok(None), "a shutdown ends streams");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_round_that_no_life_has_taken_up_yet_is_waited_for_and_not_woken() {
+    let (sessions, model) = (
+        store(),
+        Arc::new(ScriptedModel::answering(|_, call| match call {
+            0 => Reply::text("half of it").chunks(3).then_stall(),
+            _ => Reply::text("the whole").chunks(3),
+        })),
+    );
+    let first = builder(&model).shared_sessions(sessions.clone()).build().await.unwrap();
+    let mut open = conversation(&first).send("one").await.unwrap();
+    let accepted = conversation(&first).send("two").await.unwrap();
+    let mut last = None;
+    while let Ok(Some(event)) = timeout(Duration::from_millis(20), open.next()).await {
+        last = Some(event.id);
+    }
+    let rounds = [open.round_id(), accepted.round_id()];
+    drop((open, accepted)); // They hold their host.
+    let cursor = last.unwrap();
+    drop_host(first, rounds[0]).await;
+    let second = builder(&model).shared_sessions(sessions).build().await.unwrap();
+
+    let mut watchers = rounds.map(|round| conversation(&second).watch(round).unwrap());
+    watchers[0] = conversation(&second).watch(rounds[0]).unwrap().after(cursor);
+    let mut all = conversation(&second).events(EventsFrom::After(cursor)).await.unwrap();
+    let unknown = conversation(&second).watch(crate::ids::RoundId::from_random([9; 16])).unwrap().outcome().await;
+    for watcher in &mut watchers {
+        assert!(!watcher.is_over().await, "a look says so as well");
+        timeout(Duration::from_secs(1000), watcher.next()).await.expect_err("there is nothing to tell, and more will come");
+    }
+    assert_eq!(told(&mut all).await, []);
+    assert_eq!((second.awake(), unknown), (0, Err(OutcomeError::Expired)));
+
+    let [mut one, mut two] = watchers.map(|mut watcher| tokio::spawn(async move { (watcher.outcome().await, watcher.is_over().await) }));
+    tokio::task::yield_now().await;
+    second.resume_interrupted().await.unwrap();
+    let (one, two) = (timeout(Duration::from_secs(9), &mut one).await, timeout(Duration::from_secs(9), &mut two).await);
+
+    let said = [one, two].map(|told| {
+        let (outcome, is_over) = told.expect("it is told the end").unwrap();
+        (outcome.unwrap().text, is_over)
+    });
+    assert_eq!(said, [("the whole".to_owned(), true), ("the whole".to_owned(), true)]);
+    assert_eq!(kinds(&told(&mut all).await)[0], "turn_restarted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watcher_of_a_round_outwaits_a_store_that_is_away_and_the_hosts_stop_ends_it() {
+    let sessions = store();
+    let model = Arc::new(ScriptedModel::always(Reply::stall()));
+    let first = builder(&model).shared_sessions(sessions.clone()).build().await.unwrap();
+    let round = conversation(&first).send("one").await.unwrap().round_id();
+    drop_host(first, round).await;
+    let second = builder(&model).shared_sessions(sessions).build().await.unwrap();
+    let mut watcher = conversation(&second).watch(round).unwrap();
+    assert_eq!(watcher.next().await.unwrap().kind, EventKind::RoundStarted {});
+
+    let waits = tokio::spawn(async move { watcher.outcome().await });
+    tokio::task::yield_now().await;
+    second.shutdown(Duration::from_secs(1)).await;
+
+    assert_eq!(timeout(Duration::from_secs(1), waits).await.expect("it ends").unwrap(), Err(OutcomeError::Stopped));
+}
+
+/// A host goes as by a kill: its rounds stay open.
+async fn drop_host(host: Host, round: crate::ids::RoundId) {
+    let sessions = host.ports().sessions.clone();
+    drop(host);
+    tokio::time::sleep(Duration::from_millis(20)).await; // Its actors end.
+    let state =
+        crate::conversation::load(&*sessions, &crate::ids::Scope::new("acme".parse().unwrap(), "c-1".parse().unwrap())).await.unwrap();
+    assert_eq!(state.round.map(|open| open.id), Some(round));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cursor_of_a_deleted_conversation_gets_a_snapshot_of_the_one_made_anew() {
+    let (sessions, model, wall) = (store(), echo(), Arc::new(ManualClock::at(Timestamp(1_795_300_000_000))));
+    let make = || {
+        let builder = HostBuilder::new(super::clocks::Wall(wall.clone()), SeededEntropy::new(7), |host| host);
+        builder.shared_provider(model.clone()).shared_sessions(sessions.clone())
+    };
+    let host = make().build().await.unwrap();
+    say(&conversation(&host), "one").await;
+    let old = told(&mut conversation(&host).events(EventsFrom::After(EventId::default())).await.unwrap()).await;
+
+    conversation(&host).delete().await.unwrap();
+    wall.advance_ms(1);
+    for text in ["new", "newer"] {
+        say(&conversation(&host), text).await;
+    }
+
+    let fresh = make().build().await.unwrap();
+    for host in [&host, &fresh] {
+        for cursor in &old {
+            let told = told(&mut conversation(host).events(EventsFrom::After(cursor.id)).await.unwrap()).await;
+            assert_eq!(kinds(&told), ["snapshot"], "behind {}", cursor.id);
+            assert!(told[0].id > cursor.id, "who compares ids takes it for newer");
+        }
+        let all = told(&mut conversation(host).events(EventsFrom::After(EventId::default())).await.unwrap()).await;
+        assert_eq!(kinds(&all).iter().filter(|kind| **kind == "round_finished").count(), 2);
+    }
+}
+
 /// A tool that changes something, so that people are asked.
 pub(super) fn asks(name: &str) -> Arc<dyn Tool> {
     struct Asks(ToolSpec);

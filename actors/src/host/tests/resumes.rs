@@ -10,7 +10,7 @@ use crate::{
     chat::Role,
     compactor::CompactionSettings,
     host::{Events, EventsFrom},
-    ids::{EventId, RoundId, Scope},
+    ids::{EventId, RoundId, Scope, Seq},
     journal::{Durable, Entry, project},
     ports::{Capabilities, ListQuery, ProviderError},
     testing::{Reply, ScriptedModel},
@@ -47,8 +47,8 @@ struct Watcher {
     said: Vec<String>,
     /// Nothing was missed since the last durable event.
     unbroken: bool,
-    /// Rounds left the ring since the host began: deltas may be gone, and the next message replaces them.
-    aged: bool,
+    /// Rounds up to this entry were over for longer than the ring keeps them: their deltas may be gone, no later ones.
+    aged: Seq,
     live_texts: usize,
 }
 
@@ -67,7 +67,7 @@ impl Watcher {
                 let (text, shown) = (message.text(), std::mem::take(pending));
                 if self.unbroken && !shown.is_empty() {
                     let is_whole = shown == text || (*partial && text.starts_with(&shown));
-                    assert!(is_whole || self.aged, "{shown:?} was shown, {text:?} was said");
+                    assert!(is_whole || event.id.seq <= self.aged, "{shown:?} was shown, {text:?} was said in {}", event.id);
                     self.live_texts += usize::from(is_whole);
                 }
                 self.said.push(text);
@@ -144,7 +144,7 @@ async fn begin(sessions: &Arc<dyn SessionBackend>) -> Host {
 /// The durable events that a journal tells, and the assistant's texts.
 async fn journal(sessions: &dyn SessionBackend, scope: &Scope) -> (Vec<EventId>, Vec<String>, Durable) {
     let (mut state, mut ids, mut said) = (Durable::default(), Vec::new(), Vec::new());
-    for stored in sessions.entries(scope, crate::ids::Seq(0), usize::MAX).await.unwrap() {
+    for stored in sessions.entries(scope, Seq(0), usize::MAX).await.unwrap() {
         let entry = Entry::decode(&stored).unwrap();
         for (n, kind) in (0..).zip(project(&state, &entry).1) {
             if let EventKind::Message { message, .. } = &kind {
@@ -157,6 +157,10 @@ async fn journal(sessions: &dyn SessionBackend, scope: &Scope) -> (Vec<EventId>,
         state.apply(&entry).unwrap();
     }
     (ids, said, state)
+}
+
+fn scope(conversation: usize) -> Scope {
+    Scope::new("acme".parse().unwrap(), format!("c-{conversation}").parse().unwrap())
 }
 
 /// Figures of a story.
@@ -194,8 +198,13 @@ async fn story(seed: u64, figures: &mut Figures) {
             8 if rng.below(4) == 0 => host.hibernate_idle(),
             // Older rounds leave the ring.
             9 if rng.below(6) == 0 => {
-                tokio::time::sleep(Duration::from_secs(700)).await;
-                watchers.iter_mut().for_each(|watcher| watcher.aged = true);
+                tokio::time::sleep(Duration::from_secs(60)).await; // Rounds end, and then they age.
+                let mut heads = Vec::new();
+                for conversation in 0..CONVERSATIONS {
+                    heads.push(sessions.head(&scope(conversation)).await.unwrap().seq);
+                }
+                tokio::time::sleep(Duration::from_secs(640)).await;
+                watchers.iter_mut().for_each(|watcher| watcher.aged = heads[watcher.conversation]);
             }
             10 if rng.below(4) == 0 => {
                 if rng.below(2) == 0 {
@@ -205,7 +214,6 @@ async fn story(seed: u64, figures: &mut Figures) {
                     tokio::time::sleep(Duration::from_millis(20)).await; // Its actors end.
                 }
                 host = begin(&sessions).await;
-                watchers.iter_mut().for_each(|watcher| watcher.aged = false);
                 figures.restarts += 1;
             }
             _ => {
@@ -232,8 +240,7 @@ async fn story(seed: u64, figures: &mut Figures) {
     for watcher in &mut watchers {
         watcher.connect(&host).await;
         while watcher.read(100, Duration::from_millis(50)).await == 100 {}
-        let scope = Scope::new("acme".parse().unwrap(), format!("c-{}", watcher.conversation).parse().unwrap());
-        let (durable, said, state) = journal(&*sessions, &scope).await;
+        let (durable, said, state) = journal(&*sessions, &scope(watcher.conversation)).await;
 
         assert_eq!(watcher.durable, durable, "each durable event once and in order");
         assert_eq!(watcher.said, said, "the replace rule gives what was said");
