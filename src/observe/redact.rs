@@ -41,10 +41,7 @@ impl Redactor {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let mut all = known.secrets.clone();
         for secret in secrets {
-            let secret = secret.into().trim().to_owned();
-            // As JSON and `Debug` write it: a key may hold a quote or a backslash.
-            let escaped = format!("{secret:?}").trim_matches('"').to_owned();
-            all.extend([secret, escaped].into_iter().filter(|secret| secret.len() >= SECRET_BYTES_MIN));
+            all.extend(forms(secret.into().trim()).into_iter().filter(|secret| secret.len() >= SECRET_BYTES_MIN));
         }
         all.sort();
         all.dedup();
@@ -69,6 +66,18 @@ impl Redactor {
     fn known(&self) -> Arc<Known> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
+
+/// A key as it may be written: a key may hold a quote or a backslash, and what holds it may be JSON, in a string of JSON again, or a
+/// `Debug` form.
+fn forms(secret: &str) -> [String; 4] {
+    let json = |text: &str| {
+        let written = serde_json::Value::from(text).to_string();
+        written.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(text).to_owned()
+    };
+    let once = json(secret);
+    let debug = secret.escape_debug().to_string();
+    [secret.to_owned(), json(&once), once, debug]
 }
 
 impl Known {

@@ -14,6 +14,7 @@ const SECRET_BYTES_MIN: usize = 6;
 /// Keys that are known by their shape: the whole match is hidden.
 const SHAPES: &[&str] = &[
     r"\bsk-[A-Za-z0-9_\-]{16,}",
+    r"\bcb_[0-9a-f]{64}",
     r"\b(?:sk|rk|pk)_(?:live|test)_[0-9A-Za-z]{10,}",
     r"\bwhsec_[0-9A-Za-z+/=]{16,}",
     r"\b(?:AKIA|ASIA|ABIA|ACCA|AROA|AIDA)[A-Z0-9]{16}\b",

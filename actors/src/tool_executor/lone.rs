@@ -36,7 +36,7 @@ pub async fn call_once(call: LoneCall, bench: Bench, cancel: CancellationToken, 
     let work = WorkId { epoch: Epoch::default(), seq: call.key.seq, index: call.key.index };
     let LoneCall { key, tool, request } = call;
     let level = request.effective_level(spec.level, bench.lent.output_level, 0.0);
-    let mut attempt = Arc::new(Run { work, key, tool, request, level, attempt: 0, began: Instant::now(), turn: tracing::Span::none() });
+    let mut attempt = Arc::new(Run { work, key, tool, request, level, attempt: 0, began: Instant::now(), turn: None });
     let mut last_error = None;
     loop {
         let result = run(attempt.clone(), bench.clone(), cancel.clone(), progress.clone()).await;
