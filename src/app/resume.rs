@@ -87,3 +87,42 @@ async fn erase(host: &Host, scope: Scope) -> bool {
     }
     erased.unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use callboard_actors::{
+        ids::ConversationId,
+        memory::MemorySessions,
+        ports::{Head, SessionBackend},
+        testing::{Reply, ScriptedModel},
+    };
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_single_calls_left_behind_is_erased_and_other_open_rounds_are_taken_up() {
+        let store: Arc<dyn SessionBackend> = Arc::new(MemorySessions::new());
+        let first = Host::builder().provider(ScriptedModel::always(Reply::stall())).shared_sessions(store.clone()).build().await.unwrap();
+        let single = format!("openai-{}", "0a".repeat(16));
+        let ids = [single.as_str(), "openai-mine", "support"];
+        for id in ids {
+            drop(first.tenant("acme").conversation(id).send("Hi").await.unwrap());
+        }
+        let tenants = BTreeSet::from([TenantId::new("acme").unwrap()]);
+        let of = |id: &str| Scope::new(TenantId::new("acme").unwrap(), ConversationId::new(id).unwrap());
+        // As after a crash: a second host over what the first one stored.
+        let model = Arc::new(ScriptedModel::always(Reply::text("taken up")));
+        let second = Host::builder().shared_provider(model.clone()).shared_sessions(store.clone()).build().await.unwrap();
+
+        let left = left_behind(&second, &tenants).await.unwrap();
+        assert_eq!(left, [of(&single)]);
+        let resumed = resume_interrupted(&second, &tenants, left).await.unwrap();
+
+        assert_eq!(resumed, Resumed { woken: 2, erased: 1, ..Resumed::default() });
+        assert_eq!(store.head(&of(&single)).await.unwrap(), Head::default());
+        model.until(|counts| counts.started >= 2).await;
+        assert!(store.head(&of("openai-mine")).await.unwrap() != Head::default());
+    }
+}

@@ -172,3 +172,25 @@ pub(crate) fn masker(config: &Config) -> Masker {
     let configured: Vec<String> = config.secrets().into_iter().map(|secret| secret.expose().to_owned()).collect();
     if configured.is_empty() { Masker::from_env() } else { Masker::from_env().and(configured) }
 }
+
+#[cfg(test)]
+mod tests {
+    use callboard_actors::{ids::ConversationId, ports::Timestamp, testing::ManualClock};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_clock_that_jumps_a_year_ahead_makes_no_artifact_old() {
+        const YEAR_MS: u64 = 366 * 24 * 3600 * 1000;
+        let home = tempfile::tempdir().unwrap();
+        let wall = Arc::new(ManualClock::at(Timestamp(1_795_300_000_000)));
+        let scope = Scope::new(TenantId::new("acme").unwrap(), ConversationId::new("c").unwrap());
+        for store in [artifacts(home.path(), wall.clone(), &mut Vec::new()).await, in_memory(wall.clone())] {
+            let kept = store.store(scope.clone(), "call".into(), "large".into()).await.unwrap();
+
+            wall.advance_ms(YEAR_MS);
+
+            assert!(store.retrieve(scope.clone(), kept.clone()).await.is_ok());
+        }
+    }
+}
