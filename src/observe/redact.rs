@@ -204,7 +204,21 @@ mod tests {
 
         assert_eq!(sink.mask("a quote\"back\\slash-not-real b tiny"), "a [masked:1] b tiny");
         assert_eq!(sink.mask(&serde_json::json!({ "a": "quote\"back\\slash-not-real" }).to_string()), "{\"a\":\"[masked:1]\"}");
-        assert_eq!(format!("{redactor:?}"), "Redactor(2 secrets)");
+        assert_eq!(format!("{redactor:?}"), "Redactor(3 secrets)");
+    }
+
+    #[test]
+    fn a_key_in_json_that_stands_in_json_is_masked_at_every_byte_where_a_write_may_end() {
+        let key = "quo\"te-and-back\\slash-not-real";
+        let inner = serde_json::json!({ "key": key }).to_string();
+        let twice = format!("{}\n", serde_json::json!({ "body": inner }));
+        let redactor = Redactor::new([key]);
+
+        for cut in 0..=twice.len() {
+            let (a, b) = twice.as_bytes().split_at(cut);
+            let text = written(&redactor, &[a, b]);
+            assert!(text.contains("[masked:1]") && !text.contains("not-real"), "cut at {cut}: {text}");
+        }
     }
 
     #[test]

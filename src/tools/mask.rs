@@ -14,7 +14,6 @@ const SECRET_BYTES_MIN: usize = 6;
 /// Keys that are known by their shape: the whole match is hidden.
 const SHAPES: &[&str] = &[
     r"\bsk-[A-Za-z0-9_\-]{16,}",
-    r"\bcb_[0-9a-f]{64}",
     r"\b(?:sk|rk|pk)_(?:live|test)_[0-9A-Za-z]{10,}",
     r"\bwhsec_[0-9A-Za-z+/=]{16,}",
     r"\b(?:AKIA|ASIA|ABIA|ACCA|AROA|AIDA)[A-Z0-9]{16}\b",
@@ -125,8 +124,20 @@ impl Masker {
     }
 
     fn exact_spans(&self, text: &str) -> Vec<(usize, usize)> {
-        self.secrets.iter().flat_map(|secret| text.match_indices(secret.as_str()).map(|(at, hit)| (at, at + hit.len()))).collect()
+        let known = self.secrets.iter().flat_map(|secret| text.match_indices(secret.as_str()).map(|(at, hit)| (at, at + hit.len())));
+        known.chain(own_keys(text)).collect()
     }
+}
+
+/// Keys of our own doors (`callboard keys new`): `cb_` and 64 hex digits. No ordinary word has this form, and nobody keeps the keys by
+/// which they could be known exactly.
+fn own_keys(text: &str) -> impl Iterator<Item = (usize, usize)> {
+    const DIGITS: usize = 64;
+    text.match_indices("cb_").filter_map(|(at, start)| {
+        let from = at + start.len();
+        let digits = text.as_bytes().get(from..from + DIGITS)?;
+        digits.iter().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte)).then_some((at, from + DIGITS))
+    })
 }
 
 fn shape_spans(text: &str) -> Vec<(usize, usize)> {
@@ -311,5 +322,7 @@ mod tests {
 
         assert_eq!(masker.mask_exact("xplain-word-key-longery plain-word-key tiny"), "x[masked:1]y [masked:2] tiny");
         assert_eq!(format!("{masker:?}"), "Masker(2 secrets)");
+        let own = format!("cb_{}", "0f".repeat(32));
+        assert_eq!(masker.mask_exact(&format!("key {own}, cb_0f, scb_{own}")), "key [masked:1], cb_0f, scb_[masked:2]");
     }
 }

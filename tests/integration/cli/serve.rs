@@ -117,6 +117,13 @@ impl Served {
     }
 
     pub async fn ask_with(&self, method: Method, path: &str, key: &str, body: Option<Value>, headers: &[(&str, &str)]) -> Answer {
+        let answer = self.send(method, path, key, body, headers).await;
+        let status = answer.status();
+        let text = answer.text().await.unwrap();
+        Answer { status, body: serde_json::from_str(&text).unwrap_or(Value::Null) }
+    }
+
+    async fn send(&self, method: Method, path: &str, key: &str, body: Option<Value>, headers: &[(&str, &str)]) -> reqwest::Response {
         let mut request = self.client.request(method, format!("{}{path}", self.url)).bearer_auth(key);
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -124,10 +131,12 @@ impl Served {
         if let Some(body) = body {
             request = request.header("content-type", "application/json").body(body.to_string());
         }
-        let answer = request.send().await.unwrap();
-        let status = answer.status();
-        let text = answer.text().await.unwrap();
-        Answer { status, body: serde_json::from_str(&text).unwrap_or(Value::Null) }
+        request.send().await.unwrap()
+    }
+
+    /// The body as it came.
+    pub async fn text(&self, method: Method, path: &str, key: &str, body: Option<Value>, headers: &[(&str, &str)]) -> String {
+        self.send(method, path, key, body, headers).await.text().await.unwrap()
     }
 
     pub async fn get(&self, path: &str, key: &str) -> Answer {
