@@ -190,6 +190,12 @@ fn looks_like_a_key(name: &str, separator: &str, value: &str, quoted: bool) -> b
     {
         return false;
     }
+    // The rest of a `::`, and the types of numbers: code.
+    let is_number_type =
+        |word: &str| word.strip_prefix(['u', 'i', 'f']).is_some_and(|bits| matches!(bits, "8" | "16" | "32" | "64" | "128" | "size"));
+    if separator.trim() == ":" && (value.starts_with(':') || is_number_type(lower.trim_end_matches([';', '?', '.']))) {
+        return false;
+    }
     // `tokens: 1234`, `max_tokens=4096`, `token_count: 7` speak of quantity.
     let counts = ["tokens", "count", "max", "limit", "usage", "length", "size", "budget"];
     let name = name.to_ascii_lowercase();
@@ -310,6 +316,9 @@ mod tests {
             "task-list and risk-averse-people-are-here",
             "commit 3f786850e387550fdab836ed7e6dc881de23001b",
             "secret: none",
+            "let used = TokenCounter::default().count;",
+            "pub max_tokens: u64,",
+            "const PER_TOKEN: usize = limits();",
         ];
         for text in texts {
             assert_eq!(masker.mask(text), text);

