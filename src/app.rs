@@ -182,6 +182,7 @@ pub(crate) async fn start_with(config: &Config, wishes: &Wishes, sessions: &Sess
     let sandbox = toolbox.sandbox.clone();
     let skills = skills(config, wishes)?;
     let redactor = crate::observe::Redactor::new(config.secrets().into_iter().map(|secret| secret.expose().to_owned()));
+    redactor.learn(config.observability.secrets());
     let builder = resources.into_iter().fold(Host::builder(), HostBuilder::closes);
     #[cfg(all(feature = "pdf", target_os = "linux"))]
     let builder = builder.document_text(crate::sandbox::PdfText::new());

@@ -29,22 +29,40 @@ pub(crate) struct Resumed {
     pub(crate) left: usize,
     /// Those that would not wake; the log says why.
     pub(crate) failed: usize,
+    /// Conversations of single calls that were erased.
+    pub(crate) erased: usize,
 }
 
-/// Wakes every conversation of `tenants` in which a round is open.
+/// Finds what single calls of the OpenAI-compatible door left behind. To be asked before anything is served.
+///
+/// # Errors
+/// What the store said.
+pub(super) async fn left_behind(host: &Host, tenants: &BTreeSet<TenantId>) -> Result<Vec<Scope>, StoreError> {
+    let mut left = Vec::new();
+    for tenant in tenants {
+        left.extend(crate::http::left_behind(host, tenant).await?);
+    }
+    Ok(left)
+}
+
+/// Erases `left_behind`, for nobody waits for their answers, then wakes every conversation of `tenants` in which a round is open.
 ///
 /// # Errors
 /// What the store said.
 ///
 /// # Cancel safety
 /// Those that were woken stay awake; the rest is found again by the next call.
-pub(crate) async fn resume_interrupted(host: &Host, tenants: &BTreeSet<TenantId>) -> Result<Resumed, StoreError> {
-    let (mut after, mut resumed) = (None, Resumed::default());
+pub(crate) async fn resume_interrupted(host: &Host, tenants: &BTreeSet<TenantId>, left_behind: Vec<Scope>) -> Result<Resumed, StoreError> {
+    let kept: BTreeSet<Scope> = left_behind.iter().cloned().collect();
+    let erased: Vec<bool> = stream::iter(left_behind).map(|scope| erase(host, scope)).buffer_unordered(AT_ONCE).collect().await;
+    let erased = erased.into_iter().filter(|erased| *erased).count();
+    let (mut after, mut resumed) = (None, Resumed { erased, ..Resumed::default() });
     loop {
         let page: Vec<Scope> = host.ports().sessions.list_open(Open::Running, None, after, PAGE).await?;
         let Some(last) = page.last() else { return Ok(resumed) };
         after = Some(last.clone());
-        let (ours, others): (Vec<Scope>, Vec<Scope>) = page.into_iter().partition(|scope| tenants.contains(&scope.tenant));
+        let page = page.into_iter().filter(|scope| !kept.contains(scope)); // One that could not be erased is tried by the next start.
+        let (ours, others): (Vec<Scope>, Vec<Scope>) = page.partition(|scope| tenants.contains(&scope.tenant));
         resumed.left += others.len();
         let woken: Vec<bool> = stream::iter(ours).map(|scope| wake(host, scope)).buffer_unordered(AT_ONCE).collect().await;
         let well = woken.iter().filter(|well| **well).count();
@@ -60,4 +78,51 @@ async fn wake(host: &Host, scope: Scope) -> bool {
         tracing::warn!(%error, tenant = %scope.tenant, conversation = %scope.conversation, "an open round was not taken up again");
     }
     woken.is_ok()
+}
+
+async fn erase(host: &Host, scope: Scope) -> bool {
+    let erased = host.tenant(&scope.tenant).conversation(&scope.conversation).delete().await;
+    if let Err(error) = &erased {
+        tracing::warn!(%error, tenant = %scope.tenant, conversation = %scope.conversation, "a conversation of one call could not be erased");
+    }
+    erased.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use callboard_actors::{
+        ids::ConversationId,
+        memory::MemorySessions,
+        ports::{Head, SessionBackend},
+        testing::{Reply, ScriptedModel},
+    };
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_single_calls_left_behind_is_erased_and_other_open_rounds_are_taken_up() {
+        let store: Arc<dyn SessionBackend> = Arc::new(MemorySessions::new());
+        let first = Host::builder().provider(ScriptedModel::always(Reply::stall())).shared_sessions(store.clone()).build().await.unwrap();
+        let single = format!("openai-{}", "0a".repeat(16));
+        let ids = [single.as_str(), "openai-mine", "support"];
+        for id in ids {
+            drop(first.tenant("acme").conversation(id).send("Hi").await.unwrap());
+        }
+        let tenants = BTreeSet::from([TenantId::new("acme").unwrap()]);
+        let of = |id: &str| Scope::new(TenantId::new("acme").unwrap(), ConversationId::new(id).unwrap());
+        // As after a crash: a second host over what the first one stored.
+        let model = Arc::new(ScriptedModel::always(Reply::text("taken up")));
+        let second = Host::builder().shared_provider(model.clone()).shared_sessions(store.clone()).build().await.unwrap();
+
+        let left = left_behind(&second, &tenants).await.unwrap();
+        assert_eq!(left, [of(&single)]);
+        let resumed = resume_interrupted(&second, &tenants, left).await.unwrap();
+
+        assert_eq!(resumed, Resumed { woken: 2, erased: 1, ..Resumed::default() });
+        assert_eq!(store.head(&of(&single)).await.unwrap(), Head::default());
+        model.until(|counts| counts.started >= 2).await;
+        assert!(store.head(&of("openai-mine")).await.unwrap() != Head::default());
+    }
 }

@@ -2,18 +2,22 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use callboard_actors::{ids::TenantId, tokens::TokenCounter};
+use callboard_actors::{
+    ids::{Scope, TenantId},
+    ports::StoreError,
+    tokens::TokenCounter,
+};
 
 use super::{
     AppError, Opening, Sessions, TENANT,
     gateways::outlets,
     kept::DataFolder,
     operator::{self, Reader, TenantOperator},
-    resume::{Resumed, resume_interrupted},
+    resume::{Resumed, left_behind, resume_interrupted},
     tenants::Outfitter,
     tools::artifacts,
 };
-use crate::{Host, config::Config, observe::Redactor};
+use crate::{Host, clock::SystemClock, config::Config, observe::Redactor};
 
 /// A host that is ready to serve, and what to say of it.
 pub(crate) struct Serving {
@@ -28,6 +32,8 @@ pub(crate) struct Serving {
     pub(crate) notes: Vec<String>,
     /// The tenant that is served without configuration.
     pub(crate) single: Option<Single>,
+    /// Conversations of single calls that an earlier host left behind.
+    pub(crate) left_behind: Vec<Scope>,
 }
 
 /// The one tenant of a host without configuration.
@@ -56,7 +62,7 @@ pub(crate) async fn serving(config: Config, reader: Reader, redactor: Redactor) 
     let sessions = Sessions::open(&config, None, Opening::OrCreate).await?;
     let outfitter = Outfitter::start()?;
     let mut notes = config.warnings();
-    let artifacts = artifacts(&config.data_dir, &mut notes).await;
+    let artifacts = artifacts(&config.data_dir, Arc::new(SystemClock), &mut notes).await;
     let chosen = config.choose(None)?.name.clone();
     let Some(outlet) = outlets(&config, [])?.remove(&chosen) else {
         return Err(AppError::Tools(format!("there is no provider `{chosen}`")));
@@ -80,7 +86,9 @@ pub(crate) async fn serving(config: Config, reader: Reader, redactor: Redactor) 
     let operator = TenantOperator::new(host.clone(), folder, outfitter, Arc::new(config), kept, reader);
     notes.extend(operator.open().await?);
     let store = sessions.path().map(ToOwned::to_owned);
-    Ok(Serving { host, operator, provider: chosen, model: outlet.model, store, notes, single })
+    let left_behind = left_behind(&host, &operator.tenants().await).await;
+    let left_behind = left_behind.map_err(|error| AppError::Store { path: store.clone().unwrap_or_default(), error })?;
+    Ok(Serving { host, operator, provider: chosen, model: outlet.model, store, notes, single, left_behind })
 }
 
 /// Makes the tenant of a host without any, unless it was made before.
@@ -100,11 +108,11 @@ fn single(config: &Config, kept: &mut super::kept::Kept) -> Result<Option<Single
 }
 
 impl Serving {
-    /// Takes up what the last host left open.
+    /// Takes up what the last host left open, and erases what it left behind of single calls.
     ///
     /// # Errors
     /// What the store said.
-    pub(crate) async fn resume(host: &Host, operator: &TenantOperator) -> Result<Resumed, callboard_actors::ports::StoreError> {
-        resume_interrupted(host, &operator.tenants().await).await
+    pub(crate) async fn resume(host: &Host, operator: &TenantOperator, left_behind: Vec<Scope>) -> Result<Resumed, StoreError> {
+        resume_interrupted(host, &operator.tenants().await, left_behind).await
     }
 }

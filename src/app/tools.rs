@@ -7,7 +7,7 @@ use std::{
 
 use callboard_actors::{
     ids::{Scope, TenantId},
-    ports::{ArtifactError, ArtifactStore, Resource, erased},
+    ports::{ArtifactError, ArtifactStore, Clock, Resource, SteadyClock, erased},
 };
 
 use super::{AppError, TENANT, Wishes, is_apart, nearest};
@@ -71,7 +71,10 @@ pub(super) async fn equipment(config: &Config, wishes: &Wishes) -> Result<Equipm
     if let Some(unknown) = wanted.0.into_iter().flatten().find(|name| !known().any(|known| known == name.as_str())) {
         return Err(AppError::NoSuchTool { name: unknown.clone(), nearest: nearest(unknown, known()) });
     }
-    let artifacts = if apart { artifacts(&config.data_dir, &mut toolbox.notes).await } else { in_memory() };
+    let artifacts = {
+        let wall = Arc::new(SystemClock);
+        if apart { artifacts(&config.data_dir, wall, &mut toolbox.notes).await } else { in_memory(wall) }
+    };
     Ok(Equipment { toolbox, artifacts, resources })
 }
 
@@ -147,23 +150,47 @@ pub(crate) async fn release_artifacts(config: &Config, scope: &Scope) -> Result<
     store.release(scope.tenant.clone(), Some(scope.conversation.clone())).await
 }
 
-/// Artifacts as files of the data folder; in memory where there can be none.
-pub(super) async fn artifacts(data_dir: &Path, notes: &mut Vec<String>) -> Arc<dyn ArtifactStore> {
-    match FileArtifacts::open(artifacts_folder(data_dir), Arc::new(SystemClock), FileArtifactsSettings::default()).await {
+/// Artifacts as files of the data folder; in memory where there can be none. Their age is counted without the jumps of `wall`: a clock
+/// that is set wrong for a moment must not make all of them old (FAULTS F23).
+pub(super) async fn artifacts(data_dir: &Path, wall: Arc<dyn Clock>, notes: &mut Vec<String>) -> Arc<dyn ArtifactStore> {
+    let clock = Arc::new(SteadyClock::new(wall));
+    match FileArtifacts::open(artifacts_folder(data_dir), clock.clone(), FileArtifactsSettings::default()).await {
         Ok(store) => Arc::new(store),
         Err(error) => {
             notes.push(format!("large results are kept until this program ends: {error}"));
-            in_memory()
+            Arc::new(MemoryArtifacts::new(clock))
         }
     }
 }
 
-fn in_memory() -> Arc<dyn ArtifactStore> {
-    Arc::new(MemoryArtifacts::new(Arc::new(SystemClock)))
+fn in_memory(wall: Arc<dyn Clock>) -> Arc<dyn ArtifactStore> {
+    Arc::new(MemoryArtifacts::new(Arc::new(SteadyClock::new(wall))))
 }
 
 /// Hides the keys of the environment and of the configuration.
 pub(crate) fn masker(config: &Config) -> Masker {
     let configured: Vec<String> = config.secrets().into_iter().map(|secret| secret.expose().to_owned()).collect();
     if configured.is_empty() { Masker::from_env() } else { Masker::from_env().and(configured) }
+}
+
+#[cfg(test)]
+mod tests {
+    use callboard_actors::{ids::ConversationId, ports::Timestamp, testing::ManualClock};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_clock_that_jumps_a_year_ahead_makes_no_artifact_old() {
+        const YEAR_MS: u64 = 366 * 24 * 3600 * 1000;
+        let home = tempfile::tempdir().unwrap();
+        let wall = Arc::new(ManualClock::at(Timestamp(1_795_300_000_000)));
+        let scope = Scope::new(TenantId::new("acme").unwrap(), ConversationId::new("c").unwrap());
+        for store in [artifacts(home.path(), wall.clone(), &mut Vec::new()).await, in_memory(wall.clone())] {
+            let kept = store.store(scope.clone(), "call".into(), "large".into()).await.unwrap();
+
+            wall.advance_ms(YEAR_MS);
+
+            assert!(store.retrieve(scope.clone(), kept.clone()).await.is_ok());
+        }
+    }
 }

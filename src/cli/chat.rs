@@ -24,13 +24,14 @@ use super::{
     failure::{Done, Failure},
     flags::HostFlags,
     follow::{OldQuestions, follow},
+    metrics::report,
     rounds,
     run::SHUTDOWN,
     session::{Session, fresh_id},
     signals::Signals,
     skills,
     terminal::{Paint, Terminals, err_line, out, out_line, tame},
-    view::{View, seconds},
+    view::View,
 };
 use crate::config::Config;
 
@@ -286,20 +287,7 @@ async fn show_metrics(session: &Session) {
         Ok(state) => state,
         Err(error) => return err_line(&Failure::from(error).text(Paint::stderr())),
     };
-    let figures = &state.metrics;
-    out_line(&format!("rounds {}, model calls {}, messages {}", figures.rounds, figures.model_calls, figures.messages_count));
-    let (api_calls, used) = (figures.api_calls, figures.usage);
-    out_line(&format!("tokens {} in, {} out", figures.total_input_tokens, figures.total_output_tokens));
-    out_line(&format!("API calls {api_calls}, input from the cache {}, into it {}", used.cache_read, used.cache_write));
-    for (name, tool) in &state.tools {
-        let failed = if tool.failed > 0 { format!(", {} failed", tool.failed) } else { String::new() };
-        out_line(&format!(
-            "{name}: {} {}{failed}, {} in all",
-            tool.calls,
-            if tool.calls == 1 { "call" } else { "calls" },
-            seconds(tool.duration_ms)
-        ));
-    }
+    report(&state, &session.id);
 }
 
 async fn show_tokens(session: &Session) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use callboard_actors::{
     ids::{ConversationId, TenantId},
-    journal::{GlobalStats, ToolStats, thousands},
+    journal::{Durable, GlobalStats, ToolStats, thousands},
 };
 use clap::Args;
 
@@ -59,9 +59,14 @@ pub(super) async fn run(config: &Config, args: MetricsArgs) -> Result<Done, Fail
             "skills": state.skills.used,
         })));
     } else {
-        out(&tame(&state.report(&id)));
+        report(&state, &id);
     }
     Ok(Done::Well)
+}
+
+/// Prints the report of a conversation (REQUIREMENTS X-07).
+pub(super) fn report(state: &Durable, id: &ConversationId) {
+    out(&tame(&state.report(id)));
 }
 
 fn pretty(value: &impl serde::Serialize) -> String {

@@ -58,21 +58,25 @@ pub(super) async fn run(file: Option<PathBuf>, args: ServeArgs, telemetry: &Tele
         Ok(config)
     };
     let config = read()?;
-    let address = config.listen();
+    let (address, figures) = (config.listen(), config.observability.settings.enable_metrics);
     let serving = serving(config, Box::new(read), telemetry.redactor().clone()).await?;
     telemetry.observe(&serving.host);
     let listener = TcpListener::bind(address).await.map_err(|error| cannot_listen(address, &error))?;
     let bound = listener.local_addr().unwrap_or(address);
     tell(&serving, bound).await;
 
-    let Serving { host, operator, .. } = serving;
+    let Serving { host, operator, left_behind, .. } = serving;
     // The cut is made here, at the end of the grace: what is still open then stays open in the journal, for the next start. The host's
     // own drain would close it as interrupted.
     let drain_within = args.grace.saturating_add(BEYOND_GRACE);
-    let http = HttpConfig::new(operator.keys().clone()).operator(Arc::new(operator.clone())).drain_within(drain_within);
+    let http = HttpConfig::new(operator.keys().clone())
+        .operator(Arc::new(operator.clone()))
+        .drain_within(drain_within)
+        .metrics(figures)
+        .redactor(telemetry.redactor().clone());
     let (end, ended) = oneshot::channel::<()>();
     let mut server = tokio::spawn(http::serve(listener, host.clone(), http, async { drop(ended.await) }));
-    let resume = tokio::spawn(resume(host.clone(), operator.clone()));
+    let resume = tokio::spawn(resume(host.clone(), operator.clone(), left_behind));
 
     let mut end = Some(end);
     let mut cut: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(std::future::pending());
@@ -157,12 +161,13 @@ async fn tell(serving: &Serving, bound: SocketAddr) {
     }
 }
 
-async fn resume(host: crate::Host, operator: TenantOperator) {
-    match Serving::resume(&host, &operator).await {
-        Ok(resumed) if resumed.woken + resumed.left + resumed.failed > 0 => {
+async fn resume(host: crate::Host, operator: TenantOperator, left_behind: Vec<callboard_actors::ids::Scope>) {
+    match Serving::resume(&host, &operator, left_behind).await {
+        Ok(resumed) if resumed.woken + resumed.left + resumed.failed + resumed.erased > 0 => {
+            let erased = if resumed.erased == 0 { String::new() } else { format!(", {} of single calls erased", resumed.erased) };
             let left = if resumed.left == 0 { String::new() } else { format!(", {} of tenants that are not served stay", resumed.left) };
             let failed = if resumed.failed == 0 { String::new() } else { format!(", {} did not wake", resumed.failed) };
-            err_line(&format!("interrupted rounds taken up again: {}{left}{failed}", resumed.woken));
+            err_line(&format!("interrupted rounds taken up again: {}{left}{failed}{erased}", resumed.woken));
         }
         Ok(_) => {}
         Err(error) => err_line(&format!("interrupted rounds are not taken up: {}", tame(&error.to_string()))),

@@ -24,6 +24,7 @@ use crate::{
 /// A conversation with everything that it needs.
 pub(super) struct Session {
     pub(super) app: App,
+    pub(super) id: ConversationId,
     pub(super) handle: ConversationHandle,
     /// As it was found.
     pub(super) state: Durable,
@@ -85,7 +86,7 @@ impl Session {
         if !resume && state.round.is_some() {
             err_line(&closing_line(&state));
         }
-        Ok(Self { app, handle, state, _lock: lock })
+        Ok(Self { app, id, handle, state, _lock: lock })
     }
 
     /// Calls of the open round that wait for a person.

@@ -18,6 +18,7 @@ impl Config {
         differs("[limits]", self.limits != running.limits);
         differs("[prices]", self.prices != running.prices);
         differs("[compaction]", self.compaction != running.compaction);
+        differs("[observability]", self.observability != running.observability);
         differs("[tokens]", self.tokens != running.tokens);
         self.listen = running.listen;
         self.data_dir.clone_from(&running.data_dir);

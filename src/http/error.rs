@@ -56,6 +56,11 @@ impl Problem {
         Self { retry_after_ms, ..self }
     }
 
+    /// The same, its words as `mask` gives them back.
+    pub(super) fn masked(self, mask: impl Fn(&str) -> String) -> Self {
+        Self { code: mask(&self.code), detail: mask(&self.detail), pointer: self.pointer.as_deref().map(mask), ..self }
+    }
+
     /// Another tenant's is not found in the same words as one that never was.
     pub(super) fn not_found(what: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", format!("there is no such {what}"))

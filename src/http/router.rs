@@ -15,7 +15,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{auth::no_route, error::Problem, openai, openapi, routes::*, shared::App};
-use crate::clock::SystemEntropy;
+use crate::{clock::SystemEntropy, observe::Redactor};
 
 /// The name of a request, for logs of both sides.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -23,8 +23,14 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Longest name of a request that is taken from a client.
 const REQUEST_ID_BYTES_MAX: usize = 64;
 
-/// The routes, and the document.
-pub(super) fn router() -> (Router<App>, Bytes) {
+/// Shorter words after `Authorization` are no keys of ours: to look for them would hide ordinary words.
+const KEY_BYTES_MIN: usize = 6;
+
+/// What stands in place of the caller's key.
+const MASKED: &str = "[masked]";
+
+/// The routes, and the document. Refusals pass `redactor`.
+pub(super) fn router(redactor: &Redactor) -> (Router<App>, Bytes) {
     let routes = OpenApiRouter::with_openapi(openapi::base())
         .routes(routes!(conversations::list))
         .routes(routes!(conversations::put, conversations::get, conversations::delete))
@@ -61,7 +67,10 @@ pub(super) fn router() -> (Router<App>, Bytes) {
             Problem::new(axum::http::StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this route has other methods; see `Allow`")
         })
         .layer(CatchPanicLayer::custom(panicked))
-        .layer(middleware::from_fn(named));
+        .layer(middleware::from_fn({
+            let redactor = redactor.clone();
+            move |request, next| named(redactor.clone(), request, next)
+        }));
     (router, openapi::render(document))
 }
 
@@ -71,8 +80,8 @@ fn panicked(_: Box<dyn Any + Send>) -> Response {
     Problem::internal().into_response()
 }
 
-/// Gives every request a name: the client's, if it is a sane one.
-async fn named(mut request: Request, next: Next) -> Response {
+/// Gives every request a name: the client's, if it is a sane one. No refusal leaves with a key in its words.
+async fn named(redactor: Redactor, mut request: Request, next: Next) -> Response {
     let is_sane = |id: &&HeaderValue| {
         let bytes = id.as_bytes();
         (1..=REQUEST_ID_BYTES_MAX).contains(&bytes.len()) && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(byte))
@@ -85,11 +94,36 @@ async fn named(mut request: Request, next: Next) -> Response {
     let span = tracing::debug_span!("http", method = %request.method(), path = request.uri().path(), request_id = text);
     // No handler sees the key in what it might write.
     request.headers_mut().get_mut(header::AUTHORIZATION).into_iter().for_each(|key| key.set_sensitive(true));
-    let path = request.uri().path().to_owned();
+    let (path, key) = (request.uri().path().to_owned(), key_of(&request));
     let response = tracing::Instrument::instrument(next.run(request), span).await;
-    let mut response = openai::translate(&path, response);
+    let mut response = openai::translate(&path, masked(response, &redactor, key.as_deref()));
     if let Some(id) = id {
         response.headers_mut().insert(REQUEST_ID, id);
     }
     response
+}
+
+/// The key that a request brings, to keep it out of the refusal. It lives no longer than the request.
+fn key_of(request: &Request) -> Option<String> {
+    let text = request.headers().get(header::AUTHORIZATION)?.to_str().ok()?;
+    let key = text.split_once(' ').map_or(text, |(_, key)| key).trim();
+    (key.len() >= KEY_BYTES_MIN).then(|| key.to_owned())
+}
+
+/// A refusal without keys (FAULTS F8): those that the redactor knows, those of known shape, and the caller's own.
+fn masked(mut response: Response, redactor: &Redactor, key: Option<&str>) -> Response {
+    let Some(problem) = response.extensions_mut().remove::<Problem>() else { return response };
+    let mask = |text: &str| {
+        let text = redactor.mask(text);
+        key.map_or(text.clone(), |key| text.replace(key, MASKED))
+    };
+    let masked = problem.clone().masked(mask);
+    if masked == problem {
+        response.extensions_mut().insert(problem);
+        return response;
+    }
+    let mut said = masked.into_response();
+    response.headers_mut().remove(header::CONTENT_LENGTH);
+    said.headers_mut().extend(response.headers_mut().drain().filter_map(|(name, value)| Some((name?, value))));
+    said
 }

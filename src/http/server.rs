@@ -51,7 +51,7 @@ pub struct Served {
 /// # Cancel safety
 /// Dropping the future closes the listener and every connection at once; rounds go on in the host.
 pub async fn serve(listener: TcpListener, host: Host, config: HttpConfig, shutdown: impl Future<Output = ()> + Send) -> Served {
-    let (router, openapi) = router();
+    let (router, openapi) = router(&config.redactor);
     let app = Arc::new(Shared::new(host, config, openapi));
     let server = Server { builder: builder(&app.config.bounds), router: router.with_state(app.clone()), closing: app.closing.clone() };
     let mut connections = JoinSet::new();

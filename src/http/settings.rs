@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use super::{Keys, Operator};
+use crate::observe::Redactor;
 
 /// What [`super::serve`] needs beside a host.
 #[derive(Clone)]
@@ -16,12 +17,31 @@ pub struct HttpConfig {
     pub bounds: HttpBounds,
     /// How long open rounds may go on once the end was asked for; then they are interrupted.
     pub drain_within: Duration,
+    /// Whether `/metrics` and `/v1/metrics` show figures; if not, they answer 404 (REQUIREMENTS X-12).
+    pub metrics: bool,
+    /// Masks the keys of the program in refusals (FAULTS F8). Share the one that masks its logs.
+    pub redactor: Redactor,
 }
 
 impl HttpConfig {
-    /// With the usual bounds, 10 s to drain and no operator.
+    /// With the usual bounds, 10 s to drain, figures shown, no operator, and a redactor that knows shapes of keys alone.
     pub fn new(keys: Keys) -> Self {
-        Self { keys, operator: None, bounds: HttpBounds::default(), drain_within: Duration::from_secs(10) }
+        let (bounds, drain_within) = (HttpBounds::default(), Duration::from_secs(10));
+        Self { keys, operator: None, bounds, drain_within, metrics: true, redactor: Redactor::default() }
+    }
+
+    /// Whether figures are shown.
+    #[must_use]
+    pub fn metrics(mut self, shown: bool) -> Self {
+        self.metrics = shown;
+        self
+    }
+
+    /// What masks keys in refusals.
+    #[must_use]
+    pub fn redactor(mut self, redactor: Redactor) -> Self {
+        self.redactor = redactor;
+        self
     }
 
     /// The program behind the operator's routes.
@@ -53,6 +73,8 @@ impl fmt::Debug for HttpConfig {
             .field("operator", &self.operator.is_some())
             .field("bounds", &self.bounds)
             .field("drain_within", &self.drain_within)
+            .field("metrics", &self.metrics)
+            .field("redactor", &self.redactor)
             .finish()
     }
 }

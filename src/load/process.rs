@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
+use crate::observe::process::{read, resident_bytes};
+
 /// A process: this one, or another by its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Process(Option<u32>);
 
 /// `/proc` counts in hundredths of a second on every Linux that runs this.
 const TICK: Duration = Duration::from_millis(10);
-
-/// Bytes of a page on the machines that this is built for, where `/proc` does not say.
-const PAGE: u64 = 4096;
 
 impl Process {
     pub(super) fn this() -> Self {
@@ -21,14 +20,9 @@ impl Process {
         Self(Some(pid))
     }
 
-    fn read(self, file: &str) -> Option<String> {
-        let who = self.0.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
-        std::fs::read_to_string(format!("/proc/{who}/{file}")).ok()
-    }
-
     /// CPU time so far, of all threads.
     pub(super) fn cpu(self) -> Option<Duration> {
-        let stat = self.read("stat")?;
+        let stat = read(self.0, "stat")?;
         // The second field is a name in parentheses that may hold anything.
         let mut fields = stat.rsplit(')').next()?.split_whitespace().skip(11);
         let ticks: u32 = fields.next()?.parse::<u32>().ok()?.checked_add(fields.next()?.parse().ok()?)?;
@@ -37,12 +31,7 @@ impl Process {
 
     /// Resident bytes.
     pub(super) fn resident(self) -> Option<u64> {
-        let status = self.read("status");
-        let in_kib = status.as_deref().and_then(|text| text.lines().find_map(|line| line.strip_prefix("VmRSS:")));
-        if let Some(kib) = in_kib.and_then(|text| text.trim().strip_suffix("kB")).and_then(|text| text.trim().parse::<u64>().ok()) {
-            return Some(kib * 1024);
-        }
-        Some(self.read("statm")?.split_whitespace().nth(1)?.parse::<u64>().ok()? * PAGE)
+        resident_bytes(self.0)
     }
 }
 

@@ -518,7 +518,8 @@ fn over_http(
 async fn read_stderr(mut stream: impl AsyncRead + Unpin, server: Arc<str>, masker: Arc<Masker>, words: Arc<Mutex<String>>) {
     let (mut buffer, mut line) = (vec![0; 8 * 1024], Vec::new());
     let say = |line: &mut Vec<u8>| {
-        let said = masker.mask(&visible_line(&String::from_utf8_lossy(line), 300));
+        // Before it is cut, for half a key is one too many; and after, for what was between its characters is gone then.
+        let said = masker.mask(&visible_line(&masker.mask(&String::from_utf8_lossy(line)), 300));
         line.clear();
         if !said.is_empty() {
             tracing::debug!(server = %server, line = %said, "MCP server says on standard error");

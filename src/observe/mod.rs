@@ -2,10 +2,11 @@
 //! No globals: the application owns registries, providers and subscribers (DESIGN §9).
 //!
 //! # Layout
-//! `redact` what may not leave · `prometheus` the text of `/metrics` · `semconv` names · `otlp` the exporter.
+//! `redact` what may not leave · `process` what the system says of us · `prometheus` the text of `/metrics` · `semconv` names · `otlp` the exporter.
 
 #[cfg(feature = "tools")]
 pub mod redact;
+pub(crate) mod process;
 mod prometheus;
 #[cfg(feature = "otel")]
 pub mod semconv;

@@ -9,6 +9,8 @@ use callboard_actors::{
     metrics_collector::{BOUNDS_US, Distribution, REFUSALS, TenantReading},
 };
 
+use super::process::resident_bytes;
+
 /// The media type of [`prometheus_text`].
 pub const PROMETHEUS_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -100,9 +102,17 @@ fn of_host(page: &mut Page, figures: &HostFigures) {
     }
     page.counter("callboard_rebilled_tokens_total", "Input tokens that those breaks made a cache miss, estimated.", total.rebilled_tokens);
     page.gauge("callboard_conversations_awake", "Conversations in memory.", figures.awake);
+    page.family("callboard_conversation_slots", "gauge", "Conversations that are not asleep, by state.");
+    for (state, count) in figures.slots.by_state() {
+        page.sample("callboard_conversation_slots", &[("state", state)], count);
+    }
     let under_way: usize = figures.tenants.iter().map(|(_, tenant)| tenant.under_way).sum();
     page.gauge("callboard_prompts_under_way", "Prompts between admission and answer.", under_way);
     page.gauge("callboard_tenants", "Tenants named since the host began.", figures.tenants.len());
+    if let Some(bytes) = resident_bytes(None) {
+        page.family("process_resident_memory_bytes", "gauge", "Resident memory of the process, in bytes.");
+        page.sample("process_resident_memory_bytes", &[], bytes);
+    }
     let times = &figures.latencies;
     page.histogram("callboard_round_duration_seconds", "Rounds, from start to end.", &times.round);
     page.histogram("callboard_model_call_duration_seconds", "Model calls, waits and retries included.", &times.model_call);

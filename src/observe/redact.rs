@@ -41,10 +41,7 @@ impl Redactor {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let mut all = known.secrets.clone();
         for secret in secrets {
-            let secret = secret.into().trim().to_owned();
-            // As JSON and `Debug` write it: a key may hold a quote or a backslash.
-            let escaped = format!("{secret:?}").trim_matches('"').to_owned();
-            all.extend([secret, escaped].into_iter().filter(|secret| secret.len() >= SECRET_BYTES_MIN));
+            all.extend(forms(secret.into().trim()).into_iter().filter(|secret| secret.len() >= SECRET_BYTES_MIN));
         }
         all.sort();
         all.dedup();
@@ -69,6 +66,18 @@ impl Redactor {
     fn known(&self) -> Arc<Known> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
+
+/// A key as it may be written: a key may hold a quote or a backslash, and what holds it may be JSON, in a string of JSON again, or a
+/// `Debug` form.
+fn forms(secret: &str) -> [String; 4] {
+    let json = |text: &str| {
+        let written = serde_json::Value::from(text).to_string();
+        written.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(text).to_owned()
+    };
+    let once = json(secret);
+    let debug = secret.escape_debug().to_string();
+    [secret.to_owned(), json(&once), once, debug]
 }
 
 impl Known {
@@ -195,7 +204,21 @@ mod tests {
 
         assert_eq!(sink.mask("a quote\"back\\slash-not-real b tiny"), "a [masked:1] b tiny");
         assert_eq!(sink.mask(&serde_json::json!({ "a": "quote\"back\\slash-not-real" }).to_string()), "{\"a\":\"[masked:1]\"}");
-        assert_eq!(format!("{redactor:?}"), "Redactor(2 secrets)");
+        assert_eq!(format!("{redactor:?}"), "Redactor(3 secrets)");
+    }
+
+    #[test]
+    fn a_key_in_json_that_stands_in_json_is_masked_at_every_byte_where_a_write_may_end() {
+        let key = "quo\"te-and-back\\slash-not-real";
+        let inner = serde_json::json!({ "key": key }).to_string();
+        let twice = format!("{}\n", serde_json::json!({ "body": inner }));
+        let redactor = Redactor::new([key]);
+
+        for cut in 0..=twice.len() {
+            let (a, b) = twice.as_bytes().split_at(cut);
+            let text = written(&redactor, &[a, b]);
+            assert!(text.contains("[masked:1]") && !text.contains("not-real"), "cut at {cut}: {text}");
+        }
     }
 
     #[test]

@@ -110,7 +110,9 @@ impl Http {
         }
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let body = timeout_at(deadline.min(Instant::now() + ERROR_BODY_WAIT), read(response, ERROR_BYTES_MAX)).await;
-        Err(errors::of_response(status, &headers, &body.ok().and_then(Result::ok).unwrap_or_default()))
+        // Masked before it is cut to a length: half a key is one too many.
+        let body = self.secret.mask(&String::from_utf8_lossy(&body.ok().and_then(Result::ok).unwrap_or_default()));
+        Err(errors::of_response(status, &headers, body.as_bytes()))
     }
 
     fn failure(&self, error: reqwest::Error) -> ProviderError {

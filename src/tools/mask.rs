@@ -124,8 +124,20 @@ impl Masker {
     }
 
     fn exact_spans(&self, text: &str) -> Vec<(usize, usize)> {
-        self.secrets.iter().flat_map(|secret| text.match_indices(secret.as_str()).map(|(at, hit)| (at, at + hit.len()))).collect()
+        let known = self.secrets.iter().flat_map(|secret| text.match_indices(secret.as_str()).map(|(at, hit)| (at, at + hit.len())));
+        known.chain(own_keys(text)).collect()
     }
+}
+
+/// Keys of our own doors (`callboard keys new`): `cb_` and 64 hex digits. No ordinary word has this form, and nobody keeps the keys by
+/// which they could be known exactly.
+fn own_keys(text: &str) -> impl Iterator<Item = (usize, usize)> {
+    const DIGITS: usize = 64;
+    text.match_indices("cb_").filter_map(|(at, start)| {
+        let from = at + start.len();
+        let digits = text.as_bytes().get(from..from + DIGITS)?;
+        digits.iter().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte)).then_some((at, from + DIGITS))
+    })
 }
 
 fn shape_spans(text: &str) -> Vec<(usize, usize)> {
@@ -176,6 +188,12 @@ fn looks_like_a_key(name: &str, separator: &str, value: &str, quoted: bool) -> b
         || value.starts_with(['$', '<', '{', '%', '*', '(', '['])
         || value.contains(MARK)
     {
+        return false;
+    }
+    // The rest of a `::`, and the types of numbers: code.
+    let is_number_type =
+        |word: &str| word.strip_prefix(['u', 'i', 'f']).is_some_and(|bits| matches!(bits, "8" | "16" | "32" | "64" | "128" | "size"));
+    if separator.trim() == ":" && (value.starts_with(':') || is_number_type(lower.trim_end_matches([';', '?', '.']))) {
         return false;
     }
     // `tokens: 1234`, `max_tokens=4096`, `token_count: 7` speak of quantity.
@@ -298,6 +316,9 @@ mod tests {
             "task-list and risk-averse-people-are-here",
             "commit 3f786850e387550fdab836ed7e6dc881de23001b",
             "secret: none",
+            "let used = TokenCounter::default().count;",
+            "pub max_tokens: u64,",
+            "const PER_TOKEN: usize = limits();",
         ];
         for text in texts {
             assert_eq!(masker.mask(text), text);
@@ -310,5 +331,7 @@ mod tests {
 
         assert_eq!(masker.mask_exact("xplain-word-key-longery plain-word-key tiny"), "x[masked:1]y [masked:2] tiny");
         assert_eq!(format!("{masker:?}"), "Masker(2 secrets)");
+        let own = format!("cb_{}", "0f".repeat(32));
+        assert_eq!(masker.mask_exact(&format!("key {own}, cb_0f, scb_{own}")), "key [masked:1], cb_0f, scb_[masked:2]");
     }
 }

@@ -214,6 +214,13 @@ task, what the user prefers. View it at the start of a task.";
         })
         .await
     }
+
+    async fn forget(&self, tenant: &TenantId) -> Result<(), ToolError> {
+        let (memory, tenant) = (self.clone(), tenant.clone());
+        let forgotten = tokio::task::spawn_blocking(move || Self::forget(&memory, &tenant)).await;
+        let failed = |error: String| ToolError::new(ToolErrorType::ResourceError, format!("some of the memory is left: {error}"));
+        forgotten.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.kind().to_string()))
+    }
 }
 
 /// One spelling a key; what is no key stays as it is and is refused.

@@ -6,7 +6,7 @@ mod doctor;
 mod interrupts;
 mod load;
 mod runs;
-mod serve;
+pub mod serve;
 mod stored;
 mod tokens;
 mod tool_calls;
@@ -23,6 +23,8 @@ use serde_json::Value;
 /// A home of one's own, a workspace with a file, and no keys.
 pub struct Home {
     folder: tempfile::TempDir,
+    /// Variables that its commands find beside the usual ones.
+    pub variables: Vec<(&'static str, String)>,
 }
 
 /// Longest that any command of these tests may take.
@@ -35,7 +37,7 @@ impl Home {
         std::fs::create_dir_all(folder.path().join("home")).unwrap();
         let source = "//! Retries.\n\n/// Longest delay, in milliseconds.\npub const RETRY_CAP_MS: u64 = 10_000;\n";
         std::fs::write(folder.path().join("work/src/retry.rs"), source).unwrap();
-        Self { folder }
+        Self { folder, variables: Vec::new() }
     }
 
     pub fn work(&self) -> std::path::PathBuf {
@@ -55,6 +57,7 @@ impl Home {
                 command.env_remove(&name);
             }
         }
+        command.envs(self.variables.iter().cloned());
         command.env("HOME", self.folder.path().join("home")).stdin(Stdio::null())
     }
 

@@ -73,3 +73,25 @@ async fn a_workspace_that_cannot_be_opened_fails_the_build() {
 
     assert!(error.to_string().contains("/no/such/folder"), "{error}");
 }
+
+#[tokio::test]
+async fn an_erased_tenant_leaves_nothing_in_the_memory_of_its_tool() {
+    use callboard_actors::testing::{Reply, ScriptedModel};
+    let folder = tempfile::tempdir().unwrap();
+    let note = serde_json::json!({ "action": "write", "path": "likes.md", "content": "green-tea-of-a-person" });
+    let model = ScriptedModel::answering(move |request, _| match request.messages.len() {
+        1 => Reply::tool("memory", &note),
+        _ => Reply::text("noted"),
+    });
+    let memory = callboard::ports::erased(callboard::tools::memory::Memory::per_tenant(folder.path()));
+    let host = Host::builder().provider(model).tool(memory).build().await.unwrap();
+    for tenant in ["acme", "other"] {
+        host.tenant(tenant).conversation("c").send("Note it").await.unwrap().outcome().await.unwrap();
+    }
+    let folders = || std::fs::read_dir(folder.path().join("memory")).unwrap().count();
+    assert_eq!(folders(), 2);
+
+    host.tenant("acme").erase().await.unwrap();
+
+    assert_eq!(folders(), 1, "its own, and nobody else's");
+}

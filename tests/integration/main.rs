@@ -23,6 +23,7 @@ mod providers;
 mod readme;
 mod real_model;
 mod sandbox;
+mod secrets;
 mod skills;
 mod storage;
 mod tools;

@@ -618,3 +618,26 @@ async fn what_was_deleted_and_scrubbed_is_in_no_page_of_the_files() {
     assert_eq!(store.load(&kept).await.unwrap().head, head(1, 20));
     store.close(SOON).await.unwrap();
 }
+
+#[tokio::test]
+async fn an_erased_tenant_leaves_no_row_not_even_under_an_id_that_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s.db");
+    let store = Arc::new(Sqlite::open(&path).await.unwrap());
+    let (acme, other) = (scope("acme", "c"), scope("other", "c"));
+    for scope in [&acme, &other] {
+        write(&store, scope, Head::default(), 1, 3).await.unwrap();
+    }
+    let malformed = rusqlite::Connection::open(&path).unwrap();
+    malformed.execute("UPDATE conversation SET id = '../no id' WHERE tenant = 'acme'", []).unwrap();
+    assert!(store.list(&acme.tenant, ListQuery::default()).await.unwrap().is_empty(), "no list shows it");
+
+    let host =
+        callboard::Host::builder().provider(callboard::providers::offline::Offline).shared_sessions(store.clone()).build().await.unwrap();
+    host.tenant("acme").erase().await.unwrap();
+
+    let rows = |table: &str| malformed.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get::<_, i64>(0)).unwrap();
+    assert_eq!((rows("conversation"), rows("journal")), (1, 3));
+    assert_eq!(store.entries(&other, Seq(0), 10).await.unwrap().len(), 3, "a neighbour is not concerned");
+    assert_eq!(store.erase(&acme.tenant).await, Ok(false));
+}

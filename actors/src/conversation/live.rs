@@ -617,7 +617,7 @@ impl Live {
         }
         let began = *kit.began.entry(call).or_insert_with(Instant::now);
         let request = ToolInvocationRequest::of(&spec, tool_use.id, tool_use.input);
-        Some((executor, Run { work, key, tool, request, level, attempt, began, turn: kit.span.clone() }))
+        Some((executor, Run { work, key, tool, request, level, attempt, began, turn: Some(kit.span.clone()) }))
     }
 
     /// The executor is gone: its open calls have their result, their effect unknown.

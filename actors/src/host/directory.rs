@@ -21,6 +21,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use super::SlotCounts;
 use crate::{
     conversation::{Conversation, ConversationArgs, ConversationError, ConversationMsg, Ports, Standing, load, refuse},
     ids::{EventId, Scope, TenantId},
@@ -252,6 +253,23 @@ impl Directory {
     /// Conversations that are not asleep.
     pub(crate) fn awake(&self) -> usize {
         self.slots.len()
+    }
+
+    /// Conversations that are not asleep, by state. Looks at every slot of the host.
+    pub(crate) fn slots(&self) -> SlotCounts {
+        let mut counts = SlotCounts::default();
+        for slot in &self.slots {
+            let count = match slot.value() {
+                Slot::Starting { .. } => &mut counts.starting,
+                Slot::Live { .. } => &mut counts.live,
+                Slot::Closing { .. } => &mut counts.closing,
+                Slot::Backoff { .. } => &mut counts.backoff,
+                Slot::Failed { .. } => &mut counts.failed,
+                Slot::Deleting { .. } => &mut counts.deleting,
+            };
+            *count += 1;
+        }
+        counts
     }
 
     /// Where the host's work runs.

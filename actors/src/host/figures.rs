@@ -19,10 +19,37 @@ pub struct HostFigures {
     pub latencies: LatencyReading,
     /// Conversations in memory.
     pub awake: usize,
+    /// The same by state.
+    pub slots: SlotCounts,
     /// Gateways by name, the host's own first.
     pub gateways: Vec<(String, GatewayStatus)>,
     /// The tenants that were named since the host began, by id.
     pub tenants: Vec<(TenantId, TenantReading)>,
+}
+
+/// How many conversations stand how in the directory; those that sleep are not in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SlotCounts {
+    /// Being loaded.
+    pub starting: usize,
+    /// In memory.
+    pub live: usize,
+    /// About to sleep, or between two lives.
+    pub closing: usize,
+    /// Waiting to be started again after a crash or for a store that is away.
+    pub backoff: usize,
+    /// Given up for a while: it crashes again and again, or its journal cannot be read.
+    pub failed: usize,
+    /// Being deleted.
+    pub deleting: usize,
+}
+
+impl SlotCounts {
+    /// Each state's name and count.
+    pub fn by_state(&self) -> [(&'static str, usize); 6] {
+        let Self { starting, live, closing, backoff, failed, deleting } = *self;
+        [("starting", starting), ("live", live), ("closing", closing), ("backoff", backoff), ("failed", failed), ("deleting", deleting)]
+    }
 }
 
 /// Reads a host's figures without keeping it alive.
@@ -63,6 +90,7 @@ impl Host {
             total: counters.read(),
             latencies: counters.latencies.read(),
             awake: self.awake(),
+            slots: self.0.directory.slots(),
             gateways: self.gateways(),
             tenants,
         }

@@ -330,12 +330,12 @@ impl ConversationHandle {
         self.setup()?.skills.clone().ok_or_else(|| SendError::Skill("this host has no skills".into()))
     }
 
-    /// Empties the conversation.
+    /// Empties the conversation; one that was not there begins, if the tenant may have one more.
     ///
     /// # Errors
-    /// `RoundOpen` while a round is open.
+    /// `RoundOpen` while a round is open; `Overloaded` beyond the tenant's conversations.
     pub async fn reset(&self) -> Result<(), SendError> {
-        self.ask(|reply| ConversationMsg::Reset { reply }).await
+        self.begin(|reply| ConversationMsg::Reset { reply }).await
     }
 
     /// Wakes the conversation, so that a round that was open when its host stopped is taken up again; returns it.

@@ -29,7 +29,7 @@ use tokio::time::Instant;
 
 pub use builder::{BuildError, HostBuilder, ToolSource, ToolsInFolder};
 pub use events::{Events, EventsFrom};
-pub use figures::{FiguresReader, HostFigures};
+pub use figures::{FiguresReader, HostFigures, SlotCounts};
 pub use handle::{ConversationHandle, Send, SendError, SkillStanding, TenantHandle};
 pub use output::{OutputError, SendAsError};
 pub use prompt::Prompt;

@@ -9,7 +9,7 @@ use super::{ConversationHandle, Host, HostInner, SendError, TenantHandle};
 use crate::{
     conversation::ConversationError,
     ids::{ConversationId, Scope, TenantId},
-    ports::{ArtifactError, Head, ListQuery, StoreError},
+    ports::{ArtifactError, Head, ListQuery, StoreError, ToolError},
     tenant::{NotAdmitted, Place, Taken, Tenant, TenantUsage},
 };
 
@@ -70,7 +70,8 @@ impl TenantHandle {
         Ok(self.tenant()?.usage())
     }
 
-    /// Erases the tenant's data: its conversations with all that belongs to them, its artifacts, what is cached of them, its counters.
+    /// Erases the tenant's data: its conversations with all that belongs to them, its artifacts, what its tools keep
+    /// of it, what is cached, its counters.
     /// Prompts are refused meanwhile (`tenant_paused`), what runs is cancelled. How it is configured stays, and so does a pause.
     ///
     /// # Errors
@@ -104,8 +105,14 @@ impl TenantHandle {
                 erased.conversations += u64::from(deleted?);
             }
         }
+        host.ports.sessions.erase(tenant.id()).await?;
         host.kitchen.artifacts.release(tenant.id().clone(), None).await.map_err(not_released)?;
         host.kitchen.compactor.forget(tenant.id(), None);
+        let tools = tenant.setup().tools.clone();
+        for tool in tools.names().filter_map(|name| tools.get(name)) {
+            let kept = |error: ToolError| StoreError::Unavailable { message: format!("{}: {}", tool.spec().name(), error.message) };
+            tool.forget(tenant.id()).await.map_err(kept)?;
+        }
         if let Err(error) = host.ports.sessions.scrub().await {
             tracing::warn!(%error, "what was erased can be read in the store's files until their next upkeep");
         }

@@ -65,7 +65,11 @@ impl Gateway {
             return Err(ProviderError::BreakerOpen { retry_after });
         }
         let queued = |Queued { position, waits_for, delay }| tell(Waiting::Queued { position, waits_for, delay });
-        let mut permit = self.permits.acquire(by, cost(request), cancel, queued).await?;
+        let asked = self.permits.now();
+        let permit = self.permits.acquire(by, cost(request), cancel, queued).await;
+        // A wait that led to nothing was one all the same.
+        self.counters.latencies.queue_wait.record(self.permits.now().saturating_sub(asked));
+        let mut permit = permit?;
         // After the wait: what was changed meanwhile holds.
         let settings = self.settings();
         let now = self.permits.now();

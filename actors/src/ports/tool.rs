@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::{ArtifactStore, BoxFuture, CachePolicy, OutputLevel, Reach};
 use crate::{
     chat::RawJson,
-    ids::{CallKey, Scope},
+    ids::{CallKey, Scope, TenantId},
     policy::{BreakerConfig, ToolRetryPolicy},
     skill::SkillActivationResult,
 };
@@ -544,6 +544,16 @@ pub trait Tool: Send + Sync + 'static {
     /// # Cancel safety
     /// The future is dropped after the grace; what must not be cut belongs into a task of the tool's own.
     fn call(&self, arguments: RawJson, context: ToolContext) -> BoxFuture<'_, Result<ToolOutput, ToolError>>;
+
+    /// Takes away what it keeps of a tenant beyond its conversations; by default it keeps nothing. Asked of the tenant's tools when the
+    /// tenant is erased ([`crate::host::TenantHandle::erase`]); asked again, it takes away the rest.
+    ///
+    /// # Errors
+    /// What kept it from that; some of it is left then.
+    fn forget<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<(), ToolError>> {
+        let _ = tenant;
+        Box::pin(std::future::ready(Ok(())))
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Number, Value};
 
 use super::{BoxFuture, Tool, ToolContext, ToolError, ToolOutput, ToolSpec};
-use crate::chat::RawJson;
+use crate::{chat::RawJson, ids::TenantId};
 
 /// A tool with typed arguments. Doc comments on the fields of `Args` become descriptions in the schema.
 ///
@@ -135,6 +135,15 @@ pub trait TypedTool: Send + Sync + 'static {
 
     /// Runs it.
     fn call(&self, args: Self::Args, context: ToolContext) -> impl Future<Output = Result<Self::Output, ToolError>> + Send;
+
+    /// Takes away what it keeps of a tenant ([`Tool::forget`]).
+    ///
+    /// # Errors
+    /// What kept it from that.
+    fn forget(&self, tenant: &TenantId) -> impl Future<Output = Result<(), ToolError>> + Send {
+        let _ = tenant;
+        std::future::ready(Ok(()))
+    }
 }
 
 /// Any value as the data of a result ([`ToolOutput::Data`]); it says nothing of level or cache, which [`TypedTool::declare`] does.
@@ -245,6 +254,10 @@ impl<T: TypedTool> Tool for Erased<T> {
 
     fn call(&self, arguments: RawJson, context: ToolContext) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
         Box::pin(async move { output_of(self.tool.call(self.parse(&arguments)?, context).await?) })
+    }
+
+    fn forget<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<(), ToolError>> {
+        Box::pin(self.tool.forget(tenant))
     }
 }
 

@@ -302,6 +302,10 @@ impl<S: SessionBackend + ?Sized> SessionBackend for FaultySessions<S> {
         })
     }
 
+    fn erase<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<bool, StoreError>> {
+        self.0.inner.erase(tenant)
+    }
+
     fn scrub(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         self.0.inner.scrub()
     }

@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use super::{
     Bench, RunResult, ToolInvocationRequest,
     message::Run,
     outcome::outcome,
     run::{duration_ms, run},
+    trace,
 };
 use crate::{
     ids::{CallKey, Epoch, WorkId},
@@ -36,10 +38,12 @@ pub async fn call_once(call: LoneCall, bench: Bench, cancel: CancellationToken, 
     let work = WorkId { epoch: Epoch::default(), seq: call.key.seq, index: call.key.index };
     let LoneCall { key, tool, request } = call;
     let level = request.effective_level(spec.level, bench.lent.output_level, 0.0);
-    let mut attempt = Arc::new(Run { work, key, tool, request, level, attempt: 0, began: Instant::now(), turn: tracing::Span::none() });
+    let mut attempt = Arc::new(Run { work, key, tool, request, level, attempt: 0, began: Instant::now(), turn: None });
     let mut last_error = None;
     loop {
-        let result = run(attempt.clone(), bench.clone(), cancel.clone(), progress.clone()).await;
+        let (span, began) = (trace::begin(&attempt), Instant::now());
+        let result = run(attempt.clone(), bench.clone(), cancel.clone(), progress.clone()).instrument(span.clone()).await;
+        trace::ended(&span, spec.name(), began, &result);
         let again = result.error_type().is_some_and(|kind| attempt.request.should_retry(&spec.retry, kind, attempt.attempt))
             && (spec.effect.may_repeat() || result.not_started())
             && !cancel.is_cancelled();

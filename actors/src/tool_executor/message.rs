@@ -27,8 +27,8 @@ pub struct Run {
     pub attempt: u32,
     /// When the call was first started.
     pub began: Instant,
-    /// The span of its turn; none where the turn is not sampled.
-    pub turn: Span,
+    /// The span of its turn, a disabled one where the turn is not sampled; `None` for a call that belongs to no turn.
+    pub turn: Option<Span>,
 }
 
 impl Run {

@@ -9,15 +9,15 @@ use crate::{
     ports::ToolErrorType,
 };
 
-/// Begins the span `tool.{name}` below the turn's; none where the turn is not sampled.
+/// Begins the span `tool.{name}` below the turn's; none where the turn is not sampled. A call without a turn begins a trace.
 pub(super) fn begin(run: &Run) -> Span {
-    if run.turn.is_none() {
+    if run.turn.as_ref().is_some_and(Span::is_none) {
         return Span::none();
     }
     let name = run.tool.spec().name();
     tracing::info_span!(
         target: SPANS,
-        parent: &run.turn,
+        parent: run.turn.as_ref().and_then(Span::id),
         "tool",
         otel.name = %format_args!("tool.{name}"),
         tool.name = name,

@@ -27,10 +27,8 @@ impl Turn {
 pub(super) struct Talk {
     /// The client's system and developer messages.
     pub(super) instructions: Option<String>,
-    /// All before the last; never two of one side in a row.
-    pub(super) before: Vec<Turn>,
-    /// What the user says now.
-    pub(super) now: Vec<ContentBlock>,
+    /// Message by message; the last is the user's.
+    pub(super) said: Vec<Turn>,
 }
 
 impl Talk {
@@ -43,19 +41,16 @@ impl Talk {
             match said.role.as_str() {
                 "system" | "developer" => instructions.extend(blocks.iter().filter_map(ContentBlock::as_text).map(str::to_owned)),
                 "user" | "assistant" => {
-                    let is_user = said.role == "user";
-                    match turns.last_mut().filter(|last| last.is_user == is_user) {
-                        Some(last) => last.blocks.extend(blocks),
-                        None => turns.push(Turn { is_user, blocks }),
-                    }
+                    turns.push(Turn { is_user: said.role == "user", blocks });
                 }
                 _ => return Err(unsupported(format!("/messages/{index}/role"), "a message is of system, developer, user or assistant")),
             }
         }
-        let last = turns.pop().filter(|last| last.is_user);
-        let now = last.ok_or_else(|| unsupported("/messages", "the last message must be the user's"))?.blocks;
+        if !turns.last().is_some_and(|last| last.is_user) {
+            return Err(unsupported("/messages", "the last message must be the user's"));
+        }
         let instructions = (!instructions.is_empty()).then(|| instructions.join("\n\n"));
-        Ok(Self { instructions, before: turns, now })
+        Ok(Self { instructions, said: turns })
     }
 
     /// The instructions as a block before what the user says first.
@@ -66,9 +61,18 @@ impl Talk {
 
     /// The history and the prompt of a conversation that begins with this.
     pub(super) fn begin(self) -> Result<(Vec<Message>, Vec<ContentBlock>), Problem> {
-        let Self { mut instructions, before, now } = self;
-        let mut history = Vec::with_capacity(before.len());
-        for turn in before {
+        let Self { mut instructions, said } = self;
+        let mut turns: Vec<Turn> = Vec::with_capacity(said.len());
+        for turn in said {
+            // Never two of one side in a row.
+            match turns.last_mut().filter(|last| last.is_user == turn.is_user) {
+                Some(last) => last.blocks.extend(turn.blocks),
+                None => turns.push(turn),
+            }
+        }
+        let now = turns.pop().map(|last| last.blocks).unwrap_or_default();
+        let mut history = Vec::with_capacity(turns.len());
+        for turn in turns {
             let (role, blocks) = match turn.is_user {
                 true => (Role::User, Self::introduced(instructions.take(), turn.blocks)),
                 false => (Role::Assistant, turn.blocks),
@@ -146,21 +150,41 @@ fn bare(text: &str) -> String {
 /// What follows the rounds that a conversation has, `(prompt, answer)` each; `None` when the client tells of another past.
 ///
 /// A streamed answer has all that the model said in a round, a stored one its last message; of a round that gave no answer the client need
-/// not know one.
+/// not know one: what it says next may follow that round's prompt at once.
 pub(super) fn after(rounds: &[(String, Option<String>)], talk: Talk) -> Option<Vec<ContentBlock>> {
-    let mut before = talk.before.into_iter().peekable();
+    let mut said = talk.said.as_slice();
     for (prompt, answer) in rounds {
-        let asked = before.next().filter(|turn| turn.is_user)?;
-        if !bare(prompt).ends_with(&bare(&asked.text())) {
-            return None;
-        }
-        match (answer, before.next_if(|turn| !turn.is_user)) {
-            (Some(answer), Some(told)) if bare(&told.text()).ends_with(&bare(answer)) => {}
-            (None, _) => {}
-            (Some(_), _) => return None,
+        let asked = said.iter().take_while(|turn| turn.is_user).count();
+        let (users, rest) = said.split_at_checked(asked)?;
+        let told = rest.iter().take_while(|turn| !turn.is_user).count();
+        match answer {
+            Some(answer) => {
+                let (told, rest) = rest.split_at_checked(told)?;
+                if users.is_empty() || told.is_empty() || !is_end(prompt, users) || !bare(&text(told)).ends_with(&bare(answer)) {
+                    return None;
+                }
+                said = rest;
+            }
+            None => {
+                // The most that the prompt can be made of; one message at least is left for what is said now.
+                let most = if rest.is_empty() { asked.checked_sub(1)? } else { asked };
+                let whole = (1..=most).rev().find(|count| users.get(..*count).is_some_and(|users| is_end(prompt, users)))?;
+                let heard = if whole == asked { told } else { 0 };
+                said = said.get(whole + heard..)?;
+            }
         }
     }
-    before.next().is_none().then_some(talk.now)
+    let is_next = !said.is_empty() && said.iter().all(|turn| turn.is_user);
+    is_next.then(|| said.iter().flat_map(|turn| turn.blocks.iter().cloned()).collect())
+}
+
+/// Whether a prompt ends with these messages; the application's instructions may stand before them.
+fn is_end(prompt: &str, users: &[Turn]) -> bool {
+    bare(prompt).ends_with(&bare(&text(users)))
+}
+
+fn text(turns: &[Turn]) -> String {
+    turns.iter().map(Turn::text).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
@@ -218,5 +242,24 @@ mod tests {
             after(&[("hi".into(), None)], said(json!([user("hi"), assistant("part"), user("go")]))),
             Some(vec![ContentBlock::text("go")])
         );
+    }
+
+    #[test]
+    fn after_a_round_without_an_answer_the_user_may_speak_again_at_once() {
+        let said =
+            |messages: &[&str]| talk(json!(messages.iter().map(|text| json!({ "role": "user", "content": text })).collect::<Vec<_>>()));
+        let next = |rounds: &[(&str, Option<&str>)], messages: &[&str]| {
+            let rounds: Vec<_> = rounds.iter().map(|(prompt, answer)| ((*prompt).to_owned(), answer.map(str::to_owned))).collect();
+            let blocks = after(&rounds, said(messages).unwrap())?;
+            Some(blocks.iter().filter_map(ContentBlock::as_text).collect::<Vec<_>>().join("|"))
+        };
+
+        assert_eq!(next(&[("hi", None)], &["hi", "go"]).as_deref(), Some("go"));
+        assert_eq!(next(&[("hi", None)], &["hi", "hi"]).as_deref(), Some("hi"), "the same again is said again");
+        assert_eq!(next(&[("hi", None), ("hi", None)], &["hi", "hi", "go", "on"]).as_deref(), Some("go|on"));
+        assert_eq!(next(&[("hi\nthere", None)], &["hi", "there", "go"]).as_deref(), Some("go"), "one prompt of two messages");
+        assert_eq!(next(&[("hi", None)], &["ho", "go"]), None);
+        assert_eq!(next(&[("hi", None)], &["hi"]), None, "nothing new");
+        assert_eq!(next(&[("hi", Some("ho"))], &["hi", "go"]), None, "there was an answer");
     }
 }

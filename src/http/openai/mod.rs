@@ -14,8 +14,8 @@ use axum::{
 use callboard_actors::{
     chat::{ContentBlock, RawJson},
     host::{ConversationHandle, OutcomeError, Prompt, Reply},
-    ids::{RoundId, Scope},
-    ports::{Clock as _, Entropy as _},
+    ids::{ConversationId, RoundId, Scope, TenantId},
+    ports::{Clock as _, Entropy as _, ListQuery, StoreError},
     stream::{Failure, RoundEnd, StopReason},
 };
 
@@ -31,7 +31,10 @@ use super::{
     routes::header,
     shared::{App, scope},
 };
-use crate::clock::{SystemClock, SystemEntropy};
+use crate::{
+    Host,
+    clock::{SystemClock, SystemEntropy},
+};
 
 /// Under this prefix errors have the form of OpenAI.
 const PREFIX: &str = "/openai/";
@@ -41,6 +44,9 @@ const DEFAULT_MODEL: &str = "default";
 
 /// What conversations of calls without one are called, with random digits behind it.
 const STATELESS: &str = "openai-";
+
+/// How many digits.
+const STATELESS_DIGITS: usize = 32;
 
 /// Says the next thing of a chat.
 ///
@@ -114,6 +120,32 @@ pub(super) async fn models(State(app): State<App>, Caller(tenant): Caller) -> Js
 
 fn stateless_id() -> String {
     SystemEntropy.bytes().iter().fold(STATELESS.to_owned(), |id, byte| format!("{id}{byte:02x}"))
+}
+
+/// Whether a conversation was made for one call: nobody asks for it again.
+fn is_stateless(id: &ConversationId) -> bool {
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    id.as_str().strip_prefix(STATELESS).is_some_and(|digits| digits.len() == STATELESS_DIGITS && digits.bytes().all(is_digit))
+}
+
+/// Conversations of single calls that a host left behind when it stopped in the middle: to be asked before anything is served, for those
+/// of this host look the same.
+///
+/// # Errors
+/// What the store said.
+pub(crate) async fn left_behind(host: &Host, tenant: &TenantId) -> Result<Vec<Scope>, StoreError> {
+    let (mut left, mut after) = (Vec::new(), ConversationId::new(STATELESS).ok());
+    loop {
+        let page = host.ports().sessions.list(tenant, ListQuery { after: after.clone(), ..ListQuery::default() }).await?;
+        let Some(last) = page.last() else { return Ok(left) };
+        let is_last = !last.conversation.as_str().starts_with(STATELESS);
+        after = Some(last.conversation.clone());
+        let ours = page.into_iter().map(|row| row.conversation).filter(is_stateless);
+        left.extend(ours.map(|id| Scope::new(tenant.clone(), id)));
+        if is_last {
+            return Ok(left);
+        }
+    }
 }
 
 /// The JSON Schema that the answer must fit, if one was asked for.

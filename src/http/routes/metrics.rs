@@ -8,7 +8,8 @@ use axum::{
 
 use crate::{
     http::{
-        auth::{Admin, Caller},
+        auth::{Admin, Caller, no_route},
+        error::Problem,
         shared::App,
     },
     observe::{PROMETHEUS_CONTENT_TYPE, View, prometheus_text},
@@ -16,16 +17,20 @@ use crate::{
 
 /// Shows the host's figures.
 #[utoipa::path(get, path = "/metrics", tag = "operator", responses((status = 200, description = "Figures", body = String, content_type = "text/plain")))]
-pub(in crate::http) async fn host(State(app): State<App>, _: Admin) -> Response {
+pub(in crate::http) async fn host(State(app): State<App>, _: Admin) -> Result<Response, Problem> {
     show(&app, View::Operator)
 }
 
 /// Shows this tenant's figures.
 #[utoipa::path(get, path = "/v1/metrics", tag = "conversations", responses((status = 200, description = "Figures of this tenant alone", body = String, content_type = "text/plain")))]
-pub(in crate::http) async fn tenant(State(app): State<App>, Caller(tenant): Caller) -> Response {
+pub(in crate::http) async fn tenant(State(app): State<App>, Caller(tenant): Caller) -> Result<Response, Problem> {
     show(&app, View::Tenant(&tenant))
 }
 
-fn show(app: &App, view: View<'_>) -> Response {
-    ([(header::CONTENT_TYPE, PROMETHEUS_CONTENT_TYPE)], prometheus_text(&app.host, view)).into_response()
+/// A route that is switched off is as one that is not there.
+fn show(app: &App, view: View<'_>) -> Result<Response, Problem> {
+    if !app.config.metrics {
+        return Err(no_route());
+    }
+    Ok(([(header::CONTENT_TYPE, PROMETHEUS_CONTENT_TYPE)], prometheus_text(&app.host, view)).into_response())
 }

@@ -97,6 +97,11 @@ async fn a_prometheus_parser_reads_the_operators_page() {
     assert_eq!(page.get("callboard_tenant_rounds_total", &[("tenant", "umbrella")]), Some(1.0));
     assert_eq!(page.get("callboard_conversations_awake", &[]), Some(2.0));
     assert_eq!(page.get("callboard_prompts_under_way", &[]), Some(0.0));
+    let slots = |state: &str| page.get("callboard_conversation_slots", &[("state", state)]);
+    assert_eq!((slots("live"), slots("starting"), slots("closing")), (Some(2.0), Some(0.0), Some(0.0)));
+    assert_eq!((slots("backoff"), slots("failed")), (Some(0.0), Some(0.0)));
+    let resident = page.get("process_resident_memory_bytes", &[]);
+    assert_eq!(resident.is_some_and(|bytes| bytes > 100_000.0), cfg!(target_os = "linux"), "{resident:?}");
     let spent = page.get("callboard_tenant_cost_usd_total", &[("tenant", "acme")]).unwrap();
     let total = page.get("callboard_cost_usd_total", &[]).unwrap();
     let other = page.get("callboard_tenant_cost_usd_total", &[("tenant", "umbrella")]).unwrap();
@@ -124,7 +129,7 @@ async fn buckets_add_up_to_their_count() {
     }
     assert_eq!(page.get("callboard_round_duration_seconds_count", &[]), Some(3.0));
     assert_eq!(page.get("callboard_model_call_duration_seconds_count", &[]), Some(3.0));
-    assert_eq!(page.get("callboard_queue_wait_seconds_count", &[]), Some(3.0));
+    assert_eq!(page.get("callboard_queue_wait_seconds_count", &[]), Some(6.0), "for the turn and for a permit, of each call");
 }
 
 #[tokio::test]

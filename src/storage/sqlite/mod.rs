@@ -208,6 +208,10 @@ impl SessionBackend for Sqlite {
         self.write(|tell| Job::Mark(scope.clone(), reason, tell))
     }
 
+    fn erase<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<bool, StoreError>> {
+        self.write(|tell| Job::Erase(tenant.clone(), tell))
+    }
+
     fn scrub(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         let (path, checkpoints) = (self.path.clone(), Arc::clone(&self.checkpoints));
         let (tell, told) = oneshot::channel();

@@ -25,20 +25,23 @@ const RIDE: Duration = Duration::from_millis(5);
 /// Where an answer goes.
 pub(super) type Tell<T> = oneshot::Sender<Result<T, StoreError>>;
 
-/// One change of one conversation. In a line with the appends, so that the order of calls holds for all of them.
+/// One change of one conversation, or of all of a tenant. In a line with the appends, so that the order of calls holds for all of them.
 #[derive(Debug)]
 pub(super) enum Job {
     Append(Append),
     Delete(Scope, Tell<bool>),
     Snapshot(Scope, Seq, Bytes, Tell<()>),
     Mark(Scope, Option<String>, Tell<()>),
+    /// All that is left of a tenant, under whatever id.
+    Erase(TenantId, Tell<bool>),
 }
 
 impl Job {
-    fn scope(&self) -> &Scope {
+    fn tenant(&self) -> &TenantId {
         match self {
-            Self::Append(append) => &append.scope,
-            Self::Delete(scope, _) | Self::Snapshot(scope, ..) | Self::Mark(scope, ..) => scope,
+            Self::Append(append) => &append.scope.tenant,
+            Self::Delete(scope, _) | Self::Snapshot(scope, ..) | Self::Mark(scope, ..) => &scope.tenant,
+            Self::Erase(tenant, _) => tenant,
         }
     }
 
@@ -46,14 +49,14 @@ impl Job {
         match self {
             Self::Append(append) => append.size(),
             Self::Snapshot(_, _, bytes, _) => bytes.len().saturating_add(256),
-            Self::Delete(..) | Self::Mark(..) => 256,
+            Self::Delete(..) | Self::Mark(..) | Self::Erase(..) => 256,
         }
     }
 
     fn is_awaited(&self) -> bool {
         match self {
             Self::Append(append) => append.durability == Durability::Awaited,
-            Self::Delete(..) | Self::Mark(..) => true,
+            Self::Delete(..) | Self::Mark(..) | Self::Erase(..) => true,
             Self::Snapshot(..) => false,
         }
     }
@@ -62,7 +65,7 @@ impl Job {
     pub(super) fn tell(self, result: Result<bool, WriteError>) {
         match self {
             Self::Append(append) => (append.done)(result.map(drop).map_err(AppendError::from)),
-            Self::Delete(_, tell) => drop(tell.send(result.map_err(StoreError::from))),
+            Self::Delete(_, tell) | Self::Erase(_, tell) => drop(tell.send(result.map_err(StoreError::from))),
             Self::Snapshot(_, _, _, tell) | Self::Mark(_, _, tell) => {
                 drop(tell.send(result.map(drop).map_err(StoreError::from)));
             }
@@ -72,7 +75,7 @@ impl Job {
     pub(super) fn refuse(self, why: &str) {
         match self {
             Self::Append(append) => (append.done)(Err(AppendError::Unavailable { message: why.into() })),
-            Self::Delete(_, tell) => drop(tell.send(Err(unavailable(why)))),
+            Self::Delete(_, tell) | Self::Erase(_, tell) => drop(tell.send(Err(unavailable(why)))),
             Self::Snapshot(_, _, _, tell) | Self::Mark(_, _, tell) => drop(tell.send(Err(unavailable(why)))),
         }
     }
@@ -107,7 +110,7 @@ struct Line {
 
 impl Lines {
     fn why_not(&self, job: &Job, bytes_max: usize) -> Option<&'static str> {
-        let held = self.tenants.get(&job.scope().tenant).map_or(0, |line| line.bytes);
+        let held = self.tenants.get(job.tenant()).map_or(0, |line| line.bytes);
         let is_over = |held: usize, max: usize| held > 0 && held.saturating_add(job.size()) > max;
         if self.is_closed {
             Some("the store is closed")
@@ -125,7 +128,7 @@ impl Lines {
         self.count += 1;
         self.awaited += usize::from(job.is_awaited());
         self.since.get_or_insert_with(Instant::now);
-        let tenant = job.scope().tenant.clone();
+        let tenant = job.tenant().clone();
         let line = self.tenants.entry(tenant).or_insert_with_key(|tenant| {
             self.turn.push_back(tenant.clone());
             Line::default()

@@ -1,7 +1,7 @@
 //! The statements that change the file. Each runs inside of a savepoint of the writer's transaction.
 
 use callboard_actors::{
-    ids::{Epoch, Scope, Seq},
+    ids::{Epoch, Scope, Seq, TenantId},
     ports::{Append, Head, Open},
 };
 use rusqlite::{Connection, OptionalExtension, params};
@@ -38,6 +38,7 @@ pub(super) fn perform(conn: &Connection, job: &Job, now: i64) -> Result<bool, Wr
         Job::Append(given) => append(conn, given, now).map(|()| true),
         Job::Delete(scope, _) => delete(conn, scope),
         Job::Snapshot(scope, upto, bytes, _) => snapshot(conn, scope, *upto, bytes).map(|()| true),
+        Job::Erase(tenant, _) => erase(conn, tenant),
         Job::Mark(scope, reason, _) => mark(conn, scope, reason.as_deref()).map(|()| true),
     }
 }
@@ -85,6 +86,16 @@ fn delete(conn: &Connection, scope: &Scope) -> Result<bool, WriteError> {
         conn.prepare_cached(sql)?.execute([conv])?;
     }
     Ok(true)
+}
+
+/// By the tenant's column alone: a row whose id is none of ours goes too.
+fn erase(conn: &Connection, tenant: &TenantId) -> Result<bool, WriteError> {
+    for table in ["journal", "snapshot"] {
+        let sql = format!("DELETE FROM {table} WHERE conv IN (SELECT conv FROM conversation WHERE tenant = ?1)");
+        conn.prepare_cached(&sql)?.execute([tenant.as_str()])?;
+    }
+    let rows = conn.prepare_cached("DELETE FROM conversation WHERE tenant = ?1")?.execute([tenant.as_str()])?;
+    Ok(rows > 0)
 }
 
 fn snapshot(conn: &Connection, scope: &Scope, upto: Seq, bytes: &[u8]) -> Result<(), WriteError> {

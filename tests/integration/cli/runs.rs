@@ -98,7 +98,12 @@ fn chat_reads_lines_from_a_pipe() {
     assert!(ran.out.contains("/history  what was said"), "{}", ran.out);
     assert!(ran.out.contains("src/retry.rs:4"), "{}", ran.out);
     assert!(ran.out.contains(&format!("you: {QUESTION}")), "{}", ran.out);
-    assert!(ran.out.contains("rounds 1, model calls "), "{}", ran.out);
+    let report = home.run(&["metrics", "c"]).well().out;
+    assert!(
+        report.starts_with("Conversation Metrics Report\n") && ran.out.contains(&report),
+        "X-07, as `callboard metrics c`: {}",
+        ran.out
+    );
     assert!(ran.err.contains("there is no /nope"), "{}", ran.err);
     assert!(!ran.out.contains("never read"));
 }

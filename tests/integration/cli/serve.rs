@@ -73,7 +73,7 @@ impl Served {
             let said = served.err.lock().unwrap().clone();
             let ended = served.child.as_mut().unwrap().try_wait().unwrap();
             assert!(ended.is_none(), "{said}");
-            match said.lines().next().and_then(|line| line.split_once("serves at ")) {
+            match said.lines().find_map(|line| line.split_once(" serves at ")) {
                 Some((_, url)) => {
                     served.url = url.trim().to_owned();
                     true
@@ -119,6 +119,13 @@ impl Served {
     }
 
     pub async fn ask_with(&self, method: Method, path: &str, key: &str, body: Option<Value>, headers: &[(&str, &str)]) -> Answer {
+        let answer = self.send(method, path, key, body, headers).await;
+        let status = answer.status();
+        let text = answer.text().await.unwrap();
+        Answer { status, body: serde_json::from_str(&text).unwrap_or(Value::Null) }
+    }
+
+    async fn send(&self, method: Method, path: &str, key: &str, body: Option<Value>, headers: &[(&str, &str)]) -> reqwest::Response {
         let mut request = self.client.request(method, format!("{}{path}", self.url)).bearer_auth(key);
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -126,10 +133,12 @@ impl Served {
         if let Some(body) = body {
             request = request.header("content-type", "application/json").body(body.to_string());
         }
-        let answer = request.send().await.unwrap();
-        let status = answer.status();
-        let text = answer.text().await.unwrap();
-        Answer { status, body: serde_json::from_str(&text).unwrap_or(Value::Null) }
+        request.send().await.unwrap()
+    }
+
+    /// The body as it came.
+    pub async fn text(&self, method: Method, path: &str, key: &str, body: Option<Value>, headers: &[(&str, &str)]) -> String {
+        self.send(method, path, key, body, headers).await.text().await.unwrap()
     }
 
     pub async fn get(&self, path: &str, key: &str) -> Answer {

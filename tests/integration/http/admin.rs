@@ -134,3 +134,33 @@ async fn a_program_without_an_operators_side_says_so() {
 
     assert_eq!(problem(admin(&server, Method::POST, "/v1/admin/reload", "").await).await, (501, "unsupported".into()));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn figures_that_are_switched_off_are_not_there() {
+    let model = Arc::new(ScriptedModel::always(Reply::text("yes")));
+    let server = Server::with(model, Setting { no_metrics: true, ..Setting::default() }).await;
+
+    for (path, key) in [("/metrics", ADMIN), ("/v1/metrics", ACME)] {
+        let refused = problem(soon(server.ask(Method::GET, path, key).send()).await.unwrap()).await;
+        assert_eq!(refused, (404, "not_found".into()), "X-12: {path}");
+    }
+    let unknown = problem(soon(server.ask(Method::GET, "/metrics", "no key").send()).await.unwrap()).await;
+    assert_eq!(unknown.0, 401, "who is nobody learns nothing of it");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_conversation_that_is_put_needs_a_place_as_one_that_is_begun() {
+    let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
+    let quotas = callboard_actors::tenant::Quotas { conversations_max: Some(1), ..Default::default() };
+    server.host.configure_tenant(&tenant("acme"), callboard_actors::host::TenantConfig::new().quotas(quotas)).await.unwrap();
+    let put = async |id: &str, body: Value| {
+        let request = server.ask(Method::PUT, &format!("/v1/conversations/{id}"), ACME);
+        soon(with_json(request, &body).send()).await.unwrap()
+    };
+    let history = json!({ "messages": [{ "role": "user", "content": [{ "type": "text", "text": "hi" }] }] });
+
+    assert_eq!(put("one", json!({})).await.status(), StatusCode::CREATED);
+    assert_eq!(problem(put("two", json!({})).await).await.0, 429);
+    assert_eq!(problem(put("two", history).await).await.0, 429);
+    assert_eq!(put("one", json!({})).await.status(), StatusCode::OK, "the one that is there is set up as before");
+}

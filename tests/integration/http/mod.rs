@@ -15,6 +15,7 @@ use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
 use callboard::{
     Host,
     http::{HttpBounds, HttpConfig, KeyHash, Keys, Operator, Served, serve},
+    observe::Redactor,
 };
 use callboard_actors::{
     ids::TenantId,
@@ -62,6 +63,8 @@ struct Setting {
     bounds: HttpBounds,
     operator: Option<Arc<dyn Operator>>,
     drain_within: Option<Duration>,
+    redactor: Redactor,
+    no_metrics: bool,
 }
 
 impl Server {
@@ -83,6 +86,7 @@ impl Server {
         if let Some(operator) = setting.operator {
             config = config.operator(operator);
         }
+        config = config.redactor(setting.redactor).metrics(!setting.no_metrics);
         config = config.drain_within(setting.drain_within.unwrap_or(Duration::from_secs(5)));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

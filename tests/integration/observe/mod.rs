@@ -1,6 +1,6 @@
 //! What leaves the process for those who watch it: OTLP, judged attribute by attribute by a collector of our own.
 
-mod collector;
+pub mod collector;
 mod logs;
 
 use std::sync::Arc;

@@ -335,3 +335,42 @@ async fn prompts_and_imports_during_an_erasure_are_refused_or_erased() {
         assert!(left > 0 || stored.is_empty(), "seed {seed}");
     }
 }
+
+/// A tool that notes whom it was to forget.
+struct Rememberer(ToolSpec, Arc<std::sync::Mutex<Vec<TenantId>>>);
+
+impl Tool for Rememberer {
+    fn spec(&self) -> &ToolSpec {
+        &self.0
+    }
+
+    fn call(&self, _: RawJson, _: ToolContext) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
+        Box::pin(async { Ok("kept".into()) })
+    }
+
+    fn forget<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<(), ToolError>> {
+        Box::pin(async move {
+            let mut forgotten = self.1.lock().unwrap();
+            forgotten.push(tenant.clone());
+            if forgotten.len() == 1 { Err(ToolError::invalid("the disk is away")) } else { Ok(()) }
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_erased_tenant_is_forgotten_by_its_tools_or_stays_closed() {
+    let forgotten = Arc::default();
+    let spec = ToolSpec::new("rememberer", "Keeps what it hears.", RawJson::empty_object());
+    let tool: Arc<dyn Tool> = Arc::new(Rememberer(spec, Arc::clone(&forgotten)));
+    let host = builder(&Arc::new(ScriptedModel::always(Reply::text("yes")))).tool(tool).build().await.unwrap();
+    host.tenant("acme").conversation("c-1").send("Hi").await.unwrap().outcome().await.unwrap();
+
+    let failed = host.tenant("acme").erase().await;
+    let refused = host.tenant("acme").conversation("c-1").send("Hi").await.is_err();
+    let erased = host.tenant("acme").erase().await;
+
+    assert!(failed.unwrap_err().to_string().contains("rememberer: the disk is away") && refused);
+    assert!(erased.is_ok());
+    assert_eq!(*forgotten.lock().unwrap(), vec![TenantId::new("acme").unwrap(); 2]);
+    assert!(host.tenant("acme").conversation("c-1").send("Hi").await.is_ok());
+}

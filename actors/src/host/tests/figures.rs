@@ -1,13 +1,15 @@
 //! Figures: of a conversation, which sleep with it; of tenants and the host, which count since it began.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::probe;
 use crate::{
     HostBuilder,
-    host::Host,
+    host::{Host, SlotCounts},
+    ids::{Epoch, Scope, Seq},
+    limits::Limits,
     metrics_collector::TenantReading,
-    ports::{Clock, Effect, Timestamp, ToolError},
+    ports::{AppendExt, Clock, Effect, Head, Open, StoredEntry, Timestamp, ToolError},
     scripted::Reply,
     testing::{ManualClock, ScriptedModel, SeededEntropy},
 };
@@ -62,7 +64,7 @@ async fn a_tenants_figures_count_what_happened_and_no_other_tenants() {
     assert_eq!(of(&host, "umbrella"), TenantReading::default());
     let times = figures.latencies;
     assert_eq!((times.round.count(), times.model_call.count(), times.first_chunk.count(), times.tool_call.count()), (1, 2, 2, 1));
-    assert_eq!(times.queue_wait.count(), 2);
+    assert_eq!(times.queue_wait.count(), 4, "for the turn and for a permit, of each call");
 }
 
 #[tokio::test(start_paused = true)]
@@ -91,4 +93,36 @@ async fn who_reads_figures_does_not_keep_the_host_alive() {
     drop(host);
 
     assert!(reader.read().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_for_a_permit_of_the_gateway_is_a_queue_wait() {
+    let model = Arc::new(ScriptedModel::always(Reply::text("done").after(Duration::from_secs(20))));
+    let limits = Limits { model_calls_max: 1, ..Limits::default() };
+    let host = super::builder(&model).limits(limits).build().await.unwrap();
+
+    let (one, two) = tokio::join!(host.tenant("acme").conversation("c-1").send("one"), host.tenant("acme").conversation("c-2").send("two"));
+    let (mut one, mut two) = (one.unwrap(), two.unwrap());
+    let (one, two) = tokio::join!(one.outcome(), two.outcome());
+
+    assert!(one.is_ok() && two.is_ok());
+    let waited = host.figures().latencies.queue_wait;
+    assert!((19_000_000..=21_000_000).contains(&waited.sum_us), "one of them waited for the other: {waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn conversations_are_counted_by_the_state_of_their_place() {
+    let (model, store) = (Arc::new(ScriptedModel::always(Reply::text("done"))), super::store());
+    let broken = Scope::new("acme".try_into().unwrap(), "broken".try_into().unwrap());
+    let entry = StoredEntry { seq: Seq(1), bytes: "no entry".into() };
+    store.append_and_wait(&broken, Head::default(), Epoch(1), vec![entry], Open::None).await.unwrap();
+    let host = super::builder(&model).shared_sessions(store).build().await.unwrap();
+
+    host.tenant("acme").conversation("well").send("one").await.unwrap().outcome().await.unwrap();
+    let refused = host.tenant("acme").conversation("broken").send("one").await;
+
+    assert!(refused.is_err());
+    let slots = host.figures().slots;
+    assert_eq!(slots, SlotCounts { live: 1, failed: 1, ..SlotCounts::default() });
+    assert_eq!(slots.by_state().iter().map(|(_, count)| count).sum::<usize>(), host.awake());
 }

@@ -365,3 +365,21 @@ async fn a_client_key_holds_after_sleep_after_a_restart_and_between_two_at_once(
     assert_eq!(restarted.outcome().await.unwrap().text, "hello");
     assert_eq!((other.code(), model.requests().len()), ("idempotency_key_reused", 1));
 }
+
+#[tokio::test(start_paused = true)]
+async fn whatever_begins_a_conversation_needs_a_place_for_it() {
+    let host = host(&model()).await;
+    bound(&host, Quotas { conversations_max: Some(1), ..Quotas::default() }).await;
+    let talk = |id: &str| host.tenant("acme").conversation(id);
+
+    let (first, again) = (talk("one").reset().await, talk("one").reset().await);
+    let emptied = talk("two").reset().await;
+    let imported = talk("two").import(vec![crate::chat::Message::user("Hi")]).await;
+    let pinned = talk("two").pin("a line").await;
+
+    assert_eq!((first, again), (Ok(()), Ok(())), "the one that is there may be emptied as often as one likes");
+    for refused in [emptied, imported, pinned] {
+        assert!(matches!(&refused, Err(SendError::Conversation(ConversationError::Overloaded { .. }))), "{refused:?}");
+    }
+    assert_eq!(host.tenant("acme").conversations(ListQuery::default()).await.unwrap().len(), 1);
+}
