@@ -1,29 +1,19 @@
 //! What a caller of `send` holds: the round's events as they come, and its outcome.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::sync::Arc;
 
-use super::{
-    HostInner,
-    projection::{self, bounded},
-};
+use super::{HostInner, round_watch::RoundWatch};
 use crate::{
     conversation::ConversationMsg,
     ids::{EventId, RoundId, Scope},
-    limits::WATCHED_EVENTS_MAX,
-    ports::{EventStoreError, StreamKey, StreamStatus},
-    stream::{EventKind, Failure, RoundEnd, StreamEvent},
+    stream::{Failure, RoundEnd, StreamEvent},
 };
 
 /// A round as its caller sees it. Dropping it cancels nothing.
 pub struct Reply {
     host: Arc<HostInner>,
-    scope: Scope,
-    round_id: RoundId,
     replayed: bool,
-    key: StreamKey,
-    after: Option<EventId>,
-    ahead: VecDeque<Arc<StreamEvent>>,
-    end: Option<Result<Arc<RoundEnd>, Failure>>,
+    watch: RoundWatch,
 }
 
 /// Why there is no good outcome.
@@ -75,19 +65,19 @@ impl OutcomeError {
 
 impl Reply {
     pub(super) fn new(host: Arc<HostInner>, scope: Scope, round_id: RoundId, replayed: bool) -> Self {
-        let key = StreamKey { scope: scope.clone(), round: round_id };
-        Self { host, scope, round_id, replayed, key, after: None, ahead: VecDeque::new(), end: None }
+        let watch = RoundWatch::new(host.ports.clone(), host.directory.stopped().clone(), scope, round_id);
+        Self { host, replayed, watch }
     }
 
     /// The same round, told on behind this event.
     #[must_use]
     pub fn after(self, cursor: EventId) -> Self {
-        Self { after: Some(cursor), ahead: VecDeque::new(), ..self }
+        Self { watch: self.watch.after(cursor), ..self }
     }
 
     /// The round; also the id of its stream.
     pub fn round_id(&self) -> RoundId {
-        self.round_id
+        self.watch.key().round
     }
 
     /// Whether the prompt was known already by its client key.
@@ -100,61 +90,7 @@ impl Reply {
     /// # Cancel safety
     /// Cancel safe: no event is lost when the future is dropped.
     pub async fn next(&mut self) -> Option<Arc<StreamEvent>> {
-        loop {
-            if let Some(event) = self.ahead.pop_front() {
-                self.after = Some(event.id);
-                self.note(&event);
-                return Some(event);
-            }
-            if self.end.is_some() {
-                return None;
-            }
-            let is_stopped = self.host.directory.stopped().is_cancelled(); // Before the look: what was told until the stop is still read.
-            let events = self.host.ports.events.clone();
-            match events.read(&self.key, self.after, WATCHED_EVENTS_MAX).await {
-                Ok(batch) if !batch.is_empty() => self.ahead = bounded(batch),
-                Ok(_) if matches!(events.get_status(&self.key).await, Ok(Some(StreamStatus::Running))) => {
-                    if is_stopped {
-                        return None;
-                    }
-                    self.wait().await;
-                }
-                // An end may have come between the two looks; otherwise the ring has nothing more for this cursor.
-                Ok(_) => match events.read(&self.key, self.after, WATCHED_EVENTS_MAX).await {
-                    Ok(batch) if !batch.is_empty() => self.ahead = bounded(batch),
-                    _ => return None,
-                },
-                // Too slow for the ring, or a stream that began in another process: the journal tells the same events.
-                Err(EventStoreError::Expired | EventStoreError::Unknown) => {
-                    let told = projection::read_round(&*self.host.ports.sessions, &self.scope, self.round_id, self.after).await;
-                    self.ahead = told.unwrap_or_default();
-                    if self.ahead.is_empty() {
-                        match events.get_status(&self.key).await {
-                            Ok(Some(StreamStatus::Running)) if !is_stopped => self.wait().await,
-                            _ => return None,
-                        }
-                    }
-                }
-                Err(_) => return None,
-            }
-        }
-    }
-
-    /// Waits for more, or for the host's stop.
-    async fn wait(&self) {
-        tokio::select! {
-            biased;
-            () = self.host.ports.events.changed(&self.key, self.after) => {}
-            () = self.host.directory.stopped().cancelled() => {}
-        }
-    }
-
-    fn note(&mut self, event: &StreamEvent) {
-        match &event.kind {
-            EventKind::RoundFinished { end } => self.end = Some(Ok(end.clone())),
-            EventKind::Error { failure } => self.end = Some(Err(failure.clone())),
-            _ => {}
-        }
+        self.watch.next().await
     }
 
     /// Waits for the round's end.
@@ -165,26 +101,17 @@ impl Reply {
     /// # Cancel safety
     /// Dropping the future does not cancel the round.
     pub async fn outcome(&mut self) -> Result<RoundEnd, OutcomeError> {
-        while self.end.is_none() && self.next().await.is_some() {}
-        match &self.end {
-            Some(Ok(end)) if end.error.is_some() && end.stop_reason == crate::stream::StopReason::Error => {
-                Err(OutcomeError::Failed { end: Box::new(RoundEnd::clone(end)) })
-            }
-            Some(Ok(end)) => Ok(RoundEnd::clone(end)),
-            Some(Err(failure)) => Err(OutcomeError::Ended { failure: failure.clone() }),
-            None if self.host.directory.stopped().is_cancelled() => Err(OutcomeError::Stopped),
-            None => Err(OutcomeError::Expired),
-        }
+        self.watch.outcome().await
     }
 
     /// Asks the round to end now: model, tools and their processes. Returns at once; the outcome tells the end.
     pub fn interrupt(&self) {
-        self.host.directory.send(&self.scope, ConversationMsg::Interrupt { failure: None, reply: None });
+        self.host.directory.send(&self.watch.key().scope, ConversationMsg::Interrupt { failure: None, reply: None });
     }
 }
 
 impl std::fmt::Debug for Reply {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Reply({} {})", self.scope, self.round_id)
+        write!(f, "Reply({} {})", self.watch.key().scope, self.watch.key().round)
     }
 }

@@ -319,6 +319,18 @@ impl Tenant {
         Ok(seat)
     }
 
+    /// Lets a subagent's prompt in. It came with the prompt of its parent, which was let in: no rate and no number of seats refuses it, and
+    /// a pause lets it wait for its permit (DESIGN §4.7: queue, never fail).
+    ///
+    /// # Errors
+    /// [`NotAdmitted`] for a tenant that is out of service.
+    pub(crate) fn admit_child(self: &Arc<Self>) -> Result<Seat, NotAdmitted> {
+        self.in_service()?;
+        self.seats.fetch_add(1, Ordering::AcqRel);
+        self.sums.admitted.add(1);
+        Ok(Seat { tenant: self.clone(), bytes: 0 })
+    }
+
     /// Counts a refusal.
     pub(crate) fn refuse<T>(&self, why: NotAdmitted) -> Result<T, NotAdmitted> {
         self.sums.refuse(&why);
