@@ -139,6 +139,15 @@ impl ConversationId {
         Self(format!("{SUBAGENT_PREFIX}{}:", digits(&parent, PARENT_DIGITS)).into())
     }
 
+    /// What the ids of its family's subagents start with: its own children, or a subagent and its siblings.
+    pub(crate) fn family(&self) -> Self {
+        let end = SUBAGENT_PREFIX.len() + PARENT_DIGITS + 1;
+        match self.0.get(..end) {
+            Some(family) if self.is_subagent() => Self(family.into()),
+            Some(_) | None => self.children(),
+        }
+    }
+
     /// The conversation of the subagent that a call of this one begins: the same one for every start of the call, so that a call that is
     /// made again after a crash finds what it began (DESIGN §4.7). `seq` and `index` are those of its [`CallKey`].
     #[must_use]
@@ -414,6 +423,7 @@ mod tests {
             assert_eq!((key.child(), id.is_subagent(), parent.is_subagent()), (child.clone(), true, false));
             assert!(id.as_str().starts_with(parent.children().as_str()) && *id > parent.children());
             assert!(ConversationId::new(id.as_str()).is_ok(), "{id}");
+            assert_eq!((id.family(), parent.family()), (parent.children(), parent.children()));
             assert_eq!(key.to_string().parse().as_ref(), Ok(key));
         }
         assert_eq!(children.iter().collect::<std::collections::BTreeSet<_>>().len(), 5);

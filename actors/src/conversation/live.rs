@@ -141,7 +141,7 @@ impl Live {
             guests: HashMap::new(),
             held: Vec::new(),
             pause: None,
-            purse: Purse::new(args.tenant.budget().clone()),
+            purse: Purse::new(args.tenant.budget().clone(), args.family.clone(), args.scope.conversation.is_subagent()),
             sending: 0,
             snapshot_at: durable.head.0,
             drain: None,

@@ -359,6 +359,7 @@ impl Directory {
             scope: scope.clone(),
             setup: tenant.setup().of(&scope.conversation),
             ports: self.ports.clone(),
+            family: tenant.family(&scope.conversation),
             tenant,
             loads: self.loads.clone(),
             standing: standing.clone(),

@@ -364,7 +364,8 @@ impl Kitchen {
 fn child_of(setup: &Setup) -> Setup {
     let tools = Arc::new(setup.tools.without(&[CREATE_SUBAGENT]));
     let fixed_bytes = fixed_bytes(setup.system.as_deref(), &tools);
-    let spending = Arc::new(Spending { fixed_bytes, ..Spending::clone(&setup.spending) });
+    // Their budget is their family's.
+    let spending = Arc::new(Spending { fixed_bytes, budget: Budget::default(), ..Spending::clone(&setup.spending) });
     let context = ContextRules { fixed: fixed_bytes / BYTES_A_TOKEN, ..setup.context };
     Setup { tools, spending, context, has_approver: false, class: CallClass::Subagent, children: None, child: None, ..setup.clone() }
 }

@@ -9,6 +9,7 @@
 //! of their own ([`crate::limits`]) and do not count here.
 
 pub mod admission;
+mod families;
 mod quotas;
 mod usage;
 mod turns;
@@ -25,6 +26,8 @@ use std::sync::{
 use tokio::time::Instant;
 
 pub use admission::NotAdmitted;
+use families::Families;
+pub(crate) use families::Family;
 pub(crate) use places::{Place, Places, Taken};
 pub use quotas::Quotas;
 pub use tenants::Tenants;
@@ -33,7 +36,7 @@ pub use usage::{Refused, TenantUsage};
 
 use crate::{
     conversation::Setup,
-    ids::TenantId,
+    ids::{ConversationId, TenantId},
     metrics_collector::TenantFigures,
     policy::{Budget, BudgetCounter},
     tool_executor::TenantTools,
@@ -65,6 +68,7 @@ pub struct Tenant {
     places: Arc<Places>,
     tools: Arc<TenantTools>,
     budget: Arc<BudgetCounter>,
+    families: Families,
     sums: Sums,
     figures: Arc<TenantFigures>,
 }
@@ -252,6 +256,14 @@ impl Tenant {
     /// What all its conversations together may spend, and have since this host began.
     pub fn budget(&self) -> &Arc<BudgetCounter> {
         &self.budget
+    }
+
+    /// What a conversation and its subagents spend together, where they have a budget.
+    pub(crate) fn family(&self, conversation: &ConversationId) -> Option<Arc<Family>> {
+        let setup = self.setup();
+        let budget = setup.spending.budget;
+        let is_bounded = setup.children.is_some() && (budget.tokens.is_some() || budget.micro_usd.is_some());
+        is_bounded.then(|| self.families.of(conversation, &self.budget, budget))
     }
 
     /// Prompts between admission and answer.

@@ -11,6 +11,7 @@ use crate::{
     host::{SendError, TenantConfig},
     ids::{CallKey, ConversationId, Scope, Seq},
     limits::Limits,
+    policy::Budget,
     ports::{ListQuery, ModelRequest, Open},
     stream::{StopReason, SubagentState},
     tenant::Quotas,
@@ -362,4 +363,50 @@ async fn an_answer_beyond_its_credit_is_an_artifact_that_its_parent_reads() {
     let id = rest.split('"').nth(1).unwrap();
     let owner = Scope::new("acme".parse().unwrap(), "c-1".parse().unwrap());
     assert_eq!(host.artifacts().retrieve(owner, crate::ports::ArtifactId::parse(id).unwrap()).await.unwrap(), long.as_bytes());
+}
+
+/// Sixty-four subagents in one turn, each of which would spend 120 tokens, on a budget with room for less than half of them.
+const SPENDERS: usize = 64;
+
+fn spenders() -> Arc<ScriptedModel> {
+    let usage = |input_uncached, output| crate::ports::Usage { input_uncached, output, ..crate::ports::Usage::default() };
+    Arc::new(ScriptedModel::answering(move |request, _| match (task(request).as_str(), request.messages.len()) {
+        ("go", 1) => {
+            let call = |reply: Reply, n: usize| reply.and_tool("create_subagent", &json!({ "task": format!("{n} {}", "x".repeat(200)) }));
+            (0..SPENDERS).fold(Reply::text("I share the work."), call).usage(usage(100, 1000))
+        }
+        ("go", _) => Reply::text(results(request).join("|")),
+        _ => Reply::text("ok").usage(usage(20, 100)).after(Duration::from_secs(1)),
+    }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conversation_and_its_subagents_spend_one_budget() {
+    let model = spenders();
+    let limits = Limits { parallel_tools_max: SPENDERS, ..Limits::default() };
+    let budget = Budget::default().with_tokens(5000);
+    let store = store();
+    let made = |model| builder(model).shared_sessions(store.clone()).max_tokens(100).limits(limits.clone()).budget(budget).subagents();
+    let host = made(&model).build().await.unwrap();
+
+    let outcome = conversation(&host).send("go").await.unwrap().outcome().await;
+
+    let total = host.report().await.total;
+    let spent = total.input_tokens + total.output_tokens;
+    assert!((3000..=5000).contains(&spent), "{spent}: the budget is used, and not passed");
+    let asked = model.requests().iter().filter(|request| task(request) != "go").count();
+    assert!((10..SPENDERS).contains(&asked), "{asked}");
+    let refused = children(&host).await.len() - asked;
+    assert!(refused > 0, "{outcome:?}");
+
+    // What subagents spent is remembered by who comes later.
+    drop(host);
+    let later = Arc::new(ScriptedModel::always(Reply::text("again")));
+    let host = made(&later).build().await.unwrap();
+    let before = {
+        conversation(&host).send("more").await.unwrap().outcome().await.ok();
+        let family = host.0.tenants.get(&"acme".parse().unwrap()).family(&"c-1".parse().unwrap()).unwrap();
+        family.counter().spent().tokens
+    };
+    assert!(before >= spent, "{before} of {spent}");
 }
