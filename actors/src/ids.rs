@@ -117,6 +117,58 @@ text_id!(
     "a conversation id"
 );
 
+/// What the ids of subagents' conversations begin with. Callers cannot begin a conversation with such an id.
+pub const SUBAGENT_PREFIX: &str = "subagent:";
+
+/// Hex digits of the parent's hash in the id of a subagent's conversation.
+const PARENT_DIGITS: usize = 24;
+
+/// Hex digits of the call's hash in it.
+const CALL_DIGITS: usize = 40;
+
+impl ConversationId {
+    /// Whether it is a subagent's conversation (DESIGN §4.7).
+    pub fn is_subagent(&self) -> bool {
+        self.0.starts_with(SUBAGENT_PREFIX)
+    }
+
+    /// What the ids of all conversations that this one began start with; itself an id that stands before them all.
+    #[must_use]
+    pub fn children(&self) -> Self {
+        let parent = sha256_hex(&[b"subagents of", self.0.as_bytes()]);
+        Self(format!("{SUBAGENT_PREFIX}{}:", digits(&parent, PARENT_DIGITS)).into())
+    }
+
+    /// What the ids of its family's subagents start with: its own children, or a subagent and its siblings.
+    pub(crate) fn family(&self) -> Self {
+        let end = SUBAGENT_PREFIX.len() + PARENT_DIGITS + 1;
+        match self.0.get(..end) {
+            Some(family) if self.is_subagent() => Self(family.into()),
+            Some(_) | None => self.children(),
+        }
+    }
+
+    /// The conversation of the subagent that a call of this one begins: the same one for every start of the call, so that a call that is
+    /// made again after a crash finds what it began (DESIGN §4.7). `seq` and `index` are those of its [`CallKey`].
+    #[must_use]
+    pub fn child(&self, seq: Seq, index: u32) -> Self {
+        let call = sha256_hex(&[b"subagent", self.0.as_bytes(), &seq.0.to_be_bytes(), &index.to_be_bytes()]);
+        Self(format!("{}{}", self.children(), digits(&call, CALL_DIGITS)).into())
+    }
+}
+
+fn digits(hex: &str, count: usize) -> &str {
+    hex.get(..count).unwrap_or(hex)
+}
+
+impl CallKey {
+    /// The conversation of the subagent that this call begins; see [`ConversationId::child`].
+    #[must_use]
+    pub fn child(&self) -> Scope {
+        Scope::new(self.scope.tenant.clone(), self.scope.conversation.child(self.seq, self.index))
+    }
+}
+
 /// A conversation with its tenant: the key of everything that is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Scope {
@@ -253,6 +305,25 @@ impl fmt::Display for CallKey {
     }
 }
 
+/// Says why a text is not a [`CallKey`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a call's key is tenant/conversation/seq/index")]
+pub struct InvalidCallKey;
+
+impl FromStr for CallKey {
+    type Err = InvalidCallKey;
+
+    fn from_str(text: &str) -> Result<Self, InvalidCallKey> {
+        let mut parts = text.splitn(4, '/');
+        let mut part = || parts.next().ok_or(InvalidCallKey);
+        let (tenant, conversation, seq, index) = (part()?, part()?, part()?, part()?);
+        let tenant = TenantId::new(tenant).map_err(|_| InvalidCallKey)?;
+        let conversation = ConversationId::new(conversation).map_err(|_| InvalidCallKey)?;
+        let (seq, index) = (seq.parse().map_err(|_| InvalidCallKey)?, index.parse().map_err(|_| InvalidCallKey)?);
+        Ok(Self { scope: Scope::new(tenant, conversation), seq: Seq(seq), index })
+    }
+}
+
 /// A caller inside a conversation actor; the shell holds the reply port that belongs to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WaiterId(pub u64);
@@ -335,6 +406,30 @@ mod tests {
         }
         for bad in ["", ".hidden", "../up", "a/b", "a b", "é", "a\0", &"x".repeat(129)] {
             assert!(ConversationId::new(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_subagents_id_follows_from_its_call_and_stands_behind_its_parents_prefix() {
+        let call = |conversation: &str, seq, index| {
+            let scope = Scope::new("acme".parse().unwrap(), conversation.parse().unwrap());
+            CallKey { scope, seq: Seq(seq), index }
+        };
+        let longest = "x".repeat(ID_BYTES_MAX);
+        let keys = [call("c-1", 4, 0), call("c-1", 4, 1), call("c-1", 5, 0), call("c-2", 4, 0), call(&longest, 4, 0)];
+        let children: Vec<Scope> = keys.iter().map(CallKey::child).collect();
+
+        for (key, child) in keys.iter().zip(&children) {
+            let (parent, id) = (&key.scope.conversation, &child.conversation);
+            assert_eq!((key.child(), id.is_subagent(), parent.is_subagent()), (child.clone(), true, false));
+            assert!(id.as_str().starts_with(parent.children().as_str()) && *id > parent.children());
+            assert!(ConversationId::new(id.as_str()).is_ok(), "{id}");
+            assert_eq!((id.family(), parent.family()), (parent.children(), parent.children()));
+            assert_eq!(key.to_string().parse().as_ref(), Ok(key));
+        }
+        assert_eq!(children.iter().collect::<std::collections::BTreeSet<_>>().len(), 5);
+        for bad in ["", "acme/c-1/4", "acme/c 1/4/0", "acme/c-1/x/0", "acme/c-1/4/0/1"] {
+            assert!(bad.parse::<CallKey>().is_err(), "{bad}");
         }
     }
 

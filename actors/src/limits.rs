@@ -130,6 +130,16 @@ pub const WATCHED_EVENTS_MAX: usize = 256;
 /// Their bytes, from which on it reads no more: one that stops reading must cost little (FAULTS F17: 1 MiB).
 pub const WATCHER_BYTES_MAX: usize = 256 * 1024;
 
+/// Longest run of one subagent: a whole task, with many model calls and tools.
+pub const SUBAGENT_TIME_MAX: Duration = Duration::from_secs(3600);
+
+/// Bytes of one subagent's answer that its parent is shown; a longer one is an artifact with its first lines. Sixteen at once fill an
+/// eighth of a usual window.
+pub const SUBAGENT_RESULT_BYTES: usize = 8 * 1024;
+
+/// How often a subagent's parent tells of its progress: people read it (DESIGN §4.6).
+pub const SUBAGENT_TOLD_EVERY: Duration = Duration::from_secs(1);
+
 /// Entries after the last snapshot before a new one is written when a conversation goes to sleep.
 pub const SNAPSHOT_ENTRIES: u64 = 256;
 
@@ -140,6 +150,10 @@ pub struct Limits {
     pub tool_iterations_max: u32,
     /// Tool calls of one batch that run at once; more wait.
     pub parallel_tools_max: usize,
+    /// Subagents that a round may begin; the next such call is refused (FAULTS F22).
+    pub subagents_a_round_max: usize,
+    /// Subagents that all rounds of a conversation together may begin.
+    pub subagents_max: u64,
     /// Times that a round may get the same result from the same call; the next such call is refused, and the third refusal ends the
     /// round (FAULTS F22).
     pub identical_calls_max: u32,
@@ -179,6 +193,8 @@ impl Default for Limits {
         Self {
             tool_iterations_max: 25,
             parallel_tools_max: 16,
+            subagents_a_round_max: 64,
+            subagents_max: 1024,
             identical_calls_max: 8,
             inbox_prompts_max: 64,
             held_mail_max: 256,

@@ -142,6 +142,30 @@ pub struct Snapshot {
     pub messages_before: u64,
 }
 
+/// How a subagent stands, as its parent's watchers see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum SubagentState {
+    /// Its task was given to it.
+    Started,
+    /// Its answer is the result of the call.
+    Finished,
+    /// It failed, or was ended before it had an answer.
+    Failed,
+}
+
+impl SubagentState {
+    /// The value as it is written.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Started => "started",
+            Self::Finished => "finished",
+            Self::Failed => "failed",
+        }
+    }
+}
+
 /// What happened. See INTERFACES §3 for each.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -208,6 +232,10 @@ pub enum EventKind {
         name: String,
         level: u8,
     },
+    Subagent {
+        id: ConversationId,
+        state: SubagentState,
+    },
     Queued {
         position: usize,
     },
@@ -244,6 +272,7 @@ impl EventKind {
             | Self::Compaction { .. }
             | Self::Message { .. }
             | Self::SkillActivated { .. }
+            | Self::Subagent { .. }
             | Self::TurnRestarted { .. }
             | Self::Snapshot { .. }
             | Self::RoundFinished { .. }
@@ -274,6 +303,7 @@ impl EventKind {
             Self::RoundFinished { end } => end.text.len() + end.full_text.len(),
             Self::Snapshot { snapshot } => snapshot.messages.iter().map(|message| message.wire().len()).sum(),
             Self::SkillActivated { name, .. } => name.len(),
+            Self::Subagent { id, .. } => id.as_str().len(),
             Self::RoundStarted {}
             | Self::Retry { .. }
             | Self::Usage { .. }

@@ -232,6 +232,8 @@ macro_rules! limits {
 limits! {
     tool_iterations_max, "tool_iterations_max", count, "batches of tools a round may run";
     parallel_tools_max, "parallel_tools_max", count, "tool calls of one batch at once";
+    subagents_a_round_max, "subagents_a_round_max", count, "subagents that a round may begin";
+    subagents_max, "subagents_max", count, "subagents that all rounds of a conversation together may begin";
     identical_calls_max, "identical_calls_max", count, "times a round may get the same result from the same call";
     inbox_prompts_max, "inbox_prompts_max", count, "prompts that wait in one conversation";
     held_mail_max, "held_mail_max", count, "mails held for a conversation that is starting or closing";

@@ -12,7 +12,8 @@ use crate::{
     ids::{Seq, WaiterId, WorkId},
     journal::{ApprovalVerdict, Batch, Call, CallState, EntryBody, OpenRound, Phase, ToolExecutionResult, call_digest},
     limits::APPROVAL_MS,
-    ports::{Approval, Concurrency, Effect, OutputLevel, ToolSpec},
+    ports::{Approval, Concurrency, Effect, OutputLevel, ToolError, ToolErrorType, ToolSpec},
+    subagent::{CREATE_SUBAGENT, SUBAGENT_LIMIT},
     tool_executor::{
         PlannedCall, Progress, RunResult, approval_denied, cancelled_before_start, cancelled_unknown, in_doubt, one_spelling, outcome,
         plan, stuck,
@@ -116,6 +117,9 @@ fn door(steps: &Steps<'_>, round: &OpenRound, batch: &Batch, call: &Call, allowe
     if times >= rules.identical_calls_max {
         return Door::Shut(stuck(&tool_use.name, times, &tool_use.id));
     }
+    if let Some(error) = too_many_subagents(steps, round, batch, call) {
+        return Door::Shut(ToolExecutionResult::error(&error, &tool_use.id));
+    }
     if let Some(error) = skills::refusal(steps.durable, &tool_use.name) {
         return Door::Shut(ToolExecutionResult::error(&error, &tool_use.id));
     }
@@ -142,6 +146,29 @@ fn door(steps: &Steps<'_>, round: &OpenRound, batch: &Batch, call: &Call, allowe
             Door::Ask { input: input.unwrap_or_else(|| tool_use.input.clone()), reason, pattern: pattern.filter(|_| !doubtful) }
         }
     }
+}
+
+/// Whether a call would begin more subagents than its round, or its conversation, may (FAULTS F22).
+fn too_many_subagents(steps: &Steps<'_>, round: &OpenRound, batch: &Batch, call: &Call) -> Option<ToolError> {
+    let is_one = |call: &&Call| call.tool_use.name == CREATE_SUBAGENT;
+    if !is_one(&call) {
+        return None;
+    }
+    let rules = &steps.volatile.rules;
+    let here = || batch.calls.iter().filter(is_one);
+    let before = here().take_while(|other| other.tool_use.id != call.tool_use.id).count();
+    let of_round: usize = round.said.iter().map(|said| said.tool_uses().iter().filter(|call| call.name == CREATE_SUBAGENT).count()).sum();
+    if of_round.saturating_sub(here().count()) + before >= rules.subagents_a_round_max {
+        let error = format!("this turn has begun {} subagents, and may begin no more; do the rest yourself", rules.subagents_a_round_max);
+        return Some(ToolError::new(ToolErrorType::ResourceError, error).code(SUBAGENT_LIMIT).not_started());
+    }
+    let over = here().filter(|call| matches!(call.state, CallState::Finished(_))).count() as u64;
+    let ever = steps.durable.tools.get(CREATE_SUBAGENT).map_or(0, |tool| tool.calls);
+    if ever.saturating_sub(over).saturating_add(before as u64) >= rules.subagents_max {
+        let error = format!("this conversation has begun {} subagents, and may begin no more; do the rest yourself", rules.subagents_max);
+        return Some(ToolError::new(ToolErrorType::ResourceError, error).code(SUBAGENT_LIMIT).not_started());
+    }
+    None
 }
 
 fn ask(steps: &mut Steps<'_>, index: usize, call: &Call, resolved_input: RawJson, reason: &str, pattern: Option<String>) {

@@ -25,16 +25,17 @@ use super::{
     stream_writer::StreamWriter,
     trace::{self, CallTrace},
     turn::{self, Act, Gate, Input, NewPrompt, Outcome, StartTool},
-    volatile::{Volatile, Work},
+    volatile::{Recovery, Volatile, Work},
 };
 use crate::{
     compactor::SummaryJob,
     host::{WaitsFor, directory::LifeEnd},
     ids::{CallKey, PromptId, RoundId, Scope, WaiterId, WorkId},
-    journal::{Durable, Entry, EntryBody, WithdrawReason},
+    journal::{CallState, Durable, Entry, EntryBody, WithdrawReason},
     limits::{CANCEL_GRACE, SNAPSHOT_ENTRIES, STORE_PAUSE_MAX},
     ports::{Append, AppendError, Durability, Head, ModelRequest, Open, Progress, StoreError, StoredEntry, Timestamp, Usage},
     stream::{EventKind, Failure},
+    subagent::CREATE_SUBAGENT,
     task::AbortOnDrop,
     tenant::{Seat, Tenant},
     tool_executor::{Bench, Run, RunResult, ToolExecutorArgs, ToolExecutorRef, ToolInvocationRequest},
@@ -140,7 +141,7 @@ impl Live {
             guests: HashMap::new(),
             held: Vec::new(),
             pause: None,
-            purse: Purse::new(args.tenant.budget().clone()),
+            purse: Purse::new(args.tenant.budget().clone(), args.family.clone(), args.scope.conversation.is_subagent()),
             sending: 0,
             snapshot_at: durable.head.0,
             drain: None,
@@ -156,6 +157,13 @@ impl Live {
 
     /// Orders what the fold needs.
     pub(super) fn recover(&mut self) -> Result<Flow, String> {
+        if self.setup.recovery == Recovery::Close {
+            // What is closed here is closed there: nothing of it goes on by itself.
+            let children: Vec<Scope> = self.open_children().collect();
+            if let Some(begins) = &self.setup.children {
+                children.iter().for_each(|child| begins.wake(child));
+            }
+        }
         let waiting = self.durable.inbox.iter().map(|prompt| prompt.round_id);
         for round in self.durable.round.iter().map(|round| round.id).chain(waiting) {
             self.writer.open(round);
@@ -321,7 +329,28 @@ impl Live {
                 self.perform(act);
             }
         }
+        self.lend_permit();
         if self.drain.is_some() { Ok(self.sleep_if_idle(LifeEnd::Drained)) } else { Ok(Flow::GoOn) }
+    }
+
+    /// Gives the turn permit back while nothing but subagents is awaited: they need one each, and it may be the tenant's last. The next
+    /// model call takes one again (DESIGN §4.5).
+    fn lend_permit(&self) {
+        let Some((_, kit)) = self.kit.as_ref().filter(|_| self.setup.children.is_some()) else { return };
+        let Some(batch) = self.durable.batch() else { return };
+        let mut open = batch.calls.iter().filter(|call| !matches!(call.state, CallState::Finished(_))).peekable();
+        if open.peek().is_some() && open.all(|call| call.tool_use.name == CREATE_SUBAGENT) {
+            kit.permit.lock().unwrap_or_else(PoisonError::into_inner).take();
+        }
+    }
+
+    /// The subagents that the open batch has begun and awaits.
+    fn open_children(&self) -> impl Iterator<Item = Scope> {
+        let batch = self.durable.batch().filter(|_| self.setup.children.is_some());
+        batch.into_iter().flat_map(|batch| {
+            let begun = (0..).zip(&batch.calls).filter(|(_, call)| call.tool_use.name == CREATE_SUBAGENT && call.is_started());
+            begun.map(|(index, _)| Scope::new(self.scope.tenant.clone(), self.scope.conversation.child(batch.seq, index)))
+        })
     }
 
     fn append(&mut self, entries: &[Entry], waits: Vec<Release>) {
@@ -446,6 +475,11 @@ impl Live {
                 self.writer.ephemeral(round_id, EventKind::Retry { layer: "tool", attempt, delay_ms, reason });
             }
             Act::CancelRound { round_id, grace_over, .. } => {
+                // Not by their calls alone: one that was to be made again after a crash may not have begun to watch its subagent.
+                let children: Vec<Scope> = self.open_children().collect();
+                if let Some(begins) = &self.setup.children {
+                    children.iter().for_each(|child| begins.interrupt(child));
+                }
                 let timer = (!grace_over).then(|| self.timer(Instant::now() + CANCEL_GRACE, ConversationMsg::GraceOver { round_id }));
                 if let Some(kit) = self.kit() {
                     kit.cancel.cancel();
@@ -506,12 +540,13 @@ impl Live {
         let (gateway, tenant, writer) = (self.setup.gateway.clone(), self.tenant.clone(), self.writer.clone());
         let (standing, clock) = (self.standing.clone(), self.ports.clock.clone());
         let (idle, total, me) = (self.setup.limits.model_idle, self.setup.limits.model_total, self.me.clone());
-        let (counters, scope) = (self.ports.counters.clone(), self.scope.clone());
+        let (counters, scope, class) = (self.ports.counters.clone(), self.scope.clone(), self.setup.class);
         let first = self.durable.round.as_ref().is_some_and(|round| round.steps <= 1);
         let Some(kit) = self.kit() else { return };
         let (permit, cancel) = (kit.permit.clone(), kit.cancel.clone());
         let trace = CallTrace::begin(&kit.span, first, &scope, gateway.provider().name(), &request);
-        let call = ModelCall { gateway, request, tenant, permit, writer, standing, clock, round_id, cancel, idle, total, counters, trace };
+        let call =
+            ModelCall { gateway, request, tenant, class, permit, writer, standing, clock, round_id, cancel, idle, total, counters, trace };
         let task = tokio::spawn(async move {
             let outcome = Box::new(call.run().await);
             let _ = me.cast(ConversationMsg::ModelEnded { work, outcome });
@@ -581,7 +616,9 @@ impl Live {
     /// Where this conversation's tools run.
     fn bench(&self) -> Bench {
         let (lent, tools, counters) = (self.setup.lent.clone(), self.tenant.tools().clone(), self.ports.counters.clone());
-        Bench::new(lent, tools, self.scope.clone(), counters)
+        // Its parent reads what it keeps, and shares its runs (REQUIREMENTS T-13).
+        let owner = self.durable.parent(&self.scope).unwrap_or_else(|| self.scope.clone());
+        Bench::new(lent, tools, owner, counters)
     }
 
     /// What the executor needs for an attempt.

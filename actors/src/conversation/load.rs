@@ -4,7 +4,8 @@ use super::message::LoadFailure;
 use crate::{
     ids::{Scope, Seq},
     journal::{Durable, fold, restore},
-    ports::SessionBackend,
+    ports::{ListQuery, SessionBackend},
+    tenant::Family,
 };
 
 /// Entries read at once when a snapshot is of no use.
@@ -28,6 +29,34 @@ pub(crate) async fn load(sessions: &dyn SessionBackend, scope: &Scope) -> Result
         )));
     }
     Ok(durable)
+}
+
+/// Loads a conversation that spends with others: also what it has spent, and what its subagents have that are asleep.
+pub(super) async fn load_with(sessions: &dyn SessionBackend, scope: &Scope, family: Option<&Family>) -> Result<Durable, LoadFailure> {
+    let durable = load(sessions, scope).await?;
+    let Some(family) = family else { return Ok(durable) };
+    family.enter(&scope.conversation, durable.spent.amount);
+    if scope.conversation.is_subagent() || durable.head == Seq(0) {
+        return Ok(durable);
+    }
+    let prefix = scope.conversation.children();
+    let mut after = prefix.clone();
+    loop {
+        let query = ListQuery { after: Some(after), subagents: true, ..ListQuery::default() };
+        let page = sessions.list(&scope.tenant, query).await.map_err(LoadFailure::Store)?;
+        let Some(last) = page.last().map(|row| row.conversation.clone()) else { return Ok(durable) };
+        let children = page.into_iter().map(|row| row.conversation).take_while(|id| id.as_str().starts_with(prefix.as_str()));
+        for child in children {
+            if !family.knows(&child) {
+                let spent = load(sessions, &Scope::new(scope.tenant.clone(), child.clone())).await?.spent.amount;
+                family.enter(&child, spent);
+            }
+        }
+        if !last.as_str().starts_with(prefix.as_str()) {
+            return Ok(durable);
+        }
+        after = last;
+    }
 }
 
 async fn whole(sessions: &dyn SessionBackend, scope: &Scope) -> Result<Durable, LoadFailure> {

@@ -57,9 +57,10 @@ use crate::{
     host::directory::{Lease, LifeEnd},
     ids::Scope,
     task::AbortOnDrop,
-    tenant::Tenant,
+    tenant::{Family, Tenant},
 };
 use live::{Flow, Live};
+use load::load_with;
 pub(crate) use release::refuse;
 pub(crate) use standing::Standing;
 
@@ -69,6 +70,8 @@ pub(crate) struct ConversationArgs {
     pub(crate) setup: Arc<Setup>,
     pub(crate) ports: Ports,
     pub(crate) tenant: Arc<Tenant>,
+    /// What it and its subagents, or its parent and its siblings, spend together.
+    pub(crate) family: Option<Arc<Family>>,
     pub(crate) loads: Arc<tokio::sync::Semaphore>,
     pub(crate) standing: Arc<Standing>,
     pub(crate) lease: Lease,
@@ -100,9 +103,10 @@ impl Actor for Conversation {
     async fn pre_start(&self, me: ActorRef<ConversationMsg>, args: ConversationArgs) -> Result<State, ActorProcessingErr> {
         args.ports.counters.lives.add(1);
         let (scope, sessions, loads) = (args.scope.clone(), args.ports.sessions.clone(), args.loads.clone());
+        let family = args.family.clone();
         let task = tokio::spawn(async move {
             let loaded = match loads.acquire_owned().await {
-                Ok(_permit) => load(&*sessions, &scope).await,
+                Ok(_permit) => load_with(&*sessions, &scope, family.as_deref()).await,
                 Err(_) => return,
             };
             let _ = me.cast(ConversationMsg::Loaded(loaded.map(Box::new)));

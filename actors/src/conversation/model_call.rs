@@ -37,6 +37,7 @@ pub(super) struct ModelCall {
     pub(super) gateway: ModelGatewayRef,
     pub(super) request: ModelRequest,
     pub(super) tenant: Arc<Tenant>,
+    pub(super) class: CallClass,
     pub(super) permit: PermitSlot,
     pub(super) writer: Arc<StreamWriter>,
     pub(super) standing: Arc<Standing>,
@@ -87,7 +88,7 @@ impl ModelCall {
     async fn stream(&self, collector: &mut Collector) -> Result<Completion, ProviderError> {
         self.waits_for(WaitsFor::Model);
         let tell = |waiting| self.tell(waiting);
-        let by = CallBy { tenant: self.tenant.id(), weight: self.tenant.quotas().weight, class: CallClass::Interactive };
+        let by = CallBy { tenant: self.tenant.id(), weight: self.tenant.quotas().weight, class: self.class };
         let start = self.gateway.stream(&by, self.request.clone(), self.cancel.clone(), tell);
         let mut stream = start.await?;
         self.waits_for(WaitsFor::Model);

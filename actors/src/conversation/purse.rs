@@ -7,14 +7,19 @@ use super::turn::Input;
 use crate::{
     ids::{RoundId, WorkId},
     journal::{Entry, EntryBody, OpenRound},
-    policy::{Amount, Budget, BudgetCounter, Reservation},
+    policy::{Amount, Budget, BudgetCounter, BudgetLevel, Reservation},
     ports::Timestamp,
     task::AbortOnDrop,
+    tenant::Family,
 };
 
 /// What one life holds.
 pub(super) struct Purse {
     tenant: Arc<BudgetCounter>,
+    /// What a conversation and its subagents spend together.
+    family: Option<Arc<Family>>,
+    /// Where it spends: the lowest level.
+    own: Arc<BudgetCounter>,
     reservation: Option<Reservation>,
     answer: Option<Input>,
     /// Ends the round of this id when its time is used up.
@@ -22,18 +27,25 @@ pub(super) struct Purse {
 }
 
 impl Purse {
-    pub(super) fn new(tenant: Arc<BudgetCounter>) -> Self {
-        Self { tenant, reservation: None, answer: None, clock: None }
+    pub(super) fn new(tenant: Arc<BudgetCounter>, family: Option<Arc<Family>>, is_subagent: bool) -> Self {
+        let own = match &family {
+            Some(family) if is_subagent => family.counter().below(BudgetLevel::Subagent, Budget::default()),
+            Some(family) => family.counter().clone(),
+            None => tenant.clone(),
+        };
+        Self { tenant, family, own, reservation: None, answer: None, clock: None }
     }
 
-    /// How much of the tenant's budget is left, in percent; `None` without one.
+    /// How much of the tighter of the budgets is left that others spend to too, the tenant's and the family's, in percent; `None` without
+    /// one.
     pub(super) fn tenant_left(&self) -> Option<u8> {
-        self.tenant.left_percent()
+        let family = self.family.as_ref().and_then(|family| family.counter().left_percent());
+        self.tenant.left_percent().into_iter().chain(family).min()
     }
 
     /// Reserves; the answer is there at once.
     pub(super) fn reserve(&mut self, work: WorkId, amount: Amount) {
-        let answer = self.tenant.reserve(amount).map(|reservation| self.reservation = Some(reservation));
+        let answer = self.own.reserve(amount).map(|reservation| self.reservation = Some(reservation));
         self.answer = Some(Input::Budget { work, answer });
     }
 
@@ -50,7 +62,7 @@ impl Purse {
                     let used = Amount { tokens: *used_tokens, micro_usd: *cost_micro_usd, wall_ms: 0 };
                     match self.reservation.take() {
                         Some(reservation) => reservation.settle(used),
-                        None => self.tenant.charge(used), // Reserved by an earlier life.
+                        None => self.own.charge(used), // Reserved by an earlier life.
                     }
                 }
                 EntryBody::RoundFinished { latency_ms, .. } => {

@@ -14,13 +14,14 @@ use super::{
 use crate::{
     chat::RawJson,
     compactor::CompactorRef,
-    ids::Scope,
+    ids::{ConversationId, Scope},
     journal::Durable,
     limits::Limits,
     metrics_collector::Counters,
-    model_gateway::{ModelGatewayRef, exact::ExactCounter},
+    model_gateway::{CallClass, ModelGatewayRef, exact::ExactCounter},
     policy::TraceSampling,
     ports::{Clock, Effort, Entropy, EventStore, Hook, ModelRequest, PermissionLevel, Schemas, SessionBackend, ToolChoice},
+    subagent::Children,
     tool_executor::Lent,
 };
 
@@ -84,11 +85,25 @@ pub struct Setup {
     pub spending: Arc<Spending>,
     /// How many of its turns are traced.
     pub trace_sampling: TraceSampling,
+    /// How urgent its calls are.
+    pub class: CallClass,
+    /// What begins its subagents, if it may have any.
+    pub(crate) children: Option<Arc<dyn Children>>,
+    /// How the subagents of such a conversation are set up; none: this is how.
+    pub(crate) child: Option<Arc<Setup>>,
     /// Bounds.
     pub limits: Arc<Limits>,
 }
 
 impl Setup {
+    /// This set-up as it holds for a conversation: a subagent's differs (REQUIREMENTS N-02, N-05).
+    pub(crate) fn of(self: Arc<Self>, conversation: &ConversationId) -> Arc<Self> {
+        match &self.child {
+            Some(child) if conversation.is_subagent() => child.clone(),
+            Some(_) | None => self,
+        }
+    }
+
     /// The rules of one conversation.
     pub(super) fn rules(self: &Arc<Self>, scope: &Scope) -> Rules {
         Rules {
@@ -101,6 +116,8 @@ impl Setup {
             identical_calls_max: self.limits.identical_calls_max,
             tool_iterations_max: self.limits.tool_iterations_max,
             parallel_tools_max: self.limits.parallel_tools_max,
+            subagents_a_round_max: self.limits.subagents_a_round_max,
+            subagents_max: self.limits.subagents_max,
             inbox_prompts_max: self.limits.inbox_prompts_max,
             spending: self.spending.clone(),
         }

@@ -62,7 +62,7 @@ impl StreamWriter {
 
     /// Queues the events of an entry that is about to be applied; they come out when [`StreamWriter::stored`] says so.
     pub(super) fn entry(&self, before: &Durable, entry: &Entry) {
-        let (round, events) = project(before, entry);
+        let (round, events) = project(&self.scope.conversation, before, entry);
         let opens = matches!(entry.body, EntryBody::PromptAccepted { .. });
         self.lock().queue.push_back(Item::Entry { seq: entry.seq, epoch: entry.epoch, round, events, opens });
     }

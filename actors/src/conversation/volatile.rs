@@ -102,6 +102,10 @@ pub struct Rules {
     pub tool_iterations_max: u32,
     /// Calls of a batch that run at once.
     pub parallel_tools_max: usize,
+    /// Subagents that a round may begin (FAULTS F22).
+    pub subagents_a_round_max: usize,
+    /// Subagents that all its rounds together may begin.
+    pub subagents_max: u64,
     /// Prompts that wait at most.
     pub inbox_prompts_max: usize,
     /// What its calls may cost.

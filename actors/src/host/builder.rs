@@ -285,6 +285,14 @@ impl<H> HostBuilder<H> {
         self
     }
 
+    /// Gives models the tool `create_subagent`: a task for a second agent with an empty history and the same tools but this one
+    /// (REQUIREMENTS N-01, N-02). [`Limits`] bounds how many. Off unless asked for.
+    #[must_use]
+    pub fn subagents(mut self) -> Self {
+        self.recipe.subagents = true;
+        self
+    }
+
     /// Adds a hook.
     #[must_use]
     pub fn hook(mut self, hook: impl Hook) -> Self {
@@ -432,6 +440,7 @@ impl<H> HostBuilder<H> {
             counter: self.tokens.unwrap_or_default(),
             compactor: compactor.clone(),
             prices: self.prices,
+            subagents: Arc::default(),
             trace_sampling: self.trace_sampling,
             limits: limits.clone(),
             tenant_budget: self.tenant_budget,
@@ -439,6 +448,7 @@ impl<H> HostBuilder<H> {
         let setup = kitchen.usual().await?;
         let tenants = Arc::new(Tenants::new(&limits, setup.clone()).with_budget(self.tenant_budget));
         let directory = Directory::new(limits.clone(), ports.clone(), tenants.clone(), tokio::runtime::Handle::current());
+        kitchen.subagents.belong_to(&directory);
         let collector = Arc::default();
         let args = HostSupervisorArgs {
             directory: directory.clone(),

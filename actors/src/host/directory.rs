@@ -5,6 +5,8 @@
 
 mod deletion;
 
+pub(crate) use deletion::Deletion;
+
 use std::{
     sync::{
         Arc, OnceLock, RwLock,
@@ -250,6 +252,23 @@ impl Directory {
         }
     }
 
+    /// The store and what else its conversations use.
+    pub(crate) fn ports(&self) -> &Ports {
+        &self.ports
+    }
+
+    /// Whose conversations these are.
+    pub(crate) fn tenants(&self) -> &Arc<Tenants> {
+        &self.tenants
+    }
+
+    /// Asks a conversation that is in memory to go to sleep if it can. Wakes nobody.
+    pub(crate) fn put_to_sleep(&self, scope: &Scope) {
+        if let Some(Slot::Live { actor, .. }) = self.slots.get(scope).as_deref() {
+            let _ = actor.cast(ConversationMsg::Sweep);
+        }
+    }
+
     /// Conversations that are not asleep.
     pub(crate) fn awake(&self) -> usize {
         self.slots.len()
@@ -284,7 +303,9 @@ impl Directory {
 
     /// Sends a mail, waking its conversation if it sleeps. A mail that cannot be taken is answered.
     pub(crate) fn send(&self, scope: &Scope, mail: ConversationMsg) {
-        if self.closed.load(Ordering::Acquire) && matches!(mail, ConversationMsg::Prompt(_) | ConversationMsg::Resume) {
+        // A round that is let to its end is let begin its subagents.
+        let begins = matches!(mail, ConversationMsg::Prompt(_) | ConversationMsg::Resume) && !scope.conversation.is_subagent();
+        if begins && self.closed.load(Ordering::Acquire) {
             return refuse(mail, &crate::conversation::turn::Refusal::Draining.into());
         }
         let mut replaced = None; // An actor reference must not be dropped under the guard.
@@ -354,8 +375,9 @@ impl Directory {
         let standing: Arc<Standing> = Arc::default();
         let args = ConversationArgs {
             scope: scope.clone(),
-            setup: tenant.setup(),
+            setup: tenant.setup().of(&scope.conversation),
             ports: self.ports.clone(),
+            family: tenant.family(&scope.conversation),
             tenant,
             loads: self.loads.clone(),
             standing: standing.clone(),

@@ -16,7 +16,7 @@ use crate::{
     conversation::{
         Answer, ConversationError, ConversationMsg, LoadFailure, Ports, PromptMail, Setup, SkillShelf, instruction, turn::OnBusy,
     },
-    ids::{ConversationId, InvalidId, RoundId, Scope, TenantId},
+    ids::{ConversationId, InvalidId, RoundId, SUBAGENT_PREFIX, Scope, TenantId},
     journal::{ActivatedBy, ActiveSkill, ClientKey, CompactionNote, ConversationRound, Durable, digest},
     limits::PROMPT_BYTES_MAX,
     policy::{Amount, Budget},
@@ -50,6 +50,9 @@ pub enum SendError {
         /// The model.
         model: String,
     },
+    /// The id is one of a subagent's conversation.
+    #[error("a conversation whose id begins with `{SUBAGENT_PREFIX}` takes what it is told from the one that began it; use another id")]
+    Reserved,
     /// The conversation, or the host, said no.
     #[error(transparent)]
     Conversation(#[from] ConversationError),
@@ -86,6 +89,7 @@ impl SendError {
             Self::DocumentText(error) => error.code(),
             Self::Skill(_) => "skill_refused",
             Self::NoPrice { .. } => "no_price",
+            Self::Reserved => "reserved_id",
             Self::Conversation(error) => error.code(),
         }
     }
@@ -93,7 +97,7 @@ impl SendError {
     /// Whether trying again can help.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::InvalidId(_) | Self::BadPrompt(_) | Self::Attachment(_) | Self::Skill(_) | Self::NoPrice { .. } => false,
+            Self::InvalidId(_) | Self::BadPrompt(_) | Self::Attachment(_) | Self::Skill(_) | Self::NoPrice { .. } | Self::Reserved => false,
             Self::DocumentText(error) => error.is_retryable(),
             Self::Conversation(error) => error.is_retryable(),
         }
@@ -393,12 +397,13 @@ impl ConversationHandle {
 
     /// How conversations of its tenant are set up.
     pub(super) fn setup(&self) -> Result<Arc<Setup>, SendError> {
-        Ok(self.host.tenants.get(&self.scope.clone()?.tenant).setup())
+        let scope = self.scope.clone()?;
+        Ok(self.host.tenants.get(&scope.tenant).setup().of(&scope.conversation))
     }
 
     /// Asks what may begin a conversation: where their number is bounded it needs a place.
     async fn begin<T>(&self, mail: impl FnOnce(Answer<T>) -> ConversationMsg) -> Result<T, SendError> {
-        let scope = self.scope.clone()?;
+        let scope = not_reserved(self.scope.clone()?)?;
         let tenant = self.host.tenants.get(&scope.tenant);
         self.host.admitted(tenant.in_service())?;
         let place = self.host.place(&tenant, &scope.conversation).await?;
@@ -415,6 +420,11 @@ impl ConversationHandle {
         self.host.directory.send(&scope, mail(reply));
         Ok(answer.await.unwrap_or(Err(ConversationError::Gone))?)
     }
+}
+
+/// Nobody but its parent tells a subagent anything.
+fn not_reserved(scope: Scope) -> Result<Scope, SendError> {
+    if scope.conversation.is_subagent() { Err(SendError::Reserved) } else { Ok(scope) }
 }
 
 fn skill_name(text: &str) -> Result<SkillName, SendError> {
@@ -469,7 +479,7 @@ impl Send {
 
     async fn run(mut self) -> Result<Reply, SendError> {
         let ConversationHandle { host, scope } = self.conversation;
-        let scope = scope?;
+        let scope = not_reserved(scope?)?;
         let deadline = self.deadline.map(|within| Instant::now() + within);
         let tenant = host.tenants.get(&scope.tenant);
         let setup = tenant.setup();

@@ -13,6 +13,8 @@ mod recipe;
 mod output;
 mod projection;
 mod reply;
+mod round_watch;
+mod subagents;
 mod status;
 mod supervisor;
 mod tenants;

@@ -156,7 +156,7 @@ fn could_be(state: &Durable, id: EventId) -> bool {
 }
 
 fn events_of(scope: &Scope, before: &Durable, entry: &Entry) -> impl Iterator<Item = Arc<StreamEvent>> {
-    let (round_id, kinds) = project(before, entry);
+    let (round_id, kinds) = project(&scope.conversation, before, entry);
     let ids = (0..).map({
         let (epoch, seq) = (entry.epoch, entry.seq);
         move |n| EventId { epoch, seq, n }

@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-use super::{BuildError, ToolSource};
+use super::{BuildError, ToolSource, subagents::Subagents};
 use crate::{
     compactor::{CompactorRef, Recall},
     conversation::{
@@ -16,12 +16,13 @@ use crate::{
         volatile::{ApprovalMode, Recovery},
     },
     limits::{BYTES_A_TOKEN, Limits},
-    model_gateway::{FallbackCycle, GatewayConfig, ModelGatewayRef, exact::ExactCounter},
+    model_gateway::{CallClass, FallbackCycle, GatewayConfig, ModelGatewayRef, exact::ExactCounter},
     policy::{Budget, Prices, TraceSampling},
     ports::{
         ArtifactStore, Effort, Extensions, Hook, LlmProvider, OutputLevel, Schemas, SkillSource, Tool, ToolDefinition, TypedTool, erased,
     },
     skill::SkillPolicy,
+    subagent::{CREATE_SUBAGENT, Children, CreateSubagent},
     tenant::Quotas,
     tokens::TokenCounter,
     tool_executor::{Lent, Mask, Permissions},
@@ -53,6 +54,8 @@ pub(super) struct Recipe {
     pub(super) recovery: Recovery,
     /// Of each conversation.
     pub(super) budget: Budget,
+    /// Whether models may begin subagents.
+    pub(super) subagents: bool,
 }
 
 /// A tenant as it is configured: its bounds, and what of its conversations differs from the host's usual. Given to
@@ -203,6 +206,7 @@ pub(super) struct Kitchen {
     pub(super) counter: Arc<TokenCounter>,
     pub(super) compactor: CompactorRef,
     pub(super) prices: Prices,
+    pub(super) subagents: Arc<Subagents>,
     pub(super) trace_sampling: TraceSampling,
     pub(super) limits: Arc<Limits>,
     /// Whether tenants have a budget of money unless they are given another.
@@ -281,6 +285,9 @@ impl Kitchen {
             // Whoever works with tools works long: what a compaction drops can be brought back.
             tools.push(erased(Recall::new(self.ports.sessions.clone())));
         }
+        if recipe.subagents {
+            tools.push(erased(CreateSubagent::new(self.subagents.clone())));
+        }
         let skills = match recipe.skills {
             Some(source) => Some(Arc::new(SkillShelf::open(source, recipe.skill_policy).await?)),
             None => None,
@@ -313,7 +320,7 @@ impl Kitchen {
             fixed: fixed / BYTES_A_TOKEN,
             trigger: (f64::from(capabilities.context_window) * trigger) as u64,
         };
-        Ok(Arc::new(Setup {
+        let setup = Setup {
             gateway,
             context,
             tokens: Arc::new(tokens),
@@ -342,9 +349,25 @@ impl Kitchen {
             takes_documents: capabilities.documents,
             spending,
             trace_sampling: self.trace_sampling,
+            class: CallClass::Interactive,
+            children: recipe.subagents.then(|| self.subagents.clone() as Arc<dyn Children>),
+            child: None,
             limits: self.limits.clone(),
-        }))
+        };
+        let child = Arc::new(child_of(&setup));
+        Ok(Arc::new(Setup { child: Some(child), ..setup }))
     }
+}
+
+/// How the subagents of conversations that are set up so are set up: the same but for what they would begin more of them with, and nobody
+/// is there to be asked (REQUIREMENTS N-02, N-05).
+fn child_of(setup: &Setup) -> Setup {
+    let tools = Arc::new(setup.tools.without(&[CREATE_SUBAGENT]));
+    let fixed_bytes = fixed_bytes(setup.system.as_deref(), &tools);
+    // Their budget is their family's.
+    let spending = Arc::new(Spending { fixed_bytes, budget: Budget::default(), ..Spending::clone(&setup.spending) });
+    let context = ContextRules { fixed: fixed_bytes / BYTES_A_TOKEN, ..setup.context };
+    Setup { tools, spending, context, has_approver: false, class: CallClass::Subagent, children: None, child: None, ..setup.clone() }
 }
 
 /// Bytes of what is sent before the messages.

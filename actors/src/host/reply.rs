@@ -1,29 +1,19 @@
 //! What a caller of `send` holds: the round's events as they come, and its outcome.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::sync::Arc;
 
-use super::{
-    HostInner,
-    projection::{self, STORE_RETRY, bounded},
-};
+use super::{HostInner, round_watch::RoundWatch};
 use crate::{
-    conversation::{ConversationMsg, LoadFailure, Ports},
+    conversation::ConversationMsg,
     ids::{EventId, RoundId, Scope},
-    limits::WATCHED_EVENTS_MAX,
-    ports::{EventStoreError, StreamKey, StreamStatus},
-    stream::{EventKind, Failure, RoundEnd, StreamEvent},
+    stream::{Failure, RoundEnd, StreamEvent},
 };
 
 /// A round as its caller sees it. Dropping it cancels nothing.
 pub struct Reply {
     host: Arc<HostInner>,
-    scope: Scope,
-    round_id: RoundId,
     replayed: bool,
-    key: StreamKey,
-    after: Option<EventId>,
-    ahead: VecDeque<Arc<StreamEvent>>,
-    end: Option<Result<Arc<RoundEnd>, Failure>>,
+    watch: RoundWatch,
 }
 
 /// Why there is no good outcome.
@@ -73,35 +63,21 @@ impl OutcomeError {
     }
 }
 
-/// What a look finds behind a cursor.
-enum Look {
-    /// These events.
-    Told(VecDeque<Arc<StreamEvent>>),
-    /// Nothing yet: the round's stream is open.
-    Running,
-    /// Nothing yet: the round is not over, and no life of this host has taken it up. What comes next is behind `told`.
-    Asleep { told: EventId },
-    /// The store cannot be read now.
-    Away,
-    /// Nothing, and nothing will come.
-    Over,
-}
-
 impl Reply {
     pub(super) fn new(host: Arc<HostInner>, scope: Scope, round_id: RoundId, replayed: bool) -> Self {
-        let key = StreamKey { scope: scope.clone(), round: round_id };
-        Self { host, scope, round_id, replayed, key, after: None, ahead: VecDeque::new(), end: None }
+        let watch = RoundWatch::new(host.ports.clone(), host.directory.stopped().clone(), scope, round_id);
+        Self { host, replayed, watch }
     }
 
     /// The same round, told on behind this event.
     #[must_use]
     pub fn after(self, cursor: EventId) -> Self {
-        Self { after: Some(cursor), ahead: VecDeque::new(), ..self }
+        Self { watch: self.watch.after(cursor), ..self }
     }
 
     /// The round; also the id of its stream.
     pub fn round_id(&self) -> RoundId {
-        self.round_id
+        self.watch.key().round
     }
 
     /// Whether the prompt was known already by its client key.
@@ -115,25 +91,7 @@ impl Reply {
     /// # Cancel safety
     /// Cancel safe: no event is lost when the future is dropped.
     pub async fn next(&mut self) -> Option<Arc<StreamEvent>> {
-        loop {
-            if let Some(event) = self.ahead.pop_front() {
-                self.after = Some(event.id);
-                self.note(&event);
-                return Some(event);
-            }
-            if self.end.is_some() {
-                return None;
-            }
-            let is_stopped = self.host.directory.stopped().is_cancelled(); // Before the look: what was told until the stop is still read.
-            match self.look().await {
-                Look::Told(events) => self.ahead = events,
-                Look::Over => return None,
-                Look::Running | Look::Asleep { .. } | Look::Away if is_stopped => return None,
-                Look::Running => self.wait(self.host.ports.events.changed(&self.key, self.after)).await,
-                Look::Asleep { told } => self.wait(self.host.ports.events.watch(&self.scope, told)).await,
-                Look::Away => self.wait(tokio::time::sleep(STORE_RETRY)).await,
-            }
-        }
+        self.watch.next().await
     }
 
     /// Whether all of the round was told: it has ended, and nothing stands behind the cursor. A look, not a wait.
@@ -141,66 +99,7 @@ impl Reply {
     /// # Cancel safety
     /// Cancel safe.
     pub async fn is_over(&mut self) -> bool {
-        if !self.ahead.is_empty() || self.end.is_some() {
-            return self.ahead.is_empty();
-        }
-        match self.look().await {
-            Look::Over => true,
-            Look::Told(events) => {
-                self.ahead = events;
-                false
-            }
-            Look::Running | Look::Asleep { .. } | Look::Away => false,
-        }
-    }
-
-    /// Looks what stands behind the cursor.
-    async fn look(&self) -> Look {
-        let events = &self.host.ports.events;
-        // Asked before the read: what came before the end is then read after it.
-        let status = events.get_status(&self.key).await;
-        match events.read(&self.key, self.after, WATCHED_EVENTS_MAX).await {
-            Ok(batch) if !batch.is_empty() => Look::Told(bounded(batch)),
-            Ok(_) if matches!(status, Ok(Some(StreamStatus::Running))) => Look::Running,
-            Ok(_) => Look::Over,
-            // Too slow for the ring, or a stream that began in another process: the journal tells the same events.
-            Err(EventStoreError::Expired | EventStoreError::Unknown) => self.look_back().await,
-            Err(_) => Look::Over,
-        }
-    }
-
-    /// Looks into the journal, and puts what the ring still has between.
-    async fn look_back(&self) -> Look {
-        let Ports { events, sessions, .. } = &self.host.ports;
-        match projection::read_round(&**sessions, &self.scope, self.round_id, self.after).await {
-            Ok(told) if !told.events.is_empty() => {
-                let mut kept = events.kept(&self.scope, self.after.unwrap_or_default(), usize::MAX).await;
-                kept.retain(|event| event.round_id == Some(self.round_id));
-                kept.truncate(WATCHED_EVENTS_MAX);
-                Look::Told(projection::joined(told.events, told.upto, kept).0)
-            }
-            Ok(told) if told.goes_on => Look::Asleep { told: EventId { epoch: told.epoch, seq: told.upto, n: u32::MAX } },
-            Ok(_) => Look::Over,
-            Err(LoadFailure::Store(error)) if error.is_retryable() => Look::Away,
-            Err(LoadFailure::Store(_) | LoadFailure::Unreadable(_)) => Look::Over,
-        }
-    }
-
-    /// Waits for more, or for the host's stop.
-    async fn wait(&self, more: impl Future<Output = ()>) {
-        tokio::select! {
-            biased;
-            () = more => {}
-            () = self.host.directory.stopped().cancelled() => {}
-        }
-    }
-
-    fn note(&mut self, event: &StreamEvent) {
-        match &event.kind {
-            EventKind::RoundFinished { end } => self.end = Some(Ok(end.clone())),
-            EventKind::Error { failure } => self.end = Some(Err(failure.clone())),
-            _ => {}
-        }
+        self.watch.is_over().await
     }
 
     /// Waits for the round's end.
@@ -211,26 +110,17 @@ impl Reply {
     /// # Cancel safety
     /// Dropping the future does not cancel the round.
     pub async fn outcome(&mut self) -> Result<RoundEnd, OutcomeError> {
-        while self.end.is_none() && self.next().await.is_some() {}
-        match &self.end {
-            Some(Ok(end)) if end.error.is_some() && end.stop_reason == crate::stream::StopReason::Error => {
-                Err(OutcomeError::Failed { end: Box::new(RoundEnd::clone(end)) })
-            }
-            Some(Ok(end)) => Ok(RoundEnd::clone(end)),
-            Some(Err(failure)) => Err(OutcomeError::Ended { failure: failure.clone() }),
-            None if self.host.directory.stopped().is_cancelled() => Err(OutcomeError::Stopped),
-            None => Err(OutcomeError::Expired),
-        }
+        self.watch.outcome().await
     }
 
     /// Asks the round to end now: model, tools and their processes. Returns at once; the outcome tells the end.
     pub fn interrupt(&self) {
-        self.host.directory.send(&self.scope, ConversationMsg::Interrupt { failure: None, reply: None });
+        self.host.directory.send(&self.watch.key().scope, ConversationMsg::Interrupt { failure: None, reply: None });
     }
 }
 
 impl std::fmt::Debug for Reply {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Reply({} {})", self.scope, self.round_id)
+        write!(f, "Reply({} {})", self.watch.key().scope, self.watch.key().round)
     }
 }

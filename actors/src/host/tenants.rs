@@ -1,13 +1,13 @@
 //! What a host's tenants are told and asked while it runs: pause, figures, erasure.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream};
 use serde::Serialize;
 
-use super::{ConversationHandle, Host, HostInner, SendError, TenantHandle};
+use super::{ConversationHandle, Host, HostInner, SendError, TenantHandle, directory::Deletion};
 use crate::{
-    conversation::ConversationError,
+    conversation::{ConversationError, Ports},
     ids::{ConversationId, Scope, TenantId},
     ports::{ArtifactError, Head, ListQuery, StoreError, ToolError},
     tenant::{NotAdmitted, Place, Taken, Tenant, TenantUsage},
@@ -85,7 +85,7 @@ impl TenantHandle {
         let host = &self.host;
         let mut erased = Erased::default();
         loop {
-            let stored = host.ports.sessions.list(tenant.id(), ListQuery::default()).await?;
+            let stored = host.ports.sessions.list(tenant.id(), ListQuery { subagents: true, ..ListQuery::default() }).await?;
             let stored = stored.into_iter().map(|summary| Scope::new(tenant.id().clone(), summary.conversation));
             let mut scopes = host.directory.awake_of(tenant.id());
             scopes.extend(stored);
@@ -164,6 +164,44 @@ impl HostInner {
     async fn delete_here(&self, scope: &Scope) -> Result<bool, SendError> {
         let mut deletion = self.directory.delete(scope).await;
         let lived = deletion.life_over().await;
+        // Before its journal: a deletion that fails here is asked for again, and finds them.
+        for child in self.children(scope).await? {
+            self.delete_one(&child).await?;
+        }
+        self.delete_rest(scope, deletion, lived).await
+    }
+
+    async fn delete_one(&self, scope: &Scope) -> Result<bool, SendError> {
+        let mut deletion = self.directory.delete(scope).await;
+        let lived = deletion.life_over().await;
+        self.delete_rest(scope, deletion, lived).await
+    }
+
+    /// The conversations that this one began, stored or in memory.
+    async fn children(&self, parent: &Scope) -> Result<BTreeSet<Scope>, SendError> {
+        let prefix = parent.conversation.children();
+        let of_parent = |id: &ConversationId| id.as_str().starts_with(prefix.as_str());
+        let mut children: BTreeSet<Scope> = if parent.conversation.is_subagent() {
+            return Ok(BTreeSet::new()); // They have none.
+        } else {
+            self.directory.awake_of(&parent.tenant).into_iter().filter(|scope| of_parent(&scope.conversation)).collect()
+        };
+        let mut after = prefix.clone();
+        loop {
+            let query = ListQuery { after: Some(after.clone()), subagents: true, ..ListQuery::default() };
+            let page = self.ports.sessions.list(&parent.tenant, query).await?;
+            let Some(last) = page.last().map(|row| row.conversation.clone()) else { break };
+            let found = page.into_iter().map(|row| row.conversation).filter(of_parent);
+            children.extend(found.map(|id| Scope::new(parent.tenant.clone(), id)));
+            if !of_parent(&last) {
+                break;
+            }
+            after = last;
+        }
+        Ok(children)
+    }
+
+    async fn delete_rest(&self, scope: &Scope, deletion: Deletion, lived: bool) -> Result<bool, SendError> {
         let told = deletion.end_streams().await; // For whoever watches a round that is parked, or whose life could not tell.
         let was_stored = self.ports.sessions.delete(scope).await?;
         let (tenant, conversation) = (&scope.tenant, &scope.conversation);
@@ -193,24 +231,31 @@ impl HostInner {
     /// # Errors
     /// `Overloaded` when the tenant has as many as it may have; [`SendError`] of a failing store.
     pub(super) async fn place(&self, tenant: &Tenant, conversation: &ConversationId) -> Result<Option<Place>, SendError> {
-        let places = tenant.places();
-        if !places.is_bounded() || places.has_seen(conversation) {
-            return Ok(None);
-        }
-        let place = places.enter(conversation.clone());
-        let scope = Scope::new(tenant.id().clone(), conversation.clone());
-        if self.ports.sessions.head(&scope).await? != Head::default() {
-            places.note_stored(conversation);
-            return Ok(None);
-        }
-        let mut taken = place.take();
-        if taken == Taken::CountFirst {
-            places.counted(self.ports.sessions.count(tenant.id()).await?);
-            taken = place.take();
-        }
-        match taken {
-            Taken::Yes => Ok(Some(place)),
-            Taken::No | Taken::CountFirst => self.admitted(tenant.refuse(NotAdmitted::Conversations)),
+        place(&self.ports, tenant, conversation).await
+    }
+}
+
+/// As [`HostInner::place`], for who holds no host.
+pub(super) async fn place(ports: &Ports, tenant: &Tenant, conversation: &ConversationId) -> Result<Option<Place>, SendError> {
+    let places = tenant.places();
+    if !places.is_bounded() || places.has_seen(conversation) {
+        return Ok(None);
+    }
+    let place = places.enter(conversation.clone());
+    let scope = Scope::new(tenant.id().clone(), conversation.clone());
+    if ports.sessions.head(&scope).await? != Head::default() {
+        places.note_stored(conversation);
+        return Ok(None);
+    }
+    let mut taken = place.take();
+    if taken == Taken::CountFirst {
+        places.counted(ports.sessions.count(tenant.id()).await?);
+        taken = place.take();
+    }
+    match taken {
+        Taken::Yes => Ok(Some(place)),
+        Taken::No | Taken::CountFirst => {
+            Ok(tenant.refuse(NotAdmitted::Conversations).inspect_err(|_: &NotAdmitted| ports.counters.refusals.add(1))?)
         }
     }
 }

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     chat::{ContentBlock, Edit, History, Message, MessageList, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock, reminder},
-    ids::{Epoch, PromptId, RoundId, Seq},
+    ids::{CallKey, Epoch, PromptId, RoundId, Scope, Seq},
     limits::{APPROVED_PATTERNS_MAX, CLIENT_KEY_MS, CLIENT_KEYS_MAX},
     ports::{Effect, Loaded, ProviderStop, Timestamp, Usage},
     stream::StopReason,
@@ -25,6 +25,9 @@ use crate::{
 
 /// Version of the snapshot form; another one is thrown away.
 pub const SNAPSHOT_VERSION: u32 = 2;
+
+/// What the client key of a subagent's prompt begins with; behind it stands the [`CallKey`] of the call that gave it.
+pub const CHILD_KEY: &str = "subagent of ";
 
 /// The fold of a journal.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -215,6 +218,13 @@ pub struct Call {
     pub state: CallState,
 }
 
+impl Call {
+    /// Whether it runs, or is about to.
+    pub fn is_started(&self) -> bool {
+        matches!(self.state, CallState::Started { .. })
+    }
+}
+
 /// How far a call is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -267,6 +277,13 @@ impl Durable {
     /// Looks up a client key, with the round it led to.
     pub fn known_key(&self, key: &str) -> Option<(&KnownKey, RoundId)> {
         self.keys.iter().rev().filter(|known| known.key == key).find_map(|known| Some((known, known.round_id?)))
+    }
+
+    /// The conversation that began this one, whose name is `own`, if it is a subagent's: its prompt is named by the call that gave it.
+    /// A prompt of that name elsewhere says nothing.
+    pub fn parent(&self, own: &Scope) -> Option<Scope> {
+        let call = |known: &KnownKey| known.key.strip_prefix(CHILD_KEY)?.parse::<CallKey>().ok();
+        self.keys.iter().filter_map(call).find(|call| call.child() == *own).map(|call| call.scope)
     }
 
     /// Whether a message with this id was injected. Such ids and client keys are different names.

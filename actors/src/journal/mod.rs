@@ -24,7 +24,8 @@ pub(crate) use budget::of as spent_by;
 pub use budget::{BUDGET_REMINDER, Spent};
 pub use context::{CompactionCause, CompactionNote, Context};
 pub use durable::{
-    AcceptedPrompt, ApplyError, Batch, Call, CallState, Durable, KnownKey, OpenRound, OutputWish, Phase, SNAPSHOT_VERSION, fold, restore,
+    AcceptedPrompt, ApplyError, Batch, CHILD_KEY, Call, CallState, Durable, KnownKey, OpenRound, OutputWish, Phase, SNAPSHOT_VERSION, fold,
+    restore,
 };
 pub use entry::{ApprovalVerdict, ClientKey, DecodeError, ENTRY_VERSION, Entry, EntryBody, WithdrawReason, call_digest, digest};
 pub use fork::{Fork, ForkReader};

@@ -2,18 +2,19 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{Durable, Entry, EntryBody, WithdrawReason, durable::status_of};
+use super::{Call, Durable, Entry, EntryBody, WithdrawReason, durable::status_of};
 use crate::{
     chat::RawJson,
-    ids::RoundId,
-    stream::{EventKind, Failure, RoundEnd},
+    ids::{ConversationId, RoundId},
+    stream::{EventKind, Failure, RoundEnd, SubagentState},
+    subagent::CREATE_SUBAGENT,
 };
 
 /// Longest summary of a call, in characters.
 const SUMMARY_CHARS_MAX: usize = 80;
 
-/// The events of `entry`, given the state before it, and the round they belong to.
-pub fn project(before: &Durable, entry: &Entry) -> (Option<RoundId>, Vec<EventKind>) {
+/// The events of `entry` in the journal of `conversation`, given the state before it, and the round they belong to.
+pub fn project(conversation: &ConversationId, before: &Durable, entry: &Entry) -> (Option<RoundId>, Vec<EventKind>) {
     let round = before.round.as_ref();
     let id = round.map(|round| round.id);
     match &entry.body {
@@ -39,7 +40,7 @@ pub fn project(before: &Durable, entry: &Entry) -> (Option<RoundId>, Vec<EventKi
             }
             (id, events)
         }
-        EntryBody::ToolFinished { tool_call_id, name, outcome, .. } => {
+        EntryBody::ToolFinished { call, tool_call_id, name, outcome } => {
             let event = EventKind::ToolResult {
                 tool_call_id: tool_call_id.clone(),
                 name: name.clone(),
@@ -49,7 +50,14 @@ pub fn project(before: &Durable, entry: &Entry) -> (Option<RoundId>, Vec<EventKi
                 retry_count: outcome.retry_count,
                 artifact_id: outcome.artifact_id.clone(),
             };
-            (id, vec![event])
+            let began = before.batch().and_then(|batch| batch.calls.get(*call as usize)).is_some_and(Call::is_started);
+            let state = if outcome.is_error { SubagentState::Failed } else { SubagentState::Finished };
+            let child = subagent(conversation, before, *call, name, state).filter(|_| began);
+            (id, std::iter::once(event).chain(child).collect())
+        }
+        // A later start attaches to what the first one began.
+        EntryBody::ToolStarted { call, name, attempt: 0, .. } => {
+            (id, subagent(conversation, before, *call, name, SubagentState::Started).into_iter().collect())
         }
         EntryBody::ApprovalAsked { tool_call_id, name, resolved_input, reason, expires_at, .. } => {
             let event = EventKind::ApprovalRequired {
@@ -100,6 +108,12 @@ pub fn project(before: &Durable, entry: &Entry) -> (Option<RoundId>, Vec<EventKi
         | EntryBody::Reset {}
         | EntryBody::Forked { .. } => (id, Vec::new()),
     }
+}
+
+/// How the subagent of a call stands, where the call begins one.
+fn subagent(conversation: &ConversationId, before: &Durable, call: u32, name: &str, state: SubagentState) -> Option<EventKind> {
+    let batch = before.batch().filter(|_| name == CREATE_SUBAGENT)?;
+    Some(EventKind::Subagent { id: conversation.child(batch.seq, call), state })
 }
 
 fn withdrawn(reason: WithdrawReason) -> Failure {

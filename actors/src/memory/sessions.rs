@@ -111,7 +111,8 @@ impl MemorySessions {
                 let scope = Scope::new(tenant.clone(), id);
                 self.read(&scope, |session| session.summary(scope.conversation.clone()))
             });
-            found.extend(summaries.filter(|summary| query.open.is_none_or(|open| summary.open == open)));
+            let shown = |summary: &SessionSummary| query.subagents || !summary.conversation.is_subagent();
+            found.extend(summaries.filter(|summary| shown(summary) && query.open.is_none_or(|open| summary.open == open)));
         }
         found.truncate(count);
         found

@@ -282,6 +282,11 @@ impl BudgetCounter {
         self.path().for_each(|counter| counter.replace(&Amount::default(), &used));
     }
 
+    /// Counts at this level alone what the levels above know of already, or need not.
+    pub(crate) fn recall(&self, used: &Amount) {
+        self.replace(&Amount::default(), used);
+    }
+
     /// This level and all above.
     fn path(&self) -> impl Iterator<Item = &Self> {
         std::iter::successors(Some(self), |counter| counter.above.as_deref())

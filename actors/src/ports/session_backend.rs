@@ -214,6 +214,8 @@ pub struct ListQuery {
     pub count: usize,
     /// Only those in this state.
     pub open: Option<Open>,
+    /// Also the conversations of subagents, which are left out otherwise (DESIGN §4.7).
+    pub subagents: bool,
 }
 
 /// A store of journals.

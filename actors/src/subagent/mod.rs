@@ -1,17 +1,60 @@
-//! What a model is told of `create_subagent` (REQUIREMENTS U-01, N-01): name, description, arguments.
+//! Subagents: conversations that a tool call begins (DESIGN §4.7). Here is the tool `create_subagent` and what it asks of its host
+//! (REQUIREMENTS U-01, N-01); who runs the conversations is the host's directory, as for any other.
 //!
-//! **Bound:** this is the declaration alone. No host offers the tool yet: running subagents comes with the fan-out, and a tool that
-//! could only refuse would cost every request its tokens.
+//! **Bound:** one level. A subagent has no such tool, so it begins none.
+
+mod tool;
 
 use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
 
-use crate::{chat::RawJson, ports::ToolDefinition};
+pub(crate) use tool::CreateSubagent;
+
+use crate::{
+    chat::RawJson,
+    ids::{CallKey, Scope},
+    ports::{BoxFuture, Progress, ToolDefinition, ToolError},
+    stream::RoundEnd,
+};
 
 /// The name of the tool.
 pub const CREATE_SUBAGENT: &str = "create_subagent";
+
+/// Code of the refusal of a subagent beyond the bounds.
+pub const SUBAGENT_LIMIT: &str = "SUBAGENT_LIMIT";
+
+/// Code of a call whose subagent ended without an answer.
+pub const SUBAGENT_FAILED: &str = "SUBAGENT_FAILED";
+
+/// A task for a subagent.
+pub(crate) struct Task {
+    /// The call that gives it.
+    pub(crate) key: CallKey,
+    /// What is to be done.
+    pub(crate) text: String,
+    /// Ends the subagent.
+    pub(crate) cancel: CancellationToken,
+    /// Told how far it is, once a second at most.
+    pub(crate) progress: Progress,
+}
+
+/// What runs subagents for tools.
+pub(crate) trait Children: Send + Sync {
+    /// Gives a task to the subagent of its call, or finds it at work on it or done with it, and waits for its end.
+    ///
+    /// # Errors
+    /// For the model that asked.
+    fn run(&self, task: Task) -> BoxFuture<'_, Result<RoundEnd, ToolError>>;
+
+    /// Asks a subagent to end now.
+    fn interrupt(&self, child: &Scope);
+
+    /// Wakes a subagent, which then does what its host's recovery says.
+    fn wake(&self, child: &Scope);
+}
 
 /// What the tool does and when to use it, for the model.
 pub const DESCRIPTION: &str = "Gives a task to a second agent that starts with an empty history and has the same tools except this one, \

@@ -9,6 +9,7 @@
 //! of their own ([`crate::limits`]) and do not count here.
 
 pub mod admission;
+mod families;
 mod quotas;
 mod usage;
 mod turns;
@@ -25,6 +26,8 @@ use std::sync::{
 use tokio::time::Instant;
 
 pub use admission::NotAdmitted;
+use families::Families;
+pub(crate) use families::Family;
 pub(crate) use places::{Place, Places, Taken};
 pub use quotas::Quotas;
 pub use tenants::Tenants;
@@ -33,7 +36,7 @@ pub use usage::{Refused, TenantUsage};
 
 use crate::{
     conversation::Setup,
-    ids::TenantId,
+    ids::{ConversationId, TenantId},
     metrics_collector::TenantFigures,
     policy::{Budget, BudgetCounter},
     tool_executor::TenantTools,
@@ -65,6 +68,7 @@ pub struct Tenant {
     places: Arc<Places>,
     tools: Arc<TenantTools>,
     budget: Arc<BudgetCounter>,
+    families: Families,
     sums: Sums,
     figures: Arc<TenantFigures>,
 }
@@ -254,6 +258,14 @@ impl Tenant {
         &self.budget
     }
 
+    /// What a conversation and its subagents spend together, where they have a budget.
+    pub(crate) fn family(&self, conversation: &ConversationId) -> Option<Arc<Family>> {
+        let setup = self.setup();
+        let budget = setup.spending.budget;
+        let is_bounded = setup.children.is_some() && (budget.tokens.is_some() || budget.micro_usd.is_some());
+        is_bounded.then(|| self.families.of(conversation, &self.budget, budget))
+    }
+
     /// Prompts between admission and answer.
     pub fn seats_taken(&self) -> usize {
         self.seats.load(Ordering::Acquire)
@@ -317,6 +329,18 @@ impl Tenant {
         self.requests.take().or_else(|after| self.refuse(NotAdmitted::Requests { after }))?;
         self.sums.admitted.add(1);
         Ok(seat)
+    }
+
+    /// Lets a subagent's prompt in. It came with the prompt of its parent, which was let in: no rate and no number of seats refuses it, and
+    /// a pause lets it wait for its permit (DESIGN §4.7: queue, never fail).
+    ///
+    /// # Errors
+    /// [`NotAdmitted`] for a tenant that is out of service.
+    pub(crate) fn admit_child(self: &Arc<Self>) -> Result<Seat, NotAdmitted> {
+        self.in_service()?;
+        self.seats.fetch_add(1, Ordering::AcqRel);
+        self.sums.admitted.add(1);
+        Ok(Seat { tenant: self.clone(), bytes: 0 })
     }
 
     /// Counts a refusal.

@@ -99,6 +99,7 @@ impl Tenants {
             turns: Turns::new(self.usual.turns_max),
             places: Places::new(),
             tools: Arc::default(),
+            families: super::Families::default(),
             budget: BudgetCounter::root(BudgetLevel::Tenant, self.budget),
             sums: Sums::default(),
             figures: Arc::default(),

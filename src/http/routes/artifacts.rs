@@ -97,7 +97,7 @@ pub(in crate::http) async fn get(
 async fn find(app: &App, tenant: &TenantId, id: &ArtifactId) -> Result<ArtifactMeta, Problem> {
     let (artifacts, mut after) = (app.host.artifacts(), None);
     loop {
-        let page = app.host.tenant(tenant).conversations(ListQuery { after, count: SEARCHED, open: None }).await?;
+        let page = app.host.tenant(tenant).conversations(ListQuery { after, count: SEARCHED, open: None, subagents: false }).await?;
         let Some(last) = page.last() else { return Err(Problem::not_found("artifact")) };
         after = Some(last.conversation.clone());
         for row in page {

@@ -74,7 +74,7 @@ pub(in crate::http) async fn list(
 ) -> Result<Json<Conversations>, Problem> {
     let after = page.after.map(|id| ConversationId::new(id).map_err(|error| Problem::bad_parameter("after", error))).transpose()?;
     let limit = limit(page.limit, PAGE)?;
-    let mut rows = app.host.tenant(&tenant).conversations(ListQuery { after, count: limit + 1, open: None }).await?;
+    let mut rows = app.host.tenant(&tenant).conversations(ListQuery { after, count: limit + 1, open: None, subagents: false }).await?;
     let has_more = rows.len() > limit;
     rows.truncate(limit);
     let next = rows.last().filter(|_| has_more).map(|row| row.conversation.to_string());

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use callboard_actors::{
-    ids::{ConversationId, Epoch, Scope, Seq, TenantId},
+    ids::{ConversationId, Epoch, SUBAGENT_PREFIX, Scope, Seq, TenantId},
     ports::{Head, ListQuery, Loaded, Open, SessionSummary, StoreError, StoredEntry, Timestamp},
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -77,12 +77,13 @@ pub(super) fn entries(conn: &mut Connection, scope: &Scope, after: Seq, count: u
 
 pub(super) fn list(conn: &Connection, tenant: &TenantId, query: &ListQuery) -> Result<Vec<SessionSummary>, StoreError> {
     let sql = "SELECT id, epoch, head_seq, open, wake_at, created_at, updated_at, failed FROM conversation \
-               WHERE tenant = ?1 AND id > ?2 AND (?3 IS NULL OR open = ?3) ORDER BY id LIMIT ?4";
+               WHERE tenant = ?1 AND id > ?2 AND (?3 IS NULL OR open = ?3) AND (?5 OR substr(id, 1, length(?6)) <> ?6) ORDER BY id LIMIT ?4";
     let read = || {
         let mut statement = conn.prepare_cached(sql)?;
         let after = query.after.as_ref().map_or("", ConversationId::as_str);
         let count = if query.count == 0 { PAGE } else { query.count };
-        let rows = statement.query_map(params![tenant.as_str(), after, query.open.map(code), limit(count)], summary)?;
+        let rows = statement
+            .query_map(params![tenant.as_str(), after, query.open.map(code), limit(count), query.subagents, SUBAGENT_PREFIX], summary)?;
         rows.collect::<rusqlite::Result<Vec<_>>>()
     };
     // A row whose id is none could not be asked for: it must not hide the others.

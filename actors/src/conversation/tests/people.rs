@@ -58,6 +58,8 @@ pub(super) fn rules(rng: &mut Rng) -> Rules {
         has_approver: rng.percent(85),
         tool_iterations_max: 1 + rng.below(4) as u32,
         parallel_tools_max: 1 + rng.below(4),
+        subagents_a_round_max: 64,
+        subagents_max: 1024,
         inbox_prompts_max: 1 + rng.below(3),
         output_level: crate::ports::OutputLevel::Standard,
         window_tokens: 1000,

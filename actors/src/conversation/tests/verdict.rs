@@ -155,7 +155,7 @@ impl World {
         let mut state = Durable::default();
         let mut all = Vec::new();
         for entry in entries {
-            let (_, kinds) = project(&state, entry);
+            let (_, kinds) = project(&"c-1".parse().unwrap(), &state, entry);
             all.extend((0..).zip(kinds).map(|(n, kind)| (EventId { epoch: entry.epoch, seq: entry.seq, n }, kind)));
             state.apply(entry).expect("it was applied before");
         }

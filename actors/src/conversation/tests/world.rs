@@ -311,7 +311,7 @@ impl World {
         let before = life.volatile.clone();
         let mut events = Vec::new();
         let outcome = turn::step(&mut life.durable, &mut life.volatile, now, input.clone(), |state, entry| {
-            let (round, kinds) = project(state, entry);
+            let (round, kinds) = project(&"c-1".parse().unwrap(), state, entry);
             assert!(kinds.is_empty() || round.is_some(), "an event belongs to a round");
             events.extend((0..).zip(kinds).map(|(n, kind)| (EventId { epoch: entry.epoch, seq: entry.seq, n }, kind)));
         })

@@ -19,6 +19,7 @@ mod rewinds;
 mod rounds;
 mod skills;
 mod status;
+mod subagents;
 mod tenants;
 mod tools;
 
@@ -126,6 +127,7 @@ fn kinds(events: &[Arc<StreamEvent>]) -> Vec<&'static str> {
             EventKind::Queued { .. } => "queued",
             EventKind::Message { .. } => "message",
             EventKind::SkillActivated { .. } => "skill_activated",
+            EventKind::Subagent { .. } => "subagent",
             EventKind::TurnRestarted { .. } => "turn_restarted",
             EventKind::Snapshot { .. } => "snapshot",
             EventKind::RoundFinished { .. } => "round_finished",

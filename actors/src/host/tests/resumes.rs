@@ -146,7 +146,7 @@ async fn journal(sessions: &dyn SessionBackend, scope: &Scope) -> (Vec<EventId>,
     let (mut state, mut ids, mut said) = (Durable::default(), Vec::new(), Vec::new());
     for stored in sessions.entries(scope, Seq(0), usize::MAX).await.unwrap() {
         let entry = Entry::decode(&stored).unwrap();
-        for (n, kind) in (0..).zip(project(&state, &entry).1) {
+        for (n, kind) in (0..).zip(project(&"c-1".parse().unwrap(), &state, &entry).1) {
             if let EventKind::Message { message, .. } = &kind {
                 said.push(message.text());
             }

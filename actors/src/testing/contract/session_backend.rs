@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::{sync::mpsc, time::timeout};
 
 use crate::{
-    ids::{ConversationId, Epoch, Scope, Seq, TenantId},
+    ids::{CallKey, ConversationId, Epoch, Scope, Seq, TenantId},
     ports::{
         Append, AppendError, AppendExt, Durability, Head, ListQuery, Loaded, Open, SessionBackend, StoreError, StoredEntry, Timestamp,
     },
@@ -32,6 +32,7 @@ pub async fn session_backend(make: impl AsyncFn() -> Arc<dyn SessionBackend>) {
     a_snapshot_comes_with_all_entries_after_it(&*make().await).await;
     a_doubtful_snapshot_is_ignored(&*make().await).await;
     a_deleted_conversation_is_unknown_again(&*make().await).await;
+    lists_leave_out_subagents_unless_they_are_asked_for(&*make().await).await;
     lists_are_paged_in_order(&*make().await).await;
     open_conversations_are_found_across_tenants(&*make().await).await;
     a_failed_mark_is_seen_and_cleared(&*make().await).await;
@@ -301,7 +302,7 @@ async fn lists_are_paged_in_order(store: &dyn SessionBackend) {
 
     let (mut listed, mut after) = (Vec::new(), None);
     loop {
-        let page = store.list(&tenant, ListQuery { after: after.clone(), count: 10, open: None }).await.unwrap();
+        let page = store.list(&tenant, ListQuery { after: after.clone(), count: 10, open: None, subagents: false }).await.unwrap();
         assert!(page.len() <= 10);
         let Some(last) = page.last() else { break };
         after = Some(last.conversation.clone());
@@ -319,12 +320,33 @@ async fn lists_are_paged_in_order(store: &dyn SessionBackend) {
     assert_eq!(store.count(&TenantId::new("nobody").unwrap()).await, Ok(0));
     let of = async |after: &str, open| {
         let after = Some(ConversationId::new(after).unwrap());
-        let rows = store.list(&tenant, ListQuery { after, count: 2, open: Some(open) }).await.unwrap();
+        let rows = store.list(&tenant, ListQuery { after, count: 2, open: Some(open), subagents: false }).await.unwrap();
         rows.into_iter().map(|row| row.conversation.as_str().to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(of("c", Open::Parked).await, ["c05", "c15"]);
     assert_eq!(of("c05", Open::Parked).await, ["c15"]);
     assert_eq!(of("c04", Open::None).await, ["c06", "c07"]);
+}
+
+async fn lists_leave_out_subagents_unless_they_are_asked_for(store: &dyn SessionBackend) {
+    let tenant = TenantId::new("families").unwrap();
+    let of = |name: &str, seq| CallKey { scope: Scope::new(tenant.clone(), name.parse().unwrap()), seq: Seq(seq), index: 0 };
+    let (first, other) = (of("c-1", 3), of("zz", 3));
+    let mut children = vec![first.child().conversation, of("c-1", 5).child().conversation];
+    children.sort();
+    for id in ["c-1".parse().unwrap(), other.child().conversation, "zz".parse().unwrap()].iter().chain(&children) {
+        write(store, &Scope::new(tenant.clone(), id.clone()), Head::default(), 1, 1).await.unwrap();
+    }
+    let ids = async |query| store.list(&tenant, query).await.unwrap().into_iter().map(|row| row.conversation).collect::<Vec<_>>();
+
+    let shown: Vec<ConversationId> = ids(ListQuery::default()).await;
+    let all = ids(ListQuery { subagents: true, ..ListQuery::default() }).await;
+    let after = Some(first.scope.conversation.children());
+    let behind = ids(ListQuery { after, subagents: true, count: 2, ..ListQuery::default() }).await;
+
+    assert_eq!(shown, ["c-1".parse().unwrap(), "zz".parse().unwrap()]);
+    assert_eq!((all.len(), store.count(&tenant).await), (5, Ok(5)));
+    assert_eq!(behind, children, "those of one parent stand together, behind its prefix");
 }
 
 async fn open_conversations_are_found_across_tenants(store: &dyn SessionBackend) {

@@ -1,0 +1,145 @@
+//! Runs the conversations of subagents: gives them their task through the directory, watches them, ends them (DESIGN §4.7).
+//!
+//! State: none but where the directory is, held weakly: set-ups hold this, and the directory holds the tenants that hold the set-ups.
+
+use std::sync::{Arc, OnceLock, Weak};
+
+use tokio::{sync::oneshot, time::Instant};
+
+use super::{OutcomeError, SendError, directory::Directory, round_watch::RoundWatch, tenants::place};
+use crate::{
+    chat::Message,
+    conversation::{ConversationError, ConversationMsg, PromptMail, turn::OnBusy},
+    ids::Scope,
+    journal::{CHILD_KEY, ClientKey, digest},
+    limits::SUBAGENT_TOLD_EVERY,
+    ports::{BoxFuture, Progress, ToolError, ToolErrorType},
+    stream::{EventKind, RoundEnd},
+    subagent::{Children, SUBAGENT_FAILED, Task},
+};
+
+/// What begins subagents, for the tools of one host.
+#[derive(Default)]
+pub(super) struct Subagents {
+    directory: OnceLock<Weak<Directory>>,
+}
+
+impl Subagents {
+    /// Says whose conversations they are.
+    pub(super) fn belong_to(&self, directory: &Arc<Directory>) {
+        let _ = self.directory.set(Arc::downgrade(directory));
+    }
+
+    fn directory(&self) -> Option<Arc<Directory>> {
+        self.directory.get().and_then(Weak::upgrade)
+    }
+
+    async fn run_here(&self, task: Task) -> Result<RoundEnd, ToolError> {
+        let directory = self.directory().ok_or_else(stopped)?;
+        let child = task.key.child();
+        let cancel = task.cancel.clone();
+        let ended = watched(&directory, &child, task);
+        tokio::pin!(ended);
+        let ended = tokio::select! {
+            biased;
+            ended = &mut ended => ended,
+            () = cancel.cancelled() => {
+                self.interrupt(&child);
+                ended.await // What it still says is taken; the executor bounds the wait.
+            }
+        };
+        directory.put_to_sleep(&child);
+        ended
+    }
+}
+
+impl Children for Subagents {
+    fn run(&self, task: Task) -> BoxFuture<'_, Result<RoundEnd, ToolError>> {
+        Box::pin(self.run_here(task))
+    }
+
+    fn interrupt(&self, child: &Scope) {
+        if let Some(directory) = self.directory() {
+            directory.send(child, ConversationMsg::Interrupt { failure: None, reply: None });
+            directory.put_to_sleep(child);
+        }
+    }
+
+    fn wake(&self, child: &Scope) {
+        if let Some(directory) = self.directory() {
+            directory.send(child, ConversationMsg::Resume);
+        }
+    }
+}
+
+/// Gives the task, or finds it given, and follows it to its end.
+async fn watched(directory: &Arc<Directory>, child: &Scope, task: Task) -> Result<RoundEnd, ToolError> {
+    let ports = directory.ports().clone();
+    let tenant = directory.tenants().get(&child.tenant);
+    let refused = |error: SendError| not_begun(&error);
+    let mut seat = tenant.admit_child().map_err(|why| refused(why.into()))?;
+    let message = Message::user(task.text);
+    seat.weigh(message.wire().len(), || ports.events.bytes(&child.tenant)).map_err(|why| refused(why.into()))?;
+    let place = place(&ports, &tenant, &child.conversation).await.map_err(refused)?;
+    if task.cancel.is_cancelled() {
+        return Err(ToolError::failed("it was cancelled before it began").not_started());
+    }
+    let (reply, answer) = oneshot::channel();
+    let mail = PromptMail {
+        id: ports.entropy.prompt_id(),
+        round_id: ports.entropy.round_id(),
+        client_key: Some(ClientKey { key: format!("{CHILD_KEY}{}", task.key), digest: digest(message.wire()) }),
+        message,
+        output_schema: None,
+        on_busy: OnBusy::Queue,
+        deadline: None,
+        seat,
+        reply,
+    };
+    directory.send(child, ConversationMsg::Prompt(Box::new(mail)));
+    let receipt = answer.await.unwrap_or(Err(ConversationError::Gone)).map_err(|error| refused(error.into()))?;
+    if let Some(place) = place {
+        place.keep();
+    }
+    let mut watch = RoundWatch::new(ports, directory.stopped().clone(), child.clone(), receipt.round_id);
+    let mut told = Told { progress: task.progress, last: Instant::now(), steps: 0, tokens: 0 };
+    while let Some(event) = watch.next().await {
+        told.note(&event.kind);
+    }
+    match watch.outcome().await {
+        Ok(end) => Ok(end),
+        Err(OutcomeError::Failed { end }) => Ok(*end),
+        Err(error @ (OutcomeError::Ended { .. } | OutcomeError::Stopped | OutcomeError::Expired)) => {
+            Err(ToolError::failed(format!("the subagent did not come to an end: {error}")).code(SUBAGENT_FAILED))
+        }
+    }
+}
+
+/// Tells its parent's watchers how far a subagent is.
+struct Told {
+    progress: Progress,
+    last: Instant,
+    steps: u32,
+    tokens: u64,
+}
+
+impl Told {
+    fn note(&mut self, event: &EventKind) {
+        let EventKind::Usage { usage, .. } = event else { return };
+        self.steps += 1;
+        self.tokens = self.tokens.saturating_add(usage.input()).saturating_add(usage.output);
+        if self.last.elapsed() >= SUBAGENT_TOLD_EVERY {
+            self.last = Instant::now();
+            self.progress.tell(format!("{} model calls, {} tokens", self.steps, self.tokens));
+        }
+    }
+}
+
+fn stopped() -> ToolError {
+    ToolError::failed("the host is stopping").code(SUBAGENT_FAILED).not_started()
+}
+
+fn not_begun(error: &SendError) -> ToolError {
+    let kind = if error.is_retryable() { ToolErrorType::ResourceError } else { ToolErrorType::ExecutionError };
+    ToolError::new(kind, format!("no subagent was begun: {error}")).code(SUBAGENT_FAILED)
+}

@@ -1,0 +1,86 @@
+//! The tool `create_subagent`: a call that is a conversation of its own.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use serde_json::json;
+
+use super::{CREATE_SUBAGENT, Children, CreateSubagentArgs, DESCRIPTION, SUBAGENT_FAILED, Task};
+use crate::{
+    limits::{SUBAGENT_RESULT_BYTES, SUBAGENT_TIME_MAX},
+    policy::{BreakerConfig, ToolRetryPolicy},
+    ports::{Approval, Effect, ToolContext, ToolError, ToolErrorType, ToolSource, ToolSpec, TypedTool},
+    stream::RoundEnd,
+};
+
+/// Never opens.
+const NO_BREAKER: BreakerConfig = BreakerConfig { failures: u32::MAX, open_for: Duration::ZERO };
+
+/// The tool. `idempotent`: whoever makes the call again finds what it began.
+pub(crate) struct CreateSubagent {
+    children: Arc<dyn Children>,
+}
+
+impl CreateSubagent {
+    pub(crate) fn new(children: Arc<dyn Children>) -> Self {
+        Self { children }
+    }
+}
+
+impl TypedTool for CreateSubagent {
+    type Args = CreateSubagentArgs;
+    type Output = String;
+    const NAME: &'static str = CREATE_SUBAGENT;
+    const DESCRIPTION: &'static str = DESCRIPTION;
+
+    fn declare(&self, spec: ToolSpec) -> ToolSpec {
+        // One that fails says nothing of the next (N-08). What is tried again is one that found no room to begin.
+        let spec = spec.effect(Effect::Idempotent).approval(Approval::Never).timeout(SUBAGENT_TIME_MAX);
+        let retry = ToolRetryPolicy { retry_on: vec![ToolErrorType::ResourceError], ..ToolRetryPolicy::default() };
+        spec.retry(retry).breaker(NO_BREAKER).source(ToolSource::BuiltIn)
+    }
+
+    fn check(&self, args: &CreateSubagentArgs) -> Result<(), ToolError> {
+        if args.task.trim().is_empty() { Err(ToolError::invalid("task is empty")) } else { Ok(()) }
+    }
+
+    async fn call(&self, args: CreateSubagentArgs, context: ToolContext) -> Result<String, ToolError> {
+        let ToolContext { key, cancel, progress, artifacts, tool_call_id, .. } = context;
+        let end = self.children.run(Task { key, text: args.task, cancel, progress }).await?;
+        let text = answer(&end)?;
+        if text.len() <= SUBAGENT_RESULT_BYTES {
+            return Ok(json!({ "result": text }).to_string());
+        }
+        let (bytes, first) = (text.len(), head(&text, SUBAGENT_RESULT_BYTES).to_owned());
+        let stored = match &artifacts {
+            Some(artifacts) => artifacts.store.store(artifacts.owner.clone(), tool_call_id, Bytes::from(text)).await.ok(),
+            None => None,
+        };
+        Ok(match stored {
+            Some(id) => json!({ "result": first, "shown_bytes": first.len(), "bytes": bytes, "rest": format!("read_more(result_id=\"{id}\", page=1)") }),
+            None => json!({ "result": first, "shown_bytes": first.len(), "bytes": bytes }),
+        }
+        .to_string())
+    }
+}
+
+/// What a subagent said in all, or why that is no answer.
+fn answer(end: &RoundEnd) -> Result<String, ToolError> {
+    if end.stop_reason.is_done() {
+        return Ok(end.full_text.clone());
+    }
+    let why = end.error.as_ref().map_or_else(|| end.stop_reason.code().to_owned(), |failure| failure.message.clone());
+    let said = head(&end.full_text, SUBAGENT_RESULT_BYTES);
+    let said = if said.is_empty() { String::new() } else { format!(" Until then it said: {said}") };
+    Err(ToolError::failed(format!("the subagent did not come to an end: {why}.{said}")).code(SUBAGENT_FAILED))
+}
+
+/// At most so many bytes, whole lines where there are any.
+fn head(text: &str, bytes: usize) -> &str {
+    let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    let cut = text.get(..end).unwrap_or_default();
+    if end == text.len() {
+        return cut;
+    }
+    cut.rfind('\n').filter(|line| *line > 0).and_then(|line| cut.get(..line)).unwrap_or(cut)
+}
