@@ -100,7 +100,7 @@ async fn ours(calls: u32) {
             level: OutputLevel::Standard,
             attempt: 0,
             began: tokio::time::Instant::now(),
-            turn: tracing::Span::none(),
+            turn: None,
         });
         told.recv().await.unwrap();
     }
