@@ -1,9 +1,9 @@
 //! Does one tenant that floods the host take anything from the others?
 //!
-//! In process: a scripted model that takes 100 ms a call behind a gateway of 64 calls at once, so 640 calls a second are the capacity; even
-//! tenants send prompts of 3 KB, odd ones of 30 bytes. First 19 tenants offer 60 % of their share each, open loop, alone and then beside a
-//! 20th that offers 50 times its share. Then all 20 have more to do than can be done, for the Jain index over served tokens by weight: with
-//! equal weights, and with weights 1 to 4.
+//! In process: a scripted model that takes 100 ms a call behind a gateway of 64 calls at once, so 640 calls a second are the capacity.
+//! First 19 tenants offer 60 % of their share each, open loop, each at its own moments, alone and then beside a 20th that offers 50 times
+//! its share, all with prompts of 300 bytes. Then all 20 have more to do than can be done, even ones with prompts of 3 KB and odd ones with
+//! 30 bytes, for the Jain index over served tokens by weight: with equal weights, and with weights 1 to 4.
 //!
 //! `cargo bench --bench fairness` prints victims' served/offered and p99 with and without the flooder, how fast the flooder is refused, the
 //! Jain indices, and CPU. `-- --seconds N` changes the length of a run from 20 s, `-- --calls N` the calls at once.
@@ -68,8 +68,12 @@ fn name(tenant: usize) -> String {
     format!("tenant-{tenant}")
 }
 
-fn prompt(tenant: usize) -> String {
-    "p".repeat(if tenant.is_multiple_of(2) { 3000 } else { 30 })
+/// Bytes of a prompt where all are alike: then a share of calls is a share of tokens.
+const ALIKE: usize = 300;
+
+/// Bytes of a tenant's prompts where they differ.
+fn unlike(tenant: usize) -> usize {
+    if tenant.is_multiple_of(2) { 3000 } else { 30 }
 }
 
 /// What one tenant saw.
@@ -85,11 +89,11 @@ struct Seen {
 type Seens = Arc<Vec<Mutex<Seen>>>;
 
 /// One prompt in a conversation of its own, to its end.
-async fn turn(host: &Host, tenant: usize, number: u64, seen: &Mutex<Seen>) {
+async fn turn(host: &Host, tenant: usize, number: u64, bytes: usize, seen: &Mutex<Seen>) {
     seen.lock().unwrap().offered += 1;
     let began = Instant::now();
     let conversation = host.tenant(name(tenant)).conversation(format!("c-{number}"));
-    match conversation.send(prompt(tenant)).await {
+    match conversation.send("p".repeat(bytes)).await {
         Ok(mut reply) => {
             let end = reply.outcome().await;
             let mut seen = seen.lock().unwrap();
@@ -107,14 +111,16 @@ async fn turn(host: &Host, tenant: usize, number: u64, seen: &Mutex<Seen>) {
 
 /// Sends so many prompts a second, whatever becomes of them.
 async fn open_loop(host: Host, tenant: usize, rate: f64, length: Duration, seens: Seens) {
-    let mut tick = tokio::time::interval(Duration::from_secs_f64(1.0 / rate));
+    let between = Duration::from_secs_f64(1.0 / rate);
+    // Each at its own moments: prompts of all in one instant would be a queue that nobody flooded.
+    let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + between.mul_f64(tenant as f64 / TENANTS as f64), between);
     let began = Instant::now();
     let mut number = 0;
     while began.elapsed() < length {
         tick.tick().await;
         number += 1;
         let (host, seens) = (host.clone(), seens.clone());
-        tokio::spawn(async move { turn(&host, tenant, number, &seens[tenant]).await });
+        tokio::spawn(async move { turn(&host, tenant, number, ALIKE, &seens[tenant]).await });
     }
 }
 
@@ -171,7 +177,7 @@ fn backlog(calls: usize, length: Duration, weight: impl Fn(usize) -> u32 + Copy)
                 let (host, seens) = (host.clone(), seens.clone());
                 tokio::spawn(async move {
                     for number in 0.. {
-                        turn(&host, tenant, worker << 32 | number, &seens[tenant]).await;
+                        turn(&host, tenant, worker << 32 | number, unlike(tenant), &seens[tenant]).await;
                     }
                 });
             }

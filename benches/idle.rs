@@ -153,10 +153,12 @@ async fn settled() -> usize {
 }
 
 async fn asleep(host: &Host) {
-    host.hibernate_idle();
     while host.awake() > 0 {
-        tokio::time::sleep(Duration::from_millis(20)).await;
         host.hibernate_idle();
+        let asked = Instant::now();
+        while host.awake() > 0 && asked.elapsed() < Duration::from_secs(10) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 }
 
