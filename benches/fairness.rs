@@ -167,10 +167,12 @@ fn flood(calls: usize, length: Duration, flooded: bool) -> (f64, f64) {
     (ratio, p99)
 }
 
-/// Everybody has more to do than can be done. Returns the Jain index over served tokens by weight.
+/// Everybody has more to do than can be done. Returns the Jain index over served tokens by weight, once the queue is there: whoever comes
+/// first takes all that is free.
 fn backlog(calls: usize, length: Duration, weight: impl Fn(usize) -> u32 + Copy) -> f64 {
     let seens = seens();
-    runtime().block_on(async {
+    let tokens = || seens.iter().map(|seen| seen.lock().unwrap().tokens).collect::<Vec<u64>>();
+    let (before, after) = runtime().block_on(async {
         let host = host(calls, weight).await;
         for tenant in 0..TENANTS {
             for worker in 0..calls as u64 {
@@ -182,10 +184,13 @@ fn backlog(calls: usize, length: Duration, weight: impl Fn(usize) -> u32 + Copy)
                 });
             }
         }
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let before = tokens();
         tokio::time::sleep(length).await;
+        (before, tokens())
     });
-    let shares: Vec<f64> =
-        seens.iter().enumerate().map(|(tenant, seen)| seen.lock().unwrap().tokens as f64 / f64::from(weight(tenant))).collect();
+    let served = after.iter().zip(&before).map(|(after, before)| (after - before) as f64);
+    let shares: Vec<f64> = served.enumerate().map(|(tenant, served)| served / f64::from(weight(tenant))).collect();
     let (sum, squares) = (shares.iter().sum::<f64>(), shares.iter().map(|share| share * share).sum::<f64>());
     sum * sum / (TENANTS as f64 * squares)
 }
