@@ -52,7 +52,7 @@ pub fn attribute(field: &str, edition: Edition) -> Option<&'static str> {
         "conversation" => "gen_ai.conversation.id",
         "tenant" => "callboard.tenant",
         "round" => "callboard.round.id",
-        "life" => "callboard.conversation.life",
+        "epoch" => "callboard.conversation.epoch",
         "inbox" => "callboard.conversation.inbox",
         "queue_wait_ms" => "callboard.queue_wait_ms",
         "latency_ms" => "callboard.round.latency_ms",

@@ -15,8 +15,8 @@ use crate::{
     ports::{Entropy, ModelRequest, Usage},
 };
 
-/// Begins the span of a turn, if it is sampled. `life` counts the conversation's lives: above 1 it slept or was restarted.
-pub(super) fn turn(scope: &Scope, round_id: RoundId, life: u64, inbox: usize, sampling: TraceSampling, entropy: &dyn Entropy) -> Span {
+/// Begins the span of a turn, if it is sampled. `epoch` tells the conversation's lives apart: one higher after each sleep or restart.
+pub(super) fn turn(scope: &Scope, round_id: RoundId, epoch: u64, inbox: usize, sampling: TraceSampling, entropy: &dyn Entropy) -> Span {
     if !tracing::enabled!(target: SPANS, tracing::Level::INFO) || !sampling.samples(|| entropy.fraction()) {
         return Span::none();
     }
@@ -27,7 +27,7 @@ pub(super) fn turn(scope: &Scope, round_id: RoundId, life: u64, inbox: usize, sa
         conversation = %scope.conversation,
         tenant = %scope.tenant,
         round = %round_id,
-        life,
+        epoch,
         inbox,
         queue_wait_ms = tracing::field::Empty,
         stop_reason = tracing::field::Empty,

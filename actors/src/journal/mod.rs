@@ -32,7 +32,7 @@ pub use fork::{Fork, ForkReader};
 pub use marks::{RoundMark, RoundMarks, plain_user_starts, records_fit};
 pub use metrics::{ConversationMetrics, ToolAggregate, ToolMetrics};
 pub use multi::MultiRoundConversation;
-pub use project::{project, summary};
+pub use project::{CREATE_SUBAGENT, project, summary};
 pub use repeats::{LOOP_GUARD, Repeats};
 pub use report::{GlobalStats, ToolStats, thousands};
 pub use result::{RetryRecord, ToolErrorResponse, ToolExecutionResult};

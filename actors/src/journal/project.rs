@@ -7,8 +7,10 @@ use crate::{
     chat::RawJson,
     ids::{ConversationId, RoundId},
     stream::{EventKind, Failure, RoundEnd, SubagentState},
-    subagent::CREATE_SUBAGENT,
 };
+
+/// The tool whose calls are told as subagents too. Named here and not beside the tool: a floor imports no actor.
+pub const CREATE_SUBAGENT: &str = "create_subagent";
 
 /// Longest summary of a call, in characters.
 const SUMMARY_CHARS_MAX: usize = 80;

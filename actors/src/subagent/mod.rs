@@ -20,8 +20,7 @@ use crate::{
     stream::RoundEnd,
 };
 
-/// The name of the tool.
-pub const CREATE_SUBAGENT: &str = "create_subagent";
+pub use crate::journal::CREATE_SUBAGENT;
 
 /// Code of the refusal of a subagent beyond the bounds.
 pub const SUBAGENT_LIMIT: &str = "SUBAGENT_LIMIT";
