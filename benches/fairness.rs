@@ -9,6 +9,9 @@
 //! Jain indices, and CPU. `-- --seconds N` changes the length of a run from 20 s, `-- --calls N` the calls at once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
+#[path = "support/process.rs"]
+mod process;
+
 use std::{
     sync::{Arc, Mutex},
     time::{Duration, Instant},
@@ -137,7 +140,7 @@ fn percentile(mut times: Vec<Duration>, part: f64) -> f64 {
 /// Victims at 60 % of their share, with or without a flooder. Returns served/offered and the p99 in ms.
 fn flood(calls: usize, length: Duration, flooded: bool) -> (f64, f64) {
     let share = calls as f64 / CALL.as_secs_f64() / TENANTS as f64;
-    let (cpu, seens) = (cpu(), seens());
+    let (cpu, seens) = (process::cpu(), seens());
     runtime().block_on(async {
         let host = host(calls, |_| 1).await;
         let victims = (1..TENANTS).map(|tenant| open_loop(host.clone(), tenant, share * 0.6, length, seens.clone()));
@@ -150,7 +153,7 @@ fn flood(calls: usize, length: Duration, flooded: bool) -> (f64, f64) {
     let served: u64 = victims.iter().map(|seen| seen.served).sum();
     let ratio = served as f64 / offered as f64;
     let p99 = percentile(victims.into_iter().flat_map(|seen| seen.latencies).collect(), 0.99);
-    let spent = self::cpu() - cpu;
+    let spent = process::cpu() - cpu;
     println!(
         "{:<22} victims served/offered {ratio:.3} of {offered}, p99 {p99:.0} ms, CPU {spent:.1?}",
         if flooded { "beside a flooder" } else { "alone" }
@@ -193,12 +196,6 @@ fn backlog(calls: usize, length: Duration, weight: impl Fn(usize) -> u32 + Copy)
     let shares: Vec<f64> = served.enumerate().map(|(tenant, served)| served / f64::from(weight(tenant))).collect();
     let (sum, squares) = (shares.iter().sum::<f64>(), shares.iter().map(|share| share * share).sum::<f64>());
     sum * sum / (TENANTS as f64 * squares)
-}
-
-fn cpu() -> Duration {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
-    Duration::from_millis((fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()) * 10)
 }
 
 fn runtime() -> tokio::runtime::Runtime {
