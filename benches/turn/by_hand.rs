@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::{
     Wire,
     hand_journal::HandJournal,
-    wire::{Told, schema},
+    hand_json::{Told, schema},
 };
 
 /// What all its conversations share.
@@ -87,7 +87,7 @@ impl ByHand {
             let text = |of: &str| block[of].as_str().unwrap().to_owned();
             match block["type"].as_str() {
                 Some("tool_use") => {
-                    asked = Some(super::wire::Asked { id: text("id"), name: text("name"), input: block["input"].to_string() });
+                    asked = Some(super::hand_json::Asked { id: text("id"), name: text("name"), input: block["input"].to_string() });
                 }
                 Some("tool_result") => results.push(self.wire.result(&text("tool_use_id"), &super::result())),
                 _ => {}

@@ -3,14 +3,15 @@
 //! One subscriber reads every delta.
 //!
 //! # Layout
-//! `model` the model of the turn, in a process of its own · `ours` the turn here · `by_hand` the turn on tokio and reqwest, `wire` its JSON,
-//! `hand_journal` its journal · `forgetful` a journal that keeps nothing · `counted` one that counts · `phases`, `process` how costs are taken.
+//! `model` the model of the turn, in a process of its own · `ours` the turn here · `by_hand` the turn on tokio and reqwest, `hand_json` its JSON,
+//! `hand_journal` its journal · `fed` a model that has its bytes already · `forgetful` a journal that keeps nothing · `counted` one that counts · `phases`, `process` how costs are taken.
 #![allow(dead_code, unused_imports, reason = "each bench needs some of it")]
 
 pub(crate) mod model;
 pub(crate) mod ours;
 pub(crate) mod by_hand;
-pub(crate) mod wire;
+pub(crate) mod hand_json;
+pub(crate) mod fed;
 pub(crate) mod hand_journal;
 pub(crate) mod forgetful;
 pub(crate) mod counted;
