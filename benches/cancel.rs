@@ -1,9 +1,9 @@
 //! How long until 1,000 running turns have ended, and until the last process of 1,000 commands is gone?
 //!
 //! First turns of a model that talks without end, all interrupted in one moment: from each interrupt to its `round_finished`. Beside it
-//! as many tasks by hand, each with a token and a channel to its reader. Then turns that each run a command in a process group of its own
-//! (sandbox `local`; several spawners, since one runs at most so many commands at once), all interrupted: from the first interrupt until
-//! `/proc` holds none of their processes. Beside it a bare loop that kills and waits for as many groups.
+//! as many tasks by hand, each with a token and a channel to its reader. Then turns that each run a command, in the kernel's boundary and in
+//! a bare process group (sandbox `local`), all interrupted: from the first interrupt until `/proc` holds none of their processes. Several
+//! spawners share them, since one runs at most so many commands at once. Beside it a bare loop that kills and waits for as many groups.
 //!
 //! `cargo bench --bench cancel` prints both, medians of rounds in turns. `-- --rounds N`, `--turns N`, `--groups N`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
@@ -44,8 +44,9 @@ const PACE: Duration = Duration::from_millis(20);
 /// Commands of one spawner; below the bound of those that it runs at once.
 const COMMANDS_EACH: usize = 50;
 
-/// A word in the arguments of every process that is to be counted.
+/// A word in the arguments of the processes that are to be counted, and what each command runs.
 const MARK: &str = "bench-of-cancel";
+const SLEEP: &str = "86399";
 
 struct Model(Reply);
 
@@ -155,34 +156,39 @@ async fn turns_by_hand(count: usize) -> Ended {
     gathered(ends, &asked).await
 }
 
-/// Processes by id and group whose arguments hold the mark, or that are of such a process's group.
-fn marked() -> (BTreeSet<u32>, BTreeSet<u32>) {
+/// The processes of the commands, with all of their groups, and how many commands have come to their sleep.
+fn marked() -> (BTreeSet<u32>, usize) {
     let all = std::fs::read_dir("/proc").unwrap().flatten();
     let ids: Vec<u32> = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     let group = |id: u32| {
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
         stat.rsplit(')').next()?.split_whitespace().nth(2)?.parse::<u32>().ok()
     };
-    let is_marked = |id: u32| {
-        let words = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
-        id != std::process::id() && String::from_utf8_lossy(&words).contains(MARK)
-    };
-    let groups: BTreeSet<u32> = ids.iter().filter(|id| is_marked(**id)).filter_map(|id| group(*id)).collect();
-    (ids.into_iter().filter(|id| group(*id).is_some_and(|group| groups.contains(&group))).collect(), groups)
+    let mut groups = BTreeSet::new();
+    let mut sleeping = 0;
+    for id in ids.iter().filter(|id| **id != std::process::id()) {
+        let words = String::from_utf8_lossy(&std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default()).into_owned();
+        let sleeps = words == format!("sleep\0{SLEEP}\0");
+        sleeping += usize::from(sleeps);
+        if sleeps || words.contains(MARK) {
+            groups.extend(group(*id));
+        }
+    }
+    (ids.into_iter().filter(|id| group(*id).is_some_and(|group| groups.contains(&group))).collect(), sleeping)
 }
 
-/// Waits until `count` groups are there and no process is added any more.
+/// Waits until `count` commands sleep and no process is added any more.
 async fn settled(count: usize) -> BTreeSet<u32> {
     let began = Instant::now();
     let mut before = BTreeSet::new();
     loop {
-        let (processes, groups) = marked();
-        if groups.len() == count && processes == before {
+        let (processes, sleeping) = marked();
+        if sleeping == count && processes == before {
             return processes;
         }
-        assert!(began.elapsed() < Duration::from_secs(120), "{} of {count} groups are there", groups.len());
+        assert!(began.elapsed() < Duration::from_secs(300), "{sleeping} of {count} commands run");
         before = processes;
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
     }
 }
 
@@ -209,13 +215,15 @@ fn gone(processes: &BTreeSet<u32>) -> Instant {
     last
 }
 
-/// Turns that run a command each, all interrupted. Tells how long the last process stayed, and how many there were.
-async fn groups(count: usize) -> (Duration, usize) {
+/// Turns that run a command each, all interrupted. Tells how long the last process stayed, and how many there were; `None` where there is
+/// no such sandbox.
+async fn groups(count: usize, mode: Mode) -> Option<(Duration, usize)> {
     let folder = tempfile::tempdir().unwrap();
-    let host = host(Reply::tool("bash", &serde_json::json!({ "command": format!("sleep 3600; : {MARK}") }))).await;
+    let host = host(Reply::tool("bash", &serde_json::json!({ "command": format!("sleep {SLEEP}; : {MARK}") }))).await;
     let tenants = count.div_ceil(COMMANDS_EACH);
     for tenant in 0..tenants {
-        let tools = with_sandbox(folder.path(), Mode::Local).only(|name| name == "bash");
+        let tools = with_sandbox(folder.path(), mode).only(|name| name == "bash");
+        tools.get("bash")?;
         let config = TenantConfig::new().tools(tools).approval(ApprovalMode::Auto);
         host.configure_tenant(&TenantId::new(format!("t-{tenant}")).unwrap(), config).await.unwrap();
     }
@@ -235,7 +243,7 @@ async fn groups(count: usize) -> (Duration, usize) {
         assert_eq!(reply.outcome().await.unwrap().stop_reason, StopReason::Interrupted);
     }
     host.shutdown(Duration::from_secs(10)).await;
-    (last, there)
+    Some((last, there))
 }
 
 /// A bare loop that kills and waits.
@@ -275,18 +283,28 @@ async fn run(rounds: usize, count: usize, groups_count: usize) {
         );
     }
 
-    let (mut ours, mut hand, mut processes) = (Vec::new(), Vec::new(), 0);
+    let mut hand = Vec::new();
     for _ in 0..rounds {
-        let (last, there) = groups(groups_count).await;
-        ours.push(ms(last));
-        processes = there;
         hand.push(ms(tokio::task::spawn_blocking(move || groups_by_hand(groups_count)).await.unwrap()));
     }
-    let (ours, hand) = (median(ours), median(hand));
-    println!(
-        "{groups_count} process groups ({processes} processes): the last gone after {ours:.1} ms; by hand {hand:.1} ms; ratio {:.2}",
-        ours / hand
-    );
+    let hand = median(hand);
+    for (name, mode) in [("in the kernel's boundary", Mode::Linux), ("in a bare group", Mode::Local)] {
+        let (mut ours, mut processes) = (Vec::new(), 0);
+        for _ in 0..rounds {
+            let Some((last, there)) = groups(groups_count, mode).await else { break };
+            ours.push(ms(last));
+            processes = there;
+        }
+        if ours.is_empty() {
+            println!("{groups_count} commands {name}: there is none here");
+            continue;
+        }
+        let ours = median(ours);
+        println!(
+            "{groups_count} commands {name}, {processes} processes: the last gone after {ours:.1} ms; by hand {hand:.1} ms; ratio {:.2}",
+            ours / hand
+        );
+    }
 }
 
 fn main() {

@@ -122,7 +122,7 @@ async fn long(turns: usize, rounds: usize) {
         let sides = Sides::new(folder.path(), &server, wire).await;
         for (on, journal) in JOURNAL.into_iter().enumerate() {
             for after in [10, 1000] {
-                let history = reference::turns_before(after - 1);
+                let history = reference::turns_before(after - 1, &reference::result());
                 let (mut ours, mut hand, mut bare) = (Side::default(), Side::default(), Side::default());
                 for _ in 0..rounds {
                     let conversation = ours::conversation(&sides.ours[on], history.clone()).await;
@@ -215,7 +215,7 @@ fn idle() {
         String::from_utf8(output.stdout).unwrap().trim().parse::<f64>().unwrap() / 1024.0
     };
     let wire = |messages: &[callboard::chat::Message]| messages.iter().map(|m| m.wire().len()).sum::<usize>() as f64 / 1024.0;
-    let (history, all) = (wire(&reference::history()), wire(&reference::turns_before(1)));
+    let (history, all) = (wire(&reference::history()), wire(&reference::turns_before(1, &reference::result())));
     let (bare, full) = (each("bare"), each("full"));
     println!("  {bare:.1} KiB after one turn, {:.1} KiB of it wire bytes of the history", all - history);
     println!("  {:.1} KiB more with 4 messages of {history:.1} KiB wire bytes more", full - bare);

@@ -69,15 +69,15 @@ pub(crate) fn history() -> Vec<Message> {
     (0..4).map(|n| if n % 2 == 0 { Message::user("u".repeat(1000)) } else { Message::assistant("a".repeat(1000)) }).collect()
 }
 
-/// What `turns` turns leave behind.
-pub(crate) fn turns_before(turns: usize) -> Vec<Message> {
+/// What `turns` turns leave behind when the tool returns `result`.
+pub(crate) fn turns_before(turns: usize, result: &str) -> Vec<Message> {
     let mut messages = history();
     for turn in 0..turns {
         let id = format!("call_{turn}");
         let call =
             ContentBlock::ToolUse(ToolUseBlock { id: id.clone(), name: TOOL.into(), input: RawJson::from_text(arguments()).unwrap() });
-        let result = ToolResultBlock { tool_use_id: id, content: ToolResultContent::Text(result()), is_error: false };
-        messages.push(Message::user(prompt()));
+        let result = ToolResultBlock { tool_use_id: id, content: ToolResultContent::Text(result.to_owned()), is_error: false };
+        messages.push(Message::user(format!("{turn:>5} {}", "p".repeat(194))));
         messages.push(Message::new(Role::Assistant, &[ContentBlock::text("word".repeat(32)), call]).unwrap());
         messages.push(Message::tool_results([result], []));
         messages.push(Message::assistant("word".repeat(64)));

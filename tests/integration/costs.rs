@@ -79,7 +79,7 @@ fn child_that_is_counted() {
         match words[0] {
             "turn" => {
                 let host = ours::host(ours::model(), std::sync::Arc::new(forgetful::Forgetful)).await;
-                let conversation = ours::conversation(&host, reference::turns_before(number(1))).await;
+                let conversation = ours::conversation(&host, reference::turns_before(number(1), &reference::result())).await;
                 for _ in 0..number(2) {
                     ours::turn(&conversation).await;
                 }
