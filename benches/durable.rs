@@ -2,11 +2,12 @@
 //!
 //! The reference turn of `turn/mod.rs` in process on SQLite (WAL, synchronous = FULL): first with every commit slowed to 10 ms, at 64 and
 //! 256 conversations, then on the disk of the build as it is, at 64, 256 and 1,000. A turn that waits `gates` times for a commit, each time
-//! for up to two (the one that runs, then its own), allows C / (2 × gates × commit) turns a second at C conversations.
+//! for up to two (the one that runs, then its own), allows C / (2 × gates × commit) turns a second at C conversations. This turn has two
+//! gates: its prompt is acknowledged, its end is told; the tool is `pure`, so its start waits for nothing.
 //!
 //! `cargo bench --bench durable` prints turns a second, that bound and the part of it that is reached; the commit's time with nobody else
-//! there, commits a second, entries a commit, gates a turn as counted at the store (an append that somebody waits for); CPU a turn; and
-//! the same turns with no journal at all. `-- --seconds N` changes the length of a row, `--folder PATH` the disk.
+//! there, commits a second, entries a commit, appends a turn that somebody waited for as the store saw them (what a conversation held back
+//! behind a commit of its own goes as one) and others; CPU a turn; and the same turns with no journal at all. `-- --seconds N` changes the length of a row, `--folder PATH` the disk.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
 #[path = "turn/mod.rs"]
@@ -38,6 +39,9 @@ use reference::{
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Gates of the reference turn.
+const GATES: f64 = 2.0;
 
 /// What a slow disk adds to a commit.
 const SLOW: Duration = Duration::from_millis(10);
@@ -101,18 +105,17 @@ async fn row(folder: &Path, slow: Duration, lanes: usize, length: Duration) -> C
     let [awaited, others, entries] = [0, 1, 2].map(|at| (after[at] - before[at]) as f64);
     // Imports wait too; they are no part of a turn.
     let imports = cost.done as f64 / TURNS_EACH as f64;
-    let gates = (awaited - imports) / cost.done as f64;
-    let bound = |gates: f64| lanes as f64 / (2.0 * gates * commit.as_secs_f64());
+    let bound = lanes as f64 / (2.0 * GATES * commit.as_secs_f64());
     println!(
         "{:>8} {lanes:>6} {:>9.0} {:>9.0} {:>6.2} {:>9.2} ms {:>11.0} {:>9.1} {:>7.2} {:>7.2} {:>8.1} µs",
         if slow.is_zero() { "as it is" } else { "slowed" },
         cost.rate(),
-        bound(gates),
-        cost.rate() / bound(gates),
+        bound,
+        cost.rate() / bound,
         commit.as_secs_f64() * 1e3,
         commits as f64 / cost.wall.as_secs_f64(),
         entries / commits as f64,
-        gates,
+        (awaited - imports) / cost.done as f64,
         others / cost.done as f64,
         cost.cpu_us(),
     );
@@ -124,7 +127,7 @@ async fn run(folder: &Path, length: Duration) {
     println!("load {} · {length:?} a row", process::load());
     println!(
         "{:>8} {:>6} {:>9} {:>9} {:>6} {:>12} {:>11} {:>9} {:>7} {:>7} {:>11}",
-        "disk", "lanes", "turns/s", "bound", "part", "lone commit", "commits/s", "entries", "gates", "others", "CPU"
+        "disk", "lanes", "turns/s", "bound", "part", "lone commit", "commits/s", "entries", "awaited", "others", "CPU"
     );
     for lanes in [64, 256] {
         row(folder, SLOW, lanes, length).await;
