@@ -2,7 +2,8 @@
 //! they read on from their cursor.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap, VecDeque},
     future::ready,
     sync::{
         Arc, Mutex,
@@ -83,12 +84,20 @@ impl State {
         self.rounds.values().map(|stream| stream.ring.last()).max().unwrap_or_default()
     }
 
-    /// At most `count` events of all rounds strictly after `after`, in order.
+    /// At most `count` events of all rounds strictly after `after`, in order. Takes no more than these, for all who append wait meanwhile.
     fn kept_after(&self, after: EventId, count: usize) -> Vec<Arc<StreamEvent>> {
         let newer = self.rounds.values().filter(|stream| stream.ring.has_after(Some(after)));
-        let mut events: Vec<_> = newer.flat_map(|stream| stream.ring.kept_after(Some(after), count).cloned()).collect();
-        events.sort_unstable_by_key(|event| event.id);
-        events.truncate(count);
+        let mut streams: Vec<_> = newer.map(|stream| stream.ring.kept_after(Some(after), count).peekable()).collect();
+        let mut next: BinaryHeap<_> =
+            streams.iter_mut().enumerate().filter_map(|(n, stream)| Some(Reverse((stream.peek()?.id, n)))).collect();
+        let mut events = Vec::new();
+        while events.len() < count
+            && let Some(Reverse((_, n))) = next.pop()
+            && let Some(stream) = streams.get_mut(n)
+        {
+            events.extend(stream.next().cloned());
+            next.extend(stream.peek().map(|event| Reverse((event.id, n))));
+        }
         events
     }
 
