@@ -75,8 +75,8 @@ impl LlmProvider for Counts {
         "counts"
     }
 
-    fn capabilities(&self, _: &str) -> Capabilities {
-        Capabilities { context_window: self.0 * 1000, ..Capabilities::default() }
+    fn capabilities(&self, model: &str) -> Capabilities {
+        Capabilities { context_window: self.0 * 1000, ..LlmProvider::capabilities(&ScriptedModel::always(Reply::text("")), model) }
     }
 
     fn stream(&self, _: ModelRequest, _: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {

@@ -70,9 +70,7 @@ async fn half_of_the_watchers_never_read_and_nobody_feels_it() {
     let acme = Key::new(&home);
     std::fs::write(home.work().join("key"), "sk-test-not-a-real-key").unwrap();
     let provider = format!("[[provider]]\nname = \"fast\"\nkind = \"anthropic\"\nbase_url = \"{}\"\napi_key_file = \"key\"\n", model.url());
-    // A ring is gone a second after its round, so that what a watcher holds is not lost among what the host holds.
-    let limits = "[limits]\nring_age_s = 1\n";
-    configure(&home, &format!("{limits}{provider}[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\n", acme.hash));
+    configure(&home, &format!("{provider}[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\n", acme.hash));
     let served = Served::start(&home, &[]);
     let pid = served.child.as_ref().unwrap().id();
     turns(&served, &acme.key).await; // The host is warm.
