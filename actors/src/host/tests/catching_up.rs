@@ -83,3 +83,35 @@ async fn one_that_stopped_reading_goes_on_in_a_conversation_made_anew_by_a_snaps
     assert!(anew <= 4, "what was read ahead is told, and no more of what is gone: {:?}", kinds(&told));
     assert_eq!(kinds(&told[anew..]), ["snapshot"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_was_told_before_the_stop_is_read_after_it() {
+    let model = Arc::new(ScriptedModel::always(Reply::text("said")));
+    let host = host(&model).await;
+    conversation(&host).send("zero").await.unwrap().outcome().await.unwrap();
+    let mut events = conversation(&host).events(EventsFrom::Now).await.unwrap();
+
+    conversation(&host).send("one").await.unwrap().outcome().await.unwrap();
+    stop(&host, Duration::from_secs(1)).await;
+
+    let mut told = Vec::new();
+    while let Some(event) = timeout(Duration::from_secs(5), events.next()).await.expect("it ends") {
+        told.push(event);
+    }
+    assert_eq!(kinds(&told).last(), Some(&"round_finished"), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_of_a_long_conversation_shows_its_end_and_says_how_much_is_missing() {
+    let sessions = store();
+    let model = long(&sessions).await;
+    let next = builder(&model).shared_sessions(sessions).build().await.unwrap();
+    let of_no_life = EventId { epoch: crate::ids::Epoch(7), seq: crate::ids::Seq(9), n: 0 };
+
+    let told = conversation(&next).events(EventsFrom::After(of_no_life)).await.unwrap().next().await.unwrap();
+
+    let EventKind::Snapshot { snapshot } = &told.kind else { panic!("{told:?}") };
+    let bytes: usize = snapshot.messages.iter().map(|message| message.wire().len()).sum();
+    assert!((SAID..=64 * 1024).contains(&bytes), "{bytes} bytes");
+    assert!(snapshot.messages_before > 0);
+}
