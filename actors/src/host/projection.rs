@@ -333,3 +333,31 @@ fn show(
     }
     Ok(ControlFlow::Continue(()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ids::ConversationId, stream::StreamEvent};
+
+    fn events(ids: impl IntoIterator<Item = (u64, u32)>) -> Vec<Arc<StreamEvent>> {
+        let event = |(seq, n)| {
+            let id = EventId { epoch: Epoch(1), seq: Seq(seq), n };
+            let kind = EventKind::TextDelta { text: String::new() };
+            Arc::new(StreamEvent { id, conversation_id: ConversationId::new("c").unwrap(), round_id: None, kind })
+        };
+        ids.into_iter().map(event).collect()
+    }
+
+    #[test]
+    fn what_the_journal_tells_waits_for_the_deltas_before_it() {
+        let full = WATCHED_EVENTS_MAX as u32;
+        let told = || VecDeque::from(events([(1, 0), (2, 0), (3, 0)]));
+
+        let (some, is_all) = joined(told(), Seq(3), events((1..=full).map(|n| (1, n))));
+        assert_eq!((some.len(), some.back().map(|event| event.id.seq), is_all), (1 + full as usize, Some(Seq(1)), false));
+
+        let (all, is_all) = joined(told(), Seq(3), events([(1, 1), (3, 0), (4, 1)]));
+        assert_eq!(Vec::from(all), events([(1, 0), (1, 1), (2, 0), (3, 0)]), "each once, and nothing that the journal has not told");
+        assert!(is_all);
+    }
+}
