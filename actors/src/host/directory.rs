@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use super::SlotCounts;
 use crate::{
     conversation::{Conversation, ConversationArgs, ConversationError, ConversationMsg, Ports, Standing, load, refuse},
+    id_hash::IdHash,
     ids::{EventId, Scope, TenantId},
     limits::{LOADS_MAX, Limits},
     policy::{Restart, RestartHistory},
@@ -180,7 +181,7 @@ enum Then {
 
 /// The directory of a host.
 pub(crate) struct Directory {
-    slots: DashMap<Scope, Slot>,
+    slots: DashMap<Scope, Slot, IdHash>,
     generations: AtomicU64,
     ports: Ports,
     tenants: Arc<Tenants>,
@@ -200,7 +201,7 @@ pub(crate) struct Directory {
 impl Directory {
     pub(crate) fn new(limits: Arc<Limits>, ports: Ports, tenants: Arc<Tenants>, runtime: tokio::runtime::Handle) -> Arc<Self> {
         let directory = Arc::new(Self {
-            slots: DashMap::new(),
+            slots: DashMap::default(),
             generations: AtomicU64::new(1),
             ports,
             tenants,
