@@ -186,7 +186,7 @@ async fn output_that_is_used_up_is_waited_for() {
 
 #[tokio::test(start_paused = true)]
 async fn what_came_from_a_cache_is_not_counted() {
-    let usage = Usage { input_uncached: 10, cache_read: 4_000, cache_write: 20, output: 30, ..Usage::default() };
+    let usage = Usage { input_uncached: 10, cache_read: 4_000, cache_write: 20, output: 30 };
     let gateway = gateway(
         &Arc::new(ScriptedModel::always(Reply::text("hi").usage(usage))),
         GatewayConfig { tokens_per_minute: Some(60_000), ..config() },
