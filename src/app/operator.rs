@@ -11,13 +11,14 @@ use std::{
 };
 
 use callboard_actors::ids::TenantId;
+use futures_util::future::join_all;
 use tokio::sync::{Mutex, Notify};
 
 use super::{
     AppError, KeptError,
     gateways::{self, Outlets, outlets},
     kept::{DataFolder, Kept, KeptTenant},
-    tenants::{Outfit, Outfitter, share_differs},
+    tenants::{OfServers, Outfit, Outfitter, share_differs},
 };
 use crate::{
     Host,
@@ -167,6 +168,7 @@ impl TenantOperator {
         }
         for id in state.served.keys() {
             self.0.host.remove_tenant(id);
+            self.0.outfitter.servers().close_of(id).await;
             reloaded.removed.push(id.to_string());
         }
         *state = State { config, kept, outlets, served };
@@ -196,9 +198,12 @@ impl TenantOperator {
         let anew: Vec<TenantSection> =
             wanted.iter().map(|wanted| &wanted.section).filter(|section| all || !is_same(section)).cloned().collect();
         let (outfitter, config, outlets) = (self.0.outfitter.clone(), config.clone(), outlets.clone());
+        let of_servers = join_all(anew.iter().map(|section| outfitter.of_servers(&config, section))).await;
         let make = move || {
-            let outfit = |section: TenantSection| Ok((section.id.clone(), outfitter.outfit(&config, &section, &outlets)?));
-            anew.into_iter().map(outfit).collect()
+            let outfit = |(section, of_servers): (TenantSection, OfServers)| {
+                Ok((section.id.clone(), outfitter.outfit(&config, &section, &outlets, of_servers)?))
+            };
+            anew.into_iter().zip(of_servers).map(outfit).collect()
         };
         tokio::task::spawn_blocking(make).await.map_err(|error| AppError::Tools(error.to_string()))?
     }

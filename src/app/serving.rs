@@ -60,7 +60,7 @@ pub(crate) async fn serving(config: Config, reader: Reader, redactor: Redactor) 
     }
 
     let sessions = Sessions::open(&config, None, Opening::OrCreate).await?;
-    let outfitter = Outfitter::start()?;
+    let outfitter = Outfitter::start(&config)?;
     let mut notes = config.warnings();
     let artifacts = artifacts(&config.data_dir, Arc::new(SystemClock), &mut notes).await;
     let chosen = config.choose(None)?.name.clone();
@@ -80,6 +80,7 @@ pub(crate) async fn serving(config: Config, reader: Reader, redactor: Redactor) 
         .limits(config.limits.clone())
         .trace_sampling(config.observability.sampling())
         .mask_results(move |text| redactor.mask_exact(text))
+        .closes(Arc::new(outfitter.servers().clone()))
         .build()
         .await?;
 

@@ -1,22 +1,24 @@
-//! What a tenant's conversations are made of: tools over its workspace in a sandbox of its own, its words, its skills. All tenants share
-//! one spawner of processes.
+//! What a tenant's conversations are made of: tools over its workspace in a sandbox of its own, those of MCP servers of its own, its words,
+//! its skills. All tenants share one spawner of processes.
 
 use std::{path::Path, sync::Arc};
 
 use callboard_actors::{
     conversation::volatile::ApprovalMode,
     host::TenantConfig,
-    ports::{TypedTool, erased},
+    ids::TenantId,
+    ports::{Tool, TypedTool, erased},
 };
 
 use super::{
     AppError,
     gateways::Outlets,
     project_instructions,
-    tools::{masker, mode, web_tools},
+    tools::{Wanted, masker, mcp_pool, mode, web_tools},
 };
 use crate::{
     config::{Approve, Config, SandboxMode, TenantSection},
+    mcp::{self, FilePins, McpPool, McpServerConfig, McpTransport, Pins, config::Template},
     sandbox::{self, Options, PathRules, Root, Spawner},
     skills::SkillFolder,
     tools::{self, Toolbox, memory::Memory},
@@ -29,33 +31,80 @@ pub(super) struct Outfit {
     pub(super) notes: Vec<String>,
 }
 
+/// The variable that tells an MCP server whose it is.
+const TENANT_VARIABLE: &str = "CALLBOARD_TENANT";
+
+/// Tools of MCP servers for one tenant, and what there is to say of them.
+#[derive(Default)]
+pub(super) struct OfServers {
+    tools: Vec<Arc<dyn Tool>>,
+    notes: Vec<String>,
+}
+
 /// Makes the outfits of tenants.
 #[derive(Clone)]
 pub(super) struct Outfitter {
     spawner: Spawner,
+    servers: McpPool,
 }
 
 impl Outfitter {
-    /// One for a host; it starts the thread that starts processes.
-    pub(super) fn start() -> Result<Self, AppError> {
+    /// One for a host; it starts the threads that start processes.
+    pub(super) fn start(config: &Config) -> Result<Self, AppError> {
         let spawner = Spawner::start().map_err(|error| AppError::Tools(format!("no commands can be started: {}", error.kind())))?;
-        Ok(Self { spawner })
+        Ok(Self { spawner, servers: mcp_pool(masker(config))? })
+    }
+
+    /// All MCP servers of all tenants; closed with the host.
+    pub(super) fn servers(&self) -> &McpPool {
+        &self.servers
+    }
+
+    /// The tools of MCP servers that a tenant names, each server started or reached for this tenant alone. One that cannot be is a line.
+    pub(super) async fn of_servers(&self, config: &Config, tenant: &TenantSection) -> OfServers {
+        let wanted = wanted(config, tenant);
+        if wanted.0.is_none() {
+            return OfServers::default(); // The operator's own programs: only for whom they are named.
+        }
+        let (mut own, mut of) = (Vec::new(), OfServers::default());
+        for server in config.mcp.iter().filter(|server| wanted.has_of(&server.name)) {
+            match of_tenant(server.clone(), &tenant.id, tenant.workspace.as_deref()) {
+                Some(server) => own.push(server),
+                None => of.notes.push(format!("{}: it is started in a workspace, and there is none", server.name)),
+            }
+        }
+        let pins: Arc<dyn Pins> = Arc::new(FilePins::new(&config.data_dir));
+        let (tools, notes) = mcp::tools(&own, &self.servers, &tenant.id, &pins).await;
+        of.notes.extend(notes);
+        of.tools = tools.into_iter().filter(|tool| wanted.has(tool.spec().name())).collect();
+        let is_there = |name: &str| of.tools.iter().any(|tool| tool.spec().name() == name);
+        let missing = wanted.0.into_iter().flatten().filter(|name| name.contains("__") && !is_there(name));
+        of.notes.extend(missing.map(|name| format!("there is no tool `{name}`")));
+        of
     }
 
     /// The outfit of a tenant. Reads its folders and tries its sandbox: call it where it may block.
     ///
     /// # Errors
     /// What cannot be had, naming the tenant.
-    pub(super) fn outfit(&self, config: &Config, tenant: &TenantSection, outlets: &Outlets) -> Result<Outfit, AppError> {
+    pub(super) fn outfit(
+        &self,
+        config: &Config,
+        tenant: &TenantSection,
+        outlets: &Outlets,
+        of_servers: OfServers,
+    ) -> Result<Outfit, AppError> {
         let named = |error: AppError| AppError::Tenant { id: tenant.id.clone(), error: Box::new(error) };
-        self.make(config, tenant, outlets).map_err(named)
+        self.make(config, tenant, outlets, of_servers).map_err(named)
     }
 
-    fn make(&self, config: &Config, tenant: &TenantSection, outlets: &Outlets) -> Result<Outfit, AppError> {
+    fn make(&self, config: &Config, tenant: &TenantSection, outlets: &Outlets, of_servers: OfServers) -> Result<Outfit, AppError> {
         let provider = config.choose(tenant.provider.as_deref())?.name.clone();
         let model = tenant.model.clone().or_else(|| outlets.get(&provider).map(|outlet| outlet.model.clone()));
-        let toolbox = self.toolbox(config, tenant)?;
+        let mut toolbox = self.toolbox(config, tenant)?;
+        toolbox.tools.extend(of_servers.tools);
         let mut notes = toolbox.notes.clone();
+        notes.extend(of_servers.notes);
         let remembers = toolbox.get(Memory::NAME).is_some();
         let approval = match tenant.approve.or(config.approve).unwrap_or(Approve::Deny) {
             Approve::Ask => ApprovalMode::Ask,
@@ -86,15 +135,15 @@ impl Outfitter {
     /// Its tools: those it names, else those of the configuration, else all that can be had; without a workspace and a list only those
     /// that touch nothing (INTERFACES §6).
     fn toolbox(&self, config: &Config, tenant: &TenantSection) -> Result<Toolbox, AppError> {
-        let wanted = tenant.tools.as_ref().or(config.tools.as_ref());
-        let has = |name: &str| wanted.is_none_or(|wanted| wanted.iter().any(|tool| tool == name));
+        let wanted = wanted(config, tenant);
+        let has = |name: &str| wanted.has(name);
         let masker = masker(config);
         let mut toolbox = match &tenant.workspace {
             Some(workspace) => self.over(config, workspace, has("bash"), masker.clone())?,
             None => tools::without_workspace(),
         };
         toolbox.tools.push(erased(Memory::per_tenant(&config.data_dir)));
-        if tenant.workspace.is_some() || wanted.is_some() {
+        if tenant.workspace.is_some() || wanted.0.is_some() {
             toolbox.tools.extend(web_tools(config, &masker)?);
         }
         Ok(toolbox.only(has))
@@ -115,6 +164,24 @@ impl Outfitter {
         toolbox.notes.extend(found.note.filter(|_| config.sandbox != SandboxMode::None));
         Ok(toolbox)
     }
+}
+
+/// The tools that a tenant names, else those of the configuration.
+fn wanted<'a>(config: &'a Config, tenant: &'a TenantSection) -> Wanted<'a> {
+    Wanted(tenant.tools.as_ref().or(config.tools.as_ref()))
+}
+
+/// A server as it is for one tenant: a process of it starts in the tenant's workspace, whatever folder is configured, and is told whose it
+/// is; without a workspace there is none.
+fn of_tenant(mut server: McpServerConfig, tenant: &TenantId, workspace: Option<&Path>) -> Option<McpServerConfig> {
+    match &mut server.transport {
+        McpTransport::Stdio { cwd, env, .. } => {
+            *cwd = Some(workspace?.to_owned());
+            env.insert(TENANT_VARIABLE.to_owned(), Template::new(tenant.as_str()));
+        }
+        McpTransport::Http { .. } => {}
+    }
+    Some(server)
 }
 
 /// The system prompt: its own, or over a workspace the usual one; then how to remember, then the project's own instructions.
@@ -140,6 +207,7 @@ pub(super) fn share_differs(one: &Config, other: &Config) -> bool {
     parts(one) != parts(other)
         || network(one) != network(other)
         || one.web != other.web
+        || one.mcp != other.mcp
         || secrets(one) != secrets(other)
         || one.choose(None).map(|provider| &provider.name).ok() != other.choose(None).map(|provider| &provider.name).ok()
 }
@@ -155,7 +223,7 @@ mod tests {
         std::fs::write(&file, "[host]\ndata_dir = \"data\"\n[sandbox]\nmode = \"none\"\n").unwrap();
         let environment = process_environment().filter(|(name, _)| !name.starts_with("CALLBOARD_"));
         let config = Config::load(Some(&file), environment).unwrap();
-        let toolbox = Outfitter::start().unwrap().toolbox(&config, tenant).unwrap();
+        let toolbox = Outfitter::start(&config).unwrap().toolbox(&config, tenant).unwrap();
         let mut names: Vec<String> = toolbox.tools.iter().map(|tool| tool.spec().name().to_owned()).collect();
         names.sort();
         names

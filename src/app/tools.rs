@@ -22,15 +22,15 @@ use crate::{
 };
 
 /// Names of tools that are offered: all, or those of a list.
-struct Wanted<'a>(Option<&'a Vec<String>>);
+pub(super) struct Wanted<'a>(pub(super) Option<&'a Vec<String>>);
 
 impl Wanted<'_> {
-    fn has(&self, name: &str) -> bool {
+    pub(super) fn has(&self, name: &str) -> bool {
         self.0.is_none_or(|wanted| wanted.iter().any(|tool| tool == name))
     }
 
     /// Whether a tool of a server may be among them.
-    fn has_of(&self, server: &str) -> bool {
+    pub(super) fn has_of(&self, server: &str) -> bool {
         self.0.is_none_or(|wanted| wanted.iter().any(|tool| tool.split_once("__").is_some_and(|(of, _)| of == server)))
     }
 }

@@ -43,6 +43,9 @@ pub(super) struct McpArgs {
     /// Servers of this file too: {"mcpServers": {"name": {"command": …}}}
     #[arg(long, value_name = "FILE")]
     mcp: Option<PathBuf>,
+    /// As this tenant of `serve` sees them
+    #[arg(long, value_name = "ID", default_value = TENANT)]
+    tenant: String,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -80,9 +83,9 @@ struct Asking {
 }
 
 impl Asking {
-    fn new(config: &Config) -> Result<Self, Failure> {
+    fn new(config: &Config, tenant: &str) -> Result<Self, Failure> {
         let pool = app::mcp_pool(app::masker(config))?;
-        Ok(Self { pool, tenant: TenantId::new(TENANT)?, pins: Arc::new(FilePins::new(&config.data_dir)) })
+        Ok(Self { pool, tenant: TenantId::new(tenant)?, pins: Arc::new(FilePins::new(&config.data_dir)) })
     }
 
     async fn ask(&self, server: &McpServerConfig) -> Asked {
@@ -97,7 +100,13 @@ impl Asking {
 }
 
 pub(super) async fn run(config: &Config, command: McpCommand) -> Result<Done, Failure> {
-    let asking = Asking::new(config)?;
+    let asking = Asking::new(
+        config,
+        match &command {
+            McpCommand::List(args) => &args.tenant,
+            McpCommand::Check(args) => &args.servers.tenant,
+        },
+    )?;
     let mut signals = Signals::listen();
     let working = async {
         match &command {

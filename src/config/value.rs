@@ -12,6 +12,7 @@ use toml::de::DeValue;
 use super::{
     error::{hint, quoted},
     hosted,
+    keys::TOOL_NAMES,
 };
 
 /// Ten years: longer waits are mistakes, and clocks add without overflow.
@@ -250,10 +251,16 @@ fn one_line(text: &str) -> Result<String, String> {
 }
 
 fn a_name(name: &str, known: &[&str]) -> Result<String, String> {
-    if known.contains(&name) {
+    if known.contains(&name) || (known == TOOL_NAMES && is_of_server(name)) {
         return Ok(name.to_owned());
     }
     Err(format!("names no tool `{}`; {}", quoted(name), hint(name, known.iter().copied())))
+}
+
+/// `server__tool`: which tools an MCP server has is known once it was asked.
+fn is_of_server(name: &str) -> bool {
+    let word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
+    name.split_once("__").is_some_and(|(server, tool)| word(server) && word(tool))
 }
 
 fn a_host(text: &str) -> Result<String, String> {

@@ -99,7 +99,7 @@ pub struct HttpBounds {
     pub body_pause_max: Duration,
     /// How long a client may take for a whole body.
     pub body_within: Duration,
-    /// How long a client may read nothing of an answer that waits for it.
+    /// How long a client may read nothing of an answer that waits for it; then it is cut.
     pub write_pause_max: Duration,
     /// Silence of an event stream after which a comment is sent, so that what is between does not close it.
     pub comment_every: Duration,

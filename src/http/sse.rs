@@ -1,5 +1,5 @@
-//! Server-sent events of a round or of a conversation. A watcher that does not read is not waited for: it holds one event, what its
-//! socket holds, and a cursor.
+//! Server-sent events of a round or of a conversation. A watcher that does not read is not waited for: it holds what it read ahead, what
+//! its socket holds, and a cursor.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 

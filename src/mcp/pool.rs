@@ -123,6 +123,12 @@ impl McpPool {
         Ok(server)
     }
 
+    /// Ends the connections and processes of a tenant that is served no more, all at once.
+    pub async fn close_of(&self, tenant: &TenantId) {
+        let own: Vec<_> = self.servers().all.extract_if(.., |(of, _), _| of == tenant).collect();
+        join_all(own.iter().map(|(_, server)| server.close())).await;
+    }
+
     /// Names of a tenant's servers that said that their tools changed since they were read: to be announced; what a conversation is
     /// offered stays as it is.
     pub fn changed(&self, tenant: &TenantId) -> Vec<String> {

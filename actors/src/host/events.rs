@@ -1,10 +1,10 @@
 //! What a watcher of a conversation holds: its events over the borders of rounds, from a cursor or from now on, until it is dropped.
 //!
-//! State: a cursor, and events that were read ahead. The ring tells while it has the cursor, else the journal together with
+//! State: a cursor, events that were read ahead, and a place in the journal while it tells. The ring tells while it has the cursor, else the journal together with
 //! what the ring still has, then the ring again.
 //! Nothing is queued for a watcher: it pulls, so one that never reads costs what it holds and stalls nobody (FAULTS F17).
 //!
-//! Bounds: `WATCHER_BYTES_MAX` read ahead, and one event more.
+//! Bounds: `WATCHER_BYTES_MAX` read ahead, or one entry's events; as much again for the place.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     ConversationHandle, SendError,
-    projection::{self, STORE_RETRY, Told},
+    projection::{self, Place, STORE_RETRY, Told},
 };
 use crate::{
     conversation::{LoadFailure, Ports},
@@ -40,6 +40,8 @@ pub struct Events {
     after: EventId,
     /// The journal was told up to this entry.
     told: Option<Seq>,
+    /// Where the next page of the journal begins, for one that has far to go.
+    place: Option<Place>,
     ahead: VecDeque<Arc<StreamEvent>>,
     is_over: bool,
 }
@@ -67,14 +69,15 @@ impl Events {
                     continue;
                 }
                 Ok(_) => {}
-                Err(_) => match projection::read_after(&*self.ports.sessions, &self.scope, self.after).await {
-                    Ok(Told::Events { events: told, upto }) => {
+                Err(_) => match projection::read_after(&*self.ports.sessions, &self.scope, self.after, self.place.take()).await {
+                    Ok(Told::Events { events: told, upto, place }) => {
                         let kept = events.kept(&self.scope, self.after, WATCHED_EVENTS_MAX).await;
                         let (ahead, is_all) = projection::joined(told, upto, kept);
                         self.ahead = ahead;
                         if is_all {
                             self.told = Some(upto);
                         }
+                        self.place = place;
                         if !self.ahead.is_empty() {
                             continue;
                         }
@@ -161,7 +164,7 @@ impl ConversationHandle {
                 (after, Some(after.seq))
             }
         };
-        Ok(Events { ports, scope, stopped, after, told, ahead: VecDeque::new(), is_over: false })
+        Ok(Events { ports, scope, stopped, after, told, place: None, ahead: VecDeque::new(), is_over: false })
     }
 }
 

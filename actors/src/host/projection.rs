@@ -7,14 +7,17 @@ use crate::{
     chat::Message,
     conversation::LoadFailure,
     ids::{Epoch, EventId, RoundId, Scope, Seq},
-    journal::{Durable, Entry, EntryBody, project, restore},
+    journal::{ApplyError, Durable, Entry, EntryBody, project, restore},
     limits::{WATCHED_EVENTS_MAX, WATCHER_BYTES_MAX},
     ports::{Loaded, Open, SessionBackend, StoredEntry},
     stream::{EventKind, Snapshot, StreamEvent},
 };
 
-/// Entries read at once.
-const PAGE: usize = 256;
+/// Entries read at once: few, for a watcher takes no more than [`WATCHER_BYTES_MAX`] of them and one entry may be large.
+const PAGE: usize = 32;
+
+/// A cursor so many pages from the start is looked for there; a later one behind the last snapshot.
+const PAGES_BEFORE_LOAD: u64 = 8;
 
 /// Pause before a store that was away is read again.
 pub(super) const STORE_RETRY: Duration = Duration::from_secs(1);
@@ -25,40 +28,83 @@ const SNAPSHOT_BYTES_MAX: usize = 64 * 1024;
 /// What a journal tells behind a cursor.
 #[derive(Debug)]
 pub(super) enum Told {
-    /// These events, which are all up to the entry `upto`; a watcher that holds enough is told the rest later.
-    Events { events: VecDeque<Arc<StreamEvent>>, upto: Seq },
+    /// These events, which are all up to the entry `upto`; a watcher that holds enough is told the rest later, from `place` on.
+    Events { events: VecDeque<Arc<StreamEvent>>, upto: Seq, place: Option<Place> },
     /// The cursor is of no use: how the conversation stands.
     Snapshot { event: Arc<StreamEvent>, upto: Seq },
     /// There is no such conversation.
     Gone,
 }
 
-/// Reads what a conversation's journal tells behind `after`.
+/// Where a reader of a journal stands: who reads on from there does not read all before it again.
+#[derive(Debug)]
+pub(super) struct Place(Box<Durable>);
+
+impl Place {
+    /// Keeps a state that [`told_of`] has folded, if it is small: a watcher that stops reading holds it.
+    fn keep(state: Durable) -> Option<Self> {
+        (state.history.messages().wire_bytes() <= WATCHER_BYTES_MAX).then(|| Self(Box::new(state)))
+    }
+
+    /// Whether the journal is still the one that was read: not deleted, nor made anew, which then has later epochs.
+    async fn still_stands(&self, sessions: &dyn SessionBackend, scope: &Scope) -> Result<bool, LoadFailure> {
+        let before = Seq(self.0.head.0.saturating_sub(1));
+        let last = sessions.entries(scope, before, 1).await.map_err(LoadFailure::Store)?;
+        Ok(last.first().and_then(|last| Entry::decode(last).ok()).is_some_and(|last| (last.epoch, last.seq) == (self.0.epoch, self.0.head)))
+    }
+}
+
+/// Reads what a conversation's journal tells behind `after`; from `place` on, if that is not behind it.
 ///
 /// # Errors
 /// What the store said, or that the journal cannot be read.
-pub(super) async fn read_after(sessions: &dyn SessionBackend, scope: &Scope, after: EventId) -> Result<Told, LoadFailure> {
-    let (mut events, mut bytes, mut lost) = (VecDeque::new(), 0, false);
-    let end = walk(sessions, scope, after.seq, |before, entry| {
+pub(super) async fn read_after(
+    sessions: &dyn SessionBackend,
+    scope: &Scope,
+    after: EventId,
+    place: Option<Place>,
+) -> Result<Told, LoadFailure> {
+    let (mut page, mut lost) = (Page::default(), false);
+    let start = match place.filter(|place| place.0.head <= after.seq) {
+        Some(place) if place.still_stands(sessions, scope).await? => *place.0,
+        Some(_) | None => Durable::default(),
+    };
+    let end = walk(sessions, scope, after.seq, start, told_of, |before, entry| {
         lost |= before.head == after.seq && !could_be(before, after);
         lost |= entry.seq > after.seq && matches!(entry.body, EntryBody::Reset {});
         if lost {
             return ControlFlow::Break(());
         }
-        for event in events_of(scope, before, entry).filter(|event| event.id > after) {
-            bytes += event.kind.size();
-            events.push_back(event);
-        }
-        if bytes > WATCHER_BYTES_MAX { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        page.take(events_of(scope, before, entry).filter(|event| event.id > after).collect())
     })
     .await?;
+    if lost || (end.head > Seq(0) && end.head < after.seq) || (end.head == after.seq && !could_be(&end, after)) {
+        return snapshot(sessions, scope).await;
+    }
     if end.head == Seq(0) {
         return Ok(Told::Gone);
     }
-    if lost || end.head < after.seq || (end.head == after.seq && !could_be(&end, after)) {
-        return snapshot(sessions, scope).await;
+    Ok(Told::Events { events: page.events, upto: end.head, place: Place::keep(end) })
+}
+
+/// Events as a watcher takes them at once: whole entries up to [`WATCHER_BYTES_MAX`], or one.
+#[derive(Default)]
+struct Page {
+    events: VecDeque<Arc<StreamEvent>>,
+    bytes: usize,
+}
+
+impl Page {
+    /// Takes the events of the next entry, or breaks: it stays unread.
+    fn take(&mut self, events: Vec<Arc<StreamEvent>>) -> ControlFlow<()> {
+        let bytes: usize = events.iter().map(|event| event.kind.size()).sum();
+        if bytes > 0 && self.bytes > 0 && self.bytes + bytes > WATCHER_BYTES_MAX {
+            return ControlFlow::Break(());
+        }
+        self.bytes += bytes;
+        self.events.extend(events);
+        ControlFlow::Continue(())
     }
-    Ok(Told::Events { events, upto: end.head })
 }
 
 /// What a journal tells of one round behind a cursor.
@@ -84,19 +130,15 @@ pub(super) async fn read_round(
     round: RoundId,
     after: Option<EventId>,
 ) -> Result<ToldOfRound, LoadFailure> {
-    let (mut events, mut bytes) = (VecDeque::new(), 0);
+    let mut page = Page::default();
     let from = after.map_or(Seq(0), |after| after.seq);
-    let end = walk(sessions, scope, from, |before, entry| {
-        for event in events_of(scope, before, entry).filter(|event| event.round_id == Some(round) && Some(event.id) > after) {
-            bytes += event.kind.size();
-            events.push_back(event);
-        }
-        if bytes > WATCHER_BYTES_MAX { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    let end = walk(sessions, scope, from, Durable::default(), told_of, |before, entry| {
+        page.take(events_of(scope, before, entry).filter(|event| event.round_id == Some(round) && Some(event.id) > after).collect())
     })
     .await?;
     let waits = || end.inbox.iter().any(|prompt| prompt.round_id == round);
     let goes_on = end.round.as_ref().is_some_and(|open| open.id == round) || waits();
-    Ok(ToldOfRound { events, upto: end.head, epoch: end.epoch, goes_on })
+    Ok(ToldOfRound { events: page.events, upto: end.head, epoch: end.epoch, goes_on })
 }
 
 /// Puts what a ring still keeps between the durable events that the journal tells up to the entry `upto`: deltas are missing only where
@@ -120,7 +162,7 @@ pub(super) fn joined(told: VecDeque<Arc<StreamEvent>>, upto: Seq, kept: Vec<Arc<
 /// As [`read_after`].
 pub(super) async fn start_of(sessions: &dyn SessionBackend, scope: &Scope, round: RoundId) -> Result<Option<(Epoch, Seq)>, LoadFailure> {
     let mut start = None;
-    walk(sessions, scope, Seq(0), |_, entry| match &entry.body {
+    walk(sessions, scope, Seq(0), Durable::default(), told_of, |_, entry| match &entry.body {
         EntryBody::RoundStarted { round_id, .. } if *round_id == round => {
             start = Some((entry.epoch, entry.seq));
             ControlFlow::Break(())
@@ -169,7 +211,7 @@ fn events_of(scope: &Scope, before: &Durable, entry: &Entry) -> impl Iterator<It
 /// How the conversation stands, as the one event in place of all that cannot be told.
 async fn snapshot(sessions: &dyn SessionBackend, scope: &Scope) -> Result<Told, LoadFailure> {
     let mut events_of_last = 0;
-    let state = walk(sessions, scope, Seq(0), |before, entry| {
+    let state = walk(sessions, scope, Seq(0), Durable::default(), Durable::apply, |before, entry| {
         events_of_last = events_of(scope, before, entry).count();
         ControlFlow::Continue(())
     })
@@ -200,30 +242,69 @@ async fn snapshot(sessions: &dyn SessionBackend, scope: &Scope) -> Result<Told, 
     Ok(Told::Snapshot { event: Arc::new(StreamEvent { id, conversation_id, round_id, kind }), upto: state.head })
 }
 
-/// Shows the entries of a journal in order, each with the state before it: all after `from`, and some before it. Ends with the state
-/// after the last one shown.
+/// Applies an entry as far as [`project`] needs it: the inbox and the open round stay, what was said before goes. So a reader of a long
+/// journal holds one round of it at most.
+fn told_of(state: &mut Durable, entry: &Entry) -> Result<(), ApplyError> {
+    match &entry.body {
+        // They change what a model sees, between rounds or between its calls.
+        EntryBody::Compacted { .. }
+        | EntryBody::Pinned { .. }
+        | EntryBody::SkillsOffered { .. }
+        | EntryBody::SkillActivated { .. }
+        | EntryBody::SkillDeactivated { .. }
+        | EntryBody::Imported { .. }
+        | EntryBody::Rewound { .. }
+        | EntryBody::Forked { .. } => state.head = entry.seq,
+        EntryBody::LifeStarted { .. }
+        | EntryBody::PromptAccepted { .. }
+        | EntryBody::PromptWithdrawn { .. }
+        | EntryBody::RoundStarted { .. }
+        | EntryBody::ModelCallStarted { .. }
+        | EntryBody::Assistant { .. }
+        | EntryBody::BudgetSettled { .. }
+        | EntryBody::OutputRefused { .. }
+        | EntryBody::ToolStarted { .. }
+        | EntryBody::ToolFinished { .. }
+        | EntryBody::ApprovalAsked { .. }
+        | EntryBody::ApprovalAnswered { .. }
+        | EntryBody::Injected { .. }
+        | EntryBody::RoundFinished { .. }
+        | EntryBody::Reset {} => state.apply(entry)?,
+    }
+    if state.round.is_none() {
+        let Durable { epoch, head, inbox, spent, .. } = std::mem::take(state);
+        *state = Durable { epoch, head, inbox, spent, ..Durable::default() };
+    }
+    Ok(())
+}
+
+/// Shows the entries of a journal in order, each with the state before it: all after `from`, and some before it. Begins with `start`, if
+/// that is the state after some entry, and ends with the state after the last one that `visit` went on from.
 async fn walk(
     sessions: &dyn SessionBackend,
     scope: &Scope,
     from: Seq,
+    start: Durable,
+    fold: impl Fn(&mut Durable, &Entry) -> Result<(), ApplyError>,
     mut visit: impl FnMut(&Durable, &Entry) -> ControlFlow<()>,
 ) -> Result<Durable, LoadFailure> {
-    let mut state = Durable::default();
-    if from > Seq(0) {
+    let mut state = start;
+    // A few pages cost less than all that a load brings.
+    if state.head == Seq(0) && from > Seq(PAGES_BEFORE_LOAD * PAGE as u64) {
         let loaded = sessions.load(scope).await.map_err(LoadFailure::Store)?;
         match &loaded.snapshot {
             Some((upto, _)) if *upto <= from => {
                 let Loaded { head, snapshot, entries } = loaded;
                 if let Some(Ok(base)) = restore(&Loaded { head, snapshot, entries: Vec::new() }) {
                     state = base;
-                    if show(&mut state, &entries, &mut visit)?.is_break() {
+                    if show(&mut state, &entries, &fold, &mut visit)?.is_break() {
                         return Ok(state);
                     }
                 }
             }
             Some(_) => {}
             None => {
-                if show(&mut state, &loaded.entries, &mut visit)?.is_break() {
+                if show(&mut state, &loaded.entries, &fold, &mut visit)?.is_break() {
                     return Ok(state);
                 }
             }
@@ -231,7 +312,7 @@ async fn walk(
     }
     loop {
         let page = sessions.entries(scope, state.head, PAGE).await.map_err(LoadFailure::Store)?;
-        if page.is_empty() || show(&mut state, &page, &mut visit)?.is_break() {
+        if page.is_empty() || show(&mut state, &page, &fold, &mut visit)?.is_break() {
             return Ok(state);
         }
     }
@@ -240,15 +321,43 @@ async fn walk(
 fn show(
     state: &mut Durable,
     entries: &[StoredEntry],
+    fold: &impl Fn(&mut Durable, &Entry) -> Result<(), ApplyError>,
     visit: &mut impl FnMut(&Durable, &Entry) -> ControlFlow<()>,
 ) -> Result<ControlFlow<()>, LoadFailure> {
     for stored in entries {
         let entry = Entry::decode(stored).map_err(|error| LoadFailure::Unreadable(error.to_string()))?;
-        let flow = visit(state, &entry);
-        state.apply(&entry).map_err(|error| LoadFailure::Unreadable(error.to_string()))?;
-        if flow.is_break() {
-            return Ok(flow);
+        if visit(state, &entry).is_break() {
+            return Ok(ControlFlow::Break(()));
         }
+        fold(state, &entry).map_err(|error| LoadFailure::Unreadable(error.to_string()))?;
     }
     Ok(ControlFlow::Continue(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ids::ConversationId, stream::StreamEvent};
+
+    fn events(ids: impl IntoIterator<Item = (u64, u32)>) -> Vec<Arc<StreamEvent>> {
+        let event = |(seq, n)| {
+            let id = EventId { epoch: Epoch(1), seq: Seq(seq), n };
+            let kind = EventKind::TextDelta { text: String::new() };
+            Arc::new(StreamEvent { id, conversation_id: ConversationId::new("c").unwrap(), round_id: None, kind })
+        };
+        ids.into_iter().map(event).collect()
+    }
+
+    #[test]
+    fn what_the_journal_tells_waits_for_the_deltas_before_it() {
+        let full = WATCHED_EVENTS_MAX as u32;
+        let told = || VecDeque::from(events([(1, 0), (2, 0), (3, 0)]));
+
+        let (some, is_all) = joined(told(), Seq(3), events((1..=full).map(|n| (1, n))));
+        assert_eq!((some.len(), some.back().map(|event| event.id.seq), is_all), (1 + full as usize, Some(Seq(1)), false));
+
+        let (all, is_all) = joined(told(), Seq(3), events([(1, 1), (3, 0), (4, 1)]));
+        assert_eq!(Vec::from(all), events([(1, 0), (1, 1), (2, 0), (3, 0)]), "each once, and nothing that the journal has not told");
+        assert!(is_all);
+    }
 }

@@ -2,7 +2,8 @@
 //! they read on from their cursor.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap, VecDeque},
     future::ready,
     sync::{
         Arc, Mutex,
@@ -84,12 +85,20 @@ impl State {
         self.rounds.values().map(|stream| stream.ring.last()).max().unwrap_or_default()
     }
 
-    /// At most `count` events of all rounds strictly after `after`, in order.
+    /// At most `count` events of all rounds strictly after `after`, in order. Takes no more than these, for all who append wait meanwhile.
     fn kept_after(&self, after: EventId, count: usize) -> Vec<Arc<StreamEvent>> {
         let newer = self.rounds.values().filter(|stream| stream.ring.has_after(Some(after)));
-        let mut events: Vec<_> = newer.flat_map(|stream| stream.ring.kept_after(Some(after), count).cloned()).collect();
-        events.sort_unstable_by_key(|event| event.id);
-        events.truncate(count);
+        let mut streams: Vec<_> = newer.map(|stream| stream.ring.kept_after(Some(after), count).peekable()).collect();
+        let mut next: BinaryHeap<_> =
+            streams.iter_mut().enumerate().filter_map(|(n, stream)| Some(Reverse((stream.peek()?.id, n)))).collect();
+        let mut events = Vec::new();
+        while events.len() < count
+            && let Some(Reverse((_, n))) = next.pop()
+            && let Some(stream) = streams.get_mut(n)
+        {
+            events.extend(stream.next().cloned());
+            next.extend(stream.peek().map(|event| Reverse((event.id, n))));
+        }
         events
     }
 
@@ -476,6 +485,72 @@ mod tests {
         store.mark_complete(&key(1)).await.unwrap();
         tokio::time::advance(Duration::from_secs(600)).await;
         assert_eq!((store.sweep(), store.conversations(), store.bytes(&key(1).scope.tenant)), (1, 0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_is_rung_also_after_all_streams_went() {
+        let store = Arc::new(MemoryEvents::new(1000, Duration::from_secs(1)));
+        store.append(&key(0), vec![delta(1)]).await.unwrap();
+        store.mark_complete(&key(0)).await.unwrap();
+        let waits = tokio::spawn({
+            let store = store.clone();
+            async move { store.watch(&key(0).scope, delta(1).id).await }
+        });
+        tokio::task::yield_now().await;
+
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!((store.sweep(), store.size().0), (1, 0));
+        store.append(&key(1), vec![delta(2)]).await.unwrap();
+
+        tokio::time::timeout(Duration::from_secs(9), waits).await.expect("it is rung").unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_conversation_whose_durable_events_were_dropped_expires_older_cursors() {
+        let store = MemoryEvents::new(100, Duration::from_secs(1));
+        let message = |seq: u64| {
+            let id = EventId { epoch: Epoch(1), seq: Seq(seq), n: 0 };
+            let kind = EventKind::SkillActivated { name: "x".repeat(136), level: 1 };
+            Arc::new(StreamEvent { id, conversation_id: ConversationId::new("c").unwrap(), round_id: None, kind })
+        };
+        store.append(&key(0), (1..=3).map(message).collect()).await.unwrap();
+
+        let read =
+            async |seq: u64| store.read_conversation(&key(0).scope, message(seq).id, Some(Seq(0)), 9).await.map(|events| events.len());
+
+        assert_eq!((read(1).await, read(2).await), (Ok(2), Ok(1)), "two of 200 bytes each are left: what is behind the first is whole");
+        assert_eq!(
+            store.read_conversation(&key(0).scope, EventId::default(), Some(Seq(0)), 9).await,
+            Err(EventStoreError::Expired),
+            "the first one is gone"
+        );
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn no_ring_is_lost_on_watchers_that_are_about_to_wait() {
+        const EVENTS: u32 = 500;
+        let store = Arc::new(MemoryEvents::new(usize::MAX, Duration::from_secs(1)));
+        let seen = Arc::new(AtomicUsize::new(0));
+        store.append(&key(0), vec![delta(0)]).await.unwrap();
+        let watch = |store: Arc<MemoryEvents>, seen: Arc<AtomicUsize>| async move {
+            for n in 0..EVENTS {
+                store.watch(&key(0).scope, delta(n).id).await;
+                seen.fetch_add(1, Ordering::SeqCst);
+            }
+        };
+        let watchers: Vec<_> = (0..4).map(|_| tokio::spawn(watch(store.clone(), seen.clone()))).collect();
+
+        let all = async {
+            for n in 1..=EVENTS {
+                store.append(&key(0), vec![delta(n)]).await.unwrap();
+                while seen.load(Ordering::SeqCst) < n as usize * 4 {
+                    tokio::task::yield_now().await; // Nothing else rings.
+                }
+            }
+        };
+
+        tokio::time::timeout(Duration::from_secs(60), all).await.expect("a wake-up was lost");
+        drop(watchers);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -214,6 +214,15 @@ mod tests {
     }
 
     #[test]
+    fn durable_events_leave_an_eighth_to_the_ephemeral_ones() {
+        let mut ring = Ring::new(1000);
+
+        ring.append(vec![delta("1.1.0", 10), durable("1.2.0", 2000), delta("1.3.1", 10), delta("1.3.2", 40)]);
+
+        assert_eq!(ids(&ring, None).unwrap(), ["1.2.0", "1.3.2"]);
+    }
+
+    #[test]
     fn one_huge_durable_event_stays() {
         let mut ring = Ring::new(10);
 

@@ -1,6 +1,7 @@
 //! The promises of a gateway, with a scripted model and paused time.
 
 mod fallback;
+mod health;
 mod limits;
 mod live;
 mod queue;

@@ -213,3 +213,44 @@ async fn places_follow_the_store_whatever_begins_and_ends_or_is_in_doubt() {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_rate_that_is_changed_keeps_what_was_taken() {
+    let rate = Rate::new(Instant::now());
+    rate.set(Some(10));
+    assert_eq!((0..20).filter(|_| rate.take().is_ok()).count(), 10);
+
+    rate.set(Some(100));
+
+    assert_eq!((0..200).filter(|_| rate.take().is_ok()).count(), 90);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_that_was_taken_and_not_used_is_counted_again_at_once() {
+    let places = Places::new();
+    places.bound(Some(1));
+    places.counted(0);
+    let first = places.enter(id(1));
+    assert_eq!(first.take(), Taken::Yes);
+
+    drop(first); // Nobody knows whether it is stored.
+
+    assert_eq!(places.enter(id(2)).take(), Taken::CountFirst);
+}
+
+#[test]
+fn a_family_has_the_bounds_of_the_day_and_each_member_brings_its_spending_once() {
+    let tenant = BudgetCounter::root(crate::policy::BudgetLevel::Tenant, Budget::default());
+    let families = Families::default();
+    let day = std::time::Duration::from_secs(86_400);
+    let family = families.of(&id(1), &tenant, Budget::default().with_tokens(10).with_time(day));
+    let spent = crate::policy::Amount { tokens: 7, ..Default::default() };
+
+    for _ in 0..2 {
+        family.enter(&id(1), spent);
+    }
+    families.of(&id(1), &tenant, Budget::default().with_tokens(99).with_time(day));
+
+    assert_eq!(family.counter().budget(), Budget::default().with_tokens(99), "time is the round's");
+    assert_eq!(family.counter().spent().tokens, 7);
+}

@@ -3,6 +3,7 @@
 mod ends;
 mod operator;
 mod resumes;
+mod tools;
 mod watchers;
 
 use std::{

@@ -62,6 +62,28 @@ async fn a_stream_tells_the_round_and_ends_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_connection_of_http_2_carries_prompts_beside_an_open_stream_of_events() {
+    let mut bounds = HttpBounds::default();
+    bounds.connections_max = 2; // One to make the conversation, and this one.
+    let server = Server::with(Arc::new(ScriptedModel::always(Reply::text("yes"))), Setting { bounds, ..Setting::default() }).await;
+    server.say("c", "first").await;
+    let client = Client::builder().no_proxy().http2_prior_knowledge().build().unwrap();
+    let watch = client.get(server.url("/v1/conversations/c/events?after=0.0.0")).bearer_auth(ACME);
+    let watched = soon(watch.send()).await.unwrap();
+    assert_eq!((watched.version(), watched.status()), (reqwest::Version::HTTP_2, StatusCode::OK));
+
+    let prompt = client.post(server.url("/v1/conversations/c/messages")).bearer_auth(ACME);
+    let said = soon(with_json(prompt, &json!({ "content": "second" })).send()).await.unwrap();
+
+    assert_eq!((said.version(), said.status()), (reqwest::Version::HTTP_2, StatusCode::OK));
+    assert_eq!(body(said).await["text"], "yes");
+    let (mut events, mut ends) = (Sse::of(watched), 0);
+    while ends < 2 {
+        ends += usize::from(soon(events.next()).await.expect("the stream goes on").event == "round_finished");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn respond_async_answers_at_once_with_the_place_of_the_events() {
     let model = Arc::new(ScriptedModel::always(Reply::text("later")));
     let server = Server::with(model, Setting::default()).await;

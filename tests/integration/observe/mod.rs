@@ -184,6 +184,30 @@ async fn what_is_switched_off_does_nothing() {
 }
 
 #[tokio::test]
+async fn batches_and_the_interval_are_those_that_are_configured() {
+    let (spans, figures) = (Collector::start().await, Collector::start().await);
+    let few = ObservabilityConfig { enable_metrics: false, trace_batch_size: 2, ..config(&spans) };
+    let often = ObservabilityConfig { enable_tracing: false, metrics_export_interval_s: 1, ..config(&figures) };
+
+    exported(&few, TraceSampling::Always, Edition::Released).await;
+    let otlp = Otlp::start(&often, &Redactor::default()).unwrap().unwrap();
+    let subscriber = tracing::subscriber::set_default(tracing_subscriber::registry().with(otlp.figures_layer()));
+    let host = a_turn(TraceSampling::Always).await;
+    otlp.observe(host.figures_reader());
+    let told = async {
+        while figures.metrics().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(30), told).await.expect("figures come before the end, and within the minute");
+
+    assert_eq!(spans.spans().0.len(), 6);
+    assert!(spans.requests() >= 3, "no request has more than two spans: {} requests", spans.requests());
+    drop(subscriber);
+    otlp.shutdown().await;
+}
+
+#[tokio::test]
 async fn newer_names_are_used_where_somebody_opted_in() {
     let collector = Collector::start().await;
 

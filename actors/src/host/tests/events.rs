@@ -12,7 +12,7 @@ use crate::{
     limits::WATCHER_BYTES_MAX,
     ports::Open,
     stream::StopReason,
-    testing::{Reply, ScriptedModel},
+    testing::{FaultPlan, FaultySessions, Reply, ScriptedModel},
 };
 
 fn echo() -> Arc<ScriptedModel> {
@@ -254,9 +254,16 @@ async fn a_watcher_of_a_round_outwaits_a_store_that_is_away_and_the_hosts_stop_e
     let first = builder(&model).shared_sessions(sessions.clone()).build().await.unwrap();
     let round = conversation(&first).send("one").await.unwrap().round_id();
     drop_host(first, round).await;
-    let second = builder(&model).shared_sessions(sessions).build().await.unwrap();
+    let sessions = Arc::new(FaultySessions::new(sessions, FaultPlan::new()));
+    let second = builder(&model).shared_sessions(sessions.clone()).build().await.unwrap();
     let mut watcher = conversation(&second).watch(round).unwrap();
-    assert_eq!(watcher.next().await.unwrap().kind, EventKind::RoundStarted {});
+    sessions.set_away(true);
+    timeout(Duration::from_secs(60), watcher.next()).await.expect_err("it waits, and does not take the round for over");
+    assert!(!watcher.is_over().await, "a look says so as well");
+
+    sessions.set_away(false);
+    let told = timeout(Duration::from_secs(5), watcher.next()).await.expect("the store is back").unwrap();
+    assert_eq!(told.kind, EventKind::RoundStarted {});
 
     let waits = tokio::spawn(async move { watcher.outcome().await });
     tokio::task::yield_now().await;

@@ -2,6 +2,7 @@
 
 mod attachments;
 mod budgets;
+mod catching_up;
 mod clocks;
 mod context;
 mod crossing;

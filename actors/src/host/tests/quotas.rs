@@ -383,3 +383,34 @@ async fn whatever_begins_a_conversation_needs_a_place_for_it() {
     }
     assert_eq!(host.tenant("acme").conversations(ListQuery::default()).await.unwrap().len(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_the_host_has_no_room_for_takes_none_of_the_tenants() {
+    let limits = Limits { memory_bytes_max: 100_000, ..Limits::default() };
+    let host = builder(&model()).limits(limits).build().await.unwrap();
+    bound(&host, Quotas { memory_bytes_max: Some(10_000_000), ..Quotas::default() }).await;
+    let hangs = say(&host, "c-1", "hang").await.unwrap();
+    let before = host.tenant("acme").usage().unwrap().memory_bytes;
+
+    let (what, _) = refusal(say(&host, "c-2", &"x".repeat(200_000)).await);
+
+    assert_eq!((what, host.tenant("acme").usage().unwrap().memory_bytes), ("memory of this host", before));
+    drop(hangs);
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_of_a_tenant_count_for_its_memory() {
+    let model = Arc::new(ScriptedModel::answering(|request, _| match request.messages.last().unwrap().text().as_str() {
+        "hang" => Reply::stall(),
+        _ => Reply::text("x".repeat(200_000)),
+    }));
+    let host = builder(&model).build().await.unwrap();
+    bound(&host, Quotas { memory_bytes_max: Some(300_000), ..Quotas::default() }).await;
+    say(&host, "c-1", "speak").await.unwrap().outcome().await.unwrap();
+    let hangs = say(&host, "c-2", "hang").await.unwrap(); // One alone always has room.
+
+    let (what, _) = refusal(say(&host, "c-3", "hello").await);
+
+    assert_eq!(what, "memory of this tenant");
+    drop(hangs);
+}

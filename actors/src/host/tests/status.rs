@@ -85,3 +85,26 @@ async fn a_conversation_tells_its_tools_and_the_people_that_it_waits_for() {
     let WaitsFor::Person { tool_call_ids, expires_at: Some(_) } = status.waits_for else { panic!("{status:?}") };
     assert_eq!((tool_call_ids.len(), host.awake()), (1, 0));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_runs_is_told_and_not_the_one_beside_it_that_asks() {
+    let (reads, _) = probe("read", Effect::Pure, |_| std::future::pending());
+    let model = Arc::new(ScriptedModel::always(Reply::tool("read", &json!({})).and_tool("pay", &json!({}))));
+    let sessions = store();
+    let make = || {
+        let builder = builder(&model).shared_sessions(sessions.clone()).tool(reads.clone()).tool(super::events::asks("pay"));
+        builder.approval(ApprovalMode::Ask).has_approver(true)
+    };
+    let host = make().build().await.unwrap();
+    conversation(&host).send("Hi").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+
+    let running = waits(&conversation(&host)).await;
+    drop(host); // As by a kill.
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let next = make().build().await.unwrap();
+    let left = waits(&conversation(&next)).await;
+
+    assert_eq!(running, (ConversationState::Running, WaitsFor::Tools { names: vec!["read".into()] }));
+    assert_eq!(left, (ConversationState::Asleep, WaitsFor::Nothing), "no tool runs of a life that is over");
+}

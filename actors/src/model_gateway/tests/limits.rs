@@ -159,3 +159,40 @@ async fn a_retry_after_is_obeyed_by_the_retry_itself() {
 
     assert!((7.0..7.8).contains(&model.times()[1]), "{:?}", model.times());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_shorter_pause_does_not_end_a_longer_one() {
+    let gateway = gateway(&Arc::new(ScriptedModel::always(Reply::text("hi"))), config());
+
+    gateway.0.permits.hold(Duration::from_secs(30));
+    gateway.0.permits.hold(Duration::from_secs(5));
+
+    assert_eq!(gateway.status().held_ms, Some(30_000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn output_that_is_used_up_is_waited_for() {
+    let spent = Allowance { limit: Some(6000), remaining: 0, reset: Some(Duration::from_secs(60)) };
+    let limits = RateLimits { output_tokens: Some(spent), ..RateLimits::default() };
+    let model = Arc::new(Timed { limits, ..Timed::new(ScriptedModel::always(Reply::text("hi"))) });
+    let gateway = gateway(&model, config());
+
+    for _ in 0..2 {
+        call(&gateway, "a").await.unwrap();
+    }
+
+    assert!(model.times()[1] >= 1.0, "a hundred tokens of a hundred a second: {:?}", model.times());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_came_from_a_cache_is_not_counted() {
+    let usage = Usage { input_uncached: 10, cache_read: 4_000, cache_write: 20, output: 30 };
+    let gateway = gateway(
+        &Arc::new(ScriptedModel::always(Reply::text("hi").usage(usage))),
+        GatewayConfig { tokens_per_minute: Some(60_000), ..config() },
+    );
+
+    call(&gateway, "a").await.unwrap();
+
+    assert_eq!(gateway.status().tokens_left, Some(10_000 - 60));
+}

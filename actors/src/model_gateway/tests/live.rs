@@ -67,14 +67,36 @@ async fn who_waits_calls_with_the_new_credential() {
     assert_eq!(old.counts().started, 1);
 }
 
+/// A credential that counts so many tokens in everything, and is good for a thousand times as many.
+struct Counts(u32);
+
+impl LlmProvider for Counts {
+    fn name(&self) -> &str {
+        "counts"
+    }
+
+    fn capabilities(&self, model: &str) -> Capabilities {
+        Capabilities { context_window: self.0 * 1000, ..LlmProvider::capabilities(&ScriptedModel::always(Reply::text("")), model) }
+    }
+
+    fn stream(&self, _: ModelRequest, _: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
+        Box::pin(std::future::ready(Ok(stream::empty().boxed())))
+    }
+
+    fn count_tokens(&self, _: ModelRequest) -> BoxFuture<'_, Result<u64, ProviderError>> {
+        Box::pin(std::future::ready(Ok(self.0.into())))
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn tokens_are_counted_with_the_credential_of_the_day() {
-    let (old, new) = (Arc::new(ScriptedModel::always(Reply::text("old"))), Arc::new(ScriptedModel::always(Reply::text("new"))));
-    let gateway = gateway(&old, config());
+    let gateway = gateway(&Arc::new(Counts(7)), config());
     let counting = gateway.counting();
+    let before = (counting.count_tokens(request()).await, counting.capabilities("m").context_window);
 
-    gateway.configure(new, config(), None).unwrap();
+    gateway.configure(Arc::new(Counts(8)), config(), None).unwrap();
 
-    assert_eq!(counting.capabilities("m"), gateway.provider().capabilities("m"));
+    let after = (counting.count_tokens(request()).await, counting.capabilities("m").context_window);
+    assert_eq!((before, after), ((Ok(7), 7000), (Ok(8), 8000)), "who counts began with the old one");
     assert!(counting.stream(request(), CancellationToken::new()).await.is_err(), "it counts and does nothing else");
 }

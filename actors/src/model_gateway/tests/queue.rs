@@ -118,7 +118,8 @@ async fn who_leaves_the_queue_frees_its_place_and_costs_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_permit_that_reaches_a_caller_that_just_left_goes_on() {
     let model = Arc::new(Timed::new(ScriptedModel::always(Reply::text("hi").after(Duration::from_secs(1)))));
-    let gateway = gateway(&model, GatewayConfig { calls_max: 1, requests_per_minute: Some(600), ..config() });
+    let gateway =
+        gateway(&model, GatewayConfig { calls_max: 1, requests_per_minute: Some(600), tokens_per_minute: Some(60_000), ..config() });
     let runs = spawn(&gateway, "a");
     settle().await;
     let id = tenant("b");
@@ -129,7 +130,9 @@ async fn a_permit_that_reaches_a_caller_that_just_left_goes_on() {
     // The permit is in its hands, and it never looks.
     runs.await.unwrap().unwrap();
     assert_eq!(gateway.status().running, 1);
+    let held = gateway.status().tokens_left;
     drop(leaves);
+    assert!(gateway.status().tokens_left > held, "its tokens are free again");
 
     assert_eq!((gateway.status().running, gateway.status().requests_left), (0, Some(100)));
     assert_eq!(call(&gateway, "c").await, Ok("hi".into()));
@@ -189,4 +192,57 @@ async fn the_status_says_who_waits_and_for_what() {
     assert_eq!((status.free, status.running, status.waiting, status.waits_for), (0, 1, 3, Some(ProviderWait::Concurrency)));
     assert_eq!(serde_json::to_value(&status).unwrap()["waits_for"], "concurrency");
     drop(calls);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_call_used_and_not_its_estimate_counts_for_a_share() {
+    let model = Arc::new(ScriptedModel::answering(|request, _| {
+        let tokens = if request.messages.last().unwrap().text() == "dear" { 400 } else { 10 };
+        Reply::text("hi").usage(Usage { input_uncached: tokens, ..Usage::default() }).after(Duration::from_millis(10))
+    }));
+    let gateway = gateway(&model, GatewayConfig { calls_max: 1, waiting_max: 2000, ..config() });
+    let served = Arc::new(Mutex::new(Vec::new()));
+    for who in ["dear", "cheap"].repeat(400) {
+        let (gateway, served) = (gateway.clone(), served.clone());
+        tokio::spawn(async move {
+            let id = tenant(who);
+            let by = CallBy { tenant: &id, weight: 1, class: CallClass::Interactive };
+            let request = ModelRequest { messages: MessageList::from_iter([Message::user(who)]), ..request() };
+            let stream = gateway.stream(&by, request, CancellationToken::new(), |_| {}).await.unwrap();
+            stream.for_each(|_| std::future::ready(())).await;
+            served.lock().unwrap().push(who);
+        });
+    }
+
+    while served.lock().unwrap().len() < 300 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+
+    let dear = served.lock().unwrap().iter().take(300).filter(|who| **who == "dear").count();
+    assert!(dear < 60, "{dear} of 300 at forty times the price");
+}
+
+#[tokio::test(start_paused = true)]
+async fn how_long_a_place_takes_is_told_by_the_pace_of_this_queue() {
+    let model = Arc::new(ScriptedModel::always(Reply::text("hi").after(Duration::from_secs(1))));
+    let gateway = gateway(&model, GatewayConfig { calls_max: 1, ..config() });
+    let burst = async || {
+        let before: Vec<_> = (0..4).map(|_| spawn(&gateway, "a")).collect();
+        settle().await;
+        let delays = Mutex::new(Vec::new());
+        let tell = |waiting| match waiting {
+            Waiting::Queued { delay, .. } => delays.lock().unwrap().push(delay),
+            other => panic!("{other:?}"),
+        };
+        call_as(&gateway, "a", 1, &tell).await.unwrap();
+        drop(before);
+        delays.into_inner().unwrap()
+    };
+
+    let first = burst().await;
+    tokio::time::sleep(Duration::from_secs(1000)).await;
+    let second = burst().await;
+
+    assert_eq!((first[0], *first.last().unwrap()), (None, Some(Duration::from_secs(1))), "{first:?}");
+    assert_eq!(second, first, "what was long ago says nothing of now");
 }

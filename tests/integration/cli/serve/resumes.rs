@@ -1,9 +1,10 @@
 //! FAULTS F16 over HTTP: watchers that come and go a thousand times while rounds run and the host is killed and started again. What
-//! clients were told is all that the checker knows. `CALLBOARD_SEED=n` repeats the choices, `CALLBOARD_LONG=1` makes it ten times as many.
+//! clients were told is all that the checker knows. `CALLBOARD_SEED=n` repeats the choices, `CALLBOARD_LONG=1` makes it ten times as
+//! many, over four times the conversations: two minutes of processor time, and never more than `STORY_MAX`.
 
 use std::{
     collections::BTreeMap,
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    sync::atomic::{AtomicUsize, Ordering},
     time::{Duration, Instant},
 };
 
@@ -17,8 +18,11 @@ use crate::support::{
     seed,
 };
 
-const CONVERSATIONS: usize = 4;
-const WATCHERS: usize = 12;
+/// Of each conversation. They come back after a kill with cursors that only its journal knows.
+const WATCHERS: usize = 3;
+
+/// Disconnects for each prompt: the story has as many rounds on a slow machine as on a quick one.
+const CUTS_PER_PROMPT: usize = 8;
 
 /// Between two kills.
 const LIFE: Duration = Duration::from_millis(1500);
@@ -26,12 +30,20 @@ const LIFE: Duration = Duration::from_millis(1500);
 /// No wait of a test is longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the driver was told: by conversation the rounds that were acknowledged.
+/// By when all disconnects were made, however slow the machine is. Beyond it something is stuck.
+const STORY_MAX: Duration = Duration::from_secs(600);
+
+/// What the drivers were told: by conversation the rounds that were acknowledged.
 #[derive(Default)]
 struct Acknowledged {
     rounds: Mutex<Vec<Vec<String>>>,
     cuts: AtomicUsize,
-    is_enough: AtomicBool,
+}
+
+impl Acknowledged {
+    fn conversations(&self) -> usize {
+        self.rounds.lock().unwrap().len()
+    }
 }
 
 /// A client of one tenant; it knows an address and a key.
@@ -158,10 +170,26 @@ async fn watch(tenant: Tenant, told: Arc<Acknowledged>, mut watcher: Watcher, mu
     watcher
 }
 
+/// Says something in one conversation after so many disconnects each time, give or take.
+async fn drive(tenant: Tenant, told: Arc<Acknowledged>, conversation: usize, mut random: SplitMix, enough: usize) {
+    let mut next = 0;
+    for n in 0.. {
+        next += random.below(2 * CUTS_PER_PROMPT * told.conversations());
+        while told.cuts.load(Ordering::Relaxed) < next.min(enough) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        if next >= enough {
+            return;
+        }
+        let round = tenant.say(conversation, &format!("prompt {n}")).await;
+        told.rounds.lock().unwrap()[conversation].push(round);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_disconnects_and_kills_of_the_host_lose_and_repeat_nothing() {
     let seed = seed("serve-resumes");
-    let enough = if std::env::var_os("CALLBOARD_LONG").is_some() { 10_000 } else { 1000 };
+    let (enough, conversations) = if std::env::var_os("CALLBOARD_LONG").is_some() { (10_000, 16) } else { (1000, 4) };
     let home = Home::new();
     let model = ModelServer::start((0..20_000).map(|n| {
         let [start, block, _, end @ ..] = <[String; 6]>::try_from(anthropic_text("")).unwrap();
@@ -181,33 +209,22 @@ async fn a_thousand_disconnects_and_kills_of_the_host_lose_and_repeat_nothing() 
     let mut served = Served::start(&home, &[]);
     let address = served.url.trim_start_matches("http://").trim_end_matches('/').to_owned();
     let tenant = Tenant { client: Client::builder().no_proxy().build().unwrap(), url: format!("http://{address}"), key: acme.key.clone() };
-    let told = Arc::new(Acknowledged { rounds: Mutex::new(vec![Vec::new(); CONVERSATIONS]), ..Acknowledged::default() });
-    for conversation in 0..CONVERSATIONS {
+    let told = Arc::new(Acknowledged { rounds: Mutex::new(vec![Vec::new(); conversations]), ..Acknowledged::default() });
+    for conversation in 0..conversations {
         let round = tenant.say(conversation, "first").await;
         told.rounds.lock().unwrap()[conversation].push(round);
     }
 
     let began = Instant::now();
-    let watchers: Vec<_> = (0..WATCHERS)
+    let watchers: Vec<_> = (0..WATCHERS * conversations)
         .map(|n| {
-            let watcher = Watcher { conversation: n % CONVERSATIONS, ..Watcher::default() };
+            let watcher = Watcher { conversation: n % conversations, ..Watcher::default() };
             tokio::spawn(watch(tenant.clone(), told.clone(), watcher, SplitMix(seed.wrapping_add(n as u64)), enough))
         })
         .collect();
-    let driver = tokio::spawn({
-        let (tenant, told, mut random) = (tenant.clone(), told.clone(), SplitMix(seed.wrapping_add(99)));
-        async move {
-            for n in 0.. {
-                if told.is_enough.load(Ordering::Relaxed) {
-                    return;
-                }
-                let conversation = random.below(CONVERSATIONS);
-                let round = tenant.say(conversation, &format!("prompt {n}")).await;
-                told.rounds.lock().unwrap()[conversation].push(round);
-                tokio::time::sleep(Duration::from_millis(random.below(40) as u64)).await;
-            }
-        }
-    });
+    let drivers: Vec<_> = (0..conversations)
+        .map(|n| tokio::spawn(drive(tenant.clone(), told.clone(), n, SplitMix(seed.wrapping_add(99 + n as u64)), enough)))
+        .collect();
     let mut kills = 0;
     while told.cuts.load(Ordering::Relaxed) < enough {
         tokio::time::sleep(LIFE).await;
@@ -215,9 +232,12 @@ async fn a_thousand_disconnects_and_kills_of_the_host_lose_and_repeat_nothing() 
         drop(served);
         served = tokio::task::block_in_place(|| Served::with(&home, &["serve", "--listen", &address]));
         kills += 1;
+        let cuts = told.cuts.load(Ordering::Relaxed);
+        assert!(began.elapsed() < STORY_MAX, "{cuts} of {enough} disconnects, {kills} kills: it is stuck");
     }
-    told.is_enough.store(true, Ordering::Relaxed);
-    driver.await.unwrap();
+    for driver in drivers {
+        driver.await.unwrap();
+    }
     let took = began.elapsed();
     let mut all = Vec::new();
     for watcher in watchers {
@@ -225,7 +245,7 @@ async fn a_thousand_disconnects_and_kills_of_the_host_lose_and_repeat_nothing() 
     }
 
     let rounds = told.rounds.lock().unwrap().clone();
-    let whole = (0..CONVERSATIONS).map(|conversation| Watcher { conversation, ..Watcher::default() });
+    let whole = (0..conversations).map(|conversation| Watcher { conversation, ..Watcher::default() });
     let (mut whole, mut live_texts, mut restarts): (Vec<_>, usize, usize) = (whole.collect(), 0, 0);
     for watcher in whole.iter_mut().chain(&mut all) {
         let until = Instant::now() + PATIENCE;

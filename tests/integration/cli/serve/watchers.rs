@@ -1,20 +1,27 @@
-//! FAULTS F17 over HTTP: half of the watchers never read. The others and the turns do not feel it, and memory is flat. 40 watch,
-//! with `CALLBOARD_LONG` 200.
+//! FAULTS F17 over HTTP: half of the watchers never read: some from now on, some from the beginning of a long conversation. The others
+//! and the turns do not feel it, and memory is flat. 40 watch, with `CALLBOARD_LONG` 200.
 
 use std::time::{Duration, Instant};
 
 use reqwest::{Client, Method, StatusCode};
 use serde_json::json;
-use tokio::{io::AsyncWriteExt, net::TcpSocket, task::JoinSet};
+use tokio::{io::AsyncWriteExt, net::TcpSocket, sync::mpsc, task::JoinSet};
 
 use super::{Home, Key, Served, configure};
 use crate::support::model_server::{ModelServer, Reply, anthropic_text, sse};
 
 const CONVERSATIONS: usize = 4;
-const TURNS: usize = 10;
+const TURNS: usize = 25;
 
 /// A stuck watcher may take so much of the host's memory.
 const STUCK_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Time that a process has used of its processors, in hundredths of a second.
+fn ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    [fields[11], fields[12]].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+}
 
 /// Resident bytes of a process.
 fn resident(pid: u32) -> u64 {
@@ -43,6 +50,11 @@ async fn turns(served: &Served, key: &str) -> Vec<Duration> {
     took
 }
 
+/// The events of a conversation from now on.
+fn live(n: usize) -> String {
+    format!("/v1/conversations/c{}/events", n % CONVERSATIONS)
+}
+
 fn p99(took: &[Duration]) -> Duration {
     took[took.len() * 99 / 100]
 }
@@ -51,9 +63,9 @@ fn p99(took: &[Duration]) -> Duration {
 async fn half_of_the_watchers_never_read_and_nobody_feels_it() {
     let half = if std::env::var_os("CALLBOARD_LONG").is_some() { 100 } else { 20 };
     let home = Home::new();
-    let reply = anthropic_text(&"word ".repeat(400));
+    let reply = anthropic_text(&"word ".repeat(200));
     let [start, block, delta, end @ ..] = <[String; 6]>::try_from(reply).unwrap();
-    let whole = sse([start, block].into_iter().chain((0..16).map(|_| delta.clone())).chain(end));
+    let whole = sse([start, block].into_iter().chain((0..8).map(|_| delta.clone())).chain(end));
     let model = ModelServer::start([Reply::stream().send(whole)]).await;
     let acme = Key::new(&home);
     std::fs::write(home.work().join("key"), "sk-test-not-a-real-key").unwrap();
@@ -61,47 +73,69 @@ async fn half_of_the_watchers_never_read_and_nobody_feels_it() {
     configure(&home, &format!("{provider}[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\n", acme.hash));
     let served = Served::start(&home, &[]);
     let pid = served.child.as_ref().unwrap().id();
-    turns(&served, &acme.key).await; // The host is warm, and the rings are full.
+    turns(&served, &acme.key).await; // The host is warm.
+    for n in 0..4 * TURNS {
+        let body = json!({ "content": format!("turn {n}") });
+        assert_eq!(served.ask(Method::POST, "/v1/conversations/long/messages", &acme.key, Some(body)).await.status, StatusCode::OK);
+    }
     let client = Client::builder().no_proxy().build().unwrap();
-    let path = |n: usize| format!("/v1/conversations/c{}/events", n % CONVERSATIONS);
+    let (tell, mut told) = mpsc::unbounded_channel();
     let mut readers = JoinSet::new();
     for n in 0..half {
-        let mut response = client.get(format!("{}{}", served.url, path(n))).bearer_auth(&acme.key).send().await.unwrap();
+        let mut response = client.get(format!("{}{}", served.url, live(n))).bearer_auth(&acme.key).send().await.unwrap();
         assert_eq!(response.status(), StatusCode::OK);
+        let tell = tell.clone();
         readers.spawn(async move {
-            let mut ends = 0;
-            let mut tail = String::new();
-            while ends < 4 * TURNS {
-                tail.push_str(&String::from_utf8_lossy(&response.chunk().await.unwrap().unwrap()));
-                let rest = tail.split_off(tail.rfind('\n').map_or(0, |at| at + 1));
-                ends += tail.matches("event: round_finished").count();
+            let (mut ends, mut tail) = (0, Vec::new());
+            loop {
+                tail.extend(response.chunk().await.unwrap().unwrap());
+                let rest = tail.split_off(tail.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1));
+                for _ in tail.split(|byte| *byte == b'\n').filter(|line| *line == b"event: round_finished") {
+                    ends += 1;
+                    if ends % TURNS == 0 {
+                        tell.send(()).unwrap();
+                    }
+                }
                 tail = rest;
             }
         });
     }
+    // Turns, until whoever reads was told all of them: then the conversations may be emptied. Their times, and what the host used.
+    let mut measured = async || {
+        let before = ticks(pid);
+        let took = turns(&served, &acme.key).await;
+        for _ in 0..half {
+            tokio::time::timeout(Duration::from_secs(120), told.recv()).await.expect("who reads is told everything");
+        }
+        (took, ticks(pid) - before)
+    };
 
-    let alone = turns(&served, &acme.key).await;
+    let (alone, alone_ticks) = measured().await;
     let before = resident(pid);
     let mut stuck = Vec::new();
     for n in 0..half {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4096).unwrap();
         let mut socket = socket.connect(served.url.trim_start_matches("http://").trim_end_matches('/').parse().unwrap()).await.unwrap();
-        let ask = format!("GET {} HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {}\r\n\r\n", path(n), acme.key);
+        let path = if n % 2 == 0 { live(n / 2) } else { "/v1/conversations/long/events?after=0.0.0".to_owned() };
+        let ask = format!("GET {path} HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {}\r\n\r\n", acme.key);
         socket.write_all(ask.as_bytes()).await.unwrap();
         stuck.push(socket); // It never reads.
     }
-    for _ in 0..2 {
-        turns(&served, &acme.key).await; // Their sockets are full.
-    }
-    let beside = turns(&served, &acme.key).await;
+    let (joining, joining_ticks) = measured().await; // Their sockets are full.
+    let (beside, beside_ticks) = measured().await;
     let after = resident(pid);
 
-    tokio::time::timeout(Duration::from_secs(60), readers.join_all()).await.expect("who reads is told everything");
     let each = after.saturating_sub(before) / stuck.len() as u64;
-    let ratio = p99(&beside).as_secs_f64() / p99(&alone).as_secs_f64();
-    println!("p99 of a turn {:?} alone, {:?} beside the stuck ({ratio:.2}x); {each} bytes a stuck watcher", p99(&alone), p99(&beside));
+    println!(
+        "turns alone, as the stuck join, beside them: p99 {:?}, {:?}, {:?}; {alone_ticks}, {joining_ticks}, {beside_ticks} hundredths of a second; \
+         {each} bytes a stuck watcher of {before}",
+        p99(&alone),
+        p99(&joining),
+        p99(&beside)
+    );
     assert!(each <= STUCK_BYTES_MAX, "{each} bytes a stuck watcher");
-    // Held to 1.2x by hand; a busy machine of CI is not that even.
+    // A machine that does something else besides has no even p99, but what the host itself uses is even: who is stuck costs nothing.
+    assert!(beside_ticks <= alone_ticks * 5 / 4 + 20, "{alone_ticks} alone, {beside_ticks} beside");
     assert!(p99(&beside) < p99(&alone) * 3 + Duration::from_millis(200), "{:?} alone, {:?} beside", p99(&alone), p99(&beside));
 }

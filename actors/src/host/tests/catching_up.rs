@@ -1,0 +1,117 @@
+//! Watchers with far to go: a long journal is read once, in pages, and one that stopped reading goes on where it was.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::timeout;
+
+use super::*;
+use crate::{
+    host::{Events, EventsFrom},
+    ids::EventId,
+    testing::{FaultPlan, FaultySessions, Reply, ScriptedModel},
+};
+
+const ROUNDS: usize = 40;
+
+/// What each round says: a page of the journal holds a few rounds.
+const SAID: usize = 20_000;
+
+/// A conversation of many rounds.
+async fn long(sessions: &Arc<dyn SessionBackend>) -> Arc<ScriptedModel> {
+    let model = Arc::new(ScriptedModel::answering(|_, _| Reply::text("x".repeat(SAID))));
+    let host = builder(&model).shared_sessions(sessions.clone()).build().await.unwrap();
+    for n in 0..ROUNDS {
+        conversation(&host).send(format!("round {n}")).await.unwrap().outcome().await.unwrap();
+    }
+    stop(&host, Duration::from_secs(1)).await;
+    model
+}
+
+/// What is told of so many rounds.
+async fn rounds(events: &mut Events, count: usize) -> Vec<Arc<StreamEvent>> {
+    let (mut told, mut ends) = (Vec::new(), 0);
+    while ends < count {
+        let event = timeout(Duration::from_secs(5), events.next()).await.expect("it is told on").expect("it is not over");
+        ends += usize::from(matches!(event.kind, EventKind::RoundFinished { .. }));
+        told.push(event);
+    }
+    told
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watcher_that_catches_up_reads_a_long_journal_once() {
+    let inner = store();
+    let model = long(&inner).await;
+    let sessions = Arc::new(FaultySessions::new(inner, FaultPlan::new()));
+    let next = builder(&model).shared_sessions(sessions.clone()).build().await.unwrap();
+    let mut events = conversation(&next).events(EventsFrom::After(EventId::default())).await.unwrap();
+
+    let before = sessions.reads();
+    let first = rounds(&mut events, ROUNDS / 2).await;
+    let half = sessions.reads();
+    let rest = rounds(&mut events, ROUNDS / 2).await;
+    let all = sessions.reads();
+
+    let told = [first, rest].concat();
+    let told: Vec<_> = kinds(&told).into_iter().filter(|kind| *kind != "compaction").collect();
+    assert_eq!(told, ["round_started", "usage", "message", "round_finished"].repeat(ROUNDS));
+    let (first, rest) = (half - before, all - half);
+    assert!(rest <= first + first / 4, "{first} reads for the first half, {rest} for the second");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_stopped_reading_goes_on_in_a_conversation_made_anew_by_a_snapshot() {
+    let sessions = store();
+    let model = long(&sessions).await;
+    let clock = ManualClock::at(Timestamp(1_795_300_900_000)); // Later: what is made anew has an epoch of its own.
+    let next = HostBuilder::new(clock, SeededEntropy::new(7), |host| host).shared_provider(model).shared_sessions(sessions);
+    let next = next.build().await.unwrap();
+    let mut events = conversation(&next).events(EventsFrom::After(EventId::default())).await.unwrap();
+    rounds(&mut events, ROUNDS / 2).await;
+
+    conversation(&next).delete().await.unwrap();
+    for _ in 0..ROUNDS {
+        conversation(&next).send("anew").await.unwrap().outcome().await.unwrap();
+    }
+    next.ports().events.forget(&crate::ids::Scope::new("acme".parse().unwrap(), "c-1".parse().unwrap())); // As after ten minutes.
+    let mut told = Vec::new();
+    while let Ok(Some(event)) = timeout(Duration::from_millis(20), events.next()).await {
+        told.push(event);
+    }
+
+    let anew = told.iter().position(|event| matches!(event.kind, EventKind::Snapshot { .. })).expect("a snapshot");
+    assert!(anew <= 4, "what was read ahead is told, and no more of what is gone: {:?}", kinds(&told));
+    assert_eq!(kinds(&told[anew..]), ["snapshot"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_told_before_the_stop_is_read_after_it() {
+    let model = Arc::new(ScriptedModel::always(Reply::text("said")));
+    let host = host(&model).await;
+    conversation(&host).send("zero").await.unwrap().outcome().await.unwrap();
+    let mut events = conversation(&host).events(EventsFrom::Now).await.unwrap();
+
+    conversation(&host).send("one").await.unwrap().outcome().await.unwrap();
+    stop(&host, Duration::from_secs(1)).await;
+
+    let mut told = Vec::new();
+    while let Some(event) = timeout(Duration::from_secs(5), events.next()).await.expect("it ends") {
+        told.push(event);
+    }
+    assert_eq!(kinds(&told).last(), Some(&"round_finished"), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_of_a_long_conversation_shows_its_end_and_says_how_much_is_missing() {
+    let sessions = store();
+    let model = long(&sessions).await;
+    let next = builder(&model).shared_sessions(sessions).build().await.unwrap();
+    let of_no_life = EventId { epoch: crate::ids::Epoch(7), seq: crate::ids::Seq(9), n: 0 };
+
+    let told = conversation(&next).events(EventsFrom::After(of_no_life)).await.unwrap().next().await.unwrap();
+
+    let EventKind::Snapshot { snapshot } = &told.kind else { panic!("{told:?}") };
+    let bytes: usize = snapshot.messages.iter().map(|message| message.wire().len()).sum();
+    assert!((SAID..=64 * 1024).contains(&bytes), "{bytes} bytes");
+    assert!(snapshot.messages_before > 0);
+}
