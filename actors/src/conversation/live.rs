@@ -35,7 +35,7 @@ use crate::{
     limits::{CANCEL_GRACE, SNAPSHOT_ENTRIES, STORE_PAUSE_MAX},
     ports::{Append, AppendError, Durability, Head, ModelRequest, Open, Progress, StoreError, StoredEntry, Timestamp, Usage},
     stream::{EventKind, Failure},
-    subagent::CREATE_SUBAGENT,
+    subagent::{CREATE_SUBAGENT, Siblings},
     task::AbortOnDrop,
     tenant::{Seat, Tenant},
     tool_executor::{Bench, Run, RunResult, ToolExecutorArgs, ToolExecutorRef, ToolInvocationRequest},
@@ -629,6 +629,7 @@ impl Live {
         let (me, writer, bench) = (self.me.clone(), self.writer.clone(), self.bench());
         let supervisor = self.me.get_cell();
         let key = CallKey { scope: self.scope.clone(), seq: batch, index: call };
+        let siblings = (tool_use.name == CREATE_SUBAGENT).then(|| Siblings::of(self.durable.batch()));
         let kit = self.kit()?;
         let executor = match &kit.executor {
             Some(executor) => executor.clone(),
@@ -636,11 +637,16 @@ impl Live {
                 let report = move |work, result, duration_ms| {
                     let _ = me.cast(ConversationMsg::ToolEnded { work, result: Box::new(result), duration_ms });
                 };
-                let progress = move |tool_call_id: &str| {
-                    let (writer, tool_call_id) = (writer.clone(), tool_call_id.to_owned());
-                    Progress::new(move |text| {
-                        writer.ephemeral(round_id, EventKind::ToolProgress { tool_call_id: tool_call_id.clone(), text });
-                    })
+                let progress = move |run: &Run| {
+                    let (lines, tool_call_id) = (writer.clone(), run.request.tool_call_id.clone());
+                    let progress = Progress::new(move |text| {
+                        lines.ephemeral(round_id, EventKind::ToolProgress { tool_call_id: tool_call_id.clone(), text });
+                    });
+                    if run.siblings.is_none() {
+                        return progress;
+                    }
+                    let (writer, id) = (writer.clone(), run.key.child().conversation);
+                    progress.with_subagents(move |told| writer.ephemeral(round_id, told.event(id.clone())))
                 };
                 let cancel = kit.cancel.clone();
                 let args = ToolExecutorArgs { report: Arc::new(report), progress: Arc::new(progress), bench, cancel };
@@ -654,7 +660,7 @@ impl Live {
         }
         let began = *kit.began.entry(call).or_insert_with(Instant::now);
         let request = ToolInvocationRequest::of(&spec, tool_use.id, tool_use.input);
-        Some((executor, Run { work, key, tool, request, level, attempt, began, turn: Some(kit.span.clone()) }))
+        Some((executor, Run { work, key, tool, request, level, attempt, began, turn: Some(kit.span.clone()), siblings }))
     }
 
     /// The executor is gone: its open calls have their result, their effect unknown.

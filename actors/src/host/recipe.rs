@@ -80,6 +80,7 @@ pub(super) enum Change {
     Approval(ApprovalMode, bool),
     Permissions(Permissions),
     ConversationBudget(Budget),
+    Subagents(bool),
 }
 
 impl TenantConfig {
@@ -162,6 +163,12 @@ impl TenantConfig {
         self.with(Change::Permissions(permissions))
     }
 
+    /// Whether its models may begin subagents; as the host's otherwise ([`super::HostBuilder::subagents`]).
+    #[must_use]
+    pub fn subagents(self, may: bool) -> Self {
+        self.with(Change::Subagents(may))
+    }
+
     fn with(mut self, change: Change) -> Self {
         self.changes.push(change);
         self
@@ -188,6 +195,7 @@ impl Recipe {
                 Change::Approval(approval, has_approver) => (recipe.approval, recipe.has_approver) = (approval, has_approver),
                 Change::Permissions(permissions) => recipe.permissions = permissions,
                 Change::ConversationBudget(budget) => recipe.budget = budget,
+                Change::Subagents(may) => recipe.subagents = may,
             }
             recipe
         })
