@@ -120,6 +120,10 @@ text_id!(
 /// What the ids of subagents' conversations begin with. Callers cannot begin a conversation with such an id.
 pub const SUBAGENT_PREFIX: &str = "subagent:";
 
+/// What the names of fan-outs begin with: the parent of their subagents, which is no conversation. Callers cannot begin one with such an
+/// id.
+pub const FAN_OUT_PREFIX: &str = "fanout:";
+
 /// Hex digits of the parent's hash in the id of a subagent's conversation.
 const PARENT_DIGITS: usize = 24;
 
@@ -130,6 +134,11 @@ impl ConversationId {
     /// Whether it is a subagent's conversation (DESIGN §4.7).
     pub fn is_subagent(&self) -> bool {
         self.0.starts_with(SUBAGENT_PREFIX)
+    }
+
+    /// Whether callers cannot begin a conversation of this id.
+    pub fn is_reserved(&self) -> bool {
+        self.is_subagent() || self.0.starts_with(FAN_OUT_PREFIX)
     }
 
     /// What the ids of all conversations that this one began start with; itself an id that stands before them all.

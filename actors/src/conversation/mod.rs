@@ -43,7 +43,7 @@ use std::sync::Arc;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
 pub use budget::{BUDGET_CODE, Spending};
-pub(crate) use load::load;
+pub(crate) use load::{load, spent_by};
 pub use message::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail};
 pub use output::OUTPUT_CODE;
 pub(crate) use output::{instruction, json_in};

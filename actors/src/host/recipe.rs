@@ -367,6 +367,38 @@ impl Kitchen {
     }
 }
 
+impl Kitchen {
+    /// How the subagents of a fan-out are set up: as those of `parent`, with another model if one is named. Where nothing is kept there is
+    /// nothing to recall.
+    pub(super) fn of_branch(&self, parent: &Arc<Setup>, model: Option<Arc<str>>, ephemeral: bool) -> Arc<Setup> {
+        let child = parent.child.clone().unwrap_or_else(|| parent.clone());
+        if model.is_none() && !ephemeral {
+            return child;
+        }
+        let mut setup = Setup::clone(&child);
+        if ephemeral {
+            setup.tools = Arc::new(setup.tools.without(&[Recall::NAME]));
+        }
+        let model = model.unwrap_or_else(|| setup.model.clone());
+        let capabilities = setup.gateway.capabilities(&model);
+        let window = u64::from(capabilities.context_window);
+        setup.max_tokens = setup.max_tokens.min(capabilities.output_max);
+        let (max_tokens, fixed_bytes) = (u64::from(setup.max_tokens), fixed_bytes(setup.system.as_deref(), &setup.tools));
+        let price = self.prices.of(&model).copied();
+        setup.spending = Arc::new(Spending { price, fixed_bytes, max_tokens, window_tokens: window, ..Spending::clone(&setup.spending) });
+        let trigger = (f64::from(capabilities.context_window) * self.compactor.settings().trigger) as u64;
+        setup.context = ContextRules { window, max_tokens, fixed: fixed_bytes / BYTES_A_TOKEN, trigger };
+        let tokens = ExactCounter::new(self.counter.clone());
+        tokens.configure_api_client(tokens.model_info(&model).model_family, setup.gateway.counting());
+        setup.tokens = Arc::new(tokens);
+        setup.window_tokens = window;
+        setup.native_output = capabilities.output_schema;
+        setup.takes_documents = capabilities.documents;
+        setup.model = model;
+        Arc::new(setup)
+    }
+}
+
 /// How the subagents of conversations that are set up so are set up: the same but for what they would begin more of them with, and nobody
 /// is there to be asked (REQUIREMENTS N-02, N-05).
 fn child_of(setup: &Setup) -> Setup {

@@ -1,0 +1,426 @@
+//! Runs a fan-out: begins tasks while there is room, hears their ends, cancels what is left. One task of the runtime for all of them.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    ends::{Ends, Told},
+    told::{TaskEnd, TaskFailure},
+};
+use crate::{
+    chat::Message,
+    conversation::{
+        ConversationError, ConversationMsg, PromptMail,
+        turn::{OnBusy, Receipt},
+    },
+    host::{
+        OutcomeError, SendError,
+        branches::Joined,
+        directory::{Directory, Place},
+        round_watch::RoundWatch,
+        tenants::place,
+    },
+    ids::{CallKey, RoundId, Scope, Seq},
+    journal::{CHILD_KEY, ClientKey, digest},
+    limits::PROMPT_BYTES_MAX,
+    memory::MemorySessions,
+    ports::{ArtifactStore, BoxFuture, SessionBackend},
+    stream::{Failure, RoundEnd},
+    tenant::{NotAdmitted, Tenant},
+};
+
+/// How long a task waits for memory that others of its tenant use, before it asks again.
+const ROOM_RETRY: Duration = Duration::from_millis(100);
+
+/// Times that a prompt is given again to a conversation that crashed before it took it.
+const GIVEN_AGAIN_MAX: u32 = 3;
+
+/// How often one that does not sleep yet is asked to, when all is over; and how many times.
+const REST_RETRY: Duration = Duration::from_millis(2);
+const REST_TRIES_MAX: u32 = 2000;
+
+/// How a fan-out is to go about it.
+pub(super) struct Orders {
+    pub(super) root: Scope,
+    pub(super) parallel: usize,
+    pub(super) deadline: Option<Instant>,
+    pub(super) warm_first: bool,
+    pub(super) cancel: CancellationToken,
+}
+
+/// A task under way.
+struct Flight {
+    child: Scope,
+    message: Message,
+    began: Instant,
+    given: u32,
+    attached: bool,
+    place: Option<crate::tenant::Place>,
+}
+
+type Answered = (u32, Result<Receipt, ConversationError>);
+type Watched = (u32, Result<Arc<RoundEnd>, Failure>);
+/// The journals of a fan-out that leaves none, and where its large results are.
+pub(super) type Ephemeral = (Arc<MemorySessions>, Arc<dyn ArtifactStore>);
+
+/// Whether the others may begin.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Warmth {
+    /// The first may begin.
+    Cold,
+    /// The first is under way.
+    Warming,
+    Warm,
+}
+
+pub(super) struct Driver {
+    directory: Arc<Directory>,
+    tenant: Arc<Tenant>,
+    orders: Orders,
+    /// Texts of those that have not begun.
+    tasks: VecDeque<String>,
+    next: u32,
+    flights: HashMap<u32, Flight>,
+    ends: Arc<Ends>,
+    told: mpsc::Receiver<Told>,
+    receipts: FuturesUnordered<BoxFuture<'static, Answered>>,
+    watches: FuturesUnordered<BoxFuture<'static, Watched>>,
+    results: mpsc::Sender<Arc<TaskEnd>>,
+    ephemeral: Option<Ephemeral>,
+    /// Over, and perhaps not asleep yet.
+    resting: VecDeque<Scope>,
+    warmth: Warmth,
+    /// Memory is short: asked for again then.
+    room_at: Option<Instant>,
+    /// Why nothing begins any more.
+    stopped: Option<Failure>,
+}
+
+fn failure(code: &str, message: impl Into<String>) -> Failure {
+    Failure { code: code.to_owned(), message: message.into(), retry_after_ms: None }
+}
+
+fn refused(error: &SendError) -> Failure {
+    failure(error.code(), error.to_string())
+}
+
+fn draining() -> Failure {
+    failure("draining", "the host is shutting down")
+}
+
+impl Driver {
+    pub(super) fn new(
+        directory: Arc<Directory>,
+        tenant: Arc<Tenant>,
+        orders: Orders,
+        tasks: Vec<String>,
+        (ends, told): (Arc<Ends>, mpsc::Receiver<Told>),
+        results: mpsc::Sender<Arc<TaskEnd>>,
+        ephemeral: Option<Ephemeral>,
+    ) -> Self {
+        Self {
+            directory,
+            tenant,
+            warmth: if orders.warm_first { Warmth::Cold } else { Warmth::Warm },
+            orders,
+            tasks: tasks.into(),
+            next: 0,
+            flights: HashMap::new(),
+            ends,
+            told,
+            receipts: FuturesUnordered::new(),
+            watches: FuturesUnordered::new(),
+            results,
+            ephemeral,
+            resting: VecDeque::new(),
+            room_at: None,
+            stopped: None,
+        }
+    }
+
+    /// Runs to the end of all tasks, or of the host. `_joined` is let go last: a life finds by it what it is made of.
+    pub(super) async fn run(mut self, _joined: Joined) {
+        let stopped = self.directory.stopped().clone();
+        loop {
+            self.begin_more().await;
+            if self.flights.is_empty() && self.tasks.is_empty() {
+                break;
+            }
+            let (deadline, room_at) = (self.orders.deadline.filter(|_| self.stopped.is_none()), self.room_at);
+            tokio::select! {
+                biased;
+                () = stopped.cancelled() => {
+                    self.leave_all();
+                    break;
+                }
+                Some(told) = self.told.recv() => {
+                    self.hear(told);
+                    while let Ok(told) = self.told.try_recv() {
+                        self.hear(told);
+                    }
+                }
+                Some((index, receipt)) = self.receipts.next(), if !self.receipts.is_empty() => self.answered(index, receipt),
+                Some((index, end)) = self.watches.next(), if !self.watches.is_empty() => self.over(index, end, None),
+                () = self.orders.cancel.cancelled(), if self.stopped.is_none() => {
+                    self.stop(None, failure("interrupted", "it was cancelled before it began"));
+                }
+                () = at(deadline), if deadline.is_some() => {
+                    let over = || failure("deadline", "the time given for the fan-out is over");
+                    self.stop(Some(over()), over());
+                }
+                () = at(room_at), if room_at.is_some() => self.room_at = None,
+            }
+        }
+        self.rest().await;
+        if let Some((_, artifacts)) = &self.ephemeral {
+            let Scope { tenant, conversation } = self.orders.root.clone();
+            if let Err(error) = artifacts.release(tenant, Some(conversation)).await {
+                tracing::warn!(%error, "large results of a fan-out that is over are still kept");
+            }
+        }
+    }
+
+    /// Begins tasks while there is room for them.
+    async fn begin_more(&mut self) {
+        if self.directory.is_closed() && self.stopped.is_none() {
+            self.stopped = Some(draining());
+        }
+        if let Some(why) = self.stopped.clone() {
+            while let Some((index, _)) = self.take() {
+                self.never_began(index, why.clone());
+            }
+            return;
+        }
+        while self.flights.len() < self.orders.parallel && self.room_at.is_none() && self.warmth != Warmth::Warming {
+            let Some((index, text)) = self.take() else { return };
+            self.begin(index, text).await;
+            if self.warmth == Warmth::Cold && self.room_at.is_none() {
+                self.warmth = if self.flights.is_empty() { Warmth::Warm } else { Warmth::Warming };
+            }
+        }
+    }
+
+    fn take(&mut self) -> Option<(u32, String)> {
+        let text = self.tasks.pop_front()?;
+        self.next += 1;
+        Some((self.next - 1, text))
+    }
+
+    fn key(&self, index: u32) -> CallKey {
+        CallKey { scope: self.orders.root.clone(), seq: Seq(0), index }
+    }
+
+    fn child(&self, index: u32) -> Scope {
+        self.key(index).child()
+    }
+
+    /// Begins one task, or ends it with what keeps it from that.
+    async fn begin(&mut self, index: u32, text: String) {
+        let child = self.child(index);
+        if text.trim().is_empty() || text.len() > PROMPT_BYTES_MAX {
+            return self.never_began(index, refused(&SendError::BadPrompt(text.trim().len())));
+        }
+        let message = Message::user(text);
+        let seat = self.tenant.admit_child().and_then(|mut seat| {
+            let ports = self.directory.ports();
+            seat.weigh(message.wire().len(), || ports.events.bytes(&child.tenant)).map(|()| seat)
+        });
+        let seat = match seat {
+            Ok(seat) => seat,
+            Err(NotAdmitted::Memory | NotAdmitted::HostMemory) => {
+                // It waits for what others use; more tasks than there is room for are never refused.
+                self.tasks.push_front(message.text());
+                self.next = index;
+                self.room_at = Some(Instant::now() + ROOM_RETRY);
+                return;
+            }
+            Err(why) => return self.never_began(index, refused(&why.into())),
+        };
+        let place = match self.ephemeral {
+            Some(_) => None,
+            None => match place(self.directory.ports(), &self.tenant, &child.conversation).await {
+                Ok(place) => place,
+                Err(error) => return self.never_began(index, refused(&error)),
+            },
+        };
+        let began = Instant::now();
+        self.ends.listen(child.conversation.clone(), index, began);
+        self.flights.insert(index, Flight { child, message, began, given: 0, attached: false, place });
+        self.give(index, seat);
+    }
+
+    /// Gives the prompt to its conversation. One that took it already says so by its name.
+    fn give(&mut self, index: u32, seat: crate::tenant::Seat) {
+        let key = self.key(index);
+        let Some(flight) = self.flights.get_mut(&index) else { return };
+        flight.given += 1;
+        let (message, entropy) = (flight.message.clone(), &self.directory.ports().entropy);
+        let (reply, answer) = oneshot::channel();
+        let mail = PromptMail {
+            id: entropy.prompt_id(),
+            round_id: entropy.round_id(),
+            client_key: Some(ClientKey { key: format!("{CHILD_KEY}{key}"), digest: digest(message.wire()) }),
+            message,
+            output_schema: None,
+            on_busy: OnBusy::Queue,
+            deadline: None,
+            seat,
+            reply,
+        };
+        self.directory.send(&flight.child, ConversationMsg::Prompt(Box::new(mail)));
+        self.receipts.push(Box::pin(async move { (index, answer.await.unwrap_or(Err(ConversationError::Gone))) }));
+    }
+
+    /// What a conversation says of its prompt.
+    fn answered(&mut self, index: u32, receipt: Result<Receipt, ConversationError>) {
+        let Some(flight) = self.flights.get_mut(&index) else { return }; // Over already.
+        match receipt {
+            Ok(Receipt { round_id, replayed }) => {
+                if let Some(place) = flight.place.take() {
+                    place.keep();
+                }
+                if replayed && flight.given == 1 {
+                    flight.attached = true;
+                }
+                // Without a journal there is none from before, and its end is heard.
+                if replayed && self.ephemeral.is_none() {
+                    let child = flight.child.clone();
+                    self.watch(index, child, round_id);
+                }
+            }
+            Err(error) if error.is_retryable() && flight.given < GIVEN_AGAIN_MAX && !self.directory.is_closed() => {
+                match self.tenant.admit_child() {
+                    Ok(seat) => self.give(index, seat),
+                    Err(why) => self.over(index, Err(refused(&why.into())), None),
+                }
+            }
+            Err(error) => {
+                // It may have taken the prompt all the same.
+                self.directory.send(&flight.child, ConversationMsg::Interrupt { failure: None, reply: None });
+                self.over(index, Err(refused(&error.into())), None);
+            }
+        }
+    }
+
+    /// Reads a round that was there before: it may be over.
+    fn watch(&mut self, index: u32, child: Scope, round: RoundId) {
+        let mut watch = RoundWatch::new(self.directory.ports().clone(), self.directory.stopped().clone(), child, round);
+        self.watches.push(Box::pin(async move {
+            let end = match watch.outcome().await {
+                Ok(end) => Ok(Arc::new(end)),
+                Err(OutcomeError::Failed { end }) => Ok(Arc::from(end)),
+                Err(error) => Err(failure(error.code(), error.to_string())),
+            };
+            (index, end)
+        }));
+    }
+
+    fn hear(&mut self, told: Told) {
+        match told {
+            Told::FirstContent => self.warmth = Warmth::Warm,
+            Told::Ended { index, end, first_text } => self.over(index, end, first_text),
+        }
+    }
+
+    /// A task is over.
+    fn over(&mut self, index: u32, end: Result<Arc<RoundEnd>, Failure>, first_text: Option<Duration>) {
+        let Some(flight) = self.flights.remove(&index) else { return };
+        let Flight { child, began, attached, .. } = flight;
+        self.warmth = Warmth::Warm;
+        self.ends.leave(&child.conversation);
+        let outcome = match end {
+            Ok(end) => TaskEnd::judge(end),
+            Err(failure) => {
+                // A life that could not go on is followed by another, which is not to go on by itself; unless it goes on elsewhere.
+                if failure.code != ConversationError::InUse.code() {
+                    self.directory.send(&child, ConversationMsg::Interrupt { failure: None, reply: None });
+                }
+                Err(TaskFailure { failure, end: None })
+            }
+        };
+        self.directory.put_to_sleep(&child);
+        let conversation = child.conversation.clone();
+        self.resting.push_back(child);
+        self.forget_the_asleep();
+        self.tell(TaskEnd { index: place_of(index), conversation, outcome, first_text, took: began.elapsed(), attached });
+    }
+
+    /// Lets go of those that sleep, in the order in which they ended.
+    fn forget_the_asleep(&mut self) {
+        while let Some(child) = self.resting.front() {
+            if !matches!(self.directory.place(child), Place::Asleep) {
+                return;
+            }
+            if let Some((memory, _)) = &self.ephemeral {
+                let _ = memory.delete(child).now_or_never(); // Memory answers at once.
+            }
+            self.resting.pop_front();
+        }
+    }
+
+    fn never_began(&self, index: u32, why: Failure) {
+        let (conversation, outcome) = (self.child(index).conversation, Err(TaskFailure { failure: why, end: None }));
+        self.tell(TaskEnd { index: place_of(index), conversation, outcome, first_text: None, took: Duration::ZERO, attached: false });
+    }
+
+    fn tell(&self, end: TaskEnd) {
+        let _ = self.results.try_send(Arc::new(end)); // There is room for one of each; nobody need listen.
+    }
+
+    /// Ends what runs, for `why` if somebody should read it; the rest never begins.
+    fn stop(&mut self, why: Option<Failure>, never_began: Failure) {
+        self.stopped = Some(never_began);
+        self.room_at = None;
+        for flight in self.flights.values() {
+            self.directory.send(&flight.child, ConversationMsg::Interrupt { failure: why.clone(), reply: None });
+        }
+    }
+
+    /// The host has stopped: nothing more is heard.
+    fn leave_all(&mut self) {
+        for (index, flight) in std::mem::take(&mut self.flights) {
+            let Flight { child, began, attached, .. } = flight;
+            let outcome = Err(TaskFailure { failure: draining(), end: None });
+            let conversation = child.conversation;
+            self.tell(TaskEnd { index: place_of(index), conversation, outcome, first_text: None, took: began.elapsed(), attached });
+        }
+        while let Some((index, _)) = self.take() {
+            self.never_began(index, draining());
+        }
+    }
+
+    /// Waits until all of them sleep: what is left of a fan-out that is over is its journals.
+    async fn rest(&mut self) {
+        for _ in 0..REST_TRIES_MAX {
+            self.forget_the_asleep();
+            if self.resting.is_empty() || self.directory.stopped().is_cancelled() {
+                return;
+            }
+            self.resting.iter().for_each(|child| self.directory.put_to_sleep(child));
+            tokio::time::sleep(REST_RETRY).await;
+        }
+        tracing::warn!(left = self.resting.len(), "conversations of a fan-out that is over do not go to sleep");
+    }
+}
+
+fn place_of(index: u32) -> usize {
+    usize::try_from(index).unwrap_or(usize::MAX)
+}
+
+/// Waits for a moment; for ever without one.
+async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
