@@ -1,7 +1,7 @@
 //! Runs a fan-out: begins tasks while there is room, hears their ends, cancels what is left. One task of the runtime for all of them.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -14,14 +14,15 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    attach::{Standing, standing},
     ends::{Ends, Told},
     told::{TaskEnd, TaskFailure},
 };
 use crate::{
     chat::Message,
     conversation::{
-        ConversationError, ConversationMsg, PromptMail,
-        turn::{OnBusy, Receipt},
+        ConversationError, ConversationMsg, Ports, PromptMail,
+        turn::{OnBusy, Receipt, Refusal},
     },
     host::{
         OutcomeError, SendError,
@@ -65,13 +66,29 @@ struct Flight {
     began: Instant,
     given: u32,
     attached: bool,
+    /// The round that was taken back for this one.
+    cut: Option<RoundId>,
     place: Option<crate::tenant::Place>,
 }
 
 type Answered = (u32, Result<Receipt, ConversationError>);
-type Watched = (u32, Result<Arc<RoundEnd>, Failure>);
-/// The journals of a fan-out that leaves none, and where its large results are.
-pub(super) type Ephemeral = (Arc<MemorySessions>, Arc<dyn ArtifactStore>);
+type Attached = (u32, Found);
+
+/// What came of attaching to a task.
+enum Found {
+    /// Its round is over.
+    Over(Result<Arc<RoundEnd>, Failure>),
+    /// It is to be given: anew, or again after the round that is taken back.
+    Missing { cut: Option<RoundId> },
+}
+
+/// What is known of the journals.
+pub(super) struct Journals {
+    /// Conversations of this name that are there already.
+    pub(super) known: BTreeSet<Scope>,
+    /// The journals of a fan-out that leaves none, and where its large results are.
+    pub(super) ephemeral: Option<(Arc<MemorySessions>, Arc<dyn ArtifactStore>)>,
+}
 
 /// Whether the others may begin.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -94,9 +111,9 @@ pub(super) struct Driver {
     ends: Arc<Ends>,
     told: mpsc::Receiver<Told>,
     receipts: FuturesUnordered<BoxFuture<'static, Answered>>,
-    watches: FuturesUnordered<BoxFuture<'static, Watched>>,
+    attaching: FuturesUnordered<BoxFuture<'static, Attached>>,
     results: mpsc::Sender<Arc<TaskEnd>>,
-    ephemeral: Option<Ephemeral>,
+    journals: Journals,
     /// Over, and perhaps not asleep yet.
     resting: VecDeque<Scope>,
     warmth: Warmth,
@@ -126,7 +143,7 @@ impl Driver {
         tasks: Vec<String>,
         (ends, told): (Arc<Ends>, mpsc::Receiver<Told>),
         results: mpsc::Sender<Arc<TaskEnd>>,
-        ephemeral: Option<Ephemeral>,
+        journals: Journals,
     ) -> Self {
         Self {
             directory,
@@ -139,9 +156,9 @@ impl Driver {
             ends,
             told,
             receipts: FuturesUnordered::new(),
-            watches: FuturesUnordered::new(),
+            attaching: FuturesUnordered::new(),
             results,
-            ephemeral,
+            journals,
             resting: VecDeque::new(),
             room_at: None,
             stopped: None,
@@ -170,7 +187,7 @@ impl Driver {
                     }
                 }
                 Some((index, receipt)) = self.receipts.next(), if !self.receipts.is_empty() => self.answered(index, receipt),
-                Some((index, end)) = self.watches.next(), if !self.watches.is_empty() => self.over(index, end, None),
+                Some((index, found)) = self.attaching.next(), if !self.attaching.is_empty() => self.attached(index, found),
                 () = self.orders.cancel.cancelled(), if self.stopped.is_none() => {
                     self.stop(None, failure("interrupted", "it was cancelled before it began"));
                 }
@@ -182,7 +199,7 @@ impl Driver {
             }
         }
         self.rest().await;
-        if let Some((_, artifacts)) = &self.ephemeral {
+        if let Some((_, artifacts)) = &self.journals.ephemeral {
             let Scope { tenant, conversation } = self.orders.root.clone();
             if let Err(error) = artifacts.release(tenant, Some(conversation)).await {
                 tracing::warn!(%error, "large results of a fan-out that is over are still kept");
@@ -231,6 +248,13 @@ impl Driver {
             return self.never_began(index, refused(&SendError::BadPrompt(text.trim().len())));
         }
         let message = Message::user(text);
+        let began = Instant::now();
+        if self.journals.known.remove(&child) {
+            self.ends.listen(child.conversation.clone(), index, began);
+            self.attach(index, child.clone(), message.clone());
+            self.flights.insert(index, Flight { child, message, began, given: 0, attached: true, cut: None, place: None });
+            return;
+        }
         let seat = self.tenant.admit_child().and_then(|mut seat| {
             let ports = self.directory.ports();
             seat.weigh(message.wire().len(), || ports.events.bytes(&child.tenant)).map(|()| seat)
@@ -246,16 +270,15 @@ impl Driver {
             }
             Err(why) => return self.never_began(index, refused(&why.into())),
         };
-        let place = match self.ephemeral {
+        let place = match self.journals.ephemeral {
             Some(_) => None,
             None => match place(self.directory.ports(), &self.tenant, &child.conversation).await {
                 Ok(place) => place,
                 Err(error) => return self.never_began(index, refused(&error)),
             },
         };
-        let began = Instant::now();
         self.ends.listen(child.conversation.clone(), index, began);
-        self.flights.insert(index, Flight { child, message, began, given: 0, attached: false, place });
+        self.flights.insert(index, Flight { child, message, began, given: 0, attached: false, cut: None, place });
         self.give(index, seat);
     }
 
@@ -264,12 +287,16 @@ impl Driver {
         let key = self.key(index);
         let Some(flight) = self.flights.get_mut(&index) else { return };
         flight.given += 1;
+        let name = match flight.cut {
+            None => format!("{CHILD_KEY}{key}"),
+            Some(round) => format!("{CHILD_KEY}{key} after {round}"),
+        };
         let (message, entropy) = (flight.message.clone(), &self.directory.ports().entropy);
         let (reply, answer) = oneshot::channel();
         let mail = PromptMail {
             id: entropy.prompt_id(),
             round_id: entropy.round_id(),
-            client_key: Some(ClientKey { key: format!("{CHILD_KEY}{key}"), digest: digest(message.wire()) }),
+            client_key: Some(ClientKey { key: name, digest: digest(message.wire()) }),
             message,
             output_schema: None,
             on_busy: OnBusy::Queue,
@@ -289,11 +316,8 @@ impl Driver {
                 if let Some(place) = flight.place.take() {
                     place.keep();
                 }
-                if replayed && flight.given == 1 {
-                    flight.attached = true;
-                }
-                // Without a journal there is none from before, and its end is heard.
-                if replayed && self.ephemeral.is_none() {
+                // It took it before it crashed, and may be over already: what was told of that is lost.
+                if replayed && self.journals.ephemeral.is_none() {
                     let child = flight.child.clone();
                     self.watch(index, child, round_id);
                 }
@@ -314,15 +338,48 @@ impl Driver {
 
     /// Reads a round that was there before: it may be over.
     fn watch(&mut self, index: u32, child: Scope, round: RoundId) {
-        let mut watch = RoundWatch::new(self.directory.ports().clone(), self.directory.stopped().clone(), child, round);
-        self.watches.push(Box::pin(async move {
-            let end = match watch.outcome().await {
-                Ok(end) => Ok(Arc::new(end)),
-                Err(OutcomeError::Failed { end }) => Ok(Arc::from(end)),
-                Err(error) => Err(failure(error.code(), error.to_string())),
+        let (ports, stopped) = (self.directory.ports().clone(), self.directory.stopped().clone());
+        self.attaching.push(Box::pin(async move { (index, Found::Over(outcome(ports, stopped, child, round).await)) }));
+    }
+
+    /// Finds out how a task stands whose conversation is there, and sees it to its end if it was given.
+    fn attach(&mut self, index: u32, child: Scope, task: Message) {
+        let directory = self.directory.clone();
+        self.attaching.push(Box::pin(async move {
+            let (ports, stopped) = (directory.ports().clone(), directory.stopped().clone());
+            let found = match standing(&*ports.sessions, &child, &task).await {
+                Err(error) => Found::Over(Err(refused(&error.into()))),
+                Ok(Standing::New) => Found::Missing { cut: None },
+                Ok(Standing::Cut(round)) => Found::Missing { cut: Some(round) },
+                Ok(Standing::Another) => Found::Over(Err(refused(&ConversationError::from(Refusal::KeyReused).into()))),
+                Ok(Standing::Over(round)) => Found::Over(outcome(ports, stopped, child, round).await),
+                Ok(Standing::Open(round)) => {
+                    directory.send(&child, ConversationMsg::Resume);
+                    drop(directory);
+                    Found::Over(outcome(ports, stopped, child, round).await)
+                }
             };
-            (index, end)
+            (index, found)
         }));
+    }
+
+    fn attached(&mut self, index: u32, found: Found) {
+        let (stopped, Some(flight)) = (self.stopped.clone(), self.flights.get_mut(&index)) else { return };
+        match (found, stopped) {
+            (Found::Over(end), _) => self.over(index, end, None),
+            (Found::Missing { .. }, Some(why)) => self.over(index, Err(why), None),
+            (Found::Missing { cut }, None) => {
+                (flight.attached, flight.cut) = (false, cut);
+                if let Some(round_id) = cut {
+                    let (reply, _) = oneshot::channel(); // Whether it is refused or not, the prompt comes behind it.
+                    self.directory.send(&flight.child, ConversationMsg::Rewind { round_id, reply });
+                }
+                match self.tenant.admit_child() {
+                    Ok(seat) => self.give(index, seat),
+                    Err(why) => self.over(index, Err(refused(&why.into())), None),
+                }
+            }
+        }
     }
 
     fn hear(&mut self, told: Told) {
@@ -341,8 +398,9 @@ impl Driver {
         let outcome = match end {
             Ok(end) => TaskEnd::judge(end),
             Err(failure) => {
-                // A life that could not go on is followed by another, which is not to go on by itself; unless it goes on elsewhere.
-                if failure.code != ConversationError::InUse.code() {
+                // A life that could not go on is followed by another, which is not to go on by itself; unless it is no business of ours.
+                let not_ours = [ConversationError::InUse, Refusal::KeyReused.into()].map(|error: ConversationError| error.code());
+                if !not_ours.contains(&failure.code.as_str()) {
                     self.directory.send(&child, ConversationMsg::Interrupt { failure: None, reply: None });
                 }
                 Err(TaskFailure { failure, end: None })
@@ -361,7 +419,7 @@ impl Driver {
             if !matches!(self.directory.place(child), Place::Asleep) {
                 return;
             }
-            if let Some((memory, _)) = &self.ephemeral {
+            if let Some((memory, _)) = &self.journals.ephemeral {
                 let _ = memory.delete(child).now_or_never(); // Memory answers at once.
             }
             self.resting.pop_front();
@@ -415,6 +473,15 @@ impl Driver {
 
 fn place_of(index: u32) -> usize {
     usize::try_from(index).unwrap_or(usize::MAX)
+}
+
+/// The end of a round, as its stream or its journal tells it.
+async fn outcome(ports: Ports, stopped: CancellationToken, child: Scope, round: RoundId) -> Result<Arc<RoundEnd>, Failure> {
+    match RoundWatch::new(ports, stopped, child, round).outcome().await {
+        Ok(end) => Ok(Arc::new(end)),
+        Err(OutcomeError::Failed { end }) => Ok(Arc::from(end)),
+        Err(error) => Err(failure(error.code(), error.to_string())),
+    }
 }
 
 /// Waits for a moment; for ever without one.

@@ -1,14 +1,15 @@
-//! Many tasks at once, a subagent each (DESIGN §4.7): what is asked for, and the handle to what runs. `driver` runs it, `ends` hears how
-//! its conversations end, `told` is what becomes of them.
+//! Many tasks at once, a subagent each (DESIGN §4.7): what is asked for, and the handle to what runs. `driver` runs it, `attach` looks what
+//! an earlier process left of it, `ends` hears how its conversations end, `told` is what becomes of them.
 //!
 //! **Invariants:** results come as data, a task's failure is no other's; more tasks than permits wait, none is refused for that; dropping
 //! the handle ends nothing. What a task costs here does not grow with their number: no timer, no task and no registry each.
 
+mod attach;
 mod driver;
 mod ends;
 mod told;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream};
 use tokio::{sync::mpsc, time::Instant};
@@ -27,7 +28,7 @@ use crate::{
     policy::{Budget, BudgetLevel},
     tenant::{Family, Tenant},
 };
-use driver::{Driver, Orders};
+use driver::{Driver, Journals, Orders};
 use ends::Ends;
 
 /// Conversations that are deleted at once.
@@ -68,8 +69,8 @@ impl FanOut {
         }
     }
 
-    /// A name by which it is found again: the same name and tasks after a crash attach to what is there. What ended stays ended, and
-    /// answers from its journal. A new name each time without this.
+    /// A name by which it is found again: the same name and tasks after a crash attach to what is there. What ended answers from its
+    /// journal, what was open goes on, what was interrupted is given again. A new name each time without this.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
@@ -215,6 +216,7 @@ impl TenantHandle {
     pub async fn fan_out(&self, fan_out: FanOut) -> Result<FanOutRun, SendError> {
         let (host, tenant) = (&self.host, self.tenant()?);
         host.admitted(tenant.in_service())?;
+        let named = fan_out.name.is_some() && !fan_out.ephemeral;
         let name = fan_out.name.clone().unwrap_or_else(|| hex(host.ports.entropy.bytes()));
         let root = Scope::new(tenant.id().clone(), root(&name)?);
         let FanOut { tasks, model, parallel, budget, deadline, ephemeral, warm_first, .. } = fan_out;
@@ -244,12 +246,13 @@ impl TenantHandle {
             spent_by(&*host.ports.sessions, &root, family).await?;
         }
 
+        let known = if named { host.children(&root).await? } else { BTreeSet::new() };
         let (results, taken) = mpsc::channel(tasks.len().max(1));
         let (cancel, began, count) = (CancellationToken::new(), Instant::now(), tasks.len());
         let within = [deadline, time].into_iter().flatten().min();
         let orders = Orders { root, parallel, deadline: within.map(|within| began + within), warm_first: warmed, cancel: cancel.clone() };
         let ephemeral = memory.map(|memory| (memory, host.kitchen.artifacts.clone()));
-        let driver = Driver::new(host.directory.clone(), tenant, orders, tasks, (ends, told), results, ephemeral);
+        let driver = Driver::new(host.directory.clone(), tenant, orders, tasks, (ends, told), results, Journals { known, ephemeral });
         drop(host.directory.runtime().spawn(driver.run(joined)));
         Ok(FanOutRun { _host: host.clone(), name, cancel, results: taken, ends: vec![None; count], left: count, warmed, began })
     }

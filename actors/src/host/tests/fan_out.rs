@@ -278,15 +278,51 @@ async fn after_a_crash_the_same_name_finds_what_is_over_and_what_is_open() {
     drop((run, host));
 
     let second = Arc::new(ScriptedModel::answering(|request, _| Reply::text(format!("{} after", task(request)))));
-    let host = builder(&second).shared_sessions(store).build().await.unwrap();
+    let host = builder(&second).shared_sessions(store.clone()).build().await.unwrap();
     let summary = fan_out(&host, tasks()).await.finish().await;
 
     assert_eq!(texts(&summary), ["over before", "open after", "late after"]);
     assert_eq!(summary.tasks.iter().map(|end| end.attached).collect::<Vec<_>>(), [true, true, true]);
     assert_eq!((second.counts().started, children(&host).await.len()), (2, 3), "nobody was begun twice");
+    // A day later the keys of clients are forgotten; names are not.
+    let third = echo();
+    drop(host);
+    let clock = ManualClock::at(Timestamp(1_795_300_000_000 + 2 * crate::limits::CLIENT_KEY_MS));
+    let host = HostBuilder::new(clock, SeededEntropy::new(8), |host| host).shared_provider(third.clone()).shared_sessions(store);
+    let host = host.build().await.unwrap();
+    assert_eq!(texts(&fan_out(&host, tasks()).await.finish().await), texts(&summary));
+    assert_eq!(third.counts().started, 0);
     let other = fan_out(&host, FanOut::over(["another task"]).name("n-1")).await.finish().await;
     assert_eq!(codes(&other), ["idempotency_key_reused"], "a name is that of its tasks");
     assert_nothing_is_left(&host);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_interrupted_is_given_again_under_the_same_name() {
+    let store = store();
+    let first = Arc::new(ScriptedModel::answering(|request, _| match task(request).as_str() {
+        "over" => Reply::text("over before"),
+        _ => Reply::text("half an answer").chunks(2).chunk_delay(Duration::from_secs(60)),
+    }));
+    let tasks = || FanOut::over(["over", "cut", "late"]).name("n-1").parallel(2);
+    let host = builder(&first).shared_sessions(store.clone()).build().await.unwrap();
+    let mut run = fan_out(&host, tasks()).await;
+    run.next().await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    run.cancel();
+    assert_eq!(codes(&run.finish().await), ["done", "interrupted", "interrupted"]);
+    drop(host);
+
+    for time in 0..2 {
+        let second = echo();
+        let host = builder(&second).shared_sessions(store.clone()).build().await.unwrap();
+        let summary = fan_out(&host, tasks()).await.finish().await;
+
+        assert_eq!(texts(&summary), ["over before", "cut done", "late done"]);
+        assert_eq!(second.counts().started, if time == 0 { 2 } else { 0 });
+        assert!(second.requests().iter().all(|request| request.messages.len() == 1), "nothing of the cut round is told");
+        assert_nothing_is_left(&host);
+    }
 }
 
 #[tokio::test(start_paused = true)]
