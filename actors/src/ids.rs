@@ -161,8 +161,13 @@ impl ConversationId {
     /// made again after a crash finds what it began (DESIGN §4.7). `seq` and `index` are those of its [`CallKey`].
     #[must_use]
     pub fn child(&self, seq: Seq, index: u32) -> Self {
+        self.child_in(&self.children(), seq, index)
+    }
+
+    /// The same for who knows what [`ConversationId::children`] says already.
+    pub(crate) fn child_in(&self, children: &Self, seq: Seq, index: u32) -> Self {
         let call = sha256_hex(&[b"subagent", self.0.as_bytes(), &seq.0.to_be_bytes(), &index.to_be_bytes()]);
-        Self(format!("{}{}", self.children(), digits(&call, CALL_DIGITS)).into())
+        Self([children.as_str(), digits(&call, CALL_DIGITS)].concat().into())
     }
 }
 
@@ -397,7 +402,12 @@ pub fn sha256_hex(parts: &[&[u8]]) -> String {
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part);
     }
-    hash.finalize().iter().flat_map(|byte| [hex(byte >> 4), hex(byte & 15)]).collect()
+    let mut text = String::with_capacity(64);
+    for byte in hash.finalize() {
+        text.push(hex(byte >> 4));
+        text.push(hex(byte & 15));
+    }
+    text
 }
 
 fn hex(digit: u8) -> char {

@@ -33,6 +33,7 @@ use crate::{
     ids::{CallKey, PromptId, RoundId, Scope, WaiterId, WorkId},
     journal::{CallState, Durable, Entry, EntryBody, WithdrawReason},
     limits::{CANCEL_GRACE, SNAPSHOT_ENTRIES, STORE_PAUSE_MAX},
+    model_gateway::CallClass,
     ports::{Append, AppendError, Durability, Head, ModelRequest, Open, Progress, StoreError, StoredEntry, Timestamp, Usage},
     stream::{EventKind, Failure},
     subagent::{CREATE_SUBAGENT, Siblings},
@@ -330,7 +331,12 @@ impl Live {
             }
         }
         self.lend_permit();
-        if self.drain.is_some() { Ok(self.sleep_if_idle(LifeEnd::Drained)) } else { Ok(Flow::GoOn) }
+        if self.drain.is_some() {
+            return Ok(self.sleep_if_idle(LifeEnd::Drained));
+        }
+        // A subagent has one task: nobody comes back to it soon.
+        let is_over = || entries.iter().any(|entry| matches!(entry.body, EntryBody::RoundFinished { .. }));
+        Ok(if self.setup.class == CallClass::Subagent && is_over() { self.sleep_if_idle(LifeEnd::Hibernated) } else { Flow::GoOn })
     }
 
     /// Gives the turn permit back while nothing but subagents is awaited: they need one each, and it may be the tenant's last. The next

@@ -2,7 +2,9 @@
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
+    pin::{Pin, pin},
     sync::Arc,
+    task::{Context, Poll},
     time::Duration,
 };
 
@@ -31,7 +33,7 @@ use crate::{
         round_watch::RoundWatch,
         tenants::place,
     },
-    ids::{CallKey, RoundId, Scope, Seq},
+    ids::{CallKey, ConversationId, RoundId, Scope, Seq},
     journal::{CHILD_KEY, ClientKey, digest},
     limits::PROMPT_BYTES_MAX,
     memory::MemorySessions,
@@ -74,6 +76,21 @@ struct Flight {
 type Answered = (u32, Result<Receipt, ConversationError>);
 type Attached = (u32, Found);
 
+/// The receipt that a prompt is given.
+struct Awaited {
+    index: u32,
+    answer: oneshot::Receiver<Result<Receipt, ConversationError>>,
+}
+
+impl Future for Awaited {
+    type Output = Answered;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answered> {
+        let index = self.index;
+        Pin::new(&mut self.answer).poll(context).map(|answer| (index, answer.unwrap_or(Err(ConversationError::Gone))))
+    }
+}
+
 /// What came of attaching to a task.
 enum Found {
     /// Its round is over.
@@ -102,6 +119,8 @@ enum Warmth {
 
 pub(super) struct Driver {
     directory: Arc<Directory>,
+    /// What the ids of its conversations begin with.
+    children: ConversationId,
     tenant: Arc<Tenant>,
     orders: Orders,
     /// Texts of those that have not begun.
@@ -110,7 +129,7 @@ pub(super) struct Driver {
     flights: HashMap<u32, Flight>,
     ends: Arc<Ends>,
     told: mpsc::Receiver<Told>,
-    receipts: FuturesUnordered<BoxFuture<'static, Answered>>,
+    receipts: FuturesUnordered<Awaited>,
     attaching: FuturesUnordered<BoxFuture<'static, Attached>>,
     results: mpsc::Sender<Arc<TaskEnd>>,
     journals: Journals,
@@ -146,6 +165,7 @@ impl Driver {
         journals: Journals,
     ) -> Self {
         Self {
+            children: orders.root.conversation.children(),
             directory,
             tenant,
             warmth: if orders.warm_first { Warmth::Cold } else { Warmth::Warm },
@@ -167,7 +187,9 @@ impl Driver {
 
     /// Runs to the end of all tasks, or of the host. `_joined` is let go last: a life finds by it what it is made of.
     pub(super) async fn run(mut self, _joined: Joined) {
-        let stopped = self.directory.stopped().clone();
+        let (stopped, cancel) = (self.directory.stopped().clone(), self.orders.cancel.clone());
+        // Made once: each is a place in a queue.
+        let (mut stopped, mut cancelled) = (pin!(stopped.cancelled()), pin!(cancel.cancelled()));
         loop {
             self.begin_more().await;
             if self.flights.is_empty() && self.tasks.is_empty() {
@@ -176,7 +198,7 @@ impl Driver {
             let (deadline, room_at) = (self.orders.deadline.filter(|_| self.stopped.is_none()), self.room_at);
             tokio::select! {
                 biased;
-                () = stopped.cancelled() => {
+                () = &mut stopped => {
                     self.leave_all();
                     break;
                 }
@@ -188,7 +210,7 @@ impl Driver {
                 }
                 Some((index, receipt)) = self.receipts.next(), if !self.receipts.is_empty() => self.answered(index, receipt),
                 Some((index, found)) = self.attaching.next(), if !self.attaching.is_empty() => self.attached(index, found),
-                () = self.orders.cancel.cancelled(), if self.stopped.is_none() => {
+                () = &mut cancelled, if self.stopped.is_none() => {
                     self.stop(None, failure("interrupted", "it was cancelled before it began"));
                 }
                 () = at(deadline), if deadline.is_some() => {
@@ -238,7 +260,8 @@ impl Driver {
     }
 
     fn child(&self, index: u32) -> Scope {
-        self.key(index).child()
+        let Scope { tenant, conversation } = &self.orders.root;
+        Scope::new(tenant.clone(), conversation.child_in(&self.children, Seq(0), index))
     }
 
     /// Begins one task, or ends it with what keeps it from that.
@@ -305,7 +328,7 @@ impl Driver {
             reply,
         };
         self.directory.send(&flight.child, ConversationMsg::Prompt(Box::new(mail)));
-        self.receipts.push(Box::pin(async move { (index, answer.await.unwrap_or(Err(ConversationError::Gone))) }));
+        self.receipts.push(Awaited { index, answer });
     }
 
     /// What a conversation says of its prompt.
