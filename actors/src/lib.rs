@@ -35,6 +35,7 @@ compile_error!(
 );
 
 pub mod ids;
+mod id_hash;
 pub mod chat;
 pub mod journal;
 pub mod stream;

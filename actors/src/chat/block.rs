@@ -149,14 +149,49 @@ impl ContentBlock {
         }
     }
 
+    /// Bytes of the wire form, about: no text is longer in it unless it has to be escaped.
+    pub(super) fn size(&self) -> usize {
+        let said = match self {
+            Self::Text(block) => {
+                let rest = [&block.cache_control, &block.citations];
+                block.text.len() + rest.into_iter().flatten().map(|raw| raw.as_str().len() + 20).sum::<usize>()
+            }
+            Self::Thinking(block) => block.thinking.len() + block.signature.as_ref().map_or(0, |signature| signature.len() + 16),
+            Self::ToolUse(block) => block.id.len() + block.name.len() + block.input.as_str().len() + 16,
+            Self::ToolResult(ToolResultBlock { tool_use_id, content, .. }) => {
+                let content = match content {
+                    ToolResultContent::Text(text) => text.len(),
+                    ToolResultContent::Blocks(raw) => raw.as_str().len(),
+                };
+                tool_use_id.len() + content + 32
+            }
+            Self::Other { raw, .. } => raw.as_str().len(),
+        };
+        said + 32
+    }
+
     /// Whether a block is of this kind. In our own form `type` stands first, and nothing else of it is read.
-    pub(super) fn is_kind(raw: &RawValue, kind: &str) -> bool {
-        kind_of(raw.get()).is_ok_and(|found| found == kind)
+    pub(super) fn is_kind(raw: &str, kind: &str) -> bool {
+        kind_of(raw).is_ok_and(|found| found == kind)
     }
 
     /// Decodes a block of a message's own wire form.
-    pub(super) fn of_wire(raw: &RawValue) -> Option<Self> {
-        Self::decode(raw.get(), &kind_of(raw.get()).ok()?).ok()
+    pub(super) fn of_wire(raw: &str) -> Option<Self> {
+        Self::decode(raw, &kind_of(raw).ok()?).ok()
+    }
+
+    /// The text of a text block in a message's own wire form; in place where nothing of it had to be escaped.
+    pub(super) fn text_of_wire(raw: &str) -> Option<Cow<'_, str>> {
+        #[derive(Deserialize)]
+        struct Said<'a> {
+            #[serde(borrow)]
+            text: Cow<'a, str>,
+        }
+        let plain = raw.strip_prefix(r#"{"type":"text","text":""#).and_then(|rest| rest.strip_suffix(r#""}"#));
+        match plain.filter(|text| !text.contains('\\') && !text.contains('"')) {
+            Some(text) => Some(Cow::Borrowed(text)),
+            None => serde_json::from_str::<Said<'_>>(raw).ok().map(|said| said.text),
+        }
     }
 
     fn decode(text: &str, kind: &str) -> Result<Self, serde_json::Error> {

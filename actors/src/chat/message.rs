@@ -11,7 +11,6 @@ use std::{
 
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::value::RawValue;
 
 use super::{ContentBlock, RawJson, ToolResultBlock};
 
@@ -25,6 +24,17 @@ pub enum Role {
     Assistant,
     /// Instructions; appears in debug forms only.
     System,
+}
+
+impl Role {
+    /// The value as it is written.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Assistant => "assistant",
+            Self::System => "system",
+        }
+    }
 }
 
 /// Says why something is not a message (M-16).
@@ -46,6 +56,8 @@ pub struct Message(Arc<Stored>);
 struct Stored {
     /// Compact JSON with role first.
     wire: Bytes,
+    /// Where each block begins in it.
+    begins: Box<[u32]>,
     role: Role,
     tool_uses: Box<[Box<str>]>,
     tool_results: Box<[Box<str>]>,
@@ -57,17 +69,14 @@ struct Stored {
     rendered: OnceLock<Bytes>,
 }
 
+/// Bytes of the wire form before and behind the blocks.
+const WIRE_START_MAX: usize = 40;
+
 /// Bits of a kept count that are tokens.
 const TOKEN_BITS: u32 = 24;
 
 /// The largest count that is kept.
 const TOKENS_MAX: u32 = (1 << TOKEN_BITS) - 1;
-
-#[derive(Serialize)]
-struct WireOut<'a> {
-    role: Role,
-    content: &'a [ContentBlock],
-}
 
 #[derive(Deserialize)]
 struct WireIn {
@@ -132,22 +141,29 @@ impl Message {
     }
 
     fn build(role: Role, blocks: &[ContentBlock]) -> Self {
-        // Writing our own plain types to memory cannot fail; an empty message would be refused on the way in.
-        let wire = serde_json::to_vec(&WireOut { role, content: blocks }).unwrap_or_default();
-        // Boxed: a vector would keep the capacity it grew to, up to twice the text, for the life of the message.
-        Self::index(Bytes::from(wire.into_boxed_slice()), role, blocks)
-    }
-
-    fn index(wire: Bytes, role: Role, blocks: &[ContentBlock]) -> Self {
-        let uses = blocks.iter().filter_map(|b| if let ContentBlock::ToolUse(b) = b { Some(b.id.as_str().into()) } else { None });
-        let results =
-            blocks.iter().filter_map(|b| if let ContentBlock::ToolResult(b) = b { Some(b.tool_use_id.as_str().into()) } else { None });
+        let mut wire = Vec::with_capacity(WIRE_START_MAX + blocks.iter().map(|block| block.size() + 1).sum::<usize>());
+        wire.extend_from_slice(br#"{"role":""#);
+        wire.extend_from_slice(role.as_str().as_bytes());
+        wire.extend_from_slice(br#"","content":["#);
+        let mut begins = Vec::with_capacity(blocks.len());
+        for (index, block) in blocks.iter().enumerate() {
+            if index > 0 {
+                wire.push(b',');
+            }
+            begins.push(u32::try_from(wire.len()).unwrap_or(u32::MAX));
+            // Writing our own plain types to memory cannot fail; an empty message would be refused on the way in.
+            let _ = serde_json::to_writer(&mut wire, block);
+        }
+        wire.extend_from_slice(b"]}");
+        let ids = |id: fn(&ContentBlock) -> Option<&str>| blocks.iter().filter_map(id).map(Box::from).collect();
         Self(Arc::new(Stored {
             digest: digest(&wire),
-            wire,
+            // Boxed: a vector would keep the capacity it grew to, up to twice the text, for the life of the message.
+            wire: Bytes::from(wire.into_boxed_slice()),
+            begins: begins.into_boxed_slice(),
             role,
-            tool_uses: uses.collect(),
-            tool_results: results.collect(),
+            tool_uses: ids(|block| if let ContentBlock::ToolUse(block) = block { Some(&block.id) } else { None }),
+            tool_results: ids(|block| if let ContentBlock::ToolResult(block) = block { Some(&block.tool_use_id) } else { None }),
             tokens: AtomicU32::new(0),
             rendered: OnceLock::new(),
         }))
@@ -195,17 +211,15 @@ impl Message {
 
     /// Decodes the blocks.
     pub fn blocks(&self) -> Vec<ContentBlock> {
-        self.raw_blocks().into_iter().filter_map(ContentBlock::of_wire).collect()
+        self.raw_blocks().filter_map(ContentBlock::of_wire).collect()
     }
 
     /// The blocks as they stand in the wire form, none of them decoded.
-    fn raw_blocks(&self) -> Vec<&RawValue> {
-        #[derive(Deserialize)]
-        struct Blocks<'a> {
-            #[serde(borrow)]
-            content: Vec<&'a RawValue>,
-        }
-        serde_json::from_str::<Blocks<'_>>(self.wire_str()).map(|wire| wire.content).unwrap_or_default()
+    fn raw_blocks(&self) -> impl Iterator<Item = &str> {
+        let (wire, begins) = (self.wire_str(), &self.0.begins);
+        let end = wire.len().saturating_sub(1); // Of the list, whose bracket stands where a comma would.
+        let ends = begins.iter().skip(1).map(|begin| *begin as usize).chain([end]);
+        begins.iter().zip(ends).filter_map(|(begin, end)| wire.get(*begin as usize..end.saturating_sub(1)))
     }
 
     /// Decodes the tool calls.
@@ -213,19 +227,13 @@ impl Message {
         if self.0.tool_uses.is_empty() {
             return Vec::new();
         }
-        let is_call = |raw: &&RawValue| ContentBlock::is_kind(raw, "tool_use");
-        self.raw_blocks().into_iter().filter(is_call).filter_map(|raw| serde_json::from_str(raw.get()).ok()).collect()
+        let calls = self.raw_blocks().filter(|raw| ContentBlock::is_kind(raw, "tool_use"));
+        calls.filter_map(|raw| serde_json::from_str(raw).ok()).collect()
     }
 
     /// The text blocks, joined.
     pub fn text(&self) -> String {
-        #[derive(Deserialize)]
-        struct Said<'a> {
-            #[serde(borrow)]
-            text: Cow<'a, str>,
-        }
-        let texts = self.raw_blocks().into_iter().filter(|raw| ContentBlock::is_kind(raw, "text"));
-        let mut said = texts.filter_map(|raw| serde_json::from_str::<Said<'_>>(raw.get()).ok().map(|said| said.text));
+        let mut said = self.raw_blocks().filter(|raw| ContentBlock::is_kind(raw, "text")).filter_map(ContentBlock::text_of_wire);
         let first = said.next().map(Cow::into_owned).unwrap_or_default();
         said.fold(first, |all, text| all + &text)
     }

@@ -144,7 +144,6 @@ impl ModelCall {
             ModelEvent::Text(text) => {
                 self.tell_thinking(collector);
                 collector.text.push_str(&text);
-                collector.untold_text.push_str(&text);
             }
             ModelEvent::Thinking(text) => {
                 self.tell_text(collector);
@@ -152,7 +151,8 @@ impl ModelCall {
             }
             ModelEvent::Block(block) => {
                 if matches!(block, ContentBlock::Text(_)) {
-                    collector.text.clear();
+                    self.tell_text(collector);
+                    (collector.text, collector.told) = (String::new(), 0);
                 }
                 collector.blocks.push(block);
             }
@@ -168,8 +168,9 @@ impl ModelCall {
     }
 
     fn tell_text(&self, collector: &mut Collector) {
-        if !collector.untold_text.is_empty() {
-            let text = std::mem::take(&mut collector.untold_text);
+        if let Some(untold) = collector.text.get(collector.told..).filter(|untold| !untold.is_empty()) {
+            let text = untold.to_owned();
+            collector.told = collector.text.len();
             self.writer.ephemeral(self.round_id, EventKind::TextDelta { text });
         }
     }
@@ -222,14 +223,15 @@ struct Collector {
     blocks: Vec<ContentBlock>,
     /// Text of a block that is not complete.
     text: String,
-    /// What watchers have not been told yet.
-    untold_text: String,
+    /// Bytes of it that watchers have been told.
+    told: usize,
+    /// Reasoning that they have not been told yet.
     untold_thinking: String,
 }
 
 impl Collector {
     fn untold_bytes(&self) -> usize {
-        self.untold_text.len() + self.untold_thinking.len()
+        self.text.len().saturating_sub(self.told) + self.untold_thinking.len()
     }
 
     fn partial(mut self) -> Vec<ContentBlock> {

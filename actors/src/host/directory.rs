@@ -29,6 +29,7 @@ use super::{
 };
 use crate::{
     conversation::{Conversation, ConversationArgs, ConversationError, ConversationMsg, Ports, Standing, load, refuse},
+    id_hash::IdHash,
     ids::{EventId, Scope, TenantId},
     limits::{LOADS_MAX, Limits},
     policy::{Restart, RestartHistory},
@@ -183,7 +184,7 @@ enum Then {
 
 /// The directory of a host.
 pub(crate) struct Directory {
-    slots: DashMap<Scope, Slot>,
+    slots: DashMap<Scope, Slot, IdHash>,
     generations: AtomicU64,
     ports: Ports,
     tenants: Arc<Tenants>,
@@ -205,7 +206,7 @@ pub(crate) struct Directory {
 impl Directory {
     pub(crate) fn new(limits: Arc<Limits>, ports: Ports, tenants: Arc<Tenants>, runtime: tokio::runtime::Handle) -> Arc<Self> {
         let directory = Arc::new(Self {
-            slots: DashMap::new(),
+            slots: DashMap::default(),
             generations: AtomicU64::new(1),
             ports,
             tenants,

@@ -271,21 +271,113 @@ impl EntryBody {
     }
 }
 
+/// Bytes of an entry beside the texts in it, about.
+const ENVELOPE_BYTES: usize = 192;
+
+/// Adds the fields of an object to one that is written already, and is not empty.
+fn append(object: &mut Vec<u8>, more: &impl Serialize) {
+    object.pop();
+    let begin = object.len();
+    write(object, more);
+    if object.get(begin + 1) == Some(&b'}') {
+        object.remove(begin); // No field.
+    } else if let Some(brace) = object.get_mut(begin) {
+        *brace = b',';
+    }
+}
+
+fn write(bytes: &mut Vec<u8>, value: &impl Serialize) {
+    // Our own plain types always serialise; a cut entry would be refused when read.
+    let _ = serde_json::to_writer(bytes, value);
+}
+
+/// Adds a message as it stands on the wire: it is not read for that.
+fn append_message(object: &mut Vec<u8>, message: &Message) {
+    object.pop();
+    object.extend_from_slice(br#","message":"#);
+    object.extend_from_slice(message.wire());
+    object.push(b'}');
+}
+
+impl EntryBody {
+    /// Bytes of the texts in it, about.
+    fn size(&self) -> usize {
+        match self {
+            Self::PromptAccepted { message, .. } | Self::Injected { message, .. } => message.wire().len(),
+            Self::Assistant { message, .. } => message.as_ref().map_or(0, |message| message.wire().len()) + 160,
+            Self::ToolFinished { outcome, .. } => outcome.observation.len() + 256,
+            _ => 64,
+        }
+    }
+
+    /// Adds `kind` and `body` to the envelope. What has a message is written by hand: as serde would, and without reading the message.
+    fn append_to(&self, envelope: &mut Vec<u8>) {
+        #[derive(Serialize)]
+        struct Accepted<'a> {
+            prompt_id: &'a PromptId,
+            round_id: &'a RoundId,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            client_key: Option<&'a ClientKey>,
+        }
+        #[derive(Serialize)]
+        struct Wish<'a> {
+            #[serde(skip_serializing_if = "Option::is_none")]
+            output_schema: Option<&'a RawJson>,
+        }
+        #[derive(Serialize)]
+        struct Step {
+            step: u32,
+        }
+        #[derive(Serialize)]
+        struct Answered<'a> {
+            stop: ProviderStop,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            raw_stop: Option<&'a str>,
+            usage: &'a Usage,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            cost_micro_usd: Option<u64>,
+            partial: bool,
+        }
+        let begin = |envelope: &mut Vec<u8>| {
+            envelope.pop();
+            envelope.extend_from_slice(br#","kind":""#);
+            envelope.extend_from_slice(self.kind().as_bytes());
+            envelope.extend_from_slice(br#"","body":"#);
+        };
+        match self {
+            Self::PromptAccepted { prompt_id, round_id, client_key, message, output_schema } => {
+                begin(envelope);
+                write(envelope, &Accepted { prompt_id, round_id, client_key: client_key.as_ref() });
+                append_message(envelope, message);
+                append(envelope, &Wish { output_schema: output_schema.as_ref() });
+                envelope.push(b'}');
+            }
+            Self::Assistant { step, message: Some(message), stop, raw_stop, usage, cost_micro_usd, partial } => {
+                begin(envelope);
+                write(envelope, &Step { step: *step });
+                append_message(envelope, message);
+                let (raw_stop, cost_micro_usd) = (raw_stop.as_deref(), *cost_micro_usd);
+                append(envelope, &Answered { stop: *stop, raw_stop, usage, cost_micro_usd, partial: *partial });
+                envelope.push(b'}');
+            }
+            _ => append(envelope, self),
+        }
+    }
+}
+
 impl Entry {
     /// Writes the envelope.
     pub fn encode(&self) -> StoredEntry {
         #[derive(Serialize)]
-        struct Envelope<'a> {
+        struct Envelope {
             v: u32,
             epoch: Epoch,
             at: Timestamp,
-            #[serde(flatten)]
-            body: &'a EntryBody,
         }
-        let envelope = Envelope { v: ENTRY_VERSION, epoch: self.epoch, at: self.at, body: &self.body };
-        // Our own plain types always serialise; an empty entry would be refused when read.
-        let bytes = serde_json::to_vec(&envelope).unwrap_or_default().into_boxed_slice();
-        StoredEntry { seq: self.seq, bytes: Bytes::from(bytes) }
+        let mut bytes = Vec::with_capacity(ENVELOPE_BYTES + self.body.size());
+        write(&mut bytes, &Envelope { v: ENTRY_VERSION, epoch: self.epoch, at: self.at });
+        self.body.append_to(&mut bytes);
+        StoredEntry { seq: self.seq, bytes: Bytes::from(bytes.into_boxed_slice()) }
     }
 
     /// Reads an envelope.
@@ -482,6 +574,37 @@ mod tests {
             assert_eq!(Entry::decode(&stored), Ok(entry.clone()));
             let kind = format!("\"kind\":\"{}\"", entry.body.kind());
             assert!(std::str::from_utf8(&stored.bytes).unwrap().contains(&kind));
+        }
+    }
+
+    #[test]
+    fn what_is_written_by_hand_is_what_serde_writes() {
+        let message = Message::user("汉 \u{0}\"\\");
+        let bare = EntryBody::PromptAccepted {
+            prompt_id: PromptId::from_random([7; 16]),
+            round_id: RoundId::from_random([8; 16]),
+            client_key: None,
+            message: message.clone(),
+            output_schema: None,
+        };
+        let (stop, usage) = (ProviderStop::EndTurn, Usage::default());
+        let answered = |message: Option<Message>, raw_stop: Option<String>| EntryBody::Assistant {
+            step: 1,
+            message,
+            stop,
+            raw_stop,
+            usage,
+            cost_micro_usd: None,
+            partial: true,
+        };
+        let more = [bare, answered(None, None), answered(Some(message), Some("\"".into()))];
+        for body in samples().into_iter().chain(more) {
+            let by_serde = serde_json::to_string(&body).unwrap();
+
+            let stored = Entry { seq: Seq(3), epoch: Epoch(2), at: Timestamp(1), body }.encode();
+
+            let expected = format!(r#"{{"v":1,"epoch":2,"at":1,{}"#, by_serde.strip_prefix('{').unwrap());
+            assert_eq!(std::str::from_utf8(&stored.bytes).unwrap(), expected);
         }
     }
 

@@ -16,6 +16,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{lock, ring::Ring};
 use crate::{
+    id_hash::IdHash,
     ids::{Epoch, EventId, RoundId, Scope, Seq, TenantId},
     limits::Limits,
     ports::{BoxFuture, EventStore, EventStoreError, StreamKey, StreamStatus},
@@ -29,9 +30,9 @@ use crate::{
 /// its bytes: the oldest ephemeral events; durable ones only beyond four times the bound.
 #[derive(Debug)]
 pub struct MemoryEvents {
-    conversations: DashMap<Scope, Arc<Conversation>>,
+    conversations: DashMap<Scope, Arc<Conversation>, IdHash>,
     /// Bytes of each tenant's events.
-    tenants: DashMap<TenantId, Arc<AtomicUsize>>,
+    tenants: DashMap<TenantId, Arc<AtomicUsize>, IdHash>,
     /// Ended streams with the time of their end. All age alike, so the first is the next to go.
     ended: Mutex<VecDeque<(Instant, StreamKey)>>,
     ring_bytes: usize,
@@ -151,7 +152,7 @@ impl Default for MemoryEvents {
 impl MemoryEvents {
     /// A store that keeps `ring_bytes` a stream, and each for `ring_age` after its end.
     pub fn new(ring_bytes: usize, ring_age: Duration) -> Self {
-        Self { conversations: DashMap::new(), tenants: DashMap::new(), ended: Mutex::default(), ring_bytes, ring_age }
+        Self { conversations: DashMap::default(), tenants: DashMap::default(), ended: Mutex::default(), ring_bytes, ring_age }
     }
 
     /// A store with the bounds of a host.

@@ -15,6 +15,7 @@ use serde::Deserialize;
 
 use super::{index::Index, lock};
 use crate::{
+    id_hash::IdHash,
     ids::{ConversationId, Scope, Seq, TenantId},
     ports::{
         Append, AppendError, BoxFuture, Head, ListQuery, Loaded, Open, SessionBackend, SessionSummary, StoreError, StoredEntry, Timestamp,
@@ -30,7 +31,7 @@ const PAGE: usize = 1000;
 /// `created_at` and `updated_at` are those of the entries, since the kernel has no wall clock; 0 for what is no entry.
 #[derive(Debug, Default)]
 pub struct MemorySessions {
-    sessions: DashMap<Scope, Session>,
+    sessions: DashMap<Scope, Session, IdHash>,
     index: Mutex<Index>,
     closed: AtomicBool,
 }

@@ -22,7 +22,7 @@ use crate::{
     limits::{
         GATEWAY_QUANTUM_TOKENS, GATEWAY_QUANTUM_TOKENS_MAX, QUEUED_TOLD_EVERY, REQUESTS_BURST_MIN, RETRY_AFTER_MAX, TOKENS_BURST_MIN,
     },
-    policy::{FairQueue, Taken, TokenBucket, WaiterId},
+    policy::{FairQueue, Pacing, Taken, TokenBucket, WaiterId},
     ports::{ProviderError, RateLimits},
 };
 
@@ -77,6 +77,7 @@ struct State {
     waiting_max: usize,
     running: usize,
     queue: FairQueue<TenantId, Waiter>,
+    pacing: Pacing<TenantId>,
     requests: Option<TokenBucket>,
     tokens: Option<TokenBucket>,
     held_until: Option<Duration>,
@@ -98,9 +99,11 @@ struct Waiter {
 /// The right to have one call running; given back on drop, with what its estimate was too much.
 pub struct Permit {
     shared: Option<Arc<Shared>>,
-    /// Whose queue it came through, if it was waited for, and what it was charged there.
-    charged: Option<(TenantId, u64)>,
+    tenant: TenantId,
+    /// What the tenant was charged in the queue, if it was waited for.
+    charged: Option<u64>,
     cost: Cost,
+    since: Duration,
     begun: bool,
     used: Option<u64>,
 }
@@ -130,16 +133,18 @@ impl Permit {
     fn give_back(&mut self) -> Option<Arc<Shared>> {
         let shared = self.shared.take()?;
         let used = if self.begun { self.used.unwrap_or(self.cost.tokens).min(self.cost.most) } else { 0 };
+        let now = shared.now();
         let mut state = shared.lock();
         state.running = state.running.saturating_sub(1);
+        state.pacing.ends(&self.tenant, now.saturating_sub(self.since), now);
         if let Some(requests) = state.requests.as_mut().filter(|_| !self.begun) {
             requests.give_back(1);
         }
         if let Some(tokens) = &mut state.tokens {
             tokens.settle(self.cost.tokens, used);
         }
-        if let Some((tenant, charged)) = &self.charged {
-            state.queue.settle(tenant, self.cost.tokens, *charged, used);
+        if let Some(charged) = self.charged {
+            state.queue.settle(&self.tenant, self.cost.tokens, charged, used);
         }
         drop(state);
         Some(shared)
@@ -156,7 +161,7 @@ impl Drop for Permit {
 
 impl State {
     /// What keeps a call of so many tokens from running, and until when if nothing but time does.
-    fn blocked(&mut self, tokens: u64, now: Duration) -> Option<(ProviderWait, Option<Duration>)> {
+    fn blocked(&mut self, tenant: &TenantId, tokens: u64, now: Duration) -> Option<(ProviderWait, Option<Duration>)> {
         if let Some(until) = self.held_until {
             if until > now {
                 return Some((ProviderWait::RetryAfter, Some(until)));
@@ -166,6 +171,9 @@ impl State {
         if self.running >= self.calls_max {
             return Some((ProviderWait::Concurrency, None));
         }
+        if let Some(until) = self.pacing.holds(tenant, self.calls_max, now) {
+            return Some((ProviderWait::Concurrency, Some(until)));
+        }
         if let Some(wait) = self.requests.as_mut().and_then(|requests| requests.wait(1, now)) {
             return Some((ProviderWait::Requests, Some(now + wait)));
         }
@@ -173,8 +181,9 @@ impl State {
         Some((ProviderWait::Tokens, Some(now + wait)))
     }
 
-    fn take(&mut self, cost: Cost) {
+    fn take(&mut self, tenant: &TenantId, cost: Cost, now: Duration) {
         self.running += 1;
+        self.pacing.begins(tenant, self.calls_max, now);
         if let Some(requests) = &mut self.requests {
             requests.take(1);
         }
@@ -185,8 +194,8 @@ impl State {
 
     /// What the first waiter waits for.
     fn waits_for(&mut self, now: Duration) -> Option<(ProviderWait, Option<Duration>)> {
-        let (_, cost) = self.queue.peek()?;
-        self.blocked(cost, now)
+        let (tenant, cost) = self.queue.peek().map(|(tenant, cost)| (tenant.clone(), cost))?;
+        self.blocked(&tenant, cost, now)
     }
 
     fn note_pace(&mut self, now: Duration) {
@@ -208,9 +217,9 @@ impl Shared {
 
     /// Gives permits to waiters as long as there are both.
     fn serve(self: &Arc<Self>) {
-        while let Some(Taken { key, item: waiter, charged }) = self.next_waiter() {
-            let charged = Some((key, charged));
-            let permit = Permit { shared: Some(self.clone()), charged, cost: waiter.cost, begun: false, used: None };
+        while let Some((Taken { key: tenant, item: waiter, charged }, since)) = self.next_waiter() {
+            let (shared, charged) = (Some(self.clone()), Some(charged));
+            let permit = Permit { shared, tenant, charged, cost: waiter.cost, since, begun: false, used: None };
             // A waiter that left in this moment is skipped; its permit is emptied here, or dropping it would come back here.
             if let Err(mut unsent) = waiter.give.send(permit) {
                 drop(unsent.give_back());
@@ -218,7 +227,7 @@ impl Shared {
         }
     }
 
-    fn next_waiter(self: &Arc<Self>) -> Option<Taken<TenantId, Waiter>> {
+    fn next_waiter(self: &Arc<Self>) -> Option<(Taken<TenantId, Waiter>, Duration)> {
         let now = self.now();
         let mut state = self.lock();
         if state.queue.is_empty() {
@@ -233,9 +242,9 @@ impl Shared {
             }
             None => {
                 let taken = state.queue.pop()?;
-                state.take(taken.item.cost);
+                state.take(&taken.key, taken.item.cost, now);
                 state.note_pace(now);
-                Some(taken)
+                Some((taken, now))
             }
         }
     }
@@ -315,6 +324,7 @@ impl Permits {
             waiting_max: config.waiting_max,
             running: 0,
             queue: FairQueue::new(GATEWAY_QUANTUM_TOKENS, GATEWAY_QUANTUM_TOKENS_MAX),
+            pacing: Pacing::default(),
             requests,
             tokens,
             held_until: None,
@@ -452,11 +462,13 @@ impl Permits {
     fn take_or_queue<'a>(&'a self, by: &CallBy<'a>, cost: Cost) -> Result<Result<Permit, Place<'a>>, ProviderError> {
         let now = self.now();
         let mut state = self.0.lock();
+        state.pacing.asks(by.tenant, by.weight, now);
         if state.queue.is_empty() {
-            match state.blocked(cost.tokens, now) {
+            match state.blocked(by.tenant, cost.tokens, now) {
                 None => {
-                    state.take(cost);
-                    return Ok(Ok(Permit { shared: Some(self.0.clone()), charged: None, cost, begun: false, used: None }));
+                    state.take(by.tenant, cost, now);
+                    let (shared, tenant) = (Some(self.0.clone()), by.tenant.clone());
+                    return Ok(Ok(Permit { shared, tenant, charged: None, cost, since: now, begun: false, used: None }));
                 }
                 Some((ProviderWait::RetryAfter, Some(until))) if until.saturating_sub(now) > RETRY_AFTER_MAX => {
                     return Err(left_alone(until.saturating_sub(now)));

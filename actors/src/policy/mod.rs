@@ -5,6 +5,7 @@ mod budget;
 mod call_class;
 mod fair_queue;
 mod model_retry;
+mod pacing;
 mod prices;
 mod restart;
 mod settings;
@@ -18,6 +19,7 @@ pub use budget::{Amount, Budget, BudgetCounter, BudgetKind, BudgetLevel, Exhaust
 pub use call_class::CallClass;
 pub use fair_queue::{FairQueue, PASSED_MAX, Taken, WaiterId};
 pub use model_retry::{ModelRetryPolicy, RetryBucket};
+pub use pacing::{Pacing, RAMP_MAX, SHARES_FOR};
 pub use prices::{Price, Prices};
 pub use restart::{Restart, RestartHistory};
 pub use settings::{ConfigValue, Dict, InvalidSettings, ObservabilityConfig, TraceSampling};

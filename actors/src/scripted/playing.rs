@@ -31,6 +31,9 @@ pub(super) async fn wait(time: Option<Duration>, cancel: CancellationToken) -> R
     }
 }
 
+/// Deltas that come together when no time passes between them: about what a read from a socket holds.
+const BURST_DELTAS: usize = 16;
+
 type Waiting = Pin<Box<dyn Future<Output = Result<(), ProviderError>> + Send>>;
 
 /// The stream of a reply.
@@ -137,12 +140,14 @@ impl Playing {
         }
     }
 
-    /// A batch: at most one delta, then all that needs no waiting.
+    /// A batch: a burst of deltas if no time passes between them, else one; then all that needs no waiting.
     fn batch(&mut self) -> Item {
-        let mut batch = Vec::with_capacity(3);
+        let most = if self.reply.chunk_delay.is_zero() { BURST_DELTAS } else { 1 };
+        let begun = self.deltas;
+        let mut batch = Vec::with_capacity(most + 2);
         loop {
             match self.peek() {
-                Next::Delta(_) if !batch.is_empty() => return Item::Batch(batch),
+                Next::Delta(_) if self.deltas - begun >= most || (most == 1 && !batch.is_empty()) => return Item::Batch(batch),
                 Next::Delta(event) => {
                     self.deltas += 1;
                     self.step(&event);

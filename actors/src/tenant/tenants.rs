@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::{Configured, Memory, Places, Quotas, Rate, Sums, Tenant, Turns, UNBOUNDED, Usual};
 use crate::{
     conversation::Setup,
+    id_hash::IdHash,
     ids::TenantId,
     limits::Limits,
     policy::{Budget, BudgetCounter, BudgetLevel},
@@ -19,7 +20,7 @@ use crate::{
 /// All tenants of a host, by id.
 pub struct Tenants {
     setup: Arc<Setup>,
-    tenants: DashMap<TenantId, Arc<Tenant>>,
+    tenants: DashMap<TenantId, Arc<Tenant>, IdHash>,
     usual: Usual,
     memory: Arc<Memory>,
     budget: Budget,
@@ -30,7 +31,7 @@ impl Tenants {
     pub fn new(limits: &Limits, setup: Arc<Setup>) -> Self {
         Self {
             setup,
-            tenants: DashMap::new(),
+            tenants: DashMap::default(),
             usual: Usual { seats_max: limits.tenant_seats_max, turns_max: limits.tenant_turns_max },
             memory: Arc::new(Memory::new(u64::try_from(limits.memory_bytes_max).unwrap_or(UNBOUNDED))),
             budget: Budget::default(),

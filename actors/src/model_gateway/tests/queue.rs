@@ -49,6 +49,27 @@ async fn a_tenant_that_floods_does_not_keep_another_waiting() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_comes_beside_a_flood_waits_for_a_place_and_not_for_a_call() {
+    let model = Arc::new(Timed::new(ScriptedModel::always(Reply::text("hi").after(Duration::from_millis(100)))));
+    let gateway = gateway(&model, GatewayConfig { calls_max: 16, ..config() });
+    call(&gateway, "quiet").await.unwrap();
+    let flood: Vec<_> = (0..500).map(|_| spawn(&gateway, "flood")).collect();
+    settle().await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+
+    let mut longest = Duration::ZERO;
+    for _ in 0..10 {
+        let began = Instant::now();
+        call(&gateway, "quiet").await.unwrap();
+        longest = longest.max(began.elapsed() - Duration::from_millis(100));
+        tokio::time::sleep(Duration::from_millis(37)).await;
+    }
+
+    assert!(longest <= Duration::from_millis(40), "waited {longest:?} for a place");
+    drop(flood);
+}
+
+#[tokio::test(start_paused = true)]
 async fn weights_share_what_is_served() {
     let model = Arc::new(Timed::new(ScriptedModel::always(Reply::text("hi").after(Duration::from_millis(10)))));
     let gateway = gateway(&model, GatewayConfig { calls_max: 1, waiting_max: 2000, ..config() });
