@@ -1,20 +1,60 @@
 //! Looks what an earlier process left of a task, in its journal: client keys are forgotten after a day, a name is not.
 
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use super::told::{failure, refused};
 use crate::{
     chat::Message,
-    conversation::LoadFailure,
+    conversation::{ConversationError, ConversationMsg, LoadFailure, Ports, turn::Refusal},
+    host::{OutcomeError, directory::Directory, round_watch::RoundWatch},
     ids::{RoundId, Scope, Seq},
     journal::{CHILD_KEY, Entry, EntryBody, digest},
     ports::SessionBackend,
-    stream::StopReason,
+    stream::{Failure, RoundEnd, StopReason},
 };
 
 /// Entries read at once.
 const PAGE: usize = 1000;
 
+/// What came of attaching to a task.
+pub(super) enum Found {
+    /// Its round is over.
+    Over(Result<Arc<RoundEnd>, Failure>),
+    /// It is to be given: anew, or again after the round that is taken back.
+    Missing { cut: Option<RoundId> },
+}
+
+/// Finds out how a task stands whose conversation is there, and sees it to its end if it was given.
+pub(super) async fn find(directory: Arc<Directory>, child: Scope, task: Message) -> Found {
+    let (ports, stopped) = (directory.ports().clone(), directory.stopped().clone());
+    match standing(&*ports.sessions, &child, &task).await {
+        Err(error) => Found::Over(Err(refused(&error.into()))),
+        Ok(Standing::New) => Found::Missing { cut: None },
+        Ok(Standing::Cut(round)) => Found::Missing { cut: Some(round) },
+        Ok(Standing::Another) => Found::Over(Err(refused(&ConversationError::from(Refusal::KeyReused).into()))),
+        Ok(Standing::Over(round)) => Found::Over(outcome(ports, stopped, child, round).await),
+        Ok(Standing::Open(round)) => {
+            directory.send(&child, ConversationMsg::Resume);
+            drop(directory); // Whoever waits keeps no host alive.
+            Found::Over(outcome(ports, stopped, child, round).await)
+        }
+    }
+}
+
+/// The end of a round, as its stream or its journal tells it.
+pub(super) async fn outcome(ports: Ports, stopped: CancellationToken, child: Scope, round: RoundId) -> Result<Arc<RoundEnd>, Failure> {
+    match RoundWatch::new(ports, stopped, child, round).outcome().await {
+        Ok(end) => Ok(Arc::new(end)),
+        Err(OutcomeError::Failed { end }) => Ok(Arc::from(end)),
+        Err(error) => Err(failure(error.code(), error.to_string())),
+    }
+}
+
 /// How a task stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
+enum Standing {
     /// It was not given yet.
     New,
     /// Its conversation was given another one.
@@ -31,7 +71,7 @@ pub(super) enum Standing {
 ///
 /// # Errors
 /// The store's, or a journal that cannot be read.
-pub(super) async fn standing(sessions: &dyn SessionBackend, child: &Scope, task: &Message) -> Result<Standing, LoadFailure> {
+async fn standing(sessions: &dyn SessionBackend, child: &Scope, task: &Message) -> Result<Standing, LoadFailure> {
     let (mut standing, mut after) = (Standing::New, Seq(0));
     loop {
         let page = sessions.entries(child, after, PAGE).await.map_err(LoadFailure::Store)?;

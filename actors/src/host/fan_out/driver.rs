@@ -16,21 +16,20 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    attach::{Standing, standing},
+    attach::{Found, find, outcome},
     ends::{Ends, Told},
-    told::{TaskEnd, TaskFailure},
+    told::{TaskEnd, TaskFailure, draining, failure, refused},
 };
 use crate::{
     chat::Message,
     conversation::{
-        ConversationError, ConversationMsg, Ports, PromptMail,
+        ConversationError, ConversationMsg, PromptMail,
         turn::{OnBusy, Receipt, Refusal},
     },
     host::{
-        OutcomeError, SendError,
+        SendError,
         branches::Joined,
         directory::{Directory, Place},
-        round_watch::RoundWatch,
         tenants::place,
     },
     ids::{CallKey, ConversationId, RoundId, Scope, Seq},
@@ -91,14 +90,6 @@ impl Future for Awaited {
     }
 }
 
-/// What came of attaching to a task.
-enum Found {
-    /// Its round is over.
-    Over(Result<Arc<RoundEnd>, Failure>),
-    /// It is to be given: anew, or again after the round that is taken back.
-    Missing { cut: Option<RoundId> },
-}
-
 /// What is known of the journals.
 pub(super) struct Journals {
     /// Conversations of this name that are there already.
@@ -140,18 +131,6 @@ pub(super) struct Driver {
     room_at: Option<Instant>,
     /// Why nothing begins any more.
     stopped: Option<Failure>,
-}
-
-fn failure(code: &str, message: impl Into<String>) -> Failure {
-    Failure { code: code.to_owned(), message: message.into(), retry_after_ms: None }
-}
-
-fn refused(error: &SendError) -> Failure {
-    failure(error.code(), error.to_string())
-}
-
-fn draining() -> Failure {
-    failure("draining", "the host is shutting down")
 }
 
 impl Driver {
@@ -341,8 +320,8 @@ impl Driver {
                 }
                 // It took it before it crashed, and may be over already: what was told of that is lost.
                 if replayed && self.journals.ephemeral.is_none() {
-                    let child = flight.child.clone();
-                    self.watch(index, child, round_id);
+                    let (ports, stopped, child) = (self.directory.ports().clone(), self.directory.stopped().clone(), flight.child.clone());
+                    self.attaching.push(Box::pin(async move { (index, Found::Over(outcome(ports, stopped, child, round_id).await)) }));
                 }
             }
             Err(error) if error.is_retryable() && flight.given < GIVEN_AGAIN_MAX && !self.directory.is_closed() => {
@@ -359,33 +338,13 @@ impl Driver {
         }
     }
 
-    /// Reads a round that was there before: it may be over.
-    fn watch(&mut self, index: u32, child: Scope, round: RoundId) {
-        let (ports, stopped) = (self.directory.ports().clone(), self.directory.stopped().clone());
-        self.attaching.push(Box::pin(async move { (index, Found::Over(outcome(ports, stopped, child, round).await)) }));
-    }
-
     /// Finds out how a task stands whose conversation is there, and sees it to its end if it was given.
     fn attach(&mut self, index: u32, child: Scope, task: Message) {
         let directory = self.directory.clone();
-        self.attaching.push(Box::pin(async move {
-            let (ports, stopped) = (directory.ports().clone(), directory.stopped().clone());
-            let found = match standing(&*ports.sessions, &child, &task).await {
-                Err(error) => Found::Over(Err(refused(&error.into()))),
-                Ok(Standing::New) => Found::Missing { cut: None },
-                Ok(Standing::Cut(round)) => Found::Missing { cut: Some(round) },
-                Ok(Standing::Another) => Found::Over(Err(refused(&ConversationError::from(Refusal::KeyReused).into()))),
-                Ok(Standing::Over(round)) => Found::Over(outcome(ports, stopped, child, round).await),
-                Ok(Standing::Open(round)) => {
-                    directory.send(&child, ConversationMsg::Resume);
-                    drop(directory);
-                    Found::Over(outcome(ports, stopped, child, round).await)
-                }
-            };
-            (index, found)
-        }));
+        self.attaching.push(Box::pin(async move { (index, find(directory, child, task).await) }));
     }
 
+    /// What became of a task that was there before.
     fn attached(&mut self, index: u32, found: Found) {
         let (stopped, Some(flight)) = (self.stopped.clone(), self.flights.get_mut(&index)) else { return };
         match (found, stopped) {
@@ -496,15 +455,6 @@ impl Driver {
 
 fn place_of(index: u32) -> usize {
     usize::try_from(index).unwrap_or(usize::MAX)
-}
-
-/// The end of a round, as its stream or its journal tells it.
-async fn outcome(ports: Ports, stopped: CancellationToken, child: Scope, round: RoundId) -> Result<Arc<RoundEnd>, Failure> {
-    match RoundWatch::new(ports, stopped, child, round).outcome().await {
-        Ok(end) => Ok(Arc::new(end)),
-        Err(OutcomeError::Failed { end }) => Ok(Arc::from(end)),
-        Err(error) => Err(failure(error.code(), error.to_string())),
-    }
 }
 
 /// Waits for a moment; for ever without one.

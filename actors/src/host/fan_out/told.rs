@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
+    host::SendError,
     ids::ConversationId,
     ports::Usage,
     stream::{Failure, RoundEnd},
@@ -143,6 +144,19 @@ impl FanOutSummary {
     pub fn failed(&self) -> usize {
         self.tasks.len() - self.done()
     }
+}
+
+pub(super) fn failure(code: &str, message: impl Into<String>) -> Failure {
+    Failure { code: code.to_owned(), message: message.into(), retry_after_ms: None }
+}
+
+/// What keeps a task from its end, as its failure.
+pub(super) fn refused(error: &SendError) -> Failure {
+    failure(error.code(), error.to_string())
+}
+
+pub(super) fn draining() -> Failure {
+    failure("draining", "the host is shutting down")
 }
 
 #[cfg(test)]

@@ -111,6 +111,20 @@ async fn watchers_hear_once_a_second_at_most_how_far_a_subagent_is() {
     assert!(told.windows(2).all(|pair| pair[1].0 - pair[0].0 >= Duration::from_secs(1) && pair[1].1 > pair[0].1), "{told:?}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_a_parent_is_shown_of_a_batch_is_shared_by_its_subagents() {
+    let model = family(&["a", "b", "c", "d"], |task, _| Reply::text(format!("{task} says it again and again\n").repeat(1000)));
+    let host = builder(&model).subagents().build().await.unwrap();
+
+    let outcome = conversation(&host).send("go").await.unwrap().outcome().await.unwrap();
+
+    for shown in outcome.text.split('|') {
+        let result: Value = serde_json::from_str(shown).unwrap();
+        let bytes = result["shown_bytes"].as_u64().unwrap();
+        assert!((7_000..=8_192).contains(&bytes) && result["bytes"] == 26_000, "{bytes}");
+    }
+}
+
 /// Which conversations are taken up first.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum First {
