@@ -1,6 +1,11 @@
 //! `callboard fanout`: one template over the lines of a file, a subagent a line.
 
-use std::{io::Read, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use callboard_actors::{
     conversation::volatile::Recovery,
@@ -133,9 +138,9 @@ async fn open(config: &Config, wishes: &Wishes, args: &FanoutArgs) -> Result<(Ap
 }
 
 /// The lines, without blank ones.
-async fn lines(file: &PathBuf) -> Result<Vec<String>, Failure> {
+async fn lines(file: &Path) -> Result<Vec<String>, Failure> {
     let shown = if file.as_os_str() == "-" { "standard input".to_owned() } else { file.display().to_string() };
-    let path = file.clone();
+    let path = file.to_owned();
     let read = tokio::task::spawn_blocking(move || {
         let mut bytes = Vec::new();
         let read = match path.as_os_str() == "-" {

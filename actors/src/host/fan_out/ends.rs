@@ -69,11 +69,11 @@ impl Ends {
         let mut told = Vec::new();
         for event in events {
             match &event.kind {
-                EventKind::TextDelta { .. } | EventKind::ThinkingDelta { .. } | EventKind::ToolCall { .. } | EventKind::Message { .. } => {
-                    if flight.first_text.is_none() {
-                        flight.first_text = Some(flight.began.elapsed());
-                        told.extend((flight.index == 0).then_some(Told::FirstContent));
-                    }
+                EventKind::TextDelta { .. } | EventKind::ThinkingDelta { .. } | EventKind::ToolCall { .. } | EventKind::Message { .. }
+                    if flight.first_text.is_none() =>
+                {
+                    flight.first_text = Some(flight.began.elapsed());
+                    told.extend((flight.index == 0).then_some(Told::FirstContent));
                 }
                 EventKind::RoundFinished { end } => {
                     told.push(Told::Ended { index: flight.index, end: Ok(end.clone()), first_text: flight.first_text });
