@@ -18,6 +18,7 @@ use super::{
     message::{ConversationError, ConversationMsg, PromptMail},
     model_call::{ModelCall, PermitSlot},
     prefix::{PrefixBreak, PrefixWatch},
+    progress::progress_of,
     purse::Purse,
     release::{Release, Waiter},
     setup::{Ports, Setup},
@@ -34,7 +35,7 @@ use crate::{
     journal::{CallState, Durable, Entry, EntryBody, WithdrawReason},
     limits::{CANCEL_GRACE, SNAPSHOT_ENTRIES, STORE_PAUSE_MAX},
     model_gateway::CallClass,
-    ports::{Append, AppendError, Durability, Head, ModelRequest, Open, Progress, StoreError, StoredEntry, Timestamp, Usage},
+    ports::{Append, AppendError, Durability, Head, ModelRequest, Open, StoreError, StoredEntry, Timestamp, Usage},
     stream::{EventKind, Failure},
     subagent::{CREATE_SUBAGENT, Siblings},
     task::AbortOnDrop,
@@ -331,12 +332,11 @@ impl Live {
             }
         }
         self.lend_permit();
-        if self.drain.is_some() {
-            return Ok(self.sleep_if_idle(LifeEnd::Drained));
-        }
         // A subagent has one task: nobody comes back to it soon.
         let is_over = || entries.iter().any(|entry| matches!(entry.body, EntryBody::RoundFinished { .. }));
-        Ok(if self.setup.class == CallClass::Subagent && is_over() { self.sleep_if_idle(LifeEnd::Hibernated) } else { Flow::GoOn })
+        let end = (self.setup.class == CallClass::Subagent && is_over()).then_some(LifeEnd::Hibernated);
+        let end = if self.drain.is_some() { Some(LifeEnd::Drained) } else { end };
+        Ok(end.map_or(Flow::GoOn, |end| self.sleep_if_idle(end)))
     }
 
     /// Gives the turn permit back while nothing but subagents is awaited: they need one each, and it may be the tenant's last. The next
@@ -643,19 +643,8 @@ impl Live {
                 let report = move |work, result, duration_ms| {
                     let _ = me.cast(ConversationMsg::ToolEnded { work, result: Box::new(result), duration_ms });
                 };
-                let progress = move |run: &Run| {
-                    let (lines, tool_call_id) = (writer.clone(), run.request.tool_call_id.clone());
-                    let progress = Progress::new(move |text| {
-                        lines.ephemeral(round_id, EventKind::ToolProgress { tool_call_id: tool_call_id.clone(), text });
-                    });
-                    if run.siblings.is_none() {
-                        return progress;
-                    }
-                    let (writer, id) = (writer.clone(), run.key.child().conversation);
-                    progress.with_subagents(move |told| writer.ephemeral(round_id, told.event(id.clone())))
-                };
                 let cancel = kit.cancel.clone();
-                let args = ToolExecutorArgs { report: Arc::new(report), progress: Arc::new(progress), bench, cancel };
+                let args = ToolExecutorArgs { report: Arc::new(report), progress: progress_of(writer, round_id), bench, cancel };
                 let executor = ToolExecutorRef::start(args, supervisor)?;
                 kit.executor = Some(executor.clone());
                 executor

@@ -21,6 +21,7 @@ mod measure;
 mod message;
 mod model_call;
 mod prefix;
+mod progress;
 mod output;
 mod purse;
 mod release;
