@@ -1,9 +1,11 @@
-//! Does one tenant that floods the host take anything from the others?
+//! Does one tenant that floods the host take anything from the others? What is left of a host that is offered ten times what it can do?
 //!
 //! In process: a scripted model that takes 100 ms a call behind a gateway of 64 calls at once, so 640 calls a second are the capacity.
 //! First 19 tenants offer 60 % of their share each, open loop, each at its own moments, alone and then beside a 20th that offers 50 times
 //! its share, all with prompts of 300 bytes. Then all 20 have more to do than can be done, even ones with prompts of 3 KB and odd ones with
-//! 30 bytes, for the Jain index over served tokens by weight: with equal weights, and with weights 1 to 4.
+//! 30 bytes, for the Jain index over served tokens by weight: with equal weights, and with weights 1 to 4. Last (FAULTS F19) all offer what
+//! can be done, then ten times that, then 60 % of it: what is served, what is resident, and when latency is as before. Each tenant may
+//! have as many prompts waiting as are served in four seconds.
 //!
 //! `cargo bench --bench fairness` prints victims' served/offered and p99 with and without the flooder, how fast the flooder is refused, the
 //! Jain indices, and CPU. `-- --seconds N` changes the length of a run from 20 s, `-- --calls N` the calls at once.
@@ -13,7 +15,10 @@
 mod process;
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -57,12 +62,16 @@ impl LlmProvider for Model {
 }
 
 async fn host(calls: usize, weight: impl Fn(usize) -> u32) -> Host {
+    host_of(calls, |tenant| Quotas { weight: weight(tenant), ..Quotas::default() }).await
+}
+
+async fn host_of(calls: usize, quotas: impl Fn(usize) -> Quotas) -> Host {
     let limits = Limits { model_calls_max: calls, tenant_seats_max: SEATS, ..Limits::default() };
     let model = Model(Reply::text("t".repeat(200)).after(CALL));
     let host = HostBuilder::new(SystemClock, SystemEntropy, |host| host).provider(model).model("m").limits(limits).build().await.unwrap();
     for tenant in 0..TENANTS {
-        let quotas = Quotas { weight: weight(tenant), ..Quotas::default() };
-        host.configure_tenant(&TenantId::new(name(tenant)).unwrap(), TenantConfig::new().quotas(quotas)).await.unwrap();
+        let tenant_config = TenantConfig::new().quotas(quotas(tenant));
+        host.configure_tenant(&TenantId::new(name(tenant)).unwrap(), tenant_config).await.unwrap();
     }
     host
 }
@@ -170,6 +179,71 @@ fn flood(calls: usize, length: Duration, flooded: bool) -> (f64, f64) {
     (ratio, p99)
 }
 
+/// Prompts of all tenants together, so many times what can be done; returns what was served in a second, and the latencies of the turns by
+/// the second they were offered in.
+async fn offer(host: &Host, calls: usize, times: f64, length: Duration) -> (f64, Vec<Vec<Duration>>) {
+    static RUN: AtomicU64 = AtomicU64::new(1);
+    let rate = calls as f64 / CALL.as_secs_f64() * times;
+    let began = Instant::now();
+    let seconds: Arc<Vec<Mutex<Vec<Duration>>>> = Arc::new((0..=length.as_secs()).map(|_| Mutex::default()).collect());
+    let (served, run) = (Arc::new(AtomicU64::new(0)), RUN.fetch_add(1, Ordering::Relaxed) << 32);
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..(rate * length.as_secs_f64()) as u64 {
+        let due = began + Duration::from_secs_f64(number as f64 / rate);
+        tokio::time::sleep_until(due.into()).await;
+        while tasks.try_join_next().is_some() {}
+        let (host, seconds, served) = (host.clone(), seconds.clone(), served.clone());
+        tasks.spawn(async move {
+            let tenant = number as usize % TENANTS;
+            let conversation = host.tenant(name(tenant)).conversation(format!("o-{}", run | number));
+            let Ok(mut reply) = conversation.send("p".repeat(ALIKE)).await else { return };
+            if reply.outcome().await.is_ok_and(|end| end.error.is_none()) {
+                served.fetch_add(u64::from(began.elapsed() <= length), Ordering::Relaxed);
+                seconds[due.duration_since(began).as_secs() as usize].lock().unwrap().push(due.elapsed());
+            }
+        });
+    }
+    tokio::time::sleep_until((began + length).into()).await;
+    let goodput = served.load(Ordering::Relaxed) as f64 / length.as_secs_f64();
+    if times <= 1.0 {
+        while tasks.join_next().await.is_some() {}
+    } else {
+        tasks.detach_all(); // They wait on while less is offered.
+    }
+    (goodput, seconds.iter().map(|second| std::mem::take(&mut *second.lock().unwrap())).collect())
+}
+
+/// Ten times the capacity.
+fn overload(calls: usize, length: Duration) {
+    let waiting = calls as f64 / CALL.as_secs_f64() / TENANTS as f64 * 4.0;
+    runtime().block_on(async {
+        let quotas = Quotas { prompts_max: Some(waiting as usize), ..Quotas::default() };
+        let host = host_of(calls, |_| quotas.clone()).await;
+        let (_, normal) = offer(&host, calls, 0.6, length).await;
+        let normal = percentile(normal.concat(), 0.99);
+        let (peak, _) = offer(&host, calls, 1.0, length).await;
+        let mut resident = Vec::new();
+        let over = tokio::spawn({
+            let host = host.clone();
+            async move { offer(&host, calls, 10.0, length).await.0 }
+        });
+        while !over.is_finished() {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            resident.push(process::resident());
+        }
+        let (goodput, after) = (over.await.unwrap(), offer(&host, calls, 0.6, Duration::from_secs(15)).await.1);
+        let settled = after.iter().position(|second| !second.is_empty() && percentile(second.clone(), 0.99) <= normal * 1.5);
+        let mib = |at: usize| resident.get(at).map_or(f64::NAN, |bytes| *bytes as f64 / 1048576.0);
+        println!(
+            "{:<22} {goodput:.0} served a second of {peak:.0} at the peak: {:.2} (promised 0.8)",
+            "ten times the capacity",
+            goodput / peak
+        );
+        println!("{:<22} {:.0} MiB after a third of it, {:.0} MiB at its end", "", mib(resident.len() / 3), mib(resident.len() - 1));
+        println!("{:<22} p99 {normal:.0} ms before; as before {settled:?} s after its end (promised 10)", "");
+    });
+}
+
 /// Everybody has more to do than can be done. Returns the Jain index over served tokens by weight, once the queue is there: whoever comes
 /// first takes all that is free.
 fn backlog(calls: usize, length: Duration, weight: impl Fn(usize) -> u32 + Copy) -> f64 {
@@ -216,4 +290,5 @@ fn main() {
     println!("{:<22} {ratio:.3} served (promised 0.9), p99 x {:.2} (promised 1.5)", "F18", beside / alone);
     println!("{:<22} {:.4} (promised 0.95)", "Jain, equal weights", backlog(calls, length, |_| 1));
     println!("{:<22} {:.4}", "Jain, weights 1 to 4", backlog(calls, length, |tenant| 1 + tenant as u32 % 4));
+    overload(calls, length);
 }

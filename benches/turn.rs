@@ -1,176 +1,271 @@
-//! What does one turn cost, beside the same work written by hand on tokio and reqwest?
+//! What does one turn cost, beside the same work written by hand on tokio and reqwest? And the thousandth of a conversation?
 //!
-//! The reference turn: a 200-byte prompt on a history of 4 × 1 KB that grows; call 1 streams 32 deltas of 4 bytes and one tool
-//! call (60 bytes of arguments, checked against its type), the tool returns 200 bytes, call 2 streams 64 deltas. One subscriber
-//! reads every event; counting, metrics, admission and the journal (in memory) are on.
+//! The reference turn of `turn/mod.rs`, with counting, metrics, admission, budgets and one subscriber on; the model server is a process of
+//! its own, so its work is not counted. Sides are measured in turns on one runtime, and the median is told.
 //!
-//! `cargo bench --bench turn` prints CPU per turn over HTTP at 1, 64 and 1,000 conversations as ratios to the hand-written loop,
-//! CPU per turn in process, and resident bytes per idle conversation split into actor and history. The model server is a process
-//! of its own, so its work is not counted. `-- --turns N` changes the length, `-- in-process N` runs only N turns in process,
-//! for callgrind.
+//! `cargo bench --bench turn` prints: CPU a turn over HTTP on both wires, journal off and on (SQLite, each commit synced), at 1, 64 and
+//! 1,000 conversations, and actor wake-ups; turns 10 and 1,000 of a conversation; CPU a turn in process; resident bytes of an idle one.
+//! With the journal on, `by hand` writes one too (a thread that commits in groups); the last column is beside the hand that writes none.
+//! `-- http`, `-- long`, `-- in-process` and `-- idle` run one part, `--turns N` and `--rounds N` change the length.
+//! `-- count N`, `-- count-http WIRE ours|hand N` run only N turns in one conversation after another, for callgrind.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
-#[path = "turn/by_hand.rs"]
-mod by_hand;
-#[path = "turn/forgetful.rs"]
-mod forgetful;
-#[path = "turn/ours.rs"]
-mod ours;
-#[path = "support/process.rs"]
-mod process;
+#[path = "turn/mod.rs"]
+mod reference;
 
-use std::{
-    io::{BufRead, BufReader},
-    process::{Child, Command, Stdio},
-    time::{Duration, Instant},
+use std::{process::Command, sync::Arc, time::Duration};
+
+use callboard::{
+    Host,
+    ports::SessionBackend,
+    storage::{Sqlite, SqliteOptions},
 };
-
-use callboard::mock_model::{self, MockModelSettings};
-use process::{cpu, load, resident};
-use tokio_util::sync::CancellationToken;
+use reference::{
+    TURNS_EACH, Wire,
+    by_hand::ByHand,
+    forgetful::Forgetful,
+    hand_journal::HandJournal,
+    model::{self, Server},
+    ours,
+    phases::{Cost, Side, arguments, measure, number, runtime},
+    process,
+};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Turns of one conversation; then a new one takes its place, so that the history stays short.
-pub(crate) const TURNS_EACH: usize = 10;
-
-/// The prompt of every turn.
-pub(crate) fn prompt() -> String {
-    "p".repeat(200)
+/// Both sides on one wire, with and without a journal.
+struct Sides {
+    ours: [Host; 2],
+    hand: [Arc<ByHand>; 2],
 }
 
-/// The history that every conversation begins with: 4 × 1 KB.
-pub(crate) fn history() -> Vec<callboard::chat::Message> {
-    use callboard::chat::Message;
-    (0..4).map(|n| if n % 2 == 0 { Message::user("u".repeat(1000)) } else { Message::assistant("a".repeat(1000)) }).collect()
+impl Sides {
+    async fn new(folder: &std::path::Path, server: &Server, wire: Wire) -> Self {
+        let url = server.url(wire);
+        let path = |who: &str| folder.join(format!("{who}-{}.db", wire.name()));
+        let sqlite: Arc<dyn SessionBackend> = Arc::new(Sqlite::open_with(path("ours"), SqliteOptions::default()).await.unwrap());
+        let off = ours::host(ours::provider(wire, &url), Arc::new(Forgetful)).await;
+        let on = ours::host(ours::provider(wire, &url), sqlite).await;
+        let journal = HandJournal::open(&path("hand"));
+        Self { ours: [off, on], hand: [ByHand::new(url.clone(), wire, None), ByHand::new(url, wire, Some(journal))] }
+    }
 }
 
-/// The model of the reference turn, until the process is killed.
-async fn serve() {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    println!("http://{}", listener.local_addr().unwrap());
-    let settings = MockModelSettings {
-        tool_calls: 1,
-        tool_chunks: 32,
-        tool_input: serde_json::json!({ "argument": "x".repeat(44) }).to_string(),
-        ..MockModelSettings::default()
+const JOURNAL: [&str; 2] = ["off", "synced"];
+
+/// The folder of the build, since a temporary one is often in memory.
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+async fn http(turns: usize, rounds: usize) {
+    println!("\nCPU a turn over HTTP, median of {rounds}");
+    println!(
+        "{:>10} {:>8} {:>6} {:>11} {:>11} {:>7} {:>15} {:>22} {:>9}",
+        "wire", "journal", "lanes", "callboard", "by hand", "ratio", "beside no rows", "wall, ours / by hand", "wake-ups"
+    );
+    let (folder, server) = (folder(), Server::start(Duration::ZERO, 1));
+    for wire in Wire::BOTH {
+        let sides = Sides::new(folder.path(), &server, wire).await;
+        for (on, journal) in JOURNAL.into_iter().enumerate() {
+            for lanes in [1, 64, 1000] {
+                // One lane on a disk is slow by the clock, not by the processor.
+                let total = if lanes == 1 { turns / 4 } else { turns.max(lanes * TURNS_EACH) };
+                let (mut ours, mut hand, mut bare) = (Side::default(), Side::default(), Side::default());
+                let (mut wake_ups, mut done) = (0, 0);
+                for round in 0..=rounds {
+                    let before = ours::wake_ups(&sides.ours[on]).await;
+                    let cost = measure(ours::run(&sides.ours[on], lanes, TURNS_EACH, total)).await;
+                    let woken = ours::wake_ups(&sides.ours[on]).await - before;
+                    let by_hand = measure(sides.hand[on].run(lanes, TURNS_EACH, total)).await;
+                    let without = if on == 0 { by_hand } else { measure(sides.hand[0].run(lanes, TURNS_EACH, total)).await };
+                    if round == 0 {
+                        continue; // What is paid once.
+                    }
+                    ours.add(cost);
+                    hand.add(by_hand);
+                    bare.add(without);
+                    (wake_ups, done) = (wake_ups + woken, done + cost.done);
+                }
+                let (ours, hand, bare) = (ours.median(), hand.median(), bare.median());
+                println!(
+                    "{:>10} {journal:>8} {lanes:>6} {:>8.0} µs {:>8.0} µs {:>7.2} {:>15.2} {:>9.0} / {:>7.0} µs {:>9.1}",
+                    wire.name(),
+                    ours.cpu_us(),
+                    hand.cpu_us(),
+                    ours.cpu_us() / hand.cpu_us(),
+                    ours.cpu_us() / bare.cpu_us(),
+                    ours.wall_us(),
+                    hand.wall_us(),
+                    wake_ups as f64 / done as f64
+                );
+            }
+        }
+        asleep(&sides.ours).await;
+    }
+}
+
+/// What is idle costs memory; the next rows want none of it.
+async fn asleep(hosts: &[Host]) {
+    for host in hosts {
+        host.hibernate_idle();
+    }
+    tokio::time::sleep(Duration::from_millis(500)).await;
+}
+
+async fn long(turns: usize, rounds: usize) {
+    println!("\nCPU of a turn late in a conversation, over HTTP, median of {rounds} x {turns} turns");
+    println!("{:>10} {:>8} {:>6} {:>11} {:>11} {:>7} {:>15}", "wire", "journal", "turn", "callboard", "by hand", "ratio", "beside no rows");
+    let (folder, server) = (folder(), Server::start(Duration::ZERO, 1));
+    for wire in Wire::BOTH {
+        let sides = Sides::new(folder.path(), &server, wire).await;
+        for (on, journal) in JOURNAL.into_iter().enumerate() {
+            for after in [10, 1000] {
+                let history = reference::turns_before(after - 1, &reference::result());
+                let (mut ours, mut hand, mut bare) = (Side::default(), Side::default(), Side::default());
+                for _ in 0..rounds {
+                    let conversation = ours::conversation(&sides.ours[on], history.clone()).await;
+                    ours::turn(&conversation).await; // What an import leaves to be done once.
+                    ours.add(
+                        measure(async {
+                            for _ in 0..turns {
+                                ours::turn(&conversation).await;
+                            }
+                            turns
+                        })
+                        .await,
+                    );
+                    hand.add(by_hand_after(&sides.hand[on], &history, turns).await);
+                    if on == 1 {
+                        bare.add(by_hand_after(&sides.hand[0], &history, turns).await);
+                    }
+                }
+                let (ours, hand) = (ours.median().cpu_us(), hand.median().cpu_us());
+                let bare = if on == 0 { hand } else { bare.median().cpu_us() };
+                println!(
+                    "{:>10} {journal:>8} {after:>6} {ours:>8.0} µs {hand:>8.0} µs {:>7.2} {:>15.2}",
+                    wire.name(),
+                    ours / hand,
+                    ours / bare
+                );
+            }
+        }
+    }
+}
+
+async fn by_hand_after(hand: &Arc<ByHand>, history: &[callboard::chat::Message], turns: usize) -> Cost {
+    let mut conversation = hand.conversation(history);
+    conversation.turn().await;
+    measure(async {
+        for _ in 0..turns {
+            conversation.turn().await;
+        }
+        turns
+    })
+    .await
+}
+
+async fn in_process(turns: usize, rounds: usize) {
+    println!("\nCPU a turn in process, journal in memory, median of {rounds}");
+    println!("{:>6} {:>22} {:>10} {:>26} {:>9}", "lanes", "turns a conversation", "CPU", "turns a CPU-second", "wake-ups");
+    for (lanes, each) in [(1, TURNS_EACH), (64, TURNS_EACH), (64, 1)] {
+        let mut side = Side::default();
+        let (mut wake_ups, mut done) = (0, 0);
+        for round in 0..=rounds {
+            // Each round a host of its own: the journals of the one before are memory that this one would search through.
+            let host = ours::in_process().await;
+            let total = if round == 0 { turns / 4 } else { turns * 4 };
+            let cost = measure(ours::run(&host, lanes, each, total)).await;
+            if round > 0 {
+                side.add(cost);
+                (wake_ups, done) = (wake_ups + ours::wake_ups(&host).await, done + cost.done);
+            }
+            host.shutdown(Duration::from_secs(10)).await;
+        }
+        let (cost, (least, most)) = (side.median(), side.spread());
+        println!(
+            "{lanes:>6} {each:>22} {:>7.1} µs {:>9.0} ({:.0} to {:.0}) {:>9.1}",
+            cost.cpu_us(),
+            1e6 / cost.cpu_us(),
+            1e6 / most,
+            1e6 / least,
+            wake_ups as f64 / done as f64
+        );
+    }
+}
+
+/// Bytes that each of many idle conversations keeps resident; journal and event ring keep nothing, so that only actor and history are seen.
+async fn idle_bytes(with_history: bool) -> usize {
+    const N: usize = 10_000;
+    let host = ours::forgetful().await;
+    ours::idle(&host, 1000, with_history).await; // What is paid once.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let before = process::resident();
+    ours::idle(&host, N, with_history).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(host.awake(), N + 1000);
+    (process::resident() - before) / N
+}
+
+fn idle() {
+    println!("\nResident bytes of an idle conversation, each form in a process of its own");
+    let each = |form: &str| -> f64 {
+        let output = Command::new(std::env::current_exe().unwrap()).args(["idle-bytes", form]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().parse::<f64>().unwrap() / 1024.0
     };
-    mock_model::serve(listener, settings, CancellationToken::new()).await.unwrap();
-}
-
-struct Server(Child, String);
-
-impl Server {
-    fn start() -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap()).arg("model-server").stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        Self(child, line.trim().to_owned())
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
-}
-
-/// Microseconds of CPU and of wall time per turn.
-struct Cost {
-    cpu: f64,
-    wall: f64,
-}
-
-fn measure(turns: usize, run: impl FnOnce()) -> Cost {
-    let (cpu_before, wall_before) = (cpu(), Instant::now());
-    run();
-    let per_turn = |time: Duration| time.as_secs_f64() * 1e6 / turns as f64;
-    Cost { cpu: per_turn(cpu() - cpu_before), wall: per_turn(wall_before.elapsed()) }
+    let wire = |messages: &[callboard::chat::Message]| messages.iter().map(|m| m.wire().len()).sum::<usize>() as f64 / 1024.0;
+    let (history, all) = (wire(&reference::history()), wire(&reference::turns_before(1, &reference::result())));
+    let (bare, full) = (each("bare"), each("full"));
+    println!("  {bare:.1} KiB after one turn, {:.1} KiB of it wire bytes of the history", all - history);
+    println!("  {:.1} KiB more with 4 messages of {history:.1} KiB wire bytes more", full - bare);
 }
 
 fn main() {
-    let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
-    match args.first().map(String::as_str) {
-        Some("model-server") => return runtime().block_on(serve()),
-        Some("idle") => return runtime().block_on(idle(args.get(1).is_some_and(|form| form == "full"))),
-        Some("in-process") => {
-            let turns = args.get(1).and_then(|n| n.parse().ok()).unwrap_or(1000);
-            runtime().block_on(async { ours::run(ours::in_process().await, 1, turns).await });
+    if model::serve_if_asked() {
+        return;
+    }
+    let arguments = arguments();
+    let word = |at: usize| arguments.get(at).map(String::as_str);
+    let (turns, rounds) = (number("--turns", 4000), number("--rounds", 5));
+    match word(0) {
+        Some("idle-bytes") => return println!("{}", runtime().block_on(idle_bytes(word(1) == Some("full")))),
+        Some("count") => {
+            let turns = word(1).unwrap().parse().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async { ours::run(&ours::in_process().await, 1, TURNS_EACH, turns).await });
             return;
         }
-        Some("http-ours" | "http-by-hand") => {
-            let turns = args.get(1).and_then(|n| n.parse().ok()).unwrap_or(1000);
-            let server = Server::start();
-            if args[0] == "http-ours" {
-                runtime().block_on(async { ours::run(ours::http(&server.1).await, 1, turns).await });
-            } else {
-                runtime().block_on(by_hand::run(&server.1, 1, turns));
-            }
+        Some("count-http") => {
+            let wire = if word(1) == Some("openai") { Wire::OpenAi } else { Wire::Anthropic };
+            let (server, turns) = (Server::start(Duration::ZERO, 1), word(3).unwrap().parse().unwrap());
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                if word(2) == Some("ours") {
+                    let host = ours::host(ours::provider(wire, &server.url(wire)), Arc::new(Forgetful)).await;
+                    ours::run(&host, 1, TURNS_EACH, turns).await
+                } else {
+                    ByHand::new(server.url(wire), wire, None).run(1, TURNS_EACH, turns).await
+                }
+            });
             return;
         }
         _ => {}
     }
-    let turns: usize = args.windows(2).find(|pair| pair[0] == "--turns").and_then(|pair| pair[1].parse().ok()).unwrap_or(4000);
-    println!("load {} · {turns} turns a row · best of 3", load());
-
-    println!("\nCPU per turn over HTTP, journal in memory");
-    println!("{:>14} {:>12} {:>12} {:>7}", "conversations", "callboard", "by hand", "ratio");
-    let server = Server::start();
-    for conversations in [1, 64, 1000] {
-        let total = (turns / conversations).max(TURNS_EACH) * conversations;
-        let best = |run: &dyn Fn()| (0..3).map(|_| measure(total, run)).min_by(|a, b| a.cpu.total_cmp(&b.cpu)).unwrap();
-        let hand = best(&|| runtime().block_on(by_hand::run(&server.1, conversations, total)));
-        let our = best(&|| {
-            runtime().block_on(async { ours::run(ours::http(&server.1).await, conversations, total).await });
-        });
-        println!(
-            "{conversations:>14} {:>9.0} µs {:>9.0} µs {:>7.2}   (wall {:.0} / {:.0} µs)",
-            our.cpu,
-            hand.cpu,
-            our.cpu / hand.cpu,
-            our.wall,
-            hand.wall
-        );
+    println!("load {} · {turns} turns a phase", process::load());
+    let part = word(0).filter(|word| !word.starts_with("--"));
+    let wanted = |name: &str| part.is_none_or(|part| part == name);
+    let runtime = runtime();
+    if wanted("http") {
+        runtime.block_on(http(turns, rounds));
     }
-    drop(server);
-
-    println!("\nCPU per turn in process");
-    for conversations in [1, 64] {
-        let total = (turns * 2 / conversations).max(TURNS_EACH) * conversations;
-        let best = (0..3)
-            .map(|_| measure(total, || runtime().block_on(async { ours::run(ours::in_process().await, conversations, total).await })))
-            .min_by(|a, b| a.cpu.total_cmp(&b.cpu))
-            .unwrap();
-        println!("{conversations:>14} {:>9.1} µs  = {:.0} turns a CPU-second", best.cpu, 1e6 / best.cpu);
+    if wanted("long") {
+        runtime.block_on(long((turns / 40).max(1), rounds));
     }
-
-    println!("\nResident bytes of an idle conversation, each form in a process of its own");
-    let idle = |form: &str| -> f64 {
-        let output = Command::new(std::env::current_exe().unwrap()).args(["idle", form]).output().unwrap();
-        String::from_utf8(output.stdout).unwrap().trim().parse::<f64>().unwrap() / 1024.0
-    };
-    let wire = history().iter().map(|m| m.wire().len()).sum::<usize>() as f64 / 1024.0;
-    let (bare, full) = (idle("bare"), idle("full"));
-    println!("  {bare:.1} KiB after one turn, 1.3 KiB of it wire bytes of the history");
-    println!("  {:.1} KiB more with 4 messages of {wire:.1} KiB wire bytes more", full - bare);
-}
-
-/// Bytes that each of many idle conversations keeps resident; journal and event ring keep nothing, so that only actor and history
-/// are seen.
-async fn idle(with_history: bool) {
-    const N: usize = 10_000;
-    let host = ours::forgetful().await;
-    ours::run_on(&host, "warm", 1000, 1, with_history).await; // What is paid once.
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    let before = resident();
-    ours::run_on(&host, "idle", N, 1, with_history).await;
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    assert_eq!(host.awake(), N + 1000);
-    println!("{}", (resident() - before) / N);
+    if wanted("in-process") {
+        runtime.block_on(in_process(turns, rounds));
+    }
+    if wanted("idle") {
+        idle();
+    }
 }

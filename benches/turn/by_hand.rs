@@ -1,100 +1,142 @@
-//! The same turn, written by hand: reqwest, a line reader, serde_json, history as values, deltas to one subscriber by channel.
+//! The same turn, written by hand: reqwest, a line reader, serde_json, history as values, deltas to one subscriber by channel, rows into
+//! a journal where there is one.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicI64, Ordering},
+};
 
 use bytes::BytesMut;
 use futures_util::StreamExt;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::mpsc;
 
-#[derive(Deserialize)]
-struct Event {
-    #[serde(rename = "type")]
-    kind: String,
-    #[serde(default)]
-    delta: Option<Delta>,
-    #[serde(default)]
-    content_block: Option<Block>,
+use super::{
+    Wire,
+    hand_journal::HandJournal,
+    hand_json::{Told, schema},
+};
+
+/// What all its conversations share.
+pub(crate) struct ByHand {
+    client: reqwest::Client,
+    url: String,
+    pub(crate) wire: Wire,
+    tools: Value,
+    check: jsonschema::Validator,
+    journal: Option<HandJournal>,
+    conversations: AtomicI64,
 }
 
-#[derive(Deserialize, Default)]
-struct Delta {
-    #[serde(default)]
-    text: Option<String>,
-    #[serde(default)]
-    partial_json: Option<String>,
-}
+impl ByHand {
+    pub(crate) fn new(url: String, wire: Wire, journal: Option<HandJournal>) -> Arc<Self> {
+        let check = jsonschema::validator_for(&schema()).unwrap();
+        let conversations = AtomicI64::new(0);
+        Arc::new(Self { client: reqwest::Client::new(), url, wire, tools: wire.tools(), check, journal, conversations })
+    }
 
-#[derive(Deserialize)]
-struct Block {
-    #[serde(rename = "type")]
-    kind: String,
-    #[serde(default)]
-    id: String,
-    #[serde(default)]
-    name: String,
-}
-
-#[derive(Deserialize)]
-struct Args {
-    #[allow(dead_code, reason = "parsing it is the check")]
-    argument: String,
-}
-
-async fn call(
-    client: &reqwest::Client,
-    url: &str,
-    messages: &[Value],
-    tools: &Value,
-    events: &mpsc::Sender<String>,
-) -> (String, Option<(String, String, String)>) {
-    let body = json!({ "model": "m", "max_tokens": 8192, "stream": true, "messages": messages, "tools": tools });
-    let response = client
-        .post(format!("{url}/v1/messages"))
-        .header("x-api-key", "k")
-        .header("anthropic-version", "2023-06-01")
-        .header("content-type", "application/json")
-        .body(serde_json::to_vec(&body).unwrap())
-        .send()
-        .await
-        .unwrap();
-    let mut stream = response.bytes_stream();
-    let mut buffer = BytesMut::new();
-    let (mut text, mut tool) = (String::new(), None);
-    while let Some(chunk) = stream.next().await {
-        buffer.extend_from_slice(&chunk.unwrap());
-        while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
-            let line = buffer.split_to(end + 1);
-            let Some(data) = line.strip_prefix(b"data: ") else { continue };
-            let event: Event = serde_json::from_slice(data).unwrap();
-            match event.kind.as_str() {
-                "content_block_start" => {
-                    if let Some(Block { kind, id, name }) = event.content_block
-                        && kind == "tool_use"
-                    {
-                        tool = Some((id, name, String::new()));
-                    }
+    /// One call; its deltas go to the subscriber.
+    pub(crate) async fn call(&self, messages: &[Value], with_tools: bool, events: &mpsc::Sender<String>) -> Told {
+        let request = self.client.post(format!("{}/{}", self.url, self.wire.path())).header("content-type", "application/json");
+        let request = match self.wire {
+            Wire::Anthropic => request.header("x-api-key", "k").header("anthropic-version", "2023-06-01"),
+            Wire::OpenAi => request.header("authorization", "Bearer k"),
+        };
+        let body = self.wire.body(messages, with_tools.then_some(&self.tools));
+        let response = request.body(body).send().await.unwrap();
+        let mut stream = response.bytes_stream();
+        let (mut buffer, mut told) = (BytesMut::new(), Told::default());
+        while let Some(chunk) = stream.next().await {
+            buffer.extend_from_slice(&chunk.unwrap());
+            while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
+                let line = buffer.split_to(end + 1);
+                let Some(data) = line.strip_prefix(b"data: ") else { continue };
+                if let Some(piece) = self.wire.event(data, &mut told) {
+                    events.send(piece).await.unwrap();
                 }
-                "content_block_delta" => {
-                    let delta = event.delta.unwrap_or_default();
-                    if let Some(piece) = delta.text {
-                        text.push_str(&piece);
-                        events.send(piece).await.unwrap();
-                    }
-                    if let (Some(piece), Some((_, _, input))) = (delta.partial_json, &mut tool) {
-                        input.push_str(&piece);
-                    }
-                }
-                _ => {}
+            }
+        }
+        told
+    }
+
+    async fn store(&self, conversation: i64, message: &Value, waits: bool) {
+        if let Some(journal) = &self.journal {
+            let stored = journal.append(conversation, serde_json::to_vec(message).unwrap());
+            if waits {
+                stored.await.unwrap();
             }
         }
     }
-    (text, tool)
+
+    /// A conversation that begins with a history.
+    pub(crate) fn conversation(self: &Arc<Self>, history: &[callboard::chat::Message]) -> Conversation {
+        let messages = history.iter().flat_map(|message| self.values(message)).collect();
+        Conversation { hand: self.clone(), id: self.conversations.fetch_add(1, Ordering::Relaxed), messages }
+    }
+
+    /// A message as this wire has it.
+    fn values(&self, message: &callboard::chat::Message) -> Vec<Value> {
+        use callboard::chat::Role;
+        let anthropic: Value = serde_json::from_str(message.wire_str()).unwrap();
+        if self.wire == Wire::Anthropic {
+            return vec![anthropic];
+        }
+        let mut asked = None;
+        let mut results = Vec::new();
+        for block in anthropic["content"].as_array().into_iter().flatten() {
+            let text = |of: &str| block[of].as_str().unwrap().to_owned();
+            match block["type"].as_str() {
+                Some("tool_use") => {
+                    asked = Some(super::hand_json::Asked { id: text("id"), name: text("name"), input: block["input"].to_string() });
+                }
+                Some("tool_result") => results.push(self.wire.result(&text("tool_use_id"), &super::result())),
+                _ => {}
+            }
+        }
+        match message.role() {
+            Role::Assistant => vec![self.wire.assistant(&message.text(), asked.as_ref())],
+            Role::User if !results.is_empty() => results,
+            Role::User | Role::System => vec![self.wire.user(&message.text())],
+        }
+    }
+
+    /// `total` turns in so many conversations at once, each of `each` turns before a new one takes its place.
+    pub(crate) async fn run(self: &Arc<Self>, at_once: usize, each: usize, total: usize) -> usize {
+        let lives = (total / at_once / each).max(1);
+        let lanes = (0..at_once).map(|_| {
+            let hand = self.clone();
+            tokio::spawn(async move {
+                for _ in 0..lives {
+                    let mut conversation = hand.conversation(&super::history());
+                    for _ in 0..each {
+                        conversation.turn().await;
+                    }
+                }
+            })
+        });
+        for lane in lanes.collect::<Vec<_>>() {
+            lane.await.unwrap();
+        }
+        lives * each * at_once
+    }
 }
 
-async fn talk(client: reqwest::Client, url: String, turns: usize) {
-    let mut messages: Vec<Value> = super::history().iter().map(|message| serde_json::from_str(message.wire_str()).unwrap()).collect();
-    let tools = json!([{ "name": "no_op", "description": "Does nothing.", "input_schema": { "type": "object", "properties": { "argument": { "type": "string" } }, "required": ["argument"] } }]);
-    for _ in 0..turns {
+/// One conversation.
+pub(crate) struct Conversation {
+    hand: Arc<ByHand>,
+    id: i64,
+    messages: Vec<Value>,
+}
+
+impl Conversation {
+    async fn say(&mut self, message: Value, waits: bool) {
+        self.hand.store(self.id, &message, waits).await;
+        self.messages.push(message);
+    }
+
+    /// The reference turn.
+    pub(crate) async fn turn(&mut self) {
+        let (hand, wire) = (self.hand.clone(), self.hand.wire);
         let (events, mut subscriber) = mpsc::channel::<String>(64);
         let reader = tokio::spawn(async move {
             let mut bytes = 0;
@@ -103,32 +145,18 @@ async fn talk(client: reqwest::Client, url: String, turns: usize) {
             }
             bytes
         });
-        messages.push(json!({ "role": "user", "content": [{ "type": "text", "text": super::prompt() }] }));
-        let (text, tool) = call(&client, &url, &messages, &tools, &events).await;
-        let (id, name, input) = tool.unwrap();
-        let _: Args = serde_json::from_str(&input).unwrap();
-        let input: Value = serde_json::from_str(&input).unwrap();
-        messages.push(json!({ "role": "assistant", "content": [{ "type": "text", "text": text }, { "type": "tool_use", "id": id, "name": name, "input": input }] }));
-        let result = tokio::spawn(async { "r".repeat(200) }).await.unwrap();
-        messages.push(json!({ "role": "user", "content": [{ "type": "tool_result", "tool_use_id": id, "content": result }] }));
-        let (text, _) = call(&client, &url, &messages, &tools, &events).await;
-        messages.push(json!({ "role": "assistant", "content": [{ "type": "text", "text": text }] }));
+        // The prompt is written beside the model's work: what comes after it in the journal waits for both.
+        self.say(wire.user(&super::prompt()), false).await;
+        let told = hand.call(&self.messages, true, &events).await;
+        let asked = told.tool.unwrap();
+        let input: Value = serde_json::from_str(&asked.input).unwrap();
+        assert!(hand.check.is_valid(&input));
+        self.say(wire.assistant(&told.text, Some(&asked)), true).await;
+        let result = tokio::spawn(async { super::result() }).await.unwrap();
+        self.say(wire.result(&asked.id, &result), false).await;
+        let told = hand.call(&self.messages, true, &events).await;
+        self.say(wire.assistant(&told.text, None), true).await;
         drop(events);
         assert_eq!(reader.await.unwrap(), (32 + 64) * 4);
-    }
-}
-
-pub(crate) async fn run(url: &str, conversations: usize, total: usize) {
-    let client = reqwest::Client::new();
-    let lanes = (0..conversations).map(|_| {
-        let (client, url) = (client.clone(), url.to_owned());
-        tokio::spawn(async move {
-            for _ in 0..total / conversations / super::TURNS_EACH {
-                talk(client.clone(), url.clone(), super::TURNS_EACH).await;
-            }
-        })
-    });
-    for lane in lanes.collect::<Vec<_>>() {
-        lane.await.unwrap();
     }
 }

@@ -1,24 +1,35 @@
-//! The turn on Callboard.
+//! The turn here: arguments checked, figures, admission, budgets of tenant and conversation, prices; one subscriber reads every event.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use callboard::{
-    clock::{SystemClock, SystemEntropy},
+    ConversationHandle, Host, HostBuilder,
+    limits::Limits,
+    policy::{Budget, Price, Prices},
     ports::{
-        BoxFuture, Capabilities, LlmProvider, ModelRequest, ModelStream, ProviderError, ToolContext, ToolError, ToolSpec, TypedTool, Usage,
-        erased,
+        BoxFuture, Capabilities, LlmProvider, ModelRequest, ModelStream, ProviderError, SessionBackend, ToolContext, ToolError, ToolSpec,
+        TypedTool, Usage, erased,
     },
-    providers::Anthropic,
+    providers::{Anthropic, OpenAi},
     storage::MemoryEvents,
     stream::EventKind,
 };
-use callboard_actors::{Host, HostBuilder, scripted::Reply};
+use callboard_actors::scripted::Reply;
 use tokio_util::sync::CancellationToken;
 
+use super::{MODEL, TOOL, TURNS_EACH, Wire};
+
 #[derive(serde::Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
 struct Args {
     /// Some text.
-    #[allow(dead_code, reason = "parsing it is the check")]
+    #[allow(dead_code, reason = "its schema is what is checked")]
     argument: String,
 }
 
@@ -27,7 +38,7 @@ struct NoOp;
 impl TypedTool for NoOp {
     type Args = Args;
     type Output = String;
-    const NAME: &'static str = "no_op";
+    const NAME: &'static str = TOOL;
     const DESCRIPTION: &'static str = "Does nothing.";
 
     fn declare(&self, spec: ToolSpec) -> ToolSpec {
@@ -35,17 +46,59 @@ impl TypedTool for NoOp {
     }
 
     async fn call(&self, _: Args, _: ToolContext) -> Result<String, ToolError> {
-        Ok("r".repeat(200))
+        Ok(super::result())
     }
 }
 
-fn builder() -> HostBuilder {
-    HostBuilder::new(SystemClock, SystemEntropy, |host| host).model("m").tools([erased(NoOp)])
+pub(crate) fn limits() -> Limits {
+    Limits {
+        // By hand there is no bound at all.
+        model_calls_max: 16_384,
+        tenant_turns_max: 16_384,
+        tenant_seats_max: 32_768,
+        // What finished rounds said is not what is measured; a reader that is behind on a busy machine still finds it.
+        ring_age: Duration::from_secs(10),
+        ..Limits::default()
+    }
 }
 
-pub(crate) async fn http(url: &str) -> Host {
-    let provider = Anthropic::builder("sk-test-not-a-real-key").base_url(url).build().unwrap();
-    builder().provider(provider).build().await.unwrap()
+/// A host with all that is on by default, and budgets and prices beside.
+pub(crate) fn builder() -> HostBuilder<Host> {
+    let budget = Budget::default().with_tokens(u64::MAX / 4).with_usd(1e9);
+    let prices = Prices::default().with(MODEL, Price::per_million(3.0, 15.0).unwrap());
+    let builder = Host::builder().model(MODEL).prices(prices).budget(budget).tenant_budget(budget).limits(limits());
+    builder.tools([erased(NoOp)])
+}
+
+/// A provider whose window is so large that nothing is compacted.
+struct Wide<P>(P);
+
+impl<P: LlmProvider> LlmProvider for Wide<P> {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn capabilities(&self, model: &str) -> Capabilities {
+        Capabilities { context_window: u32::MAX, ..self.0.capabilities(model) }
+    }
+
+    fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
+        self.0.stream(request, cancel)
+    }
+}
+
+/// The provider of a wire.
+pub(crate) fn provider(wire: Wire, url: &str) -> Arc<dyn LlmProvider> {
+    const KEY: &str = "sk-test-not-a-real-key";
+    match wire {
+        Wire::Anthropic => Arc::new(Wide(Anthropic::builder(KEY).base_url(url).build().unwrap())),
+        Wire::OpenAi => Arc::new(Wide(OpenAi::builder().api_key(KEY).base_url(url).build().unwrap())),
+    }
+}
+
+/// A host on a provider and a journal.
+pub(crate) async fn host(provider: Arc<dyn LlmProvider>, sessions: Arc<dyn SessionBackend>) -> Host {
+    builder().shared_provider(provider).shared_sessions(sessions).build().await.unwrap()
 }
 
 /// The model of the reference turn without a wire.
@@ -54,21 +107,26 @@ struct InProcess {
     second: Reply,
 }
 
+/// What a model without a wire can do.
+pub(crate) fn capabilities() -> Capabilities {
+    Capabilities {
+        context_window: u32::MAX,
+        output_max: 8192,
+        tools: true,
+        output_schema: false,
+        counts_tokens: false,
+        images: false,
+        documents: false,
+    }
+}
+
 impl LlmProvider for InProcess {
     fn name(&self) -> &str {
         "in-process"
     }
 
     fn capabilities(&self, _: &str) -> Capabilities {
-        Capabilities {
-            context_window: 200_000,
-            output_max: 8192,
-            tools: true,
-            output_schema: false,
-            counts_tokens: false,
-            images: false,
-            documents: false,
-        }
+        capabilities()
     }
 
     fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
@@ -78,59 +136,85 @@ impl LlmProvider for InProcess {
     }
 }
 
-fn model() -> InProcess {
+/// The model of the reference turn in this process.
+pub(crate) fn model() -> Arc<dyn LlmProvider> {
     let usage = Usage { input_uncached: 1200, output: 70, ..Usage::default() };
-    let arguments = serde_json::json!({ "argument": "x".repeat(44) });
-    let first = Reply::text("word".repeat(32)).chunks(32).and_tool("no_op", &arguments).usage(usage);
+    let arguments: serde_json::Value = serde_json::from_str(&super::arguments()).unwrap();
+    let first = Reply::text("word".repeat(32)).chunks(32).and_tool(TOOL, &arguments).usage(usage);
     let second = Reply::text("word".repeat(64)).chunks(64).usage(usage);
-    InProcess { first, second }
+    Arc::new(InProcess { first, second })
 }
 
+/// A host in this process whose journal is in memory.
 pub(crate) async fn in_process() -> Host {
-    builder().provider(model()).build().await.unwrap()
+    let limits = Limits { ring_age: Duration::from_secs(1), ..limits() };
+    builder().shared_provider(model()).limits(limits).build().await.unwrap()
 }
 
 /// A host whose journal and events keep nothing.
 pub(crate) async fn forgetful() -> Host {
     let events = MemoryEvents::new(64 * 1024, Duration::from_millis(300));
-    builder().provider(model()).sessions(super::forgetful::Forgetful).events(events).build().await.unwrap()
+    builder().shared_provider(model()).sessions(super::forgetful::Forgetful).events(events).build().await.unwrap()
 }
 
-pub(crate) async fn run(host: Host, conversations: usize, total: usize) {
-    let lanes = (0..conversations).map(|lane| {
+static NAMES: AtomicU64 = AtomicU64::new(0);
+
+/// A conversation that was not there before, with a history or without.
+pub(crate) async fn conversation(host: &Host, history: Vec<callboard::chat::Message>) -> ConversationHandle {
+    let conversation = host.tenant("bench").conversation(format!("c-{}", NAMES.fetch_add(1, Ordering::Relaxed)));
+    if !history.is_empty() {
+        conversation.import(history).await.unwrap();
+    }
+    conversation
+}
+
+/// The reference turn.
+pub(crate) async fn turn(conversation: &ConversationHandle) {
+    let mut reply = conversation.send(super::prompt()).await.unwrap();
+    let mut bytes = 0;
+    while let Some(event) = reply.next().await {
+        if let EventKind::TextDelta { text } = &event.kind {
+            bytes += text.len();
+        }
+    }
+    let end = reply.outcome().await.unwrap();
+    assert_eq!((end.text.len(), bytes), (64 * 4, (32 + 64) * 4), "{:?}", end.error);
+}
+
+/// `total` turns in so many conversations at once, each of `each` turns before a new one takes its place.
+pub(crate) async fn run(host: &Host, at_once: usize, each: usize, total: usize) -> usize {
+    let lives = (total / at_once / each).max(1);
+    let lanes = (0..at_once).map(|_| {
         let host = host.clone();
         tokio::spawn(async move {
-            for nth in 0..total / conversations / super::TURNS_EACH {
-                talk(&host, format!("c-{lane}-{nth}"), super::TURNS_EACH, true).await;
+            for _ in 0..lives {
+                // A conversation of one turn is one that begins.
+                let history = if each == 1 { Vec::new() } else { super::history() };
+                let conversation = conversation(&host, history).await;
+                for _ in 0..each {
+                    turn(&conversation).await;
+                }
             }
         })
     });
     for lane in lanes.collect::<Vec<_>>() {
         lane.await.unwrap();
     }
+    lives * each * at_once
 }
 
-/// `count` conversations of `turns` turns, 64 at once; they stay awake.
-pub(crate) async fn run_on(host: &Host, name: &str, count: usize, turns: usize, with_history: bool) {
+/// `count` conversations of one turn, 64 at once; they stay awake.
+pub(crate) async fn idle(host: &Host, count: usize, with_history: bool) {
     for chunk in (0..count).collect::<Vec<_>>().chunks(64) {
-        let talks: Vec<_> = chunk.iter().map(|index| talk(host, format!("{name}-{index}"), turns, with_history)).collect();
+        let talks = chunk.iter().map(|_| async {
+            let history = if with_history { super::history() } else { Vec::new() };
+            turn(&conversation(host, history).await).await;
+        });
         futures_util::future::join_all(talks).await;
     }
 }
 
-async fn talk(host: &Host, name: String, turns: usize, with_history: bool) {
-    let conversation = host.tenant("bench").conversation(name);
-    if with_history {
-        conversation.import(super::history()).await.unwrap();
-    }
-    for _ in 0..turns {
-        let mut reply = conversation.send(super::prompt()).await.unwrap();
-        let mut bytes = 0;
-        while let Some(event) = reply.next().await {
-            if let EventKind::TextDelta { text } = &event.kind {
-                bytes += text.len();
-            }
-        }
-        assert_eq!((reply.outcome().await.unwrap().text.len(), bytes), (64 * 4, (32 + 64) * 4));
-    }
+/// Wake-ups of actors so far.
+pub(crate) async fn wake_ups(host: &Host) -> u64 {
+    host.report().await.total.wake_ups
 }

@@ -10,6 +10,7 @@ mod cli;
 mod clients;
 mod config;
 mod contracts;
+mod costs;
 mod file_paths;
 mod file_races;
 mod http;

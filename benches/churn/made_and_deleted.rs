@@ -1,0 +1,110 @@
+//! Conversations that are made, have a turn, and are deleted, at a rate; and the memory of the process meanwhile.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use callboard::{
+    Host,
+    limits::Limits,
+    ports::{BoxFuture, Capabilities, LlmProvider, ModelRequest, ModelStream, ProviderError},
+};
+use callboard_actors::scripted::Reply;
+use tokio_util::sync::CancellationToken;
+
+use super::process::resident;
+
+struct Model;
+
+impl LlmProvider for Model {
+    fn name(&self) -> &str {
+        "in-process"
+    }
+
+    fn capabilities(&self, _: &str) -> Capabilities {
+        Capabilities {
+            context_window: 200_000,
+            output_max: 8192,
+            tools: false,
+            output_schema: false,
+            counts_tokens: false,
+            images: false,
+            documents: false,
+        }
+    }
+
+    fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
+        Reply::text("word".repeat(16)).chunks(16).play(&request, cancel)
+    }
+}
+
+/// A host whose journal is in memory and whose streams of finished rounds age after one second: what stays is what was forgotten.
+pub(crate) async fn host() -> Host {
+    let limits = Limits { ring_age: Duration::from_secs(1), ..Limits::default() };
+    Host::builder().provider(Model).limits(limits).build().await.unwrap()
+}
+
+/// What a run saw.
+pub(crate) struct Churned {
+    /// Seconds since the start, and resident bytes.
+    pub(crate) samples: Vec<(f64, f64)>,
+    /// Conversations made and deleted.
+    pub(crate) deleted: usize,
+    pub(crate) wall: Duration,
+}
+
+/// Makes and deletes conversations, `rate` a second, for so long; `each_second` sees the memory. Ids and tenants do not come back.
+pub(crate) async fn run(host: &Host, rate: usize, length: Duration, each_second: impl Fn(f64, f64)) -> Churned {
+    const LANES: usize = 64;
+    let (began, next, deleted) = (Instant::now(), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let lanes: Vec<_> = (0..LANES)
+        .map(|_| {
+            let (host, next, deleted) = (host.clone(), next.clone(), deleted.clone());
+            tokio::spawn(async move {
+                loop {
+                    let nth = next.fetch_add(1, Ordering::Relaxed);
+                    let due = began + Duration::from_secs_f64(nth as f64 / rate as f64);
+                    if due > began + length {
+                        return;
+                    }
+                    tokio::time::sleep_until(due.into()).await;
+                    let conversation = host.tenant(format!("t-{}", nth % 100)).conversation(format!("c-{nth}"));
+                    let end = conversation.send("p".repeat(200)).await.unwrap().outcome().await.unwrap();
+                    assert_eq!(end.text.len(), 64);
+                    assert!(conversation.delete().await.unwrap());
+                    deleted.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    let mut samples = Vec::new();
+    let mut tick = tokio::time::interval(Duration::from_secs(1));
+    while began.elapsed() < length {
+        tick.tick().await;
+        let sample = (began.elapsed().as_secs_f64(), resident() as f64);
+        each_second(sample.0, sample.1);
+        samples.push(sample);
+    }
+    for lane in lanes {
+        lane.await.unwrap();
+    }
+    Churned { samples, deleted: deleted.load(Ordering::Relaxed), wall: began.elapsed() }
+}
+
+impl Churned {
+    /// Bytes a second by which the resident memory grew after the first `skipped` part of the run, by least squares.
+    pub(crate) fn slope(&self, skipped: f64) -> f64 {
+        let from = self.wall.as_secs_f64() * skipped;
+        let samples: Vec<_> = self.samples.iter().filter(|(at, _)| *at >= from).collect();
+        let count = samples.len() as f64;
+        let (mean_at, mean_bytes) =
+            (samples.iter().map(|(at, _)| at).sum::<f64>() / count, samples.iter().map(|(_, bytes)| bytes).sum::<f64>() / count);
+        let above: f64 = samples.iter().map(|(at, bytes)| (at - mean_at) * (bytes - mean_bytes)).sum();
+        let below: f64 = samples.iter().map(|(at, _)| (at - mean_at).powi(2)).sum();
+        above / below
+    }
+}

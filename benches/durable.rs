@@ -1,0 +1,157 @@
+//! How many turns a second does a disk carry, and how near is that to what its commits allow?
+//!
+//! The reference turn of `turn/mod.rs` in process on SQLite (WAL, synchronous = FULL): first with every commit slowed to 10 ms, at 64 and
+//! 256 conversations, then on the disk of the build as it is, at 64, 256 and 1,000. A turn that waits `gates` times for a commit, each time
+//! for up to two (the one that runs, then its own), allows C / (2 × gates × commit) turns a second at C conversations. This turn has two
+//! gates: its prompt is acknowledged, its end is told; the tool is `pure`, so its start waits for nothing.
+//!
+//! `cargo bench --bench durable` prints turns a second, that bound and the part of it that is reached; the commit's time with nobody else
+//! there, commits a second, entries a commit, appends a turn that somebody waited for as the store saw them (what a conversation held back
+//! behind a commit of its own goes as one) and others; CPU a turn; and the same turns with no journal at all. `-- --seconds N` changes the length of a row, `--folder PATH` the disk.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+
+#[path = "turn/mod.rs"]
+mod reference;
+
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use callboard::{
+    Host,
+    ids::{ConversationId, Epoch, Scope, Seq, TenantId},
+    ports::{AppendExt, Head, Open, SessionBackend, StoredEntry},
+    storage::{Sqlite, SqliteOptions},
+};
+use reference::{
+    TURNS_EACH,
+    counted::{Asked, Counted},
+    forgetful::Forgetful,
+    ours,
+    phases::{Cost, arguments, measure, median, number, runtime},
+    process,
+};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Gates of the reference turn.
+const GATES: f64 = 2.0;
+
+/// What a slow disk adds to a commit.
+const SLOW: Duration = Duration::from_millis(10);
+
+/// The time of a commit with nobody else there: the median of twenty.
+async fn lone_commit(store: &dyn SessionBackend) -> Duration {
+    let scope = Scope::new(TenantId::new("alone").unwrap(), ConversationId::new("alone").unwrap());
+    let (mut at, mut took) = (Head::default(), Vec::new());
+    for _ in 0..20 {
+        let next = Head { epoch: Epoch(1), seq: at.seq.next() };
+        let entries = vec![StoredEntry { seq: Seq(next.seq.0), bytes: vec![b'x'; 1024].into() }];
+        let asked = Instant::now();
+        store.append_and_wait(&scope, at, Epoch(1), entries, Open::Running).await.unwrap();
+        took.push(asked.elapsed().as_secs_f64());
+        at = next;
+    }
+    Duration::from_secs_f64(median(took))
+}
+
+/// Turns in so many conversations at once until the time is over. Tells how many ended in it.
+async fn turns_for(host: &Host, lanes: usize, length: Duration) -> usize {
+    let (over, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let lanes = (0..lanes).map(|_| {
+        let (host, over, done) = (host.clone(), over.clone(), done.clone());
+        tokio::spawn(async move {
+            while !over.load(Ordering::Relaxed) {
+                let conversation = ours::conversation(&host, reference::history()).await;
+                for _ in 0..TURNS_EACH {
+                    ours::turn(&conversation).await;
+                    if over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        })
+    });
+    let lanes: Vec<_> = lanes.collect();
+    tokio::time::sleep(length).await;
+    over.store(true, Ordering::Relaxed);
+    let done = done.load(Ordering::Relaxed);
+    for lane in lanes {
+        lane.await.unwrap();
+    }
+    done
+}
+
+/// One row; returns what it cost.
+async fn row(folder: &Path, slow: Duration, lanes: usize, length: Duration) -> Cost {
+    let name = format!("{}-{lanes}.db", slow.as_millis());
+    let options = SqliteOptions { commit_delay: slow, ..SqliteOptions::default() };
+    let sqlite = Arc::new(Sqlite::open_with(folder.join(name), options).await.unwrap());
+    let commit = lone_commit(&*sqlite).await;
+    let asked = Arc::new(Asked::default());
+    let host = ours::host(ours::model(), Arc::new(Counted { inner: sqlite.clone(), asked: asked.clone() })).await;
+    turns_for(&host, lanes, length / 4).await; // What is paid once.
+
+    let (before, stats) = (asked.read(), sqlite.stats());
+    let cost = measure(turns_for(&host, lanes, length)).await;
+    let (after, commits) = (asked.read(), sqlite.stats().commits - stats.commits);
+    let [awaited, others, entries] = [0, 1, 2].map(|at| (after[at] - before[at]) as f64);
+    // Imports wait too; they are no part of a turn.
+    let imports = cost.done as f64 / TURNS_EACH as f64;
+    let bound = lanes as f64 / (2.0 * GATES * commit.as_secs_f64());
+    println!(
+        "{:>8} {lanes:>6} {:>9.0} {:>9.0} {:>6.2} {:>9.2} ms {:>11.0} {:>9.1} {:>7.2} {:>7.2} {:>8.1} µs",
+        if slow.is_zero() { "as it is" } else { "slowed" },
+        cost.rate(),
+        bound,
+        cost.rate() / bound,
+        commit.as_secs_f64() * 1e3,
+        commits as f64 / cost.wall.as_secs_f64(),
+        entries / commits as f64,
+        (awaited - imports) / cost.done as f64,
+        others / cost.done as f64,
+        cost.cpu_us(),
+    );
+    host.shutdown(Duration::from_secs(30)).await;
+    cost
+}
+
+async fn run(folder: &Path, length: Duration) {
+    println!("load {} · {length:?} a row", process::load());
+    println!(
+        "{:>8} {:>6} {:>9} {:>9} {:>6} {:>12} {:>11} {:>9} {:>7} {:>7} {:>11}",
+        "disk", "lanes", "turns/s", "bound", "part", "lone commit", "commits/s", "entries", "awaited", "others", "CPU"
+    );
+    for lanes in [64, 256] {
+        row(folder, SLOW, lanes, length).await;
+    }
+    for lanes in [64, 256, 1000] {
+        let durable = row(folder, Duration::ZERO, lanes, length).await;
+        let host = ours::host(ours::model(), Arc::new(Forgetful)).await;
+        let without = measure(turns_for(&host, lanes, length / 4)).await;
+        println!(
+            "{:>8} {lanes:>6} {:>9.0} {:>9} {:>6.2} times the CPU of a turn without a journal ({:.1} µs)",
+            "none",
+            without.rate(),
+            "",
+            durable.cpu_us() / without.cpu_us(),
+            without.cpu_us()
+        );
+    }
+}
+
+fn main() {
+    let arguments = arguments();
+    let length = Duration::from_secs(number("--seconds", 10) as u64);
+    let asked = arguments.windows(2).find(|pair| pair[0] == "--folder").map(|pair| pair[1].clone());
+    // The folder of the build, since a temporary one is often in memory.
+    let folder = tempfile::tempdir_in(asked.as_deref().unwrap_or(env!("CARGO_TARGET_TMPDIR"))).unwrap();
+    runtime().block_on(run(folder.path(), length));
+}

@@ -1,0 +1,173 @@
+//! What does it cost to have many things done at once, and does the width cost anything beyond the work?
+//!
+//! 10, 1,000 and 10,000 prompts of 200 bytes at once to a model that thinks for 100 ms and answers with 64 deltas: in process, and over
+//! HTTP (10,000 with 1,000 calls at once on either side) beside the fan-out one would write by hand on a `JoinSet`, a semaphore and
+//! reqwest. Results come back in order, and each is looked at.
+//!
+//! `cargo bench --bench fanout` prints wall and CPU of each and their ratios, medians of rounds in turns. `-- --rounds N`, `--most N`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+
+#[path = "turn/mod.rs"]
+mod reference;
+
+use std::{
+    sync::{Arc, atomic::AtomicU64, atomic::Ordering},
+    time::Duration,
+};
+
+use callboard::{
+    Host,
+    limits::Limits,
+    ports::{BoxFuture, Capabilities, LlmProvider, ModelRequest, ModelStream, ProviderError},
+};
+use callboard_actors::scripted::Reply;
+use reference::{
+    Wire,
+    by_hand::ByHand,
+    forgetful::Forgetful,
+    model::{self, Server},
+    ours,
+    phases::{Cost, Side, measure, number, runtime},
+    process,
+};
+use tokio::{
+    sync::{Semaphore, mpsc},
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// How long the model thinks.
+const THINKS: Duration = Duration::from_millis(100);
+
+/// Calls at once over HTTP.
+const CALLS_MAX: usize = 1000;
+
+struct Thinker(Reply);
+
+impl LlmProvider for Thinker {
+    fn name(&self) -> &str {
+        "in-process"
+    }
+
+    fn capabilities(&self, _: &str) -> Capabilities {
+        ours::capabilities()
+    }
+
+    fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
+        self.0.clone().play(&request, cancel)
+    }
+}
+
+async fn host(provider: Arc<dyn LlmProvider>, calls_max: usize) -> Host {
+    let limits = Limits { model_calls_max: calls_max, ..ours::limits() };
+    ours::builder().shared_provider(provider).sessions(Forgetful).limits(limits).build().await.unwrap()
+}
+
+static RUNS: AtomicU64 = AtomicU64::new(0);
+
+/// The fan-out of this project: the one place that knows how it is asked for.
+async fn fan_out(host: &Host, prompts: Vec<String>) -> Vec<String> {
+    let run = RUNS.fetch_add(1, Ordering::Relaxed);
+    let mut children = JoinSet::new();
+    for (index, prompt) in prompts.into_iter().enumerate() {
+        let child = host.tenant("bench").conversation(format!("fan-{run}-{index}"));
+        children.spawn(async move {
+            let mut reply = child.send(prompt).await.unwrap();
+            (index, reply.outcome().await.unwrap().text.to_string())
+        });
+    }
+    in_order(children).await
+}
+
+/// By hand.
+async fn by_hand(hand: &Arc<ByHand>, prompts: Vec<String>) -> Vec<String> {
+    let (permits, mut children) = (Arc::new(Semaphore::new(CALLS_MAX)), JoinSet::new());
+    for (index, prompt) in prompts.into_iter().enumerate() {
+        let (hand, permits) = (hand.clone(), permits.clone());
+        children.spawn(async move {
+            let _permit = permits.acquire().await.unwrap();
+            let (events, mut subscriber) = mpsc::channel::<String>(64);
+            let reader = tokio::spawn(async move { while subscriber.recv().await.is_some() {} });
+            let told = hand.call(&[hand.wire.user(&prompt)], true, &events).await;
+            drop(events);
+            reader.await.unwrap();
+            (index, told.text)
+        });
+    }
+    in_order(children).await
+}
+
+async fn in_order(mut children: JoinSet<(usize, String)>) -> Vec<String> {
+    let mut answers = vec![String::new(); children.len()];
+    while let Some(child) = children.join_next().await {
+        let (index, text) = child.unwrap();
+        answers[index] = text;
+    }
+    answers
+}
+
+fn prompts(width: usize) -> Vec<String> {
+    (0..width).map(|_| reference::prompt()).collect()
+}
+
+fn check(answers: &[String]) -> usize {
+    assert!(answers.iter().all(|answer| answer.len() == 64 * 4));
+    answers.len()
+}
+
+fn tell(what: &str, width: usize, cost: Cost) {
+    println!("{what:>28} {width:>7} {:>9.1} ms wall {:>9.1} ms CPU", cost.wall.as_secs_f64() * 1e3, cost.cpu.as_secs_f64() * 1e3);
+}
+
+async fn run(rounds: usize, most: usize) {
+    println!("load {} · median of {rounds}", process::load());
+    let thinker = || Arc::new(Thinker(Reply::text("word".repeat(64)).chunks(64).after(THINKS)));
+    let widths = [10, 1000, 10_000].into_iter().filter(|width| *width <= most);
+    for width in widths.clone() {
+        let mut side = Side::default();
+        for round in 0..=rounds {
+            let host = host(thinker(), 16_384).await;
+            let cost = measure(async { check(&fan_out(&host, prompts(width)).await) }).await;
+            if round > 0 {
+                side.add(cost);
+            }
+            host.shutdown(Duration::from_secs(10)).await;
+        }
+        tell("in process", width, side.median_wall());
+    }
+
+    let server = Server::start(THINKS, 0);
+    for wire in Wire::BOTH {
+        let url = server.url(wire);
+        let (host, hand) = (host(ours::provider(wire, &url), CALLS_MAX).await, ByHand::new(url, wire, None));
+        for width in widths.clone() {
+            let (mut ours, mut theirs) = (Side::default(), Side::default());
+            for round in 0..=rounds {
+                let cost = measure(async { check(&fan_out(&host, prompts(width)).await) }).await;
+                let by_hand = measure(async { check(&by_hand(&hand, prompts(width)).await) }).await;
+                if round > 0 {
+                    ours.add(cost);
+                    theirs.add(by_hand);
+                }
+                host.hibernate_idle();
+            }
+            tell(&format!("{}, callboard", wire.name()), width, ours.median_wall());
+            tell(&format!("{}, by hand", wire.name()), width, theirs.median_wall());
+            println!(
+                "{:>28} {width:>7} {:>9.2} x wall {:>9.2} x CPU",
+                "",
+                ours.median_wall().wall_us() / theirs.median_wall().wall_us(),
+                ours.median().cpu_us() / theirs.median().cpu_us()
+            );
+        }
+    }
+}
+
+fn main() {
+    if !model::serve_if_asked() {
+        runtime().block_on(run(number("--rounds", 5), number("--most", 10_000)));
+    }
+}

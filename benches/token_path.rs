@@ -1,0 +1,137 @@
+//! What does one token cost on its way from the provider's parser to a subscriber?
+//!
+//! In process, both wires: the bytes of a stream are fed to the adapter's parser in bursts of 16 events of 4 bytes of text, and from there
+//! they go the way of every token: gateway, stream writer, event store, subscriber. Beside it the same bytes read by hand (a line, serde,
+//! a channel to a subscriber), and the parser alone. Then the pace of a person's model: 50 tokens a second, each by itself, in 1,000
+//! conversations at once, where timers and wakes are what is paid.
+//!
+//! A turn of 16 tokens is taken off a turn of very many, so that what is told is tokens and no turns. `cargo bench --bench token_path`
+//! prints CPU a token, medians of rounds in turns; `-- --rounds N`, `--tokens N`, `--seconds N`. `-- count WIRE N` sends N tokens once,
+//! for callgrind.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+
+#[path = "turn/mod.rs"]
+mod reference;
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use callboard::{chat::MessageList, ports::ModelEvent};
+use reference::{
+    Wire,
+    fed::{assembler, between, heard, host, reads},
+    hand_json::Told,
+    phases::{self, Cost, Side, arguments, measure, number, runtime},
+    process,
+};
+use tokio::sync::mpsc;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Tokens of one read.
+const BURST: usize = 16;
+
+/// Tokens of the turn that is taken off.
+const FEW: usize = BURST;
+
+/// Between two tokens of a slow model.
+const PACE: Duration = Duration::from_millis(20);
+
+/// Conversations that such a model talks in at once.
+const TALKING: usize = 1000;
+
+/// The same bytes by hand.
+async fn by_hand(wire: Wire, reads: Arc<Vec<Bytes>>, pace: Option<Duration>) -> usize {
+    let (events, mut subscriber) = mpsc::channel::<String>(64);
+    let reader = tokio::spawn(async move {
+        let mut bytes = 0;
+        while let Some(piece) = subscriber.recv().await {
+            bytes += piece.len();
+        }
+        bytes
+    });
+    let mut told = Told::default();
+    for read in reads.iter() {
+        between(pace).await;
+        for line in read.split(|byte| *byte == b'\n') {
+            if let Some(data) = line.strip_prefix(b"data: ")
+                && let Some(piece) = wire.event(data, &mut told)
+            {
+                events.send(piece).await.unwrap();
+            }
+        }
+    }
+    drop(events);
+    assert_eq!(reader.await.unwrap(), told.text.len());
+    told.text.len() / 4
+}
+
+/// The parser, and nobody who listens.
+fn parsed(wire: Wire, reads: &[Bytes]) -> usize {
+    let (mut assembler, mut bytes) = (assembler(wire, MessageList::default()), 0);
+    for read in reads {
+        let mut out = Vec::new();
+        assembler.feed(read, &mut out).unwrap();
+        bytes += out.iter().map(|event| if let ModelEvent::Text(text) = event { text.len() } else { 0 }).sum::<usize>();
+    }
+    bytes / 4
+}
+
+/// What a token costs when a short turn is taken off a long one.
+fn a_token(long: Cost, short: Cost) -> f64 {
+    let turns = 1e6 * short.cpu.as_secs_f64();
+    (1e6 * long.cpu.as_secs_f64() - turns) / (long.done - short.done) as f64
+}
+
+async fn bursts(tokens: usize, rounds: usize) {
+    println!("\nCPU a token in bursts of {BURST}, median of {rounds} x {tokens} tokens");
+    println!("{:>10} {:>12} {:>12} {:>7} {:>15}", "wire", "callboard", "by hand", "ratio", "parser alone");
+    for wire in Wire::BOTH {
+        let (long, short) = (host(wire, tokens, BURST, None).await, host(wire, FEW, BURST, None).await);
+        let bytes = Arc::new(reads(wire, tokens, BURST));
+        let (mut ours, mut hand, mut alone) = (Vec::new(), Side::default(), Side::default());
+        for round in 0..=rounds {
+            let with = measure(heard(&long, tokens)).await;
+            let without = measure(heard(&short, FEW)).await;
+            let theirs = measure(by_hand(wire, bytes.clone(), None)).await;
+            let parser = measure(async { parsed(wire, &bytes) }).await;
+            if round > 0 {
+                ours.push(a_token(with, without));
+                hand.add(theirs);
+                alone.add(parser);
+            }
+        }
+        let (ours, hand) = (phases::median(ours), hand.median().cpu_us());
+        println!("{:>10} {ours:>9.3} µs {hand:>9.3} µs {:>7.2} {:>12.3} µs", wire.name(), ours / hand, alone.median().cpu_us());
+    }
+}
+
+async fn paced(seconds: usize) {
+    let tokens = seconds * 1000 / PACE.as_millis() as usize;
+    println!("\nCPU a token at {} a second, each by itself, {TALKING} conversations at once, {seconds} s", 1000 / PACE.as_millis());
+    println!("{:>10} {:>12} {:>12} {:>7}", "wire", "callboard", "by hand", "ratio");
+    for wire in Wire::BOTH {
+        let host = host(wire, tokens, 1, Some(PACE)).await;
+        let ours = measure(async { futures_util::future::join_all((0..TALKING).map(|_| heard(&host, tokens))).await.iter().sum() }).await;
+        let bytes = Arc::new(reads(wire, tokens, 1));
+        let lanes = (0..TALKING).map(|_| tokio::spawn(by_hand(wire, bytes.clone(), Some(PACE))));
+        let hand = measure(async { futures_util::future::join_all(lanes).await.into_iter().map(Result::unwrap).sum() }).await;
+        println!("{:>10} {:>9.2} µs {:>9.2} µs {:>7.2}", wire.name(), ours.cpu_us(), hand.cpu_us(), ours.cpu_us() / hand.cpu_us());
+    }
+}
+
+fn main() {
+    let arguments = arguments();
+    if arguments.first().is_some_and(|word| word == "count") {
+        let wire = if arguments[1] == "openai" { Wire::OpenAi } else { Wire::Anthropic };
+        let tokens = arguments[2].parse().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { heard(&host(wire, tokens, BURST, None).await, tokens).await });
+        return;
+    }
+    println!("load {}", process::load());
+    let runtime = runtime();
+    runtime.block_on(bursts(number("--tokens", 1_000_000) / BURST * BURST, number("--rounds", 5)));
+    runtime.block_on(paced(number("--seconds", 5)));
+}

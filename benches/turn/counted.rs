@@ -1,0 +1,106 @@
+//! A journal that counts what is asked of the one behind it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use callboard::{
+    ids::{Scope, Seq, TenantId},
+    ports::{
+        Append, BoxFuture, Durability, Head, ListQuery, Loaded, Open, SessionBackend, SessionSummary, StoreError, StoredEntry, Timestamp,
+    },
+};
+
+/// How often something was asked.
+#[derive(Debug, Default)]
+pub(crate) struct Asked {
+    /// Appends that somebody waited for.
+    pub(crate) awaited: AtomicU64,
+    /// Appends that nobody waited for.
+    pub(crate) unwatched: AtomicU64,
+    /// Entries of both.
+    pub(crate) entries: AtomicU64,
+}
+
+impl Asked {
+    /// Awaited appends, others, entries.
+    pub(crate) fn read(&self) -> [u64; 3] {
+        [&self.awaited, &self.unwatched, &self.entries].map(|counter| counter.load(Ordering::Relaxed))
+    }
+}
+
+/// The journal.
+pub(crate) struct Counted {
+    pub(crate) inner: Arc<dyn SessionBackend>,
+    pub(crate) asked: Arc<Asked>,
+}
+
+impl SessionBackend for Counted {
+    fn append(&self, append: Append) {
+        match append.durability {
+            Durability::Awaited => self.asked.awaited.fetch_add(1, Ordering::Relaxed),
+            Durability::Unwatched => self.asked.unwatched.fetch_add(1, Ordering::Relaxed),
+        };
+        self.asked.entries.fetch_add(append.entries.len() as u64, Ordering::Relaxed);
+        self.inner.append(append);
+    }
+
+    fn head<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Head, StoreError>> {
+        self.inner.head(scope)
+    }
+
+    fn load<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Loaded, StoreError>> {
+        self.inner.load(scope)
+    }
+
+    fn entries<'a>(&'a self, scope: &'a Scope, after: Seq, count: usize) -> BoxFuture<'a, Result<Vec<StoredEntry>, StoreError>> {
+        self.inner.entries(scope, after, count)
+    }
+
+    fn snapshot<'a>(&'a self, scope: &'a Scope, upto: Seq, bytes: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.inner.snapshot(scope, upto, bytes)
+    }
+
+    fn delete<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<bool, StoreError>> {
+        self.inner.delete(scope)
+    }
+
+    fn list<'a>(&'a self, tenant: &'a TenantId, query: ListQuery) -> BoxFuture<'a, Result<Vec<SessionSummary>, StoreError>> {
+        self.inner.list(tenant, query)
+    }
+
+    fn count<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>> {
+        self.inner.count(tenant)
+    }
+
+    fn list_open(
+        &self,
+        open: Open,
+        due: Option<Timestamp>,
+        after: Option<Scope>,
+        count: usize,
+    ) -> BoxFuture<'_, Result<Vec<Scope>, StoreError>> {
+        self.inner.list_open(open, due, after, count)
+    }
+
+    fn mark_failed<'a>(&'a self, scope: &'a Scope, reason: Option<String>) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.inner.mark_failed(scope, reason)
+    }
+
+    fn erase<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<bool, StoreError>> {
+        self.inner.erase(tenant)
+    }
+
+    fn scrub(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.inner.scrub()
+    }
+
+    fn close(&self, within: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.inner.close(within)
+    }
+}

@@ -1,0 +1,86 @@
+//! The reference turn, for the benches: a prompt of 200 bytes on a history of 4 × 1 KB that grows; call 1 streams 32 deltas of 4 bytes and
+//! one tool call with 60 bytes of arguments, which are checked against their schema; the tool returns 200 bytes; call 2 streams 64 deltas.
+//! One subscriber reads every delta.
+//!
+//! # Layout
+//! `model` the model of the turn, in a process of its own · `ours` the turn here · `by_hand` the turn on tokio and reqwest, `hand_json` its JSON,
+//! `hand_journal` its journal · `fed` a model that has its bytes already · `forgetful` a journal that keeps nothing · `counted` one that counts · `phases`, `process` how costs are taken.
+#![allow(dead_code, unused_imports, reason = "each bench needs some of it")]
+
+pub(crate) mod model;
+pub(crate) mod ours;
+pub(crate) mod by_hand;
+pub(crate) mod hand_json;
+pub(crate) mod fed;
+pub(crate) mod hand_journal;
+pub(crate) mod forgetful;
+pub(crate) mod counted;
+#[path = "../support/phases.rs"]
+pub(crate) mod phases;
+#[path = "../support/process.rs"]
+pub(crate) mod process;
+
+use callboard::chat::{ContentBlock, Message, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock};
+
+/// Turns of one conversation; then a new one takes its place, so that the history stays short.
+pub(crate) const TURNS_EACH: usize = 10;
+
+/// The model's name.
+pub(crate) const MODEL: &str = "m";
+
+/// The tool's name.
+pub(crate) const TOOL: &str = "no_op";
+
+/// Whose JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wire {
+    Anthropic,
+    OpenAi,
+}
+
+impl Wire {
+    pub(crate) const BOTH: [Self; 2] = [Self::Anthropic, Self::OpenAi];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Anthropic => "anthropic",
+            Self::OpenAi => "openai",
+        }
+    }
+}
+
+/// The prompt of every turn.
+pub(crate) fn prompt() -> String {
+    "p".repeat(200)
+}
+
+/// The arguments of the tool call: 60 bytes.
+pub(crate) fn arguments() -> String {
+    serde_json::json!({ "argument": "x".repeat(45) }).to_string()
+}
+
+/// What the tool returns.
+pub(crate) fn result() -> String {
+    "r".repeat(200)
+}
+
+/// The history that every conversation begins with: 4 × 1 KB.
+pub(crate) fn history() -> Vec<Message> {
+    (0..4).map(|n| if n % 2 == 0 { Message::user("u".repeat(1000)) } else { Message::assistant("a".repeat(1000)) }).collect()
+}
+
+/// What `turns` turns leave behind when the tool returns `result`.
+pub(crate) fn turns_before(turns: usize, result: &str) -> Vec<Message> {
+    let mut messages = history();
+    for turn in 0..turns {
+        let id = format!("call_{turn}");
+        let call =
+            ContentBlock::ToolUse(ToolUseBlock { id: id.clone(), name: TOOL.into(), input: RawJson::from_text(arguments()).unwrap() });
+        let result = ToolResultBlock { tool_use_id: id, content: ToolResultContent::Text(result.to_owned()), is_error: false };
+        messages.push(Message::user(format!("{turn:>5} {}", "p".repeat(194))));
+        messages.push(Message::new(Role::Assistant, &[ContentBlock::text("word".repeat(32)), call]).unwrap());
+        messages.push(Message::tool_results([result], []));
+        messages.push(Message::assistant("word".repeat(64)));
+    }
+    messages
+}

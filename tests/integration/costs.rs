@@ -1,0 +1,149 @@
+//! What must not grow unseen: the instructions of a turn and of a token, and the memory of a host that makes and deletes conversations.
+//!
+//! Instructions are counted by valgrind in a process of its own, on one thread whose time stands still: they do not depend on what else
+//! the machine does. What two runs of different lengths have in common falls out. The build is the tests' own, without optimization, so
+//! the bounds are several times what a release takes (`cargo bench --bench turn -- count N` under callgrind); they stand a little above
+//! what was counted when they were last set, and are to be set anew, up or down, by whoever changes the cost with intent.
+
+use std::{
+    io::Write as _,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+#[path = "../../benches/churn/made_and_deleted.rs"]
+mod made_and_deleted;
+#[path = "../../benches/turn/mod.rs"]
+mod reference;
+
+use reference::{Wire, fed, forgetful, ours, process};
+
+/// Thousands of instructions of the reference turn in process, of which 3,306 were counted.
+const TURN_MAX: f64 = 3550.0;
+
+/// What the 300th may take more than the first ones: nothing but the noise of hash tables.
+const LATE_MAX: f64 = 1.03;
+
+/// Instructions of a token in bursts of 16, from the parser to a subscriber, of which 9,310 and 7,270 were counted.
+const TOKEN_MAX: [(Wire, f64); 2] = [(Wire::Anthropic, 10_000.0), (Wire::OpenAi, 7800.0)];
+
+/// Bytes of a conversation that was deleted which may still be there: what the allocator has not given back after a short run.
+const LEFT_MAX: f64 = 400.0;
+
+/// A copy of this program without what debuggers read: valgrind would read it first, for longer than it counts.
+struct Bare(tempfile::TempDir);
+
+impl Bare {
+    /// `None`, said on standard error, where nothing can be counted.
+    fn new(test: &str) -> Option<Self> {
+        if !Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success()) {
+            writeln!(&mut std::io::stderr(), "SKIPPED: {test}: valgrind is not installed").unwrap();
+            return None;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (this, bare) = (std::env::current_exe().unwrap(), folder.path().join("bare"));
+        if !Command::new("strip").arg("-o").args([&bare, &this]).status().is_ok_and(|status| status.success()) {
+            std::fs::copy(this, bare).unwrap();
+        }
+        Some(Self(folder))
+    }
+
+    /// Instructions of a run of `child_that_is_counted`.
+    fn instructions(&self, scene: &str) -> f64 {
+        let mut command = Command::new("valgrind");
+        // It counts as callgrind does, in a third of the time, when it does not play a cache.
+        command.args(["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]).arg(self.0.path().join("bare"));
+        command.args(["--exact", "costs::child_that_is_counted", "--test-threads=1"]).env("CALLBOARD_TEST_COUNT", scene);
+        let output = command.current_dir(self.0.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{scene}: {said}\n{}", String::from_utf8_lossy(&output.stdout));
+        let counted = said.lines().find_map(|line| line.split_once("refs:")).unwrap_or_else(|| panic!("{scene}: {said}")).1;
+        counted.trim().replace(',', "").parse().unwrap()
+    }
+
+    /// Instructions for each of what a scene does more when it is longer.
+    fn each(&self, scene: &str, few: usize, many: usize) -> f64 {
+        let [few_took, many_took] = [few, many].map(|count| self.instructions(&format!("{scene} {count}")));
+        (many_took - few_took) / (many - few) as f64
+    }
+}
+
+/// Does nothing unless asked by the environment.
+#[test]
+fn child_that_is_counted() {
+    let Ok(scene) = std::env::var("CALLBOARD_TEST_COUNT") else { return };
+    let words: Vec<&str> = scene.split(' ').collect();
+    let number = |at: usize| words[at].parse::<usize>().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        match words[0] {
+            "turn" => {
+                let host = ours::host(ours::model(), std::sync::Arc::new(forgetful::Forgetful)).await;
+                let conversation = ours::conversation(&host, reference::turns_before(number(1), &reference::result())).await;
+                for _ in 0..number(2) {
+                    ours::turn(&conversation).await;
+                }
+            }
+            wire => {
+                let wire = if wire == "openai" { Wire::OpenAi } else { Wire::Anthropic };
+                let host = fed::host(wire, number(1), 16, None).await;
+                fed::heard(&host, number(1)).await;
+            }
+        }
+    });
+}
+
+#[test]
+fn a_turn_takes_its_instructions_and_no_more_late_in_a_conversation() {
+    let Some(bare) = Bare::new("a_turn_takes_its_instructions_and_no_more_late_in_a_conversation") else { return };
+
+    let early = bare.each("turn 0", 5, 20) / 1000.0;
+    let late = bare.each("turn 300", 5, 20) / 1000.0;
+
+    println!("thousands of instructions of a turn: {early:.0} early, {late:.0} late");
+    assert!(early <= TURN_MAX, "a turn takes {early:.0} thousand instructions, {TURN_MAX:.0} are its bound");
+    assert!(late <= early * LATE_MAX, "a turn takes {early:.0} thousand instructions early in a conversation, {late:.0} after 300 others");
+}
+
+#[test]
+fn a_token_takes_its_instructions() {
+    let Some(bare) = Bare::new("a_token_takes_its_instructions") else { return };
+
+    for (wire, most) in TOKEN_MAX {
+        let each = bare.each(wire.name(), 1600, 4800);
+
+        println!("instructions of a token, {}: {each:.0}", wire.name());
+        assert!(each <= most, "a token of {} takes {each:.0} instructions, {most:.0} are its bound", wire.name());
+    }
+}
+
+/// Memory is a figure of a whole process, and other tests share this one: it runs again by itself.
+#[test]
+fn a_host_that_makes_and_deletes_conversations_does_not_grow() {
+    let alone = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "costs::child_that_churns", "--nocapture"])
+        .env("CALLBOARD_TEST_CHURN", "1")
+        .output()
+        .unwrap();
+
+    let (out, err) = (String::from_utf8_lossy(&alone.stdout), String::from_utf8_lossy(&alone.stderr));
+    assert!(alone.status.success() && out.contains("made and deleted"), "{out}\n{err}");
+    println!("{out}");
+}
+
+/// Does nothing unless asked by the environment.
+#[test]
+fn child_that_churns() {
+    if std::env::var_os("CALLBOARD_TEST_CHURN").is_none() {
+        return;
+    }
+    let (rate, length) = (300, Duration::from_secs(20));
+    let churned = reference::phases::runtime().block_on(async {
+        let host = made_and_deleted::host().await;
+        made_and_deleted::run(&host, rate, length, |_, _| {}).await
+    });
+    let left = churned.slope(0.4) * churned.wall.as_secs_f64() / churned.deleted as f64;
+    println!("{} made and deleted, {left:.0} bytes left of each", churned.deleted);
+    assert!(churned.deleted > 1000, "the machine did not get to it");
+    assert!(left <= LEFT_MAX, "{left:.0} bytes are left of each of {} conversations, {LEFT_MAX:.0} are their bound", churned.deleted);
+}
