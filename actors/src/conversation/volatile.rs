@@ -309,6 +309,9 @@ impl Volatile {
                 self.retries.clear();
                 // Its task went with the round; what somebody asked for goes on.
                 self.work.retain(|_, work| *work != Work::Context { waiter: None });
+                if self.work.is_empty() {
+                    self.work = BTreeMap::new(); // An idle conversation keeps no empty node.
+                }
             }
             Act::Summarise { .. } | Act::CompactionDropped => {}
             Act::Acknowledge { .. }
