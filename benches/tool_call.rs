@@ -101,6 +101,7 @@ async fn ours(calls: u32) {
             attempt: 0,
             began: tokio::time::Instant::now(),
             turn: None,
+            siblings: None,
         });
         told.recv().await.unwrap();
     }

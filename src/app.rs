@@ -169,7 +169,7 @@ pub(crate) async fn start(config: &Config, wishes: &Wishes, sessions: &Sessions)
 
 /// As [`start`], with a provider of one's own.
 pub(crate) async fn start_with(config: &Config, wishes: &Wishes, sessions: &Sessions, chosen: Chosen) -> Result<App, AppError> {
-    let Equipment { toolbox, artifacts, resources } = tools::equipment(config, wishes).await?;
+    let Equipment { toolbox, artifacts, subagents, resources } = tools::equipment(config, wishes).await?;
     let workspace = toolbox.workspace.as_ref().map_or_else(|| wishes.workspace.clone(), |path| path.as_ref().clone());
     let mut limits = config.limits.clone();
     limits.tool_iterations_max = wishes.tool_iterations_max.unwrap_or(limits.tool_iterations_max);
@@ -186,6 +186,7 @@ pub(crate) async fn start_with(config: &Config, wishes: &Wishes, sessions: &Sess
     let builder = resources.into_iter().fold(Host::builder(), HostBuilder::closes);
     #[cfg(all(feature = "pdf", target_os = "linux"))]
     let builder = builder.document_text(crate::sandbox::PdfText::new());
+    let builder = if subagents { builder.subagents() } else { builder };
     let host = skills
         .into_iter()
         .fold(builder, HostBuilder::skills)

@@ -41,7 +41,10 @@ pub use callboard_actors::{
         turn::OnBusy,
         volatile::{ApprovalMode, Recovery},
     },
-    host::{BuildError, ConversationHandle, OutcomeError, OutputError, Prompt, Reply, SendAsError, SendError, TenantHandle},
+    host::{
+        BuildError, ConversationHandle, FanOut, FanOutRun, FanOutSummary, OutcomeError, OutputError, Prompt, Reply, SendAsError, SendError,
+        TaskEnd, TaskFailure, TenantHandle,
+    },
     model_gateway::exact::{Counted, ExactCounter},
     ports::{Extensions, FnTool, Json, Tool, ToolContext, ToolError, ToolOutput, ToolSpec, TypedTool, erased},
     stream::{EventKind, RoundEnd, StopReason, StreamEvent},
@@ -55,6 +58,11 @@ pub use callboard_actors::{
 #[cfg(doctest)]
 #[doc = include_str!("../docs/tools.md")]
 mod docs_tools {}
+
+/// The code of `docs/fanout.md` compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/fanout.md")]
+mod docs_fanout {}
 
 pub use host::Host;
 

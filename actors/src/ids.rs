@@ -120,6 +120,10 @@ text_id!(
 /// What the ids of subagents' conversations begin with. Callers cannot begin a conversation with such an id.
 pub const SUBAGENT_PREFIX: &str = "subagent:";
 
+/// What the names of fan-outs begin with: the parent of their subagents, which is no conversation. Callers cannot begin one with such an
+/// id.
+pub const FAN_OUT_PREFIX: &str = "fanout:";
+
 /// Hex digits of the parent's hash in the id of a subagent's conversation.
 const PARENT_DIGITS: usize = 24;
 
@@ -130,6 +134,11 @@ impl ConversationId {
     /// Whether it is a subagent's conversation (DESIGN §4.7).
     pub fn is_subagent(&self) -> bool {
         self.0.starts_with(SUBAGENT_PREFIX)
+    }
+
+    /// Whether callers cannot begin a conversation of this id.
+    pub fn is_reserved(&self) -> bool {
+        self.is_subagent() || self.0.starts_with(FAN_OUT_PREFIX)
     }
 
     /// What the ids of all conversations that this one began start with; itself an id that stands before them all.
@@ -152,8 +161,13 @@ impl ConversationId {
     /// made again after a crash finds what it began (DESIGN §4.7). `seq` and `index` are those of its [`CallKey`].
     #[must_use]
     pub fn child(&self, seq: Seq, index: u32) -> Self {
+        self.child_in(&self.children(), seq, index)
+    }
+
+    /// The same for who knows what [`ConversationId::children`] says already.
+    pub(crate) fn child_in(&self, children: &Self, seq: Seq, index: u32) -> Self {
         let call = sha256_hex(&[b"subagent", self.0.as_bytes(), &seq.0.to_be_bytes(), &index.to_be_bytes()]);
-        Self(format!("{}{}", self.children(), digits(&call, CALL_DIGITS)).into())
+        Self([children.as_str(), digits(&call, CALL_DIGITS)].concat().into())
     }
 }
 
@@ -388,7 +402,12 @@ pub fn sha256_hex(parts: &[&[u8]]) -> String {
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part);
     }
-    hash.finalize().iter().flat_map(|byte| [hex(byte >> 4), hex(byte & 15)]).collect()
+    let mut text = String::with_capacity(64);
+    for byte in hash.finalize() {
+        text.push(hex(byte >> 4));
+        text.push(hex(byte & 15));
+    }
+    text
 }
 
 fn hex(digit: u8) -> char {

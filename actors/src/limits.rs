@@ -133,9 +133,15 @@ pub const WATCHER_BYTES_MAX: usize = 256 * 1024;
 /// Longest run of one subagent: a whole task, with many model calls and tools.
 pub const SUBAGENT_TIME_MAX: Duration = Duration::from_secs(3600);
 
-/// Bytes of one subagent's answer that its parent is shown; a longer one is an artifact with its first lines. Sixteen at once fill an
-/// eighth of a usual window.
-pub const SUBAGENT_RESULT_BYTES: usize = 8 * 1024;
+/// Bytes that a parent is shown of the answers of all subagents of one batch of calls, in equal shares; a longer one is an artifact with
+/// its first lines. Some 10,000 tokens, a twentieth of a usual window (DESIGN §4.7).
+pub const SUBAGENT_BATCH_BYTES: usize = 32 * 1024;
+
+/// The most of one answer, however few they are: with what JSON adds it stays below a page.
+pub const SUBAGENT_RESULT_BYTES_MAX: usize = 24 * 1024;
+
+/// The least of one answer, however many they are: a few sentences.
+pub const SUBAGENT_RESULT_BYTES_MIN: usize = 512;
 
 /// How often a subagent's parent tells of its progress: people read it (DESIGN §4.6).
 pub const SUBAGENT_TOLD_EVERY: Duration = Duration::from_secs(1);

@@ -149,6 +149,8 @@ pub struct Snapshot {
 pub enum SubagentState {
     /// Its task was given to it.
     Started,
+    /// It works; told once a second at most, with how far it is.
+    Running,
     /// Its answer is the result of the call.
     Finished,
     /// It failed, or was ended before it had an answer.
@@ -160,9 +162,26 @@ impl SubagentState {
     pub fn code(self) -> &'static str {
         match self {
             Self::Started => "started",
+            Self::Running => "running",
             Self::Finished => "finished",
             Self::Failed => "failed",
         }
+    }
+}
+
+/// How far a subagent is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct ChildProgress {
+    /// Model calls.
+    pub(crate) steps: u32,
+    /// Tokens of them, in and out.
+    pub(crate) tokens: u64,
+}
+
+impl ChildProgress {
+    /// As its parent's watchers are told.
+    pub(crate) fn event(self, id: ConversationId) -> EventKind {
+        EventKind::Subagent { id, state: SubagentState::Running, steps: Some(self.steps), tokens: Some(self.tokens) }
     }
 }
 
@@ -235,6 +254,12 @@ pub enum EventKind {
     Subagent {
         id: ConversationId,
         state: SubagentState,
+        /// Model calls so far; told while it is running.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        steps: Option<u32>,
+        /// Tokens so far, in and out.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        tokens: Option<u64>,
     },
     Queued {
         position: usize,
@@ -264,6 +289,7 @@ impl EventKind {
     /// Whether the event tells of a journal entry; others may be dropped when a store is full.
     pub fn is_durable(&self) -> bool {
         match self {
+            Self::Subagent { state: SubagentState::Running, .. } => false,
             Self::RoundStarted {}
             | Self::ToolCall { .. }
             | Self::ToolResult { .. }

@@ -8,6 +8,7 @@ use callboard_actors::{
     host::TenantConfig,
     ids::TenantId,
     ports::{Tool, TypedTool, erased},
+    subagent::CREATE_SUBAGENT,
 };
 
 use super::{
@@ -129,7 +130,10 @@ impl Outfitter {
             made = made.skills(Arc::new(folder));
         }
         notes.iter_mut().for_each(|note| *note = format!("tenant {}: {note}", tenant.id));
-        Ok(Outfit { config: made.tools(toolbox), notes })
+        // Like the tools that need a workspace: without one, and without a list that names it, there are only tools that do nothing.
+        let wanted = tenant.tools.as_ref().or(config.tools.as_ref());
+        let subagents = wanted.map_or(tenant.workspace.is_some(), |wanted| wanted.iter().any(|tool| tool == CREATE_SUBAGENT));
+        Ok(Outfit { config: made.tools(toolbox).subagents(subagents), notes })
     }
 
     /// Its tools: those it names, else those of the configuration, else all that can be had; without a workspace and a list only those

@@ -8,6 +8,7 @@ use std::{
 use callboard_actors::{
     ids::{Scope, TenantId},
     ports::{ArtifactError, ArtifactStore, Clock, Resource, SteadyClock, erased},
+    subagent::CREATE_SUBAGENT,
 };
 
 use super::{AppError, TENANT, Wishes, is_apart, nearest};
@@ -39,6 +40,8 @@ impl Wanted<'_> {
 pub(super) struct Equipment {
     pub(super) toolbox: Toolbox,
     pub(super) artifacts: Arc<dyn ArtifactStore>,
+    /// Whether a model may begin subagents.
+    pub(super) subagents: bool,
     /// What is closed with the host.
     pub(super) resources: Vec<Arc<dyn Resource>>,
 }
@@ -75,7 +78,7 @@ pub(super) async fn equipment(config: &Config, wishes: &Wishes) -> Result<Equipm
         let wall = Arc::new(SystemClock);
         if apart { artifacts(&config.data_dir, wall, &mut toolbox.notes).await } else { in_memory(wall) }
     };
-    Ok(Equipment { toolbox, artifacts, resources })
+    Ok(Equipment { toolbox, artifacts, subagents: wanted.has(CREATE_SUBAGENT), resources })
 }
 
 /// The sandbox of that word.

@@ -112,7 +112,8 @@ fn dollars(text: &str) -> Result<f64, String> {
 }
 
 impl HostFlags {
-    fn budget(&self) -> Budget {
+    /// What may be spent.
+    pub(super) fn budget(&self) -> Budget {
         let budget = Budget { tokens: self.budget_tokens, ..Budget::default() };
         self.budget_usd.into_iter().fold(budget, Budget::with_usd)
     }

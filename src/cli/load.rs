@@ -27,6 +27,7 @@ use crate::{
 Examples:
   callboard load --conversations 64 --tools-per-turn 1 --duration 10
   callboard load --rate 500 --model-latency-ms 100 --duration 30 --svg load.svg
+  callboard load --shape fanout --subagents 1000 --model-latency-ms 100
   callboard load --shape noisy --tenants 20 --model-latency-ms 100 --duration 10
   callboard load --provider anthropic --base-url http://127.0.0.1:9000 --duration 10
   callboard load --target http://127.0.0.1:8787 --key KEY --rate 100 --duration 30
@@ -40,12 +41,18 @@ pub(super) struct LoadArgs {
     /// Tenants; with --target, as many as there are keys
     #[arg(long, value_name = "N")]
     tenants: Option<usize>,
-    /// Conversations at once, of all tenants together; 64, for idle 1000, for long 8
+    /// Conversations at once, of all tenants together; 64, for idle 1000, for long 8, for fanout 1
     #[arg(long, value_name = "N")]
     conversations: Option<usize>,
-    /// Turns of a conversation, before another takes its place; 10, for long 1000
+    /// Turns of a conversation, before another takes its place; 10, for long 1000. For fanout: fan-outs, one after the other
     #[arg(long, value_name = "N")]
     turns: Option<usize>,
+    /// Subagents of each fan-out
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    subagents: usize,
+    /// Subagents keep no journal
+    #[arg(long)]
+    ephemeral: bool,
     /// Calls of a tool in each turn
     #[arg(long, value_name = "N", default_value_t = 0)]
     tools_per_turn: u32,
@@ -147,6 +154,7 @@ fn plan(args: &LoadArgs) -> Result<Plan, Failure> {
     };
     let (conversations, turns) = match args.shape {
         Shape::Turns => (64, 10),
+        Shape::Fanout => (1, 10),
         Shape::Long => (8, 1000),
         Shape::Idle => (1000, 1),
         Shape::Noisy => (2000, 10),
@@ -163,7 +171,14 @@ fn plan(args: &LoadArgs) -> Result<Plan, Failure> {
     if args.rate.is_some_and(|rate| !(rate > 0.0 && rate <= 1e6)) || !(args.flood > 0.0 && args.flood <= 1e6) {
         return Err(Failure::usage("--rate and --flood must be above 0 and at most a million"));
     }
-    if args.rate.is_some() && matches!(args.shape, Shape::Long | Shape::Idle) {
+    let fan_out = args.shape == Shape::Fanout;
+    if fan_out && (args.target.is_some() || args.cancel_rate > 0.0) {
+        return Err(Failure::usage("--target and --cancel-rate do not go with --shape fanout"));
+    }
+    if args.subagents == 0 || (args.ephemeral && !fan_out) {
+        return Err(Failure::usage("--subagents must be at least 1, and --ephemeral goes with --shape fanout"));
+    }
+    if args.rate.is_some() && matches!(args.shape, Shape::Long | Shape::Idle | Shape::Fanout) {
         return Err(Failure::usage(format!("--rate does not go with --shape {}", args.shape.name())));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -172,7 +187,10 @@ fn plan(args: &LoadArgs) -> Result<Plan, Failure> {
         tenants,
         conversations: at_least_one("--conversations", args.conversations, conversations)?,
         turns: at_least_one("--turns", args.turns, turns)?,
+        subagents: args.subagents,
+        ephemeral: args.ephemeral,
         tools_per_turn: args.tools_per_turn,
+        scripted: args.provider == Provider::Offline,
         model_latency: Duration::from_millis(args.model_latency_ms.unwrap_or(if noisy { 100 } else { 0 })),
         chunk_delay: Duration::from_millis(args.chunk_delay_ms),
         chunks: args.chunks.clamp(1, 100_000),

@@ -18,6 +18,7 @@ mod follow;
 mod session;
 mod run;
 mod chat;
+mod fanout;
 mod sessions;
 mod tools;
 mod mcp;
@@ -69,6 +70,7 @@ struct Cli {
 enum Command {
     Run(run::RunArgs),
     Chat(chat::ChatArgs),
+    Fanout(Box<fanout::FanoutArgs>),
     /// Stored conversations: list, show, export, import, request, reset, delete, repair
     #[command(subcommand, disable_help_subcommand = true, after_help = sessions::EXAMPLE)]
     Sessions(sessions::SessionsCommand),
@@ -140,6 +142,7 @@ async fn dispatch(
     match command {
         Command::Run(args) => Box::pin(run::run(&config?, args)).await,
         Command::Chat(args) => Box::pin(chat::run(&config?, args)).await,
+        Command::Fanout(args) => Box::pin(fanout::run(&config?, *args)).await,
         Command::Sessions(command) => Box::pin(sessions::run(&config?, command)).await,
         Command::Tools(command) => Box::pin(tools::run(&config?, command)).await,
         Command::Mcp(command) => Box::pin(mcp::run(&config?, command)).await,

@@ -156,8 +156,12 @@ pub(super) async fn run(config: &Config, command: ToolsCommand) -> Result<Done, 
                 out_line(&serde_json::to_string_pretty(&all).unwrap_or_default());
             } else {
                 for spec in &specs {
-                    let asks = if spec.approval == Approval::Never { "reads" } else { "asks" };
-                    out_line(&format!("{:<12} {asks:<6} {}", spec.name(), first_sentence(&spec.definition.description)));
+                    let asks = match (spec.approval == Approval::Never, spec.effect == Effect::Pure) {
+                        (true, true) => "reads",
+                        (true, false) => "works",
+                        (false, _) => "asks",
+                    };
+                    out_line(&format!("{:<15} {asks:<6} {}", spec.name(), first_sentence(&spec.definition.description)));
                 }
             }
             notes.iter().for_each(|note| err_line(&Paint::stderr().dim(&format!("note: {note}"))));
@@ -250,7 +254,14 @@ fn show(spec: &ToolSpec) {
     let of = |value: Result<serde_json::Value, _>| value.map(word).unwrap_or_default();
     out_line(&format!("{}\n\n{}\n", spec.name(), spec.definition.description));
     out_line(&format!("effect       {}", of(serde_json::to_value(spec.effect))));
-    out_line(&format!("approval     {}", if spec.approval == Approval::Never { "never: it only reads" } else { "as --approve says" }));
+    out_line(&format!(
+        "approval     {}",
+        match (spec.approval == Approval::Never, spec.effect == Effect::Pure) {
+            (true, true) => "never: it only reads",
+            (true, false) => "never",
+            (false, _) => "as --approve says",
+        }
+    ));
     out_line(&format!("concurrency  {}", of(serde_json::to_value(&spec.concurrency))));
     out_line(&format!("timeout      {} s\n", spec.timeout.as_secs()));
     let schema: Result<serde_json::Value, _> = spec.definition.input_schema.parse();

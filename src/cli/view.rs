@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use callboard_actors::stream::{EventKind, RoundEnd, StreamEvent};
+use callboard_actors::{
+    ids::ConversationId,
+    stream::{EventKind, RoundEnd, StreamEvent, SubagentState},
+};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::terminal::{Paint, Terminals, err, err_line, out, out_line, tame};
@@ -20,6 +23,8 @@ pub(super) struct View {
     /// Calls that run, in order of their ids: what they do.
     running: BTreeMap<String, String>,
     calls: usize,
+    /// Subagents at work: their model calls and tokens so far.
+    subagents: BTreeMap<ConversationId, (u32, u64)>,
     /// Text shown since the last whole message.
     shown: String,
     thinking: bool,
@@ -36,6 +41,7 @@ impl View {
             spinner: None,
             running: BTreeMap::new(),
             calls: 0,
+            subagents: BTreeMap::new(),
             shown: String::new(),
             thinking: false,
             at_line_start: true,
@@ -68,6 +74,17 @@ impl View {
                 let what = self.running.remove(tool_call_id).unwrap_or_else(|| tame(name));
                 let why = is_error.then_some(summary.as_str());
                 self.tool_line(&what, why, *duration_ms, *retry_count);
+            }
+            EventKind::Subagent { id, state, steps, tokens } => {
+                match state {
+                    SubagentState::Started | SubagentState::Running => {
+                        self.subagents.insert(id.clone(), (steps.unwrap_or(0), tokens.unwrap_or(0)));
+                    }
+                    _ => {
+                        self.subagents.remove(id);
+                    }
+                }
+                self.spin();
             }
             EventKind::Retry { layer, delay_ms, reason, .. } => {
                 self.note(&format!("{layer}: {reason}; next try in {}", seconds(*delay_ms)));
@@ -119,6 +136,7 @@ impl View {
         }
         self.fresh_line();
         self.running.clear();
+        self.subagents.clear();
         self.calls = 0;
         self.shown.clear();
     }
@@ -193,6 +211,10 @@ impl View {
             Some(first) if self.running.len() == 1 => first.clone(),
             Some(first) => format!("{first}  and {} more", self.running.len() - 1),
         };
+        let message = match at_work(&self.subagents) {
+            Some(children) => format!("{message}  {children}"),
+            None => message,
+        };
         let spinner = self.spinner.get_or_insert_with(|| {
             let spinner = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
             if let Ok(style) = ProgressStyle::with_template("  {spinner} {wide_msg} {elapsed:.dim}") {
@@ -218,6 +240,17 @@ impl View {
     }
 }
 
+/// How many subagents work, and how far they are together.
+fn at_work(subagents: &BTreeMap<ConversationId, (u32, u64)>) -> Option<String> {
+    let (steps, tokens) = subagents.values().fold((0, 0), |(steps, tokens), (more, used)| (steps + more, tokens + used));
+    let many = if subagents.len() == 1 { "subagent" } else { "subagents" };
+    match (subagents.len(), steps) {
+        (0, _) => None,
+        (count, 0) => Some(format!("[{count} {many} at work]")),
+        (count, _) => Some(format!("[{count} {many} at work, {steps} model calls, {tokens} tokens]")),
+    }
+}
+
 /// A duration as people read it.
 pub(super) fn seconds(ms: u64) -> String {
     match ms {
@@ -229,7 +262,17 @@ pub(super) fn seconds(ms: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::seconds;
+    use super::*;
+
+    #[test]
+    fn subagents_are_counted_with_what_they_did() {
+        let id = |n: u8| ConversationId::new(format!("subagent:{n}")).unwrap();
+        let told = |all: &[(u8, (u32, u64))]| at_work(&all.iter().map(|(n, far)| (id(*n), *far)).collect());
+
+        assert_eq!(told(&[]), None);
+        assert_eq!(told(&[(1, (0, 0))]).unwrap(), "[1 subagent at work]");
+        assert_eq!(told(&[(1, (2, 300)), (2, (1, 50))]).unwrap(), "[2 subagents at work, 3 model calls, 350 tokens]");
+    }
 
     #[test]
     fn durations_are_read_by_people() {

@@ -10,8 +10,19 @@ use super::{
 use crate::limits::Limits;
 
 /// Names of the tools that `[tools] enabled` may hold.
-pub const TOOL_NAMES: &[&str] =
-    &["bash", "file_edit", "file_list", "file_read", "grep_search", "memory", "read_more", "think", "web_fetch", "web_search"];
+pub const TOOL_NAMES: &[&str] = &[
+    "bash",
+    "create_subagent",
+    "file_edit",
+    "file_list",
+    "file_read",
+    "grep_search",
+    "memory",
+    "read_more",
+    "think",
+    "web_fetch",
+    "web_search",
+];
 
 /// Most of anything that is counted: above it a typing mistake is likelier than a wish.
 const COUNT_MAX: u64 = 1_000_000_000;

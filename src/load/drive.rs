@@ -49,7 +49,17 @@ impl Progress {
         self.permille.store(0, Ordering::Relaxed);
     }
 
-    fn at(&self, done: f64, of: f64) {
+    /// Notes turns that ended, well or otherwise.
+    pub(super) fn note(&self, well: u64, otherwise: u64) {
+        self.served.fetch_add(well, Ordering::Relaxed);
+        self.others.fetch_add(otherwise, Ordering::Relaxed);
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn at(&self, done: f64, of: f64) {
         let part = if of > 0.0 { done / of * 1000.0 } else { 1000.0 };
         self.permille.store(part.clamp(0.0, 1000.0) as u64, Ordering::Relaxed);
     }
@@ -119,7 +129,7 @@ impl Stage {
     }
 
     fn turn_of(&self, tenant: usize, conversation: String) -> Turn {
-        let id = self.progress.ids.fetch_add(1, Ordering::Relaxed);
+        let id = self.progress.id();
         Turn { tenant, conversation, id, cancel: chance(self.plan.seed, id) < self.plan.cancel_rate }
     }
 

@@ -6,7 +6,7 @@
 //! # Layout
 //! `plan` what is offered · `turn` one turn and what was seen of it · `model`, `tool` the scripted world of an in-process host · `target`
 //! who is measured · `remote` a host over HTTP · `tally` counts and latencies · `drive` the loops · `process` what a process costs ·
-//! `shapes` the runs · `report` the figures, `svg` drawn.
+//! `fan_out` subagents in place of turns · `shapes` the runs · `report` the figures, `svg` drawn.
 
 mod plan;
 mod turn;
@@ -17,6 +17,7 @@ mod remote;
 mod tally;
 mod process;
 mod drive;
+mod fan_out;
 mod shapes;
 mod report;
 mod svg;

@@ -10,6 +10,8 @@ use serde::Serialize;
 pub(crate) enum Shape {
     /// Many short conversations, turn after turn
     Turns,
+    /// One task for many subagents: what does it cost beside the time of the model?
+    Fanout,
     /// Few conversations with very many turns each: does a turn grow dearer?
     Long,
     /// Very many conversations that do nothing: what does each keep resident?
@@ -23,6 +25,7 @@ impl Shape {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Turns => "turns",
+            Self::Fanout => "fanout",
             Self::Long => "long",
             Self::Idle => "idle",
             Self::Noisy => "noisy",
@@ -39,7 +42,12 @@ pub(crate) struct Plan {
     pub(crate) conversations: usize,
     /// Turns of a conversation; then another takes its place while time is left.
     pub(crate) turns: usize,
+    /// Tasks of a fan-out, and whether they keep no journal.
+    pub(crate) subagents: usize,
+    pub(crate) ephemeral: bool,
     pub(crate) tools_per_turn: u32,
+    /// Whether the model is the scripted one, whose time is known.
+    pub(crate) scripted: bool,
     pub(crate) model_latency: Duration,
     pub(crate) chunk_delay: Duration,
     pub(crate) chunks: usize,
@@ -71,10 +79,15 @@ impl Plan {
         self.tools_per_turn + 1
     }
 
+    /// What the scripted model takes for a turn.
+    pub(crate) fn model_time(&self) -> Duration {
+        let call = self.model_latency + self.chunk_delay * u32::try_from(self.chunks.saturating_sub(1)).unwrap_or(u32::MAX);
+        call * self.calls_per_turn()
+    }
+
     /// Turns a second that the model could serve at most, where its latency bounds it.
     pub(crate) fn capacity(&self) -> Option<f64> {
-        let call = self.model_latency + self.chunk_delay * u32::try_from(self.chunks.saturating_sub(1)).unwrap_or(u32::MAX);
-        let turn = call.as_secs_f64() * f64::from(self.calls_per_turn());
+        let turn = self.model_time().as_secs_f64();
         (turn > 0.0).then(|| self.model_concurrency as f64 / turn)
     }
 }

@@ -34,6 +34,8 @@ pub(crate) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) idle: Option<Idle>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) fan_out: Option<FanOutFigures>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) long: Option<Long>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) noisy: Option<Noisy>,
@@ -80,6 +82,19 @@ pub(crate) struct Checks {
     pub(crate) repeated: u64,
     /// Answers of a model that does not say whom it answers; they cannot be checked.
     pub(crate) unmarked: u64,
+}
+
+/// What fan-outs took as a whole. The report's own figures are of their subagents.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct FanOutFigures {
+    pub(crate) subagents: usize,
+    pub(crate) ephemeral: bool,
+    /// From the first task to the last result.
+    pub(crate) wall_ms: Option<Quantiles>,
+    /// What the model alone takes, where it is the scripted one and lets all run at once.
+    pub(crate) model_ms: Option<f64>,
+    /// CPU of this process for one fan-out.
+    pub(crate) cpu_ms: Option<f64>,
 }
 
 /// Resident bytes of a conversation.
@@ -192,6 +207,7 @@ impl Report {
             resident_before: None,
             resident_after: None,
             idle: None,
+            fan_out: None,
             long: None,
             noisy: None,
         }
@@ -231,6 +247,15 @@ impl Report {
         } else if let (Some(before), Some(after)) = (self.resident_before, self.resident_after) {
             let mib = |bytes: u64| bytes as f64 / 1_048_576.0;
             row("resident", format!("{:.1} MiB before, {:.1} MiB after", mib(before), mib(after)));
+        }
+        if let Some(fan_out) = &self.fan_out {
+            if let Some(Quantiles { count, p50, max, .. }) = fan_out.wall_ms {
+                let model = fan_out.model_ms.map_or_else(String::new, |model| format!("; the model alone {model:.1} ms"));
+                row("fan-out", format!("{count} of {}: p50 {p50:.1}  max {max:.1} ms{model}", fan_out.subagents));
+            }
+            if let Some(cpu) = fan_out.cpu_ms {
+                row("CPU a fan-out", format!("{cpu:.1} ms"));
+            }
         }
         if let Some(long) = &self.long {
             let figure = |value: Option<f64>| value.map_or_else(|| "?".to_owned(), |value| format!("{value:.3}"));

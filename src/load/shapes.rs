@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     LoadError, Plan, Progress, Report, Shape, Target,
     drive::{Crowd, Ran, phase},
+    fan_out,
     report::{Figures, Idle, Long, Noisy},
     turn::Turn,
 };
@@ -27,6 +28,7 @@ pub(crate) async fn run(plan: &Plan, target: Target, progress: Arc<Progress>) ->
     let before = resident(&target, plan);
     let mut report = match plan.shape {
         Shape::Turns => turns(plan, &target, &progress).await?,
+        Shape::Fanout => fan_out::run(plan, &target, &progress).await?,
         Shape::Long => long(plan, &target, &progress).await?,
         Shape::Idle => idle(plan, &target, &progress).await?,
         Shape::Noisy => noisy(plan, &target, &progress).await?,

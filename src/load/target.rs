@@ -43,6 +43,8 @@ pub(crate) async fn host(
         identical_calls_max: u32::MAX,
         // What finished rounds said is not what is measured.
         ring_age: std::time::Duration::from_secs(1),
+        // All subagents of a fan-out are to run at once.
+        tenant_turns_max: usual.tenant_turns_max.max(plan.subagents),
         ..usual
     };
     let tool = LoadTool { fault_rate: plan.fault_rate, seed: plan.seed };
@@ -77,8 +79,13 @@ impl Target {
     }
 }
 
+/// Name of a tenant of the host in this process.
+pub(super) fn tenant(number: usize) -> String {
+    format!("load-{number}")
+}
+
 async fn in_process(host: &Host, turn: &Turn) -> Seen {
-    let conversation = host.tenant(format!("load-{}", turn.tenant)).conversation(turn.conversation.as_str());
+    let conversation = host.tenant(tenant(turn.tenant)).conversation(turn.conversation.as_str());
     let mut reply = match conversation.send(turn.prompt()).await {
         Ok(reply) => reply,
         Err(error) => return Seen::only(End::Refused(error.code().to_owned())),

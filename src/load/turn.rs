@@ -159,6 +159,15 @@ impl Watch {
     }
 }
 
+impl Seen {
+    /// Whether the answer belongs to this prompt is told by its mark.
+    pub(super) fn of_answer(turn: &Turn, over: &RoundOver<'_>) -> Self {
+        let mut watch = Watch::new(turn);
+        watch.over(over);
+        watch.seen()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,6 +3,7 @@
 mod bad_input;
 mod budgets;
 mod doctor;
+mod fanout;
 mod interrupts;
 mod load;
 mod runs;

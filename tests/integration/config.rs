@@ -63,7 +63,7 @@ fn a_wrong_key_or_value_names_file_line_and_the_right_one() {
         ("[limits]\nidle_s = true\n", "callboard.toml:2: `limits.idle_s` must be a number of seconds, not true or false"),
         (
             "[tools]\nenabled = [\"think\",\n \"grep\"]\n",
-            "callboard.toml:2: `tools.enabled` names no tool `grep`; known: bash, file_edit, file_list, file_read, grep_search, memory, read_more, think, web_fetch, web_search",
+            "callboard.toml:2: `tools.enabled` names no tool `grep`; known: bash, create_subagent, file_edit, file_list, file_read, grep_search, memory, read_more, think, web_fetch, web_search",
         ),
         ("[tools]\nenabled = [\"file_raed\"]\n", "callboard.toml:2: `tools.enabled` names no tool `file_raed`; did you mean `file_read`?"),
         ("[sandbox]\nmode = \"off\"\n", "callboard.toml:2: `sandbox.mode` must be one of `auto`, `linux`, `local`, `none`, not `off`"),

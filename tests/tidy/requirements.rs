@@ -20,6 +20,7 @@ const AREAS: &[(&str, u32)] = &[
     ("F", 16),
     ("V", 14),
     ("X", 22),
+    ("N", 10),
 ];
 
 /// Single rows and promises beside the areas.

@@ -18,6 +18,7 @@ use super::{
     message::{ConversationError, ConversationMsg, PromptMail},
     model_call::{ModelCall, PermitSlot},
     prefix::{PrefixBreak, PrefixWatch},
+    progress::progress_of,
     purse::Purse,
     release::{Release, Waiter},
     setup::{Ports, Setup},
@@ -33,9 +34,10 @@ use crate::{
     ids::{CallKey, PromptId, RoundId, Scope, WaiterId, WorkId},
     journal::{CallState, Durable, Entry, EntryBody, WithdrawReason},
     limits::{CANCEL_GRACE, SNAPSHOT_ENTRIES, STORE_PAUSE_MAX},
-    ports::{Append, AppendError, Durability, Head, ModelRequest, Open, Progress, StoreError, StoredEntry, Timestamp, Usage},
+    model_gateway::CallClass,
+    ports::{Append, AppendError, Durability, Head, ModelRequest, Open, StoreError, StoredEntry, Timestamp, Usage},
     stream::{EventKind, Failure},
-    subagent::CREATE_SUBAGENT,
+    subagent::{CREATE_SUBAGENT, Siblings},
     task::AbortOnDrop,
     tenant::{Seat, Tenant},
     tool_executor::{Bench, Run, RunResult, ToolExecutorArgs, ToolExecutorRef, ToolInvocationRequest},
@@ -330,7 +332,11 @@ impl Live {
             }
         }
         self.lend_permit();
-        if self.drain.is_some() { Ok(self.sleep_if_idle(LifeEnd::Drained)) } else { Ok(Flow::GoOn) }
+        // A subagent has one task: nobody comes back to it soon.
+        let is_over = || entries.iter().any(|entry| matches!(entry.body, EntryBody::RoundFinished { .. }));
+        let end = (self.setup.class == CallClass::Subagent && is_over()).then_some(LifeEnd::Hibernated);
+        let end = if self.drain.is_some() { Some(LifeEnd::Drained) } else { end };
+        Ok(end.map_or(Flow::GoOn, |end| self.sleep_if_idle(end)))
     }
 
     /// Gives the turn permit back while nothing but subagents is awaited: they need one each, and it may be the tenant's last. The next
@@ -629,6 +635,7 @@ impl Live {
         let (me, writer, bench) = (self.me.clone(), self.writer.clone(), self.bench());
         let supervisor = self.me.get_cell();
         let key = CallKey { scope: self.scope.clone(), seq: batch, index: call };
+        let siblings = (tool_use.name == CREATE_SUBAGENT).then(|| Siblings::of(self.durable.batch()));
         let kit = self.kit()?;
         let executor = match &kit.executor {
             Some(executor) => executor.clone(),
@@ -636,14 +643,8 @@ impl Live {
                 let report = move |work, result, duration_ms| {
                     let _ = me.cast(ConversationMsg::ToolEnded { work, result: Box::new(result), duration_ms });
                 };
-                let progress = move |tool_call_id: &str| {
-                    let (writer, tool_call_id) = (writer.clone(), tool_call_id.to_owned());
-                    Progress::new(move |text| {
-                        writer.ephemeral(round_id, EventKind::ToolProgress { tool_call_id: tool_call_id.clone(), text });
-                    })
-                };
                 let cancel = kit.cancel.clone();
-                let args = ToolExecutorArgs { report: Arc::new(report), progress: Arc::new(progress), bench, cancel };
+                let args = ToolExecutorArgs { report: Arc::new(report), progress: progress_of(writer, round_id), bench, cancel };
                 let executor = ToolExecutorRef::start(args, supervisor)?;
                 kit.executor = Some(executor.clone());
                 executor
@@ -654,7 +655,7 @@ impl Live {
         }
         let began = *kit.began.entry(call).or_insert_with(Instant::now);
         let request = ToolInvocationRequest::of(&spec, tool_use.id, tool_use.input);
-        Some((executor, Run { work, key, tool, request, level, attempt, began, turn: Some(kit.span.clone()) }))
+        Some((executor, Run { work, key, tool, request, level, attempt, began, turn: Some(kit.span.clone()), siblings }))
     }
 
     /// The executor is gone: its open calls have their result, their effect unknown.

@@ -39,21 +39,27 @@ pub(super) async fn load_with(sessions: &dyn SessionBackend, scope: &Scope, fami
     if scope.conversation.is_subagent() || durable.head == Seq(0) {
         return Ok(durable);
     }
-    let prefix = scope.conversation.children();
+    spent_by(sessions, scope, family).await?;
+    Ok(durable)
+}
+
+/// Brings along what the subagents of `parent` have spent that are asleep.
+pub(crate) async fn spent_by(sessions: &dyn SessionBackend, parent: &Scope, family: &Family) -> Result<(), LoadFailure> {
+    let prefix = parent.conversation.children();
     let mut after = prefix.clone();
     loop {
         let query = ListQuery { after: Some(after), subagents: true, ..ListQuery::default() };
-        let page = sessions.list(&scope.tenant, query).await.map_err(LoadFailure::Store)?;
-        let Some(last) = page.last().map(|row| row.conversation.clone()) else { return Ok(durable) };
+        let page = sessions.list(&parent.tenant, query).await.map_err(LoadFailure::Store)?;
+        let Some(last) = page.last().map(|row| row.conversation.clone()) else { return Ok(()) };
         let children = page.into_iter().map(|row| row.conversation).take_while(|id| id.as_str().starts_with(prefix.as_str()));
         for child in children {
             if !family.knows(&child) {
-                let spent = load(sessions, &Scope::new(scope.tenant.clone(), child.clone())).await?.spent.amount;
+                let spent = load(sessions, &Scope::new(parent.tenant.clone(), child.clone())).await?.spent.amount;
                 family.enter(&child, spent);
             }
         }
         if !last.as_str().starts_with(prefix.as_str()) {
-            return Ok(durable);
+            return Ok(());
         }
         after = last;
     }

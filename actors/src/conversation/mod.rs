@@ -21,6 +21,7 @@ mod measure;
 mod message;
 mod model_call;
 mod prefix;
+mod progress;
 mod output;
 mod purse;
 mod release;
@@ -40,10 +41,11 @@ mod tests;
 
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
 pub use budget::{BUDGET_CODE, Spending};
-pub(crate) use load::load;
+pub(crate) use load::{load, spent_by};
 pub use message::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail};
 pub use output::OUTPUT_CODE;
 pub(crate) use output::{instruction, json_in};
@@ -55,7 +57,8 @@ pub use toolset::{ToolSummary, Toolset, ToolsetError, first_sentence};
 
 use crate::{
     host::directory::{Lease, LifeEnd},
-    ids::Scope,
+    ids::{Scope, Seq},
+    journal::Durable,
     task::AbortOnDrop,
     tenant::{Family, Tenant},
 };
@@ -104,12 +107,29 @@ impl Actor for Conversation {
         args.ports.counters.lives.add(1);
         let (scope, sessions, loads) = (args.scope.clone(), args.ports.sessions.clone(), args.loads.clone());
         let family = args.family.clone();
+        let mut loading = Box::pin(async move {
+            match loads.acquire_owned().await {
+                Ok(_permit) => Some(load_with(&*sessions, &scope, family.as_deref()).await.map(Box::new)),
+                Err(_) => None,
+            }
+        });
+        // A store in memory answers at once. Of a new conversation there is nothing to recover, which could end this life again.
+        let at_once = (&mut loading).now_or_never();
+        if let Some(Some(Ok(durable))) = &at_once
+            && durable.head == Seq(0)
+        {
+            let mut live = Box::new(Live::begin(&args, me, Durable::default()));
+            live.recover()?;
+            return Ok(State { args, phase: Phase::Live(live) });
+        }
         let task = tokio::spawn(async move {
-            let loaded = match loads.acquire_owned().await {
-                Ok(_permit) => load_with(&*sessions, &scope, family.as_deref()).await,
-                Err(_) => return,
+            let loaded = match at_once {
+                Some(loaded) => loaded,
+                None => loading.await,
             };
-            let _ = me.cast(ConversationMsg::Loaded(loaded.map(Box::new)));
+            if let Some(loaded) = loaded {
+                let _ = me.cast(ConversationMsg::Loaded(loaded));
+            }
         });
         Ok(State { args, phase: Phase::Loading { stash: Vec::new(), _task: AbortOnDrop(task) } })
     }

@@ -23,7 +23,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::SlotCounts;
+use super::{
+    SlotCounts,
+    branches::{Branch, Branches},
+};
 use crate::{
     conversation::{Conversation, ConversationArgs, ConversationError, ConversationMsg, Ports, Standing, load, refuse},
     id_hash::IdHash,
@@ -196,6 +199,8 @@ pub(crate) struct Directory {
     supervisors: RwLock<Vec<ActorCell>>,
     runtime: tokio::runtime::Handle,
     me: OnceLock<std::sync::Weak<Directory>>,
+    /// What conversations of fan-outs are made of.
+    branches: Arc<Branches>,
 }
 
 impl Directory {
@@ -214,6 +219,7 @@ impl Directory {
             supervisors: RwLock::new(Vec::new()),
             runtime,
             me: OnceLock::new(),
+            branches: Arc::default(),
         });
         let _ = directory.me.set(Arc::downgrade(&directory));
         directory
@@ -261,6 +267,21 @@ impl Directory {
     /// The store and what else its conversations use.
     pub(crate) fn ports(&self) -> &Ports {
         &self.ports
+    }
+
+    /// What conversations of fan-outs are made of that are under way.
+    pub(crate) fn branches(&self) -> &Arc<Branches> {
+        &self.branches
+    }
+
+    /// Whether no new round begins here.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// The ports of a conversation.
+    fn ports_of(&self, scope: &Scope) -> Ports {
+        self.branches.of(scope).map_or_else(|| self.ports.clone(), |branch| branch.ports.clone())
     }
 
     /// Whose conversations these are.
@@ -379,11 +400,15 @@ impl Directory {
         let lease = Lease { directory, scope: scope.clone(), generation, end: LifeEnd::Crashed, released: false };
         let tenant = self.tenants.get(&scope.tenant);
         let standing: Arc<Standing> = Arc::default();
+        let (setup, ports, family) = match self.branches.of(scope).map(|branch| Branch::clone(&branch)) {
+            Some(Branch { setup, ports, family }) => (setup, ports, family),
+            None => (tenant.setup().of(&scope.conversation), self.ports.clone(), tenant.family(&scope.conversation)),
+        };
         let args = ConversationArgs {
             scope: scope.clone(),
-            setup: tenant.setup().of(&scope.conversation),
-            ports: self.ports.clone(),
-            family: tenant.family(&scope.conversation),
+            setup,
+            ports,
+            family,
             tenant,
             loads: self.loads.clone(),
             standing: standing.clone(),
@@ -524,7 +549,7 @@ impl Directory {
     }
 
     fn mark_failed(&self, scope: &Scope, reason: &str) {
-        let (sessions, scope, reason) = (self.ports.sessions.clone(), scope.clone(), reason.to_owned());
+        let (sessions, scope, reason) = (self.ports_of(scope).sessions, scope.clone(), reason.to_owned());
         tracing::error!(conversation = %scope.conversation, reason, "this conversation cannot be read");
         self.runtime.spawn(async move {
             let _ = sessions.mark_failed(&scope, Some(reason)).await;
@@ -533,7 +558,7 @@ impl Directory {
 
     /// Ends the streams of rounds that no life will finish soon, so that their watchers do not wait for ever.
     fn fail_streams(&self, scope: &Scope, error: &ConversationError) {
-        let (ports, scope, error) = (self.ports.clone(), scope.clone(), error.clone());
+        let (ports, scope, error) = (self.ports_of(scope), scope.clone(), error.clone());
         self.runtime.spawn(async move {
             let _ = end_streams(&ports, &scope, &error).await;
         });

@@ -16,7 +16,7 @@ use crate::{
     conversation::{
         Answer, ConversationError, ConversationMsg, LoadFailure, Ports, PromptMail, Setup, SkillShelf, instruction, turn::OnBusy,
     },
-    ids::{ConversationId, InvalidId, RoundId, SUBAGENT_PREFIX, Scope, TenantId},
+    ids::{ConversationId, FAN_OUT_PREFIX, InvalidId, RoundId, SUBAGENT_PREFIX, Scope, TenantId},
     journal::{ActivatedBy, ActiveSkill, ClientKey, CompactionNote, ConversationRound, Durable, digest},
     limits::PROMPT_BYTES_MAX,
     policy::{Amount, Budget},
@@ -50,9 +50,15 @@ pub enum SendError {
         /// The model.
         model: String,
     },
-    /// The id is one of a subagent's conversation.
-    #[error("a conversation whose id begins with `{SUBAGENT_PREFIX}` takes what it is told from the one that began it; use another id")]
+    /// The id is one of a subagent's conversation, or the name of a fan-out.
+    #[error("a conversation whose id begins with `{SUBAGENT_PREFIX}` or `{FAN_OUT_PREFIX}` is told nothing but its task; use another id")]
     Reserved,
+    /// A fan-out of this name is under way.
+    #[error("a fan-out of the name `{name}` is running")]
+    FanOutRuns {
+        /// Its name.
+        name: String,
+    },
     /// The conversation, or the host, said no.
     #[error(transparent)]
     Conversation(#[from] ConversationError),
@@ -90,6 +96,7 @@ impl SendError {
             Self::Skill(_) => "skill_refused",
             Self::NoPrice { .. } => "no_price",
             Self::Reserved => "reserved_id",
+            Self::FanOutRuns { .. } => "fan_out_running",
             Self::Conversation(error) => error.code(),
         }
     }
@@ -97,7 +104,13 @@ impl SendError {
     /// Whether trying again can help.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::InvalidId(_) | Self::BadPrompt(_) | Self::Attachment(_) | Self::Skill(_) | Self::NoPrice { .. } | Self::Reserved => false,
+            Self::InvalidId(_)
+            | Self::BadPrompt(_)
+            | Self::Attachment(_)
+            | Self::Skill(_)
+            | Self::NoPrice { .. }
+            | Self::Reserved
+            | Self::FanOutRuns { .. } => false,
             Self::DocumentText(error) => error.is_retryable(),
             Self::Conversation(error) => error.is_retryable(),
         }
@@ -424,7 +437,7 @@ impl ConversationHandle {
 
 /// Nobody but its parent tells a subagent anything.
 fn not_reserved(scope: Scope) -> Result<Scope, SendError> {
-    if scope.conversation.is_subagent() { Err(SendError::Reserved) } else { Ok(scope) }
+    if scope.conversation.is_reserved() { Err(SendError::Reserved) } else { Ok(scope) }
 }
 
 fn skill_name(text: &str) -> Result<SkillName, SendError> {

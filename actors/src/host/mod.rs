@@ -3,9 +3,11 @@
 //! Dropping the last handle stops the host at once and loses nothing that was acknowledged: what was open is taken up again by
 //! the next host on the same store. [`Host::shutdown`] is the kind way.
 
+mod branches;
 mod builder;
 pub(crate) mod directory;
 mod events;
+mod fan_out;
 mod figures;
 mod handle;
 mod prompt;
@@ -31,6 +33,7 @@ use tokio::time::Instant;
 
 pub use builder::{BuildError, HostBuilder, ToolSource, ToolsInFolder};
 pub use events::{Events, EventsFrom};
+pub use fan_out::{CacheEffect, CacheShare, FanOut, FanOutRun, FanOutSummary, TaskEnd, TaskFailure};
 pub use figures::{FiguresReader, HostFigures, SlotCounts};
 pub use handle::{ConversationHandle, Send, SendError, SkillStanding, TenantHandle};
 pub use output::{OutputError, SendAsError};

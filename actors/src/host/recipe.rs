@@ -80,6 +80,7 @@ pub(super) enum Change {
     Approval(ApprovalMode, bool),
     Permissions(Permissions),
     ConversationBudget(Budget),
+    Subagents(bool),
 }
 
 impl TenantConfig {
@@ -162,6 +163,12 @@ impl TenantConfig {
         self.with(Change::Permissions(permissions))
     }
 
+    /// Whether its models may begin subagents; as the host's otherwise ([`super::HostBuilder::subagents`]).
+    #[must_use]
+    pub fn subagents(self, may: bool) -> Self {
+        self.with(Change::Subagents(may))
+    }
+
     fn with(mut self, change: Change) -> Self {
         self.changes.push(change);
         self
@@ -188,6 +195,7 @@ impl Recipe {
                 Change::Approval(approval, has_approver) => (recipe.approval, recipe.has_approver) = (approval, has_approver),
                 Change::Permissions(permissions) => recipe.permissions = permissions,
                 Change::ConversationBudget(budget) => recipe.budget = budget,
+                Change::Subagents(may) => recipe.subagents = may,
             }
             recipe
         })
@@ -356,6 +364,38 @@ impl Kitchen {
         };
         let child = Arc::new(child_of(&setup));
         Ok(Arc::new(Setup { child: Some(child), ..setup }))
+    }
+}
+
+impl Kitchen {
+    /// How the subagents of a fan-out are set up: as those of `parent`, with another model if one is named. Where nothing is kept there is
+    /// nothing to recall.
+    pub(super) fn of_branch(&self, parent: &Arc<Setup>, model: Option<Arc<str>>, ephemeral: bool) -> Arc<Setup> {
+        let child = parent.child.clone().unwrap_or_else(|| parent.clone());
+        if model.is_none() && !ephemeral {
+            return child;
+        }
+        let mut setup = Setup::clone(&child);
+        if ephemeral {
+            setup.tools = Arc::new(setup.tools.without(&[Recall::NAME]));
+        }
+        let model = model.unwrap_or_else(|| setup.model.clone());
+        let capabilities = setup.gateway.capabilities(&model);
+        let window = u64::from(capabilities.context_window);
+        setup.max_tokens = setup.max_tokens.min(capabilities.output_max);
+        let (max_tokens, fixed_bytes) = (u64::from(setup.max_tokens), fixed_bytes(setup.system.as_deref(), &setup.tools));
+        let price = self.prices.of(&model).copied();
+        setup.spending = Arc::new(Spending { price, fixed_bytes, max_tokens, window_tokens: window, ..Spending::clone(&setup.spending) });
+        let trigger = (f64::from(capabilities.context_window) * self.compactor.settings().trigger) as u64;
+        setup.context = ContextRules { window, max_tokens, fixed: fixed_bytes / BYTES_A_TOKEN, trigger };
+        let tokens = ExactCounter::new(self.counter.clone());
+        tokens.configure_api_client(tokens.model_info(&model).model_family, setup.gateway.counting());
+        setup.tokens = Arc::new(tokens);
+        setup.window_tokens = window;
+        setup.native_output = capabilities.output_schema;
+        setup.takes_documents = capabilities.documents;
+        setup.model = model;
+        Arc::new(setup)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
     journal::{CHILD_KEY, ClientKey, digest},
     limits::SUBAGENT_TOLD_EVERY,
     ports::{BoxFuture, Progress, ToolError, ToolErrorType},
-    stream::{EventKind, RoundEnd},
+    stream::{ChildProgress, EventKind, RoundEnd},
     subagent::{Children, SUBAGENT_FAILED, Task},
 };
 
@@ -102,7 +102,7 @@ async fn watched(directory: &Arc<Directory>, child: &Scope, task: Task) -> Resul
         place.keep();
     }
     let mut watch = RoundWatch::new(ports, directory.stopped().clone(), child.clone(), receipt.round_id);
-    let mut told = Told { progress: task.progress, last: Instant::now(), steps: 0, tokens: 0 };
+    let mut told = Told { progress: task.progress, last: Instant::now(), progressed: ChildProgress::default() };
     while let Some(event) = watch.next().await {
         told.note(&event.kind);
     }
@@ -119,18 +119,18 @@ async fn watched(directory: &Arc<Directory>, child: &Scope, task: Task) -> Resul
 struct Told {
     progress: Progress,
     last: Instant,
-    steps: u32,
-    tokens: u64,
+    progressed: ChildProgress,
 }
 
 impl Told {
     fn note(&mut self, event: &EventKind) {
         let EventKind::Usage { usage, .. } = event else { return };
-        self.steps += 1;
-        self.tokens = self.tokens.saturating_add(usage.input()).saturating_add(usage.output);
+        let far = &mut self.progressed;
+        far.steps += 1;
+        far.tokens = far.tokens.saturating_add(usage.input()).saturating_add(usage.output);
         if self.last.elapsed() >= SUBAGENT_TOLD_EVERY {
             self.last = Instant::now();
-            self.progress.tell(format!("{} model calls, {} tokens", self.steps, self.tokens));
+            self.progress.tell_subagent(self.progressed);
         }
     }
 }

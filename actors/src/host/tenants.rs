@@ -155,7 +155,7 @@ fn not_released(error: ArtifactError) -> SendError {
 
 impl HostInner {
     /// Deletes a conversation, in a task of its own.
-    async fn delete(self: Arc<Self>, scope: Scope) -> Result<bool, SendError> {
+    pub(super) async fn delete(self: Arc<Self>, scope: Scope) -> Result<bool, SendError> {
         let runtime = self.directory.runtime().clone();
         let deleted = runtime.spawn(async move { self.delete_here(&scope).await }).await;
         deleted.unwrap_or(Err(SendError::Conversation(ConversationError::Gone)))
@@ -178,7 +178,7 @@ impl HostInner {
     }
 
     /// The conversations that this one began, stored or in memory.
-    async fn children(&self, parent: &Scope) -> Result<BTreeSet<Scope>, SendError> {
+    pub(super) async fn children(&self, parent: &Scope) -> Result<BTreeSet<Scope>, SendError> {
         let prefix = parent.conversation.children();
         let of_parent = |id: &ConversationId| id.as_str().starts_with(prefix.as_str());
         let mut children: BTreeSet<Scope> = if parent.conversation.is_subagent() {

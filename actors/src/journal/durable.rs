@@ -282,7 +282,7 @@ impl Durable {
     /// The conversation that began this one, whose name is `own`, if it is a subagent's: its prompt is named by the call that gave it.
     /// A prompt of that name elsewhere says nothing.
     pub fn parent(&self, own: &Scope) -> Option<Scope> {
-        let call = |known: &KnownKey| known.key.strip_prefix(CHILD_KEY)?.parse::<CallKey>().ok();
+        let call = |known: &KnownKey| known.key.strip_prefix(CHILD_KEY)?.split(' ').next()?.parse::<CallKey>().ok();
         self.keys.iter().filter_map(call).find(|call| call.child() == *own).map(|call| call.scope)
     }
 

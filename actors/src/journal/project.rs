@@ -115,7 +115,7 @@ pub fn project(conversation: &ConversationId, before: &Durable, entry: &Entry) -
 /// How the subagent of a call stands, where the call begins one.
 fn subagent(conversation: &ConversationId, before: &Durable, call: u32, name: &str, state: SubagentState) -> Option<EventKind> {
     let batch = before.batch().filter(|_| name == CREATE_SUBAGENT)?;
-    Some(EventKind::Subagent { id: conversation.child(batch.seq, call), state })
+    Some(EventKind::Subagent { id: conversation.child(batch.seq, call), state, steps: None, tokens: None })
 }
 
 fn withdrawn(reason: WithdrawReason) -> Failure {

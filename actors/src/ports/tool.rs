@@ -20,6 +20,7 @@ use crate::{
     ids::{CallKey, Scope, TenantId},
     policy::{BreakerConfig, ToolRetryPolicy},
     skill::SkillActivationResult,
+    stream::ChildProgress,
 };
 
 /// What a repeated start of a call would do. Decides before any retry policy (DESIGN §4.3).
@@ -424,12 +425,26 @@ impl ToolError {
 
 /// Lines that tell a watcher how a long call goes on.
 #[derive(Clone)]
-pub struct Progress(Arc<dyn Fn(String) + Send + Sync>);
+pub struct Progress {
+    lines: Arc<dyn Fn(String) + Send + Sync>,
+    subagents: Option<Arc<dyn Fn(ChildProgress) + Send + Sync>>,
+}
 
 impl Progress {
     /// Sends each line to `sink`, which must not block.
     pub fn new(sink: impl Fn(String) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(sink))
+        Self { lines: Arc::new(sink), subagents: None }
+    }
+
+    /// Sends to `sink` also how far the subagent of the call is.
+    pub(crate) fn with_subagents(self, sink: impl Fn(ChildProgress) + Send + Sync + 'static) -> Self {
+        Self { subagents: Some(Arc::new(sink)), ..self }
+    }
+
+    /// The same with each line changed on its way.
+    pub(crate) fn map(self, change: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
+        let lines = self.lines;
+        Self { lines: Arc::new(move |line| lines(change(&line))), ..self }
     }
 
     /// Drops every line.
@@ -439,7 +454,14 @@ impl Progress {
 
     /// Tells watchers a line; lost when they are too slow.
     pub fn tell(&self, line: impl Into<String>) {
-        (self.0)(line.into());
+        (self.lines)(line.into());
+    }
+
+    /// Tells watchers how far the subagent of the call is.
+    pub(crate) fn tell_subagent(&self, progress: ChildProgress) {
+        if let Some(subagents) = &self.subagents {
+            subagents(progress);
+        }
     }
 }
 

@@ -16,6 +16,8 @@ pub(crate) use tool::CreateSubagent;
 use crate::{
     chat::RawJson,
     ids::{CallKey, Scope},
+    journal::Batch,
+    limits::{SUBAGENT_BATCH_BYTES, SUBAGENT_RESULT_BYTES_MAX, SUBAGENT_RESULT_BYTES_MIN},
     ports::{BoxFuture, Progress, ToolDefinition, ToolError},
     stream::RoundEnd,
 };
@@ -38,6 +40,24 @@ pub(crate) struct Task {
     pub(crate) cancel: CancellationToken,
     /// Told how far it is, once a second at most.
     pub(crate) progress: Progress,
+}
+
+/// With how many others of its batch a subagent shares what its parent is shown (DESIGN §4.7, context credit). Their number is known when
+/// the batch begins, so a share does not depend on who ends first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Siblings(usize);
+
+impl Siblings {
+    /// Those of the open batch.
+    pub(crate) fn of(batch: Option<&Batch>) -> Self {
+        let is_child = |name: &str| name == CREATE_SUBAGENT;
+        Self(batch.map_or(1, |batch| batch.calls.iter().filter(|call| is_child(&call.tool_use.name)).count()))
+    }
+
+    /// Bytes of an answer that the parent is shown.
+    pub(crate) fn share(self) -> usize {
+        (SUBAGENT_BATCH_BYTES / self.0.max(1)).clamp(SUBAGENT_RESULT_BYTES_MIN, SUBAGENT_RESULT_BYTES_MAX)
+    }
 }
 
 /// What runs subagents for tools.
@@ -101,7 +121,18 @@ pub fn definition() -> ToolDefinition {
 mod tests {
     use serde_json::{Value, json};
 
+    use crate::limits::OBSERVATION_BYTES_MAX;
+
     use super::*;
+
+    #[test]
+    fn the_subagents_of_a_batch_share_one_credit() {
+        let all = |count: usize| count * Siblings(count).share();
+
+        assert_eq!([1, 2, 4, 16, 64].map(|count| Siblings(count).share()), [24 * 1024, 16 * 1024, 8 * 1024, 2 * 1024, 512]);
+        assert!((1..=64).all(|count| all(count) <= SUBAGENT_BATCH_BYTES), "a batch of the usual bounds stays within it");
+        assert!(Siblings(1).share() < OBSERVATION_BYTES_MAX, "and no answer is paged");
+    }
 
     #[test]
     fn a_subagent_is_created_with_a_task_and_nothing_else() {

@@ -5,11 +5,11 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use serde_json::json;
 
-use super::{CREATE_SUBAGENT, Children, CreateSubagentArgs, DESCRIPTION, SUBAGENT_FAILED, Task};
+use super::{CREATE_SUBAGENT, Children, CreateSubagentArgs, DESCRIPTION, SUBAGENT_FAILED, Siblings, Task};
 use crate::{
-    limits::{SUBAGENT_RESULT_BYTES, SUBAGENT_TIME_MAX},
+    limits::SUBAGENT_TIME_MAX,
     policy::{BreakerConfig, ToolRetryPolicy},
-    ports::{Approval, Effect, ToolContext, ToolError, ToolErrorType, ToolSource, ToolSpec, TypedTool},
+    ports::{Approval, Effect, Reach, ToolContext, ToolError, ToolErrorType, ToolSource, ToolSpec, TypedTool},
     stream::RoundEnd,
 };
 
@@ -35,7 +35,7 @@ impl TypedTool for CreateSubagent {
 
     fn declare(&self, spec: ToolSpec) -> ToolSpec {
         // One that fails says nothing of the next (N-08). What is tried again is one that found no room to begin.
-        let spec = spec.effect(Effect::Idempotent).approval(Approval::Never).timeout(SUBAGENT_TIME_MAX);
+        let spec = spec.effect(Effect::Idempotent).approval(Approval::Never).timeout(SUBAGENT_TIME_MAX).reach(Reach::Nothing);
         let retry = ToolRetryPolicy { retry_on: vec![ToolErrorType::ResourceError], ..ToolRetryPolicy::default() };
         spec.retry(retry).breaker(NO_BREAKER).source(ToolSource::BuiltIn)
     }
@@ -45,13 +45,14 @@ impl TypedTool for CreateSubagent {
     }
 
     async fn call(&self, args: CreateSubagentArgs, context: ToolContext) -> Result<String, ToolError> {
-        let ToolContext { key, cancel, progress, artifacts, tool_call_id, .. } = context;
+        let ToolContext { key, cancel, progress, artifacts, tool_call_id, extensions, .. } = context;
+        let shown_max = extensions.get::<Siblings>().map_or_else(|| Siblings::of(None).share(), |siblings| siblings.share());
         let end = self.children.run(Task { key, text: args.task, cancel, progress }).await?;
-        let text = answer(&end)?;
-        if text.len() <= SUBAGENT_RESULT_BYTES {
+        let text = answer(&end, shown_max)?;
+        if text.len() <= shown_max {
             return Ok(json!({ "result": text }).to_string());
         }
-        let (bytes, first) = (text.len(), head(&text, SUBAGENT_RESULT_BYTES).to_owned());
+        let (bytes, first) = (text.len(), head(&text, shown_max).to_owned());
         let stored = match &artifacts {
             Some(artifacts) => artifacts.store.store(artifacts.owner.clone(), tool_call_id, Bytes::from(text)).await.ok(),
             None => None,
@@ -65,12 +66,12 @@ impl TypedTool for CreateSubagent {
 }
 
 /// What a subagent said in all, or why that is no answer.
-fn answer(end: &RoundEnd) -> Result<String, ToolError> {
+fn answer(end: &RoundEnd, shown_max: usize) -> Result<String, ToolError> {
     if end.stop_reason.is_done() {
         return Ok(end.full_text.clone());
     }
     let why = end.error.as_ref().map_or_else(|| end.stop_reason.code().to_owned(), |failure| failure.message.clone());
-    let said = head(&end.full_text, SUBAGENT_RESULT_BYTES);
+    let said = head(&end.full_text, shown_max);
     let said = if said.is_empty() { String::new() } else { format!(" Until then it said: {said}") };
     Err(ToolError::failed(format!("the subagent did not come to an end: {why}.{said}")).code(SUBAGENT_FAILED))
 }

@@ -20,6 +20,11 @@ pub(crate) struct Family {
 }
 
 impl Family {
+    /// One that spends to this counter.
+    pub(crate) fn new(counter: Arc<BudgetCounter>) -> Self {
+        Self { counter, known: Mutex::default() }
+    }
+
     /// What they spend to.
     pub(crate) fn counter(&self) -> &Arc<BudgetCounter> {
         &self.counter
@@ -54,7 +59,7 @@ impl Families {
         }
         families.retain(|_, family| family.strong_count() > 0);
         let counter = tenant.below(BudgetLevel::Conversation, budget);
-        let family = Arc::new(Family { counter, known: Mutex::default() });
+        let family = Arc::new(Family::new(counter));
         families.insert(name, Arc::downgrade(&family));
         family
     }

@@ -38,7 +38,7 @@ pub async fn call_once(call: LoneCall, bench: Bench, cancel: CancellationToken, 
     let work = WorkId { epoch: Epoch::default(), seq: call.key.seq, index: call.key.index };
     let LoneCall { key, tool, request } = call;
     let level = request.effective_level(spec.level, bench.lent.output_level, 0.0);
-    let mut attempt = Arc::new(Run { work, key, tool, request, level, attempt: 0, began: Instant::now(), turn: None });
+    let mut attempt = Arc::new(Run { work, key, tool, request, level, attempt: 0, began: Instant::now(), turn: None, siblings: None });
     let mut last_error = None;
     loop {
         let (span, began) = (trace::begin(&attempt), Instant::now());

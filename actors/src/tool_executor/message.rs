@@ -9,6 +9,7 @@ use super::{RunResult, ToolInvocationRequest};
 use crate::{
     ids::{CallKey, WorkId},
     ports::{OutputLevel, Tool},
+    subagent::Siblings,
 };
 
 /// One attempt of one call.
@@ -29,14 +30,17 @@ pub struct Run {
     pub began: Instant,
     /// The span of its turn, a disabled one where the turn is not sampled; `None` for a call that belongs to no turn.
     pub turn: Option<Span>,
+    /// Of a call that begins a subagent: with how many it shares its credit.
+    pub siblings: Option<Siblings>,
 }
 
 impl Run {
     /// The attempt after this one.
     pub(super) fn next(&self) -> Self {
-        let Self { work, key, tool, request, level, attempt, began, turn } = self;
+        let Self { work, key, tool, request, level, attempt, began, turn, siblings } = self;
         let (key, tool, request) = (key.clone(), tool.clone(), request.clone());
-        Self { work: *work, key, tool, request, level: *level, attempt: attempt + 1, began: *began, turn: turn.clone() }
+        let (turn, siblings) = (turn.clone(), *siblings);
+        Self { work: *work, key, tool, request, level: *level, attempt: attempt + 1, began: *began, turn, siblings }
     }
 }
 

@@ -54,7 +54,7 @@ use crate::{ids::WorkId, task::AbortOnDrop};
 pub type Report = Arc<dyn Fn(WorkId, RunResult, u64) + Send + Sync>;
 
 /// Makes the progress sink of a call.
-pub type ProgressOf = Arc<dyn Fn(&str) -> crate::ports::Progress + Send + Sync>;
+pub type ProgressOf = Arc<dyn Fn(&Run) -> crate::ports::Progress + Send + Sync>;
 
 /// What an executor needs.
 pub struct ToolExecutorArgs {
@@ -118,7 +118,7 @@ impl Actor for ToolExecutor {
             ToolExecutorMsg::Run(run) if state.aborted.remove(&run.work) => {} // Aborted while it waited for its entry.
             ToolExecutorMsg::Run(run) => {
                 let (bench, cancel) = (state.args.bench.clone(), state.args.cancel.clone());
-                let progress = (state.args.progress)(&run.request.tool_call_id);
+                let progress = (state.args.progress)(&run);
                 let (work, began) = (run.work, run.began);
                 let (span, name) = (trace::begin(&run), run.tool.spec().definition.name.clone());
                 let task = tokio::spawn(async move {

@@ -90,7 +90,7 @@ pub(super) async fn run(run: Arc<Run>, bench: Bench, cancel: CancellationToken, 
         None => progress,
         Some(mask) => {
             let mask = mask.clone();
-            Progress::new(move |line| progress.tell(mask(&line)))
+            progress.map(move |line| mask(line))
         }
     };
     let ended = answer(&run, bench, &cancel, progress).await;
@@ -221,7 +221,10 @@ async fn start(run: &Run, bench: &Bench, time: Duration, cancel: &CancellationTo
         attempt: run.attempt,
         progress,
         workspace: bench.lent.workspace.clone(),
-        extensions: bench.lent.extensions.clone(),
+        extensions: match run.siblings {
+            None => bench.lent.extensions.clone(),
+            Some(siblings) => bench.lent.extensions.clone().with(siblings),
+        },
         artifacts: bench.lent.artifacts.clone().map(|store| Artifacts { store, owner: bench.owner.clone() }),
     };
     let call = AssertUnwindSafe(async { run.tool.call(run.request.parameters.clone(), context).await }).catch_unwind();

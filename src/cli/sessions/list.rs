@@ -18,6 +18,9 @@ use crate::{
 pub(in crate::cli) struct ListArgs {
     #[command(flatten)]
     store: StoreFlag,
+    /// Those of subagents too
+    #[arg(long)]
+    subagents: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -29,7 +32,7 @@ pub(super) async fn run(config: &Config, args: &ListArgs) -> Result<Done, Failur
     let (backend, mut rows) = (sessions.backend(), Vec::<SessionSummary>::new());
     loop {
         let after = rows.last().map(|row| row.conversation.clone());
-        let page = backend.list(&tenant, ListQuery { after, ..ListQuery::default() }).await?;
+        let page = backend.list(&tenant, ListQuery { after, subagents: args.subagents, ..ListQuery::default() }).await?;
         if page.is_empty() {
             break;
         }

@@ -218,7 +218,9 @@ fn what_cannot_be_run_is_one_line() {
         (&["load", "--fault-rate", "2"][..], "error: --fault-rate must be between 0 and 1"),
         (&["load", "--base-url", "http://x"], "error: --base-url needs --provider anthropic or openai"),
         (&["load", "--shape", "noisy", "--tenants", "1"], "error: noisy needs two tenants or more"),
-        (&["load", "--shape", "fanout"], "error: invalid value 'fanout'"),
+        (&["load", "--shape", "fan"], "error: invalid value 'fan'"),
+        (&["load", "--shape", "fanout", "--rate", "5"], "error: --rate does not go with --shape fanout"),
+        (&["load", "--ephemeral"], "error: --subagents must be at least 1, and --ephemeral goes with --shape fanout"),
         (&["load", "--conversations", "0"], "error: --conversations must be at least 1"),
         (&["load", "--provider", "anthropic"], "error: ANTHROPIC_API_KEY is not set"),
         (&["mock-model", "--faults", "418"], "error: invalid value '418'"),
@@ -228,6 +230,25 @@ fn what_cannot_be_run_is_one_line() {
         assert_eq!(ran.code, Some(2), "{ran:?}");
         assert!(ran.error().starts_with(expected), "{ran:?}");
     }
+}
+
+#[test]
+fn a_fan_out_is_measured_beside_the_time_of_its_model() {
+    let home = Home::new();
+
+    let args =
+        ["--shape", "fanout", "--subagents", "50", "--turns", "3", "--model-latency-ms", "50", "--tools-per-turn", "1", "--seed", "3"];
+    let well = load(&home, &args);
+    let faulty = home.run(&[&["load", "--json", "--fault-rate", "0.3", "--ephemeral"][..], &args].concat()).json();
+
+    sound(&well);
+    sound(&faulty);
+    let fan_out = &well["fan_out"];
+    assert_eq!((well["offered"].as_u64(), well["served"].as_u64(), fan_out["wall_ms"]["count"].as_u64()), (Some(150), Some(150), Some(3)));
+    assert_eq!(fan_out["model_ms"], 100.0);
+    assert!(fan_out["wall_ms"]["p50"].as_f64().unwrap() >= 100.0 && fan_out["cpu_ms"].as_f64().unwrap() > 0.0, "{fan_out}");
+    assert!(well["first_text_ms"]["p50"].as_f64().unwrap() >= 50.0, "{well}");
+    assert_eq!((faulty["offered"].as_u64(), faulty["fan_out"]["ephemeral"].as_bool()), (Some(150), Some(true)));
 }
 
 #[test]

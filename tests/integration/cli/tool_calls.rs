@@ -79,7 +79,19 @@ fn tools_are_listed_and_shown_with_their_schema() {
     let names: Vec<&str> = list.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
     assert_eq!(
         names,
-        ["think", "read_more", "file_read", "file_edit", "file_list", "grep_search", "memory", "web_fetch", "web_search", "recall"],
+        [
+            "think",
+            "read_more",
+            "file_read",
+            "file_edit",
+            "file_list",
+            "grep_search",
+            "memory",
+            "web_fetch",
+            "web_search",
+            "recall",
+            "create_subagent"
+        ],
         "all built-in tools but `bash`, which needs a sandbox (REQUIREMENTS U-01)"
     );
     for tool in list.as_array().unwrap() {

@@ -163,9 +163,14 @@ impl Recorded {
     }
 }
 
+/// Gives the reply to a request's body.
+type AnswerOf = Box<dyn Fn(&serde_json::Value) -> Reply + Send>;
+
 #[derive(Default)]
 struct State {
     script: VecDeque<Reply>,
+    /// In place of the script.
+    answer: Option<AnswerOf>,
     requests: Vec<Recorded>,
     connections: usize,
     /// Replies that were sent whole.
@@ -187,7 +192,18 @@ impl ModelServer {
     pub async fn start(script: impl IntoIterator<Item = Reply>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let state = Arc::new(Mutex::new(State { script: script.into_iter().collect(), ..State::default() }));
+        Self::serve(listener, address, State { script: script.into_iter().collect(), ..State::default() })
+    }
+
+    /// Starts on a free port. Each request is answered by what it asks, so that the order of requests does not matter.
+    pub async fn answering(answer: impl Fn(&serde_json::Value) -> Reply + Send + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        Self::serve(listener, address, State { answer: Some(Box::new(answer)), ..State::default() })
+    }
+
+    fn serve(listener: TcpListener, address: SocketAddr, state: State) -> Self {
+        let state = Arc::new(Mutex::new(state));
         let changed = watch::Sender::new(());
         let mut tasks = JoinSet::new();
         tasks.spawn(accept(listener, state.clone(), changed.clone()));
@@ -266,9 +282,16 @@ async fn serve(stream: TcpStream, state: Arc<Mutex<State>>, changed: watch::Send
     while let Some(request) = read_request(&mut read).await {
         let reply = {
             let mut state = state.lock().unwrap();
+            let asked = state.answer.as_ref().map(|answer| answer(&request.json()));
             state.requests.push(request);
             let last = state.script.len() <= 1;
-            if last { state.script.front().cloned() } else { state.script.pop_front() }
+            if asked.is_some() {
+                asked
+            } else if last {
+                state.script.front().cloned()
+            } else {
+                state.script.pop_front()
+            }
         };
         changed.send_replace(());
         let reply = reply.unwrap_or_else(|| Reply::json(500, r#"{"error":{"message":"the script is empty"}}"#));

@@ -108,6 +108,6 @@ impl Deletion {
 
     /// Ends the streams of the rounds that no life told of, so that nobody waits for them. Tells whether there were any.
     pub(crate) async fn end_streams(&self) -> bool {
-        super::end_streams(&self.directory.ports, &self.scope, &ConversationError::Deleted).await
+        super::end_streams(&self.directory.ports_of(&self.scope), &self.scope, &ConversationError::Deleted).await
     }
 }

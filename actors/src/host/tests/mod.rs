@@ -9,6 +9,8 @@ mod crossing;
 mod deleting;
 mod door;
 mod faults;
+mod families;
+mod fan_out;
 mod events;
 mod gateways;
 mod figures;

@@ -1,0 +1,466 @@
+//! Runs a fan-out: begins tasks while there is room, hears their ends, cancels what is left. One task of the runtime for all of them.
+
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    attach::{Found, find, outcome},
+    ends::{Ends, Told},
+    told::{TaskEnd, TaskFailure, draining, failure, refused},
+};
+use crate::{
+    chat::Message,
+    conversation::{
+        ConversationError, ConversationMsg, PromptMail,
+        turn::{OnBusy, Receipt, Refusal},
+    },
+    host::{
+        SendError,
+        branches::Joined,
+        directory::{Directory, Place},
+        tenants::place,
+    },
+    ids::{CallKey, ConversationId, RoundId, Scope, Seq},
+    journal::{CHILD_KEY, ClientKey, digest},
+    limits::PROMPT_BYTES_MAX,
+    memory::MemorySessions,
+    ports::{ArtifactStore, BoxFuture, SessionBackend},
+    stream::{Failure, RoundEnd},
+    tenant::{NotAdmitted, Tenant},
+};
+
+/// How long a task waits for memory that others of its tenant use, before it asks again.
+const ROOM_RETRY: Duration = Duration::from_millis(100);
+
+/// Times that a prompt is given again to a conversation that crashed before it took it.
+const GIVEN_AGAIN_MAX: u32 = 3;
+
+/// How often one that does not sleep yet is asked to, when all is over; and how many times.
+const REST_RETRY: Duration = Duration::from_millis(2);
+const REST_TRIES_MAX: u32 = 2000;
+
+/// How a fan-out is to go about it.
+pub(super) struct Orders {
+    pub(super) root: Scope,
+    pub(super) parallel: usize,
+    pub(super) deadline: Option<Instant>,
+    pub(super) warm_first: bool,
+    pub(super) cancel: CancellationToken,
+}
+
+/// A task under way.
+struct Flight {
+    child: Scope,
+    message: Message,
+    began: Instant,
+    given: u32,
+    attached: bool,
+    /// The round that was taken back for this one.
+    cut: Option<RoundId>,
+    place: Option<crate::tenant::Place>,
+}
+
+type Answered = (u32, Result<Receipt, ConversationError>);
+type Attached = (u32, Found);
+
+/// The receipt that a prompt is given.
+struct Awaited {
+    index: u32,
+    answer: oneshot::Receiver<Result<Receipt, ConversationError>>,
+}
+
+impl Future for Awaited {
+    type Output = Answered;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answered> {
+        let index = self.index;
+        Pin::new(&mut self.answer).poll(context).map(|answer| (index, answer.unwrap_or(Err(ConversationError::Gone))))
+    }
+}
+
+/// What is known of the journals.
+pub(super) struct Journals {
+    /// Conversations of this name that are there already.
+    pub(super) known: BTreeSet<Scope>,
+    /// The journals of a fan-out that leaves none, and where its large results are.
+    pub(super) ephemeral: Option<(Arc<MemorySessions>, Arc<dyn ArtifactStore>)>,
+}
+
+/// Whether the others may begin.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Warmth {
+    /// The first may begin.
+    Cold,
+    /// The first is under way.
+    Warming,
+    Warm,
+}
+
+pub(super) struct Driver {
+    directory: Arc<Directory>,
+    /// What the ids of its conversations begin with.
+    children: ConversationId,
+    tenant: Arc<Tenant>,
+    orders: Orders,
+    /// Texts of those that have not begun.
+    tasks: VecDeque<String>,
+    next: u32,
+    flights: HashMap<u32, Flight>,
+    ends: Arc<Ends>,
+    told: mpsc::Receiver<Told>,
+    receipts: FuturesUnordered<Awaited>,
+    attaching: FuturesUnordered<BoxFuture<'static, Attached>>,
+    results: mpsc::Sender<Arc<TaskEnd>>,
+    journals: Journals,
+    /// Over, and perhaps not asleep yet.
+    resting: VecDeque<Scope>,
+    warmth: Warmth,
+    /// Memory is short: asked for again then.
+    room_at: Option<Instant>,
+    /// Why nothing begins any more.
+    stopped: Option<Failure>,
+}
+
+impl Driver {
+    pub(super) fn new(
+        directory: Arc<Directory>,
+        tenant: Arc<Tenant>,
+        orders: Orders,
+        tasks: Vec<String>,
+        (ends, told): (Arc<Ends>, mpsc::Receiver<Told>),
+        results: mpsc::Sender<Arc<TaskEnd>>,
+        journals: Journals,
+    ) -> Self {
+        Self {
+            children: orders.root.conversation.children(),
+            directory,
+            tenant,
+            warmth: if orders.warm_first { Warmth::Cold } else { Warmth::Warm },
+            orders,
+            tasks: tasks.into(),
+            next: 0,
+            flights: HashMap::new(),
+            ends,
+            told,
+            receipts: FuturesUnordered::new(),
+            attaching: FuturesUnordered::new(),
+            results,
+            journals,
+            resting: VecDeque::new(),
+            room_at: None,
+            stopped: None,
+        }
+    }
+
+    /// Runs to the end of all tasks, or of the host. `_joined` is let go last: a life finds by it what it is made of.
+    pub(super) async fn run(mut self, _joined: Joined) {
+        let (stopped, cancel) = (self.directory.stopped().clone(), self.orders.cancel.clone());
+        // Made once: each is a place in a queue.
+        let (mut stopped, mut cancelled) = (pin!(stopped.cancelled()), pin!(cancel.cancelled()));
+        loop {
+            self.begin_more().await;
+            if self.flights.is_empty() && self.tasks.is_empty() {
+                break;
+            }
+            let (deadline, room_at) = (self.orders.deadline.filter(|_| self.stopped.is_none()), self.room_at);
+            tokio::select! {
+                biased;
+                () = &mut stopped => {
+                    self.leave_all();
+                    break;
+                }
+                Some(told) = self.told.recv() => {
+                    self.hear(told);
+                    while let Ok(told) = self.told.try_recv() {
+                        self.hear(told);
+                    }
+                }
+                Some((index, receipt)) = self.receipts.next(), if !self.receipts.is_empty() => self.answered(index, receipt),
+                Some((index, found)) = self.attaching.next(), if !self.attaching.is_empty() => self.attached(index, found),
+                () = &mut cancelled, if self.stopped.is_none() => {
+                    self.stop(None, failure("interrupted", "it was cancelled before it began"));
+                }
+                () = at(deadline), if deadline.is_some() => {
+                    let over = || failure("deadline", "the time given for the fan-out is over");
+                    self.stop(Some(over()), over());
+                }
+                () = at(room_at), if room_at.is_some() => self.room_at = None,
+            }
+        }
+        self.rest().await;
+        if let Some((_, artifacts)) = &self.journals.ephemeral {
+            let Scope { tenant, conversation } = self.orders.root.clone();
+            if let Err(error) = artifacts.release(tenant, Some(conversation)).await {
+                tracing::warn!(%error, "large results of a fan-out that is over are still kept");
+            }
+        }
+    }
+
+    /// Begins tasks while there is room for them.
+    async fn begin_more(&mut self) {
+        if self.directory.is_closed() && self.stopped.is_none() {
+            self.stopped = Some(draining());
+        }
+        if let Some(why) = self.stopped.clone() {
+            while let Some((index, _)) = self.take() {
+                self.never_began(index, why.clone());
+            }
+            return;
+        }
+        while self.flights.len() < self.orders.parallel && self.room_at.is_none() && self.warmth != Warmth::Warming {
+            let Some((index, text)) = self.take() else { return };
+            self.begin(index, text).await;
+            if self.warmth == Warmth::Cold && self.room_at.is_none() {
+                self.warmth = if self.flights.is_empty() { Warmth::Warm } else { Warmth::Warming };
+            }
+        }
+    }
+
+    fn take(&mut self) -> Option<(u32, String)> {
+        let text = self.tasks.pop_front()?;
+        self.next += 1;
+        Some((self.next - 1, text))
+    }
+
+    fn key(&self, index: u32) -> CallKey {
+        CallKey { scope: self.orders.root.clone(), seq: Seq(0), index }
+    }
+
+    fn child(&self, index: u32) -> Scope {
+        let Scope { tenant, conversation } = &self.orders.root;
+        Scope::new(tenant.clone(), conversation.child_in(&self.children, Seq(0), index))
+    }
+
+    /// Begins one task, or ends it with what keeps it from that.
+    async fn begin(&mut self, index: u32, text: String) {
+        let child = self.child(index);
+        if text.trim().is_empty() || text.len() > PROMPT_BYTES_MAX {
+            return self.never_began(index, refused(&SendError::BadPrompt(text.trim().len())));
+        }
+        let message = Message::user(text);
+        let began = Instant::now();
+        if self.journals.known.remove(&child) {
+            self.ends.listen(child.conversation.clone(), index, began);
+            self.attach(index, child.clone(), message.clone());
+            self.flights.insert(index, Flight { child, message, began, given: 0, attached: true, cut: None, place: None });
+            return;
+        }
+        let seat = self.tenant.admit_child().and_then(|mut seat| {
+            let ports = self.directory.ports();
+            seat.weigh(message.wire().len(), || ports.events.bytes(&child.tenant)).map(|()| seat)
+        });
+        let seat = match seat {
+            Ok(seat) => seat,
+            Err(NotAdmitted::Memory | NotAdmitted::HostMemory) => {
+                // It waits for what others use; more tasks than there is room for are never refused.
+                self.tasks.push_front(message.text());
+                self.next = index;
+                self.room_at = Some(Instant::now() + ROOM_RETRY);
+                return;
+            }
+            Err(why) => return self.never_began(index, refused(&why.into())),
+        };
+        let place = match self.journals.ephemeral {
+            Some(_) => None,
+            None => match place(self.directory.ports(), &self.tenant, &child.conversation).await {
+                Ok(place) => place,
+                Err(error) => return self.never_began(index, refused(&error)),
+            },
+        };
+        self.ends.listen(child.conversation.clone(), index, began);
+        self.flights.insert(index, Flight { child, message, began, given: 0, attached: false, cut: None, place });
+        self.give(index, seat);
+    }
+
+    /// Gives the prompt to its conversation. One that took it already says so by its name.
+    fn give(&mut self, index: u32, seat: crate::tenant::Seat) {
+        let key = self.key(index);
+        let Some(flight) = self.flights.get_mut(&index) else { return };
+        flight.given += 1;
+        let name = match flight.cut {
+            None => format!("{CHILD_KEY}{key}"),
+            Some(round) => format!("{CHILD_KEY}{key} after {round}"),
+        };
+        let (message, entropy) = (flight.message.clone(), &self.directory.ports().entropy);
+        let (reply, answer) = oneshot::channel();
+        let mail = PromptMail {
+            id: entropy.prompt_id(),
+            round_id: entropy.round_id(),
+            client_key: Some(ClientKey { key: name, digest: digest(message.wire()) }),
+            message,
+            output_schema: None,
+            on_busy: OnBusy::Queue,
+            deadline: None,
+            seat,
+            reply,
+        };
+        self.directory.send(&flight.child, ConversationMsg::Prompt(Box::new(mail)));
+        self.receipts.push(Awaited { index, answer });
+    }
+
+    /// What a conversation says of its prompt.
+    fn answered(&mut self, index: u32, receipt: Result<Receipt, ConversationError>) {
+        let Some(flight) = self.flights.get_mut(&index) else { return }; // Over already.
+        match receipt {
+            Ok(Receipt { round_id, replayed }) => {
+                if let Some(place) = flight.place.take() {
+                    place.keep();
+                }
+                // It took it before it crashed, and may be over already: what was told of that is lost.
+                if replayed && self.journals.ephemeral.is_none() {
+                    let (ports, stopped, child) = (self.directory.ports().clone(), self.directory.stopped().clone(), flight.child.clone());
+                    self.attaching.push(Box::pin(async move { (index, Found::Over(outcome(ports, stopped, child, round_id).await)) }));
+                }
+            }
+            Err(error) if error.is_retryable() && flight.given < GIVEN_AGAIN_MAX && !self.directory.is_closed() => {
+                match self.tenant.admit_child() {
+                    Ok(seat) => self.give(index, seat),
+                    Err(why) => self.over(index, Err(refused(&why.into())), None),
+                }
+            }
+            Err(error) => {
+                // It may have taken the prompt all the same.
+                self.directory.send(&flight.child, ConversationMsg::Interrupt { failure: None, reply: None });
+                self.over(index, Err(refused(&error.into())), None);
+            }
+        }
+    }
+
+    /// Finds out how a task stands whose conversation is there, and sees it to its end if it was given.
+    fn attach(&mut self, index: u32, child: Scope, task: Message) {
+        let directory = self.directory.clone();
+        self.attaching.push(Box::pin(async move { (index, find(directory, child, task).await) }));
+    }
+
+    /// What became of a task that was there before.
+    fn attached(&mut self, index: u32, found: Found) {
+        let (stopped, Some(flight)) = (self.stopped.clone(), self.flights.get_mut(&index)) else { return };
+        match (found, stopped) {
+            (Found::Over(end), _) => self.over(index, end, None),
+            (Found::Missing { .. }, Some(why)) => self.over(index, Err(why), None),
+            (Found::Missing { cut }, None) => {
+                (flight.attached, flight.cut) = (false, cut);
+                if let Some(round_id) = cut {
+                    let (reply, _) = oneshot::channel(); // Whether it is refused or not, the prompt comes behind it.
+                    self.directory.send(&flight.child, ConversationMsg::Rewind { round_id, reply });
+                }
+                match self.tenant.admit_child() {
+                    Ok(seat) => self.give(index, seat),
+                    Err(why) => self.over(index, Err(refused(&why.into())), None),
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, told: Told) {
+        match told {
+            Told::FirstContent => self.warmth = Warmth::Warm,
+            Told::Ended { index, end, first_text } => self.over(index, end, first_text),
+        }
+    }
+
+    /// A task is over.
+    fn over(&mut self, index: u32, end: Result<Arc<RoundEnd>, Failure>, first_text: Option<Duration>) {
+        let Some(flight) = self.flights.remove(&index) else { return };
+        let Flight { child, began, attached, .. } = flight;
+        self.warmth = Warmth::Warm;
+        self.ends.leave(&child.conversation);
+        let outcome = match end {
+            Ok(end) => TaskEnd::judge(end),
+            Err(failure) => {
+                // A life that could not go on is followed by another, which is not to go on by itself; unless it is no business of ours.
+                let not_ours = [ConversationError::InUse, Refusal::KeyReused.into()].map(|error: ConversationError| error.code());
+                if !not_ours.contains(&failure.code.as_str()) {
+                    self.directory.send(&child, ConversationMsg::Interrupt { failure: None, reply: None });
+                }
+                Err(TaskFailure { failure, end: None })
+            }
+        };
+        self.directory.put_to_sleep(&child);
+        let conversation = child.conversation.clone();
+        self.resting.push_back(child);
+        self.forget_the_asleep();
+        self.tell(TaskEnd { index: place_of(index), conversation, outcome, first_text, took: began.elapsed(), attached });
+    }
+
+    /// Lets go of those that sleep, in the order in which they ended.
+    fn forget_the_asleep(&mut self) {
+        while let Some(child) = self.resting.front() {
+            if !matches!(self.directory.place(child), Place::Asleep) {
+                return;
+            }
+            if let Some((memory, _)) = &self.journals.ephemeral {
+                let _ = memory.delete(child).now_or_never(); // Memory answers at once.
+            }
+            self.resting.pop_front();
+        }
+    }
+
+    fn never_began(&self, index: u32, why: Failure) {
+        let (conversation, outcome) = (self.child(index).conversation, Err(TaskFailure { failure: why, end: None }));
+        self.tell(TaskEnd { index: place_of(index), conversation, outcome, first_text: None, took: Duration::ZERO, attached: false });
+    }
+
+    fn tell(&self, end: TaskEnd) {
+        let _ = self.results.try_send(Arc::new(end)); // There is room for one of each; nobody need listen.
+    }
+
+    /// Ends what runs, for `why` if somebody should read it; the rest never begins.
+    fn stop(&mut self, why: Option<Failure>, never_began: Failure) {
+        self.stopped = Some(never_began);
+        self.room_at = None;
+        for flight in self.flights.values() {
+            self.directory.send(&flight.child, ConversationMsg::Interrupt { failure: why.clone(), reply: None });
+        }
+    }
+
+    /// The host has stopped: nothing more is heard.
+    fn leave_all(&mut self) {
+        for (index, flight) in std::mem::take(&mut self.flights) {
+            let Flight { child, began, attached, .. } = flight;
+            let outcome = Err(TaskFailure { failure: draining(), end: None });
+            let conversation = child.conversation;
+            self.tell(TaskEnd { index: place_of(index), conversation, outcome, first_text: None, took: began.elapsed(), attached });
+        }
+        while let Some((index, _)) = self.take() {
+            self.never_began(index, draining());
+        }
+    }
+
+    /// Waits until all of them sleep: what is left of a fan-out that is over is its journals.
+    async fn rest(&mut self) {
+        for _ in 0..REST_TRIES_MAX {
+            self.forget_the_asleep();
+            if self.resting.is_empty() || self.directory.stopped().is_cancelled() {
+                return;
+            }
+            self.resting.iter().for_each(|child| self.directory.put_to_sleep(child));
+            tokio::time::sleep(REST_RETRY).await;
+        }
+        tracing::warn!(left = self.resting.len(), "conversations of a fan-out that is over do not go to sleep");
+    }
+}
+
+fn place_of(index: u32) -> usize {
+    usize::try_from(index).unwrap_or(usize::MAX)
+}
+
+/// Waits for a moment; for ever without one.
+async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}

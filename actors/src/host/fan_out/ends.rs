@@ -1,0 +1,186 @@
+//! Hears the ends of a fan-out's rounds where their events go by, so that nobody watches each of them: an event store in front of the
+//! host's own, or of none for those that leave no trace.
+
+use std::{
+    collections::HashMap,
+    future::ready,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{sync::mpsc, time::Instant};
+
+use crate::{
+    ids::{ConversationId, EventId, Scope, Seq, TenantId},
+    ports::{BoxFuture, EventStore, EventStoreError, StreamKey, StreamStatus},
+    stream::{EventKind, Failure, RoundEnd, StreamEvent},
+};
+
+/// What is heard of a task.
+pub(super) enum Told {
+    /// The model of the first one has begun to answer.
+    FirstContent,
+    /// Its round is over.
+    Ended { index: u32, end: Result<Arc<RoundEnd>, Failure>, first_text: Option<Duration> },
+}
+
+/// A task under way.
+struct Flight {
+    index: u32,
+    began: Instant,
+    first_text: Option<Duration>,
+}
+
+/// The store.
+pub(super) struct Ends {
+    inner: Option<Arc<dyn EventStore>>,
+    flights: Mutex<HashMap<ConversationId, Flight>>,
+    tell: mpsc::Sender<Told>,
+}
+
+impl Ends {
+    /// One for at most `parallel` tasks at once, and what it tells.
+    pub(super) fn new(inner: Option<Arc<dyn EventStore>>, parallel: usize) -> (Self, mpsc::Receiver<Told>) {
+        // A task under way tells of its end once, and one of its first content: there is always room.
+        let (tell, told) = mpsc::channel(parallel + 2);
+        (Self { inner, flights: Mutex::default(), tell }, told)
+    }
+
+    fn flights(&self) -> MutexGuard<'_, HashMap<ConversationId, Flight>> {
+        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Listens for a task that is about to begin.
+    pub(super) fn listen(&self, conversation: ConversationId, index: u32, began: Instant) {
+        self.flights().insert(conversation, Flight { index, began, first_text: None });
+    }
+
+    /// Listens for it no longer.
+    pub(super) fn leave(&self, conversation: &ConversationId) {
+        self.flights().remove(conversation);
+    }
+
+    fn hear(&self, conversation: &ConversationId, events: &[Arc<StreamEvent>]) {
+        if events.is_empty() {
+            return;
+        }
+        let mut flights = self.flights();
+        let Some(flight) = flights.get_mut(conversation) else { return };
+        let mut told = Vec::new();
+        for event in events {
+            match &event.kind {
+                EventKind::TextDelta { .. } | EventKind::ThinkingDelta { .. } | EventKind::ToolCall { .. } | EventKind::Message { .. }
+                    if flight.first_text.is_none() =>
+                {
+                    flight.first_text = Some(flight.began.elapsed());
+                    told.extend((flight.index == 0).then_some(Told::FirstContent));
+                }
+                EventKind::RoundFinished { end } => {
+                    told.push(Told::Ended { index: flight.index, end: Ok(end.clone()), first_text: flight.first_text });
+                }
+                EventKind::Error { failure } => {
+                    told.push(Told::Ended { index: flight.index, end: Err(failure.clone()), first_text: flight.first_text });
+                }
+                _ => {}
+            }
+        }
+        if told.iter().any(|told| matches!(told, Told::Ended { .. })) {
+            flights.remove(conversation);
+        }
+        drop(flights);
+        for told in told {
+            let _ = self.tell.try_send(told); // Nobody listens any more: the fan-out is over.
+        }
+    }
+}
+
+impl EventStore for Ends {
+    fn append(&self, stream: &StreamKey, events: Vec<Arc<StreamEvent>>) -> BoxFuture<'_, Result<(), EventStoreError>> {
+        let Some(inner) = &self.inner else {
+            self.hear(&stream.scope.conversation, &events);
+            return Box::pin(ready(Ok(())));
+        };
+        // Kept before it is heard: whoever is told of an end may read the stream.
+        let heard = events.clone();
+        let kept = inner.append(stream, events);
+        self.hear(&stream.scope.conversation, &heard);
+        kept
+    }
+
+    fn read(
+        &self,
+        stream: &StreamKey,
+        after: Option<EventId>,
+        count: usize,
+    ) -> BoxFuture<'_, Result<Vec<Arc<StreamEvent>>, EventStoreError>> {
+        match &self.inner {
+            Some(inner) => inner.read(stream, after, count),
+            None => Box::pin(ready(Err(EventStoreError::Unknown))),
+        }
+    }
+
+    fn changed(&self, stream: &StreamKey, after: Option<EventId>) -> BoxFuture<'_, ()> {
+        match &self.inner {
+            Some(inner) => inner.changed(stream, after),
+            None => Box::pin(ready(())),
+        }
+    }
+
+    fn get_status(&self, stream: &StreamKey) -> BoxFuture<'_, Result<Option<StreamStatus>, EventStoreError>> {
+        match &self.inner {
+            Some(inner) => inner.get_status(stream),
+            None => Box::pin(ready(Ok(None))),
+        }
+    }
+
+    fn mark_complete(&self, stream: &StreamKey) -> BoxFuture<'_, Result<(), EventStoreError>> {
+        match &self.inner {
+            Some(inner) => inner.mark_complete(stream),
+            None => Box::pin(ready(Ok(()))),
+        }
+    }
+
+    fn mark_failed(&self, stream: &StreamKey) -> BoxFuture<'_, Result<(), EventStoreError>> {
+        match &self.inner {
+            Some(inner) => inner.mark_failed(stream),
+            None => Box::pin(ready(Ok(()))),
+        }
+    }
+
+    fn read_conversation(
+        &self,
+        scope: &Scope,
+        after: EventId,
+        told: Option<Seq>,
+        count: usize,
+    ) -> BoxFuture<'_, Result<Vec<Arc<StreamEvent>>, EventStoreError>> {
+        match &self.inner {
+            Some(inner) => inner.read_conversation(scope, after, told, count),
+            None => Box::pin(ready(Err(EventStoreError::Unknown))),
+        }
+    }
+
+    fn kept<'a>(&'a self, scope: &'a Scope, after: EventId, count: usize) -> BoxFuture<'a, Vec<Arc<StreamEvent>>> {
+        match &self.inner {
+            Some(inner) => inner.kept(scope, after, count),
+            None => Box::pin(ready(Vec::new())),
+        }
+    }
+
+    fn watch(&self, scope: &Scope, after: EventId) -> BoxFuture<'_, ()> {
+        match &self.inner {
+            Some(inner) => inner.watch(scope, after),
+            None => Box::pin(ready(())),
+        }
+    }
+
+    fn forget(&self, scope: &Scope) {
+        if let Some(inner) = &self.inner {
+            inner.forget(scope);
+        }
+    }
+
+    fn bytes(&self, tenant: &TenantId) -> usize {
+        self.inner.as_ref().map_or(0, |inner| inner.bytes(tenant))
+    }
+}

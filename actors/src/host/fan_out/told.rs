@@ -1,0 +1,201 @@
+//! What becomes of the tasks of a fan-out. Plain data.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    host::SendError,
+    ids::ConversationId,
+    ports::Usage,
+    stream::{Failure, RoundEnd},
+};
+
+/// Why a task has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", failure.message)]
+pub struct TaskFailure {
+    /// A code and a line.
+    pub failure: Failure,
+    /// What it said until then, if it began.
+    pub end: Option<Arc<RoundEnd>>,
+}
+
+/// The end of a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskEnd {
+    /// Which task, from 0.
+    pub index: usize,
+    /// The subagent's conversation.
+    pub conversation: ConversationId,
+    /// Its answer, or why there is none.
+    pub outcome: Result<Arc<RoundEnd>, TaskFailure>,
+    /// From its start to its model's first content; unknown of one that another process began.
+    pub first_text: Option<Duration>,
+    /// From its start to its end; zero of one that never began.
+    pub took: Duration,
+    /// Whether it was there already: begun, or over, before this fan-out came.
+    pub attached: bool,
+}
+
+impl TaskEnd {
+    /// The end of a round as the end of its task: one that was cut is no answer.
+    pub(super) fn judge(end: Arc<RoundEnd>) -> Result<Arc<RoundEnd>, TaskFailure> {
+        if end.stop_reason.is_done() {
+            return Ok(end);
+        }
+        let cut = || {
+            let code = end.stop_reason.code();
+            Failure { code: code.to_owned(), message: format!("the subagent did not come to an end: {code}"), retry_after_ms: None }
+        };
+        Err(TaskFailure { failure: end.error.clone().unwrap_or_else(cut), end: Some(end) })
+    }
+
+    /// Whether the work was done.
+    pub fn is_done(&self) -> bool {
+        self.outcome.is_ok()
+    }
+
+    /// What is known of its round.
+    pub fn end(&self) -> Option<&RoundEnd> {
+        match &self.outcome {
+            Ok(end) => Some(end),
+            Err(failure) => failure.end.as_deref(),
+        }
+    }
+
+    /// The text of its last message; empty if there is none.
+    pub fn text(&self) -> &str {
+        self.end().map_or("", |end| &end.text)
+    }
+
+    /// Tokens of its model calls.
+    pub fn usage(&self) -> Usage {
+        self.end().map(|end| end.usage).unwrap_or_default()
+    }
+}
+
+/// A fan-out that is over.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FanOutSummary {
+    /// Its name.
+    pub name: String,
+    /// The results, in the order of the tasks.
+    pub tasks: Vec<Arc<TaskEnd>>,
+    /// Tokens of all of them.
+    pub usage: Usage,
+    /// From its start to the end of the last task.
+    pub wall: Duration,
+    /// What the provider's cache gave them.
+    pub cache: CacheEffect,
+}
+
+/// What the first task and the rest had of the provider's cache; [`super::FanOut::warm_first`] is to make a difference.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CacheEffect {
+    /// Whether the first task began alone.
+    pub warmed: bool,
+    /// The first task.
+    pub first: CacheShare,
+    /// All others together.
+    pub rest: CacheShare,
+}
+
+/// Some tasks' part in the provider's cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CacheShare {
+    /// Input tokens, from wherever.
+    pub input_tokens: u64,
+    /// Those read from the provider's cache.
+    pub cache_read_tokens: u64,
+    /// Median time from a task's start to its model's first content, of those that are known.
+    pub first_text: Option<Duration>,
+}
+
+impl CacheShare {
+    fn of<'a>(tasks: impl Iterator<Item = &'a TaskEnd>) -> Self {
+        let (mut share, mut times) = (Self::default(), Vec::new());
+        for task in tasks {
+            let usage = task.usage();
+            share.input_tokens = share.input_tokens.saturating_add(usage.input());
+            share.cache_read_tokens = share.cache_read_tokens.saturating_add(usage.cache_read);
+            times.extend(task.first_text);
+        }
+        times.sort_unstable();
+        Self { first_text: times.get(times.len() / 2).copied(), ..share }
+    }
+}
+
+impl FanOutSummary {
+    /// `ends` in the order of the tasks; a hole is a result that was lost with its host.
+    pub(super) fn of(name: String, ends: Vec<Option<Arc<TaskEnd>>>, wall: Duration, warmed: bool) -> Self {
+        let tasks: Vec<Arc<TaskEnd>> = ends.into_iter().flatten().collect();
+        let usage = tasks.iter().fold(Usage::default(), |usage, task| usage.plus(&task.usage()));
+        let (first, rest) = tasks.split_at(tasks.len().min(1));
+        let share = |tasks: &[Arc<TaskEnd>]| CacheShare::of(tasks.iter().map(|task| &**task));
+        let cache = CacheEffect { warmed, first: share(first), rest: share(rest) };
+        Self { name, tasks, usage, wall, cache }
+    }
+
+    /// Tasks that have an answer.
+    pub fn done(&self) -> usize {
+        self.tasks.iter().filter(|task| task.is_done()).count()
+    }
+
+    /// Tasks that have none.
+    pub fn failed(&self) -> usize {
+        self.tasks.len() - self.done()
+    }
+}
+
+pub(super) fn failure(code: &str, message: impl Into<String>) -> Failure {
+    Failure { code: code.to_owned(), message: message.into(), retry_after_ms: None }
+}
+
+/// What keeps a task from its end, as its failure.
+pub(super) fn refused(error: &SendError) -> Failure {
+    failure(error.code(), error.to_string())
+}
+
+pub(super) fn draining() -> Failure {
+    failure("draining", "the host is shutting down")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream::{RoundStatus, StopReason};
+
+    fn end(stop_reason: StopReason, usage: Usage) -> Arc<RoundEnd> {
+        let status = RoundStatus::Completed;
+        Arc::new(RoundEnd { status, stop_reason, text: "so far".into(), full_text: String::new(), usage, latency_ms: 1, error: None })
+    }
+
+    fn task(index: usize, usage: Usage, first_ms: u64) -> Option<Arc<TaskEnd>> {
+        let first_text = Some(Duration::from_millis(first_ms));
+        let (conversation, outcome) = (ConversationId::new("c").unwrap(), TaskEnd::judge(end(StopReason::EndTurn, usage)));
+        Some(Arc::new(TaskEnd { index, conversation, outcome, first_text, took: Duration::ZERO, attached: false }))
+    }
+
+    #[test]
+    fn a_round_that_was_cut_is_a_failure_that_keeps_what_was_said() {
+        let judged = TaskEnd::judge(end(StopReason::Budget, Usage::default())).unwrap_err();
+
+        assert_eq!((judged.failure.code.as_str(), judged.end.unwrap().text.as_str()), ("budget", "so far"));
+        assert!(TaskEnd::judge(end(StopReason::MaxTokens, Usage::default())).is_ok());
+    }
+
+    #[test]
+    fn the_effect_of_the_cache_is_told_of_the_first_and_of_the_rest() {
+        let wrote = Usage { cache_write: 100, output: 5, ..Usage::default() };
+        let read = Usage { cache_read: 100, input_uncached: 10, output: 5, ..Usage::default() };
+
+        let summary = FanOutSummary::of("n".into(), vec![task(0, wrote, 90), task(1, read, 10), task(2, read, 30)], Duration::ZERO, true);
+
+        let share = |input_tokens, cache_read_tokens, ms| CacheShare {
+            input_tokens,
+            cache_read_tokens,
+            first_text: Some(Duration::from_millis(ms)),
+        };
+        assert_eq!(summary.cache, CacheEffect { warmed: true, first: share(100, 0, 90), rest: share(220, 200, 30) });
+        assert_eq!((summary.usage.output, summary.done(), summary.failed()), (15, 3, 0));
+    }
+}

@@ -1,0 +1,306 @@
+//! `callboard fanout`: one template over the lines of a file, a subagent a line.
+
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use callboard_actors::{
+    conversation::volatile::Recovery,
+    host::{CacheShare, FanOut, FanOutRun, FanOutSummary, TaskEnd},
+    ids::{ConversationId, FAN_OUT_PREFIX},
+    policy::Budget,
+};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::json;
+
+use super::{
+    failure::{Done, Failure},
+    flags::HostFlags,
+    run::{SHUTDOWN, seconds},
+    session::scope,
+    signals::Signals,
+    terminal::{Paint, Terminals, err_line, out, tame},
+};
+use crate::{
+    app::{self, App, Opening, Purpose, Sessions, TENANT, Wishes},
+    config::Config,
+    storage::{MemorySessions, SessionLock},
+};
+
+/// Bytes of a file of lines: far more than anybody means to give to a model.
+const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// Characters of a line that its section is headed with.
+const HEAD_CHARS: usize = 120;
+
+/// Where a line goes in the template.
+const PLACE: &str = "{}";
+
+/// Give each line of a file to a subagent of its own, many at once
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  callboard fanout \"Summarise the file {} in one sentence.\" --over files.txt
+  git ls-files '*.rs' | callboard fanout \"What does {} promise?\" --over - --parallel 8 --json
+  callboard fanout \"Translate: {}\" --over lines.txt --ephemeral --no-tools
+  callboard fanout \"Check {}\" --over files.txt --name check-1     # the same again after a crash goes on
+
+One section a line, or with --json one JSON line, in the order of the file. Blank lines are left out. Exit 1 if any failed.
+A subagent can ask nobody: what needs approval is refused, unless --approve auto allows it.")]
+pub(super) struct FanoutArgs {
+    /// What each is told; every `{}` in it is the line
+    template: String,
+    /// The file of the lines; `-` is standard input
+    #[arg(long, value_name = "FILE")]
+    over: PathBuf,
+    #[command(flatten)]
+    host: HostFlags,
+    /// How many are under way at once, at most [default: 1024]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    parallel: Option<u32>,
+    /// Keep no journals: nothing is left when it is over, and a crash loses it
+    #[arg(long, conflicts_with_all = ["name", "db"])]
+    ephemeral: bool,
+    /// Begin one alone, so that the rest finds in the provider's cache what they have in common; its effect is told at the end
+    #[arg(long)]
+    warm_first: bool,
+    /// A name: the same command with it after a crash goes on with what is there
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// End it after this many seconds
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    timeout: Option<Duration>,
+    /// Print one JSON object a task
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(config: &Config, args: FanoutArgs) -> Result<Done, Failure> {
+    if !args.template.contains(PLACE) {
+        return Err(Failure::usage("the template has no {}, where each line goes").hint("callboard fanout \"Summarise {}\" --over FILE"));
+    }
+    let lines = lines(&args.over).await?;
+    let mut signals = Signals::listen();
+    let tasks = lines.iter().map(|line| args.template.replace(PLACE, line));
+    let wishes = Wishes { budget: Budget::default(), ..args.host.wishes(config, Recovery::Resume)? };
+    let (app, _lock) = open(config, &wishes, &args).await?;
+
+    let mut fan_out = FanOut::over(tasks).budget(args.host.budget());
+    fan_out = args.parallel.and_then(|parallel| usize::try_from(parallel).ok()).into_iter().fold(fan_out, FanOut::parallel);
+    fan_out = args.timeout.into_iter().fold(fan_out, FanOut::deadline);
+    fan_out = args.name.iter().fold(fan_out, FanOut::name);
+    fan_out = if args.ephemeral { fan_out.ephemeral() } else { fan_out };
+    fan_out = if args.warm_first { fan_out.warm_first() } else { fan_out };
+    let run = app.host.tenant(TENANT).fan_out(fan_out).await?;
+    let paint = Paint::stderr();
+    if !args.ephemeral && args.name.is_none() {
+        err_line(&paint.dim(&format!("fan-out {0}; the same command with --name {0} goes on with it", run.name())));
+    }
+
+    let (summary, interrupted) = follow(run, &lines, args.json, &mut signals).await;
+    err_line(&paint.dim(&figures(&summary)));
+    if args.warm_first {
+        err_line(&paint.dim(&effect(&summary)));
+    }
+    app.host.shutdown(SHUTDOWN).await;
+    Ok(match summary.failed() {
+        _ if interrupted => Done::Interrupted,
+        0 => Done::Well,
+        _ => Done::Badly,
+    })
+}
+
+/// The host, and what keeps a second process from the same name.
+async fn open(config: &Config, wishes: &Wishes, args: &FanoutArgs) -> Result<(App, Option<SessionLock>), Failure> {
+    // What is wrong with a flag is told before anything is made.
+    app::choose_provider(config, wishes, Purpose::Calls)?;
+    app::check_places(config, wishes)?;
+    let sessions = match args.ephemeral {
+        true => Sessions::Memory(Arc::new(MemorySessions::new())),
+        false => Sessions::open(config, wishes.db.as_deref(), Opening::OrCreate).await?,
+    };
+    let lock = match &args.name {
+        Some(name) => sessions.lock(&scope(&ConversationId::new(format!("{FAN_OUT_PREFIX}{name}"))?)?)?,
+        None => None,
+    };
+    let app = app::start(config, wishes, &sessions).await?;
+    let paint = Paint::stderr();
+    let (provider, model, workspace) = (tame(&app.provider), tame(&app.model), app.workspace.display());
+    err_line(&format!("{} provider {provider}, model {model}, workspace {workspace}", paint.bold("callboard")));
+    for note in &app.notes {
+        err_line(&paint.dim(&format!("note: {}", tame(note))));
+    }
+    Ok((app, lock))
+}
+
+/// The lines, without blank ones.
+async fn lines(file: &Path) -> Result<Vec<String>, Failure> {
+    let shown = if file.as_os_str() == "-" { "standard input".to_owned() } else { file.display().to_string() };
+    let path = file.to_owned();
+    let read = tokio::task::spawn_blocking(move || {
+        let mut bytes = Vec::new();
+        let read = match path.as_os_str() == "-" {
+            true => std::io::stdin().lock().take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes),
+            false => std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)),
+        };
+        read.map(|_| bytes)
+    });
+    let bytes = read.await.map_err(|error| Failure::work(error.to_string()))?;
+    let bytes = bytes.map_err(|error| Failure::usage(format!("{shown} cannot be read: {}", error.kind())))?;
+    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > FILE_BYTES_MAX {
+        return Err(Failure::usage(format!("{shown} is longer than {FILE_BYTES_MAX} bytes")));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| Failure::usage(format!("{shown} is not UTF-8 text")))?;
+    let lines: Vec<String> = text.lines().map(str::trim_end).filter(|line| !line.trim().is_empty()).map(str::to_owned).collect();
+    if lines.is_empty() { Err(Failure::usage(format!("{shown} has no lines"))) } else { Ok(lines) }
+}
+
+/// Prints results in the order of the lines, each as soon as those before it are there. Ctrl-C ends what runs; again, the program.
+async fn follow(mut run: FanOutRun, lines: &[String], json: bool, signals: &mut Signals) -> (FanOutSummary, bool) {
+    let bar = bar(run.tasks());
+    let (mut ends, mut printed, mut failed, mut interrupted) = (vec![None; run.tasks()], 0, 0usize, false);
+    loop {
+        let end = tokio::select! {
+            biased;
+            () = signals.next() => {
+                if interrupted {
+                    bar.finish_and_clear();
+                    std::process::exit(130);
+                }
+                interrupted = true;
+                bar.suspend(|| err_line("interrupting; once more to leave at once"));
+                run.cancel();
+                continue;
+            }
+            end = run.next() => end,
+        };
+        let Some(end) = end else { break };
+        failed += usize::from(!end.is_done());
+        bar.inc(1);
+        bar.set_message(if failed == 0 { String::new() } else { format!("{failed} failed") });
+        if let Some(place) = ends.get_mut(end.index) {
+            *place = Some(end);
+        }
+        while let (Some(Some(end)), Some(line)) = (ends.get(printed), lines.get(printed)) {
+            // Of what was interrupted before it began there is nothing to show.
+            if !interrupted || end.end().is_some() {
+                let text = if json { as_json(end, line) } else { section(end, line) };
+                bar.suspend(|| out(&text));
+            }
+            printed += 1;
+        }
+    }
+    bar.finish_and_clear();
+    (run.finish().await, interrupted)
+}
+
+/// A bar at a terminal.
+fn bar(tasks: usize) -> ProgressBar {
+    let target = if Terminals::look().stderr { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let bar = ProgressBar::with_draw_target(Some(u64::try_from(tasks).unwrap_or(u64::MAX)), target);
+    let style = ProgressStyle::with_template("{elapsed:>6} [{bar:30}] {pos}/{len}  {msg}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
+}
+
+/// A result for people.
+fn section(end: &TaskEnd, line: &str) -> String {
+    let mut head: String = tame(line).replace(['\n', '\t'], " ").chars().take(HEAD_CHARS).collect();
+    if head.len() < line.len() {
+        head.push('…');
+    }
+    let text = tame(end.text());
+    let text = text.trim_end();
+    let mut section = format!("== {} {head}\n", end.index + 1);
+    if !text.is_empty() {
+        section += text;
+        section.push('\n');
+    }
+    if let Err(why) = &end.outcome {
+        section += &format!("[failed: {}]\n", tame(&why.failure.message).replace('\n', " "));
+    }
+    section.push('\n');
+    section
+}
+
+/// A result for programs, in one line.
+fn as_json(end: &TaskEnd, line: &str) -> String {
+    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let round = end.end();
+    let told = json!({
+        "index": end.index,
+        "line": line,
+        "ok": end.is_done(),
+        "text": end.text(),
+        "full_text": round.map(|round| &round.full_text),
+        "stop_reason": round.map(|round| round.stop_reason.code()),
+        "error": end.outcome.as_ref().err().map(|why| json!({ "code": why.failure.code, "message": why.failure.message })),
+        "usage": round.map(|round| round.usage),
+        "first_text_ms": end.first_text.map(ms),
+        "took_ms": ms(end.took),
+        "attached": end.attached,
+        "conversation_id": end.conversation,
+    });
+    format!("{told}\n")
+}
+
+/// What it came to.
+fn figures(summary: &FanOutSummary) -> String {
+    let attached = summary.tasks.iter().filter(|task| task.attached).count();
+    let attached = if attached == 0 { String::new() } else { format!(", {attached} were there already") };
+    let (tasks, usage) = (summary.tasks.len(), &summary.usage);
+    format!(
+        "{tasks} task{}: {} done, {} failed{attached} · {} tokens in, {} out · {:.1} s",
+        if tasks == 1 { "" } else { "s" },
+        summary.done(),
+        summary.failed(),
+        usage.input(),
+        usage.output,
+        summary.wall.as_secs_f64()
+    )
+}
+
+/// What warming the cache came to.
+fn effect(summary: &FanOutSummary) -> String {
+    let share = |share: &CacheShare| {
+        let first = share.first_text.map_or_else(String::new, |time| format!(", first text after {} ms", time.as_millis()));
+        format!("{} of {} input tokens from the cache{first}", share.cache_read_tokens, share.input_tokens)
+    };
+    format!("cache: the first task {}; the rest {} (median)", share(&summary.cache.first), share(&summary.cache.rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(text: &str, failed: bool) -> TaskEnd {
+        use callboard_actors::{
+            host::TaskFailure,
+            stream::{Failure, RoundEnd, RoundStatus, StopReason},
+        };
+        let round = Arc::new(RoundEnd {
+            status: RoundStatus::Completed,
+            stop_reason: StopReason::EndTurn,
+            text: text.into(),
+            full_text: text.into(),
+            usage: Default::default(),
+            latency_ms: 1,
+            error: None,
+        });
+        let failure = Failure { code: "budget".into(), message: "no\nmore".into(), retry_after_ms: None };
+        let outcome = if failed { Err(TaskFailure { failure, end: Some(round) }) } else { Ok(round) };
+        let conversation = ConversationId::new("subagent:x").unwrap();
+        TaskEnd { index: 0, conversation, outcome, first_text: None, took: Duration::ZERO, attached: false }
+    }
+
+    #[test]
+    fn a_section_has_a_head_the_answer_and_why_it_failed() {
+        assert_eq!(section(&end("hello\n", false), "a.txt"), "== 1 a.txt\nhello\n\n");
+        assert_eq!(section(&end("so far", true), "a\u{1b}[1m"), "== 1 a[1m…\nso far\n[failed: no more]\n\n");
+        assert!(section(&end("", false), &"x".repeat(500)).lines().next().unwrap().chars().count() < 130);
+    }
+}
