@@ -218,7 +218,7 @@ fn overload(calls: usize, length: Duration) {
     let waiting = calls as f64 / CALL.as_secs_f64() / TENANTS as f64 * 4.0;
     runtime().block_on(async {
         let quotas = Quotas { prompts_max: Some(waiting as usize), ..Quotas::default() };
-        let host = host_of(calls, |_| quotas.clone()).await;
+        let host = host_of(calls, |_| quotas).await;
         let (_, normal) = offer(&host, calls, 0.6, length).await;
         let normal = percentile(normal.concat(), 0.99);
         let (peak, _) = offer(&host, calls, 1.0, length).await;

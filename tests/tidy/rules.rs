@@ -145,13 +145,21 @@ pub const ROWS: &[Row] = &[
             Starts("rand"),
             Starts("getrandom"),
             Starts("fastrand"),
-            Has("RandomState::new"),
             Has("new_v4"),
             Has("new_v7"),
         ],
         in_tests: false,
         reason: "in the kernel time and chance come in, so that a seed replays everything (DESIGN §4.1, §6)",
         fix: "wall time: ports::Clock; intervals: tokio::time; ids and jitter: ports::Entropy; settings: Limits",
+    },
+    Row {
+        within: &["actors/src/**"],
+        // Keys of maps that are looked into and never decided by: what std's own maps have anyway.
+        except: &["actors/src/id_hash.rs"],
+        forbidden: &[Has("RandomState")],
+        in_tests: false,
+        reason: "in the kernel time and chance come in, so that a seed replays everything (DESIGN §4.1, §6)",
+        fix: "ids and jitter: ports::Entropy; a map by ids: id_hash::IdHash",
     },
     Row {
         within: PURE,
