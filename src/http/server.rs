@@ -94,6 +94,12 @@ fn refuse(stream: &TcpStream) {
     let _ = stream.try_write(FULL);
 }
 
+/// Events leave at once, and what the system holds of them is bounded.
+fn prepare(stream: &TcpStream) {
+    let _ = stream.set_nodelay(true);
+    let _ = set_socket_send_buffer_size(stream, SOCKET_BYTES_MAX);
+}
+
 fn builder(bounds: &HttpBounds) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
@@ -122,8 +128,7 @@ struct Server {
 impl Server {
     /// Serves one connection to its end; once the host has ended it only finishes what it is at.
     fn connection(&self, stream: TcpStream, bounds: &HttpBounds) -> impl Future<Output = ()> + Send + use<> {
-        let _ = stream.set_nodelay(true);
-        let _ = set_socket_send_buffer_size(&stream, SOCKET_BYTES_MAX);
+        prepare(&stream);
         let io = TokioIo::new(Socket::new(stream, bounds.header_within, bounds.write_pause_max));
         let (builder, service, closing) = (self.builder.clone(), TowerToHyperService::new(self.router.clone()), self.closing.clone());
         async move {
@@ -145,6 +150,18 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_socket_holds_a_bounded_part_of_an_answer_and_sends_it_at_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+
+        prepare(&stream);
+
+        let held = rustix::net::sockopt::socket_send_buffer_size(&stream).unwrap();
+        assert!((SOCKET_BYTES_MAX..=2 * SOCKET_BYTES_MAX).contains(&held) && stream.nodelay().unwrap(), "{held}");
+    }
 
     #[test]
     fn the_refusal_says_how_long_it_is() {

@@ -136,6 +136,6 @@ async fn half_of_the_watchers_never_read_and_nobody_feels_it() {
     );
     assert!(each <= STUCK_BYTES_MAX, "{each} bytes a stuck watcher");
     // A machine that does something else besides has no even p99, but what the host itself uses is even: who is stuck costs nothing.
-    assert!(beside_ticks <= alone_ticks * 5 / 4 + 20, "{alone_ticks} alone, {beside_ticks} beside");
+    assert!(beside_ticks <= alone_ticks * 3 / 2 + 20, "{alone_ticks} alone, {beside_ticks} beside");
     assert!(p99(&beside) < p99(&alone) * 3 + Duration::from_millis(200), "{:?} alone, {:?} beside", p99(&alone), p99(&beside));
 }
