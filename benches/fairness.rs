@@ -5,7 +5,7 @@
 //! its share, all with prompts of 300 bytes. Then all 20 have more to do than can be done, even ones with prompts of 3 KB and odd ones with
 //! 30 bytes, for the Jain index over served tokens by weight: with equal weights, and with weights 1 to 4. Last (FAULTS F19) all offer what
 //! can be done, then ten times that, then 60 % of it: what is served, what is resident, and when latency is as before. Each tenant may
-//! have as many prompts waiting as are served in four seconds.
+//! have as many prompts waiting as are served in three seconds.
 //!
 //! `cargo bench --bench fairness` prints victims' served/offered and p99 with and without the flooder, how fast the flooder is refused, the
 //! Jain indices, and CPU. `-- --seconds N` changes the length of a run from 20 s, `-- --calls N` the calls at once.
@@ -87,6 +87,9 @@ const ALIKE: usize = 300;
 fn unlike(tenant: usize) -> usize {
     if tenant.is_multiple_of(2) { 3000 } else { 30 }
 }
+
+/// Conversations of a tenant where all have more than can be done.
+const CONVERSATIONS: usize = 200;
 
 /// What one tenant saw.
 #[derive(Default)]
@@ -182,11 +185,10 @@ fn flood(calls: usize, length: Duration, flooded: bool) -> (f64, f64) {
 /// Prompts of all tenants together, so many times what can be done; returns what was served in a second, and the latencies of the turns by
 /// the second they were offered in.
 async fn offer(host: &Host, calls: usize, times: f64, length: Duration) -> (f64, Vec<Vec<Duration>>) {
-    static RUN: AtomicU64 = AtomicU64::new(1);
     let rate = calls as f64 / CALL.as_secs_f64() * times;
     let began = Instant::now();
     let seconds: Arc<Vec<Mutex<Vec<Duration>>>> = Arc::new((0..=length.as_secs()).map(|_| Mutex::default()).collect());
-    let (served, run) = (Arc::new(AtomicU64::new(0)), RUN.fetch_add(1, Ordering::Relaxed) << 32);
+    let served = Arc::new(AtomicU64::new(0));
     let mut tasks = tokio::task::JoinSet::new();
     for number in 0..(rate * length.as_secs_f64()) as u64 {
         let due = began + Duration::from_secs_f64(number as f64 / rate);
@@ -195,7 +197,8 @@ async fn offer(host: &Host, calls: usize, times: f64, length: Duration) -> (f64,
         let (host, seconds, served) = (host.clone(), seconds.clone(), served.clone());
         tasks.spawn(async move {
             let tenant = number as usize % TENANTS;
-            let conversation = host.tenant(name(tenant)).conversation(format!("o-{}", run | number));
+            // The same conversations again and again: what grows is what waits.
+            let conversation = host.tenant(name(tenant)).conversation(format!("o-{}", number as usize / TENANTS % CONVERSATIONS));
             let Ok(mut reply) = conversation.send("p".repeat(ALIKE)).await else { return };
             if reply.outcome().await.is_ok_and(|end| end.error.is_none()) {
                 served.fetch_add(u64::from(began.elapsed() <= length), Ordering::Relaxed);
@@ -215,7 +218,7 @@ async fn offer(host: &Host, calls: usize, times: f64, length: Duration) -> (f64,
 
 /// Ten times the capacity.
 fn overload(calls: usize, length: Duration) {
-    let waiting = calls as f64 / CALL.as_secs_f64() / TENANTS as f64 * 4.0;
+    let waiting = calls as f64 / CALL.as_secs_f64() / TENANTS as f64 * 3.0;
     runtime().block_on(async {
         let quotas = Quotas { prompts_max: Some(waiting as usize), ..Quotas::default() };
         let host = host_of(calls, |_| quotas).await;

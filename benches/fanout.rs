@@ -10,17 +10,14 @@
 #[path = "turn/mod.rs"]
 mod reference;
 
-use std::{
-    sync::{Arc, atomic::AtomicU64, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use callboard::{
     Host,
     limits::Limits,
     ports::{BoxFuture, Capabilities, LlmProvider, ModelRequest, ModelStream, ProviderError},
 };
-use callboard_actors::scripted::Reply;
+use callboard_actors::{host::FanOut, scripted::Reply};
 use reference::{
     Wire,
     by_hand::ByHand,
@@ -41,6 +38,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// How long the model thinks.
 const THINKS: Duration = Duration::from_millis(100);
+
+/// Subagents at once.
+const PARALLEL: usize = 1000;
 
 /// Calls at once over HTTP.
 const CALLS_MAX: usize = 1000;
@@ -66,20 +66,11 @@ async fn host(provider: Arc<dyn LlmProvider>, calls_max: usize) -> Host {
     ours::builder().shared_provider(provider).sessions(Forgetful).limits(limits).build().await.unwrap()
 }
 
-static RUNS: AtomicU64 = AtomicU64::new(0);
-
-/// The fan-out of this project: the one place that knows how it is asked for.
+/// The fan-out of this project, without a journal as the one by hand: the one place that knows how it is asked for.
 async fn fan_out(host: &Host, prompts: Vec<String>) -> Vec<String> {
-    let run = RUNS.fetch_add(1, Ordering::Relaxed);
-    let mut children = JoinSet::new();
-    for (index, prompt) in prompts.into_iter().enumerate() {
-        let child = host.tenant("bench").conversation(format!("fan-{run}-{index}"));
-        children.spawn(async move {
-            let mut reply = child.send(prompt).await.unwrap();
-            (index, reply.outcome().await.unwrap().text.to_string())
-        });
-    }
-    in_order(children).await
+    let width = prompts.len();
+    let run = host.tenant("bench").fan_out(FanOut::over(prompts).parallel(width.min(PARALLEL)).ephemeral()).await.unwrap();
+    run.finish().await.tasks.iter().map(|end| end.text().to_owned()).collect()
 }
 
 /// By hand.
