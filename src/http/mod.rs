@@ -29,8 +29,7 @@ mod socket;
 mod sse;
 
 pub use keys::{KeyHash, Keys, NotAKeyHash, new_key};
-#[cfg(feature = "cli")]
-pub(crate) use openai::left_behind;
+pub use openai::left_behind;
 pub use operator::{MadeKey, Operator, OperatorError, Reloaded, TenantPut};
 pub use server::{Served, serve};
 pub use settings::{HttpBounds, HttpConfig};

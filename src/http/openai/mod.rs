@@ -133,7 +133,7 @@ fn is_stateless(id: &ConversationId) -> bool {
 ///
 /// # Errors
 /// What the store said.
-pub(crate) async fn left_behind(host: &Host, tenant: &TenantId) -> Result<Vec<Scope>, StoreError> {
+pub async fn left_behind(host: &Host, tenant: &TenantId) -> Result<Vec<Scope>, StoreError> {
     let (mut left, mut after) = (Vec::new(), ConversationId::new(STATELESS).ok());
     loop {
         let page = host.ports().sessions.list(tenant, ListQuery { after: after.clone(), ..ListQuery::default() }).await?;
