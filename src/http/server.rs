@@ -18,7 +18,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{HttpBounds, HttpConfig, router::router, shared::Shared, socket::Socket};
-use crate::Host;
+use crate::{Host, tools::mask};
 
 /// How long to wait after the system refused a connection (no descriptor left): it will refuse the next one too.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -55,6 +55,8 @@ pub struct Served {
 /// # Cancel safety
 /// Dropping the future closes the listener and every connection at once; rounds go on in the host.
 pub async fn serve(listener: TcpListener, host: Host, config: HttpConfig, shutdown: impl Future<Output = ()> + Send) -> Served {
+    // Before anybody is served: the first refusal and the first result of a tool would hold up a whole thread for it.
+    let _ = tokio::task::spawn_blocking(mask::prepare).await;
     let (router, openapi) = router(&config.redactor);
     let app = Arc::new(Shared::new(host, config, openapi));
     let server = Server { builder: builder(&app.config.bounds), router: router.with_state(app.clone()), closing: app.closing.clone() };
