@@ -73,7 +73,9 @@ fn host() -> Host {
     );
     let file = folder.path().join("callboard.toml");
     std::fs::write(&file, config).unwrap();
-    let serve = Server::start(Command::new(binary).arg("--config").arg(&file).arg("serve").env_remove("CALLBOARD_LOG"));
+    let serve = Server::start(
+        Command::new(binary).arg("--config").arg(&file).arg("serve").env_remove("CALLBOARD_LOG").env_remove("CALLBOARD_CLIENTS"),
+    );
     Host { serve, _model: model, _folder: folder }
 }
 
