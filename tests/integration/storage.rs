@@ -246,6 +246,22 @@ async fn of_two_handles_on_one_file_the_stale_one_cannot_write() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_that_make_one_file_at_once_have_it() {
+    let folder = tempfile::tempdir().unwrap();
+    for round in 0..40 {
+        let path = folder.path().join(format!("{round}.db"));
+        let open = || {
+            tokio::spawn({
+                let path = path.clone();
+                async move { Sqlite::open(&path).await.map(drop) }
+            })
+        };
+        let opened = tokio::join!(open(), open(), open());
+        assert_eq!((opened.0.unwrap(), opened.1.unwrap(), opened.2.unwrap()), (Ok(()), Ok(()), Ok(())), "file {round}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_handles_write_different_conversations_without_loss() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s.db");

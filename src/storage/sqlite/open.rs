@@ -126,11 +126,13 @@ fn number(conn: &Connection, pragma: &str) -> rusqlite::Result<i64> {
     conn.pragma_query_value(None, pragma, |row| row.get(0))
 }
 
-fn check_owner(conn: &Connection, path: &Path) -> Result<(), StoreError> {
+fn check_owner(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
     let failed = |error: Error| cannot_open(path, words(&error));
-    let version = number(conn, "user_version").map_err(failed)?;
-    let owner = number(conn, "application_id").map_err(failed)?;
-    let tables: i64 = conn.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0)).map_err(failed)?;
+    // One snapshot for all three: another process may be making this very file.
+    let snapshot = conn.transaction().map_err(failed)?;
+    let version = number(&snapshot, "user_version").map_err(failed)?;
+    let owner = number(&snapshot, "application_id").map_err(failed)?;
+    let tables: i64 = snapshot.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0)).map_err(failed)?;
     let is_new = owner == 0 && version == 0 && tables == 0;
     if owner == APPLICATION_ID || is_new { Ok(()) } else { Err(cannot_open(path, "it is a database of another program")) }
 }
