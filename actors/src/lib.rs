@@ -36,6 +36,7 @@ compile_error!(
 
 pub mod ids;
 mod id_hash;
+mod json;
 pub mod chat;
 pub mod journal;
 pub mod stream;

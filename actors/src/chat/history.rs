@@ -5,11 +5,12 @@ use std::{collections::HashSet, ops::Range, sync::Arc};
 
 use super::{ContentBlock, Message, Role, ToolResultBlock, ToolResultContent, message::chain_digest};
 
-/// Messages in shared segments: cloning a list of ten thousand messages copies a few hundred pointers.
+/// Messages in shared segments: cloning a list of ten thousand messages copies two pointers.
 #[derive(Debug, Clone, Default)]
 pub struct MessageList {
     sealed: Arc<Vec<Arc<[Link]>>>,
-    tail: Vec<Link>,
+    /// Shared too: a list that grows while a copy of it is out copies these first.
+    tail: Arc<Vec<Link>>,
     len: usize,
 }
 
@@ -23,7 +24,7 @@ struct Link {
     bytes: u64,
 }
 
-/// Messages a sealed segment holds. A clone copies one pointer to all sealed segments and at most this many messages.
+/// Messages a sealed segment holds; the tail holds fewer than twice as many.
 const SEGMENT_MESSAGES: usize = 32;
 
 impl MessageList {
@@ -39,7 +40,7 @@ impl MessageList {
 
     /// The messages in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Message> {
-        self.sealed.iter().flat_map(|segment| segment.iter()).chain(&self.tail).map(|link| &link.message)
+        self.sealed.iter().flat_map(|segment| segment.iter()).chain(&*self.tail).map(|link| &link.message)
     }
 
     /// The message at an index.
@@ -86,20 +87,22 @@ impl MessageList {
     pub fn push(&mut self, message: Message) {
         let (chain, bytes) = self.last_link().map_or((0, 0), |last| (last.chain, last.bytes));
         let (chain, bytes) = (chain_digest(chain, message.digest()), bytes + message.wire().len() as u64);
-        self.tail.push(Link { message, chain, bytes });
+        let tail = Arc::make_mut(&mut self.tail);
+        tail.push(Link { message, chain, bytes });
         self.len += 1;
-        if self.tail.len() >= SEGMENT_MESSAGES * 2 {
-            let rest = self.tail.split_off(SEGMENT_MESSAGES);
-            let full = std::mem::replace(&mut self.tail, rest);
+        if tail.len() >= SEGMENT_MESSAGES * 2 {
+            let rest = tail.split_off(SEGMENT_MESSAGES);
+            let full = std::mem::replace(tail, rest);
             Arc::make_mut(&mut self.sealed).push(full.into());
         }
     }
 
     fn pop(&mut self) -> Option<Message> {
-        if self.tail.is_empty() {
-            self.tail = Arc::make_mut(&mut self.sealed).pop()?.to_vec();
+        let tail = Arc::make_mut(&mut self.tail);
+        if tail.is_empty() {
+            *tail = Arc::make_mut(&mut self.sealed).pop()?.to_vec();
         }
-        let link = self.tail.pop();
+        let link = tail.pop();
         self.len -= usize::from(link.is_some());
         link.map(|link| link.message)
     }

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{ContentBlock, RawJson, ToolResultBlock};
+use crate::json;
 
 /// Who speaks (REQUIREMENTS M-01). `system` is never a history message: it goes to the provider by itself (M-19).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -152,7 +153,7 @@ impl Message {
             }
             begins.push(u32::try_from(wire.len()).unwrap_or(u32::MAX));
             // Writing our own plain types to memory cannot fail; an empty message would be refused on the way in.
-            let _ = serde_json::to_writer(&mut wire, block);
+            let _ = json::write(&mut wire, block);
         }
         wire.extend_from_slice(b"]}");
         let ids = |id: fn(&ContentBlock) -> Option<&str>| blocks.iter().filter_map(id).map(Box::from).collect();

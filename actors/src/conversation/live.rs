@@ -56,7 +56,7 @@ struct RoundKit {
     cancel: CancellationToken,
     permit: PermitSlot,
     executor: Option<ToolExecutorRef>,
-    tasks: HashMap<WorkId, AbortOnDrop>,
+    tasks: BTreeMap<WorkId, AbortOnDrop>,
     timers: Vec<AbortOnDrop>,
     /// When each call was first started.
     began: BTreeMap<u32, Instant>,
@@ -69,7 +69,7 @@ impl RoundKit {
             cancel: CancellationToken::new(),
             permit: Arc::default(),
             executor: None,
-            tasks: HashMap::new(),
+            tasks: BTreeMap::new(),
             timers: Vec::new(),
             began: BTreeMap::new(),
             span,
@@ -553,10 +553,10 @@ impl Live {
         let trace = CallTrace::begin(&kit.span, first, &scope, gateway.provider().name(), &request);
         let call =
             ModelCall { gateway, request, tenant, class, permit, writer, standing, clock, round_id, cancel, idle, total, counters, trace };
-        let task = tokio::spawn(async move {
+        let task = tokio::spawn(Box::pin(async move {
             let outcome = Box::new(call.run().await);
             let _ = me.cast(ConversationMsg::ModelEnded { work, outcome });
-        });
+        }));
         kit.tasks.insert(work, AbortOnDrop(task));
     }
 
@@ -632,14 +632,15 @@ impl Live {
         let StartTool { work, batch, call, tool_use, attempt, level, spec, last_error: _ } = start;
         let tool = self.setup.tools.get(&tool_use.name)?.clone();
         let round_id = self.durable.round.as_ref()?.id;
-        let (me, writer, bench) = (self.me.clone(), self.writer.clone(), self.bench());
+        let (me, writer) = (self.me.clone(), self.writer.clone());
         let supervisor = self.me.get_cell();
         let key = CallKey { scope: self.scope.clone(), seq: batch, index: call };
         let siblings = (tool_use.name == CREATE_SUBAGENT).then(|| Siblings::of(self.durable.batch()));
-        let kit = self.kit()?;
-        let executor = match &kit.executor {
-            Some(executor) => executor.clone(),
+        let executor = match self.kit()?.executor.clone() {
+            Some(executor) => executor,
             None => {
+                let bench = self.bench();
+                let kit = self.kit()?;
                 let report = move |work, result, duration_ms| {
                     let _ = me.cast(ConversationMsg::ToolEnded { work, result: Box::new(result), duration_ms });
                 };
@@ -650,6 +651,7 @@ impl Live {
                 executor
             }
         };
+        let kit = self.kit()?;
         if attempt == 0 {
             kit.began.remove(&call); // Another batch's call of the same place.
         }

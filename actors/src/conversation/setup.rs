@@ -157,7 +157,7 @@ impl Setup {
             tools: skills::tools(self.tools.definitions(), durable),
             tool_choice: ToolChoice::Auto,
             max_tokens,
-            stop: Arc::from([]),
+            stop: Arc::default(),
             effort: self.effort,
             output_schema: None,
             cache: true,

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     chat::RawJson,
+    id_hash::IdHash,
     limits::TOOL_INPUT_BYTES_MAX,
     ports::{OutputLevel, SchemaCheck, Schemas, Tool, ToolDefinition, ToolError, ToolSource, ToolSpec},
 };
@@ -17,7 +18,7 @@ const LEVEL: &str = "output_level";
 /// clone is a set of its own (REQUIREMENTS G-07).
 #[derive(Clone)]
 pub struct Toolset {
-    by_name: HashMap<String, Known>,
+    by_name: HashMap<String, Known, IdHash>,
     definitions: Arc<[ToolDefinition]>,
 }
 
@@ -74,7 +75,7 @@ impl Toolset {
     /// # Errors
     /// [`ToolsetError`] for names that clash or that no model API takes, and for schemas that are none.
     pub fn new(tools: impl IntoIterator<Item = Arc<dyn Tool>>, schemas: Option<&dyn Schemas>) -> Result<Self, ToolsetError> {
-        let mut by_name = HashMap::new();
+        let mut by_name = HashMap::default();
         let mut definitions = Vec::new();
         for tool in tools {
             let spec = Arc::new(tool.spec().clone());

@@ -23,13 +23,15 @@ pub(super) struct RoundWatch {
     key: StreamKey,
     after: Option<EventId>,
     ahead: VecDeque<Arc<StreamEvent>>,
+    /// Whether nothing stood behind what was read last.
+    is_all: bool,
     end: Option<Result<Arc<RoundEnd>, Failure>>,
 }
 
 /// What a look finds behind a cursor.
 enum Look {
-    /// These events.
-    Told(VecDeque<Arc<StreamEvent>>),
+    /// These events; `is_all` when there were no more.
+    Told { events: VecDeque<Arc<StreamEvent>>, is_all: bool },
     /// Nothing yet: the round's stream is open.
     Running,
     /// Nothing yet: the round is not over, and no life of this host has taken it up. What comes next is behind `told`.
@@ -43,12 +45,12 @@ enum Look {
 impl RoundWatch {
     /// A watch from the round's start. `stopped` is cancelled once nothing more comes of this host.
     pub(super) fn new(ports: Ports, stopped: CancellationToken, scope: Scope, round: RoundId) -> Self {
-        Self { ports, stopped, key: StreamKey { scope, round }, after: None, ahead: VecDeque::new(), end: None }
+        Self { ports, stopped, key: StreamKey { scope, round }, after: None, ahead: VecDeque::new(), is_all: false, end: None }
     }
 
     /// The same round behind this event.
     pub(super) fn after(self, cursor: EventId) -> Self {
-        Self { after: Some(cursor), ahead: VecDeque::new(), ..self }
+        Self { after: Some(cursor), ahead: VecDeque::new(), is_all: false, ..self }
     }
 
     /// Which round, of which conversation.
@@ -72,8 +74,12 @@ impl RoundWatch {
                 return None;
             }
             let is_stopped = self.stopped.is_cancelled(); // Before the look: what was told until the stop is still read.
+            if std::mem::take(&mut self.is_all) && !is_stopped {
+                // Comes back at once if there is more by now.
+                self.wait(self.ports.events.changed(&self.key, self.after)).await;
+            }
             match self.look().await {
-                Look::Told(events) => self.ahead = events,
+                Look::Told { events, is_all } => (self.ahead, self.is_all) = (events, is_all),
                 Look::Over => return None,
                 Look::Running | Look::Asleep { .. } | Look::Away if is_stopped => return None,
                 Look::Running => self.wait(self.ports.events.changed(&self.key, self.after)).await,
@@ -93,8 +99,8 @@ impl RoundWatch {
         }
         match self.look().await {
             Look::Over => true,
-            Look::Told(events) => {
-                self.ahead = events;
+            Look::Told { events, is_all } => {
+                (self.ahead, self.is_all) = (events, is_all);
                 false
             }
             Look::Running | Look::Asleep { .. } | Look::Away => false,
@@ -104,16 +110,24 @@ impl RoundWatch {
     /// Looks what stands behind the cursor.
     async fn look(&self) -> Look {
         let events = &self.ports.events;
-        // Asked before the read: what came before the end is then read after it.
-        let status = events.get_status(&self.key).await;
-        match events.read(&self.key, self.after, WATCHED_EVENTS_MAX).await {
-            Ok(batch) if !batch.is_empty() => Look::Told(bounded(batch)),
-            Ok(_) if matches!(status, Ok(Some(StreamStatus::Running))) => Look::Running,
-            Ok(_) => Look::Over,
-            // Too slow for the ring, or a stream that began in another process: the journal tells the same events.
-            Err(EventStoreError::Expired | EventStoreError::Unknown) => self.look_back().await,
-            Err(_) => Look::Over,
+        for status_known in [false, true] {
+            match events.read(&self.key, self.after, WATCHED_EVENTS_MAX).await {
+                Ok(batch) if !batch.is_empty() => {
+                    let read = batch.len();
+                    let events = bounded(batch);
+                    let is_all = read < WATCHED_EVENTS_MAX && events.len() == read;
+                    return Look::Told { events, is_all };
+                }
+                Ok(_) if status_known => return Look::Over,
+                // Its end may have come between: what was told before it is then read.
+                Ok(_) if matches!(events.get_status(&self.key).await, Ok(Some(StreamStatus::Running))) => return Look::Running,
+                Ok(_) => {}
+                // Too slow for the ring, or a stream that began in another process: the journal tells the same events.
+                Err(EventStoreError::Expired | EventStoreError::Unknown) => return self.look_back().await,
+                Err(_) => return Look::Over,
+            }
         }
+        Look::Over
     }
 
     /// Looks into the journal, and puts what the ring still has between.
@@ -124,7 +138,7 @@ impl RoundWatch {
                 let mut kept = events.kept(scope, self.after.unwrap_or_default(), usize::MAX).await;
                 kept.retain(|event| event.round_id == Some(*round));
                 kept.truncate(WATCHED_EVENTS_MAX);
-                Look::Told(projection::joined(told.events, told.upto, kept).0)
+                Look::Told { events: projection::joined(told.events, told.upto, kept).0, is_all: false }
             }
             Ok(told) if told.goes_on => Look::Asleep { told: EventId { epoch: told.epoch, seq: told.upto, n: u32::MAX } },
             Ok(_) => Look::Over,

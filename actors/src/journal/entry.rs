@@ -10,6 +10,7 @@ use super::{ActivatedBy, CompactionCause, ConversationRound, ToolExecutionResult
 use crate::{
     chat::{Edit, Message, RawJson},
     ids::{ActivationId, ConversationId, Epoch, PromptId, RoundId, Seq},
+    json,
     ports::{Effect, ProviderStop, StoredEntry, Timestamp, Usage},
     skill::{ContextModifier, LoadLevel, SkillIndex, SkillName},
     stream::{Failure, StopReason},
@@ -288,7 +289,7 @@ fn append(object: &mut Vec<u8>, more: &impl Serialize) {
 
 fn write(bytes: &mut Vec<u8>, value: &impl Serialize) {
     // Our own plain types always serialise; a cut entry would be refused when read.
-    let _ = serde_json::to_writer(bytes, value);
+    let _ = json::write(bytes, value);
 }
 
 /// Adds a message as it stands on the wire: it is not read for that.

@@ -154,12 +154,11 @@ fn first_line(text: &str) -> String {
 
 fn shorten(text: &str) -> String {
     let text = text.trim();
-    if text.chars().count() <= SUMMARY_CHARS_MAX {
-        return text.to_owned();
+    let mut ends = text.char_indices().map(|(at, _)| at).skip(SUMMARY_CHARS_MAX - 1);
+    match (ends.next(), ends.next()) {
+        (Some(end), Some(_)) => text.get(..end).unwrap_or_default().to_owned() + "…",
+        _ => text.to_owned(),
     }
-    let mut short: String = text.chars().take(SUMMARY_CHARS_MAX - 1).collect();
-    short.push('…');
-    short
 }
 
 #[cfg(test)]
@@ -173,5 +172,7 @@ mod tests {
         assert_eq!(line(r#"{"context":2,"glob":"*.rs","path":"src","pattern":"fn main"}"#), "grep_search fn main src context=2 *.rs");
         assert_eq!(line(r#"{"pattern":"a\nb"}"#), "grep_search a b");
         assert_eq!(line("{}"), "grep_search");
+        let long = |chars: usize| shorten(&"汉".repeat(chars));
+        assert_eq!((long(79), long(80), long(81)), ("汉".repeat(79), "汉".repeat(80), "汉".repeat(79) + "…"));
     }
 }

@@ -1,6 +1,6 @@
 //! The attempts of one call: each with a permit, up to its first content; what failed before that may be tried again.
 
-use futures_util::{StreamExt, stream};
+use futures_util::StreamExt;
 use tokio_util::sync::CancellationToken;
 
 use super::{CallBy, Gateway, Health, Permit, Queued, Settings, Waiting, cost};
@@ -98,10 +98,7 @@ impl Gateway {
         });
         probe.disarm();
         match result {
-            Ok((ahead, rest)) => {
-                let ahead = stream::iter(ahead.map(Ok));
-                Ok(Box::pin(WithPermit { stream: ahead.chain(rest).boxed(), permit }))
-            }
+            Ok((ahead, rest)) => Ok(Box::pin(WithPermit { ahead, rest, permit })),
             Err(error) => {
                 if nothing_was_used(&error) {
                     permit.used(0);
@@ -195,8 +192,10 @@ impl Drop for AbandonOnDrop<'_> {
     }
 }
 
+/// A stream that has begun: what was read of it first, and its permit, which goes when the stream is dropped.
 struct WithPermit {
-    stream: ModelStream,
+    ahead: Option<Vec<ModelEvent>>,
+    rest: ModelStream,
     permit: Permit,
 }
 
@@ -204,7 +203,10 @@ impl futures_util::Stream for WithPermit {
     type Item = Result<Vec<ModelEvent>, ProviderError>;
 
     fn poll_next(mut self: std::pin::Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> std::task::Poll<Option<Self::Item>> {
-        let next = self.stream.poll_next_unpin(cx);
+        let next = match self.ahead.take() {
+            Some(batch) => std::task::Poll::Ready(Some(Ok(batch))),
+            None => self.rest.poll_next_unpin(cx),
+        };
         if let std::task::Poll::Ready(Some(Ok(batch))) = &next
             && let Some(ModelEvent::Completed(completion)) = batch.last()
             && let Some(usage) = &completion.usage

@@ -7,6 +7,8 @@
 
 use std::{collections::HashMap, hash::Hash, time::Duration};
 
+use crate::id_hash::IdHash;
+
 /// A key has all places after so long at the latest, if nobody else wants them. Longer calls drift apart by themselves.
 pub const RAMP_MAX: Duration = Duration::from_millis(250);
 
@@ -22,7 +24,7 @@ const SUMMED_EVERY: Duration = Duration::from_millis(100);
 /// Calls by key, and when the next one beyond a share may begin.
 #[derive(Debug)]
 pub struct Pacing<K> {
-    keys: HashMap<K, Key>,
+    keys: HashMap<K, Key, IdHash>,
     /// Of all keys that share.
     weight: u64,
     summed_at: Duration,
@@ -41,7 +43,7 @@ struct Key {
 
 impl<K> Default for Pacing<K> {
     fn default() -> Self {
-        Self { keys: HashMap::new(), weight: 0, summed_at: Duration::ZERO, mean: None, next: Duration::ZERO }
+        Self { keys: HashMap::default(), weight: 0, summed_at: Duration::ZERO, mean: None, next: Duration::ZERO }
     }
 }
 

@@ -60,9 +60,10 @@ enum Item {
 }
 
 /// What comes next in the content.
-enum Next {
-    Delta(ModelEvent),
-    Whole(ModelEvent),
+enum Next<'a> {
+    Text(&'a str),
+    Thinking(&'a str),
+    Whole(&'a Part),
     End,
 }
 
@@ -87,28 +88,28 @@ impl Playing {
         }
     }
 
-    /// The next event of the content, without moving past it.
-    fn peek(&self) -> Next {
+    /// What comes next of the content, without moving past it.
+    fn peek(&self) -> Next<'_> {
         if self.reply.events_max.is_some_and(|max| self.events >= max) {
             return Next::End;
         }
         match self.reply.parts.get(self.part) {
             None => Next::End,
-            Some(Part::Text(text)) => match self.piece(text) {
-                Some(piece) => Next::Delta(ModelEvent::Text(piece.to_owned())),
-                None => Next::Whole(ModelEvent::Block(ContentBlock::text(&**text))),
-            },
-            Some(Part::Thinking(text)) => match self.piece(text) {
-                Some(piece) => Next::Delta(ModelEvent::Thinking(piece.to_owned())),
-                None => {
-                    Next::Whole(ModelEvent::Block(ContentBlock::Thinking(ThinkingBlock { thinking: (**text).into(), signature: None })))
-                }
-            },
-            Some(Part::Tool { id, name, input }) => Next::Whole(ModelEvent::Block(ContentBlock::ToolUse(ToolUseBlock {
+            Some(part @ Part::Text(text)) => self.piece(text).map_or(Next::Whole(part), Next::Text),
+            Some(part @ Part::Thinking(text)) => self.piece(text).map_or(Next::Whole(part), Next::Thinking),
+            Some(part @ Part::Tool { .. }) => Next::Whole(part),
+        }
+    }
+
+    fn block(&self, part: &Part) -> ContentBlock {
+        match part {
+            Part::Text(text) => ContentBlock::text(&**text),
+            Part::Thinking(text) => ContentBlock::Thinking(ThinkingBlock { thinking: (**text).into(), signature: None }),
+            Part::Tool { id, name, input } => ContentBlock::ToolUse(ToolUseBlock {
                 id: id.as_deref().map_or_else(|| self.call_id(), str::to_owned),
                 name: (**name).into(),
                 input: input.clone(),
-            }))),
+            }),
         }
     }
 
@@ -132,30 +133,36 @@ impl Playing {
         rest.get(..rest.ceil_char_boundary(at_least))
     }
 
-    fn step(&mut self, event: &ModelEvent) {
-        self.events += 1;
-        match event {
-            ModelEvent::Text(piece) | ModelEvent::Thinking(piece) => self.offset += piece.len(),
-            ModelEvent::Block(_) | ModelEvent::Completed(_) | ModelEvent::Limits(_) => (self.part, self.offset) = (self.part + 1, 0),
-        }
-    }
-
     /// A batch: a burst of deltas if no time passes between them, else one; then all that needs no waiting.
     fn batch(&mut self) -> Item {
         let most = if self.reply.chunk_delay.is_zero() { BURST_DELTAS } else { 1 };
         let begun = self.deltas;
-        let mut batch = Vec::with_capacity(most + 2);
+        let mut batch = Vec::with_capacity(4);
         loop {
-            match self.peek() {
-                Next::Delta(_) if self.deltas - begun >= most || (most == 1 && !batch.is_empty()) => return Item::Batch(batch),
-                Next::Delta(event) => {
-                    self.deltas += 1;
-                    self.step(&event);
-                    batch.push(event);
+            let bytes = match self.peek() {
+                Next::Text(_) | Next::Thinking(_) if self.deltas - begun >= most || (most == 1 && !batch.is_empty()) => {
+                    return Item::Batch(batch);
                 }
-                Next::Whole(event) => {
-                    self.step(&event);
-                    batch.push(event);
+                // What comes together is one event, as an adapter makes of one read.
+                Next::Text(piece) => {
+                    match batch.last_mut() {
+                        Some(ModelEvent::Text(text)) => text.push_str(piece),
+                        _ => batch.push(ModelEvent::Text(piece.to_owned())),
+                    }
+                    piece.len()
+                }
+                Next::Thinking(piece) => {
+                    match batch.last_mut() {
+                        Some(ModelEvent::Thinking(text)) => text.push_str(piece),
+                        _ => batch.push(ModelEvent::Thinking(piece.to_owned())),
+                    }
+                    piece.len()
+                }
+                Next::Whole(part) => {
+                    batch.push(ModelEvent::Block(self.block(part)));
+                    (self.part, self.offset) = (self.part + 1, 0);
+                    self.events += 1;
+                    continue;
                 }
                 Next::End => match &self.reply.end {
                     End::Completed => {
@@ -182,7 +189,10 @@ impl Playing {
                     #[allow(clippy::panic, reason = "the script asks for it: a provider that panics is one of the faults")]
                     End::Panicked => panic!("the scripted model panics, as its script says"),
                 },
-            }
+            };
+            self.offset += bytes;
+            self.events += 1;
+            self.deltas += 1;
         }
     }
 
@@ -224,7 +234,7 @@ impl Playing {
             return None;
         }
         let delta = match self.peek() {
-            Next::Delta(_) => true,
+            Next::Text(_) | Next::Thinking(_) => true,
             Next::Whole(_) => false,
             Next::End => matches!(self.reply.end, End::Endless(_)),
         };

@@ -153,7 +153,7 @@ impl Reply {
         self
     }
 
-    /// Cuts each text into `count` deltas.
+    /// Cuts each text into `count` deltas. Where no time passes between them, up to 16 come together as one event, as of one read of a socket.
     pub fn chunks(mut self, count: usize) -> Self {
         self.chunk = Chunk::Count(count.max(1));
         self

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::RunResult;
 use crate::{
+    id_hash::IdHash,
     policy::{Breaker, BreakerConfig, Pass},
     ports::{ToolError, ToolErrorType, ToolSpec},
 };
@@ -17,7 +18,7 @@ use crate::{
 /// The breakers of a tenant's tools. Bound: one a tool of the host.
 pub(super) struct Breakers {
     since: Instant,
-    by_tool: Mutex<HashMap<String, Breaker>>,
+    by_tool: Mutex<HashMap<String, Breaker, IdHash>>,
 }
 
 impl Default for Breakers {

@@ -27,7 +27,7 @@ mod trace;
 mod tests;
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
@@ -98,9 +98,9 @@ struct ToolExecutor;
 
 struct State {
     args: ToolExecutorArgs,
-    running: HashMap<WorkId, AbortOnDrop>,
+    running: BTreeMap<WorkId, AbortOnDrop>,
     /// Attempts that were aborted before their start was let go.
-    aborted: HashSet<WorkId>,
+    aborted: BTreeSet<WorkId>,
 }
 
 impl Actor for ToolExecutor {
@@ -109,7 +109,7 @@ impl Actor for ToolExecutor {
     type Arguments = ToolExecutorArgs;
 
     async fn pre_start(&self, _: ActorRef<Self::Msg>, args: ToolExecutorArgs) -> Result<State, ActorProcessingErr> {
-        Ok(State { args, running: HashMap::new(), aborted: HashSet::new() })
+        Ok(State { args, running: BTreeMap::new(), aborted: BTreeSet::new() })
     }
 
     async fn handle(&self, me: ActorRef<Self::Msg>, message: Self::Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
@@ -121,13 +121,14 @@ impl Actor for ToolExecutor {
                 let progress = (state.args.progress)(&run);
                 let (work, began) = (run.work, run.began);
                 let (span, name) = (trace::begin(&run), run.tool.spec().definition.name.clone());
-                let task = tokio::spawn(async move {
+                // Boxed: the runtime moves what it is given many times.
+                let task = tokio::spawn(Box::pin(async move {
                     let start = Instant::now();
                     let result = run::run(Arc::from(run), bench, cancel, progress).instrument(span.clone()).await;
                     trace::ended(&span, &name, start, &result);
                     let duration_ms = run::duration_ms(began);
                     let _ = me.cast(ToolExecutorMsg::Ended { work, result, duration_ms });
-                });
+                }));
                 state.running.insert(work, AbortOnDrop(task));
             }
             ToolExecutorMsg::Abort { work } => {

@@ -13,12 +13,12 @@ use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::run::Ended;
-use crate::{limits::CANCEL_GRACE, ports::Progress};
+use crate::{id_hash::IdHash, limits::CANCEL_GRACE, ports::Progress};
 
 /// The runs of a tenant that are shared, by what is called with what.
 #[derive(Default)]
 pub(super) struct SharedRuns {
-    runs: Mutex<HashMap<String, Entry>>,
+    runs: Mutex<HashMap<String, Entry, IdHash>>,
 }
 
 struct Entry {
@@ -81,7 +81,7 @@ impl SharedRuns {
         };
         let work = start(run.cancel.clone(), to_all);
         let (runs, task_key, task_run) = (self.clone(), key.clone(), run.clone());
-        tokio::spawn(async move {
+        tokio::spawn(Box::pin(async move {
             let given_up = async {
                 task_run.cancel.cancelled().await;
                 sleep(CANCEL_GRACE + Duration::from_millis(100)).await; // Behind the grace of the attempt itself.
@@ -93,7 +93,7 @@ impl SharedRuns {
             };
             runs.forget(&task_key, &task_run);
             task_run.ended.send_replace(Some(ended));
-        });
+        }));
         (Lease { runs: self.clone(), key, run, ended: receiver }, true)
     }
 
