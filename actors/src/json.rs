@@ -24,6 +24,16 @@ pub(crate) fn write<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) -> Resu
     value.serialize(Writer { out, is_raw: false })
 }
 
+/// Hands text that is JSON already to any serializer, as `serde_json`'s `RawValue` does; unlike that, without reading it.
+///
+/// # Errors
+/// What the serializer refuses.
+pub(crate) fn raw<S: Serializer>(serializer: S, text: &str) -> Result<S::Ok, S::Error> {
+    let mut raw = serializer.serialize_struct(RAW, 1)?;
+    raw.serialize_field(RAW, text)?;
+    raw.end()
+}
+
 const ONES: u64 = u64::from_ne_bytes([1; 8]);
 const HIGHS: u64 = u64::from_ne_bytes([0x80; 8]);
 
@@ -595,11 +605,21 @@ mod tests {
         assert_eq!(written(&format_args!("a{}\"{}", 1, '\u{1}')), serde_json::to_string(&format_args!("a{}\"{}", 1, '\u{1}')).unwrap());
     }
 
+    struct ByHand;
+
+    impl Serialize for ByHand {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            raw(serializer, "{ }")
+        }
+    }
+
     #[test]
     fn raw_json_stays_as_it_is() {
         let raw = RawJson::from_text(r#"{ "a" : 1.0 }"#).unwrap();
 
         assert_eq!(written(&[&raw]), r#"[{ "a" : 1.0 }]"#);
+        assert_eq!(serde_json::to_string(&ByHand).unwrap(), "{ }");
+        assert_eq!((written(&ByHand), serde_json::to_value(ByHand).unwrap()), ("{ }".to_owned(), serde_json::json!({})));
     }
 
     #[test]

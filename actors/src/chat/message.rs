@@ -12,7 +12,7 @@ use std::{
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{ContentBlock, RawJson, ToolResultBlock};
+use super::{ContentBlock, RawJson, ToolResultBlock, reminder::is_reminder};
 use crate::json;
 
 /// Who speaks (REQUIREMENTS M-01). `system` is never a history message: it goes to the provider by itself (M-19).
@@ -239,6 +239,12 @@ impl Message {
         said.fold(first, |all, text| all + &text)
     }
 
+    /// Whether all of it are reminders, and so nothing that a person said.
+    pub(crate) fn is_reminders(&self) -> bool {
+        let opens = |raw: &str| raw.starts_with(r#"{"type":"text","text":"<system-reminder>\n"#);
+        self.raw_blocks().all(|raw| opens(raw) && ContentBlock::text_of_wire(raw).is_some_and(|text| is_reminder(&text)))
+    }
+
     /// Whether all blocks of another message stand in this one, one behind the other.
     pub(crate) fn holds_blocks_of(&self, other: &Self) -> bool {
         let blocks = |wire: &str| Some(wire.split_once(r#""content":["#)?.1.strip_suffix("]}")?.to_owned());
@@ -304,8 +310,7 @@ impl fmt::Debug for Message {
 
 impl Serialize for Message {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let raw: &serde_json::value::RawValue = serde_json::from_str(self.wire_str()).map_err(serde::ser::Error::custom)?;
-        raw.serialize(serializer)
+        json::raw(serializer, self.wire_str())
     }
 }
 
@@ -319,6 +324,16 @@ impl<'de> Deserialize<'de> for Message {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_message_of_reminders_alone_is_told_from_what_a_person_said() {
+        let told = super::super::reminder("a \"b\"\nc");
+        let is = |blocks: &[ContentBlock]| Message::new(Role::User, blocks).unwrap().is_reminders();
+
+        assert!(is(std::slice::from_ref(&told)) && is(&[told.clone(), told.clone()]));
+        assert!(!is(&[told.clone(), ContentBlock::text("x")]) && !is(&[ContentBlock::text("<system-reminder>\nx")]));
+        assert!(!is(&[ContentBlock::text("<system-reminder>")]) && !is(&[ContentBlock::text("")]));
+    }
 
     #[test]
     fn a_message_survives_its_wire_form_block_for_block() {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ConversationRound, Durable};
 use crate::{
-    chat::{ContentBlock, Message, MessageList, Role, is_reminder},
+    chat::{Message, MessageList, Role},
     ids::{RoundId, Seq},
 };
 
@@ -115,8 +115,7 @@ pub fn plain_user_starts(messages: &MessageList) -> impl Iterator<Item = usize> 
 }
 
 fn is_said_by_a_person(message: &Message) -> bool {
-    let reminds = |block: &ContentBlock| block.as_text().is_some_and(is_reminder);
-    message.role() == Role::User && message.tool_result_ids().is_empty() && !message.blocks().iter().all(reminds)
+    message.role() == Role::User && message.tool_result_ids().is_empty() && !message.is_reminders()
 }
 
 /// Whether these records of rounds fit this history.
