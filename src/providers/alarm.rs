@@ -90,3 +90,64 @@ impl Alarm {
         Poll::Pending
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{future::poll_fn, time::Duration};
+
+    use tokio::{task::coop::consume_budget, time::timeout};
+
+    use super::*;
+
+    const TIMEOUTS: Timeouts = Timeouts { connect: Duration::from_secs(1), idle: Duration::from_secs(10), total: Duration::from_secs(25) };
+
+    async fn rings(alarm: &mut Alarm) -> ProviderError {
+        timeout(Duration::from_secs(100), poll_fn(|cx| alarm.poll(cx))).await.unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_idle_limit_begins_anew_with_each_sign_of_life_and_the_total_limit_never() {
+        let mut alarm = Alarm::new(CancellationToken::new(), TIMEOUTS);
+        let begun = Instant::now();
+
+        assert!(timeout(Duration::from_secs(9), poll_fn(|cx| alarm.poll(cx))).await.is_err());
+        alarm.heard();
+        assert_eq!(rings(&mut alarm).await, idle_error(TIMEOUTS));
+        assert_eq!(begun.elapsed().as_secs(), 19);
+
+        alarm.heard();
+        assert_eq!(rings(&mut alarm).await, total_error(TIMEOUTS));
+        assert_eq!(begun.elapsed().as_secs(), 25);
+        alarm.heard();
+        assert_eq!(alarm.check(), Err(total_error(TIMEOUTS)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cancelled_call_is_told_whoever_waits() {
+        let cancel = CancellationToken::new();
+        let mut alarm = Alarm::new(cancel.clone(), TIMEOUTS);
+        assert!(timeout(Duration::from_secs(1), poll_fn(|cx| alarm.poll(cx))).await.is_err());
+        assert_eq!(alarm.check(), Ok(()));
+
+        // Another task waits now than the one that armed it.
+        let waits = tokio::spawn(async move { (rings(&mut alarm).await, alarm.check()) });
+        tokio::task::yield_now().await;
+        cancel.cancel();
+
+        assert_eq!(waits.await.unwrap(), (ProviderError::Cancelled, Err(ProviderError::Cancelled)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_used_up_its_turn_is_still_woken_by_the_timer() {
+        let mut alarm = Alarm::new(CancellationToken::new(), TIMEOUTS);
+        let mut first = true;
+        let rung = poll_fn(|cx| {
+            while std::mem::take(&mut first) || (alarm.armed.is_none() && has_budget_remaining()) {
+                let _ = std::pin::pin!(consume_budget()).poll(cx);
+            }
+            alarm.poll(cx)
+        });
+
+        assert_eq!(timeout(Duration::from_secs(100), rung).await.unwrap(), idle_error(TIMEOUTS));
+    }
+}

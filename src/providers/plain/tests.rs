@@ -246,3 +246,33 @@ async fn an_endless_head_is_refused() {
     let error = refused.await.unwrap_err();
     assert!(matches!(&error, ProviderError::Connection { message } if message.contains("longer than")), "{error:?}");
 }
+
+#[test]
+fn a_connection_serves_only_the_runtime_it_was_opened_in() {
+    use std::io::{Read, Write};
+
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = Url::parse(&format!("http://{}/v1", listener.local_addr().unwrap())).unwrap();
+    let client = Plain::new(&url, true, &HeaderMap::new(), Duration::from_secs(10)).unwrap();
+    let server = std::thread::spawn(move || {
+        let serve = |_| {
+            let mut socket = listener.accept().unwrap().0;
+            let (mut bytes, mut buffer) = (Vec::new(), [0; 1024]);
+            while !bytes.ends_with(b"\r\n\r\n{}") {
+                let read = socket.read(&mut buffer).unwrap();
+                bytes.extend_from_slice(&buffer[..read]);
+            }
+            socket.write_all(OK.as_bytes()).unwrap();
+            socket
+        };
+        (0..2).map(serve).collect::<Vec<_>>()
+    });
+
+    let runtimes = [(); 2].map(|()| tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap());
+    for runtime in &runtimes {
+        let answer = runtime.block_on(both(call(&client, &url), async {}));
+        assert_eq!(answer.unwrap().1, "ok");
+    }
+
+    assert_eq!(server.join().unwrap().len(), 2);
+}
