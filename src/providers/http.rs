@@ -1,25 +1,30 @@
-//! The only file that knows the HTTP client. It never retries and never follows a redirect: retries are the gateway's,
+//! Sends requests and tells refusals. It never retries and never follows a redirect: retries are the gateway's,
 //! and a redirect would carry the key to another host.
 
 use std::{
+    future::poll_fn,
     net::{Ipv4Addr, Ipv6Addr},
+    pin::pin,
+    task::Poll,
     time::Duration,
 };
 
-use bytes::Bytes;
 use callboard_actors::ports::{ModelStream, ProviderError};
 use reqwest::{
-    Client, Method, Request, Response, Url,
-    header::{CONTENT_TYPE, HeaderMap, HeaderValue},
+    Client, Method, Request, Url,
+    header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT},
 };
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    alarm::Alarm,
+    answer::Answer,
     assembler::{Assemble, protocol},
     body::Body,
     config::{ProviderConfigError, Timeouts},
     errors,
+    plain::Plain,
     reply::Reply,
     secret::Secret,
 };
@@ -36,83 +41,95 @@ const ERROR_BODY_WAIT: Duration = Duration::from_secs(5);
 /// A client for one provider and credential.
 #[derive(Clone)]
 pub(super) struct Http {
-    client: Client,
-    headers: HeaderMap,
+    way: Way,
     secret: Secret,
     timeouts: Timeouts,
 }
 
+/// How the server is reached.
+#[derive(Clone)]
+enum Way {
+    /// By plain HTTP and nothing between.
+    Plain(Plain),
+    /// By all that there can be: TLS, HTTP/2, proxies.
+    Full(Client, HeaderMap),
+}
+
 impl Http {
     /// `headers` go with every request.
-    pub(super) fn new(base: &Url, headers: HeaderMap, secret: Secret, timeouts: Timeouts) -> Result<Self, ProviderConfigError> {
-        let builder = Client::builder()
-            .user_agent(concat!("callboard/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(timeouts.connect)
-            .redirect(reqwest::redirect::Policy::none())
-            .retry(reqwest::retry::never())
-            .tcp_nodelay(true);
-        // A proxy of the environment is no way to this machine itself.
-        let builder = if is_loopback(base) { builder.no_proxy() } else { builder };
-        let client = builder.build().map_err(|error| ProviderConfigError::Client { reason: chain(&error) })?;
-        Ok(Self { client, headers, secret, timeouts })
+    pub(super) fn new(base: &Url, mut headers: HeaderMap, secret: Secret, timeouts: Timeouts) -> Result<Self, ProviderConfigError> {
+        headers.insert(USER_AGENT, HeaderValue::from_static(concat!("callboard/", env!("CARGO_PKG_VERSION"))));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let way = match Plain::new(base, is_loopback(base), &headers, timeouts.connect) {
+            Some(plain) => Way::Plain(plain),
+            None => Way::Full(full(base, timeouts)?, headers),
+        };
+        Ok(Self { way, secret, timeouts })
     }
 
     /// Posts a body and gives the stream of events that `assembler` makes of the answer.
     pub(super) async fn stream(
         &self,
-        url: Url,
+        url: &Url,
         body: Body,
         assembler: Box<dyn Assemble>,
         cancel: CancellationToken,
     ) -> Result<ModelStream, ProviderError> {
-        let deadline = Instant::now() + self.timeouts.total;
-        let head = async {
-            let response = self.post(url, body, deadline, "text/event-stream").await?;
-            let html = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).is_some_and(|kind| kind.contains("html"));
-            if html { Err(html_error()) } else { Ok(response) }
-        };
-        let response = tokio::select! {
-            biased;
-            () = cancel.cancelled() => return Err(ProviderError::Cancelled),
-            response = head => response.map_err(|error| self.secret.mask_error(error))?,
-        };
-        Ok(Reply::new(response, assembler, cancel.clone(), self.timeouts, deadline, self.secret.clone()).into_stream())
+        let mut alarm = Alarm::new(cancel.clone(), self.timeouts);
+        let mut head = pin!(self.post(url, body, "text/event-stream"));
+        let answer = poll_fn(|cx| {
+            alarm.check()?;
+            match head.as_mut().poll(cx) {
+                Poll::Ready(answer) => Poll::Ready(answer),
+                Poll::Pending => alarm.poll(cx).map(Err),
+            }
+        });
+        let answer = answer.await.map_err(|error| self.secret.mask_error(error))?;
+        alarm.heard();
+        if !is_success(answer.status()) {
+            return Err(tokio::select! {
+                biased;
+                () = cancel.cancelled() => ProviderError::Cancelled,
+                error = self.refusal(answer, alarm.deadline()) => self.secret.mask_error(error),
+            });
+        }
+        if answer.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).is_some_and(|kind| kind.contains("html")) {
+            return Err(html_error());
+        }
+        Ok(Box::pin(Reply::new(answer, assembler, alarm, self.secret.clone())))
     }
 
     /// Posts a body and reads the whole answer.
-    pub(super) async fn ask(&self, url: Url, body: Body) -> Result<Bytes, ProviderError> {
+    pub(super) async fn ask(&self, url: &Url, body: Body) -> Result<Vec<u8>, ProviderError> {
         let deadline = Instant::now() + self.timeouts.idle.min(self.timeouts.total);
         let answer = async {
-            let response = self.post(url, body, deadline, "application/json").await?;
-            match timeout_at(deadline, read(response, ANSWER_BYTES_MAX)).await {
-                Ok(bytes) => bytes,
-                Err(_) => Err(self.idle_error()),
-            }
+            let answer = self.post(url, body, "application/json").await?;
+            if is_success(answer.status()) { answer.read(ANSWER_BYTES_MAX).await } else { Err(self.refusal(answer, deadline).await) }
         };
-        answer.await.map_err(|error| self.secret.mask_error(error))
+        let answer = timeout_at(deadline, answer).await.unwrap_or_else(|_| Err(idle_error(self.timeouts)));
+        answer.map_err(|error| self.secret.mask_error(error))
     }
 
-    async fn post(&self, url: Url, body: Body, deadline: Instant, accept: &'static str) -> Result<Response, ProviderError> {
-        let mut request = Request::new(Method::POST, url);
-        *request.headers_mut() = self.headers.clone();
-        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        request.headers_mut().insert(reqwest::header::ACCEPT, HeaderValue::from_static(accept));
-        *request.body_mut() = Some(reqwest::Body::wrap(body));
-
-        let head_deadline = deadline.min(Instant::now() + self.timeouts.idle);
-        let response = match timeout_at(head_deadline, self.client.execute(request)).await {
-            Ok(response) => response.map_err(|error| self.failure(error))?,
-            Err(_) if head_deadline == deadline => return Err(total_error(self.timeouts)),
-            Err(_) => return Err(self.idle_error()),
-        };
-        if response.status().is_success() {
-            return Ok(response);
+    async fn post(&self, url: &Url, body: Body, accept: &'static str) -> Result<Answer, ProviderError> {
+        match &self.way {
+            Way::Plain(plain) => plain.post(url, accept, body).await.map(Answer::Plain),
+            Way::Full(client, headers) => {
+                let mut request = Request::new(Method::POST, url.clone());
+                request.headers_mut().clone_from(headers);
+                request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accept));
+                *request.body_mut() = Some(reqwest::Body::wrap(body));
+                client.execute(request).await.map(Answer::full).map_err(|error| self.failure(error))
+            }
         }
-        let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        let body = timeout_at(deadline.min(Instant::now() + ERROR_BODY_WAIT), read(response, ERROR_BYTES_MAX)).await;
+    }
+
+    /// The error of an answer that is none of the 2xx.
+    async fn refusal(&self, answer: Answer, deadline: Instant) -> ProviderError {
+        let (status, headers) = (answer.status(), answer.headers().clone());
+        let body = timeout_at(deadline.min(Instant::now() + ERROR_BODY_WAIT), answer.read(ERROR_BYTES_MAX)).await;
         // Masked before it is cut to a length: half a key is one too many.
         let body = self.secret.mask(&String::from_utf8_lossy(&body.ok().and_then(Result::ok).unwrap_or_default()));
-        Err(errors::of_response(status, &headers, body.as_bytes()))
+        errors::of_response(status, &headers, body.as_bytes())
     }
 
     fn failure(&self, error: reqwest::Error) -> ProviderError {
@@ -121,10 +138,22 @@ impl Http {
         }
         broken(error)
     }
+}
 
-    fn idle_error(&self) -> ProviderError {
-        idle_error(self.timeouts)
-    }
+/// The client for what is not plain.
+fn full(base: &Url, timeouts: Timeouts) -> Result<Client, ProviderConfigError> {
+    let builder = Client::builder()
+        .connect_timeout(timeouts.connect)
+        .redirect(reqwest::redirect::Policy::none())
+        .retry(reqwest::retry::never())
+        .tcp_nodelay(true);
+    // A proxy of the environment is no way to this machine itself.
+    let builder = if is_loopback(base) { builder.no_proxy() } else { builder };
+    builder.build().map_err(|error| ProviderConfigError::Client { reason: chain(&error) })
+}
+
+fn is_success(status: u16) -> bool {
+    (200..300).contains(&status)
 }
 
 pub(super) fn idle_error(timeouts: Timeouts) -> ProviderError {
@@ -148,20 +177,7 @@ pub(super) fn broken(error: reqwest::Error) -> ProviderError {
     ProviderError::Connection { message: chain(&error) }
 }
 
-/// Reads at most `most` bytes; more are cut off with the connection.
-async fn read(mut response: Response, most: usize) -> Result<Bytes, ProviderError> {
-    let mut whole = Vec::new();
-    while let Some(bytes) = response.chunk().await.map_err(broken)? {
-        let room = most - whole.len();
-        whole.extend_from_slice(bytes.get(..room).unwrap_or(&bytes));
-        if bytes.len() >= room {
-            break;
-        }
-    }
-    Ok(whole.into())
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {

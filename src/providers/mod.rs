@@ -2,14 +2,18 @@
 //!
 //! # Layout
 //! `<wire>/mod.rs` the adapter and its builder · `convert.rs` our request as the wire's JSON · `wire.rs` the JSON of its
-//! stream · `stream.rs` bytes to events, pure. Shared: `sse` and `template` read, `body` and `http` send, `reply` drives a
-//! stream under its deadlines, `errors` classes refusals, `limits` reads what is left of a
+//! stream · `stream.rs` bytes to events, pure. Shared: `sse` and `template` read, `body` and `http` send, by `plain` where plain HTTP
+//! is all it takes, `answer` is what comes back, `reply` drives a stream, `alarm` keeps its deadlines, `errors` classes refusals, `limits` reads what is left of a
 //! credential's limits.
 //!
 //! **Invariant:** an adapter never retries and keeps nothing between calls; a key is in no error and no debug form.
 
 pub mod offline;
 
+#[cfg(any(feature = "anthropic", feature = "openai"))]
+mod alarm;
+#[cfg(any(feature = "anthropic", feature = "openai"))]
+mod answer;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
 mod assembler;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
@@ -26,6 +30,8 @@ mod http;
 mod json;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
 mod limits;
+#[cfg(any(feature = "anthropic", feature = "openai"))]
+mod plain;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
 mod reply;
 #[cfg(any(feature = "anthropic", feature = "openai"))]

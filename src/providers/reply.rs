@@ -1,23 +1,23 @@
 //! Drives a reply: bytes from the connection, events to the caller, under the idle and the total deadline, the byte bound
 //! and the cancel token. Dropping the stream closes the connection.
 
-use std::time::Duration;
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
 
-use bytes::Bytes;
 use callboard_actors::{
     limits::STREAM_BYTES_MAX,
-    ports::{ModelEvent, ModelStream, ProviderError, RateLimits},
+    ports::{ModelEvent, ProviderError, RateLimits},
 };
-use futures_util::{FutureExt, StreamExt, stream};
-use reqwest::Response;
-use tokio::time::{Instant, sleep_until, timeout};
-use tokio_util::sync::CancellationToken;
+use futures_util::Stream;
 
 use super::{
+    alarm::Alarm,
+    answer::Answer,
     assembler::{Assemble, protocol},
-    config::Timeouts,
     errors,
-    http::{broken, html_error, idle_error, total_error},
+    http::html_error,
     limits,
     secret::Secret,
 };
@@ -26,116 +26,94 @@ use super::{
 /// telling.
 const READS_MAX: usize = 32;
 
-/// How long the rest of a complete answer is read away, so that the connection can serve the next call.
-const REST_WAIT: Duration = Duration::from_millis(500);
-
-/// Bytes of that rest.
-const REST_BYTES_MAX: usize = 64 * 1024;
-
 /// A reply on its way.
 pub(super) struct Reply {
     /// Told first.
     limits: Option<RateLimits>,
     /// `None` once the connection is of no more use.
-    response: Option<Response>,
-    assembler: Box<dyn Assemble>,
-    cancel: CancellationToken,
-    timeouts: Timeouts,
-    deadline: Instant,
+    answer: Option<Answer>,
+    alarm: Alarm,
+    reading: Reading,
     secret: Secret,
-    bytes: usize,
-    /// The first byte that is no blank was seen; events do not begin with `<` or `{`.
-    sniffed: bool,
     /// Told after the events that came before it.
     failed: Option<ProviderError>,
 }
 
+/// What has been read.
+struct Reading {
+    assembler: Box<dyn Assemble>,
+    bytes: usize,
+    /// The first byte that is no blank was seen; events do not begin with `<` or `{`.
+    sniffed: bool,
+}
+
 impl Reply {
-    pub(super) fn new(
-        response: Response,
-        assembler: Box<dyn Assemble>,
-        cancel: CancellationToken,
-        timeouts: Timeouts,
-        deadline: Instant,
-        secret: Secret,
-    ) -> Self {
-        let limits = Some(limits::read(response.headers())).filter(|limits| !limits.is_empty());
-        let response = Some(response);
-        Self { limits, response, assembler, cancel, timeouts, deadline, secret, bytes: 0, sniffed: false, failed: None }
+    pub(super) fn new(answer: Answer, assembler: Box<dyn Assemble>, alarm: Alarm, secret: Secret) -> Self {
+        let limits = Some(limits::read(answer.headers())).filter(|limits| !limits.is_empty());
+        let reading = Reading { assembler, bytes: 0, sniffed: false };
+        Self { limits, answer: Some(answer), alarm, reading, secret, failed: None }
     }
 
-    pub(super) fn into_stream(self) -> ModelStream {
-        let batches = stream::unfold(Box::new(self), |mut reply| async move { reply.next().await.map(|batch| (batch, reply)) });
-        Box::pin(batches.fuse())
+    /// Reads once; whether there may be more. Waits only while there is nothing to tell.
+    fn poll_read(&mut self, cx: &mut Context<'_>, out: &mut Vec<ModelEvent>) -> Poll<Result<(), ProviderError>> {
+        self.alarm.check()?;
+        let Some(answer) = &mut self.answer else { return Poll::Ready(Ok(())) };
+        match answer.poll_body(cx)? {
+            Poll::Ready(Some(bytes)) => {
+                self.reading.take(bytes, out)?;
+                self.alarm.heard();
+            }
+            Poll::Ready(None) => self.reading.assembler.finish(out)?,
+            Poll::Pending if out.is_empty() => return self.alarm.poll(cx).map(Err),
+            Poll::Pending => return Poll::Pending,
+        }
+        Poll::Ready(Ok(()))
     }
+}
 
-    async fn next(&mut self) -> Option<Result<Vec<ModelEvent>, ProviderError>> {
-        if let Some(limits) = self.limits.take() {
-            return Some(Ok(vec![ModelEvent::Limits(limits)]));
+impl Stream for Reply {
+    type Item = Result<Vec<ModelEvent>, ProviderError>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let reply = self.get_mut();
+        if let Some(limits) = reply.limits.take() {
+            return Poll::Ready(Some(Ok(vec![ModelEvent::Limits(limits)])));
         }
-        if let Some(error) = self.failed.take() {
-            return Some(Err(error));
+        if let Some(error) = reply.failed.take() {
+            return Poll::Ready(Some(Err(error)));
         }
-        self.response.as_ref()?;
+        if reply.answer.is_none() {
+            return Poll::Ready(None);
+        }
         let mut out = Vec::new();
         for _ in 0..READS_MAX {
-            let read = if out.is_empty() {
-                self.read().await
-            } else {
-                match self.read_what_is_there() {
-                    Some(read) => read,
-                    None => break,
+            match reply.poll_read(cx, &mut out) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => {
+                    // The connection first: nobody waits for us any more.
+                    reply.answer = None;
+                    let error = reply.secret.mask_error(error);
+                    if out.is_empty() {
+                        return Poll::Ready(Some(Err(error)));
+                    }
+                    reply.failed = Some(error);
+                    break;
                 }
-            };
-            let taken = match read {
-                Ok(Some(bytes)) => self.take(&bytes, &mut out),
-                Ok(None) => self.assembler.finish(&mut out).inspect(|()| self.response = None),
-                Err(error) => Err(error),
-            };
-            if let Err(error) = taken {
-                // The connection first: nobody waits for us any more.
-                self.response = None;
-                let error = self.secret.mask_error(error);
-                if out.is_empty() {
-                    return Some(Err(error));
-                }
-                self.failed = Some(error);
-                break;
+                Poll::Pending if out.is_empty() => return Poll::Pending,
+                Poll::Pending => break,
             }
-            if self.assembler.is_complete() {
-                self.release();
+            if reply.reading.assembler.is_complete() {
+                if let Some(answer) = reply.answer.take() {
+                    answer.release();
+                }
                 break;
             }
         }
-        Some(Ok(out))
+        Poll::Ready(Some(Ok(out)))
     }
+}
 
-    async fn read(&mut self) -> Result<Option<Bytes>, ProviderError> {
-        let Some(response) = &mut self.response else { return Ok(None) };
-        if self.cancel.is_cancelled() {
-            return Err(ProviderError::Cancelled);
-        }
-        let now = Instant::now();
-        if now >= self.deadline {
-            return Err(total_error(self.timeouts));
-        }
-        let idle = now + self.timeouts.idle;
-        // The bytes first: a timer costs more than most reads and is not armed when they are there.
-        tokio::select! {
-            biased;
-            read = response.chunk() => read.map_err(broken),
-            () = self.cancel.cancelled() => Err(ProviderError::Cancelled),
-            () = sleep_until(idle.min(self.deadline)) => {
-                Err(if idle < self.deadline { idle_error(self.timeouts) } else { total_error(self.timeouts) })
-            }
-        }
-    }
-
-    fn read_what_is_there(&mut self) -> Option<Result<Option<Bytes>, ProviderError>> {
-        let read = self.response.as_mut()?.chunk().now_or_never()?;
-        Some(read.map_err(broken))
-    }
-
+impl Reading {
     fn take(&mut self, bytes: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
         self.bytes = self.bytes.saturating_add(bytes.len());
         if self.bytes > STREAM_BYTES_MAX {
@@ -152,25 +130,6 @@ impl Reply {
             }
         }
         self.assembler.feed(bytes, out)
-    }
-
-    /// Reads the end of a complete answer away, beside the caller; a connection that is dropped before is not used again.
-    fn release(&mut self) {
-        let Some(mut response) = self.response.take() else { return };
-        match response.chunk().now_or_never() {
-            Some(Ok(None) | Err(_)) => {}
-            Some(Ok(Some(_))) | None => {
-                tokio::spawn(timeout(REST_WAIT, async move {
-                    let mut bytes = 0;
-                    while let Ok(Some(more)) = response.chunk().await {
-                        bytes += more.len();
-                        if bytes > REST_BYTES_MAX {
-                            break;
-                        }
-                    }
-                }));
-            }
-        }
     }
 }
 

@@ -103,7 +103,21 @@ fn text_of(events: &[ModelEvent]) -> String {
     events.iter().filter_map(|event| if let ModelEvent::Text(text) = event { Some(text.as_str()) } else { None }).collect()
 }
 
+/// A user in the URL is one of the things that need the client with TLS and proxies.
+fn with_user(url: &str) -> String {
+    url.replace("http://", "http://nobody@")
+}
+
 async fn check_contract(wire: Wire) {
+    check_contract_of(wire, |server| wire.provider(server, Timeouts::default())).await;
+    check_contract_of(wire, |server| match wire {
+        Wire::Anthropic => Arc::new(Anthropic::builder(KEY).base_url(with_user(&server.url())).build().unwrap()),
+        Wire::OpenAi => Arc::new(OpenAi::builder().api_key(KEY).base_url(with_user(&server.url_v1())).build().unwrap()),
+    })
+    .await;
+}
+
+async fn check_contract_of(wire: Wire, provider: impl Fn(&ModelServer) -> Arc<dyn LlmProvider>) {
     contract::llm_provider(async |scene| {
         let reply = match scene {
             Scene::Text => Reply::events(wire.text(TEXT)),
@@ -113,7 +127,7 @@ async fn check_contract(wire: Wire) {
             Scene::Stalls => Reply::stream().send(wire.half()).then(Step::Stall),
         };
         let server = ModelServer::start([reply]).await;
-        let provider = wire.provider(&server, Timeouts::default());
+        let provider = provider(&server);
         Stage { provider, client_left: Box::pin(async move { server.clients_left(1).await }) }
     })
     .await;

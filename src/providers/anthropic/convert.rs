@@ -3,6 +3,8 @@
 //! Promises: keys always come in the same order; messages are the slices that the conversation holds; with `cache` at
 //! most four marks (system, tools, the last two user messages), spliced in beside those slices.
 
+use std::sync::LazyLock;
+
 use bytes::Bytes;
 use callboard_actors::{
     chat::{
@@ -11,6 +13,7 @@ use callboard_actors::{
     },
     ports::{Effort, ModelRequest, ToolChoice},
 };
+use memchr::memmem::Finder;
 
 use crate::providers::{
     body::{Body, BodyWriter},
@@ -112,12 +115,15 @@ fn sendable(message: &Message) -> Bytes {
     if rendered.first().is_none_or(|first| *first == b'{') { rendered } else { clean(message) }
 }
 
+/// Without one of these a message is sent as it is. Made once: preparing a search costs more than searching a message.
+static SUSPICIOUS: LazyLock<[Finder<'static>; 4]> =
+    LazyLock::new(|| [r#""type":"thinking""#, r#""text":"""#, r#""cache_control""#, TEXT_CONTEXT].map(Finder::new));
+
 /// Leaves out what this API refuses in a message that came from elsewhere: reasoning without a signature, empty texts, and
 /// cache marks beyond our own; and the text of a document that stands before it. Empty if nothing is left.
 fn clean(message: &Message) -> Bytes {
     let wire = message.wire();
-    let suspicious = [r#""type":"thinking""#, r#""text":"""#, r#""cache_control""#, TEXT_CONTEXT];
-    if !suspicious.iter().any(|text| memchr::memmem::find(wire, text.as_bytes()).is_some()) {
+    if !SUSPICIOUS.iter().any(|text| text.find(wire).is_some()) {
         return wire.clone();
     }
     let before = message.blocks();

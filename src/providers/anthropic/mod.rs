@@ -139,13 +139,13 @@ impl LlmProvider for Anthropic {
         Box::pin(async move {
             let body = convert::request(&request);
             let assembler = Box::new(AnthropicAssembler::new(request.messages));
-            self.http.stream(self.messages.clone(), body, assembler, cancel).await
+            self.http.stream(&self.messages, body, assembler, cancel).await
         })
     }
 
     fn count_tokens(&self, request: ModelRequest) -> BoxFuture<'_, Result<u64, ProviderError>> {
         Box::pin(async move {
-            let answer = self.http.ask(self.count.clone(), convert::count(&request)).await?;
+            let answer = self.http.ask(&self.count, convert::count(&request)).await?;
             let count: Count = serde_json::from_slice(&answer).map_err(|error| protocol(format_args!("a count is not valid: {error}")))?;
             Ok(count.input_tokens)
         })

@@ -313,6 +313,10 @@ fn thinking_block(thinking: String, signature: String) -> Option<ModelEvent> {
 }
 
 fn citations(raw: &RawValue) -> Vec<Box<RawValue>> {
+    // Most blocks have none. A name may be written with escapes.
+    if !raw.get().contains("citations") && !raw.get().contains('\\') {
+        return Vec::new();
+    }
     let list = RawObject::parse(raw).and_then(|block| block.field("citations").map(|list| serde_json::from_str(list.get())));
     list.and_then(Result::ok).unwrap_or_default()
 }

@@ -239,7 +239,7 @@ impl LlmProvider for OpenAi {
         Box::pin(async move {
             let body = convert::request(&request, self.max_tokens(&request.model), self.shown(&request.model));
             let assembler = Box::new(OpenAiAssembler::new(request.messages));
-            self.http.stream(self.chat.clone(), body, assembler, cancel).await
+            self.http.stream(&self.chat, body, assembler, cancel).await
         })
     }
 
@@ -248,7 +248,7 @@ impl LlmProvider for OpenAi {
             if self.is_openai {
                 return Err(ProviderError::Unsupported("counting tokens"));
             }
-            match self.http.ask(self.count.clone(), convert::count(&request)).await {
+            match self.http.ask(&self.count, convert::count(&request)).await {
                 Ok(answer) => {
                     let count: Count =
                         serde_json::from_slice(&answer).map_err(|error| protocol(format_args!("a count is not valid: {error}")))?;

@@ -1,0 +1,153 @@
+//! What ends a call early: its deadlines and its cancel token. One timer serves the whole call: it is moved when it fires too early,
+//! not set anew for each read, and neither it nor the token is asked again while the same task waits.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll, Waker},
+};
+
+use callboard_actors::ports::ProviderError;
+use tokio::{
+    task::coop::has_budget_remaining,
+    time::{Instant, Sleep, sleep_until},
+};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+
+use super::{
+    config::Timeouts,
+    http::{idle_error, total_error},
+};
+
+/// The alarm of one call.
+pub(super) struct Alarm {
+    cancel: CancellationToken,
+    timeouts: Timeouts,
+    deadline: Instant,
+    /// The last sign of life.
+    heard: Instant,
+    armed: Option<Armed>,
+}
+
+struct Armed {
+    sleep: Pin<Box<Sleep>>,
+    cancelled: Pin<Box<WaitForCancellationFutureOwned>>,
+    waker: Option<Waker>,
+}
+
+impl Alarm {
+    /// The alarm of a call that begins now.
+    pub(super) fn new(cancel: CancellationToken, timeouts: Timeouts) -> Self {
+        let now = Instant::now();
+        Self { cancel, timeouts, deadline: now + timeouts.total, heard: now, armed: None }
+    }
+
+    /// When the call must be over.
+    pub(super) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Bytes came: the idle limit begins anew.
+    pub(super) fn heard(&mut self) {
+        self.heard = Instant::now();
+    }
+
+    /// Whether it has gone off, without waiting. Only the total limit counts here: what was heard is not known before it is read.
+    pub(super) fn check(&self) -> Result<(), ProviderError> {
+        if self.cancel.is_cancelled() {
+            return Err(ProviderError::Cancelled);
+        }
+        if self.heard >= self.deadline { Err(total_error(self.timeouts)) } else { Ok(()) }
+    }
+
+    /// Ready with the reason when it goes off.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ProviderError> {
+        if self.cancel.is_cancelled() {
+            return Poll::Ready(ProviderError::Cancelled);
+        }
+        let idle = self.heard + self.timeouts.idle;
+        let due = idle.min(self.deadline);
+        let armed = self.armed.get_or_insert_with(|| Armed {
+            sleep: Box::pin(sleep_until(due)),
+            cancelled: Box::pin(self.cancel.clone().cancelled_owned()),
+            waker: None,
+        });
+        // Both remember this task already, and a timer is never set for later than what is due.
+        if armed.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) && !armed.sleep.is_elapsed() {
+            return Poll::Pending;
+        }
+        if armed.cancelled.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(ProviderError::Cancelled);
+        }
+        while armed.sleep.as_mut().poll(cx).is_ready() {
+            if armed.sleep.deadline() >= due {
+                let error = if idle < self.deadline { idle_error(self.timeouts) } else { total_error(self.timeouts) };
+                return Poll::Ready(error);
+            }
+            armed.sleep.as_mut().reset(due);
+        }
+        // A task that has used up its turn is asked again at once, and was not remembered.
+        armed.waker = has_budget_remaining().then(|| cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::poll_fn, time::Duration};
+
+    use tokio::{task::coop::consume_budget, time::timeout};
+
+    use super::*;
+
+    const TIMEOUTS: Timeouts = Timeouts { connect: Duration::from_secs(1), idle: Duration::from_secs(10), total: Duration::from_secs(25) };
+
+    async fn rings(alarm: &mut Alarm) -> ProviderError {
+        timeout(Duration::from_secs(100), poll_fn(|cx| alarm.poll(cx))).await.unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_idle_limit_begins_anew_with_each_sign_of_life_and_the_total_limit_never() {
+        let mut alarm = Alarm::new(CancellationToken::new(), TIMEOUTS);
+        let begun = Instant::now();
+
+        assert!(timeout(Duration::from_secs(9), poll_fn(|cx| alarm.poll(cx))).await.is_err());
+        alarm.heard();
+        assert_eq!(rings(&mut alarm).await, idle_error(TIMEOUTS));
+        assert_eq!(begun.elapsed().as_secs(), 19);
+
+        alarm.heard();
+        assert_eq!(rings(&mut alarm).await, total_error(TIMEOUTS));
+        assert_eq!(begun.elapsed().as_secs(), 25);
+        alarm.heard();
+        assert_eq!(alarm.check(), Err(total_error(TIMEOUTS)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cancelled_call_is_told_whoever_waits() {
+        let cancel = CancellationToken::new();
+        let mut alarm = Alarm::new(cancel.clone(), TIMEOUTS);
+        assert!(timeout(Duration::from_secs(1), poll_fn(|cx| alarm.poll(cx))).await.is_err());
+        assert_eq!(alarm.check(), Ok(()));
+
+        // Another task waits now than the one that armed it.
+        let waits = tokio::spawn(async move { (rings(&mut alarm).await, alarm.check()) });
+        tokio::task::yield_now().await;
+        cancel.cancel();
+
+        assert_eq!(waits.await.unwrap(), (ProviderError::Cancelled, Err(ProviderError::Cancelled)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_used_up_its_turn_is_still_woken_by_the_timer() {
+        let mut alarm = Alarm::new(CancellationToken::new(), TIMEOUTS);
+        let mut first = true;
+        let rung = poll_fn(|cx| {
+            while std::mem::take(&mut first) || (alarm.armed.is_none() && has_budget_remaining()) {
+                let _ = std::pin::pin!(consume_budget()).poll(cx);
+            }
+            alarm.poll(cx)
+        });
+
+        assert_eq!(timeout(Duration::from_secs(100), rung).await.unwrap(), idle_error(TIMEOUTS));
+    }
+}

@@ -1,0 +1,164 @@
+//! Reads the head of an answer. Pure.
+//!
+//! Promises: the standard's rules decide how the body is framed, and a head that contradicts itself is refused; interim answers
+//! (100, 103) are passed over.
+
+use reqwest::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
+
+use super::framing::Framing;
+
+/// Headers of one answer.
+const HEADERS_MAX: usize = 100;
+
+/// The head of an answer.
+#[derive(Debug)]
+pub(super) struct Head {
+    /// How many bytes it took.
+    pub(super) bytes: usize,
+    pub(super) status: u16,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Framing,
+    /// Whether the connection may serve another call.
+    pub(super) keeps_open: bool,
+}
+
+/// Says that a head cannot be understood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum BadHead {
+    #[error("the server's answer is not HTTP/1: {0}")]
+    Syntax(httparse::Error),
+    #[error("the server's answer tells its length in two ways")]
+    Length,
+    #[error("the server wants to speak another protocol")]
+    Upgrade,
+}
+
+/// Reads a head; `None` if more bytes are needed.
+///
+/// # Errors
+/// [`BadHead`] for what is not HTTP, or is so in two ways.
+pub(super) fn read(bytes: &[u8]) -> Result<Option<Head>, BadHead> {
+    let mut before = 0;
+    loop {
+        let rest = bytes.get(before..).unwrap_or_default();
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut response = httparse::Response::new(&mut headers);
+        let length = match response.parse(rest).map_err(BadHead::Syntax)? {
+            httparse::Status::Complete(length) => length,
+            httparse::Status::Partial => return Ok(None),
+        };
+        let status = response.code.unwrap_or_default();
+        match status {
+            101 => return Err(BadHead::Upgrade),
+            100..=199 => before += length,
+            _ => return whole(before + length, status, response.version == Some(1), response.headers).map(Some),
+        }
+    }
+}
+
+fn whole(bytes: usize, status: u16, is_1_1: bool, list: &[httparse::Header<'_>]) -> Result<Head, BadHead> {
+    let mut headers = HeaderMap::with_capacity(list.len());
+    for header in list {
+        let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(|_| BadHead::Syntax(httparse::Error::HeaderName))?;
+        let value = HeaderValue::from_bytes(header.value).map_err(|_| BadHead::Syntax(httparse::Error::HeaderValue))?;
+        headers.append(name, value);
+    }
+    let (body, clear) = framing(status, is_1_1, &headers)?;
+    let closes = tokens(&headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case("close"));
+    Ok(Head { bytes, status, body, keeps_open: clear && is_1_1 && !closes, headers })
+}
+
+/// How the body ends, and whether what follows it can be told from it.
+fn framing(status: u16, is_1_1: bool, headers: &HeaderMap) -> Result<(Framing, bool), BadHead> {
+    if matches!(status, 204 | 304) {
+        return Ok((Framing::none(), true));
+    }
+    if headers.contains_key(TRANSFER_ENCODING) {
+        if !is_1_1 {
+            return Err(BadHead::Length);
+        }
+        let last = tokens(headers, &TRANSFER_ENCODING).last();
+        let chunked = last.is_some_and(|coding| coding.eq_ignore_ascii_case("chunked"));
+        // A length beside it is not to be believed, nor is the next answer on this connection.
+        let clear = !headers.contains_key(CONTENT_LENGTH);
+        return Ok(if chunked { (Framing::chunked(), clear) } else { (Framing::until_close(), false) });
+    }
+    let mut told = None;
+    for length in tokens(headers, &CONTENT_LENGTH) {
+        let digits = !length.is_empty() && length.bytes().all(|byte| byte.is_ascii_digit());
+        let length = length.parse::<u64>().ok().filter(|_| digits).ok_or(BadHead::Length)?;
+        if told.replace(length).is_some_and(|before| before != length) {
+            return Err(BadHead::Length);
+        }
+    }
+    if told.is_none() && headers.contains_key(CONTENT_LENGTH) {
+        return Err(BadHead::Length);
+    }
+    Ok(told.map_or((Framing::until_close(), false), |length| (Framing::length(length), true)))
+}
+
+/// The members of a header that is a list. A value that is no text is an empty one.
+fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+    let values = headers.get_all(name).into_iter().map(|value| value.to_str().unwrap_or_default());
+    values.flat_map(|value| value.split(',')).map(str::trim)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(lines: &str) -> Result<Option<(u16, Framing, bool)>, BadHead> {
+        let bytes = format!("{}\r\n\r\n", lines.replace('\n', "\r\n"));
+        let read = read(bytes.as_bytes())?;
+        Ok(read.map(|head| {
+            assert_eq!(head.bytes, bytes.len());
+            (head.status, head.body, head.keeps_open)
+        }))
+    }
+
+    #[test]
+    fn the_standard_decides_how_a_body_is_framed() {
+        for (lines, expected) in [
+            ("HTTP/1.1 200 OK\ntransfer-encoding: chunked", (200, Framing::chunked(), true)),
+            ("HTTP/1.1 200\nTransfer-Encoding: gzip, Chunked", (200, Framing::chunked(), true)),
+            ("HTTP/1.1 200 OK\ntransfer-encoding: chunked, gzip", (200, Framing::until_close(), false)),
+            ("HTTP/1.1 200 OK\ntransfer-encoding: chunked\ncontent-length: 3", (200, Framing::chunked(), false)),
+            ("HTTP/1.1 200 OK\ncontent-length: 3", (200, Framing::length(3), true)),
+            ("HTTP/1.1 200 OK\ncontent-length: 3\ncontent-length: 3", (200, Framing::length(3), true)),
+            ("HTTP/1.1 200 OK\ncontent-length: 3\nConnection: x, Close", (200, Framing::length(3), false)),
+            ("HTTP/1.0 200 OK\ncontent-length: 3", (200, Framing::length(3), false)),
+            ("HTTP/1.1 401 No", (401, Framing::until_close(), false)),
+            ("HTTP/1.1 204 No\ncontent-length: 3", (204, Framing::none(), true)),
+            ("HTTP/1.1 100 Go on\n\nHTTP/1.1 103 Hints\nlink: x\n\nHTTP/1.1 307 To\ncontent-length: 0", (307, Framing::none(), true)),
+        ] {
+            assert_eq!(head(lines), Ok(Some(expected)), "{lines}");
+        }
+    }
+
+    #[test]
+    fn a_head_that_contradicts_itself_is_refused() {
+        for length in ["3, 4", "+3", "-1", "", "x", "3\ncontent-length: 4", "99999999999999999999"] {
+            assert_eq!(head(&format!("HTTP/1.1 200 OK\ncontent-length: {length}")), Err(BadHead::Length), "{length}");
+        }
+        assert_eq!(head("HTTP/1.0 200 OK\ntransfer-encoding: chunked"), Err(BadHead::Length));
+        assert_eq!(head("HTTP/1.1 101 Switch\nupgrade: x"), Err(BadHead::Upgrade));
+        for lines in ["SSH-2.0-x", "HTTP/2 200 OK", "HTTP/1.1 200 OK\nno colon", "HTTP/1.1 200 OK\n folded: x"] {
+            assert!(matches!(head(lines), Err(BadHead::Syntax(_))), "{lines}");
+        }
+        let many = format!("HTTP/1.1 200 OK{}", "\na: b".repeat(HEADERS_MAX + 1));
+        assert_eq!(head(&many), Err(BadHead::Syntax(httparse::Error::TooManyHeaders)));
+    }
+
+    #[test]
+    fn a_head_is_read_when_it_is_whole_and_not_before() {
+        let bytes = b"HTTP/1.1 100 Go on\r\n\r\nHTTP/1.1 429 Slow\r\nretry-after: 7\r\n\r\nbody";
+        let end = bytes.len() - 4;
+        for cut in 0..end {
+            assert!(read(&bytes[..cut]).unwrap().is_none(), "{cut}");
+        }
+
+        let head = read(bytes).unwrap().unwrap();
+
+        assert_eq!((head.bytes, head.status, head.headers["retry-after"].to_str().unwrap()), (end, 429, "7"));
+    }
+}

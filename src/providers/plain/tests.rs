@@ -1,0 +1,278 @@
+//! The client on real connections, where a script of the server's side is plainer than a model server.
+
+use std::future::Future;
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+
+use super::*;
+use crate::providers::body::BodyWriter;
+
+const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+
+fn body(json: &str) -> Body {
+    let mut body = BodyWriter::new();
+    body.raw(json);
+    body.finish()
+}
+
+struct Server {
+    listener: TcpListener,
+    url: Url,
+}
+
+impl Server {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = Url::parse(&format!("http://{}/v1", listener.local_addr().unwrap())).unwrap();
+        Self { listener, url }
+    }
+
+    fn client(&self) -> Plain {
+        Plain::new(&self.url, true, &HeaderMap::new(), Duration::from_secs(10)).unwrap()
+    }
+
+    async fn accept(&self) -> TcpStream {
+        self.listener.accept().await.unwrap().0
+    }
+}
+
+/// Reads a request; its head and its body.
+async fn request(socket: &mut TcpStream) -> (String, Vec<u8>) {
+    let (mut bytes, mut buffer) = (Vec::new(), vec![0; 64 * 1024]);
+    loop {
+        let read = socket.read(&mut buffer).await.unwrap();
+        assert_ne!(read, 0, "the client left: {}", String::from_utf8_lossy(&bytes));
+        bytes.extend_from_slice(&buffer[..read]);
+        let Some(end) = memchr::memmem::find(&bytes, b"\r\n\r\n") else { continue };
+        let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap().parse::<usize>().unwrap();
+        if bytes.len() == end + 4 + length {
+            return (head, bytes.split_off(end + 4));
+        }
+    }
+}
+
+/// Posts and reads the answer to its end; its status and its body.
+async fn call(client: &Plain, url: &Url) -> Result<(u16, String), ProviderError> {
+    let mut answer = client.post(url, "x/y", body("{}")).await?;
+    let mut whole = Vec::new();
+    while let Some(more) = poll_fn(|cx| answer.poll_body(cx).map_ok(|bytes| bytes.map(<[u8]>::to_vec))).await? {
+        whole.extend(more);
+    }
+    let status = answer.status;
+    answer.release();
+    Ok((status, String::from_utf8(whole).unwrap()))
+}
+
+async fn both<T>(client: impl Future<Output = T>, server: impl Future<Output = ()>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), async { tokio::join!(client, server).0 }).await.unwrap()
+}
+
+#[test]
+fn only_plain_http_is_ours() {
+    for (url, ours) in [
+        ("http://127.0.0.1:8080", true),
+        ("http://[::1]:8080/v1", true),
+        ("https://127.0.0.1:8080", false),
+        ("http://user@127.0.0.1", false),
+        ("http://:not-a-real-password@127.0.0.1", false),
+    ] {
+        let client = Plain::new(&Url::parse(url).unwrap(), true, &HeaderMap::new(), Duration::ZERO);
+        assert_eq!(client.is_some(), ours, "{url}");
+    }
+}
+
+#[tokio::test]
+async fn a_long_request_arrives_whole_and_in_order() {
+    let server = Server::start().await;
+    let client = server.client();
+    let mut long = BodyWriter::new();
+    for number in 0..5000 {
+        // Slices of every length, far more than one write takes and than the system holds.
+        long.slice(format!("{number}:{};", "x".repeat(number % 700)).into());
+    }
+    let expected = (0..5000).map(|number| format!("{number}:{};", "x".repeat(number % 700))).collect::<String>();
+    let long = long.finish();
+
+    let answer = both(client.post(&server.url, "x/y", long), async {
+        let mut socket = server.accept().await;
+        let (head, body) = request(&mut socket).await;
+        let port = server.url.port().unwrap();
+        let length = expected.len();
+        assert_eq!(head, format!("POST /v1 HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\naccept: x/y\r\ncontent-length: {length}"));
+        assert!(body == expected.as_bytes());
+        socket.write_all(OK.as_bytes()).await.unwrap();
+    });
+
+    assert_eq!(answer.await.unwrap().status, 200);
+}
+
+#[tokio::test]
+async fn a_refusal_is_heard_before_the_request_is_read() {
+    let server = Server::start().await;
+    let client = server.client();
+    let mut long = BodyWriter::new();
+    long.slice(vec![b'x'; 64 << 20].into());
+
+    let (said, heard) = tokio::sync::oneshot::channel();
+    let answer = both(
+        async {
+            let answer = client.post(&server.url, "x/y", long.finish()).await.unwrap();
+            said.send(()).unwrap();
+            let status = answer.status;
+            answer.release();
+            status
+        },
+        async {
+            let mut socket = server.accept().await;
+            socket.write_all(b"HTTP/1.1 413 Too Large\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+            heard.await.unwrap();
+        },
+    );
+
+    assert_eq!(answer.await, 413);
+    assert!(client.pool.take().is_none(), "half a request is still on its way there");
+}
+
+#[tokio::test]
+async fn one_connection_serves_many_calls_and_one_that_was_closed_none() {
+    let server = Server::start().await;
+    let client = server.client();
+
+    for rounds in 0..2 {
+        let calls = async {
+            for _ in 0..3 {
+                assert_eq!(call(&client, &server.url).await.unwrap(), (200, "ok".into()), "{rounds}");
+            }
+        };
+        both(calls, async {
+            let mut socket = server.accept().await;
+            for _ in 0..3 {
+                request(&mut socket).await;
+                socket.write_all(OK.as_bytes()).await.unwrap();
+            }
+        })
+        .await;
+        // Closed here; it is noticed as soon as the system has told it.
+        while let Some(open) = client.pool.take() {
+            client.pool.keep(open);
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_nobody_asked_for_answers_no_later_call() {
+    for after in [format!("{OK}{OK}"), OK.replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n"), OK.replace("1.1", "1.0")] {
+        let server = Server::start().await;
+        let client = server.client();
+
+        let first = both(call(&client, &server.url), async {
+            let mut socket = server.accept().await;
+            request(&mut socket).await;
+            socket.write_all(after.as_bytes()).await.unwrap();
+            // It stays open.
+            std::mem::forget(socket.into_std().unwrap());
+        });
+
+        assert_eq!(first.await.unwrap().1, "ok");
+        assert!(client.pool.take().is_none(), "{after}");
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_an_answer_may_come_after_its_reader_left() {
+    let server = Server::start().await;
+    let client = server.client();
+    let mut socket = both(async { client.open().await.unwrap() }, async {}).await;
+    let mut peer = server.accept().await;
+
+    socket.begin(VecDeque::from([Bytes::from_static(b"POST")]));
+    peer.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n").await.unwrap();
+    poll_fn(|cx| socket.poll_head(cx)).await.unwrap();
+    client.pool.keep(socket);
+
+    assert!(client.pool.take().is_none(), "its answer has not ended");
+    peer.write_all(b"0\r\n\r\n").await.unwrap();
+    let again = loop {
+        if let Some(free) = client.pool.take() {
+            break free;
+        }
+        tokio::task::yield_now().await;
+    };
+    client.pool.keep(again);
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_is_told() {
+    for (answer, word) in [
+        ("", "before it answered"),
+        ("HTTP/1.1 200 OK\r\ncontent-le", "before it answered"),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", "in the middle"),
+        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n", "in the middle"),
+        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nnothing", "size of a chunk"),
+        ("SMTP ready\r\n", "not HTTP/1"),
+    ] {
+        let server = Server::start().await;
+        let client = server.client();
+
+        let broken = both(call(&client, &server.url), async {
+            let mut socket = server.accept().await;
+            request(&mut socket).await;
+            socket.write_all(answer.as_bytes()).await.unwrap();
+        });
+
+        let error = broken.await.unwrap_err();
+        assert!(matches!(&error, ProviderError::Connection { message } if message.contains(word)), "{answer}: {error:?}");
+        assert!(client.pool.take().is_none());
+    }
+}
+
+#[tokio::test]
+async fn an_endless_head_is_refused() {
+    let server = Server::start().await;
+    let client = server.client();
+
+    let refused = both(call(&client, &server.url), async {
+        let mut socket = server.accept().await;
+        request(&mut socket).await;
+        socket.write_all(b"HTTP/1.1 200 OK\r\nx: ").await.unwrap();
+        while socket.write_all(&[b'x'; 4096]).await.is_ok() {}
+    });
+
+    let error = refused.await.unwrap_err();
+    assert!(matches!(&error, ProviderError::Connection { message } if message.contains("longer than")), "{error:?}");
+}
+
+#[test]
+fn a_connection_serves_only_the_runtime_it_was_opened_in() {
+    use std::io::{Read, Write};
+
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = Url::parse(&format!("http://{}/v1", listener.local_addr().unwrap())).unwrap();
+    let client = Plain::new(&url, true, &HeaderMap::new(), Duration::from_secs(10)).unwrap();
+    let server = std::thread::spawn(move || {
+        let serve = |_| {
+            let mut socket = listener.accept().unwrap().0;
+            let (mut bytes, mut buffer) = (Vec::new(), [0; 1024]);
+            while !bytes.ends_with(b"\r\n\r\n{}") {
+                let read = socket.read(&mut buffer).unwrap();
+                bytes.extend_from_slice(&buffer[..read]);
+            }
+            socket.write_all(OK.as_bytes()).unwrap();
+            socket
+        };
+        (0..2).map(serve).collect::<Vec<_>>()
+    });
+
+    let runtimes = [(); 2].map(|()| tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap());
+    for runtime in &runtimes {
+        let answer = runtime.block_on(both(call(&client, &url), async {}));
+        assert_eq!(answer.unwrap().1, "ok");
+    }
+
+    assert_eq!(server.join().unwrap().len(), 2);
+}
