@@ -2,8 +2,8 @@
 //!
 //! First turns of a model that talks without end, all interrupted in one moment: from each interrupt to its `round_finished`. Beside it
 //! as many tasks by hand, each with a token and a channel to its reader. Then turns that each run a command, in the kernel's boundary and in
-//! a bare process group (sandbox `local`), all interrupted: from the first interrupt until `/proc` holds none of their processes. Several
-//! spawners share them, since one runs at most so many commands at once. Beside it a bare loop that kills and waits for as many groups.
+//! a bare process group (sandbox `local`), all interrupted: from the first interrupt until `/proc` holds none of their processes. One spawner
+//! runs them all, where this process may open files enough. Beside it a bare loop that kills and waits for as many groups.
 //!
 //! `cargo bench --bench cancel` prints both, medians of rounds in turns. `-- --rounds N`, `--turns N`, `--groups N`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
@@ -21,7 +21,6 @@ use std::{
 use callboard::{
     ApprovalMode, Host,
     ids::TenantId,
-    ports::{BoxFuture, Capabilities, LlmProvider, ModelRequest, ModelStream, ProviderError},
     stream::{EventKind, StopReason},
     tools::{Mode, with_sandbox},
 };
@@ -30,8 +29,9 @@ use reference::{
     ours,
     phases::{median, number, percentile, runtime},
     process,
+    scripted::Scripted,
 };
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process_group, setrlimit};
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -41,31 +41,12 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Between two tokens of the model that talks without end.
 const PACE: Duration = Duration::from_millis(20);
 
-/// Commands of one spawner; below the bound of those that it runs at once.
-const COMMANDS_EACH: usize = 50;
-
 /// A word in the arguments of the processes that are to be counted, and what each command runs.
 const MARK: &str = "bench-of-cancel";
 const SLEEP: &str = "86399";
 
-struct Model(Reply);
-
-impl LlmProvider for Model {
-    fn name(&self) -> &str {
-        "in-process"
-    }
-
-    fn capabilities(&self, _: &str) -> Capabilities {
-        ours::capabilities()
-    }
-
-    fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
-        self.0.clone().play(&request, cancel)
-    }
-}
-
 async fn host(reply: Reply) -> Host {
-    let builder = ours::builder().provider(Model(reply)).approval(ApprovalMode::Auto);
+    let builder = ours::builder().provider(Scripted(reply)).approval(ApprovalMode::Auto);
     builder.build().await.unwrap()
 }
 
@@ -220,16 +201,13 @@ fn gone(processes: &BTreeSet<u32>) -> Instant {
 async fn groups(count: usize, mode: Mode) -> Option<(Duration, usize)> {
     let folder = tempfile::tempdir().unwrap();
     let host = host(Reply::tool("bash", &serde_json::json!({ "command": format!("sleep {SLEEP}; : {MARK}") }))).await;
-    let tenants = count.div_ceil(COMMANDS_EACH);
-    for tenant in 0..tenants {
-        let tools = with_sandbox(folder.path(), mode).only(|name| name == "bash");
-        tools.get("bash")?;
-        let config = TenantConfig::new().tools(tools).approval(ApprovalMode::Auto);
-        host.configure_tenant(&TenantId::new(format!("t-{tenant}")).unwrap(), config).await.unwrap();
-    }
+    let tools = with_sandbox(folder.path(), mode).only(|name| name == "bash");
+    tools.get("bash")?;
+    let config = TenantConfig::new().tools(tools).approval(ApprovalMode::Auto);
+    host.configure_tenant(&TenantId::new("bench").unwrap(), config).await.unwrap();
     let mut replies = Vec::new();
     for n in 0..count {
-        replies.push(host.tenant(format!("t-{}", n % tenants)).conversation(format!("c-{n}")).send("go").await.unwrap());
+        replies.push(host.tenant("bench").conversation(format!("c-{n}")).send("go").await.unwrap());
     }
     let processes = settled(count).await;
     let there = processes.len();
@@ -307,6 +285,13 @@ async fn run(rounds: usize, count: usize, groups_count: usize) {
     }
 }
 
+/// As many files as the system allows: the spawner runs as many commands as there is room for.
+fn open_files() {
+    let most = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).unwrap();
+}
+
 fn main() {
+    open_files();
     runtime().block_on(run(number("--rounds", 5), number("--turns", 1000), number("--groups", 1000)));
 }

@@ -12,11 +12,7 @@ mod reference;
 
 use std::{sync::Arc, time::Duration};
 
-use callboard::{
-    Host,
-    limits::Limits,
-    ports::{BoxFuture, Capabilities, LlmProvider, ModelRequest, ModelStream, ProviderError},
-};
+use callboard::{Host, limits::Limits, ports::LlmProvider};
 use callboard_actors::{host::FanOut, scripted::Reply};
 use reference::{
     Wire,
@@ -26,12 +22,12 @@ use reference::{
     ours,
     phases::{Cost, Side, measure, number, runtime},
     process,
+    scripted::Scripted,
 };
 use tokio::{
     sync::{Semaphore, mpsc},
     task::JoinSet,
 };
-use tokio_util::sync::CancellationToken;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -44,22 +40,6 @@ const PARALLEL: usize = 1000;
 
 /// Calls at once over HTTP.
 const CALLS_MAX: usize = 1000;
-
-struct Thinker(Reply);
-
-impl LlmProvider for Thinker {
-    fn name(&self) -> &str {
-        "in-process"
-    }
-
-    fn capabilities(&self, _: &str) -> Capabilities {
-        ours::capabilities()
-    }
-
-    fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
-        self.0.clone().play(&request, cancel)
-    }
-}
 
 async fn host(provider: Arc<dyn LlmProvider>, calls_max: usize) -> Host {
     let limits = Limits { model_calls_max: calls_max, ..ours::limits() };
@@ -115,7 +95,7 @@ fn tell(what: &str, width: usize, cost: Cost) {
 
 async fn run(rounds: usize, most: usize) {
     println!("load {} · median of {rounds}", process::load());
-    let thinker = || Arc::new(Thinker(Reply::text("word".repeat(64)).chunks(64).after(THINKS)));
+    let thinker = || Arc::new(Scripted(Reply::text("word".repeat(64)).chunks(64).after(THINKS)));
     let widths = [10, 1000, 10_000].into_iter().filter(|width| *width <= most);
     for width in widths.clone() {
         let mut side = Side::default();

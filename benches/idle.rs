@@ -10,6 +10,8 @@
 
 #[path = "support/process.rs"]
 mod process;
+#[path = "support/scripted.rs"]
+mod scripted;
 
 use std::{
     sync::{
@@ -21,12 +23,11 @@ use std::{
 
 use callboard::{
     clock::{SystemClock, SystemEntropy},
-    ports::{BoxFuture, Capabilities, LlmProvider, ModelRequest, ModelStream, ProviderError},
     storage::{CommitMode, Sqlite, SqliteOptions},
 };
-use callboard_actors::{Host, HostBuilder, limits::Limits, scripted::Reply};
+use callboard_actors::{Host, HostBuilder, limits::Limits};
 use process::resident;
-use tokio_util::sync::CancellationToken;
+use scripted::Scripted;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -38,36 +39,12 @@ const BESIDE_CONVERSATIONS: usize = 256;
 /// Conversations that are made at once.
 const LANES: usize = 128;
 
-struct Model;
-
-impl LlmProvider for Model {
-    fn name(&self) -> &str {
-        "in-process"
-    }
-
-    fn capabilities(&self, _: &str) -> Capabilities {
-        Capabilities {
-            context_window: 10_000_000,
-            output_max: 8192,
-            tools: false,
-            output_schema: false,
-            counts_tokens: false,
-            images: false,
-            documents: false,
-        }
-    }
-
-    fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
-        Reply::text("word".repeat(16)).chunks(16).play(&request, cancel)
-    }
-}
-
 async fn host(folder: &std::path::Path) -> Host {
     let options = SqliteOptions { durability: CommitMode::Batched, ..SqliteOptions::default() };
     let sessions = Sqlite::open_with(folder.join("idle.db"), options).await.unwrap();
     let limits = Limits { ring_age: Duration::from_secs(1), ..Limits::default() };
     let builder = HostBuilder::new(SystemClock, SystemEntropy, |host| host);
-    builder.provider(Model).sessions(sessions).limits(limits).build().await.unwrap()
+    builder.provider(Scripted::brief()).sessions(sessions).limits(limits).build().await.unwrap()
 }
 
 async fn turn(host: &Host, tenant: &str, conversation: String) -> bool {

@@ -1,4 +1,4 @@
-//! Conversations that are made, have a turn, and are deleted, at a rate; and the memory of the process meanwhile.
+//! Conversations that are made, have a turn, and are deleted, at a rate; and what the process holds meanwhile.
 
 use std::{
     sync::{
@@ -8,49 +8,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use callboard::{
-    Host,
-    limits::Limits,
-    ports::{BoxFuture, Capabilities, LlmProvider, ModelRequest, ModelStream, ProviderError},
-};
-use callboard_actors::scripted::Reply;
-use tokio_util::sync::CancellationToken;
+use callboard::{Host, limits::Limits};
 
-use super::process::resident;
-
-struct Model;
-
-impl LlmProvider for Model {
-    fn name(&self) -> &str {
-        "in-process"
-    }
-
-    fn capabilities(&self, _: &str) -> Capabilities {
-        Capabilities {
-            context_window: 200_000,
-            output_max: 8192,
-            tools: false,
-            output_schema: false,
-            counts_tokens: false,
-            images: false,
-            documents: false,
-        }
-    }
-
-    fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
-        Reply::text("word".repeat(16)).chunks(16).play(&request, cancel)
-    }
-}
+use super::{process::anonymous, scripted::Scripted};
 
 /// A host whose journal is in memory and whose streams of finished rounds age after one second: what stays is what was forgotten.
 pub(crate) async fn host() -> Host {
     let limits = Limits { ring_age: Duration::from_secs(1), ..Limits::default() };
-    Host::builder().provider(Model).limits(limits).build().await.unwrap()
+    Host::builder().provider(Scripted::brief()).limits(limits).build().await.unwrap()
 }
 
 /// What a run saw.
 pub(crate) struct Churned {
-    /// Seconds since the start, and resident bytes.
+    /// Seconds since the start, and bytes held.
     pub(crate) samples: Vec<(f64, f64)>,
     /// Conversations made and deleted.
     pub(crate) deleted: usize,
@@ -85,7 +55,7 @@ pub(crate) async fn run(host: &Host, rate: usize, length: Duration, each_second:
     let mut tick = tokio::time::interval(Duration::from_secs(1));
     while began.elapsed() < length {
         tick.tick().await;
-        let sample = (began.elapsed().as_secs_f64(), resident() as f64);
+        let sample = (began.elapsed().as_secs_f64(), anonymous() as f64);
         each_second(sample.0, sample.1);
         samples.push(sample);
     }
@@ -96,7 +66,7 @@ pub(crate) async fn run(host: &Host, rate: usize, length: Duration, each_second:
 }
 
 impl Churned {
-    /// Bytes a second by which the resident memory grew after the first `skipped` part of the run, by least squares.
+    /// Bytes a second by which what is held grew after the first `skipped` part of the run, by least squares.
     pub(crate) fn slope(&self, skipped: f64) -> f64 {
         let from = self.wall.as_secs_f64() * skipped;
         let samples: Vec<_> = self.samples.iter().filter(|(at, _)| *at >= from).collect();

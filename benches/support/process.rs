@@ -24,6 +24,14 @@ pub(crate) fn resident() -> usize {
     statm.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
 
+/// Bytes that this process holds for itself. Pages of the program's own file, which come and go with what else the machine reads, are not
+/// among them.
+pub(crate) fn anonymous() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: Vec<usize> = statm.split_whitespace().map(|pages| pages.parse().unwrap()).collect();
+    (pages[1] - pages[2]) * 4096
+}
+
 /// The machine's load over the last minute.
 pub(crate) fn load() -> String {
     std::fs::read_to_string("/proc/loadavg").unwrap().split_whitespace().next().unwrap().to_owned()

@@ -13,7 +13,7 @@ use callboard::{
 use futures_util::stream;
 use tokio_util::sync::CancellationToken;
 
-use super::{Wire, forgetful::Forgetful, ours};
+use super::{Wire, forgetful::Forgetful, ours, scripted};
 
 /// The bytes of a stream, as they are read.
 pub(crate) fn reads(wire: Wire, tokens: usize, burst: usize) -> Vec<Bytes> {
@@ -68,7 +68,7 @@ impl LlmProvider for Fed {
     }
 
     fn capabilities(&self, _: &str) -> Capabilities {
-        ours::capabilities()
+        scripted::capabilities()
     }
 
     fn stream(&self, request: ModelRequest, _: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {

@@ -4,7 +4,8 @@
 //!
 //! # Layout
 //! `model` the model of the turn, in a process of its own · `ours` the turn here · `by_hand` the turn on tokio and reqwest, `hand_json` its JSON,
-//! `hand_journal` its journal · `fed` a model that has its bytes already · `forgetful` a journal that keeps nothing · `counted` one that counts · `phases`, `process` how costs are taken.
+//! `hand_journal` its journal · `fed` a model that has its bytes already · `forgetful` a journal that keeps nothing · `counted` one that counts · `phases`, `process` how costs are taken ·
+//! `scripted` a model that says the same again and again.
 #![allow(dead_code, unused_imports, reason = "each bench needs some of it")]
 
 pub(crate) mod model;
@@ -19,6 +20,8 @@ pub(crate) mod counted;
 pub(crate) mod phases;
 #[path = "../support/process.rs"]
 pub(crate) mod process;
+#[path = "../support/scripted.rs"]
+pub(crate) mod scripted;
 
 use callboard::chat::{ContentBlock, Message, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock};
 

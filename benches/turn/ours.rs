@@ -23,7 +23,7 @@ use callboard::{
 use callboard_actors::scripted::Reply;
 use tokio_util::sync::CancellationToken;
 
-use super::{MODEL, TOOL, TURNS_EACH, Wire};
+use super::{MODEL, TOOL, TURNS_EACH, Wire, scripted::capabilities};
 
 #[derive(serde::Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -105,19 +105,6 @@ pub(crate) async fn host(provider: Arc<dyn LlmProvider>, sessions: Arc<dyn Sessi
 struct InProcess {
     first: Reply,
     second: Reply,
-}
-
-/// What a model without a wire can do.
-pub(crate) fn capabilities() -> Capabilities {
-    Capabilities {
-        context_window: u32::MAX,
-        output_max: 8192,
-        tools: true,
-        output_schema: false,
-        counts_tokens: false,
-        images: false,
-        documents: false,
-    }
 }
 
 impl LlmProvider for InProcess {

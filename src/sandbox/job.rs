@@ -17,13 +17,14 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::{
     capture::Capture,
     disk::Disk,
-    processes::{Processes, kill, kill_group, marked, memory_of, pidfd},
+    processes::{Processes, kill, kill_group, memory_of, pidfd},
     shell::{Words, rename},
     spawner::{Kind, Launch, Shown},
     tell::{Line, Teller},
+    together::{self, Ends, Group, Wish},
 };
 
-/// How long the first process of a namespace may take to go before bubblewrap itself is killed, and how often strays are sought.
+/// How long the first process of a namespace may take to go before bubblewrap itself is killed, and a supervisor before it is helped.
 const KILL_AGAIN: Duration = Duration::from_millis(300);
 
 /// After this a job is answered whatever is left: a process in an uninterruptible sleep cannot be waited for (FAULTS F4: 2 s).
@@ -40,15 +41,26 @@ pub(super) enum Ending {
     Limit(String),
 }
 
+/// How its processes are ended, and how far that has come. Where it is not a group: when killing began, and when it is tried again.
+enum Way {
+    /// With the first process of the namespace, once that is known.
+    Namespace {
+        init: Option<OwnedFd>,
+        killing: Option<(Instant, Instant)>,
+    },
+    /// By a supervisor: it ends all when this closes, our own death included.
+    Supervised {
+        control: Option<ChildStdin>,
+        killing: Option<(Instant, Instant)>,
+    },
+    Group(Group),
+}
+
 pub(super) struct Job {
     child: Child,
     pid: i32,
     /// The child, by descriptor: readable when it has ended.
     ended: Option<OwnedFd>,
-    /// The first process of the namespace, once known.
-    init: Option<OwnedFd>,
-    /// Held open for a supervisor: it ends all when this closes, our own death included.
-    control: Option<ChildStdin>,
     stdout: Option<ChildStdout>,
     stderr: Option<ChildStderr>,
     out: Capture,
@@ -56,7 +68,7 @@ pub(super) struct Job {
     out_line: Line,
     err_line: Line,
     teller: Teller,
-    kind: Kind,
+    way: Way,
     limits: ExecLimits,
     pub(super) disk: Disk,
     nonce: String,
@@ -66,8 +78,6 @@ pub(super) struct Job {
     deadline: Instant,
     status: Option<ExitStatus>,
     ending: Option<Ending>,
-    /// When killing began, and when it is tried again.
-    killing: Option<(Instant, Instant)>,
     reply: oneshot::Sender<Result<ExecResult, SandboxError>>,
     _permit: Option<OwnedSemaphorePermit>,
 }
@@ -80,11 +90,14 @@ impl Job {
         permit: Option<OwnedSemaphorePermit>,
     ) -> Self {
         let pid = i32::try_from(child.id()).unwrap_or(0);
+        let way = match launch.kind {
+            Kind::Namespace => Way::Namespace { init: None, killing: None },
+            Kind::Supervised => Way::Supervised { control: child.stdin.take(), killing: None },
+            Kind::Group(mark) => Way::Group(Group::new(pid, mark)),
+        };
         Self {
             pid,
             ended: pidfd(pid),
-            init: None,
-            control: child.stdin.take(),
             stdout: child.stdout.take(),
             stderr: child.stderr.take(),
             child,
@@ -93,7 +106,7 @@ impl Job {
             out_line: Line::default(),
             err_line: Line::default(),
             teller: Teller::new(renamed(launch.progress, &launch.shown)),
-            kind: launch.kind,
+            way,
             limits: launch.limits,
             disk: Disk::of(launch.disk),
             nonce: launch.nonce,
@@ -102,93 +115,75 @@ impl Job {
             deadline: Instant::now() + launch.timeout,
             status: None,
             ending: None,
-            killing: None,
             reply,
             _permit: permit,
         }
     }
 
     /// When it must be looked at again even if nothing happens.
-    pub(super) fn due(&self) -> Instant {
-        match (self.killing, &self.ended) {
-            (Some((_, again)), _) => again,
-            // Without a descriptor the exit is asked for.
-            (None, None) => Instant::now() + Duration::from_millis(10),
-            (None, Some(_)) => self.deadline,
+    pub(super) fn due(&self) -> Option<Instant> {
+        let again = match &self.way {
+            Way::Namespace { killing, .. } | Way::Supervised { killing, .. } => killing.map(|(_, again)| again),
+            Way::Group(group) => group.due(),
+        };
+        match (self.killed(), self.status) {
+            (Some(since), _) => Some(again.map_or(since + KILL_MAX, |again| again.min(since + KILL_MAX))),
+            (None, None) => Some(self.deadline),
+            (None, Some(_)) => None,
+        }
+    }
+
+    /// Without a descriptor the exit is asked for, again and again.
+    pub(super) fn is_asked(&self) -> bool {
+        self.ended.is_none() && self.status.is_none()
+    }
+
+    /// When killing began.
+    fn killed(&self) -> Option<Instant> {
+        match &self.way {
+            Way::Namespace { killing, .. } | Way::Supervised { killing, .. } => killing.map(|(since, _)| since),
+            Way::Group(group) => group.killed(),
         }
     }
 
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let ended = self.ended.as_ref().filter(|_| self.status.is_none()).map(AsFd::as_fd);
-        let init = self.init.as_ref().filter(|_| self.status.is_some()).map(AsFd::as_fd);
+        let init = match &self.way {
+            Way::Namespace { init, .. } => init.as_ref().filter(|_| self.status.is_some()).map(AsFd::as_fd),
+            Way::Supervised { .. } | Way::Group(_) => None,
+        };
         [self.stdout.as_ref().map(AsFd::as_fd), self.stderr.as_ref().map(AsFd::as_fd), ended, init].into_iter().flatten()
     }
 
-    /// Begins to end it; the first reason counts.
+    /// Has it ended with the next pass; the first reason counts.
     pub(super) fn end(&mut self, ending: Ending) {
         if self.ending.is_none() && self.status.is_none() {
             self.ending = Some(ending);
         }
-        self.kill();
+        self.kill_soon();
     }
 
-    fn kill(&mut self) {
+    fn kill_soon(&mut self) {
         let now = Instant::now();
-        let (since, again) = self.killing.unwrap_or((now, now));
-        if now < again {
-            return;
+        match &mut self.way {
+            Way::Namespace { killing, .. } | Way::Supervised { killing, .. } => drop(killing.get_or_insert((now, now))),
+            Way::Group(group) => group.end(now),
         }
-        self.killing = Some((since, now + if matches!(self.kind, Kind::Group(_)) { KILL_AGAIN / 10 } else { KILL_AGAIN }));
-        match &self.kind {
-            // The kernel ends a namespace with its first process; bubblewrap, waiting for it, then ends by itself, so its end
-            // means that all are gone. Only if that does not come (or has not begun) is bubblewrap killed.
-            Kind::Namespace => {
-                let found = self.find_init();
-                if let Some(init) = &self.init {
-                    let _ = rustix::process::pidfd_send_signal(init, Signal::KILL);
-                }
-                if (!found || since != now) && self.status.is_none() {
-                    kill_group(self.pid);
-                }
-            }
-            // It kills and reaps all below it, where they come to when their parents go. Only if that takes long is it helped.
-            Kind::Supervised => {
-                self.control = None;
-                if since != now && self.status.is_none() {
-                    Processes::read().tree(self.pid).into_iter().filter(|pid| *pid != self.pid).for_each(kill);
-                }
-            }
-            Kind::Group(marker) => {
-                let tree = if self.status.is_none() { Processes::read().tree(self.pid) } else { Vec::new() };
-                let strays = marked(marker);
-                if self.status.is_none() {
-                    kill_group(self.pid);
-                }
-                tree.into_iter().chain(strays).filter(|pid| *pid != self.pid).for_each(kill);
-            }
-        }
-    }
-
-    fn find_init(&mut self) -> bool {
-        if self.init.is_none() && self.status.is_none() {
-            self.init = Processes::read().children_of(self.pid).first().and_then(|pid| pidfd(*pid));
-        }
-        self.init.is_some()
     }
 
     /// Compares what it holds with what it may (FAULTS F3).
     pub(super) fn watch(&mut self, all: &Processes) {
-        if self.status.is_some() || self.killing.is_some() {
+        if self.status.is_some() || self.killed().is_some() {
             return;
         }
-        if self.kind == Kind::Namespace && self.init.is_none() {
-            self.init = all.children_of(self.pid).first().and_then(|pid| pidfd(*pid));
+        if let Way::Namespace { init, .. } = &mut self.way {
+            find_init(init, self.pid, all);
         }
         let tree = all.tree(self.pid);
         let ExecLimits { processes, memory_bytes, .. } = self.limits;
         if all.threads_of(&tree) > processes {
             self.end(Ending::Limit(format!("more than {processes} processes and threads")));
-        } else if memory_of(&tree) > memory_bytes {
+        } else if all.may_hold(&tree, memory_bytes) && memory_of(&tree) > memory_bytes {
             self.end(Ending::Limit(format!("more than {} MiB of memory", memory_bytes >> 20)));
         }
         self.disk.watch(&tree);
@@ -196,57 +191,59 @@ impl Job {
 
     /// Whether the disk has lost more than this command may take of it.
     pub(super) fn fills_the_disk(&self) -> bool {
-        self.status.is_none() && self.killing.is_none() && self.disk.lost() > self.limits.disk_bytes
+        self.status.is_none() && self.killed().is_none() && self.disk.lost() > self.limits.disk_bytes
     }
 
     pub(super) fn stop_filling(&mut self) {
         self.end(Ending::Limit(format!("more than {} MiB written to the disk", self.limits.disk_bytes >> 20)));
     }
 
-    /// Reads, reaps and kills as far as it goes without waiting; tells whether the job is over.
-    pub(super) fn step(&mut self, buffer: &mut [u8]) -> bool {
+    /// Tells watchers the latest line if it is time.
+    pub(super) fn tell(&mut self, now: Instant) {
+        self.teller.tell(now);
+    }
+
+    /// Reads and reaps as far as it goes without waiting.
+    pub(super) fn step(&mut self, buffer: &mut [u8]) {
         self.drain(buffer);
         let now = Instant::now();
-        self.teller.tell(now);
         if self.status.is_none() {
             self.status = self.child.try_wait().ok().flatten();
-            if let (Some(_), None, Kind::Group(marker)) = (self.status, &self.ending, &self.kind) {
-                self.left = u32::try_from(marked(marker).len()).unwrap_or(u32::MAX);
+            if let (Some(_), Way::Group(group)) = (self.status, &mut self.way) {
+                group.leader_ended(now);
             }
         }
         if self.status.is_none() && self.ending.is_none() && now >= self.deadline {
             self.end(Ending::TimedOut);
         }
-        if self.killing.is_some_and(|(_, again)| now >= again) {
-            self.kill();
+        // What a command leaves behind ends with it.
+        if self.status.is_some()
+            && let Way::Namespace { init: Some(init), .. } = &self.way
+            && !has_ended(init)
+        {
+            self.kill_soon();
         }
-        self.is_over(now, buffer)
     }
 
-    fn is_over(&mut self, now: Instant, buffer: &mut [u8]) -> bool {
-        if let Some((since, _)) = self.killing
-            && now >= since + KILL_MAX
-        {
+    /// Tells whether the job is over; if so, it has read what was printed last.
+    pub(super) fn is_over(&mut self, now: Instant, buffer: &mut [u8]) -> bool {
+        if self.killed().is_some_and(|since| now >= since + KILL_MAX) {
             return true;
         }
-        if self.status.is_none() {
-            return false;
-        }
-        let gone = match &self.kind {
-            Kind::Namespace => self.init.as_ref().is_none_or(has_ended),
-            Kind::Supervised => true,
-            Kind::Group(marker) => marked(marker).is_empty(),
-        };
-        if !gone {
-            self.kill(); // what a command leaves behind ends with it
-            return false;
-        }
-        for _ in 0..READS_MAX {
-            if !self.drain(buffer) {
-                break;
+        let gone = self.status.is_some()
+            && match &self.way {
+                Way::Namespace { init, .. } => init.as_ref().is_none_or(has_ended),
+                Way::Supervised { .. } => true,
+                Way::Group(group) => group.is_gone(),
+            };
+        if gone {
+            for _ in 0..READS_MAX {
+                if !self.drain(buffer) {
+                    break;
+                }
             }
         }
-        true
+        gone
     }
 
     /// Reads both streams as far as they are; tells whether there may be more.
@@ -292,6 +289,76 @@ impl Job {
             Some(Ending::Limit(what)) => Err(SandboxError::Limit(what)),
         };
         let _ = self.reply.send(answer);
+    }
+}
+
+impl Ends for Job {
+    fn wish(&self, now: Instant) -> Wish {
+        let due = |killing: &Option<(Instant, Instant)>| killing.filter(|(_, again)| now >= *again);
+        let kill = match &self.way {
+            Way::Namespace { init, killing } => due(killing).map(|_| match init.is_none() && self.status.is_none() {
+                true => together::Kill::WithAllBelow,
+                false => together::Kill::AsKnown,
+            }),
+            Way::Supervised { control, killing } => due(killing).filter(|_| self.status.is_none()).map(|_| match control.is_none() {
+                true => together::Kill::WithAllBelow,
+                false => together::Kill::AsKnown,
+            }),
+            Way::Group(group) => return group.wish(now),
+        };
+        Wish { kill, ..Wish::default() }
+    }
+
+    fn kill(&mut self, now: Instant, all: &Processes) {
+        let lives = self.status.is_none();
+        match &mut self.way {
+            // The kernel ends a namespace with its first process; bubblewrap, waiting for it, then ends by itself, so its end
+            // means that all are gone. Only if that does not come (or has not begun) is bubblewrap killed.
+            Way::Namespace { init, killing } => {
+                let first = killing.is_none_or(|(since, again)| since == again);
+                *killing = Some((killing.map_or(now, |(since, _)| since), now + KILL_AGAIN));
+                if lives {
+                    find_init(init, self.pid, all);
+                }
+                if let Some(init) = init {
+                    let _ = rustix::process::pidfd_send_signal(init, Signal::KILL);
+                }
+                if lives && (init.is_none() || !first) {
+                    kill_group(self.pid);
+                }
+            }
+            // It kills and reaps all below it, where they come to when their parents go. Only if that takes long is it helped.
+            Way::Supervised { control, killing } => {
+                *killing = Some((killing.map_or(now, |(since, _)| since), now + KILL_AGAIN));
+                if control.take().is_none() && lives {
+                    all.tree(self.pid).into_iter().filter(|pid| *pid != self.pid).for_each(kill);
+                }
+            }
+            Way::Group(group) => group.kill(now, all),
+        }
+    }
+
+    fn mark(&self) -> &str {
+        match &self.way {
+            Way::Namespace { .. } | Way::Supervised { .. } => "",
+            Way::Group(group) => group.mark(),
+        }
+    }
+
+    fn hear(&mut self, now: Instant, marked: &[i32]) {
+        if let Way::Group(group) = &mut self.way {
+            if self.status.is_some() && self.ending.is_none() && group.killed().is_none() {
+                self.left = u32::try_from(marked.len()).unwrap_or(u32::MAX);
+            }
+            group.hear(now, marked);
+        }
+    }
+}
+
+/// The first process of a namespace is the only child of bubblewrap.
+fn find_init(init: &mut Option<OwnedFd>, bubblewrap: i32, all: &Processes) {
+    if init.is_none() {
+        *init = all.children_of(bubblewrap).first().and_then(|pid| pidfd(*pid));
     }
 }
 

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Root,
     policy::ENVIRONMENT,
+    processes::MARK,
     shell::{self, Then, denied, limited_command, nonce},
     spawner::{Kind, Launch, Shown, Spawner},
 };
@@ -64,7 +65,7 @@ impl Sandbox for Local {
 
 impl Local {
     fn launch(&self, folder: &std::path::Path, exec: Exec) -> Result<Launch, SandboxError> {
-        let (name, nonce, limits) = ("CALLBOARD_JOB", nonce()?, self.policy.limits);
+        let (nonce, limits) = (nonce()?, self.policy.limits);
         let root = self.root.real_path();
         let mut argv: Vec<OsString> = Vec::new();
         if std::path::Path::new(SETPRIV).is_file() {
@@ -72,7 +73,7 @@ impl Local {
         }
         argv.extend(limited_command(&exec.command, &limits, &nonce, Then::Become));
         let mut environment: Vec<(OsString, OsString)> = ENVIRONMENT.iter().map(|(name, value)| (name.into(), value.into())).collect();
-        environment.push((name.into(), nonce.clone().into()));
+        environment.push((MARK.into(), nonce.clone().into()));
         environment.push(("WORKSPACE".into(), root.into()));
         Ok(Launch {
             argv,
@@ -82,7 +83,7 @@ impl Local {
             output_bytes_max: exec.output_bytes_max,
             errors_bytes_max: exec.errors_bytes_max,
             progress: exec.progress,
-            kind: Kind::Group(format!("{name}={nonce}")),
+            kind: Kind::Group(nonce.clone()),
             limits,
             disk: root.to_owned(),
             nonce,

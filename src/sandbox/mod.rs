@@ -24,9 +24,13 @@ mod shell;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 mod processes;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+mod together;
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 mod job;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 mod spawner;
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+mod thread;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 mod piped;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]

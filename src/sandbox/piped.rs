@@ -20,15 +20,15 @@ use tokio::{
 
 use super::{
     local::SETPRIV,
-    processes::{Processes, kill, kill_group, marked, pidfd},
+    processes::{MARK, Processes, pidfd},
     spawner::{Order, Spawner},
+    together::{Ends, Group, Wish},
 };
 
 /// Processes of this kind that run at once under one spawner: a host has a few servers a tenant, memory has an end.
 pub(super) const PIPED_MAX: usize = 256;
 
-/// How often killing is tried again, and how long in all.
-const KILL_AGAIN: Duration = Duration::from_millis(30);
+/// How long killing is tried.
 const KILL_MAX: Duration = Duration::from_millis(1900);
 
 /// A process to speak to.
@@ -130,15 +130,12 @@ impl Drop for PipedProcess {
 /// A process as the spawner's thread knows it.
 pub(super) struct PipedJob {
     child: Child,
-    pid: i32,
     /// The child, by descriptor: readable when it has ended.
     gone: Option<OwnedFd>,
-    marker: String,
+    group: Group,
     status: Option<ExitStatus>,
     /// When killing begins, if it was asked to end.
     kill_at: Option<Instant>,
-    /// When killing began, and when it is tried again.
-    killing: Option<(Instant, Instant)>,
     ended: Option<oneshot::Sender<Option<i32>>>,
     _permit: OwnedSemaphorePermit,
 }
@@ -152,7 +149,7 @@ impl PipedJob {
         permit: OwnedSemaphorePermit,
     ) -> Option<Self> {
         let started = spawn(launch);
-        let (mut child, marker) = match started {
+        let (mut child, mark) = match started {
             Ok(started) => started,
             Err(error) => {
                 let _ = reply.send(Err(SandboxError::Failed(error.kind().to_string())));
@@ -161,8 +158,8 @@ impl PipedJob {
         };
         let streams = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let pid = i32::try_from(child.id()).unwrap_or(0);
-        let mut job =
-            Self { pid, gone: pidfd(pid), child, marker, status: None, kill_at: None, killing: None, ended: Some(ended), _permit: permit };
+        let group = Group::new(pid, mark);
+        let mut job = Self { gone: pidfd(pid), child, group, status: None, kill_at: None, ended: Some(ended), _permit: permit };
         let given = match streams {
             (Some(stdin), Some(stdout), Some(stderr)) => reply.send(Ok(Streams { stdin, stdout, stderr })).is_ok(),
             _ => false,
@@ -181,11 +178,11 @@ impl PipedJob {
 
     /// When it must be looked at again even if nothing happens.
     pub(super) fn due(&self) -> Option<Instant> {
-        match (self.killing, self.kill_at, &self.gone) {
-            (Some((_, again)), ..) => Some(again),
+        match (self.group.killed(), self.kill_at, &self.gone) {
+            (Some(since), ..) => Some(self.group.due().map_or(since + KILL_MAX, |again| again.min(since + KILL_MAX))),
             // Without a descriptor the exit is asked for.
             (None, at, None) => Some(at.map_or(Instant::now() + Duration::from_millis(100), |at| at)),
-            (None, at, Some(_)) => at,
+            (None, at, Some(_)) => at.filter(|_| self.status.is_none()),
         }
     }
 
@@ -193,37 +190,22 @@ impl PipedJob {
         self.gone.as_ref().filter(|_| self.status.is_none()).map(AsFd::as_fd)
     }
 
-    /// Reaps and kills as far as it goes without waiting; tells whether all is over.
-    pub(super) fn step(&mut self) -> bool {
+    /// Reaps as far as it goes without waiting.
+    pub(super) fn step(&mut self) {
+        let now = Instant::now();
         if self.status.is_none() {
             self.status = self.child.try_wait().ok().flatten();
         }
-        let now = Instant::now();
-        let wanted = self.status.is_some() || self.kill_at.is_some_and(|at| now >= at);
-        if !wanted {
-            return false;
+        if self.status.is_some() {
+            self.group.leader_ended(now);
+        } else if self.kill_at.is_some_and(|at| now >= at) {
+            self.group.end(now);
         }
-        let (since, again) = self.killing.unwrap_or((now, now));
-        if now >= again {
-            self.killing = Some((since, now + KILL_AGAIN));
-            self.kill();
-        }
-        let over = self.status.is_some() && marked(&self.marker).is_empty();
-        // A process in an uninterruptible sleep cannot be waited for.
-        over || now >= since + KILL_MAX
     }
 
-    fn kill(&mut self) {
-        let strays = marked(&self.marker);
-        if self.status.is_none() {
-            let tree = Processes::read().tree(self.pid);
-            kill_group(self.pid);
-            tree.into_iter().filter(|pid| *pid != self.pid).for_each(kill);
-        }
-        strays.into_iter().filter(|pid| *pid != self.pid).for_each(kill);
-        if self.status.is_none() {
-            self.status = self.child.try_wait().ok().flatten();
-        }
+    /// Tells whether it and all that it started are gone. A process in an uninterruptible sleep cannot be waited for.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        self.group.is_gone() || self.group.killed().is_some_and(|since| now >= since + KILL_MAX)
     }
 
     /// Tells who waits for its end.
@@ -234,16 +216,34 @@ impl PipedJob {
     }
 }
 
+impl Ends for PipedJob {
+    fn wish(&self, now: Instant) -> Wish {
+        self.group.wish(now)
+    }
+
+    fn kill(&mut self, now: Instant, all: &Processes) {
+        self.group.kill(now, all);
+    }
+
+    fn mark(&self) -> &str {
+        self.group.mark()
+    }
+
+    fn hear(&mut self, now: Instant, marked: &[i32]) {
+        self.group.hear(now, marked);
+    }
+}
+
 fn spawn(launch: PipedLaunch) -> std::io::Result<(Child, String)> {
     let chance = getrandom::u64().map_err(|_| std::io::Error::from(std::io::ErrorKind::Other))?;
-    let (name, value) = ("CALLBOARD_JOB", format!("{chance:016x}"));
+    let mark = format!("{chance:016x}");
     let mut argv: Vec<OsString> = Vec::new();
     if std::path::Path::new(SETPRIV).is_file() {
         argv.extend([SETPRIV, "--pdeathsig", "KILL", "--"].map(OsString::from));
     }
     argv.extend(launch.argv);
     let mut command = super::spawner::clean_command(&argv);
-    command.envs(launch.environment).env(name, &value).current_dir(&launch.folder);
+    command.envs(launch.environment).env(MARK, &mark).current_dir(&launch.folder);
     let child = command.stdin(std::process::Stdio::piped()).spawn()?;
-    Ok((child, format!("{name}={value}")))
+    Ok((child, mark))
 }

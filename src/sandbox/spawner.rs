@@ -1,12 +1,11 @@
 //! The only place that starts a process: one thread, because `PDEATHSIG` and bubblewrap's `--die-with-parent` bind to the
 //! thread that forked (DESIGN §7). The same thread reads the output, watches limits, kills and reaps; callers await a channel.
 //!
-//! Owns: every running [`Job`]. Ends when the last [`Spawner`] handle goes, killing what still runs.
+//! This is the thread's handle, and how a process is started; `thread` is what the thread does.
 //!
 //! Promises: a job answers once, when all its processes are gone · a dropped caller kills its job · memory of output is bounded.
 
 use std::{
-    collections::BTreeMap,
     ffi::OsString,
     os::fd::{AsFd, OwnedFd},
     path::PathBuf,
@@ -16,30 +15,18 @@ use std::{
         atomic::{AtomicU64, Ordering},
         mpsc,
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use callboard_actors::ports::{ExecLimits, ExecResult, Progress, SandboxError};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    job::{Ending, Job},
-    piped::{PIPED_MAX, PipedJob, PipedLaunch, StreamsReply},
-    policy::{COMMANDS_MAX, NICENESS},
-    processes::{Processes, total},
+    piped::{PIPED_MAX, PipedLaunch, StreamsReply},
+    policy::{COMMANDS_MAX, COMMANDS_MIN, DESCRIPTORS_PER_COMMAND, NICENESS},
+    thread::Thread,
 };
-
-/// How often limits are looked at (FAULTS F3: 2 s).
-const WATCH: Duration = Duration::from_millis(200);
-
-/// How often the number of processes of the machine is looked at. When it has grown by what one command may have, limits are looked at
-/// at once: a fork bomb doubles until nobody else gets a processor, and the kernel's own limit does not hold for a superuser.
-const GLANCE: Duration = Duration::from_millis(20);
-
-/// Share of the time that watching may take on a machine with very many processes: one in this many.
-const WATCH_SHARE: u32 = 20;
 
 /// Closes what the host may have inherited without close-on-exec (FAULTS F5), then becomes the command. The loop itself is not
 /// redirected: bash keeps the original behind a higher number, which the loop would close.
@@ -88,11 +75,11 @@ pub(super) enum Kind {
     Namespace,
     /// The child is our own supervisor: all orphans below it come to it, and it ends them when its standard input closes.
     Supervised,
-    /// A plain process group; strays are known by this entry of their environment.
+    /// A plain process group; strays are known by this mark in their environment.
     Group(String),
 }
 
-type Reply = oneshot::Sender<Result<ExecResult, SandboxError>>;
+pub(super) type Reply = oneshot::Sender<Result<ExecResult, SandboxError>>;
 
 pub(super) enum Order {
     Start { id: u64, launch: Box<Launch>, reply: Reply, permit: Option<OwnedSemaphorePermit> },
@@ -113,6 +100,14 @@ struct Inner {
     next: AtomicU64,
     permits: Arc<Semaphore>,
     piped: Arc<Semaphore>,
+    /// How often the thread looked at all processes to end some.
+    #[cfg(test)]
+    looks: Arc<AtomicU64>,
+}
+
+/// Commands that run at once where so many files may be open: most are left to others.
+fn commands_max(files: u64) -> usize {
+    usize::try_from(files / DESCRIPTORS_PER_COMMAND).unwrap_or(usize::MAX).clamp(COMMANDS_MIN, COMMANDS_MAX)
 }
 
 impl Spawner {
@@ -123,35 +118,39 @@ impl Spawner {
     pub fn start() -> std::io::Result<Self> {
         let (woken, wake) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK)?;
         let (orders, inbox) = mpsc::channel();
+        let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+        let looks = Arc::<AtomicU64>::default();
+        let counter = looks.clone();
         std::thread::Builder::new().name("callboard-spawner".to_owned()).spawn(move || {
             // Where it may, this thread comes first: as root, where the kernel's limit of processes does not hold, it stops fork bombs.
             let _ = rustix::process::setpriority_process(None, -NICENESS);
-            let now = Instant::now();
-            let buffer = vec![0; 64 * 1024];
-            Thread {
-                inbox,
-                woken,
-                jobs: BTreeMap::new(),
-                piped: BTreeMap::new(),
-                watched: now,
-                watch: WATCH,
-                glanced: now,
-                usual: 0,
-                buffer,
-            }
-            .run();
+            Thread::new(inbox, woken, counter).run();
         })?;
         Ok(Self(Arc::new(Inner {
             orders,
             wake,
             next: AtomicU64::new(1),
-            permits: Arc::new(Semaphore::new(COMMANDS_MAX)),
+            permits: Arc::new(Semaphore::new(commands_max(files))),
             piped: Arc::new(Semaphore::new(PIPED_MAX)),
+            #[cfg(test)]
+            looks,
         })))
     }
 
     pub(super) fn piped_permits(&self) -> Arc<Semaphore> {
         self.0.piped.clone()
+    }
+
+    /// How often all processes were looked at to end some, so far.
+    #[cfg(test)]
+    pub(super) fn looks(&self) -> u64 {
+        self.0.looks.load(Ordering::Relaxed)
+    }
+
+    /// How many more commands may run now.
+    #[cfg(test)]
+    pub(super) fn room(&self) -> usize {
+        self.0.permits.available_permits()
     }
 
     pub(super) fn next_id(&self) -> u64 {
@@ -226,136 +225,6 @@ impl Drop for Killer<'_> {
     }
 }
 
-struct Thread {
-    inbox: mpsc::Receiver<Order>,
-    woken: OwnedFd,
-    jobs: BTreeMap<u64, Job>,
-    piped: BTreeMap<u64, PipedJob>,
-    watched: Instant,
-    watch: Duration,
-    glanced: Instant,
-    /// Processes of the machine when there was no job.
-    usual: u32,
-    buffer: Vec<u8>,
-}
-
-impl Thread {
-    fn run(mut self) {
-        loop {
-            self.wait();
-            let mut drain = [0_u8; 256];
-            let closed = loop {
-                match rustix::io::read(&self.woken, &mut drain) {
-                    Ok(0) => break true,
-                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                    Err(_) => break false,
-                }
-            };
-            self.take_orders();
-            if closed {
-                self.jobs.values_mut().for_each(|job| job.end(Ending::Cancelled));
-                self.piped.values_mut().for_each(|job| job.end(Duration::ZERO));
-            }
-            self.turn();
-            if closed && self.jobs.is_empty() && self.piped.is_empty() {
-                return;
-            }
-        }
-    }
-
-    /// Sleeps until output, an exit, an order or a deadline.
-    fn wait(&self) {
-        let now = Instant::now();
-        let mut until = if self.jobs.is_empty() { None } else { Some((self.watched + self.watch).min(self.glanced + GLANCE)) };
-        for job in self.jobs.values() {
-            until = Some(until.map_or(job.due(), |at| at.min(job.due())));
-        }
-        for due in self.piped.values().filter_map(PipedJob::due) {
-            until = Some(until.map_or(due, |at| at.min(due)));
-        }
-        let timeout = until.map(|at| at.saturating_duration_since(now));
-        let timeout = timeout.and_then(|left| Timespec::try_from(left).ok());
-        let mut fds = vec![PollFd::new(&self.woken, PollFlags::IN)];
-        for job in self.jobs.values() {
-            fds.extend(job.descriptors().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-        }
-        fds.extend(self.piped.values().filter_map(PipedJob::descriptor).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-        let _ = poll(&mut fds, timeout.as_ref());
-    }
-
-    fn take_orders(&mut self) {
-        while let Ok(order) = self.inbox.try_recv() {
-            match order {
-                Order::Start { id, launch, reply, permit } => match start(&launch) {
-                    Ok(child) => {
-                        if self.jobs.is_empty() {
-                            self.watched = Instant::now();
-                            self.glanced = self.watched;
-                            self.usual = total();
-                        }
-                        self.jobs.insert(id, Job::new(child, *launch, reply, permit));
-                    }
-                    Err(error) => drop(reply.send(Err(SandboxError::Failed(error.kind().to_string())))),
-                },
-                Order::Kill { id } => {
-                    if let Some(job) = self.jobs.get_mut(&id) {
-                        job.end(Ending::Cancelled);
-                    }
-                }
-                Order::Pipe { id, launch, reply, ended, permit } => {
-                    self.piped.extend(PipedJob::start(*launch, reply, ended, permit).map(|job| (id, job)));
-                }
-                Order::EndPiped { id, grace } => {
-                    if let Some(job) = self.piped.get_mut(&id) {
-                        job.end(grace);
-                    }
-                }
-            }
-        }
-    }
-
-    fn turn(&mut self) {
-        let now = Instant::now();
-        let mut look = now >= self.watched + self.watch;
-        if !look && now >= self.glanced + GLANCE {
-            self.glanced = now;
-            let now_total = total();
-            look = now_total > self.usual.saturating_add(ExecLimits::DEFAULT.processes);
-            if look {
-                // Others may have grown, too: the next jump counts from here.
-                self.usual = now_total;
-            }
-        }
-        if !self.jobs.is_empty() && look {
-            let all = Processes::read();
-            self.jobs.values_mut().for_each(|job| job.watch(&all));
-            self.watch_disks();
-            self.watched = Instant::now();
-            self.watch = WATCH.max((self.watched - now) * WATCH_SHARE);
-        }
-        self.finish();
-    }
-
-    /// A disk tells only that it gets full, not by whom: the one that wrote most goes, and the others count anew.
-    fn watch_disks(&mut self) {
-        let filling = self.jobs.values_mut().filter(|job| job.fills_the_disk());
-        if let Some(job) = filling.max_by_key(|job| job.disk.written()) {
-            job.stop_filling();
-            self.jobs.values_mut().for_each(|job| job.disk.forget());
-        }
-    }
-
-    fn finish(&mut self) {
-        let buffer = &mut self.buffer;
-        let done: Vec<u64> = self.jobs.iter_mut().filter_map(|(id, job)| job.step(buffer).then_some(*id)).collect();
-        for job in done.into_iter().filter_map(|id| self.jobs.remove(&id)) {
-            job.answer();
-        }
-        let done: Vec<u64> = self.piped.iter_mut().filter_map(|(id, job)| job.step().then_some(*id)).collect();
-        done.into_iter().filter_map(|id| self.piped.remove(&id)).for_each(PipedJob::answer);
-    }
-}
-
 /// A command that inherits nothing: no environment, no descriptor, no input, a group of its own.
 pub(super) fn clean_command(argv: &[OsString]) -> Command {
     use std::os::unix::process::CommandExt;
@@ -373,7 +242,7 @@ pub(super) fn clean_command(argv: &[OsString]) -> Command {
     command
 }
 
-fn start(launch: &Launch) -> std::io::Result<std::process::Child> {
+pub(super) fn start(launch: &Launch) -> std::io::Result<std::process::Child> {
     let child = clean_command(&launch.argv)
         .envs(launch.environment.iter().map(|(name, value)| (name, value)))
         .current_dir(&launch.folder)
@@ -395,4 +264,16 @@ pub(super) fn become_command<'a>(argv: &[OsString], environment: impl IntoIterat
     use std::os::unix::process::CommandExt;
     let Some((program, arguments)) = argv.split_first() else { return std::io::ErrorKind::InvalidInput.into() };
     Command::new(program).args(arguments).env_clear().envs(environment).exec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_leave_most_of_the_hosts_files_to_others() {
+        let most = [0, 1024, 4096, 20_000, u64::MAX].map(commands_max);
+
+        assert_eq!(most, [64, 64, 256, 1024, 1024]);
+    }
 }

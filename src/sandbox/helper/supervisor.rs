@@ -19,7 +19,7 @@ use rustix::{
 
 use super::{Plan, inner};
 use crate::sandbox::{
-    processes::{Processes, kill, pidfd},
+    processes::{below, kill, pidfd},
     shell::word,
     spawner,
 };
@@ -82,21 +82,16 @@ fn watch(plan: &Plan, command: &OsStr, host: &OwnedFd) -> Result<i32, String> {
     Ok(status)
 }
 
-fn below() -> Vec<i32> {
-    let own = rustix::process::getpid().as_raw_pid();
-    Processes::read().tree(own).into_iter().filter(|pid| *pid != own).collect()
-}
-
 /// Those that have ended but not been waited for run no more.
 fn left_running() -> usize {
     let runs = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
-    below().iter().filter(|pid| runs(pid)).count()
+    below(rustix::process::getpid().as_raw_pid()).iter().filter(|pid| runs(pid)).count()
 }
 
 fn end_all() {
     let start = Instant::now();
     while start.elapsed() < END_MAX {
-        below().into_iter().for_each(kill);
+        below(rustix::process::getpid().as_raw_pid()).into_iter().for_each(kill);
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
                 Ok(Some(_)) => {}

@@ -68,6 +68,22 @@ async fn without_a_boundary_strays_are_still_found() {
     assert!(!ground.sandbox.policy().boundary);
 }
 
+#[tokio::test]
+async fn without_a_boundary_what_left_its_group_and_dropped_its_mark_ends_with_those_above_it() {
+    let ground = Ground::local();
+    let (marker, cancel) = (marker("unmarked"), CancellationToken::new());
+    let command = format!("env -i setsid bash -c 'touch started; while :; do sleep 1000; done' {marker} & wait");
+    let (sandbox, token) = (ground.sandbox.clone(), cancel.clone());
+    let task = tokio::spawn(async move { sandbox.exec(Exec::new(command), token).await });
+    wait_until("the command", Duration::from_secs(10), || ground.path("started").exists()).await;
+    assert_eq!(alive(&marker), 1);
+
+    cancel.cancel();
+
+    assert_eq!(task.await.unwrap(), Err(SandboxError::Cancelled));
+    wait_until("the end of all processes", Duration::from_secs(2), || alive(&marker) == 0).await;
+}
+
 /// The host of other tests: runs a command until it is killed. Does nothing unless asked by the environment.
 #[tokio::test]
 async fn child_host() {

@@ -1,0 +1,358 @@
+//! What the thread of a [`Spawner`](super::Spawner) does: starts processes, reads their output, watches limits, kills and reaps. It
+//! never waits but for all of them at once.
+//!
+//! Owns: every running [`Job`] and [`PipedJob`]. Ends when the last handle goes, killing what still runs.
+//!
+//! Bounds: a turn starts [`STARTS`] processes and watches [`SLICE`] commands at most, so that an order to kill waits for no more than that.
+
+use std::{
+    collections::{BTreeMap, HashSet, VecDeque},
+    os::fd::OwnedFd,
+    sync::{Arc, atomic::AtomicU64, mpsc},
+    time::{Duration, Instant},
+};
+
+use callboard_actors::ports::{ExecLimits, SandboxError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::{
+    job::{Ending, Job},
+    piped::PipedJob,
+    processes::{Processes, total},
+    spawner::{Launch, Order, Reply, start},
+    together::{Ends, Together},
+};
+
+/// How often limits are looked at (FAULTS F3: 2 s).
+const WATCH: Duration = Duration::from_millis(200);
+
+/// How often the number of processes of the machine is looked at. When it has grown by what one command may have, limits are looked at
+/// at once: a fork bomb doubles until nobody else gets a processor, and the kernel's own limit does not hold for a superuser.
+const GLANCE: Duration = Duration::from_millis(20);
+
+/// Share of the time that watching may take on a machine with very many processes: one in this many.
+const WATCH_SHARE: u32 = 20;
+
+/// Limits are looked at again after this, whatever that takes (FAULTS F3: 2 s).
+const WATCH_MAX: Duration = Duration::from_millis(1000);
+
+/// Processes started in one turn (each takes about a millisecond), and commands watched.
+const STARTS: usize = 16;
+const SLICE: usize = 64;
+
+/// How often an exit is asked for that no descriptor tells.
+const ASK: Duration = Duration::from_millis(10);
+
+/// A command that waits for its start.
+struct Waiting {
+    id: u64,
+    launch: Box<Launch>,
+    reply: Reply,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+/// A look at the limits of all commands, slice by slice.
+struct Round {
+    all: Processes,
+    /// The next to be looked at.
+    next: u64,
+    /// What it took so far.
+    took: Duration,
+}
+
+pub(super) struct Thread {
+    inbox: mpsc::Receiver<Order>,
+    woken: OwnedFd,
+    waiting: VecDeque<Waiting>,
+    jobs: BTreeMap<u64, Job>,
+    piped: BTreeMap<u64, PipedJob>,
+    together: Together,
+    watched: Instant,
+    watch: Duration,
+    round: Option<Round>,
+    glanced: Instant,
+    /// Processes of the machine when there was no job.
+    usual: u32,
+    buffer: Vec<u8>,
+}
+
+impl Thread {
+    pub(super) fn new(inbox: mpsc::Receiver<Order>, woken: OwnedFd, looks: Arc<AtomicU64>) -> Self {
+        let now = Instant::now();
+        Self {
+            inbox,
+            woken,
+            waiting: VecDeque::new(),
+            jobs: BTreeMap::new(),
+            piped: BTreeMap::new(),
+            together: Together::counted_by(looks),
+            watched: now,
+            watch: WATCH,
+            round: None,
+            glanced: now,
+            usual: 0,
+            buffer: vec![0; 64 * 1024],
+        }
+    }
+
+    pub(super) fn run(mut self) {
+        loop {
+            let ready = self.wait();
+            let mut drain = [0_u8; 256];
+            let closed = loop {
+                match rustix::io::read(&self.woken, &mut drain) {
+                    Ok(0) => break true,
+                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                    Err(_) => break false,
+                }
+            };
+            self.take_orders();
+            if closed {
+                self.waiting.clear();
+                self.jobs.values_mut().for_each(|job| job.end(Ending::Cancelled));
+                self.piped.values_mut().for_each(|job| job.end(Duration::ZERO));
+            }
+            self.turn(&ready);
+            if closed && self.jobs.is_empty() && self.piped.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Sleeps until output, an exit, an order or a deadline; tells which jobs have something to read or reap.
+    fn wait(&self) -> HashSet<u64> {
+        let now = Instant::now();
+        let looks = (!self.jobs.is_empty()).then(|| (self.watched + self.watch).min(self.glanced + GLANCE));
+        let asks = self.jobs.values().any(Job::is_asked).then(|| now + ASK);
+        let goes_on = (self.round.is_some() || !self.waiting.is_empty()).then_some(now);
+        let dues = self.jobs.values().filter_map(Job::due).chain(self.piped.values().filter_map(PipedJob::due));
+        let until = dues.chain([looks, asks, goes_on, self.together.due].into_iter().flatten()).min();
+        let timeout = until.and_then(|at| Timespec::try_from(at.saturating_duration_since(now)).ok());
+        let (mut fds, mut owners) = (vec![PollFd::new(&self.woken, PollFlags::IN)], Vec::new());
+        for (id, job) in &self.jobs {
+            for fd in job.descriptors() {
+                fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
+                owners.push(*id);
+            }
+        }
+        fds.extend(self.piped.values().filter_map(PipedJob::descriptor).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        let _ = poll(&mut fds, timeout.as_ref());
+        fds.iter().skip(1).zip(owners).filter(|(fd, _)| !fd.revents().is_empty()).map(|(_, id)| id).collect()
+    }
+
+    fn take_orders(&mut self) {
+        while let Ok(order) = self.inbox.try_recv() {
+            match order {
+                Order::Start { id, launch, reply, permit } => self.waiting.push_back(Waiting { id, launch, reply, permit }),
+                Order::Kill { id } => {
+                    if let Some(job) = self.jobs.get_mut(&id) {
+                        job.end(Ending::Cancelled);
+                    } else if let Some(at) = self.waiting.iter().position(|waiting| waiting.id == id)
+                        && let Some(waiting) = self.waiting.remove(at)
+                    {
+                        let _ = waiting.reply.send(Err(SandboxError::Cancelled));
+                    }
+                }
+                Order::Pipe { id, launch, reply, ended, permit } => {
+                    self.piped.extend(PipedJob::start(*launch, reply, ended, permit).map(|job| (id, job)));
+                }
+                Order::EndPiped { id, grace } => {
+                    if let Some(job) = self.piped.get_mut(&id) {
+                        job.end(grace);
+                    }
+                }
+            }
+        }
+    }
+
+    fn start_some(&mut self) {
+        for Waiting { id, launch, reply, permit } in self.waiting.drain(..self.waiting.len().min(STARTS)) {
+            match start(&launch) {
+                Ok(child) => {
+                    if self.jobs.is_empty() {
+                        self.watched = Instant::now();
+                        self.glanced = self.watched;
+                        self.usual = total();
+                    }
+                    self.jobs.insert(id, Job::new(child, *launch, reply, permit));
+                }
+                Err(error) => drop(reply.send(Err(SandboxError::Failed(error.kind().to_string())))),
+            }
+        }
+    }
+
+    fn turn(&mut self, ready: &HashSet<u64>) {
+        self.start_some();
+        let now = Instant::now();
+        for (id, job) in &mut self.jobs {
+            job.tell(now);
+            if ready.contains(id) || job.is_asked() || job.due().is_some_and(|due| now >= due) {
+                job.step(&mut self.buffer);
+            }
+        }
+        self.piped.values_mut().for_each(PipedJob::step);
+        let looked = self.look(now);
+        self.end(looked);
+        self.watch();
+        self.answer();
+    }
+
+    /// Begins to look at limits when it is time.
+    fn look(&mut self, now: Instant) -> bool {
+        if self.jobs.is_empty() || self.round.is_some() {
+            return false;
+        }
+        let mut look = now >= self.watched + self.watch;
+        if !look && now >= self.glanced + GLANCE {
+            self.glanced = now;
+            let now_total = total();
+            look = now_total > self.usual.saturating_add(ExecLimits::DEFAULT.processes);
+            if look {
+                // Others may have grown, too: the next jump counts from here.
+                self.usual = now_total;
+            }
+        }
+        if look {
+            let all = Processes::read();
+            self.round = Some(Round { all, next: 0, took: now.elapsed() });
+        }
+        look
+    }
+
+    /// Ends what must end; a look that was just made serves.
+    fn end(&mut self, looked: bool) {
+        let seen = self.round.as_ref().filter(|_| looked).map(|round| &round.all);
+        let jobs = self.jobs.values_mut().map(|job| job as &mut dyn Ends);
+        let mut all: Vec<_> = jobs.chain(self.piped.values_mut().map(|job| job as &mut dyn Ends)).collect();
+        self.together.pass(&mut all, seen);
+    }
+
+    /// Goes on looking at limits.
+    fn watch(&mut self) {
+        let (now, Some(mut round)) = (Instant::now(), self.round.take()) else { return };
+        let (mut watched, mut last) = (0, round.next);
+        for (id, job) in self.jobs.range_mut(round.next..).take(SLICE) {
+            job.watch(&round.all);
+            (watched, last) = (watched + 1, *id);
+        }
+        round.took += now.elapsed();
+        if watched == SLICE {
+            round.next = last + 1;
+            self.round = Some(round);
+            return;
+        }
+        self.watch_disks();
+        self.watched = Instant::now();
+        self.watch = WATCH.max(round.took * WATCH_SHARE).min(WATCH_MAX);
+    }
+
+    /// A disk tells only that it gets full, not by whom: the one that wrote most goes, and the others count anew.
+    fn watch_disks(&mut self) {
+        let filling = self.jobs.values_mut().filter(|job| job.fills_the_disk());
+        if let Some(job) = filling.max_by_key(|job| job.disk.written()) {
+            job.stop_filling();
+            self.jobs.values_mut().for_each(|job| job.disk.forget());
+        }
+    }
+
+    fn answer(&mut self) {
+        let (now, buffer) = (Instant::now(), &mut self.buffer);
+        let done: Vec<u64> = self.jobs.iter_mut().filter_map(|(id, job)| job.is_over(now, buffer).then_some(*id)).collect();
+        done.into_iter().filter_map(|id| self.jobs.remove(&id)).for_each(Job::answer);
+        let done: Vec<u64> = self.piped.iter().filter_map(|(id, job)| job.is_over(now).then_some(*id)).collect();
+        done.into_iter().filter_map(|id| self.piped.remove(&id)).for_each(PipedJob::answer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use callboard_actors::ports::{Exec, Progress, Sandbox};
+    use tokio::sync::oneshot;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::sandbox::{Local, PathRules, Root, Spawner, spawner::Kind};
+
+    /// Looks that a crowd may take together. One that looked by itself took three at least; how many passes a crowd is spread over is the
+    /// machine's affair, and each takes one.
+    const LOOKS_MAX: u64 = 40;
+
+    #[tokio::test]
+    async fn groups_that_end_together_take_a_few_looks_at_all_processes() {
+        let folder = tempfile::tempdir().unwrap();
+        let spawner = Spawner::start().unwrap();
+        let root = Arc::new(Root::open(folder.path(), PathRules::default()).unwrap());
+        let sandbox = Arc::new(Local::new(root, &spawner, ExecLimits::default()));
+        let wanted = if std::env::var_os("CALLBOARD_LONG").is_some() { 1000 } else { 200 };
+        let count = wanted.min(spawner.room());
+        let (cancel, (started, mut runs)) = (CancellationToken::new(), tokio::sync::mpsc::unbounded_channel());
+        let mut commands = tokio::task::JoinSet::new();
+        for _ in 0..count {
+            let (sandbox, cancel, started) = (sandbox.clone(), cancel.clone(), started.clone());
+            let progress = Progress::new(move |pid| started.send(pid).unwrap());
+            let exec = Exec { progress, ..Exec::new("echo $$; sleep 86400; :") };
+            commands.spawn(async move { sandbox.exec(exec, cancel).await });
+        }
+        let mut leaders = Vec::new();
+        while leaders.len() < count {
+            leaders.push(runs.recv().await.unwrap());
+        }
+
+        let before = spawner.looks();
+        cancel.cancel();
+        let ended = commands.join_all().await;
+
+        let looks = spawner.looks() - before;
+        println!("{count} groups ended with {looks} looks at all processes");
+        assert!(ended.iter().all(|end| *end == Err(SandboxError::Cancelled)), "{ended:?}");
+        assert!(leaders.iter().all(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists()), "an answer comes when it is gone");
+        assert!((1..=LOOKS_MAX).contains(&looks), "{count} groups took {looks} looks");
+    }
+
+    fn launch() -> Box<Launch> {
+        Box::new(Launch {
+            argv: vec!["/bin/true".into()],
+            environment: Vec::new(),
+            folder: PathBuf::from("/"),
+            timeout: Duration::from_secs(1),
+            output_bytes_max: 0,
+            errors_bytes_max: 0,
+            progress: Progress::new(|_| {}),
+            limits: ExecLimits::default(),
+            disk: PathBuf::from("/"),
+            nonce: "nonce".to_owned(),
+            shown: Vec::new(),
+            kind: Kind::Group("mark".to_owned()),
+        })
+    }
+
+    #[test]
+    fn a_command_that_waits_for_its_start_can_be_cancelled_and_a_turn_starts_only_some() {
+        let (orders, inbox) = mpsc::channel();
+        let (woken, _wake) = rustix::pipe::pipe().unwrap();
+        let mut thread = Thread::new(inbox, woken, Arc::default());
+        let mut answers: Vec<_> = (0..STARTS as u64 + 2)
+            .map(|id| {
+                let (reply, answer) = oneshot::channel();
+                orders.send(Order::Start { id, launch: launch(), reply, permit: None }).unwrap();
+                answer
+            })
+            .collect();
+        orders.send(Order::Kill { id: 1 }).unwrap();
+
+        thread.take_orders();
+        assert_eq!(answers[1].try_recv().unwrap(), Err(SandboxError::Cancelled));
+        thread.start_some();
+
+        assert_eq!((thread.jobs.len(), thread.waiting.len()), (STARTS, 1));
+        while !thread.jobs.is_empty() || !thread.waiting.is_empty() {
+            let ready = thread.wait();
+            thread.turn(&ready);
+        }
+        answers.remove(1);
+        assert!(answers.iter_mut().all(|answer| answer.try_recv().unwrap().unwrap().status == Some(0)));
+    }
+}
