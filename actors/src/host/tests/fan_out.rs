@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::{families, subagents::*, *};
 use crate::{
+    conversation::volatile::ApprovalMode,
     host::{FanOut, FanOutRun, FanOutSummary, SendError, TenantConfig},
     ids::Scope,
     limits::Limits,
@@ -98,6 +99,35 @@ async fn a_task_knows_nothing_but_itself_and_has_no_tool_for_more() {
         let names: Vec<&str> = request.tools.iter().map(|tool| tool.name.as_str()).collect();
         assert_eq!((request.messages.len(), request.system.as_deref(), names), (1, Some("Be kind."), vec!["tool", "recall"]));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_has_the_sandbox_and_the_permissions_of_its_tenant() {
+    for ephemeral in [false, true] {
+        let host = host(&families::tries_all()).await;
+        families::confine(&host).await;
+        let tasks = FanOut::over(["try all"]);
+
+        let summary = fan_out(&host, if ephemeral { tasks.ephemeral() } else { tasks }).await.finish().await;
+
+        let said = summary.tasks[0].text();
+        assert!(said.contains("/the/workspace") && said.contains("PERMISSION_DENIED"), "ephemeral {ephemeral}: {said}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_asked_by_a_task_what_needs_a_person_is_denied_at_once() {
+    let model = Arc::new(ScriptedModel::answering(|request, _| match request.messages.len() {
+        1 => Reply::tool("pay", &json!({})),
+        _ => Reply::text(results(request).join("|")),
+    }));
+    let builder = builder(&model).tool(super::events::asks("pay")).approval(ApprovalMode::Ask).has_approver(true);
+    let host = builder.build().await.unwrap();
+
+    let summary = fan_out(&host, FanOut::over(["pay it"])).await.finish().await;
+
+    assert!(summary.tasks[0].text().contains("nobody is there to give it"), "{}", summary.tasks[0].text());
+    assert!(summary.wall < Duration::from_secs(1), "{:?}", summary.wall);
 }
 
 #[tokio::test(start_paused = true)]
