@@ -11,6 +11,7 @@ use std::{
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::{
     sync::{mpsc, oneshot},
+    task::yield_now,
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
@@ -187,6 +188,8 @@ impl Driver {
                     break;
                 }
                 Some(told) = self.told.recv() => {
+                    // Those who are about to end are heard with it: one wake-up for all of them, here and of who takes the results.
+                    yield_now().await;
                     self.hear(told);
                     while let Ok(told) = self.told.try_recv() {
                         self.hear(told);

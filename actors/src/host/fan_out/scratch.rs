@@ -41,7 +41,10 @@ impl Scratch {
         let head = append.judge(found)?;
         let mut journal = place.or_default();
         journal.head = head;
-        journal.entries.append(&mut append.entries);
+        match journal.entries.is_empty() {
+            true => journal.entries = std::mem::take(&mut append.entries),
+            false => journal.entries.append(&mut append.entries),
+        }
         Ok(())
     }
 
