@@ -22,10 +22,13 @@ pub(crate) struct Branch {
     pub(crate) family: Option<Arc<Family>>,
 }
 
+/// Those whose conversations' ids start alike: one a tenant at most.
+type Alike = Vec<(TenantId, Arc<Branch>)>;
+
 /// Those of a host, by what their conversations' ids start with: each life looks here, and makes no text for that. Tenants may name
 /// theirs alike.
 #[derive(Default)]
-pub(crate) struct Branches(RwLock<HashMap<Box<str>, Vec<(TenantId, Arc<Branch>)>, IdHash>>);
+pub(crate) struct Branches(RwLock<HashMap<Box<str>, Alike, IdHash>>);
 
 /// A fan-out that is among them until this is dropped.
 pub(crate) struct Joined {
