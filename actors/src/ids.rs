@@ -150,11 +150,13 @@ impl ConversationId {
 
     /// What the ids of its family's subagents start with: its own children, or a subagent and its siblings.
     pub(crate) fn family(&self) -> Self {
+        self.siblings().map_or_else(|| self.children(), |family| Self(family.into()))
+    }
+
+    /// What the ids of a subagent and its siblings start with; `None` for who is no subagent.
+    pub(crate) fn siblings(&self) -> Option<&str> {
         let end = SUBAGENT_PREFIX.len() + PARENT_DIGITS + 1;
-        match self.0.get(..end) {
-            Some(family) if self.is_subagent() => Self(family.into()),
-            Some(_) | None => self.children(),
-        }
+        self.0.get(..end).filter(|_| self.is_subagent())
     }
 
     /// The conversation of the subagent that a call of this one begins: the same one for every start of the call, so that a call that is
@@ -168,6 +170,11 @@ impl ConversationId {
     pub(crate) fn child_in(&self, children: &Self, seq: Seq, index: u32) -> Self {
         let call = sha256_hex(&[b"subagent", self.0.as_bytes(), &seq.0.to_be_bytes(), &index.to_be_bytes()]);
         Self([children.as_str(), digits(&call, CALL_DIGITS)].concat().into())
+    }
+
+    /// The conversation of a subagent that nothing is to be found of later: its number behind what [`ConversationId::children`] says.
+    pub(crate) fn numbered(&self, index: u32) -> Self {
+        Self(format!("{self}{index}").into())
     }
 }
 

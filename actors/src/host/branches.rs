@@ -8,7 +8,8 @@ use std::{
 
 use crate::{
     conversation::{Ports, Setup},
-    ids::Scope,
+    id_hash::IdHash,
+    ids::{Scope, TenantId},
     tenant::Family,
 };
 
@@ -21,51 +22,63 @@ pub(crate) struct Branch {
     pub(crate) family: Option<Arc<Family>>,
 }
 
-/// Those of a host.
+/// Those whose conversations' ids start alike: one a tenant at most.
+type Alike = Vec<(TenantId, Arc<Branch>)>;
+
+/// Those of a host, by what their conversations' ids start with: each life looks here, and makes no text for that. Tenants may name
+/// theirs alike.
 #[derive(Default)]
-pub(crate) struct Branches(RwLock<HashMap<Scope, Arc<Branch>>>);
+pub(crate) struct Branches(RwLock<HashMap<Box<str>, Alike, IdHash>>);
 
 /// A fan-out that is among them until this is dropped.
 pub(crate) struct Joined {
     branches: Arc<Branches>,
-    family: Scope,
+    root: Scope,
 }
 
 impl Drop for Joined {
     fn drop(&mut self) {
-        let gone = self.branches.0.write().unwrap_or_else(PoisonError::into_inner).remove(&self.family);
+        let gone = self.branches.leave(&self.root);
         drop(gone); // Its ports after the lock.
     }
-}
-
-/// By what a conversation and its siblings are found.
-fn family_of(scope: &Scope) -> Scope {
-    Scope::new(scope.tenant.clone(), scope.conversation.family())
 }
 
 impl Branches {
     /// Adds the one whose conversations have `root` for a parent; `None` while there is one.
     pub(crate) fn join(self: &Arc<Self>, root: &Scope, branch: Branch) -> Option<Joined> {
-        let family = family_of(root);
         let mut branches = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if branches.contains_key(&family) {
+        let alike = branches.entry(root.conversation.family().as_str().into()).or_default();
+        if alike.iter().any(|(tenant, _)| *tenant == root.tenant) {
             return None;
         }
-        branches.insert(family.clone(), Arc::new(branch));
-        Some(Joined { branches: self.clone(), family })
+        alike.push((root.tenant.clone(), Arc::new(branch)));
+        Some(Joined { branches: self.clone(), root: root.clone() })
+    }
+
+    fn leave(&self, root: &Scope) -> Option<Arc<Branch>> {
+        let family = root.conversation.family();
+        let mut branches = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let alike = branches.get_mut(family.as_str())?;
+        let place = alike.iter().position(|(tenant, _)| *tenant == root.tenant)?;
+        let (_, gone) = alike.swap_remove(place);
+        if alike.is_empty() {
+            branches.remove(family.as_str());
+        }
+        Some(gone)
     }
 
     /// Whether there is one for the children of `root`.
     pub(crate) fn has(&self, root: &Scope) -> bool {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).contains_key(&family_of(root))
+        self.find(root.conversation.family().as_str(), &root.tenant).is_some()
     }
 
     /// The one that a conversation belongs to.
     pub(crate) fn of(&self, scope: &Scope) -> Option<Arc<Branch>> {
-        if !scope.conversation.is_subagent() {
-            return None;
-        }
+        self.find(scope.conversation.siblings()?, &scope.tenant)
+    }
+
+    fn find(&self, family: &str, tenant: &TenantId) -> Option<Arc<Branch>> {
         let branches = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        if branches.is_empty() { None } else { branches.get(&family_of(scope)).cloned() }
+        branches.get(family)?.iter().find(|(whose, _)| whose == tenant).map(|(_, branch)| branch.clone())
     }
 }

@@ -8,6 +8,7 @@ mod deletion;
 pub(crate) use deletion::Deletion;
 
 use std::{
+    hash::BuildHasher,
     sync::{
         Arc, OnceLock, RwLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -16,9 +17,11 @@ use std::{
 };
 
 use dashmap::{DashMap, mapref::entry::Entry};
+use futures_util::FutureExt;
 use ractor::{ActorCell, ActorRef, ActorRuntime, MessagingErr};
 use tokio::{
-    sync::{Notify, Semaphore},
+    sync::{Notify, Semaphore, futures::Notified},
+    task::unconstrained,
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
@@ -236,7 +239,7 @@ impl Directory {
 
     fn supervisor_of(&self, scope: &Scope) -> Option<ActorCell> {
         let supervisors = self.supervisors.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let hash = crate::journal::digest(scope.to_string().as_bytes());
+        let hash = self.slots.hasher().hash_one(scope);
         let index = usize::try_from(hash % u64::try_from(supervisors.len().max(1)).unwrap_or(1)).unwrap_or(0);
         supervisors.get(index).cloned()
     }
@@ -294,6 +297,11 @@ impl Directory {
         if let Some(Slot::Live { actor, .. }) = self.slots.get(scope).as_deref() {
             let _ = actor.cast(ConversationMsg::Sweep);
         }
+    }
+
+    /// Waits until a conversation goes to sleep, from this call on.
+    pub(crate) fn emptied(&self) -> Notified<'_> {
+        self.emptied.notified()
     }
 
     /// Conversations that are not asleep.
@@ -416,7 +424,25 @@ impl Directory {
         };
         // Actors are spawned on the current runtime; a caller of another runtime must not become its owner.
         let _entered = self.runtime.enter();
-        let Ok((actor, _)) = ActorRuntime::spawn_linked_instant(None, Conversation, args, supervisor) else { return };
+        // Its `pre_start` waits for nothing: it is over at once, here, and takes no task of its own.
+        let mut starting = Box::pin(unconstrained(ActorRuntime::spawn_linked(None, Conversation, args, supervisor)));
+        match (&mut starting).now_or_never() {
+            Some(Ok((actor, _))) => self.set_live(scope, generation, actor, standing),
+            Some(Err(_)) => {}
+            None => {
+                let Some(me) = self.me.get().and_then(std::sync::Weak::upgrade) else { return };
+                let scope = scope.clone();
+                self.runtime.spawn(async move {
+                    if let Ok((actor, _)) = starting.await {
+                        me.set_live(&scope, generation, actor, standing);
+                    }
+                });
+            }
+        }
+    }
+
+    /// Gives a life that has started the mail that was held for it; one that came too late is stopped.
+    fn set_live(&self, scope: &Scope, generation: u64, actor: ActorRef<ConversationMsg>, standing: Arc<Standing>) {
         let mut stale = Some(actor.clone());
         let mut replaced = None;
         if let Entry::Occupied(mut place) = self.slots.entry(scope.clone())

@@ -9,13 +9,17 @@ use tokio::{sync::oneshot, time::Instant};
 use super::{OutcomeError, SendError, directory::Directory, round_watch::RoundWatch, tenants::place};
 use crate::{
     chat::Message,
-    conversation::{ConversationError, ConversationMsg, PromptMail, turn::OnBusy},
+    conversation::{
+        ConversationError, ConversationMsg, PromptMail,
+        turn::{OnBusy, Receipt},
+    },
     ids::Scope,
     journal::{CHILD_KEY, ClientKey, digest},
     limits::SUBAGENT_TOLD_EVERY,
     ports::{BoxFuture, Progress, ToolError, ToolErrorType},
     stream::{ChildProgress, EventKind, RoundEnd},
     subagent::{Children, SUBAGENT_FAILED, Task},
+    tenant::Seat,
 };
 
 /// What begins subagents, for the tools of one host.
@@ -72,6 +76,29 @@ impl Children for Subagents {
     }
 }
 
+/// What a conversation says of the task it was given.
+pub(super) type TaskReceipt = Result<Receipt, ConversationError>;
+
+/// Gives a task to its conversation, by the name of what began it: one that took it already says so. The mail of every subagent's task,
+/// whether a tool or a fan-out began it.
+pub(super) fn give(directory: &Directory, child: &Scope, name: String, message: Message, seat: Seat) -> oneshot::Receiver<TaskReceipt> {
+    let entropy = &directory.ports().entropy;
+    let (reply, answer) = oneshot::channel();
+    let mail = PromptMail {
+        id: entropy.prompt_id(),
+        round_id: entropy.round_id(),
+        client_key: Some(ClientKey { key: name, digest: digest(message.wire()) }),
+        message,
+        output_schema: None,
+        on_busy: OnBusy::Queue,
+        deadline: None,
+        seat,
+        reply,
+    };
+    directory.send(child, ConversationMsg::Prompt(Box::new(mail)));
+    answer
+}
+
 /// Gives the task, or finds it given, and follows it to its end.
 async fn watched(directory: &Arc<Directory>, child: &Scope, task: Task) -> Result<RoundEnd, ToolError> {
     let ports = directory.ports().clone();
@@ -84,19 +111,7 @@ async fn watched(directory: &Arc<Directory>, child: &Scope, task: Task) -> Resul
     if task.cancel.is_cancelled() {
         return Err(ToolError::failed("it was cancelled before it began").not_started());
     }
-    let (reply, answer) = oneshot::channel();
-    let mail = PromptMail {
-        id: ports.entropy.prompt_id(),
-        round_id: ports.entropy.round_id(),
-        client_key: Some(ClientKey { key: format!("{CHILD_KEY}{}", task.key), digest: digest(message.wire()) }),
-        message,
-        output_schema: None,
-        on_busy: OnBusy::Queue,
-        deadline: None,
-        seat,
-        reply,
-    };
-    directory.send(child, ConversationMsg::Prompt(Box::new(mail)));
+    let answer = give(directory, child, format!("{CHILD_KEY}{}", task.key), message, seat);
     let receipt = answer.await.unwrap_or(Err(ConversationError::Gone)).map_err(|error| refused(error.into()))?;
     if let Some(place) = place {
         place.keep();

@@ -86,6 +86,21 @@ async fn an_ephemeral_one_leaves_nothing_in_the_data_folder() {
     assert_eq!(files(&data), Vec::<std::path::PathBuf>::new());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn warming_the_cache_is_off_by_default_and_its_effect_is_printed() {
+    let home = Home::new();
+    let server = echo().await;
+    lines(&home, "alpha\nbeta");
+    let args = ["Do {}.", "--over", "lines.txt", "--ephemeral"];
+
+    let plain = fan_out(&home, &server.url(), &args).well();
+    let warmed = fan_out(&home, &server.url(), &[&args[..], &["--warm-first"]].concat()).well();
+
+    assert!(!plain.err.contains("from the cache"), "{plain:?}");
+    let effect = warmed.err.lines().find(|line| line.starts_with("cache: the first task ")).unwrap_or_default();
+    assert_eq!(effect.matches("input tokens from the cache").count(), 2, "of the first and of the rest: {warmed:?}");
+}
+
 fn files(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let all = entries.flatten().map(|entry| entry.path());

@@ -8,9 +8,10 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
+use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::{
     sync::{mpsc, oneshot},
+    task::yield_now,
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
@@ -18,27 +19,29 @@ use tokio_util::sync::CancellationToken;
 use super::{
     attach::{Found, find, outcome},
     ends::{Ends, Told},
+    scratch::Scratch,
     told::{TaskEnd, TaskFailure, draining, failure, refused},
 };
 use crate::{
     chat::Message,
     conversation::{
-        ConversationError, ConversationMsg, PromptMail,
-        turn::{OnBusy, Receipt, Refusal},
+        ConversationError, ConversationMsg,
+        turn::{Receipt, Refusal},
     },
     host::{
         SendError,
         branches::Joined,
         directory::{Directory, Place},
+        subagents::{TaskReceipt, give},
         tenants::place,
     },
-    ids::{CallKey, ConversationId, RoundId, Scope, Seq},
-    journal::{CHILD_KEY, ClientKey, digest},
+    id_hash::IdHash,
+    ids::{ConversationId, RoundId, Scope, Seq},
+    journal::CHILD_KEY,
     limits::PROMPT_BYTES_MAX,
-    memory::MemorySessions,
-    ports::{ArtifactStore, BoxFuture, SessionBackend},
+    ports::{ArtifactStore, BoxFuture},
     stream::{Failure, RoundEnd},
-    tenant::{NotAdmitted, Tenant},
+    tenant::{NotAdmitted, Seat, Tenant},
 };
 
 /// How long a task waits for memory that others of its tenant use, before it asks again.
@@ -47,9 +50,9 @@ const ROOM_RETRY: Duration = Duration::from_millis(100);
 /// Times that a prompt is given again to a conversation that crashed before it took it.
 const GIVEN_AGAIN_MAX: u32 = 3;
 
-/// How often one that does not sleep yet is asked to, when all is over; and how many times.
+/// How often one that does not sleep yet is asked to, when all is over; and for how long.
 const REST_RETRY: Duration = Duration::from_millis(2);
-const REST_TRIES_MAX: u32 = 2000;
+const REST_MAX: Duration = Duration::from_secs(4);
 
 /// How a fan-out is to go about it.
 pub(super) struct Orders {
@@ -72,13 +75,13 @@ struct Flight {
     place: Option<crate::tenant::Place>,
 }
 
-type Answered = (u32, Result<Receipt, ConversationError>);
+type Answered = (u32, TaskReceipt);
 type Attached = (u32, Found);
 
 /// The receipt that a prompt is given.
 struct Awaited {
     index: u32,
-    answer: oneshot::Receiver<Result<Receipt, ConversationError>>,
+    answer: oneshot::Receiver<TaskReceipt>,
 }
 
 impl Future for Awaited {
@@ -95,7 +98,7 @@ pub(super) struct Journals {
     /// Conversations of this name that are there already.
     pub(super) known: BTreeSet<Scope>,
     /// The journals of a fan-out that leaves none, and where its large results are.
-    pub(super) ephemeral: Option<(Arc<MemorySessions>, Arc<dyn ArtifactStore>)>,
+    pub(super) ephemeral: Option<(Arc<Scratch>, Arc<dyn ArtifactStore>)>,
 }
 
 /// Whether the others may begin.
@@ -112,12 +115,14 @@ pub(super) struct Driver {
     directory: Arc<Directory>,
     /// What the ids of its conversations begin with.
     children: ConversationId,
+    /// What the names of its prompts begin with: those of calls 0, 1, 2 … that nobody made.
+    called: String,
     tenant: Arc<Tenant>,
     orders: Orders,
     /// Texts of those that have not begun.
     tasks: VecDeque<String>,
     next: u32,
-    flights: HashMap<u32, Flight>,
+    flights: HashMap<u32, Flight, IdHash>,
     ends: Arc<Ends>,
     told: mpsc::Receiver<Told>,
     receipts: FuturesUnordered<Awaited>,
@@ -145,13 +150,14 @@ impl Driver {
     ) -> Self {
         Self {
             children: orders.root.conversation.children(),
+            called: format!("{CHILD_KEY}{}/0/", orders.root),
             directory,
             tenant,
             warmth: if orders.warm_first { Warmth::Cold } else { Warmth::Warm },
             orders,
             tasks: tasks.into(),
             next: 0,
-            flights: HashMap::new(),
+            flights: HashMap::default(),
             ends,
             told,
             receipts: FuturesUnordered::new(),
@@ -182,6 +188,8 @@ impl Driver {
                     break;
                 }
                 Some(told) = self.told.recv() => {
+                    // Those who are about to end are heard with it: one wake-up for all of them, here and of who takes the results.
+                    yield_now().await;
                     self.hear(told);
                     while let Ok(told) = self.told.try_recv() {
                         self.hear(told);
@@ -234,13 +242,13 @@ impl Driver {
         Some((self.next - 1, text))
     }
 
-    fn key(&self, index: u32) -> CallKey {
-        CallKey { scope: self.orders.root.clone(), seq: Seq(0), index }
-    }
-
     fn child(&self, index: u32) -> Scope {
         let Scope { tenant, conversation } = &self.orders.root;
-        Scope::new(tenant.clone(), conversation.child_in(&self.children, Seq(0), index))
+        let id = match self.journals.ephemeral {
+            Some(_) => self.children.numbered(index),
+            None => conversation.child_in(&self.children, Seq(0), index),
+        };
+        Scope::new(tenant.clone(), id)
     }
 
     /// Begins one task, or ends it with what keeps it from that.
@@ -285,28 +293,14 @@ impl Driver {
     }
 
     /// Gives the prompt to its conversation. One that took it already says so by its name.
-    fn give(&mut self, index: u32, seat: crate::tenant::Seat) {
-        let key = self.key(index);
+    fn give(&mut self, index: u32, seat: Seat) {
         let Some(flight) = self.flights.get_mut(&index) else { return };
         flight.given += 1;
         let name = match flight.cut {
-            None => format!("{CHILD_KEY}{key}"),
-            Some(round) => format!("{CHILD_KEY}{key} after {round}"),
+            None => format!("{}{index}", self.called),
+            Some(round) => format!("{}{index} after {round}", self.called),
         };
-        let (message, entropy) = (flight.message.clone(), &self.directory.ports().entropy);
-        let (reply, answer) = oneshot::channel();
-        let mail = PromptMail {
-            id: entropy.prompt_id(),
-            round_id: entropy.round_id(),
-            client_key: Some(ClientKey { key: name, digest: digest(message.wire()) }),
-            message,
-            output_schema: None,
-            on_busy: OnBusy::Queue,
-            deadline: None,
-            seat,
-            reply,
-        };
-        self.directory.send(&flight.child, ConversationMsg::Prompt(Box::new(mail)));
+        let answer = give(&self.directory, &flight.child, name, flight.message.clone(), seat);
         self.receipts.push(Awaited { index, answer });
     }
 
@@ -401,8 +395,8 @@ impl Driver {
             if !matches!(self.directory.place(child), Place::Asleep) {
                 return;
             }
-            if let Some((memory, _)) = &self.journals.ephemeral {
-                let _ = memory.delete(child).now_or_never(); // Memory answers at once.
+            if let Some((scratch, _)) = &self.journals.ephemeral {
+                scratch.forget(&child.conversation);
             }
             self.resting.pop_front();
         }
@@ -441,13 +435,25 @@ impl Driver {
 
     /// Waits until all of them sleep: what is left of a fan-out that is over is its journals.
     async fn rest(&mut self) {
-        for _ in 0..REST_TRIES_MAX {
+        let directory = self.directory.clone();
+        let (over, mut ask_at) = (Instant::now() + REST_MAX, Instant::now() + REST_RETRY);
+        loop {
+            let emptied = directory.emptied(); // Before it is looked.
             self.forget_the_asleep();
-            if self.resting.is_empty() || self.directory.stopped().is_cancelled() {
+            if self.resting.is_empty() || directory.stopped().is_cancelled() {
                 return;
             }
-            self.resting.iter().for_each(|child| self.directory.put_to_sleep(child));
-            tokio::time::sleep(REST_RETRY).await;
+            tokio::select! {
+                biased;
+                () = at(Some(ask_at)) => {
+                    if ask_at >= over {
+                        break;
+                    }
+                    self.resting.iter().for_each(|child| directory.put_to_sleep(child));
+                    ask_at = Instant::now() + REST_RETRY;
+                }
+                () = emptied => {}
+            }
         }
         tracing::warn!(left = self.resting.len(), "conversations of a fan-out that is over do not go to sleep");
     }

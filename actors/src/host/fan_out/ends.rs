@@ -11,6 +11,7 @@ use std::{
 use tokio::{sync::mpsc, time::Instant};
 
 use crate::{
+    id_hash::IdHash,
     ids::{ConversationId, EventId, Scope, Seq, TenantId},
     ports::{BoxFuture, EventStore, EventStoreError, StreamKey, StreamStatus},
     stream::{EventKind, Failure, RoundEnd, StreamEvent},
@@ -34,7 +35,7 @@ struct Flight {
 /// The store.
 pub(super) struct Ends {
     inner: Option<Arc<dyn EventStore>>,
-    flights: Mutex<HashMap<ConversationId, Flight>>,
+    flights: Mutex<HashMap<ConversationId, Flight, IdHash>>,
     tell: mpsc::Sender<Told>,
 }
 
@@ -46,7 +47,7 @@ impl Ends {
         (Self { inner, flights: Mutex::default(), tell }, told)
     }
 
-    fn flights(&self) -> MutexGuard<'_, HashMap<ConversationId, Flight>> {
+    fn flights(&self) -> MutexGuard<'_, HashMap<ConversationId, Flight, IdHash>> {
         self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -66,29 +67,26 @@ impl Ends {
         }
         let mut flights = self.flights();
         let Some(flight) = flights.get_mut(conversation) else { return };
-        let mut told = Vec::new();
+        let (mut first, mut ended) = (None, None);
         for event in events {
             match &event.kind {
                 EventKind::TextDelta { .. } | EventKind::ThinkingDelta { .. } | EventKind::ToolCall { .. } | EventKind::Message { .. }
                     if flight.first_text.is_none() =>
                 {
                     flight.first_text = Some(flight.began.elapsed());
-                    told.extend((flight.index == 0).then_some(Told::FirstContent));
+                    first = (flight.index == 0).then_some(Told::FirstContent);
                 }
-                EventKind::RoundFinished { end } => {
-                    told.push(Told::Ended { index: flight.index, end: Ok(end.clone()), first_text: flight.first_text });
-                }
-                EventKind::Error { failure } => {
-                    told.push(Told::Ended { index: flight.index, end: Err(failure.clone()), first_text: flight.first_text });
-                }
+                EventKind::RoundFinished { end } => ended = ended.or_else(|| Some(Ok(end.clone()))),
+                EventKind::Error { failure } => ended = ended.or_else(|| Some(Err(failure.clone()))),
                 _ => {}
             }
         }
-        if told.iter().any(|told| matches!(told, Told::Ended { .. })) {
+        let ended = ended.map(|end| Told::Ended { index: flight.index, end, first_text: flight.first_text });
+        if ended.is_some() {
             flights.remove(conversation);
         }
         drop(flights);
-        for told in told {
+        for told in first.into_iter().chain(ended) {
             let _ = self.tell.try_send(told); // Nobody listens any more: the fan-out is over.
         }
     }

@@ -1,5 +1,5 @@
 //! Many tasks at once, a subagent each (DESIGN §4.7): what is asked for, and the handle to what runs. `driver` runs it, `attach` looks what
-//! an earlier process left of it, `ends` hears how its conversations end, `told` is what becomes of them.
+//! an earlier process left of it, `ends` hears how its conversations end, `scratch` keeps their journals where none are to be left, `told` is what becomes of them.
 //!
 //! **Invariants:** results come as data, a task's failure is no other's; more tasks than permits wait, none is refused for that; dropping
 //! the handle ends nothing. What a task costs here does not grow with their number: no timer, no task and no registry each.
@@ -7,6 +7,7 @@
 mod attach;
 mod driver;
 mod ends;
+mod scratch;
 mod told;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -24,12 +25,12 @@ use super::{
 use crate::{
     conversation::{Ports, spent_by},
     ids::{ConversationId, FAN_OUT_PREFIX, Scope},
-    memory::MemorySessions,
     policy::{Budget, BudgetLevel},
     tenant::{Family, Tenant},
 };
 use driver::{Driver, Journals, Orders};
 use ends::Ends;
+use scratch::Scratch;
 
 /// Conversations that are deleted at once.
 const DELETIONS_MAX: usize = 64;
@@ -233,9 +234,9 @@ impl TenantHandle {
         let warmed = warm_first && tasks.len() > 1;
         let (ends, told) = Ends::new((!ephemeral).then(|| host.ports.events.clone()), parallel);
         let ends = Arc::new(ends);
-        let memory = ephemeral.then(|| Arc::new(MemorySessions::new()));
-        let ports = match &memory {
-            Some(memory) => Ports { sessions: memory.clone(), events: ends.clone(), ..host.ports.clone() },
+        let scratch = ephemeral.then(|| Arc::new(Scratch::default()));
+        let ports = match &scratch {
+            Some(scratch) => Ports { sessions: scratch.clone(), events: ends.clone(), ..host.ports.clone() },
             None => Ports { events: ends.clone(), ..host.ports.clone() },
         };
         let family = family(&tenant, budget);
@@ -251,7 +252,7 @@ impl TenantHandle {
         let (cancel, began, count) = (CancellationToken::new(), Instant::now(), tasks.len());
         let within = [deadline, time].into_iter().flatten().min();
         let orders = Orders { root, parallel, deadline: within.map(|within| began + within), warm_first: warmed, cancel: cancel.clone() };
-        let ephemeral = memory.map(|memory| (memory, host.kitchen.artifacts.clone()));
+        let ephemeral = scratch.map(|scratch| (scratch, host.kitchen.artifacts.clone()));
         let driver = Driver::new(host.directory.clone(), tenant, orders, tasks, (ends, told), results, Journals { known, ephemeral });
         drop(host.directory.runtime().spawn(driver.run(joined)));
         Ok(FanOutRun { _host: host.clone(), name, cancel, results: taken, ends: vec![None; count], left: count, warmed, began })

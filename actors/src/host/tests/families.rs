@@ -19,8 +19,14 @@ fn scope(id: &str) -> Scope {
     Scope::new("acme".parse().unwrap(), id.parse().unwrap())
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_subagent_has_the_sandbox_and_the_permissions_of_its_parent() {
+/// Gives a tenant a workspace, a tool that tells it, one that changes something, and the permission for the first of them only.
+pub(super) async fn confine(host: &Host) {
+    struct Tools(Vec<Arc<dyn Tool>>, Arc<std::path::PathBuf>);
+    impl crate::host::ToolSource for Tools {
+        fn tools(self) -> Result<crate::host::ToolsInFolder, String> {
+            Ok((self.0, Some(self.1)))
+        }
+    }
     let folder = Arc::new(std::path::PathBuf::from("/the/workspace"));
     let (looks, _) = probe("looks", Effect::Pure, |context| async move { Ok(format!("{:?}", context.workspace).into()) });
     let writes = {
@@ -28,20 +34,23 @@ async fn a_subagent_has_the_sandbox_and_the_permissions_of_its_parent() {
         let run: Run = Arc::new(|_| Box::pin(async { panic!("it must not run") }));
         Arc::new(Probe { spec, starts: Arc::default(), run }) as Arc<dyn Tool>
     };
-    struct Tools(Vec<Arc<dyn Tool>>, Arc<std::path::PathBuf>);
-    impl crate::host::ToolSource for Tools {
-        fn tools(self) -> Result<crate::host::ToolsInFolder, String> {
-            Ok((self.0, Some(self.1)))
-        }
-    }
-    let model = family(&["try all"], |_, request| match request.messages.len() {
-        1 => Reply::tool("looks", &json!({})).and_tool("writes", &json!({})),
-        _ => Reply::text(results(request).join("|")),
-    });
-    let host = builder(&model).subagents().build().await.unwrap();
     let permissions = Permissions { level: PermissionLevel::Restricted, ..Permissions::default() };
     let config = TenantConfig::new().tools(Tools(vec![looks, writes], folder)).permissions(permissions);
     host.configure_tenant(&"acme".parse().unwrap(), config).await.unwrap();
+}
+
+/// A parent whose subagent tries both tools; so does who is given its task otherwise.
+pub(super) fn tries_all() -> Arc<ScriptedModel> {
+    family(&["try all"], |_, request| match request.messages.len() {
+        1 => Reply::tool("looks", &json!({})).and_tool("writes", &json!({})),
+        _ => Reply::text(results(request).join("|")),
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subagent_has_the_sandbox_and_the_permissions_of_its_parent() {
+    let host = builder(&tries_all()).subagents().build().await.unwrap();
+    confine(&host).await;
 
     let outcome = conversation(&host).send("go").await.unwrap().outcome().await.unwrap();
 

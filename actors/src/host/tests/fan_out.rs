@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::{families, subagents::*, *};
 use crate::{
+    conversation::volatile::ApprovalMode,
     host::{FanOut, FanOutRun, FanOutSummary, SendError, TenantConfig},
     ids::Scope,
     limits::Limits,
@@ -101,6 +102,35 @@ async fn a_task_knows_nothing_but_itself_and_has_no_tool_for_more() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_task_has_the_sandbox_and_the_permissions_of_its_tenant() {
+    for ephemeral in [false, true] {
+        let host = host(&families::tries_all()).await;
+        families::confine(&host).await;
+        let tasks = FanOut::over(["try all"]);
+
+        let summary = fan_out(&host, if ephemeral { tasks.ephemeral() } else { tasks }).await.finish().await;
+
+        let said = summary.tasks[0].text();
+        assert!(said.contains("/the/workspace") && said.contains("PERMISSION_DENIED"), "ephemeral {ephemeral}: {said}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_asked_by_a_task_what_needs_a_person_is_denied_at_once() {
+    let model = Arc::new(ScriptedModel::answering(|request, _| match request.messages.len() {
+        1 => Reply::tool("pay", &json!({})),
+        _ => Reply::text(results(request).join("|")),
+    }));
+    let builder = builder(&model).tool(super::events::asks("pay")).approval(ApprovalMode::Ask).has_approver(true);
+    let host = builder.build().await.unwrap();
+
+    let summary = fan_out(&host, FanOut::over(["pay it"])).await.finish().await;
+
+    assert!(summary.tasks[0].text().contains("nobody is there to give it"), "{}", summary.tasks[0].text());
+    assert!(summary.wall < Duration::from_secs(1), "{:?}", summary.wall);
+}
+
+#[tokio::test(start_paused = true)]
 async fn at_most_so_many_run_at_once_and_more_than_permits_wait() {
     let model = Arc::new(ScriptedModel::answering(|_, _| Reply::text("ok").after(Duration::from_secs(1))));
     let limits = Limits { tenant_turns_max: 3, model_calls_max: 2, ..Limits::default() };
@@ -162,6 +192,19 @@ async fn a_cancel_ends_the_whole_tree_and_what_has_not_begun_never_begins() {
         assert!(model.counts().dropped > dropped, "its model was left");
         assert_nothing_is_left(&host);
         assert!(children(&host).await.iter().all(|(_, open)| *open == Open::None));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_it_is_finished_nothing_of_it_is_awake() {
+    for round in 0..20 {
+        let host = host(&echo()).await;
+        let tasks = FanOut::over((0..64).map(|n| n.to_string()));
+
+        let summary = fan_out(&host, if round % 2 == 0 { tasks.ephemeral() } else { tasks }).await.finish().await;
+
+        assert_eq!(summary.done(), 64);
+        assert_nothing_is_left(&host);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The promises of a running host, kept in process with a scripted model, memory stores and paused time.
 
+mod attaching;
 mod attachments;
 mod budgets;
 mod catching_up;

@@ -1,0 +1,111 @@
+//! A fan-out whose host dies at any append of its subagents, and the one of its name that comes after: each task is told once, worked
+//! off once, and its result heard once.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{subagents::*, *};
+use crate::{
+    host::{FanOut, FanOutRun},
+    ids::{Scope, Seq},
+    journal::{Entry, EntryBody},
+    ports::Open,
+    stream::StopReason,
+    testing::{Fault, FaultPlan, FaultySessions, Reply, ScriptedModel},
+};
+
+const TASKS: [&str; 3] = ["a", "b", "c"];
+
+/// Each task is a call of a tool, and an answer.
+fn works() -> Arc<ScriptedModel> {
+    Arc::new(ScriptedModel::answering(|request, _| match request.messages.len() {
+        1 => Reply::tool("tool", &json!({})),
+        _ => Reply::text(format!("{} done", task(request))),
+    }))
+}
+
+async fn begin(host: &Host) -> FanOutRun {
+    host.tenant("acme").fan_out(FanOut::over(TASKS).name("n").parallel(2)).await.unwrap()
+}
+
+/// Hears all results in the order of their ends; `None` when the rest does not come.
+async fn ends(run: &mut FanOutRun) -> Option<Vec<usize>> {
+    let mut ends = Vec::new();
+    loop {
+        match tokio::time::timeout(Duration::from_secs(30), run.next()).await {
+            Ok(Some(end)) => ends.push(end.index),
+            Ok(None) => return Some(ends),
+            Err(_) => return None,
+        }
+    }
+}
+
+/// How often a subagent was told a task, and how its rounds ended.
+async fn told(store: &MemorySessions, child: &Scope) -> (usize, Vec<StopReason>) {
+    let (mut prompts, mut rounds) = (0, Vec::new());
+    for stored in store.entries(child, Seq(0), 1000).await.unwrap() {
+        match Entry::decode(&stored).unwrap().body {
+            EntryBody::PromptAccepted { .. } => prompts += 1,
+            EntryBody::RoundFinished { stop_reason, .. } => rounds.push(stop_reason),
+            _ => {}
+        }
+    }
+    (prompts, rounds)
+}
+
+/// Hosts that die one after the other, each at its nth append, and one that lives. Tells whether the last of those came to the end.
+async fn attach_after(deaths: &[u64]) -> bool {
+    let (tool, _) = probe("tool", Effect::Idempotent, |_| async { Ok("ok".into()) });
+    let store = Arc::new(MemorySessions::new());
+    let build =
+        |model: &Arc<ScriptedModel>, store: Arc<dyn SessionBackend>| builder(model).tool(tool.clone()).shared_sessions(store).build();
+    let mut over = false;
+    for nth in deaths {
+        let faulty = Arc::new(FaultySessions::new(store.clone(), FaultPlan::new().append(*nth, Fault::Hang)));
+        let host = build(&works(), faulty.clone()).await.unwrap();
+        let mut run = begin(&host).await;
+        over = ends(&mut run).await.is_some() && !faulty.is_hanging();
+        drop((run, host, faulty));
+    }
+
+    for again in [false, true] {
+        let model = works();
+        let host = build(&model, store.clone()).await.unwrap();
+        let mut run = begin(&host).await;
+        let mut ended = ends(&mut run).await.expect("all results come");
+        let summary = run.finish().await;
+
+        ended.sort_unstable();
+        assert_eq!(ended, [0, 1, 2], "{deaths:?}: each result is heard once");
+        assert_eq!(summary.tasks.iter().map(|end| end.text()).collect::<Vec<_>>(), ["a done", "b done", "c done"], "{deaths:?}");
+        let begun = children(&host).await;
+        assert_eq!((begun.len(), host.awake()), (3, 0), "{deaths:?}: nobody was begun twice, nobody is left");
+        for (child, open) in begun {
+            let child = Scope::new("acme".parse().unwrap(), child);
+            assert_eq!((told(&store, &child).await, open), ((1, vec![StopReason::EndTurn]), Open::None), "{deaths:?}");
+        }
+        assert!(!again || model.counts().started == 0, "{deaths:?}: what is over answers from its journal");
+    }
+    over
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_crash_at_any_append_each_result_comes_once() {
+    let mut points = 0;
+    for first in 1.. {
+        if attach_after(&[first]).await {
+            assert!(first > 12, "the test would show nothing");
+            break;
+        }
+        points += 1;
+        // And the one that attaches dies too.
+        for second in 1.. {
+            if attach_after(&[first, second]).await {
+                break;
+            }
+            points += 1;
+        }
+    }
+    println!("{points} crash points");
+}
