@@ -1,5 +1,7 @@
 //! A life: takes mail to the turn, entries to the store, acts to where they happen.
 
+mod pause;
+
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -11,9 +13,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
+use self::pause::{Pause, survives_pause};
 use super::{
     ConversationArgs, budget,
-    lane::{Lane, Parcel, Verdict},
+    lane::{Lane, Parcel},
     measure::Measurement,
     message::{ConversationError, ConversationMsg, PromptMail},
     model_call::{ModelCall, PermitSlot},
@@ -33,9 +36,9 @@ use crate::{
     host::{WaitsFor, directory::LifeEnd},
     ids::{CallKey, PromptId, RoundId, Scope, WaiterId, WorkId},
     journal::{CallState, Durable, Entry, EntryBody, WithdrawReason},
-    limits::{CANCEL_GRACE, SNAPSHOT_ENTRIES, STORE_PAUSE_MAX},
+    limits::{CANCEL_GRACE, SNAPSHOT_ENTRIES},
     model_gateway::CallClass,
-    ports::{Append, AppendError, Durability, Head, ModelRequest, Open, StoreError, StoredEntry, Timestamp, Usage},
+    ports::{Append, AppendError, Durability, Head, ModelRequest, Open, Timestamp, Usage},
     stream::{EventKind, Failure},
     subagent::{CREATE_SUBAGENT, Siblings},
     task::AbortOnDrop,
@@ -83,13 +86,6 @@ impl Drop for RoundKit {
             executor.stop();
         }
     }
-}
-
-/// A pause: the store is away.
-struct Pause {
-    since: Instant,
-    reads: u32,
-    _task: AbortOnDrop,
 }
 
 /// One life of a conversation.
@@ -676,69 +672,6 @@ impl Live {
         Ok(Flow::GoOn)
     }
 
-    /// The store did not say yes.
-    fn append_lost(&mut self, error: AppendError, sending: u32) -> Flow {
-        if sending != self.sending || lock(&self.lane).lane.is_paused() {
-            return Flow::GoOn; // Told already; the head will say what became of it.
-        }
-        match error {
-            AppendError::Conflict { .. } => self.end_life(&ConversationError::InUse, LifeEnd::Conflict),
-            AppendError::Unavailable { message } => {
-                tracing::warn!(conversation = %self.scope.conversation, message, "the store is away; effects are held");
-                lock(&self.lane).lane.lost();
-                self.ports.counters.store_pauses.add(1);
-                self.standing.set(WaitsFor::Store, self.ports.clock.now());
-                let task = self.read_head(Duration::from_millis(50));
-                self.pause = Some(Pause { since: Instant::now(), reads: 0, _task: task });
-                Flow::GoOn
-            }
-        }
-    }
-
-    fn read_head(&self, after: Duration) -> AbortOnDrop {
-        let (sessions, scope, me) = (self.ports.sessions.clone(), self.scope.clone(), self.me.clone());
-        let stored = lock(&self.lane).lane.stored_head().seq;
-        AbortOnDrop(tokio::spawn(async move {
-            tokio::time::sleep(after).await;
-            let read = async {
-                let head = sessions.head(&scope).await?;
-                let next = sessions.entries(&scope, stored, 1).await?;
-                Ok((head, next.into_iter().next()))
-            };
-            let _ = me.cast(ConversationMsg::HeadRead(read.await));
-        }))
-    }
-
-    fn head_read(&mut self, result: Result<(Head, Option<StoredEntry>), StoreError>) -> Flow {
-        let Some(pause) = &self.pause else { return Flow::GoOn };
-        let (since, reads) = (pause.since, pause.reads + 1);
-        match result {
-            Err(error) if since.elapsed() >= STORE_PAUSE_MAX => self.end_life(&ConversationError::Store(error), LifeEnd::StoreAway),
-            Err(_) => {
-                let after = Duration::from_millis(50u64 << reads.min(5)).min(Duration::from_secs(1));
-                let task = self.read_head(after);
-                self.pause = Some(Pause { since, reads, _task: task });
-                Flow::GoOn
-            }
-            Ok((head, next)) => {
-                let verdict = lock(&self.lane).lane.head_read(head, next.as_ref());
-                match verdict {
-                    Verdict::EndLife => self.end_life(&ConversationError::InUse, LifeEnd::Conflict),
-                    Verdict::GoOn { released, resend } => {
-                        self.pause = None;
-                        self.standing.clear();
-                        self.sending += 1;
-                        self.writer.stored(head.seq);
-                        released.into_iter().for_each(Release::perform);
-                        resend.into_iter().for_each(|parcel| self.send(Parcel { awaited: true, ..parcel }));
-                        std::mem::take(&mut self.held).into_iter().for_each(|act| self.perform(act));
-                        Flow::GoOn
-                    }
-                }
-            }
-        }
-    }
-
     /// Ends the life without its conversation's consent: callers are told, watchers too, nothing more is shown.
     fn end_life(&mut self, error: &ConversationError, end: LifeEnd) -> Flow {
         for release in lock(&self.lane).lane.close() {
@@ -877,26 +810,4 @@ struct LaneState {
 
 fn lock(lane: &SharedLane) -> MutexGuard<'_, LaneState> {
     lane.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Acts that are performed while the store is away: what stops, refuses or only tells (DESIGN §4.1).
-fn survives_pause(act: &Act) -> bool {
-    match act {
-        Act::CancelRound { .. }
-        | Act::Abort { .. }
-        | Act::Refuse { .. }
-        | Act::Reserve { .. }
-        | Act::Queued { .. }
-        | Act::RoundOver { .. }
-        | Act::CompactionDropped
-        | Act::Park { .. } => true,
-        Act::StartModel { .. }
-        | Act::MeasureContext { .. }
-        | Act::Summarise { .. }
-        | Act::StartTool(_)
-        | Act::RetryLater { .. }
-        | Act::ToolRetry { .. }
-        | Act::Acknowledge { .. }
-        | Act::Answer { .. } => false,
-    }
 }

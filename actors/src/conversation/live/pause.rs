@@ -1,0 +1,115 @@
+//! While the store is away: effects are held, the head is read again and again, and then either nothing was lost or the life ends.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    super::{
+        act::Act,
+        lane::{Parcel, Verdict},
+        message::{ConversationError, ConversationMsg},
+        release::Release,
+    },
+    Flow, Live, lock,
+};
+use crate::{
+    host::{WaitsFor, directory::LifeEnd},
+    limits::STORE_PAUSE_MAX,
+    ports::{AppendError, Head, StoreError, StoredEntry},
+    task::AbortOnDrop,
+};
+
+/// A pause under way.
+pub(super) struct Pause {
+    since: Instant,
+    reads: u32,
+    _task: AbortOnDrop,
+}
+
+impl Live {
+    /// The store did not say yes.
+    pub(super) fn append_lost(&mut self, error: AppendError, sending: u32) -> Flow {
+        if sending != self.sending || lock(&self.lane).lane.is_paused() {
+            return Flow::GoOn; // Told already; the head will say what became of it.
+        }
+        match error {
+            AppendError::Conflict { .. } => self.end_life(&ConversationError::InUse, LifeEnd::Conflict),
+            AppendError::Unavailable { message } => {
+                tracing::warn!(conversation = %self.scope.conversation, message, "the store is away; effects are held");
+                lock(&self.lane).lane.lost();
+                self.ports.counters.store_pauses.add(1);
+                self.standing.set(WaitsFor::Store, self.ports.clock.now());
+                let task = self.read_head(Duration::from_millis(50));
+                self.pause = Some(Pause { since: Instant::now(), reads: 0, _task: task });
+                Flow::GoOn
+            }
+        }
+    }
+
+    fn read_head(&self, after: Duration) -> AbortOnDrop {
+        let (sessions, scope, me) = (self.ports.sessions.clone(), self.scope.clone(), self.me.clone());
+        let stored = lock(&self.lane).lane.stored_head().seq;
+        AbortOnDrop(tokio::spawn(async move {
+            tokio::time::sleep(after).await;
+            let read = async {
+                let head = sessions.head(&scope).await?;
+                let next = sessions.entries(&scope, stored, 1).await?;
+                Ok((head, next.into_iter().next()))
+            };
+            let _ = me.cast(ConversationMsg::HeadRead(read.await));
+        }))
+    }
+
+    pub(super) fn head_read(&mut self, result: Result<(Head, Option<StoredEntry>), StoreError>) -> Flow {
+        let Some(pause) = &self.pause else { return Flow::GoOn };
+        let (since, reads) = (pause.since, pause.reads + 1);
+        match result {
+            Err(error) if since.elapsed() >= STORE_PAUSE_MAX => self.end_life(&ConversationError::Store(error), LifeEnd::StoreAway),
+            Err(_) => {
+                let after = Duration::from_millis(50u64 << reads.min(5)).min(Duration::from_secs(1));
+                let task = self.read_head(after);
+                self.pause = Some(Pause { since, reads, _task: task });
+                Flow::GoOn
+            }
+            Ok((head, next)) => {
+                let verdict = lock(&self.lane).lane.head_read(head, next.as_ref());
+                match verdict {
+                    Verdict::EndLife => self.end_life(&ConversationError::InUse, LifeEnd::Conflict),
+                    Verdict::GoOn { released, resend } => {
+                        self.pause = None;
+                        self.standing.clear();
+                        self.sending += 1;
+                        self.writer.stored(head.seq);
+                        released.into_iter().for_each(Release::perform);
+                        resend.into_iter().for_each(|parcel| self.send(Parcel { awaited: true, ..parcel }));
+                        std::mem::take(&mut self.held).into_iter().for_each(|act| self.perform(act));
+                        Flow::GoOn
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Acts that are performed while the store is away: what stops, refuses or only tells (DESIGN §4.1).
+pub(super) fn survives_pause(act: &Act) -> bool {
+    match act {
+        Act::CancelRound { .. }
+        | Act::Abort { .. }
+        | Act::Refuse { .. }
+        | Act::Reserve { .. }
+        | Act::Queued { .. }
+        | Act::RoundOver { .. }
+        | Act::CompactionDropped
+        | Act::Park { .. } => true,
+        Act::StartModel { .. }
+        | Act::MeasureContext { .. }
+        | Act::Summarise { .. }
+        | Act::StartTool(_)
+        | Act::RetryLater { .. }
+        | Act::ToolRetry { .. }
+        | Act::Acknowledge { .. }
+        | Act::Answer { .. } => false,
+    }
+}
