@@ -195,19 +195,6 @@ async fn a_cancel_ends_the_whole_tree_and_what_has_not_begun_never_begins() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_it_is_finished_nothing_of_it_is_awake() {
-    for round in 0..20 {
-        let host = host(&echo()).await;
-        let tasks = FanOut::over((0..64).map(|n| n.to_string()));
-
-        let summary = fan_out(&host, if round % 2 == 0 { tasks.ephemeral() } else { tasks }).await.finish().await;
-
-        assert_eq!(summary.done(), 64);
-        assert_nothing_is_left(&host);
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn dropping_the_handle_ends_nothing() {
     let model = Arc::new(ScriptedModel::answering(|_, _| Reply::text("ok").after(Duration::from_secs(5))));
