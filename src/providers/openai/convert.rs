@@ -197,14 +197,14 @@ impl Rendered {
 
 fn render(message: &Message, shown: Shown) -> Bytes {
     let mut lead = BytesMut::new();
-    let mut user = UserContent { parts: Vec::new(), has_other: false, shown };
+    let mut user = UserContent { parts: Vec::new(), shown };
     match message.role() {
         Role::Assistant => assistant(&message.blocks(), &mut lead),
         Role::User | Role::System => {
             for block in as_shown(message.blocks(), shown.documents) {
                 match block {
                     ContentBlock::ToolResult(result) => tool_message(&result, &mut lead, &mut user),
-                    block => user.add(&block),
+                    block => user.add(block),
                 }
             }
         }
@@ -259,7 +259,7 @@ fn tool_message(result: &ToolResultBlock, out: &mut BytesMut, user: &mut UserCon
             let text = |block: &ContentBlock| block.as_text().map(str::to_owned).or_else(|| as_text(block)).or_else(|| user.note(block));
             let texts = blocks.iter().filter_map(text);
             write(out, &texts.collect::<Vec<_>>().join("\n"));
-            let others: Vec<&ContentBlock> = blocks.iter().filter(|block| text(block).is_none()).collect();
+            let others: Vec<ContentBlock> = blocks.iter().filter(|block| text(block).is_none()).cloned().collect();
             others.into_iter().for_each(|block| user.add(block));
         }
     }
@@ -268,9 +268,23 @@ fn tool_message(result: &ToolResultBlock, out: &mut BytesMut, user: &mut UserCon
 
 /// What a user message will hold.
 struct UserContent {
-    parts: Vec<Value>,
-    has_other: bool,
+    parts: Vec<Part>,
     shown: Shown,
+}
+
+/// A part of it.
+enum Part {
+    Text(String),
+    Other(Value),
+}
+
+impl Part {
+    fn into_value(self) -> Value {
+        match self {
+            Self::Text(text) => json!({"type": "text", "text": text}),
+            Self::Other(value) => value,
+        }
+    }
 }
 
 impl UserContent {
@@ -284,34 +298,34 @@ impl UserContent {
         if is_shown { None } else { note(block) }
     }
 
-    fn add(&mut self, block: &ContentBlock) {
-        if let Some(note) = self.note(block) {
-            return self.parts.push(json!({"type": "text", "text": note}));
+    fn add(&mut self, block: ContentBlock) {
+        if let Some(note) = self.note(&block) {
+            return self.parts.push(Part::Text(note));
         }
-        let part = match block {
+        let text = as_text(&block);
+        self.parts.push(match block {
             ContentBlock::Text(block) if block.text.is_empty() => return,
-            ContentBlock::Text(block) => json!({"type": "text", "text": block.text}),
-            ContentBlock::Other { kind, raw } => {
-                match as_text(block).map(|text| json!({"type": "text", "text": text})).or_else(|| media(kind, raw)) {
-                    Some(part) => part,
-                    None => json!({"type": "text", "text": format!("[a {kind} that this provider cannot be sent]")}),
-                }
-            }
+            ContentBlock::Text(block) => Part::Text(block.text),
+            ContentBlock::Other { kind, raw } => match text.map(Part::Text).or_else(|| media(&kind, &raw).map(Part::Other)) {
+                Some(part) => part,
+                None => Part::Text(format!("[a {kind} that this provider cannot be sent]")),
+            },
             ContentBlock::Thinking(_) | ContentBlock::ToolUse(_) | ContentBlock::ToolResult(_) => return,
-        };
-        self.has_other |= part.get("type").is_some_and(|kind| kind != "text");
-        self.parts.push(part);
+        });
     }
 
     fn finish(self) -> (u8, String) {
         if self.parts.is_empty() {
             return (TAG_NONE, String::new());
         }
-        if self.has_other {
-            let parts: Vec<String> = self.parts.iter().map(Value::to_string).collect();
+        let text = |part: &Part| match part {
+            Part::Text(text) => Some(text.clone()),
+            Part::Other(_) => None,
+        };
+        let Some(texts) = self.parts.iter().map(text).collect::<Option<Vec<String>>>() else {
+            let parts: Vec<String> = self.parts.into_iter().map(|part| part.into_value().to_string()).collect();
             return (TAG_PARTS, parts.join(","));
-        }
-        let texts: Vec<&str> = self.parts.iter().filter_map(|part| part.get("text")?.as_str()).collect();
+        };
         let quoted = Value::from(texts.join("\n\n")).to_string();
         (TAG_TEXT, quoted.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or_default().to_owned())
     }
