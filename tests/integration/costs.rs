@@ -18,15 +18,15 @@ mod reference;
 
 use reference::{Wire, fed, forgetful, ours, process, scripted};
 
-/// Thousands of instructions of the reference turn in process, of which 2,690 were counted.
-const TURN_MAX: f64 = 2880.0;
+/// Thousands of instructions of the reference turn in process, of which 1,798 were counted.
+const TURN_MAX: f64 = 1925.0;
 
 /// What the 300th may take more than the first ones: nothing but the noise of hash tables. A copy of the history's handles with each user
 /// message takes 14 % more.
 const LATE_MAX: f64 = 1.03;
 
-/// Instructions of a token in bursts of 16, from the parser to a subscriber, of which 8,450 and 6,400 were counted.
-const TOKEN_MAX: [(Wire, f64); 2] = [(Wire::Anthropic, 9050.0), (Wire::OpenAi, 6850.0)];
+/// Instructions of a token in bursts of 16, from the parser to a subscriber, of which 7,277 and 5,235 were counted.
+const TOKEN_MAX: [(Wire, f64); 2] = [(Wire::Anthropic, 7790.0), (Wire::OpenAi, 5600.0)];
 
 /// Bytes of a conversation that was deleted which may still be there: what the allocator has not given back after a short run.
 const LEFT_MAX: f64 = 400.0;
