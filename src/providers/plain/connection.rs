@@ -46,6 +46,19 @@ pub(super) enum Broken {
     Body(#[from] Malformed),
 }
 
+impl Broken {
+    /// Whether the other side may have closed the connection before it heard of the request.
+    pub(super) fn is_let_go(&self) -> bool {
+        match self {
+            Self::NoAnswer => true,
+            Self::Io(error) => {
+                matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted | io::ErrorKind::BrokenPipe)
+            }
+            Self::LongHead | Self::Head(_) | Self::Body(_) => false,
+        }
+    }
+}
+
 /// Whether a connection can take a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Free {
@@ -113,6 +126,11 @@ impl Connection {
                 Err(error) => return Poll::Ready(Err(self.unwritable.take().unwrap_or(error).into())),
             }
         }
+    }
+
+    /// Whether a byte of the answer came.
+    pub(super) fn has_heard(&self) -> bool {
+        self.from < self.to
     }
 
     /// Reads once and gives the bytes of the body that came; `None` at its end.

@@ -4,8 +4,9 @@
 //! # Layout
 //! `head` and `framing` read an answer, pure · `connection` drives one exchange · `pool` keeps connections between calls.
 //!
-//! **Invariant:** a request is sent once. Nothing is tried again, no redirect is followed, and a connection serves another call only if
-//! its last answer was read to its end.
+//! **Invariant:** a request is sent once, but for this: a server lets go of a connection that rested whenever it likes, and if that is what a
+//! request meets (no byte of an answer came) it goes once more, on a new connection. No redirect is followed, and a connection serves another
+//! call only if its last answer was read to its end.
 
 mod head;
 mod framing;
@@ -34,6 +35,7 @@ use tower_service::Service;
 
 use self::{
     connection::{Broken, Connection},
+    head::Head,
     pool::Pool,
 };
 use super::{body::Body, http::chain};
@@ -76,13 +78,23 @@ impl Plain {
 
     /// Posts a body; the head of the answer.
     pub(super) async fn post(&self, url: &Url, accept: &str, body: Body) -> Result<Answer, ProviderError> {
-        let mut connection = match self.pool.take() {
-            Some(connection) => connection,
-            None => self.open().await?,
-        };
-        connection.begin(self.request(url, accept, body).map_err(|error| failure(error.into()))?);
+        let request = self.request(url, accept, body).map_err(|error| failure(error.into()))?;
+        if let Some(mut rested) = self.pool.take() {
+            rested.begin(request.clone());
+            match poll_fn(|cx| rested.poll_head(cx)).await {
+                Ok(head) => return Ok(self.answer(rested, head)),
+                Err(error) if error.is_let_go() && !rested.has_heard() => {}
+                Err(error) => return Err(failure(error)),
+            }
+        }
+        let mut connection = self.open().await?;
+        connection.begin(request);
         let head = poll_fn(|cx| connection.poll_head(cx)).await.map_err(failure)?;
-        Ok(Answer { status: head.status, headers: head.headers, connection, pool: self.pool.clone() })
+        Ok(self.answer(connection, head))
+    }
+
+    fn answer(&self, connection: Connection, head: Head) -> Answer {
+        Answer { status: head.status, headers: head.headers, connection, pool: self.pool.clone() }
     }
 
     async fn open(&self) -> Result<Connection, ProviderError> {

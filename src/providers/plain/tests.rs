@@ -207,6 +207,36 @@ async fn the_end_of_an_answer_may_come_after_its_reader_left() {
 }
 
 #[tokio::test]
+async fn a_connection_that_was_let_go_costs_no_call_and_a_half_answer_is_not_asked_for_again() {
+    for (half, told) in [("", Ok((200, "ok".to_owned()))), ("HTTP/1.1 200 OK\r\ncontent-le", Err("before it answered"))] {
+        let server = Server::start().await;
+        let client = server.client();
+
+        let (first, second) = both(async { (call(&client, &server.url).await, call(&client, &server.url).await) }, async {
+            let mut rested = server.accept().await;
+            request(&mut rested).await;
+            rested.write_all(OK.as_bytes()).await.unwrap();
+            // It is closed when the next request is on its way already.
+            request(&mut rested).await;
+            rested.write_all(half.as_bytes()).await.unwrap();
+            drop(rested);
+            if half.is_empty() {
+                let mut new = server.accept().await;
+                assert_eq!(request(&mut new).await.1, b"{}");
+                new.write_all(OK.as_bytes()).await.unwrap();
+            }
+        })
+        .await;
+
+        assert_eq!(first, Ok((200, "ok".to_owned())));
+        match told {
+            Ok(told) => assert_eq!(second, Ok(told)),
+            Err(word) => assert!(second.clone().unwrap_err().to_string().contains(word), "{second:?}"),
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_answer_that_breaks_off_is_told() {
     for (answer, word) in [
         ("", "before it answered"),
