@@ -280,34 +280,15 @@ impl Live {
         Input::Withdraw { prompt_id, reason: WithdrawReason::Deadline, waiter: None }
     }
 
-    /// Takes an input to its end; what a budget answers is the next one.
+    /// Decides, appends, performs. What a budget answers is decided before anything is appended: it costs no append of its own.
     fn input(&mut self, input: Input) -> Result<Flow, String> {
-        let mut flow = self.one_input(input)?;
-        while let (Flow::GoOn, Some(answer)) = (&flow, self.purse.answer()) {
-            flow = self.one_input(answer)?;
-        }
-        Ok(flow)
-    }
-
-    /// Decides, appends, performs.
-    fn one_input(&mut self, input: Input) -> Result<Flow, String> {
         let now = self.ports.clock.now();
-        self.volatile.tenant_left = self.purse.tenant_left();
-        let writer = self.writer.clone();
-        self.volatile.skills = self.setup.skills.as_ref().map(|shelf| shelf.view());
-        let outcome = turn::step(&mut self.durable, &mut self.volatile, now, input, |before, entry| writer.entry(before, entry));
-        let Outcome { entries, acts } = outcome.map_err(|error| {
-            tracing::error!(conversation = %self.scope.conversation, %error, "a decision does not fit the state; this life ends");
-            error.to_string()
-        })?;
-        for entry in &entries {
-            self.prefix.note(&entry.body);
-            self.count(entry);
-            if let EntryBody::Assistant { usage, .. } = &entry.body {
-                self.tell_context(usage);
-            }
+        let Outcome { mut entries, mut acts } = self.decide(input, now)?;
+        while let Some(answer) = self.purse.answer() {
+            let more = self.decide(answer, now)?;
+            entries.extend(more.entries);
+            acts.extend(more.acts);
         }
-        self.purse.note(&entries);
         if entries.iter().any(|entry| matches!(entry.body, EntryBody::PromptWithdrawn { .. })) {
             let (inbox, open) = (&self.durable.inbox, self.durable.round.as_ref().map(|round| round.id));
             self.guests.retain(|round, _| open == Some(*round) || inbox.iter().any(|prompt| prompt.round_id == *round));
@@ -333,6 +314,32 @@ impl Live {
         let end = (self.setup.class == CallClass::Subagent && is_over()).then_some(LifeEnd::Hibernated);
         let end = if self.drain.is_some() { Some(LifeEnd::Drained) } else { end };
         Ok(end.map_or(Flow::GoOn, |end| self.sleep_if_idle(end)))
+    }
+
+    /// Decides, counts what was decided, and asks the budget what is to be asked.
+    fn decide(&mut self, input: Input, now: Timestamp) -> Result<Outcome, String> {
+        self.volatile.tenant_left = self.purse.tenant_left();
+        self.volatile.skills = self.setup.skills.as_ref().map(|shelf| shelf.view());
+        let writer = &self.writer;
+        let outcome = turn::step(&mut self.durable, &mut self.volatile, now, input, |before, entry| writer.entry(before, entry));
+        let outcome = outcome.map_err(|error| {
+            tracing::error!(conversation = %self.scope.conversation, %error, "a decision does not fit the state; this life ends");
+            error.to_string()
+        })?;
+        for entry in &outcome.entries {
+            self.prefix.note(&entry.body);
+            self.count(entry);
+            if let EntryBody::Assistant { usage, .. } = &entry.body {
+                self.tell_context(usage);
+            }
+        }
+        self.purse.note(&outcome.entries);
+        for act in &outcome.acts {
+            if let Act::Reserve { work, amount, .. } = act {
+                self.purse.reserve(*work, *amount);
+            }
+        }
+        Ok(outcome)
     }
 
     /// Gives the turn permit back while nothing but subagents is awaited: they need one each, and it may be the tenant's last. The next
@@ -452,7 +459,7 @@ impl Live {
                     waiter.refuse(refusal.into());
                 }
             }
-            Act::Reserve { work, amount, .. } => self.purse.reserve(work, amount),
+            Act::Reserve { .. } => {} // Done while it was decided.
             Act::StartModel { work } => self.start_model(work),
             Act::MeasureContext { work, waiter } => self.measure(work, waiter.is_some()),
             Act::Summarise { hash, messages } => {

@@ -10,7 +10,7 @@ use crate::{
     policy::{Amount, Budget, Price, Prices},
     ports::Usage,
     stream::StopReason,
-    testing::{Reply, ScriptedModel},
+    testing::{FaultPlan, FaultySessions, Reply, ScriptedModel},
 };
 
 fn usage(input: u64, output: u64) -> Usage {
@@ -246,4 +246,26 @@ async fn a_call_that_its_host_did_not_survive_counts_in_full() {
         })
         .collect();
     assert_eq!((end.text.as_str(), settled), ("ok", vec![(reserved[0], true), (20, false)]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_with_a_tool_goes_to_the_store_four_times_whatever_budgets_there_are() {
+    for (own, shared) in [(false, false), (true, false), (false, true), (true, true)] {
+        let (tool, _) = probe("look", Effect::Pure, |_| async { Ok("seen".into()) });
+        let calls = Reply::text("I look.").and_tool("look", &serde_json::json!({})).usage(usage(50, 40));
+        let model = Arc::new(ScriptedModel::replies([calls.clone(), Reply::text("ok"), calls, Reply::text("ok")]));
+        let sessions = Arc::new(FaultySessions::new(Arc::new(MemorySessions::new()), FaultPlan::new()));
+        let budget = if own { Budget::default().with_tokens(100_000) } else { Budget::default() };
+        let host = builder(&model).tool(tool).max_tokens(100).budget(budget).shared_sessions(sessions.clone()).build().await.unwrap();
+        if shared {
+            host.tenant("acme").set_budget(Budget::default().with_tokens(100_000)).unwrap();
+        }
+        conversation(&host).send("Hi").await.unwrap().outcome().await.unwrap();
+        let before = sessions.appends();
+
+        let end = conversation(&host).send("Again").await.unwrap().outcome().await.unwrap();
+
+        assert_eq!(end.text, "ok");
+        assert_eq!(sessions.appends() - before, 4, "its own budget: {own}, one of the tenant's: {shared}");
+    }
 }
