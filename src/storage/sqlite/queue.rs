@@ -1,14 +1,16 @@
-//! What waits for the writer: a line a tenant, served in turn. Pushing never waits; the writer does.
+//! What waits for the writer: a line a tenant, served in turn. Pushing never waits; the writer does. Appends of one conversation that
+//! wait together become one: each costs a commit a savepoint and a row of heads, and a commit has places for so many.
 
 use std::{
     collections::{HashMap, VecDeque},
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
 use callboard_actors::{
-    ids::{Scope, Seq, TenantId},
+    ids::{ConversationId, Scope, Seq, TenantId},
     ports::{Append, AppendError, Durability, StoreError},
 };
 use tokio::sync::oneshot;
@@ -19,6 +21,8 @@ use super::error::{WriteError, unavailable};
 const COMMIT_JOBS_MAX: usize = 256;
 /// Bytes of one commit at most, for the same reason.
 const COMMIT_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of appends that became one at most: more would hold up what else is to be in its commit.
+const JOINED_BYTES_MAX: usize = 64 * 1024;
 /// How long what nobody waits for rides along.
 const RIDE: Duration = Duration::from_millis(5);
 
@@ -106,6 +110,95 @@ struct Lines {
 struct Line {
     jobs: VecDeque<Job>,
     bytes: usize,
+    /// Jobs that have left it: the number of the first one that is here.
+    left: u64,
+    /// Numbers of the appends that the next one of their conversation may be joined to.
+    open: HashMap<ConversationId, u64>,
+}
+
+/// What a job adds to what waits.
+struct Put {
+    bytes: usize,
+    members: usize,
+    awaited: usize,
+}
+
+impl Line {
+    /// Takes a job, joined to one that waits where that can be.
+    fn put(&mut self, job: Job) -> Put {
+        let (bytes, awaited) = (job.size(), usize::from(job.is_awaited()));
+        match job {
+            Job::Append(next) => {
+                let Some(append) = self.open_for(&next) else {
+                    self.push(Job::Append(next));
+                    return Put { bytes, members: 1, awaited };
+                };
+                let (before, was_awaited) = (append.size(), usize::from(append.durability == Durability::Awaited));
+                join(append, next);
+                Put { bytes: append.size().saturating_sub(before), members: 0, awaited: awaited.saturating_sub(was_awaited) }
+            }
+            job @ (Job::Delete(..) | Job::Snapshot(..) | Job::Mark(..) | Job::Erase(..)) => {
+                self.push(job);
+                Put { bytes, members: 1, awaited }
+            }
+        }
+    }
+
+    /// The append that this one can be joined to.
+    fn open_for(&mut self, next: &Append) -> Option<&mut Append> {
+        let number = self.open.get(&next.scope.conversation)?;
+        let place = usize::try_from(number.checked_sub(self.left)?).ok()?;
+        match self.jobs.get_mut(place)? {
+            Job::Append(append) if goes_on(append, next) => Some(append),
+            Job::Append(_) | Job::Delete(..) | Job::Snapshot(..) | Job::Mark(..) | Job::Erase(..) => None,
+        }
+    }
+
+    fn push(&mut self, job: Job) {
+        let number = self.left.saturating_add(self.jobs.len() as u64);
+        match &job {
+            Job::Append(append) => drop(self.open.insert(append.scope.conversation.clone(), number)),
+            // What comes behind it stays behind it.
+            Job::Delete(scope, _) | Job::Snapshot(scope, ..) | Job::Mark(scope, ..) => drop(self.open.remove(&scope.conversation)),
+            Job::Erase(..) => self.open.clear(),
+        }
+        self.jobs.push_back(job);
+    }
+
+    fn pop(&mut self) -> Option<Job> {
+        let job = self.jobs.pop_front()?;
+        if let Job::Append(append) = &job
+            && self.open.get(&append.scope.conversation) == Some(&self.left)
+        {
+            self.open.remove(&append.scope.conversation);
+        }
+        self.left += 1;
+        Some(job)
+    }
+}
+
+/// Whether `next` is the same life going on right behind `append`, and both together are no large append. If the first is not stored
+/// the second could not be either: its guard names the first one's end.
+fn goes_on(append: &Append, next: &Append) -> bool {
+    let end = append.entries.last().map(|entry| entry.seq);
+    let follows = append.epoch == next.epoch && next.expected.epoch == append.epoch && Some(next.expected.seq) == end;
+    follows && append.size().saturating_add(next.size()) <= JOINED_BYTES_MAX
+}
+
+/// Makes two appends one. Who waits for either is told what became of both, in their order.
+fn join(append: &mut Append, next: Append) {
+    let Append { entries, open, wake_at, durability, done, .. } = next;
+    append.entries.extend(entries);
+    (append.open, append.wake_at) = (open, wake_at);
+    if durability == Durability::Awaited {
+        append.durability = durability;
+    }
+    let first = std::mem::replace(&mut append.done, Box::new(drop));
+    append.done = Box::new(move |result: Result<(), AppendError>| {
+        let told = catch_unwind(AssertUnwindSafe(|| first(result.clone())));
+        done(result);
+        told.unwrap_or_else(|panic| resume_unwind(panic));
+    });
 }
 
 impl Lines {
@@ -123,18 +216,16 @@ impl Lines {
     }
 
     fn put(&mut self, job: Job) {
-        let size = job.size();
-        self.bytes = self.bytes.saturating_add(size);
-        self.count += 1;
-        self.awaited += usize::from(job.is_awaited());
         self.since.get_or_insert_with(Instant::now);
-        let tenant = job.tenant().clone();
-        let line = self.tenants.entry(tenant).or_insert_with_key(|tenant| {
+        let line = self.tenants.entry(job.tenant().clone()).or_insert_with_key(|tenant| {
             self.turn.push_back(tenant.clone());
             Line::default()
         });
-        line.bytes = line.bytes.saturating_add(size);
-        line.jobs.push_back(job);
+        let Put { bytes, members, awaited } = line.put(job);
+        line.bytes = line.bytes.saturating_add(bytes);
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.count += members;
+        self.awaited += awaited;
     }
 
     /// Takes the first of the tenant whose turn it is, if it has room in a commit of `room` bytes.
@@ -145,7 +236,7 @@ impl Lines {
         if room.is_some_and(|room| size > room) {
             return None;
         }
-        let job = line.jobs.pop_front()?;
+        let job = line.pop()?;
         line.bytes = line.bytes.saturating_sub(size);
         if let Some(tenant) = self.turn.pop_front() {
             if line.jobs.is_empty() {
@@ -244,6 +335,8 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use callboard_actors::{
         ids::{ConversationId, Epoch},
         ports::{Head, Open, StoredEntry},
@@ -290,6 +383,92 @@ mod tests {
         assert_eq!((first.len(), second.len()), (COMMIT_JOBS_MAX, 302 - COMMIT_JOBS_MAX));
         let flood: Vec<u64> = first.iter().chain(&second).filter(|(tenant, _)| tenant == "flood").map(|(_, seq)| *seq).collect();
         assert_eq!(flood, (1..=300).collect::<Vec<_>>());
+    }
+
+    /// An append of the conversation `c` of the tenant `t` behind the entry `after`, and where it is told.
+    fn behind(after: u64, count: u64, durability: Durability, told: &Arc<Mutex<Vec<u64>>>) -> Job {
+        let Job::Append(mut job) = append("t", 0, 1, durability) else { unreachable!() };
+        job.expected = if after == 0 { Head::default() } else { Head { epoch: Epoch(1), seq: Seq(after) } };
+        job.entries = (1..=count).map(|n| StoredEntry { seq: Seq(after + n), bytes: vec![0; 10].into() }).collect();
+        let told = told.clone();
+        job.done = Box::new(move |result| told.lock().unwrap().push(if result.is_ok() { after } else { 1000 + after }));
+        Job::Append(job)
+    }
+
+    fn sizes(queue: &Queue) -> (usize, usize, usize) {
+        let lines = queue.lock();
+        (lines.count, lines.awaited, lines.bytes)
+    }
+
+    #[test]
+    fn appends_of_a_conversation_that_wait_together_are_one_and_all_are_told_in_order() {
+        let (queue, told) = (Queue::new(usize::MAX), Arc::default());
+        for (after, count, durability) in [(0, 2, Durability::Awaited), (2, 3, Durability::Unwatched), (5, 1, Durability::Awaited)] {
+            queue.push(behind(after, count, durability, &told));
+        }
+        queue.push(behind(6, 1, Durability::Unwatched, &told));
+        assert_eq!((sizes(&queue).0, sizes(&queue).1), (1, 1));
+
+        let jobs = queue.next().unwrap();
+
+        assert_eq!((jobs.len(), sizes(&queue)), (1, (0, 0, 0)));
+        let Job::Append(append) = &jobs[0] else { unreachable!() };
+        assert_eq!(append.entries.iter().map(|entry| entry.seq.0).collect::<Vec<_>>(), (1..=7).collect::<Vec<_>>());
+        assert_eq!((append.expected, append.judge(Head::default()).unwrap().seq), (Head::default(), Seq(7)));
+        jobs.into_iter().for_each(|job| job.tell(Ok(true)));
+        assert_eq!(*told.lock().unwrap(), [0, 2, 5, 6]);
+    }
+
+    #[test]
+    fn appends_are_joined_to_none_that_is_another_lifes_or_gone_or_large_or_before_another_change() {
+        let (queue, told) = (Queue::new(usize::MAX), Arc::default());
+        let scope = || Scope::new(TenantId::new("t").unwrap(), ConversationId::new("c").unwrap());
+        let in_line = |queue: &Queue| sizes(queue).0;
+
+        queue.push(behind(0, 2, Durability::Awaited, &told));
+        queue.push(behind(3, 1, Durability::Awaited, &told)); // Not where the first ends.
+        assert_eq!(in_line(&queue), 2);
+        queue.next();
+        queue.push(behind(4, 1, Durability::Awaited, &told)); // What it would be joined to is being written.
+        assert_eq!(in_line(&queue), 1);
+        let Job::Append(mut other) = behind(5, 1, Durability::Awaited, &told) else { unreachable!() };
+        other.epoch = Epoch(2);
+        queue.push(Job::Append(other));
+        assert_eq!(in_line(&queue), 2);
+        queue.next();
+
+        for change in [
+            Job::Delete(scope(), oneshot::channel().0),
+            Job::Snapshot(scope(), Seq(1), Bytes::new(), oneshot::channel().0),
+            Job::Mark(scope(), None, oneshot::channel().0),
+            Job::Erase(scope().tenant, oneshot::channel().0),
+        ] {
+            queue.push(behind(0, 2, Durability::Awaited, &told));
+            queue.push(change);
+            queue.push(behind(2, 1, Durability::Awaited, &told));
+            assert_eq!(queue.next().unwrap().len(), 3);
+        }
+
+        let Job::Append(mut large) = behind(0, 1, Durability::Awaited, &told) else { unreachable!() };
+        large.entries[0].bytes = vec![0; JOINED_BYTES_MAX].into();
+        queue.push(Job::Append(large));
+        queue.push(behind(1, 1, Durability::Awaited, &told));
+        assert_eq!(queue.next().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn who_is_joined_to_one_whose_caller_panics_is_told_all_the_same() {
+        let (queue, told) = (Queue::new(usize::MAX), Arc::default());
+        let Job::Append(mut first) = behind(0, 1, Durability::Awaited, &told) else { unreachable!() };
+        first.done = Box::new(|_| panic!("as the test wants it"));
+        queue.push(Job::Append(first));
+        queue.push(behind(1, 1, Durability::Awaited, &told));
+
+        let job = queue.next().unwrap().pop().unwrap();
+        let panicked = catch_unwind(AssertUnwindSafe(|| job.tell(Ok(true)))).is_err();
+
+        assert!(panicked);
+        assert_eq!(*told.lock().unwrap(), [1]);
     }
 
     #[test]
