@@ -49,16 +49,24 @@ fn is_escaped(byte: u8) -> bool {
     byte < 0x20 || byte == b'"' || byte == b'\\'
 }
 
-/// Whether nothing has to be escaped. The last word overlaps the one before, so that no byte is looked at by itself.
+/// Whether nothing has to be escaped. The last piece overlaps the one before, so that no byte is looked at by itself.
 fn is_plain(bytes: &[u8]) -> bool {
-    if let Some(last) = bytes.last_chunk::<8>() {
-        let (words, _) = bytes.as_chunks::<8>();
-        return !has_escape(*last) && !words.iter().any(|word| has_escape(*word));
+    if let (Some(first), Some(last)) = (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
+        let is_long = bytes.len() > 16;
+        return !(has_escape(*first) | has_escape(*last)) && !(is_long && has_escape_inside(bytes));
     }
     match (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
         (Some([a, b, c, d]), Some([e, f, g, h])) => !has_escape([*a, *b, *c, *d, *e, *f, *g, *h]),
         _ => !bytes.iter().any(|byte| is_escaped(*byte)),
     }
+}
+
+/// Looks at all but the ends of a longer text.
+fn has_escape_inside(bytes: &[u8]) -> bool {
+    let (pieces, rest) = bytes.as_chunks::<32>();
+    let (words, _) = rest.as_chunks::<8>();
+    pieces.iter().any(|piece| piece.iter().fold(false, |found, byte| found | is_escaped(*byte)))
+        || words.iter().any(|word| has_escape(*word))
 }
 
 /// A text between its quotes, what has to be escaped escaped.
@@ -122,7 +130,8 @@ impl fmt::Write for Escaping<'_> {
     }
 }
 
-fn natural(out: &mut Vec<u8>, mut number: u64) {
+/// Adds a number.
+pub(crate) fn natural(out: &mut Vec<u8>, mut number: u64) {
     let mut digits = [0u8; 20];
     let mut begin = digits.len();
     for digit in digits.iter_mut().rev() {

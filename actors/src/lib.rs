@@ -36,6 +36,7 @@ compile_error!(
 
 pub mod ids;
 mod id_hash;
+mod few;
 mod json;
 pub mod chat;
 pub mod journal;

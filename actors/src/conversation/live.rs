@@ -3,7 +3,7 @@
 mod pause;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -33,6 +33,7 @@ use super::{
 };
 use crate::{
     compactor::SummaryJob,
+    few::Few,
     host::{WaitsFor, directory::LifeEnd},
     ids::{CallKey, PromptId, RoundId, Scope, WaiterId, WorkId},
     journal::{CallState, Durable, Entry, EntryBody, WithdrawReason},
@@ -59,7 +60,7 @@ struct RoundKit {
     cancel: CancellationToken,
     permit: PermitSlot,
     executor: Option<ToolExecutorRef>,
-    tasks: BTreeMap<WorkId, AbortOnDrop>,
+    tasks: Few<WorkId, AbortOnDrop>,
     timers: Vec<AbortOnDrop>,
     /// When each call was first started.
     began: BTreeMap<u32, Instant>,
@@ -72,7 +73,7 @@ impl RoundKit {
             cancel: CancellationToken::new(),
             permit: Arc::default(),
             executor: None,
-            tasks: BTreeMap::new(),
+            tasks: Few::default(),
             timers: Vec::new(),
             began: BTreeMap::new(),
             span,
@@ -101,10 +102,10 @@ pub(super) struct Live {
     writer: Arc<StreamWriter>,
     standing: Arc<Standing>,
     kit: Option<(RoundId, RoundKit)>,
-    waiters: HashMap<WaiterId, Waiter>,
+    waiters: Few<WaiterId, Waiter>,
     next_waiter: u64,
     /// Seats and deadlines of prompts whose rounds are not over, by round.
-    guests: HashMap<RoundId, (Option<Seat>, Option<AbortOnDrop>)>,
+    guests: Few<RoundId, (Option<Seat>, Option<AbortOnDrop>)>,
     /// Acts that wait for the store to come back.
     held: Vec<Act>,
     pause: Option<Pause>,
@@ -134,9 +135,9 @@ impl Live {
             writer: Arc::new(writer),
             standing: args.standing.clone(),
             kit: None,
-            waiters: HashMap::new(),
+            waiters: Few::default(),
             next_waiter: 0,
-            guests: HashMap::new(),
+            guests: Few::default(),
             held: Vec::new(),
             pause: None,
             purse: Purse::new(args.tenant.budget().clone(), args.family.clone(), args.scope.conversation.is_subagent()),
@@ -298,10 +299,11 @@ impl Live {
             let timer = self.timer(Instant::now() + left, ConversationMsg::BudgetTimeOver { round_id });
             self.purse.set_clock(round_id, timer);
         }
-        let (waiting, now_acts): (Vec<Act>, Vec<Act>) = acts.into_iter().partition(|act| act.gate() == Gate::Stored);
-        let waits: Vec<Release> = waiting.into_iter().map(|act| self.release(act)).collect();
-        self.append(&entries, waits);
-        for act in now_acts {
+        let waits: Vec<Release> = acts.extract_if(.., |act| act.gate() == Gate::Stored).map(|act| self.release(act)).collect();
+        if !entries.is_empty() || !waits.is_empty() {
+            self.append(&entries, waits);
+        }
+        for act in acts {
             if self.pause.is_some() && !survives_pause(&act) {
                 self.held.push(act);
             } else {
@@ -364,7 +366,7 @@ impl Live {
 
     fn append(&mut self, entries: &[Entry], waits: Vec<Release>) {
         let (open, wake_at) = self.open();
-        let stored = entries.iter().map(Entry::encode).collect();
+        let stored = Entry::encode_all(entries);
         let watched = entries.iter().any(|entry| matches!(entry.body, EntryBody::RoundFinished { .. } | EntryBody::ApprovalAsked { .. }));
         let mut guard = lock(&self.lane);
         let (parcel, ready) = guard.lane.push(self.volatile.life, stored, open, wake_at, waits);
@@ -515,8 +517,6 @@ impl Live {
             }
             Act::RoundOver { round_id } => {
                 self.guests.remove(&round_id);
-                self.guests.shrink_to_fit();
-                self.waiters.shrink_to_fit();
                 if self.kit.as_ref().is_some_and(|(id, _)| *id == round_id) {
                     self.kit = None;
                 }
@@ -703,7 +703,7 @@ impl Live {
 
     /// Tells callers and watchers that this life answers and shows nothing more.
     fn tell_end(&mut self, error: &ConversationError) {
-        for (_, waiter) in self.waiters.drain() {
+        for (_, waiter) in self.waiters.take() {
             waiter.refuse(error.clone());
         }
         let failure = Failure { code: error.code().to_owned(), message: error.to_string(), retry_after_ms: None };

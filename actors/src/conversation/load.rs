@@ -4,7 +4,7 @@ use super::message::LoadFailure;
 use crate::{
     ids::{Scope, Seq},
     journal::{Durable, fold, restore},
-    ports::{ListQuery, SessionBackend},
+    ports::{ListQuery, Loaded, SessionBackend},
     tenant::Family,
 };
 
@@ -14,6 +14,11 @@ const PAGE: usize = 1000;
 /// Loads and folds.
 pub(crate) async fn load(sessions: &dyn SessionBackend, scope: &Scope) -> Result<Durable, LoadFailure> {
     let loaded = sessions.load(scope).await.map_err(LoadFailure::Store)?;
+    folded(sessions, scope, loaded).await
+}
+
+/// Folds what was loaded.
+async fn folded(sessions: &dyn SessionBackend, scope: &Scope, loaded: Loaded) -> Result<Durable, LoadFailure> {
     let durable = match restore(&loaded) {
         Some(result) => result.map_err(LoadFailure::Unreadable)?,
         None => {
@@ -31,9 +36,14 @@ pub(crate) async fn load(sessions: &dyn SessionBackend, scope: &Scope) -> Result
     Ok(durable)
 }
 
-/// Loads a conversation that spends with others: also what it has spent, and what its subagents have that are asleep.
-pub(super) async fn load_with(sessions: &dyn SessionBackend, scope: &Scope, family: Option<&Family>) -> Result<Durable, LoadFailure> {
-    let durable = load(sessions, scope).await?;
+/// Folds a conversation that spends with others: brings also what it has spent, and what its subagents have that are asleep.
+pub(super) async fn folded_with(
+    sessions: &dyn SessionBackend,
+    scope: &Scope,
+    loaded: Loaded,
+    family: Option<&Family>,
+) -> Result<Durable, LoadFailure> {
+    let durable = folded(sessions, scope, loaded).await?;
     let Some(family) = family else { return Ok(durable) };
     family.enter(&scope.conversation, durable.spent.amount);
     if scope.conversation.is_subagent() || durable.head == Seq(0) {

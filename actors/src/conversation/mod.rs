@@ -57,13 +57,15 @@ pub use toolset::{ToolSummary, Toolset, ToolsetError, first_sentence};
 
 use crate::{
     host::directory::{Lease, LifeEnd},
-    ids::{Scope, Seq},
+    ids::Scope,
     journal::Durable,
+    policy::Amount,
+    ports::Loaded,
     task::AbortOnDrop,
     tenant::{Family, Tenant},
 };
 use live::{Flow, Live};
-use load::load_with;
+use load::folded_with;
 pub(crate) use release::refuse;
 pub(crate) use standing::Standing;
 
@@ -106,30 +108,35 @@ impl Actor for Conversation {
     async fn pre_start(&self, me: ActorRef<ConversationMsg>, args: ConversationArgs) -> Result<State, ActorProcessingErr> {
         args.ports.counters.lives.add(1);
         let (scope, sessions, loads) = (args.scope.clone(), args.ports.sessions.clone(), args.loads.clone());
-        let family = args.family.clone();
-        let mut loading = Box::pin(async move {
-            match loads.acquire_owned().await {
-                Ok(_permit) => Some(load_with(&*sessions, &scope, family.as_deref()).await.map(Box::new)),
-                Err(_) => None,
-            }
+        let mut reading = Box::pin(async move {
+            let permit = loads.acquire_owned().await.ok()?;
+            let loaded = sessions.load(&scope).await;
+            Some((loaded, permit))
         });
         // A store in memory answers at once. Of a new conversation there is nothing to recover, which could end this life again.
-        let at_once = (&mut loading).now_or_never();
-        if let Some(Some(Ok(durable))) = &at_once
-            && durable.head == Seq(0)
+        let at_once = (&mut reading).now_or_never();
+        if let Some(Some((Ok(loaded), _))) = &at_once
+            && *loaded == Loaded::default()
         {
+            if let Some(family) = &args.family {
+                family.enter(&args.scope.conversation, Amount::default());
+            }
             let mut live = Box::new(Live::begin(&args, me, Durable::default()));
             live.recover()?;
             return Ok(State { args, phase: Phase::Live(live) });
         }
+        let (scope, sessions, family) = (args.scope.clone(), args.ports.sessions.clone(), args.family.clone());
         let task = tokio::spawn(async move {
-            let loaded = match at_once {
-                Some(loaded) => loaded,
-                None => loading.await,
+            let read = match at_once {
+                Some(read) => read,
+                None => reading.await,
             };
-            if let Some(loaded) = loaded {
-                let _ = me.cast(ConversationMsg::Loaded(loaded));
-            }
+            let Some((loaded, _permit)) = read else { return };
+            let folded = match loaded {
+                Ok(loaded) => folded_with(&*sessions, &scope, loaded, family.as_deref()).await.map(Box::new),
+                Err(error) => Err(LoadFailure::Store(error)),
+            };
+            let _ = me.cast(ConversationMsg::Loaded(folded));
         });
         Ok(State { args, phase: Phase::Loading { stash: Vec::new(), _task: AbortOnDrop(task) } })
     }

@@ -30,8 +30,8 @@ pub(super) struct Steps<'a> {
 }
 
 impl<'a> Steps<'a> {
-    fn new(durable: &'a Durable, volatile: &'a Volatile, now: Timestamp) -> Self {
-        Self { durable, volatile, now, step: Step::default() }
+    fn new(durable: &'a Durable, volatile: &'a Volatile, now: Timestamp, step: Step) -> Self {
+        Self { durable, volatile, now, step }
     }
 
     /// Adds an entry and names the work it orders. A life's first entry is `LifeStarted`.
@@ -83,27 +83,26 @@ pub fn step(
     mut before_apply: impl FnMut(&Durable, &Entry),
 ) -> Result<Outcome, ApplyError> {
     let mut outcome = Outcome::default();
-    let mut next = decide(durable, volatile, now, &input);
+    let mut next = decide(durable, volatile, now, &input, Step::default());
     volatile.note(&input);
     let mut first = true;
     loop {
-        let Step { entries, acts } = next;
-        let changes_nothing = entries.is_empty() && !first; // Acts alone do not change what follows from the state.
+        let changes_nothing = next.entries.is_empty() && !first; // Acts alone do not change what follows from the state.
         first = false;
-        for body in entries {
+        for body in next.entries.drain(..) {
             let entry = Entry { seq: durable.head.next(), epoch: volatile.life, at: now, body };
             before_apply(durable, &entry);
             durable.apply(&entry)?;
             outcome.entries.push(entry);
         }
-        for act in &acts {
+        for act in &next.acts {
             volatile.absorb(act);
         }
-        outcome.acts.extend(acts);
+        outcome.acts.append(&mut next.acts);
         if changes_nothing {
             break;
         }
-        next = advance(durable, volatile, now);
+        next = advance(durable, volatile, now, next);
         if next.is_empty() {
             break;
         }
@@ -111,9 +110,9 @@ pub fn step(
     Ok(outcome)
 }
 
-/// Answers one input. Changes nothing.
-pub fn decide(durable: &Durable, volatile: &Volatile, now: Timestamp, input: &Input) -> Step {
-    let mut steps = Steps::new(durable, volatile, now);
+/// Answers one input. Changes nothing; adds to `step`, which is empty and lends its room.
+pub fn decide(durable: &Durable, volatile: &Volatile, now: Timestamp, input: &Input, step: Step) -> Step {
+    let mut steps = Steps::new(durable, volatile, now, step);
     match input {
         Input::Recovered { recovery } => recover(&mut steps, *recovery),
         Input::Prompt(prompt) => take_prompt(&mut steps, prompt),
@@ -157,12 +156,12 @@ pub fn decide(durable: &Durable, volatile: &Volatile, now: Timestamp, input: &In
     steps.step
 }
 
-/// What follows from the state alone. Changes nothing; empty when the conversation waits.
-pub fn advance(durable: &Durable, volatile: &Volatile, now: Timestamp) -> Step {
+/// What follows from the state alone. Changes nothing; adds to `step`, which is empty, and stays so when the conversation waits.
+pub fn advance(durable: &Durable, volatile: &Volatile, now: Timestamp, step: Step) -> Step {
+    let mut steps = Steps::new(durable, volatile, now, step);
     if !volatile.recovered {
-        return Step::default();
+        return steps.step;
     }
-    let mut steps = Steps::new(durable, volatile, now);
     let Some(round) = &durable.round else {
         if let Some(AcceptedPrompt { id, round_id, .. }) = durable.inbox.front().filter(|_| !volatile.draining) {
             context::refocus(&mut steps);

@@ -9,6 +9,7 @@ use super::{
 use crate::{
     chat::RawJson,
     conversation::Spending,
+    few::Few,
     ids::{Epoch, RoundId, Seq, WaiterId, WorkId},
     journal::ToolExecutionResult,
     policy::Amount,
@@ -191,7 +192,7 @@ pub struct Volatile {
     /// What it goes by.
     pub rules: Rules,
     /// Open work.
-    pub work: BTreeMap<WorkId, Work>,
+    pub work: Few<WorkId, Work>,
     /// Calls that wait to be tried again, by batch and call.
     pub retries: BTreeMap<(Seq, u32), Retry>,
     /// The state that was measured and fits.
@@ -217,7 +218,7 @@ impl Volatile {
             life,
             nonce,
             rules,
-            work: BTreeMap::new(),
+            work: Few::default(),
             retries: BTreeMap::new(),
             measured: None,
             cancelling: None,
@@ -309,9 +310,6 @@ impl Volatile {
                 self.retries.clear();
                 // Its task went with the round; what somebody asked for goes on.
                 self.work.retain(|_, work| *work != Work::Context { waiter: None });
-                if self.work.is_empty() {
-                    self.work = BTreeMap::new(); // An idle conversation keeps no empty node.
-                }
             }
             Act::Summarise { .. } | Act::CompactionDropped => {}
             Act::Acknowledge { .. }

@@ -369,16 +369,42 @@ impl EntryBody {
 impl Entry {
     /// Writes the envelope.
     pub fn encode(&self) -> StoredEntry {
-        #[derive(Serialize)]
-        struct Envelope {
-            v: u32,
-            epoch: Epoch,
-            at: Timestamp,
-        }
-        let mut bytes = Vec::with_capacity(ENVELOPE_BYTES + self.body.size());
-        write(&mut bytes, &Envelope { v: ENTRY_VERSION, epoch: self.epoch, at: self.at });
-        self.body.append_to(&mut bytes);
+        let mut bytes = Vec::with_capacity(self.size());
+        self.encode_into(&mut bytes);
         StoredEntry { seq: self.seq, bytes: Bytes::from(bytes.into_boxed_slice()) }
+    }
+
+    /// Writes the envelopes of entries that are stored together, into one piece of memory.
+    pub fn encode_all(entries: &[Self]) -> Vec<StoredEntry> {
+        if let [entry] = entries {
+            return vec![entry.encode()];
+        }
+        let mut bytes = Vec::with_capacity(entries.iter().map(Self::size).sum());
+        let mut ends = Vec::with_capacity(entries.len());
+        for entry in entries {
+            entry.encode_into(&mut bytes);
+            ends.push((entry.seq, bytes.len()));
+        }
+        let mut rest = Bytes::from(bytes.into_boxed_slice());
+        let mut begin = 0;
+        let each = |(seq, end): (Seq, usize)| StoredEntry { seq, bytes: rest.split_to(end - std::mem::replace(&mut begin, end)) };
+        ends.into_iter().map(each).collect()
+    }
+
+    /// Bytes of its envelope, about.
+    fn size(&self) -> usize {
+        ENVELOPE_BYTES + self.body.size()
+    }
+
+    /// By hand, as serde would: every entry has one.
+    fn encode_into(&self, bytes: &mut Vec<u8>) {
+        let Timestamp(at) = self.at;
+        for (key, number) in [(br#"{"v":"#.as_slice(), u64::from(ENTRY_VERSION)), (br#","epoch":"#, self.epoch.0), (br#","at":"#, at)] {
+            bytes.extend_from_slice(key);
+            json::natural(bytes, number);
+        }
+        bytes.push(b'}');
+        self.body.append_to(bytes);
     }
 
     /// Reads an envelope.
@@ -563,6 +589,19 @@ mod tests {
             EntryBody::Reset {},
             EntryBody::Forked { from: ConversationId::new("c").unwrap(), upto: Seq(4), in_doubt: vec![u64::MAX] },
         ]
+    }
+
+    #[test]
+    fn entries_that_are_stored_together_are_each_as_alone() {
+        let entry = |(seq, body)| Entry { seq: Seq(seq), epoch: Epoch(u64::MAX), at: Timestamp(1_795_300_000_000), body };
+        let entries: Vec<Entry> = (1..).zip(samples()).map(entry).collect();
+
+        for count in [0, 1, 2, entries.len()] {
+            let (together, alone): (Vec<_>, Vec<_>) =
+                (Entry::encode_all(&entries[..count]), entries[..count].iter().map(Entry::encode).collect());
+
+            assert_eq!(together, alone);
+        }
     }
 
     #[test]

@@ -133,30 +133,50 @@ impl Playing {
         rest.get(..rest.ceil_char_boundary(at_least))
     }
 
+    /// The next pieces of the part that is played, `most` at most, of which `first` is the first; and how many they are.
+    fn burst<'a>(&'a self, first: &'a str, most: usize) -> (&'a str, usize) {
+        let (Some(Part::Text(text) | Part::Thinking(text)), Chunk::Count(_) | Chunk::Bytes(_)) =
+            (self.reply.parts.get(self.part), self.reply.chunk)
+        else {
+            return (first, 1);
+        };
+        let most = most.min(self.reply.events_max.map_or(most, |max| max.saturating_sub(self.events)));
+        let rest = text.get(self.offset..).unwrap_or_default();
+        let end = rest.len().min(first.len().saturating_mul(most));
+        // Where a character is a byte, all pieces have one length but the last.
+        match rest.get(..end).filter(|burst| burst.is_ascii()) {
+            Some(burst) if !first.is_empty() => (burst, end.div_ceil(first.len())),
+            Some(_) | None => (first, 1),
+        }
+    }
+
     /// A batch: a burst of deltas if no time passes between them, else one; then all that needs no waiting.
     fn batch(&mut self) -> Item {
         let most = if self.reply.chunk_delay.is_zero() { BURST_DELTAS } else { 1 };
         let begun = self.deltas;
-        let mut batch = Vec::with_capacity(4);
+        let mut batch = Vec::with_capacity(2);
         loop {
-            let bytes = match self.peek() {
-                Next::Text(_) | Next::Thinking(_) if self.deltas - begun >= most || (most == 1 && !batch.is_empty()) => {
+            let left = most.saturating_sub(self.deltas - begun);
+            let (bytes, count) = match self.peek() {
+                Next::Text(_) | Next::Thinking(_) if left == 0 || (most == 1 && !batch.is_empty()) => {
                     return Item::Batch(batch);
                 }
                 // What comes together is one event, as an adapter makes of one read.
-                Next::Text(piece) => {
+                Next::Text(first) => {
+                    let (burst, count) = self.burst(first, left);
                     match batch.last_mut() {
-                        Some(ModelEvent::Text(text)) => text.push_str(piece),
-                        _ => batch.push(ModelEvent::Text(piece.to_owned())),
+                        Some(ModelEvent::Text(text)) => text.push_str(burst),
+                        _ => batch.push(ModelEvent::Text(burst.to_owned())),
                     }
-                    piece.len()
+                    (burst.len(), count)
                 }
-                Next::Thinking(piece) => {
+                Next::Thinking(first) => {
+                    let (burst, count) = self.burst(first, left);
                     match batch.last_mut() {
-                        Some(ModelEvent::Thinking(text)) => text.push_str(piece),
-                        _ => batch.push(ModelEvent::Thinking(piece.to_owned())),
+                        Some(ModelEvent::Thinking(text)) => text.push_str(burst),
+                        _ => batch.push(ModelEvent::Thinking(burst.to_owned())),
                     }
-                    piece.len()
+                    (burst.len(), count)
                 }
                 Next::Whole(part) => {
                     batch.push(ModelEvent::Block(self.block(part)));
@@ -191,8 +211,8 @@ impl Playing {
                 },
             };
             self.offset += bytes;
-            self.events += 1;
-            self.deltas += 1;
+            self.events += count;
+            self.deltas += count;
         }
     }
 

@@ -409,7 +409,7 @@ impl World {
             }
             Act::RetryLater { batch, call, .. } => life.timers.push((batch, call)),
             Act::CancelRound { round_id, grace_over, .. } => {
-                life.cancelled.extend(life.volatile.work.keys().copied());
+                life.cancelled.extend(life.volatile.work.iter().map(|(id, _)| *id));
                 if !grace_over {
                     life.graces.push(round_id);
                 }
