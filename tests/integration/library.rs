@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use callboard::{EventKind, Host, StopReason, chat::Role, providers::offline::Offline, storage::Sqlite, tools};
+use callboard_actors::host::FanOut;
 
 fn fixture() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -65,6 +66,22 @@ async fn a_dropped_host_loses_nothing_that_was_acknowledged() {
     next.shutdown(Duration::from_secs(10)).await;
 
     assert_eq!(roles, [Role::User, Role::Assistant]);
+}
+
+/// A store with threads of its own tells of an end before the conversation has gone to sleep.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_a_fan_out_is_over_its_conversations_sleep() {
+    let data = tempfile::tempdir().unwrap();
+    let sessions = Sqlite::open(data.path().join("callboard.db")).await.unwrap();
+    let host = Host::builder().provider(Offline).sessions(sessions).build().await.unwrap();
+    for _ in 0..20 {
+        let run = host.tenant("acme").fan_out(FanOut::over((0..32).map(|n| format!("Hello {n}")))).await.unwrap();
+
+        let summary = run.finish().await;
+
+        assert_eq!((summary.done(), host.awake()), (32, 0));
+    }
+    host.shutdown(Duration::from_secs(10)).await;
 }
 
 #[tokio::test]

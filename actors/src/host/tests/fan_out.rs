@@ -68,18 +68,6 @@ async fn results_are_in_the_order_of_the_tasks_whatever_the_order_of_their_ends(
     }
 }
 
-/// On threads of their own they go to sleep while the last result is taken: without the wait for them most runs find some awake.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn when_it_is_over_all_its_conversations_sleep() {
-    let host = host(&echo()).await;
-    for _ in 0..20 {
-        let summary = fan_out(&host, FanOut::over((0..64).map(|n| format!("task {n}"))).ephemeral()).await.finish().await;
-
-        assert_eq!(summary.done(), 64);
-        assert_nothing_is_left(&host);
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn one_that_fails_is_data_and_no_others_business() {
     let model = Arc::new(ScriptedModel::answering(|request, _| match task(request).as_str() {
