@@ -1,6 +1,6 @@
 //! A provider that has its bytes already: the adapters' parsers without a connection.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 
 use bytes::Bytes;
 use callboard::{
@@ -47,12 +47,15 @@ pub(crate) fn assembler(wire: Wire, history: MessageList) -> Box<dyn Assemble> {
     }
 }
 
-/// Waits as a connection does: for the other side to be scheduled, or for the next token of a slow model.
+/// Waits as a connection does: until the runtime has looked what else there is, or for the next token of a slow model. Who only looks
+/// whether there is more, and would not be woken, finds nothing.
 pub(crate) async fn between(pace: Option<Duration>) {
-    match pace {
-        Some(pace) => tokio::time::sleep(pace).await,
-        None => tokio::task::yield_now().await,
+    if let Some(pace) = pace {
+        return tokio::time::sleep(pace).await;
     }
+    // The waker of nobody has no data, whoever made it.
+    let mut next = pin!(tokio::task::yield_now());
+    poll_fn(|cx| if cx.waker().data().is_null() { Poll::Pending } else { next.as_mut().poll(cx) }).await;
 }
 
 /// The provider.

@@ -2,7 +2,7 @@
 
 use callboard_actors::ports::{ModelEvent, ProviderError};
 
-use super::sse::SseTooLong;
+use super::{sse::SseTooLong, template::DeltaTemplate};
 
 /// Turns the bytes of one reply into events. Pure: no network, no clock; the result does not depend on how the bytes were
 /// split, but for the joining of neighbouring text pieces.
@@ -45,11 +45,13 @@ pub(super) enum Piece {
 pub(super) struct Pieces {
     kind: Piece,
     text: String,
+    /// Room for the texts of events whose shape is known.
+    known: Vec<u8>,
 }
 
 impl Pieces {
     pub(super) fn new() -> Self {
-        Self { kind: Piece::Text, text: String::new() }
+        Self { kind: Piece::Text, text: String::new(), known: Vec::new() }
     }
 
     pub(super) fn push(&mut self, kind: Piece, text: &str, out: &mut Vec<ModelEvent>) {
@@ -58,6 +60,29 @@ impl Pieces {
             self.kind = kind;
         }
         self.text.push_str(text);
+    }
+
+    /// Takes the events that `bytes` begin with, as far as their shape is known; their text is added to `whole` too. Returns what follows.
+    pub(super) fn take_known<'a, K: Copy>(
+        &mut self,
+        template: &DeltaTemplate<K>,
+        kind: Piece,
+        bytes: &'a [u8],
+        whole: &mut String,
+        out: &mut Vec<ModelEvent>,
+    ) -> &'a [u8] {
+        self.known.clear();
+        let rest = template.texts(bytes, &mut self.known);
+        if rest.len() == bytes.len() {
+            return bytes;
+        }
+        // Each text of it is UTF-8.
+        let known = std::mem::take(&mut self.known);
+        let text = std::str::from_utf8(&known).unwrap_or_default();
+        whole.push_str(text);
+        self.push(kind, text, out);
+        self.known = known;
+        rest
     }
 
     pub(super) fn flush(&mut self, out: &mut Vec<ModelEvent>) {

@@ -47,6 +47,27 @@ impl SseDecoder {
     /// [`SseTooLong`] or what `sink` said; the decoder must not be used after that.
     pub fn feed<E: From<SseTooLong>>(&mut self, bytes: &[u8], sink: &mut impl FnMut(SseEvent<'_>) -> Result<(), E>) -> Result<(), E> {
         let mut rest = bytes;
+        while !rest.is_empty() {
+            rest = self.feed_event(rest, sink)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the bytes that come next begin an event: nothing of one was read yet.
+    pub(super) fn is_between_events(&self) -> bool {
+        self.begun && !self.after_cr && !self.has_data && self.line.is_empty() && self.name.is_empty()
+    }
+
+    /// As [`SseDecoder::feed`], but goes no further than to where the next event may begin. Returns what follows.
+    ///
+    /// # Errors
+    /// As [`SseDecoder::feed`].
+    pub(super) fn feed_event<'a, E: From<SseTooLong>>(
+        &mut self,
+        bytes: &'a [u8],
+        sink: &mut impl FnMut(SseEvent<'_>) -> Result<(), E>,
+    ) -> Result<&'a [u8], E> {
+        let mut rest = bytes;
         if self.after_cr && !rest.is_empty() {
             self.after_cr = false;
             rest = rest.strip_prefix(b"\n").unwrap_or(rest);
@@ -74,8 +95,12 @@ impl SseDecoder {
             } else {
                 self.take_line(line, sink)?;
             }
+            if self.is_between_events() {
+                return Ok(rest);
+            }
         }
-        Ok(self.keep_line(rest)?)
+        self.keep_line(rest)?;
+        Ok(&[])
     }
 
     /// Ends the stream. Unlike a browser this takes an event whose last line end is missing: servers forget it, and an

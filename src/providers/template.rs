@@ -1,18 +1,30 @@
 //! The delta template: most lines of a stream differ only in their text, so a line with the bytes of the last fully
-//! parsed one around its text need not be parsed (PERFORMANCE, point 1). Pure.
+//! parsed one around its text need not be parsed (PERFORMANCE, point 1); nor need a whole event be taken apart into its lines when it is
+//! written as the last one was. Pure.
 //!
 //! Promise: what it tells is what the parser would tell. A middle without quote, backslash or control byte is the whole
 //! inside of a JSON string, so the structure around it is the one that was parsed before.
 
-use memchr::memchr2;
+use callboard_actors::limits::SSE_EVENT_BYTES_MAX;
+use memchr::{memchr, memchr2};
+
+use super::sse::SseEvent;
+
+/// What ends an event whose lines end as nearly all servers end them.
+const END: &[u8] = b"\n\n";
 
 /// What surrounded the text of the last fully parsed delta, and what that delta was.
 #[derive(Debug)]
 pub(super) struct DeltaTemplate<K> {
     known: Option<K>,
-    prefix: Vec<u8>,
-    /// From the closing quote to the end.
-    suffix: Vec<u8>,
+    /// The event up to its text, as nearly all servers write it: the line of its name, if it has one, and the start of its data.
+    head: Vec<u8>,
+    /// Where in the head the data begins.
+    data_at: usize,
+    /// From the closing quote to the end of the event.
+    tail: Vec<u8>,
+    /// The data came on one line, so an event may be known by its bytes.
+    one_line: bool,
     /// The suffix consists of closing marks and blanks only, so other blanks between them mean the same. Anthropic pads
     /// its events with blanks of random number.
     padded: bool,
@@ -20,11 +32,17 @@ pub(super) struct DeltaTemplate<K> {
 
 impl<K: Copy> DeltaTemplate<K> {
     pub(super) fn new() -> Self {
-        Self { known: None, prefix: Vec::new(), suffix: Vec::new(), padded: false }
+        Self { known: None, head: Vec::new(), data_at: 0, tail: Vec::new(), one_line: false, padded: false }
     }
 
-    /// Remembers a delta that did nothing but add `text`, which must be a part of `data`; else nothing is learnt.
-    pub(super) fn learn(&mut self, data: &[u8], text: &str, kind: K) {
+    /// What the known delta was, if there is one.
+    pub(super) fn known(&self) -> Option<K> {
+        self.known
+    }
+
+    /// Remembers a delta that did nothing but add `text`, which must be a part of the event's data; else nothing is learnt.
+    pub(super) fn learn(&mut self, event: SseEvent<'_>, text: &str, kind: K) {
+        let SseEvent { name, data } = event;
         self.known = None;
         let Some(at) = text.as_ptr().addr().checked_sub(data.as_ptr().addr()) else { return };
         let (Some(prefix), Some(middle), Some(suffix)) =
@@ -35,21 +53,61 @@ impl<K: Copy> DeltaTemplate<K> {
         if text.is_empty() || middle != text.as_bytes() || !prefix.ends_with(b"\"") || !suffix.starts_with(b"\"") {
             return;
         }
-        self.prefix.clear();
-        self.prefix.extend_from_slice(prefix);
-        self.suffix.clear();
-        self.suffix.extend_from_slice(suffix);
+        self.head.clear();
+        if !name.is_empty() {
+            self.head.extend([b"event: ", name, b"\n"].into_iter().flatten());
+        }
+        self.head.extend_from_slice(b"data: ");
+        self.data_at = self.head.len();
+        self.head.extend_from_slice(prefix);
+        self.tail.clear();
+        self.tail.extend([suffix, END].into_iter().flatten());
+        self.one_line = memchr(b'\n', prefix).or_else(|| memchr(b'\n', suffix)).is_none();
         self.padded = suffix.iter().skip(1).all(|byte| matches!(byte, b'}' | b']' | b' '));
         self.known = Some(kind);
+    }
+
+    /// Adds the texts of the events that `bytes` begin with to `texts`, as far as each is whole, of the known shape, and its lines are
+    /// written as usual; each is UTF-8 for itself. Returns what follows them. The bytes must begin where an event may.
+    pub(super) fn texts<'a>(&self, bytes: &'a [u8], texts: &mut Vec<u8>) -> &'a [u8] {
+        let mut rest = bytes;
+        if self.known.is_some() && self.one_line {
+            while let Some((text, after)) = self.event(rest) {
+                texts.extend_from_slice(text);
+                rest = after;
+            }
+        }
+        rest
+    }
+
+    fn event<'a>(&self, bytes: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+        let rest = bytes.strip_prefix(self.head.as_slice())?;
+        let (end, is_ascii) = end_of_text(rest)?;
+        let (middle, tail) = rest.split_at(end);
+        let after = match tail.strip_prefix(self.tail.as_slice()) {
+            Some(after) => after,
+            None if self.padded => {
+                let (suffix, end) = tail.split_at(memchr(b'\n', tail)?);
+                end.strip_prefix(END).filter(|_| same_but_blanks(suffix, self.suffix()))?
+            }
+            None => return None,
+        };
+        // What is longer is the decoder's to refuse.
+        let fits = bytes.len() - after.len() <= SSE_EVENT_BYTES_MAX;
+        (fits && (is_ascii || std::str::from_utf8(middle).is_ok())).then_some((middle, after))
+    }
+
+    fn suffix(&self) -> &[u8] {
+        self.tail.strip_suffix(END).unwrap_or_default()
     }
 
     /// The text of `data` if it has the known shape.
     pub(super) fn text<'a>(&self, data: &'a [u8]) -> Option<(K, &'a str)> {
         let kind = self.known?;
-        let rest = data.strip_prefix(self.prefix.as_slice())?;
+        let rest = data.strip_prefix(self.head.get(self.data_at..)?)?;
         let end = memchr2(b'"', b'\\', rest)?;
         let (middle, suffix) = rest.split_at(end);
-        if suffix != self.suffix && !(self.padded && same_but_blanks(suffix, &self.suffix)) {
+        if suffix != self.suffix() && !(self.padded && same_but_blanks(suffix, self.suffix())) {
             return None;
         }
         // Without a short cut, so that it is done for many bytes at once.
@@ -58,6 +116,29 @@ impl<K: Copy> DeltaTemplate<K> {
         }
         Some((kind, std::str::from_utf8(middle).ok()?))
     }
+}
+
+/// Where the first quote, backslash or control byte stands, looked for eight bytes at a time, and whether all before it is ASCII.
+fn end_of_text(bytes: &[u8]) -> Option<(usize, bool)> {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGH: u64 = 0x8080_8080_8080_8080;
+    // The lowest mark is exact: a borrow only reaches bytes above it.
+    let below = |word: u64, bound: u64| word.wrapping_sub(ONES * bound) & !word & HIGH;
+    let (mut at, mut high) = (0, 0);
+    while let Some(word) = bytes.get(at..).and_then(|rest| rest.first_chunk()) {
+        let word = u64::from_le_bytes(*word);
+        let stops = below(word ^ (ONES * u64::from(b'"')), 1) | below(word ^ (ONES * u64::from(b'\\')), 1) | below(word, 0x20);
+        if stops != 0 {
+            let end = stops.trailing_zeros() / 8;
+            let before = (1 << (8 * end)) - 1;
+            return Some((at + end as usize, (high | word & before) & HIGH == 0));
+        }
+        high |= word;
+        at += 8;
+    }
+    let rest = bytes.get(at..)?;
+    let end = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20))?;
+    Some((at + end, high & HIGH == 0 && rest.get(..end)?.is_ascii()))
 }
 
 fn same_but_blanks(a: &[u8], b: &[u8]) -> bool {
@@ -71,8 +152,14 @@ mod tests {
     fn learnt(data: &str, text: &str) -> DeltaTemplate<u8> {
         let mut template = DeltaTemplate::new();
         let at = data.find(text).unwrap();
-        template.learn(data.as_bytes(), &data[at..at + text.len()], 7);
+        template.learn(SseEvent { name: b"", data: data.as_bytes() }, &data[at..at + text.len()], 7);
         template
+    }
+
+    fn texts<'a>(template: &DeltaTemplate<u8>, bytes: &'a [u8]) -> (Vec<u8>, &'a [u8]) {
+        let mut texts = Vec::new();
+        let after = template.texts(bytes, &mut texts);
+        (texts, after)
     }
 
     #[test]
@@ -108,8 +195,69 @@ mod tests {
     fn a_text_that_is_no_part_of_the_line_teaches_nothing() {
         let mut template = DeltaTemplate::new();
 
-        template.learn(br#"{"text":"a\"b"}"#, "a\"b", 7);
+        template.learn(SseEvent { name: b"", data: br#"{"text":"a\"b"}"# }, "a\"b", 7);
 
         assert_eq!(template.text(br#"{"text":"x"}"#), None);
+    }
+
+    #[test]
+    fn the_end_of_a_text_is_found_at_every_place_and_behind_every_byte() {
+        for before in 0..20 {
+            for byte in 0..=u8::MAX {
+                for end in [b'"', b'\\', b'\n', 0] {
+                    let mut bytes = vec![b'a'; before];
+                    bytes.extend([byte, end, b'"', 0xff, b' ', 0xff]);
+                    let place = bytes.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20)).unwrap();
+
+                    assert_eq!(end_of_text(&bytes), Some((place, bytes[..place].is_ascii())), "{before} {byte} {end}");
+                }
+            }
+            assert_eq!(end_of_text(&vec![b'a'; before]), None);
+        }
+    }
+
+    #[test]
+    fn a_whole_event_is_known_by_its_bytes_and_any_other_is_not() {
+        let mut template = DeltaTemplate::new();
+        let data = r#"{"i":0,"d":{"text":"Hello"} }"#;
+        template.learn(SseEvent { name: b"delta", data: data.as_bytes() }, &data[20..25], 7);
+
+        for (bytes, known) in [
+            ("event: delta\ndata: {\"i\":0,\"d\":{\"text\":\" wörld\"} }\n\nevent: x", Some((" wörld", "event: x"))),
+            ("event: delta\ndata: {\"i\":0,\"d\":{\"text\":\"\"}}   \n\n", Some(("", ""))),
+            ("event: delta\ndata: {\"i\":0,\"d\":{\"text\":\"a\\nb\"} }\n\n", None),
+            ("event: delta\ndata: {\"i\":0,\"d\":{\"text\":\"a\tb\"} }\n\n", None),
+            ("event: delta\ndata: {\"i\":0,\"d\":{\"text\":\"a\"} }\ndata: 1\n\n", None),
+            ("event: delta\ndata: {\"i\":0,\"d\":{\"text\":\"a\"}\n\n}\n\n", None),
+            ("event: delta\ndata: {\"i\":0,\"d\":{\"text\":\"a\"} }\n", None),
+            ("event: delta\ndata: {\"i\":0,\"d\":{\"text\":\"a\"} }\r\n\r\n", None),
+            ("event: other\ndata: {\"i\":0,\"d\":{\"text\":\"a\"} }\n\n", None),
+            ("data: {\"i\":0,\"d\":{\"text\":\"a\"} }\n\n", None),
+        ] {
+            let (text, after) = known.unwrap_or(("", bytes));
+            assert_eq!(texts(&template, bytes.as_bytes()), (text.as_bytes().to_vec(), after.as_bytes()), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn a_letter_that_two_events_share_is_none() {
+        let mut template = DeltaTemplate::new();
+        let data = b"\"Hello\"";
+        template.learn(SseEvent { name: b"", data }, std::str::from_utf8(&data[1..6]).unwrap(), 7);
+
+        let whole = "data: \"é\"\n\ndata: \"a\"\n\n".as_bytes();
+        let torn = b"data: \"a\"\n\ndata: \"\xc3\"\n\ndata: \"\xa9\"\n\n";
+
+        assert_eq!(texts(&template, whole), ("éa".as_bytes().to_vec(), &[][..]));
+        assert_eq!(texts(&template, torn), (b"a".to_vec(), &torn[11..]));
+    }
+
+    #[test]
+    fn data_of_two_lines_is_not_known_by_its_bytes() {
+        let template = learnt("{\"i\":0,\n\"text\":\"Hello\"}", "Hello");
+
+        let bytes = b"data: {\"i\":0,\n\"text\":\"a\"}\n\n";
+        assert_eq!(texts(&template, bytes), (Vec::new(), &bytes[..]));
+        assert_eq!(template.text(b"{\"i\":0,\n\"text\":\"a\"}"), Some((7, "a")));
     }
 }

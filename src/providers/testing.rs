@@ -40,6 +40,17 @@ pub(crate) fn random_splits<'a>(bytes: &'a [u8], random: &mut SplitMix) -> Vec<&
     pieces
 }
 
+/// The same events as another server writes them: other line ends, no blank behind a field's name, comments.
+pub(crate) fn in_another_hand(stream: &[u8], random: &mut SplitMix) -> Vec<u8> {
+    const HANDS: [(&str, &str); 4] = [("\r\n", "data: "), ("\r", "data: "), ("\n", "data:"), ("\n", ": x\ndata: ")];
+    let (end, field) = HANDS[random.below(HANDS.len())];
+    let lines = stream.split(|byte| *byte == b'\n').map(|line| match line.strip_prefix(b"data: ") {
+        Some(data) => [field.as_bytes(), data].concat(),
+        None => line.to_vec(),
+    });
+    lines.collect::<Vec<_>>().join(end.as_bytes())
+}
+
 /// Feeds pieces; neighbouring pieces of text are joined, since only they depend on the splits.
 pub(crate) fn assemble<'a>(
     mut assembler: impl Assemble,

@@ -73,8 +73,13 @@ impl StreamWriter {
         if inner.closed {
             return;
         }
+        if inner.queue.is_empty() {
+            let event = self.event(&mut inner, round, event);
+            self.append(round, vec![event]);
+            return;
+        }
         let size = event.size();
-        if !inner.queue.is_empty() && inner.waiting_bytes + size > self.waiting_bytes_max {
+        if inner.waiting_bytes + size > self.waiting_bytes_max {
             return; // A `message` will replace what is lost here.
         }
         inner.waiting_bytes += size;

@@ -15,6 +15,9 @@ const DURABLE_FACTOR: usize = 4;
 /// The part of the bound that ephemeral events keep whatever the durable ones take: who watches a long round still sees it speak.
 const EPHEMERAL_PART: usize = 8;
 
+/// How many of the newest events are looked at one by one before the others are searched.
+const NEWEST: usize = 8;
+
 /// Events in order of id; durable and ephemeral ones apart, so that each kind's oldest is dropped without a search.
 ///
 /// Over the bound the oldest ephemeral events go first and silently, down to an eighth of it. Durable ones go only when they alone
@@ -64,7 +67,11 @@ impl Kept {
     }
 
     fn after(&self, after: Option<EventId>) -> impl Iterator<Item = &Arc<StreamEvent>> {
-        let from = after.map_or(0, |after| self.events.partition_point(|event| event.id <= after));
+        let from = after.map_or(0, |after| {
+            // Nearly always the end: who keeps up does not touch what was told long ago.
+            let newer = self.events.iter().rev().take(NEWEST).take_while(|event| event.id > after).count();
+            if newer < NEWEST { self.events.len() - newer } else { self.events.partition_point(|event| event.id <= after) }
+        });
         self.events.range(from..)
     }
 }
@@ -175,6 +182,17 @@ mod tests {
         assert_eq!(ids(&ring, None).unwrap(), ["1.1.0", "1.1.1", "1.1.2", "1.2.0", "1.2.1"]);
         assert_eq!(ids(&ring, Some("1.1.1")).unwrap(), ["1.1.2", "1.2.0", "1.2.1"]);
         assert_eq!(ring.read(None, 2).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_cursor_finds_what_is_behind_it_wherever_it_stands() {
+        let mut ring = Ring::new(10_000);
+        let all: Vec<String> = (1..=3 * NEWEST).map(|n| format!("1.1.{n}")).collect();
+        ring.append(all.iter().map(|id| delta(id, 1)).collect());
+
+        for at in 0..=all.len() {
+            assert_eq!(ids(&ring, Some(&format!("1.1.{at}"))).unwrap(), all[at..], "behind {at}");
+        }
     }
 
     #[test]

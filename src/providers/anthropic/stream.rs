@@ -43,7 +43,7 @@ impl AnthropicAssembler {
 impl Assemble for AnthropicAssembler {
     fn feed(&mut self, bytes: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
         let Self { decoder, reply } = self;
-        let fed = decoder.feed(bytes, &mut |event| reply.take(event, out));
+        let fed = reply.feed(decoder, bytes, out);
         reply.pieces.flush(out);
         fed
     }
@@ -97,6 +97,29 @@ impl Reply {
         }
     }
 
+    fn feed(&mut self, decoder: &mut SseDecoder, bytes: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
+        let mut rest = bytes;
+        loop {
+            if decoder.is_between_events() {
+                rest = self.take_known(rest, out);
+            }
+            if rest.is_empty() {
+                return Ok(());
+            }
+            rest = decoder.feed_event(rest, &mut |event| self.take(event, out))?;
+        }
+    }
+
+    /// Takes the events that are written as the last one was, but for their text. Returns what follows them.
+    fn take_known<'a>(&mut self, bytes: &'a [u8], out: &mut Vec<ModelEvent>) -> &'a [u8] {
+        let Some((index, piece)) = self.template.known().filter(|_| self.use_template && !self.complete) else { return bytes };
+        let whole = match (self.open.iter_mut().find(|(at, _)| *at == index), piece) {
+            (Some((_, Building::Text { text, .. })), Piece::Text) | (Some((_, Building::Thinking { text, .. })), Piece::Thinking) => text,
+            (Some(_) | None, _) => return bytes,
+        };
+        self.pieces.take_known(&self.template, piece, bytes, whole, out)
+    }
+
     fn take(&mut self, event: SseEvent<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
         let data = event.data;
         if self.complete || data.is_empty() {
@@ -111,9 +134,10 @@ impl Reply {
         if event.name == b"error" {
             return Err(errors::of_event(data));
         }
+        let whole = event;
         let event: Event<'_> = parse(data)?;
         match event.kind.as_str() {
-            "content_block_delta" => self.delta(data, &event, out)?,
+            "content_block_delta" => self.delta(whole, &event, out)?,
             "content_block_start" => self.start(&event, out)?,
             "content_block_stop" => self.close(event.index, out),
             "message_start" => {
@@ -175,7 +199,7 @@ impl Reply {
         Ok(())
     }
 
-    fn delta(&mut self, data: &[u8], event: &Event<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
+    fn delta(&mut self, whole: SseEvent<'_>, event: &Event<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
         let Some(raw) = event.delta else { return Ok(()) };
         let kind: Tag<'_> = parse_raw(raw)?;
         let known =
@@ -189,11 +213,11 @@ impl Reply {
         let delta: Delta<'_> = parse_raw(raw)?;
         match (kind.kind.as_str(), self.building(event.index)) {
             ("text_delta", _) => {
-                self.template.learn(data, delta.text.as_str(), (event.index, Piece::Text));
+                self.template.learn(whole, delta.text.as_str(), (event.index, Piece::Text));
                 self.add_piece(event.index, Piece::Text, delta.text.as_str(), out);
             }
             ("thinking_delta", _) => {
-                self.template.learn(data, delta.thinking.as_str(), (event.index, Piece::Thinking));
+                self.template.learn(whole, delta.thinking.as_str(), (event.index, Piece::Thinking));
                 self.add_piece(event.index, Piece::Thinking, delta.thinking.as_str(), out);
             }
             ("input_json_delta", Some(Building::ToolUse { json, .. } | Building::Other { json, .. })) => {

@@ -44,7 +44,7 @@ impl OpenAiAssembler {
 impl Assemble for OpenAiAssembler {
     fn feed(&mut self, bytes: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
         let Self { decoder, reply } = self;
-        let fed = decoder.feed(bytes, &mut |event| reply.take(event, out));
+        let fed = reply.feed(decoder, bytes, out);
         reply.pieces.flush(out);
         fed
     }
@@ -109,6 +109,28 @@ impl Reply {
         }
     }
 
+    fn feed(&mut self, decoder: &mut SseDecoder, bytes: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
+        let mut rest = bytes;
+        loop {
+            if decoder.is_between_events() {
+                rest = self.take_known(rest, out);
+            }
+            if rest.is_empty() {
+                return Ok(());
+            }
+            rest = decoder.feed_event(rest, &mut |event| self.take(event, out))?;
+        }
+    }
+
+    /// Takes the events that are written as the last one was, but for their text. Returns what follows them.
+    fn take_known<'a>(&mut self, bytes: &'a [u8], out: &mut Vec<ModelEvent>) -> &'a [u8] {
+        let Some(piece) = self.template.known().filter(|_| self.use_template && !self.complete) else { return bytes };
+        match &mut self.open {
+            Some((open, whole)) if *open == piece => self.pieces.take_known(&self.template, piece, bytes, whole, out),
+            Some(_) | None => bytes,
+        }
+    }
+
     fn take(&mut self, event: SseEvent<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
         let data = event.data;
         if self.complete || data.is_empty() {
@@ -140,14 +162,14 @@ impl Reply {
         let alone = choices.len() == 1 && !has_usage;
         choices.retain(|choice| choice.index.unwrap_or(0) == 0);
         for choice in choices {
-            self.choice(data, choice, alone, out)?;
+            self.choice(event, choice, alone, out)?;
         }
         Ok(())
     }
 
-    fn choice(&mut self, data: &[u8], choice: Choice<'_>, alone: bool, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
+    fn choice(&mut self, event: SseEvent<'_>, choice: Choice<'_>, alone: bool, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
         let alone = alone && choice.finish_reason.as_str().is_empty();
-        self.delta(data, choice.delta.unwrap_or_default(), alone, out);
+        self.delta(event, choice.delta.unwrap_or_default(), alone, out);
         match choice.finish_reason.as_str() {
             "" => Ok(()),
             "error" => Err(ProviderError::Server { status: 0, retry_after: None, message: "the server gave up on the answer".into() }),
@@ -159,7 +181,7 @@ impl Reply {
     }
 
     /// `alone`: nothing else in the chunk means anything, so it may become the template.
-    fn delta(&mut self, data: &[u8], delta: Delta<'_>, alone: bool, out: &mut Vec<ModelEvent>) {
+    fn delta(&mut self, event: SseEvent<'_>, delta: Delta<'_>, alone: bool, out: &mut Vec<ModelEvent>) {
         // Servers in transition send the reasoning under both names.
         let reasoning = delta.reasoning_content.and_then(string).filter(|text| !text.is_empty());
         let reasoning = reasoning.or_else(|| delta.reasoning.and_then(string)).filter(|text| !text.is_empty());
@@ -171,7 +193,7 @@ impl Reply {
         match (&reasoning, &content) {
             (Some(text), None) | (None, Some(text)) if plain => {
                 if let Cow::Borrowed(text) = text {
-                    self.template.learn(data, text, if content.is_some() { Piece::Text } else { Piece::Thinking });
+                    self.template.learn(event, text, if content.is_some() { Piece::Text } else { Piece::Thinking });
                 }
             }
             _ => {}

@@ -1,7 +1,7 @@
 use callboard_actors::chat::{Message, Role};
 
 use super::*;
-use crate::providers::testing::{SplitMix, assemble, random_splits, random_text, seed};
+use crate::providers::testing::{SplitMix, assemble, in_another_hand, random_splits, random_text, seed};
 
 fn sse(chunks: &[&str]) -> String {
     chunks.iter().map(|data| format!("data: {data}\n\n")).collect()
@@ -287,7 +287,10 @@ fn the_template_tells_what_the_parser_tells_under_every_split() {
         let mut stream = random_reply(&mut random).into_bytes();
         if round % 3 == 0 {
             let at = random.below(stream.len());
-            stream[at] = [b'"', b'\\', b'}', 0xff, b'\n', b' ', b'x'][random.below(7)];
+            stream[at] = [b'"', b'\\', b'}', 0xff, b'\n', b'\r', b' ', b'x'][random.below(8)];
+        }
+        if round % 5 == 0 {
+            stream = in_another_hand(&stream, &mut random);
         }
         let parsed = assemble(OpenAiAssembler::new(MessageList::default()).without_template(), [stream.as_slice()]);
 
@@ -308,4 +311,19 @@ fn a_second_delta_of_the_same_shape_is_not_parsed() {
     // A chunk that means more than its text must not become the template.
     assembler.feed(sse(&[&chunk(r#"{"content":"x"}"#).replace("null}]}", "\"stop\"}]}")]).as_bytes(), &mut Vec::new()).unwrap();
     assert_eq!(assembler.reply.template.text(chunk(r#"{"content":"x"}"#).replace("null}]}", "\"stop\"}]}").as_bytes()), None);
+}
+
+#[test]
+fn events_of_the_same_shape_are_not_taken_apart_and_others_end_the_run() {
+    let line = |text: &str| chunk(&format!(r#"{{"content":"{text}"}}"#));
+    let mut assembler = OpenAiAssembler::new(MessageList::default());
+    assembler.feed(sse(&[&line("one")]).as_bytes(), &mut Vec::new()).unwrap();
+    let (run, end) = (sse(&[&line("two"), &line("drei ü")]), sse(&[&chunk("{}")]));
+
+    let (stream, mut out) = ([run.as_str(), &end].concat(), Vec::new());
+    let rest = assembler.reply.take_known(stream.as_bytes(), &mut out);
+    assembler.reply.pieces.flush(&mut out);
+
+    assert_eq!(out, [ModelEvent::Text("twodrei ü".into())]);
+    assert_eq!(rest, end.as_bytes());
 }
