@@ -17,8 +17,6 @@ use super::{
     spawner::{Kind, Launch, Shown, Spawner},
 };
 
-pub(super) const SETPRIV: &str = "/usr/bin/setpriv";
-
 /// Runs commands without a jail.
 #[derive(Debug, Clone)]
 pub struct Local {
@@ -67,11 +65,7 @@ impl Local {
     fn launch(&self, folder: &std::path::Path, exec: Exec) -> Result<Launch, SandboxError> {
         let (nonce, limits) = (nonce()?, self.policy.limits);
         let root = self.root.real_path();
-        let mut argv: Vec<OsString> = Vec::new();
-        if std::path::Path::new(SETPRIV).is_file() {
-            argv.extend([SETPRIV, "--pdeathsig", "KILL", "--"].map(OsString::from));
-        }
-        argv.extend(limited_command(&exec.command, &limits, &nonce, Then::Become));
+        let argv = limited_command(&exec.command, &limits, &nonce, Then::Become).to_vec();
         let mut environment: Vec<(OsString, OsString)> = ENVIRONMENT.iter().map(|(name, value)| (name.into(), value.into())).collect();
         environment.push((MARK.into(), nonce.clone().into()));
         environment.push(("WORKSPACE".into(), root.into()));

@@ -19,7 +19,6 @@ use tokio::{
 };
 
 use super::{
-    local::SETPRIV,
     processes::{MARK, Processes, pidfd},
     spawner::{Order, Spawner},
     together::{Ends, Group, Wish},
@@ -237,12 +236,7 @@ impl Ends for PipedJob {
 fn spawn(launch: PipedLaunch) -> std::io::Result<(Child, String)> {
     let chance = getrandom::u64().map_err(|_| std::io::Error::from(std::io::ErrorKind::Other))?;
     let mark = format!("{chance:016x}");
-    let mut argv: Vec<OsString> = Vec::new();
-    if std::path::Path::new(SETPRIV).is_file() {
-        argv.extend([SETPRIV, "--pdeathsig", "KILL", "--"].map(OsString::from));
-    }
-    argv.extend(launch.argv);
-    let mut command = super::spawner::clean_command(&argv);
+    let mut command = super::spawner::clean_command(&launch.argv, false);
     command.envs(launch.environment).env(MARK, &mark).current_dir(&launch.folder);
     let child = command.stdin(std::process::Stdio::piped()).spawn()?;
     Ok((child, mark))

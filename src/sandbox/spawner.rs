@@ -28,9 +28,13 @@ use super::{
     thread::Thread,
 };
 
-/// Closes what the host may have inherited without close-on-exec (FAULTS F5), then becomes the command. The loop itself is not
-/// redirected: bash keeps the original behind a higher number, which the loop would close.
-const CLOSE_AND_EXEC: &str = r#"for d in /proc/self/fd/*; do d=${d##*/}; if (( d > 2 )); then eval "exec $d>&-"; fi; done; exec "$@""#;
+/// Binds a process to the thread that started it.
+const SETPRIV: &str = "/usr/bin/setpriv";
+
+/// Ends at once if the host (`$1`) was gone before the command was bound to it, for then nobody would end it (FAULTS F4). Closes what the
+/// host may have inherited without close-on-exec (FAULTS F5), then becomes the command. The loop itself is not redirected: bash keeps
+/// the original behind a higher number, which the loop would close.
+const CLOSE_AND_EXEC: &str = r#"if [[ $PPID != "$1" ]]; then exit 137; fi; shift; for d in /proc/self/fd/*; do d=${d##*/}; if (( d > 2 )); then eval "exec $d>&-"; fi; done; exec "$@""#;
 
 /// A process to start.
 #[derive(Debug, Clone)]
@@ -225,14 +229,25 @@ impl Drop for Killer<'_> {
     }
 }
 
-/// A command that inherits nothing: no environment, no descriptor, no input, a group of its own.
-pub(super) fn clean_command(argv: &[OsString]) -> Command {
+/// A command that inherits nothing: no environment, no descriptor, no input, a group of its own. It ends with this thread, unless it is
+/// one that ends by itself when the host does.
+pub(super) fn clean_command(argv: &[OsString], ends_by_itself: bool) -> Command {
+    command_of(std::process::id(), argv, ends_by_itself)
+}
+
+fn command_of(host: u32, argv: &[OsString], ends_by_itself: bool) -> Command {
     use std::os::unix::process::CommandExt;
     let own = rustix::process::getpriority_process(None).unwrap_or(0);
-    let mut command = Command::new("/usr/bin/nice");
+    let mut command = if ends_by_itself || !std::path::Path::new(SETPRIV).is_file() {
+        Command::new("/usr/bin/nice")
+    } else {
+        let mut command = Command::new(SETPRIV);
+        command.args(["--pdeathsig", "KILL", "--", "/usr/bin/nice"]);
+        command
+    };
     command
         .args(["-n", &(NICENESS - own).to_string(), "/bin/bash"])
-        .args(["--norc", "--noprofile", "-c", CLOSE_AND_EXEC, "callboard"])
+        .args(["--norc", "--noprofile", "-c", CLOSE_AND_EXEC, "callboard", &host.to_string()])
         .args(argv)
         .env_clear()
         .stdin(Stdio::null())
@@ -243,7 +258,7 @@ pub(super) fn clean_command(argv: &[OsString]) -> Command {
 }
 
 pub(super) fn start(launch: &Launch) -> std::io::Result<std::process::Child> {
-    let child = clean_command(&launch.argv)
+    let child = clean_command(&launch.argv, launch.kind == Kind::Supervised)
         .envs(launch.environment.iter().map(|(name, value)| (name, value)))
         .current_dir(&launch.folder)
         .stdin(if launch.kind == Kind::Supervised { Stdio::piped() } else { Stdio::null() })
@@ -269,6 +284,18 @@ pub(super) fn become_command<'a>(argv: &[OsString], environment: impl IntoIterat
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_whose_host_is_gone_before_it_begins_does_nothing() {
+        let argv = ["/bin/echo", "begun"].map(OsString::from);
+        for ends_by_itself in [false, true] {
+            let ours = command_of(std::process::id(), &argv, ends_by_itself).output().unwrap();
+            let orphan = command_of(1, &argv, ends_by_itself).output().unwrap();
+
+            assert_eq!((ours.status.code(), ours.stdout), (Some(0), b"begun\n".to_vec()));
+            assert_eq!((orphan.status.code(), orphan.stdout), (Some(137), Vec::new()));
+        }
+    }
 
     #[test]
     fn commands_leave_most_of_the_hosts_files_to_others() {

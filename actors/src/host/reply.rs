@@ -65,7 +65,7 @@ impl OutcomeError {
 
 impl Reply {
     pub(super) fn new(host: Arc<HostInner>, scope: Scope, round_id: RoundId, replayed: bool) -> Self {
-        let watch = RoundWatch::new(host.ports.clone(), host.directory.stopped().clone(), scope, round_id);
+        let watch = RoundWatch::new(host.ports.clone(), host.directory.stopped(), scope, round_id);
         Self { host, replayed, watch }
     }
 

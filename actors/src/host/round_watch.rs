@@ -1,8 +1,8 @@
 //! A round as it is told: its events one by one, and its end. Holding a watch keeps no host alive.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, pin::Pin, sync::Arc};
 
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::{
     OutcomeError,
@@ -19,7 +19,10 @@ use crate::{
 /// Reads one round. Pulls: nothing is queued for it.
 pub(super) struct RoundWatch {
     ports: Ports,
+    /// The host's stop, for this watch alone: each look and each wait takes its lock, and no watch is to wait for another one's.
     stopped: CancellationToken,
+    /// Made for the first wait, and asked again by the next ones.
+    stop: Option<Stop>,
     key: StreamKey,
     after: Option<EventId>,
     ahead: VecDeque<Arc<StreamEvent>>,
@@ -44,8 +47,9 @@ enum Look {
 
 impl RoundWatch {
     /// A watch from the round's start. `stopped` is cancelled once nothing more comes of this host.
-    pub(super) fn new(ports: Ports, stopped: CancellationToken, scope: Scope, round: RoundId) -> Self {
-        Self { ports, stopped, key: StreamKey { scope, round }, after: None, ahead: VecDeque::new(), is_all: false, end: None }
+    pub(super) fn new(ports: Ports, stopped: &CancellationToken, scope: Scope, round: RoundId) -> Self {
+        let (stopped, key) = (stopped.child_token(), StreamKey { scope, round });
+        Self { ports, stopped, stop: None, key, after: None, ahead: VecDeque::new(), is_all: false, end: None }
     }
 
     /// The same round behind this event.
@@ -76,15 +80,19 @@ impl RoundWatch {
             let is_stopped = self.stopped.is_cancelled(); // Before the look: what was told until the stop is still read.
             if std::mem::take(&mut self.is_all) && !is_stopped {
                 // Comes back at once if there is more by now.
-                self.wait(self.ports.events.changed(&self.key, self.after)).await;
+                unless(stop(&mut self.stop, &self.stopped), self.ports.events.changed(&self.key, self.after)).await;
             }
             match self.look().await {
                 Look::Told { events, is_all } => (self.ahead, self.is_all) = (events, is_all),
                 Look::Over => return None,
                 Look::Running | Look::Asleep { .. } | Look::Away if is_stopped => return None,
-                Look::Running => self.wait(self.ports.events.changed(&self.key, self.after)).await,
-                Look::Asleep { told } => self.wait(self.ports.events.watch(&self.key.scope, told)).await,
-                Look::Away => self.wait(tokio::time::sleep(STORE_RETRY)).await,
+                Look::Running => {
+                    unless(stop(&mut self.stop, &self.stopped), self.ports.events.changed(&self.key, self.after)).await;
+                }
+                Look::Asleep { told } => {
+                    unless(stop(&mut self.stop, &self.stopped), self.ports.events.watch(&self.key.scope, told)).await;
+                }
+                Look::Away => unless(stop(&mut self.stop, &self.stopped), tokio::time::sleep(STORE_RETRY)).await,
             }
         }
     }
@@ -147,15 +155,6 @@ impl RoundWatch {
         }
     }
 
-    /// Waits for more, or for the host's stop.
-    async fn wait(&self, more: impl Future<Output = ()>) {
-        tokio::select! {
-            biased;
-            () = more => {}
-            () = self.stopped.cancelled() => {}
-        }
-    }
-
     fn note(&mut self, event: &StreamEvent) {
         match &event.kind {
             EventKind::RoundFinished { end } => self.end = Some(Ok(end.clone())),
@@ -182,5 +181,21 @@ impl RoundWatch {
             None if self.stopped.is_cancelled() => Err(OutcomeError::Stopped),
             None => Err(OutcomeError::Expired),
         }
+    }
+}
+
+type Stop = Pin<Box<WaitForCancellationFutureOwned>>;
+
+/// The wait for the host's stop.
+fn stop<'a>(made: &'a mut Option<Stop>, stopped: &CancellationToken) -> &'a mut Stop {
+    made.get_or_insert_with(|| Box::pin(stopped.clone().cancelled_owned()))
+}
+
+/// Waits for more, or for the host's stop.
+async fn unless(stop: &mut Stop, more: impl Future<Output = ()>) {
+    tokio::select! {
+        biased;
+        () = more => {}
+        () = stop => {}
     }
 }

@@ -116,7 +116,7 @@ async fn watched(directory: &Arc<Directory>, child: &Scope, task: Task) -> Resul
     if let Some(place) = place {
         place.keep();
     }
-    let mut watch = RoundWatch::new(ports, directory.stopped().clone(), child.clone(), receipt.round_id);
+    let mut watch = RoundWatch::new(ports, directory.stopped(), child.clone(), receipt.round_id);
     let mut told = Told { progress: task.progress, last: Instant::now(), progressed: ChildProgress::default() };
     while let Some(event) = watch.next().await {
         told.note(&event.kind);

@@ -64,7 +64,8 @@ pub trait EventStore: Send + Sync + 'static {
         count: usize,
     ) -> BoxFuture<'_, Result<Vec<Arc<StreamEvent>>, EventStoreError>>;
 
-    /// Waits until the stream has an event after `after`, or has ended, or is unknown: at once if so already.
+    /// Waits until the stream has an event after `after`, or has ended, or is unknown: at once if so already. It may return for less: who
+    /// then reads nothing waits again.
     fn changed(&self, stream: &StreamKey, after: Option<EventId>) -> BoxFuture<'_, ()>;
 
     /// How far it is; `None` when unknown or expired. A watcher asks before it reads: what was appended before the end

@@ -45,7 +45,7 @@ pub(super) async fn find(directory: Arc<Directory>, child: Scope, task: Message)
 
 /// The end of a round, as its stream or its journal tells it.
 pub(super) async fn outcome(ports: Ports, stopped: CancellationToken, child: Scope, round: RoundId) -> Result<Arc<RoundEnd>, Failure> {
-    match RoundWatch::new(ports, stopped, child, round).outcome().await {
+    match RoundWatch::new(ports, &stopped, child, round).outcome().await {
         Ok(end) => Ok(Arc::new(end)),
         Err(OutcomeError::Failed { end }) => Ok(Arc::from(end)),
         Err(error) => Err(failure(error.code(), error.to_string())),
