@@ -224,10 +224,15 @@ async fn groups(count: usize, mode: Mode) -> Option<(Duration, usize)> {
     Some((last, there))
 }
 
-/// A bare loop that kills and waits.
-fn groups_by_hand(count: usize) -> Duration {
-    let start = || Command::new("sleep").arg("3600").process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+/// A bare loop that kills and waits. Each group is the one process of its command, or a shell and the command, as ours are.
+fn groups_by_hand(count: usize, shell: bool) -> Duration {
+    let (program, arguments) = if shell { ("bash", ["--norc", "-c", "sleep 3600; :"].as_slice()) } else { ("sleep", ["3600"].as_slice()) };
+    let start = || Command::new(program).args(arguments).process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
     let mut children: Vec<Child> = (0..count).map(|_| start()).collect();
+    let below = |child: &Child| std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap_or_default();
+    while shell && children.iter().any(|child| below(child).is_empty()) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     let began = Instant::now();
     for child in &children {
         kill_process_group(Pid::from_child(child), Signal::KILL).unwrap();
@@ -261,11 +266,13 @@ async fn run(rounds: usize, count: usize, groups_count: usize) {
         );
     }
 
-    let mut hand = Vec::new();
+    let (mut alone, mut hand) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
-        hand.push(ms(tokio::task::spawn_blocking(move || groups_by_hand(groups_count)).await.unwrap()));
+        alone.push(ms(tokio::task::spawn_blocking(move || groups_by_hand(groups_count, false)).await.unwrap()));
+        hand.push(ms(tokio::task::spawn_blocking(move || groups_by_hand(groups_count, true)).await.unwrap()));
     }
-    let hand = median(hand);
+    let (alone, hand) = (median(alone), median(hand));
+    println!("{groups_count} groups by hand: {alone:.1} ms of one process each, {hand:.1} ms of a shell and its command");
     for (name, mode) in [("in the kernel's boundary", Mode::Linux), ("in a bare group", Mode::Local)] {
         let (mut ours, mut processes) = (Vec::new(), 0);
         for _ in 0..rounds {

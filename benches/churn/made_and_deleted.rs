@@ -29,7 +29,8 @@ pub(crate) struct Churned {
 
 /// Makes and deletes conversations, `rate` a second, for so long; `each_second` sees the memory. Ids and tenants do not come back.
 pub(crate) async fn run(host: &Host, rate: usize, length: Duration, each_second: impl Fn(f64, f64)) -> Churned {
-    const LANES: usize = 64;
+    // A deletion takes a tenth of a second: who watched is to read its end. So many are under way at once.
+    const LANES: usize = 256;
     let (began, next, deleted) = (Instant::now(), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let lanes: Vec<_> = (0..LANES)
         .map(|_| {
