@@ -52,8 +52,8 @@ fn is_escaped(byte: u8) -> bool {
 /// Whether nothing has to be escaped. The last piece overlaps the one before, so that no byte is looked at by itself.
 fn is_plain(bytes: &[u8]) -> bool {
     if let (Some(first), Some(last)) = (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
-        let is_long = bytes.len() > 16;
-        return !(has_escape(*first) | has_escape(*last)) && !(is_long && has_escape_inside(bytes));
+        let at_an_end = has_escape(*first) | has_escape(*last);
+        return !at_an_end && (bytes.len() <= 16 || !has_escape_inside(bytes));
     }
     match (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
         (Some([a, b, c, d]), Some([e, f, g, h])) => !has_escape([*a, *b, *c, *d, *e, *f, *g, *h]),

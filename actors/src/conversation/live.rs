@@ -592,7 +592,7 @@ impl Live {
 
     /// Has the context measured, off the actor.
     fn measure(&mut self, work: WorkId, asked: bool) {
-        self.standing.set(WaitsFor::Compaction, self.ports.clock.now());
+        self.standing.set(WaitsFor::Compaction, &*self.ports.clock);
         let (setup, scope, me) = (self.setup.clone(), self.scope.clone(), self.me.clone());
         let request = setup.request(&self.durable);
         let parts = (setup.compactor.clone(), setup.tokens.clone(), setup.gateway.clone());

@@ -2,6 +2,7 @@
 
 use std::{
     panic::AssertUnwindSafe,
+    pin::pin,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -202,7 +203,7 @@ impl ModelCall {
     }
 
     fn waits_for(&self, waits_for: WaitsFor) {
-        self.standing.set(waits_for, self.clock.now());
+        self.standing.set(waits_for, &*self.clock);
     }
 
     async fn take_turn_permit(&self) -> Result<(), ProviderError> {
@@ -210,8 +211,15 @@ impl ModelCall {
         if slot().is_some() {
             return Ok(());
         }
-        self.waits_for(WaitsFor::TenantTurn { position: 0 });
-        let permit = self.tenant.clone().turn().await.ok_or(ProviderError::Cancelled)?;
+        let mut turn = pin!(self.tenant.clone().turn());
+        let permit = match turn.as_mut().now_or_never() {
+            Some(permit) => permit,
+            None => {
+                self.waits_for(WaitsFor::TenantTurn { position: 0 });
+                turn.await
+            }
+        };
+        let permit = permit.ok_or(ProviderError::Cancelled)?;
         *slot() = Some(permit);
         Ok(())
     }

@@ -142,10 +142,17 @@ impl OpenRound {
         self.said.last().map(Message::text).unwrap_or_default()
     }
 
-    /// The text of all assistant messages, one after the other.
-    pub fn full_text(&self) -> String {
-        let texts: Vec<String> = self.said.iter().map(Message::text).filter(|text| !text.is_empty()).collect();
-        texts.join("\n")
+    /// The text of the last assistant message, and of all of them, one after the other.
+    pub fn texts(&self) -> (String, String) {
+        let texts: Vec<String> = self.said.iter().map(Message::text).collect();
+        let mut full = String::with_capacity(texts.iter().map(|text| text.len() + 1).sum());
+        for text in texts.iter().filter(|text| !text.is_empty()) {
+            if !full.is_empty() {
+                full.push('\n');
+            }
+            full.push_str(text);
+        }
+        (texts.into_iter().next_back().unwrap_or_default(), full)
     }
 
     /// Whether nothing but answers of people are awaited.

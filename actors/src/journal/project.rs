@@ -80,11 +80,12 @@ pub fn project(conversation: &ConversationId, before: &Durable, entry: &Entry) -
             (id, vec![EventKind::Retry { layer: "output", attempt, delay_ms: 0, reason: fault.clone() }])
         }
         EntryBody::RoundFinished { stop_reason, latency_ms, error } => {
+            let (text, full_text) = round.map(super::OpenRound::texts).unwrap_or_default();
             let end = RoundEnd {
                 status: status_of(*stop_reason),
                 stop_reason: *stop_reason,
-                text: round.map(super::OpenRound::text).unwrap_or_default(),
-                full_text: round.map(super::OpenRound::full_text).unwrap_or_default(),
+                text,
+                full_text,
                 usage: round.map(|round| round.usage).unwrap_or_default(),
                 latency_ms: *latency_ms,
                 error: error.clone(),

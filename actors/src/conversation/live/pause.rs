@@ -39,7 +39,7 @@ impl Live {
                 tracing::warn!(conversation = %self.scope.conversation, message, "the store is away; effects are held");
                 lock(&self.lane).lane.lost();
                 self.ports.counters.store_pauses.add(1);
-                self.standing.set(WaitsFor::Store, self.ports.clock.now());
+                self.standing.set(WaitsFor::Store, &*self.ports.clock);
                 let task = self.read_head(Duration::from_millis(50));
                 self.pause = Some(Pause { since: Instant::now(), reads: 0, _task: task });
                 Flow::GoOn
