@@ -19,12 +19,6 @@ pub const EXEC_TIME_MAX: Duration = Duration::from_millis(ExecLimits::DEFAULT.ti
 /// every sixteen of these: a command takes three to five, and the rest is for others.
 pub const COMMANDS_MAX: usize = 1024;
 
-/// So many run at once on any machine.
-pub(crate) const COMMANDS_MIN: usize = 64;
-
-/// See [`COMMANDS_MAX`].
-pub(crate) const DESCRIPTORS_PER_COMMAND: u64 = 16;
-
 /// Where programs are looked for inside a sandbox.
 pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 

@@ -24,9 +24,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     piped::{PIPED_MAX, PipedLaunch, StreamsReply},
-    policy::{COMMANDS_MAX, COMMANDS_MIN, DESCRIPTORS_PER_COMMAND, NICENESS},
+    policy::{COMMANDS_MAX, NICENESS},
     thread::Thread,
 };
+
+/// So many commands run at once on any machine.
+const COMMANDS_MIN: usize = 64;
+
+/// Files that the host must be allowed to open for each command beyond these, see [`COMMANDS_MAX`].
+const DESCRIPTORS_PER_COMMAND: u64 = 16;
 
 /// Binds a process to the thread that started it.
 const SETPRIV: &str = "/usr/bin/setpriv";
