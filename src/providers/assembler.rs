@@ -2,7 +2,10 @@
 
 use callboard_actors::ports::{ModelEvent, ProviderError};
 
-use super::{sse::SseTooLong, template::DeltaTemplate};
+use super::{
+    sse::{SseDecoder, SseEvent, SseTooLong},
+    template::DeltaTemplate,
+};
 
 /// Turns the bytes of one reply into events. Pure: no network, no clock; the result does not depend on how the bytes were
 /// split, but for the joining of neighbouring text pieces.
@@ -31,6 +34,40 @@ impl From<SseTooLong> for ProviderError {
 
 pub(super) fn protocol(what: impl std::fmt::Display) -> ProviderError {
     ProviderError::Protocol { message: what.to_string() }
+}
+
+/// The side of a reply that takes its events.
+pub(super) trait TakesEvents {
+    /// Takes the events that are written as the last one was, but for their text. Returns what follows them.
+    fn take_known<'a>(&mut self, bytes: &'a [u8], out: &mut Vec<ModelEvent>) -> &'a [u8];
+
+    /// Takes one event apart.
+    ///
+    /// # Errors
+    /// As [`Assemble::feed`].
+    fn take(&mut self, event: SseEvent<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError>;
+}
+
+/// Gives bytes to a reply: a run of known events at once, any other event by itself.
+///
+/// # Errors
+/// As [`Assemble::feed`].
+pub(super) fn feed(
+    reply: &mut impl TakesEvents,
+    decoder: &mut SseDecoder,
+    bytes: &[u8],
+    out: &mut Vec<ModelEvent>,
+) -> Result<(), ProviderError> {
+    let mut rest = bytes;
+    loop {
+        if decoder.is_between_events() {
+            rest = reply.take_known(rest, out);
+        }
+        if rest.is_empty() {
+            return Ok(());
+        }
+        rest = decoder.feed_event(rest, &mut |event| reply.take(event, out))?;
+    }
 }
 
 /// What a piece is a piece of.

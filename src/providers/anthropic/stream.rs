@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use super::wire::{BlockStart, Delta, Event, MessageDelta, MessageStart, Tag};
 use crate::providers::{
-    assembler::{Assemble, Piece, Pieces, protocol},
+    assembler::{self, Assemble, Piece, Pieces, TakesEvents, protocol},
     call_ids::CallIds,
     errors,
     json::{RawObject, string},
@@ -43,7 +43,7 @@ impl AnthropicAssembler {
 impl Assemble for AnthropicAssembler {
     fn feed(&mut self, bytes: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
         let Self { decoder, reply } = self;
-        let fed = reply.feed(decoder, bytes, out);
+        let fed = assembler::feed(reply, decoder, bytes, out);
         reply.pieces.flush(out);
         fed
     }
@@ -82,35 +82,7 @@ enum Building {
     Other { kind: String, block: RawObject, json: String },
 }
 
-impl Reply {
-    fn new(history: MessageList) -> Self {
-        Self {
-            open: Vec::new(),
-            held: None,
-            pieces: Pieces::new(),
-            template: DeltaTemplate::new(),
-            use_template: true,
-            ids: CallIds::new(history),
-            usage: RawObject::default(),
-            stop: None,
-            complete: false,
-        }
-    }
-
-    fn feed(&mut self, decoder: &mut SseDecoder, bytes: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
-        let mut rest = bytes;
-        loop {
-            if decoder.is_between_events() {
-                rest = self.take_known(rest, out);
-            }
-            if rest.is_empty() {
-                return Ok(());
-            }
-            rest = decoder.feed_event(rest, &mut |event| self.take(event, out))?;
-        }
-    }
-
-    /// Takes the events that are written as the last one was, but for their text. Returns what follows them.
+impl TakesEvents for Reply {
     fn take_known<'a>(&mut self, bytes: &'a [u8], out: &mut Vec<ModelEvent>) -> &'a [u8] {
         let Some((index, piece)) = self.template.known().filter(|_| self.use_template && !self.complete) else { return bytes };
         let whole = match (self.open.iter_mut().find(|(at, _)| *at == index), piece) {
@@ -157,6 +129,22 @@ impl Reply {
             _ => {}
         }
         Ok(())
+    }
+}
+
+impl Reply {
+    fn new(history: MessageList) -> Self {
+        Self {
+            open: Vec::new(),
+            held: None,
+            pieces: Pieces::new(),
+            template: DeltaTemplate::new(),
+            use_template: true,
+            ids: CallIds::new(history),
+            usage: RawObject::default(),
+            stop: None,
+            complete: false,
+        }
     }
 
     fn add_usage(&mut self, usage: Option<&RawValue>) {

@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 
 use super::wire::{Call, Choice, Chunk, Delta, Part};
 use crate::providers::{
-    assembler::{Assemble, Piece, Pieces, protocol},
+    assembler::{self, Assemble, Piece, Pieces, TakesEvents, protocol},
     call_ids::CallIds,
     errors,
     json::{RawObject, string},
@@ -44,7 +44,7 @@ impl OpenAiAssembler {
 impl Assemble for OpenAiAssembler {
     fn feed(&mut self, bytes: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
         let Self { decoder, reply } = self;
-        let fed = reply.feed(decoder, bytes, out);
+        let fed = assembler::feed(reply, decoder, bytes, out);
         reply.pieces.flush(out);
         fed
     }
@@ -93,36 +93,7 @@ impl Building {
     }
 }
 
-impl Reply {
-    fn new(history: MessageList) -> Self {
-        Self {
-            open: None,
-            calls: Vec::new(),
-            pieces: Pieces::new(),
-            template: DeltaTemplate::new(),
-            use_template: true,
-            ids: CallIds::new(history),
-            usage: None,
-            refused: false,
-            finish: None,
-            complete: false,
-        }
-    }
-
-    fn feed(&mut self, decoder: &mut SseDecoder, bytes: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
-        let mut rest = bytes;
-        loop {
-            if decoder.is_between_events() {
-                rest = self.take_known(rest, out);
-            }
-            if rest.is_empty() {
-                return Ok(());
-            }
-            rest = decoder.feed_event(rest, &mut |event| self.take(event, out))?;
-        }
-    }
-
-    /// Takes the events that are written as the last one was, but for their text. Returns what follows them.
+impl TakesEvents for Reply {
     fn take_known<'a>(&mut self, bytes: &'a [u8], out: &mut Vec<ModelEvent>) -> &'a [u8] {
         let Some(piece) = self.template.known().filter(|_| self.use_template && !self.complete) else { return bytes };
         match &mut self.open {
@@ -165,6 +136,23 @@ impl Reply {
             self.choice(event, choice, alone, out)?;
         }
         Ok(())
+    }
+}
+
+impl Reply {
+    fn new(history: MessageList) -> Self {
+        Self {
+            open: None,
+            calls: Vec::new(),
+            pieces: Pieces::new(),
+            template: DeltaTemplate::new(),
+            use_template: true,
+            ids: CallIds::new(history),
+            usage: None,
+            refused: false,
+            finish: None,
+            complete: false,
+        }
     }
 
     fn choice(&mut self, event: SseEvent<'_>, choice: Choice<'_>, alone: bool, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
