@@ -12,7 +12,7 @@ use crate::{
     ids::{CallKey, ConversationId, Scope, Seq},
     limits::Limits,
     policy::Budget,
-    ports::{ListQuery, ModelRequest, Open},
+    ports::{ListQuery, ModelRequest, Open, Usage},
     stream::{StopReason, SubagentState},
     tenant::Quotas,
     testing::{Reply, ScriptedModel},
@@ -372,7 +372,7 @@ async fn an_answer_beyond_its_credit_is_an_artifact_that_its_parent_reads() {
 const SPENDERS: usize = 64;
 
 fn spenders() -> Arc<ScriptedModel> {
-    let usage = |input_uncached, output| crate::ports::Usage { input_uncached, output, ..crate::ports::Usage::default() };
+    let usage = |input_uncached, output| Usage { input_uncached, output, ..Usage::default() };
     Arc::new(ScriptedModel::answering(move |request, _| match (task(request).as_str(), request.messages.len()) {
         ("go", 1) => {
             let call = |reply: Reply, n: usize| reply.and_tool("create_subagent", &json!({ "task": format!("{n} {}", "x".repeat(200)) }));
@@ -412,4 +412,24 @@ async fn a_conversation_and_its_subagents_spend_one_budget() {
         family.counter().spent().tokens
     };
     assert!(before >= spent, "{before} of {spent}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_conversation_spends_is_counted_once_however_often_it_sleeps() {
+    let usage = Usage { input_uncached: 900, output: 100, ..Usage::default() };
+    let model = Arc::new(ScriptedModel::always(Reply::text("ok").usage(usage)));
+    let host = builder(&model).max_tokens(100).budget(Budget::default().with_tokens(100_000)).subagents().build().await.unwrap();
+    // Somebody of the family stays awake.
+    let family = host.0.tenants.get(&"acme".parse().unwrap()).family(&"c-1".parse().unwrap()).unwrap();
+
+    for turn in 1..=3 {
+        conversation(&host).send("Hi").await.unwrap().outcome().await.unwrap();
+
+        assert_eq!(family.counter().spent().tokens, turn * 1000);
+        until("it sleeps", || {
+            host.hibernate_idle();
+            host.awake() == 0
+        })
+        .await;
+    }
 }
