@@ -2,10 +2,13 @@
 //! adapter. Prints nothing; what people should read comes back as text.
 
 mod gateways;
+mod instructions;
 mod kept;
+mod masked;
 mod operator;
 mod resume;
 mod serving;
+mod skills;
 mod tenants;
 mod tools;
 
@@ -25,16 +28,20 @@ use callboard_actors::{
 
 use crate::{
     Host,
-    config::{Approve, CommitMode, Config, ConfigError, ProviderKind, SandboxMode, Store, real_or_nearest},
+    config::{Approve, CommitMode, Config, ConfigError, Overlap, ProviderKind, SandboxMode, Store, overlap, stored},
     mcp::McpServerConfig,
     providers::{Anthropic, OpenAi, ProviderConfigError, offline::Offline},
-    skills::SkillFolder,
     storage::{LockError, MemorySessions, SessionLock, Sqlite, SqliteOptions},
+    trust::TrustStore,
 };
 
+use instructions::Agreed;
+pub(crate) use instructions::{AGENTS_BYTES_MAX, instructions_of};
 pub(crate) use kept::{KeptError, kept_file};
+use masked::masked;
 pub(crate) use operator::TenantOperator;
 pub(crate) use serving::{Serving, Single, serving};
+use skills::Skills;
 use tools::Equipment;
 pub(crate) use tools::{masker, mcp_pool, mode as sandbox_mode, release_artifacts};
 
@@ -43,9 +50,6 @@ pub(crate) const TENANT: &str = "default";
 
 /// The model name of the offline provider: it has no others.
 const OFFLINE_MODEL: &str = "rules";
-
-/// Bytes of `AGENTS.md` that are read: longer instructions would fill the window of a small model.
-const AGENTS_BYTES_MAX: u64 = 64 * 1024;
 
 /// What flags say; what they leave open is configuration.
 #[derive(Debug, Clone, Default)]
@@ -121,7 +125,7 @@ impl AppError {
             Self::Store { .. } => Some("choose another place with --db FILE, or make this one writable".into()),
             Self::NoStore(_) => Some("check --db".into()),
             Self::DataInWorkspace(_) | Self::WorkspaceInData(_) => {
-                Some("choose another --workspace, or another place with --db FILE or CALLBOARD_HOST__DATA_DIR".into())
+                Some("choose another --workspace, or another place with --db FILE, `[store] url` or CALLBOARD_HOST__DATA_DIR".into())
             }
             Self::Tenant { error, .. } => error.hint(),
             Self::Kept(KeptError::InUse(_)) => Some("end that one, or give this one another `[host] data_dir`".into()),
@@ -178,11 +182,11 @@ pub(crate) async fn start_with(config: &Config, wishes: &Wishes, sessions: &Sess
     let mut notes = toolbox.notes.clone();
     let remembers =
         toolbox.tools.iter().any(|tool| tool.spec().name() == <crate::tools::memory::Memory as callboard_actors::ports::TypedTool>::NAME);
-    let system = system_prompt(wishes, &workspace, remembers, &mut notes);
+    let system = system_prompt(wishes, &workspace, config.trust(), remembers, &mut notes);
     let sandbox = toolbox.sandbox.clone();
-    let skills = skills(config, wishes)?;
-    let redactor = crate::observe::Redactor::new(config.secrets().into_iter().map(|secret| secret.expose().to_owned()));
-    redactor.learn(config.observability.secrets());
+    let skills = wanted_skills(config, wishes)?;
+    let redactor = crate::observe::Redactor::new(config.masked_texts());
+    redactor.learn(wishes.mcp.iter().flat_map(|server| server.keys(|name| std::env::var(name).ok())));
     let builder = resources.into_iter().fold(Host::builder(), HostBuilder::closes);
     #[cfg(all(feature = "pdf", target_os = "linux"))]
     let builder = builder.document_text(crate::sandbox::PdfText::new());
@@ -190,7 +194,7 @@ pub(crate) async fn start_with(config: &Config, wishes: &Wishes, sessions: &Sess
     let host = skills
         .into_iter()
         .fold(builder, HostBuilder::skills)
-        .shared_provider(chosen.provider)
+        .shared_provider(masked(chosen.provider, &redactor))
         .model(&chosen.model)
         .system(system)
         .shared_sessions(sessions.backend())
@@ -204,6 +208,7 @@ pub(crate) async fn start_with(config: &Config, wishes: &Wishes, sessions: &Sess
         .has_approver(wishes.at_terminal)
         .recovery(wishes.recovery)
         .prices(config.prices.clone())
+        .skill_models(config.skill_models.iter().cloned())
         .trace_sampling(config.observability.sampling())
         .mask_results(move |text| redactor.mask_exact(text))
         .compaction(config.compaction.clone())
@@ -216,11 +221,10 @@ pub(crate) async fn start_with(config: &Config, wishes: &Wishes, sessions: &Sess
 }
 
 /// The folder of skills: the flag's, or the configuration's unless only some tools are wanted.
-fn skills(config: &Config, wishes: &Wishes) -> Result<Option<SkillFolder>, AppError> {
+fn wanted_skills(config: &Config, wishes: &Wishes) -> Result<Option<Skills>, AppError> {
     let all_tools = wishes.tools.is_none() && config.tools.is_none();
     let path = wishes.skills.as_ref().or(config.skills.as_ref().filter(|_| all_tools));
-    let open = |path: &PathBuf| SkillFolder::open(path).map_err(|error| AppError::Skills { path: path.clone(), reason: error.kind() });
-    path.map(open).transpose()
+    path.map(|path| Skills::open(config, path)).transpose()
 }
 
 /// What a provider is wanted for.
@@ -298,43 +302,12 @@ pub(crate) fn nearest<'a>(given: &str, words: impl IntoIterator<Item = &'a str>)
 }
 
 /// The system prompt, with the project's own instructions behind it.
-fn system_prompt(wishes: &Wishes, workspace: &Path, remembers: bool, notes: &mut Vec<String>) -> String {
+fn system_prompt(wishes: &Wishes, workspace: &Path, trust: &TrustStore, remembers: bool, notes: &mut Vec<String>) -> String {
     let base = wishes.system.as_deref().unwrap_or(include_str!("cli/prompts/system.md")).trim_end();
     // REQUIREMENTS Y-04: whoever has a memory is told to use it before the context is compacted.
     let memory = if remembers { include_str!("cli/prompts/memory.md").trim_end() } else { "" };
     let base = [base, memory].join("\n");
-    project_instructions(base.trim_end().to_owned(), workspace, notes)
-}
-
-/// A system prompt with the workspace's own instructions behind it.
-fn project_instructions(base: String, workspace: &Path, notes: &mut Vec<String>) -> String {
-    match agents_file(workspace) {
-        Ok(None) => base,
-        Ok(Some(text)) => format!("{base}\n\n# Project instructions (AGENTS.md)\n\n{}", text.trim()),
-        Err(reason) => {
-            notes.push(format!("AGENTS.md is not read: {reason}"));
-            base
-        }
-    }
-}
-
-fn agents_file(workspace: &Path) -> Result<Option<String>, String> {
-    use std::io::Read as _;
-    let path = workspace.join("AGENTS.md");
-    let Ok(real) = path.canonicalize() else { return Ok(None) };
-    if !workspace.canonicalize().is_ok_and(|root| real.starts_with(root)) {
-        return Err("it is a link out of the workspace".into());
-    }
-    let mut text = String::new();
-    let file = std::fs::File::open(&real).map_err(|error| error.kind().to_string())?;
-    if !file.metadata().is_ok_and(|data| data.is_file()) {
-        return Err("it is no file".into());
-    }
-    file.take(AGENTS_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| error.kind().to_string())?;
-    if text.len() as u64 > AGENTS_BYTES_MAX {
-        return Err(format!("it is longer than {AGENTS_BYTES_MAX} bytes"));
-    }
-    Ok(Some(text).filter(|text| !text.trim().is_empty()))
+    instructions::added(base.trim_end().to_owned(), workspace, Agreed::Person(trust), notes)
 }
 
 /// Whether a store may be made.
@@ -406,27 +379,27 @@ impl Sessions {
     }
 }
 
-/// Refuses to keep sessions where the model's tools can reach them (DESIGN §6, Disk). A file that `--db` names is the user's choice.
+/// Refuses to keep sessions where the model's tools can reach them. A file that `--db` names is the user's choice.
 pub(crate) fn check_places(config: &Config, wishes: &Wishes) -> Result<(), AppError> {
     if wishes.db.is_some() || !matches!(config.store, Store::Sqlite(_)) || wishes.tools.as_ref().is_some_and(Vec::is_empty) {
         return Ok(());
     }
-    let Ok(workspace) = wishes.workspace.canonicalize() else { return Ok(()) };
-    let data = real_or_nearest(&config.data_dir);
-    if data.starts_with(&workspace) {
-        return Err(AppError::DataInWorkspace(config.data_dir.clone()));
+    if !wishes.workspace.is_dir() {
+        return Ok(());
     }
-    if workspace.starts_with(&data) {
-        return Err(AppError::WorkspaceInData(config.data_dir.clone()));
+    for (_, path) in stored(config) {
+        match overlap(path, &wishes.workspace) {
+            Some(Overlap::InWorkspace) => return Err(AppError::DataInWorkspace(path.to_owned())),
+            Some(Overlap::AroundWorkspace) => return Err(AppError::WorkspaceInData(path.to_owned())),
+            None => {}
+        }
     }
     Ok(())
 }
 
 /// Whether a folder of ours lies neither inside of the workspace, where tools could read it, nor around it.
 fn is_apart(data: &Path, workspace: &Path) -> bool {
-    let Ok(workspace) = workspace.canonicalize() else { return true };
-    let data = real_or_nearest(data);
-    !data.starts_with(&workspace) && !workspace.starts_with(&data)
+    !workspace.is_dir() || overlap(data, workspace).is_none()
 }
 
 #[cfg(test)]
@@ -437,8 +410,8 @@ mod tests {
     fn whoever_has_a_memory_is_told_that_the_context_can_be_compacted() {
         let (wishes, nowhere) = (Wishes::default(), Path::new("/nowhere"));
 
-        let with = system_prompt(&wishes, nowhere, true, &mut Vec::new());
-        let without = system_prompt(&wishes, nowhere, false, &mut Vec::new());
+        let with = system_prompt(&wishes, nowhere, &TrustStore::default(), true, &mut Vec::new());
+        let without = system_prompt(&wishes, nowhere, &TrustStore::default(), false, &mut Vec::new());
 
         assert!(with.starts_with(&without) && with.contains("can be compacted at any time") && with.contains("`memory`"), "{with}");
         assert!(!without.contains("compacted"));

@@ -85,6 +85,9 @@ pub mod mcp;
 pub mod skills;
 #[cfg(feature = "config")]
 pub mod config;
+#[cfg(feature = "config")]
+pub mod trust;
+mod private;
 #[cfg(feature = "http")]
 pub mod http;
 #[cfg(feature = "http")]

@@ -227,6 +227,20 @@ mod tests {
     }
 
     #[test]
+    fn a_log_line_holds_no_character_that_a_terminal_obeys_or_hides() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("callboard.log");
+        let config = configured(|config| {
+            config.settings.log_output = vec!["file".into()];
+            config.log_file = Some(path.clone());
+        });
+
+        Sink::open(Redactor::default(), &config).unwrap().line("{\"said\":\"\u{202e}a\u{9b}2J\u{200b}\u{e0041} ü\"}");
+
+        assert_eq!(std::fs::read_to_string(path).unwrap(), "{\"said\":\"\\u202ea\\u009b2J\\u200b\\udb40\\udc41 ü\"}\n");
+    }
+
+    #[test]
     fn a_log_file_is_appended_to_and_holds_no_key() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("logs/callboard.log");

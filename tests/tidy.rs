@@ -311,3 +311,15 @@ fn every_command_of_the_readme_is_in_the_table_that_tests_run() {
             .collect(),
     );
 }
+
+#[test]
+fn every_test_that_the_page_on_security_names_is_there() {
+    let page = read("SECURITY.md");
+    let named = page.split('`').filter(|word| word.starts_with("tests/") || word.starts_with("src/") || word.starts_with("actors/"));
+    let missing = named.filter(|word| {
+        let (file, test) = word.split_once("::").unwrap_or((word, ""));
+        let path = root().join(file);
+        !path.exists() || (!test.is_empty() && !read(file).contains(&format!("fn {test}(")))
+    });
+    assert_none(missing.map(|word| format!("SECURITY.md names {word}. Fix: name the test that holds it now")).collect());
+}

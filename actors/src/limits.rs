@@ -171,6 +171,8 @@ pub struct Limits {
     pub tenant_turns_max: usize,
     /// Prompts of one tenant between admission and answer: beyond it callers get `Overloaded`.
     pub tenant_seats_max: usize,
+    /// Bytes of entries and snapshots that a tenant without a quota of its own may have stored: one tenant must not fill the disk of all.
+    pub tenant_stored_bytes_max: u64,
     /// Bytes of all prompts of all tenants between admission and the end of their rounds: beyond it callers get `Overloaded`. A caller
     /// can wait, memory cannot.
     pub memory_bytes_max: usize,
@@ -206,6 +208,7 @@ impl Default for Limits {
             held_mail_max: 256,
             tenant_turns_max: 1024,
             tenant_seats_max: 8192,
+            tenant_stored_bytes_max: 4 * 1024 * 1024 * 1024,
             memory_bytes_max: 1024 * 1024 * 1024,
             model_calls_max: 256,
             model_waiting_max: 16_384,

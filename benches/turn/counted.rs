@@ -78,6 +78,14 @@ impl SessionBackend for Counted {
         self.inner.count(tenant)
     }
 
+    fn stored_bytes<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>> {
+        self.inner.stored_bytes(tenant)
+    }
+
+    fn empty<'a>(&'a self, scope: &'a Scope, upto: Seq) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.inner.empty(scope, upto)
+    }
+
     fn list_open(
         &self,
         open: Open,

@@ -7,10 +7,11 @@ use callboard_actors::{
     ports::LlmProvider,
 };
 
-use super::{AppError, OFFLINE_MODEL, build, usual_base_url};
+use super::{AppError, OFFLINE_MODEL, build, masked::masked, usual_base_url};
 use crate::{
     Host,
     config::{Config, ProviderConfig, ProviderKind},
+    observe::Redactor,
 };
 
 /// A provider that can be called, and who stands in for it.
@@ -26,11 +27,11 @@ pub(super) struct Outlet {
 /// Outlets by the provider's name.
 pub(super) type Outlets = BTreeMap<String, Outlet>;
 
-/// Every provider that is configured or that a tenant or a fallback names.
+/// Every provider that is configured or that a tenant or a fallback names; their words are masked by `redactor`.
 ///
 /// # Errors
 /// A key that is not there, an address that is none.
-pub(super) fn outlets(config: &Config, extra: impl IntoIterator<Item = Option<String>>) -> Result<Outlets, AppError> {
+pub(super) fn outlets(config: &Config, extra: impl IntoIterator<Item = Option<String>>, redactor: &Redactor) -> Result<Outlets, AppError> {
     let mut outlets = Outlets::new();
     let mut wanted: Vec<Option<String>> = config.providers.iter().map(|provider| Some(provider.name.clone())).collect();
     wanted.extend(config.tenants.iter().map(|tenant| tenant.provider.clone()));
@@ -42,12 +43,12 @@ pub(super) fn outlets(config: &Config, extra: impl IntoIterator<Item = Option<St
             continue;
         }
         wanted.extend(chosen.fallback.iter().map(|fallback| Some(fallback.provider.clone())));
-        outlets.insert(chosen.name.clone(), outlet(chosen)?);
+        outlets.insert(chosen.name.clone(), outlet(chosen, redactor)?);
     }
     Ok(outlets)
 }
 
-fn outlet(chosen: &ProviderConfig) -> Result<Outlet, AppError> {
+fn outlet(chosen: &ProviderConfig, redactor: &Redactor) -> Result<Outlet, AppError> {
     let base_url = chosen.base_url.clone().or_else(|| usual_base_url(chosen.kind));
     let key = chosen.key()?.map(|secret| secret.expose().to_owned());
     let provider = build(chosen.kind, key, base_url, chosen.shows.as_deref()).map_err(|error| match error {
@@ -58,7 +59,7 @@ fn outlet(chosen: &ProviderConfig) -> Result<Outlet, AppError> {
         ProviderKind::Offline => OFFLINE_MODEL.to_owned(),
         ProviderKind::Anthropic | ProviderKind::OpenAi => provider.default_model().to_owned(),
     });
-    Ok(Outlet { config: chosen.clone(), provider, model })
+    Ok(Outlet { config: chosen.clone(), provider: masked(provider, redactor), model })
 }
 
 impl Outlet {

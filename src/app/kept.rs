@@ -7,13 +7,15 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
-    io::{self, Write as _},
+    io,
     path::{Path, PathBuf},
 };
 
 use callboard_actors::ids::TenantId;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use crate::private;
 
 /// Version of the file; a newer one is not touched.
 const VERSION: u32 = 1;
@@ -82,8 +84,8 @@ impl DataFolder {
     /// Takes the folder, making it for its user alone if it is not there.
     pub(crate) fn take(path: &Path) -> Result<Self, KeptError> {
         let failed = |error: io::Error| KeptError::Folder { path: path.to_owned(), reason: error.kind() };
-        private_folder().create(path).map_err(failed)?;
-        let lock = private_file().create(true).truncate(false).open(path.join("serve.lock")).map_err(failed)?;
+        private::make_folder(path).map_err(failed)?;
+        let lock = private::file().create(true).truncate(false).open(path.join("serve.lock")).map_err(failed)?;
         match lock.try_lock() {
             Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
             Err(fs::TryLockError::WouldBlock) => Err(KeptError::InUse(path.to_owned())),
@@ -105,14 +107,7 @@ impl DataFolder {
         let path = self.file();
         let failed = |error: io::Error| KeptError::Unwritable { path: path.clone(), reason: error.kind() };
         let text = serde_json::to_vec_pretty(kept).map_err(|error| failed(error.into()))?;
-        let beside = path.with_extension("json.new");
-        let mut file = private_file().create(true).truncate(true).open(&beside).map_err(failed)?;
-        file.write_all(&text).and_then(|()| file.sync_all()).map_err(failed)?;
-        fs::rename(&beside, &path).map_err(failed)?;
-        if let Ok(folder) = File::open(&self.path) {
-            let _ = folder.sync_all(); // Where the system can: the name survives a power cut.
-        }
-        Ok(())
+        private::replace(&path, &text).map_err(failed)
     }
 }
 
@@ -136,22 +131,6 @@ pub(crate) fn read(path: &Path) -> Result<Kept, KeptError> {
         return Err(failed("it was written by a newer Callboard".into()));
     }
     Ok(kept)
-}
-
-fn private_folder() -> fs::DirBuilder {
-    let mut builder = fs::DirBuilder::new();
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.recursive(true);
-    builder
-}
-
-fn private_file() -> fs::OpenOptions {
-    let mut options = fs::OpenOptions::new();
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.read(true).write(true);
-    options
 }
 
 #[cfg(test)]

@@ -146,7 +146,7 @@ impl TenantOperator {
     /// Makes the host serve those whom this configuration and what is kept name, as they are to be. On an error all is as before.
     async fn apply(&self, state: &mut State, config: Arc<Config>, kept: Kept) -> Result<Reloaded, AppError> {
         let wanted = wanted(&config, &kept)?;
-        let outlets = outlets(&config, wanted.iter().map(|wanted| wanted.section.provider.clone()))?;
+        let outlets = outlets(&config, wanted.iter().map(|wanted| wanted.section.provider.clone()), self.0.outfitter.redactor())?;
         let anew = self.outfits(state, &config, &wanted, &outlets).await?;
         if let Err(error) = self.exchange(state, &outlets, &anew).await {
             self.restore(state, &outlets, &anew).await;

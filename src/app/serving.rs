@@ -60,11 +60,11 @@ pub(crate) async fn serving(config: Config, reader: Reader, redactor: Redactor) 
     }
 
     let sessions = Sessions::open(&config, None, Opening::OrCreate).await?;
-    let outfitter = Outfitter::start(&config)?;
+    let outfitter = Outfitter::start(&config, redactor.clone())?;
     let mut notes = config.warnings();
     let artifacts = artifacts(&config.data_dir, Arc::new(SystemClock), &mut notes).await;
     let chosen = config.choose(None)?.name.clone();
-    let Some(outlet) = outlets(&config, [])?.remove(&chosen) else {
+    let Some(outlet) = outlets(&config, [], &redactor)?.remove(&chosen) else {
         return Err(AppError::Tools(format!("there is no provider `{chosen}`")));
     };
     let builder = Host::builder();

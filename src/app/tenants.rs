@@ -14,14 +14,15 @@ use callboard_actors::{
 use super::{
     AppError,
     gateways::Outlets,
-    project_instructions,
-    tools::{Wanted, masker, mcp_pool, mode, web_tools},
+    instructions::{self, Agreed},
+    skills::Skills,
+    tools::{Wanted, masker, mcp_pool, mode, rules, web_tools},
 };
 use crate::{
-    config::{Approve, Config, SandboxMode, TenantSection},
+    config::{Approve, Config, MemoryScope, SandboxMode, TenantSection},
     mcp::{self, FilePins, McpPool, McpServerConfig, McpTransport, Pins, config::Template},
-    sandbox::{self, Options, PathRules, Root, Spawner},
-    skills::SkillFolder,
+    observe::Redactor,
+    sandbox::{self, Options, PathRules, Root, Spawner, Toolchains},
     tools::{self, Toolbox, memory::Memory},
 };
 
@@ -47,13 +48,19 @@ pub(super) struct OfServers {
 pub(super) struct Outfitter {
     spawner: Spawner,
     servers: McpPool,
+    redactor: Redactor,
 }
 
 impl Outfitter {
     /// One for a host; it starts the threads that start processes.
-    pub(super) fn start(config: &Config) -> Result<Self, AppError> {
+    pub(super) fn start(config: &Config, redactor: Redactor) -> Result<Self, AppError> {
         let spawner = Spawner::start().map_err(|error| AppError::Tools(format!("no commands can be started: {}", error.kind())))?;
-        Ok(Self { spawner, servers: mcp_pool(masker(config))? })
+        Ok(Self { spawner, servers: mcp_pool(masker(config))?, redactor })
+    }
+
+    /// What hides keys in the words of providers.
+    pub(super) fn redactor(&self) -> &Redactor {
+        &self.redactor
     }
 
     /// All MCP servers of all tenants; closed with the host.
@@ -126,9 +133,9 @@ impl Outfitter {
         }
         let all_tools = tenant.tools.is_none() && config.tools.is_none();
         if let Some(path) = tenant.skills.as_ref().or(config.skills.as_ref().filter(|_| all_tools)) {
-            let folder = SkillFolder::open(path).map_err(|error| AppError::Skills { path: path.clone(), reason: error.kind() })?;
-            made = made.skills(Arc::new(folder));
+            made = made.skills(Arc::new(Skills::open(config, path)?));
         }
+        made = made.skill_models(tenant.skill_models.as_ref().unwrap_or(&config.skill_models).iter().cloned());
         notes.iter_mut().for_each(|note| *note = format!("tenant {}: {note}", tenant.id));
         // Like the tools that need a workspace: without one, and without a list that names it, there are only tools that do nothing.
         let wanted = tenant.tools.as_ref().or(config.tools.as_ref());
@@ -143,25 +150,41 @@ impl Outfitter {
         let has = |name: &str| wanted.has(name);
         let masker = masker(config);
         let mut toolbox = match &tenant.workspace {
-            Some(workspace) => self.over(config, workspace, has("bash"), masker.clone())?,
+            Some(workspace) => {
+                let rules = rules(workspace, tenant.skills.as_deref().or(config.skills.as_deref()));
+                self.over(config, workspace, rules, has("bash"), masker.clone())?
+            }
             None => tools::without_workspace(),
         };
-        toolbox.tools.push(erased(Memory::per_tenant(&config.data_dir)));
+        toolbox.tools.push(erased(match tenant.memory {
+            MemoryScope::Conversation => Memory::per_conversation(&config.data_dir),
+            MemoryScope::Tenant => Memory::per_tenant(&config.data_dir),
+        }));
         if tenant.workspace.is_some() || wanted.0.is_some() {
             toolbox.tools.extend(web_tools(config, &masker)?);
         }
         Ok(toolbox.only(has))
     }
 
-    fn over(&self, config: &Config, workspace: &Path, wants_commands: bool, masker: tools::mask::Masker) -> Result<Toolbox, AppError> {
-        let root = Root::open(workspace, PathRules::default())
+    fn over(
+        &self,
+        config: &Config,
+        workspace: &Path,
+        rules: PathRules,
+        wants_commands: bool,
+        masker: tools::mask::Masker,
+    ) -> Result<Toolbox, AppError> {
+        let root = Root::open(workspace, rules)
             .map(Arc::new)
             .map_err(|error| AppError::Tools(format!("workspace {} cannot be opened: {}", workspace.display(), error.kind())))?;
         // A sandbox that nobody will use is not tried, and nothing is said of it.
         if !wants_commands {
             return Ok(tools::over(root, None, masker));
         }
-        let options = Options { limits: config.exec_limits, network: config.network.clone().into(), ..Options::default() };
+        // Only what the operator lists: the operator's own programs are not every tenant's.
+        let toolchains = Toolchains::of(&config.read_only);
+        let network = config.network.clone().into();
+        let options = Options { limits: config.exec_limits, network, toolchains, main_asks: true, ..Options::default() };
         let found = sandbox::detect_with(&root, mode(config.sandbox), &self.spawner, options);
         let found = found.map_err(|error| AppError::Tools(format!("sandbox: {error}")))?;
         let mut toolbox = tools::over(root, found.sandbox, masker);
@@ -188,7 +211,8 @@ fn of_tenant(mut server: McpServerConfig, tenant: &TenantId, workspace: Option<&
     Some(server)
 }
 
-/// The system prompt: its own, or over a workspace the usual one; then how to remember, then the project's own instructions.
+/// The system prompt: its own, or over a workspace the usual one; then how to remember, then the project's own instructions where the
+/// operator wants them.
 fn system(tenant: &TenantSection, remembers: bool, notes: &mut Vec<String>) -> Option<String> {
     let usual = tenant.workspace.as_ref().map(|_| include_str!("../cli/prompts/system.md"));
     let mut parts: Vec<String> = tenant.system.as_deref().or(usual).into_iter().map(|text| text.trim_end().to_owned()).collect();
@@ -197,7 +221,7 @@ fn system(tenant: &TenantSection, remembers: bool, notes: &mut Vec<String>) -> O
     }
     let text = parts.join("\n");
     let text = match &tenant.workspace {
-        Some(workspace) => project_instructions(text, workspace, notes),
+        Some(workspace) => instructions::added(text, workspace, Agreed::Operator(tenant.project_instructions == Some(true)), notes),
         None => text,
     };
     Some(text).filter(|text| !text.is_empty())
@@ -205,14 +229,14 @@ fn system(tenant: &TenantSection, remembers: bool, notes: &mut Vec<String>) -> O
 
 /// Whether shared parts of the configuration differ of which every outfit is made.
 pub(super) fn share_differs(one: &Config, other: &Config) -> bool {
-    let secrets = |config: &Config| config.secrets().into_iter().cloned().collect::<Vec<_>>();
-    let parts = |config: &Config| (config.tools.clone(), config.approve, config.sandbox, config.exec_limits, config.skills.clone());
+    let works = |config: &Config| (config.sandbox, config.exec_limits, config.read_only.clone());
+    let parts = |config: &Config| (config.tools.clone(), config.approve, works(config), config.skills.clone(), config.skill_models.clone());
     let network = |config: &Config| config.network.iter().map(ToString::to_string).collect::<Vec<_>>();
     parts(one) != parts(other)
         || network(one) != network(other)
         || one.web != other.web
         || one.mcp != other.mcp
-        || secrets(one) != secrets(other)
+        || one.masked_texts() != other.masked_texts()
         || one.choose(None).map(|provider| &provider.name).ok() != other.choose(None).map(|provider| &provider.name).ok()
 }
 
@@ -221,16 +245,34 @@ mod tests {
     use super::*;
     use crate::config::{NEED_WORKSPACE, process_environment};
 
-    fn names(tenant: &TenantSection) -> Vec<String> {
+    fn toolbox(tenant: &TenantSection) -> Toolbox {
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join("callboard.toml");
         std::fs::write(&file, "[host]\ndata_dir = \"data\"\n[sandbox]\nmode = \"none\"\n").unwrap();
         let environment = process_environment().filter(|(name, _)| !name.starts_with("CALLBOARD_"));
         let config = Config::load(Some(&file), environment).unwrap();
-        let toolbox = Outfitter::start(&config).unwrap().toolbox(&config, tenant).unwrap();
+        Outfitter::start(&config, Redactor::default()).unwrap().toolbox(&config, tenant).unwrap()
+    }
+
+    fn names(tenant: &TenantSection) -> Vec<String> {
+        let toolbox = toolbox(tenant);
         let mut names: Vec<String> = toolbox.tools.iter().map(|tool| tool.spec().name().to_owned()).collect();
         names.sort();
         names
+    }
+
+    #[test]
+    fn a_tenants_memory_is_a_conversations_unless_the_operator_shares_it() {
+        let mut tenant = TenantSection::new(callboard_actors::ids::TenantId::new("acme").unwrap());
+        let is_shared = |tenant: &TenantSection| {
+            let toolbox = toolbox(tenant);
+            !toolbox.get(Memory::NAME).unwrap().spec().definition.description.contains("other conversations do not see them")
+        };
+
+        let usual = is_shared(&tenant);
+        tenant.memory = MemoryScope::Tenant;
+
+        assert_eq!((usual, is_shared(&tenant)), (false, true));
     }
 
     #[test]

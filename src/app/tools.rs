@@ -16,7 +16,7 @@ use crate::{
     clock::SystemClock,
     config::{Config, SandboxMode, TOOL_NAMES},
     mcp::{self, FilePins, HttpClients, McpPool, McpServerConfig, Means, Pins},
-    sandbox::{Mode, Options, PathRules, Spawner},
+    sandbox::{Mode, Options, PathRules, Spawner, Toolchains},
     storage::{FileArtifacts, FileArtifactsSettings, MemoryArtifacts},
     tools::{self, Toolbox, mask::Masker, memory::Memory, web},
     web::{SystemResolver, UrlPolicy, guarded},
@@ -91,12 +91,25 @@ pub(crate) fn mode(mode: SandboxMode) -> Mode {
     }
 }
 
+/// What no tool writes in a workspace: the usual names, and the skills if they lie in it. A skill is the user's instructions.
+pub(super) fn rules(workspace: &Path, skills: Option<&Path>) -> PathRules {
+    skills.into_iter().fold(PathRules::default(), |rules, skills| rules.and_protected(workspace, skills))
+}
+
 fn over_workspace(config: &Config, wishes: &Wishes, wanted: &Wanted<'_>, masker: &Masker) -> Result<Toolbox, AppError> {
     let mode = mode(wishes.sandbox.unwrap_or(config.sandbox));
     // A sandbox that nobody will use is not tried, and nothing is said of it.
     let mode = if wanted.has("bash") || mode != Mode::Auto { mode } else { Mode::None };
-    let options = Options { limits: config.exec_limits, network: config.network.clone().into(), ..Options::default() };
-    let mut toolbox = tools::with_options(&wishes.workspace, mode, options, PathRules::default(), masker.clone());
+    let mut toolchains = Toolchains::of(&config.read_only);
+    if config.toolchains
+        && let Some(home) = std::env::var_os("HOME")
+    {
+        toolchains = toolchains.and(Toolchains::detect(Path::new(&home), |name| std::env::var_os(name)));
+    }
+    let network = config.network.clone().into();
+    let options = Options { limits: config.exec_limits, network, toolchains, main_asks: true, ..Options::default() };
+    let rules = rules(&wishes.workspace, wishes.skills.as_deref().or(config.skills.as_deref()));
+    let mut toolbox = tools::with_options(&wishes.workspace, mode, options, rules, masker.clone());
     if let Some(error) = toolbox.error() {
         return Err(AppError::Tools(error.to_owned()));
     }
@@ -129,9 +142,15 @@ pub(crate) fn mcp_pool(masker: Masker) -> Result<McpPool, AppError> {
         }
         let policy = UrlPolicy::public();
         policy.check(&target.url).map_err(|denied| denied.to_string())?;
-        guarded(Arc::new(policy), Arc::new(SystemResolver)).build().map_err(|_| "no HTTP client can be made".to_owned())
+        unvouched(guarded(Arc::new(policy), Arc::new(SystemResolver)))
     });
     Ok(McpPool::new(Means::new(spawner, clients, Arc::new(masker))))
+}
+
+/// The client of servers that configuration does not vouch for. It follows no redirect: reqwest sends `headers` on to wherever one
+/// leads, and servers of the protocol need none.
+fn unvouched(guarded: reqwest::ClientBuilder) -> Result<reqwest::Client, String> {
+    guarded.redirect(reqwest::redirect::Policy::none()).build().map_err(|_| "no HTTP client can be made".to_owned())
 }
 
 /// Where artifacts are in the data folder (REQUIREMENTS A-08).
@@ -172,7 +191,7 @@ fn in_memory(wall: Arc<dyn Clock>) -> Arc<dyn ArtifactStore> {
 
 /// Hides the keys of the environment and of the configuration.
 pub(crate) fn masker(config: &Config) -> Masker {
-    let configured: Vec<String> = config.secrets().into_iter().map(|secret| secret.expose().to_owned()).collect();
+    let configured = config.masked_texts();
     if configured.is_empty() { Masker::from_env() } else { Masker::from_env().and(configured) }
 }
 
@@ -181,6 +200,49 @@ mod tests {
     use callboard_actors::{ids::ConversationId, ports::Timestamp, testing::ManualClock};
 
     use super::*;
+
+    /// Answers every connection so, and keeps what was asked.
+    async fn answering(head: String) -> (u16, Arc<std::sync::Mutex<Vec<String>>>) {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (port, asked) = (listener.local_addr().unwrap().port(), Arc::new(std::sync::Mutex::new(Vec::new())));
+        let keep = asked.clone();
+        tokio::spawn(async move {
+            while let Ok((mut socket, _)) = listener.accept().await {
+                let (mut request, mut buffer) = (Vec::new(), [0; 4096]);
+                // A redirect may make a GET without a body of it.
+                let is_whole =
+                    |request: &[u8]| request.ends_with(if request.starts_with(b"GET") { &b"\r\n\r\n"[..] } else { &b"the body"[..] });
+                while !is_whole(&request) {
+                    match socket.read(&mut buffer).await {
+                        Ok(read) if read > 0 => request.extend_from_slice(&buffer[..read]),
+                        _ => break,
+                    }
+                }
+                keep.lock().unwrap().push(String::from_utf8_lossy(&request).into_owned());
+                let _ = socket.write_all(format!("HTTP/1.1 {head}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").as_bytes()).await;
+            }
+        });
+        (port, asked)
+    }
+
+    #[tokio::test]
+    async fn no_redirect_carries_a_header_of_an_mcp_server_on() {
+        let (second, came) = answering("200 OK".to_owned()).await;
+        let policy = Arc::new(UrlPolicy::public().allow("127.0.0.1").unwrap());
+        let client = unvouched(guarded(policy, Arc::new(SystemResolver))).unwrap();
+
+        for status in [301, 302, 303, 307, 308] {
+            let (first, asked) = answering(format!("{status} Moved\r\nLocation: http://127.0.0.1:{second}/")).await;
+            let request = client.post(format!("http://127.0.0.1:{first}/mcp")).header("x-secret", "not-a-real-key").body("the body");
+
+            let answer = request.send().await.unwrap();
+
+            assert_eq!(answer.status().as_u16(), status, "the redirect is the answer");
+            assert!(asked.lock().unwrap()[0].contains("x-secret: not-a-real-key"));
+        }
+        assert_eq!(came.lock().unwrap().len(), 0, "{came:?}");
+    }
 
     #[tokio::test]
     async fn a_clock_that_jumps_a_year_ahead_makes_no_artifact_old() {

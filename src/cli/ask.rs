@@ -1,10 +1,7 @@
-//! Asks the person at the terminal whether a call may run. One question at a time; the answer comes from the terminal itself, not
-//! from what is piped in.
+//! Asks the person at the terminal whether a call may run. One question at a time.
 
 use std::{
     collections::VecDeque,
-    fs::File,
-    io::{BufRead, BufReader},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -13,7 +10,11 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use super::terminal::{Paint, err, tame};
+use super::{
+    terminal::{Paint, err},
+    typed,
+};
+use crate::tools::visible::{escaped_json, visible_strict};
 
 /// A call that waits for a yes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,48 +114,51 @@ impl Asker {
             return;
         }
         let Some(question) = self.queue.pop_front() else { return };
-        err(&format!(
-            "{} {} {}\n  {}. Allow it? [y]es, [a]lways, [N]o ",
-            self.paint.bold("?"),
-            self.paint.bold(&tame(&question.name)),
-            tame(&question.input),
-            tame(question.reason.trim_end_matches('.')),
-        ));
+        err(&question.shown(self.paint));
         let (tell, answer) = oneshot::channel();
         let over = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&over);
         // A thread of its own: a read of the keyboard cannot be cancelled, and must not keep the runtime.
         std::thread::spawn(move || {
-            let _ = tell.send(read_answer(&seen));
+            let _ = tell.send(typed::answer(|| seen.load(Ordering::Relaxed)).map_or(Answer::No, |line| Answer::of(&line)));
         });
         self.open = Some(Open { question, answer, over });
     }
 }
 
-/// Reads a line from the terminal.
-fn read_answer(over: &AtomicBool) -> Answer {
-    let Ok(terminal) = File::open("/dev/tty") else { return Answer::No };
-    while !is_readable(&terminal) {
-        if over.load(Ordering::Relaxed) {
-            return Answer::No;
-        }
+impl Question {
+    /// The question as it stands on the screen: on two lines, with every character that is invisible or changes the order of others
+    /// written out, so that what is read is what runs.
+    fn shown(&self, paint: Paint) -> String {
+        let line = |text: &str| visible_strict(text).split_whitespace().collect::<Vec<_>>().join(" ");
+        // Line ends of JSON stand between its parts only; an empty page of them would push the rest out of sight.
+        let input: String = escaped_json(&self.input).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        format!(
+            "{} {} {}\n  {}. Allow it? [y]es, [a]lways, [N]o ",
+            paint.bold("?"),
+            paint.bold(&line(&self.name)),
+            input.trim(),
+            line(self.reason.trim_end_matches('.')),
+        )
     }
-    let mut line = String::new();
-    let _ = BufReader::new(terminal).read_line(&mut line);
-    Answer::of(&line)
-}
-
-/// Waits up to 100 ms for a line.
-fn is_readable(terminal: &File) -> bool {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let mut fds = [PollFd::new(terminal, PollFlags::IN)];
-    let wait = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-    poll(&mut fds, Some(&wait)).is_ok_and(|ready| ready > 0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_question_holds_no_character_that_hides_or_turns_what_it_asks() {
+        let question = Question {
+            tool_call_id: "t1".into(),
+            name: "ba\u{200b}sh\n".into(),
+            input: "{\"command\":\n\n\"ls \u{202e}hcuot\u{202c} \u{2066}# \u{e0041}\u{9b}2J مرحبا 👩\u{200d}💻\"}\n".into(),
+            reason: "of \u{1b}[2Ka \u{200f}file.".into(),
+        };
+
+        let expected = "? ba\\u{200b}sh {\"command\":  \"ls \\u202ehcuot\\u202c \\u2066# \\udb40\\udc41\\u009b2J مرحبا 👩\\u200d💻\"}\n  of \\u{1b}[2Ka \\u{200f}file. Allow it? [y]es, [a]lways, [N]o ";
+        assert_eq!(question.shown(Paint::plain()), expected);
+    }
 
     #[test]
     fn only_a_yes_is_a_yes() {

@@ -31,6 +31,7 @@ use super::{
     signals::Signals,
     skills,
     terminal::{Paint, Terminals, err_line, out, out_line, tame},
+    trust::{Notes, ProjectUse},
     view::View,
 };
 use crate::config::Config;
@@ -74,6 +75,12 @@ pub(super) struct ChatArgs {
     /// End each round after this many seconds
     #[arg(long, value_name = "S", value_parser = super::run::seconds)]
     timeout: Option<Duration>,
+}
+
+impl ChatArgs {
+    pub(super) fn project_use(&self) -> ProjectUse<'_> {
+        ProjectUse { asks: true, notes: Notes::Own, workspace: Some(&self.host.workspace) }
+    }
 }
 
 /// What to do after a line.

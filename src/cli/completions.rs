@@ -6,7 +6,7 @@ use clap_complete::Shell;
 use super::{
     Cli,
     failure::{Done, Failure},
-    terminal::out,
+    terminal::out_data,
 };
 
 /// Print completions for a shell
@@ -20,6 +20,6 @@ pub(super) struct CompletionsArgs {
 pub(super) fn run(args: &CompletionsArgs) -> Result<Done, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "callboard", &mut script);
-    out(&String::from_utf8_lossy(&script));
+    out_data(&String::from_utf8_lossy(&script));
     Ok(Done::Well)
 }

@@ -4,7 +4,8 @@ use clap::Subcommand;
 
 use super::{
     failure::{Done, Failure},
-    terminal::{err_line, out, out_line, tame},
+    terminal::{err_line, out_data, out_line, tame},
+    trust,
 };
 use crate::config::Config;
 
@@ -24,15 +25,17 @@ pub(super) enum ConfigCommand {
 pub(super) fn run(config: &Config, command: &ConfigCommand) -> Result<Done, Failure> {
     match command {
         ConfigCommand::Check => {
+            trust::mistakes(config)?;
             config.check()?;
             let files: Vec<String> = config.files().iter().map(|file| file.display().to_string()).collect();
             let read = if files.is_empty() { "no file, only defaults and the environment".to_owned() } else { files.join(", ") };
+            config.project_files().iter().for_each(|file| err_line(&tame(&file.line())));
             for warning in config.warnings() {
-                err_line(&format!("warning: {}", tame(&warning)));
+                err_line(&format!("warning: {warning}"));
             }
             out_line(&format!("the configuration is right ({read})"));
         }
-        ConfigCommand::Show => out(&config.show()),
+        ConfigCommand::Show => out_data(&config.show()),
     }
     Ok(Done::Well)
 }

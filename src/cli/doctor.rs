@@ -11,7 +11,8 @@ use serde::Serialize;
 
 use super::{
     failure::{Done, Failure},
-    terminal::{Paint, out_line, tame},
+    terminal::{Paint, out_json, out_line},
+    trust,
 };
 use crate::{
     config::{Config, ProviderKind, Store, process_environment},
@@ -85,9 +86,12 @@ pub(super) async fn run(file: Option<PathBuf>, args: DoctorArgs) -> Result<Done,
         Err(error) => findings.push(Finding::fail("configuration", error.to_string(), "mend it, then ask again")),
         Ok(config) => {
             configuration(&config, &mut findings);
+            findings.extend(project(&config));
             findings.extend(machine::folders(&config));
+            findings.extend(machine::store_place(&config));
             findings.push(store(&config).await);
             findings.push(sandbox(&config));
+            findings.extend(memory_of_commands(&config));
             findings.push(machine::disk(&config));
             findings.push(machine::files(&config));
             let (mut asked, date) = if args.online { online::providers(&config).await } else { (offline(&config), None) };
@@ -96,14 +100,17 @@ pub(super) async fn run(file: Option<PathBuf>, args: DoctorArgs) -> Result<Done,
         }
     }
     for finding in &findings {
-        let line = if args.json { serde_json::to_string(finding).unwrap_or_default() } else { tame(&finding.line(Paint::none())) };
-        out_line(&line);
+        if args.json {
+            out_json(&serde_json::to_string(finding).unwrap_or_default());
+        } else {
+            out_line(&finding.line(Paint::none()));
+        }
     }
     Ok(if findings.iter().any(|finding| finding.state == State::Fail) { Done::Badly } else { Done::Well })
 }
 
 fn configuration(config: &Config, findings: &mut Vec<Finding>) {
-    match config.check() {
+    match trust::mistakes(config).and_then(|()| config.check()) {
         Err(error) => findings.push(Finding::fail("configuration", error.to_string(), "mend it, then ask again")),
         Ok(()) => {
             let files: Vec<String> = config.files().iter().map(|file| file.display().to_string()).collect();
@@ -112,6 +119,22 @@ fn configuration(config: &Config, findings: &mut Vec<Finding>) {
         }
     }
     findings.extend(config.warnings().into_iter().map(|warning| Finding::warn("configuration", warning, "change it if it is not meant")));
+}
+
+/// Files of the current folder: whether each counts.
+fn project(config: &Config) -> Vec<Finding> {
+    let here = crate::app::instructions_of(".".as_ref(), config.trust());
+    let mut findings = Vec::new();
+    if let Err(error) = config.trust().entries() {
+        findings.push(Finding::fail("trust", error.to_string(), "remove it, then agree again with `callboard trust`"));
+    }
+    for file in config.project_files().iter().chain(&here) {
+        findings.push(match file.is_trusted() {
+            true => Finding::ok("trust", file.line()),
+            false => Finding { state: State::Warn, ..Finding::ok("trust", file.line()) },
+        });
+    }
+    findings
 }
 
 /// Opens the sessions as `serve` would, and reads every page once.
@@ -144,6 +167,9 @@ fn sandbox(config: &Config) -> Finding {
     };
     match sandbox::detect(&root, mode) {
         Ok(found) => match (found.sandbox.as_ref().map(|sandbox| sandbox.policy()), found.note) {
+            (Some(SandboxPolicy { kind: "landlock-closed", .. }), Some(note)) => {
+                Finding::warn(name, note, "install bubblewrap, or allow user namespaces")
+            }
             (Some(SandboxPolicy { kind, boundary: true, .. }), _) => Finding::ok(name, format!("commands run behind {kind}")),
             (Some(SandboxPolicy { kind, .. }), _) => {
                 Finding::warn(name, format!("commands run without a boundary ({kind})"), "install bubblewrap and choose `mode = \"linux\"`")
@@ -152,6 +178,18 @@ fn sandbox(config: &Config) -> Finding {
         },
         Err(error) => Finding::fail(name, error.to_string(), "install bubblewrap, or change `[sandbox] mode`"),
     }
+}
+
+/// Who bounds the memory of commands.
+fn memory_of_commands(config: &Config) -> Option<Finding> {
+    if crate::app::sandbox_mode(config.sandbox) == Mode::None {
+        return None;
+    }
+    let says = match sandbox::control_groups() {
+        Ok(version) => format!("the kernel bounds it, by a control group for each (cgroup v{version})"),
+        Err(why) => format!("it is watched; the kernel does not bound it, as there are no control groups ({why}; docs/serve.md)"),
+    };
+    Some(Finding::ok("memory of commands", says))
 }
 
 /// Whether each provider has its key; nobody is asked.

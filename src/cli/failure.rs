@@ -11,7 +11,7 @@ use callboard_actors::{
 };
 
 use super::terminal::{Paint, err_line};
-use crate::{app::AppError, config::ConfigError};
+use crate::{app::AppError, config::ConfigError, tools::visible::visible_line};
 
 /// The exit code of a command that ended as it should.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,8 +106,7 @@ impl Failure {
 }
 
 fn one_line(text: &str) -> String {
-    let flat: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    flat.split_whitespace().collect::<Vec<_>>().join(" ")
+    visible_line(text, usize::MAX)
 }
 
 impl From<ConfigError> for Failure {
@@ -181,6 +180,6 @@ mod tests {
     fn a_failure_is_one_line_with_its_hint() {
         let failure = Failure::usage("two\nlines\tand \u{1b}[31mred").hint("do\nthis");
 
-        assert_eq!(failure.text(Paint::plain()), "error: two lines and [31mred (hint: do this)");
+        assert_eq!(failure.text(Paint::plain()), "error: two lines and \\u{1b}[31mred (hint: do this)");
     }
 }

@@ -21,14 +21,16 @@ use super::{
     failure::{Done, Failure},
     flags::HostFlags,
     run::{SHUTDOWN, seconds},
-    session::scope,
+    session::{announce, scope},
     signals::Signals,
-    terminal::{Paint, Terminals, err_line, out, tame},
+    terminal::{Paint, Terminals, err_line, out, out_json, tame},
+    trust::{Notes, ProjectUse},
 };
 use crate::{
     app::{self, App, Opening, Purpose, Sessions, TENANT, Wishes},
     config::Config,
     storage::{MemorySessions, SessionLock},
+    tools::visible::visible_line,
 };
 
 /// Bytes of a file of lines: far more than anybody means to give to a model.
@@ -77,6 +79,12 @@ pub(super) struct FanoutArgs {
     /// Print one JSON object a task
     #[arg(long)]
     json: bool,
+}
+
+impl FanoutArgs {
+    pub(super) fn project_use(&self) -> ProjectUse<'_> {
+        ProjectUse { asks: !self.json, notes: Notes::Own, workspace: Some(&self.host.workspace) }
+    }
 }
 
 pub(super) async fn run(config: &Config, args: FanoutArgs) -> Result<Done, Failure> {
@@ -128,12 +136,7 @@ async fn open(config: &Config, wishes: &Wishes, args: &FanoutArgs) -> Result<(Ap
         None => None,
     };
     let app = app::start(config, wishes, &sessions).await?;
-    let paint = Paint::stderr();
-    let (provider, model, workspace) = (tame(&app.provider), tame(&app.model), app.workspace.display());
-    err_line(&format!("{} provider {provider}, model {model}, workspace {workspace}", paint.bold("callboard")));
-    for note in &app.notes {
-        err_line(&paint.dim(&format!("note: {}", tame(note))));
-    }
+    announce(config, &app);
     Ok((app, lock))
 }
 
@@ -189,7 +192,7 @@ async fn follow(mut run: FanOutRun, lines: &[String], json: bool, signals: &mut 
             // Of what was interrupted before it began there is nothing to show.
             if !interrupted || end.end().is_some() {
                 let text = if json { as_json(end, line) } else { section(end, line) };
-                bar.suspend(|| out(&text));
+                bar.suspend(|| if json { out_json(&text) } else { out(&text) });
             }
             printed += 1;
         }
@@ -209,10 +212,7 @@ fn bar(tasks: usize) -> ProgressBar {
 
 /// A result for people.
 fn section(end: &TaskEnd, line: &str) -> String {
-    let mut head: String = tame(line).replace(['\n', '\t'], " ").chars().take(HEAD_CHARS).collect();
-    if head.len() < line.len() {
-        head.push('…');
-    }
+    let head = visible_line(line, HEAD_CHARS);
     let text = tame(end.text());
     let text = text.trim_end();
     let mut section = format!("== {} {head}\n", end.index + 1);
@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn a_section_has_a_head_the_answer_and_why_it_failed() {
         assert_eq!(section(&end("hello\n", false), "a.txt"), "== 1 a.txt\nhello\n\n");
-        assert_eq!(section(&end("so far", true), "a\u{1b}[1m"), "== 1 a[1m…\nso far\n[failed: no more]\n\n");
+        assert_eq!(section(&end("so far", true), "a\u{1b}[1m"), "== 1 a\\u{1b}[1m\nso far\n[failed: no more]\n\n");
         assert!(section(&end("", false), &"x".repeat(500)).lines().next().unwrap().chars().count() < 130);
     }
 }

@@ -26,7 +26,7 @@ pub(super) struct HostFlags {
     /// System prompt in place of the built-in one
     #[arg(long, value_name = "TEXT")]
     pub(super) system: Option<String>,
-    /// Folder that the tools work in; its AGENTS.md is read if there
+    /// Folder that the tools work in; its AGENTS.md is read if it is trusted
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(super) workspace: PathBuf,
     /// Session file [default: in the data folder of the configuration]
@@ -35,7 +35,7 @@ pub(super) struct HostFlags {
     /// Rounds of tool calls at most [default: 25]
     #[arg(long, value_name = "N")]
     pub(super) max_tool_iterations: Option<u32>,
-    /// Whether tools that change something may run [default: ask at a terminal, else deny]
+    /// Whether tools that change something may run; commands that only read need no approval [default: ask at a terminal, else deny]
     #[arg(long, value_enum)]
     pub(super) approve: Option<ApproveFlag>,
     /// Where commands run; auto is linux, or no commands at all [default: auto]

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{
     failure::{Done, Failure},
-    terminal::{out, out_line},
+    terminal::{out, out_json},
 };
 use crate::http::{KeyHash, new_key};
 
@@ -45,9 +45,11 @@ pub(super) fn run(command: &KeysCommand) -> Result<Done, Failure> {
     };
     if args.json {
         let shown = json!({"key": key, "key_sha256": hash, "tenant": args.tenant, "toml": lines});
-        out_line(&shown.to_string());
+        out_json(&shown.to_string());
         return Ok(Done::Well);
     }
-    out(&format!("key:        {key}\nkey_sha256: {hash}\n\nThe key is shown this once. For callboard.toml:\n\n{lines}"));
+    out(&format!(
+        "key:        {key}\nkey_sha256: {hash}\n\nThe key is shown this once. For callboard.toml, which `callboard --config callboard.toml serve` reads:\n\n{lines}"
+    ));
     Ok(Done::Well)
 }

@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::{
     failure::{Done, Failure},
-    terminal::{err_line, out},
+    terminal::{err_line, out, out_json},
 };
 use crate::{
     load::{LoadError, Plan, Progress, Remote, Shape, TOOL_PANIC, Target, draw, host, run as offer},
@@ -271,8 +271,12 @@ pub(super) async fn run(args: LoadArgs) -> Result<Done, Failure> {
         std::fs::write(file, draw(&report)).map_err(|error| Failure::work(format!("{} cannot be written: {error}", file.display())))?;
         err_line(&format!("plot: {}", file.display()));
     }
-    let json = || serde_json::to_string(&report).map_err(|error| Failure::work(format!("the report cannot be written: {error}")));
-    out(&if args.json { json()? + "\n" } else { report.table() });
+    if args.json {
+        let json = serde_json::to_string(&report);
+        out_json(&json.map_err(|error| Failure::work(format!("the report cannot be written: {error}")))?);
+    } else {
+        out(&report.table());
+    }
     Ok(if report.is_sound() { Done::Well } else { Done::Badly })
 }
 

@@ -10,7 +10,8 @@ use serde_json::json;
 use super::{
     failure::{Done, Failure},
     signals::Signals,
-    terminal::{err_line, out_line},
+    terminal::{err_line, out_json, out_line},
+    trust::{Notes, ProjectUse},
 };
 use crate::{
     app::{self, TENANT, nearest},
@@ -59,6 +60,16 @@ pub(super) struct CheckArgs {
     /// Agree to a tool as it is now, or to all of a server
     #[arg(long, value_name = "NAME")]
     accept: Option<String>,
+}
+
+impl McpCommand {
+    pub(super) fn project_use(&self) -> ProjectUse<'_> {
+        let args = match self {
+            Self::List(args) => args,
+            Self::Check(args) => &args.servers,
+        };
+        ProjectUse { asks: !args.json, notes: Notes::First, workspace: None }
+    }
 }
 
 /// The servers of the configuration and of a file; the file's take the place of those of the same name.
@@ -127,7 +138,7 @@ pub(super) async fn run(config: &Config, command: McpCommand) -> Result<Done, Fa
 async fn list(asking: &Asking, servers: &[McpServerConfig], as_json: bool) -> Result<Done, Failure> {
     let asked = asking.ask_all(servers).await;
     if as_json {
-        out_line(&serde_json::to_string_pretty(&asked.iter().map(described).collect::<Vec<_>>()).unwrap_or_default());
+        out_json(&serde_json::to_string_pretty(&asked.iter().map(described).collect::<Vec<_>>()).unwrap_or_default());
     } else {
         for offer in asked.iter().filter_map(|asked| asked.survey.as_ref().ok()).flat_map(|survey| &survey.offers) {
             let description = offer.definition.description.lines().next().unwrap_or_default();
@@ -151,7 +162,7 @@ async fn check(asking: &Asking, servers: &[McpServerConfig], args: &CheckArgs) -
         Err(_) => true,
     };
     if args.servers.json {
-        out_line(&serde_json::to_string_pretty(&asked.iter().map(described).collect::<Vec<_>>()).unwrap_or_default());
+        out_json(&serde_json::to_string_pretty(&asked.iter().map(described).collect::<Vec<_>>()).unwrap_or_default());
     } else {
         for asked in &asked {
             if let Ok(survey) = &asked.survey {

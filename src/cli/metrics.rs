@@ -11,7 +11,7 @@ use clap::Args;
 use super::{
     failure::{Done, Failure},
     sessions::{StoreFlag, stored},
-    terminal::{err_line, out, tame},
+    terminal::{err_line, out, out_json, tame},
 };
 use crate::{
     app::{Opening, TENANT},
@@ -44,13 +44,17 @@ pub(super) async fn run(config: &Config, args: MetricsArgs) -> Result<Done, Fail
             }
         }
         let stats = GlobalStats::of(&figures);
-        out(&if args.json { pretty(&stats) } else { told(&stats) });
+        if args.json {
+            out_json(&pretty(&stats));
+        } else {
+            out(&told(&stats));
+        }
         return Ok(Done::Well);
     };
     let state = stored(&sessions, &id).await?;
     if args.json {
         let tools: BTreeMap<&str, ToolStats> = state.tool_stats().into_iter().collect();
-        out(&pretty(&serde_json::json!({
+        out_json(&pretty(&serde_json::json!({
             "conversation_id": id,
             "total_duration_ms": state.metrics.total_duration_ms(),
             "total_tokens": state.metrics.total_tokens(),
@@ -70,7 +74,7 @@ pub(super) fn report(state: &Durable, id: &ConversationId) {
 }
 
 fn pretty(value: &impl serde::Serialize) -> String {
-    format!("{}\n", serde_json::to_string_pretty(value).unwrap_or_default())
+    serde_json::to_string_pretty(value).unwrap_or_default()
 }
 
 fn told(stats: &GlobalStats) -> String {

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     failure::{Done, Failure},
     signals::Signals,
-    terminal::{err_line, out_line},
+    terminal::{err_line, out_json, out_line},
 };
 use crate::mock_model::{Fault, MockModelSettings, serve};
 
@@ -110,7 +110,11 @@ pub(super) async fn run(args: MockModelArgs) -> Result<Done, Failure> {
     // Before the address is told: who reads it may end the server at once.
     let mut signals = Signals::listen();
     let url = format!("http://{}", listener.local_addr().map_err(failed)?);
-    out_line(&if args.json { json!({ "url": url }).to_string() } else { url });
+    if args.json {
+        out_json(&json!({ "url": url }).to_string());
+    } else {
+        out_line(&url);
+    }
 
     let stop = CancellationToken::new();
     let stopping = stop.clone();

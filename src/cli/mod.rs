@@ -2,15 +2,17 @@
 //!
 //! # Layout
 //! Shared: `failure` what went wrong in one line and its exit code · `usage` the same of clap · `flags` what run and chat
-//! have in common · `attach` files for a prompt · `terminal` · `signals` · `ask` approvals · `view` a round's events for people and programs · `follow` a
+//! have in common · `trust` what counts of the current folder, and the question · `attach` files for a prompt · `terminal` · `signals` · `ask` approvals · `view` a round's events for people and programs · `follow` a
 //! round to its end · `session` a conversation opened for a person. Then the commands.
 
 mod failure;
 mod usage;
 mod flags;
+mod trust;
 mod attach;
 mod terminal;
 mod signals;
+mod typed;
 mod ask;
 mod view;
 mod rounds;
@@ -43,6 +45,7 @@ use crate::{
     telemetry::Telemetry,
 };
 use failure::{Done, Failure};
+use trust::{Notes, ProjectUse};
 
 /// Actors for LLM agents: one task, a conversation, or what was stored of them.
 #[derive(Debug, Parser)]
@@ -85,6 +88,7 @@ enum Command {
     /// Skills: list what a folder holds, show one, check what is wrong
     #[command(subcommand, disable_help_subcommand = true, after_help = skills::EXAMPLE)]
     Skills(skills::SkillsCommand),
+    Trust(trust::TrustArgs),
     Serve(serve::ServeArgs),
     /// Keys of tenants: new
     #[command(subcommand, disable_help_subcommand = true, after_help = keys::EXAMPLE)]
@@ -96,6 +100,23 @@ enum Command {
     Load(Box<load::LoadArgs>),
     MockModel(mock_model::MockModelArgs),
     Completions(completions::CompletionsArgs),
+}
+
+impl Command {
+    /// What the command does with files of the current folder.
+    fn project_use(&self) -> ProjectUse<'_> {
+        match self {
+            Self::Run(args) => args.project_use(),
+            Self::Chat(args) => args.project_use(),
+            Self::Fanout(args) => args.project_use(),
+            Self::Tools(command) => command.project_use(),
+            Self::Mcp(command) => command.project_use(),
+            Self::Sessions(_) | Self::Tokens(_) | Self::Metrics(_) | Self::Skills(_) => ProjectUse::quiet(Notes::First),
+            // They report it themselves, or do not use what is configured.
+            Self::Trust(_) | Self::Serve(_) | Self::Doctor(_) | Self::Config(_) => ProjectUse::quiet(Notes::Own),
+            Self::Keys(_) | Self::Load(_) | Self::MockModel(_) | Self::Completions(_) => ProjectUse::quiet(Notes::Own),
+        }
+    }
 }
 
 /// Runs the program named on the command line to its exit code.
@@ -111,14 +132,14 @@ pub fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<Done, Failure> {
-    let config = Config::load(cli.config.as_deref(), process_environment());
+    let config = trust::settle(&cli.command.project_use(), || Config::load(cli.config.as_deref(), process_environment()));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::work(format!("the runtime cannot be started: {}", error.kind())))?;
     let telemetry = {
         let _entered = runtime.enter(); // Exporters send from it.
         let usual = Observability::default();
         let observability = config.as_ref().map_or(&usual, |config| &config.observability);
-        let secrets = config.iter().flat_map(Config::secrets).map(|secret| secret.expose().to_owned());
+        let secrets = config.iter().flat_map(Config::masked_texts);
         crate::telemetry::init(cli.log.as_deref(), observability, &Redactor::new(secrets))
             .map_err(|error| Failure::usage(error.to_string()))?
     };
@@ -150,6 +171,7 @@ async fn dispatch(
         Command::Metrics(args) => Box::pin(metrics::run(&config?, args)).await,
         Command::Skills(command) => Box::pin(skills::run(&config?, command)).await,
         Command::Config(command) => config::run(&config?, &command),
+        Command::Trust(args) => trust::run(&config?, &args),
         Command::Serve(args) => Box::pin(serve::run(file, args, telemetry)).await,
         Command::Doctor(args) => Box::pin(doctor::run(file, args)).await,
         Command::Keys(command) => keys::run(&command),

@@ -12,7 +12,8 @@ use super::{
     follow::{OldQuestions, follow},
     session::Session,
     signals::Signals,
-    terminal::{Terminals, err_line, out_line},
+    terminal::{Terminals, err_line, out_data},
+    trust::{Notes, ProjectUse},
     view::View,
 };
 use crate::config::{Approve, Config};
@@ -53,6 +54,12 @@ pub(super) struct RunArgs {
     /// Print one event a line, as JSON
     #[arg(long)]
     json: bool,
+}
+
+impl RunArgs {
+    pub(super) fn project_use(&self) -> ProjectUse<'_> {
+        ProjectUse { asks: !self.json, notes: Notes::Own, workspace: Some(&self.host.workspace) }
+    }
 }
 
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {
@@ -105,7 +112,7 @@ async fn take_up(
     let Some(reply) = reply else {
         err_line("nothing was interrupted: the last round of this session is over");
         if let (true, false, Some(answer)) = (alone, args.json, session.last_answer()) {
-            out_line(answer.trim_end_matches('\n'));
+            out_data(&format!("{}\n", answer.trim_end_matches('\n')));
         }
         return Ok(Done::Well);
     };

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     app::{Serving, Single, TenantOperator, serving},
     config::{Config, ConfigError, process_environment},
-    http::{self, HttpConfig, Reloaded, Served},
+    http::{self, HttpBounds, HttpConfig, Reloaded, Served},
     telemetry::Telemetry,
 };
 
@@ -50,15 +50,19 @@ pub(super) async fn run(file: Option<PathBuf>, args: ServeArgs, telemetry: &Tele
     let redactor = telemetry.redactor().clone();
     let read = move || -> Result<Config, ConfigError> {
         let mut config = Config::load(file.as_deref(), process_environment())?;
+        // Less than what the file says would be served, and to fewer.
+        config.demand_trust()?;
         // Before anything is done with them: a key of a new configuration is never seen either.
-        redactor.learn(config.secrets().into_iter().map(|secret| secret.expose().to_owned()));
+        redactor.learn(config.masked_texts());
         if let Some(listen) = &listen {
             config.set("host.listen", listen, "--listen")?;
         }
         Ok(config)
     };
     let config = read()?;
+    let per_address = config.connections_per_address_max;
     let (address, figures) = (config.listen(), config.observability.settings.enable_metrics);
+    super::trust::note(&config);
     let serving = serving(config, Box::new(read), telemetry.redactor().clone()).await?;
     telemetry.observe(&serving.host);
     let listener = TcpListener::bind(address).await.map_err(|error| cannot_listen(address, &error))?;
@@ -69,7 +73,9 @@ pub(super) async fn run(file: Option<PathBuf>, args: ServeArgs, telemetry: &Tele
     // The cut is made here, at the end of the grace: what is still open then stays open in the journal, for the next start. The host's
     // own drain would close it as interrupted.
     let drain_within = args.grace.saturating_add(BEYOND_GRACE);
+    let bounds = HttpBounds { connections_per_address_max: per_address, ..HttpBounds::default() };
     let http = HttpConfig::new(operator.keys().clone())
+        .bounds(bounds)
         .operator(Arc::new(operator.clone()))
         .drain_within(drain_within)
         .metrics(figures)

@@ -13,11 +13,12 @@ use super::{
     failure::Failure,
     flags::HostFlags,
     terminal::{Paint, err_line, tame},
+    trust,
 };
 use crate::{
     app::{self, App, Opening, Purpose, Sessions, TENANT, Wishes, nearest},
     clock::{SystemClock, SystemEntropy},
-    config::Config,
+    config::{Config, ProjectFile, ProjectKind},
     storage::SessionLock,
 };
 
@@ -47,6 +48,23 @@ pub(super) fn fresh_id() -> Result<ConversationId, Failure> {
     ConversationId::new(format!("{date}-{time}-{a:02x}{b:02x}")).map_err(|error| Failure::work(error.to_string()))
 }
 
+/// Says provider, model and workspace, and which file of the current folder counts, if one does; then notes.
+pub(super) fn announce(config: &Config, app: &App) {
+    let paint = Paint::stderr();
+    let (provider, model, workspace) = (tame(&app.provider), tame(&app.model), tame(&app.workspace.display().to_string()));
+    let counts = |file: &&ProjectFile| file.kind == ProjectKind::Configuration && (file.is_trusted() || !file.counts.is_empty());
+    let with = match config.project_files().iter().find(counts) {
+        Some(file) if file.is_trusted() => format!(", configuration {} (trusted)", tame(&file.path.display().to_string())),
+        Some(file) => format!(", configuration {} (only what narrows)", tame(&file.path.display().to_string())),
+        None => String::new(),
+    };
+    err_line(&format!("{} provider {provider}, model {model}, workspace {workspace}{with}", paint.bold("callboard")));
+    trust::note(config);
+    for note in &app.notes {
+        err_line(&paint.dim(&format!("note: {}", tame(note))));
+    }
+}
+
 impl Session {
     /// Opens a conversation. Says provider, model and workspace, then notes, then which session it is.
     pub(super) async fn open(config: &Config, flags: &HostFlags, id: Option<ConversationId>, resume: bool) -> Result<Self, Failure> {
@@ -72,11 +90,7 @@ impl Session {
         let state = handle.state().await.map_err(|error| unreadable(&id, error))?;
 
         let paint = Paint::stderr();
-        let (provider, model, workspace) = (tame(&app.provider), tame(&app.model), app.workspace.display());
-        err_line(&format!("{} provider {provider}, model {model}, workspace {workspace}", paint.bold("callboard")));
-        for note in &app.notes {
-            err_line(&paint.dim(&format!("note: {}", tame(note))));
-        }
+        announce(config, &app);
         if is_new {
             err_line(&paint.dim(&format!("new session {id}")));
         } else if named {

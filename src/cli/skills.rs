@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::{
     failure::{Done, Failure},
-    terminal::{err_line, out_line, tame},
+    terminal::{err_line, out_json, out_line, tame},
 };
 use crate::{
     app::nearest,
@@ -93,7 +93,7 @@ fn list(folder: &SkillFolder, as_json: bool) -> Result<Done, Failure> {
     let survey = survey(folder)?;
     if as_json {
         let skills: Vec<_> = survey.skills.iter().map(|found| &found.skill.metadata).collect();
-        out_line(&serde_json::to_string_pretty(&skills).unwrap_or_default());
+        out_json(&serde_json::to_string_pretty(&skills).unwrap_or_default());
         return Ok(Done::Well);
     }
     for found in &survey.skills {
@@ -121,7 +121,7 @@ async fn show(folder: &SkillFolder, name: &str, as_json: bool) -> Result<Done, F
     let wanted = SkillName::new(name).map_err(|_| missing())?;
     let skill = folder.load(wanted, LoadLevel::Resources).await.map_err(|_| missing())?;
     if as_json {
-        out_line(&serde_json::to_string_pretty(&skill).unwrap_or_default());
+        out_json(&serde_json::to_string_pretty(&skill).unwrap_or_default());
         return Ok(Done::Well);
     }
     out_line(&tame(&format!("{}: {}", skill.name(), skill.metadata.description)));
@@ -143,7 +143,7 @@ fn check(folder: &SkillFolder, as_json: bool) -> Result<Done, Failure> {
     if as_json {
         let skills: Vec<_> = survey.skills.iter().map(|found| json!({"name": found.skill.name(), "notes": found.notes})).collect();
         let broken: Vec<_> = survey.broken.iter().map(|broken| json!({"folder": broken.folder, "reason": broken.reason})).collect();
-        out_line(&serde_json::to_string_pretty(&json!({"skills": skills, "broken": broken})).unwrap_or_default());
+        out_json(&serde_json::to_string_pretty(&json!({"skills": skills, "broken": broken})).unwrap_or_default());
     } else {
         survey.notes().iter().for_each(|note| out_line(&tame(note)));
         out_line(&format!("{} skills can be used, {} cannot", survey.skills.len(), survey.broken.len()));

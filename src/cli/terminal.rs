@@ -1,6 +1,14 @@
 //! What standard input, output and error are, and writing to them: never a panic when a reader went away.
 
-use std::io::{self, IsTerminal, Write};
+use std::{
+    borrow::Cow,
+    io::{self, IsTerminal, Write},
+};
+
+use crate::tools::visible::{escaped_json, visible};
+
+/// The sequences that [`Paint`] writes; no other one reaches a terminal.
+const PAINTED: [&str; 5] = ["\u{1b}[0m", "\u{1b}[1m", "\u{1b}[2m", "\u{1b}[32m", "\u{1b}[1;31m"];
 
 /// Colors, or none: standard error is no terminal, or `NO_COLOR` is set, or the terminal is dumb.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,8 +78,29 @@ impl Terminals {
     }
 }
 
-/// Writes to standard output. When nobody reads it any more the program ends quietly, as `head` expects.
+/// Writes a text to standard output, invisible characters shown. When its reader went away the program ends quietly, as `head` expects.
 pub(super) fn out(text: &str) {
+    out_shown(&shown(text));
+}
+
+/// Writes a line to standard output, invisible characters shown.
+pub(super) fn out_line(text: &str) {
+    out(&format!("{text}\n"));
+}
+
+/// Writes JSON and a line end to standard output: the same value, without a character that a terminal obeys.
+pub(super) fn out_json(json: &str) {
+    out_shown(&format!("{}\n", escaped_json(json.trim_end_matches('\n'))));
+}
+
+/// Writes what another program reads to standard output: byte for byte into a pipe or a file, with invisible characters shown at a
+/// terminal.
+pub(super) fn out_data(text: &str) {
+    if io::stdout().is_terminal() { out(text) } else { out_shown(text) }
+}
+
+/// Writes to standard output what [`visible`] was asked for already.
+pub(super) fn out_shown(text: &str) {
     let mut stdout = io::stdout().lock();
     let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
     if written.is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
@@ -79,23 +108,60 @@ pub(super) fn out(text: &str) {
     }
 }
 
-/// Writes a line to standard output.
-pub(super) fn out_line(text: &str) {
-    out(&format!("{text}\n"));
-}
-
-/// Writes to standard error; lost if nobody reads.
+/// Writes a text to standard error, invisible characters shown; lost if there is no reader.
 pub(super) fn err(text: &str) {
-    let mut stderr = io::stderr().lock();
-    let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
+    err_shown(&shown(text));
 }
 
-/// Writes a line to standard error.
+/// Writes a line to standard error, invisible characters shown.
 pub(super) fn err_line(text: &str) {
     err(&format!("{text}\n"));
 }
 
-/// A text of others, safe at a terminal: no escape sequences, no control characters but line ends and tabs.
+/// Writes to standard error what [`visible`] was asked for already.
+pub(super) fn err_shown(text: &str) {
+    let mut stderr = io::stderr().lock();
+    let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
+}
+
+/// A text of others, safe at a terminal: what is invisible is shown. Whoever paints a text of others calls it first; all other texts
+/// are made visible where they are written.
 pub(super) fn tame(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
+    visible(text)
+}
+
+/// The text as it is written: our own colors, everything else made visible.
+fn shown(text: &str) -> Cow<'_, str> {
+    if !text.contains(crate::tools::visible::is_invisible) {
+        return Cow::Borrowed(text);
+    }
+    let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some((plain, escape)) = rest.find('\u{1b}').map(|at| rest.split_at(at)) {
+        let color = PAINTED.iter().find(|color| escape.starts_with(**color));
+        let length = color.map_or(1, |color| color.len());
+        let (sequence, after) = escape.split_at(length);
+        shown.push_str(&visible(plain));
+        shown.push_str(&if color.is_some() { sequence.to_owned() } else { visible(sequence) });
+        rest = after;
+    }
+    shown.push_str(&visible(rest));
+    Cow::Owned(shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_holds_our_colors_and_no_other_sequence() {
+        let paint = Paint(true);
+        let painted = [paint.red("a"), paint.green("b"), paint.bold("c"), paint.dim("d")].concat();
+
+        assert_eq!(shown(&painted), painted);
+        assert_eq!(
+            shown(&format!("{painted}\u{1b}]0;title\u{7}\u{9b}2J\u{202e}")),
+            format!("{painted}\\u{{1b}}]0;title\\u{{7}}\\u{{9b}}2J\\u{{202e}}")
+        );
+        assert_eq!(shown("\u{1b}"), "\\u{1b}");
+    }
 }

@@ -14,7 +14,7 @@ use super::{
     failure::{Done, Failure},
     terminal::{out, out_line},
 };
-use crate::config::Config;
+use crate::{config::Config, tools::visible::escaped_json};
 
 /// Bytes of output that are written at once.
 const WRITE_BYTES: usize = 64 * 1024;
@@ -89,13 +89,13 @@ fn counted(counter: &TokenCounter, args: &TokensArgs, text: &str) -> String {
         return total.to_string();
     }
     let info = counter.model_info(&args.model);
-    json!({
+    let counted = json!({
         "model": info.model,
         "family": info.model_family,
         "encoding": info.encoding_name,
         "margin": info.safety_margin,
         "estimate": counter.count_without_margin(&args.model, text),
         "total": total,
-    })
-    .to_string()
+    });
+    escaped_json(&counted.to_string()).into_owned()
 }

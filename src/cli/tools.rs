@@ -25,7 +25,8 @@ use super::{
     run::SHUTDOWN,
     session::scope,
     signals::Signals,
-    terminal::{Paint, Terminals, err_line, out_line},
+    terminal::{Paint, Terminals, err_line, out_json, out_line},
+    trust::{Notes, ProjectUse},
 };
 use crate::{
     Host,
@@ -103,12 +104,23 @@ pub(super) struct CallArgs {
     arguments: Option<String>,
     #[command(flatten)]
     place: Place,
-    /// Whether tools that change something may run [default: ask at a terminal, else deny]
+    /// Whether tools that change something may run; commands that only read need no approval [default: ask at a terminal, else deny]
     #[arg(long, value_enum)]
     approve: Option<ApproveFlag>,
     /// Print JSON; it is the only form
     #[arg(long)]
     json: bool,
+}
+
+impl ToolsCommand {
+    pub(super) fn project_use(&self) -> ProjectUse<'_> {
+        let asks = match self {
+            Self::List(args) => !args.json,
+            Self::Show(args) => !args.json,
+            Self::Call(args) => !args.json,
+        };
+        ProjectUse { asks, notes: Notes::First, workspace: None }
+    }
 }
 
 /// The outcome of a call (INTERFACES §2).
@@ -153,7 +165,7 @@ pub(super) async fn run(config: &Config, command: ToolsCommand) -> Result<Done, 
             let specs: Vec<_> = host.setup().tools.specs().cloned().collect();
             if args.json {
                 let all: Vec<_> = specs.iter().map(|spec| described(spec, &host, sandbox.as_ref())).collect();
-                out_line(&serde_json::to_string_pretty(&all).unwrap_or_default());
+                out_json(&serde_json::to_string_pretty(&all).unwrap_or_default());
             } else {
                 for spec in &specs {
                     let asks = match (spec.approval == Approval::Never, spec.effect == Effect::Pure) {
@@ -174,7 +186,7 @@ pub(super) async fn run(config: &Config, command: ToolsCommand) -> Result<Done, 
                 return Err(no_tool(&host, &args.name, &notes));
             };
             if args.json {
-                out_line(&serde_json::to_string_pretty(&described(&spec, &host, sandbox.as_ref())).unwrap_or_default());
+                out_json(&serde_json::to_string_pretty(&described(&spec, &host, sandbox.as_ref())).unwrap_or_default());
             } else {
                 show(&spec);
             }
@@ -265,7 +277,7 @@ fn show(spec: &ToolSpec) {
     out_line(&format!("concurrency  {}", of(serde_json::to_value(&spec.concurrency))));
     out_line(&format!("timeout      {} s\n", spec.timeout.as_secs()));
     let schema: Result<serde_json::Value, _> = spec.definition.input_schema.parse();
-    out_line(&schema.ok().and_then(|schema| serde_json::to_string_pretty(&schema).ok()).unwrap_or_default());
+    out_json(&schema.ok().and_then(|schema| serde_json::to_string_pretty(&schema).ok()).unwrap_or_default());
 }
 
 fn no_tool(host: &Host, name: &str, notes: &[String]) -> Failure {
@@ -297,7 +309,7 @@ async fn call(config: &Config, args: CallArgs) -> Result<Done, Failure> {
             return Ok(Done::Interrupted);
         };
         all_well &= called.success;
-        out_line(&serde_json::to_string(&called).unwrap_or_default());
+        out_json(&serde_json::to_string(&called).unwrap_or_default());
         index += 1;
     }
     caller.host.shutdown(SHUTDOWN).await;
@@ -347,12 +359,12 @@ impl Caller {
             Err(error) => return refused(&ToolError::invalid(format!("the arguments are {error}"))),
         };
         let setup = self.host.setup().clone();
-        let (spec, input, level) = match setup.judge(&self.scope, &self.name, &input) {
-            Judgement::Ready { spec, input: replaced, level, .. } => (spec, replaced.unwrap_or(input), level),
+        let (spec, input, pattern, level) = match setup.judge(&self.scope, &self.name, &input) {
+            Judgement::Ready { spec, input: replaced, pattern, level } => (spec, replaced.unwrap_or(input), pattern, level),
             Judgement::Refused(error) => return refused(&error),
         };
         let why = match setup.approval {
-            _ if spec.approval == Approval::Never => None,
+            _ if pattern.is_none() => None, // it only reads
             ApprovalMode::Auto => None,
             ApprovalMode::Deny => Some("tools that change something are not allowed here; --approve auto allows them"),
             ApprovalMode::Ask if !setup.has_approver => Some("approval is needed and nobody is there to give it; see --approve"),

@@ -8,7 +8,8 @@ use callboard_actors::{
 };
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::terminal::{Paint, Terminals, err, err_line, out, out_line, tame};
+use super::terminal::{Paint, Terminals, err, err_line, err_shown, out, out_data, out_json, out_shown, tame};
+use crate::tools::visible::VisibleStream;
 
 /// How a round is shown.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub(super) struct View {
     subagents: BTreeMap<ConversationId, (u32, u64)>,
     /// Text shown since the last whole message.
     shown: String,
+    /// Makes the text that streams visible.
+    visible: VisibleStream,
     thinking: bool,
     at_line_start: bool,
 }
@@ -43,6 +46,7 @@ impl View {
             calls: 0,
             subagents: BTreeMap::new(),
             shown: String::new(),
+            visible: VisibleStream::default(),
             thinking: false,
             at_line_start: true,
         }
@@ -56,7 +60,7 @@ impl View {
     /// Shows one event.
     pub(super) fn event(&mut self, event: &StreamEvent) {
         if self.json {
-            out_line(&event.to_json());
+            out_json(&event.to_json());
             return;
         }
         match &event.kind {
@@ -121,7 +125,7 @@ impl View {
             if self.streams {
                 self.fresh_line();
             } else if !end.text.is_empty() {
-                out_line(end.text.trim_end_matches('\n'));
+                out_data(&format!("{}\n", end.text.trim_end_matches('\n')));
             }
             if self.lines {
                 let tools = match self.calls {
@@ -146,10 +150,11 @@ impl View {
             return;
         }
         self.stop_spinner();
-        if std::mem::take(&mut self.thinking) {
+        if self.thinking {
             self.fresh_line();
+            self.thinking = false;
         }
-        out(&tame(text));
+        out_shown(&self.visible.push(text));
         self.shown.push_str(text);
         self.at_line_start = text.ends_with('\n');
     }
@@ -160,7 +165,8 @@ impl View {
         }
         self.stop_spinner();
         self.thinking = true;
-        err(&self.paint.dim(&tame(text)));
+        let shown = self.visible.push(text);
+        err_shown(&self.paint.dim(&shown));
         self.at_line_start = text.ends_with('\n');
     }
 
@@ -183,7 +189,8 @@ impl View {
 
     fn progress(&mut self, id: &str, text: &str) {
         if let (Some(spinner), Some(what)) = (&self.spinner, self.running.get(id)) {
-            let line = tame(text).lines().last().unwrap_or_default().to_owned();
+            // A bar of progress writes its line again and again.
+            let line = tame(text.split(['\n', '\r']).rfind(|line| !line.is_empty()).unwrap_or_default());
             spinner.set_message(format!("{what}  {line}"));
         }
     }
@@ -233,6 +240,11 @@ impl View {
     }
 
     fn fresh_line(&mut self) {
+        match self.visible.finish() {
+            held if held.is_empty() => {}
+            held if self.thinking => err_shown(&self.paint.dim(&held)),
+            held => out_shown(&held),
+        }
         if !self.at_line_start {
             self.at_line_start = true;
             if self.streams { out("\n") } else { err("\n") }

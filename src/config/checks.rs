@@ -2,13 +2,13 @@
 
 use std::{
     collections::BTreeMap,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 
 use callboard_actors::{ids::TenantId, policy::Budget};
 
 use super::{
-    Config, ProviderKind, TenantSection,
+    Config, ProviderConfig, ProviderKind, Store, TenantSection,
     error::{ConfigError, Origin, hint, quoted},
     keys::{FALLBACK_SECTION, TENANT_SECTION},
 };
@@ -43,6 +43,31 @@ pub(super) fn names(config: &Config) -> Result<(), ConfigError> {
                 return Err(ConfigError::Inconsistent { at: place_of(tenant, "key_sha256"), problem });
             }
         }
+    }
+    Ok(())
+}
+
+/// Folders of keys, wherever they lie.
+const OF_KEYS: &[&str] = &[".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".config"];
+
+/// Refuses folders that commands would be shown although they hold keys or what is stored.
+pub(super) fn readable(config: &Config, home: Option<&Path>) -> Result<(), ConfigError> {
+    let at = || config.settings.get(&("sandbox", "read_only")).map_or(Origin::Default, |setting| setting.from.clone());
+    let (home, data) = (home.map(real_or_nearest), real_or_nearest(&config.data_dir));
+    for folder in &config.read_only {
+        let real = real_or_nearest(folder);
+        let within = |other: &Path| other.starts_with(&real);
+        let why = if real.parent().is_none() || home.as_deref().is_some_and(within) {
+            "is or holds your home folder"
+        } else if within(&data) || real.starts_with(&data) {
+            "is or holds the data folder, or lies in it"
+        } else if real.iter().any(|name| OF_KEYS.iter().any(|known| name == *known)) {
+            "may hold keys"
+        } else {
+            continue;
+        };
+        let problem = format!("`sandbox.read_only` must list toolchains: {} {why}", quoted(&folder.to_string_lossy()));
+        return Err(ConfigError::Inconsistent { at: at(), problem });
     }
     Ok(())
 }
@@ -107,21 +132,61 @@ pub(super) fn one(config: &Config, tenant: &TenantSection) -> Result<(), ConfigE
 /// Tools that work in a folder.
 pub(crate) const NEED_WORKSPACE: &[&str] = &["bash", "file_edit", "file_list", "file_read", "grep_search"];
 
-/// Refuses a workspace in which tools could read what is stored, and one that is stored itself (DESIGN §6, Disk).
+/// Refuses a workspace in which tools could read what is stored, and one that lies in what is stored.
 fn folders(config: &Config, tenant: &TenantSection, workspace: &Path) -> Result<(), ConfigError> {
     let at = || place_of(tenant, "workspace");
     let wrong = |problem: String| Err(ConfigError::Inconsistent { at: at(), problem });
     if !workspace.is_dir() {
         return wrong(format!("the workspace of tenant `{}` is no folder: {}", tenant.id, quoted(&workspace.to_string_lossy())));
     }
-    let (workspace, data) = (real_or_nearest(workspace), real_or_nearest(&config.data_dir));
-    if data.starts_with(&workspace) {
-        return wrong(format!("the data folder lies inside the workspace of tenant `{}`, where its tools could read it", tenant.id));
-    }
-    if workspace.starts_with(&data) {
-        return wrong(format!("the workspace of tenant `{}` lies inside the data folder", tenant.id));
+    for (what, path) in stored(config) {
+        match overlap(path, workspace) {
+            Some(Overlap::InWorkspace) => {
+                return wrong(format!("the {what} lies inside the workspace of tenant `{}`, where its tools could read it", tenant.id));
+            }
+            Some(Overlap::AroundWorkspace) => {
+                return wrong(format!("the workspace of tenant `{}` lies inside the {what}", tenant.id));
+            }
+            None => {}
+        }
     }
     Ok(())
+}
+
+/// The places where the host stores things, each with its name in messages.
+pub(crate) fn stored(config: &Config) -> impl Iterator<Item = (&'static str, &Path)> {
+    let store = match &config.store {
+        Store::Sqlite(path) => Some(("session store", path.as_path())),
+        Store::Memory => None,
+    };
+    std::iter::once(("data folder", config.data_dir.as_path())).chain(store)
+}
+
+/// How a stored path and a workspace lie in each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Overlap {
+    /// The stored path lies inside the workspace, so tools could read or replace it.
+    InWorkspace,
+    /// The workspace lies inside the stored path.
+    AroundWorkspace,
+}
+
+/// Compares a stored path with a workspace, links resolved. A link inside the workspace counts as inside although its target lies
+/// outside: tools could replace the link. SQLite keeps its log beside the file, so the file's path decides for the log too.
+pub(crate) fn overlap(stored: &Path, workspace: &Path) -> Option<Overlap> {
+    let workspace = real_or_nearest(workspace);
+    let target = real_or_nearest(stored);
+    let named = match (stored.parent(), stored.file_name()) {
+        (Some(parent), Some(name)) => real_or_nearest(parent).join(name),
+        _ => target.clone(),
+    };
+    if target.starts_with(&workspace) || named.starts_with(&workspace) {
+        Some(Overlap::InWorkspace)
+    } else if workspace.starts_with(&target) || workspace.starts_with(&named) {
+        Some(Overlap::AroundWorkspace)
+    } else {
+        None
+    }
 }
 
 /// Refuses a bound of money where there is nothing to reckon it with, as far as the model is known here.
@@ -131,6 +196,11 @@ fn price(config: &Config, tenant: &TenantSection) -> Result<(), ConfigError> {
         return Ok(());
     }
     let provider = config.choose(tenant.provider.as_deref())?;
+    if let Some((at, model)) = unpriced_fallback(config, provider) {
+        let problem =
+            format!("the budget of tenant `{}` needs a price for the model `{}` of a fallback in [prices]", tenant.id, quoted(model));
+        return Err(ConfigError::Inconsistent { at, problem });
+    }
     let model = tenant.model.as_deref().or(provider.model.as_deref());
     match model {
         Some(model) if config.prices.of(model).is_none() && provider.kind != ProviderKind::Offline => {
@@ -140,6 +210,22 @@ fn price(config: &Config, tenant: &TenantSection) -> Result<(), ConfigError> {
         }
         Some(_) | None => Ok(()),
     }
+}
+
+/// The first fallback of a provider whose model is named and has no price.
+fn unpriced_fallback<'a>(config: &'a Config, provider: &'a ProviderConfig) -> Option<(Origin, &'a str)> {
+    let mut here = provider;
+    for _ in &config.providers {
+        let fallback = here.fallback.as_ref()?;
+        let there = config.providers.iter().chain(&config.usual).find(|known| known.name == fallback.provider)?;
+        let model = fallback.model.as_deref().or(there.model.as_deref());
+        if let Some(model) = model.filter(|model| config.prices.of(model).is_none() && there.kind != ProviderKind::Offline) {
+            let at = here.settings.get(&(FALLBACK_SECTION, "provider")).map_or(Origin::Default, |setting| setting.from.clone());
+            return Some((at, model));
+        }
+        here = there;
+    }
+    None
 }
 
 /// What is allowed, and seldom meant.
@@ -162,13 +248,47 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
     shared.chain(keyless).collect()
 }
 
-/// The real path of a folder that may not be there yet: that of its nearest existing parent, and the rest.
+/// The real path of what may not exist yet: its nearest existing parent, resolved, and the rest, in which `..` leaves the folder before
+/// it.
 pub(crate) fn real_or_nearest(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     for parent in absolute.ancestors() {
-        if let (Ok(real), Ok(rest)) = (parent.canonicalize(), absolute.strip_prefix(parent)) {
-            return if rest.as_os_str().is_empty() { real } else { real.join(rest) };
+        if let (Ok(mut real), Ok(rest)) = (parent.canonicalize(), absolute.strip_prefix(parent)) {
+            for part in rest.components() {
+                match part {
+                    Component::ParentDir => drop(real.pop()),
+                    part => real.push(part),
+                }
+            }
+            return real;
         }
     }
     absolute
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stored_path_inside_a_workspace_is_found_by_whatever_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let (workspace, outside) = (folder.path().join("ws"), folder.path().join("outside"));
+        std::fs::create_dir_all(workspace.join("sub")).unwrap();
+        std::fs::create_dir_all(&outside).unwrap();
+        std::fs::write(outside.join("s.db"), "").unwrap();
+        std::os::unix::fs::symlink(&workspace, folder.path().join("link")).unwrap();
+        std::os::unix::fs::symlink(outside.join("s.db"), workspace.join("out.db")).unwrap();
+        std::os::unix::fs::symlink(workspace.join("in.db"), outside.join("in.db")).unwrap();
+        std::fs::write(workspace.join("in.db"), "").unwrap();
+        let inside = ["ws/s.db", "ws/sub/new/s.db", "link/s.db", "ws/out.db", "outside/in.db", "outside/../ws/s.db", "none/../ws/s.db"];
+
+        for path in inside {
+            assert_eq!(overlap(&folder.path().join(path), &workspace), Some(Overlap::InWorkspace), "{path}");
+        }
+        for path in ["s.db", "outside/s.db", "ws.db", "wsx/s.db"] {
+            assert_eq!(overlap(&folder.path().join(path), &workspace), None, "{path}");
+        }
+        assert_eq!(overlap(&folder.path().join("ws"), &workspace.join("sub")), Some(Overlap::AroundWorkspace));
+    }
 }

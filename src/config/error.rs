@@ -80,6 +80,14 @@ pub enum ConfigError {
         /// What is wrong, and what to do.
         problem: String,
     },
+    /// A file of the current folder is needed and not trusted.
+    #[error("{}: {standing}; agree to it with `callboard trust`, or name it with `--config {}`", file.display(), file.display())]
+    Untrusted {
+        /// Which.
+        file: PathBuf,
+        /// Not trusted, changed since, or not readable.
+        standing: String,
+    },
     /// A provider's key is not where the configuration says.
     #[error("{}provider `{provider}` has no key: {problem}", place(at))]
     NoKey {
@@ -102,6 +110,7 @@ impl ConfigError {
             Self::BadValue { .. } => "config_bad_value",
             Self::Inconsistent { .. } => "config_inconsistent",
             Self::NoKey { .. } => "config_no_key",
+            Self::Untrusted { .. } => "config_untrusted",
         }
     }
 }
@@ -116,7 +125,7 @@ impl ConfigError {
                 let section = what.trim_start_matches("key in ").trim_matches(['[', ']']);
                 Some(within(&format!("{section}.{}", given.replace('~', "~0").replace('/', "~1"))))
             }
-            Self::Unreadable { .. } | Self::Syntax { .. } | Self::Inconsistent { .. } | Self::NoKey { .. } => None,
+            Self::Unreadable { .. } | Self::Syntax { .. } | Self::Inconsistent { .. } | Self::NoKey { .. } | Self::Untrusted { .. } => None,
         }
     }
 
@@ -124,7 +133,7 @@ impl ConfigError {
     #[must_use]
     pub(super) fn without_place(mut self) -> Self {
         match &mut self {
-            Self::Unreadable { .. } => {}
+            Self::Unreadable { .. } | Self::Untrusted { .. } => {}
             Self::Syntax { at, .. }
             | Self::Unknown { at, .. }
             | Self::BadValue { at, .. }

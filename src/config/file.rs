@@ -18,7 +18,7 @@ use super::{
 };
 
 /// Longest file that is read: a configuration is a page.
-const FILE_BYTES_MAX: u64 = 1024 * 1024;
+pub(super) const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Reads `path`; `None` if nothing is there.
 pub(super) fn read(path: &Path, home: Option<&Path>) -> Result<Option<Layer>, ConfigError> {
@@ -30,8 +30,13 @@ pub(super) fn read(path: &Path, home: Option<&Path>) -> Result<Option<Layer>, Co
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(unreadable(error.to_string())),
     }
+    parse_bytes(path, bytes, home).map(Some)
+}
+
+/// Reads the bytes of a file.
+pub(super) fn parse_bytes(path: &Path, bytes: Vec<u8>, home: Option<&Path>) -> Result<Layer, ConfigError> {
     match String::from_utf8(bytes) {
-        Ok(text) => parse(path, &text, home).map(Some),
+        Ok(text) => parse(path, &text, home),
         Err(error) => {
             let line = 1 + error.as_bytes().iter().take(error.utf8_error().valid_up_to()).filter(|byte| **byte == b'\n').count();
             let at = Origin::File { path: Arc::new(path.to_owned()), line };

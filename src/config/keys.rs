@@ -71,6 +71,12 @@ const PLAIN: &[Key] = &[
     ),
     key("host", "listen", Kind::Address, "where `serve` listens; `127.0.0.1:8787` by default"),
     key("host", "admin_key_sha256", Kind::Hash, "SHA-256 of the operator's key (`callboard keys new`); no operator's routes by default"),
+    key(
+        "host",
+        "connections_per_address_max",
+        Kind::Count { max: COUNT_MAX },
+        "connections of `serve` at once from one client address, or one IPv6 network; 1000 by default, without a bound from this machine",
+    ),
     key("store", "url", Kind::StoreUrl, "`sqlite:PATH` or `memory:`; `callboard.db` in the data folder by default"),
     key("tools", "enabled", Kind::Names(TOOL_NAMES), "tools that a model is offered; all by default, `[]` for none"),
     key(
@@ -106,10 +112,33 @@ const PLAIN: &[Key] = &[
         Kind::Patterns,
         "hosts, `*.domains` and addresses, each with or without `:port`, that commands can reach; none by default; bubblewrap only",
     ),
-    key("sandbox", "memory_bytes", Kind::Count { max: BYTES_MAX }, "bytes of memory of one command, all its processes together"),
+    key(
+        "sandbox",
+        "toolchains",
+        Kind::Flag,
+        "whether commands of `run` and `chat` can use the toolchains in your home folder that `PATH` leads to; `true` by default",
+    ),
+    key(
+        "sandbox",
+        "read_only",
+        Kind::Paths,
+        "folders that commands can read and run programs of, at their own path: toolchains; none by default",
+    ),
+    key(
+        "sandbox",
+        "memory_bytes",
+        Kind::Count { max: BYTES_MAX },
+        "bytes of memory of one command, all its processes and its files in memory together",
+    ),
     key("sandbox", "processes", Kind::Count { max: 1 << 22 }, "processes and threads of one command"),
     key("sandbox", "cpu_seconds", Kind::Count { max: COUNT_MAX }, "seconds of processor time of one process of a command"),
     key("sandbox", "file_bytes", Kind::Count { max: BYTES_MAX }, "bytes of one file that a command writes"),
+    key(
+        "sandbox",
+        "files",
+        Kind::Count { max: BYTES_MAX },
+        "files that a command may create; not bounded where the file system counts none (btrfs)",
+    ),
     key(
         tokens::SECTION,
         "file",
@@ -117,7 +146,16 @@ const PLAIN: &[Key] = &[
         "YAML file of encoders; by default the first of `config/token_encoders.yaml`, `config/token_encoders.yml` and `~/.config/callboard/token_encoders.yaml` that is there",
     ),
     key("skills", "dir", Kind::Path, "folder of skills, each a folder with a `SKILL.md`; none by default"),
+    key(
+        "skills",
+        "models",
+        Kind::Models,
+        "models that a skill's `model` may choose, `*` for any text; by default none but the conversation's own",
+    ),
 ];
+
+/// What `[[tenant]] memory` may hold.
+const MEMORIES: &[&str] = &["conversation", "tenant"];
 
 /// What `[[provider]] shows` may hold.
 const SHOWS: &[&str] = &["images", "documents"];
@@ -164,6 +202,19 @@ pub(super) const TENANT: &[Key] = &[
     key("tenant", "tools", Kind::Names(TOOL_NAMES), "tools that its models are offered; `[tools] enabled` by default"),
     key("tenant", "approve", Kind::Choice(APPROVALS), "as `[tools] approve`, which is the default; else `deny`"),
     key("tenant", "skills", Kind::Path, "folder of its skills; `[skills] dir` by default"),
+    key(
+        "tenant",
+        "project_instructions",
+        Kind::Flag,
+        "whether the `AGENTS.md` of its workspace is put into the system prompt, whoever wrote it; `false` by default",
+    ),
+    key("tenant", "skill_models", Kind::Models, "models that its skills may choose; `[skills] models` by default"),
+    key(
+        "tenant",
+        "memory",
+        Kind::Choice(MEMORIES),
+        "who shares what the tool `memory` keeps: `conversation`, each its own, by default; `tenant`: all of the tenant's",
+    ),
     key("tenant", "paused", Kind::Flag, "whether it is refused for now"),
 ];
 
@@ -172,9 +223,20 @@ pub(super) const QUOTAS: &[Key] = &[
     key(QUOTAS_SECTION, "conversations_max", Kind::Count { max: BYTES_MAX }, "conversations that it may have stored"),
     key(QUOTAS_SECTION, "turns_max", Kind::Count { max: COUNT_MAX }, "turns at once; more wait"),
     key(QUOTAS_SECTION, "prompts_max", Kind::Count { max: COUNT_MAX }, "prompts between admission and answer; more are refused"),
-    key(QUOTAS_SECTION, "requests_per_minute", Kind::Count { max: COUNT_MAX }, "prompts a minute; more are refused"),
+    key(
+        QUOTAS_SECTION,
+        "requests_per_minute",
+        Kind::Count { max: COUNT_MAX },
+        "prompts a minute, and histories set, messages injected, forks and compactions; more are refused",
+    ),
     key(QUOTAS_SECTION, "tokens_per_minute", Kind::Count { max: BYTES_MAX }, "tokens a minute, in and out"),
     key(QUOTAS_SECTION, "artifact_bytes_max", Kind::Count { max: BYTES_MAX }, "bytes of its artifacts"),
+    key(
+        QUOTAS_SECTION,
+        "stored_bytes_max",
+        Kind::Count { max: BYTES_MAX },
+        "bytes of its conversations in the store; more is refused; `[limits] tenant_stored_bytes_max` by default",
+    ),
     key(QUOTAS_SECTION, "memory_bytes_max", Kind::Count { max: BYTES_MAX }, "bytes of memory that its work under way may take"),
 ];
 
@@ -195,6 +257,7 @@ pub(super) fn exec_limit(limits: &ExecLimits, name: &str) -> Option<u64> {
         "processes" => Some(limits.processes.into()),
         "cpu_seconds" => Some(limits.cpu_seconds),
         "file_bytes" => Some(limits.file_bytes),
+        "files" => Some(limits.files),
         _ => None,
     }
 }
@@ -206,6 +269,7 @@ pub(super) fn set_exec_limit(limits: &mut ExecLimits, name: &str, count: u64) {
         "processes" => limits.processes = u32::try_from(count).unwrap_or(u32::MAX),
         "cpu_seconds" => limits.cpu_seconds = count,
         "file_bytes" => limits.file_bytes = count,
+        "files" => limits.files = count,
         _ => {}
     }
 }
@@ -250,6 +314,7 @@ limits! {
     held_mail_max, "held_mail_max", count, "mails held for a conversation that is starting or closing";
     tenant_turns_max, "tenant_turns_max", count, "turns of one tenant at once";
     tenant_seats_max, "tenant_seats_max", count, "prompts of one tenant between admission and answer";
+    tenant_stored_bytes_max, "tenant_stored_bytes_max", bytes, "bytes of one tenant's conversations in the store, unless its quota says";
     memory_bytes_max, "memory_bytes_max", bytes, "bytes of all prompts between admission and the end of their rounds";
     model_calls_max, "model_calls_max", count, "calls of one provider key at once";
     model_waiting_max, "model_waiting_max", count, "callers that wait for a model permit";

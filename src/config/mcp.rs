@@ -137,6 +137,7 @@ pub(super) fn show(text: &mut String, servers: &[McpServerConfig]) {
         if let Some(tools) = &server.tools {
             line("tools", list(&mut tools.iter()));
         }
+        line("tools_max", server.tools_max.to_string());
     }
 }
 
@@ -186,7 +187,7 @@ mod tests {
         let load = || Config::load(Some(&file), [("HOME".to_owned(), "/h".to_owned())].into_iter()).unwrap();
         std::fs::write(
             &file,
-            "[[mcp]]\nname = \"a\"\ncommand = \"x\"\nargs = [\"\\\"\"]\nenv = { A = \"${B}c\" }\nenv_from = [\"D\"]\ncwd = \"/tmp\"\ntools = [\"t\"]\n\
+            "[[mcp]]\nname = \"a\"\ncommand = \"x\"\nargs = [\"\\\"\"]\nenv = { A = \"${B}c\" }\nenv_from = [\"D\"]\ncwd = \"/tmp\"\ntools = [\"t\"]\ntools_max = 9\n\
              [[mcp]]\nname = \"b\"\nurl = \"http://127.0.0.1:1/\"\nallow_private = true\nheaders = { Authorization = \"Bearer ${T}\" }\ntrust = \"annotations\"\nidle_ms = 7\n",
         )
         .unwrap();

@@ -1,14 +1,17 @@
 //! Reads `callboard.toml`, the environment and flags into one [`Config`]; later ones win, and every value knows where it is from.
 //!
 //! Order: defaults, `~/.config/callboard/callboard.toml`, `./callboard.toml` (or instead of both the one file that is named),
-//! `CALLBOARD_…` variables, flags. A wrong key or value is a [`ConfigError`] of one line with the file, the line and the nearest
+//! `CALLBOARD_…` variables, flags. The current folder may be a stranger's: until a person trusts its file, only keys that narrow are read
+//! from it (`project`, `narrow`). A wrong key or value is a [`ConfigError`] of one line with the file, the line and the nearest
 //! right word. Keys of providers come from the environment or from files of their own; nothing here prints them.
 //!
 //! Promises, tested in `tests/integration/config.rs`:
 //! - every mistake names its file and line, and the nearest right key
 //! - what `show` prints can be read again and means the same
 //! - no secret is in an error, in `show` or in a Debug text
+//! - a file of the current folder that is not trusted starts, sends, widens and names nothing (`tests/integration/trust.rs`)
 
+mod allows;
 mod checks;
 mod env;
 mod error;
@@ -20,7 +23,9 @@ mod observability;
 #[cfg(feature = "mcp")]
 mod mcp;
 mod compaction;
+mod narrow;
 mod prices;
+mod project;
 mod provider;
 mod secret;
 mod show;
@@ -41,23 +46,25 @@ use callboard_actors::{
 };
 #[cfg(all(test, feature = "cli"))]
 pub(crate) use checks::NEED_WORKSPACE;
-#[cfg(feature = "cli")]
 pub(crate) use checks::real_or_nearest;
+#[cfg(feature = "cli")]
+pub(crate) use checks::{Overlap, overlap, stored};
 pub use env::NOT_SETTINGS;
 pub use error::{ConfigError, Origin};
 use error::{hint, quoted};
 use keys::Key;
 pub use keys::{TOOL_NAMES, reference};
 pub use observability::Observability;
+pub use project::{ProjectFile, ProjectKind, examine};
 pub use provider::{FallbackConfig, ProviderConfig, ProviderKind};
 pub use secret::Secret;
-pub use tenant::TenantSection;
+pub use tenant::{MemoryScope, TenantSection};
 pub use tokens::TokensConfig;
 pub use value::Store;
 use value::{Base, Value, same_file};
 pub use web::WebConfig;
 
-use crate::limits::Limits;
+use crate::{limits::Limits, trust::TrustStore};
 
 /// Where `serve` listens when nobody says otherwise (INTERFACES §2).
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8787);
@@ -71,6 +78,8 @@ pub struct Config {
     pub commit: CommitMode,
     /// SHA-256 of the operator's key, in small letters; without one there are no operator's routes.
     pub admin_key_sha256: Option<String>,
+    /// Connections of `serve` from one client address; the usual bound if `None`.
+    pub connections_per_address_max: Option<usize>,
     /// Where journals live.
     pub store: Store,
     /// Tenants that are configured, in their order.
@@ -87,6 +96,10 @@ pub struct Config {
     pub sandbox: SandboxMode,
     /// Hosts that commands can reach; none if empty.
     pub network: Vec<HostPattern>,
+    /// Whether commands of the command line can use the toolchains that `PATH` leads to.
+    pub toolchains: bool,
+    /// More folders that commands can read and run programs of.
+    pub read_only: Vec<PathBuf>,
     /// What one command may use.
     pub exec_limits: ExecLimits,
     /// What the web tools may reach, and who searches.
@@ -95,6 +108,8 @@ pub struct Config {
     pub tokens: TokensConfig,
     /// Folder of skills.
     pub skills: Option<PathBuf>,
+    /// Models that skills may choose beside the conversation's own; a name may hold `*` for any text.
+    pub skill_models: Vec<String>,
     /// When and how contexts are made smaller (`[compaction]`); a later file's section takes the place of an earlier one's.
     pub compaction: callboard_actors::compactor::CompactionSettings,
     /// What is logged, traced and measured (`[observability]`); a later file's section takes the place of an earlier one's.
@@ -107,7 +122,11 @@ pub struct Config {
     /// One a kind, with the vendor's own address and key; the last, offline, needs none.
     usual: Vec<ProviderConfig>,
     listen: Option<SocketAddr>,
+    /// What MCP servers are given that must be masked.
+    servers_keys: Vec<String>,
     files: Vec<PathBuf>,
+    project: Vec<ProjectFile>,
+    trust: TrustStore,
     settings: Settings,
 }
 
@@ -181,30 +200,48 @@ impl Config {
     /// Reads the configuration: the file at `path` (or that `CALLBOARD_CONFIG` names) and no other, else those at the usual places
     /// that are there; then the variables of `environment`.
     ///
+    /// `callboard.toml` of the current folder counts as a whole only if it is trusted ([`crate::trust`]); see [`Config::project_files`].
+    ///
     /// # Errors
-    /// The first mistake, see [`ConfigError`]. A usual place without a file is none; a named file that is not there is one.
+    /// The first mistake, see [`ConfigError`]. A usual place without a file is none; a named file that is not there is one. A mistake in a
+    /// file that is not trusted is no error: the file is not read.
     pub fn load(path: Option<&Path>, environment: impl Iterator<Item = (String, String)>) -> Result<Self, ConfigError> {
         let environment: BTreeMap<String, String> = environment.collect();
         let set = |name: &str| environment.get(name).filter(|text| !text.is_empty());
         let home = set("HOME").map(PathBuf::from);
+        let data_home = absolute(set("XDG_DATA_HOME")).or_else(|| home.as_ref().map(|home| home.join(".local/share")));
+        let data_home = data_home.map(|folder| folder.join("callboard"));
+        // Never the configured data folder: whoever writes the file would choose who is trusted.
+        let trust = TrustStore::new(data_home.clone());
 
         let named = path.map(Path::to_owned).or_else(|| set("CALLBOARD_CONFIG").map(PathBuf::from));
-        let candidates = match &named {
-            Some(path) => vec![path.clone()],
-            None => usual_places(absolute(set("XDG_CONFIG_HOME")), home.as_deref()),
-        };
-        let (mut files, mut layers) = (Vec::new(), Vec::new());
-        for candidate in candidates {
-            match file::read(&candidate, home.as_deref())? {
+        let own = usual_place(absolute(set("XDG_CONFIG_HOME")), home.as_deref());
+        let (mut files, mut layers, mut found) = (Vec::new(), Vec::new(), None);
+        if let Some(path) = named.as_ref().or(own.as_ref()) {
+            match file::read(path, home.as_deref())? {
                 Some(layer) => {
                     layers.push(layer);
-                    files.push(candidate);
+                    files.push(path.clone());
                 }
                 None if named.is_some() => {
-                    return Err(ConfigError::Unreadable { file: candidate, reason: "there is no such file".into() });
+                    return Err(ConfigError::Unreadable { file: path.clone(), reason: "there is no such file".into() });
                 }
                 None => {}
             }
+        }
+        let here = Path::new(project::FILE);
+        if named.is_none() && !own.as_ref().is_some_and(|own| same_file(own, here)) {
+            found = project::configuration(here, &trust, home.as_deref())?;
+        }
+        let mut project: Vec<ProjectFile> = found.iter().map(|found| found.file.clone()).collect();
+        let mut narrowing = None;
+        match found {
+            Some(project::Found { file, layer: Some(layer) }) if file.is_trusted() => {
+                layers.push(layer);
+                files.push(here.to_owned());
+            }
+            Some(project::Found { layer, .. }) => narrowing = layer,
+            None => {}
         }
         let variables = env::read(&environment, home.as_deref())?;
 
@@ -229,11 +266,13 @@ impl Config {
         settings.extend(variables.settings.into_iter().map(by_name));
         provider::override_from_environment(&mut providers, variables.providers);
 
-        let data_home = absolute(set("XDG_DATA_HOME")).or_else(|| home.as_ref().map(|home| home.join(".local/share")));
+        let places = tokens::usual_places(absolute(set("XDG_CONFIG_HOME")), home.as_deref());
+        let places = project::encoders(places, &trust, &mut project);
         let mut config = Self {
-            data_dir: data_home.map(|folder| folder.join("callboard")).unwrap_or_default(),
+            data_dir: data_home.unwrap_or_default(),
             commit: CommitMode::default(),
             admin_key_sha256: None,
+            connections_per_address_max: None,
             listen: None,
             tenants,
             store: Store::Memory,
@@ -247,16 +286,29 @@ impl Config {
             approve: None,
             sandbox: SandboxMode::default(),
             network: Vec::new(),
+            toolchains: true,
+            read_only: Vec::new(),
             exec_limits: ExecLimits::default(),
             web: WebConfig::default(),
-            tokens: TokensConfig { file: None, encoders, places: tokens::usual_places(absolute(set("XDG_CONFIG_HOME")), home.as_deref()) },
+            tokens: TokensConfig { file: None, encoders, places },
             skills: None,
+            #[cfg(not(feature = "mcp"))]
+            servers_keys: Vec::new(),
+            #[cfg(feature = "mcp")]
+            servers_keys: servers.values().flat_map(|server| server.keys(|name| environment.get(name).cloned())).collect(),
+            skill_models: Vec::new(),
             #[cfg(feature = "mcp")]
             mcp: servers.into_values().collect(),
             files,
+            project,
+            trust,
             settings,
         };
         config.take_settings();
+        config.hold_skills_back();
+        if let Some(layer) = narrowing {
+            config.narrow(layer);
+        }
         config.observability.settle(&config.data_dir);
         config.web.settle(&config.settings, &environment)?;
         if config.data_dir.as_os_str().is_empty() {
@@ -264,6 +316,7 @@ impl Config {
             return Err(ConfigError::Inconsistent { at: Origin::Environment("environment".into()), problem });
         }
         checks::names(&config)?;
+        checks::readable(&config, home.as_deref())?;
         Ok(config)
     }
 
@@ -316,7 +369,28 @@ impl Config {
         &self.files
     }
 
-    /// Every key that was found, each once, so that it can be masked wherever text leaves the host.
+    /// Files of the current folder that would count if they were trusted, or do.
+    pub fn project_files(&self) -> &[ProjectFile] {
+        &self.project
+    }
+
+    /// What a person agreed to.
+    pub fn trust(&self) -> &TrustStore {
+        &self.trust
+    }
+
+    /// Refuses a configuration of which a part is left out because it is not trusted.
+    ///
+    /// # Errors
+    /// [`ConfigError::Untrusted`] with the first such file.
+    pub fn demand_trust(&self) -> Result<(), ConfigError> {
+        match self.project.iter().find(|file| !file.is_trusted() && file.kind != ProjectKind::Encoders) {
+            Some(file) => Err(ConfigError::Untrusted { file: file.path.clone(), standing: file.said() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Every key of a provider and of search that was found, each once.
     pub fn secrets(&self) -> Vec<&Secret> {
         let found = self.providers.iter().chain(&self.usual).filter_map(|provider| provider.key().ok().flatten());
         found.chain(&self.web.key).fold(Vec::new(), |mut all, secret| {
@@ -325,6 +399,13 @@ impl Config {
             }
             all
         })
+    }
+
+    /// Every text that must be masked wherever text leaves the host: [`Config::secrets`], the values of OTLP headers, and what MCP
+    /// servers are given by headers and variables whose names speak of keys.
+    pub fn masked_texts(&self) -> Vec<String> {
+        let keys = self.secrets().into_iter().map(|secret| secret.expose().to_owned());
+        keys.chain(self.observability.secrets().map(str::to_owned)).chain(self.servers_keys.iter().cloned()).collect()
     }
 
     /// Where `serve` listens.
@@ -366,12 +447,18 @@ impl Config {
             match (*section, *name, &setting.value) {
                 ("host", "data_dir", Value::Path(path)) => self.data_dir = path.clone(),
                 ("host", "admin_key_sha256", Value::Text(hash)) => self.admin_key_sha256 = Some(hash.clone()),
+                ("host", "connections_per_address_max", Value::Count(count)) => {
+                    self.connections_per_address_max = usize::try_from(*count).ok();
+                }
                 ("host", _, Value::Address(address)) => self.listen = Some(*address),
                 ("host", _, Value::Text(word)) => self.commit = if word == "batched" { CommitMode::Batched } else { CommitMode::Sync },
                 ("tools", _, Value::Names(names)) => self.tools = Some(names.clone()),
                 ("tools", _, Value::Text(word)) => self.approve = Approve::of(word),
                 ("skills", _, Value::Path(path)) => self.skills = Some(path.clone()),
+                ("skills", _, Value::Names(models)) => self.skill_models = models.clone(),
                 ("sandbox", _, Value::Patterns(hosts)) => self.network = hosts.clone(),
+                ("sandbox", _, Value::Flag(yes)) => self.toolchains = *yes,
+                ("sandbox", _, Value::Paths(folders)) => self.read_only = folders.clone(),
                 ("sandbox", name, Value::Count(count)) => keys::set_exec_limit(&mut self.exec_limits, name, *count),
                 ("sandbox", _, Value::Text(word)) => self.sandbox = SandboxMode::of(word),
                 (section @ (web::FETCH | web::SEARCH), name, value) => self.web.take(section, name, value),
@@ -433,13 +520,10 @@ pub fn process_environment() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
-fn usual_places(config_home: Option<PathBuf>, home: Option<&Path>) -> Vec<PathBuf> {
+/// The user's own file.
+fn usual_place(config_home: Option<PathBuf>, home: Option<&Path>) -> Option<PathBuf> {
     let folder = config_home.or_else(|| home.map(|home| home.join(".config")));
-    let here = PathBuf::from("callboard.toml");
-    match folder.map(|folder| folder.join("callboard/callboard.toml")) {
-        Some(own) if !same_file(&own, &here) => vec![own, here],
-        _ => vec![here],
-    }
+    folder.map(|folder| folder.join("callboard/callboard.toml"))
 }
 
 /// The XDG specification says to ignore relative paths.

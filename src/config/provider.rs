@@ -231,6 +231,7 @@ impl ProviderLayer {
                 | Value::Seconds(_)
                 | Value::Names(_)
                 | Value::Patterns(_)
+                | Value::Paths(_)
                 | Value::Address(_)
                 | Value::MicroUsd(_)
                 | Value::Flag(_) => None,

@@ -16,6 +16,9 @@ pub(super) fn show(config: &Config) -> String {
     for file in config.files() {
         let _ = writeln!(text, "# read: {}", quoted(&file.to_string_lossy()));
     }
+    for file in config.project_files() {
+        let _ = writeln!(text, "# {}", file.line());
+    }
     for section in SECTIONS {
         let _ = writeln!(text, "\n[{section}]");
         for key in keys::of_section(section) {
@@ -79,18 +82,22 @@ fn nested(text: &mut String, section: &'static str, settings: &Settings) {
 }
 
 /// The value of a key outside `[[provider]]`; `None` where its absence means something.
-fn effective(config: &Config, key: &Key) -> Option<Value> {
+pub(super) fn effective(config: &Config, key: &Key) -> Option<Value> {
     match (key.section, key.name) {
         ("host", "data_dir") => Some(Value::Path(config.data_dir.clone())),
         ("host", "listen") => Some(Value::Address(config.listen())),
         ("host", "admin_key_sha256") => config.admin_key_sha256.clone().map(Value::Text),
+        ("host", "connections_per_address_max") => config.connections_per_address_max.map(|count| Value::Count(count as u64)),
         ("host", _) => Some(Value::Text(config.commit.as_str().to_owned())),
         ("store", _) => Some(Value::Store(config.store.clone())),
         ("tools", "enabled") => config.tools.clone().map(Value::Names),
         ("tools", _) => config.approve.map(|mode| Value::Text(mode.as_str().to_owned())),
         ("sandbox", "network") => Some(Value::Patterns(config.network.clone())),
+        ("sandbox", "toolchains") => Some(Value::Flag(config.toolchains)),
+        ("sandbox", "read_only") => Some(Value::Paths(config.read_only.clone())),
         ("sandbox", name) if name != "mode" => keys::exec_limit(&config.exec_limits, name).map(Value::Count),
         ("sandbox", _) => Some(Value::Text(config.sandbox.as_str().to_owned())),
+        ("skills", "models") => Some(Value::Names(config.skill_models.clone())),
         ("skills", _) => config.skills.clone().map(Value::Path),
         (web::FETCH, "allow_hosts") => Some(Value::Names(config.web.allow_hosts.clone())),
         (web::FETCH, _) => Some(Value::Text(if config.web.fetch_without_asking { "never" } else { "mode" }.to_owned())),
@@ -120,6 +127,7 @@ fn toml_value(value: &Value) -> String {
         Value::Count(count) => count.to_string(),
         Value::Seconds(time) => seconds(*time),
         Value::Patterns(hosts) => format!("[{}]", hosts.iter().map(|host| in_quotes(&host.to_string())).collect::<Vec<_>>().join(", ")),
+        Value::Paths(paths) => format!("[{}]", paths.iter().map(|path| in_quotes(&whole(path))).collect::<Vec<_>>().join(", ")),
         Value::Address(address) => in_quotes(&address.to_string()),
         Value::MicroUsd(micro) => format!("{:?}", *micro as f64 / 1e6),
         Value::Flag(yes) => yes.to_string(),

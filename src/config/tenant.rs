@@ -40,10 +40,26 @@ pub struct TenantSection {
     pub approve: Option<Approve>,
     /// Folder of its skills; as `[skills] dir` says if `None`.
     pub skills: Option<PathBuf>,
+    /// Whether the workspace's `AGENTS.md` is put into the system prompt, whoever wrote it; not if `None`.
+    pub project_instructions: Option<bool>,
+    /// Models that its skills may choose; as `[skills] models` says if `None`.
+    pub skill_models: Option<Vec<String>>,
+    /// Who shares what the tool `memory` keeps.
+    pub memory: MemoryScope,
     /// Whether it is refused for now; as it was left if `None`.
     pub paused: Option<bool>,
     pub(super) at: Origin,
     pub(super) settings: Settings,
+}
+
+/// Who shares what the tool `memory` keeps (`[[tenant]] memory`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MemoryScope {
+    /// Each conversation has its own, with its subagents, and it is erased with the conversation.
+    #[default]
+    Conversation,
+    /// All conversations of the tenant share one.
+    Tenant,
 }
 
 /// What a file says of one tenant.
@@ -69,6 +85,9 @@ impl TenantSection {
             tools: None,
             approve: None,
             skills: None,
+            project_instructions: None,
+            skill_models: None,
+            memory: MemoryScope::default(),
             paused: None,
             at: Origin::Default,
             settings: Settings::new(),
@@ -108,8 +127,9 @@ impl TenantSection {
     pub fn is_same_setup(&self, other: &Self) -> bool {
         let parts = |of: &Self| {
             let Self { id, key_sha256: _, quotas, budget, conversation_budget, workspace, provider, model, system, .. } = of.clone();
-            let Self { tools, approve, skills, .. } = of.clone();
-            ((id, quotas, budget, conversation_budget), (workspace, provider, model, system), (tools, approve, skills))
+            let Self { tools, approve, skills, skill_models, project_instructions, memory, .. } = of.clone();
+            let works = (tools, approve, skills, skill_models, project_instructions, memory);
+            ((id, quotas, budget, conversation_budget), (workspace, provider, model, system), works)
         };
         parts(self) == parts(other)
     }
@@ -143,7 +163,12 @@ impl TenantSection {
             (TENANT_SECTION, "approve", Value::Text(word)) => self.approve = Approve::of(word),
             (TENANT_SECTION, "workspace", Value::Path(path)) => self.workspace = Some(path.clone()),
             (TENANT_SECTION, "skills", Value::Path(path)) => self.skills = Some(path.clone()),
+            (TENANT_SECTION, "skill_models", Value::Names(models)) => self.skill_models = Some(models.clone()),
+            (TENANT_SECTION, "memory", Value::Text(word)) => {
+                self.memory = if word == "tenant" { MemoryScope::Tenant } else { MemoryScope::Conversation };
+            }
             (TENANT_SECTION, "tools", Value::Names(names)) => self.tools = Some(names.clone()),
+            (TENANT_SECTION, "project_instructions", Value::Flag(wanted)) => self.project_instructions = Some(*wanted),
             (TENANT_SECTION, "paused", Value::Flag(paused)) => self.paused = Some(*paused),
             (QUOTAS_SECTION, name, Value::Count(count)) => set_quota(&mut self.quotas, name, *count),
             (BUDGET_SECTION, name, value) => set_budget(&mut self.budget, name, value),
@@ -161,6 +186,7 @@ fn set_quota(quotas: &mut Quotas, name: &str, count: u64) {
         "requests_per_minute" => quotas.requests_per_minute = u32::try_from(count).ok(),
         "tokens_per_minute" => quotas.tokens_per_minute = Some(count),
         "artifact_bytes_max" => quotas.artifact_bytes_max = Some(count),
+        "stored_bytes_max" => quotas.stored_bytes_max = Some(count),
         "memory_bytes_max" => quotas.memory_bytes_max = Some(count),
         _ => {}
     }

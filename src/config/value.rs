@@ -43,8 +43,12 @@ pub(super) enum Kind {
     Names(&'static [&'static str]),
     /// Names of hosts and ranges of addresses; judged where they are used.
     Hosts,
+    /// Names of models, each with `*` for any text.
+    Models,
     /// Patterns of an allow-list.
     Patterns,
+    /// Folders.
+    Paths,
     /// An address to listen at.
     Address,
     /// The SHA-256 of a key.
@@ -71,6 +75,7 @@ pub(super) enum Value {
     Seconds(Duration),
     Names(Vec<String>),
     Patterns(Vec<HostPattern>),
+    Paths(Vec<PathBuf>),
     Address(SocketAddr),
     /// Millionths of a US dollar.
     MicroUsd(u64),
@@ -120,12 +125,26 @@ impl Kind {
                 });
                 Ok(Value::Names(hosts.collect::<Result<_, _>>()?))
             }
+            (Self::Models, DeValue::Array(items)) => {
+                let models = items.iter().map(|item| match item.get_ref() {
+                    DeValue::String(model) => one_line(model),
+                    other => Err(format!("must be a list of names in quotes, not of {}", said(other))),
+                });
+                Ok(Value::Names(models.collect::<Result<_, _>>()?))
+            }
             (Self::Patterns, DeValue::Array(items)) => {
                 let patterns = items.iter().map(|item| match item.get_ref() {
                     DeValue::String(pattern) => a_pattern(pattern),
                     other => Err(format!("must be a list of hosts in quotes, not of {}", said(other))),
                 });
                 Ok(Value::Patterns(patterns.collect::<Result<_, _>>()?))
+            }
+            (Self::Paths, DeValue::Array(items)) => {
+                let paths = items.iter().map(|item| match item.get_ref() {
+                    DeValue::String(path) => base.path(path),
+                    other => Err(format!("must be a list of folders in quotes, not of {}", said(other))),
+                });
+                Ok(Value::Paths(paths.collect::<Result<_, _>>()?))
             }
             (Self::Hashes, DeValue::Array(items)) => {
                 let hashes = items.iter().map(|item| match item.get_ref() {
@@ -137,9 +156,18 @@ impl Kind {
             (Self::Flag, DeValue::Boolean(yes)) => Ok(Value::Flag(*yes)),
             (Self::Usd, DeValue::Integer(number)) if number.radix() == 10 => hosted::micro_usd(number.as_str()).map(Value::MicroUsd),
             (Self::Usd, DeValue::Float(number)) => hosted::micro_usd(number.as_str()).map(Value::MicroUsd),
-            (Self::Count { .. } | Self::Seconds | Self::Names(_) | Self::Hosts | Self::Patterns | Self::Usd | Self::Flag, other) => {
-                Err(format!("must be {}, not {}", self.wanted(), said(other)))
-            }
+            (
+                Self::Count { .. }
+                | Self::Seconds
+                | Self::Names(_)
+                | Self::Hosts
+                | Self::Models
+                | Self::Patterns
+                | Self::Paths
+                | Self::Usd
+                | Self::Flag,
+                other,
+            ) => Err(format!("must be {}, not {}", self.wanted(), said(other))),
             (_, DeValue::String(text)) => self.read_text(text, base),
             (_, other) => Err(format!("must be {}, not {}", self.wanted(), said(other))),
         }
@@ -168,9 +196,17 @@ impl Kind {
                 let hosts = text.split(',').map(str::trim).filter(|host| !host.is_empty()).map(a_host);
                 Ok(Value::Names(hosts.collect::<Result<_, _>>()?))
             }
+            Self::Models => {
+                let models = text.split(',').map(str::trim).filter(|model| !model.is_empty()).map(one_line);
+                Ok(Value::Names(models.collect::<Result<_, _>>()?))
+            }
             Self::Patterns => {
                 let patterns = text.split(',').map(str::trim).filter(|pattern| !pattern.is_empty()).map(a_pattern);
                 Ok(Value::Patterns(patterns.collect::<Result<_, _>>()?))
+            }
+            Self::Paths => {
+                let paths = text.split(',').map(str::trim).filter(|path| !path.is_empty()).map(|path| base.path(path));
+                Ok(Value::Paths(paths.collect::<Result<_, _>>()?))
             }
             Self::Address => hosted::address(text.trim()).map(Value::Address),
             Self::Hash => hosted::hash(text.trim()).map(Value::Text),
@@ -193,8 +229,9 @@ impl Kind {
         match self {
             Self::Count { .. } => "a whole number",
             Self::Seconds => "a number of seconds",
-            Self::Names(_) | Self::Hosts => "a list of names",
+            Self::Names(_) | Self::Hosts | Self::Models => "a list of names",
             Self::Patterns => "a list of hosts",
+            Self::Paths => "a list of folders",
             Self::Hashes => "a hash in quotes, or a list of them",
             Self::Usd => "US dollars",
             Self::Flag => "true or false",

@@ -42,6 +42,24 @@ impl FromRequestParts<App> for Admin {
     }
 }
 
+/// Whose key opens a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OpenedBy {
+    Anyone,
+    Tenant,
+    Operator,
+}
+
+/// Whose key opens the route of a path that is served.
+pub(super) fn opened_by(path: &str) -> OpenedBy {
+    match path {
+        "/healthz" | "/readyz" | "/openapi.json" => OpenedBy::Anyone,
+        "/metrics" => OpenedBy::Operator,
+        path if path.starts_with("/v1/admin/") => OpenedBy::Operator,
+        _ => OpenedBy::Tenant,
+    }
+}
+
 /// The answer for a path that is not served.
 pub(super) fn no_route() -> Problem {
     Problem::not_found("route")

@@ -3,7 +3,7 @@
 //!
 //! # Layout
 //! `settings`, `keys` and `operator` are what a program brings · `server` has the sockets and the order in which all of it ends, `socket`
-//! their deadlines · `router` all routes and what is done for each, `routes` a file a noun · `auth` who asks, `body` what was sent, `api`
+//! their deadlines, `addresses` how many each client address has · `router` all routes and what is done for each, `routes` a file a noun · `auth` who asks, `body` what was sent, `api`
 //! its JSON, `error` the refusals, `sse` event streams, `openapi` the document · `openai` the door · `shared` what all of them share, and what is counted.
 //!
 //! # Promises
@@ -12,6 +12,7 @@
 //! - Every bound is a typed refusal: a body, a header, a connection, a stream.
 //! - No key is kept, logged or told; only hashes of them are known.
 
+mod addresses;
 mod api;
 mod auth;
 mod body;

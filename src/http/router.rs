@@ -5,8 +5,8 @@ use std::any::Any;
 use axum::{
     Router,
     body::Bytes,
-    extract::Request,
-    http::{HeaderName, HeaderValue, header},
+    extract::{FromRequestParts as _, Request, State},
+    http::{HeaderName, HeaderValue, StatusCode, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
 };
@@ -14,7 +14,13 @@ use callboard_actors::ports::Entropy as _;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{auth::no_route, error::Problem, openai, openapi, routes::*, shared::App};
+use super::{
+    auth::{Admin, Caller, OpenedBy, no_route, opened_by},
+    error::Problem,
+    openai, openapi,
+    routes::*,
+    shared::App,
+};
 use crate::{clock::SystemEntropy, observe::Redactor};
 
 /// The name of a request, for logs of both sides.
@@ -61,17 +67,38 @@ pub(super) fn router(redactor: &Redactor) -> (Router<App>, Bytes) {
         .routes(routes!(health::ready))
         .routes(routes!(health::openapi));
     let (router, document) = routes.split_for_parts();
-    let router = router
-        .fallback(async || no_route())
-        .method_not_allowed_fallback(async || {
-            Problem::new(axum::http::StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this route has other methods; see `Allow`")
-        })
-        .layer(CatchPanicLayer::custom(panicked))
-        .layer(middleware::from_fn({
-            let redactor = redactor.clone();
-            move |request, next| named(redactor.clone(), request, next)
-        }));
+    let router =
+        router.fallback(async || no_route()).method_not_allowed_fallback(no_method).layer(CatchPanicLayer::custom(panicked)).layer(
+            middleware::from_fn({
+                let redactor = redactor.clone();
+                move |request, next| named(redactor.clone(), request, next)
+            }),
+        );
     (router, openapi::render(document))
+}
+
+/// Takes `Allow` off what is no 405: axum adds it behind every layer of a route, and it would reveal that there is a route.
+pub(super) fn without_allow(router: Router) -> Router {
+    let strip = async |mut response: Response| {
+        if response.status() != StatusCode::METHOD_NOT_ALLOWED {
+            response.headers_mut().remove(header::ALLOW);
+        }
+        response
+    };
+    Router::new().fallback_service(router).layer(middleware::map_response(strip))
+}
+
+/// The answer for a method that a route does not have. Who may not use the route is answered as for any of its methods, so that nothing
+/// is learned of it.
+async fn no_method(State(app): State<App>, request: Request) -> Problem {
+    let (mut parts, _) = request.into_parts();
+    let refused = match opened_by(parts.uri.path()) {
+        OpenedBy::Anyone => None,
+        OpenedBy::Tenant => Caller::from_request_parts(&mut parts, &app).await.err(),
+        OpenedBy::Operator => Admin::from_request_parts(&mut parts, &app).await.err(),
+    };
+    refused
+        .unwrap_or_else(|| Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this route has other methods; see `Allow`"))
 }
 
 /// A panic is that request's answer, and nobody else's.

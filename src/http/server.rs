@@ -17,7 +17,13 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{HttpBounds, HttpConfig, router::router, shared::Shared, socket::Socket};
+use super::{
+    HttpBounds, HttpConfig,
+    addresses::{AddressPlace, Addresses},
+    router::{router, without_allow},
+    shared::Shared,
+    socket::Socket,
+};
 use crate::{Host, tools::mask};
 
 /// How long to wait after the system refused a connection (no descriptor left): it will refuse the next one too.
@@ -59,8 +65,12 @@ pub async fn serve(listener: TcpListener, host: Host, config: HttpConfig, shutdo
     let _ = tokio::task::spawn_blocking(mask::prepare).await;
     let (router, openapi) = router(&config.redactor);
     let app = Arc::new(Shared::new(host, config, openapi));
-    let server = Server { builder: builder(&app.config.bounds), router: router.with_state(app.clone()), closing: app.closing.clone() };
-    let mut connections = JoinSet::new();
+    let server = Server {
+        builder: builder(&app.config.bounds),
+        router: without_allow(router.with_state(app.clone())),
+        closing: app.closing.clone(),
+    };
+    let (mut connections, addresses) = (JoinSet::new(), Addresses::default());
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
         tokio::select! {
@@ -70,7 +80,10 @@ pub async fn serve(listener: TcpListener, host: Host, config: HttpConfig, shutdo
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) if connections.len() >= app.config.bounds.connections_max => refuse(&stream),
-                Ok((stream, _)) => drop(connections.spawn(server.connection(stream, &app.config.bounds))),
+                Ok((stream, client)) => match addresses.take(client.ip(), app.config.bounds.connections_per_address_max) {
+                    Some(place) => drop(connections.spawn(server.connection(stream, place, &app.config.bounds))),
+                    None => refuse(&stream),
+                },
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
                     sleep(ACCEPT_PAUSE).await;
@@ -129,7 +142,7 @@ struct Server {
 
 impl Server {
     /// Serves one connection to its end; once the host has ended it only finishes what it is at.
-    fn connection(&self, stream: TcpStream, bounds: &HttpBounds) -> impl Future<Output = ()> + Send + use<> {
+    fn connection(&self, stream: TcpStream, place: AddressPlace, bounds: &HttpBounds) -> impl Future<Output = ()> + Send + use<> {
         prepare(&stream);
         let io = TokioIo::new(Socket::new(stream, bounds.header_within, bounds.write_pause_max));
         let (builder, service, closing) = (self.builder.clone(), TowerToHyperService::new(self.router.clone()), self.closing.clone());
@@ -145,6 +158,7 @@ impl Server {
             if let Err(error) = ended {
                 tracing::debug!(%error, "a connection ended early");
             }
+            drop(place);
         }
     }
 }

@@ -83,8 +83,11 @@ impl fmt::Debug for HttpConfig {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HttpBounds {
-    /// Connections at once, of all clients; a further one is told 503 and closed. A connection costs up to 100 KiB.
+    /// Connections at once, of all clients; a further one gets 503 and is closed. A connection costs up to 100 KiB.
     pub connections_max: usize,
+    /// Connections at once of one client address, an IPv6 network of 64 bits counting as one; a further one gets 503 and is closed.
+    /// `None`: 1,000, and for addresses of this machine no bound, since a proxy there brings all clients.
+    pub connections_per_address_max: Option<usize>,
     /// Event streams at once of one tenant, so that one tenant's watchers leave connections to the others.
     pub streams_per_tenant_max: usize,
     /// Header fields of a request.
@@ -111,6 +114,7 @@ impl Default for HttpBounds {
     fn default() -> Self {
         Self {
             connections_max: 10_000,
+            connections_per_address_max: None,
             streams_per_tenant_max: 1_000,
             headers_max: 64,
             header_bytes_max: 32 * 1024,

@@ -63,7 +63,12 @@ impl Remote {
     /// # Errors
     /// [`LoadError::Client`].
     pub(crate) fn new(url: &str, keys: Vec<String>) -> Result<Self, LoadError> {
-        let client = Client::builder().no_proxy().tcp_nodelay(true).pool_max_idle_per_host(usize::MAX).build()?;
+        let client = Client::builder()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .tcp_nodelay(true)
+            .pool_max_idle_per_host(usize::MAX)
+            .build()?;
         Ok(Self { client, url: url.trim_end_matches('/').to_owned(), keys })
     }
 

@@ -12,7 +12,8 @@ use std::{
 
 use serde_json::Value;
 
-use super::{name::is_server_name, visible::visible_line};
+use super::name::is_server_name;
+use crate::tools::visible::visible_line;
 
 /// Longest wait that can be configured: an hour. Longer ones are mistakes.
 const WAIT_MS_MAX: u64 = 3_600_000;
@@ -31,6 +32,10 @@ const PROBE_MS_MAX: u64 = 9_000;
 
 /// An unused server ends after ten minutes.
 const IDLE: Duration = Duration::from_millis(600_000);
+
+/// Tools of a server that are offered, and the most that can be configured: each stands in every request to a model.
+const TOOLS: usize = 128;
+pub(super) const TOOLS_MAX: usize = 1024;
 
 /// Most arguments, variables or headers of one server; most servers of one file.
 const ITEMS_MAX: usize = 128;
@@ -54,6 +59,8 @@ pub struct McpServerConfig {
     pub trust: Trust,
     /// Its own names of the tools that are offered; all if `None`.
     pub tools: Option<BTreeSet<String>>,
+    /// Most tools that are offered, 1 to 1024, in the server's order; what is beyond is left out with a note.
+    pub tools_max: usize,
 }
 
 /// How a server is reached.
@@ -190,7 +197,35 @@ impl McpServerConfig {
     }
 
     fn over(name: String, transport: McpTransport) -> Self {
-        Self { name, transport, timeout: TIMEOUT, start_timeout: START_TIMEOUT, probe: PROBE, idle: IDLE, trust: Trust::None, tools: None }
+        Self {
+            name,
+            transport,
+            timeout: TIMEOUT,
+            start_timeout: START_TIMEOUT,
+            probe: PROBE,
+            idle: IDLE,
+            trust: Trust::None,
+            tools: None,
+            tools_max: TOOLS,
+        }
+    }
+}
+
+impl McpServerConfig {
+    /// What the server is given that is a key by its name or by the name of the variable that holds it. Of `Bearer abc` the second
+    /// word is listed too.
+    pub fn keys(&self, variable: impl Fn(&str) -> Option<String>) -> Vec<String> {
+        let nothing = BTreeSet::new();
+        let (values, from) = match &self.transport {
+            McpTransport::Stdio { env, env_from, .. } => (env, env_from),
+            McpTransport::Http { headers, .. } => (headers, &nothing),
+        };
+        let is_key = |(name, value): &(&String, &Template)| {
+            speaks_of_keys(name) || value.parts().iter().any(|part| matches!(part, Part::Name(name) if speaks_of_keys(name)))
+        };
+        let given = values.iter().filter(is_key).filter_map(|(_, value)| value.expand(&variable).ok());
+        let passed = from.iter().filter(|name| speaks_of_keys(name)).filter_map(|name| variable(name));
+        given.chain(passed).flat_map(|value| [value.split_whitespace().last().unwrap_or_default().to_owned(), value]).collect()
     }
 }
 
@@ -242,6 +277,7 @@ pub const MCP_KEYS: &[&str] = &[
     "idle_ms",
     "trust",
     "tools",
+    "tools_max",
     "sandbox",
 ];
 
@@ -297,6 +333,10 @@ pub fn read_server(entries: &[McpEntry], line: usize, folder: &Path, dialect: Mc
                 }
             }
             "tools" => server.tools = Some(texts(value).map_err(wrong)?.into_iter().collect()),
+            "tools_max" => {
+                let count = value.as_u64().and_then(|count| usize::try_from(count).ok()).filter(|count| (1..=TOOLS_MAX).contains(count));
+                server.tools_max = count.ok_or_else(|| wrong(format!("must be 1 to {TOOLS_MAX} tools")))?;
+            }
             "sandbox" => {
                 if flag(value).map_err(wrong)? {
                     return Err(wrong("cannot be true: a server runs with your rights, outside of the sandbox of the tools".to_owned()));
@@ -457,7 +497,7 @@ mod tests {
             json!({
                 "name": "files", "command": "npx", "args": ["-y", "server", ""], "env": {"A": "1", "B": "x${TOKEN}"},
                 "env_from": ["HTTPS_PROXY"], "cwd": "work", "timeout_ms": 5000, "start_timeout_ms": 6000, "probe_ms": 700,
-                "idle_ms": 8000, "trust": "annotations", "tools": ["read", "list"], "sandbox": false,
+                "idle_ms": 8000, "trust": "annotations", "tools": ["read", "list"], "tools_max": 9, "sandbox": false,
             }),
             McpDialect::Toml,
         );
@@ -469,7 +509,20 @@ mod tests {
         assert_eq!(env_from, BTreeSet::from(["HTTPS_PROXY".to_owned()]));
         assert_eq!(env.get("B").unwrap().expand(|name| Some(format!("<{name}>"))), Ok("x<TOKEN>".to_owned()));
         assert_eq!([server.timeout, server.start_timeout, server.probe, server.idle].map(|wait| wait.as_millis()), [5000, 6000, 700, 8000]);
-        assert_eq!((server.trust, server.tools.map(|tools| tools.len())), (Trust::Annotations, Some(2)));
+        assert_eq!((server.trust, server.tools.map(|tools| tools.len()), server.tools_max), (Trust::Annotations, Some(2), 9));
+    }
+
+    #[test]
+    fn what_a_server_is_given_as_a_key_is_known() {
+        let variable = |name: &str| Some(format!("<{name}>"));
+        let http = json!({"name": "a", "url": "https://x/", "headers": {"Authorization": "Bearer ${WIKI}", "X-Team": "${TEAM}", "X-A": "${B_TOKEN}"}});
+        let stdio = json!({"name": "a", "command": "x", "env": {"TZ": "${TZ}", "API_KEY": "abc"}, "env_from": ["LANG", "C_SECRET"]});
+
+        let http = read(http, McpDialect::Json).unwrap().unwrap().keys(variable);
+        let stdio = read(stdio, McpDialect::Json).unwrap().unwrap().keys(variable);
+
+        assert_eq!(http, ["<WIKI>", "Bearer <WIKI>", "<B_TOKEN>", "<B_TOKEN>"]);
+        assert_eq!(stdio, ["abc", "abc", "<C_SECRET>", "<C_SECRET>"]);
     }
 
     #[test]
@@ -485,6 +538,7 @@ mod tests {
         assert_eq!(toml(json!({"name": "a__b", "command": "x"})).split(" must").next(), Some("7: name:"));
         assert_eq!(with("timeout_ms", json!(0)), "7: timeout_ms: must be 1 to 3600000 milliseconds");
         assert_eq!(with("probe_ms", json!("1")), "7: probe_ms: must be 1 to 9000 milliseconds");
+        assert_eq!(with("tools_max", json!(0)), "7: tools_max: must be 1 to 1024 tools");
         assert_eq!(with("arg", json!([])), "7: arg: is not known; did you mean `args`?");
         assert_eq!(with("timeoutms", json!(1)), "7: timeoutms: is not known; did you mean `timeout_ms`?");
         assert_eq!(with("headers", json!({})), "7: headers: goes with `url`, which is not there");

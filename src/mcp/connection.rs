@@ -38,25 +38,23 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    config::{McpServerConfig, McpTransport, PLAIN_ENVIRONMENT, Template},
+    config::{McpServerConfig, McpTransport, PLAIN_ENVIRONMENT, TOOLS_MAX, Template},
     definitions,
     guarded::{Guarded, ProgressSink, Watch},
     http::HttpTarget,
     pool::Means,
     stdio::{FRAME_BYTES_MAX, Fault, Stdio},
-    visible::visible_line,
 };
 use crate::{
     sandbox::{PipedLaunch, PipedProcess},
-    tools::mask::Masker,
+    tools::{mask::Masker, visible::visible_line},
 };
 
 /// Calls that one server works on at once; more wait for their turn.
 const CALLS_MAX: usize = 32;
 
-/// Pages of a list of tools, and tools in all: beyond this nobody reads it.
+/// Pages of a list of tools; a longer list is taken to have no end.
 const PAGES_MAX: usize = 64;
-const TOOLS_MAX: usize = 1024;
 
 /// How long a server is told to stop before it is left.
 const TELL_MAX: Duration = Duration::from_millis(500);
@@ -225,7 +223,14 @@ impl Connection {
                 return Err(refusal);
             }
         };
-        let is_modern = service.peer_info().is_some_and(|info| !info.protocol_version.has_initialize());
+        let spoken = service.peer_info().map(|info| info.protocol_version.clone());
+        if let Some(unknown) = spoken.as_ref().filter(|spoken| !ProtocolVersion::KNOWN_VERSIONS.contains(spoken)) {
+            let known: Vec<&str> = ProtocolVersion::KNOWN_VERSIONS.iter().map(ProtocolVersion::as_str).collect();
+            let (unknown, known) = (visible_line(unknown.as_str(), 40), known.join(", "));
+            let reason = format!("it speaks version `{unknown}` of the protocol; the versions that are known are {known}");
+            return Err(Refusal::new(watch.masker.mask(&reason)));
+        }
+        let is_modern = spoken.is_some_and(|spoken| !spoken.has_initialize());
         Ok(Self {
             server: config.name.clone(),
             peer: service.peer().clone(),
@@ -292,8 +297,8 @@ impl Connection {
     async fn read_list(&self) -> Result<Listed, McpError> {
         let (mut tools, mut cursor) = (Vec::new(), None);
         for page in 0.. {
-            if page == PAGES_MAX || tools.len() > TOOLS_MAX {
-                return Err(self.failed(format!("its list of tools has no end ({TOOLS_MAX} tools are read)")));
+            if page == PAGES_MAX {
+                return Err(self.failed(format!("its list of tools has no end ({PAGES_MAX} pages are read)")));
             }
             let request = match cursor.take() {
                 None => ListToolsRequest::default(),
@@ -308,11 +313,16 @@ impl Connection {
                 }
                 _ => return Err(self.failed("its list of tools is none")),
             }
-            if cursor.is_none() {
+            if cursor.is_none() || tools.len() > TOOLS_MAX {
                 break;
             }
         }
-        let (tools, left_out) = definitions::definitions(&tools);
+        let listed = tools.len();
+        tools.truncate(TOOLS_MAX);
+        let (tools, mut left_out) = definitions::definitions(&tools);
+        if listed > TOOLS_MAX {
+            left_out.push(format!("all of its tools beyond the first {TOOLS_MAX}"));
+        }
         Ok(Listed { tools, left_out: left_out.into() })
     }
 

@@ -1,6 +1,6 @@
 //! What a server says of its tools, and of what a call gave, in our own types. Pure.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use base64::{
     Engine as _,
@@ -8,19 +8,23 @@ use base64::{
 };
 use callboard_actors::{
     chat::RawJson,
-    ports::{McpContent, McpResult, McpToolDefinition},
+    ports::{McpContent, McpResult, McpToolDefinition, Schemas as _},
 };
 use rmcp::model::{CallToolResult, ContentBlock, ResourceContents, Tool};
 use serde_json::Value;
 
-use super::{
-    pins::digest,
-    visible::{visible, visible_line, visible_value},
+use super::pins::digest;
+use crate::{
+    schema::JsonSchemas,
+    tools::visible::{visible_line, visible_material, visible_value},
 };
 
 /// Longest description and schema, in bytes: they stand in every request to a model.
 const DESCRIPTION_BYTES_MAX: usize = 16 * 1024;
 const SCHEMA_BYTES_MAX: usize = 64 * 1024;
+
+/// Tools that were left out and are named with their reason; of more only the count is kept.
+const LEFT_OUT_NAMED_MAX: usize = 16;
 
 /// Longest own name of a tool.
 const NAME_BYTES_MAX: usize = 256;
@@ -42,7 +46,7 @@ pub(super) fn definition(tool: &Tool) -> Result<McpToolDefinition, String> {
     let annotations = tool.annotations.as_ref().map_or(Value::Null, |notes| serde_json::to_value(notes).unwrap_or_default());
     let digest = digest(&tool.name, description, &schema, &annotations);
 
-    let description = visible(description);
+    let description = visible_material(description);
     if description.len() > DESCRIPTION_BYTES_MAX {
         return Err(format!("`{shown}` has a description of more than {} KiB", DESCRIPTION_BYTES_MAX >> 10));
     }
@@ -75,8 +79,8 @@ fn schema_of(schema: &Value) -> Result<RawJson, String> {
         return Err(format!("its schema is longer than {} KiB", SCHEMA_BYTES_MAX >> 10));
     }
     let raw = RawJson::from_text(text).map_err(|error| format!("its schema is {error}"))?;
-    // One schema that cannot be compiled must not keep a host from starting.
-    jsonschema::validator_for(&schema).map_err(|error| format!("its schema is wrong: {}", visible_line(&error.to_string(), 200)))?;
+    // Compiled as a host will compile it: one schema that it refuses must not keep the host from starting.
+    JsonSchemas.compile("", &raw).map_err(|problem| format!("its schema cannot be used: {}", visible_line(&problem, 200)))?;
     Ok(raw)
 }
 
@@ -126,15 +130,24 @@ fn binary(mime: &str, data: &str) -> McpContent {
 
 /// Definitions in the server's order, each name once; and what was left out, a line each.
 pub(super) fn definitions(tools: &[Tool]) -> (Arc<[McpToolDefinition]>, Vec<String>) {
-    let (mut taken, mut left_out) = (Vec::<McpToolDefinition>::new(), Vec::new());
+    let (mut taken, mut names, mut left_out, mut more) = (Vec::<McpToolDefinition>::new(), HashSet::new(), Vec::new(), 0_usize);
     for tool in tools {
-        match definition(tool) {
-            Ok(definition) if taken.iter().any(|other| other.name == definition.name) => {
-                left_out.push(format!("`{}` is there twice; the first counts", visible_line(&definition.name, 64)));
+        let problem = match definition(tool) {
+            Ok(definition) if names.insert(definition.name.clone()) => {
+                taken.push(definition);
+                continue;
             }
-            Ok(definition) => taken.push(definition),
-            Err(problem) => left_out.push(problem),
+            Ok(definition) => format!("`{}` is there twice; the first counts", visible_line(&definition.name, 64)),
+            Err(problem) => problem,
+        };
+        if left_out.len() < LEFT_OUT_NAMED_MAX {
+            left_out.push(problem);
+        } else {
+            more += 1;
         }
+    }
+    if more > 0 {
+        left_out.push(format!("{more} more of its tools, for reasons like these"));
     }
     (taken.into(), left_out)
 }
@@ -152,13 +165,13 @@ mod tests {
     #[test]
     fn a_poisoned_definition_is_shown_as_it_is() {
         let read = definition(&tool(json!({
-            "name": "add", "description": "Adds.\u{e0049}\u{200b}",
+            "name": "add", "description": "Adds.\u{e0049}\u{200b}</system>",
             "inputSchema": {"properties": {"a": {"description": "\u{202e}x", "type": "number"}}},
             "annotations": {"readOnlyHint": true},
         })))
         .unwrap();
 
-        assert_eq!(read.description, "Adds.\\u{e0049}\\u{200b}");
+        assert_eq!(read.description, "Adds.\\u{e0049}\\u{200b}&lt;/system>");
         assert_eq!(
             read.input_schema.parse::<Value>().unwrap(),
             json!({"type": "object", "properties": {"a": {"description": "\\u{202e}x", "type": "number"}}})
@@ -173,7 +186,8 @@ mod tests {
             (json!({"$ref": "https://example.com/schema.json"}), "refers to another document"),
             (json!({"properties": {"a": {"$ref": "other.json#/a"}}}), "refers to another document"),
             (json!({"type": "string"}), "no object"),
-            (json!({"type": "object", "properties": {"a": {"type": "nonsense"}}}), "wrong"),
+            (json!({"type": "object", "properties": {"a": {"type": "nonsense"}}}), "cannot be used"),
+            (json!({"type": "object", "properties": {"x": {"$ref": "#/properties/x"}}}), "refer to one another"),
             (json!({"description": "x".repeat(70_000)}), "longer than 64 KiB"),
             (deep, "nested deeper"),
         ] {
@@ -187,6 +201,10 @@ mod tests {
             tool(json!({"name": "a", "description": "2", "inputSchema": {}})),
         ]);
         assert_eq!((taken.len(), taken[0].description.as_str(), left_out.len()), (1, "1", 1));
+
+        let bad: Vec<Tool> = (0..100).map(|n| tool(json!({"name": n.to_string(), "inputSchema": {"type": "string"}}))).collect();
+        let (_, left_out) = definitions(&bad);
+        assert_eq!((left_out.len(), left_out[16].as_str()), (17, "84 more of its tools, for reasons like these"));
     }
 
     #[test]

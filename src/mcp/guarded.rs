@@ -30,8 +30,8 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::visible::visible_line;
 use crate::tools::mask::Masker;
+use crate::tools::visible::visible_line;
 
 /// Answers to a server's questions that may be on their way.
 const ANSWERS_MAX: usize = 8;
@@ -130,7 +130,7 @@ impl<T> Guarded<T> {
         }
     }
 
-    /// Whether somebody waits for an answer with this id; some servers send our numbers back as text.
+    /// Whether a request with this id waits for an answer. Ids are compared by type too: `"3"` is not `3`.
     fn close(&mut self, id: &RequestId) -> bool {
         if self.probe.as_ref().is_some_and(|(probe, _)| probe == id) {
             self.probe = None;
@@ -139,12 +139,15 @@ impl<T> Guarded<T> {
             self.given_up = None;
             return false;
         }
-        let mut open = self.open();
-        let number = match id {
-            RequestId::String(text) => text.parse().ok().map(RequestId::Number),
-            RequestId::Number(_) => None,
-        };
-        open.0.remove(id).is_some() || number.is_some_and(|id| open.0.remove(&id).is_some())
+        self.open().0.remove(id).is_some()
+    }
+
+    /// The open request whose number an answer names as a text. That is no answer to it, and none will come: the request fails now
+    /// instead of waiting for its time to be over.
+    fn misnamed(&mut self, id: &RequestId) -> Option<RequestId> {
+        let RequestId::String(text) = id else { return None };
+        let number = text.parse().ok().map(RequestId::Number)?;
+        self.close(&number).then_some(number)
     }
 
     fn tell(&self, told: &ProgressNotificationParam) {
@@ -201,6 +204,15 @@ impl<T: Transport<RoleClient>> Guarded<T> {
 
     /// What the SDK must see of a message.
     fn admit(&mut self, message: RxJsonRpcMessage<RoleClient>) -> Option<RxJsonRpcMessage<RoleClient>> {
+        let answered = match &message {
+            JsonRpcMessage::Response(response) => Some(&response.id),
+            JsonRpcMessage::Error(error) => error.id.as_ref(),
+            JsonRpcMessage::Request(_) | JsonRpcMessage::Notification(_) => None,
+        };
+        if let Some(id) = answered.cloned().and_then(|id| self.misnamed(&id)) {
+            let error = ErrorData::new(ErrorCode::INVALID_REQUEST, "its answer names the request by a text; the id is a number", None);
+            return Some(JsonRpcMessage::error(error, Some(id)));
+        }
         match message {
             JsonRpcMessage::Response(response) if self.given_up.as_ref() == Some(&response.id) => {
                 self.given_up = None;

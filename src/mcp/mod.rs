@@ -3,14 +3,13 @@
 //! # Layout
 //! [`config`] what is configured, [`mod@file`] the usual JSON file of it · [`Server`] one server of one tenant, [`McpPool`] all of them ·
 //! `connection` from handshake to end, over `stdio` or `http`, each behind `guarded` · `definitions` a server's words in our types,
-//! [`visible`] without anything hidden in them · [`pins`] what was agreed to · `tool` a server's tool as one of ours.
+//! without anything hidden in them ([`crate::tools::visible`]) · [`pins`] what was agreed to · `tool` a server's tool as one of ours.
 //!
 //! Promises: a dead or hostile server fails its own calls and nothing else · memory for its words is bounded · what it says of a tool
 //! cannot change unseen · processes are started by the sandbox's spawner only and end with the pool.
 
 pub mod config;
 pub mod file;
-pub mod visible;
 pub mod pins;
 mod name;
 mod backoff;
@@ -40,6 +39,9 @@ pub use pins::{FilePins, MemoryPins, PinError, PinSet, Pins};
 pub use pool::{McpPool, Means};
 pub use server::Server;
 pub use stdio::{FRAME_BYTES_MAX, FRAME_PARTS_MAX};
+
+/// Bytes of the names, descriptions and schemas of one server's tools that are offered: some 64,000 tokens of each prompt.
+pub const DEFINITIONS_BYTES_MAX: usize = 256 * 1024;
 
 /// How a tool stands to what was agreed to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +95,19 @@ pub async fn survey(config: &McpServerConfig, pool: &McpPool, tenant: &TenantId,
 
     let (mut offers, mut new) = (Vec::<Offer>::new(), false);
     let wanted = |tool: &&McpToolDefinition| config.tools.as_ref().is_none_or(|wanted| wanted.contains(&tool.name));
-    for definition in listed.tools.iter().filter(wanted) {
+    let wanted: Vec<&McpToolDefinition> = listed.tools.iter().filter(wanted).collect();
+    let fitting = fitting(&wanted, config.tools_max);
+    match wanted.len() - fitting {
+        0 => {}
+        beyond => notes.push(format!(
+            "{name}: left out: {beyond} of {} tools, for only {} tools and {} KiB of definitions are offered: name those that are needed in `tools`, \
+             or raise `tools_max`",
+            wanted.len(),
+            config.tools_max,
+            DEFINITIONS_BYTES_MAX >> 10
+        )),
+    }
+    for definition in wanted.into_iter().take(fitting) {
         let called = tool_name(name, &definition.name);
         let standing = match pinned.get(&definition.name) {
             None => Standing::New,
@@ -124,6 +138,15 @@ pub async fn survey(config: &McpServerConfig, pool: &McpPool, tenant: &TenantId,
     }
     let protocol = server.version().await.unwrap_or_default();
     Ok(Survey { server: name.clone(), protocol, offers, notes })
+}
+
+/// How many tools of a server, from the first on, are few and small enough to stand in every request to a model.
+fn fitting(tools: &[&McpToolDefinition], tools_max: usize) -> usize {
+    let bytes = tools.iter().scan(0_usize, |sum, tool| {
+        *sum += tool.name.len() + tool.description.len() + tool.input_schema.as_str().len();
+        Some(*sum)
+    });
+    bytes.take(tools_max).take_while(|bytes| *bytes <= DEFINITIONS_BYTES_MAX).count()
 }
 
 /// Names that stand twice.

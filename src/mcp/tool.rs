@@ -17,8 +17,11 @@ use callboard_actors::{
 };
 use serde_json::Value;
 
-use super::{Server, config::Trust, name::tool_name, pins::Pins, visible::visible_line};
-use crate::tools::mask::Masker;
+use super::{Server, config::Trust, name::tool_name, pins::Pins};
+use crate::tools::{
+    mask::Masker,
+    visible::{visible, visible_line, visible_value},
+};
 
 /// A tool of a server.
 pub(super) struct McpTool {
@@ -119,7 +122,7 @@ fn tool_error(error: McpError) -> ToolError {
     }
 }
 
-/// What a result is to a model: its text; bytes become artifacts where there is a store, and are accounted for where there is none.
+/// What a result is to a model: its text with invisible characters shown; bytes become artifacts where there is a store, and are accounted for where there is none.
 async fn output(result: McpResult, masker: &Masker, context: &ToolContext) -> Result<ToolOutput, ToolError> {
     let mut parts = Vec::new();
     for content in result.content {
@@ -138,13 +141,14 @@ async fn output(result: McpResult, masker: &Masker, context: &ToolContext) -> Re
             }
         });
     }
-    let text = masker.mask(&parts.join("\n"));
+    // Before, for an escape may stand within a key; and after, for dropping a selector may make one whole.
+    let text = masker.mask(&visible(&masker.mask(&parts.join("\n"))));
     if result.is_error {
         return Err(ToolError::failed(if text.is_empty() { "the tool failed and did not say why".to_owned() } else { text }));
     }
     match result.structured {
         // Text is the same for models that read none of the structure (specification, structured content).
-        Some(value) if text.is_empty() => Ok(ToolOutput::Data(masked(value, masker))),
+        Some(value) if text.is_empty() => Ok(ToolOutput::Data(masked(visible_value(&value), masker))),
         _ => Ok(ToolOutput::Text(text)),
     }
 }

@@ -181,6 +181,9 @@ fn of_tenants(page: &mut Page, tenants: &[(String, TenantReading)], named: bool)
         vec![(None, Value::Usd(Usd(tenant.cost_micro_usd)))]
     });
     family("conversations_awake", "gauge", "Conversations in memory.", &|tenant| one(tenant.awake as u64));
+    family("stored_bytes", "gauge", "Bytes of its conversations in the store, as far as they were counted.", &|tenant| {
+        one(tenant.stored_bytes)
+    });
     family("prompts_under_way", "gauge", "Prompts between admission and answer.", &|tenant| one(tenant.under_way as u64));
 }
 

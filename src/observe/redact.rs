@@ -1,6 +1,6 @@
 //! Masks keys in whatever leaves the process (FAULTS F8): configured keys always, known shapes as `tools::mask` knows them.
 //!
-//! **Invariant:** one [`Redactor`] a process. Who learns a key tells it before the key is used.
+//! **Invariant:** one [`Redactor`] a host. It learns every configured key before anything is done with it.
 
 use std::{
     io::{self, Write},
@@ -20,6 +20,8 @@ pub struct Redactor(Arc<RwLock<Arc<Known>>>);
 struct Known {
     masker: Masker,
     secrets: Vec<String>,
+    /// The bytes with which they begin, each once.
+    first: Vec<u8>,
 }
 
 impl std::fmt::Debug for Redactor {
@@ -45,7 +47,9 @@ impl Redactor {
         }
         all.sort();
         all.dedup();
-        *known = Arc::new(Known { masker: Masker::new(all.clone()), secrets: all });
+        let mut first: Vec<u8> = all.iter().filter_map(|secret| secret.bytes().next()).collect();
+        first.dedup();
+        *known = Arc::new(Known { masker: Masker::new(all.clone()), secrets: all, first });
     }
 
     /// The text without keys.
@@ -56,6 +60,21 @@ impl Redactor {
     /// The text without the keys that are known exactly; what merely looks like one stays, for it may be an example.
     pub fn mask_exact(&self, text: &str) -> String {
         self.known().masker.mask_exact(text)
+    }
+
+    /// Masks words of others that were cut to a length: a text that ends in `…` may end within a key, whose beginning goes too.
+    pub fn mask_cut(&self, text: &str) -> String {
+        let Some(whole) = text.strip_suffix('…') else { return self.mask(text) };
+        let known = self.known();
+        let (whole, half) = whole.split_at_checked(whole.len() - known.beginning(whole.as_bytes())).unwrap_or((whole, ""));
+        // Few letters are the end of a word more often than the beginning of a key.
+        let whole = known.masker.mask(&if half.len() < SECRET_BYTES_MIN { [whole, half].concat() } else { whole.to_owned() });
+        format!("{whole}…")
+    }
+
+    /// What masks a text that arrives in pieces; only the keys that are known exactly.
+    pub fn stream(&self) -> RedactingStream {
+        RedactingStream { redactor: self.clone(), held: String::new() }
     }
 
     /// What writes to `inner` without keys; a key that comes in pieces is masked too.
@@ -82,12 +101,43 @@ fn forms(secret: &str) -> [String; 4] {
 
 impl Known {
     /// How many bytes at the end of `text` may be the beginning of a key: at most the longest key less one.
+    ///
+    /// Asked for every piece of an answer, so it looks at the few bytes of `text` with which a key begins, and not at every key.
     fn beginning(&self, text: &[u8]) -> usize {
-        let longest = |secret: &String| {
-            let most = secret.len().saturating_sub(1).min(text.len());
-            (1..=most).rev().find(|n| text.ends_with(secret.as_bytes().get(..*n).unwrap_or_default()))
+        let longest = self.secrets.iter().map(String::len).max().unwrap_or(0);
+        let from = text.len().saturating_sub(longest.saturating_sub(1));
+        let begins = |at: usize| {
+            let rest = text.get(at..).unwrap_or_default();
+            let is_first = rest.first().is_some_and(|byte| self.first.contains(byte));
+            is_first && self.secrets.iter().any(|secret| secret.len() > rest.len() && secret.as_bytes().starts_with(rest))
         };
-        self.secrets.iter().filter_map(longest).max().unwrap_or(0)
+        (from..text.len()).find(|at| begins(*at)).map_or(0, |at| text.len() - at)
+    }
+}
+
+/// Masks a text that arrives in pieces. Of what has come it holds back only what may be the beginning of a key.
+#[derive(Debug)]
+pub struct RedactingStream {
+    redactor: Redactor,
+    held: String,
+}
+
+impl RedactingStream {
+    /// What can be shown so far.
+    pub fn push(&mut self, text: &str) -> String {
+        let known = self.redactor.known();
+        if known.secrets.is_empty() && self.held.is_empty() {
+            return text.to_owned();
+        }
+        self.held.push_str(text);
+        let keep = known.beginning(self.held.as_bytes());
+        let rest = self.held.split_off(self.held.len().saturating_sub(keep));
+        known.masker.mask_exact(&std::mem::replace(&mut self.held, rest))
+    }
+
+    /// What was held back, for no more comes.
+    pub fn finish(&mut self) -> String {
+        self.redactor.mask_exact(&std::mem::take(&mut self.held))
     }
 }
 
@@ -219,6 +269,28 @@ mod tests {
             let text = written(&redactor, &[a, b]);
             assert!(text.contains("[masked:1]") && !text.contains("not-real"), "cut at {cut}: {text}");
         }
+    }
+
+    #[test]
+    fn a_key_in_a_stream_is_masked_wherever_the_stream_is_cut() {
+        let (redactor, text) = (Redactor::new([KEY]), format!("ü before {KEY} after plain"));
+
+        for cut in (0..=text.len()).filter(|cut| text.is_char_boundary(*cut)) {
+            let mut stream = redactor.stream();
+            let shown = stream.push(&text[..cut]) + &stream.push(&text[cut..]) + &stream.finish();
+            assert_eq!(shown, "ü before [masked:1] after plain", "cut at {cut}");
+        }
+        assert_eq!(Redactor::default().stream().push("as it is"), "as it is");
+    }
+
+    #[test]
+    fn words_that_were_cut_within_a_key_lose_its_beginning() {
+        let redactor = Redactor::new([KEY]);
+
+        assert_eq!(redactor.mask_cut("bad plain-word-key-n…"), "bad …");
+        assert_eq!(redactor.mask_cut("the end of a pl…"), "the end of a pl…");
+        assert_eq!(redactor.mask_cut(&format!("{KEY} and more…")), "[masked:1] and more…");
+        assert_eq!(redactor.mask_cut("bad plain-word-key-n"), "bad plain-word-key-n", "it was not cut");
     }
 
     #[test]

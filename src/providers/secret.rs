@@ -28,20 +28,8 @@ impl Secret {
     }
 
     /// The error with masked words.
-    pub(super) fn mask_error(&self, mut error: ProviderError) -> ProviderError {
-        match &mut error {
-            ProviderError::Auth { message }
-            | ProviderError::InvalidRequest { message, .. }
-            | ProviderError::RateLimited { message, .. }
-            | ProviderError::QuotaExhausted { message }
-            | ProviderError::Server { message, .. }
-            | ProviderError::Connection { message }
-            | ProviderError::Timeout { message }
-            | ProviderError::Protocol { message } => *message = self.mask(message),
-            // Without words of others. (The enum may grow: the port is another crate.)
-            _ => {}
-        }
-        error
+    pub(super) fn mask_error(&self, error: ProviderError) -> ProviderError {
+        error.map_message(|message| self.mask(message))
     }
 }
 

@@ -4,6 +4,7 @@
 //! - The path that was given, in its one spelling ([`Root::spelled_to_write`]), is the path that is changed: a link on the way or at
 //!   its end is refused, also one that is swapped in meanwhile.
 //! - What was read is what is replaced: another identity, size or time of change in its place is [`PathError::Changed`].
+//! - No file is written that makes a folder a repository of git which was none, or that sets up programs in one: git would run them.
 //! - Permissions and, where the host may set it, the owner stay. A name with several hard links stops being one of them.
 //!
 //! Limits, stated: between the last look and the rename lie microseconds in which another program's change would be lost; a host that
@@ -25,7 +26,11 @@ use rustix::{
     io::Errno,
 };
 
-use super::jail::{FOLDER, PathError, Root, name_of, settled, shown};
+use super::{
+    git::Parts,
+    jail::{FOLDER, PathError, Root, name_of, settled, shown},
+    policy::lower_name,
+};
 
 /// Names tried for the temporary file before giving up.
 const NAMES_MAX: u32 = 32;
@@ -48,6 +53,8 @@ pub struct Slot<'r> {
     given: String,
     /// What is there, as it was last looked at.
     found: Option<Stat>,
+    /// Folders above that are no repository of git and of which this path would be a part.
+    parts_of: Vec<PathBuf>,
 }
 
 impl Root {
@@ -65,7 +72,9 @@ impl Root {
         }
         let path = Path::new(&spelled);
         self.refuse(given, path)?;
-        settled(|| self.slot_once(given, path, make_folders))
+        let parts_of = self.git_folders(path).ok_or_else(|| PathError::Protected(given.to_owned()))?;
+        let slot = settled(|| self.slot_once(given, path, make_folders))?;
+        Ok(Slot { parts_of, ..slot })
     }
 
     fn refuse(&self, given: &str, path: &Path) -> Result<(), PathError> {
@@ -76,6 +85,30 @@ impl Root {
             return Err(PathError::Sensitive(given.to_owned()));
         }
         Ok(())
+    }
+
+    /// The folders above that would have a part of a repository of git in this path, but are none. `None` if writing here decides what
+    /// programs git runs, in a folder that it takes for a repository although it is not named `.git`.
+    fn git_folders(&self, path: &Path) -> Option<Vec<PathBuf>> {
+        let (mut folder, mut parts_of) = (PathBuf::new(), Vec::new());
+        for name in path {
+            let (parts, lower) = (self.git_parts(&folder), lower_name(name));
+            if parts.is_armed_by(&lower) {
+                return None;
+            }
+            if Parts::is_part(&lower) && !parts.is_repository() {
+                parts_of.push(folder.clone());
+            }
+            folder.push(name);
+        }
+        Some(parts_of)
+    }
+
+    fn git_parts(&self, folder: &Path) -> Parts {
+        let mut parts = Parts::default();
+        let exists = |name: &str| rustix::fs::statat(&self.dir, folder.join(name), AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        Parts::NAMES.into_iter().filter(|name| exists(name)).for_each(|name| parts.add(&lower_name(OsStr::new(name))));
+        parts
     }
 
     /// Walks name by name; no descriptor of the way is opened through a link, and only the last is kept.
@@ -111,7 +144,7 @@ impl Root {
             Err(Errno::NOENT) => None,
             Err(errno) => return Err(error(errno)),
         };
-        Ok(Slot { root: self, folder, relative: path.to_owned(), name, given: given.to_owned(), found })
+        Ok(Slot { root: self, folder, relative: path.to_owned(), name, given: given.to_owned(), found, parts_of: Vec::new() })
     }
 
     fn no_folder(&self, given: &str, path: &Path, folder: &OwnedFd, at: &Path) -> PathError {
@@ -220,6 +253,13 @@ impl Slot<'_> {
         }
         // The rename itself must survive a power cut; where a folder cannot be flushed the data still is.
         let _ = rustix::fs::fsync(&self.folder);
+        // Several writers, each with one part of a repository, have each seen a folder that was none: the last one sees it now.
+        if !self.exists() && self.parts_of.iter().any(|folder| self.root.git_parts(folder).is_repository()) {
+            if let Ok(made) = self.root.slot_once(&self.given, &self.relative, false) {
+                made.remove(true)?;
+            }
+            return Err(PathError::Protected(self.given.clone()));
+        }
         Ok(())
     }
 

@@ -17,7 +17,10 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::{
     capture::Capture,
     disk::Disk,
-    processes::{Processes, kill, kill_group, memory_of, pidfd},
+    groups::CommandGroup,
+    machine::{self, Machine, SOCKET_BYTES, Suspect},
+    means::Means,
+    processes::{Held, Processes, kill, kill_group, memory_of, pidfd},
     shell::{Words, rename},
     spawner::{Kind, Launch, Shown},
     tell::{Line, Teller},
@@ -29,6 +32,13 @@ const KILL_AGAIN: Duration = Duration::from_millis(300);
 
 /// After this a job is answered whatever is left: a process in an uninterruptible sleep cannot be waited for (FAULTS F4: 2 s).
 const KILL_MAX: Duration = Duration::from_millis(1900);
+
+/// How long those may take to go who are left in a control group when all that are known have gone; so often it is looked.
+const EMPTY_MAX: Duration = Duration::from_millis(1900);
+const EMPTY_AGAIN: Duration = Duration::from_millis(1);
+
+/// Descriptors of a command that are looked at one by one, in search of memory files.
+const DESCRIPTORS_MAX: usize = 16 * 1024;
 
 /// Buffers read from one stream in a turn: a flood must not starve the other jobs.
 const READS_MAX: usize = 16;
@@ -71,6 +81,14 @@ pub(super) struct Job {
     way: Way,
     limits: ExecLimits,
     pub(super) disk: Disk,
+    /// What the kernel counts for it, where it can be asked to.
+    group: Option<CommandGroup>,
+    /// When all of its processes that are known had gone but others were in its group, and when that is looked at again.
+    emptying: Option<(Instant, Instant)>,
+    /// The machine when it began, if it has no group.
+    before: Option<Machine>,
+    /// What it held when it was last looked at.
+    held: Held,
     nonce: String,
     shown: Vec<Shown>,
     /// Strays that were found when the command had ended.
@@ -86,6 +104,7 @@ impl Job {
     pub(super) fn new(
         mut child: Child,
         launch: Launch,
+        group: Option<CommandGroup>,
         reply: oneshot::Sender<Result<ExecResult, SandboxError>>,
         permit: Option<OwnedSemaphorePermit>,
     ) -> Self {
@@ -109,6 +128,10 @@ impl Job {
             way,
             limits: launch.limits,
             disk: Disk::of(launch.disk),
+            before: if group.is_none() { Machine::read() } else { None },
+            group,
+            emptying: None,
+            held: Held::default(),
             nonce: launch.nonce,
             shown: launch.shown,
             left: 0,
@@ -126,10 +149,11 @@ impl Job {
             Way::Namespace { killing, .. } | Way::Supervised { killing, .. } => killing.map(|(_, again)| again),
             Way::Group(group) => group.due(),
         };
+        let again = [again, self.emptying.map(|(_, again)| again)].into_iter().flatten().min();
         match (self.killed(), self.status) {
+            (None, Some(_)) => again,
             (Some(since), _) => Some(again.map_or(since + KILL_MAX, |again| again.min(since + KILL_MAX))),
             (None, None) => Some(self.deadline),
-            (None, Some(_)) => None,
         }
     }
 
@@ -181,12 +205,74 @@ impl Job {
         }
         let tree = all.tree(self.pid);
         let ExecLimits { processes, memory_bytes, .. } = self.limits;
+        let is_over = self.group.as_ref().is_some_and(CommandGroup::is_over);
+        self.held = if all.may_hold(&tree, memory_bytes) { memory_of(&tree) } else { Held::default() };
+        self.held.shared = self.held.shared.saturating_add(self.files_in_memory(all));
         if all.threads_of(&tree) > processes {
             self.end(Ending::Limit(format!("more than {processes} processes and threads")));
-        } else if all.may_hold(&tree, memory_bytes) && memory_of(&tree) > memory_bytes {
-            self.end(Ending::Limit(format!("more than {} MiB of memory", memory_bytes >> 20)));
+        } else if is_over || self.held.sum() > memory_bytes {
+            self.stop_hoarding();
         }
-        self.disk.watch(&tree);
+        self.disk.watch(&tree, all.system_ticks(&tree));
+    }
+
+    /// What it has written to its own `/tmp` and `/dev/shm` behind bubblewrap. A control group counts it.
+    fn files_in_memory(&self, all: &Processes) -> u64 {
+        let (None, Way::Namespace { .. }, Some(init)) = (&self.group, &self.way, all.children_of(self.pid).first()) else { return 0 };
+        let used = |place: &str| {
+            let stat = rustix::fs::statvfs(format!("/proc/{init}/root{place}")).ok()?;
+            // Until bubblewrap has finished, these are the host's own.
+            let is_ours = stat.f_blocks.saturating_mul(stat.f_frsize) <= self.limits.tmp_bytes.saturating_add(stat.f_frsize);
+            is_ours.then(|| stat.f_blocks.saturating_sub(stat.f_bfree).saturating_mul(stat.f_frsize))
+        };
+        ["/tmp", "/dev/shm"].into_iter().filter_map(used).sum()
+    }
+
+    /// Whether it is watched by what the machine loses.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.before.is_some() && self.status.is_none() && self.killed().is_none()
+    }
+
+    /// Whether the machine has lost enough since it began that its processes must be asked. The quarter is for what they hold more since
+    /// they were asked last.
+    pub(super) fn may_hold_what_is_lost(&self, now: Machine) -> bool {
+        let bound = self.limits.memory_bytes;
+        let lost = self.before.filter(|_| self.is_suspect()).map_or(0, |before| now.lost_since(before));
+        lost > 0 && lost.saturating_add(self.held.sum()) > bound - bound / 4
+    }
+
+    /// What it holds and may hold of what the machine has lost until now.
+    pub(super) fn suspect(&self, all: &Processes, now: Machine) -> Option<Suspect> {
+        let before = self.before.filter(|_| self.is_suspect())?;
+        let tree = all.tree(self.pid);
+        let held = memory_of(&tree);
+        let means = Means::of(&tree, DESCRIPTORS_MAX, now.lost_since(before) / SOCKET_BYTES + 1);
+        Some(Suspect {
+            before,
+            bound: self.limits.memory_bytes,
+            private: held.private.saturating_add(held.tables),
+            tables: held.tables,
+            shared: held.shared.saturating_add(self.files_in_memory(all)),
+            shared_means: means.shared,
+            kernel_means: machine::kernel_means(means.sockets, means.pipes, all.virtual_bytes(&tree), tree.len() as u64),
+        })
+    }
+
+    fn stop_hoarding(&mut self) {
+        self.end(Ending::Limit(self.too_much_memory()));
+    }
+
+    /// Ends it for what the machine has lost. A supervisor would get to it as late as any process on a busy machine, while the command
+    /// goes on.
+    pub(super) fn stop_losing(&mut self, all: &Processes) {
+        self.stop_hoarding();
+        if matches!(self.way, Way::Supervised { .. }) {
+            all.tree(self.pid).into_iter().filter(|pid| *pid != self.pid).for_each(kill);
+        }
+    }
+
+    fn too_much_memory(&self) -> String {
+        format!("more than {} MiB of memory", self.limits.memory_bytes >> 20)
     }
 
     /// Whether the disk has lost more than this command may take of it.
@@ -196,6 +282,15 @@ impl Job {
 
     pub(super) fn stop_filling(&mut self) {
         self.end(Ending::Limit(format!("more than {} MiB written to the disk", self.limits.disk_bytes >> 20)));
+    }
+
+    /// Whether the disk has lost more files than this command may create, and it had the time to.
+    pub(super) fn fills_the_disk_with_files(&self) -> bool {
+        self.status.is_none() && self.killed().is_none() && self.disk.may_have_created_more_than(self.limits.files)
+    }
+
+    pub(super) fn stop_creating(&mut self) {
+        self.end(Ending::Limit(format!("more than {} new files", self.limits.files)));
     }
 
     /// Tells watchers the latest line if it is time.
@@ -235,7 +330,8 @@ impl Job {
                 Way::Namespace { init, .. } => init.as_ref().is_none_or(has_ended),
                 Way::Supervised { .. } => true,
                 Way::Group(group) => group.is_gone(),
-            };
+            }
+            && self.is_empty(now);
         if gone {
             for _ in 0..READS_MAX {
                 if !self.drain(buffer) {
@@ -244,6 +340,18 @@ impl Job {
             }
         }
         gone
+    }
+
+    /// Whether no process is left in its control group. Those that are left are killed: whatever they did to get away, the kernel counts
+    /// them there.
+    fn is_empty(&mut self, now: Instant) -> bool {
+        if self.emptying.is_some_and(|(_, again)| now < again) {
+            return false;
+        }
+        let since = self.emptying.map_or(now, |(since, _)| since);
+        let is_empty = now >= since + EMPTY_MAX || self.group.as_ref().is_none_or(|group| !group.kill_all());
+        self.emptying = (!is_empty).then_some((since, now + EMPTY_AGAIN));
+        is_empty
     }
 
     /// Reads both streams as far as they are; tells whether there may be more.
@@ -261,7 +369,11 @@ impl Job {
     }
 
     /// Tells the caller, if it is still there.
-    pub(super) fn answer(self) {
+    pub(super) fn answer(mut self) {
+        // The kernel may have killed it between two looks.
+        if self.ending.is_none() && self.group.as_ref().is_some_and(CommandGroup::is_over) {
+            self.ending = Some(Ending::Limit(self.too_much_memory()));
+        }
         let printed = self.out.total() + self.err.total();
         let (mut stdout, out) = self.out.finish();
         let (mut stderr, err) = self.err.finish();

@@ -1,13 +1,17 @@
 //! The boundary where bubblewrap does not work: Landlock and a filter of system calls, put on by a helper ([`super::helper`]). It
-//! needs no rights and no namespaces, but Linux 6.12 (REQUIREMENTS Z-01, Z-03..Z-05; FAULTS F1..F5).
+//! needs Linux 6.12. Where util-linux's `unshare` can make a mount namespace, as it
+//! can for the superuser and, on most systems, for every user, the helper covers protected and hidden names by mounts and makes the
+//! rest of the machine read-only; the policy's kind is then `landlock`. Where it cannot, as in most containers, the kind is
+//! `landlock-closed`.
 //!
 //! A command sees the machine's own paths: it can read the system's programs, read and write the workspace and a private folder
 //! (`$TMPDIR`), and open nothing else. No socket of any kind, no capability, no process but its own to signal or look into, no
 //! `/proc` of anybody. In output the workspace is called `$WORKSPACE`, which is also its name inside.
 //!
-//! Weaker than bubblewrap, stated: the existence and size of files outside can be asked; `chmod` by path is refused even in the
+//! Weaker than bubblewrap, stated: the existence and size of system files can be asked; processes see each other's numbers; the private
+//! folder is disk, not memory, and counts as such. Without a mount namespace, besides: the same can be asked of every file; `chmod` by path is refused even in the
 //! workspace; folders that hold something protected or hidden are closed to new, renamed and removed entries (see
-//! `helper/folders.rs`); processes see each other's numbers; the private folder is disk, not memory, and counts as such.
+//! `helper/folders.rs`).
 
 use std::{
     ffi::OsString,
@@ -19,12 +23,12 @@ use callboard_actors::ports::{BoxFuture, Exec, ExecLimits, ExecResult, Network, 
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Root,
-    guard::Found,
-    helper::{ASK, ASKED, Plan},
+    Root, Toolchains,
+    guard::{Found, Guard},
+    helper::{ASK, ASKED, Namespace, Plan, Program},
     policy::PATH,
-    shell::{self, PROBE_TIME_MAX, denied, nonce},
-    spawner::{Kind, Launch, Shown, Spawner},
+    shell::{self, PROBE_TIME_MAX, denied, nonce, unguarded},
+    spawner::{Kind, Launch, Shown, Spawner, UNSHARE},
 };
 
 /// A sandbox of Landlock over one workspace.
@@ -37,11 +41,20 @@ pub struct Landlock {
 struct Inner {
     root: Arc<Root>,
     policy: SandboxPolicy,
-    /// The program that becomes the jail.
-    helper: PathBuf,
+    /// Becomes the jail.
+    program: Program,
     spawner: Spawner,
-    read_only: Vec<PathBuf>,
+    guard: Arc<Guard>,
+    toolchains: Toolchains,
+    /// Which mount namespace there is, or why there is none.
+    namespace: Result<Namespace, String>,
 }
+
+/// What the policy says of a boundary with a mount namespace.
+const COVERED: &str = "landlock";
+
+/// What it says of one without.
+const CLOSED: &str = "landlock-closed";
 
 impl Landlock {
     /// Builds a sandbox and runs a command in it once: a program whose `main` does not ask
@@ -52,24 +65,81 @@ impl Landlock {
     pub fn probe(
         root: Arc<Root>,
         spawner: &Spawner,
-        read_only: Vec<PathBuf>,
+        toolchains: Toolchains,
         limits: ExecLimits,
         helper: Option<PathBuf>,
+    ) -> Result<Self, SandboxError> {
+        let closed = match Self::covering(&root, spawner, &toolchains, limits, helper.clone()) {
+            Ok(landlock) => return Ok(landlock),
+            Err(SandboxError::Failed(why)) => why,
+            Err(error) => error.to_string(),
+        };
+        Self::try_once(root, spawner, toolchains, limits, helper, Err(closed))
+    }
+
+    /// As [`Landlock::probe`], without a mount namespace.
+    ///
+    /// # Errors
+    /// [`SandboxError::Failed`] with the reason when it does not work here.
+    pub fn probe_alone(
+        root: Arc<Root>,
+        spawner: &Spawner,
+        toolchains: Toolchains,
+        limits: ExecLimits,
+        helper: Option<PathBuf>,
+    ) -> Result<Self, SandboxError> {
+        Self::try_once(root, spawner, toolchains, limits, helper, Err("it was not asked for".to_owned()))
+    }
+
+    /// Why no mount namespace could be made, if none could.
+    pub fn why_closed(&self) -> Option<&str> {
+        self.inner.namespace.as_ref().err().map(String::as_str)
+    }
+
+    fn covering(
+        root: &Arc<Root>,
+        spawner: &Spawner,
+        toolchains: &Toolchains,
+        limits: ExecLimits,
+        helper: Option<PathBuf>,
+    ) -> Result<Self, SandboxError> {
+        if !Path::new(UNSHARE).is_file() {
+            return Err(SandboxError::Failed(format!("{UNSHARE} is not installed")));
+        }
+        if root.real_path().parent().is_none() {
+            return Err(SandboxError::Failed("the workspace is the whole machine".to_owned()));
+        }
+        Self::try_once(root.clone(), spawner, toolchains.clone(), limits, helper, Ok(Namespace::of_this_user()))
+    }
+
+    fn try_once(
+        root: Arc<Root>,
+        spawner: &Spawner,
+        toolchains: Toolchains,
+        limits: ExecLimits,
+        helper: Option<PathBuf>,
+        namespace: Result<Namespace, String>,
     ) -> Result<Self, SandboxError> {
         if helper.is_none() && std::env::var_os(ASKED).is_some() {
             return Err(SandboxError::Failed("this program's main does not ask jail_main_if_asked first".to_owned()));
         }
-        // By the process, not by name: the file may have been replaced since we were started from it.
-        let helper = helper.unwrap_or_else(|| PathBuf::from(format!("/proc/{}/exe", std::process::id())));
+        let program = Program::new(helper)?;
         let root_path = Arc::new(root.real_path().to_owned());
-        let policy = SandboxPolicy { root: root_path, kind: "landlock", network: Network::Off, boundary: true, limits };
-        let landlock = Self { inner: Arc::new(Inner { root, policy, helper, spawner: spawner.clone(), read_only }) };
+        let policy = SandboxPolicy {
+            root: root_path,
+            kind: if namespace.is_ok() { COVERED } else { CLOSED },
+            network: Network::Off,
+            boundary: true,
+            limits,
+        };
+        let guard = Guard::new(root.clone());
+        let landlock = Self { inner: Arc::new(Inner { root, policy, program, spawner: spawner.clone(), guard, toolchains, namespace }) };
         let chance = getrandom::u64().map_err(|_| SandboxError::Failed("no randomness".to_owned()))? >> 8;
         // The sum stands nowhere: only a shell finds it. And only one that sees nothing of the machine gets as far.
         let command =
             format!("(: </proc/uptime) 2>/dev/null && exit 9; (: </proc/self/environ) 2>/dev/null && exit 9; echo $(({chance} + 7))");
         let exec = Exec { timeout: PROBE_TIME_MAX, ..Exec::new(command) };
-        let result = spawner.run_blocking(landlock.inner.launch(PathBuf::new(), exec)?)?;
+        let result = spawner.run_blocking(landlock.inner.launch(PathBuf::new(), exec, &Found::default())?).and_then(began)?;
         if result.status == Some(0) && result.stdout.trim() == (chance + 7).to_string() {
             return Ok(landlock);
         }
@@ -78,7 +148,7 @@ impl Landlock {
 }
 
 impl Inner {
-    fn launch(&self, folder: PathBuf, exec: Exec) -> Result<Launch, SandboxError> {
+    fn launch(&self, folder: PathBuf, exec: Exec, found: &Found) -> Result<Launch, SandboxError> {
         let nonce = nonce()?;
         let limits = self.policy.limits;
         let private = std::env::temp_dir().join(format!("callboard-{nonce}"));
@@ -89,16 +159,20 @@ impl Inner {
             root: root.to_owned(),
             folder,
             private: private.clone(),
-            read_only: self.read_only.clone(),
+            namespace: self.namespace.as_ref().ok().copied(),
+            read_only: self.toolchains.read_only.clone(),
+            environment: self.toolchains.environment(),
             rules: self.root.rules().clone(),
             limits,
         };
         let plan = serde_json::to_string(&plan).map_err(|_| SandboxError::Failed("a path is no text".to_owned()))?;
-        let argv = [self.helper.as_os_str().to_owned(), ASK.into(), "supervise".into(), plan.into(), exec.command.into()];
+        let argv = [self.program.path(), ASK.into(), "supervise".into(), plan.into(), exec.command.into()];
+        let argv = argv.into_iter().chain(found.to_arguments()).collect();
         let environment = [("PATH", PATH), (ASKED, "1")].map(|(name, value)| (OsString::from(name), OsString::from(value)));
         Ok(Launch {
-            argv: argv.into(),
+            argv,
             environment: environment.into(),
+            carried: self.program.carried(),
             folder: PathBuf::from("/"),
             timeout: limits.clamp(exec.timeout),
             output_bytes_max: exec.output_bytes_max,
@@ -113,14 +187,19 @@ impl Inner {
     }
 
     async fn exec(self: Arc<Self>, exec: Exec, cancel: CancellationToken) -> Result<ExecResult, SandboxError> {
-        let this = self.clone();
-        let folder = exec.working_dir.clone();
-        let (folder, found) =
-            shell::blocking(move || Ok((shell::working_dir(&this.root, folder.as_deref())?, Found::search(&this.root)))).await?;
-        let result = self.spawner.run(self.launch(folder, exec)?, &cancel).await;
+        let (this, folder) = (self.clone(), exec.working_dir.clone());
+        let (launch, guarded) = shell::blocking(move || {
+            let folder = shell::working_dir(&this.root, folder.as_deref())?;
+            let mut guarded = this.guard.search().map_err(unguarded)?;
+            let launch = this.launch(folder, exec, guarded.found())?;
+            guarded.begin(this.spawner.watchdog(), Some(&this.program));
+            Ok((launch, guarded))
+        })
+        .await?;
+        let result = self.spawner.run(launch, &cancel).await.and_then(began);
         // All its processes are gone: what they left can be judged.
         shell::blocking(move || {
-            let lines = found.sweep(&self.root);
+            let lines = guarded.end();
             result.map(|mut result| {
                 shell::resolve_folder(&self.root, &mut result);
                 shell::add_lines(&mut result.stderr, &lines);
@@ -128,6 +207,18 @@ impl Inner {
             })
         })
         .await
+    }
+}
+
+/// `unshare` reports on standard error that it could not start the helper, and then no command ran. A command that prints the same
+/// gets the same error, which grants nothing.
+fn began(result: ExecResult) -> Result<ExecResult, SandboxError> {
+    let said = result.stderr.trim();
+    match said.strip_prefix("unshare: ") {
+        Some(why) if result.status == Some(1) && result.stdout.is_empty() && !said.contains('\n') && result.working_dir.is_none() => {
+            Err(SandboxError::Failed(why.to_owned()))
+        }
+        _ => Ok(result),
     }
 }
 

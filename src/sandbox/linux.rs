@@ -2,8 +2,10 @@
 //! its own processes, no network, no capability, no key in its environment (REQUIREMENTS Z-01, Z-03..Z-05; FAULTS F1..F5). Where
 //! hosts are listed ([`Linux::reaching`]), the network namespace is just as empty: the way out is the socket of a proxy (F6).
 //!
-//! There is no filter of system calls: what the kernel offers an unprivileged process without network is reachable.
-//! Stated limits: resources are bounded per command (see [`super::policy`]) but for the sum of files written to the workspace.
+//! The filter of system calls ([`super::filter`]) closes what namespaces leave open: keyrings, rings of io, kinds of socket that belong
+//! to the whole machine. A command has no Unix sockets but pairs, since the workspace may hold the socket of one of the user's servers.
+//! Stated limits: memory is bounded exactly where a control group can be made, else by a watch, which a command can
+//! run ahead of for some ten milliseconds; the files in the workspace by what its disk loses.
 
 use std::{
     ffi::OsString,
@@ -15,12 +17,14 @@ use callboard_actors::ports::{BoxFuture, Exec, ExecLimits, ExecResult, Network, 
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    AllowList, Root,
-    guard::Found,
+    AllowList, Root, Toolchains,
+    filter::{self, Behind, Uncounted, UnixSockets},
+    guard::{Found, Guard},
+    helper::Program,
     policy::{ENVIRONMENT, FORWARD_PORT, FORWARD_SOCKET, FORWARDER, NO_PROXY, PROXY_VARIABLES, WORKSPACE},
     proxy::Proxy,
-    shell::{self, NO_FORWARDER, PROBE_TIME_MAX, Then, denied, limited_command, nonce},
-    spawner::{Kind, Launch, Spawner},
+    shell::{self, NO_FORWARDER, PROBE_TIME_MAX, Then, denied, limited_command, nonce, unguarded},
+    spawner::{CARRIED, Carried, Kind, Launch, Spawner},
 };
 
 /// What of the system a command can read; what is not there is passed over. Not `/etc` as a whole: it may hold keys.
@@ -73,14 +77,17 @@ pub struct Linux {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Inner {
     root: Arc<Root>,
     policy: SandboxPolicy,
     bwrap: PathBuf,
     spawner: Spawner,
-    /// More folders of the host that commands can read, at their own path: toolchains.
-    read_only: Vec<PathBuf>,
+    guard: Arc<Guard>,
+    /// The program that sweeps for a host that is killed, if one is known.
+    watchdog: Option<Program>,
+    /// What commands can use besides the system's programs.
+    toolchains: Toolchains,
     /// The way to the hosts that are listed, if any.
     proxy: Option<Arc<Proxy>>,
 }
@@ -98,7 +105,7 @@ impl Linux {
     ///
     /// # Errors
     /// [`SandboxError::Failed`] with the reason when there is no bubblewrap or it does not work here.
-    pub fn probe(root: Arc<Root>, spawner: &Spawner, read_only: Vec<PathBuf>, limits: ExecLimits) -> Result<Self, SandboxError> {
+    pub fn probe(root: Arc<Root>, spawner: &Spawner, toolchains: Toolchains, limits: ExecLimits) -> Result<Self, SandboxError> {
         let bwrap = ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap", "/run/current-system/sw/bin/bwrap"]
             .into_iter()
             .map(PathBuf::from)
@@ -106,7 +113,9 @@ impl Linux {
             .ok_or_else(|| SandboxError::Failed("bubblewrap (bwrap) is not installed".to_owned()))?;
         let root_path = Arc::new(root.real_path().to_owned());
         let policy = SandboxPolicy { root: root_path, kind: "bubblewrap", network: Network::Off, boundary: true, limits };
-        let linux = Self { inner: Arc::new(Inner { root, policy, bwrap, spawner: spawner.clone(), read_only, proxy: None }) };
+        let guard = Guard::new(root.clone());
+        let inner = Inner { root, policy, bwrap, spawner: spawner.clone(), guard, watchdog: None, toolchains, proxy: None };
+        let linux = Self { inner: Arc::new(inner) };
         let exec = Exec { timeout: PROBE_TIME_MAX, ..Exec::new("true") };
         let launch = linux.inner.launch(Path::new(""), exec, &Found::default(), None)?;
         let result = spawner.run_blocking(launch)?;
@@ -117,6 +126,14 @@ impl Linux {
         Err(SandboxError::Failed(format!("bubblewrap does not work here: {said}")))
     }
 
+    /// The same sandbox, whose commands are swept after even if this process is killed: by a second process of `helper`, a program that
+    /// calls [`jail_main_if_asked`](super::jail_main_if_asked) first in its `main`; this one by default. It starts with the first command.
+    #[must_use]
+    pub fn watched_by(self, helper: Option<PathBuf>) -> Self {
+        let watchdog = Program::new(helper).ok();
+        Self { inner: Arc::new(Inner { watchdog, ..(*self.inner).clone() }) }
+    }
+
     /// The same sandbox, from which commands reach the hosts of `allow` through a proxy; tries the way inside once. `helper` is a
     /// program that calls [`jail_main_if_asked`](super::jail_main_if_asked) first in its `main`, this one by default.
     ///
@@ -125,23 +142,16 @@ impl Linux {
     /// # Errors
     /// [`SandboxError::Failed`] with the reason when the list cannot be served here.
     pub fn reaching(&self, allow: &AllowList, helper: Option<PathBuf>) -> Result<Self, SandboxError> {
-        let Inner { root, policy, bwrap, spawner, read_only, .. } = &*self.inner;
+        let Inner { root, policy, spawner, .. } = &*self.inner;
         let proxy = Proxy::new(allow, helper, root.real_path()).map_err(SandboxError::Failed)?;
         let exec = Exec { timeout: PROBE_TIME_MAX, ..Exec::new("true") };
-        let wire = Wire { helper: proxy.helper(), socket: None };
+        let wire = Wire { helper: proxy.helper()?, socket: None };
         let result = spawner.run_blocking(self.inner.launch(Path::new(""), exec, &Found::default(), Some(wire))?)?;
         if result.status != Some(0) || result.stderr.contains(NO_FORWARDER) {
             return Err(SandboxError::Failed("this program's main does not ask jail_main_if_asked first".to_owned()));
         }
         let policy = SandboxPolicy { network: Network::Hosts(allow.hosts.clone()), ..policy.clone() };
-        let inner = Inner {
-            root: root.clone(),
-            policy,
-            bwrap: bwrap.clone(),
-            spawner: spawner.clone(),
-            read_only: read_only.clone(),
-            proxy: Some(Arc::new(proxy)),
-        };
+        let inner = Inner { policy, proxy: Some(Arc::new(proxy)), ..(*self.inner).clone() };
         Ok(Self { inner: Arc::new(inner) })
     }
 }
@@ -161,6 +171,9 @@ impl Inner {
         add!("--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--clearenv");
         for (name, value) in ENVIRONMENT {
             add!("--setenv", *name, *value);
+        }
+        for (name, value) in self.toolchains.environment() {
+            add!("--setenv", &name, &value);
         }
         for path in SYSTEM {
             add!("--ro-bind-try", *path, *path);
@@ -184,7 +197,7 @@ impl Inner {
         let tmp = limits.tmp_bytes.to_string();
         add!("--dev", "/dev", "--perms", "1777", "--size", &tmp, "--tmpfs", "/dev/shm", "--remount-ro", "/dev");
         add!("--perms", "1777", "--size", &tmp, "--tmpfs", "/tmp");
-        for path in &self.read_only {
+        for path in &self.toolchains.read_only {
             add!("--ro-bind-try", path, path);
         }
         let root = self.root.real_path();
@@ -200,7 +213,12 @@ impl Inner {
                 add!("--ro-bind", socket, FORWARD_SOCKET);
             }
         }
-        let then = if wire.is_some() { Then::WaitBesideForwarder } else { Then::Wait };
+        let (then, unix) = match wire {
+            Some(_) => (Then::WaitBesideForwarder, UnixSockets::Allowed),
+            None => (Then::Wait, UnixSockets::Refused),
+        };
+        // Read and closed by bubblewrap, put on when the boundary stands.
+        add!("--seccomp", &CARRIED.to_string());
         // The new root itself is memory, too.
         add!("--remount-ro", "/");
         let start = if folder.as_os_str().is_empty() { PathBuf::from(WORKSPACE) } else { Path::new(WORKSPACE).join(folder) };
@@ -209,6 +227,7 @@ impl Inner {
         Ok(Launch {
             argv,
             environment: vec![("PATH".into(), super::policy::PATH.into())],
+            carried: Some(Carried::Bytes(filter::bytes(Behind::Namespaces(unix), Uncounted::Unknown).map_err(SandboxError::Failed)?)),
             folder: PathBuf::from("/"),
             timeout: limits.clamp(exec.timeout),
             output_bytes_max: exec.output_bytes_max,
@@ -242,13 +261,24 @@ impl Inner {
     }
 
     async fn exec(self: Arc<Self>, exec: Exec, cancel: CancellationToken) -> Result<ExecResult, SandboxError> {
-        let this = self.clone();
-        let folder = exec.working_dir.clone();
-        let (folder, found) =
-            shell::blocking(move || Ok((shell::working_dir(&this.root, folder.as_deref())?, Found::search(&this.root)))).await?;
+        let (this, folder) = (self.clone(), exec.working_dir.clone());
+        let searched = shell::blocking(move || {
+            let folder = shell::working_dir(&this.root, folder.as_deref())?;
+            Ok((folder, this.guard.search().map_err(unguarded)?))
+        });
+        let (folder, mut guarded) = searched.await?;
         let door = self.proxy.as_ref().map(|proxy| proxy.open()).transpose()?;
-        let wire = self.proxy.as_ref().zip(door.as_ref()).map(|(proxy, door)| Wire { helper: proxy.helper(), socket: Some(door.socket()) });
-        let launch = self.launch(&folder, exec, &found, wire)?;
+        let wire = match (&self.proxy, &door) {
+            (Some(proxy), Some(door)) => Some(Wire { helper: proxy.helper()?, socket: Some(door.socket()) }),
+            _ => None,
+        };
+        let launch = self.launch(&folder, exec, guarded.found(), wire)?;
+        let this = self.clone();
+        let begun = shell::blocking(move || {
+            guarded.begin(this.spawner.watchdog(), this.watchdog.as_ref());
+            Ok(guarded)
+        });
+        let guarded = begun.await?;
         let result = self.spawner.run(launch, &cancel).await;
         let mut told = match door {
             Some(door) => door.close().await,
@@ -256,7 +286,7 @@ impl Inner {
         };
         // All its processes are gone: what they left can be judged.
         shell::blocking(move || {
-            told.extend(found.sweep(&self.root));
+            told.extend(guarded.end());
             result.map(|mut result| {
                 shell::resolve_folder(&self.root, &mut result);
                 shell::add_lines(&mut result.stderr, &told);

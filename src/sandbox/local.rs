@@ -10,7 +10,7 @@ use callboard_actors::ports::{BoxFuture, Exec, ExecLimits, ExecResult, Network, 
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Root,
+    Root, Toolchains,
     policy::ENVIRONMENT,
     processes::MARK,
     shell::{self, Then, denied, limited_command, nonce},
@@ -23,6 +23,8 @@ pub struct Local {
     root: Arc<Root>,
     policy: SandboxPolicy,
     spawner: Spawner,
+    /// Variables that toolchains need.
+    environment: Vec<(String, String)>,
 }
 
 impl Local {
@@ -30,7 +32,14 @@ impl Local {
     pub fn new(root: Arc<Root>, spawner: &Spawner, limits: ExecLimits) -> Self {
         let root_path = Arc::new(root.real_path().to_owned());
         let policy = SandboxPolicy { root: root_path, kind: "local", network: Network::Open, boundary: false, limits };
-        Self { root, policy, spawner: spawner.clone() }
+        Self { root, policy, spawner: spawner.clone(), environment: Vec::new() }
+    }
+
+    /// Finds these programs, too.
+    #[must_use]
+    pub fn with_toolchains(mut self, toolchains: &Toolchains) -> Self {
+        self.environment = toolchains.environment();
+        self
     }
 }
 
@@ -65,13 +74,15 @@ impl Local {
     fn launch(&self, folder: &std::path::Path, exec: Exec) -> Result<Launch, SandboxError> {
         let (nonce, limits) = (nonce()?, self.policy.limits);
         let root = self.root.real_path();
-        let argv = limited_command(&exec.command, &limits, &nonce, Then::Become).to_vec();
+        let argv = limited_command(&exec.command, &limits, &nonce, Then::Become);
         let mut environment: Vec<(OsString, OsString)> = ENVIRONMENT.iter().map(|(name, value)| (name.into(), value.into())).collect();
+        environment.extend(self.environment.iter().map(|(name, value)| (name.into(), value.into())));
         environment.push((MARK.into(), nonce.clone().into()));
         environment.push(("WORKSPACE".into(), root.into()));
         Ok(Launch {
             argv,
             environment,
+            carried: None,
             folder: root.join(folder),
             timeout: limits.clamp(exec.timeout),
             output_bytes_max: exec.output_bytes_max,

@@ -2,7 +2,8 @@
 //!
 //! # Layout
 //! [`policy`] names what is refused; [`Root`] is the jail of paths; [`Linux`] (bubblewrap), [`Landlock`] (where that does not work)
-//! and [`Local`] (no boundary, by name only) run commands; [`Spawner`] is the only place that starts a process. An embedding program
+//! and [`Local`] (no boundary, by name only) run commands; `filter` has the system calls that both boundaries refuse; [`Spawner`] is the
+//! only place that starts a process. An embedding program
 //! calls [`jail_main_if_asked`] first in its `main`, or has no commands where there is no bubblewrap.
 //!
 //! Inside [`Linux`] the workspace lies at `/workspace`; file tools take paths relative to it, that form, or the real absolute one.
@@ -11,8 +12,10 @@
 pub mod policy;
 mod jail;
 mod spelling;
+mod git;
 mod atomic;
 mod walk;
+mod toolchains;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 mod capture;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
@@ -26,6 +29,14 @@ mod processes;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 mod together;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+mod machine;
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+mod means;
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+mod groups;
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+mod parked;
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 mod job;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 mod spawner;
@@ -35,6 +46,8 @@ mod thread;
 mod piped;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 mod guard;
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+mod watchdog;
 #[cfg(all(feature = "sandbox-linux", feature = "web", target_os = "linux"))]
 mod proxy;
 #[cfg(all(feature = "sandbox-linux", not(feature = "web"), target_os = "linux"))]
@@ -46,6 +59,8 @@ mod linux;
 mod local;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 mod landlock;
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+mod filter;
 #[cfg(all(feature = "pdf", target_os = "linux"))]
 mod pdf;
 mod helper;
@@ -62,12 +77,14 @@ pub(crate) use jail::{settled, shown};
 #[cfg(all(feature = "pdf", target_os = "linux"))]
 pub use pdf::PdfText;
 pub use policy::PathRules;
+pub use toolchains::Toolchains;
 pub(crate) use walk::Walk;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 pub use {
     landlock::Landlock,
     linux::Linux,
     local::Local,
+    parked::ControlGroups,
     piped::{Piped, PipedLaunch, PipedProcess},
     spawner::Spawner,
 };
@@ -134,6 +151,24 @@ pub fn detect_opted(root: &Arc<Root>, mode: Mode, options: Options) -> Result<De
     }
 }
 
+/// Whether commands get a control group each: the version, 1 or 2. Tries it once.
+///
+/// # Errors
+/// Why they do not.
+pub fn control_groups() -> Result<u8, String> {
+    #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+    {
+        groups::Groups::find().map(|groups| match groups.version() {
+            groups::Version::One => 1,
+            groups::Version::Two => 2,
+        })
+    }
+    #[cfg(not(all(feature = "sandbox-linux", target_os = "linux")))]
+    {
+        Err("this build has no sandbox for commands".to_owned())
+    }
+}
+
 fn none() -> Detected {
     Detected { sandbox: None, note: Some("no bash tool: the sandbox mode is none".to_owned()) }
 }
@@ -141,14 +176,18 @@ fn none() -> Detected {
 /// What [`detect_opted`] and [`detect_with`] may be told.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// More folders that commands can read, at their own path: toolchains.
-    pub read_only: Vec<std::path::PathBuf>,
+    /// What commands can read and run besides the system's programs.
+    pub toolchains: Toolchains,
     /// What one command may use.
     pub limits: ExecLimits,
     /// The only boundary to try; by default bubblewrap, then Landlock.
     pub only: Option<Boundary>,
     /// A program that calls [`jail_main_if_asked`] first in its `main`; this one by default.
     pub helper: Option<std::path::PathBuf>,
+    /// This program's `main` calls [`jail_main_if_asked`] first. Behind bubblewrap that is not tried, so it is only believed: then (and
+    /// with a `helper`, and behind Landlock) a second process outlives a host that is killed during a command, and moves aside what
+    /// the command planted.
+    pub main_asks: bool,
     /// Hosts that commands can reach, behind bubblewrap; elsewhere, or where the helper is missing, the network stays off and
     /// [`Detected::note`] says so.
     pub network: AllowList,
@@ -177,13 +216,15 @@ impl From<Vec<HostPattern>> for AllowList {
     }
 }
 
-/// A boundary of the kernel.
+/// A boundary of the kernel. Each has a filter of system calls besides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Boundary {
     /// Namespaces, by bubblewrap.
     Bubblewrap,
-    /// Landlock and a filter of system calls.
+    /// Landlock and a filter of system calls, with a mount namespace where one can be made.
     Landlock,
+    /// The same without a mount namespace, as in most containers.
+    LandlockAlone,
 }
 
 /// As [`detect`], with the host's spawner and more to say.
@@ -195,7 +236,7 @@ pub fn detect_with(root: &Arc<Root>, mode: Mode, spawner: &Spawner, options: Opt
     match mode {
         Mode::None => Ok(none()),
         Mode::Local => Ok(Detected {
-            sandbox: Some(Arc::new(Local::new(root.clone(), spawner, options.limits))),
+            sandbox: Some(Arc::new(Local::new(root.clone(), spawner, options.limits).with_toolchains(&options.toolchains))),
             note: Some(format!(
                 "bash runs WITHOUT a boundary (sandbox mode local): commands can do whatever you can{}",
                 if options.network.hosts.is_empty() { "" } else { ", and the list of hosts in [sandbox] network holds nobody back" }
@@ -225,10 +266,11 @@ fn not_served(why: &str) -> String {
 /// Bubblewrap, or the next best wall.
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 fn boundary(root: &Arc<Root>, spawner: &Spawner, options: Options) -> Result<Detected, SandboxError> {
-    let Options { read_only, limits, only, helper, network } = options;
+    let Options { toolchains, limits, only, helper, main_asks, network } = options;
     let bubblewrap = match only {
-        Some(Boundary::Landlock) => Err(SandboxError::Failed("bubblewrap was not asked for".to_owned())),
-        _ => Linux::probe(root.clone(), spawner, read_only.clone(), limits),
+        Some(Boundary::Landlock | Boundary::LandlockAlone) => Err(SandboxError::Failed("bubblewrap was not asked for".to_owned())),
+        _ => Linux::probe(root.clone(), spawner, toolchains.clone(), limits)
+            .map(|linux| if main_asks || helper.is_some() { linux.watched_by(helper.clone()) } else { linux }),
     };
     let why = match bubblewrap {
         Ok(linux) if network.hosts.is_empty() => return Ok(Detected { sandbox: Some(Arc::new(linux)), note: None }),
@@ -241,12 +283,16 @@ fn boundary(root: &Arc<Root>, spawner: &Spawner, options: Options) -> Result<Det
         Err(error) if only == Some(Boundary::Bubblewrap) => return Err(error),
         Err(error) => error,
     };
-    match Landlock::probe(root.clone(), spawner, read_only, limits, helper) {
+    let probe = if only == Some(Boundary::LandlockAlone) { Landlock::probe_alone } else { Landlock::probe };
+    match probe(root.clone(), spawner, toolchains, limits, helper) {
         Ok(landlock) => {
-            let mut note = format!(
-                "bash runs behind Landlock, not bubblewrap ({}): chmod and new entries beside protected files are refused",
-                reason(&why)
-            );
+            let mut note = format!("bash runs behind Landlock, not bubblewrap ({})", reason(&why));
+            if let Some(closed) = landlock.why_closed() {
+                note = format!(
+                    "{note}, and without a mount namespace ({closed}): commands cannot chmod by path, nor create, rename or remove \
+                     entries of folders that hold protected files, such as a folder with .git; bubblewrap or user namespaces would allow it"
+                );
+            }
             if !network.hosts.is_empty() {
                 note = format!("{note}; {}", not_served("behind Landlock there are no sockets at all"));
             }

@@ -22,7 +22,7 @@ use tokio::{
 
 use super::{
     helper::{
-        ASK, ASKED,
+        ASK, ASKED, Program,
         pdf::{STAGE, word},
     },
     piped::{Piped, PipedLaunch},
@@ -100,15 +100,11 @@ impl Inner {
         Ok(self.spawner.get_or_init(|| spawner))
     }
 
-    fn launch(&self, nonce: &str) -> Result<PipedLaunch, DocumentTextError> {
+    fn program(&self) -> Result<Program, DocumentTextError> {
         if self.helper.is_none() && std::env::var_os(ASKED).is_some() {
             return Err(not_asked());
         }
-        // By the process, not by name: the file may have been replaced since we were started from it.
-        let helper = self.helper.clone().unwrap_or_else(|| PathBuf::from(format!("/proc/{}/exe", std::process::id())));
-        let argv = vec![helper.into_os_string(), ASK.into(), STAGE.into(), nonce.into()];
-        let environment = [("PATH", PATH), (ASKED, "1")].map(|(name, value)| (OsString::from(name), OsString::from(value)));
-        Ok(PipedLaunch { argv, environment: environment.into(), folder: PathBuf::from("/") })
+        Program::new(self.helper.clone()).map_err(sandbox)
     }
 
     async fn extract(&self, pdf: Bytes) -> Result<ExtractedText, DocumentTextError> {
@@ -117,7 +113,8 @@ impl Inner {
         }
         let _permit = self.readers.acquire().await.map_err(unavailable)?;
         let nonce = nonce().map_err(sandbox)?;
-        let piped = self.spawner()?.start_piped(self.launch(&nonce)?).await.map_err(sandbox)?;
+        let program = self.program()?;
+        let piped = self.spawner()?.start_carrying(launch(&program, &nonce), program.carried()).await.map_err(sandbox)?;
         let (answer, status) = tokio::time::timeout(TIME_MAX, converse(piped, &pdf)).await.map_err(|_| DocumentTextError::Bounds)?;
         match status {
             Some(0) => read_answer(&answer, &nonce),
@@ -126,6 +123,12 @@ impl Inner {
             None => Err(DocumentTextError::Bounds), // killed, by a limit of its own
         }
     }
+}
+
+fn launch(program: &Program, nonce: &str) -> PipedLaunch {
+    let argv = vec![program.path(), ASK.into(), STAGE.into(), nonce.into()];
+    let environment = [("PATH", PATH), (ASKED, "1")].map(|(name, value)| (OsString::from(name), OsString::from(value)));
+    PipedLaunch { argv, environment: environment.into(), folder: PathBuf::from("/") }
 }
 
 /// Gives the file, takes the answer and how it ended.

@@ -20,7 +20,7 @@ use tokio::{
 
 use super::{
     processes::{MARK, Processes, pidfd},
-    spawner::{Order, Spawner},
+    spawner::{Carried, Order, Spawner},
     together::{Ends, Group, Wish},
 };
 
@@ -39,6 +39,12 @@ pub struct PipedLaunch {
     pub environment: Vec<(OsString, OsString)>,
     /// Where it starts.
     pub folder: PathBuf,
+}
+
+/// The same with what it finds as [`CARRIED`](super::spawner::CARRIED).
+pub(super) struct CarryingLaunch {
+    launch: PipedLaunch,
+    carried: Option<Carried>,
 }
 
 /// A running process and its streams.
@@ -80,13 +86,18 @@ impl Spawner {
     /// # Cancel safety
     /// Dropping the future kills what was started.
     pub async fn start_piped(&self, launch: PipedLaunch) -> Result<Piped, SandboxError> {
+        self.start_carrying(launch, None).await
+    }
+
+    /// As [`start_piped`](Self::start_piped), with a descriptor beside the streams.
+    pub(super) async fn start_carrying(&self, launch: PipedLaunch, carried: Option<Carried>) -> Result<Piped, SandboxError> {
         let permit = self.piped_permits().try_acquire_owned();
         let permit = permit.map_err(|_| SandboxError::Limit(format!("more than {PIPED_MAX} servers")))?;
         let (reply, answer) = oneshot::channel();
         let (ended, end) = oneshot::channel();
         let id = self.next_id();
         let process = PipedProcess { spawner: self.clone(), id, ended: tokio::sync::Mutex::new(Some(end)) };
-        self.order(Order::Pipe { id, launch: Box::new(launch), reply, ended, permit })?;
+        self.order(Order::Pipe { id, launch: Box::new(CarryingLaunch { launch, carried }), reply, ended, permit })?;
         let gone = || SandboxError::Failed("the thread that starts processes ended".to_owned());
         let streams = answer.await.map_err(|_| gone())??;
         let failed = |error: std::io::Error| SandboxError::Failed(error.kind().to_string());
@@ -142,7 +153,7 @@ pub(super) struct PipedJob {
 impl PipedJob {
     /// Starts it; on failure the caller hears why.
     pub(super) fn start(
-        launch: PipedLaunch,
+        launch: CarryingLaunch,
         reply: StreamsReply,
         ended: oneshot::Sender<Option<i32>>,
         permit: OwnedSemaphorePermit,
@@ -233,10 +244,11 @@ impl Ends for PipedJob {
     }
 }
 
-fn spawn(launch: PipedLaunch) -> std::io::Result<(Child, String)> {
+fn spawn(CarryingLaunch { launch, carried }: CarryingLaunch) -> std::io::Result<(Child, String)> {
     let chance = getrandom::u64().map_err(|_| std::io::Error::from(std::io::ErrorKind::Other))?;
     let mark = format!("{chance:016x}");
-    let mut command = super::spawner::clean_command(&launch.argv, false);
+    let carried = super::spawner::handed(carried.as_ref())?;
+    let mut command = super::spawner::clean_command(&launch.argv, super::spawner::Role::Server, carried.as_ref());
     command.envs(launch.environment).env(MARK, &mark).current_dir(&launch.folder);
     let child = command.stdin(std::process::Stdio::piped()).spawn()?;
     Ok((child, mark))

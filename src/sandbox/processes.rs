@@ -16,6 +16,9 @@ pub(super) const MARK: &str = "CALLBOARD_JOB";
 /// The most bytes that a page of memory has anywhere.
 const PAGE_MAX: u64 = 64 * 1024;
 
+/// The least addresses that a byte of their tables stands for: a table of 4 KiB for 2 MiB, and a few above it.
+const BYTES_PER_TABLE_BYTE: u64 = 500;
+
 /// A process, as one look saw it.
 #[derive(Debug)]
 struct Seen {
@@ -23,7 +26,28 @@ struct Seen {
     threads: u32,
     /// When it began, in ticks since the machine did: with its number, who it is.
     began: u64,
+    /// Time in the kernel, its own and that of its children that were waited for, in ticks.
+    system_ticks: u64,
+    /// Addresses in use.
+    virtual_bytes: u64,
     resident_pages: u64,
+}
+
+/// What processes hold of the machine's memory, as far as it can be asked of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Held {
+    /// Memory of their own, swapped out or not.
+    pub(super) private: u64,
+    /// Memory that may be another's, too, mapped and touched.
+    pub(super) shared: u64,
+    /// Tables of pages.
+    pub(super) tables: u64,
+}
+
+impl Held {
+    pub(super) fn sum(self) -> u64 {
+        self.private.saturating_add(self.shared).saturating_add(self.tables)
+    }
 }
 
 /// Processes by parent, from one look.
@@ -64,10 +88,21 @@ impl Processes {
         tree.iter().filter_map(|pid| self.seen.get(pid)).map(|seen| seen.threads).sum()
     }
 
-    /// Whether processes may hold more than so many bytes; if not, nobody needs to ask them one by one.
+    /// Whether processes may hold more than `bytes`; if not, there is no need to ask them one by one.
     pub(super) fn may_hold(&self, tree: &[i32], bytes: u64) -> bool {
-        let pages: u64 = tree.iter().filter_map(|pid| self.seen.get(pid)).map(|seen| seen.resident_pages).sum();
-        pages.saturating_mul(PAGE_MAX) > bytes
+        let seen = || tree.iter().filter_map(|pid| self.seen.get(pid));
+        let pages: u64 = seen().map(|seen| seen.resident_pages).sum();
+        pages.saturating_mul(PAGE_MAX).saturating_add(self.virtual_bytes(tree) / BYTES_PER_TABLE_BYTE) > bytes
+    }
+
+    /// Addresses that processes use, all together.
+    pub(super) fn virtual_bytes(&self, tree: &[i32]) -> u64 {
+        tree.iter().filter_map(|pid| self.seen.get(pid)).fold(0, |sum, seen| sum.saturating_add(seen.virtual_bytes))
+    }
+
+    /// Time in the kernel of processes and their children that have ended, in ticks.
+    pub(super) fn system_ticks(&self, tree: &[i32]) -> u64 {
+        tree.iter().filter_map(|pid| self.seen.get(pid)).map(|seen| seen.system_ticks).sum()
     }
 
     /// Kills a process group at once, and what lies below its leader and has left the group. The leader must not have been waited
@@ -141,10 +176,13 @@ impl Buffer {
         let mut fields = std::str::from_utf8(rest).ok()?.split_ascii_whitespace();
         let parent = fields.nth(1)?.parse().ok()?;
         let group = fields.next()?.parse().ok()?;
-        let threads = fields.nth(14)?.parse().ok()?;
+        let system: u64 = fields.nth(9)?.parse().ok()?;
+        let of_children: u64 = fields.nth(1)?.parse().ok()?;
+        let threads = fields.nth(2)?.parse().ok()?;
         let began = fields.nth(1)?.parse().ok()?;
-        let resident_pages = fields.nth(1)?.parse().ok()?;
-        Some((parent, Seen { group, threads, began, resident_pages }))
+        let virtual_bytes = fields.next()?.parse().ok()?;
+        let resident_pages = fields.next()?.parse().ok()?;
+        Some((parent, Seen { group, threads, began, system_ticks: system.saturating_add(of_children), virtual_bytes, resident_pages }))
     }
 
     /// The marks that a process carries.
@@ -165,14 +203,29 @@ fn pids() -> impl Iterator<Item = i32> {
     fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Bytes that processes hold for themselves: anonymous and shared memory, not mapped files.
-pub(super) fn memory_of(tree: &[i32]) -> u64 {
-    let one = |pid: &i32| -> Option<u64> {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let rows = status.lines().filter_map(|line| line.strip_prefix("RssAnon:").or_else(|| line.strip_prefix("RssShmem:")));
-        Some(rows.filter_map(|row| row.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()).sum())
-    };
-    tree.iter().filter_map(one).sum::<u64>().saturating_mul(1024)
+/// What processes hold: their own memory, shared memory and its tables, not mapped files. Memory behind a descriptor that is not mapped is
+/// not among it.
+pub(super) fn memory_of(tree: &[i32]) -> Held {
+    let mut held = Held::default();
+    for pid in tree {
+        let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        for (name, value) in text.lines().filter_map(|line| line.split_once(':')) {
+            let of = match name {
+                "RssAnon" | "VmSwap" => &mut held.private,
+                "RssShmem" => &mut held.shared,
+                "VmPTE" => &mut held.tables,
+                _ => continue,
+            };
+            let bytes = value.trim().strip_suffix(" kB").and_then(|kib| kib.trim().parse::<u64>().ok()).unwrap_or(0).saturating_mul(1024);
+            *of = of.saturating_add(bytes);
+        }
+    }
+    held
+}
+
+/// When a process began, in ticks since the machine did.
+pub(super) fn began(pid: i32) -> Option<u64> {
+    Buffer::default().stat(pid).map(|(_, seen)| seen.began)
 }
 
 /// All below a process, asked for from there downwards: what the rest of the machine runs costs nothing. Who is born or ends meanwhile
@@ -244,7 +297,7 @@ mod tests {
 
         assert!(all.children_of(own).contains(&pid));
         assert_eq!((tree.as_slice(), all.threads_of(&tree)), ([pid].as_slice(), 1));
-        assert!(all.may_hold(&[own], memory_of(&[own])) && !all.may_hold(&tree, u64::MAX));
+        assert!(all.may_hold(&[own], memory_of(&[own]).sum()) && !all.may_hold(&tree, u64::MAX));
         assert_eq!((marked.with("a mark"), marked.with("another")), ([pid].as_slice(), [].as_slice()));
         kill_marked(pid, "another");
         assert!(child.try_wait().unwrap().is_none());

@@ -15,8 +15,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     PathError, Root,
+    guard::Unguarded,
     helper::{ASK, ASKED},
     policy::{FORWARDER, PROXY_VARIABLES},
+    spawner::CARRIED,
 };
 
 /// Begins and ends a word of ours; no text file holds it.
@@ -50,6 +52,11 @@ fn forwarder(nonce: &str) -> String {
 /// What a command without its forwarder is told.
 pub(super) const NO_FORWARDER: &str = "[network: no host can be reached, the forwarder did not start]";
 
+/// Takes from the command what the forwarder needs and the command must not have, then runs the script `$3` as a shell's.
+fn confined() -> String {
+    format!(r#"{ASKED}=1 exec {FORWARDER} {ASK} confine /bin/bash --norc --noprofile -c "$3" bash "$1" "$2" "$f""#)
+}
+
 /// Runs `$1`. The trap writes only while standard error is still the pipe it was: a log file of the user's gets no words of ours.
 fn reporting(nonce: &str) -> String {
     format!(
@@ -57,30 +64,39 @@ fn reporting(nonce: &str) -> String {
     )
 }
 
-/// The command alone: what sets its limits is somebody else's.
+/// The command alone: what sets its limits is the helper. It drops the descriptor that the helper was started by.
 pub(super) fn command(command: &str, nonce: &str) -> [OsString; 7] {
-    ["/bin/bash", "--norc", "--noprofile", "-c", &reporting(nonce), "bash", command].map(OsString::from)
+    let script = format!("exec {CARRIED}<&-; {}", reporting(nonce));
+    ["/bin/bash", "--norc", "--noprofile", "-c", &script, "bash", command].map(OsString::from)
 }
 
 /// The command behind its limits: set inside the jail, hard. The command is an argument, never part of a script. Data rather than
 /// address space is limited: runtimes reserve addresses that they never use.
-pub(super) fn limited_command(command: &str, limits: &ExecLimits, nonce: &str, then: Then) -> [OsString; 8] {
+pub(super) fn limited_command(command: &str, limits: &ExecLimits, nonce: &str, then: Then) -> Vec<OsString> {
     let ExecLimits { processes, memory_bytes, file_bytes, cpu_seconds, open_files, .. } = limits;
     let limits = format!(
-        "ulimit -c 0; ulimit -n {open_files}; ulimit -u {processes}; ulimit -t {cpu_seconds}; ulimit -d {}; ulimit -f {}",
+        "{{ ulimit -c 0; ulimit -n {open_files}; ulimit -u {processes}; ulimit -t {cpu_seconds}; ulimit -d {}; ulimit -f {}; }} 2>/dev/null",
         memory_bytes / 1024,
         file_bytes / 1024,
     );
-    let forwarder = if then == Then::WaitBesideForwarder { forwarder(nonce) } else { "f=; ".to_owned() };
     let run = r#"/bin/bash --norc --noprofile -c "$1" bash "$2""#;
-    let script = match then {
-        Then::Become => format!("{{ {limits}; }} 2>/dev/null; exec {run}"),
-        // Without a program of its own: what counts must not be counted. A process that has ended already runs no more.
-        Then::Wait | Then::WaitBesideForwarder => format!(
-            r#"{{ {limits}; }} 2>/dev/null; {forwarder}{run}; s=$?; n=-1; for p in /proc/[0-9]*/stat; do if [[ $p != "/proc/$f/stat" ]] && read -r l 2>/dev/null <"$p" && [[ $l != *") Z "* ]]; then n=$((n + 1)); fi; done; printf '\036{nonce}:left:%d\036' "$n" >&2; exit $s"#
-        ),
+    // `$3` is the forwarder's number, if there is one. Without a program of its own: what counts must not be counted. A process that
+    // has ended already runs no more.
+    let wait = format!(
+        r#"f=$3; {run}; s=$?; n=-1; for p in /proc/[0-9]*/stat; do if [[ $p != "/proc/$f/stat" ]] && read -r l 2>/dev/null <"$p" && [[ $l != *") Z "* ]]; then n=$((n + 1)); fi; done; printf '\036{nonce}:left:%d\036' "$n" >&2; exit $s"#
+    );
+    let argv = |script: &str| {
+        ["/bin/bash", "--norc", "--noprofile", "-c", script, "bash", &reporting(nonce), command].map(OsString::from).to_vec()
     };
-    ["/bin/bash", "--norc", "--noprofile", "-c", &script, "bash", &reporting(nonce), command].map(OsString::from)
+    match then {
+        Then::Become => argv(&format!("{limits}; exec {run}")),
+        Then::Wait => argv(&format!("{limits}; {wait}")),
+        Then::WaitBesideForwarder => {
+            let mut argv = argv(&format!("{limits}; {}{}", forwarder(nonce), confined()));
+            argv.push(wait.into());
+            argv
+        }
+    }
 }
 
 /// A word of ours, for a helper to write.
@@ -156,6 +172,11 @@ pub(super) fn resolve_folder(root: &Root, result: &mut ExecResult) {
 
 pub(super) fn denied(error: PathError) -> SandboxError {
     SandboxError::Denied(error.to_string())
+}
+
+/// Nothing runs in a workspace that cannot be guarded.
+pub(super) fn unguarded(why: Unguarded) -> SandboxError {
+    SandboxError::Failed(why.to_string())
 }
 
 /// A name that nothing else has: marks a job.

@@ -6,8 +6,8 @@
 //! Promises: a job answers once, when all its processes are gone · a dropped caller kills its job · memory of output is bounded.
 
 use std::{
-    ffi::OsString,
-    os::fd::{AsFd, OwnedFd},
+    ffi::{OsStr, OsString},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     path::PathBuf,
     process::{Command, Stdio},
     sync::{
@@ -23,9 +23,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    piped::{PIPED_MAX, PipedLaunch, StreamsReply},
+    helper::{Namespace, Program},
+    parked::ControlGroups,
+    piped::{CarryingLaunch, PIPED_MAX, StreamsReply},
     policy::{COMMANDS_MAX, NICENESS},
     thread::Thread,
+    watchdog::Watchdog,
 };
 
 /// So many commands run at once on any machine.
@@ -35,12 +38,46 @@ const COMMANDS_MIN: usize = 64;
 const DESCRIPTORS_PER_COMMAND: u64 = 16;
 
 /// Binds a process to the thread that started it.
-const SETPRIV: &str = "/usr/bin/setpriv";
+pub(super) const SETPRIV: &str = "/usr/bin/setpriv";
 
-/// Ends at once if the host (`$1`) was gone before the command was bound to it, for then nobody would end it (FAULTS F4). Closes what the
-/// host may have inherited without close-on-exec (FAULTS F5), then becomes the command. The loop itself is not redirected: bash keeps
-/// the original behind a higher number, which the loop would close.
-const CLOSE_AND_EXEC: &str = r#"if [[ $PPID != "$1" ]]; then exit 137; fi; shift; for d in /proc/self/fd/*; do d=${d##*/}; if (( d > 2 )); then eval "exec $d>&-"; fi; done; exec "$@""#;
+/// Starts a program in new namespaces.
+pub(super) const UNSHARE: &str = "/usr/bin/unshare";
+
+pub(super) const BASH: &str = "/bin/bash";
+
+/// The descriptor under which a program finds what it is handed beside its standard streams.
+pub(super) const CARRIED: i32 = 3;
+
+/// Ends at once if the host (`$1`) was gone before the command was bound to it, because nothing would end it then.
+pub(super) const STILL_OURS: &str = r#"if [[ $PPID != "$1" ]]; then exit 137; fi; shift;"#;
+
+/// Closes what the host may have inherited without close-on-exec but for the descriptor `$c`, which becomes [`CARRIED`]. The loop itself
+/// is not redirected: bash keeps the original behind a higher number, which the loop would close.
+pub(super) const CLOSE: &str = r#"for d in /proc/self/fd/*; do d=${d##*/}; if (( d > 2 )) && [[ $d != "$c" ]]; then eval "exec $d>&-"; fi; done; if [[ -n $c && $c != 3 ]]; then eval "exec 3<&$c $c<&-"; fi; unset c d;"#;
+
+/// Makes a process and all below it the first to be killed when the machine runs out of memory: before the host and its other commands'
+/// supervisors.
+pub(super) const FIRST_TO_GO: &str = "{ echo 500 >/proc/self/oom_score_adj; } 2>/dev/null;";
+
+/// What a process is to its host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// A command of a model's. It ends with the thread that started it.
+    Command,
+    /// A supervisor of a command. It outlives its host to end the command, whose score it raises.
+    Supervisor,
+    /// A server beside the host. It ends with the thread that started it.
+    Server,
+}
+
+/// What a program finds at [`CARRIED`].
+#[derive(Debug, Clone)]
+pub(super) enum Carried {
+    /// The file that this process was started from.
+    OwnProgram(Arc<OwnedFd>),
+    /// These bytes, to be read once; no more than the smallest pipe holds.
+    Bytes(Vec<u8>),
+}
 
 /// A process to start.
 #[derive(Debug, Clone)]
@@ -49,6 +86,8 @@ pub(super) struct Launch {
     pub(super) argv: Vec<OsString>,
     /// The whole environment.
     pub(super) environment: Vec<(OsString, OsString)>,
+    /// What the program finds as [`CARRIED`].
+    pub(super) carried: Option<Carried>,
     /// Where it starts.
     pub(super) folder: PathBuf,
     /// Longest run.
@@ -92,10 +131,27 @@ pub(super) enum Kind {
 pub(super) type Reply = oneshot::Sender<Result<ExecResult, SandboxError>>;
 
 pub(super) enum Order {
-    Start { id: u64, launch: Box<Launch>, reply: Reply, permit: Option<OwnedSemaphorePermit> },
-    Kill { id: u64 },
-    Pipe { id: u64, launch: Box<PipedLaunch>, reply: StreamsReply, ended: oneshot::Sender<Option<i32>>, permit: OwnedSemaphorePermit },
-    EndPiped { id: u64, grace: Duration },
+    /// A command has a permit, a probe has none.
+    Start {
+        id: u64,
+        launch: Box<Launch>,
+        reply: Reply,
+        permit: Option<OwnedSemaphorePermit>,
+    },
+    Kill {
+        id: u64,
+    },
+    Pipe {
+        id: u64,
+        launch: Box<CarryingLaunch>,
+        reply: StreamsReply,
+        ended: oneshot::Sender<Option<i32>>,
+        permit: OwnedSemaphorePermit,
+    },
+    EndPiped {
+        id: u64,
+        grace: Duration,
+    },
 }
 
 /// A handle to the thread that starts processes. Clones share it; one is enough for a whole host.
@@ -110,6 +166,7 @@ struct Inner {
     next: AtomicU64,
     permits: Arc<Semaphore>,
     piped: Arc<Semaphore>,
+    watchdog: Watchdog,
     /// How often the thread looked at all processes to end some.
     #[cfg(test)]
     looks: Arc<AtomicU64>,
@@ -121,11 +178,19 @@ fn commands_max(files: u64) -> usize {
 }
 
 impl Spawner {
-    /// Starts the thread.
+    /// Starts the thread. Commands run in control groups where these can be made.
     ///
     /// # Errors
     /// What the system says when there is no thread or pipe left.
     pub fn start() -> std::io::Result<Self> {
+        Self::start_with(ControlGroups::Auto)
+    }
+
+    /// As [`Spawner::start`], with or without control groups.
+    ///
+    /// # Errors
+    /// What the system says when there is no thread or pipe left.
+    pub fn start_with(groups: ControlGroups) -> std::io::Result<Self> {
         let (woken, wake) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK)?;
         let (orders, inbox) = mpsc::channel();
         let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
@@ -134,7 +199,7 @@ impl Spawner {
         std::thread::Builder::new().name("callboard-spawner".to_owned()).spawn(move || {
             // Where it may, this thread comes first: as root, where the kernel's limit of processes does not hold, it stops fork bombs.
             let _ = rustix::process::setpriority_process(None, -NICENESS);
-            Thread::new(inbox, woken, counter).run();
+            Thread::new(inbox, woken, counter, groups).run();
         })?;
         Ok(Self(Arc::new(Inner {
             orders,
@@ -142,9 +207,15 @@ impl Spawner {
             next: AtomicU64::new(1),
             permits: Arc::new(Semaphore::new(commands_max(files))),
             piped: Arc::new(Semaphore::new(PIPED_MAX)),
+            watchdog: Watchdog::default(),
             #[cfg(test)]
             looks,
         })))
+    }
+
+    /// What sweeps for this process when it is killed.
+    pub(super) fn watchdog(&self) -> &Watchdog {
+        &self.0.watchdog
     }
 
     pub(super) fn piped_permits(&self) -> Arc<Semaphore> {
@@ -235,25 +306,50 @@ impl Drop for Killer<'_> {
     }
 }
 
-/// A command that inherits nothing: no environment, no descriptor, no input, a group of its own. It ends with this thread, unless it is
-/// one that ends by itself when the host does.
-pub(super) fn clean_command(argv: &[OsString], ends_by_itself: bool) -> Command {
-    command_of(std::process::id(), argv, ends_by_itself)
+/// A command that inherits nothing but `carried`: no environment, no other descriptor, no input, a group of its own.
+pub(super) fn clean_command(argv: &[OsString], role: Role, carried: Option<&OwnedFd>) -> Command {
+    command_of(std::process::id(), argv, role, carried)
 }
 
-fn command_of(host: u32, argv: &[OsString], ends_by_itself: bool) -> Command {
+/// A descriptor to hand to a child, without close-on-exec: it is there for the moment of the start. A child of another thread that
+/// starts in that moment inherits it, too; there is nothing secret in it.
+pub(super) fn handed(carried: Option<&Carried>) -> std::io::Result<Option<OwnedFd>> {
+    Ok(match carried {
+        None => None,
+        Some(Carried::OwnProgram(fd)) => Some(rustix::io::dup(fd)?),
+        Some(Carried::Bytes(bytes)) => {
+            let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK)?;
+            rustix::fs::fcntl_setfl(&reader, rustix::fs::OFlags::empty())?;
+            if rustix::io::write(&writer, bytes)? < bytes.len() {
+                return Err(std::io::ErrorKind::WouldBlock.into());
+            }
+            Some(reader)
+        }
+    })
+}
+
+fn command_of(host: u32, argv: &[OsString], role: Role, carried: Option<&OwnedFd>) -> Command {
     use std::os::unix::process::CommandExt;
     let own = rustix::process::getpriority_process(None).unwrap_or(0);
-    let mut command = if ends_by_itself || !std::path::Path::new(SETPRIV).is_file() {
+    let mut command = if role == Role::Supervisor || !std::path::Path::new(SETPRIV).is_file() {
         Command::new("/usr/bin/nice")
     } else {
         let mut command = Command::new(SETPRIV);
         command.args(["--pdeathsig", "KILL", "--", "/usr/bin/nice"]);
         command
     };
+    let score = if role == Role::Command { FIRST_TO_GO } else { "" };
     command
-        .args(["-n", &(NICENESS - own).to_string(), "/bin/bash"])
-        .args(["--norc", "--noprofile", "-c", CLOSE_AND_EXEC, "callboard", &host.to_string()])
+        .args(["-n", &(NICENESS - own).to_string(), BASH])
+        .args([
+            "--norc",
+            "--noprofile",
+            "-c",
+            &format!("{STILL_OURS} c=$1; shift; {score} {CLOSE} exec \"$@\""),
+            "callboard",
+            &host.to_string(),
+        ])
+        .arg(carried.map_or_else(String::new, |fd| fd.as_raw_fd().to_string()))
         .args(argv)
         .env_clear()
         .stdin(Stdio::null())
@@ -264,27 +360,67 @@ fn command_of(host: u32, argv: &[OsString], ends_by_itself: bool) -> Command {
 }
 
 pub(super) fn start(launch: &Launch) -> std::io::Result<std::process::Child> {
-    let child = clean_command(&launch.argv, launch.kind == Kind::Supervised)
+    let carried = handed(launch.carried.as_ref())?;
+    let role = if launch.kind == Kind::Supervised { Role::Supervisor } else { Role::Command };
+    let child = clean_command(&launch.argv, role, carried.as_ref())
         .envs(launch.environment.iter().map(|(name, value)| (name, value)))
         .current_dir(&launch.folder)
         .stdin(if launch.kind == Kind::Supervised { Stdio::piped() } else { Stdio::null() })
         .spawn()?;
-    for fd in [child.stdout.as_ref().map(AsFd::as_fd), child.stderr.as_ref().map(AsFd::as_fd)].into_iter().flatten() {
-        rustix::fs::fcntl_setfl(fd, rustix::fs::OFlags::NONBLOCK)?;
-    }
+    unblock(&child)?;
     Ok(child)
 }
 
-/// Starts this program again as a helper's next stage; its descriptors are the caller's standard ones.
-pub(super) fn start_helper<'a>(arguments: impl IntoIterator<Item = &'a std::ffi::OsStr>) -> std::io::Result<u32> {
-    Command::new("/proc/self/exe").args(arguments).env_clear().stdin(Stdio::null()).spawn().map(|child| child.id())
+/// Has what a process prints be read without waiting.
+pub(super) fn unblock(child: &std::process::Child) -> std::io::Result<()> {
+    for fd in [child.stdout.as_ref().map(AsFd::as_fd), child.stderr.as_ref().map(AsFd::as_fd)].into_iter().flatten() {
+        rustix::fs::fcntl_setfl(fd, rustix::fs::OFlags::NONBLOCK)?;
+    }
+    Ok(())
 }
 
-/// Becomes a program; returns only if that fails.
-pub(super) fn become_command<'a>(argv: &[OsString], environment: impl IntoIterator<Item = (&'a str, &'a str)>) -> std::io::Error {
+/// Starts a watchdog. It ends when its standard input closes, and not with this process.
+pub(super) fn start_watchdog(
+    program: &Program,
+    arguments: impl IntoIterator<Item = OsString>,
+    environment: impl IntoIterator<Item = (OsString, OsString)>,
+) -> std::io::Result<std::process::Child> {
+    let argv: Vec<OsString> = std::iter::once(program.path()).chain(arguments).collect();
+    let carried = handed(program.carried().as_ref())?;
+    let mut command = clean_command(&argv, Role::Supervisor, carried.as_ref());
+    command.envs(environment).current_dir("/").stdin(Stdio::piped()).stderr(Stdio::null()).spawn()
+}
+
+/// Starts this program again as a helper's next stage, in a namespace if one is wanted; its output is the caller's.
+pub(super) fn start_helper<'a>(namespace: Option<Namespace>, arguments: impl IntoIterator<Item = &'a OsStr>) -> std::io::Result<u32> {
+    const SELF: &str = "/proc/self/exe";
+    let mut command = match namespace {
+        None => {
+            let mut command = Command::new(SELF);
+            command.stdin(Stdio::null());
+            command
+        }
+        Some(namespace) => {
+            // There `/proc/self/exe` is `unshare`, and our own number leads nowhere from another user namespace. So the program
+            // travels as standard input, which `become_command` closes. Opened for reading: the standard library takes a descriptor
+            // that cannot be read for a missing one, and opens another in its place.
+            let program = std::fs::File::open(SELF)?;
+            let mut command = Command::new(UNSHARE);
+            command.args(namespace.arguments()).arg("/proc/self/fd/0").stdin(Stdio::from(program));
+            command
+        }
+    };
+    command.args(arguments).env_clear().spawn().map(|child| child.id())
+}
+
+/// Becomes a program without input; returns only if that fails.
+pub(super) fn become_command<N: AsRef<OsStr>, V: AsRef<OsStr>>(
+    argv: &[OsString],
+    environment: impl IntoIterator<Item = (N, V)>,
+) -> std::io::Error {
     use std::os::unix::process::CommandExt;
     let Some((program, arguments)) = argv.split_first() else { return std::io::ErrorKind::InvalidInput.into() };
-    Command::new(program).args(arguments).env_clear().envs(environment).exec()
+    Command::new(program).args(arguments).env_clear().envs(environment).stdin(Stdio::null()).exec()
 }
 
 #[cfg(test)]
@@ -294,13 +430,32 @@ mod tests {
     #[test]
     fn a_command_whose_host_is_gone_before_it_begins_does_nothing() {
         let argv = ["/bin/echo", "begun"].map(OsString::from);
-        for ends_by_itself in [false, true] {
-            let ours = command_of(std::process::id(), &argv, ends_by_itself).output().unwrap();
-            let orphan = command_of(1, &argv, ends_by_itself).output().unwrap();
+        for role in [Role::Command, Role::Supervisor, Role::Server] {
+            let ours = command_of(std::process::id(), &argv, role, None).output().unwrap();
+            let orphan = command_of(1, &argv, role, None).output().unwrap();
 
             assert_eq!((ours.status.code(), ours.stdout), (Some(0), b"begun\n".to_vec()));
             assert_eq!((orphan.status.code(), orphan.stdout), (Some(137), Vec::new()));
         }
+    }
+
+    #[test]
+    fn a_program_finds_what_it_is_handed_and_no_other_descriptor() {
+        let file = std::fs::File::open("/usr/bin/env").unwrap();
+        let inherited = rustix::io::dup(&file).unwrap(); // without close-on-exec, as a careless embedding program has it
+        let carried = Carried::OwnProgram(Arc::new(OwnedFd::from(file)));
+        let argv =
+            ["/bin/bash", "-c", "for d in {3..40}; do [ -e /proc/self/fd/$d ] && echo $d $(readlink /proc/self/fd/$d); done; exit 0"];
+        for carried in [None, Some(&carried)] {
+            let handed = handed(carried).unwrap();
+
+            let output = command_of(std::process::id(), &argv.map(OsString::from), Role::Server, handed.as_ref()).output().unwrap();
+
+            let expected =
+                if carried.is_some() { format!("3 {}\n", std::fs::canonicalize("/usr/bin/env").unwrap().display()) } else { String::new() };
+            assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+        }
+        drop(inherited);
     }
 
     #[test]

@@ -18,9 +18,11 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
     job::{Ending, Job},
+    machine::{self, Machine},
+    parked::{ControlGroups, Starter},
     piped::PipedJob,
     processes::{Processes, total},
-    spawner::{Launch, Order, Reply, start},
+    spawner::{Launch, Order, Reply},
     together::{Ends, Together},
 };
 
@@ -40,6 +42,12 @@ const WATCH_MAX: Duration = Duration::from_millis(1000);
 /// Processes started in one turn (each takes about a millisecond), and commands watched.
 const STARTS: usize = 16;
 const SLICE: usize = 64;
+
+/// Limits are looked at, at once, when the machine has lost so much memory since the last look: a command fills memory at gigabytes a
+/// second. While the machine loses memory it is asked more often than otherwise.
+const LOSS: u64 = 16 * 1024 * 1024;
+const MEMORY_GLANCE: Duration = Duration::from_millis(10);
+const HURRIED_GLANCE: Duration = Duration::from_millis(3);
 
 /// How often an exit is asked for that no descriptor tells.
 const ASK: Duration = Duration::from_millis(10);
@@ -68,17 +76,22 @@ pub(super) struct Thread {
     jobs: BTreeMap<u64, Job>,
     piped: BTreeMap<u64, PipedJob>,
     together: Together,
+    starter: Starter,
     watched: Instant,
     watch: Duration,
     round: Option<Round>,
     glanced: Instant,
     /// Processes of the machine when there was no job.
     usual: u32,
+    /// How long after the last the next glance comes.
+    glance: Duration,
+    /// Memory that was available at the last look and at the last glance, if a command has no control group.
+    available: Option<(u64, u64)>,
     buffer: Vec<u8>,
 }
 
 impl Thread {
-    pub(super) fn new(inbox: mpsc::Receiver<Order>, woken: OwnedFd, looks: Arc<AtomicU64>) -> Self {
+    pub(super) fn new(inbox: mpsc::Receiver<Order>, woken: OwnedFd, looks: Arc<AtomicU64>, groups: ControlGroups) -> Self {
         let now = Instant::now();
         Self {
             inbox,
@@ -87,11 +100,14 @@ impl Thread {
             jobs: BTreeMap::new(),
             piped: BTreeMap::new(),
             together: Together::counted_by(looks),
+            starter: Starter::new(groups),
             watched: now,
             watch: WATCH,
             round: None,
             glanced: now,
             usual: 0,
+            glance: GLANCE,
+            available: None,
             buffer: vec![0; 64 * 1024],
         }
     }
@@ -115,6 +131,7 @@ impl Thread {
             }
             self.turn(&ready);
             if closed && self.jobs.is_empty() && self.piped.is_empty() {
+                self.starter.end();
                 return;
             }
         }
@@ -123,11 +140,11 @@ impl Thread {
     /// Sleeps until output, an exit, an order or a deadline; tells which jobs have something to read or reap.
     fn wait(&self) -> HashSet<u64> {
         let now = Instant::now();
-        let looks = (!self.jobs.is_empty()).then(|| (self.watched + self.watch).min(self.glanced + GLANCE));
+        let looks = (!self.jobs.is_empty()).then(|| (self.watched + self.watch).min(self.glanced + self.glance));
         let asks = self.jobs.values().any(Job::is_asked).then(|| now + ASK);
         let goes_on = (self.round.is_some() || !self.waiting.is_empty()).then_some(now);
         let dues = self.jobs.values().filter_map(Job::due).chain(self.piped.values().filter_map(PipedJob::due));
-        let until = dues.chain([looks, asks, goes_on, self.together.due].into_iter().flatten()).min();
+        let until = dues.chain([looks, asks, goes_on, self.together.due, self.starter.due].into_iter().flatten()).min();
         let timeout = until.and_then(|at| Timespec::try_from(at.saturating_duration_since(now)).ok());
         let (mut fds, mut owners) = (vec![PollFd::new(&self.woken, PollFlags::IN)], Vec::new());
         for (id, job) in &self.jobs {
@@ -168,14 +185,19 @@ impl Thread {
 
     fn start_some(&mut self) {
         for Waiting { id, launch, reply, permit } in self.waiting.drain(..self.waiting.len().min(STARTS)) {
-            match start(&launch) {
-                Ok(child) => {
+            match self.starter.start(&launch, permit.is_none()) {
+                Ok((child, group)) => {
                     if self.jobs.is_empty() {
                         self.watched = Instant::now();
                         self.glanced = self.watched;
                         self.usual = total();
                     }
-                    self.jobs.insert(id, Job::new(child, *launch, reply, permit));
+                    let job = Job::new(child, *launch, group, reply, permit);
+                    if self.available.is_none() && job.is_suspect() {
+                        self.available = machine::available().map(|available| (available, available));
+                        self.glance = MEMORY_GLANCE;
+                    }
+                    self.jobs.insert(id, job);
                 }
                 Err(error) => drop(reply.send(Err(SandboxError::Failed(error.kind().to_string())))),
             }
@@ -185,6 +207,7 @@ impl Thread {
     fn turn(&mut self, ready: &HashSet<u64>) {
         self.start_some();
         let now = Instant::now();
+        self.starter.refill(now);
         for (id, job) in &mut self.jobs {
             job.tell(now);
             if ready.contains(id) || job.is_asked() || job.due().is_some_and(|due| now >= due) {
@@ -204,7 +227,7 @@ impl Thread {
             return false;
         }
         let mut look = now >= self.watched + self.watch;
-        if !look && now >= self.glanced + GLANCE {
+        if !look && now >= self.glanced + self.glance {
             self.glanced = now;
             let now_total = total();
             look = now_total > self.usual.saturating_add(ExecLimits::DEFAULT.processes);
@@ -212,12 +235,41 @@ impl Thread {
                 // Others may have grown, too: the next jump counts from here.
                 self.usual = now_total;
             }
+            look = look || self.loses_memory(now);
         }
         if look {
             let all = Processes::read();
+            self.watch_memory(&all);
             self.round = Some(Round { all, next: 0, took: now.elapsed() });
         }
         look
+    }
+
+    /// Whether the machine has lost so much memory since the last look that commands must be looked at. Looks have their share of the
+    /// time, however fast the machine loses memory.
+    fn loses_memory(&mut self, now: Instant) -> bool {
+        self.glance = GLANCE;
+        let Some((looked, glanced)) = self.available else { return false };
+        let Some(available) = machine::available() else { return false };
+        self.glance = if glanced.saturating_sub(available) > LOSS / 4 { HURRIED_GLANCE } else { MEMORY_GLANCE };
+        self.available = Some((looked, available));
+        let rested = now >= self.watched + self.watch.saturating_sub(WATCH).max(HURRIED_GLANCE);
+        rested && looked.saturating_sub(available) > LOSS
+    }
+
+    /// Ends the command that holds what the machine has lost. Only asked where there are no control groups.
+    fn watch_memory(&mut self, all: &Processes) {
+        let is_needed = self.jobs.values().any(Job::is_suspect);
+        self.available = is_needed.then(machine::available).flatten().map(|available| (available, available));
+        let Some(now) = is_needed.then(Machine::read).flatten() else { return };
+        if !self.jobs.values().any(|job| job.may_hold_what_is_lost(now)) {
+            return;
+        }
+        let suspects: Vec<_> = self.jobs.iter().filter_map(|(id, job)| Some((*id, job.suspect(all, now)?))).collect();
+        let over = machine::over(now, &suspects.iter().map(|(_, suspect)| *suspect).collect::<Vec<_>>());
+        if let Some(job) = over.and_then(|at| suspects.get(at)).and_then(|(id, _)| self.jobs.get_mut(id)) {
+            job.stop_losing(all);
+        }
     }
 
     /// Ends what must end; a look that was just made serves.
@@ -252,6 +304,11 @@ impl Thread {
         let filling = self.jobs.values_mut().filter(|job| job.fills_the_disk());
         if let Some(job) = filling.max_by_key(|job| job.disk.written()) {
             job.stop_filling();
+            self.jobs.values_mut().for_each(|job| job.disk.forget());
+        }
+        let filling = self.jobs.values_mut().filter(|job| job.fills_the_disk_with_files());
+        if let Some(job) = filling.max_by_key(|job| job.disk.ticks()) {
+            job.stop_creating();
             self.jobs.values_mut().for_each(|job| job.disk.forget());
         }
     }
@@ -316,6 +373,7 @@ mod tests {
         Box::new(Launch {
             argv: vec!["/bin/true".into()],
             environment: Vec::new(),
+            carried: None,
             folder: PathBuf::from("/"),
             timeout: Duration::from_secs(1),
             output_bytes_max: 0,
@@ -333,7 +391,7 @@ mod tests {
     fn a_command_that_waits_for_its_start_can_be_cancelled_and_a_turn_starts_only_some() {
         let (orders, inbox) = mpsc::channel();
         let (woken, _wake) = rustix::pipe::pipe().unwrap();
-        let mut thread = Thread::new(inbox, woken, Arc::default());
+        let mut thread = Thread::new(inbox, woken, Arc::default(), ControlGroups::Off);
         let mut answers: Vec<_> = (0..STARTS as u64 + 2)
             .map(|id| {
                 let (reply, answer) = oneshot::channel();

@@ -13,7 +13,10 @@ use callboard_actors::{
 use rustix::fs::FileType;
 
 use super::front::{self, FRONT_BYTES_MAX};
-use crate::sandbox::{PathError, Root, Walk};
+use crate::{
+    sandbox::{PathError, Root, Walk},
+    tools::visible::visible,
+};
 
 /// Skills of one folder at most: each is read when the list is told.
 pub const FOLDERS_MAX: usize = 1000;
@@ -131,7 +134,7 @@ fn skill(root: &Root, folder: &str, called: &str, taken: &BTreeSet<SkillName>) -
         notes.push(format!("another skill is named {}; this one goes by the name of its folder", metadata.name));
         metadata.name = other;
     }
-    Ok((Skill { metadata, modifier: head.modifier, instructions: Some(body.trim().to_owned()), resources: None }, notes))
+    Ok((Skill { metadata, modifier: head.modifier, instructions: Some(visible(body.trim())), resources: None }, notes))
 }
 
 /// Why a text was not read.

@@ -6,12 +6,16 @@ use callboard_actors::skill::{ContextModifier, SkillMetadata, SkillName};
 use serde_json::Value;
 
 use super::tool_names::{Meaning, meaning, split as split_names};
+use crate::tools::visible::{is_invisible, visible_material};
 
 /// Bytes of front matter at most.
 pub const FRONT_BYTES_MAX: usize = 16 * 1024;
 
 /// Characters of a description that the format allows; a longer one is noted, and shortened where it is told.
 const DESCRIPTION_CHARS_MAX: usize = 1024;
+
+/// Characters of a `compatibility` that the format allows.
+const COMPATIBILITY_CHARS_MAX: usize = 500;
 
 /// Words by which other programs name the model that they run on; no provider here knows them.
 const FOREIGN_MODELS: [&str; 5] = ["sonnet", "opus", "haiku", "default", "best"];
@@ -49,21 +53,28 @@ pub(super) fn split(text: &str) -> Result<(&str, &str), String> {
 /// Makes sense of front matter; `folder` is the name of the skill's folder.
 pub(super) fn read(front: &str, folder: &str) -> Result<Head, String> {
     let mut notes = Vec::new();
+    twice(front, &mut notes);
     let mut fields = Fields::parse(front, &mut notes)?;
     let description = fields.text("description", &mut notes).ok_or("it has no description")?;
     if description.chars().count() > DESCRIPTION_CHARS_MAX {
         notes.push(format!("its description has more than {DESCRIPTION_CHARS_MAX} characters"));
     }
     let written = fields.text("name", &mut notes);
+    let mut long = Vec::new();
     let metadata = SkillMetadata {
         name: name(written.as_deref(), folder, &mut notes)?,
         description,
         capabilities: fields.list("capabilities"),
         disable_model_invocation: fields.flag("disable-model-invocation", &mut notes),
         license: fields.text("license", &mut notes),
-        compatibility: fields.text("compatibility", &mut notes),
+        compatibility: fields.text("compatibility", &mut notes).inspect(|text| {
+            if text.chars().count() > COMPATIBILITY_CHARS_MAX {
+                long.push(format!("its compatibility has more than {COMPATIBILITY_CHARS_MAX} characters"));
+            }
+        }),
         metadata: fields.map("metadata", &mut notes),
     };
+    notes.append(&mut long);
     let modifier = ContextModifier {
         allowed_tools: fields.tools(&mut notes),
         model: fields.text("model", &mut notes).and_then(|model| known_model(model, &mut notes)),
@@ -88,10 +99,29 @@ fn name(written: Option<&str>, folder: &str, notes: &mut Vec<String>) -> Result<
             Ok(name)
         }
         Err(error) => {
+            if written.chars().any(|c| matches!(c, '\u{300}'..='\u{36f}')) {
+                notes.push(
+                    "its name has marks apart from their letters (decomposed); write each accented letter as one character".to_owned(),
+                );
+            }
             let nearest = SkillName::nearest(written).or(of_folder).ok_or_else(|| error.to_string())?;
             notes.push(format!("{error}; it goes by {nearest}"));
             Ok(nearest)
         }
+    }
+}
+
+/// Notes keys that stand twice: the last of them counts.
+fn twice(front: &str, notes: &mut Vec<String>) {
+    let key = |line: &'_ str| {
+        let key = line.split_once(':')?.0.trim_end();
+        let plain = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
+        plain.then(|| key.replace('_', "-"))
+    };
+    let mut seen = BTreeSet::new();
+    // Keys of the front matter itself begin their lines; what is within one of them is indented.
+    for again in front.lines().filter_map(key).filter(|key| !seen.insert(key.clone())).collect::<BTreeSet<_>>() {
+        notes.push(format!("{again} is there twice; the last one counts"));
     }
 }
 
@@ -145,7 +175,13 @@ impl Fields {
             }
             value => plain(&value),
         };
-        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+        if key == "name" {
+            return Some(text.trim().to_owned()).filter(|text| !text.is_empty()); // Judged as it is written.
+        }
+        if text.contains(is_invisible) {
+            notes.push(format!("its {key} holds characters that are not seen; they are written out as \\u{{..}}"));
+        }
+        Some(visible_material(text.trim())).filter(|text| !text.is_empty())
     }
 
     fn flag(&mut self, key: &str, notes: &mut Vec<String>) -> bool {
@@ -171,13 +207,15 @@ impl Fields {
             Some(Value::Array(items)) => items.iter().map(plain).collect(),
             Some(other) => plain(&other).split(',').map(str::to_owned).collect(),
         };
-        texts.into_iter().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()).collect()
+        texts.into_iter().map(|text| visible_material(text.trim())).filter(|text| !text.is_empty()).collect()
     }
 
     fn map(&mut self, key: &str, notes: &mut Vec<String>) -> BTreeMap<String, String> {
         match self.0.remove(key) {
             None | Some(Value::Null) => BTreeMap::new(),
-            Some(Value::Object(fields)) => fields.iter().map(|(key, value)| (key.clone(), plain(value))).collect(),
+            Some(Value::Object(fields)) => {
+                fields.iter().map(|(key, value)| (visible_material(key), visible_material(&plain(value)))).collect()
+            }
             Some(_) => {
                 notes.push(format!("its {key} is no list of keys and values"));
                 BTreeMap::new()

@@ -13,6 +13,8 @@ use super::TelemetryError;
 use crate::{
     config::Observability,
     observe::{Redactor, redact::RedactingWriter},
+    private::make_folder,
+    tools::visible::escaped_json,
 };
 
 /// Writes whole events. A clone writes to the same places.
@@ -28,7 +30,7 @@ impl Sink {
     pub(super) fn open(redactor: Redactor, config: &Observability) -> Result<Self, TelemetryError> {
         let stderr = config.settings.log_output.iter().any(|output| output != "file");
         let open = |path: &std::path::PathBuf| {
-            path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+            path.parent().map_or(Ok(()), make_folder)?;
             OpenOptions::new().create(true).append(true).mode(0o600).open(path)
         };
         let file = match &config.log_file {
@@ -56,11 +58,14 @@ pub(super) struct Places {
 
 impl io::Write for Places {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // As `\uXXXX`, which is right in text and in JSON alike; of the colors ESC is left, which values of events have no more.
+        let text = String::from_utf8_lossy(bytes);
+        let shown = escaped_json(&text);
         if self.stderr {
-            let _ = io::stderr().lock().write_all(bytes);
+            let _ = io::stderr().lock().write_all(shown.as_bytes());
         }
         if let Some(file) = &self.file {
-            let _ = (&**file).write_all(bytes);
+            let _ = (&**file).write_all(shown.as_bytes());
         }
         Ok(bytes.len())
     }

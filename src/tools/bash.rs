@@ -23,6 +23,7 @@ use folders::Folders;
 use super::{
     danger,
     mask::Masker,
+    reading,
     text::{middle_cut, middle_cut_counted},
 };
 use crate::sandbox::policy::EXEC_TIME_MAX;
@@ -111,6 +112,11 @@ the command ends is killed, and you are told. Long output keeps its head and its
         }
     }
 
+    /// What is understood as reading runs without approval, if the kernel holds it to the workspace.
+    fn only_reads(&self, args: &BashArgs) -> bool {
+        self.sandbox.policy().boundary && reading::only_reads(&args.command)
+    }
+
     /// The command itself: how long it may take is no other command.
     fn approval_pattern(&self, args: &BashArgs) -> Option<String> {
         Some(args.command.clone())
@@ -122,7 +128,7 @@ the command ends is killed, and you are told. Long output keeps its head and its
         let scope = context.key.scope.clone();
         let mut started_in = self.folders.of(&scope);
         let exec = Exec {
-            command: args.command,
+            command: if self.only_reads(&args) { format!("{}{}", reading::GIT_SETTINGS, args.command) } else { args.command },
             timeout: asked.min(context.deadline.saturating_duration_since(Instant::now())),
             working_dir: started_in.clone(),
             output_bytes_max: if context.artifacts.is_some() { STREAM_BYTES_MAX } else { STDOUT_BYTES_MAX },
@@ -328,6 +334,19 @@ mod tests {
         );
         let long = run("x", said(Some(1), &"o".repeat(28_000), &"e".repeat(28_000))).await.unwrap();
         assert!(long.len() <= OBSERVATION_BYTES_MAX && long.contains("[stderr]\neee"), "{}", long.len());
+    }
+
+    #[test]
+    fn a_command_that_only_reads_needs_no_approval_behind_a_boundary_alone() {
+        let asks = |boundary, command: &str| {
+            let policy = SandboxPolicy { boundary, ..policy(Network::Off) };
+            let sandbox = Scripted(policy, Err(SandboxError::Cancelled));
+            let tool = erased(Bash::new(Arc::new(sandbox), Arc::new(Masker::new(["not-a-real-key"]))));
+            let arguments = serde_json::json!({ "command": command }).to_string();
+            !tool.only_reads(&callboard_actors::chat::RawJson::arguments(&arguments).unwrap())
+        };
+
+        assert_eq!([asks(true, "ls -la | head"), asks(true, "ls > x"), asks(false, "ls -la | head")], [false, true, true]);
     }
 
     #[tokio::test]

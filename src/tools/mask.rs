@@ -36,6 +36,7 @@ const SHAPES: &[&str] = &[
     r"\bSK[0-9a-f]{32}\b",
     r"\bkey-[0-9a-f]{32}\b",
     r"\b[0-9]{8,10}:AA[A-Za-z0-9_\-]{33}",
+    r"\b[MNO][A-Za-z0-9_\-]{22,27}\.[A-Za-z0-9_\-]{6}\.[A-Za-z0-9_\-]{27,40}",
     r"\bATATT3[A-Za-z0-9_\-=]{20,}",
     r"\bAGE-SECRET-KEY-1[A-Z0-9]{50,}",
     r"\bEAACEdEose0cBA[0-9A-Za-z]+",
@@ -198,13 +199,25 @@ fn looks_like_a_key(name: &str, separator: &str, value: &str, quoted: bool) -> b
     // The rest of a `::`, and the types of numbers: code.
     let is_number_type =
         |word: &str| word.strip_prefix(['u', 'i', 'f']).is_some_and(|bits| matches!(bits, "8" | "16" | "32" | "64" | "128" | "size"));
-    if separator.trim() == ":" && (value.starts_with(':') || is_number_type(lower.trim_end_matches([';', '?', '.']))) {
+    if separator.trim() == ":" && (value.starts_with(':') || is_number_type(lower.trim_end_matches([';', '?', '.', '|', ']']))) {
+        return false;
+    }
+    // `dict[str`, `tokens[0`: a type with its parameters, or a place in a list.
+    let is_name = |word: &str| {
+        word.starts_with(|c: char| c.is_ascii_alphabetic()) && word.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.'))
+    };
+    if !quoted && separator != "=" && value.split_once('[').is_some_and(|(before, _)| is_name(before)) {
         return false;
     }
     // `tokens: 1234`, `max_tokens=4096`, `token_count: 7` speak of quantity.
     let counts = ["tokens", "count", "max", "limit", "usage", "length", "size", "budget"];
     let name = name.to_ascii_lowercase();
     if value.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'_')) && counts.iter().any(|word| name.contains(word)) {
+        return false;
+    }
+    // Of several tokens there is a number; a key behind such a name is as long as keys are.
+    let has = |is: fn(&u8) -> bool| value.bytes().any(|byte| is(&byte));
+    if name.ends_with("tokens") && (value.len() < 16 || !has(u8::is_ascii_digit) || !has(u8::is_ascii_alphabetic)) {
         return false;
     }
     if quoted {
@@ -275,6 +288,8 @@ mod tests {
             ["hf_", "notarealkeynotarealkeynotarealkey"],
             ["npm_", "notarealkeynotarealkeynotarealkey000"],
             ["eyJhbGciOiJub25l.eyJub3QiOiJhIHJlYWwga2V5.", "bm90YXJlYWxrZXk"],
+            ["MTIzNDU2Nzg5MDEyMzQ1Njc4.", "NotArl.not-a-real-key-not-a-real-key"],
+            ["OTk5OTk5OTk5OTk5OTk5OTk5OQ.", "X_-abc.NOTAREALKEYNOTAREALKEYNOTAREALKEY0000"],
         ];
         for [start, rest] in keys {
             let key = format!("{start}{rest}");
@@ -300,6 +315,9 @@ mod tests {
             ("client_secret = 'n0t-r3al'", "client_secret = '[masked:1]'"),
             ("TOKEN=a1b2c3d4 PASSWORD=e5f6", "TOKEN=[masked:1] PASSWORD=[masked:2]"),
             ("mysql --password=n0treal x", "mysql --password=[masked:1] x"),
+            ("bot_token: n0t-a[real-k3y", "bot_token: [masked:1]"),
+            ("PASSWORD=n0t[real", "PASSWORD=[masked:1]"),
+            ("refresh_tokens: n0t4realkeyn0t4realkey", "refresh_tokens: [masked:1]"),
         ];
         for (text, expected) in rows {
             assert_eq!(masker.mask(text), expected);
@@ -324,6 +342,15 @@ mod tests {
             "let used = TokenCounter::default().count;",
             "pub max_tokens: u64,",
             "const PER_TOKEN: usize = limits();",
+            "max_tokens: Optional[int] = None",
+            "tokens: AtomicU32,",
+            "\"max_tokens\": \"max_completion_tokens\",",
+            "api_keys: dict[str, str]",
+            "def f(token: list[int], secret: Dict[str, Any]):",
+            "let sum = |tokens: u64| tokens + 1;",
+            "fn f(tokens: [u64; 3])",
+            "let first_token = tokens[0];",
+            "tokens: usize, // of the prompt",
         ];
         for text in texts {
             assert_eq!(masker.mask(text), text);

@@ -6,7 +6,9 @@
 mod text;
 mod encoding;
 pub mod mask;
+pub mod visible;
 mod danger;
+mod reading;
 pub mod file_read;
 pub mod file_edit;
 pub mod file_list;

@@ -6,6 +6,7 @@ mod doctor;
 mod fanout;
 mod interrupts;
 mod load;
+mod person;
 mod runs;
 pub mod serve;
 mod stored;
@@ -62,9 +63,19 @@ impl Home {
         command.env("HOME", self.folder.path().join("home")).stdin(Stdio::null())
     }
 
+    /// A command in the workspace. A `callboard.toml` there is the owner's: it is named, as its owner would.
     pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = self.command_in(&self.work(), args);
+        if self.work().join("callboard.toml").is_file() {
+            command.env("CALLBOARD_CONFIG", "callboard.toml");
+        }
+        command
+    }
+
+    /// A command in a folder whose files no person named or trusted.
+    pub fn command_in(&self, folder: &Path, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_callboard"));
-        command.args(args).current_dir(self.work()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.args(args).current_dir(folder).stdout(Stdio::piped()).stderr(Stdio::piped());
         self.dress(&mut command);
         command
     }

@@ -41,7 +41,7 @@ fn a_wrong_key_or_value_names_file_line_and_the_right_one() {
         ("[host]\ndata_dri = \"x\"\n", "callboard.toml:2: unknown key in [host] `data_dri`; did you mean `data_dir`?"),
         (
             "[host]\n\ncolour = 1\n",
-            "callboard.toml:3: unknown key in [host] `colour`; known: data_dir, durability, listen, admin_key_sha256",
+            "callboard.toml:3: unknown key in [host] `colour`; known: data_dir, durability, listen, admin_key_sha256, connections_per_address_max",
         ),
         ("[hots]\ndata_dir = \"x\"\n", "callboard.toml:1: unknown section `hots`; did you mean `host`?"),
         ("[providers]\nname = \"x\"\n", "callboard.toml:1: unknown section `providers`; did you mean `provider`?"),
@@ -380,13 +380,14 @@ fn hosts_and_limits_of_commands_are_read_and_a_wrong_one_names_its_line() {
         assert_eq!(mistake(text, &[]), expected, "{text}");
     }
 
-    let text = "[sandbox]\nnetwork = [\"Crates.io\", \"*.example.org:8443\"]\nmemory_bytes = 1048576\nprocesses = 64\n";
+    let text = "[sandbox]\nnetwork = [\"Crates.io\", \"*.example.org:8443\"]\nmemory_bytes = 1048576\nprocesses = 64\nfiles = 5000\n";
     let config = load(text, &[("CALLBOARD_SANDBOX__CPU_SECONDS", "7")]).unwrap();
     let shown = config.show();
 
     assert_eq!(config.network.iter().map(ToString::to_string).collect::<Vec<_>>(), ["crates.io", "*.example.org:8443"]);
     let limits = &config.exec_limits;
     assert_eq!((limits.memory_bytes, limits.processes, limits.cpu_seconds, limits.file_bytes), (1 << 20, 64, 7, 1 << 30));
+    assert_eq!(limits.files, 5000);
     assert!(
         shown.contains("network = [\"crates.io\", \"*.example.org:8443\"]  # ") && shown.contains("\nfile_bytes = 1073741824  # default\n"),
         "{shown}"

@@ -28,4 +28,5 @@ mod secrets;
 mod skills;
 mod storage;
 mod tools;
+mod trust;
 mod web;

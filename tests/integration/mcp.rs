@@ -6,6 +6,7 @@
 
 mod modern;
 mod real;
+mod strangers;
 
 use std::{
     fs,
@@ -525,7 +526,7 @@ fn writeln(line: &str) {
 async fn a_list_without_an_end_and_one_that_is_none_are_failures() {
     let stage = Stage::new();
 
-    for (mode, reason) in [("pages", "its list of tools has no end (1024 tools are read)"), ("nolist", "its list of tools is none")] {
+    for (mode, reason) in [("pages", "its list of tools has no end (64 pages are read)"), ("nolist", "its list of tools is none")] {
         let mut config = stage.peer(mode);
         config.name = mode.to_owned();
         let error = stage.server(&config).list_tools().await.unwrap_err();
@@ -578,7 +579,7 @@ fn the_command_lists_checks_and_agrees() {
     assert!(listed.err.contains("the MCP server gone cannot be reached: its program was not found"), "{}", listed.err);
     fs::write(&file, serde_json::json!({"mcpServers": {"peer": servers["mcpServers"]["peer"]}}).to_string()).unwrap();
     let checked = run(&["check"]).well();
-    assert!(checked.out.starts_with("peer: 20 tools (protocol 2025-11-25)"), "{}", checked.out);
+    assert!(checked.out.starts_with("peer: 22 tools (protocol 2025-11-25)"), "{}", checked.out);
 
     fs::write(folder.path().join("description"), "Another.\u{200b}").unwrap();
     let changed = run(&["check"]);

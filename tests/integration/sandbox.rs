@@ -1,12 +1,20 @@
 //! The sandbox: what a command can reach, what it leaves, what it may use (REQUIREMENTS Z-01..Z-06, U-08; FAULTS F2..F5).
 //! What holds in both boundaries is tried in both; `landlock` has what is its own, `network` what is reached of
-//! it, `ends` how processes end, `bombs` the limits.
+//! it, `filter` the filter of system calls, `probe` everything at once, `ends` how processes end, `bombs` the limits, `memory` what a
+//! sum over processes does not show, `doors` what the user's own programs would run, `stranger` what a host without rights keeps from
+//! other processes of its user.
 
 mod bombs;
+mod doors;
 mod ends;
+mod everyday;
+mod filter;
 mod landlock;
+mod memory;
 mod network;
 mod plugged;
+mod probe;
+mod stranger;
 
 use std::{
     fs,
@@ -18,7 +26,7 @@ use std::{
 
 use callboard::{
     ports::{Exec, ExecLimits, ExecResult, Network, Sandbox, SandboxError},
-    sandbox::{Boundary, Local, Mode, Options, PathRules, Root, Spawner, detect, detect_with},
+    sandbox::{Boundary, ControlGroups, Local, Mode, Options, PathError, PathRules, Root, Spawner, detect, detect_with},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -28,21 +36,34 @@ struct Ground {
     sandbox: Arc<dyn Sandbox>,
 }
 
-/// A boundary of one's choice over a folder; the helper is the program, for this binary has a `main` that is not ours.
+/// The program as a helper, for this binary has a `main` that is not ours. A test that runs as another user names one that this may run.
+fn helper() -> PathBuf {
+    std::env::var_os("CALLBOARD_TEST_HELPER").map_or_else(|| env!("CARGO_BIN_EXE_callboard").into(), PathBuf::from)
+}
+
+/// A boundary of one's choice over a folder.
 fn boundary(workspace: &Path, only: Boundary, limits: ExecLimits) -> Result<Arc<dyn Sandbox>, SandboxError> {
+    counted(workspace, only, limits, ControlGroups::Auto)
+}
+
+fn counted(workspace: &Path, only: Boundary, limits: ExecLimits, groups: ControlGroups) -> Result<Arc<dyn Sandbox>, SandboxError> {
     let root = Arc::new(Root::open(workspace, PathRules::default()).unwrap());
-    let options = Options { only: Some(only), limits, helper: Some(env!("CARGO_BIN_EXE_callboard").into()), ..Options::default() };
-    detect_with(&root, Mode::Linux, &Spawner::start().unwrap(), options).map(|detected| detected.sandbox.unwrap())
+    let options = Options { only: Some(only), limits, helper: Some(helper()), ..Options::default() };
+    detect_with(&root, Mode::Linux, &Spawner::start_with(groups).unwrap(), options).map(|detected| detected.sandbox.unwrap())
 }
 
 impl Ground {
     /// `None`, said on standard error, where there is no such boundary.
     fn of(test: &str, only: Boundary, limits: ExecLimits) -> Option<Self> {
+        Self::counted(test, only, limits, ControlGroups::Auto)
+    }
+
+    fn counted(test: &str, only: Boundary, limits: ExecLimits, groups: ControlGroups) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let workspace = folder.path().join("workspace");
         fs::create_dir(&workspace).unwrap();
         fs::write(folder.path().join("outside.txt"), "outside").unwrap();
-        match boundary(&workspace, only, limits) {
+        match counted(&workspace, only, limits, groups) {
             Ok(sandbox) => Some(Self { folder, sandbox }),
             Err(error) => {
                 writeln!(&mut std::io::stderr(), "SKIPPED: {test}: {error}").unwrap();
@@ -57,6 +78,22 @@ impl Ground {
 
     fn landlock(test: &str) -> Option<Self> {
         Self::of(test, Boundary::Landlock, ExecLimits::default())
+    }
+
+    /// Landlock with a mount namespace; `None` where none can be made.
+    fn covered(test: &str) -> Option<Self> {
+        let ground = Self::landlock(test)?;
+        if ground.kind() == "landlock" {
+            return Some(ground);
+        }
+        writeln!(&mut std::io::stderr(), "SKIPPED: {test}: no mount namespace can be made here").unwrap();
+        None
+    }
+
+    /// Landlock with a mount namespace, if one can be made, and without.
+    fn landlocks(test: &str) -> Vec<Self> {
+        let alone = Self::of(test, Boundary::LandlockAlone, ExecLimits::default());
+        Self::covered(test).into_iter().chain(alone).collect()
     }
 
     fn both_with(test: &str, limits: ExecLimits) -> Vec<Self> {

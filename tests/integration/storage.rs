@@ -377,7 +377,7 @@ async fn a_newer_schema_is_named_and_left_alone() {
 
     let refused = Sqlite::open(&path).await.map(drop);
 
-    assert_eq!(refused, Err(StoreError::NewerSchema { found: 99, known: 1 }));
+    assert_eq!(refused, Err(StoreError::NewerSchema { found: 99, known: 2 }));
 }
 
 #[tokio::test]
@@ -656,4 +656,107 @@ async fn an_erased_tenant_leaves_no_row_not_even_under_an_id_that_is_none() {
     assert_eq!((rows("conversation"), rows("journal")), (1, 3));
     assert_eq!(store.entries(&other, Seq(0), 10).await.unwrap().len(), 3, "a neighbour is not concerned");
     assert_eq!(store.erase(&acme.tenant).await, Ok(false));
+}
+
+/// Bytes of the store's file and of what SQLite keeps beside it.
+fn raw(path: &std::path::Path) -> Vec<u8> {
+    let beside = |suffix: &str| std::fs::read(format!("{}{suffix}", path.display())).unwrap_or_default();
+    [beside(""), beside("-wal")].concat()
+}
+
+fn holds(path: &std::path::Path, canary: &str) -> bool {
+    raw(path).windows(canary.len()).any(|window| window == canary.as_bytes())
+}
+
+/// Waits until no file of the store holds the canary, for what is promised and no longer than a loaded machine takes.
+async fn gone(path: &std::path::Path, canary: &str) {
+    for _ in 0..200 {
+        if !holds(path, canary) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("{canary} is still in the files of an idle store");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_deleted_or_reset_is_in_no_file_of_an_idle_host() {
+    use callboard_actors::testing::{Reply, ScriptedModel};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s.db");
+    let store = Arc::new(Sqlite::open(&path).await.unwrap());
+    let model = ScriptedModel::answering(|request, _| Reply::text(format!("ANSWER-TO-{}", request.messages.last().unwrap().text())));
+    let host = callboard::Host::builder().provider(model).shared_sessions(store.clone()).build().await.unwrap();
+    let tenant = host.tenant("acme");
+    for (id, canary) in [("deleted", "CANARY-ONE"), ("reset", "CANARY-TWO"), ("stays", "KEPT-ONE")] {
+        tenant.conversation(id).send(canary).await.unwrap().outcome().await.unwrap();
+    }
+    tenant.conversation("deleted").fork("fork", None).await.unwrap();
+    assert!(holds(&path, "ANSWER-TO-CANARY-ONE") && holds(&path, "ANSWER-TO-CANARY-TWO"));
+
+    tenant.conversation("reset").reset().await.unwrap();
+    gone(&path, "CANARY-TWO").await;
+    tenant.conversation("deleted").delete().await.unwrap();
+    assert!(holds(&path, "CANARY-ONE"), "the fork is another conversation");
+    tenant.conversation("fork").delete().await.unwrap();
+    gone(&path, "CANARY-ONE").await;
+
+    assert!(holds(&path, "ANSWER-TO-KEPT-ONE"));
+    assert_eq!(tenant.conversation("stays").messages().await.unwrap().len(), 2);
+    tenant.conversation("reset").send("Hello again.").await.unwrap().outcome().await.unwrap();
+    drop(host);
+    let again = callboard::Host::builder()
+        .provider(ScriptedModel::answering(|_, _| Reply::text("Still here.")))
+        .sessions(Sqlite::open(&path).await.unwrap())
+        .build()
+        .await
+        .unwrap();
+    let reset = again.tenant("acme").conversation("reset");
+    assert_eq!(reset.messages().await.unwrap().len(), 2);
+    assert_eq!(reset.send("One more.").await.unwrap().outcome().await.unwrap().text, "Still here.");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_killed_host_had_deleted_is_gone_soon_after_the_next_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, copy) = (folder.path().join("s.db"), folder.path().join("copy.db"));
+    let store = Sqlite::open(&path).await.unwrap();
+    let scope = Scope::new(TenantId::new("acme").unwrap(), ConversationId::new("c").unwrap());
+    let entry = StoredEntry { seq: Seq(1), bytes: "CANARY-THREE".into() };
+    store.append_and_wait(&scope, Head::default(), Epoch(1), vec![entry], Open::None).await.unwrap();
+    store.delete(&scope).await.unwrap();
+    // What a kill right after the deletion leaves.
+    for suffix in ["", "-wal"] {
+        std::fs::copy(format!("{}{suffix}", path.display()), format!("{}{suffix}", copy.display())).unwrap();
+    }
+    assert!(holds(&copy, "CANARY-THREE"));
+
+    let next = Sqlite::open(&copy).await.unwrap();
+
+    gone(&copy, "CANARY-THREE").await;
+    assert_eq!(next.head(&scope).await, Ok(Head::default()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_of_the_first_version_counts_what_it_holds() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s.db");
+    let conn = rusqlite::Connection::open(&path).unwrap();
+    conn.execute_batch(include_str!("../../src/storage/sqlite/schema.sql")).unwrap();
+    conn.execute_batch(
+        "INSERT INTO conversation VALUES (1, 't', 'a', 1, 2, 0, NULL, 5, 5, NULL), (2, 'u', 'a', 1, 1, 0, NULL, 5, 5, NULL);
+         INSERT INTO journal (conv, seq, body) VALUES (1, 1, x'0102'), (1, 2, x'030405'), (2, 1, x'00');
+         INSERT INTO snapshot VALUES (1, 2, x'01020304');
+         PRAGMA user_version = 1; PRAGMA application_id = 1128419908;",
+    )
+    .unwrap();
+    drop(conn);
+
+    let store = Sqlite::open(&path).await.unwrap();
+
+    let stored = async |tenant: &str| store.stored_bytes(&TenantId::new(tenant).unwrap()).await.unwrap();
+    assert_eq!((stored("t").await, stored("u").await, stored("nobody").await), (2 + 3 + 4, 1, 0));
+    store.close(Duration::from_secs(5)).await.unwrap();
+    let again = Sqlite::open(&path).await.unwrap();
+    assert_eq!(again.stored_bytes(&TenantId::new("t").unwrap()).await, Ok(9));
 }

@@ -62,9 +62,11 @@ pub use settings::{CompactionSettings, CompactionSettingsError};
 
 use crate::{
     chat::{MessageList, RawJson},
+    conversation::Spending,
     ids::{ConversationId, Scope, TenantId},
     metrics_collector::Counters,
     model_gateway::ModelGatewayRef,
+    policy::BudgetCounter,
     ports::Clock,
     task::AbortOnDrop,
 };
@@ -90,6 +92,10 @@ pub struct SummaryJob {
     pub model: Arc<str>,
     /// The gateway of the conversation: what it costs is on its tenant's credential.
     pub gateway: ModelGatewayRef,
+    /// Where what it costs is counted.
+    pub budget: Arc<BudgetCounter>,
+    /// What models cost.
+    pub spending: Arc<Spending>,
     /// Hash of the messages.
     pub hash: String,
     /// The messages.

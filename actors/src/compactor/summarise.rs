@@ -1,18 +1,25 @@
 //! One summary, as a task: what it may cost, the model calls, what it came to.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use futures_util::{StreamExt, future::try_join_all};
 use tokio_util::sync::CancellationToken;
 
 use super::{FOCUS_AREAS, Shared, SummaryJob, merge_prompt, summary_prompts};
 use crate::{
     chat::{ContentBlock, Message, MessageList},
+    conversation::amount,
     limits::BYTES_A_TOKEN,
     model_gateway::{CallBy, CallClass, Waiting},
-    ports::{ModelEvent, ModelRequest, ProviderError, ToolChoice},
+    ports::{ModelEvent, ModelRequest, ProviderError, ToolChoice, Usage},
 };
 
 /// Makes a summary. `None`: too dear, too late or failed; the conversation keeps what rules made of it (REQUIREMENTS C-32).
 pub(super) async fn summarise(shared: &Shared, job: &SummaryJob) -> Option<String> {
+    if job.budget.bounds_money() && job.spending.price_of(&model_of(shared, job)).is_none() {
+        tracing::debug!(conversation = %job.scope.conversation, "no background summary: its model has no price, and the budget is in money");
+        return None;
+    }
     let parts = summary_prompts(job.messages.iter(), &FOCUS_AREAS);
     let tokens = parts.iter().map(|part| part.len() as u64 / BYTES_A_TOKEN).sum();
     if !shared.may_spend(&job.scope, tokens, true) {
@@ -41,10 +48,24 @@ pub(super) async fn summarise(shared: &Shared, job: &SummaryJob) -> Option<Strin
     }
 }
 
+/// The model that writes a summary.
+fn model_of(shared: &Shared, job: &SummaryJob) -> Arc<str> {
+    shared.settings.summary_model.as_deref().map_or_else(|| job.model.clone(), Into::into)
+}
+
+/// Asks for one part. What it costs is reserved of the conversation's budgets before and settled after, at the price of the model that
+/// answered; a call that fails counts as its request.
 async fn ask(shared: &Shared, job: &SummaryJob, text: String) -> Result<String, ProviderError> {
-    let model = shared.settings.summary_model.as_deref().map_or_else(|| job.model.clone(), Into::into);
+    let model = model_of(shared, job);
+    let estimate = Usage {
+        input_uncached: text.len() as u64 / BYTES_A_TOKEN,
+        output: u64::from(shared.settings.max_summary_tokens),
+        ..Usage::default()
+    };
+    let reserved = job.budget.reserve(amount(&estimate, job.spending.price_of(&model)));
+    let reserved = reserved.map_err(|refusal| ProviderError::QuotaExhausted { message: refusal.to_string() })?;
     let request = ModelRequest {
-        model,
+        model: model.clone(),
         system: None,
         messages: MessageList::from_iter([Message::user(text)]),
         tools: [].into(),
@@ -59,13 +80,24 @@ async fn ask(shared: &Shared, job: &SummaryJob, text: String) -> Result<String, 
     let _cancel = cancel.clone().drop_guard();
     // Weight 1: nobody waits for it, and the compactor knows no quotas.
     let by = CallBy { tenant: &job.scope.tenant, weight: 1, class: CallClass::Background };
-    let mut stream = job.gateway.stream(&by, request, cancel, |_: Waiting| {}).await?;
+    let answered = Mutex::new(model);
+    let tell = |waiting: Waiting| {
+        if let Waiting::Fallback { model, .. } = waiting {
+            *answered.lock().unwrap_or_else(PoisonError::into_inner) = model;
+        }
+    };
+    let mut stream = job.gateway.stream(&by, request, cancel, tell).await?;
     let mut summary = String::new();
     while let Some(batch) = stream.next().await {
         for event in batch? {
             match event {
                 ModelEvent::Block(ContentBlock::Text(block)) => summary.push_str(&block.text),
-                ModelEvent::Completed(_) => return Ok(summary),
+                ModelEvent::Completed(completion) => {
+                    let answered = answered.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                    let used = completion.usage.unwrap_or(estimate);
+                    reserved.settle(amount(&used, job.spending.price_of(&answered)));
+                    return Ok(summary);
+                }
                 ModelEvent::Block(_) | ModelEvent::Text(_) | ModelEvent::Thinking(_) | ModelEvent::Limits(_) => {}
             }
         }

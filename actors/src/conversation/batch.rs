@@ -12,7 +12,7 @@ use crate::{
     ids::{Seq, WaiterId, WorkId},
     journal::{ApprovalVerdict, Batch, Call, CallState, EntryBody, OpenRound, Phase, ToolExecutionResult, call_digest},
     limits::APPROVAL_MS,
-    ports::{Approval, Concurrency, Effect, OutputLevel, ToolError, ToolErrorType, ToolSpec},
+    ports::{Concurrency, Effect, OutputLevel, ToolError, ToolErrorType, ToolSpec},
     subagent::{CREATE_SUBAGENT, SUBAGENT_LIMIT},
     tool_executor::{
         PlannedCall, Progress, RunResult, approval_denied, cancelled_before_start, cancelled_unknown, in_doubt, one_spelling, outcome,
@@ -132,8 +132,8 @@ fn door(steps: &Steps<'_>, round: &OpenRound, batch: &Batch, call: &Call, allowe
         _ => input,
     };
     let doubtful = steps.durable.in_doubt.contains(&digest);
-    let agreed = pattern.as_ref().is_some_and(|pattern| steps.durable.approved.contains(pattern));
-    let asks = (spec.approval == Approval::ByMode && !agreed || doubtful) && !allowed;
+    let unagreed = pattern.as_ref().is_some_and(|pattern| !steps.durable.approved.contains(pattern));
+    let asks = (unagreed || doubtful) && !allowed;
     match rules.approval {
         _ if !asks => Door::Open(Opened { spec, input, level }),
         ApprovalMode::Auto => Door::Open(Opened { spec, input, level }),

@@ -1,8 +1,11 @@
 //! Decides whether a model call may be paid for, and what it cost (DESIGN §4.5, REQUIREMENTS L-05). Pure: the conversation's own budget
 //! is judged by its journal; only the tenant's is asked of the shell, by [`Act::Reserve`], which is answered at once.
 
+use std::sync::Arc;
+
 use super::{
     input::ModelOutcome,
+    skills,
     turn::{Act, Steps},
     volatile::Reserving,
 };
@@ -11,7 +14,7 @@ use crate::{
     ids::{Seq, WorkId},
     journal::{BUDGET_REMINDER, CallState, Durable, EntryBody, OpenRound, Phase, spent_by},
     limits::{BUDGET_OUTPUT_TOKENS, REQUEST_SLACK_TOKENS},
-    policy::{Amount, Budget, BudgetLevel, Exhausted, Price},
+    policy::{Amount, Budget, BudgetLevel, Exhausted, Price, Prices, names_model},
     ports::{ProviderError, Usage},
     stream::{Failure, StopReason},
 };
@@ -27,8 +30,14 @@ const TOLD_AT: [u8; 2] = [5, 20];
 pub struct Spending {
     /// What all rounds of the conversation together may use.
     pub budget: Budget,
-    /// What the model costs.
+    /// The conversation's own model.
+    pub model: Arc<str>,
+    /// What its own model costs.
     pub price: Option<Price>,
+    /// What other models cost: one that a skill chose, one that a fallback answered with.
+    pub prices: Arc<Prices>,
+    /// Models that an active skill may choose in place of the conversation's own; a name may hold `*` for any text.
+    pub skill_models: Arc<[String]>,
     /// Bytes of every request beside its messages: system prompt and tools.
     pub fixed_bytes: u64,
     /// Longest answer, in tokens.
@@ -45,6 +54,26 @@ struct Bill {
 }
 
 impl Spending {
+    /// The model that an active skill chose, where the operator lets skills choose it and it is not the conversation's own.
+    pub(super) fn chosen_model(&self, state: &Durable) -> Option<String> {
+        skills::model(state).filter(|model| **model != *self.model && names_model(&self.skill_models, model))
+    }
+
+    /// What a model costs.
+    pub(crate) fn price_of(&self, model: &str) -> Option<Price> {
+        if *model == *self.model { self.price } else { self.prices.of(model).copied() }
+    }
+
+    /// The price of the next call's model.
+    ///
+    /// # Errors
+    /// The model that has none.
+    fn next_price(&self, state: &Durable) -> Result<Price, String> {
+        let chosen = self.chosen_model(state);
+        let model = chosen.as_deref().unwrap_or(&self.model);
+        self.price_of(model).ok_or_else(|| model.to_owned())
+    }
+
     /// Tokens of the next request, roughly: what the last call used and what came since, or all bytes if that is less.
     fn input(&self, state: &Durable) -> u64 {
         let messages = state.history.messages();
@@ -61,11 +90,7 @@ impl Spending {
     fn reservation(&self, state: &Durable) -> Amount {
         let output = self.max_tokens.clamp(1, BUDGET_OUTPUT_TOKENS);
         let usage = Usage { input_uncached: self.input(state), output, ..Usage::default() };
-        self.amount(&usage)
-    }
-
-    fn amount(&self, usage: &Usage) -> Amount {
-        spent_by(usage, self.price.map_or(0, |price| price.cost(usage)))
+        amount(&usage, self.next_price(state).ok())
     }
 
     /// What an ended call used: as its provider says where that can be, else by our own count.
@@ -105,6 +130,10 @@ impl Spending {
         }
         Bill { usage, estimated: usage != *said }
     }
+}
+
+pub(crate) fn amount(usage: &Usage, price: Option<Price>) -> Amount {
+    spent_by(usage, price.map_or(0, |price| price.cost(usage)))
 }
 
 /// Four bytes a token.
@@ -147,6 +176,12 @@ pub(super) fn call_model(steps: &mut Steps<'_>, round: &OpenRound, step: u32) {
     settle_in_full(steps);
     if spending.budget.is_unlimited() && volatile.tenant_left.is_none() {
         return order(steps, step, Amount::default());
+    }
+    if let Err(model) = spending.next_price(durable)
+        && (spending.budget.micro_usd.is_some() || volatile.bounds_money)
+    {
+        let message = format!("the model `{model}` has no price, and the budget is in money; a row in [prices] gives it one");
+        return steps.finish(round, StopReason::Budget, Some(failure(message)));
     }
     let amount = spending.reservation(durable);
     // What is reserved is settled in full above, so it counts either way.
@@ -193,18 +228,18 @@ pub(super) fn answered(steps: &mut Steps<'_>, work: WorkId, answer: &Result<(), 
     }
 }
 
-/// What an answered call cost, where its model has a price.
-pub(super) fn cost(steps: &Steps<'_>, outcome: &ModelOutcome) -> Option<u64> {
+/// What an answered call of this model cost, where the model has a price.
+pub(super) fn cost(steps: &Steps<'_>, outcome: &ModelOutcome, model: &str) -> Option<u64> {
     let spending = &steps.volatile.rules.spending;
-    spending.price.map(|price| price.cost(&spending.bill(steps.durable, outcome).usage))
+    spending.price_of(model).map(|price| price.cost(&spending.bill(steps.durable, outcome).usage))
 }
 
-/// Replaces what was reserved for the call that ended by what it used.
-pub(super) fn settle(steps: &mut Steps<'_>, outcome: &ModelOutcome) {
+/// Replaces what was reserved for the call that ended by what it used, at the price of the model that answered.
+pub(super) fn settle(steps: &mut Steps<'_>, outcome: &ModelOutcome, model: &str) {
     let Some(reserved) = steps.durable.spent.reserved else { return };
     let spending = &steps.volatile.rules.spending;
     let Bill { usage, estimated } = spending.bill(steps.durable, outcome);
-    let used = spending.amount(&usage);
+    let used = amount(&usage, spending.price_of(model));
     settled(steps, reserved, used, estimated);
 }
 

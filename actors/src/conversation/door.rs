@@ -41,9 +41,11 @@ impl Door {
         }
         let fitting = tools.fit(name, replaced.as_ref().unwrap_or(input))?;
         let used = fitting.input.or(replaced).filter(|other| other != input);
+        let used_input = used.as_ref().unwrap_or(input);
         let pattern = match spec.approval {
             Approval::Never => None,
-            Approval::ByMode => Some(format!("{name}:{}", tool.approval_pattern(used.as_ref().unwrap_or(input)))),
+            Approval::ByMode if tool.only_reads(used_input) => None,
+            Approval::ByMode => Some(format!("{name}:{}", tool.approval_pattern(used_input))),
         };
         Ok(Judgement::Ready { spec: spec.clone(), input: used, pattern, level: fitting.level })
     }

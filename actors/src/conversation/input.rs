@@ -1,5 +1,7 @@
 //! What can reach a conversation, as values. Plain data; [`super::turn`] decides about it.
 
+use std::sync::Arc;
+
 use crate::{
     chat::{ContentBlock, Message, RawJson},
     ids::{PromptId, RoundId, Seq, WaiterId, WorkId},
@@ -93,6 +95,8 @@ pub enum Input {
         work: WorkId,
         /// How.
         outcome: ModelOutcome,
+        /// The model that was asked last: what it costs is the call's price.
+        model: Arc<str>,
     },
     /// An attempt of a tool call ended.
     Tool {

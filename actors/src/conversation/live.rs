@@ -207,9 +207,9 @@ impl Live {
                 let _ = reply.send(Ok(Box::new(self.durable.clone())));
                 return Ok(Flow::GoOn);
             }
-            ConversationMsg::ModelEnded { work, outcome } => {
+            ConversationMsg::ModelEnded { work, outcome, model } => {
                 self.work_ended(work);
-                Input::Model { work, outcome: *outcome }
+                Input::Model { work, outcome: *outcome, model }
             }
             ConversationMsg::ToolEnded { work, result, duration_ms } => Input::Tool { work, result: *result, duration_ms },
             ConversationMsg::RetryDue { batch, call } => Input::RetryDue { batch, call },
@@ -321,6 +321,8 @@ impl Live {
     /// Decides, counts what was decided, and asks the budget what is to be asked.
     fn decide(&mut self, input: Input, now: Timestamp) -> Result<Outcome, String> {
         self.volatile.tenant_left = self.purse.tenant_left();
+        self.volatile.bounds_money = self.purse.bounds_money();
+        self.volatile.is_store_full = self.tenant.stored().is_full();
         self.volatile.skills = self.setup.skills.as_ref().map(|shelf| shelf.view());
         let writer = &self.writer;
         let outcome = turn::step(&mut self.durable, &mut self.volatile, now, input, |before, entry| writer.entry(before, entry));
@@ -367,6 +369,9 @@ impl Live {
     fn append(&mut self, entries: &[Entry], waits: Vec<Release>) {
         let (open, wake_at) = self.open();
         let stored = Entry::encode_all(entries);
+        if self.ports.sessions.keeps_entries() {
+            self.tenant.stored().grew(stored.iter().map(|entry| entry.bytes.len() as u64).sum());
+        }
         let watched = entries.iter().any(|entry| matches!(entry.body, EntryBody::RoundFinished { .. } | EntryBody::ApprovalAsked { .. }));
         let mut guard = lock(&self.lane);
         let (parcel, ready) = guard.lane.push(self.volatile.life, stored, open, wake_at, waits);
@@ -466,7 +471,8 @@ impl Live {
             Act::MeasureContext { work, waiter } => self.measure(work, waiter.is_some()),
             Act::Summarise { hash, messages } => {
                 let (scope, model, gateway) = (self.scope.clone(), self.setup.model.clone(), self.setup.gateway.clone());
-                self.setup.compactor.summarise(SummaryJob { scope, model, gateway, hash, messages });
+                let (budget, spending) = (self.purse.counter().clone(), self.setup.spending.clone());
+                self.setup.compactor.summarise(SummaryJob { scope, model, gateway, budget, spending, hash, messages });
             }
             Act::CompactionDropped => self.ports.counters.compactions_dropped.add(1),
             Act::StartTool(start) => {
@@ -554,11 +560,26 @@ impl Live {
         let Some(kit) = self.kit() else { return };
         let (permit, cancel) = (kit.permit.clone(), kit.cancel.clone());
         let trace = CallTrace::begin(&kit.span, first, &scope, gateway.provider().name(), &request);
-        let call =
-            ModelCall { gateway, request, tenant, class, permit, writer, standing, clock, round_id, cancel, idle, total, counters, trace };
+        let call = ModelCall {
+            gateway,
+            request,
+            tenant,
+            class,
+            permit,
+            writer,
+            standing,
+            clock,
+            round_id,
+            cancel,
+            idle,
+            total,
+            counters,
+            trace,
+            stood_in: Mutex::default(),
+        };
         let task = tokio::spawn(Box::pin(async move {
-            let outcome = Box::new(call.run().await);
-            let _ = me.cast(ConversationMsg::ModelEnded { work, outcome });
+            let (outcome, model) = call.run().await;
+            let _ = me.cast(ConversationMsg::ModelEnded { work, outcome: Box::new(outcome), model });
         }));
         kit.tasks.insert(work, AbortOnDrop(task));
     }
@@ -596,7 +617,8 @@ impl Live {
         let (setup, scope, me) = (self.setup.clone(), self.scope.clone(), self.me.clone());
         let request = setup.request(&self.durable);
         let parts = (setup.compactor.clone(), setup.tokens.clone(), setup.gateway.clone());
-        let measurement = Measurement { asked, ..Measurement::of(&self.durable, request, parts, scope, setup.context) };
+        let pays = (self.purse.counter().clone(), setup.spending.clone());
+        let measurement = Measurement { asked, ..Measurement::of(&self.durable, request, parts, scope, setup.context, pays) };
         let task = AbortOnDrop(tokio::spawn(async move {
             let outcome = Box::new(measurement.run().await);
             let _ = me.cast(ConversationMsg::ContextMeasured { work, outcome });

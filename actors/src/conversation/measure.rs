@@ -2,13 +2,17 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::context::{ContextOutcome, ContextRules, Draft};
+use super::{
+    Spending,
+    context::{ContextOutcome, ContextRules, Draft},
+};
 use crate::{
     chat::{History, Message, span_hash},
     compactor::{CompactorRef, Fixed, Plan, Problem, SummaryJob, Verdict, Window, plan},
     ids::Scope,
     journal::{Durable, skill_activations},
     model_gateway::{ModelGatewayRef, exact::ExactCounter},
+    policy::BudgetCounter,
     ports::ModelRequest,
     tokens::WindowUse,
 };
@@ -42,6 +46,8 @@ pub(super) struct Measurement {
     pub(super) label: String,
     /// What the provider counted, where its model is to be asked (REQUIREMENTS K-18).
     pub(super) exact: Option<u64>,
+    /// Where the cost of a summary is counted, and what models cost.
+    pub(super) pays: (Arc<BudgetCounter>, Arc<Spending>),
     /// Somebody asked for a compaction, and waits for a summary for a while.
     pub(super) asked: bool,
 }
@@ -75,7 +81,8 @@ impl Measurement {
         let span = first.dropped.as_ref()?;
         let messages = self.history.messages().range(span.from..span.to).cloned().collect();
         let (scope, model, gateway) = (self.scope.clone(), self.request.model.clone(), self.gateway.clone());
-        let job = SummaryJob { scope, model, gateway, hash: span.hash.clone(), messages };
+        let (budget, spending) = self.pays.clone();
+        let job = SummaryJob { scope, model, gateway, budget, spending, hash: span.hash.clone(), messages };
         self.compactor.summary(job).await?;
         let history = self.history.edited(&first.edits).ok()?;
         let window = {
@@ -137,6 +144,7 @@ impl Measurement {
         parts: (CompactorRef, Arc<ExactCounter>, ModelGatewayRef),
         scope: Scope,
         rules: ContextRules,
+        pays: (Arc<BudgetCounter>, Arc<Spending>),
     ) -> Self {
         let messages = durable.history.messages();
         Self {
@@ -156,6 +164,7 @@ impl Measurement {
             window: durable.context.window,
             rules,
             label: durable.head.0.to_string(),
+            pays,
             asked: false,
         }
     }

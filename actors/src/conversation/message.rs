@@ -1,5 +1,7 @@
 //! A conversation's mail.
 
+use std::sync::Arc;
+
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
@@ -241,6 +243,8 @@ pub enum ConversationMsg {
         work: WorkId,
         /// How.
         outcome: Box<ModelOutcome>,
+        /// The model that was asked last: a fallback's where one stood in.
+        model: Arc<str>,
     },
     /// From the executor.
     ToolEnded {

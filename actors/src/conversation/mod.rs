@@ -44,6 +44,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
+pub(crate) use budget::amount;
 pub use budget::{BUDGET_CODE, Spending};
 pub(crate) use load::{load, spent_by};
 pub use message::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail};

@@ -49,18 +49,22 @@ pub(super) struct ModelCall {
     pub(super) total: Duration,
     pub(super) counters: Arc<Counters>,
     pub(super) trace: CallTrace,
+    /// The model of the fallback that the call went to.
+    pub(super) stood_in: Mutex<Option<Arc<str>>>,
 }
 
 impl ModelCall {
-    /// Runs the call to its end. A panic of the provider's adapter is a failed call.
-    pub(super) async fn run(self) -> ModelOutcome {
+    /// Runs the call to its end; returns the model that was asked last, a fallback's where one stood in. A panic of the provider's
+    /// adapter is a failed call.
+    pub(super) async fn run(self) -> (ModelOutcome, Arc<str>) {
         let run = AssertUnwindSafe(self.run_inner()).catch_unwind().instrument(self.trace.span.clone());
         let outcome = run.await.unwrap_or_else(|_| ModelOutcome::Failed {
             error: ProviderError::Protocol { message: "the provider's adapter panicked".into() },
             partial: Vec::new(),
         });
         self.trace.ended(&self.counters.latencies, self.gateway.provider().name(), &self.request.model, &outcome);
-        outcome
+        let stood_in = self.stood_in.into_inner().unwrap_or_else(PoisonError::into_inner);
+        (outcome, stood_in.unwrap_or(self.request.model))
     }
 
     async fn run_inner(&self) -> ModelOutcome {
@@ -194,7 +198,8 @@ impl ModelCall {
                 self.waits_for(WaitsFor::Retry { attempt, delay_ms, reason: reason.clone() });
                 EventKind::Retry { layer: "gateway", attempt, delay_ms, reason }
             }
-            Waiting::Fallback { reason } => {
+            Waiting::Fallback { reason, model } => {
+                *self.stood_in.lock().unwrap_or_else(PoisonError::into_inner) = Some(model);
                 self.waits_for(WaitsFor::Model);
                 EventKind::Retry { layer: "fallback", attempt: 1, delay_ms: 0, reason: reason.to_owned() }
             }

@@ -43,6 +43,16 @@ impl Purse {
         self.tenant.left_percent().into_iter().chain(family).min()
     }
 
+    /// Where it spends.
+    pub(super) fn counter(&self) -> &Arc<BudgetCounter> {
+        &self.own
+    }
+
+    /// Whether one of those budgets bounds money.
+    pub(super) fn bounds_money(&self) -> bool {
+        self.own.bounds_money()
+    }
+
     /// Reserves; the answer is there at once.
     pub(super) fn reserve(&mut self, work: WorkId, amount: Amount) {
         let answer = self.own.reserve(amount).map(|reservation| self.reservation = Some(reservation));

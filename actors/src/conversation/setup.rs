@@ -123,6 +123,12 @@ impl Setup {
         }
     }
 
+    /// A model that its calls may go to and that has no price: its own, or a fallback's.
+    pub(crate) fn unpriced_model(&self) -> Option<Arc<str>> {
+        let models = std::iter::once(self.model.clone()).chain(self.gateway.fallback_models());
+        models.into_iter().find(|model| self.spending.price_of(model).is_none())
+    }
+
     /// Judges a call as a conversation would: permission, hooks, size, schema, the tool's own check.
     pub fn judge(self: &Arc<Self>, scope: &Scope, name: &str, input: &RawJson) -> Judgement {
         Door::new(self.clone(), scope.clone()).judge(name, input)
@@ -142,7 +148,7 @@ impl Setup {
 
     /// The request of the next model call.
     pub fn request(&self, durable: &Durable) -> ModelRequest {
-        let other = skills::model(durable).map(Arc::from);
+        let other = self.spending.chosen_model(durable).map(Arc::from);
         let (model, max_tokens) = match other {
             None => (self.model.clone(), self.max_tokens),
             Some(other) => {

@@ -13,6 +13,7 @@ use crate::{
     metrics_collector::{FIGURES, Latencies, SPANS},
     policy::TraceSampling,
     ports::{Entropy, ModelRequest, Usage},
+    tool_executor::is_word,
 };
 
 /// Begins the span of a turn, if it is sampled. `epoch` tells the conversation's lives apart: one higher after each sleep or restart.
@@ -149,7 +150,8 @@ impl CallTrace {
             self.span.record(name, tokens);
         }
         if let Some(finish) = finish {
-            self.span.record("finish_reason", finish);
+            // In the provider's words, which may be any text.
+            self.span.record("finish_reason", if is_word(finish) { finish } else { "other" });
         }
         if let Some(error) = error {
             self.span.record("error", error);

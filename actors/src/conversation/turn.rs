@@ -21,6 +21,9 @@ use crate::{
     stream::{Failure, StopReason},
 };
 
+/// The code of a failure that a tenant's quota of stored bytes caused.
+pub const STORE_FULL_CODE: &str = "stored_bytes";
+
 /// Builds a step; knows the seq that the next entry will have.
 pub(super) struct Steps<'a> {
     pub(super) durable: &'a Durable,
@@ -116,7 +119,7 @@ pub fn decide(durable: &Durable, volatile: &Volatile, now: Timestamp, input: &In
     match input {
         Input::Recovered { recovery } => recover(&mut steps, *recovery),
         Input::Prompt(prompt) => take_prompt(&mut steps, prompt),
-        Input::Model { work, outcome } => model_ended(&mut steps, *work, outcome),
+        Input::Model { work, outcome, model } => model_ended(&mut steps, *work, outcome, model),
         Input::Budget { work, answer } => budget::answered(&mut steps, *work, answer),
         Input::Tool { work, result, duration_ms } => batch::tool_ended(&mut steps, *work, result, *duration_ms),
         Input::RetryDue { batch, call } => batch::retry(&mut steps, *batch, *call),
@@ -175,6 +178,7 @@ pub fn advance(durable: &Durable, volatile: &Volatile, now: Timestamp, step: Ste
         (Phase::Ready | Phase::Ended { .. }, Some(cancelling)) => interrupted(&mut steps, round, cancelling),
         (Phase::Ready, None) if volatile.reserving.is_some() => {} // The answer is on its way.
         (Phase::Ready, None) if round.repeats.refusals >= LOOP_REFUSALS_MAX => steps.finish(round, StopReason::LoopGuard, None), // F22
+        (Phase::Ready, None) if volatile.is_store_full => steps.finish(round, StopReason::Error, Some(store_full())),
         (Phase::Ready, None) if round.steps >= volatile.rules.tool_iterations_max => {
             steps.finish(round, StopReason::IterationLimit, None);
         }
@@ -196,6 +200,12 @@ pub fn advance(durable: &Durable, volatile: &Volatile, now: Timestamp, step: Ste
         (Phase::Batch(open), None) => batch::advance(&mut steps, round, open),
     }
     steps.step
+}
+
+/// The failure of a round whose tenant has as many bytes stored as it may have. Nothing more is asked of a model for it.
+fn store_full() -> Failure {
+    let message = "the stored bytes of this tenant are used up; a deletion makes room".to_owned();
+    Failure { code: STORE_FULL_CODE.to_owned(), message, retry_after_ms: None }
 }
 
 fn interrupted(steps: &mut Steps<'_>, round: &OpenRound, cancelling: &Cancelling) {
@@ -309,15 +319,15 @@ pub(super) fn when_idle(steps: &mut Steps<'_>, waiter: WaiterId, body: EntryBody
     steps.act(Act::Answer { waiter });
 }
 
-fn model_ended(steps: &mut Steps<'_>, work: WorkId, outcome: &ModelOutcome) {
+fn model_ended(steps: &mut Steps<'_>, work: WorkId, outcome: &ModelOutcome, model: &str) {
     let Some(round) = &steps.durable.round else { return };
     if !steps.volatile.work.contains_key(&work) || round.phase != (Phase::Model { seq: work.seq }) {
         return;
     }
     let step = round.steps;
-    let cost_micro_usd = budget::cost(steps, outcome);
+    let cost_micro_usd = budget::cost(steps, outcome, model);
     if !matches!(outcome, ModelOutcome::Completed { .. }) {
-        budget::settle(steps, outcome);
+        budget::settle(steps, outcome, model);
     }
     match outcome {
         ModelOutcome::Completed { blocks, completion } => {
@@ -332,7 +342,7 @@ fn model_ended(steps: &mut Steps<'_>, work: WorkId, outcome: &ModelOutcome) {
                 cost_micro_usd,
                 partial: cancelled,
             });
-            budget::settle(steps, outcome);
+            budget::settle(steps, outcome, model);
         }
         ModelOutcome::Failed { error: ProviderError::Auth { message }, .. } if round.steps <= 1 => {
             // R-14 as ruled: nothing was said yet, so the prompt leaves history; its text stays in the journal.

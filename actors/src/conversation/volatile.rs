@@ -205,6 +205,10 @@ pub struct Volatile {
     pub reserving: Option<Reserving>,
     /// How much of the tenant's budget is left, in percent, as the shell knew before this input; `None` without one.
     pub tenant_left: Option<u8>,
+    /// A budget that others spend to too bounds money: the tenant's or the family's.
+    pub bounds_money: bool,
+    /// The tenant has as many bytes stored as it may have, as the shell knew before this input.
+    pub is_store_full: bool,
     /// No new round begins.
     pub draining: bool,
     /// The fold is complete and what it needs was ordered.
@@ -225,6 +229,8 @@ impl Volatile {
             skills: None,
             reserving: None,
             tenant_left: None,
+            bounds_money: false,
+            is_store_full: false,
             draining: false,
             recovered: false,
         }

@@ -271,6 +271,14 @@ impl<H> HostBuilder<H> {
         self
     }
 
+    /// The models that a skill may choose beside the conversation's own; a name may hold `*` for any text. None otherwise: a skill that
+    /// names another model is active and answered by the conversation's own.
+    #[must_use]
+    pub fn skill_models(mut self, models: impl IntoIterator<Item = String>) -> Self {
+        self.recipe.skill_models = models.into_iter().collect();
+        self
+    }
+
     /// How deep skills may activate skills; three at once otherwise.
     #[must_use]
     pub fn skill_policy(mut self, policy: SkillPolicy) -> Self {
@@ -439,7 +447,7 @@ impl<H> HostBuilder<H> {
             schemas: self.schemas,
             counter: self.tokens.unwrap_or_default(),
             compactor: compactor.clone(),
-            prices: self.prices,
+            prices: Arc::new(self.prices),
             subagents: Arc::default(),
             trace_sampling: self.trace_sampling,
             limits: limits.clone(),

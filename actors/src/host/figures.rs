@@ -80,9 +80,9 @@ impl Host {
         let counters = &self.0.ports.counters;
         let of = |tenant: Arc<Tenant>| {
             let usage = tenant.usage();
-            let Refused { prompts, requests, tokens, memory, conversations, closed } = usage.refused;
-            let refused = [prompts, requests, tokens, memory, conversations, closed];
-            (tenant.id().clone(), tenant.figures().read(usage.prompts, refused))
+            let Refused { prompts, requests, tokens, memory, conversations, stored, closed } = usage.refused;
+            let refused = [prompts, requests, tokens, memory, conversations, stored, closed];
+            (tenant.id().clone(), tenant.figures().read(usage.prompts, usage.stored_bytes, refused))
         };
         let mut tenants: Vec<_> = self.0.tenants.all().into_iter().map(of).collect();
         tenants.sort_by(|(a, _), (b, _)| a.cmp(b));

@@ -1,6 +1,7 @@
 //! Handles to tenants and conversations: what they can be asked.
 
 use std::{
+    collections::BTreeSet,
     future::{Future, IntoFuture},
     pin::Pin,
     sync::Arc,
@@ -10,7 +11,7 @@ use std::{
 use tokio::{sync::oneshot, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{HostInner, Prompt, Reply, directory::Place, prompt::Documents};
+use super::{HostInner, Prompt, Reply, directory::Place, prompt::Documents, tenants::room};
 use crate::{
     chat::{AttachmentError, Message, RawJson},
     conversation::{
@@ -20,7 +21,7 @@ use crate::{
     journal::{ActivatedBy, ActiveSkill, ClientKey, CompactionNote, ConversationRound, Durable, digest},
     limits::PROMPT_BYTES_MAX,
     policy::{Amount, Budget},
-    ports::{DocumentTextError, ListQuery, SessionSummary, StoreError},
+    ports::{DocumentTextError, Head, ListQuery, SessionSummary, StoreError},
     skill::{SkillActivationRequest, SkillMetadata, SkillName},
     tenant::Tenant,
 };
@@ -157,8 +158,10 @@ impl TenantHandle {
     pub fn set_budget(&self, budget: Budget) -> Result<(), SendError> {
         let tenant = self.tenant()?;
         let setup = tenant.setup();
-        if budget.micro_usd.is_some() && setup.spending.price.is_none() {
-            return Err(SendError::NoPrice { model: setup.model.to_string() });
+        if budget.micro_usd.is_some()
+            && let Some(model) = setup.unpriced_model()
+        {
+            return Err(SendError::NoPrice { model: model.to_string() });
         }
         tenant.budget().set(budget);
         Ok(())
@@ -227,7 +230,7 @@ impl ConversationHandle {
     /// [`SendError`].
     pub async fn inject(&self, id: Option<String>, text: impl Into<String>) -> Result<(), SendError> {
         let message = Message::user(text);
-        let injected = self.begin(|reply| ConversationMsg::Inject { id, message, reply }).await;
+        let injected = self.begin(Some(message.wire().len()), |reply| ConversationMsg::Inject { id, message, reply }).await;
         injected.inspect_err(|error| tracing::error!("Failed to inject messages: {error}"))
     }
 
@@ -238,14 +241,17 @@ impl ConversationHandle {
     /// `PinnedFull` when there is no room for it.
     pub async fn pin(&self, line: impl Into<String>) -> Result<(), SendError> {
         let line = line.into();
-        self.begin(|reply| ConversationMsg::Pin { line, reply }).await
+        self.begin(Some(line.len()), |reply| ConversationMsg::Pin { line, reply }).await
     }
 
     /// Makes the context smaller now, and waits up to ten seconds for a summary of what is dropped. `None`: there was nothing to drop.
     ///
     /// # Errors
-    /// `RoundOpen` while a round is open, `CannotShrink` when system prompt, tools or pinned lines alone are too large.
+    /// `RoundOpen` while a round is open, `CannotShrink` when system prompt, tools or pinned lines alone are too large; `Overloaded`
+    /// while the tenant has as many bytes stored as it may have.
     pub async fn compact(&self) -> Result<Option<CompactionNote>, SendError> {
+        let scope = self.scope.clone()?;
+        let _room = room(&self.host.ports, &self.host.tenants.get(&scope.tenant), 0).await?;
         let before = self.ask(|reply| ConversationMsg::Peek { reply }).await?.context.last_compaction;
         self.ask(|reply| ConversationMsg::Compact { reply }).await?;
         let after = self.ask(|reply| ConversationMsg::Peek { reply }).await?.context.last_compaction;
@@ -266,7 +272,8 @@ impl ConversationHandle {
     /// # Errors
     /// `RoundOpen` while a round is open; `InvalidMessage` when the history has faults or a record does not fit it.
     pub async fn import_rounds(&self, messages: Vec<Message>, rounds: Vec<ConversationRound>) -> Result<(), SendError> {
-        self.begin(|reply| ConversationMsg::Import { messages, rounds, reply }).await
+        let bytes = messages.iter().map(|message| message.wire().len()).sum();
+        self.begin(Some(bytes), |reply| ConversationMsg::Import { messages, rounds, reply }).await
     }
 
     /// Takes a round and all later ones back (FAULTS F26). What was said there stays in the journal, and what was spent stays spent; a
@@ -297,7 +304,8 @@ impl ConversationHandle {
         let fork = TenantHandle::new(self.host.clone(), Ok(from.tenant.clone())).conversation(id);
         fork.scope.clone()?;
         let copied = Box::new(crate::conversation::read_fork(&*self.host.ports.sessions, &from, at).await?);
-        fork.begin(|reply| ConversationMsg::Fork { copied, reply }).await?;
+        let bytes = copied.fork.messages.iter().map(|message| message.wire().len()).sum();
+        fork.begin(Some(bytes), |reply| ConversationMsg::Fork { copied, reply }).await?;
         Ok(fork)
     }
 
@@ -320,7 +328,7 @@ impl ConversationHandle {
         let id = self.host.ports.entropy.activation_id();
         let request = SkillActivationRequest { conversation_id, ..SkillActivationRequest::new(name, id) };
         let loaded = Box::new(shelf.activation(&request, ActivatedBy::User).await);
-        self.begin(|reply| ConversationMsg::ActivateSkill { loaded, reply }).await
+        self.begin(Some(0), |reply| ConversationMsg::ActivateSkill { loaded, reply }).await
     }
 
     /// Ends a skill, and those that were activated on top of it; what they said stays in the history.
@@ -347,12 +355,26 @@ impl ConversationHandle {
         self.setup()?.skills.clone().ok_or_else(|| SendError::Skill("this host has no skills".into()))
     }
 
-    /// Empties the conversation; one that was not there begins, if the tenant may have one more.
+    /// Empties the conversation and erases what it held: its entries, what its subagents stored, artifacts, summaries. One that was not
+    /// there begins, if the tenant may have one more. Its name, its place in the tenant's list and its next epoch stay.
     ///
     /// # Errors
-    /// `RoundOpen` while a round is open; `Overloaded` beyond the tenant's conversations.
+    /// `RoundOpen` while a round is open; `Overloaded` beyond the tenant's conversations; those of a failing store: then something of
+    /// it may still be there, and asking again erases the rest.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not stop an erasure that began.
     pub async fn reset(&self) -> Result<(), SendError> {
-        self.begin(|reply| ConversationMsg::Reset { reply }).await
+        let scope = self.scope.clone()?;
+        let was_there = self.host.ports.sessions.head(&scope).await? != Head::default();
+        // Before the reset: what a round after it begins is not touched.
+        let children = if was_there { self.host.children(&scope).await? } else { BTreeSet::new() };
+        self.begin(None, |reply| ConversationMsg::Reset { reply }).await?;
+        if !was_there {
+            return Ok(());
+        }
+        let reset_at = self.ask(|reply| ConversationMsg::Peek { reply }).await?.reset_at;
+        self.host.clone().empty(scope, reset_at, children).await
     }
 
     /// Wakes the conversation, so that a round that was open when its host stopped is taken up again; returns it.
@@ -414,11 +436,16 @@ impl ConversationHandle {
         Ok(self.host.tenants.get(&scope.tenant).setup().of(&scope.conversation))
     }
 
-    /// Asks what may begin a conversation: where their number is bounded it needs a place.
-    async fn begin<T>(&self, mail: impl FnOnce(Answer<T>) -> ConversationMsg) -> Result<T, SendError> {
+    /// Asks what may begin a conversation: where their number is bounded it needs a place, and where stored bytes are bounded it needs
+    /// room for `bytes`; what frees more than it stores needs none.
+    async fn begin<T>(&self, bytes: Option<usize>, mail: impl FnOnce(Answer<T>) -> ConversationMsg) -> Result<T, SendError> {
         let scope = not_reserved(self.scope.clone()?)?;
         let tenant = self.host.tenants.get(&scope.tenant);
         self.host.admitted(tenant.in_service())?;
+        let _room = match bytes {
+            Some(bytes) => room(&self.host.ports, &tenant, bytes).await?,
+            None => None,
+        };
         let place = self.host.place(&tenant, &scope.conversation).await?;
         let answer = self.ask(mail).await?;
         if let Some(place) = place {
@@ -504,6 +531,7 @@ impl Send {
         let message = self.prompt.into_message(documents).await?;
         let bytes = message.wire().len() + self.output_schema.as_ref().map_or(0, |schema| schema.as_str().len());
         host.admitted(seat.weigh(bytes, || host.ports.events.bytes(&scope.tenant)))?;
+        let _room = room(&host.ports, &tenant, bytes).await?;
         let place = host.place(&tenant, &scope.conversation).await?;
         if let Some(skills) = &setup.skills {
             skills.look_again().await;

@@ -269,7 +269,8 @@ fn told_of(state: &mut Durable, entry: &Entry) -> Result<(), ApplyError> {
         | EntryBody::ApprovalAnswered { .. }
         | EntryBody::Injected { .. }
         | EntryBody::RoundFinished { .. }
-        | EntryBody::Reset {} => state.apply(entry)?,
+        | EntryBody::Reset {}
+        | EntryBody::Emptied {} => state.apply(entry)?,
     }
     if state.round.is_none() {
         let Durable { epoch, head, inbox, spent, .. } = std::mem::take(state);

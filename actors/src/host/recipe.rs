@@ -56,6 +56,8 @@ pub(super) struct Recipe {
     pub(super) budget: Budget,
     /// Whether models may begin subagents.
     pub(super) subagents: bool,
+    /// Models that skills may choose beside the conversation's own.
+    pub(super) skill_models: Arc<[String]>,
 }
 
 /// A tenant as it is configured: its bounds, and what of its conversations differs from the host's usual. Given to
@@ -81,6 +83,7 @@ pub(super) enum Change {
     Permissions(Permissions),
     ConversationBudget(Budget),
     Subagents(bool),
+    SkillModels(Arc<[String]>),
 }
 
 impl TenantConfig {
@@ -151,6 +154,12 @@ impl TenantConfig {
         self.with(Change::Skills(skills))
     }
 
+    /// The models that its skills may choose beside its own, in place of the host's list ([`super::HostBuilder::skill_models`]).
+    #[must_use]
+    pub fn skill_models(self, models: impl IntoIterator<Item = String>) -> Self {
+        self.with(Change::SkillModels(models.into_iter().collect()))
+    }
+
     /// Whether its tools that change something may run.
     #[must_use]
     pub fn approval(self, approval: ApprovalMode) -> Self {
@@ -196,6 +205,7 @@ impl Recipe {
                 Change::Permissions(permissions) => recipe.permissions = permissions,
                 Change::ConversationBudget(budget) => recipe.budget = budget,
                 Change::Subagents(may) => recipe.subagents = may,
+                Change::SkillModels(models) => recipe.skill_models = models,
             }
             recipe
         })
@@ -213,7 +223,7 @@ pub(super) struct Kitchen {
     pub(super) schemas: Option<Arc<dyn Schemas>>,
     pub(super) counter: Arc<TokenCounter>,
     pub(super) compactor: CompactorRef,
-    pub(super) prices: Prices,
+    pub(super) prices: Arc<Prices>,
     pub(super) subagents: Arc<Subagents>,
     pub(super) trace_sampling: TraceSampling,
     pub(super) limits: Arc<Limits>,
@@ -306,7 +316,9 @@ impl Kitchen {
         let capabilities = gateway.capabilities(&model);
         let max_tokens = recipe.max_tokens.unwrap_or_else(|| capabilities.output_max.min(8192));
         let price = self.prices.of(&model).copied();
-        if price.is_none() && (recipe.budget.micro_usd.is_some() || tenant_budget.micro_usd.is_some()) {
+        let unpriced = gateway.fallback_models().into_iter().find(|model| self.prices.of(model).is_none());
+        if (price.is_none() || unpriced.is_some()) && (recipe.budget.micro_usd.is_some() || tenant_budget.micro_usd.is_some()) {
+            let model = unpriced.filter(|_| price.is_some()).unwrap_or(model);
             let nearest = self.prices.nearest(&model).map(str::to_owned);
             return Err(BuildError::NoPrice { model: model.to_string(), nearest });
         }
@@ -314,7 +326,10 @@ impl Kitchen {
         let window = u64::from(capabilities.context_window);
         let spending = Arc::new(Spending {
             budget: recipe.budget,
+            model: model.clone(),
             price,
+            prices: self.prices.clone(),
+            skill_models: recipe.skill_models,
             fixed_bytes: fixed,
             max_tokens: u64::from(max_tokens),
             window_tokens: window,
@@ -385,7 +400,9 @@ impl Kitchen {
         setup.max_tokens = setup.max_tokens.min(capabilities.output_max);
         let (max_tokens, fixed_bytes) = (u64::from(setup.max_tokens), fixed_bytes(setup.system.as_deref(), &setup.tools));
         let price = self.prices.of(&model).copied();
-        setup.spending = Arc::new(Spending { price, fixed_bytes, max_tokens, window_tokens: window, ..Spending::clone(&setup.spending) });
+        let own =
+            Spending { model: model.clone(), price, fixed_bytes, max_tokens, window_tokens: window, ..Spending::clone(&setup.spending) };
+        setup.spending = Arc::new(own);
         let trigger = (f64::from(capabilities.context_window) * self.compactor.settings().trigger) as u64;
         setup.context = ContextRules { window, max_tokens, fixed: fixed_bytes / BYTES_A_TOKEN, trigger };
         let tokens = ExactCounter::new(self.counter.clone());

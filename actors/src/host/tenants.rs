@@ -8,9 +8,9 @@ use serde::Serialize;
 use super::{ConversationHandle, Host, HostInner, SendError, TenantHandle, directory::Deletion};
 use crate::{
     conversation::{ConversationError, Ports},
-    ids::{ConversationId, Scope, TenantId},
+    ids::{ConversationId, Scope, Seq, TenantId},
     ports::{ArtifactError, Head, ListQuery, StoreError, ToolError},
-    tenant::{NotAdmitted, Place, Taken, Tenant, TenantUsage},
+    tenant::{Coming, NotAdmitted, Place, Taken, Tenant, TenantUsage},
 };
 
 /// Conversations that an erasure deletes at once: each may have to wait for what runs in it.
@@ -68,6 +68,17 @@ impl TenantHandle {
     /// [`SendError::InvalidId`].
     pub fn usage(&self) -> Result<TenantUsage, SendError> {
         Ok(self.tenant()?.usage())
+    }
+
+    /// Takes a place in the tenant's prompts of this minute for a change that is no prompt but writes as much: a history set from
+    /// outside, an injected message, a fork, a compaction. For a server to ask before it makes such a change for a caller it does not
+    /// trust; whether the change fits what the tenant may store is asked by the change itself.
+    ///
+    /// # Errors
+    /// `Overloaded` when the minute is used up, `TenantRemoved`; [`SendError::InvalidId`].
+    pub fn admit_change(&self) -> Result<(), SendError> {
+        let tenant = self.tenant()?;
+        self.host.admitted(tenant.admit_change())
     }
 
     /// Erases the tenant's data: its conversations with all that belongs to them, its artifacts, what its tools keep
@@ -208,6 +219,7 @@ impl HostInner {
         self.kitchen.artifacts.release(tenant.clone(), Some(conversation.clone())).await.map_err(not_released)?;
         let counters = self.tenants.get(tenant);
         counters.tools().forget_results();
+        forget(&counters, scope).await?;
         if was_stored {
             counters.places().note_deleted(conversation);
         }
@@ -218,6 +230,26 @@ impl HostInner {
         self.ports.events.forget(scope);
         drop(deletion);
         Ok(was_stored)
+    }
+
+    /// Erases what a reset left behind: the entries before it, what its subagents stored, artifacts, summaries and notes. In a task of its own.
+    pub(super) async fn empty(self: Arc<Self>, scope: Scope, reset_at: Seq, children: BTreeSet<Scope>) -> Result<(), SendError> {
+        let runtime = self.directory.runtime().clone();
+        let emptied = runtime.spawn(async move {
+            for child in children {
+                self.delete_one(&child).await?;
+            }
+            let before = Seq(reset_at.0.saturating_sub(1));
+            self.ports.sessions.empty(&scope, before).await?;
+            let (tenant, conversation) = (&scope.tenant, &scope.conversation);
+            self.kitchen.artifacts.release(tenant.clone(), Some(conversation.clone())).await.map_err(not_released)?;
+            let counters = self.tenants.get(tenant);
+            counters.tools().forget_results();
+            forget(&counters, &scope).await?;
+            self.kitchen.compactor.forget(tenant, Some(conversation));
+            Ok(())
+        });
+        emptied.await.unwrap_or(Err(SendError::Conversation(ConversationError::Gone)))
     }
 
     /// Counts what was not let in.
@@ -232,6 +264,32 @@ impl HostInner {
     /// `Overloaded` when the tenant has as many as it may have; [`SendError`] of a failing store.
     pub(super) async fn place(&self, tenant: &Tenant, conversation: &ConversationId) -> Result<Option<Place>, SendError> {
         place(&self.ports, tenant, conversation).await
+    }
+}
+
+/// Has a tenant's tools take away what they keep of a conversation.
+async fn forget(tenant: &Tenant, scope: &Scope) -> Result<(), SendError> {
+    let tools = tenant.setup().tools.clone();
+    for tool in tools.names().filter_map(|name| tools.get(name)) {
+        let kept = |error: ToolError| StoreError::Unavailable { message: format!("{}: {}", tool.spec().name(), error.message) };
+        tool.forget_conversation(scope).await.map_err(kept)?;
+    }
+    Ok(())
+}
+
+/// Room for bytes that are about to be stored, where a tenant's stored bytes are bounded. To be held until they are stored.
+///
+/// # Errors
+/// `Overloaded` when they do not fit; [`SendError`] of a failing store.
+pub(super) async fn room(ports: &Ports, tenant: &Tenant, bytes: usize) -> Result<Option<Coming>, SendError> {
+    let stored = tenant.stored();
+    if !stored.is_bounded() {
+        return Ok(None);
+    }
+    stored.note(ports.sessions.stored_bytes(tenant.id()).await?);
+    match stored.admit(u64::try_from(bytes).unwrap_or(u64::MAX)) {
+        Some(coming) => Ok(Some(coming)),
+        None => Ok(tenant.refuse(NotAdmitted::StoredBytes).inspect_err(|_: &NotAdmitted| ports.counters.refusals.add(1))?),
     }
 }
 

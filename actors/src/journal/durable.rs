@@ -36,6 +36,9 @@ pub struct Durable {
     pub epoch: Epoch,
     /// The last entry applied.
     pub head: Seq,
+    /// The last reset; 0 without one. No entry before it is of any use.
+    #[serde(default)]
+    pub reset_at: Seq,
     /// What was said.
     pub history: History,
     /// Where in it each round begins.
@@ -331,6 +334,15 @@ impl Durable {
         if entry.seq != self.head.next() {
             return Err(format!("the journal is at {}", self.head));
         }
+        if matches!(entry.body, EntryBody::Emptied {}) {
+            // They stand at the start: the reset behind them was the first to be kept.
+            let is_first = self.epoch == Epoch(0);
+            self.head = entry.seq;
+            return if is_first { Ok(()) } else { Err("an entry before it was not emptied".into()) };
+        }
+        if self.epoch == Epoch(0) && self.head > Seq(0) && matches!(entry.body, EntryBody::Reset {}) {
+            self.epoch = entry.epoch; // The life that wrote it began in an emptied entry.
+        }
         let is_due = match (matches!(entry.body, EntryBody::LifeStarted { .. }), self.head) {
             (true, Seq(0)) => entry.epoch > Epoch(0),
             (true, _) => entry.epoch == self.epoch.next(),
@@ -369,7 +381,7 @@ impl Durable {
                 self.metrics.cost_micro_usd = self.metrics.cost_micro_usd.saturating_add(cost_micro_usd.unwrap_or(0));
                 self.assistant(entry.seq, message.as_ref(), usage, *stop, *partial)?;
             }
-            EntryBody::BudgetSettled { .. } => {} // See `Spent`.
+            EntryBody::BudgetSettled { .. } | EntryBody::Emptied {} => {} // See `Spent`; and the beginning.
             EntryBody::OutputRefused { fault } => self.output_refused(fault)?,
             EntryBody::ToolStarted { call, effect, attempt, input, .. } => {
                 let call = self.call(*call)?;
@@ -461,7 +473,7 @@ impl Durable {
             EntryBody::Reset {} => {
                 self.idle()?;
                 let (epoch, head) = (self.epoch, self.head);
-                *self = Self { epoch, head, ..Self::default() };
+                *self = Self { epoch, head, reset_at: entry.seq, ..Self::default() };
             }
             EntryBody::Forked { in_doubt, .. } => {
                 self.idle()?;

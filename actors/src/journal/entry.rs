@@ -203,8 +203,10 @@ pub enum EntryBody {
     },
     /// This round and all later ones were taken back: `keep` messages are left. What is cut stays in the journal.
     Rewound { round_id: RoundId, keep: u32 },
-    /// Everything before is forgotten by the fold.
+    /// Everything before is forgotten by the fold, and emptied in the store ([`EntryBody::Emptied`]) before the reset is answered.
     Reset {},
+    /// An entry whose bytes were erased after a later reset. Never written: an entry without bytes is read as this.
+    Emptied {},
     /// The conversation began as a copy of another one as its journal stood at `upto`; the history follows as `Imported`. Calls whose
     /// effect was in doubt there are in doubt here.
     Forked {
@@ -267,6 +269,7 @@ impl EntryBody {
             Self::Imported { .. } => "imported",
             Self::Rewound { .. } => "rewound",
             Self::Reset {} => "reset",
+            Self::Emptied {} => "emptied",
             Self::Forked { .. } => "forked",
         }
     }
@@ -423,6 +426,9 @@ impl Entry {
             body: &'a RawValue,
         }
         let seq = stored.seq;
+        if stored.bytes.is_empty() {
+            return Ok(Self { seq, epoch: Epoch(0), at: Timestamp(0), body: EntryBody::Emptied {} });
+        }
         let damaged = |message: String| DecodeError::Damaged { seq, message };
         let text = std::str::from_utf8(&stored.bytes).map_err(|error| damaged(error.to_string()))?;
         let envelope: Envelope<'_> = serde_json::from_str(text).map_err(|error| damaged(error.to_string()))?;

@@ -109,6 +109,7 @@ pub fn project(conversation: &ConversationId, before: &Durable, entry: &Entry) -
         | EntryBody::Imported { .. }
         | EntryBody::Rewound { .. }
         | EntryBody::Reset {}
+        | EntryBody::Emptied {}
         | EntryBody::Forked { .. } => (id, Vec::new()),
     }
 }

@@ -33,6 +33,8 @@ const PAGE: usize = 1000;
 pub struct MemorySessions {
     sessions: DashMap<Scope, Session, IdHash>,
     index: Mutex<Index>,
+    /// Stored bytes by tenant.
+    bytes: DashMap<TenantId, u64, IdHash>,
     closed: AtomicBool,
 }
 
@@ -41,6 +43,10 @@ struct Session {
     head: Head,
     /// All entries; the one with seq n is at n - 1.
     entries: Vec<StoredEntry>,
+    /// Bytes of entries and snapshot.
+    bytes: u64,
+    /// Entries up to here are emptied.
+    emptied: Seq,
     snapshot: Option<(Seq, Bytes)>,
     open: Open,
     wake_at: Option<Timestamp>,
@@ -54,7 +60,8 @@ impl Session {
 
     fn summary(&self, conversation: ConversationId) -> SessionSummary {
         let Self { head, open, wake_at, ref failed, .. } = *self;
-        let (created_at, updated_at) = (told_at(self.entries.first()), told_at(self.entries.last()));
+        let first = self.entries.iter().find(|entry| !entry.bytes.is_empty());
+        let (created_at, updated_at) = (told_at(first), told_at(self.entries.last()));
         SessionSummary { conversation, head, open, wake_at, created_at, updated_at, failed: failed.clone() }
     }
 }
@@ -88,12 +95,24 @@ impl MemorySessions {
         let is_new = matches!(place, Entry::Vacant(_));
         let mut session = place.or_default();
         session.head = head;
+        let bytes: usize = append.entries.iter().map(|entry| entry.bytes.len()).sum();
+        session.bytes += bytes as u64;
+        self.note_bytes(&append.scope.tenant, |held| held.saturating_add(bytes as u64));
         session.entries.append(&mut append.entries);
         if is_new || (session.open, session.wake_at) != (append.open, append.wake_at) {
             (session.open, session.wake_at) = (append.open, append.wake_at);
             lock(&self.index).put(&append.scope, append.open, append.wake_at, session.failed.is_some());
         }
         Ok(())
+    }
+
+    fn note_bytes(&self, tenant: &TenantId, change: impl FnOnce(u64) -> u64) {
+        if let Some(mut held) = self.bytes.get_mut(tenant) {
+            *held = change(*held);
+            return;
+        }
+        let mut held = self.bytes.entry(tenant.clone()).or_default();
+        *held = change(*held);
     }
 
     fn read<T>(&self, scope: &Scope, of: impl FnOnce(&Session) -> T) -> Option<T> {
@@ -160,7 +179,10 @@ impl SessionBackend for MemorySessions {
     fn snapshot<'a>(&'a self, scope: &'a Scope, upto: Seq, bytes: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
         if let Some(mut session) = self.sessions.get_mut(scope) {
             let kept = session.snapshot.as_ref().map_or(Seq(0), |(kept, _)| *kept);
-            if upto <= session.head.seq && upto >= kept && upto > Seq(0) {
+            if upto <= session.head.seq && upto >= kept && upto > session.emptied {
+                let (freed, added) = (session.snapshot.as_ref().map_or(0, |(_, bytes)| bytes.len() as u64), bytes.len() as u64);
+                session.bytes = session.bytes.saturating_sub(freed).saturating_add(added);
+                self.note_bytes(&scope.tenant, |held| held.saturating_sub(freed).saturating_add(added));
                 session.snapshot = Some((upto, bytes));
             }
         }
@@ -171,7 +193,8 @@ impl SessionBackend for MemorySessions {
         let was_there = match self.sessions.entry(scope.clone()) {
             Entry::Occupied(held) => {
                 lock(&self.index).remove(scope);
-                drop(held.remove());
+                let freed = held.remove().bytes;
+                self.note_bytes(&scope.tenant, |held| held.saturating_sub(freed));
                 true
             }
             Entry::Vacant(_) => false,
@@ -185,6 +208,23 @@ impl SessionBackend for MemorySessions {
 
     fn count<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>> {
         Box::pin(ready(Ok(lock(&self.index).count(tenant))))
+    }
+
+    fn stored_bytes<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>> {
+        Box::pin(ready(Ok(self.bytes.get(tenant).map_or(0, |bytes| *bytes))))
+    }
+
+    fn empty<'a>(&'a self, scope: &'a Scope, upto: Seq) -> BoxFuture<'a, Result<(), StoreError>> {
+        if let Some(mut session) = self.sessions.get_mut(scope) {
+            let session = &mut *session;
+            let dropped = session.snapshot.take_if(|(of, _)| *of <= upto).map_or(0, |(_, bytes)| bytes.len() as u64);
+            let emptied = session.entries.iter_mut().take_while(|entry| entry.seq <= upto);
+            let freed = emptied.map(|entry| std::mem::take(&mut entry.bytes).len() as u64).sum::<u64>().saturating_add(dropped);
+            session.emptied = session.emptied.max(upto.min(session.head.seq));
+            session.bytes = session.bytes.saturating_sub(freed);
+            self.note_bytes(&scope.tenant, |held| held.saturating_sub(freed));
+        }
+        Box::pin(ready(Ok(())))
     }
 
     fn list_open(

@@ -7,11 +7,22 @@ use crate::ports::Usage;
 
 /// The reasons of refusals that are told apart: those before admission, by what was full or closed, then those of conversations, by
 /// code; the last takes all others, so that a label has few values.
-pub const REFUSALS: [&str; 10] =
-    ["prompts", "requests", "tokens", "memory", "conversations", "closed", "conversation_busy", "inbox_full", "draining", "other"];
+pub const REFUSALS: [&str; 11] = [
+    "prompts",
+    "requests",
+    "tokens",
+    "memory",
+    "conversations",
+    "stored",
+    "closed",
+    "conversation_busy",
+    "inbox_full",
+    "draining",
+    "other",
+];
 
 /// How many of them the tenant's admission counts itself.
-const BEFORE_ADMISSION: usize = 6;
+const BEFORE_ADMISSION: usize = 7;
 
 /// One tenant's figures. They live as long as the host and wake nobody.
 #[derive(Debug, Default)]
@@ -53,6 +64,8 @@ pub struct TenantReading {
     pub awake: usize,
     /// Its prompts between admission and answer.
     pub under_way: usize,
+    /// Bytes that it has stored, as far as they were counted.
+    pub stored_bytes: u64,
 }
 
 fn add(counter: &AtomicU64, n: u64) {
@@ -105,8 +118,8 @@ impl TenantFigures {
         self.awake.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Reads them all; admission tells its own: the prompts under way and what it refused, in the order of [`REFUSALS`].
-    pub fn read(&self, under_way: usize, refused: [u64; BEFORE_ADMISSION]) -> TenantReading {
+    /// Reads them all, with the figures of admission: prompts under way, stored bytes, and refusals in the order of [`REFUSALS`].
+    pub fn read(&self, under_way: usize, stored_bytes: u64, refused: [u64; BEFORE_ADMISSION]) -> TenantReading {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         TenantReading {
             prompts: of(&self.prompts),
@@ -124,6 +137,7 @@ impl TenantFigures {
             cost_micro_usd: of(&self.cost_micro_usd),
             awake: self.awake.load(Ordering::Relaxed),
             under_way,
+            stored_bytes,
         }
     }
 }
@@ -146,6 +160,7 @@ impl TenantReading {
             cost_micro_usd: self.cost_micro_usd.saturating_add(other.cost_micro_usd),
             awake: self.awake.saturating_add(other.awake),
             under_way: self.under_way.saturating_add(other.under_way),
+            stored_bytes: self.stored_bytes.saturating_add(other.stored_bytes),
         }
     }
 }
@@ -162,8 +177,8 @@ mod tests {
         figures.refused("never_heard_of");
         figures.refused("prompts");
 
-        let refusals = figures.read(0, [7, 0, 0, 0, 0, 1]).refusals;
-        assert_eq!(refusals, [7, 0, 0, 0, 0, 1, 0, 1, 0, 2], "an error's code is not a reason of admission");
+        let refusals = figures.read(0, 0, [7, 0, 0, 0, 0, 3, 1]).refusals;
+        assert_eq!(refusals, [7, 0, 0, 0, 0, 3, 1, 0, 1, 0, 2], "an error's code is not a reason of admission");
     }
 
     #[test]

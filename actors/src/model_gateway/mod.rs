@@ -101,6 +101,16 @@ impl ModelGatewayRef {
         self.settings().provider.capabilities(model)
     }
 
+    /// The models that are asked by those who stand in for it, the first to stand in first.
+    pub fn fallback_models(&self) -> Vec<Arc<str>> {
+        let (mut models, mut gateway) = (Vec::new(), Some(self.clone()));
+        while let Some(settings) = gateway.as_ref().map(Self::settings) {
+            models.extend(settings.config.fallback.iter().map(|fallback| fallback.model.clone()));
+            gateway = settings.fallback.clone();
+        }
+        models
+    }
+
     /// The provider behind it now.
     pub fn provider(&self) -> Arc<dyn LlmProvider> {
         self.settings().provider.clone()
@@ -155,7 +165,7 @@ impl ModelGatewayRef {
                 return Err(error);
             }
             tracing::warn!(provider = settings.provider.name(), %error, fallback = fallback.gateway, "a model call goes to the fallback");
-            tell(Waiting::Fallback { reason: error.code() });
+            tell(Waiting::Fallback { reason: error.code(), model: fallback.model.clone() });
             request.model = fallback.model.clone();
             request.max_tokens = request.max_tokens.min(next.capabilities(&request.model).output_max.max(1));
             // Another provider's cache knows nothing of the prefix: a break with a cause that was announced.

@@ -98,5 +98,7 @@ pub enum Waiting {
     Fallback {
         /// The code of the failure.
         reason: &'static str,
+        /// The model that is asked there.
+        model: std::sync::Arc<str>,
     },
 }

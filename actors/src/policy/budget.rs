@@ -277,6 +277,11 @@ impl BudgetCounter {
         Ok(Reservation { counter: self.clone(), amount })
     }
 
+    /// Whether this level, or one above, bounds money.
+    pub fn bounds_money(&self) -> bool {
+        self.path().any(|counter| counter.budget().micro_usd.is_some())
+    }
+
     /// Counts what was spent without a reservation, also beyond the bounds.
     pub fn charge(&self, used: Amount) {
         self.path().for_each(|counter| counter.replace(&Amount::default(), &used));

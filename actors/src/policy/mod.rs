@@ -20,7 +20,7 @@ pub use call_class::CallClass;
 pub use fair_queue::{FairQueue, PASSED_MAX, Taken, WaiterId};
 pub use model_retry::{ModelRetryPolicy, RetryBucket};
 pub use pacing::{Pacing, RAMP_MAX, SHARES_FOR};
-pub use prices::{Price, Prices};
+pub use prices::{Price, Prices, names_model};
 pub use restart::{Restart, RestartHistory};
 pub use settings::{ConfigValue, Dict, InvalidSettings, ObservabilityConfig, TraceSampling};
 pub use shelf::{Place, Shelf, Shelved};

@@ -91,6 +91,11 @@ impl Prices {
     }
 }
 
+/// Whether one of these names is the model's; a name may hold `*` for any text.
+pub fn names_model<T: AsRef<str>>(names: &[T], model: &str) -> bool {
+    names.iter().map(AsRef::as_ref).any(|name| name == model || fits(name, model))
+}
+
 /// Whether a name with `*` fits a model.
 fn fits(pattern: &str, model: &str) -> bool {
     let mut parts = pattern.split('*');

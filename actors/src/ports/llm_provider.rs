@@ -247,6 +247,23 @@ pub enum ProviderError {
 }
 
 impl ProviderError {
+    /// The same error with the provider's words replaced, for example by masked ones. Errors without such words stay as they are.
+    #[must_use]
+    pub fn map_message(mut self, replace: impl FnOnce(&str) -> String) -> Self {
+        match &mut self {
+            Self::Auth { message }
+            | Self::InvalidRequest { message, .. }
+            | Self::RateLimited { message, .. }
+            | Self::QuotaExhausted { message }
+            | Self::Server { message, .. }
+            | Self::Connection { message }
+            | Self::Timeout { message }
+            | Self::Protocol { message } => *message = replace(message),
+            Self::Cancelled | Self::Unsupported(_) | Self::Overloaded | Self::BreakerOpen { .. } => {}
+        }
+        self
+    }
+
     /// Stable code.
     pub fn code(&self) -> &'static str {
         match self {

@@ -17,12 +17,16 @@ pub struct ExecLimits {
     pub time_ms: u64,
     /// Processes and threads, all together: a build needs dozens, a fork bomb thousands.
     pub processes: u32,
-    /// Bytes of private memory, all processes together, and of any single one: a linker fits, a bomb does not.
+    /// Bytes of memory, all processes together: a linker fits, a bomb does not. Memory files, buffers of sockets, page tables and files
+    /// in memory count.
     pub memory_bytes: u64,
     /// Bytes of one written file.
     pub file_bytes: u64,
     /// Bytes by which the free space of the workspace's disk may shrink while the command runs.
     pub disk_bytes: u64,
+    /// Files by which the free ones of the workspace's disk may get fewer while the command runs: a large repository with all that it
+    /// depends on fits. Where a file system counts none, there is no bound.
+    pub files: u64,
     /// Bytes of the private `/tmp` where that is memory.
     pub tmp_bytes: u64,
     /// Seconds of processor time of one process: the longest run, spent on two cores.
@@ -39,6 +43,7 @@ impl ExecLimits {
         memory_bytes: 4 * 1024 * 1024 * 1024,
         file_bytes: 1024 * 1024 * 1024,
         disk_bytes: 8 * 1024 * 1024 * 1024,
+        files: 200_000,
         tmp_bytes: 512 * 1024 * 1024,
         cpu_seconds: 1200,
         open_files: 1024,
@@ -62,7 +67,7 @@ pub struct SandboxPolicy {
     /// The one folder that can be read and written.
     #[serde(skip)]
     pub root: Arc<PathBuf>,
-    /// Which sandbox it is: `bubblewrap`, `landlock`, `local`, or the name of one of yours.
+    /// Which sandbox it is: `bubblewrap`, `landlock`, `landlock-closed` (without a mount namespace), `local`, or the name of one of yours.
     pub kind: &'static str,
     /// What of the network can be reached; not what was wished but what is in force.
     pub network: Network,

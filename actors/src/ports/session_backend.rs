@@ -250,6 +250,19 @@ pub trait SessionBackend: Send + Sync + 'static {
     /// Counts a tenant's conversations.
     fn count<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>>;
 
+    /// Bytes that are stored of a tenant: the entries and snapshots of all its conversations, as of the last change that was acknowledged.
+    /// Asked before every prompt: a store counts a tenant once and keeps the count.
+    fn stored_bytes<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>>;
+
+    /// Whether appended entries stay and count as stored bytes of their tenant.
+    fn keeps_entries(&self) -> bool {
+        true
+    }
+
+    /// Empties the entries up to `upto` and drops a snapshot of a state that they led to. An emptied entry keeps its place and has no
+    /// bytes; a later snapshot of a state up to `upto` is ignored. Does nothing for an unknown conversation.
+    fn empty<'a>(&'a self, scope: &'a Scope, upto: Seq) -> BoxFuture<'a, Result<(), StoreError>>;
+
     /// Lists conversations of all tenants that are open in the given state, for the start and the sweep (DESIGN §4.3),
     /// in order of scope, at most `count` (0 means 1000). With `due` only those whose `wake_at` is not later; one
     /// without a `wake_at` is never due. Those marked failed are left out: nothing could be resumed.

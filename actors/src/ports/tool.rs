@@ -555,6 +555,13 @@ pub trait Tool: Send + Sync + 'static {
         None
     }
 
+    /// Whether this call, unlike others of a tool that changes something, only reads, so that it needs no approval. Quick, and by
+    /// the text alone; asked of the arguments that would run.
+    fn only_reads(&self, arguments: &RawJson) -> bool {
+        let _ = arguments;
+        false
+    }
+
     /// What a person agrees to who says "always": calls with an equal pattern are not asked for again in this conversation. By
     /// default the exact arguments.
     fn approval_pattern(&self, arguments: &RawJson) -> String {
@@ -574,6 +581,16 @@ pub trait Tool: Send + Sync + 'static {
     /// What kept it from that; some of it is left then.
     fn forget<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<(), ToolError>> {
         let _ = tenant;
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Takes away what it keeps of a conversation beside its journal; by default it keeps nothing. Asked of the tenant's tools when the
+    /// conversation is deleted or reset.
+    ///
+    /// # Errors
+    /// What kept it from that; some of it is left then.
+    fn forget_conversation<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<(), ToolError>> {
+        let _ = scope;
         Box::pin(std::future::ready(Ok(())))
     }
 }

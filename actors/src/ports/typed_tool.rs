@@ -7,7 +7,10 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Number, Value};
 
 use super::{BoxFuture, Tool, ToolContext, ToolError, ToolOutput, ToolSpec};
-use crate::{chat::RawJson, ids::TenantId};
+use crate::{
+    chat::RawJson,
+    ids::{Scope, TenantId},
+};
 
 /// A tool with typed arguments. Doc comments on the fields of `Args` become descriptions in the schema.
 ///
@@ -127,6 +130,12 @@ pub trait TypedTool: Send + Sync + 'static {
         None
     }
 
+    /// Whether this call only reads and so needs no approval ([`Tool::only_reads`]).
+    fn only_reads(&self, args: &Self::Args) -> bool {
+        let _ = args;
+        false
+    }
+
     /// What a person agrees to who says "always" ([`Tool::approval_pattern`]); `None`: these exact arguments.
     fn approval_pattern(&self, args: &Self::Args) -> Option<String> {
         let _ = args;
@@ -142,6 +151,15 @@ pub trait TypedTool: Send + Sync + 'static {
     /// What kept it from that.
     fn forget(&self, tenant: &TenantId) -> impl Future<Output = Result<(), ToolError>> + Send {
         let _ = tenant;
+        std::future::ready(Ok(()))
+    }
+
+    /// Takes away what it keeps of a conversation ([`Tool::forget_conversation`]).
+    ///
+    /// # Errors
+    /// What kept it from that.
+    fn forget_conversation(&self, scope: &Scope) -> impl Future<Output = Result<(), ToolError>> + Send {
+        let _ = scope;
         std::future::ready(Ok(()))
     }
 }
@@ -247,6 +265,10 @@ impl<T: TypedTool> Tool for Erased<T> {
         self.tool.resolve(&self.parse(arguments).ok()?)
     }
 
+    fn only_reads(&self, arguments: &RawJson) -> bool {
+        self.parse(arguments).is_ok_and(|args| self.tool.only_reads(&args))
+    }
+
     fn approval_pattern(&self, arguments: &RawJson) -> String {
         let pattern = self.parse(arguments).ok().and_then(|args| self.tool.approval_pattern(&args));
         pattern.unwrap_or_else(|| arguments.as_str().to_owned())
@@ -258,6 +280,10 @@ impl<T: TypedTool> Tool for Erased<T> {
 
     fn forget<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<(), ToolError>> {
         Box::pin(self.tool.forget(tenant))
+    }
+
+    fn forget_conversation<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<(), ToolError>> {
+        Box::pin(self.tool.forget_conversation(scope))
     }
 }
 

@@ -35,6 +35,8 @@ pub enum NotAdmitted {
     HostMemory,
     /// It has as many conversations as it may have.
     Conversations,
+    /// It has as many bytes stored as it may have.
+    StoredBytes,
     /// It is paused.
     Paused,
     /// It is not served, or is being erased.
@@ -51,6 +53,7 @@ impl NotAdmitted {
             Self::Memory => Some(("memory of this tenant", SOON_MS)),
             Self::HostMemory => Some(("memory of this host", SOON_MS)),
             Self::Conversations => Some(("conversations of this tenant", LATER_MS)),
+            Self::StoredBytes => Some(("stored bytes of this tenant", LATER_MS)),
             Self::Paused | Self::Removed => None,
         }
     }

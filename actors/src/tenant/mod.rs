@@ -14,6 +14,7 @@ mod quotas;
 mod usage;
 mod turns;
 mod places;
+mod stored;
 mod tenants;
 #[cfg(test)]
 mod tests;
@@ -30,6 +31,7 @@ use families::Families;
 pub(crate) use families::Family;
 pub(crate) use places::{Place, Places, Taken};
 pub use quotas::Quotas;
+pub(crate) use stored::{Coming, Stored};
 pub use tenants::Tenants;
 pub use turns::TurnPermit;
 pub use usage::{Refused, TenantUsage};
@@ -66,6 +68,7 @@ pub struct Tenant {
     tokens: Rate,
     turns: Arc<Turns>,
     places: Arc<Places>,
+    stored: Arc<Stored>,
     tools: Arc<TenantTools>,
     budget: Arc<BudgetCounter>,
     families: Families,
@@ -84,6 +87,7 @@ struct Configured {
 struct Usual {
     seats_max: usize,
     turns_max: usize,
+    stored_bytes_max: u64,
 }
 
 /// Bytes that are taken, and how many may be.
@@ -244,6 +248,7 @@ impl Tenant {
         self.tokens.set(quotas.tokens_per_minute);
         self.memory.max.store(quotas.memory_bytes_max.unwrap_or(UNBOUNDED), Ordering::Release);
         self.places.bound(quotas.conversations_max);
+        self.stored.bound(quotas.stored_bytes_max.unwrap_or(self.usual.stored_bytes_max));
         self.budget.set(budget);
         self.is_removed.store(false, Ordering::Release);
     }
@@ -274,6 +279,21 @@ impl Tenant {
     /// How many conversations it has.
     pub(crate) fn places(&self) -> &Arc<Places> {
         &self.places
+    }
+
+    /// How many bytes it has stored.
+    pub(crate) fn stored(&self) -> &Arc<Stored> {
+        &self.stored
+    }
+
+    /// Takes a place in the minute's prompts for a change that is none: a history set from outside, a message injected, a fork, a
+    /// compaction. They write as much as prompts do.
+    ///
+    /// # Errors
+    /// [`NotAdmitted`] for a tenant that is out of service or has used up its minute.
+    pub fn admit_change(&self) -> Result<(), NotAdmitted> {
+        self.in_service()?;
+        self.requests.take().or_else(|after| self.refuse(NotAdmitted::Requests { after }))
     }
 
     /// Lets no round begin and no prompt in, or both again.
@@ -373,6 +393,7 @@ impl Tenant {
         TenantUsage {
             paused: self.is_paused(),
             conversations: self.places.count(),
+            stored_bytes: self.stored.known(),
             prompts: self.seats_taken(),
             turns_running: self.turns.running(),
             turns_waiting: self.turns.waiting(),

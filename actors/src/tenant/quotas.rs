@@ -20,6 +20,9 @@ pub struct Quotas {
     pub tokens_per_minute: Option<u64>,
     /// Bytes of its artifacts; the least recently used go first.
     pub artifact_bytes_max: Option<u64>,
+    /// Bytes of entries and snapshots that its conversations may have stored; beyond it prompts and whatever else is stored are refused,
+    /// and running rounds end before their next model call.
+    pub stored_bytes_max: Option<u64>,
     /// Bytes of the memory that its prompts under way and its conversations' events may take; more prompts are refused.
     pub memory_bytes_max: Option<u64>,
 }
@@ -34,6 +37,7 @@ impl Default for Quotas {
             requests_per_minute: None,
             tokens_per_minute: None,
             artifact_bytes_max: None,
+            stored_bytes_max: None,
             memory_bytes_max: None,
         }
     }

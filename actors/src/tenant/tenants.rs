@@ -8,7 +8,7 @@ use std::sync::{
 use dashmap::DashMap;
 use tokio::time::Instant;
 
-use super::{Configured, Memory, Places, Quotas, Rate, Sums, Tenant, Turns, UNBOUNDED, Usual};
+use super::{Configured, Memory, Places, Quotas, Rate, Stored, Sums, Tenant, Turns, UNBOUNDED, Usual};
 use crate::{
     conversation::Setup,
     id_hash::IdHash,
@@ -32,7 +32,11 @@ impl Tenants {
         Self {
             setup,
             tenants: DashMap::default(),
-            usual: Usual { seats_max: limits.tenant_seats_max, turns_max: limits.tenant_turns_max },
+            usual: Usual {
+                seats_max: limits.tenant_seats_max,
+                turns_max: limits.tenant_turns_max,
+                stored_bytes_max: limits.tenant_stored_bytes_max,
+            },
             memory: Arc::new(Memory::new(u64::try_from(limits.memory_bytes_max).unwrap_or(UNBOUNDED))),
             budget: Budget::default(),
         }
@@ -99,6 +103,7 @@ impl Tenants {
             tokens: Rate::new(now),
             turns: Turns::new(self.usual.turns_max),
             places: Places::new(),
+            stored: Stored::new(self.usual.stored_bytes_max),
             tools: Arc::default(),
             families: super::Families::default(),
             budget: BudgetCounter::root(BudgetLevel::Tenant, self.budget),

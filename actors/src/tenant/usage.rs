@@ -14,6 +14,8 @@ pub struct TenantUsage {
     pub paused: bool,
     /// Conversations that are stored, as far as they were counted: only a bound has them counted.
     pub conversations: Option<u64>,
+    /// Bytes of entries and snapshots that are stored, as far as it is known: counted at the first prompt where they are bounded.
+    pub stored_bytes: u64,
     /// Prompts between admission and the end of their rounds.
     pub prompts: usize,
     /// Turns that have the right to run.
@@ -45,6 +47,8 @@ pub struct Refused {
     pub memory: u64,
     /// A conversation more than may be stored.
     pub conversations: u64,
+    /// More bytes than may be stored.
+    pub stored: u64,
     /// Paused, removed or being erased.
     pub closed: u64,
 }
@@ -52,8 +56,8 @@ pub struct Refused {
 impl Refused {
     /// All of them.
     pub fn total(&self) -> u64 {
-        let Self { prompts, requests, tokens, memory, conversations, closed } = self;
-        prompts + requests + tokens + memory + conversations + closed
+        let Self { prompts, requests, tokens, memory, conversations, stored, closed } = self;
+        prompts + requests + tokens + memory + conversations + stored + closed
     }
 }
 
@@ -76,26 +80,27 @@ impl Sum {
 pub(super) struct Sums {
     pub(super) admitted: Sum,
     pub(super) tokens: Sum,
-    refused: [Sum; 6],
+    refused: [Sum; 7],
 }
 
 impl Sums {
     /// Counts a refusal.
     pub(super) fn refuse(&self, why: &NotAdmitted) {
-        let [prompts, requests, tokens, memory, conversations, closed] = &self.refused;
+        let [prompts, requests, tokens, memory, conversations, stored, closed] = &self.refused;
         match why {
             NotAdmitted::Prompts => prompts,
             NotAdmitted::Requests { .. } => requests,
             NotAdmitted::Tokens { .. } => tokens,
             NotAdmitted::Memory | NotAdmitted::HostMemory => memory,
             NotAdmitted::Conversations => conversations,
+            NotAdmitted::StoredBytes => stored,
             NotAdmitted::Paused | NotAdmitted::Removed => closed,
         }
         .add(1);
     }
 
     pub(super) fn refused(&self) -> Refused {
-        let [prompts, requests, tokens, memory, conversations, closed] = self.refused.each_ref().map(Sum::get);
-        Refused { prompts, requests, tokens, memory, conversations, closed }
+        let [prompts, requests, tokens, memory, conversations, stored, closed] = self.refused.each_ref().map(Sum::get);
+        Refused { prompts, requests, tokens, memory, conversations, stored, closed }
     }
 }

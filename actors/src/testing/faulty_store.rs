@@ -282,6 +282,22 @@ impl<S: SessionBackend + ?Sized> SessionBackend for FaultySessions<S> {
         })
     }
 
+    /// No fault is played here: every prompt asks this.
+    fn stored_bytes<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>> {
+        self.0.inner.stored_bytes(tenant)
+    }
+
+    fn keeps_entries(&self) -> bool {
+        self.0.inner.keeps_entries()
+    }
+
+    fn empty<'a>(&'a self, scope: &'a Scope, upto: Seq) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(async move {
+            self.read().await?;
+            self.0.inner.empty(scope, upto).await
+        })
+    }
+
     fn list_open(
         &self,
         open: Open,

@@ -47,6 +47,7 @@ pub use plan::{PlannedCall, Progress, one_spelling, plan};
 pub use request::{RequestError, ToolInvocationRequest, caller_id};
 pub use run::{Bench, Lent, Mask};
 pub use tenant_tools::TenantTools;
+pub(crate) use trace::is_word;
 
 use crate::{ids::WorkId, task::AbortOnDrop};
 

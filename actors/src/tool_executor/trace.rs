@@ -1,4 +1,5 @@
-//! The span of one attempt of a tool call (REQUIREMENTS X-18, BUG-41), and the figures that it leaves.
+//! The span of one attempt of a tool call, and the figures that it leaves. Spans leave the host, so they hold
+//! codes; the words of a failure, which may quote arguments or a server, are logged here and nowhere else.
 
 use tokio::time::Instant;
 use tracing::Span;
@@ -40,9 +41,12 @@ pub(super) fn ended(span: &Span, name: &str, began: Instant, result: &RunResult)
         span.record("tool.success", kind.is_none());
         span.record("tool.duration_ms", took.as_secs_f64() * 1000.0);
         if let Some(kind) = kind {
-            span.record("tool.error", words(result).as_str());
+            span.record("tool.error", code(result));
             span.record("error", kind.as_str());
         }
+    }
+    if let Some(kind) = kind {
+        tracing::debug!(tool = name, error = kind.as_str(), "the tool call failed: {}", words(result));
     }
     tracing::debug!(
         target: FIGURES,
@@ -51,6 +55,23 @@ pub(super) fn ended(span: &Span, name: &str, began: Instant, result: &RunResult)
         seconds = took.as_secs_f64(),
         error = kind.map_or("", ToolErrorType::as_str),
     );
+}
+
+/// The failure as a code. Authors of tools choose their own, so one that is no plain word becomes its class.
+fn code(result: &RunResult) -> &str {
+    match result {
+        RunResult::Output(_) | RunResult::Activation(_) => "",
+        RunResult::Error(error) if is_word(&error.code) => &error.code,
+        RunResult::Error(error) => error.kind.as_str(),
+        RunResult::TimedOut { .. } => "TIMEOUT",
+        RunResult::Panicked { .. } => "PANIC",
+        RunResult::Cancelled | RunResult::NotBegun => "INTERRUPTED",
+    }
+}
+
+/// Whether a text of others is a word that may leave the host: no sentence, no path, no address.
+pub(crate) fn is_word(text: &str) -> bool {
+    (1..=48).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
 }
 
 /// The failure in words.

@@ -192,8 +192,10 @@ impl TenantOperator {
             OperatorError::Unavailable("not all of it was erased; ask again".into())
         };
         let erased = self.0.host.tenant(id).erase().await.map_err(|error| failed(error.to_string()))?;
-        let (memory, tenant) = (Memory::per_tenant(&state.config.data_dir), id.clone());
-        let forgotten = tokio::task::spawn_blocking(move || memory.forget(&tenant)).await;
+        // Both: which of them the tenant has may have been changed since.
+        let memories = [Memory::per_tenant(&state.config.data_dir), Memory::per_conversation(&state.config.data_dir)];
+        let tenant = id.clone();
+        let forgotten = tokio::task::spawn_blocking(move || memories.iter().try_for_each(|memory| memory.forget(&tenant))).await;
         forgotten.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.kind().to_string()))?;
         Ok(erased.conversations)
     }

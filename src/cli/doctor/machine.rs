@@ -8,7 +8,7 @@ use std::{
 
 use super::Finding;
 use crate::{
-    config::{Config, Store, real_or_nearest},
+    config::{Config, Store, overlap, real_or_nearest},
     http::HttpBounds,
 };
 
@@ -55,6 +55,16 @@ pub(super) fn folders(config: &Config) -> Vec<Finding> {
         findings.push(Finding::ok(name, format!("{} is for this user alone", folder.display())));
     }
     findings
+}
+
+/// Whether `run` and `chat` would refuse the current folder because the sessions lie in it; of the data folder's own file nothing is said.
+pub(super) fn store_place(config: &Config) -> Option<Finding> {
+    let Store::Sqlite(path) = &config.store else { return None };
+    let here = std::env::current_dir().ok()?;
+    let is_usual = path.parent() == Some(config.data_dir.as_path());
+    overlap(path, &here).filter(|_| !is_usual)?;
+    let what = format!("{} lies inside this folder: `run` and `chat` refuse the folder as their workspace", path.display());
+    Some(Finding::warn("store", what, "move the file, or work in another folder"))
 }
 
 /// Room where the sessions are.

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     cli::{
         failure::{Done, Failure},
-        terminal::{err_line, out},
+        terminal::{err_line, out_json},
     },
     config::Config,
 };
@@ -125,7 +125,7 @@ pub(super) async fn run(config: &Config, args: &OneArgs) -> Result<Done, Failure
     let found = Found::open(config, args).await?;
     let readable = journal::read(&*found.sessions.backend(), &found.scope).await?;
     let export = Export::of(&found.id, &readable, &readable.state.history);
-    out(&format!("{}\n", export.to_json()));
+    out_json(&export.to_json());
     match &readable.fault {
         None => Ok(Done::Well),
         Some(fault) => {

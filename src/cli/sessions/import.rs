@@ -22,7 +22,7 @@ use crate::{
         failure::{Done, Failure},
         run::SHUTDOWN,
         session::{fresh_id, scope},
-        terminal::out,
+        terminal::out_json,
     },
     config::Config,
 };
@@ -67,7 +67,7 @@ pub(super) async fn run(config: &Config, args: &ImportArgs) -> Result<Done, Fail
     let _lock = sessions.lock(&scope)?;
     store(config, &sessions, &id, &history, rounds, args.replace).await?;
     let imported = Imported { conversation_id: id, messages: history.messages().len(), repairs };
-    out(&format!("{}\n", serde_json::to_string(&imported).unwrap_or_default()));
+    out_json(&serde_json::to_string(&imported).unwrap_or_default());
     Ok(Done::Well)
 }
 

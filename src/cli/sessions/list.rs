@@ -8,7 +8,7 @@ use crate::{
     app::{Opening, TENANT},
     cli::{
         failure::{Done, Failure},
-        terminal::{err_line, out, tame},
+        terminal::{err_line, out, out_json, tame},
     },
     config::Config,
 };
@@ -40,7 +40,7 @@ pub(super) async fn run(config: &Config, args: &ListArgs) -> Result<Done, Failur
     }
     if args.json {
         let listed: Vec<_> = rows.iter().map(as_json).collect();
-        out(&format!("{}\n", serde_json::to_string_pretty(&listed).unwrap_or_default()));
+        out_json(&serde_json::to_string_pretty(&listed).unwrap_or_default());
         return Ok(Done::Well);
     }
     if rows.is_empty() {

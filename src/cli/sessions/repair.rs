@@ -17,7 +17,7 @@ use crate::{
         failure::{Done, Failure},
         run::SHUTDOWN,
         session::scope,
-        terminal::{err_line, out},
+        terminal::{err_line, out_json},
     },
     config::Config,
 };
@@ -56,7 +56,7 @@ pub(super) async fn run(config: &Config, args: &OneArgs) -> Result<Done, Failure
     store(config, &found.sessions, &found.id, &history, rounds, false).await?;
     backend.close(SHUTDOWN).await?;
     let imported = Imported { conversation_id: found.id, messages: history.messages().len(), repairs };
-    out(&format!("{}\n", serde_json::to_string(&imported).unwrap_or_default()));
+    out_json(&serde_json::to_string(&imported).unwrap_or_default());
     Ok(Done::Well)
 }
 

@@ -10,7 +10,7 @@ use crate::{
         failure::{Done, Failure},
         flags::HostFlags,
         session::unreadable,
-        terminal::out,
+        terminal::{Terminals, out_data, out_json},
     },
     config::Config,
 };
@@ -41,6 +41,11 @@ pub(super) async fn run(config: &Config, args: &RequestArgs) -> Result<Done, Fai
         }
         other => Failure::work(other.to_string()),
     })?;
-    out(&String::from_utf8_lossy(&body));
+    let body = String::from_utf8_lossy(&body);
+    if Terminals::look().stdout {
+        out_json(&body);
+    } else {
+        out_data(&body);
+    }
     Ok(Done::Well)
 }

@@ -12,7 +12,7 @@ use crate::{
         rounds::pick,
         run::SHUTDOWN,
         session::{fresh_id, scope, unreadable},
-        terminal::out,
+        terminal::out_json,
     },
     config::Config,
 };
@@ -108,6 +108,6 @@ async fn left(id: &ConversationId, handle: &callboard_actors::host::Conversation
 }
 
 fn print(left: &Left) -> Result<Done, Failure> {
-    out(&format!("{}\n", serde_json::to_string(left).unwrap_or_default()));
+    out_json(&serde_json::to_string(left).unwrap_or_default());
     Ok(Done::Well)
 }

@@ -13,7 +13,7 @@ use crate::{
         failure::{Done, Failure},
         rounds::told,
         session::unreadable,
-        terminal::{Paint, err_line, out, tame},
+        terminal::{Paint, err_line, out, out_json, tame},
         view::seconds,
     },
     config::Config,
@@ -58,7 +58,7 @@ pub(super) async fn run(config: &Config, args: &ShowArgs) -> Result<Done, Failur
             "metrics": state.metrics,
             "tools": state.tools,
         });
-        out(&format!("{}\n", serde_json::to_string_pretty(&shown).unwrap_or_default()));
+        out_json(&serde_json::to_string_pretty(&shown).unwrap_or_default());
         return Ok(Done::Well);
     }
     let messages: Vec<Message> = state.history.messages().iter().cloned().collect();

@@ -76,6 +76,7 @@ pub(in crate::http) async fn inject(
         return Err(Problem::invalid("/text", "must say something"));
     }
     let (_, conversation) = app.known(&tenant, &id).await?;
+    app.host.tenant(&tenant).admit_change()?;
     conversation.inject(inject.id, inject.text).await?;
     Ok(StatusCode::ACCEPTED)
 }
@@ -94,6 +95,7 @@ pub(in crate::http) async fn compact(
     Path(id): Path<String>,
 ) -> Result<Json<Compacted>, Problem> {
     let (_, conversation) = app.known(&tenant, &id).await?;
+    app.host.tenant(&tenant).admit_change()?;
     Ok(Json(conversation.compact().await?.into()))
 }
 
@@ -112,6 +114,7 @@ pub(in crate::http) async fn fork(
     let (_, conversation) = app.known(&tenant, &id).await?;
     let copy = ConversationId::new(&fork.conversation_id)
         .map_err(|error| Problem::invalid("/conversation_id", SendError::from(error).to_string()))?;
+    app.host.tenant(&tenant).admit_change()?;
     conversation.fork(&copy, fork.at).await?;
     let location = HeaderValue::from_str(&format!("/v1/conversations/{copy}")).ok().map(|value| (header::LOCATION, value));
     let headers: axum::http::HeaderMap = location.into_iter().collect();

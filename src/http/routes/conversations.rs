@@ -39,6 +39,7 @@ pub(in crate::http) async fn put(
     Messages(wanted): Messages<Configure>,
 ) -> Result<Response, Problem> {
     let scope = scope(&tenant, &id)?;
+    app.host.tenant(&tenant).admit_change()?;
     let conversation = app.conversation(&scope);
     let is_new = app.host.ports().sessions.head(&scope).await? == Head::default();
     match wanted.messages {

@@ -1,9 +1,9 @@
 //! What the files of the machine are to a command: the rules of Landlock.
 //!
-//! A rule allows a folder with everything below it and nothing can be taken out again. So a folder that holds something protected
-//! or hidden, and every folder above it, gets no rule of its own but a listing: what lies in it is allowed entry by entry. There a
-//! command can change files and fill folders but not create, rename or remove an entry. The price of a wall of the kernel; file
-//! tools are not concerned.
+//! A rule allows a folder with everything below it and nothing can be taken out again. Where mounts cover what is protected or hidden
+//! (`mounts.rs`), the whole workspace is allowed. Elsewhere a folder that holds something protected or hidden, and every folder above
+//! it, gets no rule of its own but a listing: what lies in it is allowed entry by entry. There a command can change files and fill
+//! folders but not create, rename or remove an entry. The price of a wall of the kernel; file tools are not concerned.
 
 use std::{
     collections::BTreeSet,

@@ -1,8 +1,12 @@
 //! The forwarder: listens on the loopback address of a jail without a network, and copies bytes to the socket of the proxy outside
 //! that is bound into the jail. It decides nothing; a command that kills it has no network.
+//!
+//! It may connect to a Unix socket, and the command may not. So it closes its memory and descriptors to other processes: a debugger
+//! that the command starts cannot make it connect elsewhere.
 
 use std::{io::Write, net::Ipv4Addr, sync::Arc};
 
+use rustix::process::DumpableBehavior;
 use tokio::{
     net::{TcpListener, UnixStream},
     sync::Semaphore,
@@ -17,6 +21,7 @@ const CONNECTIONS_MAX: usize = 128;
 
 /// Says so when it listens, then forwards until it is killed.
 pub(super) fn run(nonce: &str) -> std::io::Result<()> {
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     runtime.block_on(async {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, FORWARD_PORT)).await?;

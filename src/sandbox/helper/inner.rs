@@ -1,6 +1,11 @@
 //! The second stage: gives up every right, one after the other, then becomes bash. Nothing that fails is passed over.
 
-use std::{ffi::OsStr, fs, os::unix::fs::MetadataExt, path::Path};
+use std::{
+    ffi::{OsStr, OsString},
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
 
 use callboard_actors::ports::ExecLimits;
 use rustix::{
@@ -8,23 +13,43 @@ use rustix::{
     thread::{CapabilitiesSecureBits, CapabilitySet, CapabilitySets},
 };
 
-use super::{Plan, filter, folders};
-use crate::sandbox::{Root, guard::Found, policy::ENVIRONMENT, processes::total, shell, spawner};
+use super::{Plan, folders, mounts};
+use crate::sandbox::{
+    Root,
+    filter::{self, Behind, Outside, Uncounted},
+    guard::Found,
+    linux::SYSTEM,
+    policy::ENVIRONMENT,
+    processes::total,
+    shell, spawner,
+};
 
 pub(super) const STAGE: &str = "inner";
 
 /// Among the first to go when the machine runs out of memory.
 const OOM_SCORE: &str = "500";
 
-pub(super) fn run(plan: &Plan, command: &OsStr) -> Result<i32, String> {
+pub(super) fn run(plan: &Plan, command: &OsStr, found: &[OsString]) -> Result<i32, String> {
     let said = |what: &'static str| move |error: rustix::io::Errno| format!("{what}: {error}");
-    let root = Root::open(&plan.root, plan.rules.clone()).map_err(|error| format!("the workspace: {}", error.kind()))?;
-    let (folder, _) = root.open_folder(&plan.folder.to_string_lossy()).map_err(|error| error.to_string())?;
+    let open = || Root::open(&plan.root, plan.rules.clone()).map_err(|error| format!("the workspace: {}", error.kind()));
     // It may be session leader already only if it was started by hand.
     let _ = rustix::process::setsid();
     let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE);
     limit(&plan.limits).map_err(said("limits"))?;
-    let rules = folders::Rules::of(&root, &Found::search(&root), &plan.private, &plan.read_only)?;
+    let mut root = open()?;
+    let mut found = Found::of_arguments(found).ok_or("what was found in the workspace is not known")?;
+    if plan.namespace.is_some() {
+        mounts::close([root.real_path(), &plan.private])?;
+        let shown = SYSTEM.iter().map(Path::new).chain(plan.read_only.iter().map(PathBuf::as_path));
+        mounts::narrow([root.real_path(), &plan.private].into_iter().chain(shown))?;
+        // What was opened before lies below the new mounts, which are what a command sees.
+        root = open()?;
+        mounts::cover(&root, &found)?;
+        // The covers hold: Landlock needs to close no folder around them.
+        found = Found::default();
+    }
+    let (folder, _) = root.open_folder(&plan.folder.to_string_lossy()).map_err(|error| error.to_string())?;
+    let rules = folders::Rules::of(&root, &found, &plan.private, &plan.read_only)?;
     let superuser = leave_superuser(&plan.root, &plan.private)?;
     drop_capabilities().map_err(said("capabilities"))?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(said("the supervisor"))?;
@@ -32,7 +57,8 @@ pub(super) fn run(plan: &Plan, command: &OsStr) -> Result<i32, String> {
     rustix::thread::set_no_new_privs(true).map_err(said("privileges"))?;
     drop((root, folder));
     rules.enforce()?;
-    filter::install(superuser)?;
+    let outside = if plan.namespace.is_some() { Outside::ReadOnly } else { Outside::Writable { superuser } };
+    filter::install(Behind::Landlock(outside), Uncounted::Unknown)?;
     let command = command.to_str().ok_or("the command is no text")?;
     let private = plan.private.to_string_lossy().into_owned();
     let root = plan.root.to_string_lossy().into_owned();
@@ -41,6 +67,7 @@ pub(super) fn run(plan: &Plan, command: &OsStr) -> Result<i32, String> {
         ("TMPDIR", private.as_str()),
         ("WORKSPACE", root.as_str()),
     ]);
+    let environment = environment.chain(plan.environment.iter().map(|(name, value)| (name.as_str(), value.as_str())));
     let error = spawner::become_command(&shell::command(command, &plan.nonce), environment);
     Err(format!("bash: {}", error.kind()))
 }

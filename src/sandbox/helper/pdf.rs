@@ -10,7 +10,7 @@ use callboard_actors::limits::{DOCUMENT_TEXT_BYTES_MAX, PDF_BYTES_MAX, PDF_PAGES
 use lopdf::{Document, Error, LoadOptions};
 use rustix::process::{Resource, Rlimit, Signal};
 
-use super::filter;
+use crate::sandbox::filter;
 
 pub(in crate::sandbox) const STAGE: &str = "pdf";
 

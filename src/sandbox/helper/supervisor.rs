@@ -2,7 +2,7 @@
 //! command has ended, when the host closes its standard input, or when the host is gone, however it went (FAULTS F4).
 
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fs::{self, DirBuilder},
     io::Write,
     os::{
@@ -32,7 +32,7 @@ const END_MAX: Duration = Duration::from_millis(1700);
 /// Between two rounds of killing.
 const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
-pub(super) fn run(plan: &Plan, command: &OsStr) -> Result<i32, String> {
+pub(super) fn run(plan: &Plan, command: &OsStr, found: &[OsString]) -> Result<i32, String> {
     let said = |what: &'static str| move |error: std::io::Error| format!("{what}: {}", error.kind());
     let parent = rustix::process::getppid();
     if parent.map(Pid::as_raw_pid) != Some(plan.host) {
@@ -41,15 +41,16 @@ pub(super) fn run(plan: &Plan, command: &OsStr) -> Result<i32, String> {
     let host = pidfd(plan.host).ok_or("the host cannot be watched")?;
     rustix::process::set_child_subreaper(parent).map_err(|e| said("orphans cannot be adopted")(e.into()))?;
     DirBuilder::new().mode(0o700).create(&plan.private).map_err(said("no private folder"))?;
-    let ended = watch(plan, command, &host);
+    let ended = watch(plan, command, found, &host);
     // Whoever removed or filled it: it is ours, and the command is gone.
     let _ = fs::remove_dir_all(&plan.private);
     ended
 }
 
-fn watch(plan: &Plan, command: &OsStr, host: &OwnedFd) -> Result<i32, String> {
+fn watch(plan: &Plan, command: &OsStr, found: &[OsString], host: &OwnedFd) -> Result<i32, String> {
     let plan_text = serde_json::to_string(plan).map_err(|_| "the plan cannot be told")?;
-    let child = spawner::start_helper([OsStr::new(super::ASK), OsStr::new(inner::STAGE), OsStr::new(&plan_text), command])
+    let arguments = [OsStr::new(super::ASK), OsStr::new(inner::STAGE), OsStr::new(&plan_text), command];
+    let child = spawner::start_helper(plan.namespace, arguments.into_iter().chain(found.iter().map(OsString::as_os_str)))
         .map_err(|error| format!("the helper cannot be started: {}", error.kind()))?;
     let child = i32::try_from(child).ok().and_then(Pid::from_raw).ok_or("no process")?;
     let child_fd = pidfd(child.as_raw_pid()).ok_or("the command cannot be watched")?;

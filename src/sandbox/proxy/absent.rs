@@ -15,7 +15,7 @@ impl Proxy {
         Err("this build has no feature web".to_owned())
     }
 
-    pub(super) fn helper(&self) -> &Path {
+    pub(super) fn helper(&self) -> Result<&Path, SandboxError> {
         match *self {}
     }
 

@@ -22,7 +22,7 @@ mod tests;
 use std::{
     collections::BTreeSet,
     fs::{self, DirBuilder},
-    os::unix::fs::DirBuilderExt,
+    os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -70,14 +70,22 @@ const BOUNDS: Bounds = Bounds {
 /// Different refusals that are told after a command.
 const TOLD_MAX: usize = 8;
 
+const REPLACED: &str = "this program's file has been moved or replaced since it was started";
+
+/// Device and number of a file.
+fn file_of(path: &Path) -> Option<(u64, u64)> {
+    fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
+}
+
 /// The proxy of one sandbox: opens a [`Door`] a command.
 #[derive(Debug)]
 pub(super) struct Proxy {
     gate: Arc<Gate>,
     permits: Arc<Semaphore>,
     bounds: Bounds,
-    /// The program that becomes the forwarder.
+    /// The program that becomes the forwarder, and the file that it was at the start.
     helper: PathBuf,
+    helper_file: (u64, u64),
     /// Where the folders of sockets are made.
     place: PathBuf,
 }
@@ -91,7 +99,8 @@ impl Proxy {
             return Err("this program's main does not ask jail_main_if_asked first".to_owned());
         }
         let helper = helper.map_or_else(std::env::current_exe, Ok).and_then(fs::canonicalize);
-        let helper = helper.map_err(|_| "this program's file has been moved or replaced since it was started")?;
+        let helper = helper.map_err(|_| REPLACED)?;
+        let helper_file = file_of(&helper).ok_or(REPLACED)?;
         let place = fs::canonicalize(std::env::temp_dir()).map_err(|_| "there is no folder for temporary files")?;
         if helper.starts_with(root) {
             return Err("this program's file lies in the workspace, where commands could replace it".to_owned());
@@ -101,11 +110,16 @@ impl Proxy {
         }
         let resolver = allow.resolver.clone().unwrap_or_else(|| Arc::new(SystemResolver));
         let gate = Arc::new(Gate::new(allow.hosts.clone(), resolver));
-        Ok(Self { gate, permits: Arc::new(Semaphore::new(BOUNDS.connections)), bounds: BOUNDS, helper, place })
+        Ok(Self { gate, permits: Arc::new(Semaphore::new(BOUNDS.connections)), bounds: BOUNDS, helper, helper_file, place })
     }
 
-    pub(super) fn helper(&self) -> &Path {
-        &self.helper
+    /// # Errors
+    /// When another file has its name now: a new version need not understand what this one asks of it.
+    pub(super) fn helper(&self) -> Result<&Path, SandboxError> {
+        if file_of(&self.helper) != Some(self.helper_file) {
+            return Err(SandboxError::Failed(format!("{REPLACED}: commands that may reach hosts need a restart")));
+        }
+        Ok(&self.helper)
     }
 
     /// Begins to listen, for one command. Needs a runtime with sockets.

@@ -26,7 +26,7 @@ async fn door(bounds: Bounds) -> (Door, TcpListener, String) {
     let hosts = vec![place.parse().unwrap(), "slow.test".parse().unwrap()];
     let gate = Arc::new(Gate::new(hosts, Arc::new(Nobody)));
     let permits = Arc::new(Semaphore::new(bounds.connections));
-    let proxy = Proxy { gate, permits, bounds, helper: PathBuf::new(), place: std::env::temp_dir() };
+    let proxy = Proxy { gate, permits, bounds, helper: PathBuf::new(), helper_file: (0, 0), place: std::env::temp_dir() };
     (proxy.open().unwrap(), listener, place)
 }
 

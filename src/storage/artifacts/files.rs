@@ -1,13 +1,14 @@
 //! Files and folders of artifacts: where they lie, written as a whole or not at all. Blocks; knows no quota and no age.
 
 use std::{
-    fs::{self, DirBuilder, File, OpenOptions},
+    fs::{self, File, OpenOptions},
     io::{self, ErrorKind, Read, Seek, SeekFrom, Write},
     ops::Range,
     path::{Path, PathBuf},
     time::{Duration, UNIX_EPOCH},
 };
 
+use crate::private::make_folder;
 use callboard_actors::{
     ids::{Scope, TenantId, sha256_hex},
     limits::ARTIFACT_BYTES_MAX,
@@ -341,14 +342,6 @@ impl Drop for Incoming {
             let _ = fs::remove_file(&self.path);
         }
     }
-}
-
-fn make_folder(path: &Path) -> io::Result<()> {
-    let mut folder = DirBuilder::new();
-    folder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut folder, 0o700);
-    folder.create(path)
 }
 
 fn remove_folder(path: &Path) -> io::Result<()> {

@@ -7,6 +7,7 @@
 //! - Two processes may open one file: the guards of an append are judged under the file's write lock. The clocks of
 //!   `created_at` and `updated_at` are the host's.
 //! - An acknowledged append survives `kill -9`, and with [`CommitMode::Sync`] a power cut.
+//! - What was deleted or emptied is overwritten in the file at once and gone from its log within a second.
 
 mod options;
 mod open;
@@ -17,6 +18,7 @@ mod writer;
 mod read;
 mod readers;
 mod checkpoint;
+mod stored;
 mod gate;
 mod lock;
 
@@ -42,6 +44,7 @@ use error::unavailable;
 use gate::Gate;
 use queue::{Job, Queue, Tell};
 use readers::Readers;
+use stored::Stored;
 use writer::{Counters, Writer};
 
 /// Journals in a SQLite file.
@@ -60,6 +63,7 @@ pub struct Sqlite {
     readers: Arc<Readers>,
     checkpoints: Arc<Checkpoints>,
     counters: Arc<Counters>,
+    stored: Arc<Stored>,
     gate: Arc<Gate>,
 }
 
@@ -95,12 +99,14 @@ impl Sqlite {
     }
 
     fn open_now(path: PathBuf, options: &SqliteOptions) -> Result<Self, StoreError> {
+        let has_log = open::has_log(&path);
         let conn = open::writer(&path, options)?;
         let store = Self {
             queue: Arc::new(Queue::new(options.queue_bytes_max)),
             readers: Arc::default(),
             checkpoints: Arc::default(),
             counters: Arc::default(),
+            stored: Arc::default(),
             gate: Arc::default(),
             path,
         };
@@ -111,12 +117,16 @@ impl Sqlite {
             gate::spawn(&store.gate, "callboard-sqlite-read", move || readers.run(conn)).map_err(no_thread)?;
         }
         let (checkpoints, aside) = (Arc::clone(&store.checkpoints), open::another(&store.path, options, true)?);
+        if has_log {
+            store.checkpoints.note_erased(); // A crash may have left what was deleted before it.
+        }
         gate::spawn(&store.gate, "callboard-sqlite-log", move || checkpoints.run(&aside)).map_err(no_thread)?;
         let writer = Writer {
             conn,
             queue: Arc::clone(&store.queue),
             counters: Arc::clone(&store.counters),
             checkpoints: Arc::clone(&store.checkpoints),
+            stored: Arc::clone(&store.stored),
             gate: Arc::clone(&store.gate),
             commit_delay: options.commit_delay,
         };
@@ -192,6 +202,17 @@ impl SessionBackend for Sqlite {
     fn count<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>> {
         let tenant = tenant.clone();
         self.readers.read(move |conn| read::count(conn, &tenant))
+    }
+
+    fn stored_bytes<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>> {
+        match self.stored.of(tenant) {
+            Some(bytes) => Box::pin(std::future::ready(Ok(bytes))),
+            None => self.write(|tell| Job::Count(tenant.clone(), tell)),
+        }
+    }
+
+    fn empty<'a>(&'a self, scope: &'a Scope, upto: Seq) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.write(|tell| Job::Empty(scope.clone(), upto, tell))
     }
 
     fn list_open(

@@ -13,9 +13,10 @@ use super::{
     error::{is_busy, unavailable, words},
     options::{Check, CommitMode, SqliteOptions},
 };
+use crate::private::make_folder;
 
 /// The steps from an empty file to the newest version; `user_version` counts those that were taken.
-const SCHEMAS: &[&str] = &[include_str!("schema.sql")];
+const SCHEMAS: &[&str] = &[include_str!("schema.sql"), include_str!("schema_2.sql")];
 
 /// "CBRD": tells our files from those of other programs.
 const APPLICATION_ID: i64 = 0x4342_5244;
@@ -43,10 +44,15 @@ pub(super) fn locate(path: &Path) -> Result<PathBuf, StoreError> {
     std::path::absolute(path).map_err(|error| cannot_open(path, error.kind()))
 }
 
+/// Whether there is something in the file's log: it was not closed cleanly, or is open elsewhere.
+pub(super) fn has_log(path: &Path) -> bool {
+    fs::metadata(beside(path, "-wal")).is_ok_and(|log| log.len() > 0)
+}
+
 /// Opens the connection that writes, making the file when there is none.
 pub(super) fn writer(path: &Path, options: &SqliteOptions) -> Result<Connection, StoreError> {
     make_file(path).map_err(|error| cannot_open(path, error.kind()))?;
-    let was_closed = fs::metadata(beside(path, "-wal")).map_or(true, |wal| wal.len() == 0);
+    let was_closed = !has_log(path);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut conn = Connection::open_with_flags(path, flags).map_err(|error| cannot_open(path, words(&error)))?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS);
@@ -85,15 +91,10 @@ pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
 
 fn make_file(path: &Path) -> io::Result<()> {
     let mut file = fs::OpenOptions::new();
-    let mut folder = fs::DirBuilder::new();
     #[cfg(unix)]
-    {
-        use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-        file.mode(0o600); // SQLite gives its companions the mode of the file
-        folder.mode(0o700);
-    }
+    std::os::unix::fs::OpenOptionsExt::mode(&mut file, 0o600); // SQLite gives its companions the mode of the file
     if let Some(parent) = path.parent() {
-        folder.recursive(true).create(parent).map_err(|error| match error.kind() {
+        make_folder(parent).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => io::ErrorKind::NotADirectory.into(), // a file stands where the folder should
             _ => error,
         })?;

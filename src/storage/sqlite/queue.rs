@@ -15,7 +15,10 @@ use callboard_actors::{
 };
 use tokio::sync::oneshot;
 
-use super::error::{WriteError, unavailable};
+use super::{
+    error::{WriteError, unavailable},
+    write::Change,
+};
 
 /// Members of one commit at most: those who wait for the first must not wait for a thousand others.
 const COMMIT_JOBS_MAX: usize = 256;
@@ -38,14 +41,18 @@ pub(super) enum Job {
     Mark(Scope, Option<String>, Tell<()>),
     /// All that is left of a tenant, under whatever id.
     Erase(TenantId, Tell<bool>),
+    /// The bodies of all entries up to this one, and the snapshot of what they led to.
+    Empty(Scope, Seq, Tell<()>),
+    /// The bytes of a tenant; changes nothing.
+    Count(TenantId, Tell<u64>),
 }
 
 impl Job {
-    fn tenant(&self) -> &TenantId {
+    pub(super) fn tenant(&self) -> &TenantId {
         match self {
             Self::Append(append) => &append.scope.tenant,
-            Self::Delete(scope, _) | Self::Snapshot(scope, ..) | Self::Mark(scope, ..) => &scope.tenant,
-            Self::Erase(tenant, _) => tenant,
+            Self::Delete(scope, _) | Self::Snapshot(scope, ..) | Self::Mark(scope, ..) | Self::Empty(scope, ..) => &scope.tenant,
+            Self::Erase(tenant, _) | Self::Count(tenant, _) => tenant,
         }
     }
 
@@ -53,26 +60,35 @@ impl Job {
         match self {
             Self::Append(append) => append.size(),
             Self::Snapshot(_, _, bytes, _) => bytes.len().saturating_add(256),
-            Self::Delete(..) | Self::Mark(..) | Self::Erase(..) => 256,
+            Self::Delete(..) | Self::Mark(..) | Self::Erase(..) | Self::Empty(..) | Self::Count(..) => 256,
         }
     }
 
     fn is_awaited(&self) -> bool {
         match self {
             Self::Append(append) => append.durability == Durability::Awaited,
-            Self::Delete(..) | Self::Mark(..) | Self::Erase(..) => true,
+            Self::Delete(..) | Self::Mark(..) | Self::Erase(..) | Self::Empty(..) | Self::Count(..) => true,
             Self::Snapshot(..) => false,
         }
     }
 
-    /// Tells what became of it; true: there was a conversation.
-    pub(super) fn tell(self, result: Result<bool, WriteError>) {
+    /// Whether it takes something out of the file, which then is still in the log.
+    pub(super) fn is_erasure(&self) -> bool {
+        match self {
+            Self::Delete(..) | Self::Erase(..) | Self::Empty(..) => true,
+            Self::Append(_) | Self::Snapshot(..) | Self::Mark(..) | Self::Count(..) => false,
+        }
+    }
+
+    /// Reports what became of it.
+    pub(super) fn tell(self, result: Result<Change, WriteError>) {
         match self {
             Self::Append(append) => (append.done)(result.map(drop).map_err(AppendError::from)),
-            Self::Delete(_, tell) | Self::Erase(_, tell) => drop(tell.send(result.map_err(StoreError::from))),
-            Self::Snapshot(_, _, _, tell) | Self::Mark(_, _, tell) => {
+            Self::Delete(_, tell) | Self::Erase(_, tell) => drop(tell.send(result.map(|change| change.found).map_err(StoreError::from))),
+            Self::Snapshot(_, _, _, tell) | Self::Mark(_, _, tell) | Self::Empty(_, _, tell) => {
                 drop(tell.send(result.map(drop).map_err(StoreError::from)));
             }
+            Self::Count(_, tell) => drop(tell.send(result.map(|change| change.counted.unwrap_or_default()).map_err(StoreError::from))),
         }
     }
 
@@ -80,7 +96,8 @@ impl Job {
         match self {
             Self::Append(append) => (append.done)(Err(AppendError::Unavailable { message: why.into() })),
             Self::Delete(_, tell) | Self::Erase(_, tell) => drop(tell.send(Err(unavailable(why)))),
-            Self::Snapshot(_, _, _, tell) | Self::Mark(_, _, tell) => drop(tell.send(Err(unavailable(why)))),
+            Self::Snapshot(_, _, _, tell) | Self::Mark(_, _, tell) | Self::Empty(_, _, tell) => drop(tell.send(Err(unavailable(why)))),
+            Self::Count(_, tell) => drop(tell.send(Err(unavailable(why)))),
         }
     }
 }
@@ -137,7 +154,7 @@ impl Line {
                 join(append, next);
                 Put { bytes: append.size().saturating_sub(before), members: 0, awaited: awaited.saturating_sub(was_awaited) }
             }
-            job @ (Job::Delete(..) | Job::Snapshot(..) | Job::Mark(..) | Job::Erase(..)) => {
+            job @ (Job::Delete(..) | Job::Snapshot(..) | Job::Mark(..) | Job::Erase(..) | Job::Empty(..) | Job::Count(..)) => {
                 self.push(job);
                 Put { bytes, members: 1, awaited }
             }
@@ -150,7 +167,7 @@ impl Line {
         let place = usize::try_from(number.checked_sub(self.left)?).ok()?;
         match self.jobs.get_mut(place)? {
             Job::Append(append) if goes_on(append, next) => Some(append),
-            Job::Append(_) | Job::Delete(..) | Job::Snapshot(..) | Job::Mark(..) | Job::Erase(..) => None,
+            Job::Append(_) | Job::Delete(..) | Job::Snapshot(..) | Job::Mark(..) | Job::Erase(..) | Job::Empty(..) | Job::Count(..) => None,
         }
     }
 
@@ -159,8 +176,10 @@ impl Line {
         match &job {
             Job::Append(append) => drop(self.open.insert(append.scope.conversation.clone(), number)),
             // What comes behind it stays behind it.
-            Job::Delete(scope, _) | Job::Snapshot(scope, ..) | Job::Mark(scope, ..) => drop(self.open.remove(&scope.conversation)),
-            Job::Erase(..) => self.open.clear(),
+            Job::Delete(scope, _) | Job::Snapshot(scope, ..) | Job::Mark(scope, ..) | Job::Empty(scope, ..) => {
+                let _ = self.open.remove(&scope.conversation);
+            }
+            Job::Erase(..) | Job::Count(..) => self.open.clear(),
         }
         self.jobs.push_back(job);
     }
@@ -415,7 +434,7 @@ mod tests {
         let Job::Append(append) = &jobs[0] else { unreachable!() };
         assert_eq!(append.entries.iter().map(|entry| entry.seq.0).collect::<Vec<_>>(), (1..=7).collect::<Vec<_>>());
         assert_eq!((append.expected, append.judge(Head::default()).unwrap().seq), (Head::default(), Seq(7)));
-        jobs.into_iter().for_each(|job| job.tell(Ok(true)));
+        jobs.into_iter().for_each(|job| job.tell(Ok(Change { found: true, ..Change::default() })));
         assert_eq!(*told.lock().unwrap(), [0, 2, 5, 6]);
     }
 
@@ -465,7 +484,7 @@ mod tests {
         queue.push(behind(1, 1, Durability::Awaited, &told));
 
         let job = queue.next().unwrap().pop().unwrap();
-        let panicked = catch_unwind(AssertUnwindSafe(|| job.tell(Ok(true)))).is_err();
+        let panicked = catch_unwind(AssertUnwindSafe(|| job.tell(Ok(Change { found: true, ..Change::default() })))).is_err();
 
         assert!(panicked);
         assert_eq!(*told.lock().unwrap(), [1]);

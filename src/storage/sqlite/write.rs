@@ -32,15 +32,46 @@ pub(super) fn run(conn: &Connection, sql: &str) -> rusqlite::Result<()> {
     conn.prepare_cached(sql)?.execute([]).map(drop)
 }
 
-/// Makes one change; true when there was such a conversation.
-pub(super) fn perform(conn: &Connection, job: &Job, now: i64) -> Result<bool, WriteError> {
-    match job {
-        Job::Append(given) => append(conn, given, now).map(|()| true),
-        Job::Delete(scope, _) => delete(conn, scope),
-        Job::Snapshot(scope, upto, bytes, _) => snapshot(conn, scope, *upto, bytes).map(|()| true),
-        Job::Erase(tenant, _) => erase(conn, tenant),
-        Job::Mark(scope, reason, _) => mark(conn, scope, reason.as_deref()).map(|()| true),
+/// What a member of a commit did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Change {
+    /// There was such a conversation.
+    pub(super) found: bool,
+    /// Bytes that its tenant has stored more, or less.
+    pub(super) bytes: i64,
+    /// The tenant's stored bytes, where they were counted.
+    pub(super) counted: Option<u64>,
+}
+
+impl Change {
+    fn found(bytes: i64) -> Self {
+        Self { found: true, bytes, counted: None }
     }
+}
+
+/// Makes one change.
+pub(super) fn perform(conn: &Connection, job: &Job, now: i64) -> Result<Change, WriteError> {
+    match job {
+        Job::Append(given) => append(conn, given, now).map(Change::found),
+        Job::Delete(scope, _) => delete(conn, scope),
+        Job::Snapshot(scope, upto, bytes, _) => snapshot(conn, scope, *upto, bytes).map(Change::found),
+        Job::Erase(tenant, _) => erase(conn, tenant),
+        Job::Mark(scope, reason, _) => mark(conn, scope, reason.as_deref()).map(|()| Change::found(0)),
+        Job::Empty(scope, upto, _) => empty(conn, scope, *upto),
+        Job::Count(tenant, _) => count(conn, tenant),
+    }
+}
+
+/// Bytes of a tenant: a read of its rows of heads, by their index.
+fn count(conn: &Connection, tenant: &TenantId) -> Result<Change, WriteError> {
+    let mut statement = conn.prepare_cached("SELECT coalesce(sum(bytes), 0) FROM conversation WHERE tenant = ?1")?;
+    let bytes = statement.query_row([tenant.as_str()], |row| row.get(0).map(nat))?;
+    Ok(Change { counted: Some(bytes), ..Change::default() })
+}
+
+/// A conversation's bytes.
+fn bytes_of(conn: &Connection, conv: i64) -> rusqlite::Result<i64> {
+    conn.prepare_cached("SELECT bytes FROM conversation WHERE conv = ?1")?.query_row([conv], |row| row.get(0))
 }
 
 /// A conversation's row number and head.
@@ -53,58 +84,101 @@ pub(super) fn find(conn: &Connection, scope: &Scope) -> rusqlite::Result<Option<
     row.optional()
 }
 
-fn append(conn: &Connection, append: &Append, now: i64) -> Result<(), WriteError> {
+/// Returns the bytes that it added.
+fn append(conn: &Connection, append: &Append, now: i64) -> Result<i64, WriteError> {
     let place = find(conn, &append.scope)?;
     let found = place.map(|(_, head)| head).unwrap_or_default();
     let head = append.judge(found).map_err(WriteError::Append)?;
     let (epoch, seq, open, wake_at) = (int(head.epoch.0), int(head.seq.0), code(append.open), append.wake_at.map(|at| int(at.0)));
+    let bytes = int(append.entries.iter().map(|entry| entry.bytes.len() as u64).sum());
     let conv = match place {
         Some((conv, _)) => {
             // A clock that goes back does not make a conversation older than it is.
-            let sql = "UPDATE conversation SET epoch = ?2, head_seq = ?3, open = ?4, wake_at = ?5, updated_at = max(updated_at, ?6) \
-                       WHERE conv = ?1";
-            conn.prepare_cached(sql)?.execute(params![conv, epoch, seq, open, wake_at, now])?;
+            let sql = "UPDATE conversation SET epoch = ?2, head_seq = ?3, open = ?4, wake_at = ?5, updated_at = max(updated_at, ?6), \
+                       bytes = bytes + ?7 WHERE conv = ?1";
+            conn.prepare_cached(sql)?.execute(params![conv, epoch, seq, open, wake_at, now, bytes])?;
             conv
         }
         None => {
-            let sql = "INSERT INTO conversation (tenant, id, epoch, head_seq, open, wake_at, created_at, updated_at) \
-                       VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7)";
+            let sql = "INSERT INTO conversation (tenant, id, epoch, head_seq, open, wake_at, created_at, updated_at, bytes) \
+                       VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8)";
             let (tenant, id) = (append.scope.tenant.as_str(), append.scope.conversation.as_str());
-            conn.prepare_cached(sql)?.insert(params![tenant, id, epoch, seq, open, wake_at, now])?
+            conn.prepare_cached(sql)?.insert(params![tenant, id, epoch, seq, open, wake_at, now, bytes])?
         }
     };
     let mut insert = conn.prepare_cached("INSERT INTO journal (conv, seq, body) VALUES (?1, ?2, ?3)")?;
     for entry in &append.entries {
         insert.execute(params![conv, int(entry.seq.0), &*entry.bytes])?;
     }
-    Ok(())
+    Ok(bytes)
 }
 
-fn delete(conn: &Connection, scope: &Scope) -> Result<bool, WriteError> {
-    let Some((conv, _)) = find(conn, scope)? else { return Ok(false) };
+fn delete(conn: &Connection, scope: &Scope) -> Result<Change, WriteError> {
+    let Some((conv, _)) = find(conn, scope)? else { return Ok(Change::default()) };
+    let bytes = bytes_of(conn, conv)?;
     for sql in ["DELETE FROM journal WHERE conv = ?1", "DELETE FROM snapshot WHERE conv = ?1", "DELETE FROM conversation WHERE conv = ?1"] {
         conn.prepare_cached(sql)?.execute([conv])?;
     }
-    Ok(true)
+    Ok(Change::found(bytes.saturating_neg()))
 }
 
 /// By the tenant's column alone: a row whose id is none of ours goes too.
-fn erase(conn: &Connection, tenant: &TenantId) -> Result<bool, WriteError> {
+fn erase(conn: &Connection, tenant: &TenantId) -> Result<Change, WriteError> {
     for table in ["journal", "snapshot"] {
         let sql = format!("DELETE FROM {table} WHERE conv IN (SELECT conv FROM conversation WHERE tenant = ?1)");
         conn.prepare_cached(&sql)?.execute([tenant.as_str()])?;
     }
     let rows = conn.prepare_cached("DELETE FROM conversation WHERE tenant = ?1")?.execute([tenant.as_str()])?;
-    Ok(rows > 0)
+    Ok(Change { found: rows > 0, bytes: 0, counted: Some(0) })
 }
 
-fn snapshot(conn: &Connection, scope: &Scope, upto: Seq, bytes: &[u8]) -> Result<(), WriteError> {
-    let sql = "INSERT INTO snapshot (conv, upto, body) \
-               SELECT conv, ?3, ?4 FROM conversation WHERE tenant = ?1 AND id = ?2 AND ?3 BETWEEN 1 AND head_seq \
-               ON CONFLICT (conv) DO UPDATE SET upto = excluded.upto, body = excluded.body WHERE excluded.upto >= snapshot.upto";
-    let (tenant, id) = (scope.tenant.as_str(), scope.conversation.as_str());
-    conn.prepare_cached(sql)?.execute(params![tenant, id, int(upto.0), bytes])?;
-    Ok(())
+/// The snapshot that is kept: what it tells and its bytes.
+fn snapshot_of(conn: &Connection, conv: i64) -> rusqlite::Result<Option<(Seq, i64)>> {
+    let mut statement = conn.prepare_cached("SELECT upto, length(body) FROM snapshot WHERE conv = ?1")?;
+    statement.query_row([conv], |row| Ok((Seq(nat(row.get(0)?)), row.get(1)?))).optional()
+}
+
+/// Whether the entry at this place was emptied.
+fn is_empty(conn: &Connection, conv: i64, seq: Seq) -> rusqlite::Result<bool> {
+    let mut statement = conn.prepare_cached("SELECT length(body) = 0 FROM journal WHERE conv = ?1 AND seq = ?2")?;
+    Ok(statement.query_row(params![conv, int(seq.0)], |row| row.get(0)).optional()?.unwrap_or_default())
+}
+
+/// Returns the bytes that it added.
+fn snapshot(conn: &Connection, scope: &Scope, upto: Seq, bytes: &[u8]) -> Result<i64, WriteError> {
+    let Some((conv, head)) = find(conn, scope)? else { return Ok(0) };
+    let kept = snapshot_of(conn, conv)?;
+    let is_late = kept.is_some_and(|(kept, _)| kept > upto);
+    if upto == Seq(0) || upto > head.seq || is_late || is_empty(conn, conv, upto)? {
+        return Ok(0);
+    }
+    conn.prepare_cached("INSERT OR REPLACE INTO snapshot (conv, upto, body) VALUES (?1, ?2, ?3)")?.execute(params![
+        conv,
+        int(upto.0),
+        bytes
+    ])?;
+    let added = int(bytes.len() as u64).saturating_sub(kept.map_or(0, |(_, bytes)| bytes));
+    grow(conn, conv, added)?;
+    Ok(added)
+}
+
+fn grow(conn: &Connection, conv: i64, bytes: i64) -> rusqlite::Result<()> {
+    conn.prepare_cached("UPDATE conversation SET bytes = max(bytes + ?2, 0) WHERE conv = ?1")?.execute([conv, bytes]).map(drop)
+}
+
+/// Empties entries: their rows stay, so that the journal has no hole.
+fn empty(conn: &Connection, scope: &Scope, upto: Seq) -> Result<Change, WriteError> {
+    let Some((conv, _)) = find(conn, scope)? else { return Ok(Change::default()) };
+    let range = params![conv, int(upto.0)];
+    let mut sum = conn.prepare_cached("SELECT coalesce(sum(length(body)), 0) FROM journal WHERE conv = ?1 AND seq <= ?2")?;
+    let mut freed: i64 = sum.query_row(range, |row| row.get(0))?;
+    conn.prepare_cached("UPDATE journal SET body = x'' WHERE conv = ?1 AND seq <= ?2 AND length(body) > 0")?.execute(range)?;
+    if let Some((_, bytes)) = snapshot_of(conn, conv)?.filter(|(kept, _)| *kept <= upto) {
+        conn.prepare_cached("DELETE FROM snapshot WHERE conv = ?1")?.execute([conv])?;
+        freed = freed.saturating_add(bytes);
+    }
+    grow(conn, conv, freed.saturating_neg())?;
+    Ok(Change::found(freed.saturating_neg()))
 }
 
 fn mark(conn: &Connection, scope: &Scope, reason: Option<&str>) -> Result<(), WriteError> {

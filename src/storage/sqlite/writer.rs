@@ -16,7 +16,8 @@ use super::{
     error::WriteError,
     gate::Gate,
     queue::{Job, Queue},
-    write::{perform, run},
+    stored::Stored,
+    write::{Change, perform, run},
 };
 
 /// What a member of a commit adds to the log besides its bytes, by estimate: two pages.
@@ -54,11 +55,12 @@ pub(super) struct Writer {
     pub(super) queue: Arc<Queue>,
     pub(super) counters: Arc<Counters>,
     pub(super) checkpoints: Arc<Checkpoints>,
+    pub(super) stored: Arc<Stored>,
     pub(super) gate: Arc<Gate>,
     pub(super) commit_delay: Duration,
 }
 
-type Results = Vec<Result<bool, WriteError>>;
+type Results = Vec<Result<Change, WriteError>>;
 
 /// Milliseconds since 1970, by the host's clock: for people who read lists, never for a decision.
 fn now() -> i64 {
@@ -127,7 +129,16 @@ impl Writer {
 
     fn count(&self, jobs: &[Job], results: &Results) {
         let (mut appends, mut bytes, mut written) = (0, 0, 0);
-        for (job, _) in jobs.iter().zip(results).filter(|(_, result)| result.is_ok()) {
+        let mut has_erased = false;
+        for (job, change) in jobs.iter().zip(results).filter_map(|(job, result)| Some((job, result.as_ref().ok()?))) {
+            self.stored.changed(job.tenant(), change.bytes);
+            if let Some(bytes) = change.counted {
+                self.stored.counted(job.tenant(), bytes);
+            }
+            if matches!(job, Job::Count(..)) {
+                continue;
+            }
+            has_erased |= change.found && job.is_erasure();
             written += job.size().saturating_add(LOG_BYTES_A_JOB);
             if let Job::Append(append) = job {
                 appends += 1;
@@ -139,6 +150,9 @@ impl Writer {
             self.counters.appends.fetch_add(appends, Ordering::Relaxed);
             self.counters.bytes.fetch_add(bytes, Ordering::Relaxed);
             self.checkpoints.note(written);
+        }
+        if has_erased {
+            self.checkpoints.note_erased();
         }
     }
 }

@@ -1,20 +1,10 @@
-//! Takes out of a stranger's text what a person would not see and a model would read.
+//! Takes out of a stranger's page what a person would not see and a model would read.
 
 use std::borrow::Cow;
 
-/// Whether a character has no shape of its own: formats, directions, fillers, tags, variation selectors, control characters.
-fn is_invisible(c: char) -> bool {
-    match c {
-        '\n' | '\t' => false,
-        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' => true,
-        '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' => true,
-        '\u{fe00}'..='\u{fe0f}' | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' => true,
-        '\u{e0000}'..='\u{e0fff}' => true,
-        _ => c.is_control(),
-    }
-}
+use crate::tools::visible::is_invisible;
 
-/// The text without them, and how many there were. Line ends become `\n` and count for nothing.
+/// The text without invisible characters, and how many there were. Line ends become `\n` and count for nothing.
 pub(in crate::tools) fn visible(text: &str) -> (Cow<'_, str>, usize) {
     if !text.contains(is_invisible) {
         return (Cow::Borrowed(text), 0);

@@ -85,6 +85,50 @@ fn sessions_are_not_kept_where_tools_can_read_them() {
     assert!(ran.error().contains("inside the workspace"), "{}", ran.err);
 }
 
+#[test]
+fn a_store_inside_the_workspace_is_refused_unless_a_flag_names_it() {
+    let home = Home::new();
+    std::fs::write(home.work().join("callboard.toml"), "[store]\nurl = \"sqlite:sessions.db\"\n").unwrap();
+    std::os::unix::fs::symlink(home.work(), home.path().join("link")).unwrap();
+    let other = home.path().join("other.toml");
+    std::fs::write(&other, "[store]\nurl = \"sqlite:link/sessions.db\"\n").unwrap();
+    let other = other.to_str().unwrap();
+
+    let refused = [
+        home.run(&["run", "Hello"]),
+        home.run(&["chat"]),
+        home.run(&["--config", other, "run", "Hello"]),
+        home.run(&["--config", other, "run", "--workspace", "../link", "Hello"]),
+    ];
+
+    for ran in refused {
+        assert_eq!((ran.code, ran.err.lines().count()), (Some(2), 1), "{ran:?}");
+        assert!(ran.error().contains("inside the workspace") && ran.error().contains("sessions.db"), "{}", ran.err);
+    }
+    assert!(!home.work().join("sessions.db").exists());
+    let doctor = home.run(&["doctor"]);
+    assert!(doctor.out.contains("warn store: ") && doctor.out.contains("`run` and `chat` refuse the folder"), "{doctor:?}");
+    home.run(&["run", "--db", "sessions.db", "Hello"]).well();
+}
+
+#[test]
+fn a_store_inside_a_tenants_workspace_is_refused_before_anyone_is_served() {
+    let home = Home::new();
+    let text = "[store]\nurl = \"sqlite:src/all.db\"\n[[tenant]]\nid = \"acme\"\nworkspace = \"src\"\n";
+    std::fs::write(home.work().join("callboard.toml"), text).unwrap();
+
+    let refused = [home.run(&["config", "check"]), home.run(&["serve", "--listen", "127.0.0.1:0"])];
+    let doctor = home.run(&["doctor"]);
+
+    for ran in refused {
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+        assert!(ran.error().contains("the session store lies inside the workspace of tenant `acme`"), "{}", ran.err);
+    }
+    assert_eq!(doctor.code, Some(1), "{doctor:?}");
+    assert!(doctor.out.contains("fail configuration: ") && doctor.out.contains("the session store lies inside"), "{doctor:?}");
+    assert!(!home.work().join("src/all.db").exists());
+}
+
 /// Runs against a server and checks that the session is as it was before, plus what the failure left.
 async fn against(script: Vec<Reply>, code: i32, line: &str) -> serde_json::Value {
     let home = Home::new();

@@ -59,6 +59,7 @@ fn the_workspace_may_be_elsewhere_and_its_instructions_are_read() {
     let home = Home::new();
     std::fs::write(home.work().join("AGENTS.md"), "Answer in haiku.").unwrap();
     let work = home.work();
+    home.run(&["trust", "--yes", "AGENTS.md"]).well();
 
     home.run(&["run", "--workspace", work.to_str().unwrap(), "--session", "s", "Hello"]).well();
     let body = home.run(&["sessions", "request", "s", "--provider", "anthropic"]).well();
@@ -124,6 +125,7 @@ fn every_command_has_help_with_an_example_and_names_nothing_that_is_not_there() 
         &["serve"],
         &["keys"],
         &["keys", "new"],
+        &["trust"],
         &["doctor"],
         &["sessions"],
         &["sessions", "list"],

@@ -2,13 +2,14 @@
 
 mod ends;
 mod operator;
+mod settings;
 mod resumes;
 mod tools;
 mod watchers;
 
 use std::{
     io::{BufRead as _, BufReader},
-    process::Child,
+    process::{Child, Command},
     sync::{Arc, Mutex},
 };
 
@@ -67,7 +68,12 @@ impl Served {
     }
 
     pub fn with(home: &Home, args: &[&str]) -> Self {
-        let mut child = home.command(args).spawn().unwrap();
+        Self::of(home.command(args))
+    }
+
+    /// Waits for the first line of a command.
+    pub fn of(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
         let (out, err) = (collect(child.stdout.take().unwrap()), collect(child.stderr.take().unwrap()));
         let mut served = Self { child: Some(child), url: String::new(), out, err, client: reqwest::Client::new() };
         wait_for("the first line of serve", || {

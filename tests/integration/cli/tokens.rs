@@ -60,9 +60,13 @@ fn encoders_of_the_usual_file_hold_and_a_bad_one_is_warned_of() {
     std::fs::create_dir(home.work().join("config")).unwrap();
     let yaml = "encoders:\n  house-*: {encoding_name: o200k_base, safety_margin: 3.0}\n  other-*: {model_family: mistal}\n";
     std::fs::write(home.work().join("config/token_encoders.yaml"), yaml).unwrap();
+    let run = || home.run_with_input(&["tokens", "--model", "house-7b", "--json"], "hello world").well();
 
-    let ran = home.run_with_input(&["tokens", "--model", "house-7b", "--json"], "hello world").well();
+    let before = run();
+    home.run(&["trust", "--yes"]).well();
+    let ran = run();
 
+    assert_eq!(before.json()["total"], json!(2), "a stranger's file counts after it is trusted");
     assert_eq!((&ran.json()["encoding"], &ran.json()["total"]), (&json!("o200k_base"), &json!(6)));
     assert!(
         ran.err.contains("Failed to load encoder config from config/token_encoders.yaml: `other-*`: unknown variant `mistal`"),

@@ -57,6 +57,93 @@ fn what_changes_something_needs_approval() {
 }
 
 #[test]
+fn a_command_that_only_reads_needs_no_approval_where_the_kernel_holds_it() {
+    let home = Home::new();
+    if home.run(&["tools", "show", "bash"]).code != Some(0) {
+        use std::io::Write;
+        writeln!(&mut std::io::stderr(), "SKIPPED: a_command_that_only_reads_needs_no_approval_where_the_kernel_holds_it: no sandbox")
+            .unwrap();
+        return;
+    }
+    let call = |command: &str, flags: &[&str]| {
+        let arguments = json!({ "command": command }).to_string();
+        home.run(&[&["tools", "call", "bash", &arguments, "--approve", "deny"], flags].concat()).json()
+    };
+
+    let read = call("cat src/retry.rs | head -n 4 | tail -n 1", &[]);
+    let written = call("cat src/retry.rs > copy", &[]);
+    let without_boundary = call("cat src/retry.rs", &["--sandbox", "local"]);
+
+    assert_eq!(read["observation"].as_str().unwrap().trim(), "pub const RETRY_CAP_MS: u64 = 10_000;");
+    assert_eq!([&written["error_code"], &without_boundary["error_code"]], ["APPROVAL_DENIED", "APPROVAL_DENIED"]);
+    assert!(!home.work().join("copy").exists());
+}
+
+#[test]
+fn a_bare_repository_in_the_workspace_runs_nothing_by_a_command_that_only_reads() {
+    let home = Home::new();
+    let has_git = std::process::Command::new("git").arg("--version").output().is_ok_and(|output| output.status.success());
+    if !has_git || home.run(&["tools", "show", "bash"]).code != Some(0) {
+        use std::io::Write;
+        let test = "a_bare_repository_in_the_workspace_runs_nothing_by_a_command_that_only_reads";
+        writeln!(&mut std::io::stderr(), "SKIPPED: {test}: no sandbox or no git").unwrap();
+        return;
+    }
+    // What a clone can bring along as ordinary files.
+    for folder in ["fixture.git/refs", "fixture.git/objects"] {
+        std::fs::create_dir_all(home.work().join(folder)).unwrap();
+    }
+    let config = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = .\n\tfsmonitor = \"touch planted; false\"\n";
+    std::fs::write(home.work().join("fixture.git/HEAD"), "ref: refs/heads/main\n").unwrap();
+    std::fs::write(home.work().join("fixture.git/config"), config).unwrap();
+    let call = |command: &str, approve: &str| {
+        home.run(&["tools", "call", "bash", &json!({ "command": command }).to_string(), "--approve", approve]).json()
+    };
+    let is_planted = || home.work().join("fixture.git/planted").exists();
+
+    for command in ["cd fixture.git && git status", "git -C fixture.git status --short", "git -C fixture.git diff"] {
+        assert!(call(command, "deny")["error_code"].as_str() != Some("APPROVAL_DENIED") && !is_planted(), "{command}");
+    }
+    // The trap itself works, for a command that needed approval and got it.
+    call("cd fixture.git && git status > status", "auto");
+    assert!(is_planted());
+}
+
+#[test]
+fn toolchains_of_the_path_are_found_unless_they_are_turned_off_and_listed_ones_always() {
+    let mut home = Home::new();
+    if home.run(&["tools", "show", "bash"]).code != Some(0) {
+        use std::io::Write;
+        let test = "toolchains_of_the_path_are_found_unless_they_are_turned_off_and_listed_ones_always";
+        writeln!(&mut std::io::stderr(), "SKIPPED: {test}: no sandbox").unwrap();
+        return;
+    }
+    let cargo = home.path().join("home/.cargo");
+    std::fs::create_dir_all(cargo.join("bin")).unwrap();
+    // A link: nothing has to be written, and a file that is still open for writing cannot be started.
+    std::os::unix::fs::symlink("/bin/echo", cargo.join("bin/tool")).unwrap();
+    std::fs::write(cargo.join("credentials.toml"), "token = \"not-a-real-key\"").unwrap();
+    // Whoever runs the tests may have set it.
+    let usual = [home.variables.clone(), vec![("CARGO_HOME", cargo.display().to_string())]].concat();
+    let mut call = |variables: &[(&'static str, String)]| {
+        home.variables = [usual.as_slice(), variables].concat();
+        let command = "tool found; cat $CARGO_HOME/credentials.toml ~/.cargo/credentials.toml";
+        let arguments = json!({ "command": command }).to_string();
+        let called = home.run(&["tools", "call", "bash", &arguments, "--approve", "auto"]).json();
+        let observation = called["observation"].as_str().unwrap().to_owned();
+        assert!(!observation.contains("token"), "{observation}");
+        observation.lines().any(|line| line == "found")
+    };
+    let path = ("PATH", format!("{}:/usr/bin:/bin", cargo.join("bin").display()));
+    let off = ("CALLBOARD_SANDBOX__TOOLCHAINS", "false".to_owned());
+    let listed = ("CALLBOARD_SANDBOX__READ_ONLY", "~/.cargo".to_owned());
+
+    assert!(call(std::slice::from_ref(&path)), "PATH leads to it");
+    assert!(!call(&[path.clone(), off.clone()]), "it is turned off");
+    assert!(call(&[("PATH", "/usr/bin:/bin".to_owned()), off, listed]), "it is listed");
+}
+
+#[test]
 fn an_unknown_tool_is_a_result_and_a_hint() {
     let home = Home::new();
 
@@ -100,4 +187,58 @@ fn tools_are_listed_and_shown_with_their_schema() {
         }
     }
     assert!(shown["input_schema"]["properties"]["path"].is_object());
+}
+
+#[test]
+fn a_killed_program_leaves_nothing_that_its_command_planted() {
+    let home = Home::new();
+    let arguments = r#"{"command": "echo {} > .mcp.json; touch started; sleep 60"}"#;
+    let mut host = home.command(&["tools", "call", "bash", arguments, "--approve", "auto"]).spawn().unwrap();
+    let wait_until = |condition: &dyn Fn() -> bool| {
+        let began = std::time::Instant::now();
+        while !condition() && began.elapsed() < std::time::Duration::from_secs(20) {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        condition()
+    };
+    assert!(wait_until(&|| home.work().join("started").exists()));
+
+    host.kill().unwrap();
+    host.wait().unwrap();
+
+    assert!(wait_until(&|| !home.work().join(".mcp.json").exists() && home.work().join(".mcp.json.refused").exists()));
+}
+
+#[test]
+fn what_the_user_saves_after_a_command_stays_when_the_program_ends() {
+    let home = Home::new();
+    let first = r#"{"command": "true"}"#;
+    let mut host = home.command(&["tools", "call", "bash", "--approve", "auto"]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let mut input = host.stdin.take().unwrap();
+    let mut output = std::io::BufReader::new(host.stdout.take().unwrap());
+
+    std::io::Write::write_all(&mut input, format!("{first}\n").as_bytes()).unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut output, &mut line).unwrap();
+    std::fs::write(home.work().join(".mcp.json"), "the user's").unwrap();
+    drop(input);
+
+    assert!(host.wait().unwrap().success(), "{line}");
+    assert!(home.run(&["tools", "call", "bash", first, "--approve", "auto"]).well().json()["success"].as_bool().unwrap());
+    assert_eq!(std::fs::read_to_string(home.work().join(".mcp.json")).unwrap(), "the user's");
+}
+
+#[test]
+fn skills_in_the_workspace_are_written_by_no_tool() {
+    let home = Home::new();
+    let config = home.path().join("settings.toml");
+    std::fs::write(&config, format!("[skills]\ndir = {:?}\n", home.work().join("skills"))).unwrap();
+    std::fs::create_dir(home.work().join("skills")).unwrap();
+    let arguments = r#"{"path": "skills/x/SKILL.md", "old_text": "", "new_text": "evil"}"#;
+    let called = |more: &[&str]| home.run(&[&["tools", "call", "file_edit", arguments, "--approve", "auto"], more].concat());
+
+    let refused = called(&["--config", config.to_str().unwrap()]);
+    called(&[]).well();
+
+    assert!(refused.json()["observation"].as_str().unwrap().contains("is protected"), "{refused:?}");
 }

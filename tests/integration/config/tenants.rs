@@ -1,7 +1,7 @@
 //! Promises of the configuration of a host of many tenants: every bound is read, every mistake has its line, what does not fit
 //! together is refused before anybody is served.
 
-use callboard::config::{Config, FallbackConfig, TenantSection};
+use callboard::config::{Config, FallbackConfig, MemoryScope, TenantSection};
 use callboard_actors::{ids::TenantId, policy::Budget, tenant::Quotas};
 use serde_json::json;
 use tempfile::TempDir;
@@ -39,6 +39,8 @@ system = "One line.\nAnother \"line\"."
 tools = ["think", "memory"]
 approve = "auto"
 skills = "skills"
+skill_models = ["rules", "claude-*"]
+memory = "tenant"
 paused = true
 budget = { tokens = 1000, usd = 1.5, wall_s = 2.5 }
 conversation_budget = { tokens = 10 }
@@ -51,6 +53,7 @@ requests_per_minute = 4
 tokens_per_minute = 5
 artifact_bytes_max = 6
 memory_bytes_max = 7
+stored_bytes_max = 8
 
 [[tenant]]
 id = "zeta"
@@ -72,12 +75,15 @@ fn every_key_of_a_tenant_is_read() {
         tokens_per_minute: Some(5),
         artifact_bytes_max: Some(6),
         memory_bytes_max: Some(7),
+        stored_bytes_max: Some(8),
     };
     assert_eq!(acme.quotas, quotas);
     assert_eq!(acme.budget, Budget { tokens: Some(1000), micro_usd: Some(1_500_000), wall_ms: Some(2500) });
     assert_eq!(acme.conversation_budget, Budget { tokens: Some(10), ..Budget::default() });
     assert_eq!((acme.provider.as_deref(), acme.model.as_deref()), (Some("spare"), Some("rules")));
     assert_eq!(acme.system.as_deref(), Some("One line.\nAnother \"line\"."));
+    assert_eq!(acme.skill_models, Some(vec!["rules".to_owned(), "claude-*".to_owned()]));
+    assert_eq!((acme.memory, config.tenants[1].memory), (MemoryScope::Tenant, MemoryScope::Conversation));
     assert_eq!(acme.tools, Some(vec!["think".to_owned(), "memory".to_owned()]));
     assert_eq!(config.tenants[1].quotas, Quotas::default());
 
@@ -196,6 +202,14 @@ fn what_a_host_would_stumble_over_is_refused_before() {
         (
             "[host]\ndata_dir = \"work\"\n[[tenant]]\nid = \"a\"\nworkspace = \"work/data\"\n",
             "callboard.toml:5: the workspace of tenant `a` lies inside the data folder",
+        ),
+        (
+            "[store]\nurl = \"sqlite:work/all.db\"\n[[tenant]]\nid = \"a\"\nworkspace = \"work\"\n",
+            "callboard.toml:5: the session store lies inside the workspace of tenant `a`, where its tools could read it",
+        ),
+        (
+            "[store]\nurl = \"sqlite:work/missing/../new/all.db\"\n[[tenant]]\nid = \"a\"\nworkspace = \"work/data/..\"\n",
+            "callboard.toml:5: the session store lies inside the workspace of tenant `a`, where its tools could read it",
         ),
         ("[[tenant]]\nid = \"a\"\nworkspace = \"nowhere\"\n", "callboard.toml:3: the workspace of tenant `a` is no folder: nowhere"),
         ("[[tenant]]\nid = \"a\"\ntools = [\"think\", \"bash\"]\n", "callboard.toml:3: the tool `bash` of tenant `a` needs a `workspace`"),

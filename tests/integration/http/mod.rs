@@ -6,6 +6,7 @@ mod drain;
 mod errors;
 mod events;
 mod limits;
+mod matrix;
 mod openai;
 mod routes;
 mod tenants;

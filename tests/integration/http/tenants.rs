@@ -1,7 +1,7 @@
 //! What is another tenant's is not there (FAULTS F10).
 
 use super::*;
-use callboard_actors::ids::Scope;
+use callboard_actors::{host::TenantConfig, ids::Scope, tenant::Quotas};
 
 /// What a client sees of a refusal but its name and its date.
 async fn seen(response: Response) -> (u16, Vec<(String, String)>, String) {
@@ -71,4 +71,72 @@ async fn two_tenants_may_give_their_conversations_the_same_name() {
     let answer = body(soon(request.send()).await.unwrap()).await;
 
     assert_eq!(answer["text"], "1 messages");
+}
+
+/// Sends a thing and tells status and code of the answer; the code is empty for a success.
+async fn status(server: &Server, method: Method, path: &str, content: Value) -> (u16, String) {
+    let response = soon(with_json(server.ask(method, path, ACME), &content).send()).await.unwrap();
+    if response.status().is_success() { (response.status().as_u16(), String::new()) } else { problem(response).await }
+}
+
+async fn bounded(quotas: Quotas) -> Server {
+    let server = Server::start(ScriptedModel::answering(|_, _| Reply::text("An answer."))).await;
+    server.host.configure_tenant(&tenant("acme"), TenantConfig::new().quotas(quotas)).await.unwrap();
+    server
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_that_stores_passes_the_quota_of_stored_bytes() {
+    let server = bounded(Quotas { stored_bytes_max: Some(300_000), ..Quotas::default() }).await;
+    let history = |bytes: usize| json!({"messages": [{"role": "user", "content": "x".repeat(bytes)}]});
+    let full = (429, "overloaded".to_owned());
+    assert_eq!(status(&server, Method::PUT, "/v1/conversations/c0", history(200_000)).await.0, 201);
+
+    for _ in 0..20 {
+        assert_eq!(status(&server, Method::PUT, "/v1/conversations/c0", history(200_000)).await, full);
+        assert_eq!(status(&server, Method::POST, "/v1/conversations/c0/inject", json!({"text": "x".repeat(150_000)})).await, full);
+    }
+    assert_eq!(status(&server, Method::POST, "/v1/conversations/c0/fork", json!({"conversation_id": "c1"})).await, full);
+    assert_eq!(status(&server, Method::POST, "/v1/conversations/c2/messages", json!({"content": "x".repeat(150_000)})).await, full);
+
+    let text = soon(server.get("/v1/metrics").await.text()).await.unwrap();
+    let figure = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().parse::<u64>().unwrap();
+    assert!((200_000..300_000).contains(&figure("callboard_stored_bytes ")), "{text}");
+    assert_eq!(figure("callboard_refusals_total{reason=\"stored\"} "), 42);
+    let listed = body(soon(server.ask(Method::GET, "/v1/admin/tenants", ADMIN).send()).await.unwrap()).await;
+    assert_eq!(listed["tenants"][0]["usage"]["refused"]["stored"], 42, "{listed}");
+    assert!(listed["tenants"][0]["usage"]["stored_bytes"].as_u64().unwrap() < 300_000);
+
+    assert_eq!(status(&server, Method::POST, "/v1/conversations/c0/reset", json!({})).await.0, 204);
+    assert_eq!(status(&server, Method::PUT, "/v1/conversations/c0", history(200_000)).await.0, 200);
+    server.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_writes_as_much_as_a_prompt_takes_a_place_in_the_minute() {
+    let server = bounded(Quotas::default()).await;
+    let minute = Quotas { requests_per_minute: Some(1), ..Quotas::default() };
+    let ways = [
+        (Method::PUT, "/v1/conversations/c0", json!({"messages": []})),
+        (Method::PUT, "/v1/conversations/c0", json!({"pinned": ["a", "b"]})),
+        (Method::PUT, "/v1/conversations/new", json!({})),
+        (Method::POST, "/v1/conversations/c0/inject", json!({"text": "x"})),
+        (Method::POST, "/v1/conversations/c0/fork", json!({"conversation_id": "c0-copy"})),
+        (Method::POST, "/v1/conversations/c0/compact", json!({})),
+        (Method::POST, "/v1/conversations/c0/messages", json!({"content": "x"})),
+    ];
+    for (method, path, content) in ways {
+        // A fresh minute each.
+        server.host.tenant("acme").erase().await.unwrap();
+        server.host.tenant("acme").conversation("c0").reset().await.unwrap();
+        server.host.configure_tenant(&tenant("acme"), TenantConfig::new().quotas(minute)).await.unwrap();
+
+        let first = status(&server, method.clone(), path, content.clone()).await;
+        let second = status(&server, method.clone(), path, content).await;
+
+        assert!((200..300).contains(&first.0), "{method} {path}: {first:?}");
+        assert_eq!(second, (429, "overloaded".to_owned()), "{method} {path}");
+        server.host.configure_tenant(&tenant("acme"), TenantConfig::new().quotas(Quotas::default())).await.unwrap();
+    }
+    server.end().await;
 }

@@ -216,6 +216,30 @@ async fn direct_connections_and_datagrams_stay_impossible() {
     assert!(canary.is_untouched());
 }
 
+/// The forwarder beside a command makes sockets that the command must not make.
+#[tokio::test]
+async fn a_command_that_reaches_hosts_has_no_unix_sockets_and_cannot_use_the_forwarders() {
+    let (port, _told) = server(false).await;
+    let hosts = [format!("127.0.0.1:{port}")];
+    let test = "a_command_that_reaches_hosts_has_no_unix_sockets_and_cannot_use_the_forwarders";
+    let Some(ground) = ground(test, &hosts, Names::resolver(&[])) else { return };
+    super::probe::compile(&ground.path("probe"));
+    let listener = std::os::unix::net::UnixListener::bind(ground.path("listener")).unwrap();
+    listener.set_nonblocking(true).unwrap();
+
+    let result = ground
+        .run(&format!(
+            "{ASK}./probe --connect listener; ./probe --connect /run/callboard/proxy; \
+             for p in /proc/[0-9]*; do if tr '\\0' ' ' <$p/cmdline | grep -q '^/run/callboard/forward __jail forward '; then ./probe --trace ${{p##*/}}; fi; done; \
+             grep Seccomp_filters /proc/self/status /proc/1/status; ask 'GET http://127.0.0.1:{port}/ HTTP/1.1\\r\\n\\r\\n' | head -1"
+        ))
+        .await;
+
+    let filters = "/proc/self/status:Seccomp_filters:\t2\n/proc/1/status:Seccomp_filters:\t2\n";
+    assert_eq!(result.stdout, format!("refused 1\nrefused 1\nrefused 1\n{filters}HTTP/1.1 200 OK\r\n"), "{}", result.stderr);
+    assert!(listener.accept().is_err());
+}
+
 fn namespace_of(pid: u32) -> PathBuf {
     fs::read_link(format!("/proc/{pid}/ns/net")).unwrap()
 }
@@ -284,6 +308,25 @@ async fn an_endless_peer_ends_with_the_command_and_fills_no_memory() {
     let ended = tokio::time::timeout(Duration::from_secs(2), told.recv()).await;
     assert!(ended.unwrap().unwrap().starts_with("GET / "));
     assert!(super::bombs::own_memory() < before + 64 * 1024);
+}
+
+#[tokio::test]
+async fn a_helper_whose_file_was_replaced_is_not_started_and_the_user_reads_why() {
+    let test = "a_helper_whose_file_was_replaced_is_not_started_and_the_user_reads_why";
+    let (Some(ground), folder) = (Ground::linux(test), tempfile::tempdir().unwrap()) else { return };
+    let program = folder.path().join("callboard");
+    super::stranger::link_or_copy(Path::new(env!("CARGO_BIN_EXE_callboard")), &program);
+    let list = listed(&["crates.io".to_owned()], Names::resolver(&[]));
+    let sandbox = detected(&ground.path(""), Boundary::Bubblewrap, list, Some(program.clone())).unwrap().sandbox.unwrap();
+    let before = sandbox.exec(Exec::new("echo ran"), CancellationToken::new()).await.unwrap();
+
+    fs::write(folder.path().join("new"), "#!/bin/sh\ntouch /workspace/evil; exec /bin/bash\n").unwrap();
+    fs::rename(folder.path().join("new"), &program).unwrap();
+    let after = sandbox.exec(Exec::new("echo ran"), CancellationToken::new()).await;
+
+    assert_eq!(before.stdout, "ran\n");
+    assert!(matches!(&after, Err(SandboxError::Failed(why)) if why.contains("moved or replaced since it was started")), "{after:?}");
+    assert!(!ground.path("evil").exists());
 }
 
 #[test]

@@ -17,6 +17,15 @@ use crate::{
 
 const WEB_KEY: &str = "plain-word-web-not-real";
 const OTLP_KEY: &str = "plain-word-otlp-not-real";
+const MCP_KEY: &str = "plain-word-mcp-not-real";
+
+/// An answer that repeats a key, cut in the middle of it.
+fn repeats(said: &str, key: &str) -> Reply {
+    let (begin, end) = key.split_at(key.len() / 2);
+    let mut events = anthropic_text(&format!("{said} {begin}"));
+    events.insert(3, anthropic_text(&format!("{end} is what I was given")).remove(2));
+    Reply::stream().send(sse(&events[..3])).send(sse(&events[3..]))
+}
 
 /// The keys in every form, as a file of the workspace may hold them.
 fn planted(keys: &[&str]) -> String {
@@ -29,7 +38,7 @@ type Sinks = Vec<(&'static str, Vec<u8>)>;
 async fn of_serve(format: &str) {
     let (mut home, collector) = (Home::new(), Collector::start().await);
     let (admin, acme) = (Key::new(&home), Key::new(&home));
-    let keys = [KEY, WEB_KEY, OTLP_KEY, &admin.key, &acme.key];
+    let keys = [KEY, WEB_KEY, OTLP_KEY, MCP_KEY, &admin.key, &acme.key];
     let workspace = home.path().join("of-acme");
     std::fs::create_dir(&workspace).unwrap();
     std::fs::write(workspace.join("keys.txt"), planted(&keys)).unwrap();
@@ -39,21 +48,22 @@ async fn of_serve(format: &str) {
     let long = format!("{} {KEY}", "x".repeat(500 - KEY.len() / 2));
     let model = ModelServer::start([
         Reply::events(anthropic_tool("file_read", &json!({ "path": "keys.txt" }))),
-        Reply::events(anthropic_text("I have read it.")),
-        refused(400, format!("the key {KEY} cannot do that")),
+        repeats("I have read it.", WEB_KEY),
+        refused(400, format!("the key {KEY} cannot do that, nor {WEB_KEY}, nor {MCP_KEY}, nor {}", json!(OTLP_KEY))),
         refused(401, long),
         Reply::stream()
             .send(sse([json!({ "type": "error", "error": { "type": "api_error", "message": format!("lost {KEY}") } }).to_string()])),
-        refused(400, format!("the key {KEY} cannot do that either")),
+        refused(400, format!("the key {KEY} cannot do that either, {MCP_KEY} neither")),
     ])
     .await;
-    home.variables = vec![("MAIN_KEY", KEY.to_owned()), ("TAVILY_API_KEY", WEB_KEY.to_owned())];
+    home.variables = vec![("MAIN_KEY", KEY.to_owned()), ("TAVILY_API_KEY", WEB_KEY.to_owned()), ("WIKI_TOKEN", MCP_KEY.to_owned())];
     configure(
         &home,
         &format!(
             "[host]\nadmin_key_sha256 = \"{}\"\n\
              [[provider]]\nname = \"main\"\nkind = \"anthropic\"\nbase_url = \"{}\"\nmodel = \"m\"\napi_key_env = \"MAIN_KEY\"\n\
              [[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\nworkspace = {:?}\n\
+             [[mcp]]\nname = \"wiki\"\nurl = \"https://wiki.invalid/mcp\"\nheaders = {{ Authorization = \"Bearer ${{WIKI_TOKEN}}\" }}\n\
              [observability]\nlog_level = \"DEBUG\"\nlog_format = \"{format}\"\nlog_output = [\"stderr\", \"file\"]\n\
              otlp_endpoint = \"{}\"\notlp_headers = {{ authorization = \"Bearer {OTLP_KEY}\" }}\ntrace_sampling = \"always\"\n",
             admin.hash,
@@ -116,7 +126,8 @@ async fn of_serve(format: &str) {
             served.text(Method::PUT, "/v1/admin/tenants/beta", &admin.key, Some(json!({ admin.key.clone(): 1 })), &[]).await,
         ),
     ];
-    assert!(answers[0].1.contains("I have read it."), "{}", answers[0].1);
+    assert!(answers[0].1.contains("I have read it. [masked:1] is what I was given"), "{}", answers[0].1);
+    assert!(answers[1].1.contains("cannot do that, nor [masked:"), "{}", answers[1].1);
     assert!(answers[7].1.contains("[masked:"), "the file was read: {}", answers[7].1);
     sinks.extend(answers.into_iter().map(|(what, text)| (what, text.into_bytes())));
     served.signal("HUP");

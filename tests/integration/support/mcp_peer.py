@@ -39,11 +39,17 @@ def description():
 
 def tools():
     object = {"type": "object"}
-    names = "slow progress crash fail refuse flood endless huge junk deep many wrong asks picture environment noise change deaf".split()
+    names = "slow progress crash fail refuse flood endless huge junk deep many wrong typed hidden asks picture environment noise change deaf".split()
     list = [{"name": name, "description": name, "inputSchema": object} for name in names]
     list.append({"name": "echo", "description": description(), "inputSchema": {**object, "properties": {"text": {"type": "string"}}},
                  "annotations": {"readOnlyHint": True}})
     list.append({"name": "e.c/h o", "description": "odd name", "inputSchema": object, "annotations": {"idempotentHint": True}})
+    if mode == "loop":
+        list.append({"name": "loop", "inputSchema": {**object, "properties": {"x": {"$ref": "#/properties/x"}}}})
+    if mode == "thousands":
+        list.extend({"name": f"tool_{n}", "description": "One of many.", "inputSchema": object} for n in range(10_000))
+    if mode == "large":
+        list.extend({"name": f"tool_{n}", "description": "x" * 10_000, "inputSchema": object} for n in range(100))
     if mode == "clash":
         list.append({"name": "e_c_h_o", "description": "clash", "inputSchema": object})
     return list
@@ -97,7 +103,12 @@ def call(id, params):
             text(wrong, "not yours")
         send({"result": {}})
         send({"id": None, "result": {}})
-        text(str(id), "yours")
+        text(id, "yours")
+    elif name == "typed":
+        text(str(id), "not yours")
+    elif name == "hidden":
+        hidden = "\u202elive\u202c \u200b\U000e0041\u009b2J\x1b]0;x\x07"
+        text(id, hidden + " 👩\u200d💻 مرحبا") if arguments.get("as") == "text" else result(id, {"content": [], "structuredContent": {hidden: hidden}})
     elif name == "asks":
         send({"id": "q1", "method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1}})
         send({"id": "q2", "method": "roots/list"})
@@ -144,7 +155,7 @@ for line in sys.stdin:
         if mode != "silent":
             send({"id": id, "error": {"code": -32601, "message": "Method not found"}})
     elif method == "initialize":
-        result(id, {"protocolVersion": "2025-11-25", "capabilities": {"tools": {"listChanged": True}}, "serverInfo": {"name": "peer", "version": "1"}})
+        result(id, {"protocolVersion": "1999-01-01" if mode == "ancient" else "2025-11-25", "capabilities": {"tools": {"listChanged": True}}, "serverInfo": {"name": "peer", "version": "1"}})
     elif method == "tools/list":
         if mode == "pages":
             result(id, {"tools": [], "nextCursor": "again"})

@@ -22,7 +22,7 @@ pub(super) fn spending(rng: &mut Rng) -> Spending {
         _ => Budget::default().with_tokens(u64::MAX),
     };
     let price = (budget.micro_usd.is_some() || rng.percent(30)).then(|| Price::per_million(3.0, 15.0).unwrap());
-    Spending { budget, price, fixed_bytes: 100, max_tokens: 200, window_tokens: 1000 }
+    Spending { budget, price, fixed_bytes: 100, max_tokens: 200, window_tokens: 1000, ..Spending::default() }
 }
 
 /// A tenant's answer.
@@ -66,7 +66,7 @@ impl Law<'_> {
         let open = state.spent.reserved.expect("something is reserved");
         assert_eq!(reserved, open.tokens);
         match self.input {
-            Input::Model { work, outcome } if self.before.work.contains_key(work) => {
+            Input::Model { work, outcome, .. } if self.before.work.contains_key(work) => {
                 let usage = match outcome {
                     ModelOutcome::Completed { completion, .. } => completion.usage,
                     _ => None,

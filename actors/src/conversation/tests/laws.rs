@@ -308,7 +308,7 @@ impl Law<'_> {
         if let Some((_, attempt, result, effect)) = own {
             assert_eq!(retries, usize::from(self.is_tried_again(state, attempt, result, effect)), "effect class, then policy");
         }
-        if let Input::Model { work, outcome } = self.input
+        if let Input::Model { work, outcome, .. } = self.input
             && self.before.work.contains_key(work)
         {
             let answers = self.count(|body| matches!(body, EntryBody::Assistant { .. }));
@@ -462,6 +462,7 @@ impl Law<'_> {
                 let plan = &draft.plans[0].0;
                 assert_eq!((*before_tokens, *after_tokens), (plan.before_tokens, plan.after_tokens));
             }
+            EntryBody::Emptied {} => panic!("no decision writes this"),
             EntryBody::Pinned { .. } => assert!(matches!(self.input, Input::Pin { .. })),
             EntryBody::Imported { .. } | EntryBody::Reset {} | EntryBody::Rewound { .. } | EntryBody::Forked { .. } => {
                 assert!(round.is_none() && state.inbox.is_empty());
@@ -513,7 +514,7 @@ impl Law<'_> {
 
     fn assistant(&mut self, state: &Durable, entry: &Entry, cancelled: bool) {
         let EntryBody::Assistant { message, stop, usage, partial, step, .. } = &entry.body else { return };
-        let (Input::Model { work, outcome }, Some(round)) = (self.input, &state.round) else { panic!("an answer out of nothing") };
+        let (Input::Model { work, outcome, .. }, Some(round)) = (self.input, &state.round) else { panic!("an answer out of nothing") };
         assert_eq!((&round.phase, *step), (&Phase::Model { seq: work.seq }, round.steps), "an answer is to the open call");
         assert!(self.before.work.contains_key(work) && work.epoch == self.before.life);
         let blocks = message.as_ref().map(Message::blocks);
@@ -627,7 +628,7 @@ fn after_entry(state: &Durable, doubts: &[u64], before: Option<&OpenRound>, entr
             assert_eq!(matches!(phase, Phase::Batch(_)), calls > 0);
         }
         EntryBody::Reset {} => {
-            let empty = Durable { epoch: state.epoch, head: state.head, ..Durable::default() };
+            let empty = Durable { epoch: state.epoch, head: state.head, reset_at: state.head, ..Durable::default() };
             assert_eq!(state, &empty, "a reset forgets everything");
         }
         EntryBody::Injected { client_key: Some(key), .. } => {

@@ -285,7 +285,7 @@ impl World {
         let input = match self.rng.below(10) {
             0 => {
                 let outcome = self.model(false);
-                Input::Model { work, outcome }
+                Input::Model { work, outcome, model: std::sync::Arc::default() }
             }
             6 | 7 => Input::Context { work, outcome: ContextOutcome::Fits },
             1 | 2 => Input::Tool { work, result: tool(&mut self.rng, false), duration_ms: 1 },

@@ -417,7 +417,11 @@ impl World {
             Act::Abort { work } => {
                 life.aborted.insert(work);
                 if life.models.contains(&work) {
-                    life.late.push(Input::Model { work, outcome: ModelOutcome::Cancelled { partial: vec![] } });
+                    life.late.push(Input::Model {
+                        work,
+                        outcome: ModelOutcome::Cancelled { partial: vec![] },
+                        model: std::sync::Arc::default(),
+                    });
                 }
                 if life.tools.iter().any(|tool| tool.work == work) {
                     life.late.push(Input::Tool { work, result: RunResult::Cancelled, duration_ms: 1 });
@@ -443,7 +447,7 @@ impl World {
     /// A model call of a life ends.
     pub(super) fn model_ends(&mut self, index: usize, place: usize, outcome: ModelOutcome) -> Result<(), Cut> {
         let work = self.lives[index].models.remove(place);
-        self.tell(index, Input::Model { work, outcome })
+        self.tell(index, Input::Model { work, outcome, model: std::sync::Arc::default() })
     }
 
     /// An attempt of a life's tool ends.

@@ -224,8 +224,10 @@ impl TenantHandle {
 
         let setup = host.kitchen.of_branch(&tenant.setup(), model, ephemeral);
         let (time, budget) = (budget.wall_ms.map(Duration::from_millis), Budget { wall_ms: None, ..budget });
-        if budget.micro_usd.is_some() && setup.spending.price.is_none() {
-            return Err(SendError::NoPrice { model: setup.model.to_string() });
+        if budget.micro_usd.is_some()
+            && let Some(model) = setup.unpriced_model()
+        {
+            return Err(SendError::NoPrice { model: model.to_string() });
         }
         if let Some(skills) = &setup.skills {
             skills.look_again().await;

@@ -90,6 +90,19 @@ impl SessionBackend for Scratch {
         Box::pin(ready(Ok(0)))
     }
 
+    fn stored_bytes<'a>(&'a self, _: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>> {
+        Box::pin(ready(Ok(0)))
+    }
+
+    fn keeps_entries(&self) -> bool {
+        false
+    }
+
+    /// These conversations are never reset: only their parent speaks to them.
+    fn empty<'a>(&'a self, _: &'a Scope, _: Seq) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(ready(Ok(())))
+    }
+
     fn list_open(&self, _: Open, _: Option<Timestamp>, _: Option<Scope>, _: usize) -> BoxFuture<'_, Result<Vec<Scope>, StoreError>> {
         Box::pin(ready(Ok(Vec::new())))
     }

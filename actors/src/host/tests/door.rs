@@ -10,7 +10,7 @@ use crate::{
     conversation::volatile::ApprovalMode,
     ids::Scope,
     journal::ToolExecutionResult,
-    ports::{Approval, FnTool, Hook, OutputLevel, PermissionLevel, Review, SchemaCheck, Schemas, Verdict},
+    ports::{Approval, BoxFuture, FnTool, Hook, OutputLevel, PermissionLevel, Review, SchemaCheck, Schemas, Verdict},
     stream::StopReason,
     testing::{Reply, ScriptedModel},
     tool_executor::Permissions,
@@ -96,6 +96,47 @@ async fn a_tool_that_is_not_allowed_is_refused_and_nothing_of_it_runs() {
         assert_eq!((outcome.text.as_str(), results(&model).len()), ("done", 2));
         let codes: Vec<bool> = results(&model).iter().map(|(text, _)| text.contains("Error Type: permission_denied")).collect();
         assert_eq!(codes, [expected.0 == 0, expected.1 == 0], "{said}: {:?}", results(&model));
+    }
+}
+
+/// Says of calls with `look` that they only read.
+struct Looks(Arc<dyn Tool>);
+
+impl Tool for Looks {
+    fn spec(&self) -> &ToolSpec {
+        self.0.spec()
+    }
+
+    fn only_reads(&self, arguments: &RawJson) -> bool {
+        arguments.as_str().contains("look")
+    }
+
+    fn call(&self, arguments: RawJson, context: ToolContext) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
+        self.0.call(arguments, context)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_only_reads_needs_no_approval_unless_a_hook_makes_it_another() {
+    let replace: HookFn = |arguments| arguments.as_str().contains("swap").then(|| RawJson::of(&json!({ "do": "change" })).unwrap());
+    for (does, runs) in [("look", 1), ("change", 0), ("look swap", 0)] {
+        let (tool, starts) = echo("commands", |spec| spec.approval(Approval::ByMode));
+        let model = Arc::new(ScriptedModel::replies([Reply::tool("commands", &json!({ "do": does })), Reply::text("done")]));
+
+        // What needs approval is denied, since there is no approver.
+        one_round(builder(&model).tool(Arc::new(Looks(tool))).hook(Replaces(replace))).await;
+
+        assert_eq!(starts.load(Ordering::SeqCst), runs, "{does}: {:?}", results(&model));
+    }
+}
+
+type HookFn = fn(&RawJson) -> Option<RawJson>;
+
+struct Replaces(HookFn);
+
+impl Hook for Replaces {
+    fn before_tool(&self, _: &Scope, _: &ToolSpec, arguments: &RawJson) -> Verdict {
+        (self.0)(arguments).map_or(Verdict::Allow, Verdict::Replace)
     }
 }
 

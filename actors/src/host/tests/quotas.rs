@@ -43,7 +43,7 @@ fn refusal(result: Result<Round, SendError>) -> (&'static str, u64) {
 
 #[tokio::test(start_paused = true)]
 async fn every_bound_refuses_at_once_with_a_hint_and_wakes_nobody() {
-    let cases: [(Quotas, &str, std::ops::RangeInclusive<u64>, Refused); 5] = [
+    let cases: [(Quotas, &str, std::ops::RangeInclusive<u64>, Refused); 6] = [
         (
             Quotas { prompts_max: Some(1), ..Quotas::default() },
             "prompts of this tenant",
@@ -73,6 +73,12 @@ async fn every_bound_refuses_at_once_with_a_hint_and_wakes_nobody() {
             "conversations of this tenant",
             60_000..=60_000,
             Refused { conversations: 1, ..Refused::default() },
+        ),
+        (
+            Quotas { stored_bytes_max: Some(300), ..Quotas::default() },
+            "stored bytes of this tenant",
+            60_000..=60_000,
+            Refused { stored: 1, ..Refused::default() },
         ),
     ];
     for (quotas, what, hint, refused) in cases {

@@ -119,7 +119,7 @@ async fn a_person_activates_until_it_is_ended_and_another_model_answers_meanwhil
     let mut other = skill("other");
     other.metadata.disable_model_invocation = true;
     other.modifier.model = Some("big".into());
-    let host = builder(&model).shared_skills(source([other, skill("b")])).build().await.unwrap();
+    let host = builder(&model).shared_skills(source([other, skill("b")])).skill_models(["bi*".to_owned()]).build().await.unwrap();
     let talk = conversation(&host);
 
     talk.activate_skill("other").await.unwrap();

@@ -31,7 +31,7 @@ async fn a_call_whose_retries_are_used_up_goes_to_the_fallback_and_says_so() {
     assert_eq!(said, Ok("second".into()));
     assert_eq!((primary.counts().started, second.counts().started), (3, 1));
     assert_eq!(&*second.last_request().unwrap().model, "small");
-    assert_eq!(told.into_inner().unwrap().last(), Some(&Waiting::Fallback { reason: "provider_server_error" }));
+    assert_eq!(told.into_inner().unwrap().last(), Some(&Waiting::Fallback { reason: "provider_server_error", model: "small".into() }));
     let counted = gateway.0.counters.read();
     assert_eq!(counted.prefix_breaks_configuration, 1);
     assert!(counted.rebilled_tokens > 0);

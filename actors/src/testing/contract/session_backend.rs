@@ -32,6 +32,8 @@ pub async fn session_backend(make: impl AsyncFn() -> Arc<dyn SessionBackend>) {
     a_snapshot_comes_with_all_entries_after_it(&*make().await).await;
     a_doubtful_snapshot_is_ignored(&*make().await).await;
     a_deleted_conversation_is_unknown_again(&*make().await).await;
+    stored_bytes_follow_every_change(&*make().await).await;
+    emptied_entries_keep_their_places_and_nothing_else(&*make().await).await;
     lists_leave_out_subagents_unless_they_are_asked_for(&*make().await).await;
     lists_are_paged_in_order(&*make().await).await;
     open_conversations_are_found_across_tenants(&*make().await).await;
@@ -287,6 +289,61 @@ async fn a_deleted_conversation_is_unknown_again(store: &dyn SessionBackend) {
     write(store, &gone, Head::default(), 1, 1).await.expect("the id may be used again");
     assert_eq!(store.load(&gone).await, Ok(Loaded { head: head(1, 1), snapshot: None, entries: entries(1, 1) }));
     assert_eq!(store.load(&stays).await.unwrap().entries, entries(4, 5));
+}
+
+async fn stored_bytes_follow_every_change(store: &dyn SessionBackend) {
+    let (one, two, other) = (scope("t", "one"), scope("t", "two"), scope("u", "one"));
+    let bytes = |first, last| entries(first, last).iter().map(|entry| entry.bytes.len() as u64).sum::<u64>();
+    let stored = async || store.stored_bytes(&one.tenant).await.unwrap();
+    assert_eq!(stored().await, 0);
+
+    write(store, &one, Head::default(), 1, 5).await.unwrap();
+    write(store, &two, Head::default(), 1, 12).await.unwrap();
+    write(store, &other, Head::default(), 1, 100).await.unwrap();
+    assert_eq!(stored().await, bytes(1, 5) + bytes(1, 12), "another tenant's bytes are its own");
+
+    write(store, &one, head(1, 5), 1, 7).await.unwrap();
+    assert!(write(store, &one, head(1, 5), 1, 9).await.is_err());
+    assert_eq!(stored().await, bytes(1, 7) + bytes(1, 12), "a refused append counts for nothing");
+
+    store.snapshot(&one, Seq(3), vec![b'x'; 1000].into()).await.unwrap();
+    store.snapshot(&one, Seq(7), vec![b'x'; 300].into()).await.unwrap();
+    store.snapshot(&one, Seq(2), vec![b'x'; 5000].into()).await.unwrap();
+    assert_eq!(stored().await, bytes(1, 7) + bytes(1, 12) + 300, "one snapshot is kept");
+
+    store.empty(&two, Seq(10)).await.unwrap();
+    store.empty(&two, Seq(4)).await.unwrap();
+    assert_eq!(stored().await, bytes(1, 7) + bytes(11, 12) + 300);
+
+    store.delete(&one).await.unwrap();
+    assert_eq!(stored().await, bytes(11, 12));
+    store.erase(&one.tenant).await.unwrap();
+    store.delete(&two).await.unwrap();
+    assert_eq!((stored().await, store.stored_bytes(&other.tenant).await.unwrap()), (0, bytes(1, 100)));
+}
+
+async fn emptied_entries_keep_their_places_and_nothing_else(store: &dyn SessionBackend) {
+    let (scope, stays) = (scope("t", "c"), scope("t", "stays"));
+    for scope in [&scope, &stays] {
+        write(store, scope, Head::default(), 1, 6).await.unwrap();
+        store.snapshot(scope, Seq(4), "the state after 4".into()).await.unwrap();
+    }
+
+    store.empty(&scope, Seq(4)).await.unwrap();
+    store.snapshot(&scope, Seq(3), "a late state".into()).await.unwrap();
+
+    let mut left: Vec<StoredEntry> = (1..=4).map(|seq| entry(seq, "")).collect();
+    left.extend(entries(5, 6));
+    assert_eq!(store.load(&scope).await, Ok(Loaded { head: head(1, 6), snapshot: None, entries: left.clone() }));
+    assert_eq!(store.entries(&scope, Seq(0), 10).await, Ok(left));
+    write(store, &scope, head(1, 6), 1, 7).await.expect("it goes on");
+    store.snapshot(&scope, Seq(6), "the state after 6".into()).await.unwrap();
+    store.empty(&scope, Seq(2)).await.unwrap();
+    let after = Loaded { head: head(1, 7), snapshot: Some((Seq(6), "the state after 6".into())), entries: entries(7, 7) };
+    assert_eq!(store.load(&scope).await, Ok(after));
+    assert_eq!(store.load(&stays).await.unwrap().snapshot, Some((Seq(4), "the state after 4".into())));
+    store.empty(&self::scope("t", "nobody"), Seq(4)).await.expect("an unknown conversation has nothing to empty");
+    assert_eq!(store.head(&self::scope("t", "nobody")).await, Ok(Head::default()));
 }
 
 async fn lists_are_paged_in_order(store: &dyn SessionBackend) {

@@ -47,6 +47,22 @@ async fn what_the_operator_changed_survives_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_whose_workspace_holds_the_store_is_not_made() {
+    let home = Home::new();
+    let admin = Key::new(&home);
+    let text = format!("[host]\nadmin_key_sha256 = \"{}\"\n[store]\nurl = \"sqlite:src/all.db\"\n", admin.hash);
+    configure(&home, &text);
+    let served = Served::start(&home, &[]);
+    let workspace = home.work().join("src");
+
+    let put = served.ask(Method::PUT, "/v1/admin/tenants/beta", &admin.key, Some(json!({"workspace": workspace}))).await;
+
+    assert_eq!(put.status, StatusCode::UNPROCESSABLE_ENTITY, "{put:?}");
+    let detail = put.body["detail"].as_str().unwrap();
+    assert!(detail.contains("the session store lies inside the workspace of tenant `beta`"), "{detail}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_configuration_file_wins_for_the_tenants_that_it_names() {
     let home = Home::new();
     let (admin, acme) = host(&home);

@@ -1,0 +1,101 @@
+//! Bytes that a tenant has stored, against its quota. The store counts; here are its last answer, what grew since, and what is on its
+//! way to it.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use super::UNBOUNDED;
+
+/// A tenant's stored bytes.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    max: AtomicU64,
+    known: AtomicU64,
+    coming: AtomicU64,
+}
+
+/// Bytes that were admitted and may not be stored yet; given back on drop, when the store counts them or never will.
+#[derive(Debug)]
+pub(crate) struct Coming {
+    stored: Arc<Stored>,
+    bytes: u64,
+}
+
+impl Stored {
+    pub(super) fn new(max: u64) -> Arc<Self> {
+        Arc::new(Self { max: AtomicU64::new(max), known: AtomicU64::new(0), coming: AtomicU64::new(0) })
+    }
+
+    pub(super) fn bound(&self, max: u64) {
+        self.max.store(max, Ordering::Release);
+    }
+
+    /// Whether there is a quota.
+    pub(crate) fn is_bounded(&self) -> bool {
+        self.max.load(Ordering::Acquire) != UNBOUNDED
+    }
+
+    /// Takes the store's answer.
+    pub(crate) fn note(&self, bytes: u64) {
+        self.known.store(bytes, Ordering::Release);
+    }
+
+    /// Notes bytes that a running round appends, until the store is asked again.
+    pub(crate) fn grew(&self, bytes: u64) {
+        self.known.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// What is stored, as far as it is known.
+    pub(super) fn known(&self) -> u64 {
+        self.known.load(Ordering::Acquire)
+    }
+
+    /// Whether the quota is used up.
+    pub(crate) fn is_full(&self) -> bool {
+        self.known() >= self.max.load(Ordering::Acquire)
+    }
+
+    /// Admits bytes if they fit beside what is stored and on its way; at least one byte must be free.
+    pub(crate) fn admit(self: &Arc<Self>, bytes: u64) -> Option<Coming> {
+        let (known, max) = (self.known(), self.max.load(Ordering::Acquire));
+        let fits = |coming: u64| coming.checked_add(bytes).filter(|sum| known.saturating_add((*sum).max(1)) <= max);
+        self.coming.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).ok()?;
+        Some(Coming { stored: self.clone(), bytes })
+    }
+}
+
+impl Drop for Coming {
+    fn drop(&mut self) {
+        self.stored.coming.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_on_its_way_counts_until_it_is_stored_or_given_up() {
+        let stored = Stored::new(100);
+        stored.note(40);
+
+        let first = stored.admit(50);
+        assert!(first.is_some() && stored.admit(11).is_none());
+        let second = stored.admit(10);
+        assert!(second.is_some() && stored.admit(0).is_some());
+        drop(first);
+        assert!(stored.admit(50).is_some() && stored.admit(51).is_none());
+
+        stored.note(100);
+        assert!(stored.is_full() && stored.admit(0).is_none());
+        stored.note(99);
+        drop(second);
+        assert!(!stored.is_full() && stored.admit(0).is_some() && stored.admit(1).is_some());
+        stored.grew(1);
+        assert!(stored.is_full());
+        stored.bound(UNBOUNDED);
+        assert!(!stored.is_full() && !stored.is_bounded());
+    }
+}

@@ -1,0 +1,230 @@
+//! A provider whose words hold no configured key: neither its own, which it masks itself, nor that of another provider, server or
+//! collector. What it says is masked once, here, before it is shown, sent as an event, logged or stored.
+//!
+//! Answers lose the keys that are known exactly; errors also what has the shape of a key. An answer that comes in pieces is held back
+//! only as far as its end may be the beginning of a key.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use callboard_actors::{
+    chat::{ContentBlock, RawJson},
+    ports::{BoxFuture, Capabilities, LlmProvider, ModelEvent, ModelRequest, ModelStream, ProviderError},
+};
+use futures_util::Stream;
+use tokio_util::sync::CancellationToken;
+
+use crate::observe::{Redactor, redact::RedactingStream};
+
+/// The provider with all of its words masked.
+pub(super) fn masked(inner: Arc<dyn LlmProvider>, redactor: &Redactor) -> Arc<dyn LlmProvider> {
+    Arc::new(Masked { inner, redactor: redactor.clone() })
+}
+
+struct Masked {
+    inner: Arc<dyn LlmProvider>,
+    redactor: Redactor,
+}
+
+impl LlmProvider for Masked {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn default_model(&self) -> &str {
+        self.inner.default_model()
+    }
+
+    fn capabilities(&self, model: &str) -> Capabilities {
+        self.inner.capabilities(model)
+    }
+
+    fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
+        Box::pin(async move {
+            let inner = self.inner.stream(request, cancel).await.map_err(|error| of_error(error, &self.redactor))?;
+            let (redactor, text, thinking) = (self.redactor.clone(), self.redactor.stream(), self.redactor.stream());
+            Ok(Box::pin(Words { inner: Some(inner), redactor, text, thinking, failed: None }) as ModelStream)
+        })
+    }
+
+    fn count_tokens(&self, request: ModelRequest) -> BoxFuture<'_, Result<u64, ProviderError>> {
+        Box::pin(async move { self.inner.count_tokens(request).await.map_err(|error| of_error(error, &self.redactor)) })
+    }
+
+    fn request_body(&self, request: &ModelRequest) -> Result<bytes::Bytes, ProviderError> {
+        self.inner.request_body(request)
+    }
+}
+
+/// An answer on its way.
+struct Words {
+    /// `None` once it has ended.
+    inner: Option<ModelStream>,
+    redactor: Redactor,
+    text: RedactingStream,
+    thinking: RedactingStream,
+    /// Reported after what was held back before it.
+    failed: Option<ProviderError>,
+}
+
+impl Words {
+    fn take(&mut self, event: ModelEvent, out: &mut Vec<ModelEvent>) {
+        let mask = |text: &str| self.redactor.mask_exact(text);
+        match event {
+            ModelEvent::Text(text) => push(self.text.push(&text), ModelEvent::Text, out),
+            ModelEvent::Thinking(text) => push(self.thinking.push(&text), ModelEvent::Thinking, out),
+            ModelEvent::Block(mut block) => {
+                match &mut block {
+                    ContentBlock::Text(text) => text.text = mask(&text.text),
+                    ContentBlock::Thinking(thinking) => thinking.thinking = mask(&thinking.thinking),
+                    ContentBlock::ToolUse(call) => {
+                        let input = mask(call.input.as_str());
+                        if input != call.input.as_str() {
+                            // A key stands within a text of the arguments, so what is left is JSON.
+                            call.input = RawJson::from_text(input).unwrap_or_else(|_| RawJson::empty_object());
+                        }
+                    }
+                    ContentBlock::ToolResult(_) | ContentBlock::Other { .. } => {}
+                }
+                self.release(out);
+                out.push(ModelEvent::Block(block));
+            }
+            ModelEvent::Completed(mut completion) => {
+                completion.raw_stop = completion.raw_stop.map(|stop| mask(&stop));
+                self.release(out);
+                out.push(ModelEvent::Completed(completion));
+            }
+            ModelEvent::Limits(limits) => out.push(ModelEvent::Limits(limits)),
+        }
+    }
+
+    /// Gives what was held back: no more of it comes.
+    fn release(&mut self, out: &mut Vec<ModelEvent>) {
+        push(self.thinking.finish(), ModelEvent::Thinking, out);
+        push(self.text.finish(), ModelEvent::Text, out);
+    }
+}
+
+fn push(text: String, event: fn(String) -> ModelEvent, out: &mut Vec<ModelEvent>) {
+    if !text.is_empty() {
+        out.push(event(text));
+    }
+}
+
+impl Stream for Words {
+    type Item = Result<Vec<ModelEvent>, ProviderError>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let words = self.get_mut();
+        loop {
+            if let Some(error) = words.failed.take() {
+                return Poll::Ready(Some(Err(error)));
+            }
+            let mut out = Vec::new();
+            let Some(inner) = &mut words.inner else { return Poll::Ready(None) };
+            match ready!(inner.as_mut().poll_next(cx)) {
+                Some(Ok(events)) => events.into_iter().for_each(|event| words.take(event, &mut out)),
+                Some(Err(error)) => {
+                    words.failed = Some(of_error(error, &words.redactor));
+                    words.release(&mut out);
+                }
+                None => {
+                    words.inner = None;
+                    words.release(&mut out);
+                }
+            }
+            // All of this batch may be held back.
+            if !out.is_empty() {
+                return Poll::Ready(Some(Ok(out)));
+            }
+        }
+    }
+}
+
+/// The error with its words masked.
+fn of_error(error: ProviderError, redactor: &Redactor) -> ProviderError {
+    error.map_message(|message| redactor.mask_cut(message))
+}
+
+#[cfg(test)]
+mod tests {
+    use callboard_actors::testing::{Reply, ScriptedModel, contract::example_request};
+    use futures_util::StreamExt as _;
+    use serde_json::json;
+
+    use super::*;
+
+    const OTHER: &str = "another\"key\\of-this-host-not-real";
+
+    async fn events(reply: Reply) -> (Vec<ModelEvent>, Option<ProviderError>) {
+        let model = masked(Arc::new(ScriptedModel::replies([reply])), &Redactor::new([OTHER]));
+        let mut stream = match model.stream(example_request(), CancellationToken::new()).await {
+            Ok(stream) => stream,
+            Err(error) => return (Vec::new(), Some(error)),
+        };
+        let (mut all, mut failed) = (Vec::new(), None);
+        while let Some(batch) = stream.next().await {
+            match batch {
+                Ok(events) => all.extend(events),
+                Err(error) => failed = Some(error),
+            }
+        }
+        (all, failed)
+    }
+
+    fn text_of(events: &[ModelEvent]) -> String {
+        events.iter().filter_map(|event| if let ModelEvent::Text(text) = event { Some(&**text) } else { None }).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_repeats_another_configured_key_in_pieces_shows_none_of_it() {
+        let said = format!("It is {OTHER}, I was told");
+        for bytes in 1..said.len() {
+            let reply = Reply::text(&*said).chunk_bytes(bytes).chunk_delay(std::time::Duration::from_millis(1));
+
+            let (events, failed) = events(reply).await;
+
+            assert_eq!(text_of(&events), "It is [masked:1], I was told", "in pieces of {bytes}");
+            assert!(events.contains(&ModelEvent::Block(ContentBlock::text("It is [masked:1], I was told"))), "{events:?}");
+            assert_eq!(failed, None);
+        }
+    }
+
+    #[tokio::test]
+    async fn arguments_that_hold_a_key_are_masked_and_stay_json() {
+        let (events, _) = events(Reply::empty().and_tool("send", &json!({ "to": OTHER }))).await;
+
+        let input = events.iter().find_map(|event| match event {
+            ModelEvent::Block(ContentBlock::ToolUse(call)) => Some(call.input.parse::<serde_json::Value>().unwrap()),
+            _ => None,
+        });
+        assert_eq!(input, Some(json!({ "to": "[masked:1]" })));
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_breaks_off_within_what_may_be_a_key_keeps_its_text() {
+        let broken = ProviderError::Connection { message: "reset".into() };
+        for (reply, error) in
+            [(Reply::text("so far another").then_fail(broken.clone()), Some(broken)), (Reply::text("so far another").then_cut(), None)]
+        {
+            let (events, failed) = events(reply).await;
+
+            assert_eq!((text_of(&events).as_str(), failed), ("so far another", error));
+        }
+    }
+
+    #[tokio::test]
+    async fn errors_hold_neither_a_configured_key_nor_the_shape_of_one() {
+        let shape = ["ghp_", "notarealkeynotarealkeynotarealkey0000"].concat();
+        let json = serde_json::Value::from(OTHER);
+        for message in [format!("bad {OTHER}"), format!("bad {json}"), format!("bad {shape}"), format!("bad {}…", &OTHER[..20])] {
+            let (_, failed) = events(Reply::error(ProviderError::Auth { message })).await;
+
+            let text = failed.unwrap().to_string();
+            assert!(!text.contains("key") && !text.contains("notareal") && text.contains("bad "), "{text}");
+        }
+    }
+}

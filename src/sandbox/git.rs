@@ -1,0 +1,160 @@
+//! What git takes for a repository, by the names in a folder, and which names in one decide what programs git runs. Pure.
+//!
+//! git looks for a repository in each folder from the current one upwards: a `.git`, or the folder itself, bare, whatever its name. So
+//! any folder can become one, and then its `config` names programs that the next `git status` runs.
+
+/// Names in a repository that decide which programs git runs, or where it looks for those that do: the main repository's, and those of
+/// a linked worktree (`.git/worktrees/NAME`).
+pub(crate) const PROGRAM_NAMES: &[&str] = &["hooks", "config", "config.worktree", "commondir", "gitdir"];
+
+/// Folders in a repository that hold more repositories: submodules, and what belongs to linked worktrees.
+pub(crate) const REPOSITORY_FOLDERS: &[&str] = &["modules", "worktrees"];
+
+/// State of a rebase or of `git am` that waits for the user. Its list of steps, in the first, can run commands.
+pub(crate) const REBASE_FOLDERS: &[&str] = &["rebase-merge", "rebase-apply"];
+
+/// The list of steps in one of [`REBASE_FOLDERS`].
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+pub(crate) const REBASE_STEPS: &str = "git-rebase-todo";
+
+/// The names that make a folder a repository to git.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Parts {
+    head: bool,
+    objects: bool,
+    refs: bool,
+    commondir: bool,
+}
+
+impl Parts {
+    /// The names as git spells them, to look them up.
+    pub(crate) const NAMES: [&str; 4] = ["HEAD", "objects", "refs", "commondir"];
+
+    /// Adds a name, in lower case.
+    pub(crate) fn add(&mut self, name: &str) {
+        match name {
+            "head" => self.head = true,
+            "objects" => self.objects = true,
+            "refs" => self.refs = true,
+            "commondir" => self.commondir = true,
+            _ => {}
+        }
+    }
+
+    /// Whether a name, in lower case, is one of them.
+    pub(crate) fn is_part(name: &str) -> bool {
+        let mut parts = Self::default();
+        parts.add(name);
+        parts != Self::default()
+    }
+
+    /// Whether git takes a folder with these names for a repository. Objects and refs may lie elsewhere, where `commondir` says.
+    pub(crate) fn is_repository(self) -> bool {
+        self.head && (self.commondir || (self.objects && self.refs))
+    }
+
+    /// Whether writing a file of this name (in lower case), or below a folder of this name, in a folder with these parts decides what
+    /// git runs there: it makes the folder a repository, or sets up one.
+    pub(crate) fn is_armed_by(self, name: &str) -> bool {
+        let mut after = self;
+        after.add(name);
+        let sets_up = || [PROGRAM_NAMES, REPOSITORY_FOLDERS, REBASE_FOLDERS].iter().any(|names| names.contains(&name));
+        after.is_repository() && (!self.is_repository() || sets_up())
+    }
+}
+
+/// Whether a list of steps of a rebase runs a command: git does so for `exec` and its short form, after any blanks.
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+pub(crate) fn steps_run_commands(steps: &[u8]) -> bool {
+    steps.split(|byte| matches!(byte, b'\n' | b'\r')).any(|line| {
+        let word = line.trim_ascii_start().split(u8::is_ascii_whitespace).next().unwrap_or_default();
+        word.eq_ignore_ascii_case(b"exec") || word.eq_ignore_ascii_case(b"x")
+    })
+}
+
+/// A path in a repository's configuration to more of what runs.
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ConfigPath {
+    /// The folder of hooks, as seen from the top of the working tree.
+    Hooks(String),
+    /// More configuration, as seen from the folder of the file.
+    Include(String),
+}
+
+/// The paths that a configuration of git names.
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+pub(crate) fn config_paths(config: &str) -> Vec<ConfigPath> {
+    let (mut section, mut paths) = (String::new(), Vec::new());
+    for line in config.lines().map(str::trim) {
+        // A key may stand behind its section on one line.
+        let line = match line.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((header, rest)) => {
+                section = header.split([' ', '"', '.']).next().unwrap_or_default().to_ascii_lowercase();
+                rest
+            }
+            None => line,
+        };
+        let Some((key, value)) = line.split_once('=') else { continue };
+        let value = value.split([';', '#']).next().unwrap_or_default().replace('"', "").trim().to_owned();
+        match (section.as_str(), key.trim().to_ascii_lowercase().as_str()) {
+            _ if value.is_empty() => {}
+            ("core", "hookspath") => paths.push(ConfigPath::Hooks(value)),
+            ("include" | "includeif", "path") => paths.push(ConfigPath::Include(value)),
+            _ => {}
+        }
+    }
+    paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(names: &str) -> Parts {
+        names.split_whitespace().fold(Parts::default(), |mut parts, name| {
+            parts.add(name);
+            parts
+        })
+    }
+
+    #[test]
+    fn a_folder_is_a_repository_by_its_names() {
+        let repositories = ["head objects refs", "head commondir", "head objects refs config src"];
+        let others = ["", "head objects", "objects refs", "commondir", "head refs", "config hooks"];
+
+        assert_eq!(repositories.map(|names| parts(names).is_repository()), [true; 3]);
+        assert_eq!(others.map(|names| parts(names).is_repository()), [false; 6]);
+    }
+
+    #[test]
+    fn the_last_missing_part_and_what_names_programs_arm_a_repository() {
+        let armed = |names: &str, name: &str| parts(names).is_armed_by(name);
+
+        assert!(armed("head objects", "refs") && armed("head", "commondir") && armed("objects refs", "head"));
+        assert!(armed("head objects refs", "config") && armed("head objects refs", "hooks") && armed("head objects refs", "modules"));
+        assert!(!armed("", "config") && !armed("head", "config") && !armed("objects refs", "config"));
+        assert!(!armed("head objects refs", "refs") && !armed("head objects refs", "description") && !armed("head", "objects"));
+    }
+
+    #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+    #[test]
+    fn steps_of_a_rebase_that_run_commands_are_known() {
+        let yes = ["pick 1 a\nexec make", "x make", "  \texec\tmake", "pick 1\r\nx", "EXEC a"];
+        let no = ["", "pick 1 exec all\nfixup 2", "# exec make", "executable", "pick x"];
+
+        assert_eq!(yes.map(|steps| steps_run_commands(steps.as_bytes())), [true; 5]);
+        assert_eq!(no.map(|steps| steps_run_commands(steps.as_bytes())), [false; 5]);
+    }
+
+    #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+    #[test]
+    fn paths_in_a_configuration_are_read_as_git_reads_them() {
+        let config = "[core]\n\tbare = false\n\thooksPath = .githooks ; ours\n[include] path = \"../shared config\"\n[includeIf \"gitdir:x\"]\n\tPATH=more\n\
+                      [other]\n\tpath = no\n\thooksPath = no\n[core \"x\"]";
+        let paths = config_paths(config);
+
+        let include = |path: &str| ConfigPath::Include(path.to_owned());
+        assert_eq!(paths, [ConfigPath::Hooks(".githooks".to_owned()), include("../shared config"), include("more")]);
+    }
+}

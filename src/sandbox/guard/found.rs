@@ -1,0 +1,189 @@
+//! What a search found, and how it travels to the helper: as arguments, byte for byte, for a path need not be text.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::{OsStr, OsString},
+    os::{
+        fd::{BorrowedFd, OwnedFd},
+        unix::ffi::{OsStrExt, OsStringExt},
+    },
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{AtFlags, Dir, FileType, Stat},
+    io::Errno,
+};
+
+/// Names of one folder that are listed for the rules of Landlock; those beyond get no rule.
+const NAMES_MAX: usize = 50_000;
+
+/// Device and number of a file.
+pub(in crate::sandbox) type Identity = (u64, u64);
+
+/// What was found. Paths are relative to the root.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::sandbox) struct Found {
+    /// Folders that are repositories of git: writable, but not to be renamed or replaced.
+    pub(in crate::sandbox) git: Vec<PathBuf>,
+    /// What commands may read and not write.
+    pub(in crate::sandbox) read_only: Vec<PathBuf>,
+    /// What holds keys, with whether it is a folder.
+    pub(in crate::sandbox) hidden: Vec<(PathBuf, bool)>,
+    /// Every protected thing with its own and its folder's identity.
+    pub(in crate::sandbox) protected: BTreeMap<PathBuf, (Identity, Identity)>,
+    /// The protected things that nothing can be laid over (links, sockets), with the time of their last change: a command can put
+    /// another in their place.
+    pub(in crate::sandbox) loose: BTreeMap<PathBuf, Changed>,
+}
+
+/// When a file's entry or content changed last, in seconds and nanoseconds. Only the clock sets it, never a program.
+pub(in crate::sandbox) type Changed = (i64, i64);
+
+/// What is known of a name without following a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Look {
+    pub(super) own: Identity,
+    pub(super) kind: FileType,
+    pub(super) changed: Changed,
+}
+
+impl Look {
+    #[allow(clippy::unnecessary_cast, clippy::useless_conversion, reason = "the types differ by platform")]
+    pub(super) fn of(stat: &Stat) -> Self {
+        Self {
+            own: (stat.st_dev as u64, stat.st_ino as u64),
+            kind: FileType::from_raw_mode(stat.st_mode),
+            changed: (i64::from(stat.st_ctime), i64::try_from(stat.st_ctime_nsec).unwrap_or(0)),
+        }
+    }
+
+    /// Looks at a path below a folder.
+    pub(super) fn at(dir: BorrowedFd<'_>, path: &Path) -> Result<Self, Errno> {
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        rustix::fs::statat(dir, path, AtFlags::SYMLINK_NOFOLLOW).map(|stat| Self::of(&stat))
+    }
+
+    /// Whether a mount can be laid over it, so that a command cannot replace it.
+    pub(super) fn is_coverable(&self) -> bool {
+        matches!(self.kind, FileType::RegularFile | FileType::Directory)
+    }
+}
+
+/// Who a name is and what it is; `None` where nothing is.
+pub(in crate::sandbox) fn identity(dir: BorrowedFd<'_>, name: &OsStr) -> Option<(Identity, FileType)> {
+    Look::at(dir, Path::new(name)).ok().map(|look| (look.own, look.kind))
+}
+
+/// The names in a folder, sorted.
+pub(in crate::sandbox) fn names_of(dir: &OwnedFd) -> Vec<OsString> {
+    let entries = Dir::read_from(dir).into_iter().flatten().map_while(Result::ok);
+    let names = entries.map(|entry| OsStr::from_bytes(entry.file_name().to_bytes()).to_owned());
+    let mut names: Vec<OsString> = names.filter(|name| name != "." && name != "..").take(NAMES_MAX).collect();
+    names.sort();
+    names
+}
+
+impl Found {
+    pub(super) fn protect(&mut self, path: PathBuf, look: Look, folder: Identity) {
+        if look.is_coverable() {
+            self.read_only.push(path.clone());
+        } else {
+            self.loose.insert(path.clone(), look.changed);
+        }
+        self.protected.insert(path, (look.own, folder));
+    }
+
+    /// Removes what was found twice, by its name and by a link. The order stays: an outer folder comes before what lies in it.
+    pub(super) fn deduplicate(&mut self) {
+        fn once<T: Ord + Clone>(all: &mut Vec<T>) {
+            let mut seen = BTreeSet::new();
+            all.retain(|one| seen.insert(one.clone()));
+        }
+        once(&mut self.git);
+        once(&mut self.read_only);
+        once(&mut self.hidden);
+    }
+
+    /// How many mounts cover it.
+    pub(super) fn covers(&self) -> usize {
+        self.git.len() + self.read_only.len() + self.hidden.len()
+    }
+
+    /// Its arguments for a helper: a letter, numbers, a path.
+    pub(in crate::sandbox) fn to_arguments(&self) -> impl Iterator<Item = OsString> {
+        let with = |head: String, path: &Path| {
+            let mut argument = head.into_bytes();
+            argument.extend_from_slice(path.as_os_str().as_bytes());
+            OsString::from_vec(argument)
+        };
+        let git = self.git.iter().map(move |path| with("g:".to_owned(), path));
+        let read_only = self.read_only.iter().map(move |path| with("r:".to_owned(), path));
+        let hidden = self.hidden.iter().map(move |(path, is_folder)| with(if *is_folder { "d:" } else { "f:" }.to_owned(), path));
+        let protected =
+            self.protected.iter().map(move |(path, (own, folder))| with(format!("p:{}:{}:{}:{}:", own.0, own.1, folder.0, folder.1), path));
+        git.chain(read_only).chain(hidden).chain(protected)
+    }
+
+    /// Reads arguments of [`Found::to_arguments`]; `None` if one of them is no such argument. What is loose is not among them: it is
+    /// only needed to judge what a command left.
+    pub(in crate::sandbox) fn of_arguments(arguments: &[OsString]) -> Option<Self> {
+        let mut found = Self::default();
+        for argument in arguments {
+            let (kind, rest) = cut(argument.as_bytes())?;
+            match kind {
+                b"g" => found.git.push(path(rest)),
+                b"r" => found.read_only.push(path(rest)),
+                b"d" | b"f" => found.hidden.push((path(rest), kind == b"d")),
+                b"p" => {
+                    let (own_device, rest) = number(rest)?;
+                    let (own, rest) = number(rest)?;
+                    let (folder_device, rest) = number(rest)?;
+                    let (folder, rest) = number(rest)?;
+                    found.protected.insert(path(rest), ((own_device, own), (folder_device, folder)));
+                }
+                _ => return None,
+            }
+        }
+        Some(found)
+    }
+}
+
+fn path(bytes: &[u8]) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(bytes))
+}
+
+/// What stands before the first colon, and after it.
+fn cut(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let at = bytes.iter().position(|byte| *byte == b':')?;
+    Some((bytes.get(..at)?, bytes.get(at + 1..)?))
+}
+
+fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let (number, rest) = cut(bytes)?;
+    Some((std::str::from_utf8(number).ok()?.parse().ok()?, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_found_reaches_the_helper_whatever_its_paths_hold() {
+        let odd = PathBuf::from(OsStr::from_bytes(b"a:1:\xff\n/.git"));
+        let found = Found {
+            git: vec![odd.clone()],
+            read_only: vec![odd.join("config"), PathBuf::from("x y")],
+            hidden: vec![(PathBuf::from(".env"), false), (PathBuf::from(".ssh"), true)],
+            protected: BTreeMap::from([(odd.join("config"), ((1, 2), (3, u64::MAX)))]),
+            ..Found::default()
+        };
+
+        let arguments: Vec<OsString> = found.to_arguments().collect();
+
+        assert_eq!(Found::of_arguments(&arguments), Some(found));
+        for nonsense in ["", "x:a", "g", "p:1:2:3:a", "p:a:b:c:d:e"] {
+            assert_eq!(Found::of_arguments(&[nonsense.into()]), None, "{nonsense}");
+        }
+    }
+}

@@ -1,0 +1,491 @@
+//! The search for protected and sensitive names: every folder of the workspace, or an error that says why not.
+//!
+//! A folder's listing is remembered with the times of its last change, so that the next search of an unchanged tree asks one question a
+//! folder. Only the clock sets the time of change, never a program; a listing that is as young as the folder's last change is not
+//! trusted, nor is one of a file system that other machines change.
+//!
+//! **Invariant:** nothing is passed over silently. What a search cannot look at is protected as a whole, or the search has an error.
+
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    ffi::{OsStr, OsString},
+    io::Read,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use rustix::{
+    fs::{Dir, FileType, Mode, OFlags, ResolveFlags},
+    io::Errno,
+};
+
+use super::{
+    found::{Changed, Found, Identity, Look},
+    sweep::Known,
+};
+use crate::sandbox::{
+    Root,
+    git::{ConfigPath, PROGRAM_NAMES, Parts, REBASE_FOLDERS, REBASE_STEPS, REPOSITORY_FOLDERS, config_paths, steps_run_commands},
+    jail::{FOLDER, shown},
+    policy::{Names, lower_name},
+};
+
+/// Folders of a workspace: each is asked about before and after every command, a microsecond or two. A large monorepository has fewer.
+const FOLDERS_MAX: usize = 200_000;
+
+/// Names of a workspace that are listed for one search: a second or two at most.
+const NAMES_MAX: usize = 4_000_000;
+
+/// Folders that are looked at after a command. More than before one, for a command can make many.
+const FOLDERS_AFTER_MAX: usize = 4 * FOLDERS_MAX;
+
+/// Mounts that cover what was found: bubblewrap's time for them grows with their square.
+const COVERS_MAX: usize = 1000;
+
+/// Bytes of a list of steps, or of a configuration, that are read. A longer list counts as one that runs commands.
+const GIT_FILE_BYTES_MAX: usize = 1 << 20;
+
+/// A listing this much younger than the folder's last change holds every change: the kernel's clock for files ticks in milliseconds.
+const SETTLED: Duration = Duration::from_millis(100);
+
+/// The same where the file system keeps whole seconds.
+const SETTLED_SECONDS: Duration = Duration::from_secs(3);
+
+/// File systems whose folders change without a word to this kernel: NFS, SMB, 9P, AFS, Ceph, Coda, FUSE, shares of virtual machines.
+const REMOTE: &[u32] =
+    &[0x6969, 0x517b, 0xfe53_4d42, 0xff53_4d42, 0x0102_1997, 0x5346_414f, 0x00c3_6400, 0x7375_7245, 0x6573_5546, 0x786f_4256, 0x6a65_6a63];
+
+/// Why a workspace cannot be guarded. No command runs then.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(in crate::sandbox) enum Unguarded {
+    #[error("the workspace is too large to be guarded: it has more than {FOLDERS_MAX} folders; choose a smaller folder as workspace")]
+    Folders,
+    #[error("the workspace is too large to be guarded: it has more than {NAMES_MAX} files; choose a smaller folder as workspace")]
+    Names,
+    #[error(
+        "the workspace cannot be guarded: more than {COVERS_MAX} files in it are protected or may hold keys; choose a smaller folder as workspace"
+    )]
+    Covers,
+    #[error("the workspace cannot be guarded: a folder in {0:?} lies too deep to be searched; remove it")]
+    Deep(String),
+    #[error("the workspace cannot be guarded: the folder {0:?} cannot be searched ({1}); make it readable or choose another workspace")]
+    Unreadable(String, String),
+}
+
+/// When a folder's entries changed last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    own: Identity,
+    changed: Changed,
+}
+
+/// What matters of a folder's names.
+#[derive(Debug)]
+pub(super) struct Listing {
+    stamp: Stamp,
+    /// Folders to be searched.
+    folders: Vec<OsString>,
+    /// Names that are protected or sensitive here.
+    marked: Vec<OsString>,
+    parts: Parts,
+}
+
+pub(super) type Listings = HashMap<PathBuf, Arc<Listing>>;
+
+/// What is searched for, and what a search may do.
+pub(super) struct Aim<'a> {
+    /// Listings of an earlier search.
+    pub(super) last: &'a Arc<Listings>,
+    /// After a command, what was there before it. Only the user's own links and configurations are followed then: what a new one
+    /// leads to is not to be moved for it.
+    pub(super) known: Option<&'a Known>,
+}
+
+/// What a search brought.
+pub(super) struct Searched {
+    pub(super) found: Found,
+    /// Those of the last search, if nothing has changed.
+    pub(super) listings: Arc<Listings>,
+    /// What was not searched, after a command. Before one it is an error.
+    pub(super) missed: Vec<Unguarded>,
+}
+
+struct Item<'a> {
+    path: PathBuf,
+    /// Its listing by the last search.
+    last: Option<&'a Arc<Listing>>,
+    /// The folder that it lies in.
+    above: Identity,
+    /// A mount covers it: nothing in it can be changed.
+    covered: bool,
+    /// It belongs to a repository's own files.
+    in_git: bool,
+}
+
+struct Search<'a> {
+    root: &'a Root,
+    aim: Aim<'a>,
+    names: Names,
+    found: Found,
+    /// Folders that were searched, and the new listings of those that have changed.
+    seen: Vec<PathBuf>,
+    listings: Listings,
+    missed: Vec<Unguarded>,
+    repositories: BTreeSet<PathBuf>,
+    /// Known folders come first: what a command may have hidden among very many new ones is less than what it did to old ones.
+    known: VecDeque<Item<'a>>,
+    fresh: VecDeque<Item<'a>>,
+    listed: usize,
+    searched: usize,
+    /// The device whose folders are remembered, if any are.
+    remembers: Option<u64>,
+}
+
+/// Searches a workspace before a command.
+pub(super) fn before(root: &Root, last: &Arc<Listings>) -> Result<Searched, Unguarded> {
+    let mut searched = Search::new(root, Aim { last, known: None }).run();
+    if let Some(why) = searched.missed.pop() {
+        return Err(why);
+    }
+    if searched.found.covers() > COVERS_MAX {
+        return Err(Unguarded::Covers);
+    }
+    Ok(searched)
+}
+
+/// Searches it after one, as far as that is possible.
+pub(super) fn after(root: &Root, last: &Arc<Listings>, known: &Known) -> Searched {
+    Search::new(root, Aim { last, known: Some(known) }).run()
+}
+
+/// Opens a folder by its path below the root, without a link on the way.
+pub(super) fn open_real(root: &Root, path: &Path) -> Result<OwnedFd, Errno> {
+    open(root, path, FOLDER)
+}
+
+fn open(root: &Root, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    match rustix::fs::openat2(&root.dir, path, flags, Mode::empty(), resolve) {
+        // An older kernel, or a filter of system calls around us: name by name.
+        Err(Errno::NOSYS | Errno::PERM) => {
+            let mut here = rustix::fs::openat(&root.dir, ".", FOLDER, Mode::empty())?;
+            let mut names = path.iter().filter(|name| *name != ".").peekable();
+            while let Some(name) = names.next() {
+                here = rustix::fs::openat(&here, name, if names.peek().is_some() { FOLDER } else { flags }, Mode::empty())?;
+            }
+            Ok(here)
+        }
+        other => other,
+    }
+}
+
+impl<'a> Search<'a> {
+    fn new(root: &'a Root, aim: Aim<'a>) -> Self {
+        let device = Look::at(root.dir.as_fd(), Path::new("")).ok().map(|look| look.own.0);
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the numbers have 32 bits, their type differs")]
+        let is_remote = rustix::fs::fstatfs(&root.dir).map_or(true, |fs| REMOTE.contains(&(fs.f_type as u32)));
+        Self {
+            root,
+            aim,
+            names: root.rules().names(),
+            found: Found::default(),
+            seen: Vec::new(),
+            listings: Listings::new(),
+            missed: Vec::new(),
+            repositories: BTreeSet::new(),
+            known: VecDeque::new(),
+            fresh: VecDeque::new(),
+            listed: 0,
+            searched: 0,
+            remembers: device.filter(|_| !is_remote),
+        }
+    }
+
+    /// Before a command the first thing that is missed ends it.
+    fn is_before(&self) -> bool {
+        self.aim.known.is_none()
+    }
+
+    fn run(mut self) -> Searched {
+        self.enter(PathBuf::new(), (0, 0), false, false);
+        let folders_max = if self.is_before() { FOLDERS_MAX } else { FOLDERS_AFTER_MAX };
+        while let Some(item) = self.known.pop_front().or_else(|| self.fresh.pop_front()) {
+            self.searched += 1;
+            if self.searched > folders_max || self.known.len() + self.fresh.len() > folders_max {
+                self.missed.push(Unguarded::Folders);
+                break;
+            }
+            self.search_folder(&item);
+            self.seen.push(item.path);
+            if self.is_before() && !self.missed.is_empty() {
+                break;
+            }
+        }
+        self.found.deduplicate();
+        let listings = if self.listings.is_empty() && self.seen.len() == self.aim.last.len() {
+            self.aim.last.clone()
+        } else {
+            let (mut new, last) = (self.listings, self.aim.last);
+            let kept = self.seen.into_iter().filter_map(|path| Some((new.remove(&path).or_else(|| last.get(&path).cloned())?, path)));
+            Arc::new(kept.map(|(listing, path)| (path, listing)).collect())
+        };
+        Searched { found: self.found, listings, missed: self.missed }
+    }
+
+    fn enter(&mut self, path: PathBuf, above: Identity, covered: bool, in_git: bool) {
+        let last = self.aim.last.get(&path);
+        if last.is_some() { &mut self.known } else { &mut self.fresh }.push_back(Item { path, last, above, covered, in_git });
+    }
+
+    fn look(&self, path: &Path) -> Result<Look, Errno> {
+        Look::at(self.root.dir.as_fd(), path)
+    }
+
+    fn search_folder(&mut self, item: &Item<'_>) {
+        let look = match self.look(&item.path) {
+            Ok(look) if look.kind == FileType::Directory => look,
+            Err(Errno::NAMETOOLONG) => return self.miss_deep(&item.path),
+            Err(errno @ (Errno::IO | Errno::STALE | Errno::NOTCONN)) => return self.miss(&item.path, errno),
+            // It went away or became something else; or the folder above cannot be entered, and is protected as a whole.
+            Ok(_) | Err(_) => return,
+        };
+        let stamp = Stamp { own: look.own, changed: look.changed };
+        let listing = match item.last.filter(|last| last.stamp == stamp) {
+            Some(last) => last.clone(),
+            None => match self.list(&item.path) {
+                Ok(Some(listing)) => listing,
+                // It went away meanwhile: another command may run.
+                Ok(None) | Err(Errno::NOENT | Errno::NOTDIR) => return,
+                // Whoever owns it can open it again: nothing is to be changed in it meanwhile.
+                Err(Errno::ACCESS | Errno::PERM) if !item.path.as_os_str().is_empty() => {
+                    if !item.covered {
+                        self.found.protect(item.path.clone(), look, item.above);
+                    }
+                    return;
+                }
+                Err(Errno::NAMETOOLONG) => return self.miss_deep(&item.path),
+                Err(errno) => return self.miss(&item.path, errno),
+            },
+        };
+        if listing.parts.is_repository() && !item.covered {
+            self.search_repository(&item.path);
+        }
+        for name in &listing.marked {
+            self.search_name(item, look.own, name);
+        }
+        let skipped: &[&str] =
+            if item.in_git && listing.parts.is_repository() { &["objects", "refs", "logs", "info", "hooks", "lfs"] } else { &[] };
+        for name in listing.folders.iter().filter(|name| !skipped.iter().any(|skipped| *name == skipped)) {
+            self.enter(item.path.join(name), look.own, item.covered, item.in_git);
+        }
+    }
+
+    fn miss(&mut self, path: &Path, errno: Errno) {
+        self.missed.push(Unguarded::Unreadable(shown(path), std::io::Error::from(errno).to_string()));
+    }
+
+    /// The path itself is longer than a line should be.
+    fn miss_deep(&mut self, path: &Path) {
+        self.missed.push(Unguarded::Deep(shown(&path.iter().take(3).collect::<PathBuf>())));
+    }
+
+    /// Lists a folder; `None` if it went away.
+    fn list(&mut self, path: &Path) -> Result<Option<Arc<Listing>>, Errno> {
+        let dir = match open_real(self.root, path) {
+            Ok(dir) => dir,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
+            Err(errno) => return Err(errno),
+        };
+        // By its name within itself: a folder that can be read but not entered is no better than one that cannot be read.
+        let look = Look::at(dir.as_fd(), Path::new(""))?;
+        let folder: Vec<String> = path.iter().map(lower_name).collect();
+        let (mut folders, mut marked, mut parts, mut lower) = (Vec::new(), Vec::new(), Parts::default(), String::new());
+        for entry in Dir::read_from(&dir)? {
+            let entry = entry?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name == "." || name == ".." {
+                continue;
+            }
+            self.listed += 1;
+            if self.listed > NAMES_MAX && self.is_before() {
+                self.missed.push(Unguarded::Names);
+                return Ok(None);
+            }
+            lower.clear();
+            match name.to_str().filter(|name| name.is_ascii()) {
+                Some(ascii) => lower.extend(ascii.chars().map(|c| c.to_ascii_lowercase())),
+                None => lower = lower_name(name),
+            }
+            parts.add(&lower);
+            let rules = self.root.rules();
+            let is_marked = || rules.is_protected_name(&folder, &lower) || rules.is_sensitive(&path.join(name));
+            if lower == ".git" || (self.names.has(&lower) && is_marked()) {
+                marked.push(name.to_owned());
+                continue;
+            }
+            let kind = match entry.file_type() {
+                FileType::Unknown => Look::at(dir.as_fd(), Path::new(name)).map_or(FileType::Unknown, |look| look.kind),
+                kind => kind,
+            };
+            if kind == FileType::Directory {
+                folders.push(name.to_owned());
+            }
+        }
+        folders.sort();
+        marked.sort();
+        let listing = Arc::new(Listing { stamp: Stamp { own: look.own, changed: look.changed }, folders, marked, parts });
+        if self.remembers == Some(look.own.0) && is_settled(look.changed) {
+            self.listings.insert(path.to_owned(), listing.clone());
+        }
+        Ok(Some(listing))
+    }
+
+    /// Judges one name of a folder whose identity is `here`.
+    fn search_name(&mut self, item: &Item<'_>, here: Identity, name: &OsStr) {
+        let path = item.path.join(name);
+        let look = match self.look(&path) {
+            Ok(look) => look,
+            Err(Errno::NAMETOOLONG) => return self.miss_deep(&path),
+            Err(_) => return,
+        };
+        let lower = lower_name(name);
+        if lower == ".git" {
+            match look.kind {
+                _ if item.covered => {}
+                FileType::Directory => self.search_repository(&path),
+                // Whatever it leads to: git may find a way that we do not.
+                _ => self.protect(path, look, here),
+            }
+            return;
+        }
+        let folder: Vec<String> = item.path.iter().map(lower_name).collect();
+        let is_protected = self.root.rules().is_protected_name(&folder, &lower);
+        if is_protected && !item.covered {
+            self.protect(path.clone(), look, here);
+        }
+        if self.root.rules().is_sensitive(&path) && look.is_coverable() {
+            self.found.hidden.push((path, look.kind == FileType::Directory));
+        } else if look.kind == FileType::Directory {
+            self.enter(path, here, item.covered || is_protected, item.in_git);
+        }
+    }
+
+    /// What in a repository decides which programs git runs.
+    fn search_repository(&mut self, path: &Path) {
+        let Ok(Look { own: here, .. }) = self.look(path) else { return };
+        if !self.repositories.insert(path.to_owned()) {
+            return;
+        }
+        if !path.as_os_str().is_empty() {
+            self.found.git.push(path.to_owned());
+        }
+        for name in PROGRAM_NAMES {
+            let path = path.join(name);
+            if let Ok(look) = self.look(&path) {
+                self.protect(path, look, here);
+            }
+        }
+        for name in REPOSITORY_FOLDERS.iter().chain(REBASE_FOLDERS) {
+            let path = path.join(name);
+            match self.look(&path) {
+                Ok(look) if look.kind != FileType::Directory => self.protect(path, look, here),
+                Ok(look) if REBASE_FOLDERS.contains(name) => self.search_steps(&path.join(REBASE_STEPS), look.own),
+                Ok(_) => self.enter(path, here, false, true),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// A list of steps is the user's alone to write if it runs commands; others must stay writable for a rebase to go on.
+    fn search_steps(&mut self, path: &Path, here: Identity) {
+        let Ok(look) = self.look(path) else { return };
+        let runs = || read(self.root, path).is_none_or(|steps| steps.len() >= GIT_FILE_BYTES_MAX || steps_run_commands(&steps));
+        if look.kind != FileType::RegularFile || runs() {
+            self.protect(path.to_owned(), look, here);
+        }
+    }
+
+    fn protect(&mut self, path: PathBuf, look: Look, here: Identity) {
+        let changed = (!look.is_coverable()).then_some(look.changed);
+        if self.aim.known.is_none_or(|known| known.has(&path, look.own, here, changed)) {
+            match look.kind {
+                FileType::Symlink => self.follow(&path),
+                FileType::RegularFile if path.file_name() == Some(OsStr::new("config")) => self.follow_config(&path),
+                _ => {}
+            }
+        }
+        self.found.protect(path, look, here);
+    }
+
+    /// The hooks and the further configuration that a repository's configuration names run like its own.
+    fn follow_config(&mut self, config: &Path) {
+        let Some(repository) = config.parent() else { return };
+        let top = if repository.file_name() == Some(OsStr::new(".git")) { repository.parent().unwrap_or(repository) } else { repository };
+        let paths = read(self.root, config).map(|content| config_paths(&String::from_utf8_lossy(&content))).unwrap_or_default();
+        for path in paths {
+            let path = match path {
+                ConfigPath::Hooks(path) => top.join(path),
+                ConfigPath::Include(path) => repository.join(path),
+            };
+            if let Some(target) = path.to_str().and_then(|path| self.root.locate(path).ok()) {
+                self.protect_target(target, config);
+            }
+        }
+    }
+
+    /// Protects what is as good as `origin`, unless that lies in it: a folder cannot be closed for the sake of what it holds.
+    fn protect_target(&mut self, target: PathBuf, origin: &Path) {
+        let is_above = target.as_os_str().is_empty() || origin.starts_with(&target);
+        if !is_above
+            && let Ok(look) = self.look(&target)
+            && look.is_coverable()
+            && let Some(above) = target.parent().and_then(|above| self.look(above).ok())
+        {
+            self.found.protect(target, look, above.own);
+        }
+    }
+
+    /// What a protected link leads to is as good as the thing itself.
+    fn follow(&mut self, link: &Path) {
+        let Some(target) = link.to_str().and_then(|link| self.root.locate(link).ok()) else { return };
+        let is_git = link.file_name().is_some_and(|name| lower_name(name) == ".git");
+        if is_git && self.look(&target).is_ok_and(|look| look.kind == FileType::Directory) {
+            self.search_repository(&target);
+        } else {
+            self.protect_target(target, link);
+        }
+    }
+}
+
+/// Whether a folder's last change lies far enough back that a listing made now has it.
+fn is_settled((seconds, nanoseconds): Changed) -> bool {
+    let (Ok(seconds), Ok(nanos)) = (u64::try_from(seconds), u32::try_from(nanoseconds)) else { return false };
+    let changed = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos);
+    let settled = if nanos == 0 { SETTLED_SECONDS } else { SETTLED };
+    SystemTime::now().duration_since(changed).is_ok_and(|age| age > settled)
+}
+
+/// Every name in a folder passes; `false` if it cannot be listed.
+pub(super) fn all_names(dir: &OwnedFd, passes: impl Fn(&[u8]) -> bool) -> bool {
+    let Ok(entries) = Dir::read_from(dir) else { return false };
+    entries.into_iter().all(|entry| {
+        entry.is_ok_and(|entry| {
+            let name = entry.file_name().to_bytes();
+            name == b"." || name == b".." || passes(name)
+        })
+    })
+}
+
+/// The first bytes of a file, reached without a link.
+pub(super) fn read(root: &Root, path: &Path) -> Option<Vec<u8>> {
+    let fd = open(root, path, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC).ok()?;
+    let mut content = Vec::new();
+    std::fs::File::from(fd).take(GIT_FILE_BYTES_MAX as u64).read_to_end(&mut content).ok()?;
+    Some(content)
+}

@@ -1,0 +1,188 @@
+//! After a command: what is protected and was not there before is moved aside, out of every program's sight.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::{OsStr, OsString},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::ffi::OsStringExt,
+    },
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustix::{
+    fs::{AtFlags, Mode, RenameFlags},
+    io::Errno,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    found::{Changed, Found, Identity, Look},
+    search::{self, Listings, all_names, open_real},
+};
+use crate::sandbox::{Root, jail::shown};
+
+/// Names with a number, and then with chance, that are tried for something moved aside.
+const NUMBERS_MAX: u32 = 1000;
+const CHANCES_MAX: u32 = 8;
+
+/// Bytes of its name that it keeps: 255 are the most of any name.
+const NAME_KEPT: usize = 200;
+
+/// The protected things that were there before a command.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::sandbox) struct Known {
+    /// What the command could not replace, with the folder that it lies in.
+    covered: BTreeMap<PathBuf, (Identity, Identity)>,
+    owns: BTreeSet<Identity>,
+    /// What it could: known by the time of its last change as well, for a file's number is used again.
+    loose: BTreeSet<(Identity, Changed)>,
+}
+
+/// [`Known`] as it is written to the watchdog. A path need not be text.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(in crate::sandbox) struct WrittenKnown {
+    covered: Vec<(OsString, Identity, Identity)>,
+    loose: Vec<(Identity, Changed)>,
+}
+
+impl From<&Known> for WrittenKnown {
+    fn from(known: &Known) -> Self {
+        let covered = known.covered.iter().map(|(path, (own, folder))| (path.clone().into_os_string(), *own, *folder));
+        Self { covered: covered.collect(), loose: known.loose.iter().copied().collect() }
+    }
+}
+
+impl From<WrittenKnown> for Known {
+    fn from(written: WrittenKnown) -> Self {
+        Self {
+            owns: written.covered.iter().map(|(_, own, _)| *own).collect(),
+            covered: written.covered.into_iter().map(|(path, own, folder)| (path.into(), (own, folder))).collect(),
+            loose: written.loose.into_iter().collect(),
+        }
+    }
+}
+
+impl Known {
+    /// What was found, less what one of `running` does not know: a command that still runs may have made that.
+    pub(super) fn of<'k>(found: &Found, running: impl Iterator<Item = &'k Self> + Clone) -> Self {
+        let mut known = Self::default();
+        for (path, (own, folder)) in &found.protected {
+            let changed = found.loose.get(path).copied();
+            if !running.clone().all(|other| other.has(path, *own, *folder, changed)) {
+                continue;
+            }
+            match changed {
+                Some(changed) => drop(known.loose.insert((*own, changed))),
+                None => {
+                    known.covered.insert(path.clone(), (*own, *folder));
+                    known.owns.insert(*own);
+                }
+            }
+        }
+        known
+    }
+
+    /// Whether it was there before: the thing itself, or another in its place, which only the user can have put there.
+    pub(super) fn has(&self, path: &Path, own: Identity, folder: Identity, changed: Option<Changed>) -> bool {
+        match changed {
+            Some(changed) => self.loose.contains(&(own, changed)),
+            None => self.owns.contains(&own) || self.covered.get(path).is_some_and(|(_, before)| *before == folder),
+        }
+    }
+}
+
+/// Moves aside what came since; reports each in a line for the model.
+pub(super) fn sweep(root: &Root, last: &Arc<Listings>, known: &Known) -> (Vec<String>, Arc<Listings>) {
+    let searched = search::after(root, last, known);
+    let mut lines = Vec::new();
+    for (path, (own, folder)) in &searched.found.protected {
+        let changed = searched.found.loose.get(path).copied();
+        if known.has(path, *own, *folder, changed) || is_harmless(root, path) {
+            continue;
+        }
+        let what = shown(path);
+        lines.push(match move_aside(root, path) {
+            Some(Aside::Moved(aside)) => {
+                format!("[refused: {what} may be created by the user only; it was moved to {}]", shown(&aside))
+            }
+            Some(Aside::Removed) => format!("[refused: {what} may be created by the user only; it was removed]"),
+            None => format!("[refused: {what} may be created by the user only; it could not be moved aside: do not use it]"),
+        });
+    }
+    lines.extend(searched.missed.iter().take(3).map(|why| format!("[what this command left could not be searched: {why}]")));
+    (lines, searched.listings)
+}
+
+/// What git itself makes in a new repository or worktree and what runs nothing: a `hooks` folder with git's own samples, the way from
+/// a linked worktree to the repository that it lies in.
+fn is_harmless(root: &Root, path: &Path) -> bool {
+    let is_in_worktrees = || path.parent().and_then(Path::parent).and_then(Path::file_name) == Some(OsStr::new("worktrees"));
+    match path.file_name().and_then(OsStr::to_str) {
+        Some("hooks") => open_real(root, path).is_ok_and(|dir| all_names(&dir, |name| name.ends_with(b".sample"))),
+        Some("commondir") => is_in_worktrees() && search::read(root, path).is_some_and(|content| content.trim_ascii_end() == b"../.."),
+        // It is read to list and to prune worktrees only.
+        Some("gitdir") => is_in_worktrees() && search::read(root, path).is_some_and(|content| !content.is_empty()),
+        _ => false,
+    }
+}
+
+/// What became of something new.
+enum Aside {
+    Moved(PathBuf),
+    /// There was no room for another name.
+    Removed,
+}
+
+fn move_aside(root: &Root, path: &Path) -> Option<Aside> {
+    let (parent, name) = (path.parent()?, path.file_name()?);
+    let dir = open_real(root, parent).ok()?;
+    let aside = match rename_or_remove(&dir, name) {
+        // The command left a folder in which nothing can be renamed; it is ours all the same.
+        Err(Errno::ACCESS | Errno::PERM) => {
+            let mode = Mode::from_raw_mode(rustix::fs::fstat(&dir).ok()?.st_mode & 0o7777);
+            rustix::fs::fchmod(&dir, mode | Mode::RWXU).ok()?;
+            let aside = rename_or_remove(&dir, name);
+            let _ = rustix::fs::fchmod(&dir, mode);
+            aside
+        }
+        other => other,
+    };
+    aside.ok().map(|aside| aside.map_or(Aside::Removed, |aside| Aside::Moved(parent.join(aside))))
+}
+
+/// The new name; `None` if it was removed, which a full disk cannot prevent.
+fn rename_or_remove(dir: &OwnedFd, name: &OsStr) -> Result<Option<OsString>, Errno> {
+    match rename_aside(dir, name) {
+        Ok(aside) => Ok(Some(aside)),
+        Err(errno @ (Errno::ACCESS | Errno::PERM)) => Err(errno),
+        Err(_) => rustix::fs::unlinkat(dir, name, AtFlags::empty()).map(|()| None),
+    }
+}
+
+/// Renames to a name with a number; a command may have taken those, so that the last resort is chance.
+fn rename_aside(dir: &OwnedFd, name: &OsStr) -> Result<OsString, Errno> {
+    let numbers = (1..=NUMBERS_MAX).map(|n| if n == 1 { ".refused".to_owned() } else { format!(".refused.{n}") });
+    let chances = (0..CHANCES_MAX).filter_map(|_| getrandom::u64().ok()).map(|chance| format!(".refused.{chance:016x}"));
+    for ending in numbers.chain(chances) {
+        let mut aside = name.to_owned().into_vec();
+        aside.truncate(NAME_KEPT);
+        aside.extend_from_slice(ending.as_bytes());
+        let aside = OsString::from_vec(aside);
+        let renamed = match rustix::fs::renameat_with(dir, name, dir, &aside, RenameFlags::NOREPLACE) {
+            // Not every file system knows it.
+            Err(Errno::INVAL | Errno::NOSYS) => match Look::at(dir.as_fd(), Path::new(&aside)) {
+                Err(Errno::NOENT) => rustix::fs::renameat(dir, name, dir, &aside),
+                _ => Err(Errno::EXIST),
+            },
+            other => other,
+        };
+        match renamed {
+            Ok(()) => return Ok(aside),
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Err(Errno::EXIST)
+}

@@ -1,0 +1,51 @@
+//! How a helper is started from the file that this process runs, also after its name was moved or replaced.
+//!
+//! The file is held open and handed to the child, which starts it by its descriptor. The name may belong
+//! to a new version by then, or lie where commands can write; `/proc/PID/exe` is closed to the children of a process that is closed to
+//! debuggers.
+
+use std::{ffi::OsString, os::fd::OwnedFd, path::PathBuf, sync::Arc};
+
+use callboard_actors::ports::SandboxError;
+use rustix::fs::{Mode, OFlags};
+
+use crate::sandbox::spawner::{CARRIED, Carried};
+
+/// The file that this process was started from.
+pub(in crate::sandbox) fn own_file() -> std::io::Result<OwnedFd> {
+    Ok(rustix::fs::open("/proc/self/exe", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// The program that becomes a helper.
+#[derive(Debug, Clone)]
+pub(in crate::sandbox) enum Program {
+    /// One that the embedding program names.
+    Named(PathBuf),
+    /// The file that this process was started from.
+    Own(Arc<OwnedFd>),
+}
+
+impl Program {
+    pub(in crate::sandbox) fn new(named: Option<PathBuf>) -> Result<Self, SandboxError> {
+        if let Some(path) = named {
+            return Ok(Self::Named(path));
+        }
+        own_file().map(|fd| Self::Own(Arc::new(fd))).map_err(|error| SandboxError::Failed(format!("this program's file: {error}")))
+    }
+
+    /// What is started.
+    pub(in crate::sandbox) fn path(&self) -> OsString {
+        match self {
+            Self::Named(path) => path.into(),
+            Self::Own(_) => format!("/proc/self/fd/{CARRIED}").into(),
+        }
+    }
+
+    /// The descriptor that the child needs for that.
+    pub(in crate::sandbox) fn carried(&self) -> Option<Carried> {
+        match self {
+            Self::Named(_) => None,
+            Self::Own(fd) => Some(Carried::OwnProgram(fd.clone())),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What processes could hold of the machine's memory without showing it: memory files and shared memory, sockets, pipes. Asked for only
+//! when the machine has lost memory, for it takes a look at every descriptor and mapping.
+
+use std::{collections::HashMap, fs, os::unix::fs::MetadataExt};
+
+/// Begins the names of what is shared memory without a name in a file system.
+const IN_MEMORY: [&str; 4] = ["/memfd:", "/dev/zero (deleted)", "/SYSV", "/dev/shm/"];
+
+/// What was found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Means {
+    /// Bytes of memory files and shared memory, each once: what a file holds or what is mapped of it, if that is more.
+    pub(super) shared: u64,
+    /// Open sockets and ends of pipes.
+    pub(super) sockets: u64,
+    pub(super) pipes: u64,
+}
+
+impl Means {
+    /// Looks at processes, and at `looks_max` descriptors and mappings of theirs at most. `sockets_max` sockets are enough to know.
+    pub(super) fn of(tree: &[i32], looks_max: usize, sockets_max: u64) -> Self {
+        let (mut means, mut files, mut looks) = (Self::default(), HashMap::<u64, u64>::new(), looks_max);
+        for pid in tree {
+            for fd in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+                if looks == 0 || means.sockets >= sockets_max {
+                    break;
+                }
+                looks -= 1;
+                let to = fs::read_link(fd.path()).unwrap_or_default();
+                match to.as_os_str().as_encoded_bytes() {
+                    to if to.starts_with(b"socket:") => means.sockets += 1,
+                    to if to.starts_with(b"pipe:") => means.pipes += 1,
+                    to if to.starts_with(b"/memfd:") => {
+                        if let Ok(file) = fs::metadata(fd.path()) {
+                            let bytes = files.entry(file.ino()).or_default();
+                            *bytes = (*bytes).max(file.blocks().saturating_mul(512));
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+            for (inode, mapped) in maps.lines().take(looks).filter_map(shared_memory) {
+                let bytes = files.entry(inode).or_default();
+                *bytes = (*bytes).max(mapped);
+            }
+        }
+        means.shared = files.values().fold(0, |sum, bytes| sum.saturating_add(*bytes));
+        means
+    }
+}
+
+/// The inode and the length of a mapping, if it is shared memory.
+fn shared_memory(line: &str) -> Option<(u64, u64)> {
+    let (addresses, rest) = line.split_once(' ')?;
+    // Rights, offset and device stand before these.
+    let (inode, name) = rest.splitn(4, ' ').nth(3)?.split_once(' ')?;
+    if !IN_MEMORY.iter().any(|begin| name.trim_start().starts_with(begin)) {
+        return None;
+    }
+    let (from, to) = addresses.split_once('-')?;
+    let address = |text| u64::from_str_radix(text, 16).ok();
+    Some((inode.parse().ok()?, address(to)?.saturating_sub(address(from)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_memory_is_known_by_its_mapping() {
+        assert_eq!(shared_memory("7f00-8f00 rw-s 00000000 00:01 1044                       /dev/zero (deleted)"), Some((1044, 0x1000)));
+        assert_eq!(shared_memory("7f00-8f00 rw-p 00000000 00:01 7 /memfd:x y (deleted)"), Some((7, 0x1000)));
+        assert_eq!(shared_memory("7f00-8f00 r-xp 00001000 fe:00 1234                       /usr/bin/bash"), None);
+        assert_eq!(shared_memory("7f00-8f00 rw-p 00000000 00:00 0 "), None);
+        assert_eq!(shared_memory("7f00-8f00 rw-p 00000000 00:00 0                          [heap]"), None);
+    }
+
+    #[test]
+    fn sockets_and_pipes_of_a_process_are_counted() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        let before = Means::of(&[own], 10_000, u64::MAX);
+        let _held = (rustix::pipe::pipe().unwrap(), std::os::unix::net::UnixStream::pair().unwrap());
+
+        let after = Means::of(&[own], 10_000, u64::MAX);
+
+        // Other tests of this process open and close theirs.
+        assert!(after.sockets >= 2 && after.pipes >= 2, "{before:?} {after:?}");
+        assert_eq!(Means::of(&[own], 0, u64::MAX), Means::default());
+        assert_eq!(Means::of(&[own], 10_000, 1).sockets, 1);
+    }
+}

@@ -1,0 +1,408 @@
+//! What a command could leave behind so that the user's own programs run it: git's ways to find a repository, files of editors and
+//! agents, names in a workspace too large to look at, and all of it when the host is killed meanwhile. Each attack is tried in both
+//! boundaries, and then the user's git is asked outside of them.
+
+use std::{
+    os::unix::{fs::symlink, process::ExitStatusExt},
+    process::{Command, Stdio},
+};
+
+use super::*;
+
+/// A `config` that runs a program at `git status`.
+fn config(mark: &Path) -> String {
+    format!("[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = .\n\tfsmonitor = \"touch {}; false\"\n", mark.display())
+}
+
+/// The user's git in a folder, without the user's settings.
+fn git(ground: &Ground, folder: &str, arguments: &[&str]) -> std::process::Output {
+    Command::new("git")
+        .args(["-c", "user.name=U", "-c", "user.email=u@example.org"])
+        .args(arguments)
+        .current_dir(ground.path(folder))
+        .env("HOME", ground.folder.path())
+        .env("GIT_CONFIG_NOSYSTEM", "1")
+        .env("GIT_EDITOR", "true")
+        .output()
+        .unwrap()
+}
+
+fn user_git(ground: &Ground, folder: &str, arguments: &[&str]) {
+    let output = git(ground, folder, arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A repository of the user's with one commit.
+fn users_repository(ground: &Ground, folder: &str) {
+    fs::create_dir_all(ground.path(folder)).unwrap();
+    user_git(ground, folder, &["init", "-q", "-b", "main"]);
+    fs::write(ground.path(folder).join("kept"), "x").unwrap();
+    user_git(ground, folder, &["add", "kept"]);
+    user_git(ground, folder, &["commit", "-q", "-m", "one"]);
+}
+
+/// Makes `y` in the current folder: a repository whose configuration is `evil.txt` of the workspace.
+const EVIL_REPOSITORY: &str = "mkdir -p y/refs y/objects; echo 'ref: refs/heads/main' > y/HEAD; cp $OLDPWD/evil.txt y/config";
+
+#[tokio::test]
+async fn a_git_link_planted_by_a_command_runs_nothing_for_the_user() {
+    for ground in Ground::both("a_git_link_planted_by_a_command_runs_nothing_for_the_user") {
+        let mark = ground.folder.path().join("mark");
+        fs::write(ground.path("evil.txt"), config(&mark)).unwrap();
+        let places =
+            [("a", "/proc/self/cwd/y"), ("b", "y"), ("c", "../c/y"), ("d", "/proc/self/cwd/../d/y"), ("e", "/proc/thread-self/cwd/y")];
+        users_repository(&ground, "repo");
+        fs::create_dir_all(ground.path("repo/src")).unwrap();
+        for (place, _) in places {
+            fs::create_dir(ground.path(place)).unwrap();
+        }
+
+        let mut command = places.map(|(place, target)| format!("cd {place}; {EVIL_REPOSITORY}; ln -s {target} .git; cd ..")).join("; ");
+        command.push_str(&format!("; cd repo/src; {}; ln -s /proc/self/cwd/y .git", EVIL_REPOSITORY.replace("$OLDPWD", "../..")));
+        let result = ground.run(&command).await;
+        // Once more, now that the folders are there.
+        ground.run("cd a; rm -rf .git .git.refused; ln -s /proc/self/cwd/y .git; cd ..; ln -s b/y .git").await;
+
+        for place in ["a", "b", "c", "d", "e", "repo/src", "."] {
+            git(&ground, place, &["status"]);
+            assert!(!mark.exists(), "{}: {place}", ground.kind());
+            assert!(fs::symlink_metadata(ground.path(place).join(".git")).is_err(), "{}: {place}", ground.kind());
+        }
+        for (place, _) in places {
+            assert!(result.stderr.contains(&format!("[refused: {place}/.git ")), "{}: {place}: {}", ground.kind(), result.stderr);
+        }
+        assert!(result.stderr.contains("[refused: repo/src/.git "), "{}", result.stderr);
+    }
+}
+
+#[tokio::test]
+async fn a_bare_repository_planted_by_a_command_runs_nothing_for_the_user() {
+    for ground in Ground::both("a_bare_repository_planted_by_a_command_runs_nothing_for_the_user") {
+        let mark = ground.folder.path().join("mark");
+        fs::write(ground.path("evil.txt"), config(&mark)).unwrap();
+        for place in ["a", "b", "c", "d", "kept/refs", "kept/objects"] {
+            fs::create_dir_all(ground.path(place)).unwrap();
+        }
+        fs::write(ground.path("kept/config"), "mine").unwrap();
+        fs::write(ground.path("kept/HEAD"), "ref: refs/heads/main\n").unwrap();
+
+        let whole = ground.run("cd a; mkdir refs objects; echo 'ref: refs/heads/main' > HEAD; cp ../evil.txt config").await;
+        // Its parts lie elsewhere, and the last one comes with another command.
+        let apart =
+            ground.run("mkdir -p d/refs d/objects; cp evil.txt d/config; echo 'ref: refs/heads/main' > b/HEAD; cp evil.txt c/config").await;
+        let joined = ground.run("echo ../d > b/commondir; mkdir c/refs c/objects; echo 'ref: refs/heads/main' > c/HEAD").await;
+        let old = ground.run("cp evil.txt kept/config; rm -f kept/config; mv kept/config kept/x; mkdir kept/hooks; echo true > kept/hooks/post-index-change").await;
+
+        for place in ["a", "b", "c", "d"] {
+            git(&ground, place, &["status"]);
+            assert!(!mark.exists(), "{}: {place}", ground.kind());
+        }
+        assert!(whole.stderr.contains("[refused: a/config "), "{}: {}", ground.kind(), whole.stderr);
+        assert!(!apart.stderr.contains("[refused"), "{}", apart.stderr);
+        assert!(joined.stderr.contains("[refused: b/commondir ") && joined.stderr.contains("[refused: c/config "), "{}", joined.stderr);
+        assert_eq!(fs::read_to_string(ground.path("kept/config")).unwrap(), "mine", "{}: {}", ground.kind(), old.stderr);
+        assert!(!ground.path("kept/hooks").exists());
+    }
+}
+
+#[tokio::test]
+async fn worktrees_submodules_and_rebases_of_the_user_run_nothing_of_a_command() {
+    for ground in Ground::both("worktrees_submodules_and_rebases_of_the_user_run_nothing_of_a_command") {
+        let mark = ground.folder.path().join("mark");
+        users_repository(&ground, "repo");
+        user_git(&ground, "repo", &["worktree", "add", "-q", "../wt"]);
+        fs::create_dir_all(ground.path("evil/refs")).unwrap();
+        fs::create_dir_all(ground.path("evil/objects")).unwrap();
+        fs::write(ground.path("evil/config"), config(&mark)).unwrap();
+        fs::create_dir_all(ground.path("repo/.git/modules/sub/refs")).unwrap();
+        fs::create_dir_all(ground.path("repo/.git/modules/sub/objects")).unwrap();
+        fs::write(ground.path("repo/.git/modules/sub/HEAD"), "ref: refs/heads/main\n").unwrap();
+        fs::write(ground.path("repo/.git/modules/sub/config"), "mine").unwrap();
+        let before = fs::read_to_string(ground.path("repo/.git/worktrees/wt/commondir")).unwrap();
+
+        ground
+            .run(
+                "cd repo/.git; echo ../../../../evil > worktrees/wt/commondir; cp ../../evil/config worktrees/wt/config.worktree; \
+                 rm -f worktrees/wt/commondir; echo ../../../../evil > worktrees/wt/commondir; echo x > worktrees/wt/gitdir; \
+                 cp ../../evil/config modules/sub/config; mkdir modules/sub/hooks; echo true > modules/sub/hooks/post-checkout; \
+                 mkdir -p worktrees/new && echo 'ref: refs/heads/main' > worktrees/new/HEAD && echo ../../../../evil > worktrees/new/commondir; \
+                 mkdir rebase-merge && echo 'x true' > rebase-merge/git-rebase-todo",
+            )
+            .await;
+
+        git(&ground, "wt", &["status"]);
+        assert!(!mark.exists(), "{}", ground.kind());
+        assert_eq!(fs::read_to_string(ground.path("repo/.git/worktrees/wt/commondir")).unwrap(), before, "{}", ground.kind());
+        assert_eq!(fs::read_to_string(ground.path("repo/.git/modules/sub/config")).unwrap(), "mine");
+        for absent in ["worktrees/wt/config.worktree", "worktrees/new/commondir", "modules/sub/hooks", "rebase-merge/git-rebase-todo"] {
+            assert!(!ground.path("repo/.git").join(absent).exists(), "{}: {absent}", ground.kind());
+        }
+    }
+}
+
+/// As a command sets out to work with git: nothing of the user's is known inside.
+const WHO: &str = "export GIT_AUTHOR_NAME=A GIT_AUTHOR_EMAIL=a@example.org GIT_COMMITTER_NAME=A GIT_COMMITTER_EMAIL=a@example.org GIT_EDITOR=true; set -e; ";
+
+#[tokio::test]
+async fn a_command_works_with_git_as_before() {
+    let Some(ground) = Ground::linux("a_command_works_with_git_as_before") else { return };
+    users_repository(&ground, "repo");
+    let run = async |command: &str| {
+        let result = ground.run(&format!("{WHO}{command}")).await;
+        assert_eq!(result.status, Some(0), "{command}: {}", result.stderr);
+        result
+    };
+
+    run("cd repo; echo a > f; git add f; git commit -qm two; git checkout -qb side; echo b > f; git commit -qam three; git checkout -q main; \
+         echo other > g; git add g; git commit -qm four; git merge -q -m merged side; echo c >> f; git stash -q; git stash pop -q; \
+         git commit -qam five; git checkout -qb topic main~1; echo t > t; git add t; git commit -qm topic; git rebase -q main; git tag v1")
+    .await;
+    let cloned = run("git clone -q repo copy; cd copy; git log --oneline | wc -l; git status --porcelain").await;
+    let stopped =
+        run("cd repo; git checkout -q main; git checkout -qb left; echo l > f; git commit -qam left; git checkout -q main; echo r > f; \
+         git commit -qam right; git checkout -q left; git rebase main || true; git status | head -2")
+        .await;
+    let continued =
+        run("cd repo; echo lr > f; git add f; git rebase --continue; git log --oneline | head -1; test ! -e .git/rebase-merge").await;
+
+    assert!(cloned.stdout.starts_with('7') || cloned.stdout.starts_with('8'), "{}", cloned.stdout);
+    assert!(stopped.stdout.contains("rebase in progress") && !stopped.stderr.contains("[refused"), "{} {}", stopped.stdout, stopped.stderr);
+    assert!(continued.stdout.contains("left"), "{}", continued.stdout);
+    let log = git(&ground, "repo", &["log", "--oneline"]);
+    assert!(log.status.success() && String::from_utf8_lossy(&log.stdout).lines().count() >= 7);
+}
+
+#[tokio::test]
+async fn a_new_repository_of_a_command_stays_without_its_configuration() {
+    let Some(ground) = Ground::linux("a_new_repository_of_a_command_stays_without_its_configuration") else { return };
+    let make = "mkdir new; cd new; git init -q -b main; echo a > f; git add f; git commit -qm one; cd ..; git clone -q --bare new bare.git";
+
+    let result = ground.run(&format!("{WHO}{make}")).await;
+    let more = ground.run(&format!("{WHO}cd new; echo b > f; git commit -qam two; git push -q ../bare.git main")).await;
+
+    assert_eq!((result.status, more.status), (Some(0), Some(0)), "{} {}", result.stderr, more.stderr);
+    for config in ["new/.git/config", "bare.git/config"] {
+        assert!(result.stderr.contains(&format!("[refused: {config} ")), "{}", result.stderr);
+    }
+    assert!(!result.stderr.contains("hooks"), "git's own samples stay: {}", result.stderr);
+    for place in ["new", "bare.git"] {
+        user_git(&ground, place, &["log", "--oneline", "-2"]);
+    }
+}
+
+/// What a file tool does with each path.
+fn edit(root: &Root, path: &str) -> Result<(), PathError> {
+    root.slot(path, true)?.replace(b"x")
+}
+
+#[test]
+fn file_tools_put_no_repository_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    for name in ["bare/objects", "bare/refs", "work/objects", "meta"] {
+        fs::create_dir_all(path(name)).unwrap();
+    }
+    fs::write(path("bare/HEAD"), "ref: refs/heads/main").unwrap();
+    fs::write(path("bare/config"), "mine").unwrap();
+    let root = Root::open(folder.path(), PathRules::default()).unwrap();
+    let refused = |path: &str| assert_eq!(edit(&root, path), Err(PathError::Protected(path.to_owned())), "{path}");
+
+    for name in [
+        "config",
+        "config.worktree",
+        "commondir",
+        "hooks/post-checkout",
+        "worktrees/x/HEAD",
+        "modules/x/config",
+        "rebase-merge/git-rebase-todo",
+    ] {
+        refused(&format!("bare/{name}"));
+    }
+    for name in ["new/HEAD", "new/config", "new/objects/x", "work/config", "work/refs/x", "meta/HEAD", "bare/description", "bare/refs/x"] {
+        edit(&root, name).unwrap();
+    }
+    for name in ["new/refs/heads/main", "work/HEAD", "meta/commondir"] {
+        refused(name);
+    }
+    assert_eq!(fs::read_to_string(path("bare/config")).unwrap(), "mine");
+    assert!(!path("new/refs").exists() && !path("work/HEAD").exists());
+}
+
+#[test]
+fn file_tools_that_write_at_once_put_no_repository_together() {
+    for _ in 0..50 {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Root::open(folder.path(), PathRules::default()).unwrap();
+
+        std::thread::scope(|scope| {
+            for name in ["d/HEAD", "d/config", "d/objects/x", "d/refs/x"] {
+                let root = &root;
+                scope.spawn(move || edit(root, name));
+            }
+        });
+
+        let parts = ["HEAD", "objects", "refs"].iter().filter(|part| folder.path().join("d").join(part).exists()).count();
+        assert!(parts < 3);
+    }
+}
+
+#[tokio::test]
+async fn a_folder_of_skills_in_the_workspace_is_written_by_no_tool() {
+    for only in [Boundary::Bubblewrap, Boundary::Landlock] {
+        let folder = tempfile::tempdir().unwrap();
+        let rules = PathRules::default().and_protected(folder.path(), &folder.path().join("my/skills"));
+        let root = Arc::new(Root::open(folder.path(), rules).unwrap());
+        let options = Options { only: Some(only), helper: Some(helper()), ..Options::default() };
+        let Ok(detected) = detect_with(&root, Mode::Linux, &Spawner::start().unwrap(), options) else {
+            writeln!(&mut std::io::stderr(), "SKIPPED: a_folder_of_skills_in_the_workspace_is_written_by_no_tool: {only:?}").unwrap();
+            continue;
+        };
+        let skill = folder.path().join("my/skills/x/SKILL.md");
+        let run =
+            async |command: &str| detected.sandbox.as_ref().unwrap().exec(Exec::new(command), CancellationToken::new()).await.unwrap();
+
+        let absent = run("mkdir -p my/skills/x; echo evil > my/skills/x/SKILL.md").await;
+        assert!(!skill.exists() && absent.stderr.contains("[refused: my/skills "), "{}", absent.stderr);
+        fs::create_dir_all(skill.parent().unwrap()).unwrap();
+        fs::write(&skill, "mine").unwrap();
+        run("echo evil > my/skills/x/SKILL.md; mkdir my/skills/y; mv my/skills my/other; rm -rf my").await;
+
+        assert_eq!(fs::read_to_string(&skill).unwrap(), "mine");
+        assert!(!folder.path().join("my/skills/y").exists());
+        assert!(matches!(edit(&root, "my/skills/x/SKILL.md"), Err(PathError::Protected(_))));
+    }
+}
+
+#[tokio::test]
+async fn files_of_editors_and_agents_are_written_by_no_command() {
+    const PLACES: [&str; 14] = [
+        "AGENTS.md",
+        "sub/CLAUDE.md",
+        ".claude/settings.json",
+        ".cursor/rules/a.mdc",
+        ".cursorrules",
+        ".windsurf/x",
+        ".husky/pre-commit",
+        ".idea/workspace.xml",
+        "sub/.vscode/tasks.json",
+        ".vscode/settings.json",
+        ".devcontainer/devcontainer.json",
+        ".pre-commit-config.yaml",
+        ".tool-versions",
+        "a.code-workspace",
+    ];
+    for ground in Ground::both("files_of_editors_and_agents_are_written_by_no_command") {
+        let plant = PLACES.map(|place| format!("mkdir -p $(dirname {place}); echo evil > {place}")).join("; ");
+
+        let absent = ground.run(&plant).await;
+        for place in PLACES {
+            assert!(fs::symlink_metadata(ground.path(place)).is_err(), "{}: {place}: {}", ground.kind(), absent.stderr);
+            fs::create_dir_all(ground.path(place).parent().unwrap()).unwrap();
+            fs::write(ground.path(place), "mine").unwrap();
+        }
+        let there = ground.run(&format!("cat {}; {plant}; rm -rf {}", PLACES.join(" "), PLACES.join(" "))).await;
+
+        assert_eq!(there.stdout, "mine".repeat(PLACES.len()), "they can be read");
+        for place in PLACES {
+            assert_eq!(fs::read_to_string(ground.path(place)).unwrap(), "mine", "{}: {place}", ground.kind());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_large_workspace_is_guarded_like_a_small_one() {
+    for ground in Ground::both("a_large_workspace_is_guarded_like_a_small_one") {
+        let is_long = std::env::var_os("CALLBOARD_LONG").is_some();
+        let (folders, files) = if is_long { (20_000, 15) } else { (2_500, 1) };
+        for n in 0..folders {
+            let path = ground.path(&format!("aaa/{}/{}/{n}", n % 10, n % 100));
+            fs::create_dir_all(&path).unwrap();
+            (0..files).for_each(|n| fs::write(path.join(n.to_string()), "").unwrap());
+        }
+        fs::create_dir(ground.path("crowd")).unwrap();
+        let crowd = ground.path("crowd/0");
+        fs::write(&crowd, "").unwrap();
+        (1..60_000).for_each(|n| fs::hard_link(&crowd, ground.path(&format!("crowd/{n}"))).unwrap());
+        for (path, text) in [("zz/sub/.git/config", "mine"), ("zz/sub/.git/hooks/x.sample", "mine"), ("deploy/.env", "KEY=needle")] {
+            fs::create_dir_all(ground.path(path).parent().unwrap()).unwrap();
+            fs::write(ground.path(path), text).unwrap();
+        }
+        let attack = "cat deploy/.env; base64 deploy/.env; echo evil >> zz/sub/.git/config; echo evil > zz/sub/.git/hooks/pre-commit; \
+                      mkdir -p zz/new/.git/hooks; echo evil > zz/new/.git/hooks/pre-commit; echo evil > crowd/.bashrc; echo evil > aaa/9/99/.envrc";
+
+        let (mut times, mut last) = (Vec::new(), ExecResult::default());
+        for command in ["true", "true", "true", attack] {
+            let start = Instant::now();
+            last = ground.run(command).await;
+            times.push(start.elapsed());
+        }
+
+        writeln!(&mut std::io::stderr(), "note: {}: {folders} folders: {times:?}", ground.kind()).unwrap();
+        assert_eq!(last.stdout, "", "{}", ground.kind());
+        assert_eq!(fs::read_to_string(ground.path("zz/sub/.git/config")).unwrap(), "mine");
+        for absent in ["zz/sub/.git/hooks/pre-commit", "zz/new/.git/hooks", "crowd/.bashrc", "aaa/9/99/.envrc"] {
+            assert!(!ground.path(absent).exists(), "{}: {absent}: {}", ground.kind(), last.stderr);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_workspace_that_cannot_be_guarded_runs_no_command_and_says_why() {
+    for ground in Ground::both("a_workspace_that_cannot_be_guarded_runs_no_command_and_says_why") {
+        for n in 0..1001 {
+            fs::create_dir(ground.path(&n.to_string())).unwrap();
+            fs::write(ground.path(&format!("{n}/.env")), "").unwrap();
+        }
+
+        let refused = ground.exec("touch ran", Duration::from_secs(20), CancellationToken::new()).await;
+
+        assert!(
+            matches!(&refused, Err(SandboxError::Failed(why)) if why.starts_with("the workspace cannot be guarded: more than 1000")),
+            "{refused:?}"
+        );
+        assert!(!ground.path("ran").exists());
+        (1..1001).for_each(|n| fs::remove_dir_all(ground.path(&n.to_string())).unwrap());
+        assert_eq!(ground.run("true").await.status, Some(0), "{}", ground.kind());
+    }
+}
+
+#[tokio::test]
+async fn what_a_command_planted_is_moved_aside_when_the_host_is_killed() {
+    for ground in Ground::both("what_a_command_planted_is_moved_aside_when_the_host_is_killed") {
+        let planted = [".mcp.json", ".git/hooks/post-checkout", ".envrc", "sub/.git"];
+        fs::write(ground.path("callboard.toml"), "mine").unwrap();
+        fs::create_dir(ground.path("sub")).unwrap();
+        symlink("mine", ground.path(".bashrc")).unwrap();
+        let command = "mkdir -p sub/new/.git; echo {} > sub/new/.mcp.json; echo x > sub/new/.git/config; \
+                       echo {} > .mcp.json; mkdir -p .git/hooks; echo evil > .git/hooks/post-checkout; echo x > .envrc; \
+                       ln -s /proc/self/cwd/y sub/.git; echo > sub/started; sleep 60";
+        let mut host = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "sandbox::ends::child_host"])
+            .env("CALLBOARD_TEST_KILL_NINE", ground.path(""))
+            .env("CALLBOARD_TEST_KIND", ground.kind())
+            .env("CALLBOARD_TEST_COMMAND", command)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        wait_until("the command", Duration::from_secs(20), || ground.path("sub/started").exists()).await;
+
+        host.kill().unwrap();
+        let ended = host.wait().unwrap();
+
+        assert_eq!(ended.signal(), Some(9));
+        let gone = || {
+            let places = planted.iter().copied().chain(["sub/new/.mcp.json", "sub/new/.git/config"]);
+            places.into_iter().all(|place| fs::symlink_metadata(ground.path(place)).is_err())
+        };
+        wait_until("the sweep", Duration::from_secs(3), gone).await;
+        assert_eq!(fs::read_to_string(ground.path("callboard.toml")).unwrap(), "mine");
+        assert_eq!(fs::read_link(ground.path(".bashrc")).unwrap(), Path::new("mine"), "the user's own stay");
+    }
+}
+
+/// The tests of this file run again as a user without rights, in another process.
+#[test]
+fn the_doors_are_closed_to_commands_of_an_unprivileged_user_too() {
+    stranger::again_as_stranger(&["sandbox::doors::"]);
+}

@@ -1,0 +1,128 @@
+//! What the filter of system calls closes that no other wall does, and what it leaves to ordinary programs.
+
+use std::{os::unix::net::UnixListener, process::Command};
+
+use super::{probe::compile, *};
+
+/// Set in a host that has a keyring of its session; the value is the name of the key in it.
+const SESSION: &str = "CALLBOARD_TEST_SESSION";
+
+#[tokio::test]
+async fn a_command_finds_no_key_of_the_hosts_session_and_leaves_none_to_the_next() {
+    let test = "a_command_finds_no_key_of_the_hosts_session_and_leaves_none_to_the_next";
+    let Ok(key) = std::env::var(SESSION) else { return in_a_session(test) };
+    for ground in Ground::both(test) {
+        let probe = ground.path("probe");
+        compile(&probe);
+        let left = format!("{key}-left");
+        let by_the_host = |key: &str| {
+            let output = Command::new(&probe).args(["--key-read", key]).output().unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+
+        let found = ground.run(&format!("./probe --key-read {key}")).await;
+        let leaves = ground.run(&format!("./probe --key-add {left}")).await;
+        let next = ground.run(&format!("./probe --key-read {left}")).await;
+
+        assert_eq!(by_the_host(&key), "ok LEFT-BEHIND\n", "the host itself finds its own");
+        assert_eq!([&found, &leaves, &next].map(|result| result.stdout.as_str()), ["refused 1\n"; 3], "{}", ground.kind());
+        assert_eq!(by_the_host(&left), format!("refused {}\n", rustix::io::Errno::NOKEY.raw_os_error()), "{}", ground.kind());
+    }
+}
+
+/// Runs a test of this file in a process whose session has a keyring with a key.
+fn in_a_session(test: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let probe = folder.path().join("probe");
+    compile(&probe);
+    let key = format!("callboard-host-key-{}", std::process::id());
+    let mut host = Command::new(probe);
+    host.args(["--session", &key]).arg(std::env::current_exe().unwrap());
+    let output = host.args(["--exact", &format!("sandbox::filter::{test}"), "--nocapture"]).env(SESSION, &key).output().unwrap();
+
+    std::io::stderr().write_all(&output.stderr).unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+#[tokio::test]
+async fn a_command_connects_to_no_socket_that_lies_in_its_workspace() {
+    for ground in Ground::both("a_command_connects_to_no_socket_that_lies_in_its_workspace") {
+        compile(&ground.path("probe"));
+        fs::create_dir_all(ground.path(".git")).unwrap();
+        let listeners = ["server", ".git/fsmonitor--daemon.ipc"].map(|name| UnixListener::bind(ground.path(name)).unwrap());
+        listeners.iter().for_each(|listener| listener.set_nonblocking(true).unwrap());
+        let by_the_host = Command::new(ground.path("probe")).args(["--connect", "server"]).current_dir(ground.path("")).output().unwrap();
+        let heard = listeners[0].accept().is_ok();
+
+        let result =
+            ground.run("for socket in server .git/fsmonitor--daemon.ipc /workspace/server; do ./probe --connect $socket; done").await;
+
+        assert_eq!((by_the_host.stdout.as_slice(), heard), (b"ok \n".as_slice(), true), "outside it can be reached");
+        assert_eq!(result.stdout, "refused 1\n".repeat(3), "{}: {}", ground.kind(), result.stderr);
+        assert!(listeners.iter().all(|listener| listener.accept().is_err()), "{}", ground.kind());
+    }
+}
+
+/// Programs that are installed work: each line is a name, what it takes, and what runs.
+const EVERYDAY: &[(&str, &str, &str)] = &[
+    ("a pipe", "bash", "seq 1000 | sort -n | tail -1 | grep -q 1000"),
+    ("compiling", "cc", "echo 'int main(void) { return 0; }' > /tmp/m.c && cc -pthread -o /tmp/m /tmp/m.c && /tmp/m"),
+    ("make", "make", "printf 'all: a b\\na b:\\n\\t@echo $@\\n' > /tmp/Makefile && make -j2 -C /tmp -s"),
+    (
+        "git",
+        "git",
+        "cd /tmp && git init -q g && cd g && git -c user.name=n -c user.email=e@e commit -q --allow-empty -m m && git gc -q && git log -1",
+    ),
+    (
+        "a server on loopback",
+        "python3",
+        "python3 -c 'import socket as s\nl = s.create_server((\"127.0.0.1\", 0)); c = s.create_connection(l.getsockname()); c.send(b\"x\"); assert l.accept()[0].recv(1) == b\"x\"'",
+    ),
+    (
+        "asyncio and its children",
+        "python3",
+        "python3 -c 'import asyncio as a\nasync def f():\n p = await a.create_subprocess_exec(\"echo\", \"x\", stdout=-1); assert (await p.communicate())[0] == b\"x\\n\"\na.run(f())'",
+    ),
+    (
+        "processes of python that work together",
+        "python3",
+        "python3 -c 'import multiprocessing as m\nm.set_start_method(\"fork\")\nwith m.Pool(2) as p: assert p.map(abs, [-1, -2]) == [1, 2]\nfrom multiprocessing.shared_memory import SharedMemory as S\ns = S(create=True, size=10); s.close(); s.unlink()'",
+    ),
+    (
+        "threads of python",
+        "python3",
+        "python3 -c 'from concurrent.futures import ThreadPoolExecutor as T\nassert sum(T(4).map(abs, range(9))) == 36'",
+    ),
+    (
+        "addresses of node",
+        "node",
+        "node -e 'require(\"os\").networkInterfaces(); require(\"child_process\").execFileSync(\"true\"); new (require(\"worker_threads\").Worker)(\"0\", {eval: true})'",
+    ),
+    (
+        "a server of node",
+        "node",
+        "node -e 'const s = require(\"http\").createServer((q, r) => r.end(\"x\")).listen(0, \"127.0.0.1\", () => fetch(\"http://127.0.0.1:\" + s.address().port).then(() => process.exit(0)))'",
+    ),
+    ("tracing a child", "strace", "strace -o /tmp/t true && grep -q execve /tmp/t"),
+    ("limits of a child", "prlimit", "sleep 5 & prlimit --pid $! --nofile=64:64 && renice -n 12 -p $! >/dev/null && kill $!"),
+    (
+        "watching files",
+        "python3",
+        "python3 -c 'import ctypes; l = ctypes.CDLL(None); assert l.inotify_add_watch(l.inotify_init1(0), b\"/tmp\", 256) == 1'",
+    ),
+];
+
+#[tokio::test]
+async fn everyday_programs_work_behind_bubblewraps_filter() {
+    let Some(ground) = Ground::linux("everyday_programs_work_behind_bubblewraps_filter") else { return };
+    let mut script = String::new();
+    for (name, needs, runs) in EVERYDAY {
+        script.push_str(&format!("if [ -n \"$(PATH=/usr/bin:/bin type -p {needs})\" ]; then ( {runs} ) >/tmp/out 2>&1 || {{ echo '{name}'; cat /tmp/out; }}; fi\n"));
+    }
+    fs::write(ground.path("everyday.sh"), script).unwrap();
+
+    let result = ground.run("bash everyday.sh").await;
+
+    assert_eq!((result.stdout.as_str(), result.status), ("", Some(0)), "{}", result.stderr);
+}

@@ -1,0 +1,87 @@
+// Holds memory in a way that a sum over processes does not show: hoard KIND MIB. It never holds more than MIB.
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char block[1 << 20];
+
+static void hold(const char *said) {
+    printf("%s\n", said);
+    fflush(stdout);
+    sleep(20);
+    exit(0);
+}
+
+// Written and not mapped.
+static void memfd(long mib) {
+    for (long n = 0; n < mib; n += 32) {
+        int fd = memfd_create("hoard", 0);
+        if (fd < 0) {
+            puts("refused");
+            exit(0);
+        }
+        for (long m = 0; m < 32 && n + m < mib; m++)
+            if (write(fd, block, sizeof block) < 0) hold("refused");
+    }
+}
+
+// Buffers of socket pairs, in several processes because one may open few files.
+static void sockets(long mib) {
+    long pairs = mib * 4 / 2;
+    while (pairs > 0) {
+        if (fork() == 0) {
+            for (int n = 0; n < 480; n++) {
+                int pair[2];
+                if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) < 0) hold("refused");
+                for (int side = 0; side < 2; side++) {
+                    fcntl(pair[side], F_SETFL, O_NONBLOCK);
+                    while (write(pair[side], block, 32768) > 0) {}
+                }
+            }
+            sleep(20);
+            exit(0);
+        }
+        pairs -= 480;
+    }
+}
+
+// Shared memory whose last process has never touched it.
+static void shared(long mib) {
+    char *p = mmap(NULL, mib << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) hold("refused");
+    if (fork() == 0) {
+        sleep(20);
+        exit(0);
+    }
+    if (fork() == 0) {
+        memset(p, 1, mib << 20);
+        exit(0);
+    }
+    munmap(p, mib << 20);
+    wait(NULL);
+}
+
+// Tables of pages: one page of zeros in every two MiB of addresses.
+static void tables(long mib) {
+    long step = 2L << 20, count = mib * 256;
+    volatile char *p = mmap(NULL, step * count, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) hold("refused");
+    madvise((void *)p, step * count, MADV_NOHUGEPAGE);
+    for (long n = 0; n < count; n++) (void)p[n * step];
+}
+
+int main(int argc, char **argv) {
+    long mib = argc > 2 ? atol(argv[2]) : 0;
+    memset(block, 'x', sizeof block);
+    if (!strcmp(argv[1], "memfd")) memfd(mib);
+    if (!strcmp(argv[1], "sockets")) sockets(mib);
+    if (!strcmp(argv[1], "shared")) shared(mib);
+    if (!strcmp(argv[1], "tables")) tables(mib);
+    hold("held");
+}
