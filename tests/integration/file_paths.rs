@@ -116,8 +116,21 @@ impl Model {
 
     /// What a path that is written changes, by its text alone and without links.
     fn written(&self, text: &str) -> Option<Vec<String>> {
+        // An absolute text is made plain before the root is looked for: it may leave the root and come back, and the parent of `/` is `/`.
+        let names = if text.starts_with('/') {
+            let mut plain: Vec<&str> = Vec::new();
+            for name in text.split('/').filter(|name| !matches!(*name, "" | ".")) {
+                match name {
+                    ".." => drop(plain.pop()),
+                    _ => plain.push(name),
+                }
+            }
+            self.names(&format!("/{}", plain.join("/")))?
+        } else {
+            self.names(text)?
+        };
         let mut way: Vec<String> = Vec::new();
-        for name in self.names(text)? {
+        for name in names {
             match name.as_str() {
                 ".." => drop(way.pop()?),
                 _ => way.push(name),
