@@ -3,6 +3,7 @@
 mod bad_input;
 mod budgets;
 mod doctor;
+mod earlier;
 mod fanout;
 mod interrupts;
 mod load;
