@@ -19,6 +19,7 @@ mod stranger;
 use std::{
     fs,
     io::Write,
+    panic::AssertUnwindSafe,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
@@ -28,6 +29,7 @@ use callboard::{
     ports::{Exec, ExecLimits, ExecResult, Network, Sandbox, SandboxError},
     sandbox::{Boundary, ControlGroups, Local, Mode, Options, PathError, PathRules, Root, Spawner, detect, detect_with},
 };
+use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
 
 /// A folder with a sandbox over it, and a place beside it that must not be reached.
@@ -127,6 +129,22 @@ impl Ground {
         let exec = Exec { timeout, ..Exec::new(command) };
         self.sandbox.exec(exec, cancel).await
     }
+}
+
+/// Tries every ground, also those behind one that fails, so that a hole is seen in each boundary that has it.
+async fn each(grounds: impl IntoIterator<Item = Ground>, test: impl AsyncFn(Ground)) {
+    each_of(grounds.into_iter().map(|ground| (ground.kind().to_owned(), ground)), test).await;
+}
+
+/// As [`each`], with names.
+async fn each_of<G>(grounds: impl IntoIterator<Item = (String, G)>, test: impl AsyncFn(G)) {
+    let mut failed = Vec::new();
+    for (name, ground) in grounds {
+        if AssertUnwindSafe(test(ground)).catch_unwind().await.is_err() {
+            failed.push(name);
+        }
+    }
+    assert!(failed.is_empty(), "failed behind {failed:?}, each for what is said above");
 }
 
 /// Processes with `marker` as one of their arguments.
@@ -287,7 +305,7 @@ async fn commands_cannot_read_files_that_hold_keys() {
 
 #[tokio::test]
 async fn many_commands_run_at_once_and_each_gets_its_own_answer() {
-    for ground in Ground::both("many_commands_run_at_once_and_each_gets_its_own_answer") {
+    each(Ground::both("many_commands_run_at_once_and_each_gets_its_own_answer"), async |ground| {
         let runs = (0..24).map(|n| {
             let sandbox = ground.sandbox.clone();
             tokio::spawn(async move { sandbox.exec(Exec::new(format!("echo {n}; exit {n}")), CancellationToken::new()).await.unwrap() })
@@ -298,12 +316,13 @@ async fn many_commands_run_at_once_and_each_gets_its_own_answer() {
             let result = run.await.unwrap();
             assert_eq!((result.status, result.stdout), (Some(n as i32), format!("{n}\n")), "{}", ground.kind());
         }
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_working_folder_must_lie_inside() {
-    for ground in Ground::both("a_working_folder_must_lie_inside").into_iter().chain([Ground::local()]) {
+    each(Ground::both("a_working_folder_must_lie_inside").into_iter().chain([Ground::local()]), async |ground| {
         fs::create_dir(ground.path("sub")).unwrap();
         std::os::unix::fs::symlink("/etc", ground.path("out")).unwrap();
         let exec = |folder: &str| Exec { working_dir: Some(PathBuf::from(folder)), ..Exec::new("pwd; cd ..; exit 4") };
@@ -315,29 +334,34 @@ async fn a_working_folder_must_lie_inside() {
             let refused = ground.sandbox.exec(exec(folder), CancellationToken::new()).await;
             assert_eq!(refused, Err(SandboxError::Denied(format!("{folder:?} is outside of the workspace"))));
         }
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn the_folder_a_command_ends_in_is_known_and_one_outside_is_forgotten() {
-    for ground in Ground::both("the_folder_a_command_ends_in_is_known_and_one_outside_is_forgotten").into_iter().chain([Ground::local()]) {
-        fs::create_dir_all(ground.path("a/b c")).unwrap();
-        std::os::unix::fs::symlink("a", ground.path("link")).unwrap();
-        let folder = async |command: &str| ground.run(command).await.working_dir;
+    each(
+        Ground::both("the_folder_a_command_ends_in_is_known_and_one_outside_is_forgotten").into_iter().chain([Ground::local()]),
+        async |ground| {
+            fs::create_dir_all(ground.path("a/b c")).unwrap();
+            std::os::unix::fs::symlink("a", ground.path("link")).unwrap();
+            let folder = async |command: &str| ground.run(command).await.working_dir;
 
-        assert_eq!(folder("cd 'link/b c'").await, Some(PathBuf::from("a/b c")));
-        assert_eq!(folder("cd a; false; exit 3").await, Some(PathBuf::from("a")));
-        assert_eq!(folder("cd /usr").await, None);
-        assert_eq!(folder("cd a; exec 2>log; echo x >&2").await, None, "a file gets no words of ours");
-        assert_eq!(fs::read_to_string(ground.path("a/log")).unwrap(), "x\n");
-        let quiet = ground.run("cd a; echo out; echo err >&2").await;
-        assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str(), quiet.bytes_printed), ("out\n", "err\n", 8));
-    }
+            assert_eq!(folder("cd 'link/b c'").await, Some(PathBuf::from("a/b c")));
+            assert_eq!(folder("cd a; false; exit 3").await, Some(PathBuf::from("a")));
+            assert_eq!(folder("cd /usr").await, None);
+            assert_eq!(folder("cd a; exec 2>log; echo x >&2").await, None, "a file gets no words of ours");
+            assert_eq!(fs::read_to_string(ground.path("a/log")).unwrap(), "x\n");
+            let quiet = ground.run("cd a; echo out; echo err >&2").await;
+            assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str(), quiet.bytes_printed), ("out\n", "err\n", 8));
+        },
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn watchers_hear_the_latest_line_of_a_long_command() {
-    for ground in Ground::both("watchers_hear_the_latest_line_of_a_long_command") {
+    each(Ground::both("watchers_hear_the_latest_line_of_a_long_command"), async |ground| {
         let heard = Arc::new(std::sync::Mutex::new(Vec::new()));
         let sink = heard.clone();
         let progress = callboard::ports::Progress::new(move |line| sink.lock().unwrap().push(line));
@@ -349,14 +373,16 @@ async fn watchers_hear_the_latest_line_of_a_long_command() {
         let place = if ground.kind() == "bubblewrap" { "/workspace" } else { "$WORKSPACE" };
         assert!((2..=8).contains(&heard.len()), "{heard:?}");
         assert!(heard.iter().all(|line| line.starts_with("line ") && line.ends_with(place)), "{heard:?}");
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn the_sandboxes_keep_the_contract() {
-    for ground in Ground::both("the_sandboxes_keep_the_contract").into_iter().chain([Ground::local()]) {
+    each(Ground::both("the_sandboxes_keep_the_contract").into_iter().chain([Ground::local()]), async |ground| {
         callboard_actors::testing::contract::sandbox(ground.sandbox.clone()).await;
-    }
+    })
+    .await;
 }
 
 #[test]

@@ -7,7 +7,7 @@ async fn an_output_bomb_is_bounded() {
     if !is_alone("bombs::an_output_bomb_is_bounded") {
         return;
     }
-    for ground in Ground::both("an_output_bomb_is_bounded") {
+    each(Ground::both("an_output_bomb_is_bounded"), async |ground| {
         let (before, start) = (own_memory(), Instant::now());
         let result = ground.exec("yes bomb & yes boom >&2", Duration::from_millis(3000), CancellationToken::new()).await.unwrap();
 
@@ -16,7 +16,8 @@ async fn an_output_bomb_is_bounded() {
         assert!(result.timed_out && result.bytes_left_out > 1_000_000, "{}", result.bytes_left_out);
         assert!(result.stdout.len() < 17 * 1024 && result.stderr.len() < 17 * 1024);
         assert!(result.stdout.starts_with("bomb\nbomb\n") && result.stderr.starts_with("boom\n"));
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -24,7 +25,7 @@ async fn a_fork_bomb_is_stopped_and_the_spawner_stays_useful() {
     if !is_alone("bombs::a_fork_bomb_is_stopped_and_the_spawner_stays_useful") {
         return;
     }
-    for ground in Ground::both("a_fork_bomb_is_stopped_and_the_spawner_stays_useful") {
+    each(Ground::both("a_fork_bomb_is_stopped_and_the_spawner_stays_useful"), async |ground| {
         let marker = marker("forks");
 
         let (before, start) = (own_memory(), Instant::now());
@@ -51,7 +52,8 @@ async fn a_fork_bomb_is_stopped_and_the_spawner_stays_useful() {
         assert_eq!(alive(&marker), 0);
         assert!(start.elapsed() < Duration::from_secs(25), "{:?}", start.elapsed());
         assert_eq!(ground.run("echo still here").await.stdout, "still here\n");
-    }
+    })
+    .await;
 }
 
 /// Sees when the shells, each with a sleeper, are about as many as a command may have; `None` if it was over before. And what says
@@ -108,7 +110,7 @@ async fn a_memory_bomb_of_many_processes_is_stopped() {
         return;
     }
     let limits = ExecLimits { memory_bytes: 192 * 1024 * 1024, ..ExecLimits::default() };
-    for ground in Ground::both_with("a_memory_bomb_of_many_processes_is_stopped", limits) {
+    each(Ground::both_with("a_memory_bomb_of_many_processes_is_stopped", limits), async |ground| {
         let before = own_memory();
         // 50 MiB each: no single one is over.
         let bomb = r"for n in {1..6}; do { x=$(head -c 50M /dev/zero | tr '\0' x); sleep 20; } & done; wait";
@@ -125,7 +127,8 @@ async fn a_memory_bomb_of_many_processes_is_stopped() {
             Ok(single) => assert!(single.stdout.is_empty() && single.status != Some(0), "{single:?}"),
             Err(error) => assert_eq!(error, SandboxError::Limit("more than 192 MiB of memory".to_owned())),
         }
-    }
+    })
+    .await;
 }
 
 /// Runs a test of this folder in a process of its own, for what a process holds is held by all its tests. Tells whether this is it.
@@ -150,11 +153,12 @@ pub(super) fn own_memory() -> u64 {
 #[tokio::test]
 async fn a_disk_bomb_of_many_files_is_stopped() {
     let limits = ExecLimits { disk_bytes: 128 * 1024 * 1024, ..ExecLimits::default() };
-    for ground in Ground::both_with("a_disk_bomb_of_many_files_is_stopped", limits) {
+    each(Ground::both_with("a_disk_bomb_of_many_files_is_stopped", limits), async |ground| {
         // Not endless: what is not caught must not fill the machine.
         let (result, took) = explode(&ground, "for n in {1..40}; do head -c 32M /dev/zero > f$n; sync -d f$n; sleep 0.05; done").await;
 
         assert_eq!(result, Err(SandboxError::Limit("more than 128 MiB written to the disk".to_owned())), "{}", ground.kind());
         assert!(took < Duration::from_secs(20), "{took:?}");
-    }
+    })
+    .await;
 }

@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn no_process_is_alive_two_seconds_after_a_timeout() {
-    for ground in Ground::both("no_process_is_alive_two_seconds_after_a_timeout") {
+    each(Ground::both("no_process_is_alive_two_seconds_after_a_timeout"), async |ground| {
         let marker = marker("timeout");
 
         let start = Instant::now();
@@ -14,12 +14,13 @@ async fn no_process_is_alive_two_seconds_after_a_timeout() {
         assert_eq!((result.timed_out, result.status), (true, None));
         assert_eq!(alive(&marker), 0);
         assert!(start.elapsed() < Duration::from_millis(2700), "{:?}", start.elapsed());
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn no_process_is_alive_two_seconds_after_a_cancel_or_a_dropped_caller() {
-    for ground in Ground::both("no_process_is_alive_two_seconds_after_a_cancel_or_a_dropped_caller") {
+    each(Ground::both("no_process_is_alive_two_seconds_after_a_cancel_or_a_dropped_caller"), async |ground| {
         for drop_it in [false, true] {
             let (marker, cancel) = (marker(if drop_it { "drop" } else { "cancel" }), CancellationToken::new());
             let _ = fs::remove_file(ground.path("started"));
@@ -37,12 +38,13 @@ async fn no_process_is_alive_two_seconds_after_a_cancel_or_a_dropped_caller() {
 
             wait_until("the end of all processes", Duration::from_secs(2), || alive(&marker) == 0).await;
         }
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn what_a_command_leaves_running_ends_with_it() {
-    for ground in Ground::both("what_a_command_leaves_running_ends_with_it") {
+    each(Ground::both("what_a_command_leaves_running_ends_with_it"), async |ground| {
         let marker = marker("left");
 
         let result = ground.run(&stragglers(&marker).replace("touch started; wait", "echo done")).await;
@@ -51,7 +53,8 @@ async fn what_a_command_leaves_running_ends_with_it() {
         assert!(result.left_running >= 4, "{}", result.left_running);
         assert_eq!(ground.run("sleep 0.01 & wait; echo | cat").await.left_running, 0);
         assert_eq!(alive(&marker), 0);
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -97,7 +100,7 @@ async fn child_host() {
 
 #[tokio::test]
 async fn no_process_is_alive_two_seconds_after_kill_nine_of_the_host() {
-    for ground in Ground::both("no_process_is_alive_two_seconds_after_kill_nine_of_the_host") {
+    each(Ground::both("no_process_is_alive_two_seconds_after_kill_nine_of_the_host"), async |ground| {
         let marker = marker("host");
         let mut host = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "sandbox::ends::child_host"])
@@ -114,12 +117,13 @@ async fn no_process_is_alive_two_seconds_after_kill_nine_of_the_host() {
         host.wait().unwrap();
 
         wait_until("the end of all processes", Duration::from_secs(2), || alive(&marker) == 0).await;
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn no_key_of_the_host_is_in_a_command_or_within_its_reach() {
-    for ground in Ground::both("no_key_of_the_host_is_in_a_command_or_within_its_reach") {
+    each(Ground::both("no_key_of_the_host_is_in_a_command_or_within_its_reach"), async |ground| {
         let key = format!("sk-not-a-real-key-{}", ground.kind());
         let host = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "sandbox::ends::child_host"])
@@ -138,5 +142,6 @@ async fn no_key_of_the_host_is_in_a_command_or_within_its_reach() {
         assert!(host.status.success() && found.ends_with("done\n"), "{}", ground.kind());
         assert!(!found.contains(&key) && !found.contains("ANTHROPIC") && !found.contains("OPEN"), "{}: {found}", ground.kind());
         assert!(ground.kind() == "bubblewrap" || !found.contains("REACHED"), "{found}");
-    }
+    })
+    .await;
 }

@@ -11,7 +11,7 @@ const SESSION: &str = "CALLBOARD_TEST_SESSION";
 async fn a_command_finds_no_key_of_the_hosts_session_and_leaves_none_to_the_next() {
     let test = "a_command_finds_no_key_of_the_hosts_session_and_leaves_none_to_the_next";
     let Ok(key) = std::env::var(SESSION) else { return in_a_session(test) };
-    for ground in Ground::both(test) {
+    each(Ground::both(test), async |ground| {
         let probe = ground.path("probe");
         compile(&probe);
         let left = format!("{key}-left");
@@ -27,7 +27,8 @@ async fn a_command_finds_no_key_of_the_hosts_session_and_leaves_none_to_the_next
         assert_eq!(by_the_host(&key), "ok LEFT-BEHIND\n", "the host itself finds its own");
         assert_eq!([&found, &leaves, &next].map(|result| result.stdout.as_str()), ["refused 1\n"; 3], "{}", ground.kind());
         assert_eq!(by_the_host(&left), format!("refused {}\n", rustix::io::Errno::NOKEY.raw_os_error()), "{}", ground.kind());
-    }
+    })
+    .await;
 }
 
 /// Runs a test of this file in a process whose session has a keyring with a key.
@@ -47,7 +48,7 @@ fn in_a_session(test: &str) {
 
 #[tokio::test]
 async fn a_command_connects_to_no_socket_that_lies_in_its_workspace() {
-    for ground in Ground::both("a_command_connects_to_no_socket_that_lies_in_its_workspace") {
+    each(Ground::both("a_command_connects_to_no_socket_that_lies_in_its_workspace"), async |ground| {
         compile(&ground.path("probe"));
         fs::create_dir_all(ground.path(".git")).unwrap();
         let listeners = ["server", ".git/fsmonitor--daemon.ipc"].map(|name| UnixListener::bind(ground.path(name)).unwrap());
@@ -61,7 +62,8 @@ async fn a_command_connects_to_no_socket_that_lies_in_its_workspace() {
         assert_eq!((by_the_host.stdout.as_slice(), heard), (b"ok \n".as_slice(), true), "outside it can be reached");
         assert_eq!(result.stdout, "refused 1\n".repeat(3), "{}: {}", ground.kind(), result.stderr);
         assert!(listeners.iter().all(|listener| listener.accept().is_err()), "{}", ground.kind());
-    }
+    })
+    .await;
 }
 
 /// Programs that are installed work: each line is a name, what it takes, and what runs.

@@ -6,7 +6,7 @@ use super::*;
 
 #[tokio::test]
 async fn landlock_shows_the_workspace_and_opens_nothing_else() {
-    for ground in Ground::landlocks("landlock_shows_the_workspace_and_opens_nothing_else") {
+    each(Ground::landlocks("landlock_shows_the_workspace_and_opens_nothing_else"), async |ground| {
         fs::write(ground.path("inside.txt"), "inside\n").unwrap();
         let outside = ground.folder.path();
 
@@ -30,12 +30,13 @@ async fn landlock_shows_the_workspace_and_opens_nothing_else() {
         let age = fs::metadata(outside.join("outside.txt")).unwrap().modified().unwrap().elapsed().unwrap();
         assert!(age < Duration::from_secs(600) && !ground.path("got").exists() && !ground.path("hard").exists());
         assert!(!beyond.stderr.contains(outside.join("workspace").to_str().unwrap()), "the workspace has a name: {}", beyond.stderr);
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn landlock_changes_no_mode_owner_or_attribute_outside() {
-    for ground in Ground::landlocks("landlock_changes_no_mode_owner_or_attribute_outside") {
+    each(Ground::landlocks("landlock_changes_no_mode_owner_or_attribute_outside"), async |ground| {
         let outside = ground.folder.path().join("outside.txt");
         fs::set_permissions(&outside, fs::Permissions::from_mode(0o640)).unwrap();
 
@@ -56,7 +57,8 @@ async fn landlock_changes_no_mode_owner_or_attribute_outside() {
         );
         assert_eq!(fs::metadata("/usr/bin/env").unwrap().permissions().mode() & 0o7777, 0o755);
         assert_eq!((result.stdout.as_str(), open.stdout.as_str()), ("", ""), "{}", open.stderr);
-    }
+    })
+    .await;
 }
 
 /// Opens every kind of socket; prints what it got.
@@ -81,18 +83,19 @@ print('tried')
 
 #[tokio::test]
 async fn landlock_has_no_socket_but_a_pair_and_no_call_of_an_administrator() {
-    for ground in Ground::landlocks("landlock_has_no_socket_but_a_pair_and_no_call_of_an_administrator") {
+    each(Ground::landlocks("landlock_has_no_socket_but_a_pair_and_no_call_of_an_administrator"), async |ground| {
         if !Path::new("/usr/bin/python3").exists() {
             writeln!(&mut std::io::stderr(), "SKIPPED: landlock_has_no_socket_but_a_pair_and_no_call_of_an_administrator: no python3")
                 .unwrap();
-            continue;
+            return;
         }
         fs::write(ground.path("sockets.py"), SOCKETS).unwrap();
 
         let result = ground.run("python3 sockets.py").await;
 
         assert_eq!((result.stdout.as_str(), result.stderr.as_str()), ("tried\n", ""));
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -119,7 +122,7 @@ async fn landlock_reaches_no_listener_of_this_machine() {
 
 #[tokio::test]
 async fn landlock_keeps_signals_and_limits_away_from_other_processes() {
-    for ground in Ground::landlocks("landlock_keeps_signals_and_limits_away_from_other_processes") {
+    each(Ground::landlocks("landlock_keeps_signals_and_limits_away_from_other_processes"), async |ground| {
         let own = std::process::id();
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
 
@@ -133,24 +136,26 @@ async fn landlock_keeps_signals_and_limits_away_from_other_processes() {
         assert!(!result.stdout.contains(['K', 'L', 'R', 'M']), "{}", result.stdout);
         assert_eq!(rustix::process::getrlimit(rustix::process::Resource::Nofile), limit);
         assert_eq!(ground.run("sleep 100 & kill %1; wait; echo own").await.stdout, "own\n", "its own it may end");
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn landlock_leaves_no_capability_and_no_way_to_get_one() {
-    for ground in Ground::landlocks("landlock_leaves_no_capability_and_no_way_to_get_one") {
+    each(Ground::landlocks("landlock_leaves_no_capability_and_no_way_to_get_one"), async |ground| {
         // The shell's own numbers are not readable inside; a program asks for them.
         let result = ground.run("python3 -c 'import ctypes; l = ctypes.CDLL(None); print([l.prctl(23, c) for c in (0, 1, 12, 21)], l.prctl(39, 0, 0, 0, 0), l.prctl(21, 0))'; sudo -n true; unshare -r true; su -c true").await;
 
         // Only who may give up its bounds can: without privileges there is nothing to be got by them.
         let bounds = if ground.kind() == "landlock" || rustix::process::geteuid().is_root() { "[0, 0, 0, 0]" } else { "[1, 1, 1, 1]" };
         assert_eq!(result.stdout, format!("{bounds} 1 2\n"), "{}", result.stderr);
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn protected_and_hidden_names_hold_behind_landlock() {
-    for ground in Ground::landlocks("protected_and_hidden_names_hold_behind_landlock") {
+    each(Ground::landlocks("protected_and_hidden_names_hold_behind_landlock"), async |ground| {
         for (path, text) in [
             (".git/config", "config"),
             (".git/hooks/old", "hook"),
@@ -193,12 +198,13 @@ async fn protected_and_hidden_names_hold_behind_landlock() {
         assert_eq!([read(".git/HEAD"), read(".git/refs/r2"), read("src/new")], ["y\n", "y\n", "y\n"]);
         // The twin, `.git/config` and `callboard.toml`: what is protected can be read, what holds keys cannot.
         assert_eq!(result.stdout, "configconfigtoml");
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn protected_names_that_were_absent_do_not_stay_behind_landlock() {
-    for ground in Ground::landlocks("protected_names_that_were_absent_do_not_stay_behind_landlock") {
+    each(Ground::landlocks("protected_names_that_were_absent_do_not_stay_behind_landlock"), async |ground| {
         let result = ground
         .run("mkdir -p .git/hooks; echo evil > .git/hooks/pre-commit; echo evil > .mcp.json; ln -s x callboard.toml; echo evil > .bashrc")
         .await;
@@ -207,19 +213,21 @@ async fn protected_names_that_were_absent_do_not_stay_behind_landlock() {
             assert!(fs::symlink_metadata(ground.path(path)).is_err(), "{path} is there");
             assert!(result.stderr.contains(&format!("[refused: {path} ")), "{path}: {}", result.stderr);
         }
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn the_private_folder_goes_with_the_command() {
-    for ground in Ground::landlocks("the_private_folder_goes_with_the_command") {
+    each(Ground::landlocks("the_private_folder_goes_with_the_command"), async |ground| {
         let place = ground.path("place");
 
         ground.run("echo ${TMPDIR} > place; mkdir -p $TMPDIR/a; touch $TMPDIR/a/b").await;
 
         let private = fs::read_to_string(place).unwrap();
         assert!(private.starts_with(std::env::temp_dir().to_str().unwrap()) && !Path::new(private.trim()).exists(), "{private}");
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -248,7 +256,7 @@ async fn work_is_done_beside_protected_files_where_mounts_cover_them() {
 #[tokio::test]
 async fn parents_of_protected_files_move_with_them_and_what_takes_their_place_does_not_stay() {
     let test = "parents_of_protected_files_move_with_them_and_what_takes_their_place_does_not_stay";
-    for ground in Ground::linux(test).into_iter().chain(Ground::covered(test)) {
+    each(Ground::linux(test).into_iter().chain(Ground::covered(test)), async |ground| {
         for (path, text) in [("a/repo/.git/config", "mine"), ("a/repo/.git/hooks/old", "mine"), ("a/b/.env", "KEY=needle")] {
             fs::create_dir_all(ground.path(path).parent().unwrap()).unwrap();
             fs::write(ground.path(path), text).unwrap();
@@ -278,13 +286,14 @@ async fn parents_of_protected_files_move_with_them_and_what_takes_their_place_do
             );
         }
         assert_eq!(result.stdout, "");
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_protected_link_is_not_replaced_by_a_file() {
     let test = "a_protected_link_is_not_replaced_by_a_file";
-    for ground in Ground::linux(test).into_iter().chain(Ground::landlocks(test)) {
+    each(Ground::linux(test).into_iter().chain(Ground::landlocks(test)), async |ground| {
         fs::write(ground.path("shared.toml"), "mine").unwrap();
         std::os::unix::fs::symlink("shared.toml", ground.path("callboard.toml")).unwrap();
 
@@ -293,7 +302,8 @@ async fn a_protected_link_is_not_replaced_by_a_file() {
         let now = fs::read_to_string(ground.path("callboard.toml"));
         assert!(now.is_err() || fs::symlink_metadata(ground.path("callboard.toml")).unwrap().is_symlink(), "{}: {now:?}", ground.kind());
         assert!(now.is_err() == result.stderr.contains("[refused: callboard.toml "), "{}: {}", ground.kind(), result.stderr);
-    }
+    })
+    .await;
 }
 
 /// Tries to make files that run with their owner's rights, in every way there is.
@@ -315,7 +325,7 @@ os.close(os.open('g', os.O_CREAT | os.O_WRONLY, 0o755)); print('tried')
 
 #[tokio::test]
 async fn no_file_is_made_that_runs_with_its_owners_rights() {
-    for ground in Ground::landlocks("no_file_is_made_that_runs_with_its_owners_rights") {
+    each(Ground::landlocks("no_file_is_made_that_runs_with_its_owners_rights"), async |ground| {
         fs::write(ground.path("try.py"), SET_USER_ID).unwrap();
 
         let result = ground.run("umask 0; python3 try.py").await;
@@ -324,7 +334,8 @@ async fn no_file_is_made_that_runs_with_its_owners_rights() {
         for entry in fs::read_dir(ground.path("")).unwrap().flatten() {
             assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o4000, 0, "{}: {:?}", ground.kind(), entry.path());
         }
-    }
+    })
+    .await;
 }
 
 /// The host of the next test. Does nothing unless asked by the environment.
@@ -398,7 +409,7 @@ fn a_helper_that_was_told_nonsense_runs_nothing() {
 /// Not a limit but a figure, for whoever reads the output.
 #[tokio::test]
 async fn what_a_sandboxed_true_costs_is_told() {
-    for ground in Ground::both("what_a_sandboxed_true_costs_is_told") {
+    each(Ground::both("what_a_sandboxed_true_costs_is_told"), async |ground| {
         let mut times = Vec::new();
         for _ in 0..15 {
             let start = Instant::now();
@@ -408,5 +419,6 @@ async fn what_a_sandboxed_true_costs_is_told() {
         times.sort();
         writeln!(&mut std::io::stderr(), "note: {}: p50 of true {:?}", ground.kind(), times[7]).unwrap();
         assert!(times[7] < Duration::from_secs(2));
-    }
+    })
+    .await;
 }
