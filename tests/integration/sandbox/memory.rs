@@ -35,12 +35,18 @@ fn hoard() -> (tempfile::TempDir, PathBuf) {
     (folder, program)
 }
 
-/// Every boundary, with control groups and without. Where none can be made, both are without.
+/// Every boundary, with control groups, where these can be made, and without.
 fn grounds(test: &str, limits: ExecLimits) -> Vec<(Ground, ControlGroups)> {
-    let ways = [ControlGroups::Auto, ControlGroups::Off];
+    let ways = callboard::sandbox::control_groups().ok().map(|_| ControlGroups::Auto).into_iter().chain([ControlGroups::Off]);
     let boundaries = [Boundary::Bubblewrap, Boundary::Landlock];
-    let pairs = boundaries.into_iter().flat_map(|only| ways.into_iter().map(move |groups| (only, groups)));
+    let pairs = boundaries.into_iter().flat_map(|only| ways.clone().map(move |groups| (only, groups)));
     pairs.filter_map(|(only, groups)| Some((Ground::counted(test, only, limits, groups)?, groups))).collect()
+}
+
+/// As [`each`], over [`grounds`].
+async fn each_way(grounds: impl IntoIterator<Item = (Ground, ControlGroups)>, test: impl AsyncFn((Ground, ControlGroups))) {
+    let named = |(ground, groups): (Ground, ControlGroups)| (format!("{}, control groups {groups:?}", ground.kind()), (ground, groups));
+    each_of(grounds.into_iter().map(named), test).await;
 }
 
 /// Memory of the machine that is neither free nor programs' own nor of files, in bytes: what the attacks here take. Pages that a
@@ -90,14 +96,15 @@ async fn is_stopped(test: &str, kind: &str) {
     let _alone = MACHINE.lock().await;
     let (_folder, program) = hoard();
     let limits = ExecLimits { memory_bytes: BOUND, ..ExecLimits::default() };
-    for (ground, groups) in grounds(test, limits) {
+    each_way(grounds(test, limits), async |(ground, groups)| {
         fs::copy(&program, ground.path("hoard")).unwrap();
         let place = format!("{}, control groups {groups:?}", ground.kind());
         ground.run("true").await;
 
         let attack = format!("./hoard {kind} {WANTED}; echo over");
         is_bounded(&place, groups, || ground.exec(&attack, Duration::from_secs(6), CancellationToken::new())).await;
-    }
+    })
+    .await;
 }
 
 /// Attacks until the machine lost no more than it may. It is not ours alone: what others on it take meanwhile looks the same, so one
@@ -129,6 +136,28 @@ async fn memory_files_that_are_not_mapped_count_as_memory_of_a_command() {
     is_stopped("memory_files_that_are_not_mapped_count_as_memory_of_a_command", "memfd").await;
 }
 
+/// Behind a boundary the filter refuses memory files; this shows that the bound would hold without it.
+#[tokio::test]
+async fn a_control_group_bounds_memory_files_where_no_filter_refuses_them() {
+    if callboard::sandbox::control_groups().is_err() {
+        let line = "SKIPPED: a_control_group_bounds_memory_files_where_no_filter_refuses_them: no control group can be made";
+        writeln!(&mut std::io::stderr(), "{line}").unwrap();
+        return;
+    }
+    let _alone = MACHINE.lock().await;
+    let (_folder, program) = hoard();
+    let folder = tempfile::tempdir().unwrap();
+    fs::copy(&program, folder.path().join("hoard")).unwrap();
+    let root = Arc::new(Root::open(folder.path(), PathRules::default()).unwrap());
+    let limits = ExecLimits { memory_bytes: BOUND, ..ExecLimits::default() };
+    let sandbox = Local::new(root, &Spawner::start_with(ControlGroups::Auto).unwrap(), limits);
+
+    let exec = || Exec { timeout: Duration::from_secs(6), ..Exec::new(format!("./hoard memfd {WANTED}; echo over")) };
+    let result = sandbox.exec(exec(), CancellationToken::new()).await;
+    assert_eq!(result, Err(SandboxError::Limit("more than 96 MiB of memory".to_owned())));
+    is_bounded("no boundary, control groups", ControlGroups::Auto, || sandbox.exec(exec(), CancellationToken::new())).await;
+}
+
 #[tokio::test]
 async fn buffers_of_sockets_count_as_memory_of_a_command() {
     is_stopped("buffers_of_sockets_count_as_memory_of_a_command", "sockets").await;
@@ -149,25 +178,28 @@ async fn files_in_memory_count_as_memory_of_a_command() {
     let _alone = MACHINE.lock().await;
     let test = "files_in_memory_count_as_memory_of_a_command";
     let limits = ExecLimits { memory_bytes: BOUND, ..ExecLimits::default() };
-    for (ground, groups) in grounds(test, limits).into_iter().filter(|(ground, _)| ground.kind() == "bubblewrap") {
+    let namespaces = grounds(test, limits).into_iter().filter(|(ground, _)| ground.kind() == "bubblewrap");
+    each_way(namespaces, async |(ground, groups)| {
         for folder in ["/tmp", "/dev/shm"] {
             let fill = format!("for n in {{1..8}}; do head -c 48M /dev/zero >{folder}/f$n; done; sleep 20");
             let place = format!("{folder}, control groups {groups:?}");
             is_bounded(&place, groups, || ground.exec(&fill, Duration::from_secs(6), CancellationToken::new())).await;
         }
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_command_that_creates_too_many_files_is_stopped() {
     let limits = ExecLimits { files: 3000, ..ExecLimits::default() };
-    for (ground, _) in grounds("a_command_that_creates_too_many_files_is_stopped", limits).into_iter().step_by(2) {
+    each(Ground::both_with("a_command_that_creates_too_many_files_is_stopped", limits), async |ground| {
         let create = "for ((n = 0; n < 100000; n++)); do : >f$n; done";
         let result = ground.exec(create, Duration::from_secs(20), CancellationToken::new()).await;
 
         assert_eq!(result, Err(SandboxError::Limit("more than 3000 new files".to_owned())), "{}", ground.kind());
         assert_eq!(ground.run("for n in {1..50}; do : >g$n; done; echo made").await.stdout, "made\n");
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -175,17 +207,25 @@ async fn a_command_within_its_bounds_is_left_alone_while_others_on_the_machine_t
     let _alone = MACHINE.lock().await;
     let (_folder, program) = hoard();
     let limits = ExecLimits { memory_bytes: BOUND, ..ExecLimits::default() };
-    for (ground, groups) in grounds("a_command_within_its_bounds_is_left_alone_while_others_on_the_machine_take_memory", limits) {
-        let mut other = std::process::Command::new(&program).args(["memfd", "200"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
-        let command =
-            ground.exec("x=$(head -c 8M /dev/zero | tr '\\0' x); sleep 0.8; echo fine", Duration::from_secs(20), CancellationToken::new());
+    each_way(
+        grounds("a_command_within_its_bounds_is_left_alone_while_others_on_the_machine_take_memory", limits),
+        async |(ground, groups)| {
+            let mut other =
+                std::process::Command::new(&program).args(["memfd", "200"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+            let command = ground.exec(
+                "x=$(head -c 8M /dev/zero | tr '\\0' x); sleep 0.8; echo fine",
+                Duration::from_secs(20),
+                CancellationToken::new(),
+            );
 
-        let result = command.await;
-        other.kill().unwrap();
-        other.wait().unwrap();
+            let result = command.await;
+            other.kill().unwrap();
+            other.wait().unwrap();
 
-        assert_eq!(result.map(|result| result.stdout), Ok("fine\n".to_owned()), "{}, {groups:?}", ground.kind());
-    }
+            assert_eq!(result.map(|result| result.stdout), Ok("fine\n".to_owned()), "{}, {groups:?}", ground.kind());
+        },
+    )
+    .await;
 }
 
 /// The control groups of hosts that lie where this process has its own.
@@ -210,7 +250,7 @@ async fn a_killed_host_leaves_no_control_group() {
     if callboard::sandbox::control_groups().is_err() {
         return; // there is nothing to leave
     }
-    for ground in Ground::both("a_killed_host_leaves_no_control_group") {
+    each(Ground::both("a_killed_host_leaves_no_control_group"), async |ground| {
         let marker = marker("groups");
         let mut host = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "sandbox::ends::child_host"])
@@ -227,7 +267,8 @@ async fn a_killed_host_leaves_no_control_group() {
         host.wait().unwrap();
 
         wait_until("the end of its groups", Duration::from_secs(4), || groups_of(host.id()) == 0).await;
-    }
+    })
+    .await;
 }
 
 /// The tests above as a user without rights, who has no control group unless one was delegated.
@@ -237,11 +278,9 @@ async fn the_bounds_of_memory_hold_for_a_host_without_rights() {
         return; // then the tests above are that
     }
     let _alone = MACHINE.lock().await;
-    for test in ["buffers_of_sockets_count_as_memory_of_a_command", "page_tables_count_as_memory_of_a_command"] {
-        let said = stranger::again_as_stranger(&["--exact", &format!("sandbox::memory::{test}")]).unwrap();
+    let said = stranger::again_as_stranger(&["sandbox::memory::"]).unwrap();
 
-        assert!(said.contains("Limit("), "{said}");
-    }
+    assert!(said.contains("Limit("), "{said}");
 }
 
 /// How long turns of a tenant take, from the prompt to the answer, sorted: eight conversations at once for some seconds, with a model that
