@@ -20,7 +20,7 @@ use super::{
     AllowList, Root, Toolchains,
     filter::{self, Behind, Uncounted, UnixSockets},
     guard::{Found, Guard},
-    helper::Program,
+    helper::{Program, with_second_names},
     policy::{ENVIRONMENT, FORWARD_PORT, FORWARD_SOCKET, FORWARDER, NO_PROXY, PROXY_VARIABLES, WORKSPACE},
     proxy::Proxy,
     shell::{self, NO_FORWARDER, PROBE_TIME_MAX, Then, denied, limited_command, nonce, unguarded},
@@ -264,15 +264,17 @@ impl Inner {
         let (this, folder) = (self.clone(), exec.working_dir.clone());
         let searched = shell::blocking(move || {
             let folder = shell::working_dir(&this.root, folder.as_deref())?;
-            Ok((folder, this.guard.search().map_err(unguarded)?))
+            let guarded = this.guard.search().map_err(unguarded)?;
+            let covers = with_second_names(&this.root, guarded.found()).into_owned();
+            Ok((folder, guarded, covers))
         });
-        let (folder, mut guarded) = searched.await?;
+        let (folder, mut guarded, covers) = searched.await?;
         let door = self.proxy.as_ref().map(|proxy| proxy.open()).transpose()?;
         let wire = match (&self.proxy, &door) {
             (Some(proxy), Some(door)) => Some(Wire { helper: proxy.helper()?, socket: Some(door.socket()) }),
             _ => None,
         };
-        let launch = self.launch(&folder, exec, guarded.found(), wire)?;
+        let launch = self.launch(&folder, exec, &covers, wire)?;
         let this = self.clone();
         let begun = shell::blocking(move || {
             guarded.begin(this.spawner.watchdog(), this.watchdog.as_ref());

@@ -13,7 +13,8 @@
 //!
 //! Limits, stated: a name that is absent when a command starts can be created by it and is moved aside (`NAME.refused`) when it ends;
 //! until then the host's own programs could read it. A protected link cannot be covered: a command can remove it, and what it puts in
-//! its place is moved aside. What the user creates of protected names while a command runs is taken for the command's.
+//! its place is moved aside. What the user creates or
+//! replaces of protected names while a command runs is taken for the command's: a file that is replaced loses its cover.
 
 mod found;
 mod search;
@@ -107,7 +108,7 @@ impl Guard {
         let mut state = self.state();
         let guarded = searched.map(|searched| {
             let others = state.running.values().chain(&state.ended).map(|known| &**known);
-            let known = Arc::new(Known::of(&searched.found, others));
+            let known = Arc::new(Known::of(&self.root, &searched.found, others));
             state.listings = searched.listings;
             state.remembered = Arc::new(searched.found.protected.keys().cloned().collect());
             let id = state.next;

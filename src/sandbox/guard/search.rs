@@ -413,7 +413,7 @@ impl<'a> Search<'a> {
 
     fn protect(&mut self, path: PathBuf, look: Look, here: Identity) {
         let changed = (!look.is_coverable()).then_some(look.changed);
-        if self.aim.known.is_none_or(|known| known.has(&path, look.own, here, changed)) {
+        if self.aim.known.is_none_or(|known| known.has(look.own, changed)) {
             match look.kind {
                 FileType::Symlink => self.follow(&path),
                 FileType::RegularFile if path.file_name() == Some(OsStr::new("config")) => self.follow_config(&path),

@@ -12,7 +12,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Mode, RenameFlags},
+    fs::{AtFlags, Mode, RenameFlags, StatxFlags},
     io::Errno,
 };
 use serde::{Deserialize, Serialize};
@@ -33,73 +33,78 @@ const NAME_KEPT: usize = 200;
 /// The protected things that were there before a command.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::sandbox) struct Known {
-    /// What the command could not replace, with the folder that it lies in.
-    covered: BTreeMap<PathBuf, (Identity, Identity)>,
-    owns: BTreeSet<Identity>,
+    /// What the command could not replace: covered by a mount as long as the user does not replace it.
+    /// With the time of its creation, for a file's number is used again.
+    covered: BTreeMap<Identity, Option<Changed>>,
     /// What it could: known by the time of its last change as well, for a file's number is used again.
     loose: BTreeSet<(Identity, Changed)>,
 }
 
-/// [`Known`] as it is written to the watchdog. A path need not be text.
+/// [`Known`] as it is written to the watchdog.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(in crate::sandbox) struct WrittenKnown {
-    covered: Vec<(OsString, Identity, Identity)>,
+    covered: Vec<(Identity, Option<Changed>)>,
     loose: Vec<(Identity, Changed)>,
 }
 
 impl From<&Known> for WrittenKnown {
     fn from(known: &Known) -> Self {
-        let covered = known.covered.iter().map(|(path, (own, folder))| (path.clone().into_os_string(), *own, *folder));
-        Self { covered: covered.collect(), loose: known.loose.iter().copied().collect() }
+        Self { covered: known.covered.iter().map(|(own, born)| (*own, *born)).collect(), loose: known.loose.iter().copied().collect() }
     }
 }
 
 impl From<WrittenKnown> for Known {
     fn from(written: WrittenKnown) -> Self {
-        Self {
-            owns: written.covered.iter().map(|(_, own, _)| *own).collect(),
-            covered: written.covered.into_iter().map(|(path, own, folder)| (path.into(), (own, folder))).collect(),
-            loose: written.loose.into_iter().collect(),
-        }
+        Self { covered: written.covered.into_iter().collect(), loose: written.loose.into_iter().collect() }
     }
 }
 
 impl Known {
     /// What was found, less what one of `running` does not know: a command that still runs may have made that.
-    pub(super) fn of<'k>(found: &Found, running: impl Iterator<Item = &'k Self> + Clone) -> Self {
+    pub(super) fn of<'k>(root: &Root, found: &Found, running: impl Iterator<Item = &'k Self> + Clone) -> Self {
         let mut known = Self::default();
-        for (path, (own, folder)) in &found.protected {
+        for (path, (own, _)) in &found.protected {
             let changed = found.loose.get(path).copied();
-            if !running.clone().all(|other| other.has(path, *own, *folder, changed)) {
+            if !running.clone().all(|other| other.has(*own, changed)) {
                 continue;
             }
             match changed {
                 Some(changed) => drop(known.loose.insert((*own, changed))),
-                None => {
-                    known.covered.insert(path.clone(), (*own, *folder));
-                    known.owns.insert(*own);
-                }
+                None => drop(known.covered.insert(*own, born(root, path))),
             }
         }
         known
     }
 
-    /// Whether it was there before: the thing itself, or another in its place, which only the user can have put there.
-    pub(super) fn has(&self, path: &Path, own: Identity, folder: Identity, changed: Option<Changed>) -> bool {
+    /// Whether it was there before: the thing itself. Another in its place can only have been put there by the user, but that takes the
+    /// cover off, and what it says now may be the command's.
+    pub(super) fn has(&self, own: Identity, changed: Option<Changed>) -> bool {
         match changed {
             Some(changed) => self.loose.contains(&(own, changed)),
-            None => self.owns.contains(&own) || self.covered.get(path).is_some_and(|(_, before)| *before == folder),
+            None => self.covered.contains_key(&own),
         }
     }
+
+    /// Whether a file has the number of one that was covered and is gone.
+    fn is_another(&self, root: &Root, path: &Path, own: Identity) -> bool {
+        self.covered.get(&own).is_some_and(|before| *before != born(root, path))
+    }
+}
+
+/// When a file was created; `None` where the file system does not say: there its number alone counts.
+fn born(root: &Root, path: &Path) -> Option<Changed> {
+    let (flags, wanted) = (AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT, StatxFlags::BTIME);
+    let stat = rustix::fs::statx(&root.dir, path, flags, wanted).ok().filter(|stat| stat.stx_mask & wanted.bits() != 0)?;
+    Some((stat.stx_btime.tv_sec, i64::from(stat.stx_btime.tv_nsec)))
 }
 
 /// Moves aside what came since; reports each in a line for the model.
 pub(super) fn sweep(root: &Root, last: &Arc<Listings>, known: &Known) -> (Vec<String>, Arc<Listings>) {
     let searched = search::after(root, last, known);
     let mut lines = Vec::new();
-    for (path, (own, folder)) in &searched.found.protected {
+    for (path, (own, _)) in &searched.found.protected {
         let changed = searched.found.loose.get(path).copied();
-        if known.has(path, *own, *folder, changed) || is_harmless(root, path) {
+        if (known.has(*own, changed) && !known.is_another(root, path, *own)) || is_harmless(root, path) {
             continue;
         }
         let what = shown(path);

@@ -18,6 +18,7 @@ use landlock::{
 };
 use rustix::fs::{FileType, Mode, OFlags};
 
+use super::with_second_names;
 use crate::sandbox::{
     Root,
     guard::{Found, Identity, identity, names_of},
@@ -102,10 +103,11 @@ impl Rules {
     }
 
     fn allow_workspace(&mut self, root: &Root, found: &Found) -> Result<(), String> {
+        let found = &*with_second_names(root, found);
         let hidden: BTreeSet<&Path> = found.hidden.iter().map(|(path, _)| path.as_path()).collect();
         let mut closed: BTreeSet<PathBuf> = found.git.iter().cloned().collect();
-        for path in found.protected.keys().map(PathBuf::as_path).chain(hidden.iter().copied()).chain(found.git.iter().map(PathBuf::as_path))
-        {
+        let named = found.protected.keys().chain(&found.read_only).chain(&found.git).map(PathBuf::as_path);
+        for path in named.chain(hidden.iter().copied()) {
             closed.extend(path.ancestors().skip(1).map(Path::to_owned));
         }
         if closed.is_empty() {

@@ -32,6 +32,8 @@ mod program;
 mod supervisor;
 
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+pub(super) use mounts::with_second_names;
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 pub(super) use plan::{Namespace, Plan};
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 pub(super) use program::{Program, own_file};

@@ -7,6 +7,7 @@
 //! command that moves names meanwhile makes this one fail, and never leaves a name uncovered.
 
 use std::{
+    borrow::Cow,
     collections::BTreeSet,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     path::{Path, PathBuf},
@@ -144,7 +145,7 @@ fn unescaped(text: &str) -> PathBuf {
 /// what is protected over itself and read-only; what holds keys under an empty file or folder.
 pub(super) fn cover(root: &Root, found: &Found) -> Result<(), String> {
     // Before the covers lie: a covered file no longer shows how many names it has.
-    let second_names = second_names(root, found);
+    let found = &with_second_names(root, found);
     for path in &found.git {
         lay(root, path, &Cover::Itself)?;
     }
@@ -153,9 +154,6 @@ pub(super) fn cover(root: &Root, found: &Found) -> Result<(), String> {
     }
     for (path, is_folder) in &found.hidden {
         lay(root, path, if *is_folder { &Cover::EmptyFolder } else { &Cover::EmptyFile })?;
-    }
-    for (path, is_hidden) in second_names {
-        lay(root, &path, if is_hidden { &Cover::EmptyFile } else { &Cover::ReadOnly })?;
     }
     Ok(())
 }
@@ -225,6 +223,16 @@ fn own_identity(fd: &OwnedFd) -> Option<Identity> {
     let stat = rustix::fs::fstat(fd).ok()?;
     #[allow(clippy::unnecessary_cast, reason = "the types differ by platform")]
     Some((stat.st_dev as u64, stat.st_ino as u64))
+}
+
+/// What was found, with the other names of its files.
+pub(in crate::sandbox) fn with_second_names<'f>(root: &Root, found: &'f Found) -> Cow<'f, Found> {
+    let mut found = Cow::Borrowed(found);
+    for (path, is_hidden) in second_names(root, &found) {
+        let found = found.to_mut();
+        if is_hidden { found.hidden.push((path, false)) } else { found.read_only.push(path) }
+    }
+    found
 }
 
 /// Other names of protected and hidden files that have several: the same file by another name is the same file. With whether it holds

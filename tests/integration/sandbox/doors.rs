@@ -3,7 +3,10 @@
 //! boundaries, and then the user's git is asked outside of them.
 
 use std::{
-    os::unix::{fs::symlink, process::ExitStatusExt},
+    os::unix::{
+        fs::{MetadataExt, symlink},
+        process::ExitStatusExt,
+    },
     process::{Command, Stdio},
 };
 
@@ -46,7 +49,7 @@ const EVIL_REPOSITORY: &str = "mkdir -p y/refs y/objects; echo 'ref: refs/heads/
 
 #[tokio::test]
 async fn a_git_link_planted_by_a_command_runs_nothing_for_the_user() {
-    for ground in Ground::both("a_git_link_planted_by_a_command_runs_nothing_for_the_user") {
+    each(Ground::both("a_git_link_planted_by_a_command_runs_nothing_for_the_user"), async |ground| {
         let mark = ground.folder.path().join("mark");
         fs::write(ground.path("evil.txt"), config(&mark)).unwrap();
         let places =
@@ -72,12 +75,13 @@ async fn a_git_link_planted_by_a_command_runs_nothing_for_the_user() {
             assert!(result.stderr.contains(&format!("[refused: {place}/.git ")), "{}: {place}: {}", ground.kind(), result.stderr);
         }
         assert!(result.stderr.contains("[refused: repo/src/.git "), "{}", result.stderr);
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_bare_repository_planted_by_a_command_runs_nothing_for_the_user() {
-    for ground in Ground::both("a_bare_repository_planted_by_a_command_runs_nothing_for_the_user") {
+    each(Ground::both("a_bare_repository_planted_by_a_command_runs_nothing_for_the_user"), async |ground| {
         let mark = ground.folder.path().join("mark");
         fs::write(ground.path("evil.txt"), config(&mark)).unwrap();
         for place in ["a", "b", "c", "d", "kept/refs", "kept/objects"] {
@@ -102,12 +106,13 @@ async fn a_bare_repository_planted_by_a_command_runs_nothing_for_the_user() {
         assert!(joined.stderr.contains("[refused: b/commondir ") && joined.stderr.contains("[refused: c/config "), "{}", joined.stderr);
         assert_eq!(fs::read_to_string(ground.path("kept/config")).unwrap(), "mine", "{}: {}", ground.kind(), old.stderr);
         assert!(!ground.path("kept/hooks").exists());
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn worktrees_submodules_and_rebases_of_the_user_run_nothing_of_a_command() {
-    for ground in Ground::both("worktrees_submodules_and_rebases_of_the_user_run_nothing_of_a_command") {
+    each(Ground::both("worktrees_submodules_and_rebases_of_the_user_run_nothing_of_a_command"), async |ground| {
         let mark = ground.folder.path().join("mark");
         users_repository(&ground, "repo");
         user_git(&ground, "repo", &["worktree", "add", "-q", "../wt"]);
@@ -137,7 +142,8 @@ async fn worktrees_submodules_and_rebases_of_the_user_run_nothing_of_a_command()
         for absent in ["worktrees/wt/config.worktree", "worktrees/new/commondir", "modules/sub/hooks", "rebase-merge/git-rebase-todo"] {
             assert!(!ground.path("repo/.git").join(absent).exists(), "{}: {absent}", ground.kind());
         }
-    }
+    })
+    .await;
 }
 
 /// As a command sets out to work with git: nothing of the user's is known inside.
@@ -248,14 +254,15 @@ fn file_tools_that_write_at_once_put_no_repository_together() {
 
 #[tokio::test]
 async fn a_folder_of_skills_in_the_workspace_is_written_by_no_tool() {
-    for only in [Boundary::Bubblewrap, Boundary::Landlock] {
+    let boundaries = [Boundary::Bubblewrap, Boundary::Landlock].map(|only| (format!("{only:?}"), only));
+    each_of(boundaries, async |only| {
         let folder = tempfile::tempdir().unwrap();
         let rules = PathRules::default().and_protected(folder.path(), &folder.path().join("my/skills"));
         let root = Arc::new(Root::open(folder.path(), rules).unwrap());
         let options = Options { only: Some(only), helper: Some(helper()), ..Options::default() };
         let Ok(detected) = detect_with(&root, Mode::Linux, &Spawner::start().unwrap(), options) else {
             writeln!(&mut std::io::stderr(), "SKIPPED: a_folder_of_skills_in_the_workspace_is_written_by_no_tool: {only:?}").unwrap();
-            continue;
+            return;
         };
         let skill = folder.path().join("my/skills/x/SKILL.md");
         let run =
@@ -270,7 +277,8 @@ async fn a_folder_of_skills_in_the_workspace_is_written_by_no_tool() {
         assert_eq!(fs::read_to_string(&skill).unwrap(), "mine");
         assert!(!folder.path().join("my/skills/y").exists());
         assert!(matches!(edit(&root, "my/skills/x/SKILL.md"), Err(PathError::Protected(_))));
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -291,7 +299,7 @@ async fn files_of_editors_and_agents_are_written_by_no_command() {
         ".tool-versions",
         "a.code-workspace",
     ];
-    for ground in Ground::both("files_of_editors_and_agents_are_written_by_no_command") {
+    each(Ground::both("files_of_editors_and_agents_are_written_by_no_command"), async |ground| {
         let plant = PLACES.map(|place| format!("mkdir -p $(dirname {place}); echo evil > {place}")).join("; ");
 
         let absent = ground.run(&plant).await;
@@ -306,12 +314,13 @@ async fn files_of_editors_and_agents_are_written_by_no_command() {
         for place in PLACES {
             assert_eq!(fs::read_to_string(ground.path(place)).unwrap(), "mine", "{}: {place}", ground.kind());
         }
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_large_workspace_is_guarded_like_a_small_one() {
-    for ground in Ground::both("a_large_workspace_is_guarded_like_a_small_one") {
+    each(Ground::both("a_large_workspace_is_guarded_like_a_small_one"), async |ground| {
         let is_long = std::env::var_os("CALLBOARD_LONG").is_some();
         let (folders, files) = if is_long { (20_000, 15) } else { (2_500, 1) };
         for n in 0..folders {
@@ -343,12 +352,13 @@ async fn a_large_workspace_is_guarded_like_a_small_one() {
         for absent in ["zz/sub/.git/hooks/pre-commit", "zz/new/.git/hooks", "crowd/.bashrc", "aaa/9/99/.envrc"] {
             assert!(!ground.path(absent).exists(), "{}: {absent}: {}", ground.kind(), last.stderr);
         }
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_workspace_that_cannot_be_guarded_runs_no_command_and_says_why() {
-    for ground in Ground::both("a_workspace_that_cannot_be_guarded_runs_no_command_and_says_why") {
+    each(Ground::both("a_workspace_that_cannot_be_guarded_runs_no_command_and_says_why"), async |ground| {
         for n in 0..1001 {
             fs::create_dir(ground.path(&n.to_string())).unwrap();
             fs::write(ground.path(&format!("{n}/.env")), "").unwrap();
@@ -363,12 +373,13 @@ async fn a_workspace_that_cannot_be_guarded_runs_no_command_and_says_why() {
         assert!(!ground.path("ran").exists());
         (1..1001).for_each(|n| fs::remove_dir_all(ground.path(&n.to_string())).unwrap());
         assert_eq!(ground.run("true").await.status, Some(0), "{}", ground.kind());
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn what_a_command_planted_is_moved_aside_when_the_host_is_killed() {
-    for ground in Ground::both("what_a_command_planted_is_moved_aside_when_the_host_is_killed") {
+    each(Ground::both("what_a_command_planted_is_moved_aside_when_the_host_is_killed"), async |ground| {
         let planted = [".mcp.json", ".git/hooks/post-checkout", ".envrc", "sub/.git"];
         fs::write(ground.path("callboard.toml"), "mine").unwrap();
         fs::create_dir(ground.path("sub")).unwrap();
@@ -398,7 +409,77 @@ async fn what_a_command_planted_is_moved_aside_when_the_host_is_killed() {
         wait_until("the sweep", Duration::from_secs(3), gone).await;
         assert_eq!(fs::read_to_string(ground.path("callboard.toml")).unwrap(), "mine");
         assert_eq!(fs::read_link(ground.path(".bashrc")).unwrap(), Path::new("mine"), "the user's own stay");
-    }
+    })
+    .await;
+}
+
+/// Landlock without a mount namespace, too: its rules hold by file and not by place.
+fn all(test: &str) -> impl Iterator<Item = Ground> {
+    Ground::linux(test).into_iter().chain(Ground::landlocks(test))
+}
+
+#[tokio::test]
+async fn what_the_user_replaces_while_a_command_runs_is_not_left_as_the_command_wrote_it() {
+    let test = "what_the_user_replaces_while_a_command_runs_is_not_left_as_the_command_wrote_it";
+    each(all(test), async |ground| {
+        users_repository(&ground, "repo");
+        fs::create_dir(ground.path("repo/w")).unwrap();
+        fs::write(ground.path("repo/AGENTS.md"), "mine").unwrap();
+        let mark = ground.folder.path().join("mark");
+        let evil = config(&mark);
+        fs::write(ground.path("repo/w/evil.txt"), &evil).unwrap();
+        // Git's own way to write its configuration, as in `git push -u`, and that of editors; then the number of the file that is gone
+        // is given to another.
+        let attack = "cd repo/w; old=$(stat -c %i ../AGENTS.md); touch started; while [ ! -e go ]; do sleep 0.02; done; \
+                      cat evil.txt > ../.git/config; ln ../.git/config ../.git/hard; rm ../AGENTS.md && for n in {1..300}; do echo evil > n$n; done; \
+                      mv $(find . -inum $old) ../AGENTS.md; echo done";
+        let task = async {
+            wait_until("the command", Duration::from_secs(10), || ground.path("repo/w/started").exists()).await;
+            user_git(&ground, "repo", &["config", "user.name", "U"]);
+            fs::write(ground.path("repo/AGENTS.md~"), "mine, too").unwrap();
+            fs::rename(ground.path("repo/AGENTS.md~"), ground.path("repo/AGENTS.md")).unwrap();
+            fs::write(ground.path("repo/w/go"), "").unwrap();
+        };
+        let (result, ()) = tokio::join!(ground.run(attack), task);
+
+        assert!(result.stdout.ends_with("done\n"), "{}: {}", ground.kind(), result.stderr);
+        git(&ground, "repo", &["status"]);
+        assert!(!mark.exists(), "{}: {}", ground.kind(), result.stderr);
+        let read = |path: &str| fs::read_to_string(ground.path(path)).unwrap_or_default();
+        assert!(!read("repo/.git/config").contains("fsmonitor") && !read("repo/AGENTS.md").contains("evil"), "{}", result.stderr);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_command_gives_no_second_name_to_a_protected_file_and_writes_none_through_one_of_the_users() {
+    let test = "a_command_gives_no_second_name_to_a_protected_file_and_writes_none_through_one_of_the_users";
+    each(all(test), async |ground| {
+        for (path, text) in [("a/.git/config", "mine"), ("callboard.toml", "mine"), (".env", "KEY=needle"), ("w/x", "")] {
+            fs::create_dir_all(ground.path(path).parent().unwrap()).unwrap();
+            fs::write(ground.path(path), text).unwrap();
+        }
+        let link = "for file in $PWD/a/.git/config callboard.toml .env /proc/self/cwd/callboard.toml; do for to in hard w/hard a/hard a/.git/hard; do \
+                    ln $file $to; ln -L $file $to; done; done; \
+                    python3 -c 'import ctypes, os\nl = ctypes.CDLL(None)\nfor n, f in enumerate([\"a/.git/config\", \"callboard.toml\", \".env\"]):\n d = os.open(f, os.O_PATH)\n \
+                    l.linkat(d, b\"\", -100, b\"w/fd%d\" % n, 0x1000); l.linkat(-100, b\"/proc/self/fd/%d\" % d, -100, b\"w/fp%d\" % n, 0x400)'; \
+                    mv a b; ln b/.git/config w/late; mv b a; true";
+
+        let linked = ground.run(link).await;
+        for file in ["a/.git/config", "callboard.toml", ".env"] {
+            assert_eq!(fs::metadata(ground.path(file)).unwrap().nlink(), 1, "{}: {file}: {}", ground.kind(), linked.stderr);
+        }
+        for (file, other) in [("a/.git/config", "w/one"), ("callboard.toml", "w/two"), (".env", "w/three")] {
+            fs::hard_link(ground.path(file), ground.path(other)).unwrap();
+        }
+        let written = ground.run("for n in one two three; do echo evil > w/$n; done; cat w/three; mv w v; echo evil > v/one").await;
+
+        assert_eq!(written.stdout, "", "{}", ground.kind());
+        for (file, text) in [("a/.git/config", "mine"), ("callboard.toml", "mine"), (".env", "KEY=needle")] {
+            assert_eq!(fs::read_to_string(ground.path(file)).unwrap(), text, "{}: {file}", ground.kind());
+        }
+    })
+    .await;
 }
 
 /// The tests of this file run again as a user without rights, in another process.
