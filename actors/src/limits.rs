@@ -173,6 +173,12 @@ pub struct Limits {
     pub tenant_seats_max: usize,
     /// Bytes of entries and snapshots that a tenant without a quota of its own may have stored: one tenant must not fill the disk of all.
     pub tenant_stored_bytes_max: u64,
+    /// Files and folders in the workspace of a tenant without a quota of its own: one tenant must not use up the inodes of all. Held by the
+    /// tools of `callboard serve`, not by the kernel.
+    pub tenant_workspace_files_max: u64,
+    /// Bytes on the disk of the files in such a workspace. A tebibyte is no bound: to hold one, the size of every file is read before each
+    /// command.
+    pub tenant_workspace_bytes_max: u64,
     /// Bytes of all prompts of all tenants between admission and the end of their rounds: beyond it callers get `Overloaded`. A caller
     /// can wait, memory cannot.
     pub memory_bytes_max: usize,
@@ -196,6 +202,11 @@ pub struct Limits {
     pub journal_backlog_bytes: usize,
 }
 
+impl Limits {
+    /// The value of `tenant_workspace_bytes_max` that is no bound: a tebibyte.
+    pub const WORKSPACE_BYTES_UNBOUNDED: u64 = 1 << 40;
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
@@ -209,6 +220,8 @@ impl Default for Limits {
             tenant_turns_max: 1024,
             tenant_seats_max: 8192,
             tenant_stored_bytes_max: 4 * 1024 * 1024 * 1024,
+            tenant_workspace_files_max: 1_000_000,
+            tenant_workspace_bytes_max: Self::WORKSPACE_BYTES_UNBOUNDED,
             memory_bytes_max: 1024 * 1024 * 1024,
             model_calls_max: 256,
             model_waiting_max: 16_384,

@@ -7,8 +7,10 @@ use callboard_actors::{
     conversation::volatile::ApprovalMode,
     host::TenantConfig,
     ids::TenantId,
+    limits::Limits,
     ports::{Tool, TypedTool, erased},
     subagent::CREATE_SUBAGENT,
+    tenant::Quotas,
 };
 
 use super::{
@@ -22,7 +24,7 @@ use crate::{
     config::{Approve, Config, MemoryScope, SandboxMode, TenantSection},
     mcp::{self, FilePins, McpPool, McpServerConfig, McpTransport, Pins, config::Template},
     observe::Redactor,
-    sandbox::{self, Options, PathRules, Root, Spawner, Toolchains},
+    sandbox::{self, Options, Root, Spawner, Toolchains, WorkspaceQuota},
     tools::{self, Toolbox, memory::Memory},
 };
 
@@ -31,6 +33,8 @@ use crate::{
 pub(super) struct Outfit {
     pub(super) config: TenantConfig,
     pub(super) notes: Vec<String>,
+    /// The folder that its tools work in, if any: it holds the quota of files.
+    pub(super) workspace: Option<Arc<Root>>,
 }
 
 /// The variable that tells an MCP server whose it is.
@@ -109,7 +113,7 @@ impl Outfitter {
     fn make(&self, config: &Config, tenant: &TenantSection, outlets: &Outlets, of_servers: OfServers) -> Result<Outfit, AppError> {
         let provider = config.choose(tenant.provider.as_deref())?.name.clone();
         let model = tenant.model.clone().or_else(|| outlets.get(&provider).map(|outlet| outlet.model.clone()));
-        let mut toolbox = self.toolbox(config, tenant)?;
+        let (mut toolbox, workspace) = self.toolbox(config, tenant)?;
         toolbox.tools.extend(of_servers.tools);
         let mut notes = toolbox.notes.clone();
         notes.extend(of_servers.notes);
@@ -140,20 +144,26 @@ impl Outfitter {
         // Like the tools that need a workspace: without one, and without a list that names it, there are only tools that do nothing.
         let wanted = tenant.tools.as_ref().or(config.tools.as_ref());
         let subagents = wanted.map_or(tenant.workspace.is_some(), |wanted| wanted.iter().any(|tool| tool == CREATE_SUBAGENT));
-        Ok(Outfit { config: made.tools(toolbox).subagents(subagents), notes })
+        Ok(Outfit { config: made.tools(toolbox).subagents(subagents), notes, workspace })
     }
 
     /// Its tools: those it names, else those of the configuration, else all that can be had; without a workspace and a list only those
     /// that touch nothing (INTERFACES §6).
-    fn toolbox(&self, config: &Config, tenant: &TenantSection) -> Result<Toolbox, AppError> {
+    fn toolbox(&self, config: &Config, tenant: &TenantSection) -> Result<(Toolbox, Option<Arc<Root>>), AppError> {
         let wanted = wanted(config, tenant);
         let has = |name: &str| wanted.has(name);
         let masker = masker(config);
-        let mut toolbox = match &tenant.workspace {
+        let root = match &tenant.workspace {
             Some(workspace) => {
                 let rules = rules(workspace, tenant.skills.as_deref().or(config.skills.as_deref()));
-                self.over(config, workspace, rules, has("bash"), masker.clone())?
+                let root = Root::open(workspace, rules)
+                    .map_err(|error| AppError::Tools(format!("workspace {} cannot be opened: {}", workspace.display(), error.kind())))?;
+                Some(Arc::new(root.bounded(workspace_quota(config, &tenant.quotas))))
             }
+            None => None,
+        };
+        let mut toolbox = match &root {
+            Some(root) => self.over(config, root.clone(), has("bash"), masker.clone())?,
             None => tools::without_workspace(),
         };
         toolbox.tools.push(erased(match tenant.memory {
@@ -163,20 +173,10 @@ impl Outfitter {
         if tenant.workspace.is_some() || wanted.0.is_some() {
             toolbox.tools.extend(web_tools(config, &masker)?);
         }
-        Ok(toolbox.only(has))
+        Ok((toolbox.only(has), root))
     }
 
-    fn over(
-        &self,
-        config: &Config,
-        workspace: &Path,
-        rules: PathRules,
-        wants_commands: bool,
-        masker: tools::mask::Masker,
-    ) -> Result<Toolbox, AppError> {
-        let root = Root::open(workspace, rules)
-            .map(Arc::new)
-            .map_err(|error| AppError::Tools(format!("workspace {} cannot be opened: {}", workspace.display(), error.kind())))?;
+    fn over(&self, config: &Config, root: Arc<Root>, wants_commands: bool, masker: tools::mask::Masker) -> Result<Toolbox, AppError> {
         // A sandbox that nobody will use is not tried, and nothing is said of it.
         if !wants_commands {
             return Ok(tools::over(root, None, masker));
@@ -190,6 +190,15 @@ impl Outfitter {
         let mut toolbox = tools::over(root, found.sandbox, masker);
         toolbox.notes.extend(found.note.filter(|_| config.sandbox != SandboxMode::None));
         Ok(toolbox)
+    }
+}
+
+/// What a tenant's workspace may hold: as its quotas say, else as `[limits]` does.
+pub(super) fn workspace_quota(config: &Config, quotas: &Quotas) -> WorkspaceQuota {
+    let Limits { tenant_workspace_files_max: files, tenant_workspace_bytes_max: bytes, .. } = config.limits;
+    WorkspaceQuota {
+        files_max: Some(quotas.workspace_files_max.unwrap_or(files)),
+        bytes_max: quotas.workspace_bytes_max.or(Some(bytes).filter(|bytes| *bytes < Limits::WORKSPACE_BYTES_UNBOUNDED)),
     }
 }
 
@@ -251,7 +260,7 @@ mod tests {
         std::fs::write(&file, "[host]\ndata_dir = \"data\"\n[sandbox]\nmode = \"none\"\n").unwrap();
         let environment = process_environment().filter(|(name, _)| !name.starts_with("CALLBOARD_"));
         let config = Config::load(Some(&file), environment).unwrap();
-        Outfitter::start(&config, Redactor::default()).unwrap().toolbox(&config, tenant).unwrap()
+        Outfitter::start(&config, Redactor::default()).unwrap().toolbox(&config, tenant).unwrap().0
     }
 
     fn names(tenant: &TenantSection) -> Vec<String> {

@@ -237,6 +237,18 @@ pub(super) const QUOTAS: &[Key] = &[
         Kind::Count { max: BYTES_MAX },
         "bytes of its conversations in the store; more is refused; `[limits] tenant_stored_bytes_max` by default",
     ),
+    key(
+        QUOTAS_SECTION,
+        "workspace_files_max",
+        Kind::Count { max: COUNT_MAX },
+        "files and folders in its workspace, whoever made them; `[limits] tenant_workspace_files_max` by default",
+    ),
+    key(
+        QUOTAS_SECTION,
+        "workspace_bytes_max",
+        Kind::Count { max: BYTES_MAX },
+        "bytes on the disk of the files in its workspace; `[limits] tenant_workspace_bytes_max` by default",
+    ),
     key(QUOTAS_SECTION, "memory_bytes_max", Kind::Count { max: BYTES_MAX }, "bytes of memory that its work under way may take"),
 ];
 
@@ -315,6 +327,8 @@ limits! {
     tenant_turns_max, "tenant_turns_max", count, "turns of one tenant at once";
     tenant_seats_max, "tenant_seats_max", count, "prompts of one tenant between admission and answer";
     tenant_stored_bytes_max, "tenant_stored_bytes_max", bytes, "bytes of one tenant's conversations in the store, unless its quota says";
+    tenant_workspace_files_max, "tenant_workspace_files_max", count, "files and folders in one tenant's workspace, unless its quota says";
+    tenant_workspace_bytes_max, "tenant_workspace_bytes_max", bytes, "bytes on the disk of the files in one tenant's workspace, unless its quota says; a tebibyte, the default, is no bound";
     memory_bytes_max, "memory_bytes_max", bytes, "bytes of all prompts between admission and the end of their rounds";
     model_calls_max, "model_calls_max", count, "calls of one provider key at once";
     model_waiting_max, "model_waiting_max", count, "callers that wait for a model permit";

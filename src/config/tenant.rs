@@ -187,6 +187,8 @@ fn set_quota(quotas: &mut Quotas, name: &str, count: u64) {
         "tokens_per_minute" => quotas.tokens_per_minute = Some(count),
         "artifact_bytes_max" => quotas.artifact_bytes_max = Some(count),
         "stored_bytes_max" => quotas.stored_bytes_max = Some(count),
+        "workspace_files_max" => quotas.workspace_files_max = Some(count),
+        "workspace_bytes_max" => quotas.workspace_bytes_max = Some(count),
         "memory_bytes_max" => quotas.memory_bytes_max = Some(count),
         _ => {}
     }

@@ -31,6 +31,6 @@ mod sse;
 
 pub use keys::{KeyHash, Keys, NotAKeyHash, new_key};
 pub use openai::left_behind;
-pub use operator::{MadeKey, Operator, OperatorError, Reloaded, TenantPut};
+pub use operator::{MadeKey, Operator, OperatorError, Reloaded, TenantPut, WorkspaceShown};
 pub use server::{Served, serve};
 pub use settings::{HttpBounds, HttpConfig};

@@ -1,5 +1,7 @@
 //! What the operator's routes ask of the program that serves: it alone knows the configuration file and how tenants are made of it.
 
+use std::collections::BTreeMap;
+
 use callboard_actors::{ids::TenantId, ports::BoxFuture};
 use serde::Serialize;
 use serde_json::Value;
@@ -67,6 +69,16 @@ pub struct Reloaded {
     pub needs_restart: Vec<String>,
 }
 
+/// What the workspace of a tenant holds, whoever made it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+pub struct WorkspaceShown {
+    /// Files and folders, a file once for each of its names.
+    pub files: u64,
+    /// Bytes on the disk; absent where they have no bound.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+}
+
 /// The program behind the operator's routes. Each verb answers when what it did holds for the next request.
 pub trait Operator: Send + Sync + 'static {
     /// Reads the configuration again, as on SIGHUP. On an error nothing has changed.
@@ -110,6 +122,12 @@ pub trait Operator: Send + Sync + 'static {
     fn erase(&self, id: TenantId) -> BoxFuture<'_, Result<u64, OperatorError>> {
         let _ = id;
         Box::pin(async { Err(OperatorError::Unsupported("this program keeps nothing beside the host".into())) })
+    }
+
+    /// What the tenants' workspaces hold, as far as they were counted: a workspace with a quota is counted before and after each command,
+    /// and when a file tool makes a file. None by default.
+    fn workspaces(&self) -> BoxFuture<'_, BTreeMap<TenantId, WorkspaceShown>> {
+        Box::pin(async { BTreeMap::new() })
     }
 
     /// Tells the program that the operator asked for the end by the route; the host begins to drain now.

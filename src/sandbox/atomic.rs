@@ -61,7 +61,8 @@ impl Root {
     /// Finds where `given` is to be written, without passing a link. Nothing is made yet, but for missing folders if asked.
     ///
     /// # Errors
-    /// [`PathError`]: outside, protected, sensitive, through a link, or something that is no regular file.
+    /// [`PathError`]: outside, protected, sensitive, through a link, something that is no regular file, or no room for folders and a file
+    /// that are to be made.
     pub fn slot(&self, given: &str, make_folders: bool) -> Result<Slot<'_>, PathError> {
         let spelled = self.spelled_to_write(given);
         if given.bytes().any(|b| b == 0) {
@@ -73,6 +74,9 @@ impl Root {
         let path = Path::new(&spelled);
         self.refuse(given, path)?;
         let parts_of = self.git_folders(path).ok_or_else(|| PathError::Protected(given.to_owned()))?;
+        if make_folders && self.quota().is_bounded() {
+            self.room_for(given, self.missing_names(path), 0)?;
+        }
         let slot = settled(|| self.slot_once(given, path, make_folders))?;
         Ok(Slot { parts_of, ..slot })
     }
@@ -121,7 +125,8 @@ impl Root {
             above.push(name);
             if make_folders {
                 match rustix::fs::mkdirat(&folder, name, folder_mode) {
-                    Ok(()) | Err(Errno::EXIST) => {}
+                    Ok(()) => self.made(1, 0),
+                    Err(Errno::EXIST) => {}
                     Err(errno) => return Err(error(errno)),
                 }
             }
@@ -235,8 +240,11 @@ impl Slot<'_> {
     /// Puts `bytes` in its place; permissions stay. After a crash there is the old file or the new one, nothing between.
     ///
     /// # Errors
-    /// [`PathError::Changed`], [`PathError::Io`]; then the old file is untouched.
+    /// [`PathError::Changed`], [`PathError::Full`], [`PathError::Io`]; then the old file is untouched.
     pub fn replace(&self, bytes: &[u8]) -> Result<(), PathError> {
+        let before = self.found.as_ref().map_or(0, |found| u64::try_from(found.st_size).unwrap_or(0));
+        let (names, more) = (u64::from(!self.exists()), (bytes.len() as u64).saturating_sub(before));
+        self.root.room_for(&self.given, names, more)?;
         let (temporary, mut file) = self.temporary()?;
         let written = self.write(&mut file, bytes).and_then(|()| {
             if self.exists() {
@@ -260,6 +268,7 @@ impl Slot<'_> {
             }
             return Err(PathError::Protected(self.given.clone()));
         }
+        self.root.made(names, more);
         Ok(())
     }
 

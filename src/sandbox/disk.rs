@@ -24,10 +24,10 @@ pub(super) struct Disk {
 
 /// What a disk has left.
 #[derive(Debug, Clone, Copy)]
-struct Free {
-    bytes: u64,
+pub(super) struct Free {
+    pub(super) bytes: u64,
     /// `None` where the file system does not count them.
-    files: Option<u64>,
+    pub(super) files: Option<u64>,
 }
 
 impl Disk {
@@ -86,7 +86,8 @@ fn is_enough(ticks: u64, files: u64) -> bool {
     ticks.saturating_add(1).saturating_mul(FILES_PER_TICK) > files
 }
 
-fn free(folder: &std::path::Path) -> Option<Free> {
+/// What the disk that holds `folder` has left.
+pub(super) fn free(folder: &std::path::Path) -> Option<Free> {
     let stat = rustix::fs::statvfs(folder).ok()?;
     Some(Free { bytes: stat.f_bavail.saturating_mul(stat.f_frsize), files: (stat.f_files > 0).then_some(stat.f_ffree) })
 }

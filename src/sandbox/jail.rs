@@ -25,7 +25,10 @@ use rustix::{
     io::Errno,
 };
 
-use super::policy::{PathRules, WORKSPACE};
+use super::{
+    policy::{PathRules, WORKSPACE},
+    space::Space,
+};
 
 /// Links on one way; the kernel's own number.
 const LINKS_MAX: u32 = 40;
@@ -95,6 +98,14 @@ pub enum PathError {
     /// It holds a NUL byte or is too long.
     #[error("{0:?} is not a valid path")]
     Invalid(String),
+    /// The workspace holds as much as its quota allows.
+    #[error("{path:?} was not written: {what}")]
+    Full {
+        /// As it was given.
+        path: String,
+        /// What the workspace holds, what it may hold, and what to do.
+        what: String,
+    },
     /// The file system said no.
     #[error("{path:?}: {reason}")]
     Io {
@@ -111,7 +122,7 @@ impl PathError {
         match self {
             Self::Outside(_) | Self::NotFound(_) | Self::TooManyLinks(_) | Self::Link { .. } | Self::Changed(_) => LOOKS_MAX,
             Self::NotAFolder(_) | Self::NotAFile { .. } => LOOKS_AT_ONCE,
-            Self::Sensitive(_) | Self::Protected(_) | Self::Invalid(_) | Self::Io { .. } => 0,
+            Self::Sensitive(_) | Self::Protected(_) | Self::Invalid(_) | Self::Full { .. } | Self::Io { .. } => 0,
         }
     }
 
@@ -157,6 +168,8 @@ pub struct Root {
     pub(super) rules: PathRules,
     /// New files and folders are for the host's user alone.
     pub(super) private: bool,
+    /// How much it may hold, and what was counted last.
+    pub(super) space: Space,
 }
 
 /// A regular file that was opened beneath a root.
@@ -197,7 +210,7 @@ impl Root {
         let given = std::path::absolute(path.as_ref())?;
         let real = given.canonicalize()?;
         let dir = rustix::fs::open(&real, FOLDER, Mode::empty())?;
-        Ok(Self { dir, real, given, rules, private: false })
+        Ok(Self { dir, real, given, rules, private: false, space: Space::default() })
     }
 
     /// Opens a folder of the host's own, made if it is missing; it and all that is made in it is for the host's user alone

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Root, Toolchains,
-    guard::{Found, Guard},
+    guard::{Found, Guard, Held},
     helper::{ASK, ASKED, Namespace, Plan, Program},
     policy::PATH,
     shell::{self, PROBE_TIME_MAX, denied, nonce, unguarded},
@@ -188,15 +188,16 @@ impl Inner {
 
     async fn exec(self: Arc<Self>, exec: Exec, cancel: CancellationToken) -> Result<ExecResult, SandboxError> {
         let (this, folder) = (self.clone(), exec.working_dir.clone());
-        let (launch, guarded) = shell::blocking(move || {
+        let (launch, guarded, held) = shell::blocking(move || {
             let folder = shell::working_dir(&this.root, folder.as_deref())?;
             let mut guarded = this.guard.search().map_err(unguarded)?;
+            let held = Held::start(&this.guard, &exec.command)?;
             let launch = this.launch(folder, exec, guarded.found())?;
             guarded.begin(this.spawner.watchdog(), Some(&this.program));
-            Ok((launch, guarded))
+            Ok((launch, guarded, held))
         })
         .await?;
-        let result = self.spawner.run(launch, &cancel).await.and_then(began);
+        let result = held.run(&self.spawner, launch, &cancel).await.and_then(began);
         // All its processes are gone: what they left can be judged.
         shell::blocking(move || {
             let lines = guarded.end();

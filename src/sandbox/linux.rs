@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     AllowList, Root, Toolchains,
     filter::{self, Behind, Uncounted, UnixSockets},
-    guard::{Found, Guard},
+    guard::{Found, Guard, Held},
     helper::{Program, with_second_names},
     policy::{ENVIRONMENT, FORWARD_PORT, FORWARD_SOCKET, FORWARDER, NO_PROXY, PROXY_VARIABLES, WORKSPACE},
     proxy::Proxy,
@@ -266,9 +266,10 @@ impl Inner {
             let folder = shell::working_dir(&this.root, folder.as_deref())?;
             let guarded = this.guard.search().map_err(unguarded)?;
             let covers = with_second_names(&this.root, guarded.found()).into_owned();
-            Ok((folder, guarded, covers))
+            let held = Held::start(&this.guard, &exec.command)?;
+            Ok((folder, guarded, covers, held, exec))
         });
-        let (folder, mut guarded, covers) = searched.await?;
+        let (folder, mut guarded, covers, held, exec) = searched.await?;
         let door = self.proxy.as_ref().map(|proxy| proxy.open()).transpose()?;
         let wire = match (&self.proxy, &door) {
             (Some(proxy), Some(door)) => Some(Wire { helper: proxy.helper()?, socket: Some(door.socket()) }),
@@ -281,7 +282,7 @@ impl Inner {
             Ok(guarded)
         });
         let guarded = begun.await?;
-        let result = self.spawner.run(launch, &cancel).await;
+        let result = held.run(&self.spawner, launch, &cancel).await;
         let mut told = match door {
             Some(door) => door.close().await,
             None => Vec::new(),

@@ -161,6 +161,7 @@ impl From<PathError> for ToolError {
             | PathError::TooManyLinks(_)
             | PathError::Link { .. }
             | PathError::Invalid(_) => Self::new(ToolErrorType::InvalidParameters, message),
+            PathError::Full { .. } => Self::new(ToolErrorType::ResourceError, message).not_started(),
             // It says that nothing was written.
             PathError::Changed(_) => Self::failed(message).not_started(),
             PathError::Io { .. } => Self::failed(message),

@@ -14,6 +14,7 @@ mod memory;
 mod network;
 mod plugged;
 mod probe;
+mod quota;
 mod stranger;
 
 use std::{

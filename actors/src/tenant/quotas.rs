@@ -23,6 +23,11 @@ pub struct Quotas {
     /// Bytes of entries and snapshots that its conversations may have stored; beyond it prompts and whatever else is stored are refused,
     /// and running rounds end before their next model call.
     pub stored_bytes_max: Option<u64>,
+    /// Files and folders in its workspace, whoever made them. The tools over that workspace hold it, not the kernel: `callboard serve`
+    /// gives it to them, and a program that builds its own tools gives it to the folder that they work in.
+    pub workspace_files_max: Option<u64>,
+    /// Bytes on the disk of the files in its workspace; held like `workspace_files_max`.
+    pub workspace_bytes_max: Option<u64>,
     /// Bytes of the memory that its prompts under way and its conversations' events may take; more prompts are refused.
     pub memory_bytes_max: Option<u64>,
 }
@@ -38,6 +43,8 @@ impl Default for Quotas {
             tokens_per_minute: None,
             artifact_bytes_max: None,
             stored_bytes_max: None,
+            workspace_files_max: None,
+            workspace_bytes_max: None,
             memory_bytes_max: None,
         }
     }

@@ -1,14 +1,14 @@
 //! The port of the operator's routes over [`TenantOperator`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use callboard_actors::{ids::TenantId, ports::BoxFuture};
 use serde_json::{Value, json};
 
-use super::{AppError, KeptTenant, Standing, State, TenantOperator, is_temporary};
+use super::{super::tenants::workspace_quota, AppError, KeptTenant, Standing, State, TenantOperator, is_temporary};
 use crate::{
     config::{ConfigError, TenantSection},
-    http::{KeyHash, MadeKey, Operator, OperatorError, Reloaded, TenantPut, new_key},
+    http::{KeyHash, MadeKey, Operator, OperatorError, Reloaded, TenantPut, WorkspaceShown, new_key},
     tools::memory::Memory,
 };
 
@@ -52,6 +52,17 @@ impl Operator for TenantOperator {
 
     fn erase(&self, id: TenantId) -> BoxFuture<'_, Result<u64, OperatorError>> {
         Box::pin(self.empty(id))
+    }
+
+    fn workspaces(&self) -> BoxFuture<'_, BTreeMap<TenantId, WorkspaceShown>> {
+        Box::pin(async move {
+            let state = self.0.state.lock().await;
+            let used = |standing: &Standing| {
+                let usage = standing.outfit.workspace.as_ref()?.usage()?;
+                Some(WorkspaceShown { files: usage.files, bytes: usage.bytes })
+            };
+            state.served.iter().filter_map(|(id, standing)| Some((id.clone(), used(standing)?))).collect()
+        })
     }
 
     fn draining(&self) {
@@ -105,12 +116,16 @@ impl TenantOperator {
             known.settings = Some(settings);
             return Ok(self.change(&mut state, kept).await?);
         }
+        let quota = workspace_quota(&state.config, &read.quotas);
         // Of a tenant of the file it holds until the file is read again.
         let config = standing.outfit.config.clone().quotas(read.quotas);
         self.0.host.configure_tenant(&id, config.clone()).await.map_err(AppError::from)?;
         if let Some(standing) = state.served.get_mut(&id) {
             standing.section.quotas = read.quotas;
             standing.outfit.config = config;
+            if let Some(workspace) = &standing.outfit.workspace {
+                workspace.set_quota(quota);
+            }
         }
         Ok(())
     }

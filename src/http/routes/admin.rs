@@ -1,5 +1,7 @@
 //! What the operator asks: tenants, quotas, keys, erasure, reload, drain. A tenant's key sees none of it.
 
+use std::collections::BTreeMap;
+
 use axum::{
     Json,
     extract::{Request, State},
@@ -13,7 +15,7 @@ use utoipa::ToSchema;
 
 use super::Path;
 use crate::http::{
-    MadeKey, Operator, OperatorError, Reloaded, TenantPut,
+    MadeKey, Operator, OperatorError, Reloaded, TenantPut, WorkspaceShown,
     auth::Admin,
     body::{AdminJson, optional},
     error::Problem,
@@ -31,6 +33,9 @@ pub(in crate::http) struct TenantShown {
     /// What it uses now and has used since the host began: prompts, turns, bytes, tokens, refusals by reason.
     #[schema(value_type = Object)]
     usage: TenantUsage,
+    /// What its workspace holds; absent until it was counted, at the first command or the first new file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workspace: Option<WorkspaceShown>,
 }
 
 /// The tenants.
@@ -99,9 +104,13 @@ fn operator(app: &App) -> Result<&dyn Operator, Problem> {
 /// Lists the tenants with their figures.
 #[utoipa::path(get, path = "/v1/admin/tenants", tag = "operator", responses((status = 200, description = "The tenants", body = Tenants)))]
 pub(in crate::http) async fn list(State(app): State<App>, _: Admin) -> Result<Json<Tenants>, Problem> {
+    let mut workspaces = match &app.config.operator {
+        Some(operator) => operator.workspaces().await,
+        None => BTreeMap::new(),
+    };
     let shown = app.host.tenant_ids().into_iter().map(|id| {
         let usage = app.host.tenant(&id).usage()?;
-        Ok(TenantShown { id, paused: usage.paused, usage })
+        Ok(TenantShown { paused: usage.paused, usage, workspace: workspaces.remove(&id), id })
     });
     Ok(Json(Tenants { tenants: shown.collect::<Result<_, Problem>>()? }))
 }

@@ -3,7 +3,7 @@
 //!
 //! # Layout
 //! `found` is what a search found · `search` walks the workspace · `sweep` judges what a command left and moves it aside ·
-//! [`Guard`] holds what is remembered of one workspace, [`Guarded`] one command's search and sweep.
+//! `held` holds a command to the workspace's quota · [`Guard`] holds what is remembered of one workspace, [`Guarded`] one command's search and sweep.
 //!
 //! Promises
 //! - A workspace that cannot be searched as a whole runs no command ([`Unguarded`]). Nothing is truncated silently.
@@ -19,6 +19,7 @@
 mod found;
 mod search;
 mod sweep;
+mod held;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,6 +30,7 @@ use std::{
 
 use found::Look;
 pub(super) use found::{Found, Identity, identity, names_of};
+pub(super) use held::Held;
 use search::Listings;
 pub(super) use search::Unguarded;
 use sweep::Known;
@@ -37,6 +39,7 @@ pub(super) use sweep::WrittenKnown;
 use super::{
     Root,
     helper::Program,
+    space::{Excess, WorkspaceUsage},
     watchdog::{Note, Noted, Watchdog},
 };
 
@@ -105,6 +108,9 @@ impl Guard {
             }
             searched
         });
+        if let Ok(searched) = &searched {
+            self.settle(searched.files);
+        }
         let mut state = self.state();
         let guarded = searched.map(|searched| {
             let others = state.running.values().chain(&state.ended).map(|known| &**known);
@@ -137,9 +143,35 @@ impl Guard {
 
     fn sweep(&self, known: &Known) -> Vec<String> {
         let listings = self.state().listings.clone();
-        let (lines, listings) = sweep::sweep(&self.root, &listings, known);
-        self.state().listings = listings;
+        let (mut lines, searched) = sweep::sweep(&self.root, &listings, known);
+        self.state().listings = searched.listings;
+        lines.extend(self.settle(searched.files).map(|excess| format!("[{excess} before more is created]")));
         lines
+    }
+
+    /// Keeps what a search counted. Returns what there is too much of.
+    fn settle(&self, files: Option<u64>) -> Option<Excess> {
+        let quota = self.root.quota();
+        let usage = match files {
+            _ if !quota.is_bounded() => return None,
+            Some(files) if quota.bytes_max.is_none() => {
+                let usage = WorkspaceUsage { files, bytes: None };
+                self.root.note_usage(usage);
+                usage
+            }
+            // Sizes change without a trace in the folder: every file is looked at.
+            _ => self.root.count(),
+        };
+        quota.excess(usage)
+    }
+
+    /// Counts what the workspace holds while a command runs.
+    fn count(&self) -> WorkspaceUsage {
+        let listings = self.state().listings.clone();
+        let searched = search::during(&self.root, &listings);
+        self.settle(searched.files);
+        self.state().listings = searched.listings;
+        self.root.usage().unwrap_or_default()
     }
 
     fn forget(&self, id: u64) {

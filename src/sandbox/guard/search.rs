@@ -7,11 +7,11 @@
 //! **Invariant:** nothing is passed over silently. What a search cannot look at is protected as a whole, or the search has an error.
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
     ffi::{OsStr, OsString},
     io::Read,
     os::{
-        fd::{AsFd, OwnedFd},
+        fd::{AsFd, AsRawFd, OwnedFd},
         unix::ffi::OsStrExt,
     },
     path::{Path, PathBuf},
@@ -20,7 +20,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{Dir, FileType, Mode, OFlags, ResolveFlags},
+    fs::{Dir, FileType, Mode, OFlags},
     io::Errno,
 };
 
@@ -93,6 +93,8 @@ pub(super) struct Listing {
     /// Names that are protected or sensitive here.
     marked: Vec<OsString>,
     parts: Parts,
+    /// All its names.
+    names: u64,
 }
 
 pub(super) type Listings = HashMap<PathBuf, Arc<Listing>>;
@@ -104,6 +106,8 @@ pub(super) struct Aim<'a> {
     /// After a command, what was there before it. Only the user's own links and configurations are followed then: what a new one
     /// leads to is not to be moved for it.
     pub(super) known: Option<&'a Known>,
+    /// Whether new folders that their owner cannot read are made readable, so that what they hold is searched and counts.
+    pub(super) reopens: bool,
 }
 
 /// What a search brought.
@@ -111,6 +115,8 @@ pub(super) struct Searched {
     pub(super) found: Found,
     /// Those of the last search, if nothing has changed.
     pub(super) listings: Arc<Listings>,
+    /// Files and folders below the root, where it has a quota of them.
+    pub(super) files: Option<u64>,
     /// What was not searched, after a command. Before one it is an error.
     pub(super) missed: Vec<Unguarded>,
 }
@@ -125,6 +131,8 @@ struct Item<'a> {
     covered: bool,
     /// It belongs to a repository's own files.
     in_git: bool,
+    /// Nothing in it can be protected or hidden: its names are counted.
+    only_counted: bool,
 }
 
 struct Search<'a> {
@@ -132,8 +140,8 @@ struct Search<'a> {
     aim: Aim<'a>,
     names: Names,
     found: Found,
-    /// Folders that were searched, and the new listings of those that have changed.
-    seen: Vec<PathBuf>,
+    /// Folders that were searched, with how many names each has, and the new listings of those that have changed.
+    seen: Vec<(PathBuf, u64)>,
     listings: Listings,
     missed: Vec<Unguarded>,
     repositories: BTreeSet<PathBuf>,
@@ -142,13 +150,15 @@ struct Search<'a> {
     fresh: VecDeque<Item<'a>>,
     listed: usize,
     searched: usize,
+    /// Whether all names are counted.
+    counts: bool,
     /// The device whose folders are remembered, if any are.
     remembers: Option<u64>,
 }
 
 /// Searches a workspace before a command.
 pub(super) fn before(root: &Root, last: &Arc<Listings>) -> Result<Searched, Unguarded> {
-    let mut searched = Search::new(root, Aim { last, known: None }).run();
+    let mut searched = Search::new(root, Aim { last, known: None, reopens: false }).run();
     if let Some(why) = searched.missed.pop() {
         return Err(why);
     }
@@ -160,29 +170,18 @@ pub(super) fn before(root: &Root, last: &Arc<Listings>) -> Result<Searched, Ungu
 
 /// Searches it after one, as far as that is possible.
 pub(super) fn after(root: &Root, last: &Arc<Listings>, known: &Known) -> Searched {
-    Search::new(root, Aim { last, known: Some(known) }).run()
+    let reopens = root.quota().files_max.is_some();
+    Search::new(root, Aim { last, known: Some(known), reopens }).run()
+}
+
+/// Counts while a command runs.
+pub(super) fn during(root: &Root, last: &Arc<Listings>) -> Searched {
+    Search::new(root, Aim { last, known: Some(&Known::default()), reopens: false }).run()
 }
 
 /// Opens a folder by its path below the root, without a link on the way.
 pub(super) fn open_real(root: &Root, path: &Path) -> Result<OwnedFd, Errno> {
-    open(root, path, FOLDER)
-}
-
-fn open(root: &Root, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
-    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    match rustix::fs::openat2(&root.dir, path, flags, Mode::empty(), resolve) {
-        // An older kernel, or a filter of system calls around us: name by name.
-        Err(Errno::NOSYS | Errno::PERM) => {
-            let mut here = rustix::fs::openat(&root.dir, ".", FOLDER, Mode::empty())?;
-            let mut names = path.iter().filter(|name| *name != ".").peekable();
-            while let Some(name) = names.next() {
-                here = rustix::fs::openat(&here, name, if names.peek().is_some() { FOLDER } else { flags }, Mode::empty())?;
-            }
-            Ok(here)
-        }
-        other => other,
-    }
+    root.open_real(path, FOLDER)
 }
 
 impl<'a> Search<'a> {
@@ -203,6 +202,7 @@ impl<'a> Search<'a> {
             fresh: VecDeque::new(),
             listed: 0,
             searched: 0,
+            counts: root.quota().files_max.is_some(),
             remembers: device.filter(|_| !is_remote),
         }
     }
@@ -221,53 +221,87 @@ impl<'a> Search<'a> {
                 self.missed.push(Unguarded::Folders);
                 break;
             }
-            self.search_folder(&item);
-            self.seen.push(item.path);
+            let names = if item.only_counted { self.count_folder(&item) } else { self.search_folder(&item) };
+            self.seen.push((item.path, names));
             if self.is_before() && !self.missed.is_empty() {
                 break;
             }
         }
         self.found.deduplicate();
+        let files = self.counts.then(|| self.count());
         let listings = if self.listings.is_empty() && self.seen.len() == self.aim.last.len() {
             self.aim.last.clone()
         } else {
             let (mut new, last) = (self.listings, self.aim.last);
-            let kept = self.seen.into_iter().filter_map(|path| Some((new.remove(&path).or_else(|| last.get(&path).cloned())?, path)));
+            let kept = self.seen.into_iter().filter_map(|(path, _)| Some((new.remove(&path).or_else(|| last.get(&path).cloned())?, path)));
             Arc::new(kept.map(|(listing, path)| (path, listing)).collect())
         };
-        Searched { found: self.found, listings, missed: self.missed }
+        Searched { found: self.found, listings, files, missed: self.missed }
+    }
+
+    /// How many names there are. A folder of a repository can have been searched twice.
+    fn count(&self) -> u64 {
+        let mut counted = HashSet::new();
+        let firsts = self.seen.iter().filter(|(path, _)| self.repositories.is_empty() || counted.insert(path));
+        firsts.map(|(_, names)| names).sum()
     }
 
     fn enter(&mut self, path: PathBuf, above: Identity, covered: bool, in_git: bool) {
-        let last = self.aim.last.get(&path);
-        if last.is_some() { &mut self.known } else { &mut self.fresh }.push_back(Item { path, last, above, covered, in_git });
+        self.enqueue(Item { last: None, path, above, covered, in_git, only_counted: false });
+    }
+
+    /// Counts the names of a folder that is not searched, and of those below it.
+    fn enter_to_count(&mut self, path: PathBuf, above: Identity) {
+        if self.counts {
+            self.enqueue(Item { last: None, path, above, covered: false, in_git: false, only_counted: true });
+        }
+    }
+
+    fn enqueue(&mut self, item: Item<'a>) {
+        let last = self.aim.last.get(&item.path);
+        if last.is_some() { &mut self.known } else { &mut self.fresh }.push_back(Item { last, ..item });
+    }
+
+    /// What cannot be looked at counts nothing, and hides nothing that must be found.
+    fn count_folder(&mut self, item: &Item<'_>) -> u64 {
+        let Ok(look) = self.look(&item.path) else { return 0 };
+        if look.kind != FileType::Directory {
+            return 0;
+        }
+        let last = item.last.filter(|last| last.stamp == Stamp { own: look.own, changed: look.changed }).cloned();
+        let Some(listing) = last.or_else(|| self.list_anew(item, look).ok().flatten()) else { return 0 };
+        for name in listing.folders.iter().chain(&listing.marked) {
+            self.enter_to_count(item.path.join(name), look.own);
+        }
+        listing.names
     }
 
     fn look(&self, path: &Path) -> Result<Look, Errno> {
         Look::at(self.root.dir.as_fd(), path)
     }
 
-    fn search_folder(&mut self, item: &Item<'_>) {
+    /// Searches one folder. Returns how many names it has.
+    fn search_folder(&mut self, item: &Item<'_>) -> u64 {
         let look = match self.look(&item.path) {
             Ok(look) if look.kind == FileType::Directory => look,
             Err(Errno::NAMETOOLONG) => return self.miss_deep(&item.path),
             Err(errno @ (Errno::IO | Errno::STALE | Errno::NOTCONN)) => return self.miss(&item.path, errno),
             // It went away or became something else; or the folder above cannot be entered, and is protected as a whole.
-            Ok(_) | Err(_) => return,
+            Ok(_) | Err(_) => return 0,
         };
         let stamp = Stamp { own: look.own, changed: look.changed };
         let listing = match item.last.filter(|last| last.stamp == stamp) {
             Some(last) => last.clone(),
-            None => match self.list(&item.path) {
+            None => match self.list_anew(item, look) {
                 Ok(Some(listing)) => listing,
                 // It went away meanwhile: another command may run.
-                Ok(None) | Err(Errno::NOENT | Errno::NOTDIR) => return,
+                Ok(None) | Err(Errno::NOENT | Errno::NOTDIR) => return 0,
                 // Whoever owns it can open it again: nothing is to be changed in it meanwhile.
                 Err(Errno::ACCESS | Errno::PERM) if !item.path.as_os_str().is_empty() => {
                     if !item.covered {
                         self.found.protect(item.path.clone(), look, item.above);
                     }
-                    return;
+                    return 0;
                 }
                 Err(Errno::NAMETOOLONG) => return self.miss_deep(&item.path),
                 Err(errno) => return self.miss(&item.path, errno),
@@ -284,15 +318,35 @@ impl<'a> Search<'a> {
         for name in listing.folders.iter().filter(|name| !skipped.iter().any(|skipped| *name == skipped)) {
             self.enter(item.path.join(name), look.own, item.covered, item.in_git);
         }
+        for name in listing.folders.iter().filter(|name| skipped.iter().any(|skipped| *name == skipped)) {
+            self.enter_to_count(item.path.join(name), look.own);
+        }
+        listing.names
     }
 
-    fn miss(&mut self, path: &Path, errno: Errno) {
+    fn miss(&mut self, path: &Path, errno: Errno) -> u64 {
         self.missed.push(Unguarded::Unreadable(shown(path), std::io::Error::from(errno).to_string()));
+        0
     }
 
     /// The path itself is longer than a line should be.
-    fn miss_deep(&mut self, path: &Path) {
+    fn miss_deep(&mut self, path: &Path) -> u64 {
         self.missed.push(Unguarded::Deep(shown(&path.iter().take(3).collect::<PathBuf>())));
+        0
+    }
+
+    /// Lists a folder; one that a command closed to its own user is opened again first.
+    fn list_anew(&mut self, item: &Item<'_>, look: Look) -> Result<Option<Arc<Listing>>, Errno> {
+        match self.list(&item.path) {
+            Err(Errno::ACCESS | Errno::PERM)
+                if self.aim.reopens
+                    && !self.aim.known.is_some_and(|known| known.has(look.own, None))
+                    && reopen(self.root, &item.path).is_some() =>
+            {
+                self.list(&item.path)
+            }
+            listed => listed,
+        }
     }
 
     /// Lists a folder; `None` if it went away.
@@ -305,7 +359,7 @@ impl<'a> Search<'a> {
         // By its name within itself: a folder that can be read but not entered is no better than one that cannot be read.
         let look = Look::at(dir.as_fd(), Path::new(""))?;
         let folder: Vec<String> = path.iter().map(lower_name).collect();
-        let (mut folders, mut marked, mut parts, mut lower) = (Vec::new(), Vec::new(), Parts::default(), String::new());
+        let (mut folders, mut marked, mut parts, mut lower, mut names) = (Vec::new(), Vec::new(), Parts::default(), String::new(), 0);
         for entry in Dir::read_from(&dir)? {
             let entry = entry?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
@@ -313,6 +367,7 @@ impl<'a> Search<'a> {
                 continue;
             }
             self.listed += 1;
+            names += 1;
             if self.listed > NAMES_MAX && self.is_before() {
                 self.missed.push(Unguarded::Names);
                 return Ok(None);
@@ -339,7 +394,7 @@ impl<'a> Search<'a> {
         }
         folders.sort();
         marked.sort();
-        let listing = Arc::new(Listing { stamp: Stamp { own: look.own, changed: look.changed }, folders, marked, parts });
+        let listing = Arc::new(Listing { stamp: Stamp { own: look.own, changed: look.changed }, folders, marked, parts, names });
         if self.remembers == Some(look.own.0) && is_settled(look.changed) {
             self.listings.insert(path.to_owned(), listing.clone());
         }
@@ -351,14 +406,21 @@ impl<'a> Search<'a> {
         let path = item.path.join(name);
         let look = match self.look(&path) {
             Ok(look) => look,
-            Err(Errno::NAMETOOLONG) => return self.miss_deep(&path),
+            Err(Errno::NAMETOOLONG) => {
+                self.miss_deep(&path);
+                return;
+            }
             Err(_) => return,
         };
         let lower = lower_name(name);
         if lower == ".git" {
             match look.kind {
+                FileType::Directory if item.covered => self.enter_to_count(path, here),
                 _ if item.covered => {}
-                FileType::Directory => self.search_repository(&path),
+                FileType::Directory => {
+                    self.search_repository(&path);
+                    self.enter_to_count(path, here);
+                }
                 // Whatever it leads to: git may find a way that we do not.
                 _ => self.protect(path, look, here),
             }
@@ -370,7 +432,10 @@ impl<'a> Search<'a> {
             self.protect(path.clone(), look, here);
         }
         if self.root.rules().is_sensitive(&path) && look.is_coverable() {
-            self.found.hidden.push((path, look.kind == FileType::Directory));
+            self.found.hidden.push((path.clone(), look.kind == FileType::Directory));
+            if look.kind == FileType::Directory {
+                self.enter_to_count(path, here);
+            }
         } else if look.kind == FileType::Directory {
             self.enter(path, here, item.covered || is_protected, item.in_git);
         }
@@ -463,6 +528,17 @@ impl<'a> Search<'a> {
     }
 }
 
+/// Lets its owner into a folder of this user again.
+fn reopen(root: &Root, path: &Path) -> Option<()> {
+    let dir = root.open_real(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC).ok()?;
+    let stat = rustix::fs::fstat(&dir).ok()?;
+    if stat.st_uid != rustix::process::geteuid().as_raw() {
+        return None;
+    }
+    // A descriptor that was opened by its path alone has no mode to be set; its name does.
+    rustix::fs::chmod(format!("/proc/self/fd/{}", dir.as_raw_fd()), Mode::from_raw_mode(stat.st_mode & 0o7777) | Mode::RWXU).ok()
+}
+
 /// Whether a folder's last change lies far enough back that a listing made now has it.
 fn is_settled((seconds, nanoseconds): Changed) -> bool {
     let (Ok(seconds), Ok(nanos)) = (u64::try_from(seconds), u32::try_from(nanoseconds)) else { return false };
@@ -484,7 +560,7 @@ pub(super) fn all_names(dir: &OwnedFd, passes: impl Fn(&[u8]) -> bool) -> bool {
 
 /// The first bytes of a file, reached without a link.
 pub(super) fn read(root: &Root, path: &Path) -> Option<Vec<u8>> {
-    let fd = open(root, path, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC).ok()?;
+    let fd = root.open_real(path, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC).ok()?;
     let mut content = Vec::new();
     std::fs::File::from(fd).take(GIT_FILE_BYTES_MAX as u64).read_to_end(&mut content).ok()?;
     Some(content)

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     found::{Changed, Found, Identity, Look},
-    search::{self, Listings, all_names, open_real},
+    search::{self, Listings, Searched, all_names, open_real},
 };
 use crate::sandbox::{Root, jail::shown};
 
@@ -99,7 +99,7 @@ fn born(root: &Root, path: &Path) -> Option<Changed> {
 }
 
 /// Moves aside what came since; reports each in a line for the model.
-pub(super) fn sweep(root: &Root, last: &Arc<Listings>, known: &Known) -> (Vec<String>, Arc<Listings>) {
+pub(super) fn sweep(root: &Root, last: &Arc<Listings>, known: &Known) -> (Vec<String>, Searched) {
     let searched = search::after(root, last, known);
     let mut lines = Vec::new();
     for (path, (own, _)) in &searched.found.protected {
@@ -117,7 +117,7 @@ pub(super) fn sweep(root: &Root, last: &Arc<Listings>, known: &Known) -> (Vec<St
         });
     }
     lines.extend(searched.missed.iter().take(3).map(|why| format!("[what this command left could not be searched: {why}]")));
-    (lines, searched.listings)
+    (lines, searched)
 }
 
 /// What git itself makes in a new repository or worktree and what runs nothing: a `hooks` folder with git's own samples, the way from

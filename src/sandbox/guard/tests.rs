@@ -1,7 +1,7 @@
 use std::{fs, os::unix::ffi::OsStrExt, time::Instant};
 
 use super::*;
-use crate::sandbox::PathRules;
+use crate::sandbox::{PathRules, WorkspaceQuota};
 
 fn ground() -> (tempfile::TempDir, Arc<Guard>) {
     let folder = tempfile::tempdir().unwrap();
@@ -256,4 +256,33 @@ fn the_second_search_of_a_large_workspace_takes_a_question_a_folder() {
     assert!(guard.state().listings.len() > folders);
     write(&folder, "5/55/2055/.git/config", "evil");
     assert_eq!(guard.search().unwrap().found().protected.len(), 2, "a change is seen at once");
+}
+
+#[test]
+fn the_search_counts_what_a_walk_counts_and_no_name_is_out_of_its_sight() {
+    let folder = tempfile::tempdir().unwrap();
+    let quota = WorkspaceQuota { files_max: Some(1000), ..WorkspaceQuota::default() };
+    let guard = Guard::new(Arc::new(Root::open(folder.path(), PathRules::default()).unwrap().bounded(quota)));
+    repository(&folder, "plain/.git");
+    repository(&folder, "bare");
+    repository(&folder, "plain/.git/modules/deep/er");
+    for path in [".git/objects/aa/b", ".git/objects/pack/c", ".git/logs/refs/x", "bare/objects/a/b", "bare/modules/m/objects/d/e"] {
+        write(&folder, path, "x");
+    }
+    for path in [".ssh/hoard/a", ".ssh/hoard/b", ".vscode/.git/objects/x", "node_modules/.bin/x", ".husky/_/x", "sub/.env"] {
+        write(&folder, path, "x");
+    }
+    std::os::unix::fs::symlink("..", folder.path().join("up")).unwrap();
+
+    for more in ["", "plain/.git/objects/new/file", ".ssh/hoard/deep/file", ".vscode/.git/objects/new/file"] {
+        if !more.is_empty() {
+            write(&folder, more, "x");
+        }
+        let guarded = guard.search().unwrap();
+        let searched = guard.root.usage().unwrap();
+        assert_eq!((searched, guard.count()), (guard.root.count(), searched), "{more}");
+        guarded.end();
+        assert_eq!(guard.root.usage(), Some(searched), "{more}");
+    }
+    assert!(guard.root.count().files > 60);
 }

@@ -54,6 +54,8 @@ tokens_per_minute = 5
 artifact_bytes_max = 6
 memory_bytes_max = 7
 stored_bytes_max = 8
+workspace_files_max = 9
+workspace_bytes_max = 10
 
 [[tenant]]
 id = "zeta"
@@ -76,6 +78,8 @@ fn every_key_of_a_tenant_is_read() {
         artifact_bytes_max: Some(6),
         memory_bytes_max: Some(7),
         stored_bytes_max: Some(8),
+        workspace_files_max: Some(9),
+        workspace_bytes_max: Some(10),
     };
     assert_eq!(acme.quotas, quotas);
     assert_eq!(acme.budget, Budget { tokens: Some(1000), micro_usd: Some(1_500_000), wall_ms: Some(2500) });

@@ -159,3 +159,47 @@ async fn a_skill_of_the_tenants_folder_is_listed_activated_and_told_to_the_model
     assert!(off.status.is_success(), "{off:?}");
     assert_eq!(served.get(path, &acme.key).await.body["skills"][0]["active"], false);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_quota_of_a_workspace_is_the_hosts_until_the_operator_sets_another_and_its_usage_is_shown() {
+    let create = |name: &str| Reply::events(anthropic_tool("file_edit", &json!({ "path": name, "old_text": "", "new_text": "x" })));
+    let done = || Reply::events(anthropic_text("Done."));
+    let model = ModelServer::start([create("one"), done(), create("two"), done(), create("two"), done(), create("three"), done()]).await;
+    let (home, provider) = home(&model);
+    let (admin, acme, beta) = (Key::new(&home), Key::new(&home), Key::new(&home));
+    let (of_acme, of_beta) = (folder(&home, "of-acme"), folder(&home, "of-beta"));
+    let host = format!("[host]\nadmin_key_sha256 = \"{}\"\n[limits]\ntenant_workspace_files_max = 1\n", admin.hash);
+    let tenant = format!("[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\nworkspace = {of_acme:?}\napprove = \"auto\"\n", acme.hash);
+    configure(&home, &[host, provider, tenant].concat());
+    let served = Served::start(&home, &[]);
+    let say = async |key: &Key| {
+        let said = served.ask(Method::POST, "/v1/conversations/c/messages", &key.key, Some(json!({ "content": "create it" }))).await;
+        assert_eq!(said.body["status"], "completed", "{said:?}");
+        model.requests().last().unwrap().json().to_string()
+    };
+    let refused = "was not written: the workspace's quota is 1 files and folders, and it has 1; remove some";
+
+    let first = say(&acme).await;
+    let second = say(&acme).await;
+    let shown = served.get("/v1/admin/tenants", &admin.key).await.body;
+    let more = Some(json!({ "workspace_files_max": 2 }));
+    let put = served.ask(Method::PUT, "/v1/admin/tenants/acme/quota", &admin.key, more).await;
+    say(&acme).await;
+
+    assert!(!first.contains(refused) && second.contains(refused), "{second}");
+    assert_eq!((&shown["tenants"][0]["workspace"], put.status), (&json!({ "files": 1 }), StatusCode::NO_CONTENT));
+    assert!(of_acme.join("one").exists() && of_acme.join("two").exists());
+
+    // A tenant that the operator makes has its own from the start.
+    std::fs::write(of_beta.join("there"), "x").unwrap();
+    let quotas = json!({ "workspace_files_max": 3, "workspace_bytes_max": 1 });
+    let made = json!({ "workspace": of_beta, "approve": "auto", "key_sha256": beta.hash, "quotas": quotas });
+    let put = served.ask(Method::PUT, "/v1/admin/tenants/beta", &admin.key, Some(made)).await;
+    let third = say(&beta).await;
+
+    assert_eq!(put.status, StatusCode::CREATED, "{put:?}");
+    assert!(third.contains("was not written: the workspace's quota is 1 bytes"), "{third}");
+    let shown = served.get("/v1/admin/tenants", &admin.key).await.body;
+    assert_eq!(shown["tenants"][1]["workspace"]["files"], 1);
+    assert!(shown["tenants"][1]["workspace"]["bytes"].as_u64() > Some(0), "{shown}");
+}

@@ -1,0 +1,308 @@
+//! How many files and bytes a workspace holds and how many it may hold: a tenant must not use up the disk's inodes, which all tenants share.
+//!
+//! The file tools and the sandbox over one [`Root`] share what was counted. A count is taken before each command and after it, and when
+//! a file tool finds no room; in between, what the file tools make is added.
+//!
+//! **All that lies in the folder counts**, whoever made it: tenants that share a folder are each held to their own quota of the whole. A file
+//! counts once for each of its names. Bytes are those that the disk keeps for it.
+
+use std::{
+    ffi::OsStr,
+    fmt,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    fs::{AtFlags, Dir, FileType, Mode, OFlags},
+    io::Errno,
+};
+
+use super::jail::{FOLDER, PathError, Root};
+
+/// How long a count holds for the file tools: programs that no sandbox starts may make files, too.
+const COUNT_AGE_MAX: Duration = Duration::from_secs(60);
+
+/// Names that are counted: a workspace with more is full for every quota that can be configured in earnest.
+const NAMES_MAX: u64 = 16_000_000;
+
+/// How much a workspace may hold. The default is no bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WorkspaceQuota {
+    /// Files and folders.
+    pub files_max: Option<u64>,
+    /// Bytes on the disk. It has the size of every file read before each command, about a microsecond a file.
+    pub bytes_max: Option<u64>,
+}
+
+/// How much a workspace holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WorkspaceUsage {
+    /// Files and folders, a file once for each of its names.
+    pub files: u64,
+    /// Bytes on the disk; counted where they are bounded.
+    pub bytes: Option<u64>,
+}
+
+/// What a workspace holds too much of: how much it would hold, and how much it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Excess {
+    Files(u64, u64),
+    Bytes(u64, u64),
+}
+
+impl Excess {
+    /// Whether it is more than `slack` of it.
+    #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+    pub(super) fn is_beyond(&self, slack: impl Fn(&Self) -> u64) -> bool {
+        let (Self::Files(held, max) | Self::Bytes(held, max)) = self;
+        held.saturating_sub(*max) > slack(self)
+    }
+}
+
+impl fmt::Display for Excess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Files(files, max) => write!(f, "the workspace's quota is {max} files and folders, and it has {files}; remove some"),
+            Self::Bytes(bytes, max) => write!(f, "the workspace's quota is {max} bytes, and it has {bytes}; remove files"),
+        }
+    }
+}
+
+impl WorkspaceQuota {
+    pub(super) fn is_bounded(&self) -> bool {
+        *self != Self::default()
+    }
+
+    /// What there is too much of, if anything.
+    pub(super) fn excess(&self, usage: WorkspaceUsage) -> Option<Excess> {
+        let files = self.files_max.filter(|max| usage.files > *max).map(|max| Excess::Files(usage.files, max));
+        let bytes = || self.bytes_max.zip(usage.bytes).filter(|(max, bytes)| bytes > max).map(|(max, bytes)| Excess::Bytes(bytes, max));
+        files.or_else(bytes)
+    }
+}
+
+/// A workspace's quota and its last count.
+#[derive(Debug, Default)]
+pub(super) struct Space(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    quota: WorkspaceQuota,
+    counted: Option<(WorkspaceUsage, Instant)>,
+}
+
+impl Space {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Root {
+    /// The same folder with a quota. The file tools and the sandboxes over it hold it, but [`super::Local`], which has no boundary.
+    #[must_use]
+    pub fn bounded(self, quota: WorkspaceQuota) -> Self {
+        self.set_quota(quota);
+        self
+    }
+
+    /// Changes the quota; it holds from the next file and the next command on.
+    pub fn set_quota(&self, quota: WorkspaceQuota) {
+        self.space.state().quota = quota;
+    }
+
+    /// The quota.
+    pub fn quota(&self) -> WorkspaceQuota {
+        self.space.state().quota
+    }
+
+    /// What the folder held when it was counted last; `None` before that. It is counted where it has a quota: before and after each
+    /// command, and when a file tool makes a file.
+    pub fn usage(&self) -> Option<WorkspaceUsage> {
+        self.space.state().counted.map(|(usage, _)| usage)
+    }
+
+    /// Keeps a count.
+    pub(super) fn note_usage(&self, usage: WorkspaceUsage) {
+        self.space.state().counted = Some((usage, Instant::now()));
+    }
+
+    /// Counts what the folder holds, and keeps it for [`Root::usage`]; bytes where they are bounded. Blocks: some hundred milliseconds for a
+    /// million files, a second or two where bytes count.
+    pub fn count(&self) -> WorkspaceUsage {
+        let usage = self.count_all(self.quota().bytes_max.is_some());
+        self.note_usage(usage);
+        usage
+    }
+
+    /// Whether there is room for as many new names and bytes. Before it says no, it counts.
+    ///
+    /// # Errors
+    /// [`PathError::Full`], naming the path as it was given.
+    pub(super) fn room_for(&self, given: &str, names: u64, bytes: u64) -> Result<(), PathError> {
+        let quota = self.quota();
+        // What adds no file is not held to a quota of files, so that a full workspace can still be changed.
+        let quota = WorkspaceQuota { files_max: quota.files_max.filter(|_| names > 0), bytes_max: quota.bytes_max.filter(|_| bytes > 0) };
+        if !quota.is_bounded() {
+            return Ok(());
+        }
+        let with = |usage: WorkspaceUsage| WorkspaceUsage {
+            files: usage.files.saturating_add(names),
+            bytes: usage.bytes.map(|held| held.saturating_add(bytes)),
+        };
+        let recent = self
+            .space
+            .state()
+            .counted
+            .filter(|(usage, at)| at.elapsed() < COUNT_AGE_MAX && (usage.bytes.is_some() || quota.bytes_max.is_none()));
+        if recent.is_some_and(|(usage, _)| quota.excess(with(usage)).is_none()) {
+            return Ok(());
+        }
+        let usage = self.count();
+        match quota.excess(with(usage)) {
+            None => Ok(()),
+            Some(excess) => {
+                let what = match excess {
+                    Excess::Files(_, max) => Excess::Files(usage.files, max),
+                    Excess::Bytes(_, max) => Excess::Bytes(usage.bytes.unwrap_or_default(), max),
+                };
+                Err(PathError::Full { path: given.to_owned(), what: what.to_string() })
+            }
+        }
+    }
+
+    /// Adds what was made since the last count.
+    pub(super) fn made(&self, names: u64, bytes: u64) {
+        if let Some((usage, _)) = &mut self.space.state().counted {
+            usage.files = usage.files.saturating_add(names);
+            usage.bytes = usage.bytes.map(|held| held.saturating_add(bytes));
+        }
+    }
+
+    /// How many names of this way are missing: those that would have to be made.
+    pub(super) fn missing_names(&self, path: &Path) -> u64 {
+        let mut way = PathBuf::new();
+        let mut names = path.iter();
+        for name in names.by_ref() {
+            way.push(name);
+            if matches!(rustix::fs::statat(&self.dir, &way, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT)) {
+                return 1 + names.count() as u64;
+            }
+        }
+        0
+    }
+
+    /// Opens what lies at a path below, without a link on the way.
+    pub(super) fn open_real(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        #[cfg(target_os = "linux")]
+        {
+            use rustix::fs::ResolveFlags;
+            let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+            match rustix::fs::openat2(&self.dir, path, flags, Mode::empty(), resolve) {
+                // An older kernel, or a filter of system calls around us: name by name.
+                Err(Errno::NOSYS | Errno::PERM) => {}
+                other => return other,
+            }
+        }
+        let mut here = rustix::fs::openat(&self.dir, ".", FOLDER, Mode::empty())?;
+        let mut names = path.iter().filter(|name| *name != ".").peekable();
+        while let Some(name) = names.next() {
+            here = rustix::fs::openat(&here, name, if names.peek().is_some() { FOLDER } else { flags }, Mode::empty())?;
+        }
+        Ok(here)
+    }
+
+    /// What cannot be looked at is passed over: it went away, or it is not this user's.
+    fn count_all(&self, wants_bytes: bool) -> WorkspaceUsage {
+        let (mut files, mut bytes, mut folders) = (0_u64, 0_u64, vec![PathBuf::new()]);
+        while let Some(folder) = folders.pop() {
+            let Ok(dir) = self.open_real(&folder, FOLDER) else { continue };
+            let Ok(entries) = Dir::read_from(&dir) else { continue };
+            for entry in entries.map_while(Result::ok) {
+                let name = OsStr::from_bytes(entry.file_name().to_bytes());
+                if name == "." || name == ".." {
+                    continue;
+                }
+                files += 1;
+                let mut kind = entry.file_type();
+                if (wants_bytes || kind == FileType::Unknown)
+                    && let Ok(stat) = rustix::fs::statat(dir.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW)
+                {
+                    kind = FileType::from_raw_mode(stat.st_mode);
+                    bytes = bytes.saturating_add(u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512));
+                }
+                if kind == FileType::Directory {
+                    folders.push(folder.join(name));
+                }
+            }
+            if files > NAMES_MAX {
+                break;
+            }
+        }
+        WorkspaceUsage { files, bytes: wants_bytes.then_some(bytes) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sandbox::PathRules;
+
+    fn root(quota: WorkspaceQuota) -> (tempfile::TempDir, Root) {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Root::open(folder.path(), PathRules::default()).unwrap().bounded(quota);
+        (folder, root)
+    }
+
+    fn create(root: &Root, path: &str, text: &str) -> Result<(), PathError> {
+        root.slot(path, true)?.replace(text.as_bytes())
+    }
+
+    #[test]
+    fn a_file_beyond_the_quota_is_not_made_nor_the_folders_above_it_until_others_are_removed() {
+        let (folder, root) = root(WorkspaceQuota { files_max: Some(4), ..WorkspaceQuota::default() });
+        std::fs::create_dir(folder.path().join(".git")).unwrap();
+        create(&root, "a/b", "x").unwrap();
+
+        let refused = create(&root, "c/d", "x").unwrap_err();
+        assert_eq!(refused.to_string(), "\"c/d\" was not written: the workspace's quota is 4 files and folders, and it has 3; remove some");
+        assert!(!folder.path().join("c").exists());
+        create(&root, "c", "x").unwrap();
+        assert!(matches!(create(&root, "e", "x"), Err(PathError::Full { .. })));
+        create(&root, "c", "what is there may be changed").unwrap();
+
+        std::fs::remove_file(folder.path().join("c")).unwrap();
+        create(&root, "e", "x").unwrap();
+        assert_eq!(root.usage(), Some(WorkspaceUsage { files: 4, bytes: None }));
+    }
+
+    #[test]
+    fn a_file_that_grows_beyond_the_quota_of_bytes_stays_as_it_is() {
+        let (folder, root) = root(WorkspaceQuota { bytes_max: Some(100_000), ..WorkspaceQuota::default() });
+        create(&root, "a", &"x".repeat(50_000)).unwrap();
+
+        assert!(matches!(create(&root, "a", &"x".repeat(150_000)), Err(PathError::Full { .. })));
+        assert!(matches!(create(&root, "b", &"x".repeat(80_000)), Err(PathError::Full { .. })));
+
+        assert_eq!(std::fs::metadata(folder.path().join("a")).unwrap().len(), 50_000);
+        create(&root, "a", "less").unwrap();
+        create(&root, "b", &"x".repeat(80_000)).unwrap();
+        root.set_quota(WorkspaceQuota::default());
+        create(&root, "c", &"x".repeat(150_000)).unwrap();
+    }
+
+    #[test]
+    fn links_lead_no_count_out_of_the_workspace() {
+        let (folder, root) = root(WorkspaceQuota::default());
+        std::os::unix::fs::symlink("/", folder.path().join("all")).unwrap();
+        std::fs::create_dir_all(folder.path().join("a/.git/objects")).unwrap();
+
+        assert_eq!(root.count().files, 4);
+    }
+}

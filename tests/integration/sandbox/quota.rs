@@ -1,0 +1,166 @@
+//! The quota of a workspace in both boundaries: what a tenant creates over several commands is bounded, what it removes makes room, and
+//! other tenants on the same disk notice nothing.
+
+use callboard::sandbox::{WorkspaceQuota, WorkspaceUsage};
+
+use super::*;
+
+/// A folder with a quota, and a sandbox over it; `None`, said on standard error, where there is no such boundary.
+fn bounded(test: &str, only: Boundary, quota: WorkspaceQuota) -> Option<(Ground, Arc<Root>)> {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("workspace")).unwrap();
+    let root = Arc::new(Root::open(folder.path().join("workspace"), PathRules::default()).unwrap().bounded(quota));
+    let options = Options { only: Some(only), helper: Some(helper()), ..Options::default() };
+    match detect_with(&root, Mode::Linux, &Spawner::start().unwrap(), options) {
+        Ok(detected) => Some((Ground { folder, sandbox: detected.sandbox.unwrap() }, root)),
+        Err(error) => {
+            writeln!(&mut std::io::stderr(), "SKIPPED: {test}: {error}").unwrap();
+            None
+        }
+    }
+}
+
+const BOTH: [Boundary; 2] = [Boundary::Bubblewrap, Boundary::Landlock];
+
+fn files(max: u64) -> WorkspaceQuota {
+    WorkspaceQuota { files_max: Some(max), ..WorkspaceQuota::default() }
+}
+
+/// Creates files for as long as it is let, in a folder, and says when it is through.
+fn creating(folder: &str) -> String {
+    format!("mkdir -p {folder}; for ((n = 0; n < 1000000; n++)); do : >{folder}/$BASHPID.$n; done; echo through")
+}
+
+async fn run(ground: &Ground, command: &str) -> Result<ExecResult, SandboxError> {
+    ground.exec(command, Duration::from_secs(60), CancellationToken::new()).await
+}
+
+fn edit(root: &Root, path: &str) -> Result<(), PathError> {
+    root.slot(path, true)?.replace(b"x")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenant_that_creates_files_command_after_command_is_stopped_at_its_quota_and_no_other_is() {
+    let test = "a_tenant_that_creates_files_command_after_command_is_stopped_at_its_quota_and_no_other_is";
+    for only in BOTH {
+        let Some((ground, root)) = bounded(test, only, files(3000)) else { continue };
+        let Some((other, of_other)) = bounded(test, only, files(500)) else { continue };
+        fs::create_dir(other.path("full")).unwrap();
+        (0..490).for_each(|n| fs::write(other.path(&format!("full/{n}")), "").unwrap());
+        let stopped = "the workspace's quota is 3000 files and folders, and it has ";
+
+        // A few at a time, each command within all bounds of a command.
+        for n in 0..3 {
+            let some = run(&ground, &format!("mkdir d{n}; cd d{n}; touch {{1..900}}; echo fine")).await.unwrap();
+            assert_eq!((some.stdout.as_str(), some.stderr.as_str()), ("fine\n", ""), "{}", ground.kind());
+        }
+        assert_eq!(root.usage(), Some(WorkspaceUsage { files: 2703, bytes: None }));
+        let (hoard, innocent) = tokio::join!(
+            async { run(&ground, &creating("e")).await },
+            // It has room for nine, and others create thousands on its disk.
+            async { run(&other, "for n in {1..9}; do : >f$n; sleep 0.15; done; echo fine").await },
+        );
+
+        match &hoard {
+            Err(SandboxError::Limit(what)) => assert!(what.starts_with(stopped), "{}: {what}", ground.kind()),
+            other => panic!("{}: {other:?}", ground.kind()),
+        }
+        assert_eq!(innocent.unwrap().stdout, "fine\n", "{}", ground.kind());
+        assert_eq!(of_other.usage().unwrap().files, 500);
+        let held = root.usage().unwrap().files;
+        assert!(held > 3000 && held < 200_000, "{}: {held}", ground.kind());
+
+        // Again and again: what is there grows no further than one command can run ahead.
+        for n in 0..3 {
+            let again = run(&ground, &creating(&format!("f{n}"))).await.unwrap_err();
+            assert!(again.to_string().contains(stopped), "{}: {again}", ground.kind());
+        }
+        assert!(matches!(edit(&root, "new.txt"), Err(PathError::Full { .. })));
+        assert!(edit(&root, "d0/1").is_ok(), "what is there may be changed");
+        assert!(root.usage().unwrap().files < 200_000, "{:?}", root.usage());
+
+        // What is removed makes room.
+        assert_eq!(run(&ground, "rm -rf e f0 f1 f2 d0").await.unwrap().status, Some(0), "{}", ground.kind());
+        assert_eq!(root.usage(), Some(WorkspaceUsage { files: 1802, bytes: None }));
+        assert_eq!(run(&ground, "touch {1..900}; echo fine").await.unwrap().stdout, "fine\n");
+        assert!(edit(&root, "new.txt").is_ok());
+    }
+}
+
+#[tokio::test]
+async fn a_workspace_beyond_its_quota_runs_what_adds_nothing_and_far_beyond_it_only_removals() {
+    let test = "a_workspace_beyond_its_quota_runs_what_adds_nothing_and_far_beyond_it_only_removals";
+    for only in BOTH {
+        let Some((ground, root)) = bounded(test, only, files(100)) else { continue };
+        fs::create_dir(ground.path("d")).unwrap();
+        (0..200).for_each(|n| fs::write(ground.path(&format!("d/{n}")), "").unwrap());
+
+        let over = run(&ground, "find d -name '1*' -delete; sleep 0.3; echo text >d/2; ls d | wc -l").await.unwrap();
+        assert_eq!(over.stdout, "89\n", "{}", ground.kind());
+        root.set_quota(files(50));
+        let over = run(&ground, "echo read").await.unwrap();
+        assert_eq!(over.stderr, "[the workspace's quota is 50 files and folders, and it has 90; remove some before more is created]");
+
+        (0..10_000).for_each(|n| fs::hard_link(ground.path("d/2"), ground.path(&format!("d/x{n}"))).unwrap());
+        let refused = run(&ground, "find d -delete").await.unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "stopped: the workspace's quota is 50 files and folders, and it has 10090; remove some first: until then only `rm` and `rmdir` with \
+             plain names are run",
+            "{}",
+            ground.kind()
+        );
+        assert_eq!(run(&ground, "rm -rf d").await.unwrap().stderr, "");
+        assert_eq!(run(&ground, "touch {1..50}; echo fine").await.unwrap().stdout, "fine\n");
+    }
+}
+
+#[tokio::test]
+async fn what_a_command_closes_hides_or_puts_into_a_repository_counts() {
+    let test = "what_a_command_closes_hides_or_puts_into_a_repository_counts";
+    for only in BOTH {
+        let Some((ground, root)) = bounded(test, only, files(1000)) else { continue };
+        for place in ["closed", ".ssh/hoard", ".git/objects/hoard", ".git/objects/closed"] {
+            let hide = if place.ends_with("closed") { "chmod 0" } else { "ls -d" };
+            let before = root.count().files;
+
+            run(&ground, &format!("mkdir -p {place}/deep && touch {place}/deep/{{1..100}} && {hide} {place}/deep {place}; {hide} {place}"))
+                .await
+                .unwrap();
+
+            let after = root.usage().unwrap().files;
+            assert!((102..=106).contains(&(after - before)), "{}: {place}: {before} {after}", ground.kind());
+            run(&ground, "true").await.unwrap();
+            assert_eq!(root.usage().unwrap().files, after, "{}: {place}", ground.kind());
+        }
+    }
+}
+
+/// The tests of this file run again as a user without rights, whom a folder can be closed to.
+#[test]
+fn the_quota_holds_for_commands_of_an_unprivileged_user_too() {
+    stranger::again_as_stranger(&["sandbox::quota::"]);
+}
+
+#[tokio::test]
+async fn a_tenant_that_writes_bytes_command_after_command_is_stopped_at_its_quota() {
+    const MIB: u64 = 1 << 20;
+    let quota = WorkspaceQuota { bytes_max: Some(64 * MIB), ..WorkspaceQuota::default() };
+    for only in BOTH {
+        let test = "a_tenant_that_writes_bytes_command_after_command_is_stopped_at_its_quota";
+        let Some((ground, root)) = bounded(test, only, quota) else { continue };
+        assert_eq!(run(&ground, "head -c 48M /dev/zero >a; echo fine").await.unwrap().stdout, "fine\n");
+        assert!(root.usage().unwrap().bytes >= Some(48 * MIB));
+
+        // The same file, so that no folder changes.
+        let stopped = run(&ground, "for n in {1..200}; do head -c 4M /dev/zero >>a; sleep 0.05; done; echo through").await;
+
+        match stopped {
+            Err(SandboxError::Limit(what)) => assert!(what.starts_with("the workspace's quota is 67108864 bytes, and it has "), "{what}"),
+            other => panic!("{}: {other:?}", ground.kind()),
+        }
+        assert!(matches!(edit(&root, "b"), Err(PathError::Full { .. })));
+        assert_eq!(run(&ground, ": >a; echo fine").await.unwrap().stdout, "fine\n");
+        assert!(edit(&root, "b").is_ok());
+    }
+}
