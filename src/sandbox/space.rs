@@ -36,7 +36,7 @@ const NAMES_MAX: u64 = 16_000_000;
 pub struct WorkspaceQuota {
     /// Files and folders.
     pub files_max: Option<u64>,
-    /// Bytes on the disk. It has the size of every file read before each command, about a microsecond a file.
+    /// Bytes on the disk. It has the size of every file read before each command, some microseconds a file.
     pub bytes_max: Option<u64>,
 }
 
@@ -133,7 +133,7 @@ impl Root {
     }
 
     /// Counts what the folder holds, and keeps it for [`Root::usage`]; bytes where they are bounded. Blocks: some hundred milliseconds for a
-    /// million files, a second or two where bytes count.
+    /// million files, some seconds where bytes count.
     pub fn count(&self) -> WorkspaceUsage {
         let usage = self.count_all(self.quota().bytes_max.is_some());
         self.note_usage(usage);
