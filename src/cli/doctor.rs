@@ -92,6 +92,7 @@ pub(super) async fn run(file: Option<PathBuf>, args: DoctorArgs) -> Result<Done,
             findings.push(store(&config).await);
             findings.push(sandbox(&config));
             findings.extend(memory_of_commands(&config));
+            findings.extend(keys_of_commands(&config));
             findings.push(machine::disk(&config));
             findings.push(machine::files(&config));
             let (mut asked, date) = if args.online { online::providers(&config).await } else { (offline(&config), None) };
@@ -190,6 +191,20 @@ fn memory_of_commands(config: &Config) -> Option<Finding> {
         Err(why) => format!("it is watched; the kernel does not bound it, as there are no control groups ({why}; docs/serve.md)"),
     };
     Some(Finding::ok("memory of commands", says))
+}
+
+/// Whether commands are kept from the keyring of this session by more than the filter of system calls.
+fn keys_of_commands(config: &Config) -> Option<Finding> {
+    if crate::app::sandbox_mode(config.sandbox) == Mode::None {
+        return None;
+    }
+    let says = match sandbox::session_keyrings() {
+        Ok(()) => "each command has a new, empty session keyring".to_owned(),
+        Err(why) => {
+            format!("commands have the session keyring of this host ({why}); behind a boundary the filter of system calls closes it")
+        }
+    };
+    Some(Finding::ok("keys of commands", says))
 }
 
 /// Whether each provider has its key; nobody is asked.

@@ -38,6 +38,8 @@ mod groups;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 mod parked;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+mod keys;
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 mod job;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 mod spawner;
@@ -164,6 +166,21 @@ pub fn control_groups() -> Result<u8, String> {
             groups::Version::One => 1,
             groups::Version::Two => 2,
         })
+    }
+    #[cfg(not(all(feature = "sandbox-linux", target_os = "linux")))]
+    {
+        Err("this build has no sandbox for commands".to_owned())
+    }
+}
+
+/// Whether commands get a session keyring each, without the keys of this process's session. Tries it once.
+///
+/// # Errors
+/// Why they do not. The filter of system calls refuses them the keyrings all the same.
+pub fn session_keyrings() -> Result<(), String> {
+    #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+    {
+        keys::can_join().map_err(|error| error.to_string())
     }
     #[cfg(not(all(feature = "sandbox-linux", target_os = "linux")))]
     {

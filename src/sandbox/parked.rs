@@ -18,6 +18,7 @@ use std::{
 use super::{
     groups::{CommandGroup, Groups},
     helper::own_file,
+    keys,
     policy::NICENESS,
     shell::word,
     spawner::{BASH, CARRIED, CLOSE, Carried, FIRST_TO_GO, Kind, Launch, SETPRIV, STILL_OURS, start, unblock},
@@ -138,6 +139,7 @@ fn park(groups: &mut Groups) -> std::io::Result<Parked> {
     let program = rustix::io::dup(own_file()?)?;
     let group = groups.make()?;
     let own = rustix::process::getpriority_process(None).unwrap_or(0);
+    let _ = keys::join_new_session();
     let shell = Command::new("/usr/bin/nice")
         .args(["-n", &(NICENESS - own).to_string(), BASH, "--norc", "--noprofile", "-c", &PARK.replace("CLOSE", CLOSE), "callboard"])
         .args([&std::process::id().to_string(), groups.name(), &program.as_raw_fd().to_string()])

@@ -248,6 +248,7 @@ fn spawn(CarryingLaunch { launch, carried }: CarryingLaunch) -> std::io::Result<
     let chance = getrandom::u64().map_err(|_| std::io::Error::from(std::io::ErrorKind::Other))?;
     let mark = format!("{chance:016x}");
     let carried = super::spawner::handed(carried.as_ref())?;
+    let _ = super::keys::join_new_session();
     let mut command = super::spawner::clean_command(&launch.argv, super::spawner::Role::Server, carried.as_ref());
     command.envs(launch.environment).env(MARK, &mark).current_dir(&launch.folder);
     let child = command.stdin(std::process::Stdio::piped()).spawn()?;

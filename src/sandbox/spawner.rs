@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     helper::{Namespace, Program},
+    keys,
     parked::ControlGroups,
     piped::{CarryingLaunch, PIPED_MAX, StreamsReply},
     policy::{COMMANDS_MAX, NICENESS},
@@ -199,6 +200,8 @@ impl Spawner {
         std::thread::Builder::new().name("callboard-spawner".to_owned()).spawn(move || {
             // Where it may, this thread comes first: as root, where the kernel's limit of processes does not hold, it stops fork bombs.
             let _ = rustix::process::setpriority_process(None, -NICENESS);
+            // Where the quota of keys is used up later, processes share this one instead of the host's.
+            let _ = keys::join_new_session();
             Thread::new(inbox, woken, counter, groups).run();
         })?;
         Ok(Self(Arc::new(Inner {
@@ -360,6 +363,8 @@ fn command_of(host: u32, argv: &[OsString], role: Role, carried: Option<&OwnedFd
 }
 
 pub(super) fn start(launch: &Launch) -> std::io::Result<std::process::Child> {
+    // Where it fails, the filter of system calls still refuses commands every keyring.
+    let _ = keys::join_new_session();
     let carried = handed(launch.carried.as_ref())?;
     let role = if launch.kind == Kind::Supervised { Role::Supervisor } else { Role::Command };
     let child = clean_command(&launch.argv, role, carried.as_ref())

@@ -599,8 +599,8 @@ static int single(const char *what, const char *on) {
 int main(int count, char **argument) {
     if (count == 3) return single(argument[1], argument[2]);
     if (count > 3 && !strcmp(argument[1], "--session")) {
-        /* A session with a keyring, as a login makes it, and a key; then the program that follows. */
-        if (syscall(SYS_keyctl, 1, 0) < 0 || syscall(SYS_add_key, "user", argument[2], "LEFT-BEHIND", 11, -3) < 0) return 3;
+        /* A session with a keyring and a key, both of that name; then the program that follows. */
+        if (syscall(SYS_keyctl, 1, argument[2]) < 0 || syscall(SYS_add_key, "user", argument[2], "LEFT-BEHIND", 11, -3) < 0) return 3;
         execv(argument[3], argument + 3);
         return 4;
     }

@@ -31,6 +31,67 @@ async fn a_command_finds_no_key_of_the_hosts_session_and_leaves_none_to_the_next
     .await;
 }
 
+/// Keyrings of `/proc/keys` that have a description: their numbers, and how many use each.
+fn keyrings(description: &str) -> Vec<(String, u32)> {
+    let rows = fs::read_to_string("/proc/keys").unwrap();
+    let fields = rows.lines().map(|row| row.split_ascii_whitespace().collect::<Vec<_>>());
+    let of = fields.filter(|fields| fields.get(7) == Some(&"keyring") && fields.get(8) == Some(&&*format!("{description}:")));
+    of.map(|fields| (fields[0].to_owned(), fields[2].parse().unwrap())).collect()
+}
+
+#[tokio::test]
+async fn each_command_has_a_session_keyring_of_its_own_and_the_hosts_is_used_by_none() {
+    /// Each process of a command counts as a user of its session's keyring.
+    const PROCESSES: u32 = 30;
+    let test = "each_command_has_a_session_keyring_of_its_own_and_the_hosts_is_used_by_none";
+    let Ok(key) = std::env::var(SESSION) else { return in_a_session(test) };
+    let ways = [ControlGroups::Auto, ControlGroups::Off];
+    let boundaries = [Boundary::Bubblewrap, Boundary::Landlock, Boundary::LandlockAlone];
+    let pairs = boundaries.into_iter().flat_map(|only| ways.into_iter().map(move |groups| (only, groups)));
+    let grounds = pairs.filter_map(|(only, groups)| Ground::counted(test, only, ExecLimits::default(), groups));
+    let mut wrong = Vec::new();
+    for ground in grounds.chain([Ground::local()]) {
+        let by_host = || keyrings(&key).first().map_or(0, |(_, users)| *users);
+        let of_commands = || keyrings("_ses").into_iter().filter(|(_, users)| *users >= PROCESSES).map(|(number, _)| number);
+        let (before, known) = (by_host(), of_commands().collect::<Vec<_>>());
+        assert!(before > 0, "this process itself uses it");
+
+        let command = |name| {
+            format!(
+                "for n in {{1..{PROCESSES}}}; do sleep 30 & done; touch {name}; until [ -e stop ]; do sleep 0.02; done; kill $(jobs -p)"
+            )
+        };
+        let (one, two) = (command("one"), command("two"));
+        let observe = async {
+            let begun = || ground.path("one").exists() && ground.path("two").exists();
+            wait_until("both commands", Duration::from_secs(20), begun).await;
+            let seen = (by_host().saturating_sub(before), of_commands().filter(|number| !known.contains(number)).count());
+            fs::write(ground.path("stop"), "").unwrap();
+            seen
+        };
+        let (_, _, (users, own)) = tokio::join!(ground.run(&one), ground.run(&two), observe);
+
+        if users >= PROCESSES || own < 2 {
+            wrong.push(format!("{}: {users} more users of the host's keyring, {own} keyrings of commands", ground.kind()));
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_command_without_a_boundary_finds_no_key_of_the_hosts_session_either() {
+    let test = "a_command_without_a_boundary_finds_no_key_of_the_hosts_session_either";
+    let Ok(key) = std::env::var(SESSION) else { return in_a_session(test) };
+    let ground = Ground::local();
+    compile(&ground.path("probe"));
+    let by_the_host = Command::new(ground.path("probe")).args(["--key-read", &key]).output().unwrap();
+
+    let result = ground.run(&format!("./probe --key-read {key}")).await;
+
+    assert_eq!(by_the_host.stdout, b"ok LEFT-BEHIND\n", "the host itself finds its own");
+    assert_eq!(result.stdout, format!("refused {}\n", rustix::io::Errno::NOKEY.raw_os_error()));
+}
+
 /// Runs a test of this file in a process whose session has a keyring with a key.
 fn in_a_session(test: &str) {
     let folder = tempfile::tempdir().unwrap();

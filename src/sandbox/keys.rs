@@ -1,0 +1,43 @@
+//! The session keyring of what this host starts: a new, empty one for each process, so that neither a command nor the kernel on its
+//! behalf (a network file system, Kerberos) finds a key of the host's session, or leaves one for the next command.
+//!
+//! Credentials belong to a thread, and a child has those of the thread that started it. So the spawner's thread joins a keyring before
+//! each start. A keyring ends with the last process that has it.
+
+use std::io::Error;
+
+/// Has this thread, and what it starts from now on, use a new session keyring without a name, and returns its number. Only for a thread
+/// that starts processes: it cannot go back to the keyring before.
+///
+/// # Errors
+/// What the kernel says: it has no keyrings, a container refuses the call, or the user's quota of keys is used up. The thread then keeps
+/// the keyring that it had.
+pub(super) fn join_new_session() -> Result<i32, Error> {
+    keyutils_raw::keyctl_join_session_keyring(None).map(i32::from).map_err(Error::from)
+}
+
+/// Whether [`join_new_session`] works here; tried on a thread that ends with it.
+pub(super) fn can_join() -> Result<(), Error> {
+    let tried = std::thread::Builder::new().name("callboard-keys".to_owned()).spawn(join_new_session)?.join();
+    tried.unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into())).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_session_that_is_joined_has_a_new_and_empty_keyring() {
+        let joined = || Ok::<_, Error>((join_new_session()?, std::fs::read_to_string("/proc/keys")?));
+        let (first, second) = match std::thread::spawn(move || Ok::<_, Error>((joined()?, joined()?))).join().unwrap() {
+            Ok(joined) => joined,
+            Err(error) => return eprintln!("SKIPPED: each_session_that_is_joined_has_a_new_and_empty_keyring: {error}"),
+        };
+
+        assert_ne!(first.0, second.0);
+        for (number, keys) in [first, second] {
+            let row = keys.lines().find(|row| row.starts_with(&format!("{number:08x} ")));
+            assert!(row.is_some_and(|row| row.ends_with("_ses: empty")), "{row:?}");
+        }
+    }
+}
