@@ -189,3 +189,9 @@ async fn everyday_programs_work_behind_bubblewraps_filter() {
 
     assert_eq!((result.stdout.as_str(), result.status), ("", Some(0)), "{}", result.stderr);
 }
+
+/// The tests above, by a host that may have no control groups and has a small quota of keys.
+#[test]
+fn the_filter_holds_for_a_host_without_rights() {
+    stranger::again_as_stranger(&["sandbox::filter::", "--skip", "without_rights"]);
+}

@@ -53,6 +53,11 @@ fn open_folder() -> tempfile::TempDir {
     folder
 }
 
+/// Whether this process was started by [`again_as_stranger`].
+pub(super) fn is_again() -> bool {
+    std::env::var_os("CALLBOARD_TEST_HOARD").is_some()
+}
+
 /// Runs tests again, chosen as by the arguments of this program, as a user without rights where this one is the superuser. Returns what
 /// they printed; `None` where this user has no rights either.
 pub(super) fn again_as_stranger(tests: &[&str]) -> Option<String> {
