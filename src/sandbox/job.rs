@@ -262,13 +262,16 @@ impl Job {
         self.end(Ending::Limit(self.too_much_memory()));
     }
 
-    /// Ends it for what the machine has lost. A supervisor would get to it as late as any process on a busy machine, while the command
-    /// goes on.
+    /// Ends it for what the machine has lost. Its processes are killed here: a supervisor gets to it as late as any process on a busy
+    /// machine, another look at all processes takes milliseconds, and the command goes on meanwhile.
     pub(super) fn stop_losing(&mut self, all: &Processes) {
         self.stop_hoarding();
-        if matches!(self.way, Way::Supervised { .. }) {
-            all.tree(self.pid).into_iter().filter(|pid| *pid != self.pid).for_each(kill);
-        }
+        all.tree(self.pid).into_iter().filter(|pid| *pid != self.pid).for_each(kill);
+    }
+
+    /// The process that all of its processes are below.
+    pub(super) fn root(&self) -> i32 {
+        self.pid
     }
 
     fn too_much_memory(&self) -> String {

@@ -69,6 +69,18 @@ impl Processes {
         all
     }
 
+    /// These and all below them, without a look at the rest of the machine.
+    pub(super) fn read_below(roots: impl IntoIterator<Item = i32>) -> Self {
+        let (mut all, mut file) = (Self::default(), Buffer::default());
+        for pid in roots.into_iter().flat_map(|root| std::iter::once(root).chain(below(root))) {
+            if let Some((parent, seen)) = file.stat(pid) {
+                all.children.entry(parent).or_default().push(pid);
+                all.seen.insert(pid, seen);
+            }
+        }
+        all
+    }
+
     pub(super) fn children_of(&self, pid: i32) -> &[i32] {
         self.children.get(&pid).map_or(&[], Vec::as_slice)
     }

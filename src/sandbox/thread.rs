@@ -49,6 +49,12 @@ const LOSS: u64 = 16 * 1024 * 1024;
 const MEMORY_GLANCE: Duration = Duration::from_millis(10);
 const HURRIED_GLANCE: Duration = Duration::from_millis(3);
 
+/// How many times as long as a look at commands that lose memory the rest after it is.
+const LOSS_SHARE: u32 = 3;
+
+/// Share of the time that glances at memory may take on a machine with very many processors: one in this many.
+const GLANCE_SHARE: u32 = 10;
+
 /// How often an exit is asked for that no descriptor tells.
 const ASK: Duration = Duration::from_millis(10);
 
@@ -85,6 +91,9 @@ pub(super) struct Thread {
     usual: u32,
     /// How long after the last the next glance comes.
     glance: Duration,
+    /// When the last look at commands that lose memory was over, and what it took.
+    looked: Instant,
+    took: Duration,
     /// Memory that was available at the last look and at the last glance, if a command has no control group.
     available: Option<(u64, u64)>,
     buffer: Vec<u8>,
@@ -107,6 +116,8 @@ impl Thread {
             glanced: now,
             usual: 0,
             glance: GLANCE,
+            looked: now,
+            took: Duration::ZERO,
             available: None,
             buffer: vec![0; 64 * 1024],
         }
@@ -236,6 +247,9 @@ impl Thread {
                 self.usual = now_total;
             }
             look = look || self.loses_memory(now);
+            if !look {
+                self.look_at_losses();
+            }
         }
         if look {
             let all = Processes::read();
@@ -253,15 +267,37 @@ impl Thread {
         let Some(available) = machine::available() else { return false };
         self.glance = if glanced.saturating_sub(available) > LOSS / 4 { HURRIED_GLANCE } else { MEMORY_GLANCE };
         self.available = Some((looked, available));
+        self.glance = self.glance.max(now.elapsed() * GLANCE_SHARE);
         let rested = now >= self.watched + self.watch.saturating_sub(WATCH).max(HURRIED_GLANCE);
         rested && looked.saturating_sub(available) > LOSS
+    }
+
+    /// Looks at the commands that may hold what the machine has lost, and at no other process of the machine. Takes a quarter of the time
+    /// at most.
+    fn look_at_losses(&mut self) {
+        if self.available.is_none() || self.looked.elapsed() < self.took * LOSS_SHARE {
+            return;
+        }
+        let start = Instant::now();
+        let Some(now) = Machine::read() else { return };
+        if self.jobs.values().any(|job| job.may_hold_what_is_lost(now)) {
+            self.end_losing(&Processes::read_below(self.jobs.values().filter(|job| job.is_suspect()).map(Job::root)));
+        }
+        self.looked = Instant::now();
+        self.took = start.elapsed();
     }
 
     /// Ends the command that holds what the machine has lost. Only asked where there are no control groups.
     fn watch_memory(&mut self, all: &Processes) {
         let is_needed = self.jobs.values().any(Job::is_suspect);
         self.available = is_needed.then(machine::available).flatten().map(|available| (available, available));
-        let Some(now) = is_needed.then(Machine::read).flatten() else { return };
+        if is_needed {
+            self.end_losing(all);
+        }
+    }
+
+    fn end_losing(&mut self, all: &Processes) {
+        let Some(now) = Machine::read() else { return };
         if !self.jobs.values().any(|job| job.may_hold_what_is_lost(now)) {
             return;
         }

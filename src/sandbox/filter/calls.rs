@@ -151,6 +151,11 @@ pub(super) const UNCOUNTED: &[i64] = &[libc::SYS_memfd_create];
 /// The same where IPC has a namespace. Behind Landlock these are refused whole.
 pub(super) const NAMESPACES_UNCOUNTED: &[i64] = &[libc::SYS_shmget, libc::SYS_semget, libc::SYS_msgget];
 
+/// `setsockopt`, as the filter reads it, and the options that set how much a socket's buffers may hold.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "numbers of calls are small")]
+pub(super) const SET_OPTION: u32 = libc::SYS_setsockopt as u32;
+pub(super) const BUFFER_SIZES: [i32; 4] = [libc::SO_SNDBUF, libc::SO_RCVBUF, libc::SO_SNDBUFFORCE, libc::SO_RCVBUFFORCE];
+
 /// New namespaces.
 pub(super) const CLONE_FLAGS: &[i32] = &[
     libc::CLONE_NEWNS,

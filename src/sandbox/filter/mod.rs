@@ -99,7 +99,7 @@ fn arch() -> Result<TargetArch, String> {
     std::env::consts::ARCH.try_into().map_err(|_| "no filter of system calls for this processor".to_owned())
 }
 
-/// One program of three parts: calls beyond the list, unknown ones, refused ones. A call that one part does not name goes to the next.
+/// One program of four parts: calls beyond the list, unknown ones, pretended ones, refused ones. A call that one part does not name goes to the next.
 fn program(behind: Behind, uncounted: Uncounted) -> Result<BpfProgram, String> {
     let step = |code, jt, jf, k| sock_filter { code, jt, jf, k };
     // Load the number; beyond the last one known, "no such call".
@@ -107,8 +107,25 @@ fn program(behind: Behind, uncounted: Uncounted) -> Result<BpfProgram, String> {
     program.extend(part(unknown(behind, uncounted), libc::ENOSYS)?);
     // The last step of a part allows what it does not name. These rules look at no argument, so no other step of it does.
     program.pop();
+    program.extend(pretended());
     program.extend(part(refused(behind)?, libc::EPERM)?);
     Ok(program)
+}
+
+/// Setting the size of a socket's buffers comes back as if it was done, as it does where the machine's bound is smaller. What a command
+/// can hold in sockets is then known by their number ([`super::machine`]).
+fn pretended() -> Vec<sock_filter> {
+    let step = |code, jt, jf, k| sock_filter { code, jt, jf, k };
+    let argument = |n: u32| step(0x20, 0, 0, 16 + 8 * n + if cfg!(target_endian = "big") { 4 } else { 0 });
+    let is_not = |k: i32, past| step(0x15, 0, past, k.unsigned_abs());
+    let options = calls::BUFFER_SIZES;
+    let past = u8::try_from(options.len()).unwrap_or(u8::MAX);
+    let mut steps = vec![step(0x20, 0, 0, 0), step(0x15, 0, past + 5, calls::SET_OPTION), argument(1), is_not(libc::SOL_SOCKET, past + 3)];
+    steps.push(argument(2));
+    steps.extend(options.iter().zip((1..=past).rev()).map(|(option, left)| step(0x15, left, 0, option.unsigned_abs())));
+    // None of them: past the answer.
+    steps.extend([step(0x05, 0, 0, 1), step(0x06, 0, 0, 0x0005_0000)]);
+    steps
 }
 
 fn part(rules: Rules, errno: i32) -> Result<BpfProgram, String> {

@@ -70,6 +70,24 @@ fn what_is_refused_behind_both_boundaries_is_refused_in_every_filter() {
 }
 
 #[test]
+fn the_buffers_of_a_socket_keep_their_size_and_its_other_options_are_set() {
+    const PRETENDED: u32 = 0x0005_0000;
+    let set = |behind, level: i32, option: i32| {
+        verdict(behind, Uncounted::Unknown, libc::SYS_setsockopt, &[3, level.unsigned_abs().into(), option.unsigned_abs().into()])
+    };
+    for behind in every() {
+        for option in calls::BUFFER_SIZES {
+            assert_eq!(set(behind, libc::SOL_SOCKET, option), PRETENDED, "{behind:?} {option}");
+            assert_eq!(set(behind, libc::IPPROTO_TCP, option), ALLOWED, "{behind:?} {option} of TCP");
+        }
+        for option in (0..64).filter(|option| !calls::BUFFER_SIZES.contains(option)) {
+            assert_eq!(set(behind, libc::SOL_SOCKET, option), ALLOWED, "{behind:?} {option}");
+        }
+        assert_eq!(verdict(behind, Uncounted::Unknown, libc::SYS_getsockopt, &[3, 1, 7]), ALLOWED, "{behind:?}");
+    }
+}
+
+#[test]
 fn ordinary_calls_are_allowed_in_every_filter() {
     let ordinary: [(i64, &[u64]); 14] = [
         (libc::SYS_read, &[]),

@@ -177,6 +177,19 @@ const EVERYDAY: &[(&str, &str, &str)] = &[
 ];
 
 #[tokio::test]
+async fn a_command_asks_for_larger_buffers_of_a_socket_and_keeps_the_default() {
+    let script = "import socket as s\nfor o in (s.SO_SNDBUF, s.SO_RCVBUF):\n a, b = s.socketpair(); d = a.getsockopt(s.SOL_SOCKET, o)\n \
+                  a.setsockopt(s.SOL_SOCKET, o, 4096); b.setsockopt(s.SOL_SOCKET, o, 2 * d); a.setsockopt(s.SOL_SOCKET, s.SO_KEEPALIVE, 1)\n \
+                  print(a.getsockopt(s.SOL_SOCKET, o) == b.getsockopt(s.SOL_SOCKET, o) == d, a.getsockopt(s.SOL_SOCKET, s.SO_KEEPALIVE))\n";
+    let mut came = Vec::new();
+    for ground in Ground::both("a_command_asks_for_larger_buffers_of_a_socket_and_keeps_the_default") {
+        fs::write(ground.path("buffers.py"), script).unwrap();
+        came.push((ground.kind(), ground.run("if [ -x /usr/bin/python3 ]; then /usr/bin/python3 buffers.py; fi").await.stdout));
+    }
+    assert!(came.iter().all(|(_, said)| said.is_empty() || said == "True 1\nTrue 1\n"), "{came:?}");
+}
+
+#[tokio::test]
 async fn everyday_programs_work_behind_bubblewraps_filter() {
     let Some(ground) = Ground::linux("everyday_programs_work_behind_bubblewraps_filter") else { return };
     let mut script = String::new();
