@@ -95,9 +95,9 @@ fn no_paper_or_script_names_a_machine_or_holds_leftovers() {
 }
 
 #[test]
-fn every_requirement_of_the_tools_names_a_test_that_is_there() {
+fn every_requirement_has_a_text_and_a_test_that_is_there() {
     let text = |file: &str| std::fs::read_to_string(root().join(file)).ok();
-    assert_none(requirements::faults(&read("docs/rows.md"), text));
+    assert_none(requirements::faults(&read(requirements::PAGE), text));
 }
 
 #[test]
