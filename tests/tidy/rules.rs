@@ -129,7 +129,7 @@ pub const ROWS: &[Row] = &[
             Starts("callboard"),
         ],
         in_tests: true,
-        reason: "the kernel decides and touches nothing: no socket, file, process, database or command line (DESIGN §2)",
+        reason: "the kernel decides and touches nothing: no socket, file, process, database or command line",
         fix: "add a verb to a port in actors/src/ports and implement it in src/",
     },
     Row {
@@ -149,7 +149,7 @@ pub const ROWS: &[Row] = &[
             Has("new_v7"),
         ],
         in_tests: false,
-        reason: "in the kernel time and chance come in, so that a seed replays everything (DESIGN §4.1, §6)",
+        reason: "in the kernel time and chance come in, so that a seed replays everything",
         fix: "wall time: ports::Clock; intervals: tokio::time; ids and jitter: ports::Entropy; settings: Limits",
     },
     Row {
@@ -158,7 +158,7 @@ pub const ROWS: &[Row] = &[
         except: &["actors/src/id_hash.rs"],
         forbidden: &[Has("RandomState")],
         in_tests: false,
-        reason: "in the kernel time and chance come in, so that a seed replays everything (DESIGN §4.1, §6)",
+        reason: "in the kernel time and chance come in, so that a seed replays everything",
         fix: "ids and jitter: ports::Entropy; a map by ids: id_hash::IdHash",
     },
     Row {
@@ -183,7 +183,7 @@ pub const ROWS: &[Row] = &[
             Dyn("Tool"),
         ],
         in_tests: false,
-        reason: "this file is pure: a test calls it a million times without a runtime (DESIGN §4.1)",
+        reason: "this file is pure: a test calls it a million times without a runtime",
         fix: "return the effect as a value and let the actor's mod.rs perform it",
     },
     Row {
@@ -244,7 +244,7 @@ pub const ROWS: &[Row] = &[
         fix: WIRING,
     },
     Row {
-        // The tools stand on the sandbox: one policy decides for every tool (FAULTS). Never the reverse.
+        // The tools stand on the sandbox: one policy decides for every tool. Never the reverse.
         within: &["src/tools/**", "src/sandbox/**", "src/mcp/**", "src/skills/**"],
         except: &[],
         forbidden: &[
@@ -292,8 +292,8 @@ pub const ROWS: &[Row] = &[
             Starts("crate::Host"),
         ],
         in_tests: false,
-        reason: "the mock stands for somebody else's server: what it shared with a client it could not prove against it",
-        fix: "write the bytes of the wire anew here",
+        reason: "the mock stands in for another vendor's server: code that it shares with a client proves nothing about that client",
+        fix: "write the bytes of the wire here, independently of the client",
     },
     Row {
         within: &["src/sandbox/**"],
@@ -316,7 +316,7 @@ pub const ROWS: &[Row] = &[
         except: &["src/sandbox/**"],
         forbidden: &[Has("process::Command"), Starts("tokio::process"), Has("Command::spawn")],
         in_tests: false,
-        reason: "a process is started by the spawner and by nobody else: it alone lives long enough and reaps (DESIGN §6)",
+        reason: "only the spawner starts a process: it alone lives long enough and reaps",
         fix: "ask the sandbox's spawner",
     },
     Row {
@@ -332,7 +332,7 @@ pub const ROWS: &[Row] = &[
         except: &[],
         forbidden: &[Has("unbounded_channel"), Has("mpsc::unbounded"), Starts("ractor::registry"), Starts("ractor::pg")],
         in_tests: false,
-        reason: "no unbounded queue of ours, and no names or process groups of ractor (DESIGN §10)",
+        reason: "no unbounded queue of ours, and no names or process groups of ractor",
         fix: "take a bounded channel and say in limits.rs what happens beyond; find actors through the directory",
     },
 ];

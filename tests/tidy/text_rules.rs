@@ -12,7 +12,7 @@ pub const LINES_ASK: usize = 700;
 /// Words that say that something is unfinished. Put together here, so that this file keeps its own rule.
 const UNFINISHED: &[&str] = &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
 
-/// Folders of somebody's machine.
+/// Folders of one machine.
 const MACHINE: &[&str] = &[concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/Us", "ers/")];
 
 /// Rules on code, comments and literals left out.
@@ -40,10 +40,7 @@ pub fn of_code(source: &Source<'_>) -> Found {
             && (code.starts_with("static") || code.starts_with("pub"))
             && !source.is_test(number)
         {
-            found.push((
-                number,
-                "process-wide state: two hosts in one process would see each other (DESIGN §9). Fix: keep it in the Host".into(),
-            ));
+            found.push((number, "process-wide state: two hosts in one process would see each other. Fix: keep it in the Host".into()));
         }
         let lint = ["clippy::unwrap_used", "clippy::expect_used", "clippy::panic", "clippy::indexing_slicing"]
             .iter()
@@ -66,7 +63,7 @@ pub fn of_code(source: &Source<'_>) -> Found {
     found
 }
 
-/// `select!` in the kernel begins with `biased;`: else chance, not the seed, picks the branch (DESIGN §10).
+/// `select!` in the kernel begins with `biased;`: else chance, not the seed, picks the branch.
 fn unbiased_selects(source: &Source<'_>) -> Found {
     source
         .code
