@@ -25,11 +25,12 @@
 //! ```
 //!
 //! # Layout
-//! The kernel, [`callboard_actors`], decides and touches nothing; its modules are re-exported here. This half touches the world:
-//! adapters for every port of the kernel, configuration, the command line. `app` wires them for the binary.
+//! The kernel, [`callboard_actors`], makes decisions and does no I/O; its modules are re-exported
+//! here. This crate does the I/O: adapters for every port of the kernel, configuration, the HTTP
+//! server and the command line. `app` wires them together for the binary.
 //!
-//! The library builds no runtime, installs no subscriber, recorder or panic hook, and keeps no process-wide state: two hosts in
-//! one process do not see each other.
+//! The library builds no runtime, installs no subscriber, recorder or panic hook, and keeps no
+//! process-wide state: two hosts in one process share nothing.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
 
 #[cfg(feature = "test-util")]
@@ -54,12 +55,12 @@ pub use callboard_actors::{
     tool_executor,
 };
 
-/// The code of `docs/tools.md` compiles.
+/// Compiles the code blocks of `docs/tools.md`.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/tools.md")]
 mod docs_tools {}
 
-/// The code of `docs/fanout.md` compiles.
+/// Compiles the code blocks of `docs/fanout.md`.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/fanout.md")]
 mod docs_fanout {}

@@ -1,18 +1,21 @@
-//! The `callboard` command. An application of the library like any other: it brings the runtime, the subscriber, the allocator.
+//! The `callboard` command. It uses the library as any other application does, and adds what a
+//! library must not choose: the async runtime, the log subscriber and the allocator.
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> std::process::ExitCode {
-    // First of all: this program may have been started to become the jail of a command.
+    // Must be first: the sandbox starts this program again inside a command's jail, and this call
+    // then does not return.
     callboard::sandbox::jail_main_if_asked();
     close_to_other_processes();
     callboard::cli::main()
 }
 
-/// Keys of providers stand in this process's environment and memory. Closed to debuggers, its `/proc/PID/environ`, `mem` and `fd` are
-/// closed to every other process of the same user, MCP servers among them, and a crash writes no core file. Children that become
-/// another program are open again.
+/// Marks this process as not dumpable, because its environment and memory hold provider keys.
+/// Debuggers, `/proc/PID/environ`, `mem` and `fd` are then closed to every other process of the
+/// same user (MCP servers included), and a crash writes no core file. A child that executes another
+/// program becomes dumpable again.
 fn close_to_other_processes() {
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {

@@ -1,8 +1,8 @@
-//! Folders and files that only their user can read, and replacing such a file as a whole.
+//! Creates folders and files that only their owner can read, and replaces such a file atomically.
 
 use std::{fs, io, path::Path};
 
-/// Makes a folder and its missing parents with mode 0700. One that exists keeps its mode.
+/// Creates a folder and its missing parents with mode 0700. An existing folder keeps its mode.
 pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
     let mut folder = fs::DirBuilder::new();
     #[cfg(unix)]
@@ -10,7 +10,7 @@ pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
     folder.recursive(true).create(path)
 }
 
-/// Opens files for reading and writing; a file that it creates has mode 0600.
+/// Options that open a file for reading and writing; a file that they create gets mode 0600.
 #[cfg(feature = "config")]
 pub(crate) fn file() -> fs::OpenOptions {
     let mut options = fs::OpenOptions::new();
@@ -20,8 +20,8 @@ pub(crate) fn file() -> fs::OpenOptions {
     options
 }
 
-/// Writes `bytes` to `path`, whole or not at all, and returns when they are on the disk. The caller holds the lock of the folder: two
-/// writers would share one temporary file.
+/// Replaces the file at `path` by `bytes`, atomically, and returns when the bytes are on disk. The
+/// caller must hold the folder's lock, because all writers use the same temporary file.
 #[cfg(feature = "config")]
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     use std::io::Write as _;
@@ -30,7 +30,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     temporary.write_all(bytes).and_then(|()| temporary.sync_all())?;
     fs::rename(&beside, path)?;
     if let Some(Ok(folder)) = path.parent().map(fs::File::open) {
-        let _ = folder.sync_all(); // Where the system can: the name survives a power cut.
+        let _ = folder.sync_all(); // Best effort: after this, the rename survives a power cut.
     }
     Ok(())
 }

@@ -1,5 +1,7 @@
-//! Logs, traces and metrics of the binary. Logs go to standard error (and a file where asked), text at a terminal, JSON otherwise; all
-//! through one writer that masks keys, panics too. The library installs no subscriber and no hook (DESIGN §9): this is the program's.
+//! Logs, traces and metrics of the `callboard` command. Logs go to standard error and, if
+//! configured, to a file: text at a terminal, JSON otherwise. One writer masks keys in all of them,
+//! in panic messages too. Only the binary installs a subscriber and a panic hook; the library never
+//! does.
 
 mod sink;
 
@@ -16,38 +18,38 @@ use crate::{
 };
 use sink::Sink;
 
-/// Always added: ractor logs each actor's start and end.
+/// Always part of the filter, because ractor logs the start and end of each actor at `info`.
 const ALWAYS: &str = "ractor=warn";
 
-/// Why logging was not set up.
+/// Why logging could not be set up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TelemetryError {
-    /// Neither a level nor a list of filters.
+    /// The text is neither a level nor a list of filters.
     #[error(
-        "`{given}` is no log level; use error, warn, info, debug, trace or off, or filters such as `callboard=debug` (--log, CALLBOARD_LOG)"
+        "`{given}` is not a log level; use error, warn, info, debug, trace or off, or filters such as `callboard=debug` (--log, CALLBOARD_LOG)"
     )]
     BadLevel {
-        /// As it was written.
+        /// The rejected text, without control characters, at most 60 characters.
         given: String,
     },
-    /// The process has a subscriber already.
-    #[error("logging is set up already")]
+    /// The process already has a global subscriber.
+    #[error("logging is already set up")]
     AlreadySet,
-    /// The file of the logs cannot be written.
+    /// The log file cannot be opened.
     #[error("the log file {file} cannot be opened: {reason}")]
     NoFile {
-        /// Which.
+        /// Path of the log file.
         file: String,
-        /// What the system says.
+        /// The error of the operating system.
         reason: String,
     },
-    /// The exporter cannot be made.
+    /// The OTLP exporter cannot be built.
     #[error(transparent)]
     Otlp(#[from] OtlpError),
 }
 
-/// What this process tells of itself: keep it to the end, then [`Telemetry::shutdown`].
+/// The telemetry of this process. Keep it until the end, then call [`Telemetry::shutdown`].
 #[derive(Debug)]
 #[must_use = "dropping it ends the export"]
 pub struct Telemetry {
@@ -56,19 +58,20 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// Exports the figures of a host too, from now on. Does not keep the host alive.
+    /// Also exports the metrics of `host` from now on. Holds no strong reference: the host can shut
+    /// down.
     pub fn observe(&self, host: &callboard_actors::Host) {
         if let Some(otlp) = &self.otlp {
             otlp.observe(host.figures_reader());
         }
     }
 
-    /// What masks in all sinks; who makes or reads a key later tells it to this one.
+    /// The redactor of all sinks. Code that creates or reads a key later registers it here.
     pub fn redactor(&self) -> &Redactor {
         &self.redactor
     }
 
-    /// Sends what is not sent yet, within the time-outs of the configuration, and ends.
+    /// Exports what is still buffered, within the configured timeouts, and stops.
     pub async fn shutdown(self) {
         if let Some(otlp) = self.otlp {
             otlp.shutdown().await;
@@ -76,10 +79,11 @@ impl Telemetry {
     }
 }
 
-/// Logs, traces and metrics of this process from now on, as `[observability]` says; `flag` is `--log` and wins over `CALLBOARD_LOG`,
-/// which wins over `log_level`. Whatever goes out is masked by `redactor`. A switched-off part does nothing (REQUIREMENTS X-12); logs
-/// that a flag or the environment asks for are wanted all the same. Must be called inside a tokio runtime where there is an
-/// `otlp_endpoint`.
+/// Starts logs, traces and metrics as `[observability]` configures them. `flag` is the value of
+/// `--log`; it wins over `CALLBOARD_LOG`, which wins over `log_level`. `redactor` masks everything
+/// that is written. A part that is switched off costs nothing, but a level from the flag or the
+/// environment turns logs on even if `enable_logging` is false. With an `otlp_endpoint`, call this
+/// inside a tokio runtime.
 ///
 /// # Errors
 /// [`TelemetryError`]; [`TelemetryError::AlreadySet`] on a second call.
@@ -109,7 +113,7 @@ pub fn init(flag: Option<&str>, config: &Observability, redactor: &Redactor) -> 
     Ok(Telemetry { otlp, redactor: redactor.clone() })
 }
 
-/// A panic's message may hold whatever the panicking code had at hand.
+/// Masks panic messages: they can contain any value that the panicking code held.
 fn panics_are_masked(sink: Sink, json: bool) {
     std::panic::set_hook(Box::new(move |panic| {
         let message = panic.payload_as_str().unwrap_or("no message");
@@ -124,8 +128,8 @@ fn panics_are_masked(sink: Sink, json: bool) {
     }));
 }
 
-/// The filter for what a flag, the environment and the configuration say; `None` where logs are switched off. A word alone is a level
-/// of everything.
+/// Resolves the log filter from flag, environment and configuration, in this order; `None` if logs
+/// are switched off. A single word is a level for all targets.
 fn filter(flag: Option<&str>, environment: Option<&str>, config: &Observability) -> Result<Option<EnvFilter>, TelemetryError> {
     let asked = [flag, environment].into_iter().flatten().map(str::trim).find(|text| !text.is_empty());
     let given = match asked {
@@ -134,16 +138,17 @@ fn filter(flag: Option<&str>, environment: Option<&str>, config: &Observability)
         None => level(&config.settings.log_level),
     };
     let bad = || TelemetryError::BadLevel { given: given.chars().filter(|c| !c.is_control()).take(60).collect() };
-    // A bare word that is no level would be taken for the name of a crate, and log nothing.
+    // `EnvFilter` takes a bare word that is not a level for the name of a crate, and would log
+    // nothing.
     let is_word = !given.contains(['=', ',']);
     if is_word && given.parse::<tracing_subscriber::filter::LevelFilter>().is_err() {
         return Err(bad());
     }
-    // Ours first: an explicit `ractor=debug` of the user is more recent and wins.
+    // Our filter comes first, so that an explicit `ractor=debug` of the user overrides it.
     EnvFilter::builder().parse(format!("{ALWAYS},{given}")).map(Some).map_err(|_| bad())
 }
 
-/// A level of the requirements as a level of ours.
+/// Maps a `log_level` of the configuration to a level of `tracing`.
 fn level(name: &str) -> &'static str {
     match name.to_ascii_uppercase().as_str() {
         "DEBUG" => "debug",
@@ -198,14 +203,15 @@ mod tests {
 
     #[test]
     fn a_word_that_is_no_level_is_refused() {
-        let expected = "`loud` is no log level; use error, warn, info, debug, trace or off, or filters such as `callboard=debug` (--log, CALLBOARD_LOG)";
+        let expected = "`loud` is not a log level; use error, warn, info, debug, trace or off, or filters such as `callboard=debug` (--log, CALLBOARD_LOG)";
 
         assert_eq!(shown(Some("loud"), None), expected);
     }
 
     const KEY: &str = "plain-word-key-not-real";
 
-    /// Installs the hook and panics where its parent asks for it; the hook is the whole process's, so this is a process of its own.
+    /// Installs the panic hook and panics if its parent process asks for it. The hook is
+    /// process-wide, so the test runs itself in a child process.
     #[test]
     fn a_panic_is_written_without_keys() {
         if let Ok(format) = std::env::var("CALLBOARD_TEST_PANIC") {

@@ -1,6 +1,8 @@
-//! What a file would do if it counted, in lines for the person who is asked. Pure.
+//! Describes what a configuration file would do if it were trusted, line by line, for the person
+//! who decides. Pure.
 //!
-//! Every key that is set has its line: what needs thought first, and last the names of all keys that need none.
+//! Every key that is set appears: keys with security consequences in a line each, all others by
+//! name in the last line.
 
 use super::{
     Layer, Setting, Store,
@@ -11,7 +13,8 @@ use super::{
     web,
 };
 
-/// The lines. Values stand as the file has them: whoever prints them makes invisible characters visible.
+/// Returns the lines. Values appear exactly as in the file: the caller makes invisible characters
+/// visible.
 pub(super) fn allows(layer: &Layer) -> Vec<String> {
     let mut lines = Vec::new();
     #[cfg(feature = "mcp")]
@@ -28,11 +31,11 @@ pub(super) fn allows(layer: &Layer) -> Vec<String> {
     if let Some(observability) = &layer.observability {
         match &observability.settings.otlp_endpoint {
             Some(url) => lines.push(format!("sends traces and metrics to {url}")),
-            None => lines.push("sets what is logged".into()),
+            None => lines.push("configures logging".into()),
         }
     }
     if !layer.prices.is_empty() {
-        lines.push("sets prices of models, by which budgets are reckoned".into());
+        lines.push("sets prices of models, from which budgets are calculated".into());
     }
     if layer.compaction.is_some() {
         quiet.push("compaction".into());
@@ -49,23 +52,23 @@ pub(super) fn allows(layer: &Layer) -> Vec<String> {
 fn of_setting(setting: &Setting) -> Option<String> {
     let value = shown(&setting.value);
     Some(match (setting.key.section, setting.key.name, value.as_str()) {
-        ("host", "data_dir", folder) => format!("keeps everything that is stored in {folder}"),
+        ("host", "data_dir", folder) => format!("stores all data in {folder}"),
         ("skills", "models", models) => format!("lets skills choose the models {models}"),
-        ("host", "listen", address) => format!("listens at {address} when it serves"),
-        ("host", "admin_key_sha256", _) => "gives the holder of a key the operator's routes".into(),
+        ("host", "listen", address) => format!("makes `serve` listen at {address}"),
+        ("host", "admin_key_sha256", _) => "gives the holder of a key access to the operator's routes".into(),
         ("store", "url", store) => format!("keeps sessions in {store}"),
-        ("tools", "approve", "auto") => "lets tools change things without asking".into(),
+        ("tools", "approve", "auto") => "lets tools change things without approval".into(),
         ("tools", "approve", word) => format!("sets the approval of changes to `{word}`"),
         (web::FETCH, "allow_hosts", hosts) => format!("lets web_fetch reach {hosts}, private addresses included"),
-        (web::FETCH, "approve", "never") => "lets web_fetch run without asking".into(),
+        (web::FETCH, "approve", "never") => "lets web_fetch run without approval".into(),
         (web::SEARCH, "base_url", url) => format!("sends searches to {url}"),
         (web::SEARCH, "api_key_env", name) => format!("sends searches with the key of {name}"),
         ("sandbox", "mode", "local") => "runs commands WITHOUT a sandbox".into(),
         ("sandbox", "mode", word) => format!("sets the sandbox to `{word}`"),
         ("sandbox", "read_only", folders) => format!("lets commands read {folders}"),
         ("sandbox", "network", hosts) => format!("lets commands reach {hosts}"),
-        ("skills", "dir", folder) => format!("uses the skills in {folder}, which are asked for separately"),
-        (tokens::SECTION, "file", path) => format!("reads encoders of {path}"),
+        ("skills", "dir", folder) => format!("uses the skills in {folder}, which need a separate agreement"),
+        (tokens::SECTION, "file", path) => format!("reads token encoders from {path}"),
         _ => return None,
     })
 }
@@ -80,12 +83,12 @@ fn of_provider(settings: &[Setting]) -> String {
     let to = match text("base_url") {
         Some(url) => url,
         None if kind == "offline" => return format!("adds the provider {}, which sends nothing", in_quotes(&called)),
-        None => format!("the usual address of {kind}"),
+        None => format!("the default address of {kind}"),
     };
     let key = match (text("api_key_env"), text("api_key_file"), text("base_url")) {
         (Some(name), ..) => format!(" with the key of {name}"),
         (None, Some(path), _) => format!(" with the key in {path}"),
-        (None, None, None) => " with its usual key".to_owned(),
+        (None, None, None) => " with its default key".to_owned(),
         (None, None, Some(_)) => String::new(),
     };
     let model = text("model").map(|model| format!(", to the model {model}")).unwrap_or_default();
@@ -104,7 +107,7 @@ fn of_tenant(settings: &[Setting]) -> String {
         line += &format!(" over {folder}");
     }
     if text("approve").as_deref() == Some("auto") {
-        line += ", whose tools change things without asking";
+        line += ", whose tools change things without approval";
     }
     line
 }
@@ -134,12 +137,12 @@ fn of_server(server: &crate::mcp::McpServerConfig) -> Vec<String> {
         }
     }
     if server.trust == Trust::Annotations {
-        lines.push(format!("runs tools of {} without asking where the server calls them harmless", server.name));
+        lines.push(format!("runs tools of {} without approval if the server declares them harmless", server.name));
     }
     lines
 }
 
-/// A word of a command line; in quotes where its ends would not be seen.
+/// Returns a word of a command line, in quotes if a reader could not see where it ends.
 #[cfg(feature = "mcp")]
 fn plain_or_quoted(word: &str) -> String {
     let plain = !word.is_empty() && word.chars().all(|c| c.is_ascii_graphic() && c != '"' && c != '\\');
@@ -186,11 +189,11 @@ mod tests {
                 "gives that program the variables A=${SECRET}",
                 "reaches the MCP server at http://127.0.0.1:9/, also in a private network",
                 "sends that server the headers X: ${ANY}",
-                "runs tools of far without asking where the server calls them harmless",
+                "runs tools of far without approval if the server declares them harmless",
                 "sends prompts to http://127.0.0.1:9911 with the key of ANTHROPIC_API_KEY",
-                "lets tools change things without asking",
+                "lets tools change things without approval",
                 "runs commands WITHOUT a sandbox",
-                "keeps everything that is stored in data",
+                "stores all data in data",
                 "sends traces and metrics to http://127.0.0.1:4318",
                 "sets limits.idle_s",
             ]
@@ -204,7 +207,7 @@ mod tests {
         assert_eq!(lines("[compaction]\nkeep_rounds = 3\n"), ["sets compaction"]);
         assert_eq!(
             lines("[[tenant]]\nid = \"acme\"\napprove = \"auto\"\n"),
-            ["serves the tenant acme, whose tools change things without asking"]
+            ["serves the tenant acme, whose tools change things without approval"]
         );
     }
 }

@@ -1,4 +1,4 @@
-//! What single values cannot tell: whether they fit together.
+//! Checks whether values fit together, which no single value can show.
 
 use std::{
     collections::BTreeMap,
@@ -13,13 +13,14 @@ use super::{
     keys::{FALLBACK_SECTION, TENANT_SECTION},
 };
 
-/// Names that lead nowhere and keys that are used twice: wrong wherever the configuration is read.
+/// Checks references to providers and the uniqueness of keys. A mistake here is an error wherever
+/// the configuration is read.
 pub(super) fn names(config: &Config) -> Result<(), ConfigError> {
     for provider in &config.providers {
         if let Some(fallback) = &provider.fallback {
             let at = provider.settings.get(&(FALLBACK_SECTION, "provider")).map_or(Origin::Default, |setting| setting.from.clone());
             if fallback.provider == provider.name {
-                let problem = format!("provider `{}` cannot stand in for itself", quoted(&provider.name));
+                let problem = format!("provider `{}` cannot be the fallback for itself", quoted(&provider.name));
                 return Err(ConfigError::Inconsistent { at, problem });
             }
             known_provider(config, &fallback.provider, &at)?;
@@ -47,10 +48,10 @@ pub(super) fn names(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Folders of keys, wherever they lie.
+/// Folders that usually hold keys, wherever they lie.
 const OF_KEYS: &[&str] = &[".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".config"];
 
-/// Refuses folders that commands would be shown although they hold keys or what is stored.
+/// Refuses `sandbox.read_only` folders that would expose keys or stored data to commands.
 pub(super) fn readable(config: &Config, home: Option<&Path>) -> Result<(), ConfigError> {
     let at = || config.settings.get(&("sandbox", "read_only")).map_or(Origin::Default, |setting| setting.from.clone());
     let (home, data) = (home.map(real_or_nearest), real_or_nearest(&config.data_dir));
@@ -72,7 +73,8 @@ pub(super) fn readable(config: &Config, home: Option<&Path>) -> Result<(), Confi
     Ok(())
 }
 
-/// The provider whose fallback is the one that stands at the start of the chain, if it comes back.
+/// Follows the fallbacks from `start`; returns the provider that leads back to it, if there is a
+/// cycle.
 fn circle(config: &Config, start: &str) -> Option<String> {
     let next = |name: &str| config.providers.iter().find(|provider| provider.name == name)?.fallback.as_ref().map(|to| &to.provider);
     let mut here = start;
@@ -101,7 +103,8 @@ fn known_provider(config: &Config, name: &str, at: &Origin) -> Result<(), Config
     Err(ConfigError::Unknown { at: at.clone(), what: "provider".into(), given: quoted(name), hint: hint(name, names.into_iter()) })
 }
 
-/// What a host would stumble over: folders, prices, an address for everybody without anybody to serve.
+/// Checks what would fail when the host starts: the listen address without tenants, tenants'
+/// folders, prices.
 pub(super) fn host(config: &Config) -> Result<(), ConfigError> {
     let at = |name: &'static str| config.settings.get(&("host", name)).map_or(Origin::Default, |setting| setting.from.clone());
     if !config.listen().ip().is_loopback() && config.tenants.is_empty() {
@@ -115,7 +118,7 @@ pub(super) fn host(config: &Config) -> Result<(), ConfigError> {
     config.tenants.iter().try_for_each(|tenant| one(config, tenant))
 }
 
-/// What can be wrong with one tenant, wherever it was made.
+/// Checks one tenant, from a file or from an operator's request.
 pub(super) fn one(config: &Config, tenant: &TenantSection) -> Result<(), ConfigError> {
     if let Some(provider) = &tenant.provider {
         known_provider(config, provider, &place_of(tenant, "provider"))?;
@@ -129,15 +132,15 @@ pub(super) fn one(config: &Config, tenant: &TenantSection) -> Result<(), ConfigE
     price(config, tenant)
 }
 
-/// Tools that work in a folder.
+/// Tools that need a workspace.
 pub(crate) const NEED_WORKSPACE: &[&str] = &["bash", "file_edit", "file_list", "file_read", "grep_search"];
 
-/// Refuses a workspace in which tools could read what is stored, and one that lies in what is stored.
+/// Refuses a workspace whose tools could read stored data, and one that lies inside stored data.
 fn folders(config: &Config, tenant: &TenantSection, workspace: &Path) -> Result<(), ConfigError> {
     let at = || place_of(tenant, "workspace");
     let wrong = |problem: String| Err(ConfigError::Inconsistent { at: at(), problem });
     if !workspace.is_dir() {
-        return wrong(format!("the workspace of tenant `{}` is no folder: {}", tenant.id, quoted(&workspace.to_string_lossy())));
+        return wrong(format!("the workspace of tenant `{}` is not a folder: {}", tenant.id, quoted(&workspace.to_string_lossy())));
     }
     for (what, path) in stored(config) {
         match overlap(path, workspace) {
@@ -153,7 +156,7 @@ fn folders(config: &Config, tenant: &TenantSection, workspace: &Path) -> Result<
     Ok(())
 }
 
-/// The places where the host stores things, each with its name in messages.
+/// The locations of the host's stored data, each with its name in messages.
 pub(crate) fn stored(config: &Config) -> impl Iterator<Item = (&'static str, &Path)> {
     let store = match &config.store {
         Store::Sqlite(path) => Some(("session store", path.as_path())),
@@ -162,7 +165,7 @@ pub(crate) fn stored(config: &Config) -> impl Iterator<Item = (&'static str, &Pa
     std::iter::once(("data folder", config.data_dir.as_path())).chain(store)
 }
 
-/// How a stored path and a workspace lie in each other.
+/// How a stored path and a workspace overlap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Overlap {
     /// The stored path lies inside the workspace, so tools could read or replace it.
@@ -171,8 +174,9 @@ pub(crate) enum Overlap {
     AroundWorkspace,
 }
 
-/// Compares a stored path with a workspace, links resolved. A link inside the workspace counts as inside although its target lies
-/// outside: tools could replace the link. SQLite keeps its log beside the file, so the file's path decides for the log too.
+/// Compares a stored path with a workspace, symbolic links resolved. A link inside the workspace
+/// counts as inside even if its target lies outside, because tools could replace the link. SQLite
+/// keeps its log beside the file, so checking the file's path covers the log.
 pub(crate) fn overlap(stored: &Path, workspace: &Path) -> Option<Overlap> {
     let workspace = real_or_nearest(workspace);
     let target = real_or_nearest(stored);
@@ -189,7 +193,8 @@ pub(crate) fn overlap(stored: &Path, workspace: &Path) -> Option<Overlap> {
     }
 }
 
-/// Refuses a bound of money where there is nothing to reckon it with, as far as the model is known here.
+/// Refuses a money budget for a model without a price, if the model is known from the
+/// configuration.
 fn price(config: &Config, tenant: &TenantSection) -> Result<(), ConfigError> {
     let money = |budget: &Budget| budget.micro_usd.is_some();
     if !money(&tenant.budget) && !money(&tenant.conversation_budget) {
@@ -212,7 +217,7 @@ fn price(config: &Config, tenant: &TenantSection) -> Result<(), ConfigError> {
     }
 }
 
-/// The first fallback of a provider whose model is named and has no price.
+/// The first fallback of a provider whose configured model has no price.
 fn unpriced_fallback<'a>(config: &'a Config, provider: &'a ProviderConfig) -> Option<(Origin, &'a str)> {
     let mut here = provider;
     for _ in &config.providers {
@@ -228,7 +233,7 @@ fn unpriced_fallback<'a>(config: &'a Config, provider: &'a ProviderConfig) -> Op
     None
 }
 
-/// What is allowed, and seldom meant.
+/// Settings that are valid but rarely intended.
 pub(super) fn warnings(config: &Config) -> Vec<String> {
     let mut users: BTreeMap<PathBuf, Vec<&TenantId>> = BTreeMap::new();
     for tenant in &config.tenants {
@@ -244,12 +249,12 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
         .tenants
         .iter()
         .filter(|tenant| tenant.key_sha256.is_empty())
-        .map(|tenant| format!("tenant `{}` has no `key_sha256`: nobody can call it until the operator gives it a key", tenant.id));
+        .map(|tenant| format!("tenant `{}` has no `key_sha256`: no caller can use it until the operator adds a key", tenant.id));
     shared.chain(keyless).collect()
 }
 
-/// The real path of what may not exist yet: its nearest existing parent, resolved, and the rest, in which `..` leaves the folder before
-/// it.
+/// Resolves a path that may not exist yet: canonicalizes the nearest existing ancestor and appends
+/// the remaining components. A `..` among them removes the component before it.
 pub(crate) fn real_or_nearest(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     for parent in absolute.ancestors() {

@@ -1,4 +1,4 @@
-//! `[compaction]`: when and how a context is made smaller (REQUIREMENTS F-07, F-08).
+//! `[compaction]`: when and how a conversation's context is made smaller.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ use super::{
 /// The section's name.
 pub(super) const SECTION: &str = "compaction";
 
-/// The keys, in the order in which they are shown.
+/// All keys, in the order in which `show` prints them.
 const KEYS: [&str; 13] = [
     "strategy",
     "trigger",
@@ -31,7 +31,7 @@ const KEYS: [&str; 13] = [
     "max_compression_cost_per_hour",
 ];
 
-/// Reads the section; `at` tells the place of a byte.
+/// Reads the section. `at` maps a byte offset to its place in the file.
 pub(super) fn settings(value: &DeValue<'_>, section: &Origin, at: impl Fn(usize) -> Origin) -> Result<CompactionSettings, ConfigError> {
     let DeValue::Table(table) = value else {
         return Err(ConfigError::Inconsistent { at: section.clone(), problem: "[compaction] is a section of keys".into() });
@@ -44,7 +44,7 @@ pub(super) fn settings(value: &DeValue<'_>, section: &Origin, at: impl Fn(usize)
             return Err(ConfigError::Unknown { at: place, what, given: quoted(key), hint: hint(key, KEYS.into_iter()) });
         }
         dict.insert(key.to_owned(), plain(value.get_ref()));
-        // One by one, so that an error names its line.
+        // Each key is checked separately, so that an error names its line.
         CompactionSettings::from_dict(&json!({ key: plain(value.get_ref()) })).map_err(|error| ConfigError::BadValue {
             at: place,
             key: format!("{SECTION}.{key}"),
@@ -65,7 +65,7 @@ fn plain(value: &DeValue<'_>) -> Value {
     }
 }
 
-/// Writes the settings so that they can be read again.
+/// Writes the settings as TOML that can be read again.
 pub(super) fn show(text: &mut String, settings: &CompactionSettings) {
     let dict = settings.to_dict();
     let _ = writeln!(text, "\n[{SECTION}]");

@@ -9,14 +9,15 @@ use super::{
     value::Base,
 };
 
-/// What all our variables begin with.
+/// Prefix of all variables of Callboard.
 const PREFIX: &str = "CALLBOARD_";
 
-/// Variables of ours that are no settings: the file to read, the log level, and what tests are told.
+/// Variables with our prefix that are not settings: the path of the file, the log level, and those
+/// that only tests read.
 pub const NOT_SETTINGS: &[&str] =
     &["CALLBOARD_CONFIG", "CALLBOARD_LOG", "CALLBOARD_CASSETTES", "CALLBOARD_LONG", "CALLBOARD_SEED", "CALLBOARD_MCP_PEERS"];
 
-/// The variable of a key; `provider` is the provider's name where the key is one of a provider.
+/// The variable of a key; `provider` is the provider's name for keys of `[[provider]]`.
 pub(super) fn variable(key: &Key, provider: Option<&str>) -> String {
     let name = key.name.to_ascii_uppercase();
     match provider {
@@ -25,17 +26,18 @@ pub(super) fn variable(key: &Key, provider: Option<&str>) -> String {
     }
 }
 
-/// A provider's name as it stands in a variable.
+/// A provider's name as it appears in a variable: upper case, with `_` for other characters.
 pub(super) fn shouted(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
 }
 
-/// Variables that others make of the name of a service called `callboard` (Kubernetes does), or that only tests read.
+/// Whether a variable with our prefix is not ours: Kubernetes derives some from a service named
+/// `callboard`, and some are only read by tests.
 fn is_foreign(rest: &str) -> bool {
     rest == "PORT" || ["PORT_", "SERVICE_HOST", "SERVICE_PORT", "TEST_"].iter().any(|prefix| rest.starts_with(prefix))
 }
 
-/// Takes our variables out of an environment. An empty one counts as not set.
+/// Reads our variables from an environment. An empty variable counts as unset.
 pub(super) fn read(environment: &BTreeMap<String, String>, home: Option<&Path>) -> Result<Layer, ConfigError> {
     let base = Base { folder: Default::default(), home: home.map(Path::to_owned) };
     let mut layer = Layer::default();
@@ -77,12 +79,13 @@ fn unknown(given: &str, provider: Option<&str>) -> ConfigError {
         Some(provider) => keys::PROVIDER.iter().filter(|key| key.name != "name").map(|key| variable(key, Some(provider))).collect(),
         None => keys::plain().map(|key| variable(key, None)).chain(NOT_SETTINGS.iter().map(|name| (*name).to_owned())).collect(),
     };
-    // Without the prefix: ten letters that are always right make everything look near.
+    // The prefix is dropped first: its ten letters always match and would make every name look
+    // near.
     let bare = |name: &str| name.strip_prefix(PREFIX).unwrap_or(name).to_owned();
     let names: Vec<String> = known.iter().map(|name| bare(name)).collect();
     let hint = match hint(&bare(given), names.iter().map(String::as_str)).strip_prefix("did you mean `") {
         Some(nearest) => format!("did you mean `{PREFIX}{nearest}"),
-        // The whole list is longer than a line should be.
+        // The full list would not fit in one line.
         None => "`callboard config show` lists what can be set".into(),
     };
     ConfigError::Unknown { at: Origin::Environment("environment".into()), what: "variable".into(), given: quoted(given), hint }

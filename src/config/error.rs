@@ -1,17 +1,17 @@
-//! What can be wrong with a configuration: one line each, naming the place and the nearest right word.
+//! Errors of a configuration: one line each, with the place and the nearest correct word.
 
 use std::{fmt, path::PathBuf, sync::Arc};
 
 /// Where a value comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody set it.
+    /// No source sets the value: it is the default.
     Default,
     /// A line of a file.
     File {
-        /// As it was named or found.
+        /// The path as it was given or found.
         path: Arc<PathBuf>,
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
     },
     /// An environment variable.
@@ -30,70 +30,71 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Why a configuration is not accepted. Its Display is one line and never holds a secret.
+/// Why a configuration is rejected. The Display text is one line and never contains a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// A file cannot be read.
+    /// The file cannot be read.
     #[error("{}: cannot be read: {reason}", file.display())]
     Unreadable {
-        /// Which.
+        /// Path of the file.
         file: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         reason: String,
     },
-    /// A file is not TOML.
+    /// The file is not valid TOML.
     #[error("{}not valid TOML: {reason}", place(at))]
     Syntax {
-        /// Where.
+        /// Place of the first error.
         at: Origin,
-        /// What the parser says.
+        /// The parser's message.
         reason: String,
     },
-    /// A name that is not there.
+    /// The key, section, variable or provider does not exist.
     #[error("{}unknown {what} `{given}`; {hint}", place(at))]
     Unknown {
-        /// Where.
+        /// Place where the name is used.
         at: Origin,
-        /// Key (of which section), section or variable.
+        /// Kind of the name: a key (with its section), a section, a variable or a provider.
         what: String,
-        /// As it was written.
+        /// The name as it was written, shortened to one line.
         given: String,
-        /// The nearest right name, or all of them.
+        /// The nearest existing name, or a list of all names.
         hint: String,
     },
-    /// A value that cannot be.
+    /// The value of a key is invalid.
     #[error("{}`{key}` {problem}", place(at))]
     BadValue {
-        /// Where.
+        /// Place of the value.
         at: Origin,
-        /// Whose value, as `section.key`.
+        /// The key, as `section.key`.
         key: String,
-        /// What is wrong, and what would be right.
+        /// What is wrong and what would be valid, as the end of a sentence that starts with the
+        /// key.
         problem: String,
     },
-    /// Two values that do not go together, or one that is missing.
+    /// Values contradict each other, or one is missing.
     #[error("{}{problem}", place(at))]
     Inconsistent {
-        /// Where.
+        /// Place of the value to change.
         at: Origin,
         /// What is wrong, and what to do.
         problem: String,
     },
-    /// A file of the current folder is needed and not trusted.
-    #[error("{}: {standing}; agree to it with `callboard trust`, or name it with `--config {}`", file.display(), file.display())]
+    /// A project file is required but not trusted.
+    #[error("{}: {standing}; trust it with `callboard trust`, or name it with `--config {}`", file.display(), file.display())]
     Untrusted {
-        /// Which.
+        /// Path of the file.
         file: PathBuf,
-        /// Not trusted, changed since, or not readable.
+        /// Why it has no effect: not trusted, changed since, or unreadable.
         standing: String,
     },
     /// A provider's key is not where the configuration says.
     #[error("{}provider `{provider}` has no key: {problem}", place(at))]
     NoKey {
-        /// Where the place of the key is configured.
+        /// Place of the key that names the variable or file.
         at: Origin,
-        /// Whose key.
+        /// Name of the provider.
         provider: String,
         /// What is missing.
         problem: String,
@@ -101,7 +102,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// A stable name of the kind of mistake.
+    /// A stable identifier of the kind of error.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Unreadable { .. } => "config_unreadable",
@@ -116,7 +117,7 @@ impl ConfigError {
 }
 
 impl ConfigError {
-    /// The JSON pointer of the value that is wrong, for a tenant that came as JSON.
+    /// The JSON pointer of the invalid value, if the tenant was given as JSON.
     pub fn pointer(&self) -> Option<String> {
         let within = |path: &str| format!("/{}", path.split('.').skip(1).collect::<Vec<_>>().join("/"));
         match self {
@@ -129,7 +130,7 @@ impl ConfigError {
         }
     }
 
-    /// The same without its place: what was read was no file.
+    /// Removes the place, for a configuration that did not come from a file.
     #[must_use]
     pub(super) fn without_place(mut self) -> Self {
         match &mut self {
@@ -144,12 +145,13 @@ impl ConfigError {
     }
 }
 
-/// The start of an error; nothing where nobody wrote anything.
+/// The place as the start of an error; empty for defaults.
 fn place(at: &Origin) -> String {
     if *at == Origin::Default { String::new() } else { format!("{at}: ") }
 }
 
-/// Text as it may stand in one line of an error: control characters escaped, cut at 60 characters.
+/// Makes a text safe for one line of an error: escapes control characters and cuts it at 60
+/// characters.
 pub(super) fn quoted(text: &str) -> String {
     let mut shown: String =
         text.chars().take(60).flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect();
@@ -159,7 +161,7 @@ pub(super) fn quoted(text: &str) -> String {
     shown
 }
 
-/// `did you mean …?` for the nearest of `known`, or the whole list where none is near.
+/// `did you mean …?` with the nearest name of `known`, or a list of all names if none is near.
 pub(super) fn hint<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.collect();
     let given = given.to_ascii_lowercase();
@@ -168,7 +170,7 @@ pub(super) fn hint<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> Str
         .map(|name| (strsim::damerau_levenshtein(&given.chars().take(80).collect::<String>(), &name.to_ascii_lowercase()), *name))
         .min_by_key(|(distance, _)| *distance);
     match nearest {
-        // A third of the letters wrong is a slip; more is another word.
+        // Up to a third of the letters wrong counts as a typing mistake.
         Some((distance, name)) if distance * 3 <= name.chars().count().max(3) => format!("did you mean `{name}`?"),
         _ => format!("known: {}", known.join(", ")),
     }

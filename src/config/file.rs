@@ -1,4 +1,4 @@
-//! Reads one file: TOML with the line of every key, so that an error can name it.
+//! Parses one TOML file and keeps the line of every key, so that an error can name it.
 
 use std::{
     io::Read as _,
@@ -14,13 +14,13 @@ use super::{
     keys::{self, NESTED, PROVIDER_SECTION, SECTIONS, TENANT_SECTION},
     tenant::TenantLayer,
     tokens,
-    value::{Base, said},
+    value::{Base, describe},
 };
 
-/// Longest file that is read: a configuration is a page.
+/// Maximum file size in bytes. A configuration has a few KiB.
 pub(super) const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Reads `path`; `None` if nothing is there.
+/// Reads the file at `path`; `None` if it does not exist.
 pub(super) fn read(path: &Path, home: Option<&Path>) -> Result<Option<Layer>, ConfigError> {
     let unreadable = |reason: String| ConfigError::Unreadable { file: path.to_owned(), reason };
     let mut bytes = Vec::new();
@@ -33,7 +33,7 @@ pub(super) fn read(path: &Path, home: Option<&Path>) -> Result<Option<Layer>, Co
     parse_bytes(path, bytes, home).map(Some)
 }
 
-/// Reads the bytes of a file.
+/// Parses the content of the file at `path`; invalid UTF-8 is an error with its line.
 pub(super) fn parse_bytes(path: &Path, bytes: Vec<u8>, home: Option<&Path>) -> Result<Layer, ConfigError> {
     match String::from_utf8(bytes) {
         Ok(text) => parse(path, &text, home),
@@ -45,7 +45,7 @@ pub(super) fn parse_bytes(path: &Path, bytes: Vec<u8>, home: Option<&Path>) -> R
     }
 }
 
-/// Reads the text of a file.
+/// Parses the text of the file at `path`.
 pub(super) fn parse(path: &Path, text: &str, home: Option<&Path>) -> Result<Layer, ConfigError> {
     let folder = path.parent().map(Path::to_owned).unwrap_or_default();
     let file = File { path: Arc::new(path.to_owned()), text, base: Base { folder, home: home.map(PathBuf::from) } };
@@ -99,7 +99,7 @@ pub(super) fn parse(path: &Path, text: &str, home: Option<&Path>) -> Result<Laye
             }
             (section, DeValue::Table(table)) if SECTIONS.contains(&section) => layer.settings.extend(file.section(section, table)?),
             (section, other) if SECTIONS.contains(&section) => {
-                let problem = format!("`{section}` must be a section `[{section}]`, not {}", said(other));
+                let problem = format!("`{section}` must be a section `[{section}]`, not {}", describe(other));
                 return Err(ConfigError::Inconsistent { at, problem });
             }
             (other, value) => return Err(unknown_section(at, other, value)),
@@ -108,7 +108,8 @@ pub(super) fn parse(path: &Path, text: &str, home: Option<&Path>) -> Result<Laye
     Ok(layer)
 }
 
-/// A name at the top: a section that is not there, or a key that stands outside of its section.
+/// The error for an unknown name at the top level: a section that does not exist, or a key outside
+/// its section.
 fn unknown_section(at: Origin, given: &str, value: &DeValue<'_>) -> ConfigError {
     let of_section = keys::plain().find(|key| key.name == given && !value.is_table());
     let (what, hint) = match of_section {
@@ -125,13 +126,13 @@ struct File<'t> {
 }
 
 impl File<'_> {
-    /// The place of a byte.
+    /// Converts a byte offset to its place.
     fn at(&self, byte: usize) -> Origin {
         let line = 1 + self.text.bytes().take(byte).filter(|byte| *byte == b'\n').count();
         Origin::File { path: self.path.clone(), line }
     }
 
-    /// The entries of a table as they stand in the file: the first mistake is the one to report.
+    /// The entries of a table in file order, so that the first mistake is the one reported.
     fn in_order<'a, 'i>(&self, table: &'a DeTable<'i>) -> Vec<(&'a str, Origin, &'a DeValue<'i>)> {
         let mut entries: Vec<_> = table.iter().collect();
         entries.sort_by_key(|(name, _)| name.span().start);
@@ -148,7 +149,7 @@ impl File<'_> {
                 continue;
             }
             if (section, name) == (tokens::SECTION, tokens::ENCODERS) {
-                continue; // Read by itself.
+                continue; // `tokens::encoders` reads this table.
             }
             let Some(key) = keys::of_section(section).find(|key| key.name == name) else {
                 return Err(unknown_key(at, section, name));
@@ -166,10 +167,10 @@ fn unknown_key(at: Origin, section: &str, given: &str) -> ConfigError {
     let hint = if section == TENANT_SECTION
         && ["api_key", "apikey", "key", "token", "secret"].contains(&given.to_ascii_lowercase().as_str())
     {
-        "keys do not stand in this file: write the hash that `callboard keys new` prints as `key_sha256`".into()
+        "keys are not stored in this file: write the hash that `callboard keys new` prints as `key_sha256`".into()
     } else if section == PROVIDER_SECTION && ["api_key", "apikey", "key", "token", "secret"].contains(&given.to_ascii_lowercase().as_str())
     {
-        "keys do not stand in this file: name their environment variable with `api_key_env`, or their file with `api_key_file`".into()
+        "keys are not stored in this file: name their environment variable with `api_key_env`, or their file with `api_key_file`".into()
     } else {
         let inner = NESTED.iter().filter_map(|nested| nested.strip_prefix(section)?.strip_prefix('.'));
         hint(given, keys::of_section(section).map(|key| key.name).chain(inner))

@@ -1,14 +1,16 @@
-//! What a running host cannot change: it is named, and stays as it is until the next start.
+//! Settings that a running host cannot change. A reload reports differences and keeps the running
+//! values until the next start.
 
 use super::Config;
 
 impl Config {
-    /// Takes from the `running` configuration what only a start can change; returns a line for each difference.
+    /// Replaces the settings that only a start can change by those of `running`. Returns one line
+    /// for each difference.
     pub fn keep_fixed(&mut self, running: &Self) -> Vec<String> {
         let mut lines = Vec::new();
         let mut differs = |what: &str, differs: bool| {
             if differs {
-                lines.push(format!("{what} differs; it holds from the next start on"));
+                lines.push(format!("{what} changed; the change takes effect at the next start"));
             }
         };
         differs("[host] listen", self.listen() != running.listen());

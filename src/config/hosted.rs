@@ -1,4 +1,5 @@
-//! Values that only a host of many tenants has: addresses, hashes of keys, ids, money. Each error is the end of a line and quotes no secret.
+//! Parsers of values for hosts with many tenants: addresses, key hashes, ids, money. Each error is
+//! the end of a sentence and quotes no secret.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -6,37 +7,37 @@ use callboard_actors::ids::TenantId;
 
 use super::error::quoted;
 
-/// Digits of a SHA-256.
+/// Hexadecimal digits of a SHA-256.
 const HASH_DIGITS: usize = 64;
 
-/// Longest text of many lines, such as a system prompt.
+/// Maximum size in bytes of a text with many lines, such as a system prompt.
 const PROSE_BYTES_MAX: usize = 256 * 1024;
 
-/// Most US dollars of a budget: above it a typing mistake is likelier than a wish.
+/// Largest budget in US dollars: a larger number is probably a typing mistake.
 const USD_MAX: f64 = 1e9;
 
-/// `127.0.0.1:8787`, `[::1]:8787`, `localhost:8787`.
+/// Parses `127.0.0.1:8787`, `[::1]:8787` or `localhost:8787`.
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     let local = text.strip_prefix("localhost:").and_then(|port| port.parse().ok());
     let local = local.map(|port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
     text.parse().ok().or(local).ok_or_else(|| format!("must be an IP address with a port, such as 127.0.0.1:8787, not `{}`", quoted(text)))
 }
 
-/// The SHA-256 of a key, in small letters.
+/// Parses the SHA-256 of a key; returns it in lower case.
 pub(super) fn hash(text: &str) -> Result<String, String> {
     if text.len() == HASH_DIGITS && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Ok(text.to_ascii_lowercase());
     }
-    // Not quoted: people put the key itself here.
+    // The error does not quote the text, because people put the key itself here.
     Err("must be the SHA-256 of the key, 64 hexadecimal digits, not the key; `callboard keys new` makes both".into())
 }
 
-/// The id of a tenant.
+/// Parses the id of a tenant.
 pub(super) fn tenant_id(text: &str) -> Result<String, String> {
-    TenantId::new(text).map(|id| id.as_str().to_owned()).map_err(|error| format!("is no id: {error}"))
+    TenantId::new(text).map(|id| id.as_str().to_owned()).map_err(|error| format!("is not a valid id: {error}"))
 }
 
-/// A text of one or more lines.
+/// Parses a text of one or more lines.
 pub(super) fn prose(text: &str) -> Result<String, String> {
     if text.trim().is_empty() {
         Err("must not be empty".into())
@@ -49,7 +50,7 @@ pub(super) fn prose(text: &str) -> Result<String, String> {
     }
 }
 
-/// US dollars in millionths.
+/// Parses US dollars; returns millionths of a dollar.
 pub(super) fn micro_usd(text: &str) -> Result<u64, String> {
     match text.replace('_', "").parse::<f64>() {
         Ok(usd) if (0.000_001..=USD_MAX).contains(&usd) => Ok((usd * 1e6).round() as u64),

@@ -1,4 +1,5 @@
-//! Every key there is, one row each: what may be written, its environment variable, its line in the documentation.
+//! The table of all keys. Each row has the key's type, its environment variable and its line in the
+//! documentation.
 
 use callboard_actors::ports::ExecLimits;
 
@@ -9,7 +10,7 @@ use super::{
 };
 use crate::limits::Limits;
 
-/// Names of the tools that `[tools] enabled` may hold.
+/// Names of the built-in tools that `[tools] enabled` accepts.
 pub const TOOL_NAMES: &[&str] = &[
     "bash",
     "create_subagent",
@@ -24,10 +25,10 @@ pub const TOOL_NAMES: &[&str] = &[
     "web_search",
 ];
 
-/// Most of anything that is counted: above it a typing mistake is likelier than a wish.
+/// Largest count: a larger number is probably a typing mistake.
 const COUNT_MAX: u64 = 1_000_000_000;
 
-/// Most bytes of anything: a tebibyte.
+/// Largest number of bytes: one tebibyte.
 const BYTES_MAX: u64 = 1 << 40;
 
 pub(super) const DURABILITIES: &[&str] = &["sync", "batched"];
@@ -35,7 +36,7 @@ pub(super) const PROVIDER_KINDS: &[&str] = &["anthropic", "openai", "offline"];
 pub(super) const APPROVALS: &[&str] = &["ask", "deny", "auto"];
 pub(super) const SANDBOX_MODES: &[&str] = &["auto", "linux", "local", "none"];
 
-/// One key.
+/// One key of the configuration.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Key {
     pub(super) section: &'static str,
@@ -45,7 +46,7 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// `section.name`, as errors say it.
+    /// The key as errors name it: `section.name`.
     pub(super) fn path(&self) -> String {
         format!("{}.{}", self.section, self.name)
     }
@@ -55,30 +56,30 @@ const fn key(section: &'static str, name: &'static str, kind: Kind, what: &'stat
     Key { section, name, kind, what }
 }
 
-/// Keys of sections that stand once, without `[limits]`.
+/// Keys of the sections that appear at most once, except `[limits]`.
 const PLAIN: &[Key] = &[
-    key(
-        "host",
-        "data_dir",
-        Kind::Path,
-        "folder of everything that is stored; `$XDG_DATA_HOME/callboard` or `~/.local/share/callboard` by default",
-    ),
+    key("host", "data_dir", Kind::Path, "folder for all stored data; `$XDG_DATA_HOME/callboard` or `~/.local/share/callboard` by default"),
     key(
         "host",
         "durability",
         Kind::Choice(DURABILITIES),
-        "`sync`: what was acknowledged survives a power cut; `batched`: it survives a crash of the process",
+        "`sync`: acknowledged writes survive a power cut; `batched`: they survive a crash of the process",
     ),
-    key("host", "listen", Kind::Address, "where `serve` listens; `127.0.0.1:8787` by default"),
-    key("host", "admin_key_sha256", Kind::Hash, "SHA-256 of the operator's key (`callboard keys new`); no operator's routes by default"),
+    key("host", "listen", Kind::Address, "address and port of `serve`; `127.0.0.1:8787` by default"),
+    key(
+        "host",
+        "admin_key_sha256",
+        Kind::Hash,
+        "SHA-256 of the operator's key (`callboard keys new`); without it, there are no operator's routes",
+    ),
     key(
         "host",
         "connections_per_address_max",
         Kind::Count { max: COUNT_MAX },
-        "connections of `serve` at once from one client address, or one IPv6 network; 1000 by default, without a bound from this machine",
+        "connections to `serve` at once from one client address or IPv6 network; 1000 by default, unlimited from this machine",
     ),
     key("store", "url", Kind::StoreUrl, "`sqlite:PATH` or `memory:`; `callboard.db` in the data folder by default"),
-    key("tools", "enabled", Kind::Names(TOOL_NAMES), "tools that a model is offered; all by default, `[]` for none"),
+    key("tools", "enabled", Kind::Names(TOOL_NAMES), "tools that models are offered; all by default, `[]` for none"),
     key(
         "tools",
         "approve",
@@ -91,9 +92,9 @@ const PLAIN: &[Key] = &[
         Kind::Hosts,
         "hosts, `*.domains`, addresses and ranges that may be reached besides the public internet; none by default",
     ),
-    key(web::FETCH, "approve", Kind::Choice(web::FETCH_APPROVALS), "`mode`: as `[tools] approve` says; `never`: without asking"),
+    key(web::FETCH, "approve", Kind::Choice(web::FETCH_APPROVALS), "`mode`: as `[tools] approve` says; `never`: runs without approval"),
     key(web::SEARCH, "engine", Kind::Choice(web::ENGINES), "`tavily`, with a key, or `searxng`, with `base_url`; `tavily` by default"),
-    key(web::SEARCH, "base_url", Kind::BaseUrl, "where the engine listens; Tavily's own address by default"),
+    key(web::SEARCH, "base_url", Kind::BaseUrl, "URL of the search engine; Tavily's own address by default"),
     key(
         web::SEARCH,
         "api_key_env",
@@ -104,7 +105,7 @@ const PLAIN: &[Key] = &[
         "sandbox",
         "mode",
         Kind::Choice(SANDBOX_MODES),
-        "`auto`: `linux` where it is to be had, else no exec tools; `local` has no boundary",
+        "`auto`: `linux` if the machine supports it, else no tools that run commands; `local`: no sandbox",
     ),
     key(
         "sandbox",
@@ -116,13 +117,13 @@ const PLAIN: &[Key] = &[
         "sandbox",
         "toolchains",
         Kind::Flag,
-        "whether commands of `run` and `chat` can use the toolchains in your home folder that `PATH` leads to; `true` by default",
+        "whether commands of `run` and `chat` can use the toolchains in your home folder that are on `PATH`; `true` by default",
     ),
     key(
         "sandbox",
         "read_only",
         Kind::Paths,
-        "folders that commands can read and run programs of, at their own path: toolchains; none by default",
+        "folders, such as toolchains, that commands can read and execute from, at the same path; none by default",
     ),
     key(
         "sandbox",
@@ -137,105 +138,115 @@ const PLAIN: &[Key] = &[
         "sandbox",
         "files",
         Kind::Count { max: BYTES_MAX },
-        "files that a command may create; not bounded where the file system counts none (btrfs)",
+        "files that a command may create; unlimited on file systems that do not count them (btrfs)",
     ),
     key(
         tokens::SECTION,
         "file",
         Kind::Path,
-        "YAML file of encoders; by default the first of `config/token_encoders.yaml`, `config/token_encoders.yml` and `~/.config/callboard/token_encoders.yaml` that is there",
+        "YAML file of encoders; by default the first of `config/token_encoders.yaml`, `config/token_encoders.yml` and `~/.config/callboard/token_encoders.yaml` that exists",
     ),
     key("skills", "dir", Kind::Path, "folder of skills, each a folder with a `SKILL.md`; none by default"),
     key(
         "skills",
         "models",
         Kind::Models,
-        "models that a skill's `model` may choose, `*` for any text; by default none but the conversation's own",
+        "models that a skill's `model` may choose besides the conversation's own, `*` for any text; none by default",
     ),
 ];
 
-/// What `[[tenant]] memory` may hold.
+/// Values of `[[tenant]] memory`.
 const MEMORIES: &[&str] = &["conversation", "tenant"];
 
-/// What `[[provider]] shows` may hold.
+/// Values of `[[provider]] shows`.
 const SHOWS: &[&str] = &["images", "documents"];
 
 /// Keys of each `[[provider]]`.
 pub(super) const PROVIDER: &[Key] = &[
-    key("provider", "name", Kind::Text, "how `--provider` calls it; its kind by default"),
+    key("provider", "name", Kind::Text, "name for `--provider`; its kind by default"),
     key(
         "provider",
         "kind",
         Kind::Choice(PROVIDER_KINDS),
-        "`anthropic`, `openai` (and all that speak its Chat Completions) or `offline`; its name by default",
+        "`anthropic`, `openai` (any server with the Chat Completions API) or `offline`; its name by default",
     ),
-    key("provider", "base_url", Kind::BaseUrl, "where it listens, as the official SDKs write it: Anthropic without, OpenAI with `/v1`"),
-    key("provider", "model", Kind::Text, "the model that is asked"),
+    key(
+        "provider",
+        "base_url",
+        Kind::BaseUrl,
+        "base URL as in the official SDKs: Anthropic without, OpenAI with `/v1`; the vendor's by default",
+    ),
+    key("provider", "model", Kind::Text, "model to use"),
     key("provider", "api_key_env", Kind::EnvName, "environment variable that holds the key"),
     key("provider", "api_key_file", Kind::Path, "file that holds the key and nothing else"),
     key(
         "provider",
         "shows",
         Kind::Names(SHOWS),
-        "attachments that the models of a Chat Completions server are shown; by the model's name by default, `[]` for none",
+        "attachments sent to a Chat Completions server; derived from the model's name by default, `[]` for none",
     ),
-    key("provider", "concurrency", Kind::Count { max: COUNT_MAX }, "calls at once; `limits.model_calls_max` by default"),
-    key("provider", "rpm", Kind::Count { max: COUNT_MAX }, "requests a minute; what the provider's own headers say by default"),
-    key("provider", "tpm", Kind::Count { max: BYTES_MAX }, "tokens a minute, in and out; what the provider's own headers say by default"),
+    key("provider", "concurrency", Kind::Count { max: COUNT_MAX }, "model calls at once; `limits.model_calls_max` by default"),
+    key("provider", "rpm", Kind::Count { max: COUNT_MAX }, "requests per minute; by default what the provider's headers say"),
+    key("provider", "tpm", Kind::Count { max: BYTES_MAX }, "tokens per minute, in and out; by default what the provider's headers say"),
 ];
 
 /// Keys of `[provider.fallback]`.
 pub(super) const FALLBACK: &[Key] = &[
-    key(FALLBACK_SECTION, "provider", Kind::Text, "who answers while this provider does not"),
-    key(FALLBACK_SECTION, "model", Kind::Text, "the model that is asked there"),
+    key(FALLBACK_SECTION, "provider", Kind::Text, "name of the provider to use while this one does not answer"),
+    key(FALLBACK_SECTION, "model", Kind::Text, "model to use there; that provider's own by default"),
 ];
 
 /// Keys of each `[[tenant]]`.
 pub(super) const TENANT: &[Key] = &[
-    key("tenant", "id", Kind::TenantId, "who it is: 1-128 of `A-Z a-z 0-9 . _ : -`"),
+    key("tenant", "id", Kind::TenantId, "id: 1 to 128 characters of `A-Z a-z 0-9 . _ : -`"),
     key("tenant", "key_sha256", Kind::Hashes, "SHA-256 of its key, or a list of several (`callboard keys new`)"),
-    key("tenant", "weight", Kind::Count { max: 1_000_000 }, "its share of a model that many wait for, beside others; 1 by default"),
+    key(
+        "tenant",
+        "weight",
+        Kind::Count { max: 1_000_000 },
+        "its relative share when several tenants wait for the same model; 1 by default",
+    ),
     key("tenant", "provider", Kind::Text, "the provider, and so the key, that its calls use; the first by default"),
-    key("tenant", "model", Kind::Text, "the model that is asked; the provider's by default"),
+    key("tenant", "model", Kind::Text, "model to use; the provider's by default"),
     key("tenant", "system", Kind::Prose, "its system prompt"),
-    key("tenant", "workspace", Kind::Path, "folder that its tools work in; without one there are no tools on files, and no commands"),
+    key("tenant", "workspace", Kind::Path, "folder that its tools work in; without one it has no file tools and no commands"),
     key("tenant", "tools", Kind::Names(TOOL_NAMES), "tools that its models are offered; `[tools] enabled` by default"),
-    key("tenant", "approve", Kind::Choice(APPROVALS), "as `[tools] approve`, which is the default; else `deny`"),
+    key("tenant", "approve", Kind::Choice(APPROVALS), "`ask`, `deny` or `auto`; `[tools] approve` by default, else `deny`"),
     key("tenant", "skills", Kind::Path, "folder of its skills; `[skills] dir` by default"),
     key(
         "tenant",
         "project_instructions",
         Kind::Flag,
-        "whether the `AGENTS.md` of its workspace is put into the system prompt, whoever wrote it; `false` by default",
+        "whether the `AGENTS.md` of its workspace is added to the system prompt, whoever wrote it; `false` by default",
     ),
     key("tenant", "skill_models", Kind::Models, "models that its skills may choose; `[skills] models` by default"),
     key(
         "tenant",
         "memory",
         Kind::Choice(MEMORIES),
-        "who shares what the tool `memory` keeps: `conversation`, each its own, by default; `tenant`: all of the tenant's",
+        "scope of the tool `memory`: `conversation` (each has its own, the default) or `tenant` (all share one)",
     ),
-    key("tenant", "paused", Kind::Flag, "whether it is refused for now"),
+    key("tenant", "paused", Kind::Flag, "whether its requests are refused for now"),
 ];
 
-/// Keys of `[tenant.quotas]`: what a tenant may use at once and in a minute.
+/// Keys of `[tenant.quotas]`: what a tenant may use at once and per minute.
 pub(super) const QUOTAS: &[Key] = &[
-    key(QUOTAS_SECTION, "conversations_max", Kind::Count { max: BYTES_MAX }, "conversations that it may have stored"),
-    key(QUOTAS_SECTION, "turns_max", Kind::Count { max: COUNT_MAX }, "turns at once; more wait"),
-    key(QUOTAS_SECTION, "prompts_max", Kind::Count { max: COUNT_MAX }, "prompts between admission and answer; more are refused"),
+    key(QUOTAS_SECTION, "conversations_max", Kind::Count { max: BYTES_MAX }, "stored conversations"),
+    key(QUOTAS_SECTION, "turns_max", Kind::Count { max: COUNT_MAX }, "rounds at once; more wait"),
+    key(QUOTAS_SECTION, "prompts_max", Kind::Count { max: COUNT_MAX }, "prompts admitted and not yet answered; more are refused"),
     key(
         QUOTAS_SECTION,
         "requests_per_minute",
         Kind::Count { max: COUNT_MAX },
-        "prompts a minute, and histories set, messages injected, forks and compactions; more are refused",
+        "prompts, history updates, injected messages, forks and compactions per minute; more are refused",
     ),
-    key(QUOTAS_SECTION, "tokens_per_minute", Kind::Count { max: BYTES_MAX }, "tokens a minute, in and out"),
+    key(QUOTAS_SECTION, "tokens_per_minute", Kind::Count { max: BYTES_MAX }, "tokens per minute, in and out"),
     key(QUOTAS_SECTION, "artifact_bytes_max", Kind::Count { max: BYTES_MAX }, "bytes of its artifacts"),
     key(
         QUOTAS_SECTION,
         "stored_bytes_max",
         Kind::Count { max: BYTES_MAX },
-        "bytes of its conversations in the store; more is refused; `[limits] tenant_stored_bytes_max` by default",
+        "bytes of its conversations in the store; more are refused; `[limits] tenant_stored_bytes_max` by default",
     ),
     key(
         QUOTAS_SECTION,
@@ -249,20 +260,25 @@ pub(super) const QUOTAS: &[Key] = &[
         Kind::Count { max: BYTES_MAX },
         "bytes on the disk of the files in its workspace; `[limits] tenant_workspace_bytes_max` by default",
     ),
-    key(QUOTAS_SECTION, "memory_bytes_max", Kind::Count { max: BYTES_MAX }, "bytes of memory that its work under way may take"),
+    key(QUOTAS_SECTION, "memory_bytes_max", Kind::Count { max: BYTES_MAX }, "bytes of memory that its running work may use"),
 ];
 
 /// Keys of `[tenant.budget]` and `[tenant.conversation_budget]`.
 pub(super) const BUDGETS: &[Key] = &[
-    key(BUDGET_SECTION, "tokens", Kind::Count { max: BYTES_MAX }, "tokens that all its conversations may use, since the host began"),
-    key(BUDGET_SECTION, "usd", Kind::Usd, "US dollars that they may cost; needs a price for the model"),
-    key(BUDGET_SECTION, "wall_s", Kind::Seconds, "time of all their rounds"),
+    key(
+        BUDGET_SECTION,
+        "tokens",
+        Kind::Count { max: BYTES_MAX },
+        "tokens that all its conversations may use together since the host started",
+    ),
+    key(BUDGET_SECTION, "usd", Kind::Usd, "US dollars that they may cost together; needs a price for the model"),
+    key(BUDGET_SECTION, "wall_s", Kind::Seconds, "seconds that all their rounds may take together"),
     key(EACH_SECTION, "tokens", Kind::Count { max: BYTES_MAX }, "tokens that each of its conversations may use"),
     key(EACH_SECTION, "usd", Kind::Usd, "US dollars that each may cost; needs a price for the model"),
-    key(EACH_SECTION, "wall_s", Kind::Seconds, "time of its rounds"),
+    key(EACH_SECTION, "wall_s", Kind::Seconds, "seconds that its rounds may take together"),
 ];
 
-/// The limit of commands of that key.
+/// Returns the `[sandbox]` limit with this key.
 pub(super) fn exec_limit(limits: &ExecLimits, name: &str) -> Option<u64> {
     match name {
         "memory_bytes" => Some(limits.memory_bytes),
@@ -274,7 +290,7 @@ pub(super) fn exec_limit(limits: &ExecLimits, name: &str) -> Option<u64> {
     }
 }
 
-/// Sets the limit of commands of that key.
+/// Sets the `[sandbox]` limit with this key.
 pub(super) fn set_exec_limit(limits: &mut ExecLimits, name: &str, count: u64) {
     match name {
         "memory_bytes" => limits.memory_bytes = count,
@@ -286,18 +302,20 @@ pub(super) fn set_exec_limit(limits: &mut ExecLimits, name: &str, count: u64) {
     }
 }
 
-// One row a field of `Limits`, read three ways: the keys, the reading and the writing. A field without a row does not compile.
+// One row per field of `Limits`, expanded into the keys, the reader and the writer. A field without
+// a row does not compile.
 macro_rules! limits {
     ($($field:ident, $name:literal, $type:ident, $what:literal;)*) => {
         const LIMITS: &[Key] = &[$(key("limits", $name, limits!(@kind $type), $what),)*];
 
-        /// The keys and values of `[limits]`.
+        /// All keys of `[limits]` with their values.
         pub(super) fn limit_values(limits: &Limits) -> Vec<(&'static str, Value)> {
             let Limits { $($field),* } = limits;
             vec![$(($name, limits!(@value $type, *$field)),)*]
         }
 
-        /// Sets the limit of that key. A value of another kind, or of no limit, changes nothing.
+        /// Sets the `[limits]` value with this key. An unknown key or a value of another type has
+        /// no effect.
         pub(super) fn set_limit(limits: &mut Limits, name: &str, value: &Value) {
             match (name, value) {
                 $(($name, limits!(@pattern $type, given)) => limits.$field = limits!(@read $type, given),)*
@@ -319,35 +337,35 @@ macro_rules! limits {
 limits! {
     tool_iterations_max, "tool_iterations_max", count, "batches of tools a round may run";
     parallel_tools_max, "parallel_tools_max", count, "tool calls of one batch at once";
-    subagents_a_round_max, "subagents_a_round_max", count, "subagents that a round may begin";
-    subagents_max, "subagents_max", count, "subagents that all rounds of a conversation together may begin";
+    subagents_a_round_max, "subagents_a_round_max", count, "subagents that a round may start";
+    subagents_max, "subagents_max", count, "subagents that all rounds of a conversation together may start";
     identical_calls_max, "identical_calls_max", count, "times a round may get the same result from the same call";
-    inbox_prompts_max, "inbox_prompts_max", count, "prompts that wait in one conversation";
-    held_mail_max, "held_mail_max", count, "mails held for a conversation that is starting or closing";
-    tenant_turns_max, "tenant_turns_max", count, "turns of one tenant at once";
-    tenant_seats_max, "tenant_seats_max", count, "prompts of one tenant between admission and answer";
-    tenant_stored_bytes_max, "tenant_stored_bytes_max", bytes, "bytes of one tenant's conversations in the store, unless its quota says";
+    inbox_prompts_max, "inbox_prompts_max", count, "prompts that may wait in one conversation";
+    held_mail_max, "held_mail_max", count, "messages held for a conversation that is starting or stopping";
+    tenant_turns_max, "tenant_turns_max", count, "rounds of one tenant at once";
+    tenant_seats_max, "tenant_seats_max", count, "prompts of one tenant admitted and not yet answered";
+    tenant_stored_bytes_max, "tenant_stored_bytes_max", bytes, "bytes of one tenant's conversations in the store, unless it has its own quota";
     tenant_workspace_files_max, "tenant_workspace_files_max", count, "files and folders in one tenant's workspace, unless its quota says";
     tenant_workspace_bytes_max, "tenant_workspace_bytes_max", bytes, "bytes on the disk of the files in one tenant's workspace, unless its quota says; a tebibyte, the default, is no bound";
-    memory_bytes_max, "memory_bytes_max", bytes, "bytes of all prompts between admission and the end of their rounds";
+    memory_bytes_max, "memory_bytes_max", bytes, "bytes of all prompts from admission to the end of their rounds";
     model_calls_max, "model_calls_max", count, "calls of one provider key at once";
     model_waiting_max, "model_waiting_max", count, "callers that wait for a model permit";
-    idle, "idle_s", seconds, "how long a conversation without work stays in memory";
-    sweep, "sweep_s", seconds, "how often idle conversations are looked for";
-    model_idle, "model_idle_s", seconds, "longest wait for the next bytes of a model's stream";
-    model_total, "model_total_s", seconds, "longest model call";
-    ring_bytes, "ring_bytes", bytes, "bytes of passing events kept for a round's watchers";
-    ring_age, "ring_age_s", seconds, "how long a finished round's events are kept";
+    idle, "idle_s", seconds, "seconds until an idle conversation leaves memory";
+    sweep, "sweep_s", seconds, "seconds between searches for idle conversations";
+    model_idle, "model_idle_s", seconds, "seconds to wait for the next bytes of a model's stream";
+    model_total, "model_total_s", seconds, "seconds that one model call may take";
+    ring_bytes, "ring_bytes", bytes, "bytes of ephemeral events kept for the watchers of a round";
+    ring_age, "ring_age_s", seconds, "seconds that the events of a finished round are kept";
     journal_backlog_bytes, "journal_backlog_bytes", bytes, "bytes of one conversation that may wait for the store";
 }
 
-/// Sections that stand once, in the order in which they are shown.
+/// Sections that appear at most once, in the order in which `show` prints them.
 pub(super) const SECTIONS: &[&str] = &["host", "store", "tools", web::FETCH, web::SEARCH, "sandbox", tokens::SECTION, "skills", "limits"];
 
-/// The name of the section that stands once a provider.
+/// Name of the section that is repeated for each provider.
 pub(super) const PROVIDER_SECTION: &str = "provider";
 
-/// The name of the section that stands once a tenant.
+/// Name of the section that is repeated for each tenant.
 pub(super) const TENANT_SECTION: &str = "tenant";
 
 pub(super) const FALLBACK_SECTION: &str = "provider.fallback";
@@ -355,32 +373,32 @@ pub(super) const QUOTAS_SECTION: &str = "tenant.quotas";
 pub(super) const BUDGET_SECTION: &str = "tenant.budget";
 pub(super) const EACH_SECTION: &str = "tenant.conversation_budget";
 
-/// Sections within a provider or a tenant, in the order in which they are shown.
+/// Sections within a provider or a tenant, in the order in which `show` prints them.
 pub(super) const NESTED: &[&str] = &[FALLBACK_SECTION, QUOTAS_SECTION, BUDGET_SECTION, EACH_SECTION];
 
-/// The keys of what stands once a tenant.
+/// The keys of `[[tenant]]` and of its nested sections.
 pub(super) fn of_tenants() -> impl Iterator<Item = &'static Key> {
     TENANT.iter().chain(QUOTAS).chain(BUDGETS)
 }
 
-/// All keys outside `[[provider]]`.
+/// All keys outside `[[provider]]` and `[[tenant]]`.
 pub(super) fn plain() -> impl Iterator<Item = &'static Key> {
     PLAIN.iter().chain(LIMITS)
 }
 
-/// The keys of one section, those of providers and tenants included.
+/// The keys of one section, including those of providers and tenants.
 pub(super) fn of_section(section: &str) -> impl Iterator<Item = &'static Key> {
     plain().chain(PROVIDER).chain(FALLBACK).chain(of_tenants()).filter(move |key| key.section == section)
 }
 
-/// The table of all keys for `docs/configuration.md`, whose text a test holds to this.
+/// The table of all keys for `docs/configuration.md`. A test compares the page with it.
 pub fn reference() -> String {
     let mut text = String::from("| Key | Environment | Value |\n|---|---|---|\n");
     for key in plain() {
         text += &format!("| `[{}] {}` | `{}` | {} |\n", key.section, key.name, super::env::variable(key, None), key.what);
     }
-    // A variable is found by the provider's name, so it cannot set it.
-    text += "| `[[provider]] name` | | how `--provider` and variables call it; its kind by default |\n";
+    // A variable contains the provider's name, so no variable can set the name.
+    text += "| `[[provider]] name` | | name for `--provider` and variables; its kind by default |\n";
     for key in PROVIDER.iter().filter(|key| key.name != "name") {
         text += &format!("| `[[provider]] {}` | `{}` | {} |\n", key.name, super::env::variable(key, Some("NAME")), key.what);
     }

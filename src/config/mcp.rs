@@ -1,4 +1,4 @@
-//! `[[mcp]]`: servers as the module [`crate::mcp`] takes them, with the line of every key.
+//! `[[mcp]]`: converts the section for [`crate::mcp`], with the line of every key.
 
 use std::{fmt::Write as _, path::Path};
 
@@ -17,7 +17,7 @@ use crate::mcp::{
 /// The section's name.
 pub(super) const SECTION: &str = "mcp";
 
-/// Reads every `[[mcp]]` of a file; `at` tells the place of a byte.
+/// Reads every `[[mcp]]` of a file. `at` maps a byte offset to its place in the file.
 pub(super) fn servers(
     value: &DeValue<'_>,
     section: &Origin,
@@ -61,7 +61,7 @@ pub(super) fn servers(
     Ok(servers)
 }
 
-/// The entries as they stand in the file.
+/// The entries of a table in file order.
 fn entries(table: &DeTable<'_>, at: &impl Fn(usize) -> Origin) -> Vec<McpEntry> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(name, _)| name.span().start);
@@ -87,7 +87,8 @@ fn moved(place: &Origin, line: usize) -> Origin {
     }
 }
 
-/// A TOML value as JSON; what has no counterpart there is null, which no key takes. The parser bounds how deep it nests.
+/// Converts a TOML value to JSON. A value without a JSON counterpart becomes null, which no key
+/// accepts. The parser bounds the nesting depth.
 fn plain(value: &DeValue<'_>) -> Value {
     match value {
         DeValue::String(text) => Value::String(text.to_string()),
@@ -101,7 +102,8 @@ fn plain(value: &DeValue<'_>) -> Value {
     }
 }
 
-/// Writes the servers so that they can be read again. Keys do not stand in the file, so none is shown.
+/// Writes the servers as TOML that can be read again. The file refers to keys by variable, so no
+/// key is shown.
 pub(super) fn show(text: &mut String, servers: &[McpServerConfig]) {
     let list = |items: &mut dyn Iterator<Item = &String>| format!("[{}]", items.map(|item| in_quotes(item)).collect::<Vec<_>>().join(", "));
     for server in servers {

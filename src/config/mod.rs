@@ -1,15 +1,19 @@
-//! Reads `callboard.toml`, the environment and flags into one [`Config`]; later ones win, and every value knows where it is from.
+//! Reads `callboard.toml`, the environment and flags into one [`Config`]. Later sources win, and
+//! each value keeps its origin.
 //!
-//! Order: defaults, `~/.config/callboard/callboard.toml`, `./callboard.toml` (or instead of both the one file that is named),
-//! `CALLBOARD_…` variables, flags. The current folder may be a stranger's: until a person trusts its file, only keys that narrow are read
-//! from it (`project`, `narrow`). A wrong key or value is a [`ConfigError`] of one line with the file, the line and the nearest
-//! right word. Keys of providers come from the environment or from files of their own; nothing here prints them.
+//! The order is: defaults, `~/.config/callboard/callboard.toml`, `./callboard.toml` (a file that is
+//! named replaces both), `CALLBOARD_…` variables, flags. A stranger may have written the current
+//! folder's file: until a person trusts it, only its keys that narrow the configuration are applied
+//! (`project`, `narrow`). A wrong key or value is a [`ConfigError`] of one line with the file, the
+//! line and the nearest correct word. Provider keys come from environment variables or from
+//! separate files; nothing here prints them.
 //!
 //! Promises, tested in `tests/integration/config.rs`:
-//! - every mistake names its file and line, and the nearest right key
+//! - every mistake names its file and line, and the nearest correct key
 //! - what `show` prints can be read again and means the same
-//! - no secret is in an error, in `show` or in a Debug text
-//! - a file of the current folder that is not trusted starts, sends, widens and names nothing (`tests/integration/trust.rs`)
+//! - no secret appears in an error, in `show` or in a Debug text
+//! - an untrusted file of the current folder starts no program, sends nothing, widens no permission
+//!   and names no file or address (`tests/integration/trust.rs`)
 
 mod allows;
 mod checks;
@@ -66,63 +70,73 @@ pub use web::WebConfig;
 
 use crate::{limits::Limits, trust::TrustStore};
 
-/// Where `serve` listens when nobody says otherwise (INTERFACES §2).
+/// Default listen address of `serve`: this machine only.
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8787);
 
-/// What the host runs with. Every field is filled, from the defaults if nobody said otherwise.
+/// The configuration of a host. Every field has a value; unset keys have their default.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Folder of everything that is stored.
+    /// Data folder: sessions, artifacts, memory and logs.
     pub data_dir: PathBuf,
-    /// When an acknowledged write is on the disk.
+    /// When an acknowledged write is durable.
     pub commit: CommitMode,
-    /// SHA-256 of the operator's key, in small letters; without one there are no operator's routes.
+    /// SHA-256 of the operator's key, in lower case; without it, the operator's routes do not
+    /// exist.
     pub admin_key_sha256: Option<String>,
-    /// Connections of `serve` from one client address; the usual bound if `None`.
+    /// Connections that `serve` accepts from one client address at once; `None` means 1000, and no
+    /// limit for loopback.
     pub connections_per_address_max: Option<usize>,
-    /// Where journals live.
+    /// Where conversations are stored.
     pub store: Store,
-    /// Tenants that are configured, in their order.
+    /// Configured tenants, in the order of the files.
     pub tenants: Vec<TenantSection>,
-    /// Providers that are configured; see [`Config::choose`].
+    /// Configured providers; see [`Config::choose`].
     pub providers: Vec<ProviderConfig>,
-    /// Bounds.
+    /// Limits of the host (`[limits]`).
     pub limits: Limits,
-    /// The tools that a model is offered; all if `None`.
+    /// Names of the tools that models are offered; `None` offers all.
     pub tools: Option<Vec<String>>,
-    /// What happens when a tool wants to change something; by the terminal if `None`.
+    /// What happens when a tool wants to change something. `None` asks at a terminal and denies
+    /// elsewhere.
     pub approve: Option<Approve>,
-    /// Where commands run.
+    /// How commands are isolated.
     pub sandbox: SandboxMode,
-    /// Hosts that commands can reach; none if empty.
+    /// Hosts that commands can reach; if empty, commands have no network.
     pub network: Vec<HostPattern>,
-    /// Whether commands of the command line can use the toolchains that `PATH` leads to.
+    /// Whether commands of `run` and `chat` can use toolchains in the home folder that `PATH` leads
+    /// to.
     pub toolchains: bool,
-    /// More folders that commands can read and run programs of.
+    /// Additional folders that commands can read and execute from.
     pub read_only: Vec<PathBuf>,
-    /// What one command may use.
+    /// Resource limits of one command.
     pub exec_limits: ExecLimits,
-    /// What the web tools may reach, and who searches.
+    /// What the web tools may reach, and the search engine.
     pub web: WebConfig,
-    /// How tokens are counted.
+    /// How the tokens of a model are counted.
     pub tokens: TokensConfig,
-    /// Folder of skills.
+    /// Folder of skills; `None` disables skills.
     pub skills: Option<PathBuf>,
-    /// Models that skills may choose beside the conversation's own; a name may hold `*` for any text.
+    /// Models that skills may choose besides the conversation's own; `*` in a name matches any
+    /// text.
     pub skill_models: Vec<String>,
-    /// When and how contexts are made smaller (`[compaction]`); a later file's section takes the place of an earlier one's.
+    /// When and how contexts are compacted (`[compaction]`). The section of a later file replaces
+    /// the whole section of an earlier one.
     pub compaction: callboard_actors::compactor::CompactionSettings,
-    /// What is logged, traced and measured (`[observability]`); a later file's section takes the place of an earlier one's.
+    /// What is logged, traced and measured (`[observability]`). The section of a later file
+    /// replaces the whole section of an earlier one.
     pub observability: Observability,
-    /// What models cost (`[prices]`); a later file's price takes the place of an earlier one's.
+    /// Prices of models (`[prices]`). A later file's price replaces an earlier one for the same
+    /// model.
     pub prices: callboard_actors::policy::Prices,
-    /// MCP servers (`[[mcp]]`), by name; a later file's takes the place of an earlier one's.
+    /// MCP servers (`[[mcp]]`), sorted by name. A later file's server replaces an earlier one of
+    /// the same name.
     #[cfg(feature = "mcp")]
     pub mcp: Vec<crate::mcp::McpServerConfig>,
-    /// One a kind, with the vendor's own address and key; the last, offline, needs none.
+    /// One provider for each kind, with the vendor's address and key variable. The last is offline
+    /// and needs no key.
     usual: Vec<ProviderConfig>,
     listen: Option<SocketAddr>,
-    /// What MCP servers are given that must be masked.
+    /// Values of MCP headers and variables that must be masked in all output.
     servers_keys: Vec<String>,
     files: Vec<PathBuf>,
     project: Vec<ProjectFile>,
@@ -130,38 +144,39 @@ pub struct Config {
     settings: Settings,
 }
 
-/// When an acknowledged write is on the disk (`[host] durability`).
+/// When an acknowledged write is durable (`[host] durability`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CommitMode {
-    /// At once: it survives a power cut.
+    /// Immediately: the write survives a power cut.
     #[default]
     Sync,
-    /// Soon: it survives a crash of the process.
+    /// Within a moment: the write survives a crash of the process, not a power cut.
     Batched,
 }
 
 /// What happens when a tool wants to change something (`[tools] approve`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Approve {
-    /// A person is asked.
+    /// A person decides each time.
     Ask,
-    /// It is refused.
+    /// The call is refused.
     Deny,
-    /// It runs.
+    /// The call runs.
     Auto,
 }
 
-/// Where commands run (`[sandbox] mode`).
+/// How commands are isolated (`[sandbox] mode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SandboxMode {
-    /// Behind a boundary of the kernel where one is to be had, else nowhere.
+    /// In a kernel sandbox if this machine supports one; otherwise the tools that run commands are
+    /// not offered.
     #[default]
     Auto,
-    /// Behind a boundary of the kernel, or the start fails.
+    /// In a kernel sandbox; starting fails on a machine without support.
     Linux,
-    /// On this machine without a boundary.
+    /// On this machine without a sandbox.
     Local,
-    /// Nowhere.
+    /// Commands never run.
     None,
 }
 
@@ -175,7 +190,7 @@ struct Setting {
 
 type Settings = BTreeMap<(&'static str, &'static str), Setting>;
 
-/// What one file, or the environment, says.
+/// The content of one file, or of the environment.
 #[derive(Debug, Default)]
 struct Layer {
     settings: Vec<Setting>,
@@ -189,7 +204,7 @@ struct Layer {
     mcp: Vec<crate::mcp::McpServerConfig>,
 }
 
-/// What it says of one provider.
+/// The keys that one source sets for one provider.
 #[derive(Debug)]
 struct ProviderLayer {
     at: Origin,
@@ -197,21 +212,23 @@ struct ProviderLayer {
 }
 
 impl Config {
-    /// Reads the configuration: the file at `path` (or that `CALLBOARD_CONFIG` names) and no other, else those at the usual places
-    /// that are there; then the variables of `environment`.
+    /// Reads the configuration: only the file at `path` (or the one that `CALLBOARD_CONFIG` names),
+    /// or else the files that exist at the default locations; then the variables of `environment`.
     ///
-    /// `callboard.toml` of the current folder counts as a whole only if it is trusted ([`crate::trust`]); see [`Config::project_files`].
+    /// `callboard.toml` of the current folder takes effect as a whole only if it is trusted
+    /// ([`crate::trust`]); see [`Config::project_files`].
     ///
     /// # Errors
-    /// The first mistake, see [`ConfigError`]. A usual place without a file is none; a named file that is not there is one. A mistake in a
-    /// file that is not trusted is no error: the file is not read.
+    /// The first mistake, see [`ConfigError`]. A missing file is an error only if it was named. A
+    /// mistake in an untrusted file is not an error, because the file has no effect.
     pub fn load(path: Option<&Path>, environment: impl Iterator<Item = (String, String)>) -> Result<Self, ConfigError> {
         let environment: BTreeMap<String, String> = environment.collect();
         let set = |name: &str| environment.get(name).filter(|text| !text.is_empty());
         let home = set("HOME").map(PathBuf::from);
         let data_home = absolute(set("XDG_DATA_HOME")).or_else(|| home.as_ref().map(|home| home.join(".local/share")));
         let data_home = data_home.map(|folder| folder.join("callboard"));
-        // Never the configured data folder: whoever writes the file would choose who is trusted.
+        // Not the configured data folder: an untrusted file could set it, and so choose who is
+        // trusted.
         let trust = TrustStore::new(data_home.clone());
 
         let named = path.map(Path::to_owned).or_else(|| set("CALLBOARD_CONFIG").map(PathBuf::from));
@@ -312,7 +329,7 @@ impl Config {
         config.observability.settle(&config.data_dir);
         config.web.settle(&config.settings, &environment)?;
         if config.data_dir.as_os_str().is_empty() {
-            let problem = "there is no place for data: neither HOME nor XDG_DATA_HOME is set; set CALLBOARD_HOST__DATA_DIR".into();
+            let problem = "there is no data folder: neither HOME nor XDG_DATA_HOME is set; set CALLBOARD_HOST__DATA_DIR".into();
             return Err(ConfigError::Inconsistent { at: Origin::Environment("environment".into()), problem });
         }
         checks::names(&config)?;
@@ -320,10 +337,11 @@ impl Config {
         Ok(config)
     }
 
-    /// Sets a key outside `[[provider]]`, such as `sandbox.mode`, from a flag; flags win over everything.
+    /// Sets a key outside `[[provider]]`, such as `sandbox.mode`, from the command-line flag
+    /// `flag`. Flags win over all other sources.
     ///
     /// # Errors
-    /// [`ConfigError::Unknown`] and [`ConfigError::BadValue`], naming the flag.
+    /// [`ConfigError::Unknown`] and [`ConfigError::BadValue`], with the flag's name as place.
     pub fn set(&mut self, key: &str, value: &str, flag: &str) -> Result<(), ConfigError> {
         let from = Origin::Flag(flag.to_owned());
         let Some(found) = keys::plain().find(|known| known.path() == key) else {
@@ -341,11 +359,12 @@ impl Config {
         }
     }
 
-    /// Whom to ask: the provider or kind that `--provider` names, else the first that is configured, else Anthropic or OpenAI if
-    /// the environment holds their key, else the offline model (INTERFACES §1).
+    /// Chooses the provider: the provider or kind that `--provider` names; else the first
+    /// configured one; else Anthropic or OpenAI if the environment holds their key; else the
+    /// offline model.
     ///
     /// # Errors
-    /// [`ConfigError::Unknown`] with the nearest name.
+    /// [`ConfigError::Unknown`] with the nearest name, if `named` does not exist.
     pub fn choose(&self, named: Option<&str>) -> Result<&ProviderConfig, ConfigError> {
         let all = || self.providers.iter().chain(&self.usual);
         let Some(name) = named else {
@@ -369,28 +388,29 @@ impl Config {
         &self.files
     }
 
-    /// Files of the current folder that would count if they were trusted, or do.
+    /// Files of the current folder that take effect or would do so if they were trusted.
     pub fn project_files(&self) -> &[ProjectFile] {
         &self.project
     }
 
-    /// What a person agreed to.
+    /// The store of agreements that decides which project files are trusted.
     pub fn trust(&self) -> &TrustStore {
         &self.trust
     }
 
-    /// Refuses a configuration of which a part is left out because it is not trusted.
+    /// Refuses to go on if any project file other than an encoder file is left out for lack of
+    /// trust.
     ///
     /// # Errors
     /// [`ConfigError::Untrusted`] with the first such file.
     pub fn demand_trust(&self) -> Result<(), ConfigError> {
         match self.project.iter().find(|file| !file.is_trusted() && file.kind != ProjectKind::Encoders) {
-            Some(file) => Err(ConfigError::Untrusted { file: file.path.clone(), standing: file.said() }),
+            Some(file) => Err(ConfigError::Untrusted { file: file.path.clone(), standing: file.describe() }),
             None => Ok(()),
         }
     }
 
-    /// Every key of a provider and of search that was found, each once.
+    /// Every key of a provider or search engine that was found, without duplicates.
     pub fn secrets(&self) -> Vec<&Secret> {
         let found = self.providers.iter().chain(&self.usual).filter_map(|provider| provider.key().ok().flatten());
         found.chain(&self.web.key).fold(Vec::new(), |mut all, secret| {
@@ -401,20 +421,21 @@ impl Config {
         })
     }
 
-    /// Every text that must be masked wherever text leaves the host: [`Config::secrets`], the values of OTLP headers, and what MCP
-    /// servers are given by headers and variables whose names speak of keys.
+    /// Every text that must be masked in all output of the host: [`Config::secrets`], the values of
+    /// OTLP headers, and values of MCP headers and variables whose names suggest a key.
     pub fn masked_texts(&self) -> Vec<String> {
         let keys = self.secrets().into_iter().map(|secret| secret.expose().to_owned());
         keys.chain(self.observability.secrets().map(str::to_owned)).chain(self.servers_keys.iter().cloned()).collect()
     }
 
-    /// Where `serve` listens.
+    /// The address and port at which `serve` listens.
     pub fn listen(&self) -> SocketAddr {
         self.listen.unwrap_or(LISTEN)
     }
 
-    /// Looks at what loading leaves for later: whether each provider's key is where the configuration says, whether folders of tenants
-    /// lie where they may, whether budgets of money can be reckoned.
+    /// Checks what loading does not: each provider's key is where the configuration says, the
+    /// folders of tenants and of stored data do not overlap, and every model under a money budget
+    /// has a price.
     ///
     /// # Errors
     /// The first [`ConfigError::NoKey`] or [`ConfigError::Inconsistent`].
@@ -423,7 +444,7 @@ impl Config {
         checks::host(self)
     }
 
-    /// The same for one tenant that is in no file.
+    /// Runs the same checks for one tenant that is in no file.
     ///
     /// # Errors
     /// The first [`ConfigError`], without a place.
@@ -431,17 +452,19 @@ impl Config {
         checks::one(self, tenant).map_err(ConfigError::without_place)
     }
 
-    /// What is allowed and seldom meant, a line each.
+    /// Settings that are valid but rarely intended, one line each.
     pub fn warnings(&self) -> Vec<String> {
         checks::warnings(self)
     }
 
-    /// The effective configuration as TOML, each value with its origin behind it; keys of providers are masked.
+    /// The effective configuration as TOML, each value followed by its origin. Provider keys are
+    /// masked.
     pub fn show(&self) -> String {
         show::show(self)
     }
 
-    /// Writes what was set into the fields. Exhaustive over the sections, so that no key is read and then forgotten.
+    /// Copies the settings into the fields. Each section has an arm here, so no key is read without
+    /// effect.
     fn take_settings(&mut self) {
         for ((section, name), setting) in &self.settings {
             match (*section, *name, &setting.value) {
@@ -515,18 +538,18 @@ impl SandboxMode {
     }
 }
 
-/// The variables of this process, without those that are not Unicode: none of ours is.
+/// The variables of this process, without those that are not Unicode; no variable of Callboard is.
 pub fn process_environment() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
-/// The user's own file.
+/// The user's configuration file.
 fn usual_place(config_home: Option<PathBuf>, home: Option<&Path>) -> Option<PathBuf> {
     let folder = config_home.or_else(|| home.map(|home| home.join(".config")));
     folder.map(|folder| folder.join("callboard/callboard.toml"))
 }
 
-/// The XDG specification says to ignore relative paths.
+/// Keeps absolute paths only: the XDG specification requires that relative ones are ignored.
 fn absolute(text: Option<&String>) -> Option<PathBuf> {
     text.map(PathBuf::from).filter(|path| path.is_absolute())
 }

@@ -1,12 +1,13 @@
-//! Which values of a file that is not trusted count: those that allow less than what holds without the file. Pure.
+//! Decides which values of an untrusted file take effect: those that allow less than the
+//! configuration without the file. Pure.
 
 use super::{
     keys::{Key, TOOL_NAMES},
     value::Value,
 };
 
-/// Limits that a project may lower: what one task may do and how long it may take. Bounds of the host's own queues are left alone; a
-/// smaller one makes nothing safer.
+/// Limits that a project may lower: what one task may do and how long it may take. Limits of the
+/// host's queues are excluded, because lowering them makes nothing safer.
 const LOWERED: &[&str] = &[
     "tool_iterations_max",
     "parallel_tools_max",
@@ -21,17 +22,17 @@ const LOWERED: &[&str] = &[
 /// Limits of `[sandbox]` that a project may lower.
 const LOWERED_OF_COMMANDS: &[&str] = &["memory_bytes", "processes", "cpu_seconds", "file_bytes"];
 
-/// The part of `given` that narrows what holds without it, or `None`. `effective` is the value that holds, `None` where the default is
-/// no value.
+/// Returns the part of `given` that narrows the configuration, or `None`. `effective` is the value
+/// without the file; `None` if the default is to have no value.
 ///
-/// Every key that is not named here is left out, keys that are added later included.
+/// This is an allow-list: a key without an arm here is ignored, including keys added later.
 pub(super) fn narrowed(key: &Key, given: &Value, effective: Option<&Value>) -> Option<Value> {
     match (key.section, key.name, given) {
         ("tools", "enabled", Value::Names(names)) => subset(names, effective),
         ("tools", "approve", Value::Text(word)) => {
             let now = match effective {
                 Some(Value::Text(now)) => now.as_str(),
-                _ => "", // A person is asked at a terminal, else it is refused: `ask` would not be less.
+                _ => "", // Unset means `ask` at a terminal and `deny` elsewhere, so `ask` would not narrow it.
             };
             let is_less = matches!((word.as_str(), now), ("deny", "" | "ask" | "auto") | ("ask", "auto"));
             is_less.then(|| given.clone())
@@ -42,7 +43,8 @@ pub(super) fn narrowed(key: &Key, given: &Value, effective: Option<&Value>) -> O
     }
 }
 
-/// The tools that are offered anyway. Tools of MCP servers are offered only if the user's own list names them.
+/// Keeps the tools that are offered anyway. MCP tools are kept only if the user's own list names
+/// them.
 fn subset(names: &[String], effective: Option<&Value>) -> Option<Value> {
     let is_offered = |name: &String| match effective {
         Some(Value::Names(now)) => now.contains(name),

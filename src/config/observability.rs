@@ -1,4 +1,4 @@
-//! `[observability]`: what is logged, traced and measured, and where it goes (REQUIREMENTS F-09, X-12..X-16).
+//! `[observability]`: what is logged, traced and measured, and where it goes.
 
 use std::{
     fmt::Write as _,
@@ -17,23 +17,25 @@ use super::{
 /// The section's name.
 pub(super) const SECTION: &str = "observability";
 
-/// Where logs may go. `stdout` is taken for standard error: standard output belongs to results.
+/// Accepted log outputs. `stdout` means standard error here, because standard output carries
+/// results.
 const OUTPUTS: [&str; 3] = ["stderr", "stdout", "file"];
 
-/// How much of a secret header is shown.
+/// Replaces the value of a header in `show`.
 const HIDDEN: &str = "[masked]";
 
-/// The section, and which of its keys somebody wrote.
+/// The section, and which of its keys are set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observability {
-    /// The settings, the defaults where nobody said otherwise.
+    /// The settings; unset keys have their default.
     pub settings: ObservabilityConfig,
-    /// The file of the logs, where `log_output` names `file`: `callboard.log` in the data folder.
+    /// The log file, if `log_output` contains `file`: `callboard.log` in the data folder.
     pub log_file: Option<PathBuf>,
     given: Vec<String>,
 }
 
-/// Nobody wrote a section: trouble only, to standard error; commands are for people, and no file is begun unasked.
+/// Defaults without a section: warnings and errors to standard error, and no log file. These differ
+/// from the library's defaults, because commands are used by people.
 impl Default for Observability {
     fn default() -> Self {
         let settings =
@@ -43,12 +45,12 @@ impl Default for Observability {
 }
 
 impl Observability {
-    /// Whether somebody wrote this key.
+    /// Whether a source sets this key.
     pub fn is_given(&self, key: &str) -> bool {
         self.given.iter().any(|given| given == key)
     }
 
-    /// How many turns are traced; none where tracing is switched off or nobody takes traces.
+    /// Which rounds are traced: none if tracing is switched off or no `otlp_endpoint` is set.
     pub fn sampling(&self) -> TraceSampling {
         if self.settings.enable_tracing && self.settings.otlp_endpoint.is_some() {
             self.settings.trace_sampling
@@ -57,21 +59,21 @@ impl Observability {
         }
     }
 
-    /// The values that must be masked wherever text leaves the process: OTLP headers carry credentials.
+    /// Values that must be masked in all output: OTLP headers carry credentials.
     pub fn secrets(&self) -> impl Iterator<Item = &str> {
         let headers = self.settings.otlp_headers.iter().flatten();
-        // Of `Bearer abc` the word alone is the secret too.
+        // In `Bearer abc`, the last word alone is a secret too.
         headers.flat_map(|(_, value)| [Some(value.as_str()), value.split_whitespace().last()]).flatten()
     }
 
-    /// Settles where the file of the logs is.
+    /// Derives the path of the log file from the data folder.
     pub(super) fn settle(&mut self, data_dir: &Path) {
         let wanted = self.settings.log_output.iter().any(|output| output == "file");
         self.log_file = wanted.then(|| data_dir.join("callboard.log"));
     }
 }
 
-/// Reads the section; `at` tells the place of a byte.
+/// Reads the section. `at` maps a byte offset to its place in the file.
 pub(super) fn settings(value: &DeValue<'_>, section: &Origin, at: impl Fn(usize) -> Origin) -> Result<Observability, ConfigError> {
     let DeValue::Table(table) = value else {
         return Err(ConfigError::Inconsistent { at: section.clone(), problem: "[observability] is a section of keys".into() });
@@ -80,7 +82,7 @@ pub(super) fn settings(value: &DeValue<'_>, section: &Origin, at: impl Fn(usize)
     let known = usual.settings.to_dict();
     let (mut dict, mut given) = (known.clone(), Vec::new());
     let mut entries: Vec<_> = table.iter().collect();
-    entries.sort_by_key(|(name, _)| name.span().start); // The first mistake is the one to report.
+    entries.sort_by_key(|(name, _)| name.span().start); // In file order, so that the first mistake is reported.
     for (name, value) in entries {
         let (key, place) = (name.get_ref().as_ref(), at(name.span().start));
         if !known.contains_key(key) {
@@ -88,7 +90,7 @@ pub(super) fn settings(value: &DeValue<'_>, section: &Origin, at: impl Fn(usize)
             return Err(ConfigError::Unknown { at: place, what, given: quoted(key), hint });
         }
         let value = plain(value.get_ref());
-        // One by one, so that an error names its line.
+        // Each key is checked separately, so that an error names its line.
         let mut alone = known.clone();
         alone.insert(key.to_owned(), value.clone());
         judge(&alone, key).map_err(|problem| ConfigError::BadValue { at: place, key: format!("{SECTION}.{key}"), problem })?;
@@ -100,7 +102,8 @@ pub(super) fn settings(value: &DeValue<'_>, section: &Origin, at: impl Fn(usize)
     Ok(Observability { settings, log_file: None, given })
 }
 
-/// What is wrong with one key, in the words of F-09 where it has words for it.
+/// Checks one key. The texts of `ObservabilityConfig` are used where it has one, because callers of
+/// the library get the same.
 fn judge(dict: &Dict, key: &str) -> Result<(), String> {
     let settings = ObservabilityConfig::from_dict(dict).map_err(|error| error.to_string())?;
     settings.validate().map_err(|error| format!("is wrong: {error}"))?;
@@ -141,7 +144,7 @@ fn plain(value: &DeValue<'_>) -> Value {
     }
 }
 
-/// Writes the settings so that they can be read again; the values of headers are masked.
+/// Writes the settings as TOML that can be read again; header values are masked.
 pub(super) fn show(text: &mut String, observability: &Observability) {
     let _ = writeln!(text, "\n[{SECTION}]");
     for (key, value) in observability.settings.to_dict() {

@@ -1,4 +1,5 @@
-//! `[prices]`: what models cost, in US dollars for a million tokens; a name may hold `*`. The shipped list is empty: prices change.
+//! `[prices]`: prices of models in US dollars per million tokens. A name may contain `*`. No prices
+//! are built in, because they change.
 
 use std::fmt::Write as _;
 
@@ -15,9 +16,9 @@ pub(super) const SECTION: &str = "prices";
 
 const KEYS: [&str; 4] = ["input", "output", "cache_read", "cache_write"];
 
-/// Reads every model of `[prices]`; `at` tells the place of a byte.
+/// Reads every model of `[prices]`. `at` maps a byte offset to its place in the file.
 pub(super) fn prices(value: &DeValue<'_>, section: &Origin, at: impl Fn(usize) -> Origin) -> Result<Vec<(String, Price)>, ConfigError> {
-    let shape = "a price is a line `\"model\" = { input = 3.0, output = 15.0 }`, in US dollars for a million tokens";
+    let shape = "a price is a line `\"model\" = { input = 3.0, output = 15.0 }`, in US dollars per million tokens";
     let wrong = |at: Origin| ConfigError::Inconsistent { at, problem: shape.to_owned() };
     let DeValue::Table(models) = value else { return Err(wrong(section.clone())) };
     let mut found: Vec<_> = models.iter().collect();
@@ -60,7 +61,7 @@ fn price(table: &DeTable<'_>, place: &Origin, at: &impl Fn(usize) -> Origin) -> 
     price.ok_or_else(|| ConfigError::Inconsistent { at: place.clone(), problem: "a price needs `input` and `output`".into() })
 }
 
-/// Writes the prices so that they can be read again.
+/// Writes the prices as TOML that can be read again.
 pub(super) fn show(text: &mut String, prices: &Prices) {
     let mut names = prices.rows().peekable();
     if names.peek().is_some() {

@@ -1,4 +1,4 @@
-//! Files of the current folder: which of them count, and what is said of those that do not.
+//! Files of the current folder: which of them take effect, and what to report about the others.
 
 use std::path::{Path, PathBuf};
 
@@ -11,58 +11,59 @@ use super::{
 };
 use crate::trust::{self, Place, Standing, TrustStore, Unread};
 
-/// The configuration of the current folder.
+/// Name of the configuration file in the current folder.
 pub(super) const FILE: &str = "callboard.toml";
 
-/// Longest file of encoders that is read.
+/// Maximum size of an encoder file in bytes.
 const ENCODERS_BYTES_MAX: u64 = 1024 * 1024;
 
-/// What a file of a project is for.
+/// The role of a project file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProjectKind {
-    /// `callboard.toml`.
+    /// The configuration `callboard.toml`.
     Configuration,
-    /// `AGENTS.md`.
+    /// Instructions for the model: `AGENTS.md`.
     Instructions,
     /// A folder of skills that the project's configuration names.
     Skills,
-    /// `config/token_encoders.yaml`.
+    /// Token encoders: `config/token_encoders.yaml` or `.yml`.
     Encoders,
 }
 
-/// A file of a project that counts, or would if it were trusted.
+/// A file of the current folder that takes effect, or would do so if it were trusted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProjectFile {
-    /// As it was found or named.
+    /// The path as it was found or given.
     pub path: PathBuf,
-    /// What it is for.
+    /// The file's role.
     pub kind: ProjectKind,
-    /// Whether a person agreed to it.
+    /// Whether a person agreed to the file.
     pub standing: Standing,
-    /// Keys that count although the file is not trusted: they narrow.
+    /// Keys that take effect although the file is not trusted, because they narrow the
+    /// configuration.
     pub counts: Vec<String>,
-    /// Why it cannot be read, whoever trusts it.
+    /// Why the file cannot be used even if it is trusted; `None` if it can.
     pub problem: Option<String>,
 }
 
 impl ProjectFile {
-    /// One that was read.
+    /// A file that was read.
     pub fn new(path: &Path, kind: ProjectKind, standing: Standing) -> Self {
         Self { path: path.to_owned(), kind, standing, counts: Vec::new(), problem: None }
     }
 
-    /// One that cannot be read.
+    /// A file that cannot be read, with the reason.
     pub fn unreadable(path: &Path, kind: ProjectKind, problem: impl Into<String>) -> Self {
         Self { problem: Some(problem.into()), ..Self::new(path, kind, Standing::New) }
     }
 
-    /// Whether it counts as a whole.
+    /// Whether the file takes effect as a whole.
     pub fn is_trusted(&self) -> bool {
         self.standing == Standing::Trusted && self.problem.is_none()
     }
 
-    /// Its standing in words.
-    pub fn said(&self) -> String {
+    /// The file's standing as the end of a sentence.
+    pub fn describe(&self) -> String {
         match (&self.problem, self.standing) {
             (Some(problem), _) => format!("it is not read: {problem}"),
             (None, Standing::Trusted) => "it is trusted".into(),
@@ -72,46 +73,48 @@ impl ProjectFile {
         }
     }
 
-    /// The path on one line, in quotes if a shell would take it apart. It is not cut, for it is typed again.
+    /// The path on one line, in quotes if a shell would split it. It is never shortened, because
+    /// users paste it into a command.
     fn name(&self) -> String {
         let path = self.path.to_string_lossy();
         let plain = path.chars().all(|c| c.is_alphanumeric() || "/._-+@~".contains(c));
         if plain { path.into_owned() } else { format!("{path:?}") }
     }
 
-    /// One line: which file, its standing, what follows and what to do.
+    /// One line for the user: the file, its standing, the consequence and what to do.
     pub fn line(&self) -> String {
         let path = self.name();
-        let said = self.said();
+        let standing = self.describe();
         if self.is_trusted() || self.problem.is_some() {
-            return format!("{path}: {said}");
+            return format!("{path}: {standing}");
         }
         let effect = match (self.kind, self.counts.as_slice()) {
-            (ProjectKind::Configuration, []) => "nothing in it counts".to_owned(),
-            (ProjectKind::Configuration, counts) => format!("only what narrows counts ({})", counts.join(", ")),
+            (ProjectKind::Configuration, []) => "nothing in it takes effect".to_owned(),
+            (ProjectKind::Configuration, counts) => format!("only what narrows takes effect ({})", counts.join(", ")),
             (ProjectKind::Skills, _) => "its skills are not used".to_owned(),
             (ProjectKind::Instructions | ProjectKind::Encoders, _) => "it is not read".to_owned(),
         };
         let to_do = match (self.standing, self.kind) {
             (Standing::Barred, ProjectKind::Configuration) => "name it with --config".to_owned(),
             (Standing::Barred, _) => "work in a folder without it".to_owned(),
-            _ => format!("`callboard trust {path}` shows what it would do, and asks"),
+            _ => format!("`callboard trust {path}` shows what it would do and asks for confirmation"),
         };
-        format!("{path}: {said}, so {effect}; {to_do}")
+        format!("{path}: {standing}, so {effect}; {to_do}")
     }
 }
 
-/// The configuration of the current folder, as it was found.
+/// The configuration of the current folder, as found.
 pub(super) struct Found {
     pub(super) file: ProjectFile,
-    /// What it says; `None` if it cannot be read.
+    /// The parsed content; `None` if the file cannot be read or parsed.
     pub(super) layer: Option<Layer>,
 }
 
-/// Looks for the configuration of the current folder. `None` if there is none.
+/// Reads the configuration of the current folder; `None` if there is none.
 ///
 /// # Errors
-/// A mistake in a file that is trusted.
+/// A mistake in a trusted file. A mistake in an untrusted file is recorded in [`ProjectFile`]
+/// instead.
 pub(super) fn configuration(path: &Path, trust: &TrustStore, home: Option<&Path>) -> Result<Option<Found>, ConfigError> {
     let unreadable = |problem: String| {
         let file = ProjectFile::unreadable(path, ProjectKind::Configuration, problem);
@@ -126,7 +129,7 @@ pub(super) fn configuration(path: &Path, trust: &TrustStore, home: Option<&Path>
     match file::parse_bytes(path, content.bytes, home) {
         Ok(layer) => Ok(Some(Found { file: ProjectFile::new(path, ProjectKind::Configuration, standing), layer: Some(layer) })),
         Err(error) if standing == Standing::Trusted => Err(error),
-        // The words of a stranger are not repeated.
+        // The parser's message is not repeated, because it quotes the untrusted file.
         Err(_) => unreadable("it has a mistake, which `callboard config check` shows".into()),
     }
 }
@@ -135,11 +138,11 @@ fn standing(trust: &TrustStore, place: std::io::Result<Place>, sha256: &str) -> 
     place.map_or(Standing::New, |place| trust.standing(&place, sha256))
 }
 
-/// Leaves out files of encoders that lie in the current folder and are not trusted.
+/// Drops encoder files of the current folder that are not trusted, and records them in `project`.
 pub(super) fn encoders(places: Vec<PathBuf>, trust: &TrustStore, project: &mut Vec<ProjectFile>) -> Vec<PathBuf> {
     let counts = |path: &PathBuf| {
         if path.is_absolute() {
-            return true; // The user's own.
+            return true; // Absolute paths are the user's own files.
         }
         let file = match trust::file(path, ENCODERS_BYTES_MAX) {
             Ok(content) => ProjectFile::new(path, ProjectKind::Encoders, standing(trust, Place::of_file(path), &content.sha256)),
@@ -153,16 +156,17 @@ pub(super) fn encoders(places: Vec<PathBuf>, trust: &TrustStore, project: &mut V
     places.into_iter().filter(counts).collect()
 }
 
-/// Reads the text of a `callboard.toml` without using it: what it would do, a line each.
+/// Parses a `callboard.toml` without applying it. Returns what it would do, in lines.
 ///
 /// # Errors
-/// The first mistake.
+/// The first mistake in the file.
 pub fn examine(path: &Path, bytes: Vec<u8>, home: Option<&Path>) -> Result<Vec<String>, ConfigError> {
     file::parse_bytes(path, bytes, home).map(|layer| allows::allows(&layer))
 }
 
 impl Config {
-    /// Takes what narrows from a file that is not trusted.
+    /// Applies the settings of an untrusted file that narrow the configuration. Settings of the
+    /// environment take precedence.
     pub(super) fn narrow(&mut self, layer: Layer) {
         let mut kept = Vec::new();
         for Setting { key, value, from } in layer.settings {
@@ -178,8 +182,8 @@ impl Config {
         self.take_settings();
     }
 
-    /// Leaves out folders of skills that the project's configuration names and that are not trusted: the file is trusted with what it
-    /// says, the folder with what it holds.
+    /// Drops skills folders that the project's configuration names and that are not trusted. An
+    /// agreement to the file covers only the file's content, not the content of the folders.
     pub(super) fn hold_skills_back(&mut self) {
         let of_project = |from: Option<&Origin>| matches!(from, Some(Origin::File { path, .. }) if path.as_path() == Path::new(FILE));
         if !self.project.iter().any(|file| file.kind == ProjectKind::Configuration && file.is_trusted()) {
@@ -189,7 +193,7 @@ impl Config {
         let mut is_trusted = |path: &Path| {
             let file = match trust::tree(path) {
                 Ok(tree) => ProjectFile::new(path, ProjectKind::Skills, standing(&self.trust, Place::of_folder(path), &tree.sha256)),
-                // Whoever opens the folder says so.
+                // A missing folder is reported by the code that opens it.
                 Err(Unread::Missing) => return true,
                 Err(error) => ProjectFile::unreadable(path, ProjectKind::Skills, error.to_string()),
             };

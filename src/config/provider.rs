@@ -1,4 +1,4 @@
-//! `[[provider]]`: whom to ask, and where the key is.
+//! `[[provider]]`: the providers and where their keys are.
 
 use std::collections::BTreeMap;
 
@@ -9,22 +9,22 @@ use super::{
     value::{Value, listed},
 };
 
-/// Which wire a provider speaks.
+/// The API that a provider speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ProviderKind {
     /// The Anthropic Messages API.
     Anthropic,
-    /// The OpenAI Chat Completions API, of whomever.
+    /// The OpenAI Chat Completions API, of any vendor or local server.
     OpenAi,
-    /// None: the model is in this program.
+    /// No API: the model runs in this process and needs no network.
     Offline,
 }
 
 impl ProviderKind {
-    /// All of them, in the order in which a key in the environment decides (INTERFACES §1).
+    /// All kinds, in the order in which a key in the environment selects one.
     pub const ALL: [Self; 3] = [Self::Anthropic, Self::OpenAi, Self::Offline];
 
-    /// The kind of that name.
+    /// Parses the word of the configuration.
     pub fn of(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
@@ -38,7 +38,7 @@ impl ProviderKind {
         }
     }
 
-    /// The variable in which the official SDK looks for the key.
+    /// The environment variable in which the official SDK looks for the key; `None` for `Offline`.
     pub fn key_variable(self) -> Option<&'static str> {
         match self {
             Self::Anthropic => Some("ANTHROPIC_API_KEY"),
@@ -48,41 +48,42 @@ impl ProviderKind {
     }
 }
 
-/// One provider.
+/// A configured provider.
 #[derive(Debug, Clone)]
 pub struct ProviderConfig {
-    /// How `--provider` calls it.
+    /// Name for `--provider`, `[[tenant]] provider` and fallbacks.
     pub name: String,
-    /// Which wire it speaks.
+    /// The API that it speaks.
     pub kind: ProviderKind,
-    /// Where it listens, without a slash at the end; the vendor's own address if `None`.
+    /// Base URL without a trailing slash; `None` means the vendor's.
     pub base_url: Option<String>,
-    /// The model that is asked; the kind's default if `None`.
+    /// The model to use; `None` means the default model of the kind.
     pub model: Option<String>,
-    /// Calls at once; `limits.model_calls_max` if `None`.
+    /// Model calls at once; `None` means `limits.model_calls_max`.
     pub concurrency: Option<usize>,
-    /// Requests a minute; what the provider's headers say if `None`.
+    /// Requests per minute; `None` means what the provider's headers say.
     pub rpm: Option<u32>,
-    /// Tokens a minute, in and out; what the provider's headers say if `None`.
+    /// Tokens per minute, in and out; `None` means what the provider's headers say.
     pub tpm: Option<u64>,
-    /// Who answers while it does not.
+    /// The provider to use while this one does not answer.
     pub fallback: Option<FallbackConfig>,
-    /// Attachments that the models are shown, `images` and `documents`; told by the model's name if `None`.
+    /// Attachments that the models accept, `images` and `documents`; `None` derives them from the
+    /// model's name.
     pub shows: Option<Vec<String>>,
     key: Key,
     pub(super) settings: Settings,
 }
 
-/// Who answers in a provider's place (`[provider.fallback]`).
+/// A replacement for a provider that does not answer (`[provider.fallback]`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FallbackConfig {
     /// Name of the other provider.
     pub provider: String,
-    /// The model that is asked there; that provider's own if `None`.
+    /// The model to use there; `None` means that provider's own.
     pub model: Option<String>,
 }
 
-/// A missing key is no error before somebody wants to call that provider.
+/// The lookup of a provider's key. A missing key is an error only when the provider is used.
 #[derive(Debug, Clone)]
 enum Key {
     NotNeeded,
@@ -94,7 +95,7 @@ impl ProviderConfig {
     /// The key, `None` if the provider needs none (a local server).
     ///
     /// # Errors
-    /// [`ConfigError::NoKey`] when it is not where the configuration says.
+    /// [`ConfigError::NoKey`] if the key is not where the configuration says.
     pub fn key(&self) -> Result<Option<&Secret>, ConfigError> {
         match &self.key {
             Key::NotNeeded => Ok(None),
@@ -105,14 +106,15 @@ impl ProviderConfig {
         }
     }
 
-    /// Whether calls would go the same way: the same wire, address, key and shares of both.
+    /// Whether both configurations lead to the same gateway: same API, address, key, limits,
+    /// fallback and attachments.
     pub fn is_same_gateway(&self, other: &Self) -> bool {
         let secret = |provider: &Self| provider.key().ok().flatten().cloned();
         let parts = |provider: &Self| (provider.kind, provider.base_url.clone(), provider.concurrency, provider.rpm, provider.tpm);
         parts(self) == parts(other) && self.fallback == other.fallback && self.shows == other.shows && secret(self) == secret(other)
     }
 
-    /// What `show` may say of the key.
+    /// What `show` prints about the key.
     pub(super) fn key_state(&self) -> Option<&'static str> {
         match self.key {
             Key::NotNeeded => None,
@@ -121,7 +123,7 @@ impl ProviderConfig {
         }
     }
 
-    /// The provider that nobody configured.
+    /// The default provider of a kind, without configuration.
     pub(super) fn usual(kind: ProviderKind, environment: &BTreeMap<String, String>) -> Result<Self, ConfigError> {
         Self::of(ProviderLayer::named(kind.as_str().to_owned(), Origin::Default, None), environment)
     }
@@ -166,14 +168,16 @@ fn fallback(settings: &Settings) -> Result<Option<FallbackConfig>, ConfigError> 
     };
     match (text("provider"), text("model")) {
         (Some((provider, _)), model) => Ok(Some(FallbackConfig { provider, model: model.map(|(model, _)| model) })),
-        (None, Some((_, at))) => {
-            Err(ConfigError::Inconsistent { at, problem: "a fallback needs `provider` beside `model`: the name of another one".into() })
-        }
+        (None, Some((_, at))) => Err(ConfigError::Inconsistent {
+            at,
+            problem: "a fallback needs `provider` beside `model`: the name of another provider".into(),
+        }),
         (None, None) => Ok(None),
     }
 }
 
-/// The vendor's own address wants the vendor's own key. Another address never gets it unasked: it may be anybody's.
+/// Adds the vendor's key variable if the address is the vendor's own. Another address never gets
+/// that key by default, because its owner may be anyone.
 fn add_usual_key(settings: &mut Settings, kind: ProviderKind, elsewhere: bool) {
     let named = ["api_key_env", "api_key_file"].iter().any(|name| settings.contains_key(&(PROVIDER_SECTION, *name)));
     let key = keys::PROVIDER.iter().find(|key| key.name == "api_key_env");
@@ -220,7 +224,7 @@ impl ProviderLayer {
         Self { at: from, settings: name.into_iter().chain(setting).collect() }
     }
 
-    /// Its name, or its kind where it has none.
+    /// The provider's name, or its kind if it has no name.
     fn name(&self) -> Option<&str> {
         let text = |name: &str| {
             self.settings.iter().rev().find(|setting| setting.key.name == name).and_then(|setting| match &setting.value {
@@ -240,13 +244,14 @@ impl ProviderLayer {
         text("name").or_else(|| text("kind"))
     }
 
-    /// Whether a variable that says `shouted` means it.
+    /// Whether `shouted`, the name part of a variable, refers to this provider.
     pub(super) fn is_called(&self, shouted: &str) -> bool {
         self.name().is_some_and(|name| env::shouted(name) == env::shouted(shouted))
     }
 }
 
-/// Adds the providers of a later file: they come first, and override key by key what an earlier file says of the same name.
+/// Adds the providers of a later file. They come first, and override the keys of an earlier
+/// provider with the same name one by one.
 pub(super) fn merged(earlier: Vec<ProviderLayer>, later: Vec<ProviderLayer>) -> Result<Vec<ProviderLayer>, ConfigError> {
     let mut all: Vec<ProviderLayer> = Vec::new();
     let mut earlier = earlier;
@@ -266,7 +271,7 @@ pub(super) fn merged(earlier: Vec<ProviderLayer>, later: Vec<ProviderLayer>) -> 
     Ok(all)
 }
 
-/// Applies what variables say: to the provider that they name, or to a new one at the end.
+/// Applies variables to the providers that they name; an unknown name adds a provider at the end.
 pub(super) fn override_from_environment(providers: &mut Vec<ProviderLayer>, variables: Vec<ProviderLayer>) {
     for layer in variables {
         let called = layer.name().map(env::shouted).unwrap_or_default();

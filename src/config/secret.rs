@@ -1,19 +1,20 @@
-//! A provider key: read once, shown never.
+//! A provider key: it is read once and never displayed.
 
 use std::{fmt, io::Read as _, path::Path};
 
-/// Longest key file that is read: a key is a line, not a disk.
+/// Maximum size of a key file in bytes; a key is one line.
 const KEY_FILE_BYTES_MAX: u64 = 16 * 1024;
 
-/// A key. Its Debug is a mask, it has no Display, and only [`Secret::expose`] gives the text.
+/// A key. Its Debug text is a mask, it has no Display, and only [`Secret::expose`] returns the
+/// text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Takes a key: one word of visible ASCII, surrounding white space dropped.
+    /// Accepts a key: one word of visible ASCII. Surrounding white space is removed.
     ///
     /// # Errors
-    /// What is wrong with it, without quoting it.
+    /// What is wrong with the text, without quoting it.
     pub fn new(text: &str) -> Result<Self, &'static str> {
         let text = text.trim();
         if text.is_empty() {
@@ -21,15 +22,15 @@ impl Secret {
         } else if text.bytes().all(|byte| byte.is_ascii_graphic()) {
             Ok(Self(text.to_owned()))
         } else {
-            // It goes into an HTTP header: a line break there would start another one.
+            // The key becomes an HTTP header: a line break would inject another header.
             Err("holds white space or characters outside ASCII")
         }
     }
 
-    /// Reads a key from a file that holds nothing else.
+    /// Reads a key from a file that contains nothing else.
     ///
     /// # Errors
-    /// What the system says, or what [`Secret::new`] says of its content.
+    /// The error of the operating system, or that of [`Secret::new`].
     pub(super) fn from_file(path: &Path) -> Result<Self, String> {
         let mut text = String::new();
         std::fs::File::open(path)
@@ -38,7 +39,7 @@ impl Secret {
         Self::new(&text).map_err(|problem| format!("the file {problem}"))
     }
 
-    /// The text, for the header of a request and nothing else.
+    /// The text of the key. Only for a request header and for masking.
     pub fn expose(&self) -> &str {
         &self.0
     }

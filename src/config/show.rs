@@ -1,4 +1,4 @@
-//! Writes the effective configuration as TOML that can be read again.
+//! Prints the effective configuration as TOML that can be read again.
 
 use std::{fmt::Write as _, path::Path, time::Duration};
 
@@ -12,7 +12,7 @@ use super::{
 };
 
 pub(super) fn show(config: &Config) -> String {
-    let mut text = String::from("# The effective configuration. Behind each value: where it is from. Keys of providers are not shown.\n");
+    let mut text = String::from("# The effective configuration. Each value is followed by its origin. Provider keys are not shown.\n");
     for file in config.files() {
         let _ = writeln!(text, "# read: {}", quoted(&file.to_string_lossy()));
     }
@@ -65,12 +65,15 @@ pub(super) fn show(config: &Config) -> String {
     #[cfg(feature = "mcp")]
     super::mcp::show(&mut text, &config.mcp);
     if config.providers.is_empty() {
-        let _ = writeln!(text, "\n# no [[provider]]: ANTHROPIC_API_KEY decides, else OPENAI_API_KEY, else the offline model answers");
+        let _ = writeln!(
+            text,
+            "\n# no [[provider]]: Anthropic if ANTHROPIC_API_KEY is set, else OpenAI if OPENAI_API_KEY is set, else the offline model"
+        );
     }
     text
 }
 
-/// A section within a provider or a tenant, if anything of it is set.
+/// Prints a section within a provider or a tenant, if any of its keys is set.
 fn nested(text: &mut String, section: &'static str, settings: &Settings) {
     let set: Vec<_> = keys::of_section(section).filter_map(|key| settings.get(&(section, key.name))).collect();
     if !set.is_empty() {
@@ -81,7 +84,8 @@ fn nested(text: &mut String, section: &'static str, settings: &Settings) {
     }
 }
 
-/// The value of a key outside `[[provider]]`; `None` where its absence means something.
+/// The effective value of a key outside `[[provider]]`; `None` if the key is unset and has no
+/// default value.
 pub(super) fn effective(config: &Config, key: &Key) -> Option<Value> {
     match (key.section, key.name) {
         ("host", "data_dir") => Some(Value::Path(config.data_dir.clone())),
@@ -135,17 +139,17 @@ fn toml_value(value: &Value) -> String {
     }
 }
 
-/// From the root: what is shown must mean the same in another folder.
+/// Makes a path absolute, so that the output means the same in another folder.
 pub(super) fn whole(path: &Path) -> String {
     std::path::absolute(path).as_deref().unwrap_or(path).to_string_lossy().into_owned()
 }
 
-/// Whole seconds without a fraction.
+/// Formats seconds; whole seconds have no fraction.
 fn seconds(time: Duration) -> String {
     if time.subsec_nanos() == 0 { time.as_secs().to_string() } else { format!("{:?}", time.as_secs_f64()) }
 }
 
-/// A basic TOML string.
+/// Formats a basic TOML string.
 pub(super) fn in_quotes(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {

@@ -1,4 +1,5 @@
-//! `[[tenant]]`: who is served, with which keys, and what it may use. The same keys stand in what the operator's routes are sent.
+//! `[[tenant]]`: the tenants of `serve`, their keys, and their limits. The operator's HTTP routes
+//! accept the same keys as JSON.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
@@ -13,56 +14,57 @@ use super::{
     value::Value,
 };
 
-/// One tenant, as it is configured.
+/// The configuration of one tenant.
 #[derive(Debug, Clone)]
 pub struct TenantSection {
-    /// Who it is.
+    /// The tenant's id.
     pub id: TenantId,
-    /// SHA-256 of its keys, in small letters.
+    /// SHA-256 of each of its keys, in lower case.
     pub key_sha256: Vec<String>,
-    /// What it may use, and its weight.
+    /// Quotas and weight.
     pub quotas: Quotas,
-    /// What all its conversations may spend; nothing is bounded where it is empty.
+    /// Budget of all its conversations together; an unset field is unlimited.
     pub budget: Budget,
-    /// What each of them may spend.
+    /// Budget of each of its conversations; an unset field is unlimited.
     pub conversation_budget: Budget,
-    /// Folder that its tools work in.
+    /// Folder that its tools work in; `None` means no file tools and no commands.
     pub workspace: Option<PathBuf>,
-    /// The provider that its calls use; the first one if `None`.
+    /// Name of the provider to use; `None` means the first.
     pub provider: Option<String>,
-    /// The model; the provider's if `None`.
+    /// The model to use; `None` means the provider's.
     pub model: Option<String>,
-    /// Its system prompt.
+    /// System prompt; `None` for none.
     pub system: Option<String>,
-    /// Its tools; as `[tools] enabled` says if `None`.
+    /// Names of its tools; `None` means as `[tools] enabled`.
     pub tools: Option<Vec<String>>,
-    /// What happens when a tool wants to change something; as `[tools] approve` says if `None`.
+    /// What happens when a tool wants to change something; `None` means as `[tools] approve`.
     pub approve: Option<Approve>,
-    /// Folder of its skills; as `[skills] dir` says if `None`.
+    /// Folder of its skills; `None` means `[skills] dir`.
     pub skills: Option<PathBuf>,
-    /// Whether the workspace's `AGENTS.md` is put into the system prompt, whoever wrote it; not if `None`.
+    /// Whether the workspace's `AGENTS.md` is added to the system prompt, whoever wrote it; `None`
+    /// means no.
     pub project_instructions: Option<bool>,
-    /// Models that its skills may choose; as `[skills] models` says if `None`.
+    /// Models that its skills may choose; `None` means as `[skills] models`.
     pub skill_models: Option<Vec<String>>,
-    /// Who shares what the tool `memory` keeps.
+    /// The scope of the tool `memory`.
     pub memory: MemoryScope,
-    /// Whether it is refused for now; as it was left if `None`.
+    /// Whether its requests are refused for now; `None` leaves the current state.
     pub paused: Option<bool>,
     pub(super) at: Origin,
     pub(super) settings: Settings,
 }
 
-/// Who shares what the tool `memory` keeps (`[[tenant]] memory`).
+/// Which conversations share the content of the tool `memory` (`[[tenant]] memory`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MemoryScope {
-    /// Each conversation has its own, with its subagents, and it is erased with the conversation.
+    /// Each conversation has its own, shared with its subagents, and deleted with the conversation.
     #[default]
     Conversation,
     /// All conversations of the tenant share one.
     Tenant,
 }
 
-/// What a file says of one tenant.
+/// The keys that one file sets for one tenant.
 #[derive(Debug)]
 pub(super) struct TenantLayer {
     pub(super) at: Origin,
@@ -70,7 +72,7 @@ pub(super) struct TenantLayer {
 }
 
 impl TenantSection {
-    /// A tenant of this id and nothing else.
+    /// A tenant with this id and defaults for everything else.
     pub fn new(id: TenantId) -> Self {
         Self {
             id,
@@ -94,10 +96,11 @@ impl TenantSection {
         }
     }
 
-    /// Reads a tenant from JSON: the keys of `[[tenant]]` but `id`. `null` is as if the key were absent. Paths are whole.
+    /// Reads a tenant from JSON with the keys of `[[tenant]]` except `id`. `null` counts as absent.
+    /// Paths must be absolute.
     ///
     /// # Errors
-    /// [`ConfigError`] without a place; [`ConfigError::pointer`] names the value.
+    /// [`ConfigError`] without a place; [`ConfigError::pointer`] locates the value.
     pub fn from_json(id: &TenantId, json: &Json) -> Result<Self, ConfigError> {
         let wrong = |problem: &str| ConfigError::Inconsistent { at: Origin::Default, problem: problem.to_owned() };
         let Json::Object(given) = json else { return Err(wrong("a tenant is an object")) };
@@ -113,17 +116,18 @@ impl TenantSection {
         let tenant = Self::of(tenant).map_err(ConfigError::without_place)?;
         let relative = |path: &Option<PathBuf>| path.as_ref().is_some_and(|path| path.is_relative());
         if relative(&tenant.workspace) || relative(&tenant.skills) {
-            return Err(wrong("`workspace` and `skills` are paths from the root: a request stands in no folder"));
+            return Err(wrong("`workspace` and `skills` must be absolute paths"));
         }
         Ok(tenant)
     }
 
-    /// Where it is configured.
+    /// Place of the tenant in its file; [`Origin::Default`] if it is in no file.
     pub fn origin(&self) -> &Origin {
         &self.at
     }
 
-    /// Whether conversations would be made of the same, within the same bounds. Keys and pauses are no part of it.
+    /// Whether conversations of both would have the same setup and limits. Keys and pauses are not
+    /// compared.
     pub fn is_same_setup(&self, other: &Self) -> bool {
         let parts = |of: &Self| {
             let Self { id, key_sha256: _, quotas, budget, conversation_budget, workspace, provider, model, system, .. } = of.clone();
@@ -152,7 +156,7 @@ impl TenantSection {
         Ok(tenant)
     }
 
-    /// Takes one setting of our sections.
+    /// Applies one setting of `[[tenant]]` or of its nested sections.
     fn take(&mut self, section: &str, name: &str, value: &Value) {
         match (section, name, value) {
             (TENANT_SECTION, "key_sha256", Value::Names(hashes)) => self.key_sha256 = hashes.clone(),
@@ -207,7 +211,7 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// An object without the values that are `null`, one level down as well: nothing of ours lies deeper.
+/// Removes `null` values from an object and from the objects in it; no tenant key nests deeper.
 fn without_nulls(given: &Map<String, Json>) -> Map<String, Json> {
     let kept = |map: &Map<String, Json>| -> Map<String, Json> {
         map.iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| (name.clone(), value.clone())).collect()
@@ -219,7 +223,7 @@ fn without_nulls(given: &Map<String, Json>) -> Map<String, Json> {
     kept(given).into_iter().map(|(name, value)| (name, inner(value))).collect()
 }
 
-/// Adds the tenants of a later file: one of the same id takes the place of the earlier one.
+/// Adds the tenants of a later file; a tenant replaces an earlier one with the same id.
 pub(super) fn merged(mut earlier: Vec<TenantSection>, later: Vec<TenantLayer>) -> Result<Vec<TenantSection>, ConfigError> {
     let mut all: Vec<TenantSection> = Vec::new();
     for layer in later {

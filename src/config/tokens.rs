@@ -1,7 +1,7 @@
-//! `[tokens]`, and the YAML file of encoders: how the tokens of which models are counted (REQUIREMENTS K-15, K-16).
+//! `[tokens]`, and the YAML file of encoders: how the tokens of each model are counted.
 //!
-//! What stands in `callboard.toml` is held to the rules of that file: the first mistake is an error with its line. The YAML file is one that
-//! other programs share: a mistake in it is warned of, and everything else in it holds.
+//! A mistake in `callboard.toml` is an error with its line. The YAML file is shared with other
+//! programs: a mistake in it is only logged as a warning, and its other entries apply.
 
 use std::{
     collections::BTreeMap,
@@ -18,22 +18,23 @@ use toml::de::{DeTable, DeValue};
 use super::{
     error::{ConfigError, Origin, hint, quoted},
     show::in_quotes,
-    value::said,
+    value::describe,
 };
 
 /// The section's name.
 pub(super) const SECTION: &str = "tokens";
 
-/// The table of encoders in it.
+/// Name of the table of encoders in the section.
 pub(super) const ENCODERS: &str = "encoders";
 
-/// Longest YAML file that is read.
+/// Maximum size of the YAML file in bytes.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Depth of a YAML file: an entry's parameters may nest a little.
+/// Maximum nesting of the YAML file. Parameters of an entry may nest a little.
 const YAML_DEPTH_MAX: usize = 32;
 
-/// Everything that a YAML parser counts (entries, words): a file of a thousand models needs ten thousand.
+/// Maximum number of YAML parser events (entries, words). A file of 1,000 models needs about
+/// 10,000.
 const YAML_EVENTS_MAX: usize = 100_000;
 
 /// The keys of an encoder, for hints.
@@ -42,17 +43,18 @@ const KEYS: &[&str] = &["model_family", "encoding_name", "safety_margin", "use_e
 /// How tokens are counted.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TokensConfig {
-    /// The YAML file of encoders; the first of the usual places if `None`.
+    /// The YAML file of encoders; `None` means the first existing one of the default locations.
     pub file: Option<PathBuf>,
-    /// Encoders of `[tokens.encoders]`, by name or pattern.
+    /// Encoders of `[tokens.encoders]`, by model name or pattern.
     pub encoders: BTreeMap<String, EncoderConfig>,
-    /// Where the file is looked for if none is named.
+    /// Default locations of the YAML file.
     pub(super) places: Vec<PathBuf>,
 }
 
 impl TokensConfig {
-    /// The registry for [`callboard_actors::tokens::TokenCounter`]: the models that are known, then those of the YAML file, then those of
-    /// `callboard.toml`. Reads the file now. What is wrong in it is warned of, never fatal.
+    /// Builds the registry for [`callboard_actors::tokens::TokenCounter`]: built-in models,
+    /// overridden by the YAML file, overridden by `callboard.toml`. Reads the file now. Mistakes in
+    /// the file are logged as warnings.
     pub fn registry(&self) -> EncoderRegistry {
         let registry = EncoderRegistry::default();
         let (entries, problems) = match self.find() {
@@ -71,7 +73,7 @@ impl TokensConfig {
     }
 }
 
-/// Where a file of encoders is looked for.
+/// Default locations of the YAML file.
 pub(super) fn usual_places(config_home: Option<PathBuf>, home: Option<&Path>) -> Vec<PathBuf> {
     let folder = config_home.or_else(|| home.map(|home| home.join(".config")));
     let own = folder.map(|folder| folder.join("callboard/token_encoders.yaml"));
@@ -84,7 +86,7 @@ struct File {
     encoders: Option<BTreeMap<String, Json>>,
 }
 
-/// The good entries of a YAML file, and a line for everything else.
+/// Reads a YAML file. Returns the valid entries, and one line for each problem.
 fn read(path: &Path) -> (Vec<(String, EncoderConfig)>, Vec<String>) {
     let problem = |what: String| format!("Failed to load encoder config from {}: {}", path.display(), quoted_line(&what));
     let mut text = String::new();
@@ -107,7 +109,8 @@ fn read(path: &Path) -> (Vec<(String, EncoderConfig)>, Vec<String>) {
     (entries, problems)
 }
 
-/// Reads YAML, of which JSON is a part. Bounded, for aliases can make a small file large.
+/// Parses YAML (JSON is a subset). Depth, events and aliases are bounded, because aliases can
+/// expand a small file enormously.
 fn parse(text: &str) -> Result<File, String> {
     let budget = serde_saphyr::budget! {
         max_depth: YAML_DEPTH_MAX,
@@ -121,7 +124,7 @@ fn parse(text: &str) -> Result<File, String> {
     file.map(Option::unwrap_or_default).map_err(|error| error.to_string())
 }
 
-/// One encoder. Without a family it has the one that its name tells.
+/// Parses one encoder. Without `model_family`, the family is derived from the name.
 fn entry(pattern: &str, fields: Json) -> Result<EncoderConfig, String> {
     let mut fields = match fields {
         Json::Null => Map::new(),
@@ -134,12 +137,12 @@ fn entry(pattern: &str, fields: Json) -> Result<EncoderConfig, String> {
     Ok(config)
 }
 
-/// An error of others on one line.
+/// Joins the text of a foreign error into one line.
 fn quoted_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Reads `[tokens.encoders]`; `at` tells the place of a byte.
+/// Reads `[tokens.encoders]`. `at` maps a byte offset to its place in the file.
 pub(super) fn encoders(
     table: &DeTable<'_>,
     section: &Origin,
@@ -148,7 +151,8 @@ pub(super) fn encoders(
     let mut encoders = BTreeMap::new();
     let Some((_, value)) = table.iter().find(|(name, _)| name.get_ref() == ENCODERS) else { return Ok(encoders) };
     let DeValue::Table(table) = value.get_ref() else {
-        let problem = format!("`tokens.encoders` must be sections such as `[tokens.encoders.\"house-*\"]`, not {}", said(value.get_ref()));
+        let problem =
+            format!("`tokens.encoders` must be sections such as `[tokens.encoders.\"house-*\"]`, not {}", describe(value.get_ref()));
         return Err(ConfigError::Inconsistent { at: section.clone(), problem });
     };
     let mut tables: Vec<_> = table.iter().collect();
@@ -157,7 +161,7 @@ pub(super) fn encoders(
         let (pattern, place) = (name.get_ref(), at(name.span().start));
         let key = format!("tokens.encoders.{}", quoted(pattern));
         let DeValue::Table(fields) = value.get_ref() else {
-            let problem = format!("must be a section, not {}", said(value.get_ref()));
+            let problem = format!("must be a section, not {}", describe(value.get_ref()));
             return Err(ConfigError::BadValue { at: place, key, problem });
         };
         if let Some((unknown, _)) = fields.iter().find(|(field, _)| !KEYS.contains(&field.get_ref().as_ref())) {
@@ -178,7 +182,8 @@ pub(super) fn encoders(
     Ok(encoders)
 }
 
-/// A TOML value as JSON; a date has no counterpart there and becomes null, which no key takes.
+/// Converts a TOML value to JSON. A date has no JSON counterpart and becomes null, which no key
+/// accepts.
 fn plain(value: &DeValue<'_>) -> Json {
     match value {
         DeValue::String(text) => Json::String(text.to_string()),
@@ -193,7 +198,7 @@ fn plain(value: &DeValue<'_>) -> Json {
     }
 }
 
-/// Writes the encoders so that they can be read again.
+/// Writes the encoders as TOML that can be read again.
 pub(super) fn show(text: &mut String, encoders: &BTreeMap<String, EncoderConfig>) {
     for (pattern, config) in encoders {
         let EncoderConfig { model_family, encoding_name, safety_margin, use_exact_counting, exact_counting_api, encoder_params } = config;
@@ -211,7 +216,7 @@ pub(super) fn show(text: &mut String, encoders: &BTreeMap<String, EncoderConfig>
     }
 }
 
-/// A value on one line of TOML, which knows no null: that is left out.
+/// Formats a value as inline TOML. TOML has no null, so null values are omitted.
 fn inline(value: &Json) -> String {
     match value {
         Json::Object(fields) => {

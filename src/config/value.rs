@@ -1,4 +1,4 @@
-//! What a value may be, and how its text is read: from a file, the environment or a flag alike.
+//! Types of values, and their parsers for files, environment variables and flags.
 
 use std::{
     net::SocketAddr,
@@ -15,19 +15,20 @@ use super::{
     keys::TOOL_NAMES,
 };
 
-/// Ten years: longer waits are mistakes, and clocks add without overflow.
+/// Ten years, in seconds: a longer time is probably a mistake, and clock arithmetic cannot
+/// overflow.
 const SECONDS_MAX: f64 = 315_360_000.0;
 
-/// Where journals live.
+/// Where conversations are stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Store {
-    /// A SQLite file.
+    /// In this SQLite file.
     Sqlite(PathBuf),
-    /// Nowhere after the process ends.
+    /// In memory only: everything is lost when the process ends.
     Memory,
 }
 
-/// Which kind of value a key takes.
+/// The type of value that a key accepts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Kind {
     Text,
@@ -41,31 +42,31 @@ pub(super) enum Kind {
     },
     Seconds,
     Names(&'static [&'static str]),
-    /// Names of hosts and ranges of addresses; judged where they are used.
+    /// Host names and address ranges; the web tools parse them further.
     Hosts,
-    /// Names of models, each with `*` for any text.
+    /// Model names, each with `*` for any text.
     Models,
-    /// Patterns of an allow-list.
+    /// Host patterns of an allow-list.
     Patterns,
-    /// Folders.
+    /// Paths of folders.
     Paths,
-    /// An address to listen at.
+    /// A socket address to listen on.
     Address,
     /// The SHA-256 of a key.
     Hash,
-    /// One such hash, or a list of them.
+    /// One hash, or a list of hashes.
     Hashes,
     /// The id of a tenant.
     TenantId,
-    /// A text that may have many lines.
+    /// A text that may have several lines.
     Prose,
-    /// US dollars.
+    /// An amount in US dollars.
     Usd,
-    /// True or false.
+    /// `true` or `false`.
     Flag,
 }
 
-/// A value that was read.
+/// A parsed value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Value {
     Text(String),
@@ -82,7 +83,7 @@ pub(super) enum Value {
     Flag(bool),
 }
 
-/// What relative paths and `~/` mean at the place where a value was written.
+/// How to resolve relative paths and `~/`: against the folder of the file that sets the value.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Base {
     pub(super) folder: PathBuf,
@@ -102,7 +103,7 @@ impl Base {
 }
 
 impl Kind {
-    /// Reads a TOML value.
+    /// Parses a TOML value.
     pub(super) fn read_toml(self, value: &DeValue<'_>, base: &Base) -> Result<Value, String> {
         match (self, value) {
             (Self::Count { max }, DeValue::Integer(number)) => match u64::from_str_radix(number.as_str(), number.radix()) {
@@ -114,42 +115,42 @@ impl Kind {
             (Self::Names(known), DeValue::Array(items)) => {
                 let names = items.iter().map(|item| match item.get_ref() {
                     DeValue::String(name) => a_name(name, known),
-                    other => Err(format!("must be a list of names in quotes, not of {}", said(other))),
+                    other => Err(format!("must be a list of names in quotes, not of {}", describe(other))),
                 });
                 Ok(Value::Names(names.collect::<Result<_, _>>()?))
             }
             (Self::Hosts, DeValue::Array(items)) => {
                 let hosts = items.iter().map(|item| match item.get_ref() {
                     DeValue::String(host) => a_host(host),
-                    other => Err(format!("must be a list of names in quotes, not of {}", said(other))),
+                    other => Err(format!("must be a list of names in quotes, not of {}", describe(other))),
                 });
                 Ok(Value::Names(hosts.collect::<Result<_, _>>()?))
             }
             (Self::Models, DeValue::Array(items)) => {
                 let models = items.iter().map(|item| match item.get_ref() {
                     DeValue::String(model) => one_line(model),
-                    other => Err(format!("must be a list of names in quotes, not of {}", said(other))),
+                    other => Err(format!("must be a list of names in quotes, not of {}", describe(other))),
                 });
                 Ok(Value::Names(models.collect::<Result<_, _>>()?))
             }
             (Self::Patterns, DeValue::Array(items)) => {
                 let patterns = items.iter().map(|item| match item.get_ref() {
                     DeValue::String(pattern) => a_pattern(pattern),
-                    other => Err(format!("must be a list of hosts in quotes, not of {}", said(other))),
+                    other => Err(format!("must be a list of hosts in quotes, not of {}", describe(other))),
                 });
                 Ok(Value::Patterns(patterns.collect::<Result<_, _>>()?))
             }
             (Self::Paths, DeValue::Array(items)) => {
                 let paths = items.iter().map(|item| match item.get_ref() {
                     DeValue::String(path) => base.path(path),
-                    other => Err(format!("must be a list of folders in quotes, not of {}", said(other))),
+                    other => Err(format!("must be a list of folders in quotes, not of {}", describe(other))),
                 });
                 Ok(Value::Paths(paths.collect::<Result<_, _>>()?))
             }
             (Self::Hashes, DeValue::Array(items)) => {
                 let hashes = items.iter().map(|item| match item.get_ref() {
                     DeValue::String(text) => hosted::hash(text),
-                    other => Err(format!("must be a list of hashes in quotes, not of {}", said(other))),
+                    other => Err(format!("must be a list of hashes in quotes, not of {}", describe(other))),
                 });
                 Ok(Value::Names(hashes.collect::<Result<_, _>>()?))
             }
@@ -167,13 +168,13 @@ impl Kind {
                 | Self::Usd
                 | Self::Flag,
                 other,
-            ) => Err(format!("must be {}, not {}", self.wanted(), said(other))),
+            ) => Err(format!("must be {}, not {}", self.wanted(), describe(other))),
             (_, DeValue::String(text)) => self.read_text(text, base),
-            (_, other) => Err(format!("must be {}, not {}", self.wanted(), said(other))),
+            (_, other) => Err(format!("must be {}, not {}", self.wanted(), describe(other))),
         }
     }
 
-    /// Reads the text of an environment variable or a flag; lists are separated by commas.
+    /// Parses the text of an environment variable or a flag; commas separate list items.
     pub(super) fn read_text(self, text: &str, base: &Base) -> Result<Value, String> {
         match self {
             Self::Text => one_line(text).map(Value::Text),
@@ -249,8 +250,8 @@ impl Kind {
     }
 }
 
-/// The kind of a TOML value, in words.
-pub(super) fn said(value: &DeValue<'_>) -> &'static str {
+/// Describes the type of a TOML value in an error.
+pub(super) fn describe(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "a text",
         DeValue::Integer(_) => "a whole number",
@@ -267,7 +268,7 @@ pub(super) fn listed(known: &[&str]) -> String {
 }
 
 fn in_range(count: u64, max: u64) -> Result<Value, String> {
-    // Zero of anything bounded would wait for ever.
+    // A limit of zero would wait forever.
     if (1..=max).contains(&count) { Ok(Value::Count(count)) } else { Err(format!("must be 1 to {max}, not {count}")) }
 }
 
@@ -291,10 +292,11 @@ fn a_name(name: &str, known: &[&str]) -> Result<String, String> {
     if known.contains(&name) || (known == TOOL_NAMES && is_of_server(name)) {
         return Ok(name.to_owned());
     }
-    Err(format!("names no tool `{}`; {}", quoted(name), hint(name, known.iter().copied())))
+    Err(format!("lists the unknown name `{}`; {}", quoted(name), hint(name, known.iter().copied())))
 }
 
-/// `server__tool`: which tools an MCP server has is known once it was asked.
+/// Whether a name has the form `server__tool`. The tools of an MCP server are known only once it
+/// was asked.
 fn is_of_server(name: &str) -> bool {
     let word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
     name.split_once("__").is_some_and(|(server, tool)| word(server) && word(tool))
@@ -323,7 +325,8 @@ fn store(text: &str, base: &Base) -> Result<Store, String> {
         Some(path) => {
             base.path(path.strip_prefix("//").unwrap_or(path)).map(Store::Sqlite).map_err(|problem| format!("names a file that {problem}"))
         }
-        // Not quoted: a URL of another store may hold a password.
+        // The error does not quote the text, because the URL of another store may contain a
+        // password.
         None if ["postgres:", "postgresql:"].iter().any(|scheme| text.starts_with(scheme)) => {
             Err("names PostgreSQL, which is not built in; `sqlite:` with a path, or `memory:`".into())
         }
@@ -356,11 +359,11 @@ fn env_name(text: &str) -> Result<String, String> {
         && text.len() <= 128
         && !text.starts_with(|c: char| c.is_ascii_digit())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-    // Not quoted: people put the key itself here.
+    // The error does not quote the text, because people put the key itself here.
     if fits { Ok(text.to_owned()) } else { Err("must be the name of an environment variable that holds the key, not the key".into()) }
 }
 
-/// Whether two paths are one file.
+/// Whether two paths refer to the same file.
 pub(super) fn same_file(left: &Path, right: &Path) -> bool {
     match (left.canonicalize(), right.canonicalize()) {
         (Ok(left), Ok(right)) => left == right,

@@ -1,4 +1,5 @@
-//! `[tools.web_fetch]` and `[tools.web_search]`: what may be reached besides the public internet, and who searches.
+//! `[tools.web_fetch]` and `[tools.web_search]`: what may be reached besides the public internet,
+//! and the search engine.
 
 use std::collections::BTreeMap;
 
@@ -13,27 +14,27 @@ pub(super) const SEARCH: &str = "tools.web_search";
 pub(super) const FETCH_APPROVALS: &[&str] = &["mode", "never"];
 pub(super) const ENGINES: &[&str] = &["tavily", "searxng"];
 
-/// Where Tavily's own tools look for its key.
+/// Environment variable in which Tavily's own tools look for the key.
 const TAVILY_KEY: &str = "TAVILY_API_KEY";
 
-/// Settings of the tools that reach the web.
+/// Settings of the web tools.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WebConfig {
     /// Hosts, domains, addresses and ranges that `web_fetch` may reach besides the public internet.
     pub allow_hosts: Vec<String>,
-    /// `web_fetch` runs without asking, whatever `[tools] approve` says.
+    /// Whether `web_fetch` runs without approval, whatever `[tools] approve` says.
     pub fetch_without_asking: bool,
-    /// `tavily` or `searxng`; Tavily if `None`.
+    /// `tavily` or `searxng`; `None` means Tavily.
     pub engine: Option<String>,
-    /// Where the engine listens; Tavily's own address if `None`.
+    /// URL of the search engine; `None` means Tavily's own.
     pub base_url: Option<String>,
-    /// Tavily's key; `web_search` says what to configure if it is missing.
+    /// Tavily's key; if it is missing, `web_search` answers with what to configure.
     pub key: Option<Secret>,
     pub(super) api_key_env: Option<String>,
 }
 
 impl WebConfig {
-    /// Takes one setting of our sections.
+    /// Applies one setting of the two sections.
     pub(super) fn take(&mut self, section: &str, name: &str, value: &Value) {
         match (section, name, value) {
             (FETCH, _, Value::Names(hosts)) => self.allow_hosts = hosts.clone(),
@@ -45,7 +46,8 @@ impl WebConfig {
         }
     }
 
-    /// Looks for the key, and whether the settings fit together. Another address never gets the usual key unasked: it may be anybody's.
+    /// Looks up the key and checks that the settings fit together. Another address never gets the
+    /// default key, because its owner may be anyone.
     pub(super) fn settle(&mut self, settings: &Settings, environment: &BTreeMap<String, String>) -> Result<(), ConfigError> {
         let from = |name: &'static str| settings.get(&(SEARCH, name)).map_or(Origin::Default, |setting| setting.from.clone());
         if self.engine.as_deref() == Some("searxng") {

@@ -1,4 +1,4 @@
-//! Where logs are written: standard error, a file, or both; never a key in either.
+//! Writes logs to standard error, a file, or both, with keys masked.
 
 use std::{
     fs::{File, OpenOptions},
@@ -17,7 +17,7 @@ use crate::{
     tools::visible::escaped_json,
 };
 
-/// Writes whole events. A clone writes to the same places.
+/// A log writer that writes whole events. Clones share their outputs.
 #[derive(Debug, Clone)]
 pub(super) struct Sink {
     redactor: Redactor,
@@ -26,7 +26,8 @@ pub(super) struct Sink {
 }
 
 impl Sink {
-    /// Opens what `log_output` names. The file is appended to, so that it may be moved or cut while we write.
+    /// Opens the outputs that `log_output` names. The file is opened in append mode, so that
+    /// another program may rotate or truncate it meanwhile.
     pub(super) fn open(redactor: Redactor, config: &Observability) -> Result<Self, TelemetryError> {
         let stderr = config.settings.log_output.iter().any(|output| output != "file");
         let open = |path: &std::path::PathBuf| {
@@ -44,13 +45,13 @@ impl Sink {
         Ok(Self { redactor, stderr, file })
     }
 
-    /// Writes a line at once.
+    /// Writes one line immediately.
     pub(super) fn line(&self, text: &str) {
         let _ = writeln!(self.make_writer(), "{text}");
     }
 }
 
-/// One event's way to all places: an error in one does not keep it from the other.
+/// The outputs of one event. An error in one output does not keep the event from the other.
 pub(super) struct Places {
     stderr: bool,
     file: Option<Arc<File>>,
@@ -58,7 +59,8 @@ pub(super) struct Places {
 
 impl io::Write for Places {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // As `\uXXXX`, which is right in text and in JSON alike; of the colors ESC is left, which values of events have no more.
+        // Writes control characters as `\uXXXX`, which is valid both in text and in JSON. Only ESC
+        // stays, for colors: event values no longer contain it here.
         let text = String::from_utf8_lossy(bytes);
         let shown = escaped_json(&text);
         if self.stderr {

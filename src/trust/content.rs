@@ -1,4 +1,5 @@
-//! Reads a stranger's file, or a whole folder of them, once: the bytes, and the SHA-256 that an agreement names.
+//! Reads an untrusted file, or a folder of them, once, and hashes it: an agreement names this
+//! SHA-256.
 
 use std::{
     fmt::Write as _,
@@ -10,49 +11,49 @@ use std::{
 use rustix::fs::{Mode, OFlags};
 use sha2::{Digest as _, Sha256};
 
-/// Files, folders and links of a tree: skills are tens of files.
+/// Maximum number of files, folders and links in a tree. A folder of skills has tens.
 pub const TREE_FILES_MAX: usize = 10_000;
 
-/// Bytes of all files of a tree.
+/// Maximum total size of the files in a tree, in bytes.
 pub const TREE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// Folders within folders of a tree.
+/// Maximum depth of nested folders in a tree.
 const TREE_DEPTH_MAX: usize = 32;
 
-/// A file as it was read.
+/// A file that was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Content {
-    /// Its bytes.
+    /// The content of the file, unchanged.
     pub bytes: Vec<u8>,
     /// SHA-256 of the bytes in hexadecimal digits, as `sha256sum` prints it.
     pub sha256: String,
 }
 
-/// A folder as it was read.
+/// A folder that was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree {
-    /// SHA-256 over names, kinds and contents.
+    /// SHA-256 over the names, kinds and contents of everything in it.
     pub sha256: String,
-    /// Paths of its files within the folder, in order.
+    /// Paths of its regular files relative to the folder, sorted.
     pub files: Vec<String>,
 }
 
-/// Why a file is not read.
+/// Why a file or tree cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unread {
-    /// Nothing has this name.
+    /// The path does not exist.
     #[error("there is no such file")]
     Missing,
     /// A folder, a pipe, a socket or a device.
-    #[error("it is no regular file")]
+    #[error("it is not a regular file")]
     NoFile,
-    /// Longer than what is read of a file of this kind.
+    /// The file is larger than the limit for files of this kind, in bytes.
     #[error("it is longer than {0} bytes")]
     TooLong(u64),
-    /// A tree beyond its bounds.
+    /// The tree exceeds one of its limits.
     #[error("it holds more than {TREE_FILES_MAX} files, {TREE_BYTES_MAX} bytes or {TREE_DEPTH_MAX} levels")]
     TooLarge,
-    /// What the system says.
+    /// The operating system returned an error of this kind.
     #[error("it cannot be read: {0}")]
     Io(io::ErrorKind),
 }
@@ -66,7 +67,8 @@ impl From<io::Error> for Unread {
     }
 }
 
-/// Reads a regular file of at most `bytes_max` bytes. A link at its end is followed.
+/// Reads a regular file of at most `bytes_max` bytes. A symbolic link at the end of `path` is
+/// followed.
 ///
 /// # Errors
 /// [`Unread`]. Opening a pipe or a device does not block.
@@ -76,10 +78,11 @@ pub fn file(path: &Path, bytes_max: u64) -> Result<Content, Unread> {
     Ok(Content { bytes, sha256 })
 }
 
-/// Reads every file below a folder. Links are hashed as the text they hold: what they lead to inside of the folder is hashed where it is.
+/// Reads every file below a folder. A symbolic link is hashed by its target path; if it points into
+/// the folder, the target's content is hashed where it lies.
 ///
 /// # Errors
-/// [`Unread`], also for one file below it that cannot be read.
+/// [`Unread`] for the folder or for any file below it.
 pub fn tree(folder: &Path) -> Result<Tree, Unread> {
     if !folder.metadata()?.is_dir() {
         return Err(Unread::NoFile);
@@ -133,14 +136,14 @@ impl Walk {
                 self.part(b"holds", &bytes);
                 self.files.push(inner.to_string_lossy().into_owned());
             } else {
-                // A pipe or a socket has no content, and no skill reads it.
+                // A pipe or a socket has no content; no skill can use it.
                 self.part(b"other", inner.as_os_str().as_encoded_bytes());
             }
         }
         Ok(())
     }
 
-    /// Adds a text with its length, so that no two trees are the same bytes.
+    /// Hashes each part with its length, so that two different trees never produce the same input.
     fn part(&mut self, kind: &[u8], text: &[u8]) {
         for part in [kind, text] {
             self.hash.update((part.len() as u64).to_be_bytes());
@@ -150,7 +153,7 @@ impl Walk {
 }
 
 fn read(path: &Path, more: OFlags, bytes_max: u64) -> Result<Vec<u8>, Unread> {
-    // NONBLOCK: a pipe without a writer opens at once, and is refused.
+    // With NONBLOCK, opening a pipe that has no writer returns at once; the check below refuses it.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC | more;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(io::Error::from)?);
     if !file.metadata()?.is_file() {

@@ -1,14 +1,18 @@
-//! Which files of a project a person agreed to, by path and by content.
+//! Records which files of a project a person trusts, by path and content.
 //!
-//! A folder that was cloned or unpacked is written by strangers. Its files count after a person agreed to them; the agreement holds for
-//! one path and one content, so a file that changes, or that is copied elsewhere, has to be agreed to again.
+//! Strangers may have written a folder that was cloned or unpacked, so its configuration,
+//! instructions and skills take effect only after a person agrees to them. An agreement covers one
+//! path with one content: a file that changes or is copied elsewhere needs another one.
 //!
 //! # Layout
-//! `content` reads a file or a tree of files once and hashes what it read · `store` keeps agreements in the user's data folder.
+//! `content` reads a file or a tree of files once and hashes it · `store` keeps the agreements in
+//! the user's data folder.
 //!
 //! Promises, tested in `tests/integration/trust.rs`:
-//! - `callboard.toml` and `AGENTS.md` are judged by the bytes that are used, never by a second read; skills again behind each read
-//! - reading a stranger's file never blocks: pipes, devices and folders are refused, sizes are bounded
+//! - `callboard.toml` and `AGENTS.md` are checked by the very bytes that are used, never by a
+//!   second read; skills are checked again after each read
+//! - reading an untrusted file never blocks: pipes, devices and folders are refused, sizes are
+//!   bounded
 //! - a store that cannot be read trusts nothing
 
 mod content;

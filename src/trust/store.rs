@@ -1,4 +1,5 @@
-//! Agreements in `trust.json` of the user's data folder: written whole under a lock, read without one.
+//! Keeps agreements in `trust.json` in the user's data folder. Writers hold a lock and replace the
+//! file atomically, so readers need no lock.
 
 use std::{
     fs, io,
@@ -11,26 +12,27 @@ use serde::{Deserialize, Serialize};
 use super::content;
 use crate::{clock::SystemClock, config::real_or_nearest, private};
 
-/// Longest store that is read: some ten thousand agreements.
+/// Maximum size of the store in bytes: about ten thousand agreements.
 const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// The form of the file.
+/// Version of the file format.
 const VERSION: u32 = 1;
 
-/// Where a file stands for an agreement: its folder without links, and its name there. A link at the end counts as itself, for relative
-/// paths in the file mean this folder.
+/// The location of a file or folder, as an agreement names it: the parent folder with symbolic
+/// links resolved, plus the name. A link as the last component is not resolved, because relative
+/// paths in the file refer to the folder of the link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     path: PathBuf,
-    /// The folder that the file belongs to; a folder of skills belongs to itself.
+    /// The folder that the file belongs to. A folder of skills belongs to itself.
     folder: PathBuf,
 }
 
 impl Place {
-    /// Of a file.
+    /// Locates a file.
     ///
     /// # Errors
-    /// Its folder is not there, or it has no name.
+    /// The parent folder does not exist, or `path` has no file name.
     pub fn of_file(path: &Path) -> io::Result<Self> {
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let folder = parent.canonicalize()?;
@@ -38,42 +40,43 @@ impl Place {
         Ok(Self { path: folder.join(name), folder })
     }
 
-    /// Of a folder with everything in it.
+    /// Locates a folder, for an agreement to everything in it.
     ///
     /// # Errors
-    /// It is not there.
+    /// The folder does not exist.
     pub fn of_folder(path: &Path) -> io::Result<Self> {
         let path = path.canonicalize()?;
         Ok(Self { folder: path.clone(), path })
     }
 
-    /// The whole path.
+    /// The absolute path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// What is known of a file.
+/// What the store knows about a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// A person agreed to this path with this content.
     Trusted,
-    /// A person agreed to this path with another content.
+    /// A person agreed to this path, but with another content.
     Changed,
-    /// No person agreed to this path.
+    /// No person has agreed to this path.
     New,
-    /// No agreement to this path counts: the store lies in the file's folder, where what works there could write it.
+    /// No agreement to this path counts: the store lies in the file's folder, where the project's
+    /// tools could write it.
     Barred,
 }
 
-/// One agreement.
+/// One agreement to a path with its content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrustEntry {
-    /// The whole path.
+    /// Absolute path of the file or folder.
     pub path: String,
-    /// SHA-256 of the content.
+    /// SHA-256 of the content, in hexadecimal digits.
     pub sha256: String,
-    /// When, in UTC.
+    /// Time of the agreement, in UTC.
     pub since: String,
 }
 
@@ -83,47 +86,48 @@ struct Kept {
     entries: Vec<TrustEntry>,
 }
 
-/// Why an agreement cannot be read or kept.
+/// Why an agreement cannot be read or stored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TrustError {
     /// Neither `HOME` nor `XDG_DATA_HOME` is set.
-    #[error("there is no place to keep what is trusted: neither HOME nor XDG_DATA_HOME is set")]
+    #[error("the list of trusted files has no place: neither HOME nor XDG_DATA_HOME is set")]
     NoPlace,
-    /// The store does not hold agreements, or others can write it. Nothing is trusted.
+    /// The store is malformed, or another user can write it. Nothing is trusted.
     #[error("{} cannot be used, so nothing is trusted: {reason}", path.display())]
     Unusable {
-        /// The store.
+        /// Path of the store.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with it, as the end of a sentence.
         reason: String,
     },
-    /// The store cannot be written.
+    /// The store cannot be written, or its lock cannot be taken.
     #[error("{} cannot be written: {reason}", path.display())]
     Unwritable {
-        /// The store.
+        /// Path of the store.
         path: PathBuf,
-        /// What the system says.
+        /// Kind of the error of the operating system.
         reason: io::ErrorKind,
     },
-    /// A path that is no Unicode text cannot be kept.
+    /// The path is not valid Unicode, so JSON cannot hold it.
     #[error("the path is not Unicode text")]
     Path,
-    /// [`Standing::Barred`].
+    /// The path is [`Standing::Barred`].
     #[error("{} lies inside the folder of this file, where tools that work there could change it", path.display())]
     Inside {
-        /// The store.
+        /// Path of the store.
         path: PathBuf,
     },
 }
 
-/// The agreements of one user. Cloning is cheap; every question reads the file, so that all processes agree.
+/// The agreements of one user. Cloning is cheap. Every query reads the file, so that all processes
+/// see the same agreements.
 #[derive(Debug, Clone, Default)]
 pub struct TrustStore {
     folder: Option<PathBuf>,
 }
 
 impl TrustStore {
-    /// The store in this folder; without one nothing is trusted.
+    /// Uses the store in `folder`; with `None`, nothing is trusted.
     pub fn new(folder: Option<PathBuf>) -> Self {
         Self { folder }
     }
@@ -132,7 +136,8 @@ impl TrustStore {
         self.folder.as_ref().map(|folder| folder.join("trust.json")).ok_or(TrustError::NoPlace)
     }
 
-    /// What is known of a file with this content. A store that cannot be used knows nothing; [`TrustStore::entries`] says why.
+    /// Looks up a file with this content. A store that cannot be used has no agreements;
+    /// [`TrustStore::entries`] returns why.
     pub fn standing(&self, place: &Place, sha256: &str) -> Standing {
         if self.is_inside(place) {
             return Standing::Barred;
@@ -145,10 +150,10 @@ impl TrustStore {
         }
     }
 
-    /// All agreements, by path.
+    /// All agreements, sorted by path.
     ///
     /// # Errors
-    /// [`TrustError::Unusable`]. A store that is not there is empty.
+    /// [`TrustError::Unusable`]. A missing store is empty, not an error.
     pub fn entries(&self) -> Result<Vec<TrustEntry>, TrustError> {
         match self.path() {
             Ok(path) => read(&path),
@@ -156,10 +161,10 @@ impl TrustStore {
         }
     }
 
-    /// Keeps an agreement, in place of an earlier one to the same path.
+    /// Stores an agreement and replaces an earlier one for the same path.
     ///
     /// # Errors
-    /// [`TrustError`]; then all is as before.
+    /// [`TrustError`]; the store is then unchanged.
     pub fn add(&self, place: &Place, sha256: &str) -> Result<(), TrustError> {
         if self.is_inside(place) {
             return Err(TrustError::Inside { path: self.path()? });
@@ -171,10 +176,10 @@ impl TrustStore {
         })
     }
 
-    /// Takes back the agreement to this path, and to all paths below it. Returns those that there were.
+    /// Removes the agreements to this path and to all paths below it. Returns the removed paths.
     ///
     /// # Errors
-    /// [`TrustError`]; then all is as before.
+    /// [`TrustError`]; the store is then unchanged.
     pub fn revoke(&self, path: &Path) -> Result<Vec<String>, TrustError> {
         let mut gone = Vec::new();
         self.change(|entries| {
@@ -199,7 +204,7 @@ impl TrustStore {
         let folder = path.parent().unwrap_or(Path::new("."));
         private::make_folder(folder).map_err(failed)?;
         let lock = private::file().create(true).truncate(false).open(folder.join("trust.lock")).map_err(failed)?;
-        // Held by being open; another process writes for a moment only.
+        // Open files hold the lock; another process writes only for a moment, so waiting is short.
         lock.lock().map_err(failed)?;
         let mut entries = read(&path)?;
         change(&mut entries);
@@ -217,12 +222,12 @@ fn read(path: &Path) -> Result<Vec<TrustEntry>, TrustError> {
         Err(error) => return Err(unusable(error.to_string())),
     };
     if others_can_write(path) {
-        return Err(unusable("others can write it; give it mode 0600".into()));
+        return Err(unusable("other users can write it; give it mode 0600".into()));
     }
     match serde_json::from_slice::<Kept>(&bytes) {
         Ok(kept) if kept.version == VERSION => Ok(kept.entries),
         Ok(_) => Err(unusable("another version of Callboard wrote it".into())),
-        Err(_) => Err(unusable("it does not hold what is trusted; remove it to begin again".into())),
+        Err(_) => Err(unusable("it is malformed; remove it to start with an empty list".into())),
     }
 }
 
@@ -291,7 +296,7 @@ mod tests {
 
         std::fs::set_permissions(ground.file(), std::fs::Permissions::from_mode(0o666)).unwrap();
 
-        assert!(ground.store.entries().unwrap_err().to_string().contains("others can write it"));
+        assert!(ground.store.entries().unwrap_err().to_string().contains("other users can write it"));
         assert_eq!(ground.store.standing(&ground.place(), "aa"), Standing::New);
     }
 

@@ -1,4 +1,5 @@
-//! Promises of the configuration: mistakes are one line with place and nearest right word; later sources win; secrets stay in.
+//! Promises of the configuration: mistakes are one line with the place and the nearest correct
+//! word; later sources win; secrets are not printed.
 
 mod tenants;
 
@@ -18,7 +19,7 @@ fn environment(pairs: &[(&str, &str)]) -> impl Iterator<Item = (String, String)>
     all.into_iter()
 }
 
-/// Loads `text` as the one configuration file.
+/// Loads `text` as the only configuration file.
 fn load(text: &str, pairs: &[(&str, &str)]) -> Result<Config, ConfigError> {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("callboard.toml");
@@ -26,7 +27,7 @@ fn load(text: &str, pairs: &[(&str, &str)]) -> Result<Config, ConfigError> {
     Config::load(Some(&path), environment(pairs))
 }
 
-/// The error of `text`, with the folder of the file left out.
+/// The error of `text`, without the folder of the file.
 fn mistake(text: &str, pairs: &[(&str, &str)]) -> String {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("callboard.toml");
@@ -63,9 +64,12 @@ fn a_wrong_key_or_value_names_file_line_and_the_right_one() {
         ("[limits]\nidle_s = true\n", "callboard.toml:2: `limits.idle_s` must be a number of seconds, not true or false"),
         (
             "[tools]\nenabled = [\"think\",\n \"grep\"]\n",
-            "callboard.toml:2: `tools.enabled` names no tool `grep`; known: bash, create_subagent, file_edit, file_list, file_read, grep_search, memory, read_more, think, web_fetch, web_search",
+            "callboard.toml:2: `tools.enabled` lists the unknown name `grep`; known: bash, create_subagent, file_edit, file_list, file_read, grep_search, memory, read_more, think, web_fetch, web_search",
         ),
-        ("[tools]\nenabled = [\"file_raed\"]\n", "callboard.toml:2: `tools.enabled` names no tool `file_raed`; did you mean `file_read`?"),
+        (
+            "[tools]\nenabled = [\"file_raed\"]\n",
+            "callboard.toml:2: `tools.enabled` lists the unknown name `file_raed`; did you mean `file_read`?",
+        ),
         ("[sandbox]\nmode = \"off\"\n", "callboard.toml:2: `sandbox.mode` must be one of `auto`, `linux`, `local`, `none`, not `off`"),
         ("sandbox = \"none\"\n", "callboard.toml:1: `sandbox` must be a section `[sandbox]`, not a text"),
         ("[provider]\nkind = \"openai\"\n", "callboard.toml:1: providers are a list: write `[[provider]]`, with two brackets"),
@@ -138,7 +142,8 @@ fn a_wrong_variable_names_the_right_one() {
 
 #[test]
 fn variables_of_others_are_left_alone() {
-    // What Kubernetes adds for a service called `callboard`, what our tests read, and an empty one.
+    // Variables that Kubernetes adds for a service named `callboard`, that our tests read, and an
+    // empty one.
     let pairs = [
         ("CALLBOARD_PORT", "tcp://10.0.0.1:80"),
         ("CALLBOARD_PORT_80_TCP_ADDR", "10.0.0.1"),
@@ -245,7 +250,7 @@ fn without_a_home_the_data_folder_must_be_named() {
 
     let error = Config::load(None, nothing()).unwrap_err().to_string();
 
-    assert_eq!(error, "environment: there is no place for data: neither HOME nor XDG_DATA_HOME is set; set CALLBOARD_HOST__DATA_DIR");
+    assert_eq!(error, "environment: there is no data folder: neither HOME nor XDG_DATA_HOME is set; set CALLBOARD_HOST__DATA_DIR");
     assert_eq!(Config::load(None, named.into_iter()).unwrap().data_dir, Path::new("/data"));
 }
 
@@ -315,10 +320,10 @@ fn a_missing_key_is_told_when_it_is_wanted() {
 
     assert_eq!(found.secrets().iter().map(|secret| secret.expose()).collect::<Vec<_>>(), [FAKE_KEY]);
     assert_eq!(found.check(), Ok(()));
-    let told = |config: &Config| config.check().unwrap_err().to_string().split_once("callboard.toml").unwrap().1.to_owned();
-    assert!(told(&gone).starts_with(":3: provider `openai` has no key: the file cannot be read: "), "{}", told(&gone));
-    assert_eq!(told(&unset), ":3: provider `openai` has no key: the environment variable MY_KEY is not set");
-    assert_eq!(told(&empty), ":3: provider `openai` has no key: the environment variable MY_KEY is empty");
+    let failure = |config: &Config| config.check().unwrap_err().to_string().split_once("callboard.toml").unwrap().1.to_owned();
+    assert!(failure(&gone).starts_with(":3: provider `openai` has no key: the file cannot be read: "), "{}", failure(&gone));
+    assert_eq!(failure(&unset), ":3: provider `openai` has no key: the environment variable MY_KEY is not set");
+    assert_eq!(failure(&empty), ":3: provider `openai` has no key: the environment variable MY_KEY is empty");
 }
 
 #[test]
@@ -337,7 +342,7 @@ fn no_secret_is_in_an_error_in_show_or_in_debug() {
     }
     assert_eq!(
         mistake("[[provider]]\nkind = \"openai\"\napi_key = \"x\"\n", &[]),
-        "callboard.toml:3: unknown key in [[provider]] `api_key`; keys do not stand in this file: name their environment variable with `api_key_env`, or their file with `api_key_file`"
+        "callboard.toml:3: unknown key in [[provider]] `api_key`; keys are not stored in this file: name their environment variable with `api_key_env`, or their file with `api_key_file`"
     );
 
     let config = load("[[provider]]\nkind = \"anthropic\"\n", &[("ANTHROPIC_API_KEY", FAKE_KEY)]).unwrap();
@@ -426,7 +431,7 @@ fn the_web_tools_have_sections_of_their_own() {
     let hosts = load("", &[("CALLBOARD_TOOLS__WEB_FETCH__ALLOW_HOSTS", "a.example, 127.0.0.1")]).unwrap().web.allow_hosts;
     assert_eq!(hosts, ["a.example", "127.0.0.1"]);
 
-    // Tavily's key goes to Tavily, unless somebody names it for another address.
+    // Tavily's key goes to another address only if the configuration names the key for it.
     let elsewhere = "[tools.web_search]\nbase_url = \"https://proxy.example\"\n";
     assert_eq!(load(elsewhere, &key).unwrap().web.key, None);
     assert!(load(&format!("{elsewhere}api_key_env = \"TAVILY_API_KEY\"\n"), &key).unwrap().web.key.is_some());

@@ -1,4 +1,4 @@
-//! Files of a project count after a person agreed to their path and content, and not before.
+//! Project files take effect only after a person agreed to their path and content.
 
 mod agreeing;
 mod hostile;
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::{Home, Ran};
 
-/// A key that must go nowhere.
+/// A key that must not appear in any output.
 const KEY: &str = "sk-ant-not-a-real-key-0123456789abcdef";
 
-/// A home, and a folder of a stranger in it.
+/// A home with a folder that a stranger wrote.
 struct Ground {
     home: Home,
     repo: PathBuf,
@@ -46,7 +46,7 @@ impl Ground {
         Ran::of(args, self.home.command_in(folder, args).spawn().unwrap())
     }
 
-    /// What holds here.
+    /// The effective configuration.
     fn shown(&self) -> String {
         self.run(&["config", "show"]).well().out
     }

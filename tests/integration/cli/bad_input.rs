@@ -36,7 +36,7 @@ fn wrong_usage_is_one_line_with_a_hint_and_exit_2() {
     assert!(told(&["run", "--workspace", "no-such", "x"]).contains("workspace no-such cannot be opened"));
     assert!(told(&["run", "--timeout", "0", "x"]).contains("it must be more than 0"));
     assert!(told(&["run", "--resume"]).contains("--session"));
-    assert!(told(&["--log", "loud", "tools", "list"]).contains("`loud` is no log level"));
+    assert!(told(&["--log", "loud", "tools", "list"]).contains("`loud` is not a log level"));
     assert!(told(&["run", "--provider", "openai", "--base-url", "ftp://x", "x"]).contains("the base URL must be http:// or https://"));
 }
 

@@ -241,14 +241,14 @@ async fn a_reload_changes_who_is_served_and_a_faulty_one_changes_nothing() {
     served.said("not reloaded, all is as before: callboard.toml:4: unknown key in [[tenant]] `turn`");
     configure(&home, &[tenant("acme", &a), "workspace = \"nowhere\"\n".into()].concat());
     served.signal("HUP");
-    served.said("not reloaded, all is as before: callboard.toml:4: the workspace of tenant `acme` is no folder");
+    served.said("not reloaded, all is as before: callboard.toml:4: the workspace of tenant `acme` is not a folder");
     assert!(served.opens(&a.key).await && served.opens(&b.key).await);
 
     let limits = "[limits]\ntool_iterations_max = 3\n";
     configure(&home, &[limits.into(), tenant("acme", &c), "weight = 2\n".into(), tenant("gamma", &b)].concat());
     served.signal("HUP");
     served.said("reloaded, added gamma, changed acme, removed beta");
-    served.said("[limits] differs; it holds from the next start on");
+    served.said("[limits] changed; the change takes effect at the next start");
 
     assert!(!served.opens(&a.key).await && served.opens(&b.key).await && served.opens(&c.key).await);
     assert_eq!(served.stop().code, Some(0));

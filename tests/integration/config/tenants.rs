@@ -1,5 +1,5 @@
-//! Promises of the configuration of a host of many tenants: every bound is read, every mistake has its line, what does not fit
-//! together is refused before anybody is served.
+//! Promises of the configuration of a multi-tenant host: every limit is read, every mistake has its
+//! line, and settings that do not fit together are refused before any tenant is served.
 
 use callboard::config::{Config, FallbackConfig, MemoryScope, TenantSection};
 use callboard_actors::{ids::TenantId, policy::Budget, tenant::Quotas};
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::{environment, load, mistake};
 
-/// Hashes of no key.
+/// Hashes that belong to no key.
 const ONE: &str = "1111111111111111111111111111111111111111111111111111111111111111";
 const TWO: &str = "2222222222222222222222222222222222222222222222222222222222222222";
 
@@ -105,7 +105,7 @@ fn what_show_prints_of_tenants_means_the_same() {
 
     assert_eq!(again.tenants.len(), 2);
     for (one, other) in config.tenants.iter().zip(&again.tenants) {
-        // Paths are shown from the root, so the folder of skills is spelled anew.
+        // Paths are printed absolute, so the expected folder of skills is, too.
         let (mut one, mut other) = (one.clone(), other.clone());
         assert!(other.skills.is_none() || other.skills.as_ref().unwrap().is_absolute());
         (one.skills, other.skills) = (None, None);
@@ -126,7 +126,7 @@ fn a_mistake_about_a_tenant_names_its_line() {
         ("[[tenant]]\nid = \"a\"\nquota = {}\n", "callboard.toml:3: unknown key in [[tenant]] `quota`; did you mean `quotas`?"),
         (
             "[[tenant]]\nid = \"a\"\nkey = \"cb_not-a-real-key\"\n",
-            "callboard.toml:3: unknown key in [[tenant]] `key`; keys do not stand in this file: write the hash that `callboard keys new` prints as `key_sha256`",
+            "callboard.toml:3: unknown key in [[tenant]] `key`; keys are not stored in this file: write the hash that `callboard keys new` prints as `key_sha256`",
         ),
         (
             "[[tenant]]\nid = \"a\"\nkey_sha256 = \"cb_not-a-real-key\"\n",
@@ -148,12 +148,12 @@ fn a_mistake_about_a_tenant_names_its_line() {
         ("[[tenant]]\nid = \"a\"\n\n[[tenant]]\nid = \"a\"\n", "callboard.toml:4: tenant `a` is already at callboard.toml:1"),
         ("[[tenant]]\nid = \"a\"\nprovider = \"ofline\"\n", "callboard.toml:3: unknown provider `ofline`; did you mean `offline`?"),
         (
-            "[[provider]]\nkind = \"offline\"\nfallback = { provider = \"nobody-here\" }\n",
-            "callboard.toml:3: unknown provider `nobody-here`; known: anthropic, offline, openai",
+            "[[provider]]\nkind = \"offline\"\nfallback = { provider = \"not-here\" }\n",
+            "callboard.toml:3: unknown provider `not-here`; known: anthropic, offline, openai",
         ),
         (
             "[[provider]]\nkind = \"offline\"\nfallback = { provider = \"offline\" }\n",
-            "callboard.toml:3: provider `offline` cannot stand in for itself",
+            "callboard.toml:3: provider `offline` cannot be the fallback for itself",
         ),
         (
             "[[provider]]\nname = \"a\"\nkind = \"offline\"\nfallback = { provider = \"b\" }\n[[provider]]\nname = \"b\"\nkind = \"offline\"\nfallback = { provider = \"a\" }\n",
@@ -161,7 +161,7 @@ fn a_mistake_about_a_tenant_names_its_line() {
         ),
         (
             "[[provider]]\nkind = \"offline\"\nfallback = { model = \"m\" }\n",
-            "callboard.toml:3: a fallback needs `provider` beside `model`: the name of another one",
+            "callboard.toml:3: a fallback needs `provider` beside `model`: the name of another provider",
         ),
         (
             "[host]\nlisten = \"8787\"\n",
@@ -181,15 +181,17 @@ fn a_key_belongs_to_one_tenant() {
     assert_eq!(mistake(&operators, &[]), "callboard.toml:5: a key of tenant `a` is a key of the operator already; each needs its own");
 }
 
-/// What `check` says of a file in a folder that has a folder `work`; the folder's path is left out.
+/// The result of `check` for a file next to a folder `work`, without the path of the folder.
 fn checked(text: &str) -> String {
     let folder = TempDir::new().unwrap();
     std::fs::create_dir_all(folder.path().join("work/data")).unwrap();
     let path = folder.path().join("callboard.toml");
     std::fs::write(&path, text).unwrap();
     let config = Config::load(Some(&path), environment(&[])).unwrap();
-    let told = config.check().map_or_else(|error| error.to_string(), |()| config.warnings().join("\n"));
-    told.replace(&format!("{}/", folder.path().canonicalize().unwrap().display()), "").replace(&format!("{}/", folder.path().display()), "")
+    let report = config.check().map_or_else(|error| error.to_string(), |()| config.warnings().join("\n"));
+    report
+        .replace(&format!("{}/", folder.path().canonicalize().unwrap().display()), "")
+        .replace(&format!("{}/", folder.path().display()), "")
 }
 
 #[test]
@@ -215,7 +217,7 @@ fn what_a_host_would_stumble_over_is_refused_before() {
             "[store]\nurl = \"sqlite:work/missing/../new/all.db\"\n[[tenant]]\nid = \"a\"\nworkspace = \"work/data/..\"\n",
             "callboard.toml:5: the session store lies inside the workspace of tenant `a`, where its tools could read it",
         ),
-        ("[[tenant]]\nid = \"a\"\nworkspace = \"nowhere\"\n", "callboard.toml:3: the workspace of tenant `a` is no folder: nowhere"),
+        ("[[tenant]]\nid = \"a\"\nworkspace = \"nowhere\"\n", "callboard.toml:3: the workspace of tenant `a` is not a folder: nowhere"),
         ("[[tenant]]\nid = \"a\"\ntools = [\"think\", \"bash\"]\n", "callboard.toml:3: the tool `bash` of tenant `a` needs a `workspace`"),
         (
             "[[provider]]\nname = \"x\"\nkind = \"openai\"\nbase_url = \"http://127.0.0.1:1/v1\"\nmodel = \"m\"\n[[tenant]]\nid = \"a\"\nbudget = { usd = 1 }\n",
@@ -224,7 +226,7 @@ fn what_a_host_would_stumble_over_is_refused_before() {
         (
             "[[tenant]]\nid = \"a\"\nworkspace = \"work\"\nkey_sha256 = \"1111111111111111111111111111111111111111111111111111111111111111\"\n\
              [[tenant]]\nid = \"b\"\nworkspace = \"work/.\"\n",
-            "the tenants `a`, `b` share the workspace work: each sees the files of the others\ntenant `b` has no `key_sha256`: nobody can call it until the operator gives it a key",
+            "the tenants `a`, `b` share the workspace work: each sees the files of the others\ntenant `b` has no `key_sha256`: no caller can use it until the operator adds a key",
         ),
     ] {
         assert_eq!(checked(text), expected, "{text}");
@@ -245,7 +247,7 @@ fn a_tenant_in_json_has_the_keys_of_the_file_and_its_mistakes_a_pointer() {
         (json!({"wieght": 2}), Some("/wieght"), "unknown key in [[tenant]] `wieght`; did you mean `weight`?"),
         (json!({"quotas": {"turns_max": -1}}), Some("/quotas/turns_max"), "`tenant.quotas.turns_max` must be 1 to 1000000000, not -1"),
         (json!({"quotas": {"x": 1}}), Some("/quotas/x"), "unknown key in [tenant.quotas] `x`; known: "),
-        (json!({"workspace": "here"}), None, "`workspace` and `skills` are paths from the root"),
+        (json!({"workspace": "here"}), None, "`workspace` and `skills` must be absolute paths"),
         (json!({"id": "other"}), None, "`id` differs from the tenant that is named"),
         (json!([1]), None, "a tenant is an object"),
     ] {

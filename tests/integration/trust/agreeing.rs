@@ -1,4 +1,4 @@
-//! How a person agrees, and for how long that holds.
+//! How a person agrees to project files, and how long an agreement lasts.
 
 use std::{os::unix::fs::symlink, process::Command};
 
@@ -24,7 +24,7 @@ fn a_file_counts_after_the_agreement_and_no_longer_when_one_byte_changes() {
     assert!(shown.err.contains("callboard.toml is not trusted. If you trust it, it\n  - runs commands WITHOUT a sandbox"), "{}", shown.err);
     assert!(trusted.contains(MODE_LOCAL) && trusted.contains("# callboard.toml: it is trusted"), "{trusted}");
     assert!(!changed.contains(MODE_LOCAL), "{changed}");
-    assert!(noted.contains("note: callboard.toml: it changed since it was trusted, so nothing in it counts"), "{noted}");
+    assert!(noted.contains("note: callboard.toml: it changed since it was trusted, so nothing in it takes effect"), "{noted}");
     assert!(ground.shown().contains(MODE_LOCAL), "the content that was agreed to is back");
 }
 
@@ -122,9 +122,9 @@ fn a_file_that_is_named_counts_without_an_agreement() {
 fn odd_files_are_passed_over_and_no_word_of_them_is_repeated() {
     type Make = fn(&std::path::Path);
     let odd: &[(&str, Make, &str)] = &[
-        ("a pipe", |path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success()), "it is no regular file"),
-        ("a folder", |path| std::fs::create_dir(path).unwrap(), "it is no regular file"),
-        ("a device", |path| symlink("/dev/zero", path).unwrap(), "it is no regular file"),
+        ("a pipe", |path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success()), "it is not a regular file"),
+        ("a folder", |path| std::fs::create_dir(path).unwrap(), "it is not a regular file"),
+        ("a device", |path| symlink("/dev/zero", path).unwrap(), "it is not a regular file"),
         ("a huge file", |path| std::fs::write(path, "#".repeat(3 << 20)).unwrap(), "it is longer than 1048576 bytes"),
         ("a loop", |path| symlink("callboard.toml", path).unwrap(), "it cannot be read"),
         ("no TOML", |path| std::fs::write(path, "HOSTILE \u{202e}[[[").unwrap(), "it has a mistake"),
@@ -213,7 +213,7 @@ fn the_store_is_the_users_alone_and_no_project_moves_it() {
 
     assert!(!ground.shown().contains("repo/mine\""), "a store that cannot be read trusts nothing");
     let lines: Vec<&str> = corrupt.err.lines().filter(|line| line.contains("trust.json")).collect();
-    assert!(lines.len() == 1 && lines[0].contains("nothing is trusted: it does not hold what is trusted"), "{}", corrupt.err);
+    assert!(lines.len() == 1 && lines[0].contains("nothing is trusted: it is malformed"), "{}", corrupt.err);
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn skills_of_a_trusted_configuration_are_agreed_to_with_all_they_hold() {
     ground.write("skills/greet/scripts/a.py", "pass\n");
     assert_eq!(listed().code, Some(2));
 
-    // The configuration alone names the folder; what is in it is another agreement.
+    // The configuration only names the folder; its content needs another agreement.
     let text = ground.run(&["trust", "--yes", "callboard.toml"]).well();
     assert!(text.out.contains("callboard.toml") && text.out.contains("skills"), "{text:?}");
     let well = listed();
@@ -251,7 +251,7 @@ fn at_a_terminal_a_person_is_asked_once_and_only_a_later_yes_counts() {
     let question = "Trust it? [y]es, [N]o for now, [s]how the text ";
 
     let typed_ahead = at_terminal(&format!("[[\"\", 0, \"y\\n\"], [\"{question}\", 400, \"\\n\"]]"), &hello).well();
-    assert!(typed_ahead.out.contains("nothing in it counts") && !ground.store().exists(), "{typed_ahead:?}");
+    assert!(typed_ahead.out.contains("nothing in it takes effect") && !ground.store().exists(), "{typed_ahead:?}");
     let as_json = at_terminal("[]", &["run", "--provider", "offline", "--no-tools", "--json", "Hello"]).well();
     assert!(!as_json.out.contains("Trust it?"), "{as_json:?}");
     let yes = at_terminal(&format!("[[\"{question}\", 400, \"s\\n\"], [\"{question}\", 400, \"y\\n\"]]"), &hello).well();

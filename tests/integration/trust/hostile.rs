@@ -1,4 +1,4 @@
-//! A repository made to attack: `tests/fixtures/hostile-repo`.
+//! A repository designed to attack its user: `tests/fixtures/hostile-repo`.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,8 @@ use crate::cli::{Ran, wait_for};
 
 const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/hostile-repo");
 
-/// The repository in a home, a listener that its addresses lead to, and the folder in which its programs leave a file.
+/// The repository in a home, a listener at the addresses that it names, and the folder in which its
+/// programs would leave a file.
 struct Attack {
     ground: Ground,
     listener: TcpListener,
@@ -58,7 +59,7 @@ fn copy(from: &Path, to: &Path, rewrite: &dyn Fn(&str) -> String) {
     }
 }
 
-/// Everything below a folder with size and time of change, but for the user's own data folder.
+/// Everything below a folder with size and modification time, except the user's own data folder.
 fn listing(folder: &Path, own: &Path) -> BTreeMap<PathBuf, (u64, i64, i64)> {
     let mut found = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
@@ -66,7 +67,7 @@ fn listing(folder: &Path, own: &Path) -> BTreeMap<PathBuf, (u64, i64, i64)> {
         for entry in std::fs::read_dir(&folder).unwrap() {
             let entry = entry.unwrap();
             let data = entry.path().symlink_metadata().unwrap();
-            // Folders above the data folder are made with it.
+            // Creating the data folder also creates its parents.
             if own.starts_with(entry.path()) {
                 if entry.path() != own {
                     folders.push(entry.path());
@@ -82,7 +83,7 @@ fn listing(folder: &Path, own: &Path) -> BTreeMap<PathBuf, (u64, i64, i64)> {
     found
 }
 
-/// Commands that a person types in a folder that was just cloned. None asks a provider over the network.
+/// Commands that a person types in a folder that was just cloned. None contacts a provider.
 const COMMANDS: &[&[&str]] = &[
     &["run", "--provider", "offline", "Where is the retry delay computed, and what is its cap?"],
     &["run", "--provider", "offline", "--json", "--approve", "auto", "Hello"],
@@ -118,7 +119,7 @@ fn commands_in_a_hostile_repository_start_nothing_send_nothing_and_write_nothing
     for args in COMMANDS {
         let mut child = attack.ground.home.command_in(&attack.ground.repo, args).stdin(Stdio::piped()).spawn().unwrap();
         let mut input = child.stdin.take().unwrap();
-        let _ = input.write_all(b"Hello\n/tools\n/skills\n"); // One that reads nothing may have ended.
+        let _ = input.write_all(b"Hello\n/tools\n/skills\n"); // A command that reads nothing may have ended.
         drop(input);
         let ran = Ran::of(args, child);
 
@@ -141,8 +142,8 @@ fn the_first_lines_of_a_run_name_what_counts_and_what_does_not() {
     assert!(lines[0].ends_with(", configuration callboard.toml (only what narrows)"), "{}", ran.err);
     assert!(
         lines[1].starts_with(
-            "note: callboard.toml: it is not trusted, so only what narrows counts (tools.enabled, limits.tool_iterations_max); `callboard \
-             trust callboard.toml` shows what it would do, and asks"
+            "note: callboard.toml: it is not trusted, so only what narrows takes effect (tools.enabled, limits.tool_iterations_max); `callboard \
+             trust callboard.toml` shows what it would do and asks for confirmation"
         ),
         "{}",
         ran.err

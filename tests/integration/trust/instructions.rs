@@ -1,4 +1,4 @@
-//! `AGENTS.md` reaches a model's system prompt after a person, or the operator, agreed to it.
+//! `AGENTS.md` reaches a model's system prompt only after a person or the operator agreed to it.
 
 use super::Ground;
 

@@ -1,4 +1,5 @@
-//! `serve` does not begin with less than its configuration says, and tenants' instructions are the operator's decision.
+//! `serve` refuses to start with less than its configuration says, and the operator decides about
+//! tenants' instructions.
 
 use reqwest::Method;
 use serde_json::json;
@@ -18,7 +19,7 @@ fn serve_does_not_begin_with_a_file_that_is_not_trusted() {
     assert_eq!(ran.code, Some(2), "{ran:?}");
     assert_eq!(
         ran.error(),
-        "error: callboard.toml: it is not trusted; agree to it with `callboard trust`, or name it with `--config callboard.toml`"
+        "error: callboard.toml: it is not trusted; trust it with `callboard trust`, or name it with `--config callboard.toml`"
     );
     assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
 }
