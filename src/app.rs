@@ -1,5 +1,6 @@
-//! The composition root: configuration and wishes become adapters, adapters become a [`Host`]. The only file that knows every
-//! adapter. Prints nothing; what people should read comes back as text.
+//! The composition root of the binary: builds adapters from configuration and flags, and a [`Host`]
+//! from the adapters. Only this module knows every adapter. It prints nothing; messages for users
+//! are returned as text.
 
 mod gateways;
 mod instructions;
@@ -45,39 +46,39 @@ use skills::Skills;
 use tools::Equipment;
 pub(crate) use tools::{masker, mcp_pool, mode as sandbox_mode, release_artifacts};
 
-/// The tenant of a person at a terminal; `serve` without tenants uses the same one.
+/// The tenant of a person at a terminal, and of `serve` without configured tenants.
 pub(crate) const TENANT: &str = "default";
 
-/// The model name of the offline provider: it has no others.
+/// The model name of the offline provider, which has only one.
 const OFFLINE_MODEL: &str = "rules";
 
-/// What flags say; what they leave open is configuration.
+/// The values of command-line flags. `None` leaves the choice to the configuration.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Wishes {
+pub(crate) struct Overrides {
     pub(crate) provider: Option<String>,
     pub(crate) model: Option<String>,
     pub(crate) base_url: Option<String>,
-    /// In place of the built-in system prompt.
+    /// Replaces the built-in system prompt.
     pub(crate) system: Option<String>,
     pub(crate) workspace: PathBuf,
     pub(crate) db: Option<PathBuf>,
     pub(crate) tool_iterations_max: Option<u32>,
     pub(crate) approve: Option<Approve>,
     pub(crate) sandbox: Option<SandboxMode>,
-    /// Names of tools; none at all if empty.
+    /// Names of the tools to offer; an empty list offers none.
     pub(crate) tools: Option<Vec<String>>,
     /// Folder of skills.
     pub(crate) skills: Option<PathBuf>,
-    /// MCP servers, those of the configuration included.
+    /// All MCP servers, including those of the configuration.
     pub(crate) mcp: Vec<McpServerConfig>,
     pub(crate) recovery: Recovery,
-    /// What the conversation may spend.
+    /// Budget of the conversation.
     pub(crate) budget: Budget,
-    /// Whether a person sits before it.
+    /// Whether a person is present who can approve tool calls.
     pub(crate) at_terminal: bool,
 }
 
-/// Why nothing could be put together.
+/// Why the host could not be built.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AppError {
     #[error(transparent)]
@@ -111,7 +112,7 @@ pub(crate) enum AppError {
 }
 
 impl AppError {
-    /// What to do about it, if there is something to say.
+    /// What the user can do about the error, if there is advice.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
             Self::Config(ConfigError::NoKey { .. }) => Some("set it, or use --provider offline, which needs none".into()),
@@ -133,13 +134,13 @@ impl AppError {
         }
     }
 
-    /// Whether the user asked for something that cannot be: exit code 2 of INTERFACES §2.
+    /// Whether the request itself was invalid: the process then exits with code 2.
     pub(crate) fn is_usage(&self) -> bool {
         !matches!(self, Self::Lock(_) | Self::NoStore(_) | Self::Kept(_))
     }
 }
 
-/// A provider, and how people call it.
+/// A provider and its name for users.
 pub(crate) struct Chosen {
     pub(crate) provider: Arc<dyn LlmProvider>,
     pub(crate) name: String,
@@ -147,46 +148,46 @@ pub(crate) struct Chosen {
     pub(crate) calls_max: Option<usize>,
 }
 
-/// Where sessions are.
+/// The session store in use.
 #[derive(Clone)]
 pub(crate) enum Sessions {
     Sqlite(Arc<Sqlite>, PathBuf),
     Memory(Arc<MemorySessions>),
 }
 
-/// A host that is ready, and what to say of it.
+/// A running host, and what to report about it.
 pub(crate) struct App {
     pub(crate) host: Host,
     pub(crate) provider: String,
     pub(crate) model: String,
     pub(crate) workspace: PathBuf,
-    /// Lines for the user: that bash is absent, and why.
+    /// Lines for the user, such as why bash is missing.
     pub(crate) notes: Vec<String>,
-    /// What is allowed to commands.
+    /// What commands may do; `None` if there are no commands.
     pub(crate) sandbox: Option<SandboxPolicy>,
 }
 
-/// Puts the host together over sessions that are open already.
-pub(crate) async fn start(config: &Config, wishes: &Wishes, sessions: &Sessions) -> Result<App, AppError> {
-    start_with(config, wishes, sessions, choose_provider(config, wishes, Purpose::Calls)?).await
+/// Builds the host over sessions that are already open.
+pub(crate) async fn start(config: &Config, overrides: &Overrides, sessions: &Sessions) -> Result<App, AppError> {
+    start_with(config, overrides, sessions, choose_provider(config, overrides, Purpose::Calls)?).await
 }
 
-/// As [`start`], with a provider of one's own.
-pub(crate) async fn start_with(config: &Config, wishes: &Wishes, sessions: &Sessions, chosen: Chosen) -> Result<App, AppError> {
-    let Equipment { toolbox, artifacts, subagents, resources } = tools::equipment(config, wishes).await?;
-    let workspace = toolbox.workspace.as_ref().map_or_else(|| wishes.workspace.clone(), |path| path.as_ref().clone());
+/// As [`start`], but with the given provider.
+pub(crate) async fn start_with(config: &Config, overrides: &Overrides, sessions: &Sessions, chosen: Chosen) -> Result<App, AppError> {
+    let Equipment { toolbox, artifacts, subagents, resources } = tools::equipment(config, overrides).await?;
+    let workspace = toolbox.workspace.as_ref().map_or_else(|| overrides.workspace.clone(), |path| path.as_ref().clone());
     let mut limits = config.limits.clone();
-    limits.tool_iterations_max = wishes.tool_iterations_max.unwrap_or(limits.tool_iterations_max);
+    limits.tool_iterations_max = overrides.tool_iterations_max.unwrap_or(limits.tool_iterations_max);
     limits.model_calls_max = chosen.calls_max.unwrap_or(limits.model_calls_max);
-    let approve = wishes.approve.or(config.approve).unwrap_or(if wishes.at_terminal { Approve::Ask } else { Approve::Deny });
+    let approve = overrides.approve.or(config.approve).unwrap_or(if overrides.at_terminal { Approve::Ask } else { Approve::Deny });
     let mut notes = toolbox.notes.clone();
     let remembers =
         toolbox.tools.iter().any(|tool| tool.spec().name() == <crate::tools::memory::Memory as callboard_actors::ports::TypedTool>::NAME);
-    let system = system_prompt(wishes, &workspace, config.trust(), remembers, &mut notes);
+    let system = system_prompt(overrides, &workspace, config.trust(), remembers, &mut notes);
     let sandbox = toolbox.sandbox.clone();
-    let skills = wanted_skills(config, wishes)?;
+    let skills = wanted_skills(config, overrides)?;
     let redactor = crate::observe::Redactor::new(config.masked_texts());
-    redactor.learn(wishes.mcp.iter().flat_map(|server| server.keys(|name| std::env::var(name).ok())));
+    redactor.learn(overrides.mcp.iter().flat_map(|server| server.keys(|name| std::env::var(name).ok())));
     let builder = resources.into_iter().fold(Host::builder(), HostBuilder::closes);
     #[cfg(all(feature = "pdf", target_os = "linux"))]
     let builder = builder.document_text(crate::sandbox::PdfText::new());
@@ -205,53 +206,55 @@ pub(crate) async fn start_with(config: &Config, wishes: &Wishes, sessions: &Sess
             Approve::Deny => ApprovalMode::Deny,
             Approve::Auto => ApprovalMode::Auto,
         })
-        .has_approver(wishes.at_terminal)
-        .recovery(wishes.recovery)
+        .has_approver(overrides.at_terminal)
+        .recovery(overrides.recovery)
         .prices(config.prices.clone())
         .skill_models(config.skill_models.iter().cloned())
         .trace_sampling(config.observability.sampling())
         .mask_results(move |text| redactor.mask_exact(text))
         .compaction(config.compaction.clone())
         .tokens(Arc::new(TokenCounter::new(config.tokens.registry())))
-        .budget(wishes.budget)
+        .budget(overrides.budget)
         .limits(limits)
         .build()
         .await?;
     Ok(App { host, provider: chosen.name, model: chosen.model, workspace, notes, sandbox })
 }
 
-/// The folder of skills: the flag's, or the configuration's unless only some tools are wanted.
-fn wanted_skills(config: &Config, wishes: &Wishes) -> Result<Option<Skills>, AppError> {
-    let all_tools = wishes.tools.is_none() && config.tools.is_none();
-    let path = wishes.skills.as_ref().or(config.skills.as_ref().filter(|_| all_tools));
+/// Opens the folder of skills: the flag's, or the configuration's unless only some tools are
+/// offered.
+fn wanted_skills(config: &Config, overrides: &Overrides) -> Result<Option<Skills>, AppError> {
+    let all_tools = overrides.tools.is_none() && config.tools.is_none();
+    let path = overrides.skills.as_ref().or(config.skills.as_ref().filter(|_| all_tools));
     path.map(|path| Skills::open(config, path)).transpose()
 }
 
-/// What a provider is wanted for.
+/// What the caller does with a provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// To be called: it needs its key.
+    /// Calls it: the provider needs its key.
     Calls,
-    /// To write request bodies: nothing is sent.
+    /// Prints request bodies: nothing is sent, so no key is needed.
     Bodies,
 }
 
-/// Chooses a provider: the flag, else configuration, else a key in the environment, else offline (INTERFACES §1).
-pub(crate) fn choose_provider(config: &Config, wishes: &Wishes, purpose: Purpose) -> Result<Chosen, AppError> {
-    let chosen = config.choose(wishes.provider.as_deref())?;
+/// Chooses a provider: by flag, else by configuration, else by a key in the environment, else
+/// offline.
+pub(crate) fn choose_provider(config: &Config, overrides: &Overrides, purpose: Purpose) -> Result<Chosen, AppError> {
+    let chosen = config.choose(overrides.provider.as_deref())?;
     let (name, kind) = (chosen.name.clone(), chosen.kind);
-    let base_url = wishes.base_url.clone().or_else(|| chosen.base_url.clone()).or_else(|| usual_base_url(kind));
+    let base_url = overrides.base_url.clone().or_else(|| chosen.base_url.clone()).or_else(|| usual_base_url(kind));
     let key = match chosen.key() {
         Ok(key) => key.map(|secret| secret.expose().to_owned()),
-        // A server of one's own may want no key; the vendors' do.
-        Err(_) if purpose == Purpose::Bodies || wishes.base_url.is_some() => None,
+        // A server given by `--base-url` may need no key; the vendors' servers do.
+        Err(_) if purpose == Purpose::Bodies || overrides.base_url.is_some() => None,
         Err(error) => return Err(error.into()),
     };
     let provider = build(kind, key, base_url, chosen.shows.as_deref()).map_err(|error| match error {
         Some(error) => AppError::Provider { name: name.clone(), error },
         None => AppError::BaseUrlWithoutProvider,
     })?;
-    let model = wishes.model.clone().or_else(|| chosen.model.clone());
+    let model = overrides.model.clone().or_else(|| chosen.model.clone());
     let model = model.unwrap_or_else(|| match kind {
         ProviderKind::Offline => OFFLINE_MODEL.to_owned(),
         ProviderKind::Anthropic | ProviderKind::OpenAi => provider.default_model().to_owned(),
@@ -282,7 +285,7 @@ fn build(
     })
 }
 
-/// Where the official SDKs look.
+/// The base URL from the variables that the official SDKs read.
 pub(crate) fn usual_base_url(kind: ProviderKind) -> Option<String> {
     match kind {
         ProviderKind::Anthropic => set_variable("ANTHROPIC_BASE_URL"),
@@ -295,27 +298,28 @@ fn set_variable(name: &str) -> Option<String> {
     std::env::var(name).ok().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
-/// The word that is nearest to `given`, if one is near.
+/// The word nearest to `given`, if any is near.
 pub(crate) fn nearest<'a>(given: &str, words: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let scored = words.into_iter().map(|word| (strsim::jaro_winkler(&given.to_lowercase(), &word.to_lowercase()), word));
     scored.filter(|(score, _)| *score > 0.6).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, word)| word.to_owned())
 }
 
-/// The system prompt, with the project's own instructions behind it.
-fn system_prompt(wishes: &Wishes, workspace: &Path, trust: &TrustStore, remembers: bool, notes: &mut Vec<String>) -> String {
-    let base = wishes.system.as_deref().unwrap_or(include_str!("cli/prompts/system.md")).trim_end();
-    // REQUIREMENTS Y-04: whoever has a memory is told to use it before the context is compacted.
+/// The system prompt, followed by the project's own instructions if they are trusted.
+fn system_prompt(overrides: &Overrides, workspace: &Path, trust: &TrustStore, remembers: bool, notes: &mut Vec<String>) -> String {
+    let base = overrides.system.as_deref().unwrap_or(include_str!("cli/prompts/system.md")).trim_end();
+    // With the memory tool, the prompt asks the model to write notes before compaction removes the
+    // context.
     let memory = if remembers { include_str!("cli/prompts/memory.md").trim_end() } else { "" };
     let base = [base, memory].join("\n");
     instructions::added(base.trim_end().to_owned(), workspace, Agreed::Person(trust), notes)
 }
 
-/// Whether a store may be made.
+/// Whether opening may create the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Opening {
-    /// It is made when it is not there.
+    /// Creates the store if it does not exist.
     OrCreate,
-    /// It must be there.
+    /// The store must already exist.
     Existing,
 }
 
@@ -328,7 +332,7 @@ impl Sessions {
             (None, Store::Memory) => return Ok(Self::Memory(Arc::new(MemorySessions::new()))),
         };
         if opening == Opening::Existing && !path.exists() {
-            // Nobody stored anything yet; that is no mistake unless a file was named.
+            // Nothing was stored yet, which is an error only if the user named a file.
             return if db.is_some() { Err(AppError::NoStore(path)) } else { Ok(Self::Memory(Arc::new(MemorySessions::new()))) };
         }
         let durability = match config.commit {
@@ -342,7 +346,7 @@ impl Sessions {
         }
     }
 
-    /// As the port.
+    /// The store as a port.
     pub(crate) fn backend(&self) -> Arc<dyn SessionBackend> {
         match self {
             Self::Sqlite(store, _) => store.clone(),
@@ -350,7 +354,7 @@ impl Sessions {
         }
     }
 
-    /// The file, if there is one.
+    /// The file of the store; `None` in memory.
     pub(crate) fn path(&self) -> Option<&Path> {
         match self {
             Self::Sqlite(_, path) => Some(path),
@@ -358,7 +362,8 @@ impl Sessions {
         }
     }
 
-    /// Keeps a session for this process, so that a second one says `session in use` before anything was typed.
+    /// Locks a session for this process, so that a second process reports `session in use` before
+    /// the user types anything. `None` for sessions in memory.
     pub(crate) fn lock(&self, scope: &Scope) -> Result<Option<SessionLock>, AppError> {
         match self {
             Self::Sqlite(store, _) => Ok(Some(store.lock_session(scope)?)),
@@ -379,16 +384,17 @@ impl Sessions {
     }
 }
 
-/// Refuses to keep sessions where the model's tools can reach them. A file that `--db` names is the user's choice.
-pub(crate) fn check_places(config: &Config, wishes: &Wishes) -> Result<(), AppError> {
-    if wishes.db.is_some() || !matches!(config.store, Store::Sqlite(_)) || wishes.tools.as_ref().is_some_and(Vec::is_empty) {
+/// Refuses to store sessions where the model's tools can reach them. A file that `--db` names is
+/// the user's choice.
+pub(crate) fn check_places(config: &Config, overrides: &Overrides) -> Result<(), AppError> {
+    if overrides.db.is_some() || !matches!(config.store, Store::Sqlite(_)) || overrides.tools.as_ref().is_some_and(Vec::is_empty) {
         return Ok(());
     }
-    if !wishes.workspace.is_dir() {
+    if !overrides.workspace.is_dir() {
         return Ok(());
     }
     for (_, path) in stored(config) {
-        match overlap(path, &wishes.workspace) {
+        match overlap(path, &overrides.workspace) {
             Some(Overlap::InWorkspace) => return Err(AppError::DataInWorkspace(path.to_owned())),
             Some(Overlap::AroundWorkspace) => return Err(AppError::WorkspaceInData(path.to_owned())),
             None => {}
@@ -397,7 +403,8 @@ pub(crate) fn check_places(config: &Config, wishes: &Wishes) -> Result<(), AppEr
     Ok(())
 }
 
-/// Whether a folder of ours lies neither inside of the workspace, where tools could read it, nor around it.
+/// Whether the data folder lies neither inside the workspace, where tools could read it, nor around
+/// it.
 fn is_apart(data: &Path, workspace: &Path) -> bool {
     !workspace.is_dir() || overlap(data, workspace).is_none()
 }
@@ -408,10 +415,10 @@ mod tests {
 
     #[test]
     fn whoever_has_a_memory_is_told_that_the_context_can_be_compacted() {
-        let (wishes, nowhere) = (Wishes::default(), Path::new("/nowhere"));
+        let (overrides, nowhere) = (Overrides::default(), Path::new("/nowhere"));
 
-        let with = system_prompt(&wishes, nowhere, &TrustStore::default(), true, &mut Vec::new());
-        let without = system_prompt(&wishes, nowhere, &TrustStore::default(), false, &mut Vec::new());
+        let with = system_prompt(&overrides, nowhere, &TrustStore::default(), true, &mut Vec::new());
+        let without = system_prompt(&overrides, nowhere, &TrustStore::default(), false, &mut Vec::new());
 
         assert!(with.starts_with(&without) && with.contains("can be compacted at any time") && with.contains("`memory`"), "{with}");
         assert!(!without.contains("compacted"));

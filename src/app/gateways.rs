@@ -1,4 +1,5 @@
-//! Gateways of a host that serves: one a provider of the configuration, so one a key.
+//! Gateways of a host that serves: one for each configured provider, and so one for each provider
+//! key.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,41 +15,46 @@ use crate::{
     observe::Redactor,
 };
 
-/// A provider that can be called, and who stands in for it.
+/// A provider that can be called, with its configuration.
 #[derive(Clone)]
-pub(super) struct Outlet {
-    /// As it is configured.
+pub(super) struct ProviderEntry {
+    /// The provider's configuration.
     pub(super) config: ProviderConfig,
     pub(super) provider: Arc<dyn LlmProvider>,
-    /// The model that is asked where the tenant names none.
+    /// The model of tenants that name none.
     pub(super) model: String,
 }
 
-/// Outlets by the provider's name.
-pub(super) type Outlets = BTreeMap<String, Outlet>;
+/// Configured providers by name.
+pub(super) type ProviderEntries = BTreeMap<String, ProviderEntry>;
 
-/// Every provider that is configured or that a tenant or a fallback names; their words are masked by `redactor`.
+/// Builds every provider that is configured or that a tenant or a fallback names. `redactor` masks
+/// their answers and errors.
 ///
 /// # Errors
-/// A key that is not there, an address that is none.
-pub(super) fn outlets(config: &Config, extra: impl IntoIterator<Item = Option<String>>, redactor: &Redactor) -> Result<Outlets, AppError> {
-    let mut outlets = Outlets::new();
+/// A missing key or an invalid address.
+pub(super) fn provider_entries(
+    config: &Config,
+    extra: impl IntoIterator<Item = Option<String>>,
+    redactor: &Redactor,
+) -> Result<ProviderEntries, AppError> {
+    let mut entries = ProviderEntries::new();
     let mut wanted: Vec<Option<String>> = config.providers.iter().map(|provider| Some(provider.name.clone())).collect();
     wanted.extend(config.tenants.iter().map(|tenant| tenant.provider.clone()));
     wanted.extend(extra);
     wanted.push(None);
     while let Some(name) = wanted.pop() {
         let chosen = config.choose(name.as_deref())?;
-        if outlets.contains_key(&chosen.name) {
+        if entries.contains_key(&chosen.name) {
             continue;
         }
         wanted.extend(chosen.fallback.iter().map(|fallback| Some(fallback.provider.clone())));
-        outlets.insert(chosen.name.clone(), outlet(chosen, redactor)?);
+        entries.insert(chosen.name.clone(), provider_entry(chosen, redactor)?);
     }
-    Ok(outlets)
+    Ok(entries)
 }
 
-fn outlet(chosen: &ProviderConfig, redactor: &Redactor) -> Result<Outlet, AppError> {
+fn provider_entry(chosen: &ProviderConfig, redactor: &Redactor) -> Result<ProviderEntry, AppError> {
     let base_url = chosen.base_url.clone().or_else(|| usual_base_url(chosen.kind));
     let key = chosen.key()?.map(|secret| secret.expose().to_owned());
     let provider = build(chosen.kind, key, base_url, chosen.shows.as_deref()).map_err(|error| match error {
@@ -59,11 +65,11 @@ fn outlet(chosen: &ProviderConfig, redactor: &Redactor) -> Result<Outlet, AppErr
         ProviderKind::Offline => OFFLINE_MODEL.to_owned(),
         ProviderKind::Anthropic | ProviderKind::OpenAi => provider.default_model().to_owned(),
     });
-    Ok(Outlet { config: chosen.clone(), provider: masked(provider, redactor), model })
+    Ok(ProviderEntry { config: chosen.clone(), provider: masked(provider, redactor), model })
 }
 
-impl Outlet {
-    fn gateway(&self, usual: &GatewayConfig, all: &Outlets) -> GatewayConfig {
+impl ProviderEntry {
+    fn gateway(&self, usual: &GatewayConfig, all: &ProviderEntries) -> GatewayConfig {
         let fallback = self.config.fallback.as_ref().and_then(|fallback| {
             let there = all.get(&fallback.provider)?;
             let model = fallback.model.as_ref().unwrap_or(&there.model);
@@ -79,22 +85,24 @@ impl Outlet {
     }
 }
 
-/// Gives the host the gateways of `outlets` that differ from `before`, each after the one that stands in for it.
+/// Adds the gateways that differ from `before` to the host. Fallback gateways come first, because a
+/// gateway refers to its fallback by name.
 ///
 /// # Errors
-/// What the host says of a fallback.
-pub(super) fn add(host: &Host, outlets: &Outlets, before: &Outlets) -> Result<(), AppError> {
-    let differs = |name: &String, outlet: &Outlet| before.get(name).is_none_or(|old| !old.config.is_same_gateway(&outlet.config));
-    let mut left: Vec<(&String, &Outlet)> = outlets.iter().filter(|(name, outlet)| differs(name, outlet)).collect();
+/// The host's error for a fallback.
+pub(super) fn add(host: &Host, entries: &ProviderEntries, before: &ProviderEntries) -> Result<(), AppError> {
+    let differs = |name: &String, entry: &ProviderEntry| before.get(name).is_none_or(|old| !old.config.is_same_gateway(&entry.config));
+    let mut left: Vec<(&String, &ProviderEntry)> = entries.iter().filter(|(name, entry)| differs(name, entry)).collect();
     while !left.is_empty() {
-        let waits = |outlet: &Outlet, left: &[(&String, &Outlet)]| {
-            outlet.config.fallback.as_ref().is_some_and(|fallback| left.iter().any(|(name, _)| **name == fallback.provider))
+        let waits = |entry: &ProviderEntry, left: &[(&String, &ProviderEntry)]| {
+            entry.config.fallback.as_ref().is_some_and(|fallback| left.iter().any(|(name, _)| **name == fallback.provider))
         };
-        let (later, now): (Vec<_>, Vec<_>) = left.iter().copied().partition(|(_, outlet)| waits(outlet, &left));
-        // A circle is refused by the configuration; the host would say so as well.
+        let (later, now): (Vec<_>, Vec<_>) = left.iter().copied().partition(|(_, entry)| waits(entry, &left));
+        // Only a cycle of fallbacks leaves `now` empty. The configuration refuses cycles, and the
+        // host reports an error for one.
         let now = if now.is_empty() { std::mem::take(&mut left) } else { now };
-        for (name, outlet) in now {
-            host.add_gateway(name.clone(), outlet.provider.clone(), outlet.gateway(host.gateway_config(), outlets))?;
+        for (name, entry) in now {
+            host.add_gateway(name.clone(), entry.provider.clone(), entry.gateway(host.gateway_config(), entries))?;
         }
         left.retain(|(name, _)| later.iter().any(|(other, _)| other == name));
     }

@@ -1,4 +1,5 @@
-//! `AGENTS.md` of a workspace: instructions that reach the model's system prompt, so a person or the operator has to agree to them.
+//! Adds the `AGENTS.md` of a workspace to the model's system prompt, after a person or the operator
+//! agreed to it.
 
 use std::path::Path;
 
@@ -7,19 +8,21 @@ use crate::{
     trust::{self, Content, Place, Standing, TrustStore, Unread},
 };
 
-/// Bytes of `AGENTS.md` that are read: longer instructions would fill the window of a small model.
+/// Maximum size of `AGENTS.md` in bytes: longer instructions would fill the window of a small
+/// model.
 pub(crate) const AGENTS_BYTES_MAX: u64 = 64 * 1024;
 
 /// Who decides whether the instructions of a workspace are used.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Agreed<'s> {
-    /// The person whose store this is, by path and content.
+    /// The person who owns this store, by path and content.
     Person(&'s TrustStore),
-    /// The operator of a host of many tenants, whatever the file holds.
+    /// The operator of a multi-tenant host, whatever the file contains.
     Operator(bool),
 }
 
-/// A system prompt with the workspace's own instructions behind it.
+/// Appends the workspace's instructions to the system prompt `base`, if they are agreed to.
+/// Otherwise adds the reason to `notes`.
 pub(super) fn added(base: String, workspace: &Path, agreed: Agreed<'_>, notes: &mut Vec<String>) -> String {
     let content = match read(workspace) {
         Ok(None) => return base,
@@ -47,7 +50,8 @@ pub(super) fn added(base: String, workspace: &Path, agreed: Agreed<'_>, notes: &
     format!("{base}\n\n# Project instructions (AGENTS.md)\n\n{}", text.trim())
 }
 
-/// The instructions of a workspace and whether they are trusted; `None` if there are none that could be read.
+/// The instructions of a workspace and whether they are trusted; `None` if the file is missing or
+/// unreadable.
 pub(crate) fn instructions_of(workspace: &Path, store: &TrustStore) -> Option<ProjectFile> {
     let content = read(workspace).ok().flatten()?;
     Some(file(workspace, &content, store))
@@ -59,7 +63,7 @@ fn file(workspace: &Path, content: &Content, store: &TrustStore) -> ProjectFile 
     ProjectFile::new(&path, ProjectKind::Instructions, standing)
 }
 
-/// The bytes of `AGENTS.md`; `None` if it is not there or blank.
+/// The content of `AGENTS.md`; `None` if it is missing or blank.
 fn read(workspace: &Path) -> Result<Option<Content>, String> {
     let path = workspace.join("AGENTS.md");
     let Ok(real) = path.canonicalize() else { return Ok(None) };

@@ -1,8 +1,8 @@
-//! What `serve` keeps of its tenants beside the configuration file: tenants, keys and pauses that came at run time, in one file of the
-//! data folder. It holds hashes of keys, never a key.
+//! Persists the run-time changes that `serve` makes to its tenants (tenants, keys, pauses) in
+//! `tenants.json` in the data folder. The file holds hashes of keys, never a key.
 //!
-//! The configuration file wins for the tenants that it names; what it cannot know holds besides: keys that were made since, keys that
-//! were replaced, and whether the tenant is paused.
+//! The configuration file wins for the tenants that it names, except for what it cannot know: keys
+//! that were added or replaced at run time, and whether the tenant is paused.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,10 +17,10 @@ use serde_json::Value;
 
 use crate::private;
 
-/// Version of the file; a newer one is not touched.
+/// Version of the file format; a newer file is left untouched.
 const VERSION: u32 = 1;
 
-/// Longest file that is read: ten thousand tenants fit.
+/// Maximum size of the file in bytes; ten thousand tenants fit.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// Why the file or its folder cannot be used.
@@ -36,32 +36,34 @@ pub(crate) enum KeptError {
     Unwritable { path: PathBuf, reason: io::ErrorKind },
 }
 
-/// All that is kept.
+/// The content of the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Kept {
     version: u32,
-    /// By id.
+    /// Tenants by id.
     pub(crate) tenants: BTreeMap<TenantId, KeptTenant>,
 }
 
-/// What is kept of one tenant.
+/// The persisted changes of one tenant.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct KeptTenant {
-    /// As the operator's route was sent it; none for a tenant of the configuration file.
+    /// The JSON that the operator's route received; `None` for a tenant of the configuration file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) settings: Option<Value>,
-    /// Hashes of keys that were made at run time.
+    /// Hashes of keys that were added at run time.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub(crate) key_sha256: BTreeSet<String>,
-    /// Hashes of keys of the configuration file that were replaced at run time: they open nothing.
+    /// Hashes of keys of the configuration file that were replaced at run time and are no longer
+    /// valid.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub(crate) replaced_sha256: BTreeSet<String>,
-    /// Whether it was paused or let go on at run time.
+    /// Whether the tenant is paused; `None` if this was never changed at run time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) paused: Option<bool>,
-    /// It was made at the first start without configuration, and is served only while there is none.
+    /// Whether the first start without configuration created this tenant. It is served only while
+    /// no tenant is configured.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) generated: bool,
 }
@@ -72,16 +74,16 @@ impl Default for Kept {
     }
 }
 
-/// The data folder of a host that serves: one process at a time has it.
+/// The data folder of a host that serves. A lock ensures that one process at a time uses it.
 #[derive(Debug)]
 pub(crate) struct DataFolder {
     path: PathBuf,
-    /// Holds the lock by being open.
+    /// Holds the lock while it is open.
     _lock: File,
 }
 
 impl DataFolder {
-    /// Takes the folder, making it for its user alone if it is not there.
+    /// Locks the folder. A missing folder is created with access for this user only.
     pub(crate) fn take(path: &Path) -> Result<Self, KeptError> {
         let failed = |error: io::Error| KeptError::Folder { path: path.to_owned(), reason: error.kind() };
         private::make_folder(path).map_err(failed)?;
@@ -97,12 +99,12 @@ impl DataFolder {
         kept_file(&self.path)
     }
 
-    /// Reads what is kept; nothing if there is no file.
+    /// Reads the file; a missing file is empty.
     pub(crate) fn read(&self) -> Result<Kept, KeptError> {
         read(&self.file())
     }
 
-    /// Writes it whole or not at all, and returns when it is on the disk.
+    /// Replaces the file atomically, and returns when it is on disk.
     pub(crate) fn write(&self, kept: &Kept) -> Result<(), KeptError> {
         let path = self.file();
         let failed = |error: io::Error| KeptError::Unwritable { path: path.clone(), reason: error.kind() };
@@ -111,12 +113,12 @@ impl DataFolder {
     }
 }
 
-/// Where it is kept.
+/// Path of the file in the data folder.
 pub(crate) fn kept_file(data_dir: &Path) -> PathBuf {
     data_dir.join("tenants.json")
 }
 
-/// Reads the file; nothing if it is not there.
+/// Reads the file at `path`; a missing file is empty.
 pub(crate) fn read(path: &Path) -> Result<Kept, KeptError> {
     use io::Read as _;
     let failed = |reason: String| KeptError::Unreadable { path: path.to_owned(), reason };

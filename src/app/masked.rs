@@ -1,8 +1,9 @@
-//! A provider whose words hold no configured key: neither its own, which it masks itself, nor that of another provider, server or
-//! collector. What it says is masked once, here, before it is shown, sent as an event, logged or stored.
+//! A provider decorator that masks configured keys in answers and errors. A provider masks its own
+//! key; this one also masks the keys of other providers, MCP servers and collectors, before the
+//! text is displayed, sent as an event, logged or stored.
 //!
-//! Answers lose the keys that are known exactly; errors also what has the shape of a key. An answer that comes in pieces is held back
-//! only as far as its end may be the beginning of a key.
+//! Answers lose exact keys; errors also lose text that has the shape of a key. A streamed answer is
+//! delayed only while its end may be the beginning of a key.
 
 use std::{
     pin::Pin,
@@ -19,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::observe::{Redactor, redact::RedactingStream};
 
-/// The provider with all of its words masked.
+/// Wraps a provider so that all of its text is masked.
 pub(super) fn masked(inner: Arc<dyn LlmProvider>, redactor: &Redactor) -> Arc<dyn LlmProvider> {
     Arc::new(Masked { inner, redactor: redactor.clone() })
 }
@@ -59,14 +60,14 @@ impl LlmProvider for Masked {
     }
 }
 
-/// An answer on its way.
+/// A streamed answer.
 struct Words {
-    /// `None` once it has ended.
+    /// `None` once the stream has ended.
     inner: Option<ModelStream>,
     redactor: Redactor,
     text: RedactingStream,
     thinking: RedactingStream,
-    /// Reported after what was held back before it.
+    /// An error to report after the text that was held back before it.
     failed: Option<ProviderError>,
 }
 
@@ -83,7 +84,8 @@ impl Words {
                     ContentBlock::ToolUse(call) => {
                         let input = mask(call.input.as_str());
                         if input != call.input.as_str() {
-                            // A key stands within a text of the arguments, so what is left is JSON.
+                            // Keys occur within JSON strings, so the masked arguments are still
+                            // JSON. If not, they become an empty object.
                             call.input = RawJson::from_text(input).unwrap_or_else(|_| RawJson::empty_object());
                         }
                     }
@@ -101,7 +103,7 @@ impl Words {
         }
     }
 
-    /// Gives what was held back: no more of it comes.
+    /// Emits the text that was held back: no more text follows that could complete a key.
     fn release(&mut self, out: &mut Vec<ModelEvent>) {
         push(self.thinking.finish(), ModelEvent::Thinking, out);
         push(self.text.finish(), ModelEvent::Text, out);
@@ -136,7 +138,7 @@ impl Stream for Words {
                     words.release(&mut out);
                 }
             }
-            // All of this batch may be held back.
+            // All text of this batch may be held back; poll again.
             if !out.is_empty() {
                 return Poll::Ready(Some(Ok(out)));
             }
@@ -144,7 +146,7 @@ impl Stream for Words {
     }
 }
 
-/// The error with its words masked.
+/// The error with a masked message.
 fn of_error(error: ProviderError, redactor: &Redactor) -> ProviderError {
     error.map_message(|message| redactor.mask_cut(message))
 }
@@ -181,14 +183,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_repeats_another_configured_key_in_pieces_shows_none_of_it() {
-        let said = format!("It is {OTHER}, I was told");
+        let said = format!("It is {OTHER}, I was given");
         for bytes in 1..said.len() {
             let reply = Reply::text(&*said).chunk_bytes(bytes).chunk_delay(std::time::Duration::from_millis(1));
 
             let (events, failed) = events(reply).await;
 
-            assert_eq!(text_of(&events), "It is [masked:1], I was told", "in pieces of {bytes}");
-            assert!(events.contains(&ModelEvent::Block(ContentBlock::text("It is [masked:1], I was told"))), "{events:?}");
+            assert_eq!(text_of(&events), "It is [masked:1], I was given", "in pieces of {bytes}");
+            assert!(events.contains(&ModelEvent::Block(ContentBlock::text("It is [masked:1], I was given"))), "{events:?}");
             assert_eq!(failed, None);
         }
     }

@@ -1,7 +1,9 @@
-//! What an operator asks of a host that serves: tenants made, re-keyed and forgotten while it runs, and its configuration read again.
+//! Applies an operator's changes to a running host: adds, re-keys and removes tenants, and reloads
+//! the configuration.
 //!
-//! One change at a time, behind a lock. What is to survive a restart is on the disk before it holds; a change that fails is taken back
-//! whole. Running rounds are never touched: they keep what they began with.
+//! A mutex allows one change at a time. A change that must survive a restart is on disk before it
+//! takes effect; a change that fails is rolled back. Running rounds are not affected: they keep the
+//! setup they started with.
 
 mod routes;
 
@@ -16,9 +18,9 @@ use tokio::sync::{Mutex, Notify};
 
 use super::{
     AppError, KeptError,
-    gateways::{self, Outlets, outlets},
+    gateways::{self, ProviderEntries, provider_entries},
     kept::{DataFolder, Kept, KeptTenant},
-    tenants::{OfServers, Outfit, Outfitter, share_differs},
+    tenants::{OfServers, TenantProvisioner, TenantSetup, share_differs},
 };
 use crate::{
     Host,
@@ -26,10 +28,10 @@ use crate::{
     http::{KeyHash, Keys, Reloaded, new_key},
 };
 
-/// Reads the configuration again: the same files, variables and flags.
+/// Reads the configuration again, from the same files, variables and flags.
 pub(crate) type Reader = Box<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
 
-/// The operator's hands. Cloning shares them.
+/// Handle to the operator's functions. Clones share their state.
 #[derive(Clone)]
 pub(crate) struct TenantOperator(Arc<Inner>);
 
@@ -37,17 +39,17 @@ struct Inner {
     host: Host,
     keys: Keys,
     folder: DataFolder,
-    outfitter: Outfitter,
+    provisioner: TenantProvisioner,
     reader: Reader,
     state: Mutex<State>,
     draining: Notify,
 }
 
-/// What holds now.
+/// The configuration and tenants that are in effect.
 struct State {
     config: Arc<Config>,
     kept: Kept,
-    outlets: Outlets,
+    entries: ProviderEntries,
     served: BTreeMap<TenantId, Standing>,
 }
 
@@ -55,51 +57,59 @@ struct State {
 #[derive(Clone)]
 struct Standing {
     section: TenantSection,
-    outfit: Outfit,
-    /// The configuration file names it, and wins.
+    setup: TenantSetup,
+    /// Whether the configuration file names the tenant and therefore wins.
     from_file: bool,
 }
 
-/// A tenant as it is to be.
+/// A tenant to serve.
 struct Wanted {
     section: TenantSection,
     from_file: bool,
 }
 
 impl TenantOperator {
-    /// Takes over a host that serves nobody yet.
-    pub(super) fn new(host: Host, folder: DataFolder, outfitter: Outfitter, config: Arc<Config>, kept: Kept, reader: Reader) -> Self {
-        let state = Mutex::new(State { config, kept, outlets: Outlets::new(), served: BTreeMap::new() });
-        Self(Arc::new(Inner { host, keys: Keys::new(), folder, outfitter, reader, state, draining: Notify::new() }))
+    /// Takes over a host that serves no tenant yet.
+    pub(super) fn new(
+        host: Host,
+        folder: DataFolder,
+        provisioner: TenantProvisioner,
+        config: Arc<Config>,
+        kept: Kept,
+        reader: Reader,
+    ) -> Self {
+        let state = Mutex::new(State { config, kept, entries: ProviderEntries::new(), served: BTreeMap::new() });
+        Self(Arc::new(Inner { host, keys: Keys::new(), folder, provisioner, reader, state, draining: Notify::new() }))
     }
 
-    /// Who is let in.
+    /// The keys of all served tenants and of the operator.
     pub(crate) fn keys(&self) -> &Keys {
         &self.0.keys
     }
 
-    /// Waits until the operator asks for the end by the route.
+    /// Waits until the operator requests a shutdown by HTTP.
     ///
     /// # Cancel safety
-    /// No wish is lost when the future is dropped.
+    /// Cancel safe: a request that arrives while no future waits is kept for the next one.
     pub(crate) async fn drained(&self) {
         self.0.draining.notified().await;
     }
 
-    /// Serves everybody whom the configuration and what is kept name. Returns what there is to say of them.
+    /// Serves all tenants of the configuration and of `tenants.json`. Returns notes about them, one
+    /// per line.
     pub(super) async fn open(&self) -> Result<Vec<String>, AppError> {
         let mut state = self.0.state.lock().await;
         let (config, kept) = (state.config.clone(), state.kept.clone());
         self.apply(&mut state, config, kept).await?;
-        Ok(state.served.values().flat_map(|standing| standing.outfit.notes.clone()).collect())
+        Ok(state.served.values().flat_map(|standing| standing.setup.notes.clone()).collect())
     }
 
-    /// Those who are served.
+    /// Ids of the served tenants.
     pub(crate) async fn tenants(&self) -> BTreeSet<TenantId> {
         self.0.state.lock().await.served.keys().cloned().collect()
     }
 
-    /// Reads the configuration again and applies what differs; on an error nothing has changed.
+    /// Reloads the configuration and applies the differences. On an error, nothing has changed.
     pub(crate) async fn read_again(&self) -> Result<Reloaded, AppError> {
         let mut state = self.0.state.lock().await;
         let inner = self.0.clone();
@@ -111,7 +121,8 @@ impl TenantOperator {
         let needs_restart = config.keep_fixed(&state.config);
         let mut kept = self.with_pauses(&state);
         for tenant in &config.tenants {
-            // What the file says anew of a pause is younger than what was said at run time.
+            // A pause that the file sets or changes since the last load overrides one that was set
+            // at run time.
             let before = state.config.tenants.iter().find(|known| known.id == tenant.id).map(|known| known.paused);
             if tenant.paused.is_some()
                 && before != Some(tenant.paused)
@@ -131,7 +142,7 @@ impl TenantOperator {
         }
     }
 
-    /// What is kept, with the pauses as they are.
+    /// The persisted state with the current pauses.
     fn with_pauses(&self, state: &State) -> Kept {
         let mut kept = state.kept.clone();
         for (id, standing) in &state.served {
@@ -143,51 +154,54 @@ impl TenantOperator {
         kept
     }
 
-    /// Makes the host serve those whom this configuration and what is kept name, as they are to be. On an error all is as before.
+    /// Makes the host serve the tenants of `config` and `kept`. Order: build everything that can
+    /// fail, exchange it in the host (rolled back on an error), and only then remove tenants and
+    /// publish the keys, which cannot fail. On an error, the previous state stays in effect.
     async fn apply(&self, state: &mut State, config: Arc<Config>, kept: Kept) -> Result<Reloaded, AppError> {
         let wanted = wanted(&config, &kept)?;
-        let outlets = outlets(&config, wanted.iter().map(|wanted| wanted.section.provider.clone()), self.0.outfitter.redactor())?;
-        let anew = self.outfits(state, &config, &wanted, &outlets).await?;
-        if let Err(error) = self.exchange(state, &outlets, &anew).await {
-            self.restore(state, &outlets, &anew).await;
+        let entries =
+            provider_entries(&config, wanted.iter().map(|wanted| wanted.section.provider.clone()), self.0.provisioner.redactor())?;
+        let changed = self.setups(state, &config, &wanted, &entries).await?;
+        if let Err(error) = self.exchange(state, &entries, &changed).await {
+            self.restore(state, &entries, &changed).await;
             return Err(error);
         }
         let mut reloaded = Reloaded::default();
-        for id in anew.keys() {
+        for id in changed.keys() {
             let list = if state.served.contains_key(id) { &mut reloaded.changed } else { &mut reloaded.added };
             list.push(id.to_string());
         }
         let mut served = BTreeMap::new();
         for Wanted { section, from_file } in wanted {
-            let before = state.served.remove(&section.id).map(|standing| standing.outfit);
-            let Some(outfit) = anew.get(&section.id).cloned().or(before) else { continue };
+            let before = state.served.remove(&section.id).map(|standing| standing.setup);
+            let Some(setup) = changed.get(&section.id).cloned().or(before) else { continue };
             if let Err(error) = self.0.host.tenant(&section.id).pause(section.paused.unwrap_or_default()) {
-                tracing::error!(%error, tenant = %section.id, "a pause was not taken");
+                tracing::error!(%error, tenant = %section.id, "a tenant could not be paused or resumed");
             }
-            served.insert(section.id.clone(), Standing { section, outfit, from_file });
+            served.insert(section.id.clone(), Standing { section, setup, from_file });
         }
         for id in state.served.keys() {
             self.0.host.remove_tenant(id);
-            self.0.outfitter.servers().close_of(id).await;
+            self.0.provisioner.servers().close_of(id).await;
             reloaded.removed.push(id.to_string());
         }
-        *state = State { config, kept, outlets, served };
+        *state = State { config, kept, entries, served };
         self.publish_keys(state);
         Ok(reloaded)
     }
 
-    /// Outfits of the tenants that are new or differ.
-    async fn outfits(
+    /// Builds the setups of the tenants that are new or changed.
+    async fn setups(
         &self,
         state: &State,
         config: &Arc<Config>,
         wanted: &[Wanted],
-        outlets: &Outlets,
-    ) -> Result<BTreeMap<TenantId, Outfit>, AppError> {
+        entries: &ProviderEntries,
+    ) -> Result<BTreeMap<TenantId, TenantSetup>, AppError> {
         let all = share_differs(&state.config, config);
         let moved = |section: &TenantSection| {
             let name = config.choose(section.provider.as_deref()).map(|provider| provider.name.clone()).unwrap_or_default();
-            match (state.outlets.get(&name), outlets.get(&name)) {
+            match (state.entries.get(&name), entries.get(&name)) {
                 (Some(old), Some(new)) => old.model != new.model || !old.config.is_same_gateway(&new.config),
                 _ => true,
             }
@@ -195,39 +209,39 @@ impl TenantOperator {
         let is_same = |section: &TenantSection| {
             state.served.get(&section.id).is_some_and(|standing| standing.section.is_same_setup(section)) && !moved(section)
         };
-        let anew: Vec<TenantSection> =
+        let changed: Vec<TenantSection> =
             wanted.iter().map(|wanted| &wanted.section).filter(|section| all || !is_same(section)).cloned().collect();
-        let (outfitter, config, outlets) = (self.0.outfitter.clone(), config.clone(), outlets.clone());
-        let of_servers = join_all(anew.iter().map(|section| outfitter.of_servers(&config, section))).await;
+        let (provisioner, config, entries) = (self.0.provisioner.clone(), config.clone(), entries.clone());
+        let of_servers = join_all(changed.iter().map(|section| provisioner.of_servers(&config, section))).await;
         let make = move || {
-            let outfit = |(section, of_servers): (TenantSection, OfServers)| {
-                Ok((section.id.clone(), outfitter.outfit(&config, &section, &outlets, of_servers)?))
+            let setup = |(section, of_servers): (TenantSection, OfServers)| {
+                Ok((section.id.clone(), provisioner.setup(&config, &section, &entries, of_servers)?))
             };
-            anew.into_iter().zip(of_servers).map(outfit).collect()
+            changed.into_iter().zip(of_servers).map(setup).collect()
         };
         tokio::task::spawn_blocking(make).await.map_err(|error| AppError::Tools(error.to_string()))?
     }
 
-    /// Gives the host gateways and outfits.
-    async fn exchange(&self, state: &State, outlets: &Outlets, anew: &BTreeMap<TenantId, Outfit>) -> Result<(), AppError> {
-        gateways::add(&self.0.host, outlets, &state.outlets)?;
-        for (id, outfit) in anew {
+    /// Adds the gateways and setups to the host.
+    async fn exchange(&self, state: &State, entries: &ProviderEntries, changed: &BTreeMap<TenantId, TenantSetup>) -> Result<(), AppError> {
+        gateways::add(&self.0.host, entries, &state.entries)?;
+        for (id, setup) in changed {
             let named = |error| AppError::Tenant { id: id.clone(), error: Box::new(AppError::Build(error)) };
-            self.0.host.configure_tenant(id, outfit.config.clone()).await.map_err(named)?;
+            self.0.host.configure_tenant(id, setup.config.clone()).await.map_err(named)?;
         }
         Ok(())
     }
 
-    /// Takes an exchange back that failed half-way.
-    async fn restore(&self, state: &State, outlets: &Outlets, anew: &BTreeMap<TenantId, Outfit>) {
-        if let Err(error) = gateways::add(&self.0.host, &state.outlets, outlets) {
-            tracing::error!(%error, "a gateway could not be put back");
+    /// Rolls back an exchange that failed half-way.
+    async fn restore(&self, state: &State, entries: &ProviderEntries, changed: &BTreeMap<TenantId, TenantSetup>) {
+        if let Err(error) = gateways::add(&self.0.host, &state.entries, entries) {
+            tracing::error!(%error, "a gateway could not be restored");
         }
-        for id in anew.keys() {
+        for id in changed.keys() {
             match state.served.get(id) {
                 Some(standing) => {
-                    if let Err(error) = self.0.host.configure_tenant(id, standing.outfit.config.clone()).await {
-                        tracing::error!(%error, tenant = %id, "a tenant could not be put back");
+                    if let Err(error) = self.0.host.configure_tenant(id, standing.setup.config.clone()).await {
+                        tracing::error!(%error, tenant = %id, "a tenant could not be restored");
                     }
                 }
                 None => drop(self.0.host.remove_tenant(id)),
@@ -235,7 +249,7 @@ impl TenantOperator {
         }
     }
 
-    /// Lets the holders of these keys in, and nobody else.
+    /// Replaces the table of keys by those of the served tenants and of the operator.
     fn publish_keys(&self, state: &State) {
         let of = |standing: &Standing| {
             let id = standing.section.id.clone();
@@ -253,7 +267,7 @@ impl TenantOperator {
     }
 }
 
-/// Those who are to be served: whom the configuration names, and whom the operator made since.
+/// The tenants to serve: those of the configuration, and those that the operator added at run time.
 fn wanted(config: &Config, kept: &Kept) -> Result<Vec<Wanted>, AppError> {
     let mut all: Vec<Wanted> = Vec::new();
     for section in &config.tenants {
@@ -277,7 +291,8 @@ fn wanted(config: &Config, kept: &Kept) -> Result<Vec<Wanted>, AppError> {
     Ok(all)
 }
 
-/// The section of a tenant that the operator made; `None` for what is kept of one of the configuration file.
+/// The section of a tenant that the operator added; `None` if `known` belongs to a tenant of the
+/// configuration file.
 fn section_of(id: &TenantId, known: &KeptTenant) -> Result<Option<TenantSection>, AppError> {
     match &known.settings {
         Some(settings) => {
@@ -295,7 +310,8 @@ fn add(section: &mut TenantSection, known: &KeptTenant) {
     section.paused = known.paused.or(section.paused);
 }
 
-/// What is kept of the tenant of a first start without configuration, and its key, which is nowhere but here.
+/// Adds the tenant of a first start without configuration. Returns its key, which is stored
+/// nowhere.
 pub(super) fn generated(kept: &mut Kept, id: TenantId) -> String {
     let key = new_key();
     let hash = KeyHash::of(&key).to_string();
@@ -304,7 +320,7 @@ pub(super) fn generated(kept: &mut Kept, id: TenantId) -> String {
     key
 }
 
-/// Why the operator's wish was not granted, for the layer above.
+/// Whether the operator's request failed because of the data folder, so that a retry may succeed.
 fn is_temporary(error: &AppError) -> bool {
     matches!(error, AppError::Kept(KeptError::Folder { .. } | KeptError::Unwritable { .. } | KeptError::Unreadable { .. }))
 }

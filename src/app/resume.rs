@@ -1,5 +1,5 @@
-//! Rounds that were open when the last host stopped are taken up again: page by page, a few at a time, each a little later than the one
-//! before by chance, so that a start does not look like a flood (DESIGN §4.3).
+//! Resumes rounds that were open when the last host stopped: page by page, a few at a time, each
+//! after a short random delay, so that a start does not cause a burst of model calls.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -11,32 +11,33 @@ use futures_util::{StreamExt as _, stream};
 
 use crate::{Host, clock::SystemEntropy};
 
-/// Conversations that are read at once.
+/// Conversations read from the store per query.
 const PAGE: usize = 256;
 
-/// Conversations that are woken at once: fewer than may load, so that prompts find room.
+/// Conversations activated at once: fewer than may load, so that prompts find room.
 const AT_ONCE: usize = 16;
 
-/// Longest pause before one of them.
+/// Maximum random delay before each one.
 const JITTER: Duration = Duration::from_millis(20);
 
-/// What came of it.
+/// Counts for the log of `serve`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Resumed {
-    /// Conversations that were woken.
+    /// Conversations that were activated.
     pub(crate) woken: usize,
-    /// Those of tenants that are not served now; they stay as they are.
+    /// Conversations of tenants that are not served now; they are unchanged.
     pub(crate) left: usize,
-    /// Those that would not wake; the log says why.
+    /// Conversations that could not be activated; the log says why.
     pub(crate) failed: usize,
     /// Conversations of single calls that were erased.
     pub(crate) erased: usize,
 }
 
-/// Finds what single calls of the OpenAI-compatible door left behind. To be asked before anything is served.
+/// Finds conversations that single calls to the OpenAI-compatible endpoint left behind. Call this
+/// before serving requests.
 ///
 /// # Errors
-/// What the store said.
+/// The store's error.
 pub(super) async fn left_behind(host: &Host, tenants: &BTreeSet<TenantId>) -> Result<Vec<Scope>, StoreError> {
     let mut left = Vec::new();
     for tenant in tenants {
@@ -45,13 +46,14 @@ pub(super) async fn left_behind(host: &Host, tenants: &BTreeSet<TenantId>) -> Re
     Ok(left)
 }
 
-/// Erases `left_behind`, for nobody waits for their answers, then wakes every conversation of `tenants` in which a round is open.
+/// Erases `left_behind`, because no client waits for these answers any more, then activates every
+/// conversation of `tenants` with an open round.
 ///
 /// # Errors
-/// What the store said.
+/// The store's error.
 ///
 /// # Cancel safety
-/// Those that were woken stay awake; the rest is found again by the next call.
+/// Conversations that were activated stay active; the next call finds the others again.
 pub(crate) async fn resume_interrupted(host: &Host, tenants: &BTreeSet<TenantId>, left_behind: Vec<Scope>) -> Result<Resumed, StoreError> {
     let kept: BTreeSet<Scope> = left_behind.iter().cloned().collect();
     let erased: Vec<bool> = stream::iter(left_behind).map(|scope| erase(host, scope)).buffer_unordered(AT_ONCE).collect().await;
@@ -61,7 +63,7 @@ pub(crate) async fn resume_interrupted(host: &Host, tenants: &BTreeSet<TenantId>
         let page: Vec<Scope> = host.ports().sessions.list_open(Open::Running, None, after, PAGE).await?;
         let Some(last) = page.last() else { return Ok(resumed) };
         after = Some(last.clone());
-        let page = page.into_iter().filter(|scope| !kept.contains(scope)); // One that could not be erased is tried by the next start.
+        let page = page.into_iter().filter(|scope| !kept.contains(scope)); // One that could not be erased is tried again by the next start.
         let (ours, others): (Vec<Scope>, Vec<Scope>) = page.partition(|scope| tenants.contains(&scope.tenant));
         resumed.left += others.len();
         let woken: Vec<bool> = stream::iter(ours).map(|scope| wake(host, scope)).buffer_unordered(AT_ONCE).collect().await;
@@ -75,7 +77,7 @@ async fn wake(host: &Host, scope: Scope) -> bool {
     tokio::time::sleep(JITTER.mul_f64(SystemEntropy.fraction())).await;
     let woken = host.tenant(&scope.tenant).conversation(&scope.conversation).resume().await;
     if let Err(error) = &woken {
-        tracing::warn!(%error, tenant = %scope.tenant, conversation = %scope.conversation, "an open round was not taken up again");
+        tracing::warn!(%error, tenant = %scope.tenant, conversation = %scope.conversation, "an open round could not be resumed");
     }
     woken.is_ok()
 }
@@ -83,7 +85,7 @@ async fn wake(host: &Host, scope: Scope) -> bool {
 async fn erase(host: &Host, scope: Scope) -> bool {
     let erased = host.tenant(&scope.tenant).conversation(&scope.conversation).delete().await;
     if let Err(error) = &erased {
-        tracing::warn!(%error, tenant = %scope.tenant, conversation = %scope.conversation, "a conversation of one call could not be erased");
+        tracing::warn!(%error, tenant = %scope.tenant, conversation = %scope.conversation, "the conversation of a single call could not be erased");
     }
     erased.unwrap_or_default()
 }
@@ -112,7 +114,7 @@ mod tests {
         }
         let tenants = BTreeSet::from([TenantId::new("acme").unwrap()]);
         let of = |id: &str| Scope::new(TenantId::new("acme").unwrap(), ConversationId::new(id).unwrap());
-        // As after a crash: a second host over what the first one stored.
+        // As after a crash: a second host opens what the first one stored.
         let model = Arc::new(ScriptedModel::always(Reply::text("taken up")));
         let second = Host::builder().shared_provider(model.clone()).shared_sessions(store.clone()).build().await.unwrap();
 

@@ -1,4 +1,5 @@
-//! Skills for a host: the folder that flags or configuration name, and for a folder of a project the agreement that it needs.
+//! Opens the folder of skills that flags or configuration name. A folder of a project also needs an
+//! agreement.
 
 use std::path::Path;
 
@@ -14,8 +15,8 @@ use crate::{
     trust::{self, Place, Standing, TrustStore},
 };
 
-/// A folder of skills. One of a project is compared with the agreement after each read: what works in the project could change it while
-/// the host runs.
+/// A folder of skills. A project's folder is compared with its agreement after each read, because
+/// tools that work in the project could change it while the host runs.
 #[derive(Clone)]
 pub(super) struct Skills {
     folder: SkillFolder,
@@ -26,14 +27,14 @@ impl Skills {
     /// Opens the folder at `path`.
     ///
     /// # Errors
-    /// [`AppError::Skills`]: it is missing or no folder.
+    /// [`AppError::Skills`]: the path is missing or is not a folder.
     pub(super) fn open(config: &Config, path: &Path) -> Result<Self, AppError> {
         let folder = SkillFolder::open(path).map_err(|error| AppError::Skills { path: path.to_owned(), reason: error.kind() })?;
         let of_project = config.project_files().iter().any(|file| file.kind == ProjectKind::Skills && file.path == path);
         Ok(Self { folder, agreement: of_project.then(|| config.trust().clone()) })
     }
 
-    /// Gives what was read if the folder still is what was agreed to.
+    /// Returns `read` if the folder still matches its agreement.
     async fn agreed<T>(&self, read: T) -> Result<T, SkillError> {
         let Some(store) = self.agreement.clone() else { return Ok(read) };
         let path = self.folder.path();

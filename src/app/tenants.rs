@@ -1,5 +1,5 @@
-//! What a tenant's conversations are made of: tools over its workspace in a sandbox of its own, those of MCP servers of its own, its words,
-//! its skills. All tenants share one spawner of processes.
+//! Builds the setup of each tenant: tools in a sandbox over its workspace, MCP servers started for
+//! it alone, system prompt, and skills. All tenants share one process spawner.
 
 use std::{path::Path, sync::Arc};
 
@@ -15,7 +15,7 @@ use callboard_actors::{
 
 use super::{
     AppError,
-    gateways::Outlets,
+    gateways::ProviderEntries,
     instructions::{self, Agreed},
     skills::Skills,
     tools::{Wanted, masker, mcp_pool, mode, rules, web_tools},
@@ -28,61 +28,62 @@ use crate::{
     tools::{self, Toolbox, memory::Memory},
 };
 
-/// A tenant as the host takes it, and what there is to say of it.
+/// A tenant's configuration for the host, with notes for the operator.
 #[derive(Clone)]
-pub(super) struct Outfit {
+pub(super) struct TenantSetup {
     pub(super) config: TenantConfig,
     pub(super) notes: Vec<String>,
     /// The folder that its tools work in, if any: it holds the quota of files.
     pub(super) workspace: Option<Arc<Root>>,
 }
 
-/// The variable that tells an MCP server whose it is.
+/// The environment variable that gives an MCP server the tenant's id.
 const TENANT_VARIABLE: &str = "CALLBOARD_TENANT";
 
-/// Tools of MCP servers for one tenant, and what there is to say of them.
+/// The MCP tools of one tenant, with notes for the operator.
 #[derive(Default)]
 pub(super) struct OfServers {
     tools: Vec<Arc<dyn Tool>>,
     notes: Vec<String>,
 }
 
-/// Makes the outfits of tenants.
+/// Builds the setups of tenants. Clones share the spawner and the MCP servers.
 #[derive(Clone)]
-pub(super) struct Outfitter {
+pub(super) struct TenantProvisioner {
     spawner: Spawner,
     servers: McpPool,
     redactor: Redactor,
 }
 
-impl Outfitter {
-    /// One for a host; it starts the threads that start processes.
+impl TenantProvisioner {
+    /// Starts the threads of the process spawner.
     pub(super) fn start(config: &Config, redactor: Redactor) -> Result<Self, AppError> {
         let spawner = Spawner::start().map_err(|error| AppError::Tools(format!("no commands can be started: {}", error.kind())))?;
         Ok(Self { spawner, servers: mcp_pool(masker(config))?, redactor })
     }
 
-    /// What hides keys in the words of providers.
+    /// Masks keys in the answers of providers.
     pub(super) fn redactor(&self) -> &Redactor {
         &self.redactor
     }
 
-    /// All MCP servers of all tenants; closed with the host.
+    /// The MCP servers of all tenants; closed with the host.
     pub(super) fn servers(&self) -> &McpPool {
         &self.servers
     }
 
-    /// The tools of MCP servers that a tenant names, each server started or reached for this tenant alone. One that cannot be is a line.
+    /// Connects to the MCP servers whose tools the tenant names; no server process is shared
+    /// between tenants. A server that cannot be used becomes a note.
     pub(super) async fn of_servers(&self, config: &Config, tenant: &TenantSection) -> OfServers {
         let wanted = wanted(config, tenant);
         if wanted.0.is_none() {
-            return OfServers::default(); // The operator's own programs: only for whom they are named.
+            return OfServers::default(); // MCP servers are the operator's own programs: a tenant gets only those that its tools name.
         }
         let (mut own, mut of) = (Vec::new(), OfServers::default());
         for server in config.mcp.iter().filter(|server| wanted.has_of(&server.name)) {
             match of_tenant(server.clone(), &tenant.id, tenant.workspace.as_deref()) {
                 Some(server) => own.push(server),
-                None => of.notes.push(format!("{}: it is started in a workspace, and there is none", server.name)),
+                None => of.notes.push(format!("{}: it needs a workspace, and the tenant has none", server.name)),
             }
         }
         let pins: Arc<dyn Pins> = Arc::new(FilePins::new(&config.data_dir));
@@ -95,24 +96,30 @@ impl Outfitter {
         of
     }
 
-    /// The outfit of a tenant. Reads its folders and tries its sandbox: call it where it may block.
+    /// Builds the setup of a tenant. Blocks: it reads folders and tries the sandbox.
     ///
     /// # Errors
-    /// What cannot be had, naming the tenant.
-    pub(super) fn outfit(
+    /// The first resource that is not available, with the tenant's id.
+    pub(super) fn setup(
         &self,
         config: &Config,
         tenant: &TenantSection,
-        outlets: &Outlets,
+        entries: &ProviderEntries,
         of_servers: OfServers,
-    ) -> Result<Outfit, AppError> {
+    ) -> Result<TenantSetup, AppError> {
         let named = |error: AppError| AppError::Tenant { id: tenant.id.clone(), error: Box::new(error) };
-        self.make(config, tenant, outlets, of_servers).map_err(named)
+        self.make(config, tenant, entries, of_servers).map_err(named)
     }
 
-    fn make(&self, config: &Config, tenant: &TenantSection, outlets: &Outlets, of_servers: OfServers) -> Result<Outfit, AppError> {
+    fn make(
+        &self,
+        config: &Config,
+        tenant: &TenantSection,
+        entries: &ProviderEntries,
+        of_servers: OfServers,
+    ) -> Result<TenantSetup, AppError> {
         let provider = config.choose(tenant.provider.as_deref())?.name.clone();
-        let model = tenant.model.clone().or_else(|| outlets.get(&provider).map(|outlet| outlet.model.clone()));
+        let model = tenant.model.clone().or_else(|| entries.get(&provider).map(|entry| entry.model.clone()));
         let (mut toolbox, workspace) = self.toolbox(config, tenant)?;
         toolbox.tools.extend(of_servers.tools);
         let mut notes = toolbox.notes.clone();
@@ -141,14 +148,15 @@ impl Outfitter {
         }
         made = made.skill_models(tenant.skill_models.as_ref().unwrap_or(&config.skill_models).iter().cloned());
         notes.iter_mut().for_each(|note| *note = format!("tenant {}: {note}", tenant.id));
-        // Like the tools that need a workspace: without one, and without a list that names it, there are only tools that do nothing.
+        // Without a workspace and without a list that names them, there are no subagents, as for
+        // the tools that need a workspace.
         let wanted = tenant.tools.as_ref().or(config.tools.as_ref());
         let subagents = wanted.map_or(tenant.workspace.is_some(), |wanted| wanted.iter().any(|tool| tool == CREATE_SUBAGENT));
-        Ok(Outfit { config: made.tools(toolbox).subagents(subagents), notes, workspace })
+        Ok(TenantSetup { config: made.tools(toolbox).subagents(subagents), notes, workspace })
     }
 
-    /// Its tools: those it names, else those of the configuration, else all that can be had; without a workspace and a list only those
-    /// that touch nothing (INTERFACES §6).
+    /// The tenant's tools: those it names, else those of the configuration, else all. With neither
+    /// a workspace nor a list, only tools that access neither files of the user nor the network.
     fn toolbox(&self, config: &Config, tenant: &TenantSection) -> Result<(Toolbox, Option<Arc<Root>>), AppError> {
         let wanted = wanted(config, tenant);
         let has = |name: &str| wanted.has(name);
@@ -177,11 +185,12 @@ impl Outfitter {
     }
 
     fn over(&self, config: &Config, root: Arc<Root>, wants_commands: bool, masker: tools::mask::Masker) -> Result<Toolbox, AppError> {
-        // A sandbox that nobody will use is not tried, and nothing is said of it.
+        // A sandbox that no tool uses is not tried and produces no notes.
         if !wants_commands {
             return Ok(tools::over(root, None, masker));
         }
-        // Only what the operator lists: the operator's own programs are not every tenant's.
+        // Only the folders that the operator lists: toolchains of the operator's home folder are
+        // not for tenants.
         let toolchains = Toolchains::of(&config.read_only);
         let network = config.network.clone().into();
         let options = Options { limits: config.exec_limits, network, toolchains, main_asks: true, ..Options::default() };
@@ -207,8 +216,8 @@ fn wanted<'a>(config: &'a Config, tenant: &'a TenantSection) -> Wanted<'a> {
     Wanted(tenant.tools.as_ref().or(config.tools.as_ref()))
 }
 
-/// A server as it is for one tenant: a process of it starts in the tenant's workspace, whatever folder is configured, and is told whose it
-/// is; without a workspace there is none.
+/// Adapts a server to one tenant. A process starts in the tenant's workspace, whatever folder is
+/// configured, and gets the tenant's id; without a workspace the result is `None`.
 fn of_tenant(mut server: McpServerConfig, tenant: &TenantId, workspace: Option<&Path>) -> Option<McpServerConfig> {
     match &mut server.transport {
         McpTransport::Stdio { cwd, env, .. } => {
@@ -220,8 +229,8 @@ fn of_tenant(mut server: McpServerConfig, tenant: &TenantId, workspace: Option<&
     Some(server)
 }
 
-/// The system prompt: its own, or over a workspace the usual one; then how to remember, then the project's own instructions where the
-/// operator wants them.
+/// The system prompt: the tenant's own, else the default one if there is a workspace; followed by
+/// the memory instructions, and by the project's instructions if the operator enabled them.
 fn system(tenant: &TenantSection, remembers: bool, notes: &mut Vec<String>) -> Option<String> {
     let usual = tenant.workspace.as_ref().map(|_| include_str!("../cli/prompts/system.md"));
     let mut parts: Vec<String> = tenant.system.as_deref().or(usual).into_iter().map(|text| text.trim_end().to_owned()).collect();
@@ -236,7 +245,7 @@ fn system(tenant: &TenantSection, remembers: bool, notes: &mut Vec<String>) -> O
     Some(text).filter(|text| !text.is_empty())
 }
 
-/// Whether shared parts of the configuration differ of which every outfit is made.
+/// Whether shared settings differ that affect every tenant's setup.
 pub(super) fn share_differs(one: &Config, other: &Config) -> bool {
     let works = |config: &Config| (config.sandbox, config.exec_limits, config.read_only.clone());
     let parts = |config: &Config| (config.tools.clone(), config.approve, works(config), config.skills.clone(), config.skill_models.clone());
@@ -260,7 +269,7 @@ mod tests {
         std::fs::write(&file, "[host]\ndata_dir = \"data\"\n[sandbox]\nmode = \"none\"\n").unwrap();
         let environment = process_environment().filter(|(name, _)| !name.starts_with("CALLBOARD_"));
         let config = Config::load(Some(&file), environment).unwrap();
-        Outfitter::start(&config, Redactor::default()).unwrap().toolbox(&config, tenant).unwrap().0
+        TenantProvisioner::start(&config, Redactor::default()).unwrap().toolbox(&config, tenant).unwrap().0
     }
 
     fn names(tenant: &TenantSection) -> Vec<String> {

@@ -1,4 +1,5 @@
-//! The tools of a host, from configuration and wishes: over the workspace, on the web, of MCP servers, and where their results go.
+//! Builds the tools of a host from configuration and flags: tools over the workspace, web tools,
+//! MCP tools, and the store of their results.
 
 use std::{
     path::{Path, PathBuf},
@@ -11,7 +12,7 @@ use callboard_actors::{
     subagent::CREATE_SUBAGENT,
 };
 
-use super::{AppError, TENANT, Wishes, is_apart, nearest};
+use super::{AppError, Overrides, TENANT, is_apart, nearest};
 use crate::{
     clock::SystemClock,
     config::{Config, SandboxMode, TOOL_NAMES},
@@ -22,7 +23,7 @@ use crate::{
     web::{SystemResolver, UrlPolicy, guarded},
 };
 
-/// Names of tools that are offered: all, or those of a list.
+/// The names of the tools to offer: all for `None`, else those of the list.
 pub(super) struct Wanted<'a>(pub(super) Option<&'a Vec<String>>);
 
 impl Wanted<'_> {
@@ -30,36 +31,36 @@ impl Wanted<'_> {
         self.0.is_none_or(|wanted| wanted.iter().any(|tool| tool == name))
     }
 
-    /// Whether a tool of a server may be among them.
+    /// Whether a tool of this MCP server may be among them.
     pub(super) fn has_of(&self, server: &str) -> bool {
         self.0.is_none_or(|wanted| wanted.iter().any(|tool| tool.split_once("__").is_some_and(|(of, _)| of == server)))
     }
 }
 
-/// Tools, and what belongs to them.
+/// Tools and their resources.
 pub(super) struct Equipment {
     pub(super) toolbox: Toolbox,
     pub(super) artifacts: Arc<dyn ArtifactStore>,
-    /// Whether a model may begin subagents.
+    /// Whether a model may start subagents.
     pub(super) subagents: bool,
-    /// What is closed with the host.
+    /// Resources to close together with the host.
     pub(super) resources: Vec<Arc<dyn Resource>>,
 }
 
-/// The tools as flags and configuration want them.
-pub(super) async fn equipment(config: &Config, wishes: &Wishes) -> Result<Equipment, AppError> {
-    let wanted = Wanted(wishes.tools.as_ref().or(config.tools.as_ref()));
+/// Builds the tools that flags and configuration select.
+pub(super) async fn equipment(config: &Config, overrides: &Overrides) -> Result<Equipment, AppError> {
+    let wanted = Wanted(overrides.tools.as_ref().or(config.tools.as_ref()));
     let masker = masker(config);
-    let mut toolbox = over_workspace(config, wishes, &wanted, &masker)?;
+    let mut toolbox = over_workspace(config, overrides, &wanted, &masker)?;
     let offers_something = wanted.0.is_none_or(|wanted| !wanted.is_empty());
     let mut resources: Vec<Arc<dyn Resource>> = Vec::new();
-    let apart = offers_something && is_apart(&config.data_dir, &wishes.workspace);
+    let apart = offers_something && is_apart(&config.data_dir, &overrides.workspace);
     if apart {
         toolbox.tools.push(erased(Memory::per_tenant(&config.data_dir)));
     }
     toolbox.tools.extend(web_tools(config, &masker)?);
     toolbox = toolbox.only(|name| wanted.has(name));
-    let servers: Vec<&McpServerConfig> = wishes.mcp.iter().filter(|server| wanted.has_of(&server.name)).collect();
+    let servers: Vec<&McpServerConfig> = overrides.mcp.iter().filter(|server| wanted.has_of(&server.name)).collect();
     if !servers.is_empty() {
         let servers: Vec<McpServerConfig> = servers.into_iter().cloned().collect();
         let pool = mcp_pool(masker)?;
@@ -81,7 +82,7 @@ pub(super) async fn equipment(config: &Config, wishes: &Wishes) -> Result<Equipm
     Ok(Equipment { toolbox, artifacts, subagents: wanted.has(CREATE_SUBAGENT), resources })
 }
 
-/// The sandbox of that word.
+/// Converts the configured mode.
 pub(crate) fn mode(mode: SandboxMode) -> Mode {
     match mode {
         SandboxMode::Auto => Mode::Auto,
@@ -91,14 +92,15 @@ pub(crate) fn mode(mode: SandboxMode) -> Mode {
     }
 }
 
-/// What no tool writes in a workspace: the usual names, and the skills if they lie in it. A skill is the user's instructions.
+/// The paths in a workspace that no tool may write: the default list, and the skills if they lie in
+/// it, because skills are the user's instructions.
 pub(super) fn rules(workspace: &Path, skills: Option<&Path>) -> PathRules {
     skills.into_iter().fold(PathRules::default(), |rules, skills| rules.and_protected(workspace, skills))
 }
 
-fn over_workspace(config: &Config, wishes: &Wishes, wanted: &Wanted<'_>, masker: &Masker) -> Result<Toolbox, AppError> {
-    let mode = mode(wishes.sandbox.unwrap_or(config.sandbox));
-    // A sandbox that nobody will use is not tried, and nothing is said of it.
+fn over_workspace(config: &Config, overrides: &Overrides, wanted: &Wanted<'_>, masker: &Masker) -> Result<Toolbox, AppError> {
+    let mode = mode(overrides.sandbox.unwrap_or(config.sandbox));
+    // A sandbox that no tool uses is not tried and produces no notes.
     let mode = if wanted.has("bash") || mode != Mode::Auto { mode } else { Mode::None };
     let mut toolchains = Toolchains::of(&config.read_only);
     if config.toolchains
@@ -108,8 +110,8 @@ fn over_workspace(config: &Config, wishes: &Wishes, wanted: &Wanted<'_>, masker:
     }
     let network = config.network.clone().into();
     let options = Options { limits: config.exec_limits, network, toolchains, main_asks: true, ..Options::default() };
-    let rules = rules(&wishes.workspace, wishes.skills.as_deref().or(config.skills.as_deref()));
-    let mut toolbox = tools::with_options(&wishes.workspace, mode, options, rules, masker.clone());
+    let rules = rules(&overrides.workspace, overrides.skills.as_deref().or(config.skills.as_deref()));
+    let mut toolbox = tools::with_options(&overrides.workspace, mode, options, rules, masker.clone());
     if let Some(error) = toolbox.error() {
         return Err(AppError::Tools(error.to_owned()));
     }
@@ -132,7 +134,8 @@ pub(super) fn web_tools(config: &Config, masker: &Masker) -> Result<Vec<Arc<dyn 
     tools.map_err(|error| AppError::Tools(error.to_string()))
 }
 
-/// Servers of MCP, reached over pipes, or over HTTP at public addresses and those that configuration vouches for.
+/// Pool of MCP servers, reached over pipes, or over HTTP at public addresses and at private ones
+/// that the configuration allows.
 pub(crate) fn mcp_pool(masker: Masker) -> Result<McpPool, AppError> {
     let spawner = Spawner::start().map_err(|error| AppError::Tools(format!("no MCP server can be started: {}", error.kind())))?;
     let vouched = HttpClients::vouched_only();
@@ -147,18 +150,18 @@ pub(crate) fn mcp_pool(masker: Masker) -> Result<McpPool, AppError> {
     Ok(McpPool::new(Means::new(spawner, clients, Arc::new(masker))))
 }
 
-/// The client of servers that configuration does not vouch for. It follows no redirect: reqwest sends `headers` on to wherever one
-/// leads, and servers of the protocol need none.
+/// The HTTP client for servers without `allow_private`. It follows no redirects, because reqwest
+/// would forward `headers` to the new address; the protocol needs none.
 fn unvouched(guarded: reqwest::ClientBuilder) -> Result<reqwest::Client, String> {
-    guarded.redirect(reqwest::redirect::Policy::none()).build().map_err(|_| "no HTTP client can be made".to_owned())
+    guarded.redirect(reqwest::redirect::Policy::none()).build().map_err(|_| "the HTTP client cannot be built".to_owned())
 }
 
-/// Where artifacts are in the data folder (REQUIREMENTS A-08).
+/// The folder of artifacts in the data folder.
 fn artifacts_folder(data_dir: &Path) -> PathBuf {
     data_dir.join("artifacts")
 }
 
-/// Gives up what a conversation that ends kept in the data folder (REQUIREMENTS A-11). A folder that is not there is not made.
+/// Deletes the artifacts of a conversation that ends. Does not create a missing folder.
 ///
 /// # Errors
 /// [`ArtifactError::Unavailable`].
@@ -172,14 +175,14 @@ pub(crate) async fn release_artifacts(config: &Config, scope: &Scope) -> Result<
     store.release(scope.tenant.clone(), Some(scope.conversation.clone())).await
 }
 
-/// Artifacts as files of the data folder; in memory where there can be none. Their age is counted without the jumps of `wall`: a clock
-/// that is set wrong for a moment must not make all of them old (FAULTS F23).
+/// Stores artifacts as files in the data folder, or in memory if that fails. Their age is measured
+/// without jumps of `wall`: a clock that is wrong for a moment must not expire all of them.
 pub(super) async fn artifacts(data_dir: &Path, wall: Arc<dyn Clock>, notes: &mut Vec<String>) -> Arc<dyn ArtifactStore> {
     let clock = Arc::new(SteadyClock::new(wall));
     match FileArtifacts::open(artifacts_folder(data_dir), clock.clone(), FileArtifactsSettings::default()).await {
         Ok(store) => Arc::new(store),
         Err(error) => {
-            notes.push(format!("large results are kept until this program ends: {error}"));
+            notes.push(format!("large results are kept in memory until this program ends: {error}"));
             Arc::new(MemoryArtifacts::new(clock))
         }
     }
@@ -189,7 +192,7 @@ fn in_memory(wall: Arc<dyn Clock>) -> Arc<dyn ArtifactStore> {
     Arc::new(MemoryArtifacts::new(Arc::new(SteadyClock::new(wall))))
 }
 
-/// Hides the keys of the environment and of the configuration.
+/// Masks the keys of the environment and of the configuration.
 pub(crate) fn masker(config: &Config) -> Masker {
     let configured = config.masked_texts();
     if configured.is_empty() { Masker::from_env() } else { Masker::from_env().and(configured) }
@@ -201,7 +204,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers every connection so, and keeps what was asked.
+    /// Answers every connection with `answer` and records the requests.
     async fn answering(head: String) -> (u16, Arc<std::sync::Mutex<Vec<String>>>) {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -210,7 +213,7 @@ mod tests {
         tokio::spawn(async move {
             while let Ok((mut socket, _)) = listener.accept().await {
                 let (mut request, mut buffer) = (Vec::new(), [0; 4096]);
-                // A redirect may make a GET without a body of it.
+                // A redirect may turn the request into a GET without a body.
                 let is_whole =
                     |request: &[u8]| request.ends_with(if request.starts_with(b"GET") { &b"\r\n\r\n"[..] } else { &b"the body"[..] });
                 while !is_whole(&request) {

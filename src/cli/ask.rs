@@ -1,4 +1,4 @@
-//! Asks the person at the terminal whether a call may run. One question at a time.
+//! Asks the person at the terminal whether a tool call may run, one question at a time.
 
 use std::{
     collections::VecDeque,
@@ -16,30 +16,30 @@ use super::{
 };
 use crate::tools::visible::{escaped_json, visible_strict};
 
-/// A call that waits for a yes.
+/// A tool call that waits for approval.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Question {
-    /// The call.
+    /// Id of the call.
     pub(super) tool_call_id: String,
-    /// Its tool.
+    /// Name of its tool.
     pub(super) name: String,
     /// Its arguments as JSON.
     pub(super) input: String,
-    /// Why somebody is asked.
+    /// Why the call needs approval.
     pub(super) reason: String,
 }
 
-/// What a person said.
+/// The person's decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
     No,
     Yes,
-    /// And to every later call that is the same in what matters.
+    /// Also allows every later call that the approval rule treats as the same.
     Always,
 }
 
 impl Answer {
-    /// Reads a line; no for anything that is not a yes.
+    /// Parses a typed line. Anything that is not a clear yes is a no.
     fn of(line: &str) -> Self {
         match line.trim().to_ascii_lowercase().as_str() {
             "y" | "yes" => Self::Yes,
@@ -54,7 +54,7 @@ impl Answer {
     }
 }
 
-/// The questions of a round.
+/// The open questions of a round.
 pub(super) struct Asker {
     paint: Paint,
     queue: VecDeque<Question>,
@@ -64,7 +64,7 @@ pub(super) struct Asker {
 struct Open {
     question: Question,
     answer: oneshot::Receiver<Answer>,
-    /// Tells the reading thread to leave the keyboard alone.
+    /// Set when the question is dropped, so that the reading thread stops taking keys.
     over: Arc<AtomicBool>,
 }
 
@@ -79,27 +79,27 @@ impl Asker {
         Self { paint, queue: VecDeque::new(), open: None }
     }
 
-    /// Takes a question, and shows it when it is its turn.
+    /// Queues a question; shows it once no other is open.
     pub(super) fn ask(&mut self, question: Question) {
         self.queue.push_back(question);
         self.show_next();
     }
 
-    /// Whether a question stands on the screen.
+    /// Whether a question is on the screen.
     pub(super) fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
-    /// Drops all questions: the round is being ended.
+    /// Drops all questions, because the round is being cancelled.
     pub(super) fn forget(&mut self) {
         self.queue.clear();
         self.open = None;
     }
 
-    /// Waits for the next answer; for ever without a question.
+    /// Waits for the next answer. Never returns if no question is open.
     ///
     /// # Cancel safety
-    /// No answer is lost when the future is dropped.
+    /// Cancel safe: an answer that arrives while no future waits is returned by the next call.
     pub(super) async fn answered(&mut self) -> (Question, Answer) {
         let Some(open) = &mut self.open else { return std::future::pending().await };
         let answer = (&mut open.answer).await.unwrap_or(Answer::No);
@@ -115,23 +115,25 @@ impl Asker {
         }
         let Some(question) = self.queue.pop_front() else { return };
         err(&question.shown(self.paint));
-        let (tell, answer) = oneshot::channel();
+        let (sender, answer) = oneshot::channel();
         let over = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&over);
-        // A thread of its own: a read of the keyboard cannot be cancelled, and must not keep the runtime.
+        // Keyboard reads cannot be cancelled, so they run on a plain thread, which does not delay
+        // the runtime's shutdown.
         std::thread::spawn(move || {
-            let _ = tell.send(typed::answer(|| seen.load(Ordering::Relaxed)).map_or(Answer::No, |line| Answer::of(&line)));
+            let _ = sender.send(typed::answer(|| seen.load(Ordering::Relaxed)).map_or(Answer::No, |line| Answer::of(&line)));
         });
         self.open = Some(Open { question, answer, over });
     }
 }
 
 impl Question {
-    /// The question as it stands on the screen: on two lines, with every character that is invisible or changes the order of others
-    /// written out, so that what is read is what runs.
+    /// Formats the question on two lines. Invisible characters and characters that reorder text are
+    /// escaped, so that the person sees exactly what would run.
     fn shown(&self, paint: Paint) -> String {
         let line = |text: &str| visible_strict(text).split_whitespace().collect::<Vec<_>>().join(" ");
-        // Line ends of JSON stand between its parts only; an empty page of them would push the rest out of sight.
+        // JSON has raw line ends only between tokens. They are removed, because blank lines could
+        // push the rest off the screen.
         let input: String = escaped_json(&self.input).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         format!(
             "{} {} {}\n  {}. Allow it? [y]es, [a]lways, [N]o ",

@@ -1,4 +1,5 @@
-//! Files for a prompt: `--attach` and `/attach`. What they are is told by their content, never by their name.
+//! Reads files for a prompt: `--attach` and `/attach`. The type follows from the content, never
+//! from the name.
 
 use std::{io::Read, path::Path};
 
@@ -9,7 +10,7 @@ use callboard_actors::{
 
 use super::{failure::Failure, terminal::tame};
 
-/// Reads files as attachments, in this order. Blocks.
+/// Reads files as attachments, in order. Blocks.
 pub(super) fn read<'f>(files: impl IntoIterator<Item = &'f std::path::PathBuf>) -> Result<Vec<Attachment>, Failure> {
     files.into_iter().map(|file| read_one(file)).collect()
 }
@@ -22,7 +23,7 @@ fn read_one(file: &Path) -> Result<Attachment, Failure> {
         return Err(Failure::usage(format!("{shown} is a folder")).hint("attach the files in it one by one"));
     }
     let mut bytes = Vec::new();
-    // No attachment is larger; one byte more is told as too many.
+    // Reading one byte more than the largest attachment allows detects a file that is too large.
     opened.take(PDF_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
     let attachment = Attachment::sniffed(&bytes).map_err(|error| {
         let failure = Failure::usage(format!("{shown} cannot be attached: {error}"));
@@ -39,9 +40,9 @@ fn hint(error: &AttachmentError) -> Option<&'static str> {
     Some(match error {
         AttachmentError::Empty => "is it the right file?",
         AttachmentError::Unsupported => "a text file can be piped in, or read by the model when it is in the workspace",
-        AttachmentError::Cut { .. } => "does it open elsewhere? copy it anew",
-        AttachmentError::TooLarge { .. } | AttachmentError::TooManyPixels { .. } => "save it smaller",
-        AttachmentError::TooManyPages => "attach a part of it",
+        AttachmentError::Cut { .. } => "does it open in other programs? copy it again",
+        AttachmentError::TooLarge { .. } | AttachmentError::TooManyPixels { .. } => "save it in a smaller size",
+        AttachmentError::TooManyPages => "attach only a part of it",
         AttachmentError::Encrypted => "save it without its password",
         _ => return None,
     })

@@ -1,4 +1,5 @@
-//! `callboard chat`: a conversation. At a terminal with a line editor; from a pipe, a prompt a line.
+//! `callboard chat`: a conversation. A terminal gets a line editor; in piped input, each line is a
+//! prompt.
 
 use std::{
     io::BufRead,
@@ -30,31 +31,32 @@ use super::{
     session::{Session, fresh_id},
     signals::Signals,
     skills,
-    terminal::{Paint, Terminals, err_line, out, out_line, tame},
+    terminal::{Paint, Terminals, counted, err_line, out, out_line, tame},
     trust::{Notes, ProjectUse},
     view::View,
 };
 use crate::config::Config;
 
-/// A second Ctrl-C at the prompt within this time leaves.
+/// A second Ctrl-C at the prompt within this time ends the program.
 const TWICE: Duration = Duration::from_secs(2);
 
-/// Lines that the arrow keys remember, for this process only: what was typed is in the session, and nowhere else.
+/// Number of lines in the editor's history. It lasts for this process; what was typed is stored in
+/// the session only.
 const LINES_REMEMBERED: usize = 1000;
 
 const HELP: &str = "\
-/tools    the tools the model is offered
-/skills   the skills; /skills NAME activates one, /skills -NAME ends it
-/history  what was said, round by round
+/tools    the tools that the model is offered
+/skills   the skills; /skills NAME activates one, /skills -NAME deactivates it
+/history  the messages, round by round
 /fork     copy this conversation: /fork [NAME] [ROUND]
-/rewind   take a round and all later ones back: /rewind ROUND
-/metrics  figures of this conversation
-/attach FILE  give an image or a PDF with the next prompt
-/tokens   what it has used, and what is left of its budget
-/compact  make the context smaller now; waits for a summary, ten seconds at most
-/help     this page
+/rewind   undo a round and all later ones: /rewind ROUND
+/metrics  usage and timing of this conversation
+/attach FILE  add an image or a PDF to the next prompt
+/tokens   tokens and cost so far, and the limits of the budget
+/compact  make the context smaller now; waits up to ten seconds for a summary
+/help     this list
 /quit     leave (also Ctrl-D)
-Ctrl-C ends the running turn; twice leaves.";
+Ctrl-C cancels the running round; twice leaves.";
 
 /// Talk with a model about a folder
 #[derive(Debug, Args)]
@@ -63,16 +65,15 @@ Examples:
   callboard chat --session refactoring
   callboard chat --provider openai --base-url http://127.0.0.1:11434/v1 --model qwen3
 
-Inside: /tools /history /metrics /attach FILE /help /quit. Ctrl-C ends the running turn; twice leaves.
-Inside: /tools /history /fork /rewind /metrics /help /quit. Ctrl-C ends the running turn; twice leaves.
-When standard input is no terminal, each of its lines is a prompt.")]
+Inside: /tools /history /fork /rewind /metrics /attach FILE /help /quit. Ctrl-C cancels the running round; twice leaves.
+If standard input is not a terminal, each of its lines is a prompt.")]
 pub(super) struct ChatArgs {
     #[command(flatten)]
     host: HostFlags,
     /// Continue this session, or create it
     #[arg(long, value_name = "ID")]
     session: Option<ConversationId>,
-    /// End each round after this many seconds
+    /// Cancel each round after this many seconds
     #[arg(long, value_name = "S", value_parser = super::run::seconds)]
     timeout: Option<Duration>,
 }
@@ -95,7 +96,7 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
     let session = Session::open(config, &args.host, args.session, false).await?;
     let mut lines = Lines::open(terminals);
     if lines.is_interactive() {
-        err_line(&Paint::stderr().dim("/help shows what can be typed, Ctrl-D leaves"));
+        err_line(&Paint::stderr().dim("/help lists the commands, Ctrl-D leaves"));
     }
     let mut view = View::new(false, terminals);
     let mut last = Ok(Done::Well);
@@ -119,14 +120,14 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
         }
     };
     session.app.host.shutdown(SHUTDOWN).await;
-    // A script wants to know; a person saw it.
+    // The exit code matters to a script; a person has seen the error already.
     match (lines.is_interactive(), left, last) {
-        (false, Done::Well, last) => last.map_err(|failure| failure.hint("the line before failed")),
+        (false, Done::Well, last) => last.map_err(|failure| failure.hint("the last prompt failed")),
         (_, left, _) => Ok(left),
     }
 }
 
-/// Keeps a file for the next prompt.
+/// Reads a file and attaches it to the next prompt.
 fn attach_file(file: &str, attached: &mut Vec<Attachment>) -> Result<Done, Failure> {
     match attach::read([&std::path::PathBuf::from(file)]) {
         Ok(read) => {
@@ -169,14 +170,14 @@ async fn one_line(
         "/tools" => show_tools(session),
         "/history" => show_history(session).await,
         "/metrics" => show_metrics(session).await,
-        "/skills" => tell_failure(skills::in_chat(&session.handle, "").await),
+        "/skills" => print_failure(skills::in_chat(&session.handle, "").await),
         command if command.starts_with("/skills ") => {
-            tell_failure(skills::in_chat(&session.handle, command.trim_start_matches("/skills ").trim()).await);
+            print_failure(skills::in_chat(&session.handle, command.trim_start_matches("/skills ").trim()).await);
         }
         "/tokens" => show_tokens(session).await,
-        "/compact" => tell_failure(compact(session).await),
+        "/compact" => print_failure(compact(session).await),
         command if command.starts_with('/') && !command.contains(' ') => {
-            err_line(&format!("there is no {}; /help shows what there is", tame(command)));
+            err_line(&format!("there is no command {}; /help lists the commands", tame(command)));
         }
         prompt => {
             let prompt = attached.drain(..).fold(Prompt::text(prompt), Prompt::attach);
@@ -201,7 +202,7 @@ async fn one_line(
     Next::GoOn
 }
 
-fn tell_failure(result: Result<(), Failure>) {
+fn print_failure(result: Result<(), Failure>) {
     if let Err(failure) = result {
         err_line(&failure.text(Paint::stderr()));
     }
@@ -222,44 +223,45 @@ fn show_tools(session: &Session) {
 }
 
 async fn show_history(session: &Session) {
-    let told = async {
+    let history = async {
         let rounds = session.handle.rounds().await?;
-        Ok::<_, SendError>(rounds::told(&rounds, &session.handle.messages().await?))
+        Ok::<_, SendError>(rounds::describe(&rounds, &session.handle.messages().await?))
     };
-    match told.await {
+    match history.await {
         Ok(text) => out(&text),
         Err(error) => err_line(&Failure::from(error).text(Paint::stderr())),
     }
 }
 
-/// Copies the conversation as it stands, or as a round left it. This one goes on here.
+/// Copies the conversation, as it is or as it was after a round. The current conversation continues
+/// here.
 async fn fork(session: &Session, words: &[&str]) -> Result<(), Failure> {
     let (name, at) = match words {
         [] => (None, None),
         [name] => (Some(*name), None),
         [name, at] => (Some(*name), Some(rounds::pick(&session.handle.rounds().await?, at)?)),
-        _ => return Err(Failure::usage("that is too much").hint("/fork [NAME] [ROUND]")),
+        _ => return Err(Failure::usage("too many arguments").hint("/fork [NAME] [ROUND]")),
     };
     let id = match name {
         Some(name) => ConversationId::new(name)?,
         None => fresh_id()?,
     };
     session.handle.fork(id.clone(), at).await?;
-    out_line(&format!("copied as {id}; `callboard chat --session {id}` goes on there"));
+    out_line(&format!("copied as {id}; continue it with `callboard chat --session {id}`"));
     Ok(())
 }
 
-/// Takes a round and all later ones back.
+/// Undoes a round and all later ones.
 async fn rewind(session: &Session, words: &[&str]) -> Result<(), Failure> {
     let [to] = words else { return Err(Failure::usage("which round?").hint("/rewind ROUND; /history shows their numbers")) };
     let to = rounds::pick(&session.handle.rounds().await?, to)?;
     session.handle.rewind(to).await?;
-    out_line(&format!("{} messages are left", session.handle.messages().await?.len()));
+    out_line(&format!("{} left", counted(session.handle.messages().await?.len(), "message")));
     Ok(())
 }
 
-/// A message as people read it.
-pub(super) fn told(message: &Message) -> String {
+/// Formats a message for people.
+pub(super) fn describe(message: &Message) -> String {
     let who = match message.role() {
         Role::User => "you",
         Role::Assistant => "model",
@@ -268,7 +270,7 @@ pub(super) fn told(message: &Message) -> String {
     let mut text = String::new();
     for block in message.blocks() {
         let part = match block {
-            ContentBlock::Text(text) if is_reminder(&text.text) => continue, // The host's words, not the person's.
+            ContentBlock::Text(text) if is_reminder(&text.text) => continue, // Reminders are the host's words, not the person's.
             ContentBlock::Text(text) => format!("{who}: {}\n", text.text),
             ContentBlock::Thinking(_) => continue,
             ContentBlock::ToolUse(call) => format!("  > {}\n", summary(&call.name, &call.input)),
@@ -276,7 +278,7 @@ pub(super) fn told(message: &Message) -> String {
                 let content = result.content.text();
                 let first = content.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
                 let more = content.lines().count().saturating_sub(1);
-                let more = if more > 0 { format!(" (+{more} lines)") } else { String::new() };
+                let more = if more > 0 { format!(" (+{})", counted(more, "line")) } else { String::new() };
                 format!("  {} {first}{more}\n", if result.is_error { "✗" } else { "<" })
             }
             block @ ContentBlock::Other { .. } => match label(&block) {
@@ -311,13 +313,14 @@ async fn show_tokens(session: &Session) {
     }
 }
 
-/// A line of the person.
+/// A line of input.
 enum Line {
     Said(String),
     Interrupted,
 }
 
-/// Where lines come from. Reading blocks, so it happens on a thread that gets this and gives it back.
+/// The source of lines. Reading blocks, so a blocking thread takes the source and returns it with
+/// the line.
 enum Lines {
     Editor(Box<Reedline>),
     Pipe,

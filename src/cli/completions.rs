@@ -1,4 +1,4 @@
-//! `callboard completions`: what a shell needs to complete our commands.
+//! `callboard completions`: prints a completion script for a shell.
 
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
@@ -13,7 +13,7 @@ use super::{
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  callboard completions bash > ~/.local/share/bash-completion/completions/callboard")]
 pub(super) struct CompletionsArgs {
-    /// Which shell
+    /// Shell that the script is for
     shell: Shell,
 }
 

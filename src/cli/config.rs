@@ -1,4 +1,4 @@
-//! `callboard config`: whether the configuration is right, and what it comes to.
+//! `callboard config`: checks the configuration and prints its effective values.
 
 use clap::Subcommand;
 
@@ -11,10 +11,11 @@ use crate::config::Config;
 
 pub(super) const EXAMPLE: &str = "Example:\n  callboard --config callboard.toml config check";
 
-/// What to do with it.
+/// Subcommands of `config`.
 #[derive(Debug, Subcommand)]
 pub(super) enum ConfigCommand {
-    /// Say whether it is right; the first mistake with file, line and the nearest right key
+    /// Check the configuration; print the first mistake with its file, line and the nearest correct
+    /// key
     #[command(after_help = EXAMPLE)]
     Check,
     /// Print the effective configuration as TOML, each value with its origin, keys masked
@@ -33,7 +34,7 @@ pub(super) fn run(config: &Config, command: &ConfigCommand) -> Result<Done, Fail
             for warning in config.warnings() {
                 err_line(&format!("warning: {warning}"));
             }
-            out_line(&format!("the configuration is right ({read})"));
+            out_line(&format!("the configuration is valid ({read})"));
         }
         ConfigCommand::Show => out_data(&config.show()),
     }

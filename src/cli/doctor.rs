@@ -1,4 +1,5 @@
-//! `callboard doctor`: what of the set-up works, a line each with what to do. Changes nothing, and reaches out only when asked.
+//! `callboard doctor`: checks the setup and prints one line per check, with advice. Changes
+//! nothing, and uses the network only with `--online`.
 
 mod machine;
 mod online;
@@ -11,7 +12,7 @@ use serde::Serialize;
 
 use super::{
     failure::{Done, Failure},
-    terminal::{Paint, out_json, out_line},
+    terminal::{Paint, counted, out_json, out_line},
     trust,
 };
 use crate::{
@@ -20,24 +21,24 @@ use crate::{
     storage::{Check, Sqlite, SqliteOptions},
 };
 
-/// Look at the set-up: configuration, store, folders, sandbox, limits, clock, providers
+/// Check the setup: configuration, store, folders, sandbox, limits, clock, providers
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   callboard doctor
   callboard --config callboard.toml doctor --online --json
 
-Exit code 1 when something fails; warnings are none.")]
+Exit code 1 if a check fails; warnings do not count.")]
 pub(super) struct DoctorArgs {
-    /// Ask each provider whether it is there and takes the key; nothing is generated
+    /// Check that each provider answers and accepts its key; nothing is generated
     #[arg(long)]
     online: bool,
-    /// Print one JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 }
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum State {
@@ -46,7 +47,7 @@ pub(super) enum State {
     Fail,
 }
 
-/// What was found of one thing.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
     name: String,
@@ -83,7 +84,7 @@ impl Finding {
 pub(super) async fn run(file: Option<PathBuf>, args: DoctorArgs) -> Result<Done, Failure> {
     let mut findings = Vec::new();
     match Config::load(file.as_deref(), process_environment()) {
-        Err(error) => findings.push(Finding::fail("configuration", error.to_string(), "mend it, then ask again")),
+        Err(error) => findings.push(Finding::fail("configuration", error.to_string(), "fix it, then run the command again")),
         Ok(config) => {
             configuration(&config, &mut findings);
             findings.extend(project(&config));
@@ -112,22 +113,24 @@ pub(super) async fn run(file: Option<PathBuf>, args: DoctorArgs) -> Result<Done,
 
 fn configuration(config: &Config, findings: &mut Vec<Finding>) {
     match trust::mistakes(config).and_then(|()| config.check()) {
-        Err(error) => findings.push(Finding::fail("configuration", error.to_string(), "mend it, then ask again")),
+        Err(error) => findings.push(Finding::fail("configuration", error.to_string(), "fix it, then run the command again")),
         Ok(()) => {
             let files: Vec<String> = config.files().iter().map(|file| file.display().to_string()).collect();
             let read = if files.is_empty() { "only defaults and the environment".to_owned() } else { files.join(", ") };
-            findings.push(Finding::ok("configuration", format!("it is right ({read}), {} tenants", config.tenants.len())));
+            let tenants = counted(config.tenants.len(), "tenant");
+            findings.push(Finding::ok("configuration", format!("it is valid ({read}), {tenants}")));
         }
     }
-    findings.extend(config.warnings().into_iter().map(|warning| Finding::warn("configuration", warning, "change it if it is not meant")));
+    findings
+        .extend(config.warnings().into_iter().map(|warning| Finding::warn("configuration", warning, "change it if it is not intended")));
 }
 
-/// Files of the current folder: whether each counts.
+/// Whether each file of the current folder takes effect.
 fn project(config: &Config) -> Vec<Finding> {
     let here = crate::app::instructions_of(".".as_ref(), config.trust());
     let mut findings = Vec::new();
     if let Err(error) = config.trust().entries() {
-        findings.push(Finding::fail("trust", error.to_string(), "remove it, then agree again with `callboard trust`"));
+        findings.push(Finding::fail("trust", error.to_string(), "remove it, then trust the files again with `callboard trust`"));
     }
     for file in config.project_files().iter().chain(&here) {
         findings.push(match file.is_trusted() {
@@ -138,19 +141,21 @@ fn project(config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// Opens the sessions as `serve` would, and reads every page once.
+/// Opens the store as `serve` would, and checks every page.
 async fn store(config: &Config) -> Finding {
     let path = match &config.store {
         Store::Memory => {
-            return Finding::warn("store", "sessions are kept in memory", "they are gone with the process; `sqlite:PATH` keeps them");
+            return Finding::warn("store", "sessions are kept in memory", "they are lost when the process ends; `sqlite:PATH` stores them");
         }
-        Store::Sqlite(path) if !path.exists() => return Finding::ok("store", "there are no sessions yet; the first start makes the file"),
+        Store::Sqlite(path) if !path.exists() => {
+            return Finding::ok("store", "there are no sessions yet; the first start creates the file");
+        }
         Store::Sqlite(path) => path,
     };
     let options = SqliteOptions { check: Check::Always, ..SqliteOptions::default() };
     match Sqlite::open_with(path, options).await {
-        Ok(_) => Finding::ok("store", format!("{} opens, has the schema of this version, and its pages are whole", path.display())),
-        Err(error) => Finding::fail("store", error.to_string(), "restore it from a copy, or name another in `[store] url`"),
+        Ok(_) => Finding::ok("store", format!("{} opens, has the current schema, and all pages are intact", path.display())),
+        Err(error) => Finding::fail("store", error.to_string(), "restore it from a backup, or set another file in `[store] url`"),
     }
 }
 
@@ -163,7 +168,7 @@ fn sandbox(config: &Config) -> Finding {
     let root = match Root::open(std::env::temp_dir(), PathRules::default()) {
         Ok(root) => std::sync::Arc::new(root),
         Err(error) => {
-            return Finding::fail(name, format!("it cannot be tried: {}", error.kind()), "make the folder for temporary files writable");
+            return Finding::fail(name, format!("it cannot be tried: {}", error.kind()), "make the temporary folder writable");
         }
     };
     match sandbox::detect(&root, mode) {
@@ -171,24 +176,28 @@ fn sandbox(config: &Config) -> Finding {
             (Some(SandboxPolicy { kind: "landlock-closed", .. }), Some(note)) => {
                 Finding::warn(name, note, "install bubblewrap, or allow user namespaces")
             }
-            (Some(SandboxPolicy { kind, boundary: true, .. }), _) => Finding::ok(name, format!("commands run behind {kind}")),
+            (Some(SandboxPolicy { kind, boundary: true, .. }), _) => Finding::ok(name, format!("commands run in the sandbox {kind}")),
             (Some(SandboxPolicy { kind, .. }), _) => {
-                Finding::warn(name, format!("commands run without a boundary ({kind})"), "install bubblewrap and choose `mode = \"linux\"`")
+                Finding::warn(name, format!("commands run without a sandbox ({kind})"), "install bubblewrap and choose `mode = \"linux\"`")
             }
-            (None, note) => Finding::warn(name, note.unwrap_or_else(|| "there is none".into()), "install bubblewrap, or do without `bash`"),
+            (None, note) => {
+                Finding::warn(name, note.unwrap_or_else(|| "there is no sandbox".into()), "install bubblewrap, or do without `bash`")
+            }
         },
         Err(error) => Finding::fail(name, error.to_string(), "install bubblewrap, or change `[sandbox] mode`"),
     }
 }
 
-/// Who bounds the memory of commands.
+/// How the memory of commands is limited.
 fn memory_of_commands(config: &Config) -> Option<Finding> {
     if crate::app::sandbox_mode(config.sandbox) == Mode::None {
         return None;
     }
     let says = match sandbox::control_groups() {
-        Ok(version) => format!("the kernel bounds it, by a control group for each (cgroup v{version})"),
-        Err(why) => format!("it is watched; the kernel does not bound it, as there are no control groups ({why}; docs/serve.md)"),
+        Ok(version) => format!("the kernel limits it, with a control group for each command (cgroup v{version})"),
+        Err(why) => {
+            format!("it is only watched, because there are no control groups with which the kernel could limit it ({why}; docs/serve.md)")
+        }
     };
     Some(Finding::ok("memory of commands", says))
 }
@@ -207,16 +216,16 @@ fn keys_of_commands(config: &Config) -> Option<Finding> {
     Some(Finding::ok("keys of commands", says))
 }
 
-/// Whether each provider has its key; nobody is asked.
+/// Whether each provider has its key; sends no request.
 fn offline(config: &Config) -> Vec<Finding> {
     let chosen = config.choose(None).ok().filter(|_| config.providers.is_empty());
     let each = config.providers.iter().chain(chosen).map(|provider| {
         let name = format!("provider {}", provider.name);
         match provider.key() {
-            Err(error) => Finding::fail(name, error.to_string(), "set it, or take the provider out"),
-            Ok(_) if provider.kind == ProviderKind::Offline => Finding::ok(name, "it is part of this program"),
-            Ok(Some(_)) => Finding::ok(name, "its key is there; --online asks whether it is taken"),
-            Ok(None) => Finding::ok(name, "it needs no key; --online asks whether it is there"),
+            Err(error) => Finding::fail(name, error.to_string(), "set it, or remove the provider"),
+            Ok(_) if provider.kind == ProviderKind::Offline => Finding::ok(name, "it is built into this program"),
+            Ok(Some(_)) => Finding::ok(name, "its key is set; --online checks whether it is accepted"),
+            Ok(None) => Finding::ok(name, "it needs no key; --online checks whether it answers"),
         }
     });
     each.collect()

@@ -13,14 +13,14 @@ use callboard_actors::{
 use super::terminal::{Paint, err_line};
 use crate::{app::AppError, config::ConfigError, tools::visible::visible_line};
 
-/// The exit code of a command that ended as it should.
+/// How a command ended that returns no [`Failure`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Done {
-    /// The work is done.
+    /// The work is done: exit code 0.
     Well,
-    /// It failed or was cut, and what there is to say was said.
+    /// The work failed or was cut, and the command has already reported it: exit code 1.
     Badly,
-    /// A person interrupted it.
+    /// A person interrupted it: exit code 130.
     Interrupted,
 }
 
@@ -34,7 +34,7 @@ impl Done {
     }
 }
 
-/// Why a command did not do what was asked.
+/// An error of a command, and its exit code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Failure {
     line: String,
@@ -43,38 +43,38 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    /// The work failed, or the thing named is not there.
+    /// The work failed, or a named thing does not exist: exit code 1.
     pub(super) fn work(line: impl Into<String>) -> Self {
         Self { line: line.into(), hint: None, exit: 1 }
     }
 
-    /// Wrong usage or configuration.
+    /// Wrong usage or configuration: exit code 2.
     pub(super) fn usage(line: impl Into<String>) -> Self {
         Self { line: line.into(), hint: None, exit: 2 }
     }
 
-    /// Says what to do about it.
+    /// Adds advice for the user, printed after the error.
     pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// A conversation that is not there, with the nearest that is.
+    /// The conversation does not exist; suggests the nearest existing id.
     pub(super) fn no_session(id: &str, nearest: Option<String>) -> Self {
         let failure = Self::work(format!("session `{id}` not found"));
         match nearest {
             Some(nearest) => failure.hint(format!("did you mean `{nearest}`?")),
-            None => failure.hint("`callboard sessions list` shows what is there"),
+            None => failure.hint("`callboard sessions list` shows all sessions"),
         }
     }
 
-    /// Writes the line and gives the exit code.
-    pub(super) fn tell(&self) -> ExitCode {
+    /// Prints the line and returns the exit code.
+    pub(super) fn report(&self) -> ExitCode {
         err_line(&self.text(Paint::stderr()));
         ExitCode::from(self.exit)
     }
 
-    /// One line, whatever the parts hold.
+    /// Formats the failure as one line, whatever its parts contain.
     pub(super) fn text(&self, paint: Paint) -> String {
         let line = one_line(&self.line);
         match &self.hint {
@@ -83,23 +83,23 @@ impl Failure {
         }
     }
 
-    /// A failure of a round as people read it.
+    /// Converts the failure of a round, with advice for its code.
     pub(super) fn round(failure: &RoundFailure) -> Self {
         let line = Self::work(&failure.message);
         let seconds = failure.retry_after_ms.map(|ms| ms.div_ceil(1000));
         match (failure.code.as_str(), seconds) {
             ("provider_auth", _) => line.hint("check the key: ANTHROPIC_API_KEY, OPENAI_API_KEY, or `api_key_env` in callboard.toml"),
             (_, Some(seconds)) => line.hint(format!("try again in {seconds} s")),
-            ("provider_rate_limited" | "provider_server_error", None) => line.hint("try again later; the session holds what was said"),
-            ("provider_quota_exhausted", _) => line.hint("waiting does not help: look at the account's plan and limits"),
+            ("provider_rate_limited" | "provider_server_error", None) => line.hint("try again later; the session keeps all messages"),
+            ("provider_quota_exhausted", _) => line.hint("waiting does not help: check the account's plan and limits"),
             ("provider_connection" | "provider_timeout", _) => line.hint("is the server running, and --base-url right?"),
             ("provider_protocol", _) => {
-                line.hint("does --base-url name an API? Anthropic's is given without /v1, OpenAI's with it; else try again")
+                line.hint("does --base-url name an API? without /v1 for Anthropic, with it for OpenAI; otherwise try again")
             }
             ("provider_invalid_request", _) => line.hint("check --model and --base-url"),
             ("budget", _) => line.hint("allow more with --budget-tokens or --budget-usd"),
             ("deadline", _) => line.hint("give more time with --timeout"),
-            ("store_unavailable", _) => line.hint("make room or choose another file with --db; what was acknowledged is safe"),
+            ("store_unavailable", _) => line.hint("free some disk space or choose another file with --db; acknowledged messages are safe"),
             _ => line,
         }
     }
@@ -152,7 +152,7 @@ impl From<SendError> for Failure {
             }
             SendError::Conversation(ConversationError::InUse) => failure.hint("end the other process, or use another --session"),
             SendError::Conversation(ConversationError::Store(StoreError::Unavailable { .. })) => {
-                failure.hint("is the disk full, or the file read-only? another one: --db FILE")
+                failure.hint("is the disk full, or the file read-only? choose another with --db FILE")
             }
             _ => failure,
         }

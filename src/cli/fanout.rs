@@ -1,4 +1,4 @@
-//! `callboard fanout`: one template over the lines of a file, a subagent a line.
+//! `callboard fanout`: applies a template to each line of a file, with one subagent per line.
 
 use std::{
     io::Read,
@@ -27,56 +27,57 @@ use super::{
     trust::{Notes, ProjectUse},
 };
 use crate::{
-    app::{self, App, Opening, Purpose, Sessions, TENANT, Wishes},
+    app::{self, App, Opening, Overrides, Purpose, Sessions, TENANT},
     config::Config,
     storage::{MemorySessions, SessionLock},
     tools::visible::visible_line,
 };
 
-/// Bytes of a file of lines: far more than anybody means to give to a model.
+/// Maximum size of the file of lines, in bytes.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// Characters of a line that its section is headed with.
+/// Maximum number of characters of a line in the heading of its section.
 const HEAD_CHARS: usize = 120;
 
-/// Where a line goes in the template.
+/// The placeholder for the line in the template.
 const PLACE: &str = "{}";
 
-/// Give each line of a file to a subagent of its own, many at once
+/// Run one subagent for each line of a file, many at once
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   callboard fanout \"Summarise the file {} in one sentence.\" --over files.txt
   git ls-files '*.rs' | callboard fanout \"What does {} promise?\" --over - --parallel 8 --json
   callboard fanout \"Translate: {}\" --over lines.txt --ephemeral --no-tools
-  callboard fanout \"Check {}\" --over files.txt --name check-1     # the same again after a crash goes on
+  callboard fanout \"Check {}\" --over files.txt --name check-1     # run it again after a crash to continue
 
-One section a line, or with --json one JSON line, in the order of the file. Blank lines are left out. Exit 1 if any failed.
-A subagent can ask nobody: what needs approval is refused, unless --approve auto allows it.")]
+Prints one section per line, or with --json one JSON line, in the order of the file. Blank lines are skipped. Exit 1 if any failed.
+Subagents cannot ask for approval: calls that need it are refused, unless --approve auto allows them.")]
 pub(super) struct FanoutArgs {
-    /// What each is told; every `{}` in it is the line
+    /// The prompt of each subagent; every `{}` in it is replaced by the line
     template: String,
-    /// The file of the lines; `-` is standard input
+    /// The file with the lines; `-` for standard input
     #[arg(long, value_name = "FILE")]
     over: PathBuf,
     #[command(flatten)]
     host: HostFlags,
-    /// How many are under way at once, at most [default: 1024]
+    /// Subagents that run at once, at most [default: 1024]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     parallel: Option<u32>,
-    /// Keep no journals: nothing is left when it is over, and a crash loses it
+    /// Keep no journals: nothing is stored, and a crash loses all results
     #[arg(long, conflicts_with_all = ["name", "db"])]
     ephemeral: bool,
-    /// Begin one alone, so that the rest finds in the provider's cache what they have in common; its effect is told at the end
+    /// Run the first task alone, so that the others find the common prompt in the provider's cache;
+    /// prints the effect at the end
     #[arg(long)]
     warm_first: bool,
-    /// A name: the same command with it after a crash goes on with what is there
+    /// Name of the fan-out: running the same command again after a crash continues it
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// End it after this many seconds
+    /// Cancel the fan-out after this many seconds
     #[arg(long, value_name = "S", value_parser = seconds)]
     timeout: Option<Duration>,
-    /// Print one JSON object a task
+    /// Print one JSON object per task
     #[arg(long)]
     json: bool,
 }
@@ -89,13 +90,13 @@ impl FanoutArgs {
 
 pub(super) async fn run(config: &Config, args: FanoutArgs) -> Result<Done, Failure> {
     if !args.template.contains(PLACE) {
-        return Err(Failure::usage("the template has no {}, where each line goes").hint("callboard fanout \"Summarise {}\" --over FILE"));
+        return Err(Failure::usage("the template has no {} for the line").hint("callboard fanout \"Summarise {}\" --over FILE"));
     }
     let lines = lines(&args.over).await?;
     let mut signals = Signals::listen();
     let tasks = lines.iter().map(|line| args.template.replace(PLACE, line));
-    let wishes = Wishes { budget: Budget::default(), ..args.host.wishes(config, Recovery::Resume)? };
-    let (app, _lock) = open(config, &wishes, &args).await?;
+    let overrides = Overrides { budget: Budget::default(), ..args.host.overrides(config, Recovery::Resume)? };
+    let (app, _lock) = open(config, &overrides, &args).await?;
 
     let mut fan_out = FanOut::over(tasks).budget(args.host.budget());
     fan_out = args.parallel.and_then(|parallel| usize::try_from(parallel).ok()).into_iter().fold(fan_out, FanOut::parallel);
@@ -106,7 +107,7 @@ pub(super) async fn run(config: &Config, args: FanoutArgs) -> Result<Done, Failu
     let run = app.host.tenant(TENANT).fan_out(fan_out).await?;
     let paint = Paint::stderr();
     if !args.ephemeral && args.name.is_none() {
-        err_line(&paint.dim(&format!("fan-out {0}; the same command with --name {0} goes on with it", run.name())));
+        err_line(&paint.dim(&format!("fan-out {0}; run the same command with --name {0} to continue it", run.name())));
     }
 
     let (summary, interrupted) = follow(run, &lines, args.json, &mut signals).await;
@@ -122,25 +123,25 @@ pub(super) async fn run(config: &Config, args: FanoutArgs) -> Result<Done, Failu
     })
 }
 
-/// The host, and what keeps a second process from the same name.
-async fn open(config: &Config, wishes: &Wishes, args: &FanoutArgs) -> Result<(App, Option<SessionLock>), Failure> {
-    // What is wrong with a flag is told before anything is made.
-    app::choose_provider(config, wishes, Purpose::Calls)?;
-    app::check_places(config, wishes)?;
+/// Opens the store, locks the fan-out's name against a second process, and starts the host.
+async fn open(config: &Config, overrides: &Overrides, args: &FanoutArgs) -> Result<(App, Option<SessionLock>), Failure> {
+    // Report wrong flags before anything is created.
+    app::choose_provider(config, overrides, Purpose::Calls)?;
+    app::check_places(config, overrides)?;
     let sessions = match args.ephemeral {
         true => Sessions::Memory(Arc::new(MemorySessions::new())),
-        false => Sessions::open(config, wishes.db.as_deref(), Opening::OrCreate).await?,
+        false => Sessions::open(config, overrides.db.as_deref(), Opening::OrCreate).await?,
     };
     let lock = match &args.name {
         Some(name) => sessions.lock(&scope(&ConversationId::new(format!("{FAN_OUT_PREFIX}{name}"))?)?)?,
         None => None,
     };
-    let app = app::start(config, wishes, &sessions).await?;
+    let app = app::start(config, overrides, &sessions).await?;
     announce(config, &app);
     Ok((app, lock))
 }
 
-/// The lines, without blank ones.
+/// Reads the lines, without blank ones.
 async fn lines(file: &Path) -> Result<Vec<String>, Failure> {
     let shown = if file.as_os_str() == "-" { "standard input".to_owned() } else { file.display().to_string() };
     let path = file.to_owned();
@@ -162,7 +163,8 @@ async fn lines(file: &Path) -> Result<Vec<String>, Failure> {
     if lines.is_empty() { Err(Failure::usage(format!("{shown} has no lines"))) } else { Ok(lines) }
 }
 
-/// Prints results in the order of the lines, each as soon as those before it are there. Ctrl-C ends what runs; again, the program.
+/// Prints results in the order of the lines, each as soon as all earlier ones are printed. Ctrl-C
+/// cancels the running tasks; a second one ends the program.
 async fn follow(mut run: FanOutRun, lines: &[String], json: bool, signals: &mut Signals) -> (FanOutSummary, bool) {
     let bar = bar(run.tasks());
     let (mut ends, mut printed, mut failed, mut interrupted) = (vec![None; run.tasks()], 0, 0usize, false);
@@ -175,7 +177,7 @@ async fn follow(mut run: FanOutRun, lines: &[String], json: bool, signals: &mut 
                     std::process::exit(130);
                 }
                 interrupted = true;
-                bar.suspend(|| err_line("interrupting; once more to leave at once"));
+                bar.suspend(|| err_line("interrupting; press Ctrl-C again to leave at once"));
                 run.cancel();
                 continue;
             }
@@ -189,7 +191,7 @@ async fn follow(mut run: FanOutRun, lines: &[String], json: bool, signals: &mut 
             *place = Some(end);
         }
         while let (Some(Some(end)), Some(line)) = (ends.get(printed), lines.get(printed)) {
-            // Of what was interrupted before it began there is nothing to show.
+            // A task that was interrupted before it started has no result.
             if !interrupted || end.end().is_some() {
                 let text = if json { as_json(end, line) } else { section(end, line) };
                 bar.suspend(|| if json { out_json(&text) } else { out(&text) });
@@ -201,7 +203,7 @@ async fn follow(mut run: FanOutRun, lines: &[String], json: bool, signals: &mut 
     (run.finish().await, interrupted)
 }
 
-/// A bar at a terminal.
+/// A progress bar; hidden if standard error is not a terminal.
 fn bar(tasks: usize) -> ProgressBar {
     let target = if Terminals::look().stderr { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     let bar = ProgressBar::with_draw_target(Some(u64::try_from(tasks).unwrap_or(u64::MAX)), target);
@@ -210,7 +212,7 @@ fn bar(tasks: usize) -> ProgressBar {
     bar
 }
 
-/// A result for people.
+/// Formats a result for people.
 fn section(end: &TaskEnd, line: &str) -> String {
     let head = visible_line(line, HEAD_CHARS);
     let text = tame(end.text());
@@ -227,11 +229,11 @@ fn section(end: &TaskEnd, line: &str) -> String {
     section
 }
 
-/// A result for programs, in one line.
+/// Formats a result for programs, on one line.
 fn as_json(end: &TaskEnd, line: &str) -> String {
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let round = end.end();
-    let told = json!({
+    let result = json!({
         "index": end.index,
         "line": line,
         "ok": end.is_done(),
@@ -245,13 +247,13 @@ fn as_json(end: &TaskEnd, line: &str) -> String {
         "attached": end.attached,
         "conversation_id": end.conversation,
     });
-    format!("{told}\n")
+    format!("{result}\n")
 }
 
-/// What it came to.
+/// Formats the totals.
 fn figures(summary: &FanOutSummary) -> String {
     let attached = summary.tasks.iter().filter(|task| task.attached).count();
-    let attached = if attached == 0 { String::new() } else { format!(", {attached} were there already") };
+    let attached = if attached == 0 { String::new() } else { format!(", {attached} from an earlier run") };
     let (tasks, usage) = (summary.tasks.len(), &summary.usage);
     format!(
         "{tasks} task{}: {} done, {} failed{attached} · {} tokens in, {} out · {:.1} s",
@@ -264,7 +266,7 @@ fn figures(summary: &FanOutSummary) -> String {
     )
 }
 
-/// What warming the cache came to.
+/// Formats the effect of warming the cache.
 fn effect(summary: &FanOutSummary) -> String {
     let share = |share: &CacheShare| {
         let first = share.first_text.map_or_else(String::new, |time| format!(", first text after {} ms", time.as_millis()));

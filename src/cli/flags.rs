@@ -1,4 +1,4 @@
-//! Flags that `run`, `chat` and `sessions request` share.
+//! Flags that `run`, `chat`, `fanout` and `sessions request` share.
 
 use std::path::PathBuf;
 
@@ -7,11 +7,11 @@ use clap::{Args, ValueEnum};
 
 use super::{failure::Failure, mcp::servers, terminal::Terminals};
 use crate::{
-    app::Wishes,
+    app::Overrides,
     config::{Approve, Config, SandboxMode},
 };
 
-/// The model, the folder, the tools and the store.
+/// Flags that select the model, the folder, the tools and the store.
 #[derive(Debug, Clone, Args)]
 pub(super) struct HostFlags {
     /// Provider: anthropic, openai, offline, or a name from the configuration
@@ -20,7 +20,7 @@ pub(super) struct HostFlags {
     /// Model, as the provider calls it
     #[arg(long, value_name = "NAME")]
     pub(super) model: Option<String>,
-    /// Where the provider listens, as for the official SDKs: Anthropic without /v1, OpenAI with it
+    /// Base URL of the provider, as in the official SDKs: Anthropic without /v1, OpenAI with it
     #[arg(long, value_name = "URL")]
     pub(super) base_url: Option<String>,
     /// System prompt in place of the built-in one
@@ -32,16 +32,17 @@ pub(super) struct HostFlags {
     /// Session file [default: in the data folder of the configuration]
     #[arg(long, value_name = "FILE")]
     pub(super) db: Option<PathBuf>,
-    /// Rounds of tool calls at most [default: 25]
+    /// Batches of tool calls in a round, at most [default: 25]
     #[arg(long, value_name = "N")]
     pub(super) max_tool_iterations: Option<u32>,
     /// Whether tools that change something may run; commands that only read need no approval [default: ask at a terminal, else deny]
     #[arg(long, value_enum)]
     pub(super) approve: Option<ApproveFlag>,
-    /// Where commands run; auto is linux, or no commands at all [default: auto]
+    /// How commands are isolated; auto is linux if the machine supports it, else no commands
+    /// [default: auto]
     #[arg(long, value_enum)]
     pub(super) sandbox: Option<SandboxFlag>,
-    /// Only these tools, by name, with commas
+    /// Only these tools, separated by commas
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub(super) tools: Option<Vec<String>>,
     /// No tools
@@ -50,36 +51,36 @@ pub(super) struct HostFlags {
     /// Folder of skills, each a folder with a SKILL.md
     #[arg(long, value_name = "DIR")]
     pub(super) skills: Option<PathBuf>,
-    /// Tokens that the session may use in all, in and out
+    /// Tokens that the session may use in total, in and out
     #[arg(long, value_name = "N")]
     pub(super) budget_tokens: Option<u64>,
-    /// US dollars that the session may cost in all; the model needs a price in [prices]
+    /// US dollars that the session may cost in total; the model needs a price in [prices]
     #[arg(long, value_name = "X", value_parser = dollars)]
     pub(super) budget_usd: Option<f64>,
-    /// MCP servers of this file too: {"mcpServers": {"name": {"command": …}}}
+    /// Also use the MCP servers of this file: {"mcpServers": {"name": {"command": …}}}
     #[arg(long, value_name = "FILE")]
     pub(super) mcp: Option<PathBuf>,
 }
 
-/// `--approve`.
+/// Values of `--approve`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum ApproveFlag {
-    /// A person is asked
+    /// Ask a person each time
     Ask,
-    /// They are refused
+    /// Refuse them
     Deny,
-    /// They run
+    /// Run them
     Auto,
 }
 
-/// `--sandbox`.
+/// Values of `--sandbox`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum SandboxFlag {
-    /// Behind a boundary of the kernel where one is to be had, else no commands
+    /// In a kernel sandbox if this machine supports one, else no commands
     Auto,
-    /// Behind a boundary of the kernel, or an error
+    /// In a kernel sandbox, or fail
     Linux,
-    /// On this machine WITHOUT a boundary
+    /// On this machine WITHOUT a sandbox
     Local,
     /// No commands
     None,
@@ -112,18 +113,18 @@ fn dollars(text: &str) -> Result<f64, String> {
 }
 
 impl HostFlags {
-    /// What may be spent.
+    /// The session's budget.
     pub(super) fn budget(&self) -> Budget {
         let budget = Budget { tokens: self.budget_tokens, ..Budget::default() };
         self.budget_usd.into_iter().fold(budget, Budget::with_usd)
     }
 
-    /// As the composition root wants it.
+    /// The flags as overrides of the configuration.
     ///
     /// # Errors
-    /// The file of MCP servers cannot be used.
-    pub(super) fn wishes(&self, config: &Config, recovery: Recovery) -> Result<Wishes, Failure> {
-        Ok(Wishes {
+    /// The file of MCP servers cannot be read or is invalid.
+    pub(super) fn overrides(&self, config: &Config, recovery: Recovery) -> Result<Overrides, Failure> {
+        Ok(Overrides {
             provider: self.provider.clone(),
             model: self.model.clone(),
             base_url: self.base_url.clone(),

@@ -1,4 +1,4 @@
-//! Follows a round to its end: shows it, asks for approvals, and lets Ctrl-C end it.
+//! Follows a round to its end: prints its events, asks for approvals, and cancels it on Ctrl-C.
 
 use std::collections::HashSet;
 
@@ -15,17 +15,17 @@ use super::{
     view::View,
 };
 
-/// What a round asked in an earlier process; a resumed stream tells of it again.
+/// Approval questions from an earlier process. A resumed stream repeats their events.
 #[derive(Debug, Default)]
 pub(super) struct OldQuestions {
-    /// Those that a person is still to answer.
+    /// Questions that a person still has to answer.
     pub(super) open: Vec<Question>,
-    /// The calls of all of them.
+    /// Ids of the calls of all these questions, answered or not.
     pub(super) seen: HashSet<String>,
 }
 
-/// Shows `reply` until its end. The second signal leaves the program at once: the journal is safe whenever that happens, and
-/// processes of tools die with this one.
+/// Prints `reply` until its end. A first signal cancels the round; a second one ends the program at
+/// once. This is safe: the journal is consistent at any time, and tool processes die with this one.
 pub(super) async fn follow(
     mut reply: Reply,
     conversation: &ConversationHandle,
@@ -52,11 +52,11 @@ pub(super) async fn follow(
                 interrupted = true;
                 asker.forget();
                 view.still();
-                view.note("interrupting; once more to leave at once");
+                view.note("interrupting; press Ctrl-C again to leave at once");
                 reply.interrupt();
             }
             (question, answer) = asker.answered() => {
-                // An answer that comes too late is refused; the round goes on without it.
+                // The host refuses an answer that arrives too late; the round continues without it.
                 let _ = match answer {
                     Answer::Always => conversation.approve_always(question.tool_call_id).await,
                     Answer::Yes | Answer::No => conversation.approve(question.tool_call_id, answer.allows()).await,
@@ -65,7 +65,7 @@ pub(super) async fn follow(
             event = reply.next() => {
                 let Some(event) = event else { break };
                 if asker.is_open() && !event.kind.is_durable() {
-                    continue; // A question stands on the screen.
+                    continue; // Streamed text would overwrite the open question.
                 }
                 view.event(&event);
                 if let EventKind::ApprovalRequired { tool_call_id, name, input, reason, .. } = &event.kind
@@ -93,7 +93,7 @@ pub(super) async fn follow(
     verdict(outcome, interrupted)
 }
 
-/// The exit code of INTERFACES §2 for how a round ended.
+/// Maps the end of a round to an exit code.
 fn verdict(outcome: Result<RoundEnd, OutcomeError>, interrupted: bool) -> Result<Done, Failure> {
     let end = match outcome {
         Ok(end) => end,
@@ -112,7 +112,7 @@ fn verdict(outcome: Result<RoundEnd, OutcomeError>, interrupted: bool) -> Result
     }
     let why = Failure::work(match end.stop_reason {
         StopReason::Refusal => "the model declined to answer",
-        StopReason::IterationLimit => "the round was cut: it used all its rounds of tool calls",
+        StopReason::IterationLimit => "the round was cut: it used all its batches of tool calls",
         StopReason::LoopGuard => "the round was cut: the model repeated itself",
         StopReason::Budget => "the round was cut: its budget is used up",
         StopReason::ContextTooLarge => "the conversation is too large for the model's window",

@@ -1,4 +1,5 @@
-//! `callboard keys`: a tenant's key and its hash. Only the hash goes into a configuration; the key is shown this once.
+//! `callboard keys`: creates a tenant's key and its hash. The configuration holds only the hash;
+//! the key is displayed once.
 
 use callboard_actors::ids::TenantId;
 use clap::{Args, Subcommand};
@@ -12,22 +13,22 @@ use crate::http::{KeyHash, new_key};
 
 pub(super) const EXAMPLE: &str = "Example:\n  callboard keys new --tenant acme";
 
-/// What to do about keys.
+/// Subcommands of `keys`.
 #[derive(Debug, Subcommand)]
 pub(super) enum KeysCommand {
     New(NewArgs),
 }
 
-/// Make a key: the key once, and the lines for callboard.toml with its hash
+/// Create a key: prints the key once, and the lines for callboard.toml with its hash
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   callboard keys new --tenant acme
   callboard keys new --json
 
-Give the key to the tenant and keep its hash: the key cannot be had from it again.")]
+Give the key to the tenant and keep its hash: the key cannot be recovered from the hash.")]
 pub(super) struct NewArgs {
-    /// Whose it is to be
+    /// The tenant that gets the key
     #[arg(long, value_name = "ID")]
     tenant: Option<TenantId>,
     /// Print one JSON object with the key, its hash and the lines
@@ -49,7 +50,7 @@ pub(super) fn run(command: &KeysCommand) -> Result<Done, Failure> {
         return Ok(Done::Well);
     }
     out(&format!(
-        "key:        {key}\nkey_sha256: {hash}\n\nThe key is shown this once. For callboard.toml, which `callboard --config callboard.toml serve` reads:\n\n{lines}"
+        "key:        {key}\nkey_sha256: {hash}\n\nThe key is shown only once. Add this to callboard.toml, which `callboard --config callboard.toml serve` reads:\n\n{lines}"
     ));
     Ok(Done::Well)
 }

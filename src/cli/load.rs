@@ -1,4 +1,4 @@
-//! `callboard load`: offers turns to a host and tells what came of them.
+//! `callboard load`: generates load on a host and reports the results. A *turn* here is a round.
 
 use std::{
     io::IsTerminal,
@@ -32,19 +32,21 @@ Examples:
   callboard load --provider anthropic --base-url http://127.0.0.1:9000 --duration 10
   callboard load --target http://127.0.0.1:8787 --key KEY --rate 100 --duration 30
 
-With --rate, turns come at their times whatever became of the ones before, and latency counts from the moment a turn was due.
-The model is scripted and in this process unless --provider or --target names another. docs/load.md tells more.")]
+With --rate, turns start on schedule even if earlier ones are late, and latency counts from the scheduled start.
+The model is scripted and in this process unless --provider or --target names another. See docs/load.md.")]
 pub(super) struct LoadArgs {
-    /// What the run is about
+    /// What the run measures
     #[arg(long, value_enum, default_value_t = Shape::Turns)]
     shape: Shape,
-    /// Tenants; with --target, as many as there are keys
+    /// Number of tenants; with --target, the number of keys
     #[arg(long, value_name = "N")]
     tenants: Option<usize>,
-    /// Conversations at once, of all tenants together; 64, for idle 1000, for long 8, for fanout 1
+    /// Conversations at once, of all tenants together; 64, for idle 1000, for noisy 2000, for long
+    /// 8, for fanout 1
     #[arg(long, value_name = "N")]
     conversations: Option<usize>,
-    /// Turns of a conversation, before another takes its place; 10, for long 1000. For fanout: fan-outs, one after the other
+    /// Turns of a conversation, before another replaces it; 10, for long 1000, for idle 1. For
+    /// fanout: fan-outs, one after the other
     #[arg(long, value_name = "N")]
     turns: Option<usize>,
     /// Subagents of each fan-out
@@ -53,7 +55,7 @@ pub(super) struct LoadArgs {
     /// Subagents keep no journal
     #[arg(long)]
     ephemeral: bool,
-    /// Calls of a tool in each turn
+    /// Tool calls in each turn
     #[arg(long, value_name = "N", default_value_t = 0)]
     tools_per_turn: u32,
     /// Milliseconds to the first byte of the scripted model; for noisy 100
@@ -68,35 +70,36 @@ pub(super) struct LoadArgs {
     /// Model calls that run at once; for noisy 64
     #[arg(long, value_name = "N")]
     model_concurrency: Option<usize>,
-    /// Part of the scripted model's calls, and of tool calls, that go wrong: 429, 529, resets, stalls, malformed arguments, hanging and
-    /// panicking tools
+    /// Fraction of the scripted model's calls, and of tool calls, that fail: 429, 529, resets,
+    /// stalls, malformed arguments, hanging and panicking tools
     #[arg(long, value_name = "P", default_value_t = 0.0)]
     fault_rate: f64,
-    /// Part of the turns that are interrupted at their first text
+    /// Fraction of the turns that are interrupted at their first text
     #[arg(long, value_name = "P", default_value_t = 0.0)]
     cancel_rate: f64,
-    /// Seconds that turns are offered after the warm-up; without it until each conversation had its turns
+    /// Seconds of load after the warm-up; without it, until each conversation has had its turns
     #[arg(long, value_name = "S")]
     duration: Option<f64>,
-    /// Turns a second, whatever became of the ones before (open loop)
+    /// Turns per second, started on schedule even if earlier ones are late (open loop)
     #[arg(long, value_name = "N")]
     rate: Option<f64>,
-    /// What the flooder of noisy offers, as a multiple of another tenant
+    /// Load of the flooding tenant of noisy, as a multiple of another tenant's
     #[arg(long, value_name = "N", default_value_t = 50.0)]
     flood: f64,
-    /// Seconds at the start that are not counted
+    /// Seconds at the start that are not measured
     #[arg(long, value_name = "S", default_value_t = 0.0)]
     warm_up: f64,
-    /// Seconds that turns are waited for when the time is over
+    /// Seconds to wait for running turns after the end
     #[arg(long, value_name = "S", default_value_t = 30.0)]
     drain: f64,
-    /// Decides what goes wrong and which turns are interrupted
+    /// Seed that decides which calls fail and which turns are interrupted
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     /// The model: `offline` is scripted and in this process
     #[arg(long, value_enum, default_value_t = Provider::Offline)]
     provider: Provider,
-    /// Where the provider's API is, such as a mock-model's address; Anthropic's without /v1, OpenAI's with it
+    /// Base URL of the provider's API, such as a mock-model's address; Anthropic's without /v1,
+    /// OpenAI's with it
     #[arg(long, value_name = "URL")]
     base_url: Option<String>,
     /// The provider's model
@@ -108,16 +111,17 @@ pub(super) struct LoadArgs {
     /// Load a running `callboard serve` over HTTP
     #[arg(long, value_name = "URL", requires = "key", conflicts_with_all = ["base_url", "tenants"])]
     target: Option<String>,
-    /// A tenant's key for --target; several are several tenants
+    /// A tenant's key for --target; repeat it for several tenants
     #[arg(long, value_name = "KEY")]
     key: Vec<String>,
-    /// The process behind --target or --base-url, on this machine: its CPU is told too, and a host's memory
+    /// The process behind --target or --base-url, on this machine: its CPU is reported too, and a
+    /// host's memory
     #[arg(long, value_name = "PID")]
     server_pid: Option<u32>,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Draw latencies and throughput into this file
+    /// Write a plot of latencies and throughput to this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
@@ -145,7 +149,7 @@ fn seconds(name: &str, value: f64) -> Result<Duration, Failure> {
     if time <= Duration::from_secs(24 * 3600) { Ok(time) } else { Err(bad()) }
 }
 
-/// The plan of the arguments.
+/// Converts the arguments to a plan.
 fn plan(args: &LoadArgs) -> Result<Plan, Failure> {
     let noisy = args.shape == Shape::Noisy;
     let at_least_one = |name: &str, value: Option<usize>, usual: usize| match value {
@@ -173,13 +177,13 @@ fn plan(args: &LoadArgs) -> Result<Plan, Failure> {
     }
     let fan_out = args.shape == Shape::Fanout;
     if fan_out && (args.target.is_some() || args.cancel_rate > 0.0) {
-        return Err(Failure::usage("--target and --cancel-rate do not go with --shape fanout"));
+        return Err(Failure::usage("--target and --cancel-rate cannot be combined with --shape fanout"));
     }
     if args.subagents == 0 || (args.ephemeral && !fan_out) {
-        return Err(Failure::usage("--subagents must be at least 1, and --ephemeral goes with --shape fanout"));
+        return Err(Failure::usage("--subagents must be at least 1, and --ephemeral needs --shape fanout"));
     }
     if args.rate.is_some() && matches!(args.shape, Shape::Long | Shape::Idle | Shape::Fanout) {
-        return Err(Failure::usage(format!("--rate does not go with --shape {}", args.shape.name())));
+        return Err(Failure::usage(format!("--rate cannot be combined with --shape {}", args.shape.name())));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Ok(Plan {
@@ -208,10 +212,10 @@ fn plan(args: &LoadArgs) -> Result<Plan, Failure> {
     })
 }
 
-/// A key for endpoints that ask for none.
+/// The key for endpoints that require none.
 const NO_KEY: &str = "no-key";
 
-/// The provider that was named; `None` is the scripted one.
+/// The provider of the arguments; `None` means the scripted one.
 fn provider(args: &LoadArgs) -> Result<Option<Arc<dyn LlmProvider>>, Failure> {
     let key = |name: &str| std::env::var(name).ok().filter(|key| !key.is_empty());
     let missing = |name: &str| Failure::usage(format!("{name} is not set")).hint("set it, or name an endpoint with --base-url");
@@ -236,7 +240,7 @@ fn provider(args: &LoadArgs) -> Result<Option<Arc<dyn LlmProvider>>, Failure> {
     })
 }
 
-/// What is measured, in the words of the command line.
+/// Describes what is measured, for the report.
 fn measured(args: &LoadArgs) -> String {
     match (&args.target, args.provider) {
         (Some(_), _) => "a host over HTTP".to_owned(),
@@ -280,7 +284,7 @@ pub(super) async fn run(args: LoadArgs) -> Result<Done, Failure> {
     Ok(if report.is_sound() { Done::Well } else { Done::Badly })
 }
 
-/// Tools that panic because they were told to need no report each.
+/// Suppresses the panic messages of tools that panic on purpose.
 fn hush_tools() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -290,7 +294,7 @@ fn hush_tools() {
     }));
 }
 
-/// A bar at a terminal.
+/// Shows a progress bar, if standard error is a terminal.
 async fn show(progress: Arc<Progress>) {
     if !std::io::stderr().is_terminal() {
         return;
@@ -298,7 +302,7 @@ async fn show(progress: Arc<Progress>) {
     let bar = ProgressBar::with_draw_target(Some(1000), ProgressDrawTarget::stderr());
     let style = ProgressStyle::with_template("{prefix:>16} [{bar:30}] {percent:>3} %  {msg}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    // Cleared also when this task is aborted.
+    // Removes the bar even if this task is aborted.
     let _clear = Clear(bar.clone());
     loop {
         let ((permille, phase), (served, others)) = (progress.phase(), progress.turns());

@@ -1,4 +1,5 @@
-//! `callboard mcp`: what the configured MCP servers offer, and what is wrong with them.
+//! `callboard mcp`: lists the tools of the configured MCP servers and checks the servers for
+//! problems.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -10,7 +11,7 @@ use serde_json::json;
 use super::{
     failure::{Done, Failure},
     signals::Signals,
-    terminal::{err_line, out_json, out_line},
+    terminal::{counted, err_line, out_json, out_line},
     trust::{Notes, ProjectUse},
 };
 use crate::{
@@ -21,30 +22,30 @@ use crate::{
 
 pub(super) const EXAMPLE: &str = "Example:\n  callboard mcp check --mcp servers.json";
 
-/// What to do with them.
+/// Subcommands of `mcp`.
 #[derive(Debug, Subcommand)]
 pub(super) enum McpCommand {
     /// List the tools that the servers offer
     #[command(after_help = "Example:\n  callboard mcp list --mcp servers.json --json")]
     List(McpArgs),
-    /// Say what is wrong, a line each; agree to changed tools with --accept
+    /// Print problems, one per line; accept changed tools with --accept
     #[command(after_help = "\
 Examples:
   callboard mcp check
   callboard mcp check --mcp servers.json --accept time
   callboard mcp check --accept files__read_file
 
-Exit 1 if a server cannot be reached or a tool changed since it was agreed to.")]
+Exit 1 if a server cannot be reached or a tool changed since it was accepted.")]
     Check(CheckArgs),
 }
 
-/// Which servers.
+/// Flags that select the servers.
 #[derive(Debug, Args)]
 pub(super) struct McpArgs {
-    /// Servers of this file too: {"mcpServers": {"name": {"command": …}}}
+    /// Also use the servers of this file: {"mcpServers": {"name": {"command": …}}}
     #[arg(long, value_name = "FILE")]
     mcp: Option<PathBuf>,
-    /// As this tenant of `serve` sees them
+    /// Show them as this tenant of `serve` sees them
     #[arg(long, value_name = "ID", default_value = TENANT)]
     tenant: String,
     /// Print JSON
@@ -52,12 +53,12 @@ pub(super) struct McpArgs {
     json: bool,
 }
 
-/// `mcp check`.
+/// Arguments of `mcp check`.
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
     #[command(flatten)]
     servers: McpArgs,
-    /// Agree to a tool as it is now, or to all of a server
+    /// Accept a tool as it is now, or all tools of a server
     #[arg(long, value_name = "NAME")]
     accept: Option<String>,
 }
@@ -72,7 +73,8 @@ impl McpCommand {
     }
 }
 
-/// The servers of the configuration and of a file; the file's take the place of those of the same name.
+/// The servers of the configuration and of a file; a server of the file replaces one with the same
+/// name.
 pub(super) fn servers(config: &Config, file: Option<&PathBuf>) -> Result<Vec<McpServerConfig>, Failure> {
     let more = file.map_or(Ok(Vec::new()), |file| mcp::read_file(file)).map_err(|error| {
         Failure::usage(error.to_string()).hint("the file's form is {\"mcpServers\": {\"name\": {\"command\": \"…\"}}}; see --mcp")
@@ -81,7 +83,7 @@ pub(super) fn servers(config: &Config, file: Option<&PathBuf>) -> Result<Vec<Mcp
     Ok(own.chain(more.clone()).collect())
 }
 
-/// What a server said, with what its process said at the end where it failed.
+/// The result of asking one server. An error comes with the last output of the server's process.
 struct Asked {
     server: String,
     survey: Result<Survey, (McpError, String)>,
@@ -130,7 +132,7 @@ pub(super) async fn run(config: &Config, command: McpCommand) -> Result<Done, Fa
         () = signals.next() => Ok(Done::Interrupted),
         done = working => done,
     };
-    // A server that hangs must not keep a person.
+    // A hanging server must not delay the exit.
     let _ = tokio::time::timeout(Duration::from_secs(6), asking.pool.close_all()).await;
     done
 }
@@ -168,7 +170,7 @@ async fn check(asking: &Asking, servers: &[McpServerConfig], args: &CheckArgs) -
             if let Ok(survey) = &asked.survey {
                 let new = survey.offers.iter().filter(|offer| offer.standing == Standing::New).count();
                 let new = if new > 0 { format!(", {new} of them new and pinned") } else { String::new() };
-                out_line(&format!("{}: {} tools{new} (protocol {})", asked.server, survey.offers.len(), survey.protocol));
+                out_line(&format!("{}: {}{new} (protocol {})", asked.server, counted(survey.offers.len(), "tool"), survey.protocol));
             }
         }
         lines(&asked).iter().for_each(|line| out_line(line));
@@ -185,24 +187,24 @@ async fn accept(asking: &Asking, servers: &[McpServerConfig], named: &str) -> Re
         let failure = Failure::work(format!("there is no MCP server `{named}`, and no server has a tool of this name"));
         return Err(match nearest(named, servers.iter().map(|server| server.name.as_str())) {
             Some(near) => failure.hint(format!("did you mean `{near}`?")),
-            None => failure.hint("`callboard mcp list` shows what is there"),
+            None => failure.hint("`callboard mcp list` shows all tools"),
         });
     };
     let accepted = mcp::accept(server, &asking.pool, &asking.tenant, &*asking.pins, named).await;
     match accepted.map_err(|error| Failure::work(error.to_string()))? {
-        0 => out_line(&format!("{named}: nothing changed since it was agreed to")),
-        1 => out_line(&format!("{named}: agreed to 1 tool as it is now")),
-        count => out_line(&format!("{named}: agreed to {count} tools as they are now")),
+        0 => out_line(&format!("{named}: nothing changed since it was accepted")),
+        1 => out_line(&format!("{named}: accepted 1 tool as it is now")),
+        count => out_line(&format!("{named}: accepted {count} tools as they are now")),
     }
     Ok(Done::Well)
 }
 
-/// What is wrong, a line each.
+/// The problems of all servers, one per line.
 fn lines(asked: &[Asked]) -> Vec<String> {
     let of = |asked: &Asked| match &asked.survey {
         Ok(survey) => survey.notes.clone(),
         Err((error, words)) if words.is_empty() => vec![error.to_string()],
-        Err((error, words)) => vec![format!("{error} (it said: {words})")],
+        Err((error, words)) => vec![format!("{error} (its last output: {words})")],
     };
     asked.iter().flat_map(of).collect()
 }

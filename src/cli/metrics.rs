@@ -1,4 +1,4 @@
-//! `callboard metrics`: the report of a stored conversation, or the figures of all (REQUIREMENTS X-07..X-09).
+//! `callboard metrics`: reports usage and timing of one stored conversation, or of all together.
 
 use std::collections::BTreeMap;
 
@@ -18,11 +18,11 @@ use crate::{
     config::Config,
 };
 
-/// The report of a stored conversation; without ID the figures of all
+/// Usage and timing of a stored conversation; without ID of all together
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  callboard metrics support-42\n  callboard metrics --json")]
 pub(super) struct MetricsArgs {
-    /// The conversation
+    /// Id of the conversation
     #[arg(value_name = "ID")]
     id: Option<ConversationId>,
     #[command(flatten)]
@@ -47,7 +47,7 @@ pub(super) async fn run(config: &Config, args: MetricsArgs) -> Result<Done, Fail
         if args.json {
             out_json(&pretty(&stats));
         } else {
-            out(&told(&stats));
+            out(&describe(&stats));
         }
         return Ok(Done::Well);
     };
@@ -68,7 +68,7 @@ pub(super) async fn run(config: &Config, args: MetricsArgs) -> Result<Done, Fail
     Ok(Done::Well)
 }
 
-/// Prints the report of a conversation (REQUIREMENTS X-07).
+/// Prints the report of a conversation.
 pub(super) fn report(state: &Durable, id: &ConversationId) {
     out(&tame(&state.report(id)));
 }
@@ -77,7 +77,7 @@ fn pretty(value: &impl serde::Serialize) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default()
 }
 
-fn told(stats: &GlobalStats) -> String {
+fn describe(stats: &GlobalStats) -> String {
     let GlobalStats { total_conversations, total_tool_calls, total_tokens, total_duration_seconds, avg_tokens_per_call } = stats;
     format!(
         "Conversations: {}\nTool Calls: {}\nTokens: {}\nDuration: {total_duration_seconds:.1}s\nTokens per Call: {avg_tokens_per_call:.0}\n",

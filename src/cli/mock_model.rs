@@ -1,4 +1,4 @@
-//! `callboard mock-model`: a scripted model server, to measure this or another runtime against.
+//! `callboard mock-model`: a scripted model server, for measuring Callboard or another runtime.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     failure::{Done, Failure},
     signals::Signals,
-    terminal::{err_line, out_json, out_line},
+    terminal::{counted, err_line, out_json, out_line},
 };
 use crate::mock_model::{Fault, MockModelSettings, serve};
 
@@ -23,9 +23,9 @@ Examples:
   callboard run --provider anthropic --base-url http://127.0.0.1:9000 \"Hello\"
 
 The address is the first line of standard output. OpenAI clients take it with /v1. A prompt whose first word begins with
-`load-` is answered with that word first. docs/load.md tells more.")]
+`load-` is answered with that word first. See docs/load.md.")]
 pub(super) struct MockModelArgs {
-    /// Where to listen; port 0 takes a free one
+    /// Address and port; port 0 selects a free port
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
     /// Milliseconds to the first byte of an answer
@@ -34,49 +34,50 @@ pub(super) struct MockModelArgs {
     /// Milliseconds before each chunk but the first
     #[arg(long, value_name = "MS", default_value_t = 0)]
     chunk_delay_ms: u64,
-    /// Chunks of text of an answer
+    /// Chunks of text in an answer
     #[arg(long, value_name = "N", default_value_t = 64)]
     chunks: usize,
     /// Bytes of text in a chunk
     #[arg(long, value_name = "N", default_value_t = 4)]
     chunk_bytes: usize,
-    /// What each chunk says, in place of filler
+    /// Text of each chunk, instead of filler
     #[arg(long, value_name = "TEXT", conflicts_with = "chunk_bytes")]
     text: Option<String>,
-    /// Calls of a turn that ask for a tool before the one that answers, where the request offers tools or --tool names one
+    /// Tool calls of a turn before its final answer, if the request offers tools or --tool names
+    /// one
     #[arg(long, value_name = "N", default_value_t = 0)]
     tool_calls: u32,
-    /// The tool that is asked for; the first that is offered otherwise
+    /// The tool to call; by default the first one offered
     #[arg(long, value_name = "NAME")]
     tool: Option<String>,
-    /// Its arguments
+    /// Arguments of the tool call
     #[arg(long, value_name = "JSON", default_value = "{}")]
     tool_input: String,
     /// Chunks of text before a tool call
     #[arg(long, value_name = "N", default_value_t = 0)]
     tool_chunks: usize,
-    /// The key that clients must have; others get 401
+    /// The key that clients must send; others get 401
     #[arg(long, value_name = "KEY", env = "CALLBOARD_MOCK_KEY", hide_env_values = true)]
     key: Option<String>,
-    /// Calls at once; more get 429
+    /// Calls at once; further ones get 429
     #[arg(long, value_name = "N")]
     concurrency: Option<usize>,
-    /// Calls a minute; more get 429
+    /// Calls per minute; further ones get 429
     #[arg(long, value_name = "N")]
     rpm: Option<u32>,
-    /// Tokens a minute; more get 429
+    /// Tokens per minute; further ones get 429
     #[arg(long, value_name = "N")]
     tpm: Option<u64>,
-    /// Part of the calls that go wrong, 0 to 1
+    /// Fraction of the calls that fail, 0 to 1
     #[arg(long, value_name = "P", default_value_t = 0.0)]
     fault_rate: f64,
-    /// How they go wrong: 429, 529, 500, reset, stall, html, half, malformed-json, error-event
+    /// How they fail: 429, 529, 500, reset, stall, html, half, malformed-json, error-event
     #[arg(long, value_name = "KINDS", value_delimiter = ',', default_values_t = Fault::ALL)]
     faults: Vec<Fault>,
-    /// Decides which calls go wrong
+    /// Seed that decides which calls fail
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// End after so many model calls
+    /// Exit after this many model calls
     #[arg(long, value_name = "N")]
     max_requests: Option<u64>,
     /// Print the address as JSON
@@ -107,7 +108,8 @@ pub(super) async fn run(args: MockModelArgs) -> Result<Done, Failure> {
     settings.check().map_err(|error| Failure::usage(error.to_string()))?;
     let failed = |error: std::io::Error| Failure::work(format!("cannot serve at {}: {error}", args.listen));
     let listener = TcpListener::bind(args.listen).await.map_err(failed)?;
-    // Before the address is told: who reads it may end the server at once.
+    // Listen for signals before the address is printed: a script that reads it may end the server
+    // at once.
     let mut signals = Signals::listen();
     let url = format!("http://{}", listener.local_addr().map_err(failed)?);
     if args.json {
@@ -123,6 +125,6 @@ pub(super) async fn run(args: MockModelArgs) -> Result<Done, Failure> {
         stopping.cancel();
     });
     let calls = serve(listener, settings, stop).await.map_err(failed)?;
-    err_line(&format!("{calls} model calls"));
+    err_line(&counted(calls, "model call"));
     Ok(Done::Well)
 }

@@ -1,9 +1,12 @@
-//! The command line: one file a subcommand. Progress and logs go to standard error, results to standard output (INTERFACES §2).
+//! The command line, one file per subcommand. Results go to standard output; progress and logs go
+//! to standard error.
 //!
 //! # Layout
-//! Shared: `failure` what went wrong in one line and its exit code · `usage` the same of clap · `flags` what run and chat
-//! have in common · `trust` what counts of the current folder, and the question · `attach` files for a prompt · `terminal` · `signals` · `ask` approvals · `view` a round's events for people and programs · `follow` a
-//! round to its end · `session` a conversation opened for a person. Then the commands.
+//! Shared: `failure` (one-line errors and exit codes) · `usage` (the same for clap's errors) ·
+//! `flags` (flags of `run` and `chat`) · `trust` (files of the current folder, and the question
+//! about them) · `attach` (files for a prompt) · `terminal` · `signals` · `ask` (approvals) ·
+//! `view` (events for people and programs) · `follow` (a round until its end) · `session` (a
+//! conversation opened for a person). Then the commands.
 
 mod failure;
 mod usage;
@@ -47,19 +50,19 @@ use crate::{
 use failure::{Done, Failure};
 use trust::{Notes, ProjectUse};
 
-/// Actors for LLM agents: one task, a conversation, or what was stored of them.
+/// Runs LLM agents: one task, a conversation, or work on stored conversations.
 #[derive(Debug, Parser)]
 #[command(
     name = "callboard",
     version,
     about = "Runs LLM agents over a folder: one task, a conversation, stored sessions.",
-    after_help = "Example:\n  callboard run --provider offline \"Where is the retry delay computed?\"\n\nExit codes: 0 done, 1 the work failed or the thing named is not there, 2 wrong usage or configuration, 130 interrupted.",
+    after_help = "Example:\n  callboard run --provider offline \"Where is the retry delay computed?\"\n\nExit codes: 0 done, 1 the work failed or a named thing does not exist, 2 wrong usage or configuration, 130 interrupted.",
     arg_required_else_help = true,
     disable_help_subcommand = true,
     max_term_width = 110
 )]
 struct Cli {
-    /// Read this configuration file and no other
+    /// Read only this configuration file
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Log level or filters, such as `debug` or `callboard=trace` (standard error)
@@ -77,15 +80,15 @@ enum Command {
     /// Stored conversations: list, show, export, import, request, reset, delete, repair
     #[command(subcommand, disable_help_subcommand = true, after_help = sessions::EXAMPLE)]
     Sessions(sessions::SessionsCommand),
-    /// The tools a model is offered: list, show, call
+    /// The tools that a model is offered: list, show, call
     #[command(subcommand, disable_help_subcommand = true, after_help = tools::EXAMPLE)]
     Tools(tools::ToolsCommand),
-    /// MCP servers: list what they offer, check what is wrong with them
+    /// MCP servers: list their tools, check for problems
     #[command(subcommand, disable_help_subcommand = true, after_help = mcp::EXAMPLE)]
     Mcp(mcp::McpCommand),
     Tokens(tokens::TokensArgs),
     Metrics(metrics::MetricsArgs),
-    /// Skills: list what a folder holds, show one, check what is wrong
+    /// Skills: list the skills in a folder, show one, check for mistakes
     #[command(subcommand, disable_help_subcommand = true, after_help = skills::EXAMPLE)]
     Skills(skills::SkillsCommand),
     Trust(trust::TrustArgs),
@@ -103,7 +106,7 @@ enum Command {
 }
 
 impl Command {
-    /// What the command does with files of the current folder.
+    /// How the command uses files of the current folder.
     fn project_use(&self) -> ProjectUse<'_> {
         match self {
             Self::Run(args) => args.project_use(),
@@ -112,14 +115,14 @@ impl Command {
             Self::Tools(command) => command.project_use(),
             Self::Mcp(command) => command.project_use(),
             Self::Sessions(_) | Self::Tokens(_) | Self::Metrics(_) | Self::Skills(_) => ProjectUse::quiet(Notes::First),
-            // They report it themselves, or do not use what is configured.
+            // These report project files themselves, or do not use the configuration.
             Self::Trust(_) | Self::Serve(_) | Self::Doctor(_) | Self::Config(_) => ProjectUse::quiet(Notes::Own),
             Self::Keys(_) | Self::Load(_) | Self::MockModel(_) | Self::Completions(_) => ProjectUse::quiet(Notes::Own),
         }
     }
 }
 
-/// Runs the program named on the command line to its exit code.
+/// Parses the command line and runs the command. Returns its exit code.
 pub fn main() -> ExitCode {
     let cli = match usage::parse::<Cli>() {
         Ok(cli) => cli,
@@ -127,7 +130,7 @@ pub fn main() -> ExitCode {
     };
     match run(cli) {
         Ok(done) => done.code(),
-        Err(failure) => failure.tell(),
+        Err(failure) => failure.report(),
     }
 }
 
@@ -136,7 +139,7 @@ fn run(cli: Cli) -> Result<Done, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::work(format!("the runtime cannot be started: {}", error.kind())))?;
     let telemetry = {
-        let _entered = runtime.enter(); // Exporters send from it.
+        let _entered = runtime.enter(); // The exporters need the runtime's context to start.
         let usual = Observability::default();
         let observability = config.as_ref().map_or(&usual, |config| &config.observability);
         let secrets = config.iter().flat_map(Config::masked_texts);
@@ -148,12 +151,13 @@ fn run(cli: Cli) -> Result<Done, Failure> {
         telemetry.shutdown().await;
         outcome
     });
-    // A thread that waits for the keyboard must not keep the program.
+    // A thread that is blocked reading the keyboard must not delay the exit.
     runtime.shutdown_background();
     outcome
 }
 
-/// What is wrong with a configuration is said by the commands that need one.
+/// Runs the command. A mistake in the configuration fails only commands that need the
+/// configuration.
 async fn dispatch(
     command: Command,
     file: Option<PathBuf>,

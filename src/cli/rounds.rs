@@ -1,13 +1,13 @@
-//! Rounds as people name and read them.
+//! Finds rounds by number or id, and formats them for people.
 
 use callboard_actors::{chat::Message, ids::RoundId, journal::ConversationRound, stream::RoundStatus};
 
 use super::{failure::Failure, terminal::tame, view::seconds};
 
-/// Longest excerpt of a prompt, in characters.
+/// Maximum length of an excerpt of a prompt, in characters.
 const WORDS_CHARS: usize = 60;
 
-/// The round that a person means: by its number in a list, or by its id.
+/// Finds a round by its number in the list (from 1) or by its id.
 pub(super) fn pick(rounds: &[ConversationRound], text: &str) -> Result<RoundId, Failure> {
     let by_number = text.parse::<usize>().ok().and_then(|number| rounds.get(number.checked_sub(1)?)).map(|round| round.round_id);
     let by_id = || text.parse::<RoundId>().ok().filter(|id| rounds.iter().any(|round| round.round_id == *id));
@@ -17,11 +17,12 @@ pub(super) fn pick(rounds: &[ConversationRound], text: &str) -> Result<RoundId, 
             1 => "it has one round, number 1".to_owned(),
             count => format!("its rounds are numbers 1 to {count}"),
         };
-        Failure::work(format!("there is no round `{text}` in this session")).hint(format!("{there}; a round's id will do too"))
+        Failure::work(format!("there is no round `{text}` in this session")).hint(format!("{there}; a round's id works too"))
     })
 }
 
-/// A round in a line: number, id, tokens, latency, how it ended where that is not as usual, its first words.
+/// Formats a round as one line: number, id, tokens, latency, the stop reason unless it is
+/// `end_turn`, and the beginning of the prompt.
 pub(super) fn line(number: usize, round: &ConversationRound) -> String {
     let state = match (round.status, &round.stop_reason) {
         (RoundStatus::Pending, _) => " waits".to_owned(),
@@ -29,17 +30,18 @@ pub(super) fn line(number: usize, round: &ConversationRound) -> String {
         (_, Some(reason)) if reason.code() != "end_turn" => format!(" {}", reason.code()),
         (RoundStatus::Completed | RoundStatus::Error, _) => String::new(),
     };
-    let mut said = round.user_message.split_whitespace().collect::<Vec<_>>().join(" ");
-    if let Some((end, _)) = said.char_indices().nth(WORDS_CHARS) {
-        said.truncate(end);
-        said.push('…');
+    let mut excerpt = round.user_message.split_whitespace().collect::<Vec<_>>().join(" ");
+    if let Some((end, _)) = excerpt.char_indices().nth(WORDS_CHARS) {
+        excerpt.truncate(end);
+        excerpt.push('…');
     }
     let (id, tokens, took) = (round.round_id, round.tokens_used, seconds(round.latency_ms));
-    tame(&format!("{number:>3}  {id}  {tokens} tokens, {took}{state}  {said}"))
+    tame(&format!("{number:>3}  {id}  {tokens} tokens, {took}{state}  {excerpt}"))
 }
 
-/// What was said, each round under its line. Rounds of which the messages are gone have their line only, before all.
-pub(super) fn told(rounds: &[ConversationRound], messages: &[Message]) -> String {
+/// Formats all messages, each round's below its line. Rounds whose messages are no longer in the
+/// history have only their line, at the beginning.
+pub(super) fn describe(rounds: &[ConversationRound], messages: &[Message]) -> String {
     let mut text = String::new();
     let mut numbered = (1..).zip(rounds).peekable();
     let mut put = |part: &str| {
@@ -53,7 +55,7 @@ pub(super) fn told(rounds: &[ConversationRound], messages: &[Message]) -> String
         if let Some((number, round)) = numbered.next_if(|(_, round)| round.start.is_some_and(|start| start as usize == index)) {
             put(&line(number, round));
         }
-        put(&super::chat::told(message));
+        put(&super::chat::describe(message));
     }
     numbered.for_each(|(number, round)| put(&line(number, round)));
     text

@@ -1,4 +1,4 @@
-//! `callboard run`: one task to its end.
+//! `callboard run`: runs one task to its end.
 
 use std::{io::Read, path::PathBuf, time::Duration};
 
@@ -18,10 +18,11 @@ use super::{
 };
 use crate::config::{Approve, Config};
 
-/// How long open work may take to end with the program.
+/// Time limit for open work when the program ends.
 pub(super) const SHUTDOWN: Duration = Duration::from_secs(5);
 
-/// Longest prompt that is read from standard input: what a prompt may have.
+/// Maximum size of a prompt on standard input: one byte more than a prompt may have, to detect a
+/// longer one.
 const STDIN_BYTES_MAX: u64 = callboard_actors::limits::PROMPT_BYTES_MAX as u64 + 1;
 
 /// Run one task to its end
@@ -33,7 +34,7 @@ Examples:
   callboard run --session review-17 --resume
   callboard run --attach plan.pdf --attach photo.jpg \"What differs from the plan?\"
 
-At a terminal everything is shown; piped, only the last message's text. --json prints one event a line.")]
+At a terminal everything is shown; in a pipe, only the text of the last message. --json prints one event per line.")]
 pub(super) struct RunArgs {
     /// The task; read from standard input if absent or `-`
     prompt: Option<String>,
@@ -42,16 +43,16 @@ pub(super) struct RunArgs {
     /// Continue this session, or create it
     #[arg(long, value_name = "ID")]
     session: Option<ConversationId>,
-    /// Take an interrupted round of the session up again; needs no prompt
+    /// Resume an interrupted round of the session; needs no prompt
     #[arg(long, requires = "session")]
     resume: bool,
-    /// Give an image (PNG, JPEG, GIF, WebP) or a PDF with the prompt; can be repeated
+    /// Add an image (PNG, JPEG, GIF, WebP) or a PDF to the prompt; can be repeated
     #[arg(long, value_name = "FILE")]
     attach: Vec<PathBuf>,
-    /// End the round after this many seconds
+    /// Cancel the round after this many seconds
     #[arg(long, value_name = "S", value_parser = seconds)]
     timeout: Option<Duration>,
-    /// Print one event a line, as JSON
+    /// Print one event per line, as JSON
     #[arg(long)]
     json: bool,
 }
@@ -98,7 +99,7 @@ pub(super) async fn run(config: &Config, args: RunArgs) -> Result<Done, Failure>
     done
 }
 
-/// Takes the open round up again and follows it; without one, shows the last answer.
+/// Resumes the open round and follows it. If there is none, prints the last answer.
 async fn take_up(
     config: &Config,
     args: &RunArgs,
@@ -110,7 +111,7 @@ async fn take_up(
     let open = session.state.round.is_some() || !session.state.inbox.is_empty();
     let reply = if open { session.handle.resume().await? } else { None };
     let Some(reply) = reply else {
-        err_line("nothing was interrupted: the last round of this session is over");
+        err_line("nothing to resume: the last round of this session has ended");
         if let (true, false, Some(answer)) = (alone, args.json, session.last_answer()) {
             out_data(&format!("{}\n", answer.trim_end_matches('\n')));
         }
@@ -123,7 +124,7 @@ async fn take_up(
     let handle = session.handle.clone();
     let timer = tokio::spawn(async move {
         tokio::time::sleep(within).await;
-        let _ = handle.interrupt().await; // A round that ended meanwhile needs none.
+        let _ = handle.interrupt().await; // The error means that the round ended meanwhile.
     });
     let done = follow(reply, &session.handle, view, signals, old).await;
     let in_time = !timer.is_finished();
@@ -134,7 +135,8 @@ async fn take_up(
     }
 }
 
-/// Questions of an earlier life are answered by `--approve`; only a person's are left to ask.
+/// Answers approval questions of an earlier activation according to `--approve`. Questions that
+/// need a person are returned as open.
 async fn answer_old_questions(config: &Config, args: &RunArgs, session: &Session) -> OldQuestions {
     let questions = session.questions();
     let seen = questions.iter().map(|question| question.tool_call_id.clone()).collect();
@@ -157,7 +159,7 @@ async fn attachments(files: &[PathBuf]) -> Result<Vec<Attachment>, Failure> {
     read.await.map_err(|error| Failure::work(error.to_string()))?
 }
 
-/// The prompt, from where it is given.
+/// The prompt, from the argument or from standard input.
 async fn prompt(argument: Option<&str>, terminals: Terminals) -> Result<String, Failure> {
     let missing = || Failure::usage("there is no prompt").hint("callboard run \"…\", or pipe it in");
     let text = match argument {

@@ -1,4 +1,4 @@
-//! `callboard serve`: the HTTP host, from its first line to its last.
+//! `callboard serve`: runs the HTTP host until a signal ends it.
 
 use std::{future::Future, net::SocketAddr, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use super::{
     failure::{Done, Failure},
     run::seconds,
     signals::{Hangups, Signals},
-    terminal::{Paint, err_line, out_line, tame},
+    terminal::{Paint, counted, err_line, out_line, tame},
 };
 use crate::{
     app::{Serving, Single, TenantOperator, serving},
@@ -18,10 +18,11 @@ use crate::{
     telemetry::Telemetry,
 };
 
-/// How much longer the host would wait by itself than this program does.
+/// Added to the grace period for the host's own time limit, so that this program's limit always
+/// expires first.
 const BEYOND_GRACE: Duration = Duration::from_secs(60);
 
-/// How long the store may take to write what it has.
+/// Time limit for the store to write pending entries.
 const STORE_CLOSE_MAX: Duration = Duration::from_secs(10);
 
 /// Serve many tenants over HTTP until a signal
@@ -30,29 +31,33 @@ const STORE_CLOSE_MAX: Duration = Duration::from_secs(10);
 Examples:
   callboard serve
   callboard --config callboard.toml serve --listen 127.0.0.1:8787
-  kill -HUP PID     # read the configuration again
-  kill -TERM PID    # finish open rounds, then end
+  kill -HUP PID     # reload the configuration
+  kill -TERM PID    # finish open rounds, then exit
 
 Without configuration it serves one tenant, `default`, at 127.0.0.1:8787; its key is printed once on standard output.")]
 pub(super) struct ServeArgs {
-    /// Address and port, in place of `[host] listen` [default: 127.0.0.1:8787]; port 0 is any that is free
+    /// Address and port, instead of `[host] listen` [default: 127.0.0.1:8787]; port 0 selects a
+    /// free port
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// Seconds that open rounds have to end after SIGTERM or Ctrl-C; what is open then is taken up again by the next start
+    /// Seconds that open rounds have to finish after SIGTERM or Ctrl-C; the next start resumes
+    /// those that are still open
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "30")]
     grace: Duration,
 }
 
 pub(super) async fn run(file: Option<PathBuf>, args: ServeArgs, telemetry: &Telemetry) -> Result<Done, Failure> {
-    // From here on a signal ends nothing by itself.
+    // From here on, signals no longer end the process by default.
     let (mut signals, mut hangups) = (Signals::listen(), Hangups::listen());
     let listen = args.listen.clone();
     let redactor = telemetry.redactor().clone();
     let read = move || -> Result<Config, ConfigError> {
         let mut config = Config::load(file.as_deref(), process_environment())?;
-        // Less than what the file says would be served, and to fewer.
+        // Without the untrusted file, `serve` would start with different settings and fewer tenants
+        // than its user expects.
         config.demand_trust()?;
-        // Before anything is done with them: a key of a new configuration is never seen either.
+        // Register the keys before the configuration is used, so that no log line can show a new
+        // key.
         redactor.learn(config.masked_texts());
         if let Some(listen) = &listen {
             config.set("host.listen", listen, "--listen")?;
@@ -67,11 +72,12 @@ pub(super) async fn run(file: Option<PathBuf>, args: ServeArgs, telemetry: &Tele
     telemetry.observe(&serving.host);
     let listener = TcpListener::bind(address).await.map_err(|error| cannot_listen(address, &error))?;
     let bound = listener.local_addr().unwrap_or(address);
-    tell(&serving, bound).await;
+    report(&serving, bound).await;
 
     let Serving { host, operator, left_behind, .. } = serving;
-    // The cut is made here, at the end of the grace: what is still open then stays open in the journal, for the next start. The host's
-    // own drain would close it as interrupted.
+    // When the grace period ends, this function exits without closing open rounds: they stay open
+    // in the journal, and the next start resumes them. The host's own drain would close them as
+    // interrupted.
     let drain_within = args.grace.saturating_add(BEYOND_GRACE);
     let bounds = HttpBounds { connections_per_address_max: per_address, ..HttpBounds::default() };
     let http = HttpConfig::new(operator.keys().clone())
@@ -84,6 +90,10 @@ pub(super) async fn run(file: Option<PathBuf>, args: ServeArgs, telemetry: &Tele
     let mut server = tokio::spawn(http::serve(listener, host.clone(), http, async { drop(ended.await) }));
     let resume = tokio::spawn(resume(host.clone(), operator.clone(), left_behind));
 
+    // `end` is `Some` until the shutdown starts. The first request to stop (a signal or the operator's
+    // route) sends it to the server and starts the grace period `cut`; a second signal, or the end of
+    // the grace period, leaves with rounds open. The branches are biased towards the server, so that
+    // a drain that finishes together with the grace period counts as finished.
     let mut end = Some(end);
     let mut cut: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(std::future::pending());
     let done = loop {
@@ -91,13 +101,14 @@ pub(super) async fn run(file: Option<PathBuf>, args: ServeArgs, telemetry: &Tele
             biased;
             served = &mut server => match served {
                 Ok(served) => {
-                    err_line(&format!("stopped after {:.1} s; {} conversations were awake", served.took.as_secs_f64(), served.conversations));
+                    let active = counted(served.conversations, "active conversation");
+                    err_line(&format!("stopped after {:.1} s; {active}", served.took.as_secs_f64()));
                     break Ok(Done::Well);
                 }
-                Err(error) => break Err(Failure::work(format!("the HTTP host broke down: {error}"))),
+                Err(error) => break Err(Failure::work(format!("the HTTP host failed: {error}"))),
             },
             () = &mut cut => {
-                err_line("the time is over: rounds that are open are taken up again by the next start");
+                err_line("the grace period is over: the next start resumes open rounds");
                 break leave(&host, &server, Done::Well).await;
             }
             () = signals.next() => true,
@@ -106,13 +117,13 @@ pub(super) async fn run(file: Option<PathBuf>, args: ServeArgs, telemetry: &Tele
         };
         match (stop, end.take()) {
             (true, Some(end)) => {
-                err_line(&format!("stopping: open rounds have {} s; a signal ends them at once", args.grace.as_secs_f64()));
+                err_line(&format!("stopping: open rounds have {} s to finish; another signal stops at once", args.grace.as_secs_f64()));
                 resume.abort();
-                let _ = end.send(()); // It may have begun to end by the operator's route.
+                let _ = end.send(()); // Fails if the operator's route has already started the shutdown.
                 cut = Box::pin(tokio::time::sleep(args.grace));
             }
             (true, None) => {
-                err_line("stopped at once: rounds that are open are taken up again by the next start");
+                err_line("stopped at once: the next start resumes open rounds");
                 break leave(&host, &server, Done::Interrupted).await;
             }
             (false, still) => {
@@ -125,7 +136,8 @@ pub(super) async fn run(file: Option<PathBuf>, args: ServeArgs, telemetry: &Tele
     done
 }
 
-/// Ends with rounds open: connections are closed, what was acknowledged is on the disk, processes of tools end with this one.
+/// Exits with open rounds: closes connections and writes everything acknowledged to disk. Tool
+/// processes end with this process.
 async fn leave(host: &crate::Host, server: &JoinHandle<Served>, done: Done) -> Result<Done, Failure> {
     server.abort();
     host.ports().sessions.close(STORE_CLOSE_MAX).await?;
@@ -140,11 +152,10 @@ fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
     }
 }
 
-/// The first lines: where, whom, with what.
-async fn tell(serving: &Serving, bound: SocketAddr) {
+/// Reports the address, tenants, provider and store, then notes and a generated key.
+async fn report(serving: &Serving, bound: SocketAddr) {
     let paint = Paint::stderr();
-    let count = serving.operator.tenants().await.len();
-    let tenants = if count == 1 { "1 tenant".to_owned() } else { format!("{count} tenants") };
+    let tenants = counted(serving.operator.tenants().await.len(), "tenant");
     let store = serving.store.as_ref().map_or_else(|| "memory".to_owned(), |path| path.display().to_string());
     let (provider, model) = (tame(&serving.provider), tame(&serving.model));
     err_line(&format!("{} serves at http://{bound}", paint.bold("callboard")));
@@ -154,14 +165,14 @@ async fn tell(serving: &Serving, bound: SocketAddr) {
     }
     match &serving.single {
         Some(Single::Made { tenant, key }) => {
-            err_line(&format!("there is no configuration: the key of tenant {tenant} follows on standard output, this once"));
+            err_line(&format!("no tenants are configured: the key of tenant {tenant} follows on standard output, only this once"));
             out_line(key);
         }
         Some(Single::Known { tenant, file }) => {
             let file = tame(&file.display().to_string());
-            err_line(
-                &paint.dim(&format!("tenant {tenant} has the key of an earlier start; {file} holds its hash, remove it for a new one")),
-            );
+            err_line(&paint.dim(&format!(
+                "tenant {tenant} keeps the key of an earlier start; {file} holds its hash; remove the file to get a new key"
+            )));
         }
         None => {}
     }
@@ -171,16 +182,16 @@ async fn resume(host: crate::Host, operator: TenantOperator, left_behind: Vec<ca
     match Serving::resume(&host, &operator, left_behind).await {
         Ok(resumed) if resumed.woken + resumed.left + resumed.failed + resumed.erased > 0 => {
             let erased = if resumed.erased == 0 { String::new() } else { format!(", {} of single calls erased", resumed.erased) };
-            let left = if resumed.left == 0 { String::new() } else { format!(", {} of tenants that are not served stay", resumed.left) };
-            let failed = if resumed.failed == 0 { String::new() } else { format!(", {} did not wake", resumed.failed) };
-            err_line(&format!("interrupted rounds taken up again: {}{left}{failed}{erased}", resumed.woken));
+            let left = if resumed.left == 0 { String::new() } else { format!(", {} of tenants that are not served skipped", resumed.left) };
+            let failed = if resumed.failed == 0 { String::new() } else { format!(", {} failed", resumed.failed) };
+            err_line(&format!("interrupted rounds resumed: {}{left}{failed}{erased}", resumed.woken));
         }
         Ok(_) => {}
-        Err(error) => err_line(&format!("interrupted rounds are not taken up: {}", tame(&error.to_string()))),
+        Err(error) => err_line(&format!("interrupted rounds are not resumed: {}", tame(&error.to_string()))),
     }
 }
 
-/// Reads the configuration again and says what came of it.
+/// Reloads the configuration and reports the result.
 async fn reload(operator: &TenantOperator) {
     match operator.read_again().await {
         Ok(Reloaded { added, changed, removed, needs_restart }) => {
@@ -189,6 +200,6 @@ async fn reload(operator: &TenantOperator) {
             err_line(&tame(&format!("reloaded{lists}")));
             needs_restart.iter().for_each(|line| err_line(&tame(&format!("note: {line}"))));
         }
-        Err(error) => err_line(&tame(&format!("not reloaded, all is as before: {error}"))),
+        Err(error) => err_line(&tame(&format!("not reloaded, nothing changed: {error}"))),
     }
 }

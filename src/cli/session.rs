@@ -1,4 +1,5 @@
-//! A conversation opened for a person: its store, its lock, the host over it, and what to say of it first.
+//! A conversation opened for a person: its store, its lock, the host, and the first lines of
+//! output.
 
 use callboard_actors::{
     chat::Role,
@@ -12,33 +13,33 @@ use super::{
     ask::Question,
     failure::Failure,
     flags::HostFlags,
-    terminal::{Paint, err_line, tame},
+    terminal::{Paint, counted, err_line, tame},
     trust,
 };
 use crate::{
-    app::{self, App, Opening, Purpose, Sessions, TENANT, Wishes, nearest},
+    app::{self, App, Opening, Overrides, Purpose, Sessions, TENANT, nearest},
     clock::{SystemClock, SystemEntropy},
     config::{Config, ProjectFile, ProjectKind},
     storage::SessionLock,
 };
 
-/// A conversation with everything that it needs.
+/// An open conversation.
 pub(super) struct Session {
     pub(super) app: App,
     pub(super) id: ConversationId,
     pub(super) handle: ConversationHandle,
-    /// As it was found.
+    /// The state when it was opened.
     pub(super) state: Durable,
     _lock: Option<SessionLock>,
 }
 
-/// The scope of a conversation of this command line.
+/// The scope of a conversation of the command line.
 pub(super) fn scope(id: &ConversationId) -> Result<Scope, Failure> {
     let tenant = TenantId::new(TENANT).map_err(|error| Failure::work(error.to_string()))?;
     Ok(Scope::new(tenant, id.clone()))
 }
 
-/// An id that was not used before: when, and a little chance.
+/// A new session id: the time, and random digits.
 pub(super) fn fresh_id() -> Result<ConversationId, Failure> {
     use callboard_actors::ports::Clock as _;
     let now = SystemClock.now().to_string();
@@ -48,7 +49,8 @@ pub(super) fn fresh_id() -> Result<ConversationId, Failure> {
     ConversationId::new(format!("{date}-{time}-{a:02x}{b:02x}")).map_err(|error| Failure::work(error.to_string()))
 }
 
-/// Says provider, model and workspace, and which file of the current folder counts, if one does; then notes.
+/// Prints provider, model and workspace, and which configuration of the current folder takes
+/// effect, if any; then notes.
 pub(super) fn announce(config: &Config, app: &App) {
     let paint = Paint::stderr();
     let (provider, model, workspace) = (tame(&app.provider), tame(&app.model), tame(&app.workspace.display().to_string()));
@@ -66,14 +68,14 @@ pub(super) fn announce(config: &Config, app: &App) {
 }
 
 impl Session {
-    /// Opens a conversation. Says provider, model and workspace, then notes, then which session it is.
+    /// Opens a conversation. Prints provider, model and workspace, then notes, then the session.
     pub(super) async fn open(config: &Config, flags: &HostFlags, id: Option<ConversationId>, resume: bool) -> Result<Self, Failure> {
         use callboard_actors::conversation::volatile::Recovery;
-        let wishes: Wishes = flags.wishes(config, if resume { Recovery::Resume } else { Recovery::Close })?;
-        // What is wrong with a flag is told before anything is made.
-        app::choose_provider(config, &wishes, Purpose::Calls)?;
-        app::check_places(config, &wishes)?;
-        let sessions = Sessions::open(config, wishes.db.as_deref(), Opening::OrCreate).await?;
+        let overrides: Overrides = flags.overrides(config, if resume { Recovery::Resume } else { Recovery::Close })?;
+        // Report wrong flags before anything is created.
+        app::choose_provider(config, &overrides, Purpose::Calls)?;
+        app::check_places(config, &overrides)?;
+        let sessions = Sessions::open(config, overrides.db.as_deref(), Opening::OrCreate).await?;
         let named = id.is_some();
         let id = match id {
             Some(id) => id,
@@ -85,7 +87,7 @@ impl Session {
         if is_new && resume {
             return Err(not_found(&sessions, &id).await);
         }
-        let app = app::start(config, &wishes, &sessions).await?;
+        let app = app::start(config, &overrides, &sessions).await?;
         let handle = app.host.tenant(TENANT).conversation(id.clone());
         let state = handle.state().await.map_err(|error| unreadable(&id, error))?;
 
@@ -95,7 +97,7 @@ impl Session {
             err_line(&paint.dim(&format!("new session {id}")));
         } else if named {
             let messages = state.history.messages().len();
-            err_line(&paint.dim(&format!("session {id}, {messages} message{}", if messages == 1 { "" } else { "s" })));
+            err_line(&paint.dim(&format!("session {id}, {}", counted(messages, "message"))));
         }
         if !resume && state.round.is_some() {
             err_line(&closing_line(&state));
@@ -103,7 +105,7 @@ impl Session {
         Ok(Self { app, id, handle, state, _lock: lock })
     }
 
-    /// Calls of the open round that wait for a person.
+    /// Calls of the open round that wait for approval.
     pub(super) fn questions(&self) -> Vec<Question> {
         let calls = self.state.batch().map(|batch| batch.calls.as_slice()).unwrap_or_default();
         let asked = calls.iter().filter_map(|call| match &call.state {
@@ -118,14 +120,14 @@ impl Session {
         asked.collect()
     }
 
-    /// The text of the last answer.
+    /// The text of the last answer; `None` if there is none.
     pub(super) fn last_answer(&self) -> Option<String> {
         let last = self.state.history.messages().iter().rev().find(|message| message.role() == Role::Assistant)?;
         Some(last.text()).filter(|text| !text.is_empty())
     }
 }
 
-/// What is said of an open round that is closed before anything else.
+/// The message about an open round that is closed because it was not resumed.
 fn closing_line(state: &Durable) -> String {
     let calls = state.batch().map(|batch| batch.calls.as_slice()).unwrap_or_default();
     let doubtful = calls.iter().filter(|call| matches!(call.state, CallState::Started { effect: Effect::Once, .. })).count();
@@ -134,10 +136,10 @@ fn closing_line(state: &Durable) -> String {
         1 => "; the outcome of one tool call is unknown".into(),
         n => format!("; the outcome of {n} tool calls is unknown"),
     };
-    format!("the round that was interrupted is closed{doubt} (--resume would have taken it up again)")
+    format!("the round that was interrupted is closed{doubt} (--resume would have resumed it)")
 }
 
-/// "Not found", with the nearest id that is there.
+/// The error for an unknown session, with the nearest existing id.
 pub(super) async fn not_found(sessions: &Sessions, id: &ConversationId) -> Failure {
     let ids = match scope(id) {
         Ok(scope) => sessions.ids(&scope.tenant).await.unwrap_or_default(),
@@ -146,12 +148,12 @@ pub(super) async fn not_found(sessions: &Sessions, id: &ConversationId) -> Failu
     Failure::no_session(id.as_str(), nearest(id.as_str(), ids.iter().map(ConversationId::as_str)))
 }
 
-/// A conversation whose journal cannot be read.
+/// The error for a conversation whose journal cannot be read.
 pub(super) fn unreadable(id: &ConversationId, error: callboard_actors::host::SendError) -> Failure {
     use callboard_actors::{conversation::ConversationError, host::SendError};
     match error {
         SendError::Conversation(ConversationError::Failed { reason }) => Failure::work(format!("session `{id}` cannot be read: {reason}"))
-            .hint(format!("`callboard sessions export {id}` gives what is readable, `callboard sessions repair {id}` mends it")),
+            .hint(format!("`callboard sessions export {id}` prints what is readable, `callboard sessions repair {id}` repairs it")),
         other => other.into(),
     }
 }

@@ -1,6 +1,6 @@
-//! Ctrl-C, the polite end that a service manager asks for, and its wish that the configuration be read again.
+//! Signals of the process: SIGINT and SIGTERM end it, SIGHUP reloads the configuration.
 
-/// Signals that ask the program to end.
+/// SIGINT (Ctrl-C) and SIGTERM.
 pub(super) struct Signals {
     #[cfg(unix)]
     interrupt: Option<tokio::signal::unix::Signal>,
@@ -9,23 +9,23 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// From now on these signals end nothing by themselves.
+    /// Starts listening. From then on, these signals no longer end the process by default.
     #[cfg(unix)]
     pub(super) fn listen() -> Self {
         use tokio::signal::unix::{SignalKind, signal};
         Self { interrupt: signal(SignalKind::interrupt()).ok(), terminate: signal(SignalKind::terminate()).ok() }
     }
 
-    /// From now on these signals end nothing by themselves.
+    /// Starts listening. From then on, these signals no longer end the process by default.
     #[cfg(not(unix))]
     pub(super) fn listen() -> Self {
         Self {}
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     ///
     /// # Cancel safety
-    /// No signal is lost when the future is dropped.
+    /// Cancel safe: a signal that arrives while no future waits is returned by the next call.
     #[cfg(unix)]
     pub(super) async fn next(&mut self) {
         async fn one(signal: &mut Option<tokio::signal::unix::Signal>) {
@@ -41,37 +41,37 @@ impl Signals {
         }
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     #[cfg(not(unix))]
     pub(super) async fn next(&mut self) {
         let _ = tokio::signal::ctrl_c().await;
     }
 }
 
-/// The signal that asks for the configuration to be read again.
+/// SIGHUP, which requests a reload of the configuration.
 pub(super) struct Hangups {
     #[cfg(unix)]
     hangup: Option<tokio::signal::unix::Signal>,
 }
 
 impl Hangups {
-    /// From now on the signal ends nothing by itself.
+    /// Starts listening. From then on, the signal no longer ends the process by default.
     #[cfg(unix)]
     pub(super) fn listen() -> Self {
         use tokio::signal::unix::{SignalKind, signal};
         Self { hangup: signal(SignalKind::hangup()).ok() }
     }
 
-    /// There is no such signal here.
+    /// Does nothing: this platform has no SIGHUP.
     #[cfg(not(unix))]
     pub(super) fn listen() -> Self {
         Self {}
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     ///
     /// # Cancel safety
-    /// No signal is lost when the future is dropped.
+    /// Cancel safe: a signal that arrives while no future waits is returned by the next call.
     #[cfg(unix)]
     pub(super) async fn next(&mut self) {
         match &mut self.hangup {
@@ -80,7 +80,7 @@ impl Hangups {
         }
     }
 
-    /// Never comes.
+    /// Never returns: this platform has no SIGHUP.
     #[cfg(not(unix))]
     pub(super) async fn next(&mut self) {
         std::future::pending().await

@@ -1,4 +1,4 @@
-//! `callboard skills`: what is in a folder of skills, and what is wrong with it.
+//! `callboard skills`: lists, prints and checks the skills in a folder.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::{
     failure::{Done, Failure},
-    terminal::{err_line, out_json, out_line, tame},
+    terminal::{counted, err_line, out_json, out_line, tame},
 };
 use crate::{
     app::nearest,
@@ -22,21 +22,21 @@ use crate::{
 
 pub(super) const EXAMPLE: &str = "Example:\n  callboard skills check skills";
 
-/// What to do with them.
+/// Subcommands of `skills`.
 #[derive(Debug, Subcommand)]
 pub(super) enum SkillsCommand {
-    /// List the skills that a model is told of, and those that only people activate
+    /// List the skills that a model can activate, and those that only people can
     #[command(after_help = "Example:\n  callboard skills list --skills skills --json")]
     List(SkillsArgs),
-    /// Show one skill: what is known of it, its instructions, its files
+    /// Show one skill: its metadata, its instructions, its files
     #[command(after_help = "Example:\n  callboard skills show csv-tables --skills skills")]
     Show(ShowArgs),
-    /// Say what is wrong in a folder, a line each
+    /// Print the mistakes in a folder, one per line
     #[command(after_help = "Example:\n  callboard skills check skills\n\nExit 1 if a skill cannot be used.")]
     Check(CheckArgs),
 }
 
-/// Which skills.
+/// Flags that select the folder of skills.
 #[derive(Debug, Args)]
 pub(super) struct SkillsArgs {
     /// Folder of skills [default: `[skills] dir` of the configuration]
@@ -47,7 +47,7 @@ pub(super) struct SkillsArgs {
     json: bool,
 }
 
-/// `skills show`.
+/// Arguments of `skills show`.
 #[derive(Debug, Args)]
 pub(super) struct ShowArgs {
     /// Name of the skill
@@ -56,10 +56,10 @@ pub(super) struct ShowArgs {
     skills: SkillsArgs,
 }
 
-/// `skills check`.
+/// Arguments of `skills check`.
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
-    /// The folder
+    /// Folder of skills
     dir: PathBuf,
     /// Print JSON
     #[arg(long)]
@@ -76,7 +76,7 @@ pub(super) async fn run(config: &Config, command: SkillsCommand) -> Result<Done,
 
 fn folder(config: &Config, flag: Option<PathBuf>) -> Result<SkillFolder, Failure> {
     let Some(path) = flag.or_else(|| config.skills.clone()) else {
-        return Err(Failure::usage("no folder of skills is named").hint("--skills DIR, or `[skills] dir` in callboard.toml"));
+        return Err(Failure::usage("no folder of skills is set").hint("--skills DIR, or `[skills] dir` in callboard.toml"));
     };
     open(path)
 }
@@ -103,7 +103,7 @@ fn list(folder: &SkillFolder, as_json: bool) -> Result<Done, Failure> {
         out_line(&tame(&format!("{:<24} {line}{who}", metadata.name.as_str())));
     }
     if survey.skills.is_empty() {
-        err_line("note: there is no skill here; each is a folder with a SKILL.md");
+        err_line("note: there are no skills here; each is a folder with a SKILL.md");
     }
     survey.broken.iter().for_each(|broken| err_line(&tame(&format!("note: {} cannot be used: {}", broken.folder, broken.reason))));
     Ok(Done::Well)
@@ -115,7 +115,7 @@ async fn show(folder: &SkillFolder, name: &str, as_json: bool) -> Result<Done, F
         let failure = Failure::work(format!("there is no skill `{name}`"));
         match nearest(name, known.skills.iter().map(|found| found.skill.name().as_str())) {
             Some(near) => failure.hint(format!("did you mean `{near}`?")),
-            None => failure.hint("`callboard skills list` shows what is there"),
+            None => failure.hint("`callboard skills list` shows all skills"),
         }
     };
     let wanted = SkillName::new(name).map_err(|_| missing())?;
@@ -146,12 +146,14 @@ fn check(folder: &SkillFolder, as_json: bool) -> Result<Done, Failure> {
         out_json(&serde_json::to_string_pretty(&json!({"skills": skills, "broken": broken})).unwrap_or_default());
     } else {
         survey.notes().iter().for_each(|note| out_line(&tame(note)));
-        out_line(&format!("{} skills can be used, {} cannot", survey.skills.len(), survey.broken.len()));
+        let usable = counted(survey.skills.len(), "skill");
+        out_line(&format!("{usable} can be used, {} cannot", survey.broken.len()));
     }
     Ok(if survey.broken.is_empty() { Done::Well } else { Done::Badly })
 }
 
-/// `/skills` in a chat: what is there and active; with a name, activates it, with `-NAME`, ends it.
+/// `/skills` in a chat: lists the skills and marks active ones; `NAME` activates one, `-NAME`
+/// deactivates it.
 pub(super) async fn in_chat(handle: &ConversationHandle, argument: &str) -> Result<(), Failure> {
     if let Some(name) = argument.strip_prefix('-') {
         handle.deactivate_skill(name.trim()).await?;

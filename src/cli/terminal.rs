@@ -1,39 +1,41 @@
-//! What standard input, output and error are, and writing to them: never a panic when a reader went away.
+//! Detects terminals, and writes to standard output and error without panicking when the reader is
+//! gone.
 
 use std::{
     borrow::Cow,
+    fmt::Display,
     io::{self, IsTerminal, Write},
 };
 
 use crate::tools::visible::{escaped_json, visible};
 
-/// The sequences that [`Paint`] writes; no other one reaches a terminal.
+/// The escape sequences that [`Paint`] writes. All others are made visible.
 const PAINTED: [&str; 5] = ["\u{1b}[0m", "\u{1b}[1m", "\u{1b}[2m", "\u{1b}[32m", "\u{1b}[1;31m"];
 
-/// Colors, or none: standard error is no terminal, or `NO_COLOR` is set, or the terminal is dumb.
+/// Colors; off if standard error is not a terminal, `NO_COLOR` is set, or the terminal is dumb.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Paint(bool);
 
 impl Paint {
-    /// As standard error wants it.
+    /// Colors as standard error supports them.
     pub(super) fn stderr() -> Self {
         let unset = |name: &str| std::env::var_os(name).is_none_or(|value| value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         Self(io::stderr().is_terminal() && unset("NO_COLOR") && !dumb)
     }
 
-    /// No colors, for what programs read.
+    /// No colors, for output that programs read.
     pub(super) fn none() -> Self {
         Self(false)
     }
 
-    /// No colors.
+    /// No colors, for tests.
     #[cfg(test)]
     pub(super) fn plain() -> Self {
         Self(false)
     }
 
-    /// Whether there are any.
+    /// Whether colors are on.
     pub(super) fn is_on(self) -> bool {
         self.0
     }
@@ -59,7 +61,7 @@ impl Paint {
     }
 }
 
-/// Which of the three are terminals.
+/// Which of the standard streams are terminals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Terminals {
     pub(super) stdin: bool,
@@ -72,65 +74,74 @@ impl Terminals {
         Self { stdin: io::stdin().is_terminal(), stdout: io::stdout().is_terminal(), stderr: io::stderr().is_terminal() }
     }
 
-    /// Whether a person can be asked.
+    /// Whether a person can answer questions.
     pub(super) fn has_person(self) -> bool {
         self.stdin && self.stderr
     }
 }
 
-/// Writes a text to standard output, invisible characters shown. When its reader went away the program ends quietly, as `head` expects.
+/// Writes text to standard output with invisible characters escaped. If the reader is gone, the
+/// process exits quietly, as `head` expects.
 pub(super) fn out(text: &str) {
     out_shown(&shown(text));
 }
 
-/// Writes a line to standard output, invisible characters shown.
+/// Writes a line to standard output with invisible characters escaped.
 pub(super) fn out_line(text: &str) {
     out(&format!("{text}\n"));
 }
 
-/// Writes JSON and a line end to standard output: the same value, without a character that a terminal obeys.
+/// Writes JSON and a line end to standard output. Control characters are escaped, which does not
+/// change the value.
 pub(super) fn out_json(json: &str) {
     out_shown(&format!("{}\n", escaped_json(json.trim_end_matches('\n'))));
 }
 
-/// Writes what another program reads to standard output: byte for byte into a pipe or a file, with invisible characters shown at a
-/// terminal.
+/// Writes output for another program to standard output: unchanged into a pipe or a file, with
+/// invisible characters escaped at a terminal.
 pub(super) fn out_data(text: &str) {
     if io::stdout().is_terminal() { out(text) } else { out_shown(text) }
 }
 
-/// Writes to standard output what [`visible`] was asked for already.
+/// Writes text to standard output that has already passed through [`visible`].
 pub(super) fn out_shown(text: &str) {
     let mut stdout = io::stdout().lock();
     let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
     if written.is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
-        std::process::exit(141); // What a shell shows for a process that SIGPIPE ended.
+        std::process::exit(141); // The status that a shell reports for a process ended by SIGPIPE.
     }
 }
 
-/// Writes a text to standard error, invisible characters shown; lost if there is no reader.
+/// Writes text to standard error with invisible characters escaped. The text is lost if the reader
+/// is gone.
 pub(super) fn err(text: &str) {
     err_shown(&shown(text));
 }
 
-/// Writes a line to standard error, invisible characters shown.
+/// Writes a line to standard error with invisible characters escaped.
 pub(super) fn err_line(text: &str) {
     err(&format!("{text}\n"));
 }
 
-/// Writes to standard error what [`visible`] was asked for already.
+/// Writes text to standard error that has already passed through [`visible`].
 pub(super) fn err_shown(text: &str) {
     let mut stderr = io::stderr().lock();
     let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
 }
 
-/// A text of others, safe at a terminal: what is invisible is shown. Whoever paints a text of others calls it first; all other texts
-/// are made visible where they are written.
+/// Escapes invisible characters in foreign text. Call this before painting foreign text; all other
+/// text is escaped when it is written.
 pub(super) fn tame(text: &str) -> String {
     visible(text)
 }
 
-/// The text as it is written: our own colors, everything else made visible.
+/// A count with its noun: `1 tenant`, `2 tenants`.
+pub(super) fn counted<N: PartialEq + From<u8> + Display>(count: N, noun: &str) -> String {
+    let plural = if count == N::from(1) { "" } else { "s" };
+    format!("{count} {noun}{plural}")
+}
+
+/// Escapes everything but our own color sequences.
 fn shown(text: &str) -> Cow<'_, str> {
     if !text.contains(crate::tools::visible::is_invisible) {
         return Cow::Borrowed(text);

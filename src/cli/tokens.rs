@@ -1,4 +1,4 @@
-//! `callboard tokens`: how many tokens a text has for a model. Asks nobody.
+//! `callboard tokens`: counts the tokens of a text for a model. Uses no network.
 
 use std::{
     fs::File,
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{config::Config, tools::visible::escaped_json};
 
-/// Bytes of output that are written at once.
+/// Size of a buffered write to standard output, in bytes.
 const WRITE_BYTES: usize = 64 * 1024;
 
 /// Count the tokens of a text for a model
@@ -27,14 +27,14 @@ Examples:
   git diff | callboard tokens --model claude-sonnet-4-5 --json
   callboard tokens prompts.jsonl --lines --model gpt-4
 
-`total` is the estimate times the model's margin, rounded down; [tokens] in the configuration says what holds for which model.")]
+`total` is the estimate times the model's margin, rounded down; [tokens] in the configuration sets the margin of each model.")]
 pub(super) struct TokensArgs {
-    /// The text; standard input without it
+    /// The text; standard input if absent
     file: Option<PathBuf>,
     /// The model whose tokens are counted
     #[arg(long, value_name = "M", default_value = "claude-3-sonnet")]
     model: String,
-    /// Each line is a JSON string; print one number a line
+    /// Each line is a JSON string; prints one number per line
     #[arg(long)]
     lines: bool,
     /// Print JSON
@@ -82,7 +82,7 @@ pub(super) fn run(config: &Config, args: &TokensArgs) -> Result<Done, Failure> {
     Ok(Done::Well)
 }
 
-/// What is printed of a text.
+/// Formats the count of one text.
 fn counted(counter: &TokenCounter, args: &TokensArgs, text: &str) -> String {
     let total = counter.count_text(&args.model, text);
     if !args.json {

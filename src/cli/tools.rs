@@ -1,4 +1,4 @@
-//! `callboard tools`: the tools a model is offered, and calls of them without a model.
+//! `callboard tools`: lists the tools that a model is offered, and calls them without a model.
 
 use std::io::BufRead;
 
@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     Host,
-    app::{self, App, Chosen, Sessions, Wishes, nearest},
+    app::{self, App, Chosen, Overrides, Sessions, nearest},
     config::Config,
     providers::offline::Offline,
     storage::MemorySessions,
@@ -38,41 +38,43 @@ use crate::{
 
 pub(super) const EXAMPLE: &str = "Example:\n  callboard tools call grep_search '{\"pattern\": \"fn main\"}'";
 
-/// What to do with them.
+/// Subcommands of `tools`.
 #[derive(Debug, Subcommand)]
 pub(super) enum ToolsCommand {
     /// List the tools
     #[command(after_help = "Example:\n  callboard tools list --json")]
     List(ListArgs),
-    /// Show a tool: what a model reads of it, and how it runs
+    /// Show a tool: its description for the model, and how it runs
     #[command(after_help = "Example:\n  callboard tools show bash")]
     Show(ShowArgs),
-    /// Run a tool through the whole door (validation, permission, sandbox) without a model
+    /// Run a tool without a model, with all checks of a model's call (validation, permission,
+    /// sandbox)
     #[command(after_help = "\
 Examples:
   callboard tools call file_read '{\"path\": \"Cargo.toml\"}'
   callboard tools call bash '{\"command\": \"ls\"}' --approve auto
   printf '%s\\n' '{\"path\": \"a\"}' '{\"path\": \"b\"}' | callboard tools call file_read
 
-Without arguments: one object a line from standard input, one result a line out. Exit 1 if a call failed.")]
+Without arguments, reads one object per line from standard input and prints one result per line. Exit 1 if a call failed.")]
     Call(CallArgs),
 }
 
-/// Where tools work.
+/// Flags that select where tools work.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Place {
     /// Folder that the tools work in
     #[arg(long, value_name = "DIR", default_value = ".")]
     workspace: std::path::PathBuf,
-    /// Where commands run; auto is linux, or no commands at all [default: auto]
+    /// How commands are isolated; auto is linux if the machine supports it, else no commands
+    /// [default: auto]
     #[arg(long, value_enum)]
     sandbox: Option<SandboxFlag>,
-    /// MCP servers of this file too: {"mcpServers": {"name": {"command": …}}}
+    /// Also use the MCP servers of this file: {"mcpServers": {"name": {"command": …}}}
     #[arg(long, value_name = "FILE")]
     mcp: Option<std::path::PathBuf>,
 }
 
-/// `tools list`.
+/// Arguments of `tools list`.
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
     #[command(flatten)]
@@ -82,10 +84,10 @@ pub(super) struct ListArgs {
     json: bool,
 }
 
-/// `tools show`.
+/// Arguments of `tools show`.
 #[derive(Debug, Args)]
 pub(super) struct ShowArgs {
-    /// The tool
+    /// Name of the tool
     name: String,
     #[command(flatten)]
     place: Place,
@@ -94,10 +96,10 @@ pub(super) struct ShowArgs {
     json: bool,
 }
 
-/// `tools call`.
+/// Arguments of `tools call`.
 #[derive(Debug, Args)]
 pub(super) struct CallArgs {
-    /// The tool
+    /// Name of the tool
     name: String,
     /// Its arguments, a JSON object
     #[arg(value_name = "JSON")]
@@ -107,7 +109,7 @@ pub(super) struct CallArgs {
     /// Whether tools that change something may run; commands that only read need no approval [default: ask at a terminal, else deny]
     #[arg(long, value_enum)]
     approve: Option<ApproveFlag>,
-    /// Print JSON; it is the only form
+    /// Print JSON; calls have no other output format
     #[arg(long)]
     json: bool,
 }
@@ -123,7 +125,7 @@ impl ToolsCommand {
     }
 }
 
-/// The outcome of a call (INTERFACES §2).
+/// The outcome of a call, as printed.
 #[derive(Debug, Serialize)]
 struct Called {
     index: usize,
@@ -197,23 +199,23 @@ pub(super) async fn run(config: &Config, command: ToolsCommand) -> Result<Done, 
     }
 }
 
-/// A host of tools alone: its model is never asked, its sessions are never written.
+/// A host that is only used for its tools: it calls no model and stores no sessions.
 async fn open(config: &Config, place: &Place, approve: Option<ApproveFlag>) -> Result<App, Failure> {
-    let wishes = Wishes {
+    let overrides = Overrides {
         workspace: place.workspace.clone(),
         sandbox: place.sandbox.map(Into::into),
         approve: approve.map(Into::into),
         mcp: servers(config, place.mcp.as_ref())?,
         recovery: Recovery::Close,
         at_terminal: Terminals::look().has_person(),
-        ..Wishes::default()
+        ..Overrides::default()
     };
     let sessions = Sessions::Memory(std::sync::Arc::new(MemorySessions::new()));
     let chosen = Chosen { provider: std::sync::Arc::new(Offline), name: "offline".into(), model: "rules".into(), calls_max: None };
-    Ok(app::start_with(config, &wishes, &sessions, chosen).await?)
+    Ok(app::start_with(config, &overrides, &sessions, chosen).await?)
 }
 
-/// All that is declared of a tool, and the policy under which it runs.
+/// A tool's declaration, and the policy under which it runs.
 fn described(spec: &ToolSpec, host: &Host, sandbox: Option<&SandboxPolicy>) -> serde_json::Value {
     let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     serde_json::json!({
@@ -243,7 +245,7 @@ fn described(spec: &ToolSpec, host: &Host, sandbox: Option<&SandboxPolicy>) -> s
     })
 }
 
-/// The policy that holds for a tool; null where none of ours does.
+/// The policy of a tool; null if the sandbox does not apply to it.
 fn sandbox_of(spec: &ToolSpec, sandbox: Option<&SandboxPolicy>) -> serde_json::Value {
     match spec.reach {
         Reach::Commands => serde_json::to_value(sandbox).unwrap_or_default(),
@@ -294,7 +296,7 @@ fn no_tool(host: &Host, name: &str, notes: &[String]) -> Failure {
 async fn call(config: &Config, args: CallArgs) -> Result<Done, Failure> {
     let App { host, notes, .. } = open(config, &args.place, args.approve).await?;
     if host.setup().tools.get(&args.name).is_none() {
-        err_line(&no_tool(&host, &args.name, &notes).text(Paint::stderr())); // And a result, as a model would get it.
+        err_line(&no_tool(&host, &args.name, &notes).text(Paint::stderr())); // The call still prints a result, the same that a model would get.
     }
     let mut caller = Caller { host, name: args.name, scope: scope(&ConversationId::new("tools-call")?)?, signals: Signals::listen() };
     let mut all_well = true;
@@ -316,7 +318,7 @@ async fn call(config: &Config, args: CallArgs) -> Result<Done, Failure> {
     Ok(if all_well { Done::Well } else { Done::Badly })
 }
 
-/// Where arguments come from.
+/// The source of arguments.
 enum Input {
     One(String),
     Stdin,
@@ -350,7 +352,7 @@ struct Caller {
 }
 
 impl Caller {
-    /// One call through the whole door; `None` when a person interrupted it.
+    /// Makes one call with all checks; `None` if a person interrupted it.
     async fn call(&mut self, index: usize, arguments: &str) -> Option<Called> {
         let tool_call_id = format!("call_{index}");
         let refused = |error: &ToolError| Some(Called::of(index, ToolExecutionResult::error(error, &tool_call_id)));
@@ -364,10 +366,10 @@ impl Caller {
             Judgement::Refused(error) => return refused(&error),
         };
         let why = match setup.approval {
-            _ if pattern.is_none() => None, // it only reads
+            _ if pattern.is_none() => None, // The call only reads.
             ApprovalMode::Auto => None,
             ApprovalMode::Deny => Some("tools that change something are not allowed here; --approve auto allows them"),
-            ApprovalMode::Ask if !setup.has_approver => Some("approval is needed and nobody is there to give it; see --approve"),
+            ApprovalMode::Ask if !setup.has_approver => Some("approval is needed and no person is present to give it; see --approve"),
             ApprovalMode::Ask => match self.ask(&tool_call_id, &input).await {
                 Some(true) => None,
                 Some(false) => Some("the user did not approve this call"),
@@ -388,7 +390,8 @@ impl Caller {
         tokio::select! {
             biased;
             () = self.signals.next() => {
-                // The tool ends its processes on the token; a second signal does not wait for that.
+                // Cancelling makes the tool end its processes; a second signal skips waiting for
+                // them.
                 cancel.cancel();
                 tokio::select! {
                     _ = &mut running => {}

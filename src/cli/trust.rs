@@ -1,7 +1,8 @@
-//! `callboard trust`, and the same question at the start of commands that use files of the current folder.
+//! `callboard trust`, and the same question when other commands start in a folder with project
+//! files.
 //!
-//! What is shown, hashed and agreed to is one read of the file. Without a terminal no question is asked: the file stays untrusted, and one
-//! line says so.
+//! The file is read once: what is displayed, hashed and agreed to are the same bytes. Without a
+//! terminal, there is no question: the file stays untrusted, and one line reports it.
 
 mod candidate;
 
@@ -22,7 +23,7 @@ use crate::{
 };
 use candidate::Candidate;
 
-/// Agree to files of a project, which count by path and content: callboard.toml, AGENTS.md, skills
+/// Trust files of a project, each by path and content: callboard.toml, AGENTS.md, skills
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -31,43 +32,43 @@ Examples:
   callboard trust --list
   callboard trust --revoke project
 
-A file that changes, or that is copied elsewhere, has to be trusted again. Exit 1 if a file is not trusted in the end.")]
+A file that changes or is copied elsewhere must be trusted again. Exit 1 if a file is not trusted in the end.")]
 pub(super) struct TrustArgs {
     /// Files, or folders of a project or of skills [default: the current folder]
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// Agree without a question
+    /// Trust them without a question
     #[arg(long)]
     yes: bool,
-    /// List what is trusted
+    /// List the trusted files
     #[arg(long, conflicts_with_all = ["paths", "yes", "revoke"])]
     list: bool,
-    /// Take back the agreement to a file, or to everything in a folder
+    /// Revoke the trust in a file, or in everything in a folder
     #[arg(long, value_name = "PATH", conflicts_with_all = ["paths", "yes"])]
     revoke: Option<PathBuf>,
 }
 
-/// What a command does with files of the current folder.
+/// How a command uses files of the current folder.
 pub(super) struct ProjectUse<'a> {
-    /// Asks for trust at a terminal.
+    /// Whether it asks for trust at a terminal.
     pub(super) asks: bool,
-    /// Who says what does not count.
+    /// Who reports files without effect.
     pub(super) notes: Notes,
-    /// The workspace, where its instructions reach a model.
+    /// The workspace, if its instructions reach a model.
     pub(super) workspace: Option<&'a Path>,
 }
 
-/// Who says what does not count.
+/// Who reports files without effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Notes {
-    /// [`settle`], before the command begins.
+    /// [`settle`], before the command starts.
     First,
-    /// The command.
+    /// The command itself.
     Own,
 }
 
 impl ProjectUse<'_> {
-    /// A command that asks nothing.
+    /// The use of a command that never asks.
     pub(super) fn quiet(notes: Notes) -> Self {
         Self { asks: false, notes, workspace: None }
     }
@@ -79,12 +80,13 @@ impl From<TrustError> for Failure {
     }
 }
 
-/// Loads the configuration; at a terminal, asks once for each file of the project that does not count, and loads it again.
+/// Loads the configuration. At a terminal, asks once for each untrusted project file, and loads
+/// again after each agreement.
 pub(super) fn settle(wanted: &ProjectUse<'_>, load: impl Fn() -> Result<Config, ConfigError>) -> Result<Config, ConfigError> {
     let mut config = load()?;
     if wanted.asks && Terminals::look().has_person() {
         let mut asked = Vec::new();
-        // A configuration that was just agreed to may name skills, which come after it.
+        // A loop, because a configuration that was just trusted may name folders of skills.
         while let Some(path) = next(&config, wanted, &asked) {
             asked.push(path.clone());
             if offer(&config, &path) {
@@ -98,7 +100,7 @@ pub(super) fn settle(wanted: &ProjectUse<'_>, load: impl Fn() -> Result<Config, 
     Ok(config)
 }
 
-/// The next file to ask for.
+/// The next file to ask about.
 fn next(config: &Config, wanted: &ProjectUse<'_>, asked: &[PathBuf]) -> Option<PathBuf> {
     let instructions = wanted.workspace.and_then(|workspace| instructions_of(workspace, config.trust()));
     let files = config.project_files().iter().cloned().chain(instructions);
@@ -109,7 +111,8 @@ fn next(config: &Config, wanted: &ProjectUse<'_>, asked: &[PathBuf]) -> Option<P
     open.next().map(|file| file.path)
 }
 
-/// Asks for one file. Whether a person agreed; what goes wrong is a line, and the file stays untrusted.
+/// Asks about one file. Returns whether the person agreed; an error is printed, and the file stays
+/// untrusted.
 fn offer(config: &Config, path: &Path) -> bool {
     let agreed = Candidate::of(path, config.trust()).and_then(|candidate| Ok(question(&candidate)? && agree(config, &candidate)?));
     agreed.unwrap_or_else(|failure| {
@@ -123,7 +126,7 @@ fn agree(config: &Config, candidate: &Candidate) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// Says which files of the current folder do not count.
+/// Reports the files of the current folder that have no effect.
 pub(super) fn note(config: &Config) {
     let open: Vec<_> = config.project_files().iter().filter(|file| !file.is_trusted()).collect();
     if let (false, Err(error)) = (open.is_empty(), config.trust().entries()) {
@@ -132,7 +135,7 @@ pub(super) fn note(config: &Config) {
     open.iter().for_each(|file| err_line(&Paint::stderr().dim(&tame(&format!("note: {}", file.line())))));
 }
 
-/// The first mistake of a configuration that is not trusted, for those who ask whether it is right.
+/// The first mistake in an untrusted configuration, for commands that check the configuration.
 pub(super) fn mistakes(config: &Config) -> Result<(), ConfigError> {
     let open = config.project_files().iter().filter(|file| file.kind == ProjectKind::Configuration && !file.is_trusted());
     open.map(|file| candidate::mistake(&file.path)).find(Result::is_err).unwrap_or(Ok(()))
@@ -159,7 +162,7 @@ pub(super) fn run(config: &Config, args: &TrustArgs) -> Result<Done, Failure> {
     }
     let can_ask = Terminals::look().has_person();
     let mut all = true;
-    // Skills that a configuration names come behind it.
+    // Folders of skills that a configuration names are appended to `files`.
     let mut at = 0;
     while let Some(path) = files.get(at).cloned() {
         at += 1;
@@ -172,7 +175,7 @@ pub(super) fn run(config: &Config, args: &TrustArgs) -> Result<Done, Failure> {
         }
         if !args.yes && !can_ask {
             show(&candidate);
-            return Err(Failure::usage("there is no terminal to ask at").hint("--yes agrees without a question"));
+            return Err(Failure::usage("there is no terminal to ask on").hint("--yes trusts without a question"));
         }
         let agreed = if args.yes {
             show(&candidate);
@@ -207,18 +210,20 @@ fn revoke(config: &Config, path: &Path) -> Result<Done, Failure> {
     let whole = place.map_or_else(|_| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()), |place| place.path().to_owned());
     let gone = config.trust().revoke(&whole)?;
     if gone.is_empty() {
-        return Err(Failure::work(shown(&format!("{} was not trusted", whole.display()))).hint("`callboard trust --list` shows what is"));
+        return Err(
+            Failure::work(shown(&format!("{} was not trusted", whole.display()))).hint("`callboard trust --list` shows what is trusted")
+        );
     }
     gone.iter().for_each(|path| out_line(&shown(&format!("no longer trusted: {path}"))));
     Ok(Done::Well)
 }
 
-/// A text of a stranger on one line, with its invisible characters made visible.
+/// Untrusted text on one line, with invisible characters escaped.
 fn shown(text: &str) -> String {
     visible_strict(text).replace(['\n', '\t'], " ")
 }
 
-/// Which file, and what it would do.
+/// Prints which file it is, and what it would do.
 fn show(candidate: &Candidate) {
     let paint = Paint::stderr();
     let state = if candidate.standing == Standing::Changed { "changed since it was trusted" } else { "is not trusted" };
@@ -227,9 +232,9 @@ fn show(candidate: &Candidate) {
     candidate.allows.iter().for_each(|line| err_line(&format!("  - {}", shown(line))));
 }
 
-/// Asks a person. Only a yes is a yes.
+/// Asks a person. Anything that is not a clear yes is a no.
 fn question(candidate: &Candidate) -> Result<bool, Failure> {
-    let no_terminal = || Failure::usage("there is no terminal to ask at").hint("`callboard trust --yes` agrees without a question");
+    let no_terminal = || Failure::usage("there is no terminal to ask on").hint("`callboard trust --yes` trusts without a question");
     show(candidate);
     loop {
         if !typed::can_ask() {

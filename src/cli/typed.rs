@@ -1,5 +1,5 @@
-//! Reads what a person types in answer to a question. The answer comes from the terminal itself, not from what is piped in, and
-//! counts only if it was typed after the question could be read.
+//! Reads a person's typed answer to a question. It reads from the terminal, never from piped input,
+//! and discards what was typed before the question could be read.
 
 use std::{
     fs::File,
@@ -12,26 +12,28 @@ use rustix::{
     termios::{QueueSelector, tcflush},
 };
 
-/// What is typed sooner after a question appears was typed for something else: no person reads faster.
+/// Input that arrives sooner after the question was meant for something else: no person reads
+/// faster.
 const READING_TIME: Duration = Duration::from_millis(200);
 
-/// Bytes of an answer; a longer line was not typed by a person.
+/// Maximum size of an answer in bytes; a longer line was not typed by a person.
 const ANSWER_BYTES_MAX: u64 = 1024;
 
-/// Whether there is a terminal to ask at.
+/// Whether there is a terminal to ask on.
 pub(super) fn can_ask() -> bool {
     File::open("/dev/tty").is_ok()
 }
 
-/// Waits for a line that is typed from [`READING_TIME`] after this call on. `None` if there is no terminal, if earlier input cannot
-/// be discarded, or once `is_over` returns true, which is asked every 100 ms.
+/// Waits for a line that is typed at least [`READING_TIME`] after this call. Returns `None` if
+/// there is no terminal, if earlier input cannot be discarded, or once `is_over`, which is polled
+/// every 100 ms, returns true.
 pub(super) fn answer(is_over: impl Fn() -> bool) -> Option<String> {
     let terminal = File::open("/dev/tty").ok()?;
     let asked = Instant::now();
     while let Some(left) = READING_TIME.checked_sub(asked.elapsed()) {
         std::thread::sleep(left);
     }
-    // An answer that cannot be distinguished from what was typed before the question is none.
+    // If earlier input cannot be discarded, it could be mistaken for the answer.
     tcflush(&terminal, QueueSelector::IFlush).ok()?;
     while !is_readable(&terminal) {
         if is_over() {
@@ -43,7 +45,7 @@ pub(super) fn answer(is_over: impl Fn() -> bool) -> Option<String> {
     Some(line)
 }
 
-/// Waits up to 100 ms for a line.
+/// Waits up to 100 ms for input.
 fn is_readable(terminal: &File) -> bool {
     let mut fds = [PollFd::new(terminal, PollFlags::IN)];
     let wait = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };

@@ -1,4 +1,4 @@
-//! Reads the command line. What is wrong with it is told in one line with a hint, not in clap's page.
+//! Parses the command line. A mistake is reported in one line with a hint, not as clap's page.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use clap::{
 
 use super::failure::Failure;
 
-/// Parses the arguments of this process, or says what to exit with.
+/// Parses the arguments of this process; on an error or for `--help`, returns the exit code.
 pub(super) fn parse<T: Parser>() -> Result<T, ExitCode> {
     T::try_parse().map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -20,11 +20,11 @@ pub(super) fn parse<T: Parser>() -> Result<T, ExitCode> {
             let _ = error.print();
             ExitCode::from(2)
         }
-        _ => of(&error).tell(),
+        _ => of(&error).report(),
     })
 }
 
-/// The first line of clap's text, its tip, and where to read more.
+/// Converts clap's error: its first line, its suggestion, and where to read more.
 fn of(error: &clap::Error) -> Failure {
     let text = error.render().to_string();
     let mut paragraphs = text.split("\n\n");
@@ -46,7 +46,7 @@ fn of(error: &clap::Error) -> Failure {
     }
 }
 
-/// The command that clap's usage line names, up to its first argument.
+/// The command in clap's usage line, up to its first argument.
 fn command_of(text: &str) -> String {
     let usage = text.lines().find_map(|line| line.trim().strip_prefix("Usage: ")).unwrap_or("callboard");
     let words = usage.split_whitespace().take_while(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '-'));

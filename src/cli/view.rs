@@ -1,4 +1,5 @@
-//! Shows a round: as JSON lines for programs, as text and tool lines for people, as the last text only for a pipe.
+//! Displays a round: as JSON lines for programs, as text and tool lines for people, or only the
+//! last text in a pipe.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,24 +12,24 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::terminal::{Paint, Terminals, err, err_line, err_shown, out, out_data, out_json, out_shown, tame};
 use crate::tools::visible::VisibleStream;
 
-/// How a round is shown.
+/// How a round is displayed.
 #[derive(Debug)]
 pub(super) struct View {
     json: bool,
-    /// Text goes to standard output as it comes.
+    /// Whether text goes to standard output while it is generated.
     streams: bool,
-    /// Tool lines go to standard error.
+    /// Whether tool lines go to standard error.
     lines: bool,
     paint: Paint,
     spinner: Option<ProgressBar>,
-    /// Calls that run, in order of their ids: what they do.
+    /// Summaries of the running tool calls, by id.
     running: BTreeMap<String, String>,
     calls: usize,
-    /// Subagents at work: their model calls and tokens so far.
+    /// Running subagents: their model calls and tokens so far.
     subagents: BTreeMap<ConversationId, (u32, u64)>,
-    /// Text shown since the last whole message.
+    /// Text displayed since the last complete message.
     shown: String,
-    /// Makes the text that streams visible.
+    /// Escapes invisible characters in streamed text.
     visible: VisibleStream,
     thinking: bool,
     at_line_start: bool,
@@ -52,12 +53,12 @@ impl View {
         }
     }
 
-    /// Shows that a model or tools are at work.
+    /// Starts the spinner: a model or tools are working.
     pub(super) fn begin(&mut self) {
         self.spin();
     }
 
-    /// Shows one event.
+    /// Displays one event.
     pub(super) fn event(&mut self, event: &StreamEvent) {
         if self.json {
             out_json(&event.to_json());
@@ -94,18 +95,18 @@ impl View {
                 self.note(&format!("{layer}: {reason}; next try in {}", seconds(*delay_ms)));
             }
             EventKind::Queued { position } => self.note(&format!("queued at place {position}")),
-            EventKind::TurnRestarted { .. } => self.note("the round is taken up again"),
+            EventKind::TurnRestarted { .. } => self.note("the round is resumed"),
             _ => {}
         }
     }
 
-    /// Stops moving parts, so that a question can be asked.
+    /// Stops the spinner, so that a question can be asked.
     pub(super) fn still(&mut self) {
         self.stop_spinner();
         self.fresh_line();
     }
 
-    /// A line beside the work.
+    /// Prints a line next to the progress.
     pub(super) fn note(&mut self, text: &str) {
         if self.lines {
             self.stop_spinner();
@@ -115,7 +116,7 @@ impl View {
         }
     }
 
-    /// Shows the end of the round: its text if it was not streamed, and its figures.
+    /// Displays the end of the round: its text if it was not streamed, and its usage.
     pub(super) fn end(&mut self, end: Option<&RoundEnd>) {
         self.stop_spinner();
         if self.json {
@@ -170,7 +171,7 @@ impl View {
         self.at_line_start = text.ends_with('\n');
     }
 
-    /// A message replaces its deltas: what of it was not shown yet is shown now.
+    /// A message replaces its deltas: displays the part that was not streamed.
     fn whole(&mut self, text: &str) {
         let shown = std::mem::take(&mut self.shown);
         if !self.streams {
@@ -189,7 +190,7 @@ impl View {
 
     fn progress(&mut self, id: &str, text: &str) {
         if let (Some(spinner), Some(what)) = (&self.spinner, self.running.get(id)) {
-            // A bar of progress writes its line again and again.
+            // A progress bar rewrites its line again and again; the last version counts.
             let line = tame(text.split(['\n', '\r']).rfind(|line| !line.is_empty()).unwrap_or_default());
             spinner.set_message(format!("{what}  {line}"));
         }
@@ -202,7 +203,11 @@ impl View {
         self.stop_spinner();
         self.fresh_line();
         let mark = if why.is_some() { self.paint.red("✗") } else { self.paint.green("✓") };
-        let retries = if retry_count > 0 { format!(", {retry_count} retries") } else { String::new() };
+        let retries = match retry_count {
+            0 => String::new(),
+            1 => ", 1 retry".to_owned(),
+            count => format!(", {count} retries"),
+        };
         let time = self.paint.dim(&format!("({}{retries})", seconds(duration_ms)));
         let why = why.map(|why| format!(": {}", tame(why))).unwrap_or_default();
         err_line(&format!("  {mark} {what} {time}{why}"));
@@ -252,7 +257,7 @@ impl View {
     }
 }
 
-/// How many subagents work, and how far they are together.
+/// The number of running subagents, and their model calls and tokens together.
 fn at_work(subagents: &BTreeMap<ConversationId, (u32, u64)>) -> Option<String> {
     let (steps, tokens) = subagents.values().fold((0, 0), |(steps, tokens), (more, used)| (steps + more, tokens + used));
     let many = if subagents.len() == 1 { "subagent" } else { "subagents" };
@@ -263,7 +268,7 @@ fn at_work(subagents: &BTreeMap<ConversationId, (u32, u64)>) -> Option<String> {
     }
 }
 
-/// A duration as people read it.
+/// Formats a duration for people.
 pub(super) fn seconds(ms: u64) -> String {
     match ms {
         0..1000 => format!("{ms} ms"),
@@ -279,11 +284,11 @@ mod tests {
     #[test]
     fn subagents_are_counted_with_what_they_did() {
         let id = |n: u8| ConversationId::new(format!("subagent:{n}")).unwrap();
-        let told = |all: &[(u8, (u32, u64))]| at_work(&all.iter().map(|(n, far)| (id(*n), *far)).collect());
+        let describe = |all: &[(u8, (u32, u64))]| at_work(&all.iter().map(|(n, far)| (id(*n), *far)).collect());
 
-        assert_eq!(told(&[]), None);
-        assert_eq!(told(&[(1, (0, 0))]).unwrap(), "[1 subagent at work]");
-        assert_eq!(told(&[(1, (2, 300)), (2, (1, 50))]).unwrap(), "[2 subagents at work, 3 model calls, 350 tokens]");
+        assert_eq!(describe(&[]), None);
+        assert_eq!(describe(&[(1, (0, 0))]).unwrap(), "[1 subagent at work]");
+        assert_eq!(describe(&[(1, (2, 300)), (2, (1, 50))]).unwrap(), "[2 subagents at work, 3 model calls, 350 tokens]");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The binary as people and scripts use it: exit codes, what goes where, sessions that survive Ctrl-C and `kill -9`.
+//! Runs the binary as people and scripts do: exit codes, output streams, and sessions that survive
+//! Ctrl-C and `kill -9`.
 
 mod bad_input;
 mod budgets;
@@ -23,14 +24,14 @@ use std::{
 
 use serde_json::Value;
 
-/// A home of one's own, a workspace with a file, and no keys.
+/// A temporary home with a workspace that contains one file; no keys.
 pub struct Home {
     folder: tempfile::TempDir,
-    /// Variables that its commands find beside the usual ones.
+    /// Additional environment variables of its commands.
     pub variables: Vec<(&'static str, String)>,
 }
 
-/// Longest that any command of these tests may take.
+/// Time limit of any command in these tests.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Home {
@@ -51,7 +52,7 @@ impl Home {
         self.folder.path()
     }
 
-    /// Takes away what the machine's user has: keys, configuration, proxies.
+    /// Removes the settings of the machine's user: keys, configuration, proxies.
     pub fn dress<'c>(&self, command: &'c mut Command) -> &'c mut Command {
         for (name, _) in std::env::vars_os() {
             let name_text = name.to_string_lossy().to_ascii_uppercase();
@@ -64,7 +65,8 @@ impl Home {
         command.env("HOME", self.folder.path().join("home")).stdin(Stdio::null())
     }
 
-    /// A command in the workspace. A `callboard.toml` there is the owner's: it is named, as its owner would.
+    /// A command in the workspace. A `callboard.toml` there is named with `--config`, as its owner
+    /// would do.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = self.command_in(&self.work(), args);
         if self.work().join("callboard.toml").is_file() {
@@ -73,7 +75,7 @@ impl Home {
         command
     }
 
-    /// A command in a folder whose files no person named or trusted.
+    /// A command in a folder whose files are neither named nor trusted.
     pub fn command_in(&self, folder: &Path, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_callboard"));
         command.args(args).current_dir(folder).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -92,7 +94,7 @@ impl Home {
     }
 }
 
-/// What came of a command.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Ran {
     pub code: Option<i32>,
@@ -101,7 +103,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// Waits for the end, but not for ever.
+    /// Waits for the end, with a time limit.
     pub fn of(args: &[&str], child: Child) -> Self {
         let (pid, began) = (child.id(), Instant::now());
         let waiting = std::thread::spawn(move || child.wait_with_output().unwrap());
@@ -127,13 +129,13 @@ impl Ran {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// The events of `--json`.
+    /// The events that `--json` printed.
     #[track_caller]
     pub fn events(&self) -> Vec<Value> {
         self.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// The one line that says what went wrong.
+    /// The one line that reports the error.
     #[track_caller]
     pub fn error(&self) -> &str {
         let lines: Vec<&str> = self.err.lines().filter(|line| line.starts_with("error:")).collect();
@@ -147,7 +149,7 @@ pub fn kill(pid: u32, signal: &str) {
     Command::new("kill").arg(format!("-{signal}")).arg(pid.to_string()).status().unwrap();
 }
 
-/// Waits for a condition, with a bound.
+/// Waits for a condition, with a time limit.
 #[track_caller]
 pub fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();

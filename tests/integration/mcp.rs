@@ -588,7 +588,7 @@ fn the_command_lists_checks_and_agrees() {
     let json = run(&["check", "--json"]).json();
     let echo = json[0]["tools"].as_array().unwrap().iter().find(|tool| tool["tool"] == "echo").unwrap().clone();
     assert_eq!((echo["standing"].as_str(), echo["description"].as_str()), (Some("changed"), Some("Another.\\u{200b}")));
-    assert_eq!(run(&["check", "--accept", "peer__echo"]).well().out, "peer__echo: agreed to 1 tool as it is now\n");
+    assert_eq!(run(&["check", "--accept", "peer__echo"]).well().out, "peer__echo: accepted 1 tool as it is now\n");
     run(&["check"]).well();
     let unknown = run(&["check", "--accept", "pear"]);
     assert!(unknown.code == Some(1) && unknown.err.contains("did you mean `peer`?"), "{}", unknown.err);

@@ -1,20 +1,20 @@
-//! What the README says can be typed, works as it says.
+//! Every command in the README works as the README says.
 
 use std::process::Command;
 
 use super::cli::Home;
 
-/// What stands behind a line of the README.
+/// How a command of the README is tested.
 enum Proof {
-    /// Our binary, run with the same arguments; its output holds this.
+    /// Runs our binary with the same arguments; its output contains this.
     Prints(&'static str),
-    /// What runs this test.
+    /// The command runs this test itself.
     ThisRun,
-    /// It runs until a signal: the tests of `cli::serve`.
+    /// It runs until a signal: the tests of `cli::serve` cover it.
     Elsewhere,
 }
 
-/// Every command of the README's code blocks. `tests/tidy.rs` fails when one is missing here.
+/// Every command in the README's code blocks. `tests/tidy.rs` fails if one is missing here.
 const COMMANDS: &[(&str, Proof)] = &[
     (
         "cargo run --release -- run --provider offline \"Where is the retry delay computed, and what is its cap?\"",

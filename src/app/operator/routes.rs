@@ -1,4 +1,4 @@
-//! The port of the operator's routes over [`TenantOperator`].
+//! Implements the port of the operator's HTTP routes with [`TenantOperator`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,9 +16,9 @@ impl From<AppError> for OperatorError {
     fn from(error: AppError) -> Self {
         match error {
             error if is_temporary(&error) => {
-                // Its text names a path of this machine.
-                tracing::error!(%error, "what the operator changed could not be kept");
-                Self::Unavailable("the data folder cannot be written; the log says more".into())
+                // The error text contains a path of this machine, so it goes to the log only.
+                tracing::error!(%error, "a change of the operator could not be stored");
+                Self::Unavailable("the data folder cannot be written; see the log".into())
             }
             error => Self::Invalid { pointer: None, message: error.to_string() },
         }
@@ -58,7 +58,7 @@ impl Operator for TenantOperator {
         Box::pin(async move {
             let state = self.0.state.lock().await;
             let used = |standing: &Standing| {
-                let usage = standing.outfit.workspace.as_ref()?.usage()?;
+                let usage = standing.setup.workspace.as_ref()?.usage()?;
                 Some(WorkspaceShown { files: usage.files, bytes: usage.bytes })
             };
             state.served.iter().filter_map(|(id, standing)| Some((id.clone(), used(standing)?))).collect()
@@ -79,14 +79,15 @@ impl TenantOperator {
         let section = TenantSection::from_json(&id, &settings).map_err(|error| invalid(&error))?;
         let mut state = self.0.state.lock().await;
         if let Some(Standing { section, from_file: true, .. }) = state.served.get(&id) {
-            let message = format!("tenant `{id}` stands at {}; change it there, then reload", section.origin());
+            let message = format!("tenant `{id}` is configured at {}; change it there, then reload", section.origin());
             return Err(OperatorError::Invalid { pointer: None, message });
         }
         state.config.check_tenant(&section).map_err(|error| invalid(&error))?;
         self.refuse_known_keys(&state, &section)?;
         let mut kept = self.with_pauses(&state);
         let known = kept.tenants.entry(id.clone()).or_default();
-        // Keys that it was given since stay its own; one that is sent again is one of the settings.
+        // Keys that were added at run time stay valid; a key in the request belongs to the
+        // settings.
         let tenant = KeptTenant { settings: Some(settings), generated: false, ..known.clone() };
         *known = KeptTenant { paused: section.paused.or(tenant.paused), ..tenant };
         let put = if state.served.contains_key(&id) { TenantPut::Changed } else { TenantPut::Created };
@@ -98,7 +99,7 @@ impl TenantOperator {
         let mut state = self.0.state.lock().await;
         let standing = state.served.get(&id).cloned().ok_or(OperatorError::UnknownTenant)?;
         let Value::Object(mut quotas) = quota else {
-            return Err(OperatorError::Invalid { pointer: None, message: "quotas are an object".into() });
+            return Err(OperatorError::Invalid { pointer: None, message: "quotas must be an object".into() });
         };
         let weight = quotas.remove("weight").unwrap_or_else(|| json!(standing.section.quotas.weight));
         let read = TenantSection::from_json(&id, &json!({"weight": weight, "quotas": quotas})).map_err(|error| {
@@ -117,13 +118,13 @@ impl TenantOperator {
             return Ok(self.change(&mut state, kept).await?);
         }
         let quota = workspace_quota(&state.config, &read.quotas);
-        // Of a tenant of the file it holds until the file is read again.
-        let config = standing.outfit.config.clone().quotas(read.quotas);
+        // For a tenant of the configuration file, the change lasts until the next reload.
+        let config = standing.setup.config.clone().quotas(read.quotas);
         self.0.host.configure_tenant(&id, config.clone()).await.map_err(AppError::from)?;
         if let Some(standing) = state.served.get_mut(&id) {
             standing.section.quotas = read.quotas;
-            standing.outfit.config = config;
-            if let Some(workspace) = &standing.outfit.workspace {
+            standing.setup.config = config;
+            if let Some(workspace) = &standing.setup.workspace {
                 workspace.set_quota(quota);
             }
         }
@@ -168,10 +169,11 @@ impl TenantOperator {
     async fn empty(&self, id: TenantId) -> Result<u64, OperatorError> {
         let state = self.0.state.lock().await;
         let standing = state.served.get(&id).cloned().ok_or(OperatorError::UnknownTenant)?;
-        // Nobody may come in while it is erased, nor before it is configured again.
+        // Revoke the keys first: no caller may get in while the data is erased, or before the
+        // tenant is configured again.
         self.0.keys.remove_tenant(&id);
         let erased = self.erase_all(&state, &id).await;
-        let configured = self.0.host.configure_tenant(&id, standing.outfit.config.clone()).await.map_err(AppError::from);
+        let configured = self.0.host.configure_tenant(&id, standing.setup.config.clone()).await.map_err(AppError::from);
         let paused = self.0.host.tenant(&id).pause(standing.section.paused.unwrap_or_default());
         self.publish_keys(&state);
         configured?;
@@ -184,7 +186,7 @@ impl TenantOperator {
         let standing = state.served.get(&id).cloned().ok_or(OperatorError::UnknownTenant)?;
         if standing.from_file {
             let message = format!(
-                "tenant `{id}` stands at {}; take it out there, then reload; its data can be erased now",
+                "tenant `{id}` is configured at {}; remove it there, then reload; its data can be erased now",
                 standing.section.origin()
             );
             return Err(OperatorError::Invalid { pointer: None, message });
@@ -200,14 +202,15 @@ impl TenantOperator {
         Ok(())
     }
 
-    /// Erases what a tenant has in the store, as artifacts and in its memory. Asking again erases what was left.
+    /// Erases a tenant's conversations, artifacts and memory. Idempotent: a retry erases what is
+    /// left.
     async fn erase_all(&self, state: &State, id: &TenantId) -> Result<u64, OperatorError> {
         let failed = |error: String| {
-            tracing::error!(error, tenant = %id, "a tenant was not erased whole");
-            OperatorError::Unavailable("not all of it was erased; ask again".into())
+            tracing::error!(error, tenant = %id, "the data of a tenant was erased only in part");
+            OperatorError::Unavailable("only part of the data was erased; try again".into())
         };
         let erased = self.0.host.tenant(id).erase().await.map_err(|error| failed(error.to_string()))?;
-        // Both: which of them the tenant has may have been changed since.
+        // Both stores, because the tenant's memory scope may have changed over time.
         let memories = [Memory::per_tenant(&state.config.data_dir), Memory::per_conversation(&state.config.data_dir)];
         let tenant = id.clone();
         let forgotten = tokio::task::spawn_blocking(move || memories.iter().try_for_each(|memory| memory.forget(&tenant))).await;
@@ -215,7 +218,7 @@ impl TenantOperator {
         Ok(erased.conversations)
     }
 
-    /// Keeps a change, then makes it hold; a change that cannot hold is not kept.
+    /// Stores a change, then applies it. If applying fails, the stored change is reverted.
     async fn change(&self, state: &mut State, kept: super::Kept) -> Result<(), AppError> {
         self.write(&kept).await?;
         let (config, before) = (state.config.clone(), state.kept.clone());
@@ -226,14 +229,14 @@ impl TenantOperator {
         Ok(())
     }
 
-    /// A key opens one tenant.
+    /// Refuses a key that another tenant or the operator already uses: a key identifies one tenant.
     fn refuse_known_keys(&self, state: &State, section: &TenantSection) -> Result<(), OperatorError> {
         let others = state.served.iter().filter(|(id, _)| **id != section.id);
         let taken = |hash: &String| {
             state.config.admin_key_sha256.as_ref() == Some(hash) || others.clone().any(|(_, other)| other.section.key_sha256.contains(hash))
         };
         if section.key_sha256.iter().any(taken) {
-            let message = "this key is another's; `callboard keys new` makes a fresh one".into();
+            let message = "this key already belongs to another tenant or the operator; create one with `callboard keys new`".into();
             return Err(OperatorError::Invalid { pointer: Some("/key_sha256".into()), message });
         }
         Ok(())

@@ -1,4 +1,5 @@
-//! What the machine gives: folders for one user, room on the disk, open files, a clock.
+//! Checks of the machine: permissions of the data folder, free disk space, the limit of open files,
+//! the clock.
 
 use std::{
     fs,
@@ -12,27 +13,27 @@ use crate::{
     http::HttpBounds,
 };
 
-/// Less room than this is an error: a store that cannot write takes no prompt.
+/// Less free space than this, in bytes, is an error: a store that cannot write accepts no prompts.
 const DISK_BYTES_MIN: u64 = 100 * 1024 * 1024;
 
-/// Less than this is worth a word.
+/// Less free space than this, in bytes, is a warning.
 const DISK_BYTES_FEW: u64 = 1024 * 1024 * 1024;
 
-/// Open files beside connections: the store, logs, tools.
+/// Open files needed besides connections: the store, logs, tools.
 const FILES_BESIDE: u64 = 512;
 
-/// A clock that is off by more makes keys and artifacts expire at the wrong time, and signatures fail.
+/// A larger difference makes keys and artifacts expire at the wrong time, and breaks signatures.
 const CLOCK_OFF_MAX: Duration = Duration::from_secs(60);
 
-/// The first second of 2025: an earlier clock was never set.
+/// The start of 2025 as Unix time: an earlier clock was never set.
 const BEFORE_US: Duration = Duration::from_secs(1_735_689_600);
 
-/// Whether what is stored is for its user alone (DESIGN §6, Disk).
+/// Whether stored data is accessible to its user only.
 pub(super) fn folders(config: &Config) -> Vec<Finding> {
     let name = "data folder";
     let folder = &config.data_dir;
     if !folder.exists() {
-        return vec![Finding::ok(name, format!("{} is not there yet; the first start makes it", folder.display()))];
+        return vec![Finding::ok(name, format!("{} does not exist yet; the first start creates it", folder.display()))];
     }
     let sessions = match &config.store {
         Store::Sqlite(path) => Some(path.clone()),
@@ -42,22 +43,27 @@ pub(super) fn folders(config: &Config) -> Vec<Finding> {
         use std::os::unix::fs::PermissionsExt as _;
         let mode = fs::metadata(path).ok()?.permissions().mode() & 0o777;
         (mode & 0o077 != 0).then(|| {
-            let what = format!("others can reach {} (mode {mode:o})", path.display());
+            let what = format!("other users can access {} (mode {mode:o})", path.display());
             Finding::warn(name, what, format!("chmod {wanted:o} {}", path.display()))
         })
     };
     let files = [Some(crate::app::kept_file(folder)), sessions].into_iter().flatten();
     let mut findings: Vec<Finding> = open(folder, 0o700).into_iter().chain(files.filter_map(|file| open(&file, 0o600))).collect();
     if fs::metadata(folder).is_ok_and(|data| data.permissions().readonly()) {
-        findings.push(Finding::fail(name, format!("{} cannot be written", folder.display()), "give it to this user, or name another"));
+        findings.push(Finding::fail(
+            name,
+            format!("{} cannot be written", folder.display()),
+            "make this user its owner, or set another in `[host] data_dir`",
+        ));
     }
     if findings.is_empty() {
-        findings.push(Finding::ok(name, format!("{} is for this user alone", folder.display())));
+        findings.push(Finding::ok(name, format!("only this user can access {}", folder.display())));
     }
     findings
 }
 
-/// Whether `run` and `chat` would refuse the current folder because the sessions lie in it; of the data folder's own file nothing is said.
+/// Whether `run` and `chat` would refuse the current folder because the session file lies in it.
+/// The default location inside the data folder is not reported.
 pub(super) fn store_place(config: &Config) -> Option<Finding> {
     let Store::Sqlite(path) = &config.store else { return None };
     let here = std::env::current_dir().ok()?;
@@ -67,7 +73,7 @@ pub(super) fn store_place(config: &Config) -> Option<Finding> {
     Some(Finding::warn("store", what, "move the file, or work in another folder"))
 }
 
-/// Room where the sessions are.
+/// Free disk space for the data folder.
 pub(super) fn disk(config: &Config) -> Finding {
     let name = "disk";
     let nearest = real_or_nearest(&config.data_dir);
@@ -75,20 +81,20 @@ pub(super) fn disk(config: &Config) -> Finding {
     match rustix::fs::statvfs(there) {
         Ok(found) => {
             let free = found.f_bavail.saturating_mul(found.f_frsize);
-            let what = format!("{} MiB are free for the data folder", free / (1024 * 1024));
+            let what = format!("{} MiB free for the data folder", free / (1024 * 1024));
             if free < DISK_BYTES_MIN {
-                Finding::fail(name, what, "make room, or move `[host] data_dir`")
+                Finding::fail(name, what, "free some space, or move `[host] data_dir`")
             } else if free < DISK_BYTES_FEW {
-                Finding::warn(name, what, "make room soon")
+                Finding::warn(name, what, "free some space soon")
             } else {
                 Finding::ok(name, what)
             }
         }
-        Err(error) => Finding::warn(name, format!("its room is not known: {error}"), "look at it by hand"),
+        Err(error) => Finding::warn(name, format!("the free space is unknown: {error}"), "check it by hand"),
     }
 }
 
-/// Whether connections and calls at their bounds find open files enough.
+/// Whether the limit of open files suffices for all connections and model calls at once.
 pub(super) fn files(config: &Config) -> Finding {
     let name = "open files";
     let calls: usize = config.providers.iter().map(|provider| provider.concurrency.unwrap_or(config.limits.model_calls_max)).sum();
@@ -97,25 +103,29 @@ pub(super) fn files(config: &Config) -> Finding {
     match rustix::process::getrlimit(rustix::process::Resource::Nofile).current {
         Some(allowed) if allowed < wanted => Finding::warn(
             name,
-            format!("{allowed} are allowed; all connections and model calls at once would take {wanted}"),
+            format!("the limit is {allowed}; all connections and model calls at once need {wanted}"),
             format!("ulimit -n {wanted}, or LimitNOFILE= of the service"),
         ),
-        Some(allowed) => Finding::ok(name, format!("{allowed} are allowed")),
-        None => Finding::ok(name, "as many as there are"),
+        Some(allowed) => Finding::ok(name, format!("the limit is {allowed}")),
+        None => Finding::ok(name, "there is no limit"),
     }
 }
 
-/// The clock, beside what a server said of the time if one was asked.
+/// Checks the clock, against a provider's time if one was contacted.
 pub(super) fn clock(server: Option<SystemTime>) -> Finding {
     let name = "clock";
     let now = SystemTime::now();
     let off = |server: SystemTime| now.duration_since(server).or_else(|_| server.duration_since(now)).unwrap_or_default();
-    let set_it = "let it be set over the network (NTP)";
+    let set_it = "synchronize it over the network (NTP)";
     match server.map(off) {
-        Some(off) if off > CLOCK_OFF_MAX => Finding::fail(name, format!("it is {} s off the time of a provider", off.as_secs()), set_it),
-        Some(_) => Finding::ok(name, "it agrees with the time of a provider"),
-        None if now.duration_since(UNIX_EPOCH).is_ok_and(|now| now > BEFORE_US) => Finding::ok(name, "it is set; --online compares it"),
-        None => Finding::fail(name, "it stands before this program was written", set_it),
+        Some(off) if off > CLOCK_OFF_MAX => {
+            Finding::fail(name, format!("it differs from a provider's time by {} s", off.as_secs()), set_it)
+        }
+        Some(_) => Finding::ok(name, "it agrees with a provider's time"),
+        None if now.duration_since(UNIX_EPOCH).is_ok_and(|now| now > BEFORE_US) => {
+            Finding::ok(name, "it is set; --online compares it with a provider's")
+        }
+        None => Finding::fail(name, "it is set to a time before 2025", set_it),
     }
 }
 

@@ -1,4 +1,5 @@
-//! Whether providers are there and take the key: one request each for the list of models; nothing is generated, nothing is paid.
+//! Checks that providers answer and accept the key, with one request each for the list of models.
+//! Nothing is generated, so nothing is charged.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,29 +8,31 @@ use reqwest::{StatusCode, header};
 use super::Finding;
 use crate::config::{Config, ProviderConfig, ProviderKind};
 
-/// Longest wait for one of them.
+/// Timeout of one request.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The version of the API whose list of models is asked for.
+/// API version of the request for the list of models.
 const ANTHROPIC_VERSION: &str = "2023-06-01";
 
-/// Asks each provider; returns what one of them said of the time, too.
+/// Checks each provider. Also returns the time from the first `Date` header among the answers.
 pub(super) async fn providers(config: &Config) -> (Vec<Finding>, Option<SystemTime>) {
     let chosen = config.choose(None).ok().filter(|_| config.providers.is_empty());
     let client = match reqwest::Client::builder().timeout(PATIENCE).redirect(reqwest::redirect::Policy::none()).build() {
         Ok(client) => client,
-        Err(_) => return (vec![Finding::fail("providers", "no HTTP client can be made", "look at the certificates of the system")], None),
+        Err(_) => {
+            return (vec![Finding::fail("providers", "the HTTP client cannot be built", "check the certificates of the system")], None);
+        }
     };
     let (mut findings, mut date) = (Vec::new(), None);
     for provider in config.providers.iter().chain(chosen) {
         let name = format!("provider {}", provider.name);
         let finding = match (provider.kind, provider.key()) {
-            (ProviderKind::Offline, _) => Finding::ok(name, "it is part of this program"),
-            (_, Err(error)) => Finding::fail(name, error.to_string(), "set it, or take the provider out"),
+            (ProviderKind::Offline, _) => Finding::ok(name, "it is built into this program"),
+            (_, Err(error)) => Finding::fail(name, error.to_string(), "set it, or remove the provider"),
             (_, Ok(key)) => {
                 let request = request(&client, provider, key.map(|secret| secret.expose()));
-                let (finding, told) = judge(name, request.send().await);
-                date = date.or(told);
+                let (finding, time) = judge(name, request.send().await);
+                date = date.or(time);
                 finding
             }
         };
@@ -58,16 +61,16 @@ fn judge(name: String, answer: Result<reqwest::Response, reqwest::Error>) -> (Fi
         Ok(answer) => answer,
         Err(error) => {
             let why = if error.is_timeout() { "it did not answer in time" } else { "it cannot be reached" };
-            return (Finding::fail(name, why, "look at `base_url`, the network and its proxy"), None);
+            return (Finding::fail(name, why, "check `base_url`, the network and the proxy"), None);
         }
     };
     let date = answer.headers().get(header::DATE).and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
     let finding = match answer.status() {
-        status if status.is_success() => Finding::ok(name, "it is there and takes the key"),
+        status if status.is_success() => Finding::ok(name, "it answers and accepts the key"),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            Finding::fail(name, "it does not take the key", "put a valid one where the configuration says")
+            Finding::fail(name, "it rejects the key", "set a valid key where the configuration says")
         }
-        StatusCode::NOT_FOUND => Finding::warn(name, "it is there, and has no list of models", "look whether `base_url` is right"),
+        StatusCode::NOT_FOUND => Finding::warn(name, "it answers, but has no list of models", "check `base_url`"),
         status => Finding::warn(name, format!("it answers {}", status.as_u16()), "try again later"),
     };
     (finding, date)

@@ -1,4 +1,4 @@
-//! `callboard sessions export`, and the form that `import` reads again.
+//! `callboard sessions export`, and the JSON format that `import` reads.
 
 use callboard_actors::{
     chat::{History, Message},
@@ -20,49 +20,49 @@ use crate::{
     config::Config,
 };
 
-/// The name of the form.
+/// Name of the format.
 pub(super) const FORMAT: &str = "callboard.session";
-/// Its version.
+/// Version of the format.
 pub(super) const VERSION: u32 = 1;
 
-/// A conversation in a file (INTERFACES §2).
+/// A conversation as a JSON file.
 #[derive(Debug, Serialize)]
 pub(super) struct Export<'a> {
     format: &'static str,
     version: u32,
-    /// Of the forms of messages and rounds (REQUIREMENTS F-16).
+    /// Version of the schemas of messages and rounds.
     schema_version: SchemaVersion,
     conversation_id: &'a ConversationId,
-    /// Not part of a conversation: it belongs to whoever asks the model.
+    /// Always `None`: the system prompt is not part of a conversation but of its configuration.
     system: Option<&'a str>,
     messages: Vec<&'a Message>,
     rounds: Vec<ConversationRound>,
-    /// Of all its rounds.
+    /// Usage of all rounds.
     usage: UsageTotals,
-    /// What was wrong with the journal, if it could not be read to its end.
+    /// What is damaged in the journal, if not all of it could be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     damage: Option<&'a str>,
-    /// The raw journal, kept by `repair`.
+    /// The raw journal; `repair` adds it.
     #[serde(skip_serializing_if = "Option::is_none")]
     journal: Option<Vec<RawEntry<'a>>>,
 }
 
-/// One stored row as it was.
+/// One stored row, unchanged.
 #[derive(Debug, Serialize)]
 pub(super) struct RawEntry<'a> {
     seq: u64,
-    /// The bytes, where they are JSON.
+    /// The bytes, if they are JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     entry: Option<&'a RawValue>,
-    /// The bytes as text, where they are not.
+    /// The bytes as text, if they are not JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<String>,
-    /// The bytes in hexadecimal, where they are not even text.
+    /// The bytes in hexadecimal, if they are not text.
     #[serde(skip_serializing_if = "Option::is_none")]
     hex: Option<String>,
 }
 
-/// What `import` reads of an export. Unknown fields are passed over.
+/// The fields of an export that `import` reads. Unknown fields are ignored.
 #[derive(Debug, Deserialize)]
 pub(super) struct Exported {
     pub(super) format: String,
@@ -76,7 +76,7 @@ pub(super) struct Exported {
 }
 
 impl<'a> Export<'a> {
-    /// The readable part of a journal. `history` is what of it a model would be sent.
+    /// The readable part of a journal. `history` holds the messages to export.
     pub(super) fn of(id: &'a ConversationId, readable: &'a Readable, history: &'a History) -> Self {
         let rounds = readable.rounds();
         let usage = UsageTotals::of_rounds(&rounds);
@@ -94,7 +94,7 @@ impl<'a> Export<'a> {
         }
     }
 
-    /// With every stored row as it was.
+    /// Adds every stored row, unchanged.
     pub(super) fn with_journal(mut self, readable: &'a Readable) -> Self {
         self.journal = Some(
             readable

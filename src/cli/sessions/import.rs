@@ -1,4 +1,4 @@
-//! `callboard sessions import`: a conversation from a file, mended where it must be.
+//! `callboard sessions import`: stores a conversation from a file and repairs it if needed.
 
 use std::{io::Read, path::PathBuf};
 
@@ -22,30 +22,30 @@ use crate::{
         failure::{Done, Failure},
         run::SHUTDOWN,
         session::{fresh_id, scope},
-        terminal::out_json,
+        terminal::{counted, out_json},
     },
     config::Config,
 };
 
-/// Longest file that is read.
+/// Maximum file size in bytes.
 const FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
-/// `sessions import`.
+/// Arguments of `sessions import`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ImportArgs {
     /// An export or a JSON array of messages; `-` for standard input
     file: PathBuf,
-    /// Store it under this id [default: the export's own, or a fresh one]
+    /// Store it under this id [default: the export's own, or a new one]
     #[arg(long, value_name = "ID")]
     session: Option<ConversationId>,
-    /// Take it in place of what a session of that id holds; its journal keeps the old messages
+    /// Replace the messages of an existing session with that id; its journal keeps the old ones
     #[arg(long)]
     replace: bool,
     #[command(flatten)]
     store: StoreFlag,
 }
 
-/// What came of it (INTERFACES §2).
+/// The result, as printed.
 #[derive(Debug, Serialize)]
 pub(super) struct Imported {
     pub(super) conversation_id: ConversationId,
@@ -71,7 +71,7 @@ pub(super) async fn run(config: &Config, args: &ImportArgs) -> Result<Done, Fail
     Ok(Done::Well)
 }
 
-/// Puts a history into a conversation through a host, so that epochs and figures are kept.
+/// Stores a history in a conversation through a host, which maintains epochs and metrics.
 pub(super) async fn store(
     config: &Config,
     sessions: &Sessions,
@@ -85,11 +85,11 @@ pub(super) async fn store(
     let there = handle.state().await.map_err(|error| crate::cli::session::unreadable(id, error))?;
     let holds_something = !there.history.messages().is_empty() || there.round.is_some() || !there.inbox.is_empty();
     if holds_something && !replace {
-        let failure = Failure::work(format!("session `{id}` is there already, with {} messages", there.history.messages().len()));
-        return Err(failure.hint("choose another id with --session, or take this one's place with --replace"));
+        let failure = Failure::work(format!("session `{id}` already exists, with {}", counted(there.history.messages().len(), "message")));
+        return Err(failure.hint("choose another id with --session, or replace it with --replace"));
     }
     if !there.inbox.is_empty() {
-        return Err(Failure::work(format!("session `{id}` has a prompt that waits for its answer"))
+        return Err(Failure::work(format!("session `{id}` has a prompt that is not answered yet"))
             .hint(format!("`callboard run --session {id} --resume` answers it")));
     }
     let imported = handle.import_rounds(history.messages().iter().cloned().collect(), rounds).await;
@@ -116,25 +116,26 @@ fn read(path: &std::path::Path) -> Result<String, Failure> {
 struct Parsed {
     named: Option<ConversationId>,
     messages: Vec<Message>,
-    /// Records of its rounds; none when one of them cannot be read.
+    /// Records of the rounds; `None` if any of them cannot be read.
     rounds: Option<Vec<ConversationRound>>,
 }
 
-/// Records of rounds as they can enter with this history; tells what was wrong with them. Without any the rounds are told from the
-/// messages anew.
+/// Returns the records of rounds that fit `history`, and adds what did not fit to `repairs`. An
+/// empty result makes the host derive the rounds from the messages.
 pub(super) fn fitting(rounds: Option<Vec<ConversationRound>>, history: &History, repairs: &mut Vec<Repair>) -> Vec<ConversationRound> {
-    let told_anew = || Repair { index: 0, what: "the records of rounds did not fit the messages: rounds were told from these anew".into() };
+    let derived =
+        || Repair { index: 0, what: "the records of rounds did not fit the messages: rounds were derived from the messages again".into() };
     if rounds.as_ref().is_some_and(Vec::is_empty) {
         return Vec::new();
     }
     let Some(rounds) = rounds.filter(|rounds| repairs.is_empty() && records_fit(rounds, history.messages()).is_ok()) else {
-        repairs.push(told_anew());
+        repairs.push(derived());
         return Vec::new();
     };
     let (rounds, closed) = settled(rounds);
     for round in rounds.iter().filter(|round| closed.contains(&round.round_id)) {
         let index = round.start.map_or(0, |start| start as usize);
-        repairs.push(Repair { index, what: format!("round {} was open: it counts as interrupted", round.round_id) });
+        repairs.push(Repair { index, what: format!("round {} was open: it is stored as interrupted", round.round_id) });
     }
     rounds
 }
@@ -166,7 +167,7 @@ fn parse(text: &str) -> Result<Parsed, Failure> {
     Ok(Parsed { named, messages: messages.collect::<Result<_, _>>()?, rounds })
 }
 
-/// Whether this program reads messages of that schema version (REQUIREMENTS F-13).
+/// Whether this program reads messages of this schema version.
 fn is_readable(word: &str) -> bool {
     SchemaVersion::of(word).is_some_and(|written| SchemaVersion::LATEST.is_compatible_with(written))
 }

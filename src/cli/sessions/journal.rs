@@ -1,4 +1,4 @@
-//! A journal read as far as it goes.
+//! Reads a journal up to its first damaged entry.
 
 use callboard_actors::{
     chat::{History, Message, Repair, Role, ToolResultBlock, ToolResultContent},
@@ -9,26 +9,26 @@ use callboard_actors::{
 
 use crate::cli::failure::Failure;
 
-/// Entries read at once.
+/// Entries read from the store per query.
 const PAGE: usize = 1000;
 
-/// What could be read of a conversation.
+/// The readable part of a conversation.
 pub(super) struct Readable {
-    /// Which conversation.
+    /// Id of the conversation.
     pub(super) id: ConversationId,
-    /// The state after the last good entry.
+    /// The state after the last valid entry.
     pub(super) state: Durable,
-    /// The good entries.
+    /// The valid entries.
     pub(super) entries: Vec<Entry>,
-    /// All rows that the store could give, good or not.
+    /// All rows that the store returned, valid or not.
     pub(super) stored: Vec<StoredEntry>,
-    /// Why reading ended early.
+    /// Why not everything could be read; `None` if the journal is intact.
     pub(super) fault: Option<String>,
-    /// Whether rows are missing that the store could not give.
+    /// Whether the store failed to return some rows.
     pub(super) rows_lost: bool,
 }
 
-/// Reads every entry until the first that cannot be.
+/// Reads all entries until the first that is damaged.
 pub(super) async fn read(sessions: &dyn SessionBackend, scope: &Scope) -> Result<Readable, Failure> {
     let head = sessions.head(scope).await?;
     let (id, state) = (scope.conversation.clone(), Durable::default());
@@ -46,7 +46,7 @@ pub(super) async fn read(sessions: &dyn SessionBackend, scope: &Scope) -> Result
         }
     }
     if readable.fault.is_none() && (readable.state.head != head.seq || readable.state.epoch != head.epoch) {
-        readable.fault = Some(format!("the journal ends at entry {}, its head says {}", readable.state.head, head.seq));
+        readable.fault = Some(format!("the journal ends at entry {}, but its head is {}", readable.state.head, head.seq));
     }
     Ok(readable)
 }
@@ -70,20 +70,22 @@ impl Readable {
         }
     }
 
-    /// A state that an entry did not fit is not to be used: the good entries make it anew.
+    /// Rebuilds the state from the valid entries, because a failed `apply` may leave it half
+    /// changed.
     fn fold_again(&mut self) {
         self.state = Durable::default();
         for entry in &self.entries {
-            let _ = self.state.apply(entry); // It did before.
+            let _ = self.state.apply(entry); // Cannot fail: each entry was applied before.
         }
     }
 
-    /// The rounds, as far as entries could be read.
+    /// The rounds of the readable entries.
     pub(super) fn rounds(&self) -> Vec<ConversationRound> {
         rounds(&self.id, &self.entries)
     }
 
-    /// Everything that was said, as a valid history: what the open round and the inbox hold stands at the end.
+    /// All messages as a valid history, including those of the open round and of the inbox, in this
+    /// order.
     pub(super) fn whole_history(&self) -> (History, Vec<Repair>) {
         let state = &self.state;
         let mut messages: Vec<Message> = state.history.messages().iter().cloned().collect();

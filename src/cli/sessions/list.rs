@@ -1,4 +1,4 @@
-//! `callboard sessions list`.
+//! `callboard sessions list`: lists the stored conversations.
 
 use callboard_actors::ports::{ListQuery, Open, SessionSummary};
 use clap::Args;
@@ -13,12 +13,12 @@ use crate::{
     config::Config,
 };
 
-/// `sessions list`.
+/// Arguments of `sessions list`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ListArgs {
     #[command(flatten)]
     store: StoreFlag,
-    /// Those of subagents too
+    /// Include the conversations of subagents
     #[arg(long)]
     subagents: bool,
     /// Print JSON
@@ -44,7 +44,7 @@ pub(super) async fn run(config: &Config, args: &ListArgs) -> Result<Done, Failur
         return Ok(Done::Well);
     }
     if rows.is_empty() {
-        err_line("no session is stored here");
+        err_line("no sessions are stored");
     }
     rows.sort_by_key(|row| std::cmp::Reverse(row.updated_at));
     let width = rows.iter().map(|row| row.conversation.as_str().len()).max().unwrap_or_default();
@@ -56,7 +56,7 @@ pub(super) async fn run(config: &Config, args: &ListArgs) -> Result<Done, Failur
             (Some(_), _) => "unreadable",
             (None, Open::None) => "",
             (None, Open::Running) => "interrupted",
-            (None, Open::Parked) => "waits for approval",
+            (None, Open::Parked) => "waiting for approval",
         };
         table.push_str(format!("{:<width$}  {when}  {:>5} entries  {state}", tame(row.conversation.as_str()), row.head.seq).trim_end());
         table.push('\n');

@@ -1,4 +1,4 @@
-//! `callboard sessions`: what is stored, in and out.
+//! `callboard sessions`: lists, prints, imports and changes stored conversations.
 
 mod list;
 mod show;
@@ -24,44 +24,44 @@ use super::{
     session::{not_found, scope, unreadable},
 };
 use crate::{
-    app::{self, App, Chosen, Opening, Sessions, Wishes},
+    app::{self, App, Chosen, Opening, Overrides, Sessions},
     config::Config,
     providers::offline::Offline,
 };
 
 pub(super) const EXAMPLE: &str = "Example:\n  callboard sessions export support-42 > support-42.json";
 
-/// What to do with them.
+/// Subcommands of `sessions`.
 #[derive(Debug, Subcommand)]
 pub(super) enum SessionsCommand {
     /// List the stored conversations
     #[command(after_help = "Example:\n  callboard sessions list --json")]
     List(list::ListArgs),
-    /// Show a conversation: what was said, what it waits for, its figures
+    /// Show a conversation: its messages, what it waits for, its metrics
     #[command(after_help = "Example:\n  callboard sessions show support-42")]
     Show(show::ShowArgs),
-    /// Print a conversation as JSON; of a damaged one, what is readable
+    /// Print a conversation as JSON; of a damaged one, the readable part
     #[command(after_help = EXAMPLE)]
     Export(OneArgs),
-    /// Store a conversation from an export or a JSON array of messages; says what it repaired
+    /// Store a conversation from an export or a JSON array of messages; prints what it repaired
     #[command(after_help = "Example:\n  callboard sessions import support-42.json --session support-43")]
     Import(import::ImportArgs),
-    /// Print the exact body that the next model call would send, and nothing else
+    /// Print the exact body of the next model call, and nothing else
     #[command(after_help = "Example:\n  callboard sessions request support-42 --provider anthropic | jq .messages")]
     Request(request::RequestArgs),
-    /// Begin another conversation as a copy; the source may run meanwhile
+    /// Copy a conversation; the source may be in use meanwhile
     #[command(after_help = "Example:\n  callboard sessions fork support-42 --at 3 --session support-42b")]
     Fork(rounds::ForkArgs),
-    /// Take a round and all later ones back; the journal keeps what was said
+    /// Undo a round and all later ones; the journal keeps their messages
     #[command(after_help = "Example:\n  callboard sessions rewind support-42 --to 4")]
     Rewind(rounds::RewindArgs),
-    /// Empty a conversation; its journal keeps what was said
+    /// Empty a conversation; its journal keeps the messages
     #[command(after_help = "Example:\n  callboard sessions reset support-42")]
     Reset(OneArgs),
-    /// Erase a conversation with everything stored of it
+    /// Erase a conversation and all its stored data
     #[command(after_help = "Example:\n  callboard sessions delete support-42")]
     Delete(OneArgs),
-    /// Mend a conversation whose journal cannot be read
+    /// Repair a conversation whose journal cannot be read
     #[command(
         long_about = repair::ABOUT,
         after_help = "Example:\n  callboard sessions repair support-42"
@@ -69,17 +69,17 @@ pub(super) enum SessionsCommand {
     Repair(OneArgs),
 }
 
-/// A conversation and its file.
+/// A conversation and its store.
 #[derive(Debug, Clone, Args)]
 pub(super) struct OneArgs {
-    /// The conversation
+    /// Id of the conversation
     #[arg(value_name = "ID")]
     id: ConversationId,
     #[command(flatten)]
     store: StoreFlag,
 }
 
-/// `--db`.
+/// The flag `--db`.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct StoreFlag {
     /// Session file [default: in the data folder of the configuration]
@@ -93,7 +93,7 @@ impl StoreFlag {
     }
 }
 
-/// A conversation that is there.
+/// An existing conversation.
 struct Found {
     sessions: Sessions,
     id: ConversationId,
@@ -111,7 +111,7 @@ impl Found {
     }
 }
 
-/// What is stored of a conversation, folded.
+/// Reads and folds the journal of a conversation.
 pub(super) async fn stored(sessions: &Sessions, id: &ConversationId) -> Result<Durable, Failure> {
     let scope = scope(id)?;
     if sessions.backend().head(&scope).await?.seq.0 == 0 {
@@ -124,11 +124,12 @@ pub(super) async fn stored(sessions: &Sessions, id: &ConversationId) -> Result<D
     }
 }
 
-/// A host that can change stored conversations and asks no model: no round of theirs goes on in it.
+/// A host that can change stored conversations without calling a model: it closes their open rounds
+/// instead of resuming them.
 async fn quiet_host(config: &Config, sessions: &Sessions) -> Result<App, Failure> {
-    let wishes = Wishes { workspace: ".".into(), tools: Some(Vec::new()), recovery: Recovery::Close, ..Wishes::default() };
+    let overrides = Overrides { workspace: ".".into(), tools: Some(Vec::new()), recovery: Recovery::Close, ..Overrides::default() };
     let chosen = Chosen { provider: Arc::new(Offline), name: "offline".into(), model: "rules".into(), calls_max: None };
-    Ok(app::start_with(config, &wishes, sessions, chosen).await?)
+    Ok(app::start_with(config, &overrides, sessions, chosen).await?)
 }
 
 pub(super) async fn run(config: &Config, command: SessionsCommand) -> Result<Done, Failure> {

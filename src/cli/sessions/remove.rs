@@ -1,4 +1,4 @@
-//! `callboard sessions reset` and `delete`. Large results of the conversation go too (REQUIREMENTS A-11).
+//! `callboard sessions reset` and `delete`. Both also delete the conversation's artifacts.
 
 use callboard_actors::{
     ids::{FAN_OUT_PREFIX, Scope},
@@ -25,28 +25,30 @@ pub(super) async fn reset(config: &Config, args: &OneArgs) -> Result<Done, Failu
     let handle = app.host.tenant(TENANT).conversation(found.id.clone());
     let state = handle.state().await.map_err(|error| unreadable(&found.id, error))?;
     if !state.inbox.is_empty() {
-        // Waking it would ask a model, and not the one that the prompt was for.
-        return Err(Failure::work(format!("session `{}` has a prompt that waits for its answer", found.id))
-            .hint("`callboard run --session … --resume` answers it, `callboard sessions delete` erases all"));
+        // Resetting would activate it, and the activation would send the prompt to the offline
+        // model.
+        return Err(Failure::work(format!("session `{}` has a prompt that is not answered yet", found.id))
+            .hint("`callboard run --session … --resume` answers it, `callboard sessions delete` erases the session"));
     }
     let done = handle.reset().await;
     app.host.shutdown(SHUTDOWN).await;
     done?;
     release(config, &found).await;
-    err_line(&format!("session {} is empty", found.id));
+    err_line(&format!("session {} is now empty", found.id));
     Ok(Done::Well)
 }
 
-/// Erases a conversation.
+/// Erases a conversation and its subagents.
 pub(super) async fn delete(config: &Config, args: &OneArgs) -> Result<Done, Failure> {
     let found = match args.id.as_str().starts_with(FAN_OUT_PREFIX) {
-        // Its name has no journal; its subagents have.
+        // A fan-out's name has no journal; only its subagents have.
         true => Found { sessions: args.store.open(config, Opening::Existing).await?, id: args.id.clone(), scope: scope(&args.id)? },
         false => Found::open(config, args).await?,
     };
     let _lock = found.sessions.lock(&found.scope)?;
     let backend = found.sessions.backend();
-    // Before its own journal: a deletion that fails here is asked for again, and finds them.
+    // Subagents first: if deleting one fails, the parent still exists, and a retry finds the
+    // others.
     let children = children(&*backend, &found.scope).await?;
     for child in &children {
         backend.delete(child).await?;
@@ -60,7 +62,7 @@ pub(super) async fn delete(config: &Config, args: &OneArgs) -> Result<Done, Fail
     Ok(Done::Well)
 }
 
-/// The subagents that a conversation began.
+/// The subagents that a conversation started.
 async fn children(backend: &dyn SessionBackend, parent: &Scope) -> Result<Vec<Scope>, StoreError> {
     let (prefix, mut children) = (parent.conversation.children(), Vec::<Scope>::new());
     loop {
@@ -75,9 +77,10 @@ async fn children(backend: &dyn SessionBackend, parent: &Scope) -> Result<Vec<Sc
     }
 }
 
-/// What is said to the user is done already: what cannot be given up now goes by its age.
+/// Deletes the artifacts. An error is only reported: the command itself succeeded, and artifacts
+/// expire.
 async fn release(config: &Config, found: &Found) {
     if let Err(error) = release_artifacts(config, &found.scope).await {
-        err_line(&format!("its large results are still kept, for a day at most: {error}"));
+        err_line(&format!("its artifacts could not be deleted; they expire within a day: {error}"));
     }
 }

@@ -1,4 +1,5 @@
-//! `callboard sessions repair`: a damaged journal gives way to what of it is readable, and nothing is lost on the way.
+//! `callboard sessions repair`: replaces a damaged journal by its readable part, after saving the
+//! whole journal to a file.
 
 use std::{
     fs::OpenOptions,
@@ -22,14 +23,14 @@ use crate::{
     config::Config,
 };
 
-/// What `--help` says.
+/// The text of `--help`.
 pub(super) const ABOUT: &str = "\
-Mend a conversation whose journal cannot be read.
+Repair a conversation whose journal cannot be read.
 
-First everything that is stored of it, readable or not, is written to a new file next to the database \
-(<database>.<id>.damaged-<n>.json). Only then its journal is replaced by the messages up to the first entry that cannot be read, \
-made valid. The file holds the raw journal and is itself an export that `sessions import` takes. A conversation that is well is \
-left alone; one of which the database cannot give all rows is left alone too, and that is said.";
+First, everything stored of it, readable or not, is written to a new file next to the database \
+(<database>.<id>.damaged-<n>.json). Then its journal is replaced by a valid history of the messages before the first entry \
+that cannot be read. The file holds the raw journal and is an export that `sessions import` reads. An intact conversation is \
+not changed. Neither is one whose rows the database cannot all return; that is an error.";
 
 pub(super) async fn run(config: &Config, args: &OneArgs) -> Result<Done, Failure> {
     let found = Found::open(config, args).await?;
@@ -37,21 +38,21 @@ pub(super) async fn run(config: &Config, args: &OneArgs) -> Result<Done, Failure
     let backend = found.sessions.backend();
     let readable = journal::read(&*backend, &found.scope).await?;
     let Some(fault) = readable.fault.clone() else {
-        err_line(&format!("session {} is well: {} entries, all readable", found.id, readable.entries.len()));
+        err_line(&format!("session {} is intact: {} entries, all readable", found.id, readable.entries.len()));
         return Ok(Done::Well);
     };
     if readable.rows_lost {
-        return Err(Failure::work(format!("the database cannot give all of `{}`: {fault}; nothing was changed", found.id))
-            .hint(format!("copy the file first; `callboard sessions export {}` gives what is readable", found.id)));
+        return Err(Failure::work(format!("the database cannot return all rows of `{}`: {fault}; nothing was changed", found.id))
+            .hint(format!("copy the file first; `callboard sessions export {}` prints what is readable", found.id)));
     }
     let (history, mut repairs) = readable.whole_history();
     let rounds = fitting(Some(readable.rounds()), &history, &mut repairs);
     let kept = Export::of(&found.id, &readable, &history).with_journal(&readable).to_json();
     let beside = found.sessions.path().unwrap_or_else(|| Path::new("sessions.db"));
     let file = keep(beside, found.id.as_str(), &kept)
-        .map_err(|error| Failure::work(format!("the damaged journal cannot be kept: {}; nothing was changed", error.kind())))?;
-    err_line(&format!("{fault}; the whole journal is kept in {}", file.display()));
-    // From here on a stop leaves the file, which `sessions import` takes.
+        .map_err(|error| Failure::work(format!("the damaged journal cannot be saved: {}; nothing was changed", error.kind())))?;
+    err_line(&format!("{fault}; the whole journal is saved in {}", file.display()));
+    // If the process stops after this line, `sessions import` can read the file.
     backend.delete(&scope(&found.id)?).await?;
     store(config, &found.sessions, &found.id, &history, rounds, false).await?;
     backend.close(SHUTDOWN).await?;
@@ -60,11 +61,12 @@ pub(super) async fn run(config: &Config, args: &OneArgs) -> Result<Done, Failure
     Ok(Done::Well)
 }
 
-/// Writes a file that was not there before, and waits until it is on the disk.
+/// Writes a new file, and waits until it is on disk.
 fn keep(beside: &Path, id: &str, text: &str) -> std::io::Result<PathBuf> {
     for n in 1..u32::MAX {
         let mut name = beside.as_os_str().to_owned();
-        // Ids may hold a colon and are short enough for a file name.
+        // Ids may contain a colon, which some file systems refuse; they are short enough for a file
+        // name.
         name.push(format!(".{}.damaged-{n}.json", id.replace(':', "_")));
         let path = PathBuf::from(name);
         let mut options = OpenOptions::new();

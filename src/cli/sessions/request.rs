@@ -1,4 +1,4 @@
-//! `callboard sessions request`: the bytes of the next model call.
+//! `callboard sessions request`: prints the body of the next model call.
 
 use callboard_actors::{conversation::volatile::Recovery, ports::ProviderError};
 use clap::Args;
@@ -15,10 +15,10 @@ use crate::{
     config::Config,
 };
 
-/// `sessions request`.
+/// Arguments of `sessions request`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct RequestArgs {
-    /// The conversation
+    /// Id of the conversation
     #[arg(value_name = "ID")]
     id: callboard_actors::ids::ConversationId,
     #[command(flatten)]
@@ -28,10 +28,10 @@ pub(in crate::cli) struct RequestArgs {
 pub(super) async fn run(config: &Config, args: &RequestArgs) -> Result<Done, Failure> {
     let one = OneArgs { id: args.id.clone(), store: StoreFlag { db: args.host.db.clone() } };
     let found = Found::open(config, &one).await?;
-    let wishes = args.host.wishes(config, Recovery::Close)?;
-    let chosen = app::choose_provider(config, &wishes, Purpose::Bodies)?;
+    let overrides = args.host.overrides(config, Recovery::Close)?;
+    let chosen = app::choose_provider(config, &overrides, Purpose::Bodies)?;
     let (provider, name) = (chosen.provider.clone(), chosen.name.clone());
-    let app = app::start_with(config, &wishes, &found.sessions, chosen).await?;
+    let app = app::start_with(config, &overrides, &found.sessions, chosen).await?;
     let state = app.host.tenant(TENANT).conversation(found.id.clone()).state().await;
     let state = state.map_err(|error| unreadable(&found.id, error))?;
     let request = app.host.setup().request(&state);

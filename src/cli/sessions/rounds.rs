@@ -1,4 +1,4 @@
-//! `callboard sessions fork` and `rewind`: whole rounds, copied or taken back.
+//! `callboard sessions fork` and `rewind`: copies a conversation, or undoes its last rounds.
 
 use callboard_actors::ids::ConversationId;
 use clap::Args;
@@ -17,30 +17,30 @@ use crate::{
     config::Config,
 };
 
-/// `sessions fork`.
+/// Arguments of `sessions fork`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ForkArgs {
     #[command(flatten)]
     one: OneArgs,
-    /// As it stood when this round ended: its number or id [default: the last one that is over]
+    /// Copy up to the end of this round: its number or id [default: the last finished one]
     #[arg(long, value_name = "ROUND")]
     at: Option<String>,
-    /// Store the copy under this id [default: a fresh one]
+    /// Store the copy under this id [default: a new one]
     #[arg(long, value_name = "NEW")]
     session: Option<ConversationId>,
 }
 
-/// `sessions rewind`.
+/// Arguments of `sessions rewind`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct RewindArgs {
     #[command(flatten)]
     one: OneArgs,
-    /// The first round that goes: its number or id
+    /// The first round to undo: its number or id
     #[arg(long, value_name = "ROUND")]
     to: String,
 }
 
-/// What there is then.
+/// What the conversation holds afterwards.
 #[derive(Debug, Serialize)]
 struct Left {
     conversation_id: ConversationId,
@@ -48,7 +48,7 @@ struct Left {
     rounds: usize,
 }
 
-/// Copies. The source may run meanwhile, in this process or another.
+/// Copies a conversation. The source may be in use meanwhile, in this process or another.
 pub(super) async fn fork(config: &Config, args: &ForkArgs) -> Result<Done, Failure> {
     let found = Found::open(config, &args.one).await?;
     let id = match args.session.clone() {
@@ -69,13 +69,13 @@ async fn fork_in(app: &App, found: &Found, at: Option<&str>, id: &ConversationId
         None => None,
     };
     let fork = source.fork(id.clone(), at).await.map_err(|error| match error.code() {
-        "conversation_exists" => Failure::work(format!("session `{id}` is there already")).hint("choose another id with --session"),
+        "conversation_exists" => Failure::work(format!("session `{id}` already exists")).hint("choose another id with --session"),
         _ => unreadable(&found.id, error),
     })?;
     left(id, &fork).await
 }
 
-/// Takes back.
+/// Undoes a round and all later ones.
 pub(super) async fn rewind(config: &Config, args: &RewindArgs) -> Result<Done, Failure> {
     let found = Found::open(config, &args.one).await?;
     let _lock = found.sessions.lock(&found.scope)?;
@@ -89,14 +89,15 @@ async fn rewind_in(app: &App, found: &Found, to: &str) -> Result<Left, Failure> 
     let handle = app.host.tenant(TENANT).conversation(found.id.clone());
     let state = handle.state().await.map_err(|error| unreadable(&found.id, error))?;
     if !state.inbox.is_empty() {
-        // Waking it would ask a model, and not the one that the prompt was for.
-        return Err(Failure::work(format!("session `{}` has a prompt that waits for its answer", found.id))
+        // Rewinding would activate it, and the activation would send the prompt to the offline
+        // model.
+        return Err(Failure::work(format!("session `{}` has a prompt that is not answered yet", found.id))
             .hint("`callboard run --session … --resume` answers it"));
     }
     let to = pick(&handle.rounds().await?, to)?;
     handle.rewind(to).await.map_err(|error| match error.code() {
         "not_found" => Failure::work("that round is no longer in the history: it was compacted")
-            .hint(format!("`callboard sessions fork {} --at ROUND` copies the session as it stood then", found.id)),
+            .hint(format!("`callboard sessions fork {} --at ROUND` copies the session as it was then", found.id)),
         _ => error.into(),
     })?;
     left(&found.id, &handle).await

@@ -1,4 +1,4 @@
-//! `callboard sessions show`.
+//! `callboard sessions show`: prints the messages, open questions and metrics of a conversation.
 
 use callboard_actors::{
     chat::Message,
@@ -11,7 +11,7 @@ use super::{Found, OneArgs, journal};
 use crate::{
     cli::{
         failure::{Done, Failure},
-        rounds::told,
+        rounds::describe,
         session::unreadable,
         terminal::{Paint, err_line, out, out_json, tame},
         view::seconds,
@@ -19,7 +19,7 @@ use crate::{
     config::Config,
 };
 
-/// `sessions show`.
+/// Arguments of `sessions show`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ShowArgs {
     #[command(flatten)]
@@ -62,11 +62,11 @@ pub(super) async fn run(config: &Config, args: &ShowArgs) -> Result<Done, Failur
         return Ok(Done::Well);
     }
     let messages: Vec<Message> = state.history.messages().iter().cloned().collect();
-    out(&told(&rounds, &messages));
+    out(&describe(&rounds, &messages));
     let paint = Paint::stderr();
     for call in state.batch().map(|batch| batch.calls.as_slice()).unwrap_or_default() {
         if matches!(call.state, CallState::Asked { .. }) {
-            err_line(&format!("waits for approval: {} {}", tame(&call.tool_use.name), tame(call.tool_use.input.as_str())));
+            err_line(&format!("waiting for approval: {} {}", tame(&call.tool_use.name), tame(call.tool_use.input.as_str())));
         }
     }
     if open == Open::Running {

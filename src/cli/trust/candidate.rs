@@ -1,26 +1,26 @@
-//! A file that a person may agree to: read once, hashed, and explained.
+//! A file that a person may trust: read once, hashed, and explained.
 
 use std::path::{Path, PathBuf};
 
 use crate::{
     app::AGENTS_BYTES_MAX,
-    cli::failure::Failure,
+    cli::{failure::Failure, terminal::counted},
     config::{ConfigError, examine},
     trust::{self, Content, Place, Standing, TrustStore, Unread},
 };
 
-/// Longest configuration or file of encoders.
+/// Maximum size of a configuration or encoder file, in bytes.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Names of files that are read from a project.
+/// Files of a project that have an effect if they are trusted.
 const FILES: [&str; 4] = ["callboard.toml", "AGENTS.md", "config/token_encoders.yaml", "config/token_encoders.yml"];
 
-/// A file as it was read.
+/// A file that was read.
 pub(super) struct Candidate {
     pub(super) place: Place,
     pub(super) sha256: String,
     pub(super) standing: Standing,
-    /// What it would do, each a line behind "it".
+    /// What the file would do; each line completes a sentence that starts with "it".
     pub(super) allows: Vec<String>,
     /// Its text, or the names of a folder's files.
     pub(super) text: String,
@@ -28,7 +28,7 @@ pub(super) struct Candidate {
     pub(super) names: Vec<PathBuf>,
 }
 
-/// What a path is to us.
+/// The role of a file.
 enum Kind {
     Configuration,
     Instructions,
@@ -51,17 +51,17 @@ impl Candidate {
     /// Reads a file or a folder of skills.
     ///
     /// # Errors
-    /// It cannot be read, has a mistake, or is nothing that is read from a project.
+    /// The path cannot be read, has a mistake, or is no file that Callboard reads from a project.
     pub(super) fn of(path: &Path, store: &TrustStore) -> Result<Self, Failure> {
         let unread = |error: Unread| Failure::work(format!("{}: {error}", path.display()));
         let Some(kind) = Kind::of(path) else {
-            return Err(Failure::usage(format!("{} is no file that is read from a project", path.display()))
+            return Err(Failure::usage(format!("{} is not a file that Callboard reads from a project", path.display()))
                 .hint("callboard.toml, AGENTS.md, token_encoders.yaml, or a folder"));
         };
         let (place, sha256, mut allows, text, mut names) = match kind {
             Kind::Skills => {
                 let tree = trust::tree(path).map_err(unread)?;
-                let allows = vec![format!("gives the model {} files of instructions and scripts", tree.files.len())];
+                let allows = vec![format!("gives the model {} of instructions and scripts", counted(tree.files.len(), "file"))];
                 (Place::of_folder(path), tree.sha256, allows, tree.files.join("\n"), Vec::new())
             }
             Kind::Configuration => {
@@ -73,7 +73,7 @@ impl Candidate {
             }
             Kind::Instructions => {
                 let content = trust::file(path, AGENTS_BYTES_MAX).map_err(unread)?;
-                let allows = vec!["is put into the system prompt, as instructions to the model".to_owned()];
+                let allows = vec!["is added to the system prompt, as instructions to the model".to_owned()];
                 (Place::of_file(path), content.sha256.clone(), allows, text(&content), Vec::new())
             }
             Kind::Encoders => {
@@ -111,7 +111,7 @@ fn skills_of(path: &Path, text: &str) -> Vec<PathBuf> {
     named.filter_map(toml::Value::as_str).map(|dir| folder.join(dir)).collect()
 }
 
-/// What a path that a person names stands for: itself, or the files of a project.
+/// The files that a path stands for: itself, or the files of a project folder.
 pub(super) fn files_of(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     let is_there = |path: &Path| path.symlink_metadata().is_ok();
     if !is_there(path) {
@@ -126,7 +126,7 @@ pub(super) fn files_of(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(if files.is_empty() && !here { vec![path.to_owned()] } else { files })
 }
 
-/// The first mistake of a configuration, which is not used.
+/// The first mistake of a configuration file, without applying the file.
 pub(super) fn mistake(path: &Path) -> Result<(), ConfigError> {
     match trust::file(path, FILE_BYTES_MAX) {
         Ok(content) => examine(path, content.bytes, home().as_deref()).map(drop),
@@ -134,7 +134,7 @@ pub(super) fn mistake(path: &Path) -> Result<(), ConfigError> {
     }
 }
 
-/// The hash of what is there now.
+/// The hash of the current content; `None` if it cannot be read.
 pub(super) fn sha256_of(path: &Path) -> Option<String> {
     if path.is_dir() {
         trust::tree(path).ok().map(|tree| tree.sha256)

@@ -1,9 +1,10 @@
-//! What is wrong is told in one clear line with a hint, with the right exit code, and nothing stored is lost.
+//! Each mistake is reported in one clear line with a hint and the right exit code, and no stored
+//! data is lost.
 
 use super::{Home, Ran};
 use crate::support::model_server::{ModelServer, Reply, anthropic_text};
 
-/// The exit code and the one line of a command that must fail.
+/// Checks the exit code and the one error line of a command that must fail.
 #[track_caller]
 fn check(ran: &Ran, code: i32, line: &str) {
     assert_eq!((ran.code, ran.error()), (Some(code), line), "{ran:?}");
@@ -12,32 +13,35 @@ fn check(ran: &Ran, code: i32, line: &str) {
 #[test]
 fn wrong_usage_is_one_line_with_a_hint_and_exit_2() {
     let home = Home::new();
-    let told = |args: &[&str]| {
+    let failure = |args: &[&str]| {
         let ran = home.run(args);
         assert_eq!((ran.code, ran.err.lines().count(), ran.out.as_str()), (Some(2), 1, ""), "{args:?}: {ran:?}");
         ran.error().to_owned()
     };
 
-    assert_eq!(told(&["run", "--sesion", "x", "y"]), "error: unexpected argument '--sesion' found (hint: did you mean `--session`?)");
-    assert_eq!(told(&["rum"]), "error: unrecognized subcommand 'rum' (hint: did you mean `run`?)");
-    assert_eq!(told(&["run"]), "error: there is no prompt (hint: callboard run \"…\", or pipe it in)");
-    assert_eq!(told(&["run", " "]), "error: there is no prompt (hint: callboard run \"…\", or pipe it in)");
+    assert_eq!(failure(&["run", "--sesion", "x", "y"]), "error: unexpected argument '--sesion' found (hint: did you mean `--session`?)");
+    assert_eq!(failure(&["rum"]), "error: unrecognized subcommand 'rum' (hint: did you mean `run`?)");
+    assert_eq!(failure(&["run"]), "error: there is no prompt (hint: callboard run \"…\", or pipe it in)");
+    assert_eq!(failure(&["run", " "]), "error: there is no prompt (hint: callboard run \"…\", or pipe it in)");
     assert_eq!(
-        told(&["run", "--provider", "anthropic", "x"]),
+        failure(&["run", "--provider", "anthropic", "x"]),
         "error: provider `anthropic` has no key: the environment variable ANTHROPIC_API_KEY is not set (hint: set it, or use --provider offline, which needs none)"
     );
-    assert_eq!(told(&["run", "--provider", "antropic", "x"]), "error: --provider: unknown provider `antropic`; did you mean `anthropic`?");
+    assert_eq!(
+        failure(&["run", "--provider", "antropic", "x"]),
+        "error: --provider: unknown provider `antropic`; did you mean `anthropic`?"
+    );
     assert!(
-        told(&["run", "--session", "../up", "x"])
+        failure(&["run", "--session", "../up", "x"])
             .starts_with("error: invalid value '../up' for '--session <ID>': a conversation id must be")
     );
-    assert!(told(&["sessions", "show", ".hidden"]).contains("a conversation id must be"));
-    assert!(told(&["run", "--tools", "file_raed", "x"]).contains("there is no tool `file_raed`; did you mean `file_read`?"));
-    assert!(told(&["run", "--workspace", "no-such", "x"]).contains("workspace no-such cannot be opened"));
-    assert!(told(&["run", "--timeout", "0", "x"]).contains("it must be more than 0"));
-    assert!(told(&["run", "--resume"]).contains("--session"));
-    assert!(told(&["--log", "loud", "tools", "list"]).contains("`loud` is not a log level"));
-    assert!(told(&["run", "--provider", "openai", "--base-url", "ftp://x", "x"]).contains("the base URL must be http:// or https://"));
+    assert!(failure(&["sessions", "show", ".hidden"]).contains("a conversation id must be"));
+    assert!(failure(&["run", "--tools", "file_raed", "x"]).contains("there is no tool `file_raed`; did you mean `file_read`?"));
+    assert!(failure(&["run", "--workspace", "no-such", "x"]).contains("workspace no-such cannot be opened"));
+    assert!(failure(&["run", "--timeout", "0", "x"]).contains("it must be more than 0"));
+    assert!(failure(&["run", "--resume"]).contains("--session"));
+    assert!(failure(&["--log", "loud", "tools", "list"]).contains("`loud` is not a log level"));
+    assert!(failure(&["run", "--provider", "openai", "--base-url", "ftp://x", "x"]).contains("the base URL must be http:// or https://"));
 }
 
 #[test]
@@ -129,7 +133,8 @@ fn a_store_inside_a_tenants_workspace_is_refused_before_anyone_is_served() {
     assert!(!home.work().join("src/all.db").exists());
 }
 
-/// Runs against a server and checks that the session is as it was before, plus what the failure left.
+/// Runs against a server and checks that the session is unchanged except for what the failed round
+/// adds.
 async fn against(script: Vec<Reply>, code: i32, line: &str) -> serde_json::Value {
     let home = Home::new();
     let server = ModelServer::start([Reply::events(anthropic_text("Kept."))]).await;

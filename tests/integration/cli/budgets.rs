@@ -1,4 +1,4 @@
-//! What a run may spend: tokens, money, time.
+//! Budgets and time limits of a run: tokens, money, seconds.
 
 use super::Home;
 use crate::support::model_server::{ModelServer, Reply, Step, anthropic_text, anthropic_tool, sse};

@@ -42,7 +42,7 @@ fn a_broken_store_an_open_folder_and_a_wrong_configuration_are_told() {
     let found = findings(&ran.out);
     assert!(found.iter().any(|(name, state, _)| name == "store" && state == "fail"), "{found:?}");
     assert!(
-        found.iter().any(|(name, state, what)| name == "data folder" && state == "warn" && what.contains("others can reach")),
+        found.iter().any(|(name, state, what)| name == "data folder" && state == "warn" && what.contains("other users can access")),
         "{found:?}"
     );
     assert!(wrong.out.starts_with("fail configuration: callboard.toml:2: unknown key in [host] `data_dri`"), "{}", wrong.out);
@@ -58,14 +58,14 @@ async fn online_asks_whether_a_provider_takes_the_key() {
     std::fs::write(home.work().join("callboard.toml"), config).unwrap();
 
     let offline = home.run(&["doctor", "--json"]).well();
-    assert_eq!(model.requests().len(), 0, "nobody is asked unless it is wished");
+    assert_eq!(model.requests().len(), 0, "no provider is asked without --online");
     let taken = home.run(&["doctor", "--online", "--json"]);
     let refused = home.run(&["doctor", "--online", "--json"]);
 
     let of = |out: &str, name: &str| findings(out).into_iter().find(|(found, ..)| found == name).unwrap();
-    assert!(of(&offline.out, "provider main").2.contains("its key is there"));
+    assert!(of(&offline.out, "provider main").2.contains("its key is set"));
     assert_eq!(of(&taken.out, "provider main").1, "ok");
-    // A clock that is thirty years off the provider's.
+    // The provider's clock differs by thirty years.
     assert_eq!((taken.code, of(&taken.out, "clock").1.as_str()), (Some(1), "fail"));
     assert_eq!((refused.code, of(&refused.out, "provider main").1.as_str()), (Some(1), "fail"));
     assert!(model.requests()[0].line.starts_with("GET /v1/models"), "{}", model.requests()[0].line);

@@ -1,4 +1,4 @@
-//! `callboard fanout`, and what the other commands know of subagents.
+//! `callboard fanout`, and how the other commands treat subagents.
 
 use std::process::Command;
 
@@ -17,7 +17,7 @@ fn lines(home: &Home, text: &str) {
     std::fs::write(home.work().join("lines.txt"), text).unwrap();
 }
 
-/// Answers by what it is asked, so that the order of calls does not matter.
+/// Answers depend on the request, so that the order of calls does not matter.
 async fn echo() -> ModelServer {
     ModelServer::answering(|body| {
         let text = body.to_string();
@@ -43,11 +43,11 @@ async fn each_line_has_its_section_in_order_and_one_that_fails_is_exit_code_one(
 
     lines(&home, "alpha\nbroken\nbeta");
     let part = fan_out(&home, &url, &["Do {}.", "--over", "lines.txt", "--json", "--ephemeral"]);
-    let told = part.events();
-    let shown: Vec<_> = told.iter().map(|line| (line["index"].as_u64(), line["line"].as_str(), line["ok"].as_bool())).collect();
+    let results = part.events();
+    let shown: Vec<_> = results.iter().map(|line| (line["index"].as_u64(), line["line"].as_str(), line["ok"].as_bool())).collect();
     assert_eq!(shown, [(Some(0), Some("alpha"), Some(true)), (Some(1), Some("broken"), Some(false)), (Some(2), Some("beta"), Some(true))]);
     assert_eq!(
-        (part.code, told[0]["text"].as_str(), told[1]["error"]["code"].as_str()),
+        (part.code, results[0]["text"].as_str(), results[1]["error"]["code"].as_str()),
         (Some(1), Some("alpha done"), Some("provider_invalid_request"))
     );
 }
@@ -65,7 +65,7 @@ async fn the_same_name_again_asks_no_model_and_its_journals_go_together() {
     let again = fan_out(&home, &url, &args).well();
 
     assert_eq!((&again.out, server.requests().len()), (&first.out, asked));
-    assert!(again.err.contains("2 were there already"), "{again:?}");
+    assert!(again.err.contains("2 from an earlier run"), "{again:?}");
     let listed = |args: &[&str]| home.run(args).well().json().as_array().unwrap().len();
     assert_eq!((listed(&["sessions", "list", "--json"]), listed(&["sessions", "list", "--json", "--subagents"])), (0, 2));
     home.run(&["sessions", "delete", "fanout:n-1"]).well();
@@ -134,7 +134,7 @@ fn bad_input_is_one_clear_line() {
     let home = Home::new();
     lines(&home, " \n\n");
     for (args, expected) in [
-        (&["fanout", "no place", "--over", "lines.txt"][..], "error: the template has no {}, where each line goes"),
+        (&["fanout", "no place", "--over", "lines.txt"][..], "error: the template has no {} for the line"),
         (&["fanout", "{}", "--over", "lines.txt"], "error: lines.txt has no lines"),
         (&["fanout", "{}", "--over", "gone.txt"], "error: gone.txt cannot be read: entity not found"),
         (&["fanout", "{}"], "error: the following required arguments were not provided: --over <FILE>"),

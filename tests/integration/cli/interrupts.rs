@@ -1,4 +1,4 @@
-//! Ctrl-C, `kill -9` and what the next process finds.
+//! Ctrl-C and `kill -9`, and what the next process finds.
 
 use std::io::Write;
 
@@ -7,13 +7,15 @@ use serde_json::json;
 use super::{Home, Ran, kill, wait_for};
 use crate::support::model_server::{ModelServer, Reply, Step, anthropic_text, anthropic_tool};
 
-/// A command that says when it runs, and then runs for long. Its second word is found in the list of processes.
+/// A command that reports that it runs, and then runs for long. Its second word identifies it in
+/// the list of processes.
 struct Slow {
     mark: String,
 }
 
 impl Slow {
-    /// `None`, and said so, where commands have no boundary: without one, what a killed command started may stay.
+    /// Prints a note and returns `None` if there is no sandbox: without one, children of a killed
+    /// command may survive.
     fn where_it_can_be_killed(home: &Home, test: &str) -> Option<Self> {
         if home.run(&["tools", "list", "--sandbox", "linux"]).code != Some(0) {
             let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: there is no sandbox here");
@@ -27,7 +29,7 @@ impl Slow {
         Reply::events(anthropic_tool("bash", &json!({"command": format!("touch began; sleep {}; touch ended", self.mark)})))
     }
 
-    /// Whether a process of it is there.
+    /// Whether a process of the command exists.
     fn lives(&self) -> bool {
         let folders = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path().join("cmdline"));
         folders.filter_map(|file| std::fs::read(file).ok()).any(|line| String::from_utf8_lossy(&line).contains(&self.mark))
@@ -134,7 +136,7 @@ async fn without_resume_an_open_round_is_closed_and_that_is_said() {
     let next = home.run(&args(&url, &["Something else."])).well();
 
     assert_eq!(next.out, "New.\n");
-    let said = "the round that was interrupted is closed; the outcome of one tool call is unknown (--resume would have taken it up again)";
+    let said = "the round that was interrupted is closed; the outcome of one tool call is unknown (--resume would have resumed it)";
     assert!(next.err.lines().any(|line| line == said), "{}", next.err);
 }
 

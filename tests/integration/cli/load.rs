@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{Home, Ran, kill};
 
-/// A mock in a process of its own.
+/// A mock server in a separate process.
 struct Mock {
     child: Child,
     url: String,
@@ -37,7 +37,7 @@ fn load(home: &Home, args: &[&str]) -> Value {
     home.run(&all).well().json()
 }
 
-/// What must never be.
+/// Checks that the report counts no lost, mismatched or repeated answer.
 #[track_caller]
 fn sound(report: &Value) {
     for what in ["lost", "mismatched", "repeated"] {
@@ -64,8 +64,8 @@ fn a_mock_says_where_it_is_and_both_wires_answer_there() {
 fn a_mock_that_is_asked_to_end_ends_well() {
     let home = Home::new();
     let mut mock = Mock::start(&home, &["--json"]);
-    let told: Value = serde_json::from_str(&mock.url).unwrap();
-    assert!(told["url"].as_str().unwrap().starts_with("http://127.0.0.1:"), "{told}");
+    let printed: Value = serde_json::from_str(&mock.url).unwrap();
+    assert!(printed["url"].as_str().unwrap().starts_with("http://127.0.0.1:"), "{printed}");
 
     kill(mock.child.id(), "TERM");
 
@@ -101,7 +101,8 @@ fn a_run_tells_its_figures_and_equal_tenants_fare_equally() {
     }
 }
 
-/// Every tag is closed in its order, and no text holds a bare sign: all that our plots use of XML.
+/// Checks that tags are closed in order and no text holds a bare special character: the subset of
+/// XML that our plots use.
 #[track_caller]
 fn well_formed(svg: &str) {
     let mut open = Vec::new();
@@ -124,7 +125,7 @@ fn well_formed(svg: &str) {
 #[test]
 fn a_model_that_cannot_keep_up_shows_in_the_latency_of_an_open_loop() {
     let home = Home::new();
-    // 8 calls of 50 ms at once: 160 turns a second, and 400 are due.
+    // 8 calls of 50 ms at once allow 160 turns per second; 400 are due.
     let slow = ["--model-latency-ms", "50", "--model-concurrency", "8", "--duration", "1"];
 
     let closed = load(&home, &[&slow[..], &["--conversations", "8"]].concat());
@@ -133,7 +134,8 @@ fn a_model_that_cannot_keep_up_shows_in_the_latency_of_an_open_loop() {
     sound(&open);
     assert_eq!((&open["loop"], &open["offered"], &open["served"]), (&"open".into(), &400.into(), &400.into()), "{open}");
     let p99 = |report: &Value| report["latency_ms"]["p99"].as_f64().unwrap();
-    // The last of them waits until all before it are served: 2.5 s after the first was due, 1.5 s after itself.
+    // The last turn waits until all before it are served: 2.5 s after the first was due, 1.5 s
+    // after it was due itself.
     assert!(p99(&open) > 1_000.0, "{open}");
     assert!(p99(&closed) < 800.0, "{closed}");
     assert!(open["turns_per_second"].as_f64().unwrap() <= 161.0, "{open}");
@@ -176,7 +178,8 @@ fn tenants_beside_a_flood_are_compared_with_themselves_alone() {
     let noisy = &report["noisy"];
     assert_eq!((&report["errors"], &noisy["alone"]["errors"]), (&serde_json::json!({}), &serde_json::json!({})), "{report}");
     assert!(noisy["p99_ratio"].as_f64().unwrap() > 0.0 && noisy["served_ratio"].as_f64().unwrap() > 0.0, "{report}");
-    // 8 calls of 20 ms: 400 turns a second, half of them for three tenants, and ten times a tenant's 67 for the flooder.
+    // 8 calls of 20 ms allow 400 turns per second. Half of them suffices for three tenants; the
+    // flooder gets ten times a tenant's 67.
     assert_eq!((&noisy["alone"]["offered"], &report["offered"]), (&200.into(), &200.into()), "{report}");
     assert_eq!(noisy["flooder"]["offered"], 667, "{report}");
 }
@@ -219,8 +222,8 @@ fn what_cannot_be_run_is_one_line() {
         (&["load", "--base-url", "http://x"], "error: --base-url needs --provider anthropic or openai"),
         (&["load", "--shape", "noisy", "--tenants", "1"], "error: noisy needs two tenants or more"),
         (&["load", "--shape", "fan"], "error: invalid value 'fan'"),
-        (&["load", "--shape", "fanout", "--rate", "5"], "error: --rate does not go with --shape fanout"),
-        (&["load", "--ephemeral"], "error: --subagents must be at least 1, and --ephemeral goes with --shape fanout"),
+        (&["load", "--shape", "fanout", "--rate", "5"], "error: --rate cannot be combined with --shape fanout"),
+        (&["load", "--ephemeral"], "error: --subagents must be at least 1, and --ephemeral needs --shape fanout"),
         (&["load", "--conversations", "0"], "error: --conversations must be at least 1"),
         (&["load", "--provider", "anthropic"], "error: ANTHROPIC_API_KEY is not set"),
         (&["mock-model", "--faults", "418"], "error: invalid value '418'"),
@@ -260,7 +263,7 @@ fn every_command_of_the_page_on_load_works() {
     let commands: Vec<&str> = blocks.flat_map(str::lines).collect();
     assert!(commands.len() >= 9, "{commands:?}");
     for line in commands {
-        // One that is left running is started for its first line only.
+        // A command that would keep running is started for its first line only.
         let line = match line.strip_suffix(" &") {
             Some(line) => format!("({line} & echo $! > pid; sleep 0.5; kill $(cat pid))"),
             None => line.to_owned(),

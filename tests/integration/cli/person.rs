@@ -1,4 +1,5 @@
-//! What a person sees and types: questions that hide nothing, answers that were given to them, and output that no terminal obeys.
+//! What a person sees and types: questions show everything, answers count only if they were typed
+//! after the question, and no output controls the terminal.
 
 use std::{io::Write as _, path::Path};
 
@@ -9,10 +10,11 @@ use crate::support::model_server::{ModelServer, Reply, anthropic_text, anthropic
 
 const TERMINAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/integration/support/terminal.py");
 
-/// All that a terminal obeys or a person does not see, and a little that is honest.
+/// Characters that control a terminal or are invisible, and some ordinary text.
 const NASTY: &str = "n\u{1b}]0;PWN\u{7}\u{1b}[2J\u{9b}31m\u{202e}txt\u{202c}\u{2066}\u{200b}\u{e0041}\u{ad}\u{feff}\u{3164}é";
 
-/// Runs a command at a terminal; `None`, and said so, where there is no Python to make one.
+/// Runs a command on a terminal; prints a note and returns `None` if there is no Python to create
+/// one.
 fn at_terminal(home: &Home, test: &str, steps: &[(&str, u32, &str)], args: &[&str]) -> Option<Ran> {
     if !Path::new("/usr/bin/python3").exists() {
         let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: no python3");
@@ -24,7 +26,7 @@ fn at_terminal(home: &Home, test: &str, steps: &[(&str, u32, &str)], args: &[&st
     Some(Ran::of(args, home.dress(&mut command).spawn().unwrap()))
 }
 
-/// A reply of a text and calls of tools.
+/// A reply of a text and tool calls.
 fn turn(text: &str, tools: &[(&str, serde_json::Value)]) -> Reply {
     let mut events = anthropic_text(text);
     let end = events.split_off(4);
@@ -78,7 +80,8 @@ async fn every_question_of_a_round_needs_its_own_answer() {
     assert!(home.work().join("one.txt").exists() && !home.work().join("two.txt").exists(), "{ran:?}");
 }
 
-/// Fails if a terminal would obey or hide a part of `text`; colors of ours and of the spinner are taken out before.
+/// Fails if a terminal would obey or hide a part of `text`. Our colors and the spinner are removed
+/// first.
 #[track_caller]
 fn assert_tame(what: &str, text: &str) {
     let mut plain = String::new();
@@ -89,7 +92,7 @@ fn assert_tame(what: &str, text: &str) {
         let (codes, after) = after.split_at(end);
         let ours = match after.chars().next() {
             Some('m') => ["0", "1", "2", "32", "1;31", "36", "39", "22"].contains(&codes),
-            // The spinner's line is cleared, the cursor hidden meanwhile.
+            // The spinner clears its line and hides the cursor.
             Some('K' | 'A' | 'G') => true,
             Some('h' | 'l') => codes.starts_with('?'),
             _ => false,

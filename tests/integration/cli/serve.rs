@@ -1,4 +1,5 @@
-//! `callboard serve` as an operator uses it: the first start, reload, keys, the end by a signal and what the next start finds.
+//! `callboard serve` as an operator uses it: first start, reload, keys, shutdown by signal, and the
+//! next start.
 
 mod ends;
 mod operator;
@@ -18,7 +19,7 @@ use serde_json::Value;
 
 use super::{Home, Ran, kill, wait_for};
 
-/// A key and its hash, as `keys new` makes them.
+/// A key and its hash, as `keys new` creates them.
 pub struct Key {
     pub key: String,
     pub hash: String,
@@ -31,7 +32,7 @@ impl Key {
     }
 }
 
-/// A host that serves, and what it said.
+/// A running host and its output.
 pub struct Served {
     child: Option<Child>,
     url: String,
@@ -40,7 +41,7 @@ pub struct Served {
     client: reqwest::Client,
 }
 
-/// An answer.
+/// An HTTP response.
 #[derive(Debug)]
 pub struct Answer {
     pub status: StatusCode,
@@ -61,7 +62,7 @@ fn collect(from: impl std::io::Read + Send + 'static) -> Arc<Mutex<String>> {
 }
 
 impl Served {
-    /// Starts it at a free port and waits for its first line.
+    /// Starts it on a free port and waits for its first line.
     pub fn start(home: &Home, more: &[&str]) -> Self {
         let args: Vec<&str> = ["serve", "--listen", "127.0.0.1:0"].iter().chain(more).copied().collect();
         Self::with(home, &args)
@@ -99,7 +100,7 @@ impl Served {
         self.out.lock().unwrap().clone()
     }
 
-    /// Waits until it said something.
+    /// Waits until its output contains a text.
     #[track_caller]
     pub fn said(&self, what: &str) {
         wait_for(what, || self.err().contains(what));
@@ -109,7 +110,7 @@ impl Served {
         kill(self.child.as_ref().unwrap().id(), signal);
     }
 
-    /// Waits for its end; what it said stays.
+    /// Waits for its end and keeps its output.
     pub fn end(mut self) -> Ran {
         let child = self.child.take().unwrap();
         let ran = Ran::of(&["serve"], child);
@@ -143,7 +144,7 @@ impl Served {
         request.send().await.unwrap()
     }
 
-    /// The body as it came.
+    /// The unparsed body.
     pub async fn text(&self, method: Method, path: &str, key: &str, body: Option<Value>, headers: &[(&str, &str)]) -> String {
         self.send(method, path, key, body, headers).await.text().await.unwrap()
     }
@@ -152,7 +153,7 @@ impl Served {
         self.ask(Method::GET, path, key, None).await
     }
 
-    /// Whether this key opens the door.
+    /// Whether the host accepts this key.
     pub async fn opens(&self, key: &str) -> bool {
         self.get("/v1/conversations", key).await.status == StatusCode::OK
     }
@@ -167,7 +168,7 @@ impl Drop for Served {
     }
 }
 
-/// Writes the configuration of a home, with its data folder there.
+/// Writes the configuration of a home, with its data folder in the home.
 pub fn configure(home: &Home, text: &str) {
     std::fs::write(home.work().join("callboard.toml"), text).unwrap();
 }
@@ -187,7 +188,7 @@ async fn the_first_start_without_configuration_makes_one_tenant_and_prints_its_k
 
     assert_eq!((first.code, second.code), (Some(0), Some(0)));
     assert_eq!((first.out.lines().count(), second.out.as_str()), (1, ""));
-    assert!(second.err.contains("tenant default has the key of an earlier start"), "{}", second.err);
+    assert!(second.err.contains("tenant default keeps the key of an earlier start"), "{}", second.err);
     let kept = std::fs::read_to_string(home.path().join("home/.local/share/callboard/tenants.json")).unwrap();
     assert!(!kept.contains(&key) && !first.err.contains(&key) && kept.contains("key_sha256"), "{kept}");
 }
@@ -207,24 +208,24 @@ fn a_second_serve_on_one_data_folder_is_refused() {
 #[test]
 fn what_serve_cannot_do_is_one_line() {
     let home = Home::new();
-    let told = |args: &[&str]| {
+    let failure = |args: &[&str]| {
         let ran = home.run(args);
         assert_eq!(ran.code, Some(2), "{ran:?}");
         ran.error().to_owned()
     };
 
     assert!(
-        told(&["serve", "--listen", "0.0.0.0:0"])
+        failure(&["serve", "--listen", "0.0.0.0:0"])
             .contains("--listen: 0.0.0.0:0 can be reached from other machines, and there is no [[tenant]]")
     );
-    assert!(told(&["serve", "--listen", "8787"]).contains("--listen: `host.listen` must be an IP address with a port"));
-    assert!(told(&["serve", "--grace", "0"]).contains("it must be more than 0"));
+    assert!(failure(&["serve", "--listen", "8787"]).contains("--listen: `host.listen` must be an IP address with a port"));
+    assert!(failure(&["serve", "--grace", "0"]).contains("it must be more than 0"));
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = home.run(&["serve", "--listen", &taken.local_addr().unwrap().to_string()]);
     assert_eq!(taken.code, Some(1));
     assert!(taken.error().contains("cannot listen at 127.0.0.1:"), "{taken:?}");
     configure(&home, "[[tenant]]\nid = \"acme\"\nwieght = 2\n");
-    assert!(told(&["serve"]).contains("callboard.toml:3: unknown key in [[tenant]] `wieght`; did you mean `weight`?"));
+    assert!(failure(&["serve"]).contains("callboard.toml:3: unknown key in [[tenant]] `wieght`; did you mean `weight`?"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -238,10 +239,10 @@ async fn a_reload_changes_who_is_served_and_a_faulty_one_changes_nothing() {
 
     configure(&home, &[tenant("acme", &a), "turn = 1\n".into()].concat());
     served.signal("HUP");
-    served.said("not reloaded, all is as before: callboard.toml:4: unknown key in [[tenant]] `turn`");
+    served.said("not reloaded, nothing changed: callboard.toml:4: unknown key in [[tenant]] `turn`");
     configure(&home, &[tenant("acme", &a), "workspace = \"nowhere\"\n".into()].concat());
     served.signal("HUP");
-    served.said("not reloaded, all is as before: callboard.toml:4: the workspace of tenant `acme` is not a folder");
+    served.said("not reloaded, nothing changed: callboard.toml:4: the workspace of tenant `acme` is not a folder");
     assert!(served.opens(&a.key).await && served.opens(&b.key).await);
 
     let limits = "[limits]\ntool_iterations_max = 3\n";

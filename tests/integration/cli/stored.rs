@@ -64,7 +64,7 @@ fn a_session_is_forked_at_a_round_and_rewound_to_one() {
     let rewound = home.run(&["sessions", "rewind", "one", "--to", "3"]).well().json();
     let again = home.run(&["sessions", "fork", "one", "--session", "two"]);
     let unknown = home.run(&["sessions", "fork", "one", "--at", "9"]);
-    let nobody = home.run(&["sessions", "fork", "onne"]);
+    let missing = home.run(&["sessions", "fork", "onne"]);
 
     let left = whole["rounds"][2]["start"].as_u64().unwrap();
     assert_eq!(forked, json!({"conversation_id": "two", "messages": left, "rounds": 2}));
@@ -72,9 +72,9 @@ fn a_session_is_forked_at_a_round_and_rewound_to_one() {
     let (one, two) = (home.run(&["sessions", "export", "one"]).well().json(), home.run(&["sessions", "export", "two"]).well().json());
     assert_eq!((&one["messages"], &one["rounds"]), (&two["messages"], &two["rounds"]));
     assert_eq!(&one["rounds"].as_array().unwrap()[..], &rounds[..2]);
-    assert!(again.code == Some(1) && again.err.contains("session `two` is there already"), "{}", again.err);
+    assert!(again.code == Some(1) && again.err.contains("session `two` already exists"), "{}", again.err);
     assert!(unknown.code == Some(1) && unknown.err.contains("numbers 1 to 2"), "{}", unknown.err);
-    assert!(nobody.code == Some(1) && nobody.err.contains("did you mean `one`?"), "{}", nobody.err);
+    assert!(missing.code == Some(1) && missing.err.contains("did you mean `one`?"), "{}", missing.err);
     let shown = home.run(&["sessions", "show", "two"]).well();
     assert!(shown.out.contains(&format!("  2  {second}  ")), "{}", shown.out);
     home.run(&["run", "--session", "two", "Where is RETRY_CAP_MS?"]).well();
@@ -109,7 +109,7 @@ fn records_of_rounds_that_do_not_fit_are_told_anew() {
     let imported = home.run_with_input(&["sessions", "import", "-"], &export.to_string()).well().json();
     let refused = home.run_with_input(&["sessions", "import", "-"], &newer.to_string());
 
-    assert!(imported["repairs"][0]["what"].as_str().unwrap().contains("rounds were told from these anew"), "{imported}");
+    assert!(imported["repairs"][0]["what"].as_str().unwrap().contains("rounds were derived from the messages again"), "{imported}");
     let rounds = &home.run(&["sessions", "export", "x"]).well().json()["rounds"];
     assert_eq!((rounds[0]["user_message"].as_str(), rounds[0]["start"].as_u64(), rounds[1].is_null()), (Some("hello"), Some(0), true));
     assert!(refused.code == Some(1) && refused.err.contains("schema version 2.0"), "{}", refused.err);
@@ -125,7 +125,7 @@ fn an_import_takes_no_place_unasked() {
     let replaced = home.run_with_input(&["sessions", "import", "-", "--session", "mine", "--replace"], messages).well();
 
     assert_eq!(refused.code, Some(1));
-    assert!(refused.error().contains("is there already"), "{}", refused.err);
+    assert!(refused.error().contains("already exists"), "{}", refused.err);
     assert_eq!(replaced.json()["messages"], 1);
 }
 
@@ -192,7 +192,8 @@ fn a_damaged_journal_gives_what_is_readable_and_is_mended_without_loss() {
     assert!(kept["journal"].to_string().contains("Hello again"), "nothing is lost");
 }
 
-/// Makes the last accepted prompt an entry of a kind that nobody knows, and drops the snapshots that could hide it.
+/// Changes the last accepted prompt to an entry of an unknown kind, and deletes the snapshots that
+/// could hide it.
 fn damage_last_prompt(file: &std::path::Path) {
     let conn = rusqlite::Connection::open(file).unwrap();
     let mut statement = conn.prepare("SELECT name FROM sqlite_master WHERE type = 'table'").unwrap();
@@ -212,7 +213,7 @@ fn damage_last_prompt(file: &std::path::Path) {
     assert_eq!(conn.execute("UPDATE journal SET body = ?1 WHERE id = ?2", (text.into_bytes(), row.0)).unwrap(), 1);
 }
 
-/// Files of artifacts, metadata beside.
+/// Files of artifacts, with their metadata.
 fn artifacts(home: &Home) -> usize {
     let folder = home.path().join("home/.local/share/callboard/artifacts");
     let (mut open, mut found) = (vec![folder], 0);

@@ -89,7 +89,7 @@ fn a_bare_repository_in_the_workspace_runs_nothing_by_a_command_that_only_reads(
         writeln!(&mut std::io::stderr(), "SKIPPED: {test}: no sandbox or no git").unwrap();
         return;
     }
-    // What a clone can bring along as ordinary files.
+    // What a clone can contain as ordinary files.
     for folder in ["fixture.git/refs", "fixture.git/objects"] {
         std::fs::create_dir_all(home.work().join(folder)).unwrap();
     }
@@ -120,10 +120,10 @@ fn toolchains_of_the_path_are_found_unless_they_are_turned_off_and_listed_ones_a
     }
     let cargo = home.path().join("home/.cargo");
     std::fs::create_dir_all(cargo.join("bin")).unwrap();
-    // A link: nothing has to be written, and a file that is still open for writing cannot be started.
+    // A link, because a file that is still open for writing cannot be executed.
     std::os::unix::fs::symlink("/bin/echo", cargo.join("bin/tool")).unwrap();
     std::fs::write(cargo.join("credentials.toml"), "token = \"not-a-real-key\"").unwrap();
-    // Whoever runs the tests may have set it.
+    // The user who runs the tests may have set it.
     let usual = [home.variables.clone(), vec![("CARGO_HOME", cargo.display().to_string())]].concat();
     let mut call = |variables: &[(&'static str, String)]| {
         home.variables = [usual.as_slice(), variables].concat();
@@ -179,11 +179,11 @@ fn tools_are_listed_and_shown_with_their_schema() {
             "recall",
             "create_subagent"
         ],
-        "all built-in tools but `bash`, which needs a sandbox (REQUIREMENTS U-01)"
+        "all built-in tools but `bash`, which needs a sandbox"
     );
     for tool in list.as_array().unwrap() {
-        for told in ["input_schema", "effect", "level", "cache", "timeout_ms", "retry", "breaker", "reach", "sandbox"] {
-            assert!(!tool[told].is_null(), "{told} of {}", tool["name"]);
+        for key in ["input_schema", "effect", "level", "cache", "timeout_ms", "retry", "breaker", "reach", "sandbox"] {
+            assert!(!tool[key].is_null(), "{key} of {}", tool["name"]);
         }
     }
     assert!(shown["input_schema"]["properties"]["path"].is_object());

@@ -168,7 +168,7 @@ fn without_a_terminal_nothing_is_agreed_to_and_what_it_would_do_is_shown() {
 
     let ran = ground.run(&["trust"]);
 
-    assert_eq!((ran.code, ran.error()), (Some(2), "error: there is no terminal to ask at (hint: --yes agrees without a question)"));
+    assert_eq!((ran.code, ran.error()), (Some(2), "error: there is no terminal to ask on (hint: --yes trusts without a question)"));
     assert!(ran.err.contains("starts a program with your rights and no sandbox: sh -c \"id\\u{202e}\\u{200b}\\u{1b}[31m\""), "{}", ran.err);
     assert!(!ran.err.contains(['\u{202e}', '\u{200b}', '\u{1b}']), "{}", ran.err);
     assert!(!ground.store().exists());

@@ -29,7 +29,7 @@ fn trusted_instructions_are_read_until_they_change() {
     ground.write("AGENTS.md", HAIKU);
     ground.run(&["run", "--provider", "offline", "--session", "s", "Hello"]).well();
     let shown = ground.run(&["trust", "--yes"]).well();
-    assert!(shown.err.contains("is put into the system prompt, as instructions to the model"), "{}", shown.err);
+    assert!(shown.err.contains("is added to the system prompt, as instructions to the model"), "{}", shown.err);
     assert!(ground.system(&[]).contains(HAIKU));
 
     ground.write("AGENTS.md", "Answer in haiku!");

@@ -37,7 +37,7 @@ async fn serve_begins_with_a_trusted_file_and_a_changed_one_is_not_reloaded() {
     ground.write("callboard.toml", &format!("{config}[tools]\napprove = \"auto\"\n"));
     served.signal("HUP");
 
-    served.said("not reloaded, all is as before: callboard.toml: it changed since it was trusted");
+    served.said("not reloaded, nothing changed: callboard.toml: it changed since it was trusted");
     assert!(served.opens(&key.key).await);
 }
 

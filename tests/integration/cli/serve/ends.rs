@@ -1,4 +1,4 @@
-//! The end: a drain, a second signal, and rounds that the next start takes up again (FAULTS F25).
+//! Shutdown: a drain, a second signal, and rounds that the next start resumes.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use serde_json::json;
 use super::{Home, Key, Served, configure};
 use crate::support::model_server::{ModelServer, Reply, Step, anthropic_text, sse};
 
-/// Busy conversations; F25 says 200.
+/// Number of conversations with an open round.
 const BUSY: usize = 200;
 
-/// A host of one tenant over a scripted model.
+/// A host with one tenant and a scripted model.
 fn over(home: &Home, model: &ModelServer) -> Key {
     let acme = Key::new(home);
     std::fs::write(home.work().join("key"), "sk-test-not-a-real-key").unwrap();
@@ -51,7 +51,7 @@ async fn a_term_with_busy_conversations_ends_well_and_the_next_start_takes_the_r
     assert_eq!(first.code, Some(0), "{}", first.err);
     model.script((0..BUSY).map(|_| Reply::events(anthropic_text("Taken up."))));
     let again = Served::start(&home, &[]);
-    again.said("interrupted rounds taken up again: ");
+    again.said("interrupted rounds resumed: ");
     let path = |number: usize| format!("/v1/conversations/c{number}/messages");
     let mut ends = [0, 0];
     for (number, round) in rounds.iter().enumerate() {
@@ -76,14 +76,14 @@ async fn a_second_signal_ends_it_at_once_and_loses_nothing() {
     model.requests_came(1).await;
 
     served.signal("TERM");
-    served.said("a signal ends them at once");
+    served.said("another signal stops at once");
     served.signal("TERM");
     let ended = served.end();
 
     assert_eq!(ended.code, Some(130), "{}", ended.err);
     model.script([Reply::events(anthropic_text("Taken up."))]);
     let again = Served::start(&home, &[]);
-    again.said("interrupted rounds taken up again: 1");
+    again.said("interrupted rounds resumed: 1");
     model.requests_came(2).await;
     assert_eq!(again.stop().code, Some(0));
 }

@@ -1,4 +1,4 @@
-//! What an operator changes by the routes, and what of it a restart keeps.
+//! Changes that an operator makes by HTTP, and which of them survive a restart.
 
 use reqwest::{Method, StatusCode};
 use serde_json::json;
@@ -6,7 +6,7 @@ use serde_json::json;
 use super::{Home, Key, Served, configure};
 use crate::support::model_server::{ModelServer, Reply, Step, anthropic_text, sse};
 
-/// A host with the tenant `acme` of the file, and the keys of both.
+/// A host with the tenant `acme` of the configuration file, and the keys of both.
 fn host(home: &Home) -> (Key, Key) {
     let (admin, acme) = (Key::new(home), Key::new(home));
     configure(home, &format!("[host]\nadmin_key_sha256 = \"{}\"\n[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\n", admin.hash, acme.hash));
@@ -75,7 +75,7 @@ async fn the_configuration_file_wins_for_the_tenants_that_it_names() {
 
     for answer in [&put, &removed] {
         assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY, "{answer:?}");
-        assert!(answer.body["detail"].as_str().unwrap().contains("tenant `acme` stands at callboard.toml:3"), "{answer:?}");
+        assert!(answer.body["detail"].as_str().unwrap().contains("tenant `acme` is configured at callboard.toml:3"), "{answer:?}");
     }
     assert_eq!((wrong.status, wrong.body["pointer"].clone()), (StatusCode::UNPROCESSABLE_ENTITY, json!("/quotas/turn_max")));
     assert!(wrong.body["detail"].as_str().unwrap().contains("did you mean `turns_max`?"), "{wrong:?}");
@@ -98,7 +98,7 @@ async fn a_tenant_that_was_erased_is_served_as_it_is_configured() {
     assert_eq!((erased.status, erased.body["conversations"].clone()), (StatusCode::OK, json!(1)));
     assert_eq!(served.get("/v1/conversations/one", &acme.key).await.status, StatusCode::NOT_FOUND);
     assert_eq!(say().await.body["status"], "completed");
-    // The quota was not erased with the data: the second prompt of this minute is one too many.
+    // Erasing data does not reset the quota: the second prompt of this minute exceeds it.
     assert_eq!(say().await.status, StatusCode::TOO_MANY_REQUESTS);
 }
 

@@ -1,6 +1,7 @@
-//! FAULTS F16 over HTTP: watchers that come and go a thousand times while rounds run and the host is killed and started again. What
-//! clients were told is all that the checker knows. `CALLBOARD_SEED=n` repeats the choices, `CALLBOARD_LONG=1` makes it ten times as
-//! many, over four times the conversations: two minutes of processor time, and never more than `STORY_MAX`.
+//! Watchers disconnect and reconnect a thousand times while rounds run and the host is killed and
+//! restarted. The checker knows only what clients received. `CALLBOARD_SEED=n` repeats the random
+//! choices. `CALLBOARD_LONG=1` makes ten times as many disconnects over four times the
+//! conversations: two minutes of processor time, and never longer than `STORY_MAX`.
 
 use std::{
     collections::BTreeMap,
@@ -18,22 +19,23 @@ use crate::support::{
     seed,
 };
 
-/// Of each conversation. They come back after a kill with cursors that only its journal knows.
+/// Watchers of each conversation. After a kill they return with cursors that only its journal
+/// knows.
 const WATCHERS: usize = 3;
 
-/// Disconnects for each prompt: the story has as many rounds on a slow machine as on a quick one.
+/// Disconnects per prompt: the test has the same number of rounds on slow and fast machines.
 const CUTS_PER_PROMPT: usize = 8;
 
-/// Between two kills.
+/// Disconnects between two kills.
 const LIFE: Duration = Duration::from_millis(1500);
 
-/// No wait of a test is longer.
+/// Time limit of any wait.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// By when all disconnects were made, however slow the machine is. Beyond it something is stuck.
+/// Time limit for all disconnects, however slow the machine is. Beyond it something is stuck.
 const STORY_MAX: Duration = Duration::from_secs(600);
 
-/// What the drivers were told: by conversation the rounds that were acknowledged.
+/// What the drivers learned: the acknowledged rounds of each conversation.
 #[derive(Default)]
 struct Acknowledged {
     rounds: Mutex<Vec<Vec<String>>>,
@@ -61,7 +63,7 @@ impl Tenant {
         (response.status() == StatusCode::OK).then_some(response)
     }
 
-    /// Says something under a key of its own until it is acknowledged; returns its round.
+    /// Sends a prompt with an idempotency key until it is acknowledged; returns its round.
     async fn say(&self, conversation: usize, text: &str) -> String {
         loop {
             let request = self.client.post(format!("{}/v1/conversations/c{conversation}/messages", self.url)).bearer_auth(&self.key);
@@ -79,13 +81,13 @@ impl Tenant {
     }
 }
 
-/// An id as three numbers.
+/// An event id as three numbers.
 fn numbers(id: &str) -> [u64; 3] {
     let mut parts = id.split('.').map(|number| number.parse().unwrap());
     std::array::from_fn(|_| parts.next().unwrap())
 }
 
-/// What one watcher was told, and what it makes of that.
+/// The events that one watcher received, and the messages it builds from them.
 #[derive(Default)]
 struct Watcher {
     conversation: usize,
@@ -95,7 +97,7 @@ struct Watcher {
     said: Vec<String>,
     ended: Vec<String>,
     restarts: usize,
-    /// Nothing was missed since the last message.
+    /// Whether no event was missed since the last message.
     unbroken: bool,
     live_texts: usize,
 }
@@ -105,7 +107,7 @@ impl Watcher {
         let Some(data) = block.lines().find_map(|line| line.strip_prefix("data: ")) else { return };
         let event: Value = serde_json::from_str(data).unwrap();
         let id = event["id"].as_str().unwrap();
-        assert!(self.cursor.is_empty() || numbers(id) > numbers(&self.cursor), "{id} was told after {}", self.cursor);
+        assert!(self.cursor.is_empty() || numbers(id) > numbers(&self.cursor), "{id} arrived after {}", self.cursor);
         id.clone_into(&mut self.cursor);
         let kind = event["type"].as_str().unwrap();
         if !["text_delta", "thinking_delta", "tool_progress", "retry", "context", "queued"].contains(&kind) {
@@ -135,7 +137,7 @@ impl Watcher {
         }
     }
 
-    /// Connects, and reads at most so many events, each within `patience`; then the line is cut.
+    /// Connects and reads at most `count` events, each within `patience`; then disconnects.
     async fn look(&mut self, tenant: &Tenant, count: usize, patience: Duration) -> bool {
         let cursor = if self.cursor.is_empty() { "0.0.0" } else { &self.cursor };
         let Some(mut response) = tenant.events(self.conversation, cursor).await else {
@@ -160,29 +162,29 @@ impl Watcher {
     }
 }
 
-async fn watch(tenant: Tenant, told: Arc<Acknowledged>, mut watcher: Watcher, mut random: SplitMix, enough: usize) -> Watcher {
-    while told.cuts.load(Ordering::Relaxed) < enough {
+async fn watch(tenant: Tenant, acknowledged: Arc<Acknowledged>, mut watcher: Watcher, mut random: SplitMix, enough: usize) -> Watcher {
+    while acknowledged.cuts.load(Ordering::Relaxed) < enough {
         let patience = Duration::from_millis(5 + random.below(40) as u64);
         if watcher.look(&tenant, 1 + random.below(25), patience).await {
-            told.cuts.fetch_add(1, Ordering::Relaxed);
+            acknowledged.cuts.fetch_add(1, Ordering::Relaxed);
         }
     }
     watcher
 }
 
-/// Says something in one conversation after so many disconnects each time, give or take.
-async fn drive(tenant: Tenant, told: Arc<Acknowledged>, conversation: usize, mut random: SplitMix, enough: usize) {
+/// Sends prompts to one conversation, each after a random number of disconnects.
+async fn drive(tenant: Tenant, acknowledged: Arc<Acknowledged>, conversation: usize, mut random: SplitMix, enough: usize) {
     let mut next = 0;
     for n in 0.. {
-        next += random.below(2 * CUTS_PER_PROMPT * told.conversations());
-        while told.cuts.load(Ordering::Relaxed) < next.min(enough) {
+        next += random.below(2 * CUTS_PER_PROMPT * acknowledged.conversations());
+        while acknowledged.cuts.load(Ordering::Relaxed) < next.min(enough) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         if next >= enough {
             return;
         }
         let round = tenant.say(conversation, &format!("prompt {n}")).await;
-        told.rounds.lock().unwrap()[conversation].push(round);
+        acknowledged.rounds.lock().unwrap()[conversation].push(round);
     }
 }
 
@@ -209,30 +211,30 @@ async fn a_thousand_disconnects_and_kills_of_the_host_lose_and_repeat_nothing() 
     let mut served = Served::start(&home, &[]);
     let address = served.url.trim_start_matches("http://").trim_end_matches('/').to_owned();
     let tenant = Tenant { client: Client::builder().no_proxy().build().unwrap(), url: format!("http://{address}"), key: acme.key.clone() };
-    let told = Arc::new(Acknowledged { rounds: Mutex::new(vec![Vec::new(); conversations]), ..Acknowledged::default() });
+    let acknowledged = Arc::new(Acknowledged { rounds: Mutex::new(vec![Vec::new(); conversations]), ..Acknowledged::default() });
     for conversation in 0..conversations {
         let round = tenant.say(conversation, "first").await;
-        told.rounds.lock().unwrap()[conversation].push(round);
+        acknowledged.rounds.lock().unwrap()[conversation].push(round);
     }
 
     let began = Instant::now();
     let watchers: Vec<_> = (0..WATCHERS * conversations)
         .map(|n| {
             let watcher = Watcher { conversation: n % conversations, ..Watcher::default() };
-            tokio::spawn(watch(tenant.clone(), told.clone(), watcher, SplitMix(seed.wrapping_add(n as u64)), enough))
+            tokio::spawn(watch(tenant.clone(), acknowledged.clone(), watcher, SplitMix(seed.wrapping_add(n as u64)), enough))
         })
         .collect();
     let drivers: Vec<_> = (0..conversations)
-        .map(|n| tokio::spawn(drive(tenant.clone(), told.clone(), n, SplitMix(seed.wrapping_add(99 + n as u64)), enough)))
+        .map(|n| tokio::spawn(drive(tenant.clone(), acknowledged.clone(), n, SplitMix(seed.wrapping_add(99 + n as u64)), enough)))
         .collect();
     let mut kills = 0;
-    while told.cuts.load(Ordering::Relaxed) < enough {
+    while acknowledged.cuts.load(Ordering::Relaxed) < enough {
         tokio::time::sleep(LIFE).await;
         served.signal("KILL");
         drop(served);
         served = tokio::task::block_in_place(|| Served::with(&home, &["serve", "--listen", &address]));
         kills += 1;
-        let cuts = told.cuts.load(Ordering::Relaxed);
+        let cuts = acknowledged.cuts.load(Ordering::Relaxed);
         assert!(began.elapsed() < STORY_MAX, "{cuts} of {enough} disconnects, {kills} kills: it is stuck");
     }
     for driver in drivers {
@@ -244,7 +246,7 @@ async fn a_thousand_disconnects_and_kills_of_the_host_lose_and_repeat_nothing() 
         all.push(watcher.await.unwrap());
     }
 
-    let rounds = told.rounds.lock().unwrap().clone();
+    let rounds = acknowledged.rounds.lock().unwrap().clone();
     let whole = (0..conversations).map(|conversation| Watcher { conversation, ..Watcher::default() });
     let (mut whole, mut live_texts, mut restarts): (Vec<_>, usize, usize) = (whole.collect(), 0, 0);
     for watcher in whole.iter_mut().chain(&mut all) {
@@ -281,7 +283,7 @@ async fn a_thousand_disconnects_and_kills_of_the_host_lose_and_repeat_nothing() 
     println!(
         "{enough} disconnects, {kills} kills, {ends} rounds, {restarts} restarts of a turn seen, {live_texts} texts seen live in {took:?}"
     );
-    assert!(kills > 1 && live_texts > 20, "the story tells enough");
+    assert!(kills > 1 && live_texts > 20, "the test covered enough");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -308,7 +310,8 @@ async fn a_round_is_waited_for_after_a_kill_before_its_conversation_woke() {
     drop(served);
     model.script([Reply::events(anthropic_text("Taken up."))]);
 
-    // As a browser does: it comes back as soon as somebody listens, before the interrupted rounds were taken up.
+    // Like a browser, it reconnects as soon as the host listens, before the interrupted rounds are
+    // resumed.
     let coming: Vec<_> = rounds
         .map(|round| {
             let request = tenant.client.get(format!("{}/v1/conversations/c0/events?round={round}", tenant.url)).bearer_auth(&tenant.key);
@@ -325,7 +328,7 @@ async fn a_round_is_waited_for_after_a_kill_before_its_conversation_woke() {
     let again = tokio::task::block_in_place(|| Served::with(&home, &["serve", "--listen", &address]));
 
     for watched in coming {
-        let (status, text) = tokio::time::timeout(PATIENCE, watched).await.expect("it is told the end").unwrap();
+        let (status, text) = tokio::time::timeout(PATIENCE, watched).await.expect("the stream ends").unwrap();
         assert_eq!(status, StatusCode::OK);
         assert!(text.contains("event: round_finished") && text.contains("Taken up."), "{text}");
     }

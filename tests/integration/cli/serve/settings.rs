@@ -1,4 +1,4 @@
-//! Settings of a host that serves, seen from outside: what holds when they are set, and what holds when they are not.
+//! Settings of a host that serves, seen from outside: their effect, and the defaults.
 
 use std::io::Read as _;
 
@@ -78,5 +78,5 @@ fn a_data_folder_that_the_log_makes_is_for_its_user_alone() {
     assert_eq!(served.stop().code, Some(0));
     std::fs::set_permissions(home.work().join("new/data"), std::fs::Permissions::from_mode(0o755)).unwrap();
     let doctor = home.run(&["doctor"]);
-    assert!(doctor.out.contains("warn data folder: others can reach") && doctor.out.contains("chmod 700"), "{doctor:?}");
+    assert!(doctor.out.contains("warn data folder: other users can access") && doctor.out.contains("chmod 700"), "{doctor:?}");
 }

@@ -1,4 +1,4 @@
-//! What tenants of `serve` have their models do: MCP servers of their own, changes that people allow, skills.
+//! Tools of the tenants of `serve`: separate MCP servers, approvals, skills.
 
 use std::{path::Path, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::support::model_server::{ModelServer, Reply, anthropic_text, anthropic
 
 const PEER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/integration/support/mcp_peer.py");
 
-/// A home with a provider at `model`, and more lines.
+/// A home with a provider at `model`, and additional lines of configuration.
 fn home(model: &ModelServer) -> (Home, String) {
     let home = Home::new();
     std::fs::write(home.work().join("key"), "sk-test-not-a-real-key").unwrap();
@@ -112,7 +112,7 @@ async fn a_change_that_asks_is_allowed_by_the_route_and_then_made() {
     assert_eq!((asked["state"].as_str(), std::fs::read_to_string(&note).unwrap().as_str()), (Some("parked"), "old words"));
     let call = asked["waits_for"]["tool_call_ids"][0].as_str().unwrap().to_owned();
 
-    let unknown = served.ask(Method::POST, "/v1/conversations/c/approvals/nobody", &acme.key, Some(json!({ "allow": true }))).await;
+    let unknown = served.ask(Method::POST, "/v1/conversations/c/approvals/unknown", &acme.key, Some(json!({ "allow": true }))).await;
     let allowed =
         served.ask(Method::POST, &format!("/v1/conversations/c/approvals/{call}"), &acme.key, Some(json!({ "allow": true }))).await;
     let events = served.text(Method::GET, &format!("/v1/conversations/c/events?round={round}&after=0.0.0"), &acme.key, None, &[]).await;

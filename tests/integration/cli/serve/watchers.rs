@@ -1,5 +1,6 @@
-//! FAULTS F17 over HTTP: half of the watchers never read: some from now on, some from the beginning of a long conversation. The others
-//! and the turns do not feel it, and memory is flat. 40 watch, with `CALLBOARD_LONG` 200.
+//! Half of the watchers never read: some connect to new events, some to the beginning of a long
+//! conversation. The other watchers and the rounds are not slowed down, and memory stays flat.
+//! There are 40 watchers, or 200 with `CALLBOARD_LONG`.
 
 use std::time::{Duration, Instant};
 
@@ -13,24 +14,25 @@ use crate::support::model_server::{ModelServer, Reply, anthropic_text, sse};
 const CONVERSATIONS: usize = 4;
 const TURNS: usize = 25;
 
-/// A stuck watcher may take so much of the host's memory.
+/// Memory of the host that one stuck watcher may use, in bytes.
 const STUCK_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Time that a process has used of its processors, in hundredths of a second.
+/// Processor time that a process has used, in hundredths of a second.
 fn ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
     [fields[11], fields[12]].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum()
 }
 
-/// Resident bytes of a process.
+/// Resident memory of a process, in bytes.
 fn resident(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let kib: u64 = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.trim().parse().ok()).unwrap();
     kib * 1024
 }
 
-/// Every conversation is emptied and speaks in turns, all beside each other; the times of the turns, the shortest first.
+/// Empties every conversation and runs rounds in all of them concurrently. Returns the durations of
+/// the rounds, sorted.
 async fn turns(served: &Served, key: &str) -> Vec<Duration> {
     let mut took = Vec::new();
     for n in 0..CONVERSATIONS {
@@ -73,18 +75,18 @@ async fn half_of_the_watchers_never_read_and_nobody_feels_it() {
     configure(&home, &format!("{provider}[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\n", acme.hash));
     let served = Served::start(&home, &[]);
     let pid = served.child.as_ref().unwrap().id();
-    turns(&served, &acme.key).await; // The host is warm.
+    turns(&served, &acme.key).await; // Warms the host up.
     for n in 0..4 * TURNS {
         let body = json!({ "content": format!("turn {n}") });
         assert_eq!(served.ask(Method::POST, "/v1/conversations/long/messages", &acme.key, Some(body)).await.status, StatusCode::OK);
     }
     let client = Client::builder().no_proxy().build().unwrap();
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (sender, mut received) = mpsc::unbounded_channel();
     let mut readers = JoinSet::new();
     for n in 0..half {
         let mut response = client.get(format!("{}{}", served.url, live(n))).bearer_auth(&acme.key).send().await.unwrap();
         assert_eq!(response.status(), StatusCode::OK);
-        let tell = tell.clone();
+        let sender = sender.clone();
         readers.spawn(async move {
             let (mut ends, mut tail) = (0, Vec::new());
             loop {
@@ -93,19 +95,20 @@ async fn half_of_the_watchers_never_read_and_nobody_feels_it() {
                 for _ in tail.split(|byte| *byte == b'\n').filter(|line| *line == b"event: round_finished") {
                     ends += 1;
                     if ends % TURNS == 0 {
-                        tell.send(()).unwrap();
+                        sender.send(()).unwrap();
                     }
                 }
                 tail = rest;
             }
         });
     }
-    // Turns, until whoever reads was told all of them: then the conversations may be emptied. Their times, and what the host used.
+    // Runs rounds until each reading watcher has received all of them; only then may the
+    // conversations be emptied. Returns the durations and the processor time of the host.
     let mut measured = async || {
         let before = ticks(pid);
         let took = turns(&served, &acme.key).await;
         for _ in 0..half {
-            tokio::time::timeout(Duration::from_secs(120), told.recv()).await.expect("who reads is told everything");
+            tokio::time::timeout(Duration::from_secs(120), received.recv()).await.expect("a reading watcher receives every event");
         }
         (took, ticks(pid) - before)
     };
@@ -120,9 +123,9 @@ async fn half_of_the_watchers_never_read_and_nobody_feels_it() {
         let path = if n % 2 == 0 { live(n / 2) } else { "/v1/conversations/long/events?after=0.0.0".to_owned() };
         let ask = format!("GET {path} HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {}\r\n\r\n", acme.key);
         socket.write_all(ask.as_bytes()).await.unwrap();
-        stuck.push(socket); // It never reads.
+        stuck.push(socket); // This watcher never reads.
     }
-    let (joining, joining_ticks) = measured().await; // Their sockets are full.
+    let (joining, joining_ticks) = measured().await; // The sockets of the stuck watchers are full now.
     let (beside, beside_ticks) = measured().await;
     let after = resident(pid);
 
@@ -135,7 +138,8 @@ async fn half_of_the_watchers_never_read_and_nobody_feels_it() {
         p99(&beside)
     );
     assert!(each <= STUCK_BYTES_MAX, "{each} bytes a stuck watcher");
-    // A machine that does something else besides has no even p99, but what the host itself uses is even: who is stuck costs nothing.
+    // On a busy machine the p99 varies, but the host's own processor time does not: stuck watchers
+    // cost nothing.
     assert!(beside_ticks <= alone_ticks * 3 / 2 + 20, "{alone_ticks} alone, {beside_ticks} beside");
     assert!(p99(&beside) < p99(&alone) * 3 + Duration::from_millis(200), "{:?} alone, {:?} beside", p99(&alone), p99(&beside));
 }
