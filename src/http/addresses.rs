@@ -1,4 +1,5 @@
-//! How many connections each client address has open. The address is the socket's: what a header says of another one is not trusted.
+//! Counts open connections per client address. The address is the socket's peer address;
+//! `X-Forwarded-For` and similar headers are ignored.
 
 use std::{
     collections::HashMap,
@@ -6,17 +7,19 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// Connections of one address where no bound is set: a busy office behind one address needs fewer, a flood wants more.
-const USUAL_MAX: usize = 1_000;
+/// Default limit of open connections per client address. An office behind one NAT stays below it; a
+/// connection flood does not.
+const DEFAULT_MAX: usize = 1_000;
 
-/// Bits of an IPv6 address that name its network; the rest is the client's to choose.
+/// Mask of the /64 network of an IPv6 address. Clients choose the lower 64 bits freely, so
+/// connections are counted per network.
 const NETWORK: u128 = u128::MAX << 64;
 
 /// The open connections by address.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Addresses(Arc<Mutex<HashMap<IpAddr, usize>>>);
 
-/// A connection's place; free again on drop.
+/// One counted connection. Dropping it frees the place.
 #[derive(Debug)]
 pub(super) struct AddressPlace {
     addresses: Addresses,
@@ -28,10 +31,11 @@ impl Addresses {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for one more connection from `client`; `None` when it has as many as it may.
+    /// Reserves a place for one more connection from `client`; `None` when the address has reached
+    /// its limit. `max` overrides the default; loopback has no default limit.
     pub(super) fn take(&self, client: IpAddr, max: Option<usize>) -> Option<AddressPlace> {
         let address = counted_as(client);
-        let max = max.unwrap_or(if address.is_loopback() { usize::MAX } else { USUAL_MAX });
+        let max = max.unwrap_or(if address.is_loopback() { usize::MAX } else { DEFAULT_MAX });
         let mut open = self.lock();
         let count = open.get(&address).copied().unwrap_or_default();
         if count >= max {
@@ -54,7 +58,7 @@ impl Drop for AddressPlace {
     }
 }
 
-/// The address that a client's connections are counted by.
+/// The key under which a client's connections are counted: an IPv4 address, or an IPv6 /64 network.
 fn counted_as(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V6(address) if !address.is_loopback() => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & NETWORK)),
@@ -71,11 +75,11 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_so_many_connections_and_no_more_whatever_it_is_called() {
+    fn an_address_has_a_limit_of_connections_in_whatever_form_it_is_written() {
         let addresses = Addresses::default();
 
         let held: Vec<_> = std::iter::from_fn(|| addresses.take(ip("192.0.2.7"), None)).collect();
-        assert_eq!(held.len(), USUAL_MAX);
+        assert_eq!(held.len(), DEFAULT_MAX);
         assert!(addresses.take(ip("::ffff:192.0.2.7"), None).is_none() && addresses.take(ip("192.0.2.8"), None).is_some());
         drop(held);
         assert!(addresses.take(ip("192.0.2.7"), None).is_some());
@@ -86,10 +90,10 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_is_bounded_only_where_the_operator_says_so() {
+    fn loopback_is_limited_only_where_the_operator_sets_a_limit() {
         let addresses = Addresses::default();
 
-        let held: Vec<_> = (0..2 * USUAL_MAX).map(|_| addresses.take(ip("127.0.0.1"), None)).collect();
+        let held: Vec<_> = (0..2 * DEFAULT_MAX).map(|_| addresses.take(ip("127.0.0.1"), None)).collect();
 
         assert!(held.iter().all(Option::is_some) && addresses.take(ip("127.0.0.1"), Some(10)).is_none());
     }

@@ -1,4 +1,5 @@
-//! The JSON of the HTTP API: what is sent and what comes back. Plain data; the document at `/openapi.json` is made of it.
+//! Request and response bodies of the HTTP API. Plain data: the OpenAPI document derives its
+//! schemas from these types, so their docs are what API users read.
 
 use callboard_actors::{
     chat::{ContentBlock, Message},
@@ -15,17 +16,17 @@ use serde::{
 };
 use utoipa::{IntoParams, ToSchema};
 
-/// Longest deadline that may be asked for, in milliseconds: a day.
+/// Longest deadline that a request may set, in milliseconds: one day.
 pub(super) const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 
-/// What is said: a text, or blocks in the form of Anthropic's API.
+/// Content of a prompt: a string, or content blocks in the form of Anthropic's Messages API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Content {
     Text(String),
     Blocks(Vec<ContentBlock>),
 }
 
-/// By hand, so that a wrong block is named by its place.
+/// Hand-written: an untagged derive would not report which block of the list is wrong.
 impl<'de> Deserialize<'de> for Content {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Any;
@@ -65,18 +66,18 @@ impl Content {
     }
 }
 
-/// What becomes of a prompt that meets an open round.
+/// What happens to a prompt that arrives while a round is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum WhenBusy {
-    /// It waits its turn.
+    /// The prompt waits until the open round has ended.
     #[default]
     Queue,
-    /// It is refused with 409 `conversation_busy`.
+    /// The prompt is refused with 409 `conversation_busy`.
     Reject,
-    /// It ends the open round and takes its place.
+    /// The open round is interrupted, and the prompt starts the next one.
     Interrupt,
-    /// It is told to the model within the open round.
+    /// The prompt joins the open round as a user message before its next model call.
     Steer,
 }
 
@@ -91,50 +92,55 @@ impl From<WhenBusy> for OnBusy {
     }
 }
 
-/// A prompt.
+/// A prompt for a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Say {
     /// A string, or a list of blocks in the form of Anthropic's Messages API (`text`, `image`, `document`).
     #[schema(value_type = Object)]
     pub(super) content: Content,
-    /// What to do when a round is open.
+    /// What to do when a round is already open; `queue` if absent.
     #[serde(default)]
     pub(super) on_busy: WhenBusy,
-    /// Whether to answer with the round's events (`text/event-stream`).
+    /// Whether to answer with the round's events as server-sent events (`text/event-stream`);
+    /// `Accept: text/event-stream` does the same.
     #[serde(default)]
     pub(super) stream: bool,
-    /// How long the round may take, its wait included, in milliseconds; 1 to 86400000.
+    /// Limit of the round's duration in milliseconds, time in the queue included; 1 to 86400000.
+    /// Absent: no deadline from the client.
     #[schema(minimum = 1, maximum = 86_400_000)]
     pub(super) deadline_ms: Option<u64>,
 }
 
-/// How a round ended.
+/// The result of a finished round.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub(super) struct Answer {
-    /// The conversation.
+    /// The conversation in which the round ran.
     #[schema(value_type = String)]
     pub(super) conversation_id: ConversationId,
-    /// The round; also the id of its stream.
+    /// The round; also the id of its event stream.
     #[schema(value_type = String)]
     pub(super) round_id: RoundId,
-    /// `completed`, or `error` when the round failed: then `error` says how, and the texts hold what was said until then.
+    /// `completed`, or `error` when the round failed: then `error` says why, and the texts hold
+    /// what the model had written until then.
     #[schema(value_type = String)]
     pub(super) status: RoundStatus,
     /// `end_turn`, `max_tokens`, `stop_sequence`, `refusal`, `iteration_limit`, `loop_guard`, `budget`, `interrupted`,
     /// `context_too_large` or `error`.
     #[schema(value_type = String)]
     pub(super) stop_reason: StopReason,
-    /// The last message of the model.
+    /// The last message of the model in this round.
     pub(super) text: String,
-    /// All that the model said in the round.
+    /// All messages of the model in this round.
     pub(super) full_text: String,
-    /// Tokens of all its calls: `input_uncached`, `cache_read`, `cache_write`, `output`.
+    /// Tokens of all model calls of the round: `input_uncached`, `cache_read`, `cache_write`,
+    /// `output`.
     #[schema(value_type = Object)]
     pub(super) usage: Usage,
-    /// From its start to its end, in milliseconds.
+    /// Duration of the round in milliseconds.
     pub(super) latency_ms: u64,
-    /// What failed: `code`, `message`, `retry_after_ms`.
+    /// Present only for a failed round: `code`, `message`, and `retry_after_ms` if a retry may
+    /// succeed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub(super) error: Option<Failure>,
@@ -147,50 +153,53 @@ impl Answer {
     }
 }
 
-/// A prompt that was taken; the round goes on by itself.
+/// The answer to `Prefer: respond-async`: the prompt was accepted, and its round runs in the
+/// background.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub(super) struct Accepted {
-    /// The conversation.
+    /// The conversation that accepted the prompt.
     #[schema(value_type = String)]
     pub(super) conversation_id: ConversationId,
-    /// The round that the prompt opens, or, when it steers, the open one.
+    /// The round that the prompt starts; with `on_busy: steer`, the open round that it joined.
     #[schema(value_type = String)]
     pub(super) round_id: RoundId,
-    /// The id of the round's stream: the same.
+    /// The id of the round's event stream; equal to `round_id`.
     #[schema(value_type = String)]
     pub(super) stream_id: RoundId,
-    /// Where its events are.
+    /// Path of the round's events, for `GET`.
     pub(super) events: String,
 }
 
-/// What to set in a conversation. Makes one that is not there.
+/// Settings of a conversation. An unknown conversation is created.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Configure {
-    /// A history to begin with, in place of what is there: messages in the form of Anthropic's API.
+    /// A history that replaces the stored one: messages in the form of Anthropic's Messages API.
+    /// Absent: the history stays.
     #[schema(value_type = Option<Vec<Object>>)]
     pub(super) messages: Option<Vec<Message>>,
-    /// Lines that the model is told and that stay through every compaction; added to those that are there.
+    /// Texts that stay in the model's context through every compaction; added to those already
+    /// pinned.
     #[serde(default)]
     pub(super) pinned: Vec<String>,
 }
 
-/// A conversation in a list.
+/// One conversation of a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub(super) struct Listed {
-    /// The conversation.
+    /// The conversation's id.
     #[schema(value_type = String)]
     pub(super) conversation_id: ConversationId,
-    /// `none`, `running` or `parked`: whether a round is open.
+    /// Whether a round is open: `none`, `running` or `parked` (for example, for an approval).
     #[schema(value_type = String)]
     pub(super) open: Open,
-    /// When its first entry was stored, in milliseconds since 1970.
+    /// When the first entry was stored, in milliseconds since 1970.
     #[schema(value_type = u64)]
     pub(super) created_at: Timestamp,
-    /// When its last entry was stored.
+    /// When the newest entry was stored, in milliseconds since 1970.
     #[schema(value_type = u64)]
     pub(super) updated_at: Timestamp,
-    /// Why it cannot be read.
+    /// Present when the conversation's journal cannot be read: the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) failed: Option<String>,
 }
@@ -202,17 +211,17 @@ impl From<SessionSummary> for Listed {
     }
 }
 
-/// A page of conversations, in order of their ids.
+/// A page of conversations, in order of id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub(super) struct Conversations {
-    /// The conversations.
+    /// The conversations of this page.
     pub(super) conversations: Vec<Listed>,
-    /// What to give as `after` for the next page; absent on the last one.
+    /// The value of `after` for the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) next: Option<String>,
 }
 
-/// How a conversation stands and what it waits for.
+/// State of a conversation, and what it waits for.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub(super) struct Standing {
     /// `conversation_id`, `state` (`asleep`, `idle`, `running`, `parked`, `failed`), `round_id`, `waits_for` with its `kind`, `since_ms`,
@@ -222,22 +231,22 @@ pub(super) struct Standing {
     pub(super) status: ConversationStatus,
 }
 
-/// Which part of a list.
+/// Selects a page of a list.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Page {
-    /// Begins behind this one.
+    /// The page starts after this item: the `next` of the previous page. Absent: the first page.
     pub(super) after: Option<String>,
-    /// At most so many; 1 to 1000, 100 if absent.
+    /// Largest number of items in the page; 1 to 1000, 100 if absent.
     pub(super) limit: Option<usize>,
 }
 
-/// A message with its place.
+/// A message with its index.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub(super) struct Placed {
-    /// Its place in the history, from 0.
+    /// Index in the history, from 0.
     pub(super) index: usize,
-    /// The message in the form of Anthropic's API.
+    /// The message in the form of Anthropic's Messages API.
     #[schema(value_type = Object)]
     pub(super) message: Message,
 }
@@ -247,74 +256,78 @@ pub(super) struct Placed {
 pub(super) struct History {
     /// The messages, oldest first.
     pub(super) messages: Vec<Placed>,
-    /// Messages of the whole history.
+    /// Number of messages in the whole history.
     pub(super) total: usize,
-    /// What to give as `after` for the next page; absent on the last one.
+    /// The value of `after` for the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) next: Option<usize>,
 }
 
-/// Where a watcher begins.
+/// Where an event stream starts, and when it ends.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct WatchFrom {
-    /// Behind this event; the header `Last-Event-ID` wins, for a browser sends it when it comes back.
+    /// Start after the event with this id. The header `Last-Event-ID`, which browsers send when
+    /// they reconnect, takes precedence.
     pub(super) after: Option<String>,
-    /// Only this round, until it ends.
+    /// Only the events of this round; the stream ends with the round. Absent: all events, until the
+    /// client disconnects.
     pub(super) round: Option<String>,
 }
 
-/// One event of a stream, as the `data` of a server-sent event. Further fields depend on `type`; readers pass over types they do not know.
+/// One event of a stream, as the `data` of a server-sent event. Further fields depend on `type`;
+/// clients must ignore types that they do not know.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[allow(dead_code, reason = "the document's picture of a kernel type")]
 pub(super) struct Event {
-    /// `epoch.seq.n`, three numbers that are compared as numbers.
+    /// `epoch.seq.n`: three decimal numbers, compared as numbers. Send it as `Last-Event-ID` to
+    /// continue after this event.
     #[schema(value_type = String)]
     pub(super) id: EventId,
-    /// The conversation.
+    /// The conversation that the event belongs to.
     #[schema(value_type = String)]
     pub(super) conversation_id: ConversationId,
-    /// The round, if it belongs to one.
+    /// The round that the event belongs to, if any.
     #[schema(value_type = Option<String>)]
     pub(super) round_id: Option<RoundId>,
-    /// What happened: `text_delta`, `tool_call`, `message`, `round_finished` and others.
+    /// Kind of the event: `text_delta`, `tool_call`, `message`, `round_finished` and others.
     #[serde(rename = "type")]
     pub(super) kind: String,
 }
 
-/// An answer to an approval.
+/// A decision on a tool call that awaits approval.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Approval {
-    /// Whether the call may run.
+    /// Whether the tool call may run.
     pub(super) allow: bool,
-    /// With `allow`: also every later call of the same pattern in this conversation.
+    /// With `allow`: approve later calls of the same pattern in this conversation without asking.
     #[serde(default)]
     pub(super) always: bool,
 }
 
-/// A message for the model to read when it can.
+/// A message that the model reads at its next call.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Inject {
-    /// The client's name for it: one with a known id is taken once.
+    /// Idempotency key chosen by the client: a second message with the same id is ignored.
     pub(super) id: Option<String>,
-    /// The text.
+    /// Text of the message; must not be empty.
     pub(super) text: String,
 }
 
-/// What a compaction did.
+/// The result of a compaction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub(super) struct Compacted {
-    /// Whether there was something to drop.
+    /// Whether anything was removed from the context.
     pub(super) compacted: bool,
-    /// Tokens before.
+    /// Tokens of the context before the compaction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) before_tokens: Option<u64>,
-    /// Tokens after.
+    /// Tokens of the context after the compaction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) after_tokens: Option<u64>,
-    /// The steps that it took.
+    /// The compaction steps that were applied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) mode: Option<String>,
 }
@@ -327,40 +340,40 @@ impl From<Option<CompactionNote>> for Compacted {
     }
 }
 
-/// A copy to make.
+/// A request to copy a conversation.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Fork {
-    /// The id of the copy, of which nothing may be stored.
+    /// The id of the copy; it must have no stored entries.
     pub(super) conversation_id: String,
-    /// The round at whose end the copy is made; the last finished one if absent.
+    /// The copy ends with this round; with the last finished round if absent.
     #[schema(value_type = Option<String>)]
     pub(super) at: Option<RoundId>,
 }
 
-/// A conversation that was made.
+/// A conversation that was created.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(super) struct Made {
-    /// The conversation.
+    /// The id of the new conversation.
     #[schema(value_type = String)]
     pub(super) conversation_id: ConversationId,
 }
 
-/// A skill within reach.
+/// A skill that the conversation can activate.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(super) struct SkillShown {
-    /// Its name.
+    /// Name of the skill, as used in `…/skills/{name}`.
     pub(super) name: String,
-    /// What it does and when to use it.
+    /// What the skill does and when to use it; from its front matter.
     pub(super) description: String,
-    /// Whether it is active in this conversation.
+    /// Whether the skill is active in this conversation.
     pub(super) active: bool,
 }
 
-/// The skills within reach.
+/// The skills that the conversation can activate.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(super) struct Skills {
-    /// The skills.
+    /// All of them, the active ones included.
     pub(super) skills: Vec<SkillShown>,
 }
 

@@ -1,4 +1,5 @@
-//! Who asks. Looked at before anything else of a request, its body above all; no key is kept, logged or told.
+//! Extractors that authenticate a request. They run before the body is read. Keys are compared by
+//! hash; none is stored or logged.
 
 use axum::{
     extract::FromRequestParts,
@@ -11,7 +12,7 @@ use super::{error::Problem, shared::App};
 /// The tenant whose key came with the request.
 pub(super) struct Caller(pub(super) TenantId);
 
-/// The operator.
+/// Proof that the request carries the operator's key.
 pub(super) struct Admin;
 
 impl FromRequestParts<App> for Caller {
@@ -21,10 +22,12 @@ impl FromRequestParts<App> for Caller {
         let key = bearer(parts)?;
         match app.config.keys.tenant_of(key) {
             Some(tenant) => Ok(Self(tenant)),
-            None if app.config.keys.is_admin(key) => {
-                Err(Problem::new(StatusCode::FORBIDDEN, "tenant_key_needed", "the operator's key opens no tenant; use a key of the tenant"))
-            }
-            None => Err(unauthorized("this key opens nothing")),
+            None if app.config.keys.is_admin(key) => Err(Problem::new(
+                StatusCode::FORBIDDEN,
+                "tenant_key_needed",
+                "the operator's key is not valid for tenant routes; use a key of the tenant",
+            )),
+            None => Err(unauthorized("unknown key")),
         }
     }
 }
@@ -37,12 +40,13 @@ impl FromRequestParts<App> for Admin {
         if app.config.keys.is_admin(key) {
             return Ok(Self);
         }
-        // To a tenant the operator's routes are not there: a refusal would tell that a name under them is worth trying.
-        Err(app.config.keys.tenant_of(key).map_or_else(|| unauthorized("this key opens nothing"), |_| no_route()))
+        // Tenants get the 404 of an unknown route: a 403 would reveal which names exist under
+        // /v1/admin/.
+        Err(app.config.keys.tenant_of(key).map_or_else(|| unauthorized("unknown key"), |_| no_route()))
     }
 }
 
-/// Whose key opens a route.
+/// Which key a route needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OpenedBy {
     Anyone,
@@ -50,7 +54,7 @@ pub(super) enum OpenedBy {
     Operator,
 }
 
-/// Whose key opens the route of a path that is served.
+/// Which key the route of a served path needs.
 pub(super) fn opened_by(path: &str) -> OpenedBy {
     match path {
         "/healthz" | "/readyz" | "/openapi.json" => OpenedBy::Anyone,
@@ -60,7 +64,7 @@ pub(super) fn opened_by(path: &str) -> OpenedBy {
     }
 }
 
-/// The answer for a path that is not served.
+/// The 404 for a path that is not served.
 pub(super) fn no_route() -> Problem {
     Problem::not_found("route")
 }
@@ -68,7 +72,7 @@ pub(super) fn no_route() -> Problem {
 fn bearer(parts: &Parts) -> Result<&str, Problem> {
     let mut given = parts.headers.get_all(header::AUTHORIZATION).iter();
     let (Some(value), None) = (given.next(), given.next()) else {
-        return Err(unauthorized("send `Authorization: Bearer` with a key, once"));
+        return Err(unauthorized("send exactly one `Authorization: Bearer` header with a key"));
     };
     let (scheme, key) = value.to_str().ok().and_then(|text| text.split_once(' ')).unwrap_or_default();
     match key.trim() {

@@ -1,4 +1,5 @@
-//! Bodies of requests: read within bounds of size and time, and only as the JSON they must be.
+//! Extractors for request bodies. A body is read within limits of size and time, counted against
+//! its tenant's buffer space, and parsed as JSON.
 
 use axum::{
     body::{Body, Bytes},
@@ -17,16 +18,16 @@ use super::{
     shared::{App, BodyRoom},
 };
 
-/// What a body of messages may have beside the prompt: its other fields, and white space.
+/// Room for a message request's other fields and white space, beside the prompt itself.
 const MESSAGE_SLACK_BYTES: usize = 1024 * 1024;
 
-/// The JSON of a tenant's request.
+/// A JSON body of a tenant's request, within the general size limit.
 pub(super) struct Json<T>(pub(super) T);
 
-/// The JSON of a tenant's request that carries messages, and may be large.
+/// A JSON body of a tenant's request that carries messages. Its size limit is that of a prompt.
 pub(super) struct Messages<T>(pub(super) T);
 
-/// The JSON of the operator's request.
+/// A JSON body of an operator's request.
 pub(super) struct AdminJson<T>(pub(super) T);
 
 impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
@@ -56,14 +57,15 @@ impl<T: DeserializeOwned> FromRequest<App> for AdminJson<T> {
     }
 }
 
-/// The operator's JSON where a body may be left out.
+/// Reads the JSON body of an operator's request; an empty body gives the default value.
 pub(super) async fn optional<T: DeserializeOwned + Default>(request: Request, app: &App) -> Result<T, Problem> {
     let (parts, body) = request.into_parts();
     let bytes = collect(&parts.headers, body, app, app.config.bounds.body_bytes_max, None).await?;
     if bytes.is_empty() { Ok(T::default()) } else { parse(&parts.headers, &bytes) }
 }
 
-/// Whose room the bytes take is asked again here, so that no handler can read a body without saying whose it is.
+/// Reads and parses the body of a tenant's request. The caller is authenticated here as well, so no
+/// handler can buffer a body without charging it to a tenant.
 async fn read<T: DeserializeOwned>(request: Request, app: &App, bytes_max: usize) -> Result<T, Problem> {
     let (mut parts, body) = request.into_parts();
     let Caller(tenant) = Caller::from_request_parts(&mut parts, app).await?;
@@ -74,12 +76,13 @@ async fn read<T: DeserializeOwned>(request: Request, app: &App, bytes_max: usize
 
 async fn collect(headers: &HeaderMap, body: Body, app: &App, bytes_max: usize, mut room: Option<&mut BodyRoom>) -> Result<Bytes, Problem> {
     let bounds = &app.config.bounds;
-    let too_large = || Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", format!("a body here has at most {bytes_max} bytes"));
-    let said = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-    if said.is_some_and(|bytes| bytes > bytes_max) {
+    let too_large =
+        || Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", format!("the body of this request is limited to {bytes_max} bytes"));
+    let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if announced.is_some_and(|bytes| bytes > bytes_max) {
         return Err(too_large());
     }
-    let too_slow = |_| Problem::new(StatusCode::REQUEST_TIMEOUT, "body_too_slow", "the body took too long; send it in one go");
+    let too_slow = |_| Problem::new(StatusCode::REQUEST_TIMEOUT, "body_too_slow", "the body arrived too slowly; send it without pauses");
     let whole = Instant::now() + bounds.body_within;
     let (mut chunks, mut bytes) = (body.into_data_stream(), Vec::new());
     loop {
@@ -93,7 +96,9 @@ async fn collect(headers: &HeaderMap, body: Body, app: &App, bytes_max: usize, m
                 }
                 bytes.extend_from_slice(&chunk);
             }
-            Some(Err(_)) => return Err(Problem::new(StatusCode::BAD_REQUEST, "broken_body", "the body ended too early")),
+            Some(Err(_)) => {
+                return Err(Problem::new(StatusCode::BAD_REQUEST, "broken_body", "the connection broke before the body was complete"));
+            }
         }
     }
 }
@@ -117,12 +122,12 @@ fn parse<T: DeserializeOwned>(headers: &HeaderMap, bytes: &[u8]) -> Result<T, Pr
     Ok(parsed)
 }
 
-/// What is wrong, without the values of the body: a key may stand in it.
+/// serde's message, cut to 300 characters.
 fn plain(error: &serde_json::Error) -> String {
     error.to_string().chars().take(300).collect()
 }
 
-/// A path of serde as a JSON pointer (RFC 6901).
+/// A serde path as a JSON pointer (RFC 6901).
 fn pointer(path: &Path) -> String {
     path.iter().fold(String::new(), |pointer, segment| match segment {
         Segment::Seq { index } => format!("{pointer}/{index}"),
@@ -168,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_is_told_apart_from_what_is_wrong_in_it() {
+    fn malformed_json_is_distinguished_from_a_wrong_field() {
         assert_eq!(problem("application/json", "{"), (400, "malformed_json".to_owned(), None));
         assert_eq!(problem("application/json", r#"{"list":[]} x"#), (400, "malformed_json".to_owned(), None));
         assert_eq!(problem("text/plain", "{}"), (415, "not_json".to_owned(), None));

@@ -1,4 +1,4 @@
-//! What goes wrong, as RFC 9457 has it: one form for every refusal, with a code that never changes.
+//! Errors of the HTTP API as problem documents (RFC 9457). Each has a stable `code`.
 
 use std::time::Duration;
 
@@ -17,27 +17,28 @@ use utoipa::ToSchema;
 
 use super::OperatorError;
 
-/// When a client should look again where nobody can know better.
+/// `Retry-After` for conditions whose end is unknown.
 const RETRY_AFTER_MS: u64 = 1000;
 
-/// The same for a tenant that the operator paused: people end a pause.
+/// `Retry-After` while the operator has paused a tenant: a person ends a pause, so it is longer.
 const PAUSED_RETRY_MS: u64 = 30_000;
 
-/// A problem (RFC 9457, `application/problem+json`). Its `type` is `about:blank`: `code` says which it is.
+/// An error (RFC 9457, `application/problem+json`). Its `type` is `about:blank`; `code` identifies
+/// the problem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub(super) struct Problem {
-    /// The status of HTTP.
+    /// The HTTP status.
     pub(super) status: u16,
-    /// The words of the status.
+    /// The standard phrase of the status.
     pub(super) title: &'static str,
-    /// Which problem it is: stable, for programs.
+    /// Stable identifier of the problem, for programs.
     pub(super) code: String,
-    /// What happened and what to do, for people. Holds no path and no key.
+    /// What happened and what to do, for people. Contains no path and no key.
     pub(super) detail: String,
-    /// The wrong field of the body, as a JSON pointer (RFC 6901).
+    /// The invalid field of the body, as a JSON pointer (RFC 6901).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) pointer: Option<String>,
-    /// When to try again, in milliseconds; `Retry-After` has it in seconds, rounded up.
+    /// When to retry, in milliseconds from now; `Retry-After` has it in seconds, rounded up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) retry_after_ms: Option<u64>,
 }
@@ -56,28 +57,28 @@ impl Problem {
         Self { retry_after_ms, ..self }
     }
 
-    /// The same, its words as `mask` gives them back.
+    /// Applies `mask` to every text of the problem.
     pub(super) fn masked(self, mask: impl Fn(&str) -> String) -> Self {
         Self { code: mask(&self.code), detail: mask(&self.detail), pointer: self.pointer.as_deref().map(mask), ..self }
     }
 
-    /// Another tenant's is not found in the same words as one that never was.
+    /// A 404. Another tenant's id gets exactly the same text as an unknown id.
     pub(super) fn not_found(what: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", format!("there is no such {what}"))
     }
 
-    /// A field of the body that cannot be so.
+    /// A 422 for a field of the body.
     pub(super) fn invalid(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_field", detail).at(pointer)
     }
 
-    /// A parameter of the path, the query or the header that cannot be so.
+    /// A 422 for a parameter of the path, the query or a header.
     pub(super) fn bad_parameter(name: &str, detail: impl std::fmt::Display) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_parameter", format!("{name}: {detail}"))
     }
 
     pub(super) fn internal() -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the host made a mistake; its log names this request's X-Request-Id")
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "internal error; the host's log names this request's X-Request-Id")
     }
 
     pub(super) fn draining() -> Self {
@@ -89,7 +90,7 @@ impl Problem {
     }
 }
 
-/// Seconds for `Retry-After`, rounded up: whoever obeys it is not too early.
+/// Seconds for `Retry-After`, rounded up so that a client that obeys it is never early.
 fn seconds(ms: u64) -> u64 {
     Duration::from_millis(ms).as_secs() + u64::from(!ms.is_multiple_of(1000))
 }
@@ -108,7 +109,7 @@ impl IntoResponse for Problem {
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"callboard\""));
         }
-        // For the OpenAI-compatible door, which says the same in another form.
+        // The OpenAI-compatible routes read the problem from here and write it in OpenAI's form.
         response.extensions_mut().insert(self);
         response
     }
@@ -135,7 +136,8 @@ impl From<Refusal> for Problem {
             Refusal::Draining => Self::draining(),
             Refusal::NoSuch(_) => Self::new(StatusCode::NOT_FOUND, code, detail),
             Refusal::InvalidMessage => Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail).at("/content"),
-            // A used key, a full pin board, a context that cannot shrink, a skill that cannot be.
+            // A reused idempotency key, too many pinned texts, a context that cannot shrink, an
+            // unknown skill.
             _ => Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail),
         }
     }
@@ -169,7 +171,8 @@ impl From<SendError> for Problem {
     }
 }
 
-/// A prompt that never became a round; one that did answers 200 with its status, whatever came of it.
+/// Only for prompts that never started a round. A prompt whose round ran gets a 200 with the
+/// round's status, even if the round failed.
 impl From<OutcomeError> for Problem {
     fn from(error: OutcomeError) -> Self {
         let (code, detail) = (error.code().to_owned(), error.to_string());
@@ -241,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn overload_says_when_to_come_back() {
+    fn overload_says_when_to_retry() {
         let error = SendError::from(ConversationError::Overloaded { what: "prompts of this tenant", retry_after_ms: 1500 });
 
         let response = Problem::from(error).into_response();

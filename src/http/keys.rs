@@ -1,4 +1,5 @@
-//! The keys of tenants and of the operator. Only hashes are kept; a key is made, shown once and forgotten.
+//! API keys of tenants and of the operator. The host keeps only their hashes; a new key is shown
+//! once.
 
 use std::{
     collections::HashMap,
@@ -13,30 +14,32 @@ use subtle::ConstantTimeEq as _;
 
 use crate::clock::SystemEntropy;
 
-/// What every key that [`new_key`] makes begins with, so that scanners for leaked keys know it.
+/// Prefix of every key that [`new_key`] generates, so that scanners for leaked secrets recognize
+/// it.
 const PREFIX: &str = "cb_";
 
-/// Longest key that is looked at: a longer one is not ours, and need not be hashed.
+/// Longest key that is hashed; a longer one cannot be a key of this host.
 const KEY_BYTES_MAX: usize = 512;
 
-/// The SHA-256 of a key, written as 64 hex digits. Its Debug shows eight of them.
+/// The SHA-256 of a key, written as 64 hex digits. `Debug` shows the first eight.
 ///
-/// A key that [`new_key`] makes has 256 bits of chance, so that a slow hash would add nothing: nobody can search for it.
+/// A key from [`new_key`] has 256 random bits, so brute force is infeasible and a slow password
+/// hash would add nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyHash([u8; 32]);
 
-/// The text is no hash of a key.
+/// Error of [`KeyHash`]'s `FromStr`: the text is not 64 hex digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the hash of a key is 64 hex digits, as `callboard keys new` prints it")]
 pub struct NotAKeyHash;
 
 impl KeyHash {
-    /// The hash of a key.
+    /// Hashes a key.
     pub fn of(key: &str) -> Self {
         Self(Sha256::digest(key.as_bytes()).into())
     }
 
-    /// Whether both are the same; takes as long either way.
+    /// Compares in constant time.
     fn is(&self, other: &Self) -> bool {
         self.0.ct_eq(&other.0).into()
     }
@@ -72,18 +75,18 @@ impl FromStr for KeyHash {
     }
 }
 
-/// Makes a key of 256 bits of chance: `cb_` and 64 hex digits. Show it once, keep its [`KeyHash`].
+/// Generates a key of 256 random bits: `cb_` and 64 hex digits. Show it once, keep its [`KeyHash`].
 pub fn new_key() -> String {
     let entropy = SystemEntropy;
     let bytes = entropy.bytes().into_iter().chain(entropy.bytes());
     bytes.fold(PREFIX.to_owned(), |key, byte| format!("{key}{byte:02x}"))
 }
 
-/// Whose key opens what. Cloning shares it: what the program puts or removes holds from the next request on.
+/// Maps keys to tenants. Clones share one table; a change applies from the next request on.
 ///
-/// A key is looked up by its hash. How long the lookup takes can tell a caller something of the hash of what he sent, which he knows
-/// anyway, and nothing of a hash that is kept: to come near to one he would have to choose the hash and find a key for it. What is
-/// found is compared in constant time nevertheless.
+/// Keys are looked up by hash. The duration of a lookup depends on the hash of the key that the
+/// caller sent, which the caller can compute anyway; exploiting it would need a preimage of a
+/// chosen hash. The hash that the lookup finds is compared in constant time nevertheless.
 #[derive(Clone, Default)]
 pub struct Keys(Arc<RwLock<Known>>);
 
@@ -100,22 +103,23 @@ impl fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// No keys yet: nobody is let in.
+    /// An empty table: every request that needs a key is refused with 401.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Lets the holder of this key in as this tenant. A tenant may have several; a key that was another tenant's is this one's now.
+    /// Registers a key of a tenant. A tenant may have several keys; a key that belonged to another
+    /// tenant moves to this one.
     pub fn put(&self, tenant: TenantId, hash: KeyHash) {
         self.write(|known| drop(known.tenants.insert(hash, tenant)));
     }
 
-    /// Takes a key away; false when nobody had it.
+    /// Removes a key; `false` when it was not registered.
     pub fn remove(&self, hash: &KeyHash) -> bool {
         self.write(|known| known.tenants.remove(hash).is_some())
     }
 
-    /// Takes all keys of a tenant away; returns how many.
+    /// Removes all keys of a tenant and returns their number.
     pub fn remove_tenant(&self, tenant: &TenantId) -> usize {
         self.write(|known| {
             let before = known.tenants.len();
@@ -124,18 +128,18 @@ impl Keys {
         })
     }
 
-    /// Puts these in the place of all keys of tenants at once: no request meets half of a reload.
+    /// Replaces the keys of all tenants atomically: no request sees a half-finished reload.
     pub fn replace(&self, keys: impl IntoIterator<Item = (TenantId, KeyHash)>) {
         let tenants = keys.into_iter().map(|(tenant, hash)| (hash, tenant)).collect();
         self.write(|known| known.tenants = tenants);
     }
 
-    /// The operator's key; without one the routes of the operator answer nobody.
+    /// Sets the operator's key; with `None` no key is accepted on the operator's routes.
     pub fn set_admin(&self, hash: Option<KeyHash>) {
         self.write(|known| known.admin = hash);
     }
 
-    /// Whose key this is.
+    /// The tenant that a key belongs to; `None` for an unknown key.
     pub fn tenant_of(&self, key: &str) -> Option<TenantId> {
         let hash = hash_of(key)?;
         self.read(|known| known.tenants.get_key_value(&hash).filter(|(found, _)| found.is(&hash)).map(|(_, tenant)| tenant.clone()))
@@ -168,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_is_read_as_it_is_written() {
+    fn a_hash_is_parsed_from_its_printed_form() {
         let hash = KeyHash::of("cb_not_a_real_key");
 
         assert_eq!(hash.to_string().parse(), Ok(hash));
@@ -179,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_opens_its_tenant_until_it_is_taken_away() {
+    fn a_key_opens_its_tenant_until_it_is_removed() {
         let keys = Keys::new();
         let (a, b) = (new_key(), new_key());
         keys.put(tenant("acme"), KeyHash::of(&a));

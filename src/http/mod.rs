@@ -1,16 +1,23 @@
-//! The HTTP host of INTERFACES §4: routes, keys, event streams, the OpenAI-compatible door. It asks the [`crate::Host`] by its verbs
-//! alone; what is true of a conversation is decided there.
+//! The HTTP host: routes, API keys, event streams and the OpenAI-compatible API. Handlers only call
+//! methods of [`crate::Host`]; all rules about conversations live there.
 //!
 //! # Layout
-//! `settings`, `keys` and `operator` are what a program brings · `server` has the sockets and the order in which all of it ends, `socket`
-//! their deadlines, `addresses` how many each client address has · `router` all routes and what is done for each, `routes` a file a noun · `auth` who asks, `body` what was sent, `api`
-//! its JSON, `error` the refusals, `sse` event streams, `openapi` the document · `openai` the door · `shared` what all of them share, and what is counted.
+//! | Module | Holds |
+//! |---|---|
+//! | `settings`, `keys`, `operator` | what the embedding program supplies |
+//! | `server`, `socket`, `addresses` | listener and shutdown; timeouts; connections per client |
+//! | `router`, `routes` | the route table and its middleware; the handlers, by resource |
+//! | `auth`, `body`, `api`, `error` | authentication; bodies; JSON types; problem documents |
+//! | `sse`, `openapi`, `openai` | event streams; the OpenAPI document; OpenAI's Chat Completions |
+//! | `shared` | state of all handlers: host, configuration, counters of open streams |
 //!
 //! # Promises
-//! - Another tenant's id is answered as one that never was.
-//! - A client that leaves cancels nothing; a client that does not read holds nothing but its cursor.
-//! - Every bound is a typed refusal: a body, a header, a connection, a stream.
-//! - No key is kept, logged or told; only hashes of them are known.
+//! - Another tenant's id gets the same 404 as an unknown id.
+//! - A client that disconnects cancels nothing (the OpenAI-compatible API excepted). A client that
+//!   stops reading costs one cursor, not a growing buffer.
+//! - Every limit (size of a body or header, number of connections or streams) is refused with a
+//!   typed error.
+//! - No key is stored or logged; the host knows only hashes.
 
 mod addresses;
 mod api;

@@ -1,4 +1,5 @@
-//! The document of the API: what the routes say of themselves, and what is true of all of them.
+//! Builds the OpenAPI document: the routes' own descriptions, completed by what holds for all of
+//! them (security, error responses, operation ids).
 
 use axum::body::Bytes;
 use utoipa::{
@@ -20,14 +21,14 @@ const OPERATOR: &str = "admin_key";
 
 #[derive(OpenApi)]
 #[openapi(
-    info(title = "Callboard", description = "The HTTP host of Callboard, a runtime for LLM agents: conversations of many tenants, their events, an OpenAI-compatible door."),
+    info(title = "Callboard", description = "The HTTP host of Callboard, a runtime for LLM agents: conversations of many tenants, event streams and an OpenAI-compatible API."),
     components(schemas(Problem)),
     tags(
-        (name = "conversations", description = "What is said and kept; with the tenant's key"),
-        (name = "control", description = "What else can be asked of a conversation; with the tenant's key"),
-        (name = "openai", description = "An OpenAI-compatible door; with the tenant's key, and errors in the form of OpenAI"),
-        (name = "operator", description = "With the operator's key; to any other these routes are not there"),
-        (name = "health", description = "Without a key"),
+        (name = "conversations", description = "Messages, events and stored conversations; needs a tenant's key"),
+        (name = "control", description = "Interrupt, approve, steer, compact and fork conversations; needs a tenant's key"),
+        (name = "openai", description = "OpenAI-compatible API; needs a tenant's key; errors have OpenAI's form"),
+        (name = "operator", description = "Administration; needs the operator's key. With any other key these routes answer 404"),
+        (name = "health", description = "Liveness, readiness and this document; no key needed"),
     ),
 )]
 struct Base;
@@ -37,10 +38,10 @@ pub(super) fn base() -> utoipa::openapi::OpenApi {
     Base::openapi()
 }
 
-/// Adds what holds for all routes, and writes it.
+/// Adds what holds for all routes, and serializes the document.
 pub(super) fn render(mut document: utoipa::openapi::OpenApi) -> Bytes {
     let components = document.components.get_or_insert_with(Components::new);
-    for (name, what) in [(TENANT, "A key of a tenant"), (OPERATOR, "The operator's key")] {
+    for (name, what) in [(TENANT, "API key of a tenant"), (OPERATOR, "API key of the operator")] {
         let mut scheme = Http::new(HttpAuthScheme::Bearer);
         scheme.description = Some(what.to_owned());
         components.add_security_scheme(name, SecurityScheme::Http(scheme));
@@ -56,7 +57,8 @@ pub(super) fn render(mut document: utoipa::openapi::OpenApi) -> Bytes {
     serde_json::to_vec(&document).unwrap_or_default().into()
 }
 
-/// A name that no other operation has, and that stays when a function of ours is named anew: `post_v1_conversations_id_messages`.
+/// An operation id derived from method and path, so that it is unique and survives a rename of the
+/// handler: `post_v1_conversations_id_messages`.
 fn operation_id(method: &str, path: &str) -> String {
     let words = path.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     std::iter::once(method).chain(words).collect::<Vec<_>>().join("_")
@@ -70,7 +72,7 @@ fn complete(operation: &mut Operation) {
     }
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
     let response = ResponseBuilder::new()
-        .description("A problem (RFC 9457); `code` says which. docs/http.md lists them")
+        .description("A problem (RFC 9457), identified by `code`; docs/http.md lists the codes")
         .content("application/problem+json", content)
         .build();
     operation.responses.responses.insert("default".to_owned(), response.into());

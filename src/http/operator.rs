@@ -1,4 +1,5 @@
-//! What the operator's routes ask of the program that serves: it alone knows the configuration file and how tenants are made of it.
+//! The port behind the operator's routes. The program that embeds the host implements it, because
+//! only the program knows its configuration file and how to build tenants from it.
 
 use std::collections::BTreeMap;
 
@@ -9,44 +10,46 @@ use utoipa::ToSchema;
 
 use super::KeyHash;
 
-/// Why the program did not do what the operator asked.
+/// Why an operator's request failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OperatorError {
-    /// There is no such tenant.
+    /// No tenant has this id.
     #[error("there is no such tenant")]
     UnknownTenant,
-    /// The body, or the configuration, says something wrong.
+    /// The body or the configuration is invalid.
     #[error("{message}")]
     Invalid {
-        /// Where in the body, as a JSON pointer (RFC 6901); none for what is not in the body.
+        /// The invalid field of the body, as a JSON pointer (RFC 6901); `None` when the error is
+        /// not in the body.
         pointer: Option<String>,
-        /// What is wrong, and what would be right.
+        /// What is wrong, and what would be valid.
         message: String,
     },
-    /// This program cannot do it: without a configuration file there is nothing to reload.
+    /// The program does not support the operation: without a configuration file, there is nothing
+    /// to reload.
     #[error("{0}")]
     Unsupported(String),
-    /// It did not work now.
+    /// The operation failed for now; a retry may succeed.
     #[error("{0}")]
     Unavailable(String),
 }
 
-/// What became of a tenant's configuration.
+/// Outcome of storing a tenant's configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TenantPut {
-    /// It is new.
+    /// The tenant is new.
     Created,
-    /// It was there.
+    /// The tenant existed; its configuration is now this one.
     Changed,
 }
 
-/// A key that was just made. The program has put its hash into [`super::Keys`].
+/// A generated key. The program has already registered its hash in [`super::Keys`].
 #[derive(Clone, PartialEq, Eq)]
 pub struct MadeKey {
-    /// The key itself; shown once, in the answer.
+    /// The key in plain text; shown once, in the response.
     pub key: String,
-    /// Its hash.
+    /// The hash that [`super::Keys`] holds.
     pub hash: KeyHash,
 }
 
@@ -59,84 +62,88 @@ impl std::fmt::Debug for MadeKey {
 /// What a reload changed.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, ToSchema)]
 pub struct Reloaded {
-    /// Tenants that are new.
+    /// Tenants that the reload added.
     pub added: Vec<String>,
-    /// Tenants that were configured anew.
+    /// Tenants whose configuration changed.
     pub changed: Vec<String>,
-    /// Tenants that are no longer in the configuration; their keys open nothing now, their data stays.
+    /// Tenants that are no longer in the configuration: their keys are removed, their data stays.
     pub removed: Vec<String>,
-    /// What changed in the file and needs a restart to hold, a line each.
+    /// Settings that changed in the file but take effect only after a restart, one line each.
     pub needs_restart: Vec<String>,
 }
 
-/// What the workspace of a tenant holds, whoever made it.
+/// What a tenant's workspace holds, whoever created it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct WorkspaceShown {
-    /// Files and folders, a file once for each of its names.
+    /// Files and folders; a file counts once for each of its names.
     pub files: u64,
-    /// Bytes on the disk; absent where they have no bound.
+    /// Bytes on the disk; absent where they are not limited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }
 
-/// The program behind the operator's routes. Each verb answers when what it did holds for the next request.
+/// The program behind the operator's routes. When a method returns, its effect holds for the next
+/// request.
 pub trait Operator: Send + Sync + 'static {
-    /// Reads the configuration again, as on SIGHUP. On an error nothing has changed.
+    /// Reads the configuration again, as SIGHUP does. An error leaves everything unchanged.
     ///
     /// # Errors
-    /// `Invalid` for a configuration that is wrong, `Unsupported` without one.
+    /// `Invalid` for an invalid configuration, `Unsupported` without a configuration file.
     fn reload(&self) -> BoxFuture<'_, Result<Reloaded, OperatorError>>;
 
-    /// Sets a tenant up, or changes it: `config` has the keys of a `[[tenant]]` of the configuration but `id`.
+    /// Creates or updates a tenant: `config` has the keys of a `[[tenant]]` section, except `id`.
     ///
     /// # Errors
-    /// `Invalid` with the pointer of the wrong field.
+    /// `Invalid` with the pointer of the invalid field.
     fn put_tenant(&self, id: TenantId, config: Value) -> BoxFuture<'_, Result<TenantPut, OperatorError>>;
 
-    /// Changes a tenant's quotas: the keys of `quotas`; what is left out has no bound of its own.
+    /// Replaces a tenant's quotas: the keys of `quotas`; an absent key means no tenant-specific
+    /// limit.
     ///
     /// # Errors
-    /// `UnknownTenant`; `Invalid` with the pointer of the wrong field.
+    /// `UnknownTenant`; `Invalid` with the pointer of the invalid field.
     fn put_quota(&self, id: TenantId, quota: Value) -> BoxFuture<'_, Result<(), OperatorError>>;
 
-    /// Makes a key for a tenant; with `replace` its other keys open nothing from now on.
+    /// Generates a key for a tenant; with `replace`, its other keys are removed.
     ///
     /// # Errors
-    /// `UnknownTenant`.
+    /// `UnknownTenant` if no tenant has this id.
     fn new_key(&self, id: TenantId, replace: bool) -> BoxFuture<'_, Result<MadeKey, OperatorError>>;
 
-    /// Pauses a tenant, or lets it go on, so that a restart keeps it.
+    /// Pauses or resumes a tenant, durably: the state survives a restart.
     ///
     /// # Errors
-    /// `UnknownTenant`; `Unsupported`: the route asks the host itself then.
+    /// `UnknownTenant`; `Unsupported` (the default), on which the route pauses the tenant in the
+    /// host, until its restart.
     fn pause(&self, id: TenantId, paused: bool) -> BoxFuture<'_, Result<(), OperatorError>> {
         let _ = (id, paused);
-        Box::pin(async { Err(OperatorError::Unsupported("this program keeps no pauses".into())) })
+        Box::pin(async { Err(OperatorError::Unsupported("this program does not store pauses".into())) })
     }
 
-    /// Erases all that a tenant stored, what lies outside of the host included; it stays in service, as it is configured. Returns how
-    /// many conversations there were.
+    /// Erases all data of a tenant, including data that the program stores outside of the host. The
+    /// tenant stays configured and in service. Returns the number of erased conversations.
     ///
     /// # Errors
-    /// `UnknownTenant`; `Unavailable` when the store did not erase all; `Unsupported`: the route asks the host itself then.
+    /// `UnknownTenant`; `Unavailable` when the store could not erase everything; `Unsupported` (the
+    /// default), on which the route erases what the host stores.
     fn erase(&self, id: TenantId) -> BoxFuture<'_, Result<u64, OperatorError>> {
         let _ = id;
-        Box::pin(async { Err(OperatorError::Unsupported("this program keeps nothing beside the host".into())) })
+        Box::pin(async { Err(OperatorError::Unsupported("this program stores no data outside of the host".into())) })
     }
 
-    /// What the tenants' workspaces hold, as far as they were counted: a workspace with a quota is counted before and after each command,
-    /// and when a file tool makes a file. None by default.
+    /// Reports what the tenants' workspaces held at their last count: a workspace with a quota is
+    /// counted before and after each command, and when a file tool creates a file. Empty by default.
     fn workspaces(&self) -> BoxFuture<'_, BTreeMap<TenantId, WorkspaceShown>> {
         Box::pin(async { BTreeMap::new() })
     }
 
-    /// Tells the program that the operator asked for the end by the route; the host begins to drain now.
+    /// Notifies the program that the operator requested a drain; the host begins to drain now.
     fn draining(&self) {}
 
-    /// Forgets a tenant: its keys, its configuration, and all that it stored.
+    /// Removes a tenant: its keys, its configuration and all its data.
     ///
     /// # Errors
-    /// `UnknownTenant`; `Unavailable` when the store did not erase all.
+    /// `UnknownTenant`; `Unavailable` when the store could not erase everything.
     fn remove_tenant(&self, id: TenantId) -> BoxFuture<'_, Result<(), OperatorError>>;
 }
 

@@ -1,4 +1,5 @@
-//! All routes, with the document that is made of them: a route that is not in the document cannot be served.
+//! The route table and the middleware of all routes. The OpenAPI document is generated from the
+//! same table, so every served route is documented.
 
 use std::any::Any;
 
@@ -23,19 +24,20 @@ use super::{
 };
 use crate::{clock::SystemEntropy, observe::Redactor};
 
-/// The name of a request, for logs of both sides.
+/// Header with the request id, which appears in the logs of client and host.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Longest name of a request that is taken from a client.
+/// Longest request id that is accepted from a client.
 const REQUEST_ID_BYTES_MAX: usize = 64;
 
-/// Shorter words after `Authorization` are no keys of ours: to look for them would hide ordinary words.
+/// Shorter values of `Authorization` are not masked: they cannot be keys of this host, and masking
+/// them would hide ordinary words.
 const KEY_BYTES_MIN: usize = 6;
 
-/// What stands in place of the caller's key.
+/// Replaces the caller's key in error texts.
 const MASKED: &str = "[masked]";
 
-/// The routes, and the document. Refusals pass `redactor`.
+/// Builds the routes and the document. `redactor` masks secrets in error responses.
 pub(super) fn router(redactor: &Redactor) -> (Router<App>, Bytes) {
     let routes = OpenApiRouter::with_openapi(openapi::base())
         .routes(routes!(conversations::list))
@@ -77,7 +79,8 @@ pub(super) fn router(redactor: &Redactor) -> (Router<App>, Bytes) {
     (router, openapi::render(document))
 }
 
-/// Takes `Allow` off what is no 405: axum adds it behind every layer of a route, and it would reveal that there is a route.
+/// Removes `Allow` from responses other than 405: axum adds it outside of every layer of a route,
+/// and it would reveal that the route exists.
 pub(super) fn without_allow(router: Router) -> Router {
     let strip = async |mut response: Response| {
         if response.status() != StatusCode::METHOD_NOT_ALLOWED {
@@ -88,8 +91,9 @@ pub(super) fn without_allow(router: Router) -> Router {
     Router::new().fallback_service(router).layer(middleware::map_response(strip))
 }
 
-/// The answer for a method that a route does not have. Who may not use the route is answered as for any of its methods, so that nothing
-/// is learned of it.
+/// The answer for a method that a route does not have. A caller without access to the route gets
+/// the same refusal as for its existing methods, so that the response reveals nothing about the
+/// route.
 async fn no_method(State(app): State<App>, request: Request) -> Problem {
     let (mut parts, _) = request.into_parts();
     let refused = match opened_by(parts.uri.path()) {
@@ -101,13 +105,14 @@ async fn no_method(State(app): State<App>, request: Request) -> Problem {
         .unwrap_or_else(|| Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this route has other methods; see `Allow`"))
 }
 
-/// A panic is that request's answer, and nobody else's.
+/// Turns a panic of a handler into a 500 of that request; other requests are unaffected.
 fn panicked(_: Box<dyn Any + Send>) -> Response {
     tracing::error!("a handler panicked");
     Problem::internal().into_response()
 }
 
-/// Gives every request a name: the client's, if it is a sane one. No refusal leaves with a key in its words.
+/// Middleware of every request: assigns the request id (the client's own if it is valid), opens the
+/// log span, and masks keys in error responses.
 async fn named(redactor: Redactor, mut request: Request, next: Next) -> Response {
     let is_sane = |id: &&HeaderValue| {
         let bytes = id.as_bytes();
@@ -119,7 +124,7 @@ async fn named(redactor: Redactor, mut request: Request, next: Next) -> Response
     });
     let text = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default();
     let span = tracing::debug_span!("http", method = %request.method(), path = request.uri().path(), request_id = text);
-    // No handler sees the key in what it might write.
+    // `HeaderMap`'s `Debug` does not print a sensitive value.
     request.headers_mut().get_mut(header::AUTHORIZATION).into_iter().for_each(|key| key.set_sensitive(true));
     let (path, key) = (request.uri().path().to_owned(), key_of(&request));
     let response = tracing::Instrument::instrument(next.run(request), span).await;
@@ -130,14 +135,15 @@ async fn named(redactor: Redactor, mut request: Request, next: Next) -> Response
     response
 }
 
-/// The key that a request brings, to keep it out of the refusal. It lives no longer than the request.
+/// The key that a request carries, to keep it out of the error response. Dropped with the request.
 fn key_of(request: &Request) -> Option<String> {
     let text = request.headers().get(header::AUTHORIZATION)?.to_str().ok()?;
     let key = text.split_once(' ').map_or(text, |(_, key)| key).trim();
     (key.len() >= KEY_BYTES_MIN).then(|| key.to_owned())
 }
 
-/// A refusal without keys (FAULTS F8): those that the redactor knows, those of known shape, and the caller's own.
+/// Masks secrets in an error response: those the redactor knows, those of a known shape, and the
+/// caller's own key.
 fn masked(mut response: Response, redactor: &Redactor, key: Option<&str>) -> Response {
     let Some(problem) = response.extensions_mut().remove::<Problem>() else { return response };
     let mask = |text: &str| {
@@ -149,8 +155,8 @@ fn masked(mut response: Response, redactor: &Redactor, key: Option<&str>) -> Res
         response.extensions_mut().insert(problem);
         return response;
     }
-    let mut said = masked.into_response();
+    let mut rewritten = masked.into_response();
     response.headers_mut().remove(header::CONTENT_LENGTH);
-    said.headers_mut().extend(response.headers_mut().drain().filter_map(|(name, value)| Some((name?, value))));
-    said
+    rewritten.headers_mut().extend(response.headers_mut().drain().filter_map(|(name, value)| Some((name?, value))));
+    rewritten
 }

@@ -1,5 +1,6 @@
-//! The sockets, and the order in which all of it ends (DESIGN §5): not ready, no new connection, the host with its rounds, the event
-//! streams, the connections. Whoever was told something before is told its end.
+//! The listener, its connections and graceful shutdown. Shutdown has a fixed order: readiness off,
+//! listener closed, rounds drained, event streams ended, connections closed. Clients thus receive
+//! the end of every round that they watch.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -26,42 +27,47 @@ use super::{
 };
 use crate::{Host, tools::mask};
 
-/// How long to wait after the system refused a connection (no descriptor left): it will refuse the next one too.
+/// Pause after a failed `accept`. The usual cause is a lack of file descriptors, which affects the
+/// next connection as well.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Streams at once of one connection of HTTP/2.
+/// Concurrent streams of one HTTP/2 connection.
 const HTTP2_STREAMS_MAX: u32 = 100;
 
-/// What a connection may hold of an answer that its client does not read.
+/// Unsent response bytes buffered for an HTTP/2 connection whose client does not read.
 const SEND_BYTES_MAX: usize = 64 * 1024;
 
-/// What the system may hold of it beside, at least: it takes twice as much. Left to itself it takes up to 4 MiB a connection.
+/// Send buffer of a socket; Linux reserves twice as much. By default the kernel lets it grow up to
+/// 4 MiB for each connection.
 const SOCKET_BYTES_MAX: usize = 128 * 1024;
 
-/// Least room for a request's line and header fields that the HTTP/1 reader takes.
+/// Smallest read buffer that hyper's HTTP/1 parser accepts.
 const BUFFER_BYTES_MIN: usize = 8 * 1024;
 
-/// What a connection is told that is one too many.
+/// The whole response to a connection beyond the limit. It is written without waiting for a
+/// request.
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\nconnection: close\r\n\
-content-length: 151\r\n\r\n{\"status\":503,\"title\":\"Service Unavailable\",\"code\":\"too_many_connections\",\"detail\":\"too many connections; come back in a moment\",\"retry_after_ms\":1000}";
+content-length: 147\r\n\r\n{\"status\":503,\"title\":\"Service Unavailable\",\"code\":\"too_many_connections\",\"detail\":\"too many connections; retry in a moment\",\"retry_after_ms\":1000}";
 
 /// How serving ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Served {
-    /// Conversations that were awake when the end was asked for.
+    /// Conversations that were active when shutdown was requested.
     pub conversations: usize,
-    /// Connections that were still open when their time was over, and were cut.
+    /// Connections that were still open after [`HttpBounds::close_within`] and were cut.
     pub connections_cut: usize,
-    /// From the wish to end until all had ended.
+    /// Time from the shutdown request to the end.
     pub took: Duration,
 }
 
-/// Serves until `shutdown` is ready or the operator asks for the end by the route; then drains in the order of DESIGN §5 and returns.
+/// Serves until `shutdown` completes or the operator requests a drain. Then shuts down in order:
+/// readiness off, listener closed, rounds drained, event streams ended, connections closed.
 ///
 /// # Cancel safety
-/// Dropping the future closes the listener and every connection at once; rounds go on in the host.
+/// Dropping the future closes the listener and every connection at once; rounds continue in the
+/// host.
 pub async fn serve(listener: TcpListener, host: Host, config: HttpConfig, shutdown: impl Future<Output = ()> + Send) -> Served {
-    // Before anybody is served: the first refusal and the first result of a tool would hold up a whole thread for it.
+    // Compile the masking patterns up front: on first use they would block a worker thread.
     let _ = tokio::task::spawn_blocking(mask::prepare).await;
     let (router, openapi) = router(&config.redactor);
     let app = Arc::new(Shared::new(host, config, openapi));
@@ -92,6 +98,10 @@ pub async fn serve(listener: TcpListener, host: Host, config: HttpConfig, shutdo
         }
     }
 
+    // The order is part of the contract. Readiness goes off first, so load balancers stop sending.
+    // The host drains while event streams are still open, so watchers receive the end of their
+    // rounds. Streams and connections close last; connections that do not finish in time are
+    // aborted.
     let asked_at = Instant::now();
     app.draining.cancel();
     drop(listener);
@@ -104,12 +114,12 @@ pub async fn serve(listener: TcpListener, host: Host, config: HttpConfig, shutdo
     Served { conversations, connections_cut, took: asked_at.elapsed() }
 }
 
-/// Says no without waiting: a client that does not read it is closed all the same.
+/// Writes the 503 without waiting; a client that does not read it is closed all the same.
 fn refuse(stream: &TcpStream) {
     let _ = stream.try_write(FULL);
 }
 
-/// Events leave at once, and what the system holds of them is bounded.
+/// Disables Nagle's algorithm, so that events leave at once, and limits the send buffer.
 fn prepare(stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
     let _ = set_socket_send_buffer_size(stream, SOCKET_BYTES_MAX);
@@ -141,7 +151,7 @@ struct Server {
 }
 
 impl Server {
-    /// Serves one connection to its end; once the host has ended it only finishes what it is at.
+    /// Serves one connection until it ends. After `closing` it only finishes responses in progress.
     fn connection(&self, stream: TcpStream, place: AddressPlace, bounds: &HttpBounds) -> impl Future<Output = ()> + Send + use<> {
         prepare(&stream);
         let io = TokioIo::new(Socket::new(stream, bounds.header_within, bounds.write_pause_max));
@@ -168,7 +178,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_socket_holds_a_bounded_part_of_an_answer_and_sends_it_at_once() {
+    async fn a_socket_buffers_a_bounded_part_of_a_response_and_sends_it_at_once() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (stream, _) = listener.accept().await.unwrap();
@@ -180,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_refusal_says_how_long_it_is() {
+    fn the_refusal_has_its_content_length() {
         let text = std::str::from_utf8(FULL).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
 

@@ -1,64 +1,65 @@
-//! How the HTTP host is set up, and its bounds.
+//! Configuration of the HTTP host and its limits.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use super::{Keys, Operator};
 use crate::observe::Redactor;
 
-/// What [`super::serve`] needs beside a host.
+/// Configuration of [`super::serve`].
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct HttpConfig {
-    /// Who is let in. Keep a clone to change it while serving.
+    /// The accepted keys. Keep a clone to change them while serving.
     pub keys: Keys,
-    /// The program behind the operator's routes; without it those that need it answer 501.
+    /// The program behind the operator's routes; without it, routes that need it answer 501.
     pub operator: Option<Arc<dyn Operator>>,
-    /// Bounds.
+    /// Limits of connections, requests and streams.
     pub bounds: HttpBounds,
-    /// How long open rounds may go on once the end was asked for; then they are interrupted.
+    /// How long open rounds may continue after shutdown was requested; then they are interrupted.
     pub drain_within: Duration,
-    /// Whether `/metrics` and `/v1/metrics` show figures; if not, they answer 404 (REQUIREMENTS X-12).
+    /// Whether `/metrics` and `/v1/metrics` are served; if not, they answer 404.
     pub metrics: bool,
-    /// Masks the keys of the program in refusals (FAULTS F8). Share the one that masks its logs.
+    /// Masks the program's secrets in error responses. Share the instance that masks its logs.
     pub redactor: Redactor,
 }
 
 impl HttpConfig {
-    /// With the usual bounds, 10 s to drain, figures shown, no operator, and a redactor that knows shapes of keys alone.
+    /// Default limits, 10 s to drain, metrics on, no operator, and a redactor that knows only the
+    /// shapes of common keys.
     pub fn new(keys: Keys) -> Self {
         let (bounds, drain_within) = (HttpBounds::default(), Duration::from_secs(10));
         Self { keys, operator: None, bounds, drain_within, metrics: true, redactor: Redactor::default() }
     }
 
-    /// Whether figures are shown.
+    /// Sets whether metrics are served.
     #[must_use]
     pub fn metrics(mut self, shown: bool) -> Self {
         self.metrics = shown;
         self
     }
 
-    /// What masks keys in refusals.
+    /// Sets the redactor of error responses.
     #[must_use]
     pub fn redactor(mut self, redactor: Redactor) -> Self {
         self.redactor = redactor;
         self
     }
 
-    /// The program behind the operator's routes.
+    /// Sets the program behind the operator's routes.
     #[must_use]
     pub fn operator(mut self, operator: Arc<dyn Operator>) -> Self {
         self.operator = Some(operator);
         self
     }
 
-    /// Other bounds.
+    /// Replaces the limits.
     #[must_use]
     pub fn bounds(mut self, bounds: HttpBounds) -> Self {
         self.bounds = bounds;
         self
     }
 
-    /// How long open rounds may go on once the end was asked for.
+    /// Sets how long open rounds may continue after shutdown was requested.
     #[must_use]
     pub fn drain_within(mut self, within: Duration) -> Self {
         self.drain_within = within;
@@ -79,34 +80,39 @@ impl fmt::Debug for HttpConfig {
     }
 }
 
-/// The bounds of the HTTP host. Beyond each of them a request is refused at once, with a code that says which it was.
+/// Limits of the HTTP host. A request beyond a limit is refused at once, with a code that names the
+/// limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HttpBounds {
-    /// Connections at once, of all clients; a further one gets 503 and is closed. A connection costs up to 100 KiB.
+    /// Open connections of all clients; a further one gets 503 and is closed. A connection costs up
+    /// to 100 KiB.
     pub connections_max: usize,
-    /// Connections at once of one client address, an IPv6 network of 64 bits counting as one; a further one gets 503 and is closed.
-    /// `None`: 1,000, and for addresses of this machine no bound, since a proxy there brings all clients.
+    /// Open connections of one client address (for IPv6, of one /64 network); a further one gets
+    /// 503 and is closed. `None`: 1,000, and no limit for loopback addresses, since a local proxy
+    /// carries all clients.
     pub connections_per_address_max: Option<usize>,
-    /// Event streams at once of one tenant, so that one tenant's watchers leave connections to the others.
+    /// Open event streams of one tenant, so that a tenant's watchers leave connections to the
+    /// others.
     pub streams_per_tenant_max: usize,
-    /// Header fields of a request.
+    /// Number of header fields of a request.
     pub headers_max: usize,
-    /// Bytes of a request's line and header fields together.
+    /// Bytes of the request line and header fields together.
     pub header_bytes_max: usize,
     /// Bytes of a body that carries no messages.
     pub body_bytes_max: usize,
-    /// How long a client may take for a request's header fields, and leave a connection unused.
+    /// Longest time for the header fields of a request, and longest idle time of a connection.
     pub header_within: Duration,
-    /// How long a client may pause within a body.
+    /// Longest pause between two parts of a request body.
     pub body_pause_max: Duration,
-    /// How long a client may take for a whole body.
+    /// Longest time for a whole request body.
     pub body_within: Duration,
-    /// How long a client may read nothing of an answer that waits for it; then it is cut.
+    /// How long a client may read nothing of a response that is ready; then the connection is cut.
     pub write_pause_max: Duration,
-    /// Silence of an event stream after which a comment is sent, so that what is between does not close it.
+    /// Silence on an event stream after which a comment is sent, so that proxies do not close the
+    /// connection.
     pub comment_every: Duration,
-    /// How long connections may go on after the host has ended.
+    /// How long connections may finish their responses after the host has shut down.
     pub close_within: Duration,
 }
 

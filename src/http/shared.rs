@@ -1,4 +1,5 @@
-//! What all routes share, and the bounds that are counted here: watchers and bytes of bodies, a tenant and all together.
+//! State shared by all handlers, and two counted resources: open event streams and buffered body
+//! bytes, each for one tenant and in total.
 
 use std::{
     collections::HashMap,
@@ -15,27 +16,28 @@ use tokio_util::sync::CancellationToken;
 use super::{HttpConfig, error::Problem};
 use crate::Host;
 
-/// Bytes of bodies that are being read, of all tenants together: beyond it requests are refused, memory is not.
+/// Request bodies being read, of all tenants together, in bytes; beyond it requests are refused
+/// with 429.
 const BODIES_BYTES_MAX: usize = 512 * 1024 * 1024;
 
-/// The same of one tenant: three prompts of the largest kind.
+/// The same limit for one tenant: three prompts of maximum size.
 const TENANT_BODIES_BYTES_MAX: usize = 128 * 1024 * 1024;
 
-/// What handlers are given.
+/// The state that axum passes to every handler.
 pub(super) type App = Arc<Shared>;
 
-/// What all routes share.
+/// State of all handlers.
 pub(super) struct Shared {
     pub(super) host: Host,
     pub(super) config: HttpConfig,
-    /// The operator asked for the end.
+    /// Cancelled by the operator's drain route; starts the shutdown.
     pub(super) drain: CancellationToken,
-    /// The end has begun: not ready.
+    /// Cancelled when shutdown begins; `/readyz` answers 503 from then on.
     pub(super) draining: CancellationToken,
-    /// The host has ended: streams end, connections close.
+    /// Cancelled when the host has shut down; event streams end and connections close.
     pub(super) closing: CancellationToken,
     counted: Arc<Mutex<Counted>>,
-    /// The document, rendered once.
+    /// The OpenAPI document, rendered once.
     pub(super) openapi: bytes::Bytes,
 }
 
@@ -52,7 +54,7 @@ struct OfTenant {
 }
 
 impl Counted {
-    /// Forgets a tenant of whom nothing is counted.
+    /// Removes the entry of a tenant that uses nothing.
     fn tidy(&mut self, tenant: &TenantId) {
         if self.tenants.get(tenant).is_some_and(|held| held.streams == 0 && held.body_bytes == 0) {
             self.tenants.remove(tenant);
@@ -70,15 +72,15 @@ impl Shared {
         self.draining.is_cancelled()
     }
 
-    /// A conversation of a tenant.
+    /// A handle to a conversation; does not activate it.
     pub(super) fn conversation(&self, scope: &Scope) -> ConversationHandle {
         self.host.tenant(&scope.tenant).conversation(&scope.conversation)
     }
 
-    /// A conversation of which something is stored. Wakes nothing and makes nothing.
+    /// A handle to a conversation that has stored entries. Neither activates nor creates it.
     ///
     /// # Errors
-    /// 404 in the same words whether it is another tenant's or nobody's.
+    /// 404, with the same text for an unknown id and for another tenant's.
     pub(super) async fn known(&self, tenant: &TenantId, id: &str) -> Result<(Scope, ConversationHandle), Problem> {
         let scope = scope(tenant, id)?;
         if self.host.ports().sessions.head(&scope).await? == Head::default() {
@@ -88,28 +90,28 @@ impl Shared {
         Ok((scope, conversation))
     }
 
-    /// A place for one more watcher.
+    /// Reserves an event stream.
     ///
     /// # Errors
-    /// 429 when the tenant has as many as it may.
+    /// 429 when the tenant has reached its limit.
     pub(super) fn watch(&self, tenant: &TenantId) -> Result<Watching, Problem> {
         let mut counted = lock(&self.counted);
         let held = counted.tenants.entry(tenant.clone()).or_default();
         if held.streams >= self.config.bounds.streams_per_tenant_max {
-            return Err(Problem::too_many("too_many_streams", "this tenant watches as many streams as it may; close one first"));
+            return Err(Problem::too_many("too_many_streams", "this tenant has reached its limit of open event streams; close one first"));
         }
         held.streams += 1;
         drop(counted);
         Ok(Watching { counted: self.counted.clone(), tenant: tenant.clone() })
     }
 
-    /// Room for the bytes of a body, none yet.
+    /// A reservation for the bytes of one request body; empty until [`BodyRoom::take`].
     pub(super) fn body_room(&self, tenant: &TenantId) -> BodyRoom {
         BodyRoom { counted: self.counted.clone(), tenant: tenant.clone(), bytes: 0 }
     }
 }
 
-/// Names a conversation.
+/// Parses a conversation id into a scope of the tenant.
 pub(super) fn scope(tenant: &TenantId, id: &str) -> Result<Scope, Problem> {
     let id = ConversationId::new(id).map_err(SendError::from)?;
     Ok(Scope::new(tenant.clone(), id))
@@ -119,7 +121,7 @@ fn lock(counted: &Mutex<Counted>) -> std::sync::MutexGuard<'_, Counted> {
     counted.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A watcher's place; free again on drop.
+/// One reserved event stream. Dropping it frees the place.
 pub(super) struct Watching {
     counted: Arc<Mutex<Counted>>,
     tenant: TenantId,
@@ -135,7 +137,7 @@ impl Drop for Watching {
     }
 }
 
-/// The bytes of a body that is being read; free again on drop.
+/// Reserved bytes of a request body. Dropping it frees them.
 pub(super) struct BodyRoom {
     counted: Arc<Mutex<Counted>>,
     tenant: TenantId,
@@ -143,16 +145,16 @@ pub(super) struct BodyRoom {
 }
 
 impl BodyRoom {
-    /// Takes room for so many bytes more.
+    /// Reserves `bytes` more.
     ///
     /// # Errors
-    /// 429 when the tenant, or all together, have as many under way as they may.
+    /// 429 when the tenant or the host has reached its limit.
     pub(super) fn take(&mut self, bytes: usize) -> Result<(), Problem> {
         let mut counted = lock(&self.counted);
         let all = counted.body_bytes + bytes;
         let held = counted.tenants.entry(self.tenant.clone()).or_default();
         if all > BODIES_BYTES_MAX || held.body_bytes + bytes > TENANT_BODIES_BYTES_MAX {
-            return Err(Problem::too_many("too_many_bytes", "too many large requests at once; send this one again in a moment"));
+            return Err(Problem::too_many("too_many_bytes", "too many large requests at once; retry in a moment"));
         }
         held.body_bytes += bytes;
         counted.body_bytes = all;

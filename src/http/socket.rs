@@ -1,4 +1,5 @@
-//! A client's connection that cannot be held for nothing: one that says nothing at first, or reads nothing of what waits for it, ends.
+//! A TCP stream with two deadlines: for the client's first bytes, and for reading a response. Idle
+//! and stalled connections are cut.
 
 use std::{
     future::Future as _,
@@ -14,13 +15,14 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-/// How HTTP/2 begins. Until a connection has said so much, or something else, it is not known what it speaks.
+/// The HTTP/2 connection preface. hyper detects the protocol by it, and applies its own header
+/// timeout only afterwards.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A connection with two deadlines.
+/// A client's TCP stream with both deadlines.
 pub(super) struct Socket {
     stream: TcpStream,
-    /// Until it is known what the client speaks: the bytes of the preface so far.
+    /// Deadline and number of preface bytes read; `None` once the protocol is known.
     opening: Option<(Pin<Box<Sleep>>, usize)>,
     write_pause_max: Duration,
     stalled: Option<Pin<Box<Sleep>>>,
@@ -31,7 +33,8 @@ impl Socket {
         Self { stream, opening: Some((Box::pin(sleep(opening_within)), 0)), write_pause_max, stalled: None }
     }
 
-    /// Passes on what a write said, unless the client has read nothing for too long.
+    /// Returns the result of a write, or an error when the client has read nothing for
+    /// `write_pause_max`.
     fn written<T>(&mut self, cx: &mut Context<'_>, wrote: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if wrote.is_ready() {
             self.stalled = None;
@@ -39,7 +42,7 @@ impl Socket {
         }
         let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + self.write_pause_max)));
         ready!(stalled.as_mut().poll(cx));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client reads nothing")))
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read the response")))
     }
 }
 
@@ -51,7 +54,7 @@ impl AsyncRead for Socket {
         match read {
             Poll::Pending => {
                 ready!(until.as_mut().poll(cx));
-                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client says nothing")))
+                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client sent no request in time")))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Ready(Ok(())) => {

@@ -1,5 +1,5 @@
-//! Server-sent events of a round or of a conversation. A watcher that does not read is not waited for: it holds what it read ahead, what
-//! its socket holds, and a cursor.
+//! Server-sent events of a round or a conversation. A slow client does not block the conversation:
+//! it costs one frame, the socket's buffer and a cursor.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -17,19 +17,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::shared::{Shared, Watching};
 
-/// How long a client that lost its stream waits before it comes back, in milliseconds. Sent first, so that what is between sees a byte.
+/// Reconnection delay for clients, in milliseconds. Sent first, so that proxies see a byte at once.
 const RETRY: &str = "retry: 1000\n\n";
 
-/// What is watched.
+/// What a stream follows.
 pub(super) enum Source {
     /// A round, until it ends.
     Round(Reply),
-    /// A conversation, until the client leaves.
+    /// A conversation, until the client disconnects.
     Conversation(Events),
 }
 
 impl Source {
-    /// The next event; cancel safe.
+    /// The next event. Cancel safe.
     async fn next(&mut self) -> Option<Arc<StreamEvent>> {
         match self {
             Self::Round(reply) => reply.next().await,
@@ -53,7 +53,8 @@ impl Watcher {
             None => tokio::select! {
                 biased;
                 event = self.source.next() => frame(&*event?),
-                // What has happened is told first; who comes back goes on from there.
+                // `biased`: pending events are sent before the stream closes. A client that
+                // reconnects continues after them.
                 () = self.closing.cancelled() => return None,
                 () = tokio::time::sleep(self.comment_every) => Bytes::from_static(b":\n\n"),
             },
@@ -62,7 +63,8 @@ impl Watcher {
     }
 }
 
-/// Answers with the events of `source`. `first` is sent before them.
+/// The streaming response with the events of `source`. `watching` keeps the tenant's stream count
+/// until the stream ends.
 pub(super) fn respond(app: &Shared, source: Source, watching: Watching) -> Response {
     let watcher = Watcher {
         source,
@@ -74,7 +76,7 @@ pub(super) fn respond(app: &Shared, source: Source, watching: Watching) -> Respo
     (headers(), Body::from_stream(stream::unfold(watcher, Watcher::next))).into_response()
 }
 
-/// The header fields of every event stream: not to be kept by a cache, nor held back by a proxy.
+/// Headers of every event stream: no caching, and no buffering by nginx-like proxies.
 pub(super) fn headers() -> HeaderMap {
     HeaderMap::from_iter([
         (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
@@ -83,10 +85,10 @@ pub(super) fn headers() -> HeaderMap {
     ])
 }
 
-/// One event on the wire. JSON has no line break outside of its escapes, so that it is one line of data.
+/// One event on the wire. JSON escapes line breaks, so an event is always one `data` line.
 fn frame(event: &StreamEvent) -> Bytes {
     let data = event.to_json();
-    // No id before it holds a quote, so that the first `"type"` is the event's own.
+    // The ids before the type contain no quotes, so the first `"type"` is the event's.
     let kind = data.split_once("\"type\":\"").and_then(|(_, rest)| rest.split('"').next()).unwrap_or("message");
     Bytes::from(format!("id: {}\nevent: {kind}\ndata: {data}\n\n", event.id))
 }
@@ -101,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_is_one_line_of_data_under_its_id_and_type() {
+    fn an_event_is_one_line_of_data_after_its_id_and_type() {
         let kind = EventKind::TextDelta { text: "a\nb\r\"type\":\"x\"".into() };
         let event = StreamEvent { id: EventId::default(), conversation_id: ConversationId::new("type").unwrap(), round_id: None, kind };
 

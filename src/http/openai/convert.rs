@@ -1,4 +1,5 @@
-//! From OpenAI's messages to ours. Pure.
+//! Converts OpenAI's messages into Callboard's, and finds what a request adds to a stored
+//! conversation. Pure.
 
 use callboard_actors::chat::{ContentBlock, Message, Role};
 use serde_json::json;
@@ -6,10 +7,11 @@ use serde_json::json;
 use super::wire::{ChatRequest, Part, Said, Spoken};
 use crate::http::error::Problem;
 
-/// What a client's own instructions are introduced with: the system prompt is the host's.
+/// Introduces the client's system messages, which become part of the first user message: the system
+/// prompt belongs to the host.
 const INSTRUCTIONS: &str = "Instructions of the application:\n";
 
-/// A message as a client knows it.
+/// One message of the client's list, after its role and parts were checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Turn {
     pub(super) is_user: bool,
@@ -22,17 +24,17 @@ impl Turn {
     }
 }
 
-/// What was said, and by what instructions.
+/// The messages of a request, with the instructions separated.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Talk {
-    /// The client's system and developer messages.
+    /// The client's system and developer messages, joined; `None` if there are none.
     pub(super) instructions: Option<String>,
-    /// Message by message; the last is the user's.
+    /// User and assistant messages in order; the last one is the user's.
     pub(super) said: Vec<Turn>,
 }
 
 impl Talk {
-    /// Reads a request's messages.
+    /// Checks and converts a request's messages.
     pub(super) fn of(request: &ChatRequest) -> Result<Self, Problem> {
         refuse(request)?;
         let (mut instructions, mut turns): (Vec<String>, Vec<Turn>) = (Vec::new(), Vec::new());
@@ -43,28 +45,28 @@ impl Talk {
                 "user" | "assistant" => {
                     turns.push(Turn { is_user: said.role == "user", blocks });
                 }
-                _ => return Err(unsupported(format!("/messages/{index}/role"), "a message is of system, developer, user or assistant")),
+                _ => return Err(unsupported(format!("/messages/{index}/role"), "the role must be system, developer, user or assistant")),
             }
         }
         if !turns.last().is_some_and(|last| last.is_user) {
-            return Err(unsupported("/messages", "the last message must be the user's"));
+            return Err(unsupported("/messages", "the last message must be of role user"));
         }
         let instructions = (!instructions.is_empty()).then(|| instructions.join("\n\n"));
         Ok(Self { instructions, said: turns })
     }
 
-    /// The instructions as a block before what the user says first.
+    /// Puts the instructions as a block before the first user message.
     fn introduced(instructions: Option<String>, blocks: Vec<ContentBlock>) -> Vec<ContentBlock> {
         let introduction = instructions.map(|text| ContentBlock::text(format!("{INSTRUCTIONS}{text}")));
         introduction.into_iter().chain(blocks).collect()
     }
 
-    /// The history and the prompt of a conversation that begins with this.
+    /// Splits the messages of a new conversation into history and prompt.
     pub(super) fn begin(self) -> Result<(Vec<Message>, Vec<ContentBlock>), Problem> {
         let Self { mut instructions, said } = self;
         let mut turns: Vec<Turn> = Vec::with_capacity(said.len());
         for turn in said {
-            // Never two of one side in a row.
+            // Adjacent messages of one role are merged: providers require alternating roles.
             match turns.last_mut().filter(|last| last.is_user == turn.is_user) {
                 Some(last) => last.blocks.extend(turn.blocks),
                 None => turns.push(turn),
@@ -91,10 +93,10 @@ fn refuse(request: &ChatRequest) -> Result<(), Problem> {
         return Err(unsupported(pointer, "the host has its own tools; configure them there"));
     }
     if request.n.is_some_and(|n| n != 1) {
-        return Err(unsupported("/n", "only one answer"));
+        return Err(unsupported("/n", "only one choice is supported"));
     }
     if request.logprobs == Some(true) {
-        return Err(unsupported("/logprobs", "not told here"));
+        return Err(unsupported("/logprobs", "logprobs are not supported"));
     }
     Ok(())
 }
@@ -117,9 +119,9 @@ fn blocks(index: usize, said: &Said) -> Result<Vec<ContentBlock>, Problem> {
                 .map(|(part, value)| block(value).ok_or_else(|| unsupported(at(&format!("content/{part}")), PARTS)));
             blocks.collect::<Result<Vec<_>, _>>()?
         }
-        None => return Err(unsupported(at("content"), "must be there")),
+        None => return Err(unsupported(at("content"), "is required")),
     };
-    if blocks.is_empty() { Err(unsupported(at("content"), "must say something")) } else { Ok(blocks) }
+    if blocks.is_empty() { Err(unsupported(at("content"), "must not be empty")) } else { Ok(blocks) }
 }
 
 const PARTS: &str = "a part is a `text`, or an `image_url` with a data: or https: URL";
@@ -142,35 +144,40 @@ fn block(part: &Part) -> Option<ContentBlock> {
     }
 }
 
-/// What is compared of two texts: all but white space, which clients trim and streams cut.
+/// Text without white space. Clients trim messages and streams may split them at white space, so
+/// comparisons ignore it.
 fn bare(text: &str) -> String {
     text.chars().filter(|c| !c.is_whitespace()).collect()
 }
 
-/// What follows the rounds that a conversation has, `(prompt, answer)` each; `None` when the client tells of another past.
+/// The messages that follow the known rounds (`(prompt, answer)` each), as the next prompt; `None`
+/// when the request's history differs from the conversation's.
 ///
-/// A streamed answer has all that the model said in a round, a stored one its last message; of a round that gave no answer the client need
-/// not know one: what it says next may follow that round's prompt at once.
+/// A client that streamed an answer holds all text of the round, the conversation only its last
+/// message: the known answer must be a suffix of the client's. For a round without an answer
+/// (`None`) the client may send no assistant message at all, so its next prompt may directly follow
+/// that round's prompt.
 pub(super) fn after(rounds: &[(String, Option<String>)], talk: Talk) -> Option<Vec<ContentBlock>> {
     let mut said = talk.said.as_slice();
     for (prompt, answer) in rounds {
         let asked = said.iter().take_while(|turn| turn.is_user).count();
         let (users, rest) = said.split_at_checked(asked)?;
-        let told = rest.iter().take_while(|turn| !turn.is_user).count();
+        let answered = rest.iter().take_while(|turn| !turn.is_user).count();
         match answer {
             Some(answer) => {
-                let (told, rest) = rest.split_at_checked(told)?;
-                if users.is_empty() || told.is_empty() || !is_end(prompt, users) || !bare(&text(told)).ends_with(&bare(answer)) {
+                let (answers, rest) = rest.split_at_checked(answered)?;
+                if users.is_empty() || answers.is_empty() || !is_end(prompt, users) || !bare(&text(answers)).ends_with(&bare(answer)) {
                     return None;
                 }
                 said = rest;
             }
             None => {
-                // The most that the prompt can be made of; one message at least is left for what is said now.
+                // Several user messages can form one prompt. Match as many as fit, but leave at
+                // least one message: the new prompt.
                 let most = if rest.is_empty() { asked.checked_sub(1)? } else { asked };
                 let whole = (1..=most).rev().find(|count| users.get(..*count).is_some_and(|users| is_end(prompt, users)))?;
-                let heard = if whole == asked { told } else { 0 };
-                said = said.get(whole + heard..)?;
+                let skipped = if whole == asked { answered } else { 0 };
+                said = said.get(whole + skipped..)?;
             }
         }
     }
@@ -178,7 +185,7 @@ pub(super) fn after(rounds: &[(String, Option<String>)], talk: Talk) -> Option<V
     is_next.then(|| said.iter().flat_map(|turn| turn.blocks.iter().cloned()).collect())
 }
 
-/// Whether a prompt ends with these messages; the application's instructions may stand before them.
+/// Whether a prompt ends with these messages; the client's instructions may stand before them.
 fn is_end(prompt: &str, users: &[Turn]) -> bool {
     bare(prompt).ends_with(&bare(&text(users)))
 }
@@ -197,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn instructions_stand_before_what_the_user_says_first() {
+    fn instructions_stand_before_the_first_user_message() {
         let talk = talk(json!([
             { "role": "system", "content": "Be brief." },
             { "role": "user", "content": "hi" },
@@ -212,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_spoken_here_is_named_by_its_place() {
+    fn an_unsupported_field_is_reported_with_its_pointer() {
         let wrong = |pointer: &str| (422, Some(pointer.to_owned()));
 
         assert_eq!(talk(json!([])), Err(wrong("/messages")));
@@ -222,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_follows_the_known_rounds_is_taken() {
+    fn only_messages_after_the_known_rounds_become_the_prompt() {
         let said = |messages: serde_json::Value| talk(messages).unwrap();
         let known = [("Instructions of the application:\nx\nhi".to_owned(), Some("ho".to_owned()))];
         let user = |text: &str| json!({ "role": "user", "content": text });
@@ -245,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_round_without_an_answer_the_user_may_speak_again_at_once() {
+    fn after_a_round_without_an_answer_another_user_message_may_follow() {
         let said =
             |messages: &[&str]| talk(json!(messages.iter().map(|text| json!({ "role": "user", "content": text })).collect::<Vec<_>>()));
         let next = |rounds: &[(&str, Option<&str>)], messages: &[&str]| {

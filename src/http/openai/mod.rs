@@ -1,5 +1,7 @@
-//! A door for clients that speak OpenAI's Chat Completions. Without a conversation each call is one of its own, erased when it is over;
-//! with one, only what it does not know yet is said in it. Unlike elsewhere, a client that leaves cancels.
+//! The OpenAI-compatible API (Chat Completions). A request without a conversation id runs in a
+//! temporary conversation, which is erased afterwards; with one, only messages that the
+//! conversation does not have yet are sent. Unlike on all other routes, a client that disconnects
+//! cancels its round.
 
 mod convert;
 mod stream;
@@ -36,23 +38,24 @@ use crate::{
     clock::{SystemClock, SystemEntropy},
 };
 
-/// Under this prefix errors have the form of OpenAI.
+/// Errors of routes under this prefix are written in OpenAI's form.
 const PREFIX: &str = "/openai/";
 
-/// A name of the tenant's model that stays when the model changes.
+/// Alias of the tenant's configured model; stays valid when the model changes.
 const DEFAULT_MODEL: &str = "default";
 
-/// What conversations of calls without one are called, with random digits behind it.
+/// Prefix of temporary conversations' ids; random hex digits follow.
 const STATELESS: &str = "openai-";
 
-/// How many digits.
+/// Number of hex digits after [`STATELESS`].
 const STATELESS_DIGITS: usize = 32;
 
-/// Says the next thing of a chat.
+/// Creates a chat completion.
 ///
-/// Without a conversation the messages are all there is. With `X-Conversation-Id` or `metadata.conversation_id` they must begin with what
-/// the conversation knows, or it is 409; only what follows is taken. The client's `tools` are 422: the host has its own. A client that
-/// leaves cancels.
+/// Without a conversation id, `messages` is the whole history. With `X-Conversation-Id` or
+/// `metadata.conversation_id`, `messages` must begin with the conversation's history, and only the
+/// messages after it are sent; a differing history is answered with 409. The caller's `tools` are
+/// answered with 422: the host runs its own tools. A client that disconnects cancels the round.
 #[utoipa::path(
     post, path = "/openai/v1/chat/completions", tag = "openai", request_body = ChatRequest,
     params(("X-Conversation-Id" = Option<String>, Header, description = "The conversation that the call belongs to")),
@@ -79,7 +82,8 @@ pub(super) async fn chat(
 
     let scope = scope(&tenant, &bound.clone().unwrap_or_else(stateless_id))?;
     let conversation = app.conversation(&scope);
-    // From here on whoever drops this future has left: what was begun ends with it.
+    // From here on, dropping this future (the client left) interrupts the round, or erases the
+    // temporary conversation.
     let mut leaving = Leaving::new(conversation.clone(), bound.is_none());
     let now = match &bound {
         Some(_) => match known_rounds(&app, &scope, &conversation).await? {
@@ -110,7 +114,7 @@ pub(super) async fn chat(
     Ok(Json(answer).into_response())
 }
 
-/// Lists the models: the tenant's own, and the name that always means it.
+/// Lists the models: the tenant's configured model, and its alias `default`.
 #[utoipa::path(get, path = "/openai/v1/models", tag = "openai", responses((status = 200, description = "The models", body = Models)))]
 pub(super) async fn models(State(app): State<App>, Caller(tenant): Caller) -> Json<Models> {
     let model = app.host.setup_of(&tenant).model.to_string();
@@ -122,17 +126,17 @@ fn stateless_id() -> String {
     SystemEntropy.bytes().iter().fold(STATELESS.to_owned(), |id, byte| format!("{id}{byte:02x}"))
 }
 
-/// Whether a conversation was made for one call: nobody asks for it again.
+/// Whether an id is that of a temporary conversation, which no client can ask for again.
 fn is_stateless(id: &ConversationId) -> bool {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     id.as_str().strip_prefix(STATELESS).is_some_and(|digits| digits.len() == STATELESS_DIGITS && digits.bytes().all(is_digit))
 }
 
-/// Conversations of single calls that a host left behind when it stopped in the middle: to be asked before anything is served, for those
-/// of this host look the same.
+/// Lists temporary conversations that a stopped host did not erase. Call it before serving:
+/// afterwards those of open requests look the same.
 ///
 /// # Errors
-/// What the store said.
+/// The store's error.
 pub async fn left_behind(host: &Host, tenant: &TenantId) -> Result<Vec<Scope>, StoreError> {
     let (mut left, mut after) = (Vec::new(), ConversationId::new(STATELESS).ok());
     loop {
@@ -148,7 +152,7 @@ pub async fn left_behind(host: &Host, tenant: &TenantId) -> Result<Vec<Scope>, S
     }
 }
 
-/// The JSON Schema that the answer must fit, if one was asked for.
+/// The JSON Schema that the answer must match, if `response_format` has one.
 fn schema(request: &ChatRequest) -> Result<Option<RawJson>, Problem> {
     let Some(format) = &request.response_format else { return Ok(None) };
     match (format.kind.as_str(), format.json_schema.as_ref().and_then(|json| json.schema.as_ref())) {
@@ -157,12 +161,12 @@ fn schema(request: &ChatRequest) -> Result<Option<RawJson>, Problem> {
             let raw = RawJson::from_text(schema.to_string());
             raw.map(Some).map_err(|error| unsupported("/response_format/json_schema/schema", error.to_string()))
         }
-        ("json_schema", None) => Err(unsupported("/response_format/json_schema", "needs a `schema`")),
-        _ => Err(unsupported("/response_format/type", "`text` or `json_schema`")),
+        ("json_schema", None) => Err(unsupported("/response_format/json_schema", "a `schema` is required")),
+        _ => Err(unsupported("/response_format/type", "must be `text` or `json_schema`")),
     }
 }
 
-/// Prompt and answer of each round that is over; `None` for a conversation of which nothing is stored.
+/// Prompt and answer of each finished round; `None` for a conversation without entries.
 async fn known_rounds(
     app: &App,
     scope: &Scope,
@@ -175,7 +179,7 @@ async fn known_rounds(
     Ok(Some(rounds.into_iter().filter(|round| round.is_over()).map(|round| (round.user_message, round.final_answer)).collect()))
 }
 
-/// Gives a new conversation its past; returns what is said now.
+/// Imports the history into a new conversation; returns the prompt.
 async fn begin(conversation: &ConversationHandle, talk: Talk) -> Result<Vec<ContentBlock>, Problem> {
     let (history, now) = talk.begin()?;
     if !history.is_empty() {
@@ -185,11 +189,12 @@ async fn begin(conversation: &ConversationHandle, talk: Talk) -> Result<Vec<Cont
 }
 
 fn differs() -> Problem {
-    let detail = "the messages do not begin with what this conversation knows; send its history unchanged, or begin another";
+    let detail = "the messages do not begin with this conversation's history; send the history unchanged, or use another conversation id";
     Problem::new(StatusCode::CONFLICT, "conversation_differs", detail)
 }
 
-/// The end of a round. OpenAI's form has no place for one that failed: it is an error.
+/// Waits for the round's end. A failed round becomes an error, since OpenAI's response has no field
+/// for it.
 async fn finished(reply: &mut Reply) -> Result<RoundEnd, Problem> {
     match reply.outcome().await {
         Ok(end) => Ok(end),
@@ -198,7 +203,7 @@ async fn finished(reply: &mut Reply) -> Result<RoundEnd, Problem> {
     }
 }
 
-/// A failed round as a refusal.
+/// A failed round as a problem document.
 fn failed(failure: &Failure) -> Problem {
     let status = if failure.retry_after_ms.is_some() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::BAD_GATEWAY };
     Problem::new(status, failure.code.as_str(), failure.message.as_str()).after(failure.retry_after_ms)
@@ -214,7 +219,7 @@ fn finish_reason(stop: StopReason) -> &'static str {
     }
 }
 
-/// A problem in the form of OpenAI.
+/// Converts a problem document to OpenAI's error form.
 fn in_their_form(problem: Problem) -> ChatError {
     let kind = match problem.status {
         401 | 403 => "authentication_error",
@@ -226,21 +231,23 @@ fn in_their_form(problem: Problem) -> ChatError {
     ChatError { error: ErrorBody { message: problem.detail, kind, param, code: problem.code } }
 }
 
-/// Says refusals under this door in the form that its clients read.
+/// Rewrites error responses of this API into OpenAI's form; other responses pass unchanged.
 pub(super) fn translate(path: &str, mut response: Response) -> Response {
     if !path.starts_with(PREFIX) {
         return response;
     }
     let Some(problem) = response.extensions_mut().remove::<Problem>() else { return response };
-    let (status, kept) = (response.status(), response.headers().clone());
-    let mut said = (status, Json(in_their_form(problem))).into_response();
+    let (status, headers) = (response.status(), response.headers().clone());
+    let mut translated = (status, Json(in_their_form(problem))).into_response();
     for name in ["retry-after", "www-authenticate", "allow"] {
-        said.headers_mut().extend(kept.get(name).cloned().map(|value| (axum::http::HeaderName::from_static(name), value)));
+        translated.headers_mut().extend(headers.get(name).cloned().map(|value| (axum::http::HeaderName::from_static(name), value)));
     }
-    said
+    translated
 }
 
-/// What must happen when a client leaves, and when a call without a conversation is over.
+/// Cleans up when the client disconnects, or when a request without a conversation id is over.
+/// Dropping it means that the client left: the round is interrupted, or the temporary conversation
+/// erased.
 pub(super) struct Leaving {
     conversation: Option<ConversationHandle>,
     is_stateless: bool,
@@ -256,7 +263,8 @@ impl Leaving {
         self.round = Some(reply.round_id());
     }
 
-    /// The round is over and was told: nothing is cancelled, and a conversation of one call is erased.
+    /// The round's result was delivered: nothing is cancelled, and a temporary conversation is
+    /// erased.
     pub(super) async fn stays(mut self) {
         if let Some(conversation) = self.conversation.take().filter(|_| self.is_stateless) {
             erase(&conversation).await;
@@ -268,13 +276,14 @@ impl Drop for Leaving {
     fn drop(&mut self) {
         let Some(conversation) = self.conversation.take() else { return };
         let (is_stateless, round) = (self.is_stateless, self.round);
-        // Nothing waits in a drop: a task does it, if there still is a runtime.
+        // `drop` cannot wait, so a task does the work; without a runtime the host is ending anyway.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {
             if is_stateless {
                 erase(&conversation).await;
             } else if let Some(Ok(reply)) = round.map(|round| conversation.watch(round)) {
-                // Only if that round is the open one: another prompt's must not end with this client.
+                // Interrupt only while this client's round is open: another client's round must not
+                // end.
                 let is_open = conversation.state().await.is_ok_and(|state| state.round.is_some_and(|open| open.id == reply.round_id()));
                 if is_open {
                     reply.interrupt();
@@ -286,6 +295,6 @@ impl Drop for Leaving {
 
 async fn erase(conversation: &ConversationHandle) {
     if let Err(error) = conversation.delete().await {
-        tracing::warn!(%error, "a conversation of one call could not be erased");
+        tracing::warn!(%error, "a temporary conversation could not be erased");
     }
 }

@@ -1,4 +1,4 @@
-//! A round as chunks of a chat completion.
+//! Streams a round as chunks of a chat completion.
 
 use std::{collections::VecDeque, convert::Infallible, time::Duration};
 
@@ -23,10 +23,10 @@ use crate::http::{
     sse,
 };
 
-/// What ends a stream that ended well.
+/// Last line of a successful stream.
 const DONE: &str = "data: [DONE]\n\n";
 
-/// What all chunks of a stream have.
+/// Fields that all chunks of one stream repeat.
 pub(super) struct Streamed {
     pub(super) id: String,
     pub(super) created: u64,
@@ -37,12 +37,12 @@ pub(super) struct Streamed {
 struct Chunks {
     streamed: Streamed,
     reply: Reply,
-    /// Gone once the round was told to its end.
+    /// `None` once the end of the round was sent.
     leaving: Option<Leaving>,
     ahead: VecDeque<Bytes>,
-    /// What was sent of the message that the model is at.
+    /// Text already sent of the message that the model is writing.
     sent: String,
-    /// Whether another message was sent before it.
+    /// Whether an earlier message of the round was sent; a newline separates the two.
     has_more: bool,
     closing: CancellationToken,
     comment_every: Duration,
@@ -50,7 +50,7 @@ struct Chunks {
 }
 
 impl Streamed {
-    /// Answers with the chunks of the round.
+    /// The response that streams the round's chunks.
     pub(super) fn respond(self, app: &Shared, reply: Reply, leaving: Leaving, watching: Watching) -> Response {
         let first = self.chunk(Delta { role: Some("assistant"), content: Some("") }, None);
         let chunks = Chunks {
@@ -104,7 +104,8 @@ impl Chunks {
     async fn take(&mut self, event: &StreamEvent) {
         match &event.kind {
             EventKind::TextDelta { text } => self.say(text),
-            // Deltas are not kept for a client that reads slowly; a message is, and has what is missing.
+            // Deltas are dropped for a client that reads slowly, messages are not: send what this
+            // one lacks.
             EventKind::Message { message, .. } => {
                 let text = message.text();
                 if let Some(missing) = text.strip_prefix(self.sent.as_str()).filter(|missing| !missing.is_empty()) {

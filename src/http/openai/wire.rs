@@ -1,81 +1,83 @@
-//! The JSON of OpenAI's Chat Completions, as far as it is spoken here. Fields that are not named are passed over.
+//! Wire types of OpenAI's Chat Completions. Unknown fields are ignored.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-/// What a client asks for. What is not listed here is passed over: sampling is the host's to configure.
+/// A chat completion request. Other fields of OpenAI's API, such as sampling parameters, are
+/// ignored: the host configures them.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(in crate::http) struct ChatRequest {
-    /// One of `GET /openai/v1/models`.
+    /// An id from `GET /openai/v1/models`.
     pub(super) model: String,
-    /// The conversation so far; the last is what the user says now.
+    /// The conversation so far; the last message must be the user's.
     #[schema(value_type = Vec<Object>)]
     pub(super) messages: Vec<Said>,
-    /// Whether to answer with chunks as server-sent events.
+    /// Whether to answer with chunks as server-sent events; `false` if absent.
     #[serde(default)]
     pub(super) stream: Option<bool>,
-    /// `include_usage` adds a last chunk with the usage.
+    /// Options of a streamed answer.
     #[serde(default)]
     pub(super) stream_options: Option<StreamOptions>,
-    /// `conversation_id` binds the call to a conversation, as the header `X-Conversation-Id` does.
+    /// `conversation_id` binds the request to a conversation, as the header `X-Conversation-Id`
+    /// does.
     #[serde(default)]
     pub(super) metadata: Option<Metadata>,
-    /// `json_schema` or `text`.
+    /// Form of the answer: text, or JSON that matches a schema.
     #[serde(default)]
     pub(super) response_format: Option<ResponseFormat>,
-    /// Refused: the host has its own tools.
+    /// Refused with 422: the host runs its own tools.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     pub(super) tools: Option<Value>,
-    /// Refused, as `tools`.
+    /// Refused with 422, like `tools`.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     pub(super) functions: Option<Value>,
-    /// Only 1.
+    /// Number of choices; only 1 is supported.
     #[serde(default)]
     pub(super) n: Option<u32>,
-    /// Only `false`.
+    /// Only `false` is supported.
     #[serde(default)]
     pub(super) logprobs: Option<bool>,
 }
 
-/// How to stream.
+/// Options of a streamed answer.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 pub(in crate::http) struct StreamOptions {
-    /// Whether a last chunk tells the usage.
+    /// Whether the last chunk contains the token usage.
     #[serde(default)]
     pub(super) include_usage: bool,
 }
 
-/// What a client notes.
+/// Metadata of a request; only `conversation_id` is read.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 pub(in crate::http) struct Metadata {
-    /// The conversation that the call belongs to.
+    /// The conversation that the request belongs to; absent for a temporary one.
     #[serde(default)]
     pub(super) conversation_id: Option<String>,
 }
 
-/// What the answer must be.
+/// Form of the answer.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(in crate::http) struct ResponseFormat {
     /// `text` or `json_schema`.
     #[serde(rename = "type")]
     pub(super) kind: String,
-    /// The schema.
+    /// Required with `type: json_schema`.
     #[serde(default)]
     pub(super) json_schema: Option<JsonSchema>,
 }
 
-/// A JSON Schema with a name.
+/// A JSON Schema; OpenAI's `name` and `strict` are ignored.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(in crate::http) struct JsonSchema {
-    /// The schema.
+    /// The JSON Schema that the answer must match.
     #[schema(value_type = Object)]
     pub(super) schema: Option<Value>,
 }
 
-/// One message.
+/// A message of the request.
 #[derive(Debug, Deserialize)]
 pub(super) struct Said {
     pub(super) role: String,
@@ -85,7 +87,7 @@ pub(super) struct Said {
     pub(super) tool_calls: Option<Value>,
 }
 
-/// What it says.
+/// Content of a message.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Spoken {
@@ -93,7 +95,7 @@ pub(super) enum Spoken {
     Parts(Vec<Part>),
 }
 
-/// A part of what it says.
+/// A part of a message's content.
 #[derive(Debug, Deserialize)]
 pub(super) struct Part {
     #[serde(rename = "type")]
@@ -104,20 +106,20 @@ pub(super) struct Part {
     pub(super) image_url: Option<ImageUrl>,
 }
 
-/// Where an image is.
+/// URL of an image: `https:`, or `data:` with base64.
 #[derive(Debug, Deserialize)]
 pub(super) struct ImageUrl {
     pub(super) url: String,
 }
 
-/// Tokens of a call.
+/// Token usage of a completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub(in crate::http) struct ChatUsage {
-    /// Tokens in.
+    /// Input tokens, those read from or written to the cache included.
     pub(super) prompt_tokens: u64,
-    /// Tokens out.
+    /// Output tokens.
     pub(super) completion_tokens: u64,
-    /// Both.
+    /// Sum of input and output tokens.
     pub(super) total_tokens: u64,
 }
 
@@ -128,67 +130,67 @@ impl From<callboard_actors::ports::Usage> for ChatUsage {
     }
 }
 
-/// The whole answer.
+/// A chat completion.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct ChatCompletion {
     /// `chatcmpl-` and the id of the round.
     pub(super) id: String,
-    /// `chat.completion`
+    /// Always `chat.completion`.
     pub(super) object: &'static str,
-    /// When, in seconds since 1970.
+    /// Start of the answer, in seconds since 1970.
     pub(super) created: u64,
-    /// The model.
+    /// The model that answered.
     pub(super) model: String,
-    /// One.
+    /// Exactly one choice.
     pub(super) choices: Vec<Choice>,
-    /// Tokens of all model calls of the round.
+    /// Tokens of all model calls of the round, tool iterations included.
     pub(super) usage: ChatUsage,
 }
 
-/// The answer.
+/// A choice of a completion.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct Choice {
-    /// 0
+    /// Index of the choice; always 0.
     pub(super) index: u32,
-    /// What the model said.
+    /// The model's message.
     pub(super) message: Answered,
     /// `stop`, `length` or `content_filter`.
     pub(super) finish_reason: &'static str,
-    /// Never there.
+    /// Always `null`; part of OpenAI's form.
     #[schema(value_type = Option<Object>)]
     pub(super) logprobs: Option<Value>,
 }
 
-/// What the model said.
+/// The model's message.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct Answered {
-    /// `assistant`
+    /// Always `assistant`; part of OpenAI's form.
     pub(super) role: &'static str,
-    /// Its text.
+    /// Text of the last message of the round.
     pub(super) content: String,
-    /// Never there.
+    /// Always `null`; part of OpenAI's form.
     pub(super) refusal: Option<String>,
 }
 
-/// The models.
+/// The models that the tenant can name.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct Models {
-    /// `list`
+    /// Always `list`; part of OpenAI's form.
     pub(super) object: &'static str,
-    /// The models.
+    /// The configured model and its alias `default`.
     pub(super) data: Vec<ModelShown>,
 }
 
-/// A model.
+/// A model of the list.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct ModelShown {
-    /// Its name.
+    /// The value of `model` in a request.
     pub(super) id: String,
-    /// `model`
+    /// Always `model`; part of OpenAI's form.
     pub(super) object: &'static str,
-    /// 0: nobody knows.
+    /// Always 0: the date is unknown.
     pub(super) created: u64,
-    /// `callboard`
+    /// Always `callboard`; part of OpenAI's form.
     pub(super) owned_by: &'static str,
 }
 
@@ -219,14 +221,14 @@ pub(super) struct Delta<'a> {
     pub(super) content: Option<&'a str>,
 }
 
-/// An error in the form of OpenAI.
+/// An error in OpenAI's form.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct ChatError {
-    /// The error.
+    /// Details of the error.
     pub(super) error: ErrorBody,
 }
 
-/// What is wrong.
+/// Details of an error.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct ErrorBody {
     /// What happened, for people.
@@ -234,8 +236,8 @@ pub(in crate::http) struct ErrorBody {
     /// `invalid_request_error`, `authentication_error`, `rate_limit_error` or `server_error`.
     #[serde(rename = "type")]
     pub(super) kind: &'static str,
-    /// The wrong field.
+    /// The invalid field of the request, dot-separated; `null` if the error concerns none.
     pub(super) param: Option<String>,
-    /// The code of the problem.
+    /// Stable code of the error, as in the problem documents of the other routes.
     pub(super) code: String,
 }

@@ -1,4 +1,5 @@
-//! What the operator asks: tenants, quotas, keys, erasure, reload, drain. A tenant's key sees none of it.
+//! The operator's routes: tenants, quotas, keys, erasure, reload and drain. With a tenant's key
+//! they answer 404.
 
 use std::collections::BTreeMap;
 
@@ -22,15 +23,16 @@ use crate::http::{
     shared::App,
 };
 
-/// A tenant and its figures.
+/// A tenant and its usage.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct TenantShown {
-    /// The tenant.
+    /// The tenant's id.
     #[schema(value_type = String)]
     id: TenantId,
-    /// Whether its prompts are refused.
+    /// Whether new prompts of the tenant are refused.
     paused: bool,
-    /// What it uses now and has used since the host began: prompts, turns, bytes, tokens, refusals by reason.
+    /// Current and total usage since the host started: prompts, rounds, bytes, tokens, refusals by
+    /// reason.
     #[schema(value_type = Object)]
     usage: TenantUsage,
     /// What its workspace holds; absent until it was counted, at the first command or the first new file.
@@ -38,18 +40,18 @@ pub(in crate::http) struct TenantShown {
     workspace: Option<WorkspaceShown>,
 }
 
-/// The tenants.
+/// All tenants of the host.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct Tenants {
-    /// In order of their ids.
+    /// The tenants, in order of id.
     tenants: Vec<TenantShown>,
 }
 
-/// Whether to pause.
+/// Whether to pause or resume the tenant.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(in crate::http) struct Pause {
-    /// `true` refuses its prompts from now on, `false` lets them in again.
+    /// `true` (the default) refuses new prompts of the tenant, `false` accepts them again.
     #[serde(default = "yes")]
     paused: bool,
 }
@@ -64,45 +66,46 @@ fn yes() -> bool {
     true
 }
 
-/// Which keys the new one replaces.
+/// Options of a new key.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(in crate::http) struct NewKey {
-    /// Whether the tenant's other keys open nothing from now on.
+    /// Whether to remove the tenant's other keys.
     #[serde(default)]
     replace: bool,
 }
 
-/// A key that was made.
+/// A generated key.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct KeyShown {
-    /// The key. It is shown this once.
+    /// The key. No other response ever contains it.
     key: String,
-    /// Its SHA-256, for `key_sha256` in the configuration.
+    /// SHA-256 of the key, for `key_sha256` in the configuration.
     key_sha256: String,
 }
 
-/// What was erased.
+/// Result of an erasure.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct ErasedShown {
-    /// Conversations.
+    /// Number of erased conversations.
     conversations: u64,
 }
 
-/// A tenant of the path that the host knows.
+/// Parses the tenant of the path; 404 for a tenant that the host does not have.
 fn tenant(app: &App, id: &str) -> Result<TenantId, Problem> {
     let id = TenantId::new(id).map_err(|error| Problem::bad_parameter("tenant", error))?;
-    // To name one is to make one: look first.
+    // `Host::tenant` creates an unknown tenant, so check first.
     if app.host.tenant_ids().contains(&id) { Ok(id) } else { Err(Problem::not_found("tenant")) }
 }
 
 fn operator(app: &App) -> Result<&dyn Operator, Problem> {
-    let missing = || Problem::new(StatusCode::NOT_IMPLEMENTED, "unsupported", "the program that serves has no operator's side");
+    let missing =
+        || Problem::new(StatusCode::NOT_IMPLEMENTED, "unsupported", "this server was started without support for operator routes");
     app.config.operator.as_deref().ok_or_else(missing)
 }
 
-/// Lists the tenants with their figures.
-#[utoipa::path(get, path = "/v1/admin/tenants", tag = "operator", responses((status = 200, description = "The tenants", body = Tenants)))]
+/// Lists all tenants with their usage.
+#[utoipa::path(get, path = "/v1/admin/tenants", tag = "operator", responses((status = 200, description = "All tenants", body = Tenants)))]
 pub(in crate::http) async fn list(State(app): State<App>, _: Admin) -> Result<Json<Tenants>, Problem> {
     let mut workspaces = match &app.config.operator {
         Some(operator) => operator.workspaces().await,
@@ -115,13 +118,13 @@ pub(in crate::http) async fn list(State(app): State<App>, _: Admin) -> Result<Js
     Ok(Json(Tenants { tenants: shown.collect::<Result<_, Problem>>()? }))
 }
 
-/// Sets a tenant up, or changes it.
+/// Creates or updates a tenant.
 ///
-/// The body has the keys of a `[[tenant]]` of the configuration but `id`.
+/// The body has the keys of a `[[tenant]]` section of the configuration, except `id`.
 #[utoipa::path(
     put, path = "/v1/admin/tenants/{tenant}", tag = "operator", request_body = Object,
-    params(("tenant" = String, Path, description = "The tenant")),
-    responses((status = 201, description = "It is new"), (status = 204, description = "It is changed")),
+    params(("tenant" = String, Path, description = "Id of the tenant")),
+    responses((status = 201, description = "The tenant was created"), (status = 204, description = "The tenant was updated")),
 )]
 pub(in crate::http) async fn put(
     State(app): State<App>,
@@ -135,11 +138,11 @@ pub(in crate::http) async fn put(
     }
 }
 
-/// Takes a tenant out of service and erases it.
+/// Removes a tenant and erases its data.
 #[utoipa::path(
     delete, path = "/v1/admin/tenants/{tenant}", tag = "operator",
-    params(("tenant" = String, Path, description = "The tenant")),
-    responses((status = 204, description = "Nothing of it is left")),
+    params(("tenant" = String, Path, description = "Id of the tenant")),
+    responses((status = 204, description = "The tenant and its data are erased")),
 )]
 pub(in crate::http) async fn remove(State(app): State<App>, _: Admin, Path(id): Path<String>) -> Result<StatusCode, Problem> {
     let id = tenant(&app, &id)?;
@@ -147,11 +150,11 @@ pub(in crate::http) async fn remove(State(app): State<App>, _: Admin, Path(id): 
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Changes a tenant's quotas; they hold from the next prompt on.
+/// Replaces a tenant's quotas, from the next prompt on.
 #[utoipa::path(
     put, path = "/v1/admin/tenants/{tenant}/quota", tag = "operator", request_body = Object,
-    params(("tenant" = String, Path, description = "The tenant")),
-    responses((status = 204, description = "They hold")),
+    params(("tenant" = String, Path, description = "Id of the tenant")),
+    responses((status = 204, description = "The quotas are in effect")),
 )]
 pub(in crate::http) async fn quota(
     State(app): State<App>,
@@ -163,13 +166,14 @@ pub(in crate::http) async fn quota(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Pauses a tenant, or lets it go on.
+/// Pauses or resumes a tenant.
 ///
-/// New prompts are refused with `tenant_paused`; rounds that run go on. Without a body it pauses.
+/// New prompts of a paused tenant are refused with `tenant_paused`; running rounds continue.
+/// Without a body the tenant is paused.
 #[utoipa::path(
     post, path = "/v1/admin/tenants/{tenant}/pause", tag = "operator", request_body = Pause,
-    params(("tenant" = String, Path, description = "The tenant")),
-    responses((status = 204, description = "Done")),
+    params(("tenant" = String, Path, description = "Id of the tenant")),
+    responses((status = 204, description = "The tenant is paused or resumed")),
 )]
 pub(in crate::http) async fn pause(
     State(app): State<App>,
@@ -190,13 +194,13 @@ pub(in crate::http) async fn pause(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Makes a key for a tenant.
+/// Generates a key for a tenant.
 ///
-/// The answer is the only place where it is ever shown.
+/// The key is shown only in this response.
 #[utoipa::path(
     post, path = "/v1/admin/tenants/{tenant}/keys", tag = "operator", request_body = NewKey,
-    params(("tenant" = String, Path, description = "The tenant")),
-    responses((status = 201, description = "The key", body = KeyShown)),
+    params(("tenant" = String, Path, description = "Id of the tenant")),
+    responses((status = 201, description = "The new key", body = KeyShown)),
 )]
 pub(in crate::http) async fn key(State(app): State<App>, _: Admin, Path(id): Path<String>, request: Request) -> Result<Response, Problem> {
     let id = tenant(&app, &id)?;
@@ -206,11 +210,11 @@ pub(in crate::http) async fn key(State(app): State<App>, _: Admin, Path(id): Pat
     Ok((StatusCode::CREATED, [(axum::http::header::CACHE_CONTROL, "no-store")], Json(shown)).into_response())
 }
 
-/// Erases all that a tenant has stored; it stays in service.
+/// Erases all data of a tenant; the tenant stays in service.
 #[utoipa::path(
     delete, path = "/v1/admin/tenants/{tenant}/data", tag = "operator",
-    params(("tenant" = String, Path, description = "The tenant")),
-    responses((status = 200, description = "What was erased", body = ErasedShown)),
+    params(("tenant" = String, Path, description = "Id of the tenant")),
+    responses((status = 200, description = "The number of erased conversations", body = ErasedShown)),
 )]
 pub(in crate::http) async fn erase(State(app): State<App>, _: Admin, Path(id): Path<String>) -> Result<Json<ErasedShown>, Problem> {
     let id = tenant(&app, &id)?;
@@ -225,14 +229,14 @@ pub(in crate::http) async fn erase(State(app): State<App>, _: Admin, Path(id): P
     Ok(Json(ErasedShown { conversations }))
 }
 
-/// Reads the configuration again, as SIGHUP does.
-#[utoipa::path(post, path = "/v1/admin/reload", tag = "operator", responses((status = 200, description = "What changed", body = Reloaded)))]
+/// Reloads the configuration, as SIGHUP does.
+#[utoipa::path(post, path = "/v1/admin/reload", tag = "operator", responses((status = 200, description = "The differences to the previous configuration", body = Reloaded)))]
 pub(in crate::http) async fn reload(State(app): State<App>, _: Admin) -> Result<Json<Reloaded>, Problem> {
     Ok(Json(operator(&app)?.reload().await?))
 }
 
-/// Ends the host in the order of SIGTERM.
-#[utoipa::path(post, path = "/v1/admin/drain", tag = "operator", responses((status = 202, description = "It has begun; `/readyz` says 503 from now on")))]
+/// Shuts the host down gracefully, as SIGTERM does.
+#[utoipa::path(post, path = "/v1/admin/drain", tag = "operator", responses((status = 202, description = "The drain has started; `/readyz` answers 503 from now on")))]
 pub(in crate::http) async fn drain(State(app): State<App>, _: Admin) -> StatusCode {
     app.drain.cancel();
     if let Some(operator) = &app.config.operator {

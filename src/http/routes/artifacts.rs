@@ -1,4 +1,4 @@
-//! Results that were too large to show.
+//! Reads artifacts: tool results that were too large for the model's context.
 
 use std::ops::Range;
 
@@ -17,33 +17,34 @@ use utoipa::IntoParams;
 use super::{Path, Query};
 use crate::http::{auth::Caller, error::Problem, shared::App};
 
-/// Conversations that are asked at once for an artifact of which the client does not say whose it is.
+/// Conversations read at a time while an artifact is searched without a conversation id.
 const SEARCHED: usize = 256;
 
-/// Most bytes of one answer: more is asked for by ranges.
+/// Most bytes of one response; clients read larger artifacts by ranges.
 const ANSWER_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// Whose artifact.
+/// Query parameters of the artifact route.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(in crate::http) struct Of {
-    /// The conversation that it came from; without it all of the tenant's are searched.
+    /// The conversation that the artifact belongs to. Absent: all of the tenant's conversations are
+    /// searched.
     conversation: Option<String>,
 }
 
 /// Reads an artifact, or one range of its bytes.
 ///
-/// Its name is the hash of its content, so that it never changes: it may be cached by the client that read it.
+/// The id is the hash of the content, so an artifact never changes and clients may cache it.
 #[utoipa::path(
     get, path = "/v1/artifacts/{artifact_id}", tag = "conversations",
     params(
-        ("artifact_id" = String, Path, description = "The artifact, as `tool_result` names it"), Of,
-        ("Range" = Option<String>, Header, description = "One range of bytes, such as `bytes=0-1023`; several are answered with the whole"),
+        ("artifact_id" = String, Path, description = "Id of the artifact, from the event `tool_result`"), Of,
+        ("Range" = Option<String>, Header, description = "One range of bytes, such as `bytes=0-1023`; a list of ranges is ignored, and the whole artifact returned"),
     ),
     responses(
-        (status = 200, description = "All of it", body = String, content_type = "application/octet-stream"),
-        (status = 206, description = "The range", body = String, content_type = "application/octet-stream"),
-        (status = 416, description = "`range_not_satisfiable`: it begins behind the end", body = Problem, content_type = "application/problem+json"),
+        (status = 200, description = "The whole artifact", body = String, content_type = "application/octet-stream"),
+        (status = 206, description = "The requested range", body = String, content_type = "application/octet-stream"),
+        (status = 416, description = "`range_not_satisfiable`: the range starts after the last byte", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 pub(in crate::http) async fn get(
@@ -53,7 +54,7 @@ pub(in crate::http) async fn get(
     Query(of): Query<Of>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    // What is no id cannot be an artifact: the same answer, and nothing is told of the form.
+    // A malformed id gets the 404 of an unknown one, which reveals nothing about valid ids.
     let id = ArtifactId::parse(&id).map_err(|_| Problem::not_found("artifact"))?;
     let meta = match of.conversation {
         Some(conversation) => {
@@ -68,7 +69,8 @@ pub(in crate::http) async fn get(
         None => (StatusCode::OK, 0..size),
         Some(Some(range)) => (StatusCode::PARTIAL_CONTENT, range),
         Some(None) => {
-            let problem = Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, "range_not_satisfiable", format!("it has {size} bytes"));
+            let problem =
+                Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, "range_not_satisfiable", format!("the artifact has {size} bytes"));
             return Ok(([(header::CONTENT_RANGE, format!("bytes */{size}"))], problem).into_response());
         }
     };
@@ -80,7 +82,8 @@ pub(in crate::http) async fn get(
     fields.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     fields.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     fields.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, immutable, max-age=3600"));
-    // It is what a tool gave: a browser must not take it for a page of ours.
+    // The content comes from a tool: a browser must download it, never render it as a page of this
+    // origin.
     fields.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     fields.insert(header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
     fields.extend(HeaderValue::from_str(&format!("\"{id}\"")).ok().map(|tag| (header::ETAG, tag)));
@@ -93,7 +96,7 @@ pub(in crate::http) async fn get(
     Ok((status, fields, bytes).into_response())
 }
 
-/// The artifact in the first of the tenant's conversations that has it.
+/// Searches the tenant's conversations in order of id and returns the first match.
 async fn find(app: &App, tenant: &TenantId, id: &ArtifactId) -> Result<ArtifactMeta, Problem> {
     let (artifacts, mut after) = (app.host.artifacts(), None);
     loop {
@@ -110,19 +113,20 @@ async fn find(app: &App, tenant: &TenantId, id: &ArtifactId) -> Result<ArtifactM
     }
 }
 
-/// One range as it was asked for.
+/// A parsed `Range` header with one range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
-    /// From a byte to another, both included.
+    /// `bytes=a-b`, both included.
     Between(u64, u64),
-    /// From a byte to the end.
+    /// `bytes=a-`.
     From(u64),
-    /// So many bytes at the end.
+    /// `bytes=-n`: the last `n` bytes.
     Last(u64),
 }
 
 impl Wanted {
-    /// One range of bytes; `None` for what is passed over: several ranges, other units, nonsense (RFC 9110 §14.2).
+    /// Parses a range; `None` for what RFC 9110 §14.2 lets a server ignore: several ranges, other
+    /// units, invalid syntax.
     fn parse(text: &str) -> Option<Self> {
         let (first, last) = text.trim().strip_prefix("bytes=")?.split_once('-')?;
         let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u64>().ok()).flatten();
@@ -136,7 +140,7 @@ impl Wanted {
         }
     }
 
-    /// The bytes that it means; `None` when there are none.
+    /// The bytes of the range within an artifact of `size` bytes; `None` when the range is empty.
     fn within(self, size: u64) -> Option<Range<u64>> {
         let range = match self {
             Self::Between(first, last) => first..last.saturating_add(1).min(size),
@@ -152,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_range_is_read_and_anything_else_passed_over() {
+    fn one_range_is_parsed_and_anything_else_is_ignored() {
         let range = |text: &str| Wanted::parse(text).map(|wanted| wanted.within(10));
 
         assert_eq!(range("bytes=0-3"), Some(Some(0..4)));

@@ -1,4 +1,4 @@
-//! What can be asked of a conversation beside saying something.
+//! Control of a conversation: interrupt, approve, inject, compact, fork.
 
 use axum::{
     Json,
@@ -17,13 +17,14 @@ use crate::http::{
     shared::App,
 };
 
-/// Asks the open round to end now.
+/// Requests cancellation of the open round.
 ///
-/// Model, tools and their processes are stopped; what was said until then stays. 404 when no round is open.
+/// The model call, tools and their processes are stopped; text written until then stays. 404 when
+/// no round is open.
 #[utoipa::path(
     post, path = "/v1/conversations/{id}/interrupt", tag = "control",
     params(("id" = String, Path, description = "The conversation")),
-    responses((status = 202, description = "The wish is taken; `round_finished` tells the end")),
+    responses((status = 202, description = "The request is accepted; the event `round_finished` reports the end")),
 )]
 pub(in crate::http) async fn interrupt(
     State(app): State<App>,
@@ -35,11 +36,11 @@ pub(in crate::http) async fn interrupt(
     Ok(StatusCode::ACCEPTED)
 }
 
-/// Answers an approval that a round waits for.
+/// Approves or refuses a tool call that awaits approval.
 #[utoipa::path(
     post, path = "/v1/conversations/{id}/approvals/{tool_call_id}", tag = "control", request_body = Approval,
-    params(("id" = String, Path, description = "The conversation"), ("tool_call_id" = String, Path, description = "The call, as `approval_required` names it")),
-    responses((status = 204, description = "The answer is stored")),
+    params(("id" = String, Path, description = "The conversation"), ("tool_call_id" = String, Path, description = "Id of the tool call, from the event `approval_required`")),
+    responses((status = 204, description = "The decision is stored")),
 )]
 pub(in crate::http) async fn approve(
     State(app): State<App>,
@@ -48,7 +49,7 @@ pub(in crate::http) async fn approve(
     body::Json(answer): body::Json<Approval>,
 ) -> Result<StatusCode, Problem> {
     if answer.always && !answer.allow {
-        return Err(Problem::invalid("/always", "only with `allow`: a refusal is for one call"));
+        return Err(Problem::invalid("/always", "needs `allow: true`; a refusal applies to one call only"));
     }
     let (_, conversation) = app.known(&tenant, &id).await?;
     match answer.always {
@@ -58,9 +59,10 @@ pub(in crate::http) async fn approve(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Adds a message for the model to read when it can.
+/// Adds a message that the model reads at its next call.
 ///
-/// In an open round, behind the results of its tools; otherwise with the next prompt.
+/// In an open round it follows the results of the current tool calls; otherwise it is sent with the
+/// next prompt.
 #[utoipa::path(
     post, path = "/v1/conversations/{id}/inject", tag = "control", request_body = Inject,
     params(("id" = String, Path, description = "The conversation")),
@@ -73,7 +75,7 @@ pub(in crate::http) async fn inject(
     Messages(inject): Messages<Inject>,
 ) -> Result<StatusCode, Problem> {
     if inject.text.trim().is_empty() {
-        return Err(Problem::invalid("/text", "must say something"));
+        return Err(Problem::invalid("/text", "must not be empty"));
     }
     let (_, conversation) = app.known(&tenant, &id).await?;
     app.host.tenant(&tenant).admit_change()?;
@@ -81,13 +83,13 @@ pub(in crate::http) async fn inject(
     Ok(StatusCode::ACCEPTED)
 }
 
-/// Makes the context smaller now.
+/// Compacts the conversation's context now.
 ///
-/// Waits up to ten seconds for a summary of what is dropped. Only while no round is open.
+/// Waits up to ten seconds for a summary of the removed messages. Only while no round is open.
 #[utoipa::path(
     post, path = "/v1/conversations/{id}/compact", tag = "control",
     params(("id" = String, Path, description = "The conversation")),
-    responses((status = 200, description = "What it did", body = Compacted)),
+    responses((status = 200, description = "What was removed", body = Compacted)),
 )]
 pub(in crate::http) async fn compact(
     State(app): State<App>,
@@ -99,11 +101,11 @@ pub(in crate::http) async fn compact(
     Ok(Json(conversation.compact().await?.into()))
 }
 
-/// Begins another conversation as a copy of this one.
+/// Copies the conversation, up to a round, into a new one.
 #[utoipa::path(
     post, path = "/v1/conversations/{id}/fork", tag = "control", request_body = Fork,
-    params(("id" = String, Path, description = "The conversation that is copied; it may run meanwhile")),
-    responses((status = 201, description = "The copy; `Location` names it", body = Made)),
+    params(("id" = String, Path, description = "The conversation to copy; it may have an open round")),
+    responses((status = 201, description = "The copy; `Location` is its path", body = Made)),
 )]
 pub(in crate::http) async fn fork(
     State(app): State<App>,

@@ -1,4 +1,4 @@
-//! Conversations themselves: made, listed, looked at, emptied, erased.
+//! Conversations as resources: create, list, read their state, reset and delete.
 
 use axum::{
     Json,
@@ -21,16 +21,17 @@ use crate::http::{
     shared::{App, scope},
 };
 
-/// Conversations on a page.
+/// Conversations on a page if the client sets no limit.
 const PAGE: usize = 100;
 
-/// Makes a conversation, or sets one up.
+/// Creates or configures a conversation.
 ///
-/// The same request again changes nothing more. A history can only be set while no round is open.
+/// Idempotent: repeating the request changes nothing. A history can only be set while no round is
+/// open.
 #[utoipa::path(
     put, path = "/v1/conversations/{id}", tag = "conversations", request_body = Configure,
-    params(("id" = String, Path, description = "The conversation: 1 to 128 of A-Z a-z 0-9 . _ : - without a leading dot")),
-    responses((status = 200, description = "It was there", body = Made), (status = 201, description = "It is new", body = Made)),
+    params(("id" = String, Path, description = "Id of the conversation: 1 to 128 of A-Z a-z 0-9 . _ : - without a leading dot")),
+    responses((status = 200, description = "The conversation existed", body = Made), (status = 201, description = "The conversation was created", body = Made)),
 )]
 pub(in crate::http) async fn put(
     State(app): State<App>,
@@ -44,7 +45,7 @@ pub(in crate::http) async fn put(
     let is_new = app.host.ports().sessions.head(&scope).await? == Head::default();
     match wanted.messages {
         Some(messages) => conversation.import(messages).await.map_err(|error| at(error, "/messages"))?,
-        // An empty history is how a conversation begins of which nothing was said.
+        // A conversation exists once something is stored: `reset` stores an empty history.
         None if is_new => conversation.reset().await?,
         None => {}
     }
@@ -55,7 +56,7 @@ pub(in crate::http) async fn put(
     Ok((status, Json(Made { conversation_id: scope.conversation })).into_response())
 }
 
-/// A refusal of the body's own content, with the field that it is about.
+/// Converts an error about the body's content, with a pointer to the field.
 fn at(error: SendError, pointer: &str) -> Problem {
     let problem = Problem::from(error);
     if problem.status == StatusCode::UNPROCESSABLE_ENTITY.as_u16() { problem.at(pointer) } else { problem }
@@ -63,7 +64,7 @@ fn at(error: SendError, pointer: &str) -> Problem {
 
 /// Lists the tenant's conversations.
 ///
-/// In order of their ids, a page at a time. Wakes none.
+/// In order of id, in pages. Activates no conversation.
 #[utoipa::path(
     get, path = "/v1/conversations", tag = "conversations", params(Page),
     responses((status = 200, description = "A page of conversations", body = Conversations)),
@@ -82,13 +83,13 @@ pub(in crate::http) async fn list(
     Ok(Json(Conversations { conversations: rows.into_iter().map(Listed::from).collect(), next }))
 }
 
-/// Tells how a conversation stands and what it waits for.
+/// Returns the state of a conversation, and what it waits for.
 ///
-/// Its state, tokens, budget and queue. Wakes nothing.
+/// Includes tokens, budget and queue. Does not activate the conversation.
 #[utoipa::path(
     get, path = "/v1/conversations/{id}", tag = "conversations",
     params(("id" = String, Path, description = "The conversation")),
-    responses((status = 200, description = "How it stands", body = Standing)),
+    responses((status = 200, description = "The state", body = Standing)),
 )]
 pub(in crate::http) async fn get(
     State(app): State<App>,
@@ -101,11 +102,11 @@ pub(in crate::http) async fn get(
 
 /// Erases a conversation.
 ///
-/// Its journal, artifacts and events. An open round is ended first.
+/// Deletes its journal, artifacts and events. An open round is ended first.
 #[utoipa::path(
     delete, path = "/v1/conversations/{id}", tag = "conversations",
     params(("id" = String, Path, description = "The conversation")),
-    responses((status = 204, description = "Nothing of it is left")),
+    responses((status = 204, description = "The conversation is erased")),
 )]
 pub(in crate::http) async fn delete(State(app): State<App>, Caller(tenant): Caller, Path(id): Path<String>) -> Result<StatusCode, Problem> {
     let (_, conversation) = app.known(&tenant, &id).await?;
@@ -121,7 +122,7 @@ pub(in crate::http) async fn delete(State(app): State<App>, Caller(tenant): Call
 #[utoipa::path(
     post, path = "/v1/conversations/{id}/reset", tag = "conversations",
     params(("id" = String, Path, description = "The conversation")),
-    responses((status = 204, description = "Its history is empty")),
+    responses((status = 204, description = "The history is empty")),
 )]
 pub(in crate::http) async fn reset(State(app): State<App>, Caller(tenant): Caller, Path(id): Path<String>) -> Result<StatusCode, Problem> {
     let (_, conversation) = app.known(&tenant, &id).await?;

@@ -1,4 +1,4 @@
-//! What happens in a conversation, as it happens.
+//! The event stream of a conversation.
 
 use axum::{
     extract::State,
@@ -20,20 +20,22 @@ use crate::http::{
     sse,
 };
 
-/// Watches a conversation, or one round of it.
+/// Streams the events of a conversation, or of one of its rounds.
 ///
-/// Without a cursor: the running round from its start, then what comes; with one: all behind it, none twice. A cursor of which nothing can
-/// be told any more is answered by one `snapshot`. With `round` the stream ends with that round; a cursor at its end is 204, upon which
-/// a browser does not come back. A comment every 15 seconds keeps the connection open.
+/// Without a cursor, the stream starts with the beginning of the running round and continues live.
+/// With a cursor, it contains every durable event after it, each once. A cursor that has expired is
+/// answered with one `snapshot` event. With `round` the stream ends with that round; if the cursor
+/// is already at the round's end, the answer is 204, which stops a browser from reconnecting. A
+/// comment every 15 seconds keeps the connection open.
 #[utoipa::path(
     get, path = "/v1/conversations/{id}/events", tag = "conversations",
     params(
         ("id" = String, Path, description = "The conversation"), WatchFrom,
-        ("Last-Event-ID" = Option<String>, Header, description = "Behind this event"),
+        ("Last-Event-ID" = Option<String>, Header, description = "Start after the event with this id"),
     ),
     responses(
         (status = 200, description = "The events, each with `id`, `event` (its type) and `data`", body = Event, content_type = "text/event-stream"),
-        (status = 204, description = "The round is over and all of it was seen"),
+        (status = 204, description = "The round has ended, and the cursor is at its last event"),
     ),
 )]
 pub(in crate::http) async fn watch(
@@ -74,7 +76,7 @@ fn cursor(name: &str, text: &str) -> Result<EventId, Problem> {
     text.parse().map_err(|error| Problem::bad_parameter(name, error))
 }
 
-/// Whether the conversation knows the round: its stream, its inbox or its history.
+/// Whether the conversation has this round, whether it is streaming, queued or in its history.
 async fn has_round(app: &App, scope: &Scope, conversation: &ConversationHandle, round: RoundId) -> Result<bool, Problem> {
     let key = StreamKey { scope: scope.clone(), round };
     if app.host.ports().events.get_status(&key).await.is_ok_and(|status| status.is_some()) {

@@ -1,4 +1,4 @@
-//! Whether the process is alive, and whether it should get traffic. No key.
+//! Liveness and readiness, and the OpenAPI document. No key is needed.
 
 use std::time::Duration;
 
@@ -15,26 +15,26 @@ use utoipa::ToSchema;
 
 use crate::http::{error::Problem, shared::App};
 
-/// How long the store may take for a look.
+/// Longest wait for the store's answer in a readiness check.
 const STORE_WITHIN: Duration = Duration::from_secs(1);
 
-/// The name that is looked up in the store; nothing is stored under it.
+/// Tenant and conversation that the readiness check looks up. Nothing is stored under this id.
 const LOOKED_UP: &str = "readyz";
 
-/// It is well.
+/// A positive health check.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct Well {
-    /// `ok`
+    /// Always `ok`; a failed check is a problem document.
     status: &'static str,
 }
 
-/// Tells that the process is alive.
+/// Reports that the process is alive.
 #[utoipa::path(get, path = "/healthz", tag = "health", responses((status = 200, description = "Alive", body = Well)))]
 pub(in crate::http) async fn alive() -> Json<Well> {
     Json(Well { status: "ok" })
 }
 
-/// Tells whether to send requests here.
+/// Reports whether the host accepts requests.
 ///
 /// 503 while the host is shutting down (`draining`) or its store does not answer (`store_unavailable`).
 #[utoipa::path(get, path = "/readyz", tag = "health", responses((status = 200, description = "Ready", body = Well)))]
@@ -52,8 +52,8 @@ pub(in crate::http) async fn ready(State(app): State<App>) -> Result<Json<Well>,
     }
 }
 
-/// The document of this API, as OpenAPI 3.1.
-#[utoipa::path(get, path = "/openapi.json", tag = "health", responses((status = 200, description = "The document", body = Object)))]
+/// Returns the OpenAPI 3.1 document of this API.
+#[utoipa::path(get, path = "/openapi.json", tag = "health", responses((status = 200, description = "The OpenAPI document", body = Object)))]
 pub(in crate::http) async fn openapi(State(app): State<App>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], app.openapi.clone()).into_response()
 }

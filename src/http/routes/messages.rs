@@ -1,4 +1,4 @@
-//! What is said in a conversation: prompts, and the history.
+//! Messages of a conversation: sending prompts and reading the history.
 
 use std::time::Duration;
 
@@ -24,31 +24,32 @@ use crate::http::{
     sse,
 };
 
-/// Longest key of a client, in bytes.
+/// Longest `Idempotency-Key`, in bytes.
 const CLIENT_KEY_BYTES_MAX: usize = 255;
 
-/// Messages on a page.
+/// Messages on a page if the client sets no limit.
 const PAGE: usize = 100;
 
-/// Most messages on a page.
+/// Largest page of any list, in items.
 pub(super) const PAGE_MAX: usize = 1000;
 
-/// Says something.
+/// Sends a prompt.
 ///
-/// Waits for the end of the round and answers with it; with `Accept: text/event-stream` or `stream: true` answers with the round's events;
-/// with `Prefer: respond-async`, which wins over both, answers at once. A client that leaves cancels nothing. An unknown conversation is
-/// made.
+/// Answers with the round's result when the round has ended. With `Accept: text/event-stream` or
+/// `stream: true`, answers with the round's events. With `Prefer: respond-async`, which takes
+/// precedence over both, answers at once. A client that disconnects cancels nothing. An unknown
+/// conversation is created.
 #[utoipa::path(
     post, path = "/v1/conversations/{id}/messages", tag = "conversations", request_body = Say,
     params(
         ("id" = String, Path, description = "The conversation"),
-        ("Idempotency-Key" = Option<String>, Header, description = "The client's name for this prompt, kept for 24 hours in the conversation: the same with the same body answers with the same round (`Idempotency-Replayed: true`), with another body 422"),
-        ("Prefer" = Option<String>, Header, description = "`respond-async` answers 202 at once"),
+        ("Idempotency-Key" = Option<String>, Header, description = "Identifies the prompt within the conversation for 24 hours: a repeated request with the same body returns the same round (`Idempotency-Replayed: true`), with another body 422"),
+        ("Prefer" = Option<String>, Header, description = "`respond-async`: answer 202 at once"),
     ),
     responses(
-        (status = 200, description = "The round's end, or its events", content((Answer = "application/json"), (Event = "text/event-stream"))),
-        (status = 202, description = "The prompt is stored; `Location` has its events", body = Accepted),
-        (status = 409, description = "`conversation_busy`: a round is open, and the prompt was not to wait", body = Problem, content_type = "application/problem+json"),
+        (status = 200, description = "The round's result, or its events", content((Answer = "application/json"), (Event = "text/event-stream"))),
+        (status = 202, description = "The prompt is stored; `Location` is the path of its events", body = Accepted),
+        (status = 409, description = "`conversation_busy`: a round is open and `on_busy` is `reject`", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 pub(in crate::http) async fn say(
@@ -61,7 +62,8 @@ pub(in crate::http) async fn say(
     let scope = scope(&tenant, &id)?;
     let form = Form::of(&headers, say.stream)?;
     let key = client_key(&headers)?;
-    // The place of a watcher first: a prompt that was stored must not be refused for want of one.
+    // Reserve the stream before the prompt is stored: a stored prompt must not be answered with
+    // 429.
     let watching = if form == Form::Stream { Some(app.watch(&tenant)?) } else { None };
 
     let mut send = app.conversation(&scope).send(Prompt::blocks(say.content.into_blocks())).on_busy(say.on_busy.into());
@@ -87,7 +89,7 @@ pub(in crate::http) async fn say(
 
 /// Reads the history.
 ///
-/// Oldest first, a page at a time. Wakes nothing.
+/// Oldest message first, in pages. Does not activate the conversation.
 #[utoipa::path(
     get, path = "/v1/conversations/{id}/messages", tag = "conversations",
     params(("id" = String, Path, description = "The conversation"), Page),
@@ -112,9 +114,9 @@ pub(in crate::http) async fn history(
     Ok(Json(History { messages, total: all.len(), next }))
 }
 
-/// How many rows a client may ask for.
-pub(super) fn limit(asked: Option<usize>, usual: usize) -> Result<usize, Problem> {
-    match asked.unwrap_or(usual) {
+/// The validated page size.
+pub(super) fn limit(asked: Option<usize>, default: usize) -> Result<usize, Problem> {
+    match asked.unwrap_or(default) {
         limit @ 1..=PAGE_MAX => Ok(limit),
         _ => Err(Problem::bad_parameter("limit", format_args!("must be 1 to {PAGE_MAX}"))),
     }
@@ -144,7 +146,8 @@ fn accepted(scope: &Scope, reply: &Reply) -> Response {
     (StatusCode::ACCEPTED, headers, Json(Accepted { conversation_id, round_id, stream_id: round_id, events })).into_response()
 }
 
-/// The end of a round. One that failed is an answer too: the prompt was taken, and whoever sends it again says it twice.
+/// Waits for the round's end. A failed round is a 200 as well: its prompt is stored, and a client
+/// that retried would send it twice.
 async fn outcome(scope: &Scope, reply: &mut Reply) -> Result<Answer, Problem> {
     let end: RoundEnd = match reply.outcome().await {
         Ok(end) => end,
@@ -154,7 +157,7 @@ async fn outcome(scope: &Scope, reply: &mut Reply) -> Result<Answer, Problem> {
     Ok(Answer::new(scope.conversation.clone(), reply.round_id(), end))
 }
 
-/// The form of the answer.
+/// The form in which a prompt is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     Plain,
@@ -166,7 +169,7 @@ impl Form {
     fn of(headers: &HeaderMap, stream: bool) -> Result<Self, Problem> {
         let prefers = |value: &HeaderValue| {
             let text = value.to_str().unwrap_or_default();
-            text.split([',', ';']).any(|wish| wish.trim().eq_ignore_ascii_case("respond-async"))
+            text.split([',', ';']).any(|preference| preference.trim().eq_ignore_ascii_case("respond-async"))
         };
         if headers.get_all("prefer").iter().any(prefers) {
             return Ok(Self::Async);
@@ -195,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn respond_async_wins_over_streaming_and_what_we_do_not_speak_is_406() {
+    fn respond_async_wins_over_streaming_and_an_unsupported_media_type_is_406() {
         let form = |fields: &[(&'static str, &'static str)], stream| {
             let fields = fields.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
             Form::of(&HeaderMap::from_iter(fields), stream).map_err(|problem| problem.status)

@@ -1,4 +1,4 @@
-//! Figures, in the text form that Prometheus reads.
+//! Metrics of the host and of a tenant, in Prometheus' text format.
 
 use axum::{
     extract::State,
@@ -15,19 +15,19 @@ use crate::{
     observe::{PROMETHEUS_CONTENT_TYPE, View, prometheus_text},
 };
 
-/// Shows the host's figures.
-#[utoipa::path(get, path = "/metrics", tag = "operator", responses((status = 200, description = "Figures", body = String, content_type = "text/plain")))]
+/// Returns the host's metrics.
+#[utoipa::path(get, path = "/metrics", tag = "operator", responses((status = 200, description = "Metrics of the host and of every tenant", body = String, content_type = "text/plain")))]
 pub(in crate::http) async fn host(State(app): State<App>, _: Admin) -> Result<Response, Problem> {
     show(&app, View::Operator)
 }
 
-/// Shows this tenant's figures.
-#[utoipa::path(get, path = "/v1/metrics", tag = "conversations", responses((status = 200, description = "Figures of this tenant alone", body = String, content_type = "text/plain")))]
+/// Returns the tenant's metrics.
+#[utoipa::path(get, path = "/v1/metrics", tag = "conversations", responses((status = 200, description = "Metrics of this tenant only", body = String, content_type = "text/plain")))]
 pub(in crate::http) async fn tenant(State(app): State<App>, Caller(tenant): Caller) -> Result<Response, Problem> {
     show(&app, View::Tenant(&tenant))
 }
 
-/// A route that is switched off is as one that is not there.
+/// Renders the metrics; 404 when the configuration switches them off.
 fn show(app: &App, view: View<'_>) -> Result<Response, Problem> {
     if !app.config.metrics {
         return Err(no_route());

@@ -1,4 +1,5 @@
-//! The routes, a file a noun. Each says with its attribute what stands in the document.
+//! The handlers, one file for each resource. Their `utoipa::path` attributes are the source of the
+//! OpenAPI document.
 
 pub(super) mod admin;
 pub(super) mod artifacts;
@@ -18,7 +19,7 @@ use serde::de::DeserializeOwned;
 
 use super::{error::Problem, shared::App};
 
-/// The parameters of a path, as a problem where they are none.
+/// axum's `Path`, with rejections as problem documents.
 pub(super) struct Path<T>(pub(super) T);
 
 impl<T: DeserializeOwned + Send> FromRequestParts<App> for Path<T> {
@@ -30,7 +31,7 @@ impl<T: DeserializeOwned + Send> FromRequestParts<App> for Path<T> {
     }
 }
 
-/// The parameters of a query.
+/// axum's `Query`, with rejections as problem documents.
 pub(super) struct Query<T>(pub(super) T);
 
 impl<T: DeserializeOwned + Send> FromRequestParts<App> for Query<T> {
@@ -42,12 +43,14 @@ impl<T: DeserializeOwned + Send> FromRequestParts<App> for Query<T> {
     }
 }
 
-/// The one value of a header field, as text.
+/// The value of a header that may occur at most once, as text.
 pub(super) fn header<'a>(headers: &'a axum::http::HeaderMap, name: &str) -> Result<Option<&'a str>, Problem> {
     let mut given = headers.get_all(name).iter();
     match (given.next(), given.next()) {
         (None, _) => Ok(None),
         (Some(value), None) => value.to_str().map(Some).map_err(|_| Problem::bad_parameter(name, "must be visible ASCII")),
-        (Some(_), Some(_)) => Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_parameter", format!("{name}: send it once"))),
+        (Some(_), Some(_)) => {
+            Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_parameter", format!("{name}: send this header only once")))
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Skills of a conversation.
+//! Lists, activates and deactivates skills of a conversation.
 
 use axum::{Json, extract::State, http::StatusCode};
 
@@ -10,7 +10,7 @@ use crate::http::{
     shared::App,
 };
 
-/// Lists the skills within reach.
+/// Lists the skills that the conversation can activate.
 #[utoipa::path(
     get, path = "/v1/conversations/{id}/skills", tag = "control",
     params(("id" = String, Path, description = "The conversation")),
@@ -29,8 +29,8 @@ pub(in crate::http) async fn list(State(app): State<App>, Caller(tenant): Caller
 /// Activates a skill until it is deactivated.
 #[utoipa::path(
     post, path = "/v1/conversations/{id}/skills/{name}", tag = "control",
-    params(("id" = String, Path, description = "The conversation"), ("name" = String, Path, description = "The skill")),
-    responses((status = 204, description = "It is active")),
+    params(("id" = String, Path, description = "The conversation"), ("name" = String, Path, description = "Name of the skill")),
+    responses((status = 204, description = "The skill is active")),
 )]
 pub(in crate::http) async fn activate(
     State(app): State<App>,
@@ -42,11 +42,11 @@ pub(in crate::http) async fn activate(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Deactivates a skill, and those that were activated on top of it.
+/// Deactivates a skill, and the skills above it in the stack of active skills.
 #[utoipa::path(
     delete, path = "/v1/conversations/{id}/skills/{name}", tag = "control",
-    params(("id" = String, Path, description = "The conversation"), ("name" = String, Path, description = "The skill")),
-    responses((status = 204, description = "It is not active")),
+    params(("id" = String, Path, description = "The conversation"), ("name" = String, Path, description = "Name of the skill")),
+    responses((status = 204, description = "The skill is not active")),
 )]
 pub(in crate::http) async fn deactivate(
     State(app): State<App>,

@@ -1,4 +1,5 @@
-//! The operator's routes: what they ask of the program, and that nobody else sees them.
+//! The operator's routes: what they request from the program, and that other callers get 404 or
+//! 401.
 
 use std::sync::Mutex;
 
@@ -7,7 +8,7 @@ use callboard_actors::ports::BoxFuture;
 
 use super::*;
 
-/// A program that notes what it is asked.
+/// A program that records the requests it gets.
 #[derive(Default)]
 struct Program {
     asked: Mutex<Vec<String>>,
@@ -84,7 +85,7 @@ async fn the_operator_sets_up_pauses_rekeys_and_erases_tenants() {
     assert_eq!(server.say("c", "again").await["text"], "yes");
 
     let made = body(admin(&server, Method::POST, "/v1/admin/tenants/acme/keys", r#"{"replace":true}"#).await).await;
-    assert_eq!(server.get("/v1/conversations").await.status(), 401, "the old key opens nothing");
+    assert_eq!(server.get("/v1/conversations").await.status(), 401, "the old key is no longer valid");
     let key = made["key"].as_str().unwrap();
     assert_eq!(made["key_sha256"], KeyHash::of(key).to_string());
     let mine = soon(server.ask(Method::GET, "/v1/conversations/c", key).send()).await.unwrap();
@@ -129,27 +130,27 @@ async fn to_a_tenant_the_operators_routes_are_not_there() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_program_without_an_operators_side_says_so() {
+async fn operator_routes_of_a_program_without_support_are_501() {
     let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
 
     assert_eq!(problem(admin(&server, Method::POST, "/v1/admin/reload", "").await).await, (501, "unsupported".into()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn figures_that_are_switched_off_are_not_there() {
+async fn metrics_that_are_disabled_answer_404() {
     let model = Arc::new(ScriptedModel::always(Reply::text("yes")));
     let server = Server::with(model, Setting { no_metrics: true, ..Setting::default() }).await;
 
     for (path, key) in [("/metrics", ADMIN), ("/v1/metrics", ACME)] {
         let refused = problem(soon(server.ask(Method::GET, path, key).send()).await.unwrap()).await;
-        assert_eq!(refused, (404, "not_found".into()), "X-12: {path}");
+        assert_eq!(refused, (404, "not_found".into()), "{path}");
     }
     let unknown = problem(soon(server.ask(Method::GET, "/metrics", "no key").send()).await.unwrap()).await;
-    assert_eq!(unknown.0, 401, "who is nobody learns nothing of it");
+    assert_eq!(unknown.0, 401, "without a key the answer does not reveal that metrics are disabled");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_conversation_that_is_put_needs_a_place_as_one_that_is_begun() {
+async fn creating_a_conversation_by_put_counts_against_the_quota() {
     let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
     let quotas = callboard_actors::tenant::Quotas { conversations_max: Some(1), ..Default::default() };
     server.host.configure_tenant(&tenant("acme"), callboard_actors::host::TenantConfig::new().quotas(quotas)).await.unwrap();
@@ -162,5 +163,5 @@ async fn a_conversation_that_is_put_needs_a_place_as_one_that_is_begun() {
     assert_eq!(put("one", json!({})).await.status(), StatusCode::CREATED);
     assert_eq!(problem(put("two", json!({})).await).await.0, 429);
     assert_eq!(problem(put("two", history).await).await.0, 429);
-    assert_eq!(put("one", json!({})).await.status(), StatusCode::OK, "the one that is there is set up as before");
+    assert_eq!(put("one", json!({})).await.status(), StatusCode::OK, "an existing conversation can still be configured");
 }

@@ -1,10 +1,10 @@
-//! The document says what is served, and nothing is served that it does not say.
+//! The OpenAPI document: it describes exactly the routes that are served.
 
 use std::collections::BTreeSet;
 
 use super::*;
 
-/// The routes of INTERFACES §4 that are served.
+/// The served routes of the public API.
 const ROUTES: &[&str] = &[
     "DELETE /v1/admin/tenants/{tenant}",
     "DELETE /v1/admin/tenants/{tenant}/data",
@@ -46,26 +46,26 @@ async fn document(server: &Server) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_route_stands_in_the_document_and_every_documented_route_is_served() {
+async fn every_route_is_documented_and_every_documented_route_is_served() {
     let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
     let document = document(&server).await;
     assert!(document["openapi"].as_str().unwrap().starts_with("3.1"), "{}", document["openapi"]);
-    let mut told = BTreeSet::new();
+    let mut documented = BTreeSet::new();
     for (path, item) in document["paths"].as_object().unwrap() {
         for method in item.as_object().unwrap().keys() {
-            told.insert(format!("{} {path}", method.to_uppercase()));
+            documented.insert(format!("{} {path}", method.to_uppercase()));
         }
     }
 
-    assert_eq!(told.iter().map(String::as_str).collect::<Vec<_>>(), ROUTES);
+    assert_eq!(documented.iter().map(String::as_str).collect::<Vec<_>>(), ROUTES);
     let docs = include_str!("../../../docs/http.md");
-    for route in told {
+    for route in documented {
         let (method, path) = route.split_once(' ').unwrap();
         assert!(docs.contains(path), "docs/http.md does not name {path}");
         if path == "/v1/admin/drain" {
             continue;
         }
-        // Nobody's key: a route that is there asks for one, or needs none.
+        // An unknown key: a route that exists answers 401, or needs no key.
         let path = path.replace(['{', '}'], "");
         let status = soon(server.client.request(method.parse().unwrap(), server.url(&path)).send()).await.unwrap().status();
         assert!([200, 401].contains(&status.as_u16()), "{route}: {status}");

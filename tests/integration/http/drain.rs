@@ -1,4 +1,4 @@
-//! The end: whoever was told something before is told its end, and nothing that was taken is lost (FAULTS F25).
+//! Graceful shutdown: watchers receive the end of their round, and no accepted prompt is lost.
 
 use super::*;
 
@@ -36,7 +36,7 @@ async fn a_drain_loses_no_turn() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_does_not_end_in_time_is_interrupted_and_told() {
+async fn a_round_that_does_not_end_in_time_is_interrupted_and_reported() {
     let model = Arc::new(ScriptedModel::always(Reply::stall()));
     let server = Server::with(model.clone(), Setting { drain_within: Some(Duration::from_millis(100)), ..Setting::default() }).await;
     let request = server.ask(Method::POST, "/v1/conversations/c/messages", ACME);
@@ -56,7 +56,7 @@ async fn readiness_goes_first_and_watchers_last() {
     let server = Server::with(model.clone(), Setting { drain_within: Some(Duration::from_millis(500)), ..Setting::default() }).await;
     server.say("c", "hello").await;
     let mut watcher = Sse::of(server.get("/v1/conversations/c/events").await);
-    // Taken while there is a listener: afterwards nobody gets a connection.
+    // Accepted before the listener closes; afterwards no connection is possible.
     let spare = Client::builder().no_proxy().http1_only().build().unwrap();
     assert_eq!(soon(spare.get(server.url("/readyz")).send()).await.unwrap().status(), 200);
     let request = server.ask(Method::POST, "/v1/conversations/c/messages", ACME).header("prefer", "respond-async");
@@ -80,6 +80,6 @@ async fn readiness_goes_first_and_watchers_last() {
     while let Some(event) = watcher.next().await {
         last = Some(event);
     }
-    assert_eq!(last.unwrap().event, "round_finished", "the watcher was told the end of the round, then the stream ended");
+    assert_eq!(last.unwrap().event, "round_finished", "the watcher received the end of the round, then the stream ended");
     assert_eq!(soon(server.served).await.unwrap().connections_cut, 0);
 }

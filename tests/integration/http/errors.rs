@@ -1,9 +1,9 @@
-//! Every refusal has the form of RFC 9457, a status, and a code that does not change.
+//! Every refusal is a problem document (RFC 9457) with a status and a stable code.
 
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_key_nobody_is_let_in_and_no_key_is_told() {
+async fn requests_without_a_valid_key_are_refused_and_no_key_is_echoed() {
     let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
     let bad: [Option<&str>; 5] =
         [None, Some("Bearer "), Some("Bearer cb_wrong_not_a_real_key"), Some("Basic dGVzdA=="), Some("cb_test_acme_not_a_real_key")];
@@ -24,7 +24,7 @@ async fn without_a_key_nobody_is_let_in_and_no_key_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_that_was_taken_away_opens_nothing() {
+async fn a_removed_key_is_refused() {
     let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
     assert_eq!(server.get("/v1/conversations").await.status(), 200);
 
@@ -34,7 +34,7 @@ async fn a_key_that_was_taken_away_opens_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_wrong_in_a_request_is_named() {
+async fn the_invalid_field_of_a_request_is_named() {
     let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
     server.say("c", "hello").await;
     let say = "/v1/conversations/c/messages";
@@ -89,7 +89,7 @@ async fn each_class_of_refusal_has_its_status_and_code() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bound_of_the_tenant_is_429_with_a_time_to_come_back() {
+async fn a_tenants_limit_is_429_with_retry_after() {
     let model = Arc::new(ScriptedModel::always(Reply::stall()));
     let limits = callboard_actors::limits::Limits { tenant_seats_max: 1, ..Default::default() };
     let host = Host::builder().shared_provider(model.clone()).limits(limits).build().await.unwrap();
@@ -106,11 +106,11 @@ async fn a_bound_of_the_tenant_is_429_with_a_time_to_come_back() {
         server.ask(Method::POST, "/v1/conversations/b/messages", ZETA).header("prefer", "respond-async"),
         &json!({ "content": "me" }),
     );
-    assert_eq!(soon(other.send()).await.unwrap().status(), 202, "another tenant has its own bound");
+    assert_eq!(soon(other.send()).await.unwrap().status(), 202, "another tenant has its own limit");
     server.end().await;
 }
 
-/// A model of a program that panics where a request waits for it.
+/// A program that panics when it gets a request.
 struct Panics;
 
 impl callboard::http::Operator for Panics {
@@ -144,7 +144,7 @@ impl callboard::http::Operator for Panics {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_panic_is_that_requests_answer_and_nobody_elses() {
+async fn a_panic_fails_only_its_own_request() {
     let model = Arc::new(ScriptedModel::always(Reply::text("yes")));
     let server = Server::with(model, Setting { operator: Some(Arc::new(Panics)), ..Setting::default() }).await;
 

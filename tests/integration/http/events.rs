@@ -1,4 +1,5 @@
-//! Event streams: resumed without a gap and without a repetition, bounded, and no burden to anyone.
+//! Event streams: resumable without gaps or duplicates, limited in number, and harmless when not
+//! read.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,8 @@ fn numbers(id: &str) -> Vec<u64> {
     id.split('.').map(|number| number.parse().unwrap()).collect()
 }
 
-/// Whether the journal tells of it: it must not be lost. Others may be, for a `message` replaces them.
+/// Whether the event follows from the journal and must not be lost. Others may be, since a
+/// `message` replaces them.
 fn is_durable(event: &Sent) -> bool {
     !["text_delta", "thinking_delta", "tool_progress", "retry", "context", "queued"].contains(&event.event.as_str())
 }
@@ -38,7 +40,7 @@ async fn resume_with_last_event_id_has_no_gap_and_no_duplicate() {
         let response = server.ask(Method::GET, "/v1/conversations/c/events", ACME).header("last-event-id", &cursor);
         let mut stream = Sse::of(soon(response.send()).await.unwrap());
         for _ in 0..random.below(12) {
-            // A short look: behind the last event there is nothing until somebody speaks.
+            // A short look: after the last event nothing arrives until the next prompt.
             let Ok(Some(event)) = tokio::time::timeout(Duration::from_millis(30), stream.next()).await else { break };
             cursor.clone_from(&event.id);
             seen.push(event);
@@ -56,18 +58,18 @@ async fn resume_with_last_event_id_has_no_gap_and_no_duplicate() {
     assert!(ids.windows(2).all(|pair| pair[0] < pair[1]), "seed {seed}: out of order or repeated");
     let whole = server.ask(Method::GET, "/v1/conversations/c/events?after=0.0.0", ACME);
     let mut whole = Sse::of(soon(whole.send()).await.unwrap());
-    let mut told: BTreeMap<Vec<u64>, Sent> = BTreeMap::new();
-    while told.values().filter(|event| event.event == "round_finished").count() < said + 1 {
+    let mut all: BTreeMap<Vec<u64>, Sent> = BTreeMap::new();
+    while all.values().filter(|event| event.event == "round_finished").count() < said + 1 {
         let event = whole.next().await.unwrap();
-        told.insert(numbers(&event.id), event);
+        all.insert(numbers(&event.id), event);
     }
-    for event in told.values().filter(|event| is_durable(event)) {
+    for event in all.values().filter(|event| is_durable(event)) {
         assert!(ids.contains(&numbers(&event.id)), "seed {seed}: {} {} was lost", event.id, event.event);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_cursor_the_running_round_is_told_from_its_start_and_then_the_next() {
+async fn without_a_cursor_the_stream_starts_with_the_running_round() {
     let model = Arc::new(ScriptedModel::answering(|_, call| match call {
         0 => Reply::stall(),
         _ => Reply::text("done"),
@@ -93,7 +95,7 @@ async fn without_a_cursor_the_running_round_is_told_from_its_start_and_then_the_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_round_that_was_seen_to_its_end_is_204_and_an_unknown_one_404() {
+async fn a_cursor_at_the_end_of_a_round_is_204_and_an_unknown_round_404() {
     let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
     let round = server.say("c", "hello").await["round_id"].as_str().unwrap().to_owned();
     let path = format!("/v1/conversations/c/events?round={round}");
@@ -129,7 +131,7 @@ async fn silence_is_filled_with_comments() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tenant_has_so_many_streams_and_a_closed_one_is_free_again() {
+async fn a_tenant_has_a_limit_of_streams_and_closing_one_frees_its_place() {
     let mut bounds = HttpBounds::default();
     bounds.streams_per_tenant_max = 2;
     let server = Server::with(Arc::new(ScriptedModel::always(Reply::text("yes"))), Setting { bounds, ..Setting::default() }).await;
@@ -140,7 +142,7 @@ async fn a_tenant_has_so_many_streams_and_a_closed_one_is_free_again() {
     let refused = server.get("/v1/conversations/c/events").await;
     assert_eq!(refused.headers()["retry-after"], "1");
     assert_eq!(problem(refused).await, (429, "too_many_streams".into()));
-    assert_eq!(server.say("c", "a prompt needs none").await["text"], "yes");
+    assert_eq!(server.say("c", "a prompt needs no stream").await["text"], "yes");
 
     drop(first);
     soon(async { while server.get("/v1/conversations/c/events").await.status() != 200 {} }).await;

@@ -1,4 +1,4 @@
-//! What a hostile or broken client can take, and what it is told.
+//! Resource limits against hostile or broken clients, and the answers that they get.
 
 use super::*;
 use tokio::{
@@ -6,7 +6,7 @@ use tokio::{
     net::TcpStream,
 };
 
-/// Sends bytes as they are, and reads until the server closes.
+/// Sends bytes as they are, and reads until the server closes the connection.
 async fn raw(server: &Server, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let _ = stream.write_all(bytes).await;
@@ -27,15 +27,15 @@ async fn a_body_that_is_too_large_is_413_by_its_length_and_by_its_bytes() {
     server.say("c", "hello").await;
     let long = json!({ "conversation_id": "x".repeat(2000) });
 
-    let told = server.post("/v1/conversations/c/fork", long.clone()).await;
+    let announced = server.post("/v1/conversations/c/fork", long.clone()).await;
     let chunk = futures_util::stream::iter([Ok::<_, std::io::Error>(long.to_string())]);
     let chunked = server.ask(Method::POST, "/v1/conversations/c/fork", ACME).header("content-type", "application/json");
     let chunked = soon(chunked.body(reqwest::Body::wrap_stream(chunk)).send()).await.unwrap();
 
-    assert_eq!(problem(told).await, (413, "too_large".into()));
+    assert_eq!(problem(announced).await, (413, "too_large".into()));
     assert_eq!(problem(chunked).await, (413, "too_large".into()));
     let prompt = server.post("/v1/conversations/c/messages", json!({ "content": "x".repeat(5000) })).await;
-    assert_eq!(prompt.status(), 200, "a prompt has a bound of its own");
+    assert_eq!(prompt.status(), 200, "prompts have a larger limit");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -53,7 +53,7 @@ async fn a_head_that_is_too_large_or_has_too_many_fields_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_is_slow_to_speak_is_let_go() {
+async fn a_client_that_sends_too_slowly_is_disconnected() {
     let server = server(|bounds| {
         bounds.header_within = Duration::from_millis(200);
         bounds.body_pause_max = Duration::from_millis(200);
@@ -85,7 +85,7 @@ async fn a_body_without_a_key_is_not_read() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_too_many_is_told_so() {
+async fn a_connection_beyond_the_limit_gets_503() {
     let server = server(|bounds| bounds.connections_max = 1).await;
     let mut held = TcpStream::connect(server.address).await.unwrap();
     held.write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
@@ -118,6 +118,6 @@ async fn a_watcher_that_reads_nothing_is_cut_and_stalls_nobody() {
         assert_eq!(server.say("c", &format!("go {round}")).await["status"], "completed");
     }
 
-    // Its place is free again: it was cut, not waited for.
+    // Its place is free again: the connection was cut.
     soon(async { while server.get("/v1/conversations/c/events").await.status() != 200 {} }).await;
 }

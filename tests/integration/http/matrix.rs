@@ -1,5 +1,6 @@
-//! Who may do what: every route, every method of it and one that it does not have, with every kind of key. The answers' statuses stand in
-//! `matrix.txt`; a route without a line there fails this test, and so does a line that changed.
+//! Access control: every route, with each of its methods and one that it does not have, for every
+//! kind of key. `matrix.txt` holds the expected statuses; a route without a line there fails this
+//! test, and so does a changed status.
 
 use callboard::http::{MadeKey, OperatorError, Reloaded, TenantPut};
 use callboard_actors::ports::BoxFuture;
@@ -10,10 +11,10 @@ use super::*;
 /// The key of the tenant `rest`, which is paused.
 const REST: &str = "cb_test_rest_not_a_real_key";
 
-/// A key that was taken back.
+/// A key that was removed.
 const REVOKED: &str = "cb_test_gone_not_a_real_key";
 
-/// A program that does what it is asked.
+/// A program that accepts every request.
 struct Obliging;
 
 impl Operator for Obliging {
@@ -40,7 +41,7 @@ impl Operator for Obliging {
     }
 }
 
-/// Who asks: a name, and the `Authorization` that comes with it.
+/// A kind of caller: its name, and its `Authorization` header.
 const CALLERS: [(&str, Option<&str>); 8] = [
     ("none", None),
     ("malformed", Some("Basic cb_test_acme_not_a_real_key")),
@@ -61,16 +62,17 @@ async fn start() -> Server {
     server
 }
 
-/// Makes what the routes name: a conversation of `acme`, another of the paused tenant.
+/// Creates what the routes refer to: a conversation of `acme`, and one of the paused tenant.
 async fn prepare(server: &Server) {
     for owner in ["acme", "rest"] {
         server.host.tenant(owner).conversation("mine").reset().await.unwrap();
     }
     server.host.tenant("rest").pause(true).unwrap();
-    server.host.tenant("acme").pause(false).unwrap(); // The operator's row paused it.
+    // The operator's row of the table has paused it.
+    server.host.tenant("acme").pause(false).unwrap();
 }
 
-/// A body that each of the routes takes.
+/// A valid body for each route.
 fn content(path: &str, turn: usize) -> Value {
     match path.rsplit('/').next().unwrap() {
         "messages" => json!({"content": "hello"}),
@@ -112,7 +114,7 @@ async fn every_route_answers_every_kind_of_key_as_the_table_says() {
             let mut row = Vec::new();
             for (name, key) in CALLERS {
                 turn += 1;
-                // Ends the host: asked of one of its own.
+                // Drain ends the host, so it gets a host for itself.
                 let drains = path.ends_with("/drain") && name == "operator" && method == "POST";
                 let other = if drains { Some(start().await) } else { None };
                 let asked = other.as_ref().unwrap_or(&server);
@@ -131,7 +133,7 @@ async fn every_route_answers_every_kind_of_key_as_the_table_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_method_of_an_operators_route_is_answered_as_a_path_that_is_not_served() {
+async fn a_wrong_method_of_an_operators_route_is_answered_like_an_unknown_path() {
     let server = start().await;
     let seen = async |method: &str, path: &str| {
         let request = server.client.request(method.parse().unwrap(), server.url(path)).bearer_auth(ACME);

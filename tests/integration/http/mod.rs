@@ -1,4 +1,4 @@
-//! The HTTP host from outside: over a socket of this machine, with a client that knows nothing of the inside.
+//! The HTTP host from outside: over a loopback socket, with an ordinary HTTP client.
 
 mod admin;
 mod documents;
@@ -37,18 +37,18 @@ const ZETA: &str = "cb_test_zeta_not_a_real_key";
 /// The operator's key.
 const ADMIN: &str = "cb_test_admin_not_a_real_key";
 
-/// No wait of a test is longer.
+/// Upper limit of every wait in these tests.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, what).await.expect("it takes too long")
+    tokio::time::timeout(PATIENCE, what).await.expect("the step takes too long")
 }
 
 fn tenant(id: &str) -> TenantId {
     TenantId::new(id).unwrap()
 }
 
-/// A host that listens.
+/// A running host and its address.
 struct Server {
     address: SocketAddr,
     host: Host,
@@ -113,14 +113,14 @@ impl Server {
         soon(with_json(self.ask(Method::POST, path, ACME), &body).send()).await.unwrap()
     }
 
-    /// Says something and waits for the answer.
+    /// Sends a prompt and waits for the answer.
     async fn say(&self, conversation: &str, text: &str) -> Value {
         let response = self.post(&format!("/v1/conversations/{conversation}/messages"), json!({ "content": text })).await;
         assert_eq!(response.status(), StatusCode::OK);
         body(response).await
     }
 
-    /// Asks for the end, and waits for it.
+    /// Shuts the host down and waits for the end.
     async fn end(self) -> Served {
         self.stop.cancel();
         soon(self.served).await.unwrap()
@@ -136,7 +136,7 @@ async fn body(response: Response) -> Value {
     serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&bytes)))
 }
 
-/// A refusal: its status and its code, after a look at its form.
+/// Checks the form of a problem document; returns its status and code.
 async fn problem(response: Response) -> (u16, String) {
     let (status, media) = (response.status().as_u16(), response.headers()["content-type"].to_str().unwrap().to_owned());
     let problem = body(response).await;
@@ -154,7 +154,7 @@ struct Sent {
     data: Value,
 }
 
-/// Reads server-sent events as they come.
+/// Reads server-sent events as they arrive.
 struct Sse {
     response: Response,
     text: String,

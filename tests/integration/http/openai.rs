@@ -1,4 +1,4 @@
-//! The door for clients of OpenAI's Chat Completions.
+//! The OpenAI-compatible API (Chat Completions).
 
 use super::*;
 use callboard_actors::ports::ListQuery;
@@ -57,7 +57,7 @@ async fn a_stream_ends_with_the_usage_and_done() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bound_call_takes_only_what_its_conversation_does_not_know() {
+async fn a_bound_call_sends_only_messages_that_its_conversation_does_not_have() {
     let model = Arc::new(ScriptedModel::answering(|_, call| Reply::text(format!("answer {call}"))));
     let server = Server::with(model.clone(), Setting::default()).await;
     let ask = async |messages: Value| chat(&server, Some("desk"), json!({ "model": "default", "messages": messages })).await;
@@ -92,9 +92,9 @@ async fn refusals_have_the_form_of_openai() {
         assert_eq!((&error["error"]["type"], &error["error"]["param"]), (&json!(kind), &param), "{wanted}: {error}");
         assert!(error["error"]["message"].is_string() && error["error"]["code"].is_string());
     }
-    let nobody = soon(server.client.get(server.url("/openai/v1/models")).send()).await.unwrap();
-    assert_eq!(nobody.status(), 401);
-    assert_eq!(body(nobody).await["error"]["type"], "authentication_error");
+    let refused = soon(server.client.get(server.url("/openai/v1/models")).send()).await.unwrap();
+    assert_eq!(refused.status(), 401);
+    assert_eq!(body(refused).await["error"]["type"], "authentication_error");
     let models = body(server.get("/openai/v1/models").await).await;
     assert_eq!((&models["object"], &models["data"][1]["id"]), (&json!("list"), &json!("default")));
 }

@@ -1,4 +1,4 @@
-//! Each route does what the document says.
+//! Each route behaves as the OpenAPI document says.
 
 use super::*;
 use callboard_actors::{ids::Scope, ports::ListQuery};
@@ -24,7 +24,7 @@ async fn a_prompt_is_answered_and_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn blocks_are_taken_as_they_are() {
+async fn content_blocks_are_stored_unchanged() {
     let server = Server::start(ScriptedModel::always(Reply::text("ok"))).await;
     let content = json!([{ "type": "text", "text": "one" }, { "type": "text", "text": "two" }]);
 
@@ -47,7 +47,7 @@ async fn a_round_that_fails_is_an_answer_with_its_status() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_tells_the_round_and_ends_with_it() {
+async fn a_stream_contains_the_round_and_ends_with_it() {
     let server = Server::start(ScriptedModel::always(Reply::text("one two three").chunks(3))).await;
 
     let request = server.ask(Method::POST, "/v1/conversations/c/messages", ACME).header("accept", "text/event-stream");
@@ -64,7 +64,7 @@ async fn a_stream_tells_the_round_and_ends_with_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_connection_of_http_2_carries_prompts_beside_an_open_stream_of_events() {
     let mut bounds = HttpBounds::default();
-    bounds.connections_max = 2; // One to make the conversation, and this one.
+    bounds.connections_max = 2; // One to create the conversation, and this one.
     let server = Server::with(Arc::new(ScriptedModel::always(Reply::text("yes"))), Setting { bounds, ..Setting::default() }).await;
     server.say("c", "first").await;
     let client = Client::builder().no_proxy().http2_prior_knowledge().build().unwrap();

@@ -1,9 +1,9 @@
-//! What is another tenant's is not there (FAULTS F10).
+//! Tenant isolation: another tenant's ids are answered like unknown ones.
 
 use super::*;
 use callboard_actors::{host::TenantConfig, ids::Scope, tenant::Quotas};
 
-/// What a client sees of a refusal but its name and its date.
+/// What a client sees of a refusal, except its request id and date.
 async fn seen(response: Response) -> (u16, Vec<(String, String)>, String) {
     let mut fields: Vec<(String, String)> = response
         .headers()
@@ -59,7 +59,7 @@ async fn another_tenants_ids_are_answered_byte_for_byte_as_ids_that_never_were()
     assert_eq!(body(listed).await["conversations"], json!([]));
     let figures = soon(server.ask(Method::GET, "/v1/metrics", ZETA).send()).await.unwrap();
     assert!(!soon(figures.text()).await.unwrap().contains("acme"));
-    assert_eq!(body(server.get("/v1/conversations/mine/messages").await).await["total"], 2, "nothing was done to it");
+    assert_eq!(body(server.get("/v1/conversations/mine/messages").await).await["total"], 2, "the conversation is unchanged");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -73,7 +73,7 @@ async fn two_tenants_may_give_their_conversations_the_same_name() {
     assert_eq!(answer["text"], "1 messages");
 }
 
-/// Sends a thing and tells status and code of the answer; the code is empty for a success.
+/// Sends a request; returns status and code of the answer. The code is empty on success.
 async fn status(server: &Server, method: Method, path: &str, content: Value) -> (u16, String) {
     let response = soon(with_json(server.ask(method, path, ACME), &content).send()).await.unwrap();
     if response.status().is_success() { (response.status().as_u16(), String::new()) } else { problem(response).await }
@@ -113,7 +113,7 @@ async fn nothing_that_stores_passes_the_quota_of_stored_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_writes_as_much_as_a_prompt_takes_a_place_in_the_minute() {
+async fn requests_that_write_as_much_as_a_prompt_count_against_the_rate_limit() {
     let server = bounded(Quotas::default()).await;
     let minute = Quotas { requests_per_minute: Some(1), ..Quotas::default() };
     let ways = [
@@ -126,7 +126,7 @@ async fn what_writes_as_much_as_a_prompt_takes_a_place_in_the_minute() {
         (Method::POST, "/v1/conversations/c0/messages", json!({"content": "x"})),
     ];
     for (method, path, content) in ways {
-        // A fresh minute each.
+        // A new minute for each.
         server.host.tenant("acme").erase().await.unwrap();
         server.host.tenant("acme").conversation("c0").reset().await.unwrap();
         server.host.configure_tenant(&tenant("acme"), TenantConfig::new().quotas(minute)).await.unwrap();
