@@ -1,17 +1,18 @@
-//! When a server that failed may be started again. Pure: times are durations since any fixed instant.
+//! Restart delays of a failed MCP server. Pure: times are durations since any fixed instant.
 
 use std::time::Duration;
 
-/// The pause after the first failure; it doubles with every further one.
+/// Delay after the first failure; it doubles with every further one.
 const FIRST: Duration = Duration::from_millis(500);
 
-/// The longest pause: a server that comes back is used within a minute, one that does not costs a start a minute at most.
+/// Longest delay. A server that recovers is used again within a minute; one that does not costs at
+/// most one start attempt per minute.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// A connection that held this long was a good one: counting begins anew.
+/// A connection that lasted this long resets the failure count.
 const GOOD: Duration = Duration::from_secs(60);
 
-/// Failures in a row of one server.
+/// Consecutive failures of one server.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Backoff {
     failures: u32,
@@ -19,14 +20,15 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Notes that it failed at `now` after it had run for `held` (nothing, if it never began).
+    /// Records a failure at `now`. `held` is how long the connection lasted; zero if it was never
+    /// established.
     pub(super) fn failed(&mut self, now: Duration, held: Duration) {
         self.failures = if held >= GOOD { 1 } else { self.failures.saturating_add(1) };
         let pause = FIRST.saturating_mul(2_u32.saturating_pow(self.failures - 1)).min(LONGEST);
         self.until = now + pause;
     }
 
-    /// How long it must still be left alone; `None` if it may be started.
+    /// Remaining delay before the next start; `None` if the server may be started now.
     pub(super) fn wait(&self, now: Duration) -> Option<Duration> {
         (self.failures > 0).then(|| self.until.saturating_sub(now)).filter(|left| !left.is_zero())
     }
@@ -59,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_held_begins_the_count_anew() {
+    fn a_connection_that_lasted_resets_the_count() {
         let mut backoff = Backoff::default();
         for at in 0..6 {
             backoff.failed(ms(at), ms(0));

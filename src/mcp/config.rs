@@ -1,7 +1,9 @@
-//! What is configured of a server, read from `[[mcp]]` of `callboard.toml` and from the usual `{"mcpServers": …}` files alike.
+//! Configuration of MCP servers, read from `[[mcp]]` in `callboard.toml` and from `{"mcpServers":
+//! …}` files of other clients.
 //!
-//! A server that is started here is the user's own program: it runs with the user's rights and reaches the network, as under every
-//! other MCP client, but inherits no key: its environment is an allow-list. It is in no jail (`sandbox = true` is refused, not ignored).
+//! A stdio server is the user's own program: it runs with the user's rights and network access, as
+//! under every other MCP client, but its environment is an allow-list without keys. Servers are not
+//! sandboxed; `sandbox = true` is refused rather than ignored.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,106 +17,112 @@ use serde_json::Value;
 use super::name::is_server_name;
 use crate::tools::visible::visible_line;
 
-/// Longest wait that can be configured: an hour. Longer ones are mistakes.
+/// Longest timeout that can be configured: one hour.
 const WAIT_MS_MAX: u64 = 3_600_000;
 
-/// REQUIREMENTS T-05.
+/// Default timeout of a tool call.
 const TIMEOUT: Duration = Duration::from_millis(120_000);
 
-/// The first start of a packaged server may download it.
+/// Default start timeout. It is generous because the first start of a packaged server may download
+/// it.
 const START_TIMEOUT: Duration = Duration::from_millis(60_000);
 
-/// How long a server may keep silent to `server/discover` before it is taken for one of the older protocol.
+/// Default wait for the answer to `server/discover` before the server is treated as one of the
+/// older protocol.
 const PROBE: Duration = Duration::from_millis(5_000);
 
-/// The SDK gives up by itself after ten seconds.
+/// Upper limit of `probe_ms`: the SDK's own timeout is ten seconds.
 const PROBE_MS_MAX: u64 = 9_000;
 
-/// An unused server ends after ten minutes.
+/// Default idle time after which an unused server is stopped.
 const IDLE: Duration = Duration::from_millis(600_000);
 
-/// Tools of a server that are offered, and the most that can be configured: each stands in every request to a model.
+/// Default and largest `tools_max`. Each tool's definition is part of every request to a model.
 const TOOLS: usize = 128;
 pub(super) const TOOLS_MAX: usize = 1024;
 
-/// Most arguments, variables or headers of one server; most servers of one file.
+/// Most arguments, variables or headers of one server.
 const ITEMS_MAX: usize = 128;
 
-/// A server that can be reached.
+/// Configuration of one server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct McpServerConfig {
-    /// 1-64 of `[A-Za-z0-9_-]` without `__`: the first half of its tools' names.
+    /// 1-64 of `[A-Za-z0-9_-]` without `__`: the prefix of its tools' names.
     pub name: String,
-    /// How it is reached.
+    /// A process to start, or a URL.
     pub transport: McpTransport,
-    /// Longest call.
+    /// Timeout of a tool call.
     pub timeout: Duration,
-    /// Longest start: until it has shaken hands.
+    /// Timeout of start and handshake together.
     pub start_timeout: Duration,
-    /// Longest silence to a question of the newer protocol before the older one is spoken; up to nine seconds.
+    /// How long to wait for the answer to `server/discover` (the newer protocol) before falling
+    /// back to `initialize`; at most nine seconds.
     pub probe: Duration,
-    /// How long it is kept unused.
+    /// Idle time after which an unused server is stopped.
     pub idle: Duration,
-    /// Whether it is believed what it says of its tools.
+    /// Whether the server's annotations of its tools are trusted.
     pub trust: Trust,
-    /// Its own names of the tools that are offered; all if `None`.
+    /// The tools to offer, by the server's own names; all if `None`.
     pub tools: Option<BTreeSet<String>>,
-    /// Most tools that are offered, 1 to 1024, in the server's order; what is beyond is left out with a note.
+    /// Largest number of offered tools, 1 to 1024, in the server's order; further ones are omitted
+    /// with a note.
     pub tools_max: usize,
 }
 
 /// How a server is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum McpTransport {
-    /// A process that is started, spoken to over its standard input and output.
+    /// A child process, with messages over its standard input and output.
     Stdio {
-        /// The program: a path, or a name that is looked for in `PATH`.
+        /// The program: a path, or a name that is looked up in `PATH`.
         command: String,
-        /// Its arguments.
+        /// Arguments of the program.
         args: Vec<String>,
-        /// Its variables, beside those that every program needs ([`PLAIN_ENVIRONMENT`]).
+        /// Environment variables of the process, in addition to [`PLAIN_ENVIRONMENT`].
         env: BTreeMap<String, Template>,
-        /// Variables that it gets from the host's environment, by name.
+        /// Names of variables that are copied from the host's environment.
         env_from: BTreeSet<String>,
-        /// Where it starts; the host's own folder if `None`.
+        /// Working directory; the host's own if `None`.
         cwd: Option<PathBuf>,
     },
     /// Streamable HTTP.
     Http {
-        /// Address.
+        /// URL of the MCP endpoint.
         url: String,
         /// Headers of every request.
         headers: BTreeMap<String, Template>,
-        /// It may lie on this machine or in a private network (FAULTS F6).
+        /// Whether the address may be private or loopback. Without it, such addresses are refused.
         allow_private: bool,
     },
 }
 
-/// Variables that a started server gets from the host's environment without being asked for: programs are not found and caches not
-/// reached without them, and none is a key.
+/// Variables of the host's environment that every server process gets: those needed to find
+/// programs and caches. None holds a key.
 pub const PLAIN_ENVIRONMENT: &[&str] = &["PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ"];
 
-/// Whether a server's annotations (`readOnlyHint`, `idempotentHint`) count.
+/// Whether a server's annotations (`readOnlyHint`, `idempotentHint`) are trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Trust {
-    /// They do not: every call asks and is started once.
+    /// Not trusted: every call needs approval and is never repeated.
     #[default]
     None,
-    /// They do: a read-only tool runs without asking, and read-only and idempotent ones may be started again.
+    /// Trusted: read-only tools run without approval; read-only and idempotent calls may be
+    /// repeated.
     Annotations,
 }
 
-/// A text in which `${NAME}` stands for a variable of the host's environment. Its Debug form shows no more than such names.
+/// A text in which `${NAME}` stands for a variable of the host's environment. `Debug` shows only
+/// the names.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Template(String);
 
 impl Template {
-    /// Takes a text.
+    /// Creates a template; the text is not checked.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// Puts the values in.
+    /// Substitutes the variables.
     ///
     /// # Errors
     /// The name of a variable that is not set.
@@ -129,12 +137,12 @@ impl Template {
         Ok(text)
     }
 
-    /// The text as it was written.
+    /// The text with its placeholders.
     pub fn text(&self) -> &str {
         &self.0
     }
 
-    /// Whether a variable stands in it.
+    /// Whether the text contains a placeholder.
     pub fn has_variable(&self) -> bool {
         self.parts().iter().any(|part| matches!(part, Part::Name(_)))
     }
@@ -184,14 +192,14 @@ fn is_variable(name: &str) -> bool {
 }
 
 impl McpServerConfig {
-    /// A server that is started, with the usual bounds and no trust.
+    /// A stdio server with default limits and no trust.
     pub fn stdio(name: impl Into<String>, command: impl Into<String>, args: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let args = args.into_iter().map(Into::into).collect();
         let transport = McpTransport::Stdio { command: command.into(), args, env: BTreeMap::new(), env_from: BTreeSet::new(), cwd: None };
         Self::over(name.into(), transport)
     }
 
-    /// A server at an address, with the usual bounds and no trust.
+    /// An HTTP server with default limits and no trust.
     pub fn http(name: impl Into<String>, url: impl Into<String>) -> Self {
         Self::over(name.into(), McpTransport::Http { url: url.into(), headers: BTreeMap::new(), allow_private: false })
     }
@@ -212,8 +220,9 @@ impl McpServerConfig {
 }
 
 impl McpServerConfig {
-    /// What the server is given that is a key by its name or by the name of the variable that holds it. Of `Bearer abc` the second
-    /// word is listed too.
+    /// The secrets that the configuration passes to the server: values whose own name, or whose
+    /// variable's name, ends in a word such as `key` or `token`. For `Bearer abc`, `abc` is listed
+    /// as well.
     pub fn keys(&self, variable: impl Fn(&str) -> Option<String>) -> Vec<String> {
         let nothing = BTreeSet::new();
         let (values, from) = match &self.transport {
@@ -229,38 +238,38 @@ impl McpServerConfig {
     }
 }
 
-/// A key as it stands in a file.
+/// A key of a configuration file.
 #[derive(Debug, Clone)]
 pub struct McpEntry {
-    /// Its name.
+    /// Name of the key.
     pub key: String,
-    /// Its line, from 1.
+    /// Line of the key, from 1.
     pub line: usize,
-    /// Its value.
+    /// Value of the key, as JSON.
     pub value: Value,
 }
 
-/// What is wrong with an entry, and what would be right.
+/// An invalid entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct McpProblem {
-    /// Line, from 1.
+    /// Line of the entry, from 1.
     pub line: usize,
-    /// Key; empty if one is missing.
+    /// Name of the key; empty if a key is missing.
     pub key: String,
-    /// One line. Holds no value that may be a key.
+    /// What is wrong and what would be valid, in one line. Contains no value that may be a secret.
     pub problem: String,
 }
 
-/// Which kind of file an entry stands in.
+/// The kind of file that an entry comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum McpDialect {
-    /// `callboard.toml`: unknown keys are mistakes, and keys of services do not stand in it.
+    /// `callboard.toml`: unknown keys and literal secrets are errors.
     Toml,
-    /// A file of `mcpServers`, made for other programs too: unknown keys are theirs.
+    /// An `mcpServers` file, shared with other programs: unknown keys are ignored.
     Json,
 }
 
-/// Every key of a server.
+/// Every key of a server in `callboard.toml`.
 pub const MCP_KEYS: &[&str] = &[
     "name",
     "command",
@@ -281,11 +290,11 @@ pub const MCP_KEYS: &[&str] = &[
     "sandbox",
 ];
 
-/// Reads one server. `line` is where it begins; relative folders are relative to `folder`. Answers `None` for one that is switched off
-/// (`"disabled": true`, JSON only).
+/// Reads one server. `line` is the line of its section; relative paths are resolved against
+/// `folder`. Returns `None` for a disabled server (`"disabled": true`, JSON only).
 ///
 /// # Errors
-/// The first mistake.
+/// The first invalid entry.
 pub fn read_server(entries: &[McpEntry], line: usize, folder: &Path, dialect: McpDialect) -> Result<Option<McpServerConfig>, McpProblem> {
     let mut seen = Seen { command: None, url: None, only_stdio: None, only_http: None };
     let mut server = McpServerConfig::stdio("", "", [""; 0]);
@@ -310,7 +319,7 @@ pub fn read_server(entries: &[McpEntry], line: usize, folder: &Path, dialect: Mc
             "env_from" => {
                 (env_from, seen.only_stdio) = (texts(value).map_err(wrong)?.into_iter().collect(), Some(entry));
                 if env_from.iter().any(|name: &String| !is_variable(name)) {
-                    // Not quoted: people put the key itself here.
+                    // The value is not quoted: a common mistake is to write the secret itself here.
                     return Err(wrong("must be a list of names of environment variables, not of their values".to_owned()));
                 }
             }
@@ -350,20 +359,22 @@ pub fn read_server(entries: &[McpEntry], line: usize, folder: &Path, dialect: Mc
             "type" | "transport" if dialect == McpDialect::Json => {
                 let kind = text(value).map_err(wrong)?;
                 if !["stdio", "http", "streamable-http", "streamableHttp", "streamable_http"].contains(&kind.as_str()) {
-                    return Err(wrong("must be `stdio` or `http` (streamable HTTP); the older `sse` is not spoken".to_owned()));
+                    return Err(wrong(
+                        "must be `stdio` or `http` (streamable HTTP); the older `sse` transport is not supported".to_owned(),
+                    ));
                 }
             }
             _ if dialect == McpDialect::Json => {}
-            other => return Err(wrong(format!("is not known{}", near(other)))),
+            other => return Err(wrong(format!("is not a known key{}", near(other)))),
         }
     }
-    let lacks = |problem: &str| McpProblem { line, key: String::new(), problem: problem.to_owned() };
+    let missing = |problem: &str| McpProblem { line, key: String::new(), problem: problem.to_owned() };
     if server.name.is_empty() {
-        return Err(lacks("a server needs a `name`"));
+        return Err(missing("a server needs a `name`"));
     }
     server.transport = match (seen.command, seen.url) {
-        (Some(_), Some(_)) => return Err(lacks("a server has a `command` or a `url`, not both")),
-        (None, None) => return Err(lacks("a server needs a `command` to start or a `url` to reach")),
+        (Some(_), Some(_)) => return Err(missing("a server has a `command` or a `url`, not both")),
+        (None, None) => return Err(missing("a server needs a `command` to start or a `url` to reach")),
         (Some(command), None) => {
             misplaced(seen.only_http, "url")?;
             McpTransport::Stdio { command, args, env, env_from, cwd }
@@ -385,11 +396,11 @@ struct Seen<'e> {
 
 fn misplaced(entry: Option<&McpEntry>, wants: &str) -> Result<(), McpProblem> {
     entry.map_or(Ok(()), |entry| {
-        Err(McpProblem { line: entry.line, key: entry.key.clone(), problem: format!("goes with `{wants}`, which is not there") })
+        Err(McpProblem { line: entry.line, key: entry.key.clone(), problem: format!("needs `{wants}`, which is missing") })
     })
 }
 
-/// The nearest right key.
+/// Suggests the closest key.
 fn near(given: &str) -> String {
     let given = given.to_ascii_lowercase().replace('-', "_");
     let close =
@@ -403,19 +414,19 @@ fn near(given: &str) -> String {
 fn text(value: &Value) -> Result<String, String> {
     match value.as_str() {
         Some("") => Err("must not be empty".to_owned()),
-        Some(text) if text.contains('\0') => Err("must not hold a zero byte".to_owned()),
+        Some(text) if text.contains('\0') => Err("must not contain a NUL byte".to_owned()),
         Some(text) if text.len() > 32 * 1024 => Err("is longer than 32 KiB".to_owned()),
         Some(text) => Ok(text.to_owned()),
-        None => Err("must be a text in quotes".to_owned()),
+        None => Err("must be a string".to_owned()),
     }
 }
 
 fn texts(value: &Value) -> Result<Vec<String>, String> {
-    let items = value.as_array().ok_or("must be a list of texts in quotes")?;
+    let items = value.as_array().ok_or("must be a list of strings")?;
     if items.len() > ITEMS_MAX {
-        return Err(format!("holds more than {ITEMS_MAX} texts"));
+        return Err(format!("contains more than {ITEMS_MAX} strings"));
     }
-    // An empty argument is one.
+    // An empty string is a valid argument.
     items.iter().map(|item| if item.as_str() == Some("") { Ok(String::new()) } else { text(item) }).collect()
 }
 
@@ -431,15 +442,15 @@ fn wait(value: &Value, max: u64) -> Result<Duration, String> {
 }
 
 fn templates(value: &Value, is_name: fn(&str) -> bool, what: &str) -> Result<BTreeMap<String, Template>, String> {
-    let fields = value.as_object().ok_or_else(|| format!("must be a table: the name of {what} and its value in quotes"))?;
+    let fields = value.as_object().ok_or_else(|| format!("must be a table that maps the name of {what} to a string"))?;
     if fields.len() > ITEMS_MAX {
-        return Err(format!("holds more than {ITEMS_MAX} entries"));
+        return Err(format!("contains more than {ITEMS_MAX} entries"));
     }
     let one = |(name, value): (&String, &Value)| match value.as_str() {
-        _ if !is_name(name) => Err(format!("holds `{}`, which is no name of {what}", visible_line(name, 60))),
-        Some(text) if text.contains(['\0', '\r', '\n']) => Err(format!("holds a line break or a zero byte in `{name}`")),
+        _ if !is_name(name) => Err(format!("contains `{}`, which is not a valid name of {what}", visible_line(name, 60))),
+        Some(text) if text.contains(['\0', '\r', '\n']) => Err(format!("contains a line break or a NUL byte in `{name}`")),
         Some(text) => Ok((name.clone(), Template::new(text))),
-        None => Err(format!("must hold a text in quotes in `{name}`")),
+        None => Err(format!("must have a string in `{name}`")),
     };
     fields.iter().map(one).collect()
 }
@@ -449,17 +460,19 @@ fn is_header(name: &str) -> bool {
     (1..=128).contains(&name.len()) && token
 }
 
-/// Whether the name of a header or variable says that its value is a key.
+/// Whether the name of a header or variable suggests that its value is a secret.
 fn speaks_of_keys(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     ["authorization", "cookie", "key", "token", "secret", "password", "passwd", "credentials"].iter().any(|word| name.ends_with(word))
 }
 
-/// Keys do not stand in `callboard.toml`.
+/// Refuses literal secrets in `callboard.toml`.
 fn no_keys(values: &BTreeMap<String, Template>, dialect: McpDialect) -> Result<(), String> {
     let key = values.iter().find(|(name, value)| dialect == McpDialect::Toml && speaks_of_keys(name) && !value.has_variable());
     key.map_or(Ok(()), |(name, _)| {
-        Err(format!("holds a key in `{name}`: keys do not stand in this file; write `${{NAME}}` of an environment variable"))
+        Err(format!(
+            "contains a secret in `{name}`: secrets are not allowed in this file; write `${{NAME}}` to use an environment variable"
+        ))
     })
 }
 
@@ -469,10 +482,10 @@ fn address(value: &Value) -> Result<String, String> {
     if !["http", "https"].contains(&url.scheme()) || url.host_str().is_none_or(str::is_empty) {
         Err("must start with `http://` or `https://` and name a host".to_owned())
     } else if !url.username().is_empty() || url.password().is_some() {
-        // A URL ends up in errors and logs; a password must not.
-        Err("must not hold a user name or a password; use `headers`".to_owned())
+        // URLs appear in errors and logs; passwords must not.
+        Err("must not contain a user name or a password; use `headers`".to_owned())
     } else if url.fragment().is_some() {
-        Err("must not hold a `#`".to_owned())
+        Err("must not contain a `#`".to_owned())
     } else {
         Ok(given)
     }
@@ -503,7 +516,7 @@ mod tests {
         );
 
         let server = server.unwrap().unwrap();
-        let McpTransport::Stdio { command, args, env, env_from, cwd } = server.transport else { panic!("not started") };
+        let McpTransport::Stdio { command, args, env, env_from, cwd } = server.transport else { panic!("not a stdio server") };
         assert_eq!((command.as_str(), args), ("npx", vec!["-y".to_owned(), "server".to_owned(), String::new()]));
         assert_eq!(cwd, Some("conf/work".into()));
         assert_eq!(env_from, BTreeSet::from(["HTTPS_PROXY".to_owned()]));
@@ -513,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_is_given_as_a_key_is_known() {
+    fn the_secrets_that_a_server_gets_are_known() {
         let variable = |name: &str| Some(format!("<{name}>"));
         let http = json!({"name": "a", "url": "https://x/", "headers": {"Authorization": "Bearer ${WIKI}", "X-Team": "${TEAM}", "X-A": "${B_TOKEN}"}});
         let stdio = json!({"name": "a", "command": "x", "env": {"TZ": "${TZ}", "API_KEY": "abc"}, "env_from": ["LANG", "C_SECRET"]});
@@ -539,9 +552,9 @@ mod tests {
         assert_eq!(with("timeout_ms", json!(0)), "7: timeout_ms: must be 1 to 3600000 milliseconds");
         assert_eq!(with("probe_ms", json!("1")), "7: probe_ms: must be 1 to 9000 milliseconds");
         assert_eq!(with("tools_max", json!(0)), "7: tools_max: must be 1 to 1024 tools");
-        assert_eq!(with("arg", json!([])), "7: arg: is not known; did you mean `args`?");
-        assert_eq!(with("timeoutms", json!(1)), "7: timeoutms: is not known; did you mean `timeout_ms`?");
-        assert_eq!(with("headers", json!({})), "7: headers: goes with `url`, which is not there");
+        assert_eq!(with("arg", json!([])), "7: arg: is not a known key; did you mean `args`?");
+        assert_eq!(with("timeoutms", json!(1)), "7: timeoutms: is not a known key; did you mean `timeout_ms`?");
+        assert_eq!(with("headers", json!({})), "7: headers: needs `url`, which is missing");
         assert_eq!(with("url", json!("http://x/")), "3: : a server has a `command` or a `url`, not both");
         assert!(with("sandbox", json!(true)).contains("cannot be true"));
         assert!(with("trust", json!("all")).contains("`none` or `annotations`"));
@@ -564,7 +577,8 @@ mod tests {
         assert!(json(json!({"name": "a", "type": "stdio", "command": "x", "autoApprove": ["y"]})).unwrap().is_some());
         assert_eq!(json(json!({"name": "a", "command": "x", "disabled": true})), Ok(None));
         assert!(
-            json(json!({"name": "a", "type": "sse", "url": "https://x/sse"})).is_err_and(|error| error.contains("`sse` is not spoken"))
+            json(json!({"name": "a", "type": "sse", "url": "https://x/sse"}))
+                .is_err_and(|error| error.contains("`sse` transport is not supported"))
         );
     }
 

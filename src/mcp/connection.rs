@@ -1,5 +1,5 @@
-//! One connection to a server, from its handshake to its end: a process and its pipes, or an address. It is used by [`super::Server`],
-//! which decides when one begins and when it is over.
+//! One connection to a server, from handshake to close: a process with pipes, or an HTTP endpoint.
+//! [`super::Server`] decides when to open and close it.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -50,39 +50,41 @@ use crate::{
     tools::{mask::Masker, visible::visible_line},
 };
 
-/// Calls that one server works on at once; more wait for their turn.
+/// Concurrent calls of one server; further ones wait.
 const CALLS_MAX: usize = 32;
 
-/// Pages of a list of tools; a longer list is taken to have no end.
+/// Most pages of `tools/list`. A longer list is an error, since a hostile server could page
+/// forever.
 const PAGES_MAX: usize = 64;
 
-/// How long a server is told to stop before it is left.
-const TELL_MAX: Duration = Duration::from_millis(500);
+/// Longest wait for a cancellation notice to be written.
+const CANCEL_NOTICE_MAX: Duration = Duration::from_millis(500);
 
-/// How long a process may take to go once its input is closed, and how long its end is waited for.
+/// Grace time of a process after its input was closed; and the longest wait for its end after it
+/// was killed.
 const LEAVE: Duration = Duration::from_millis(500);
 const GONE_MAX: Duration = Duration::from_millis(2500);
 
-/// Bytes of one line of a server's standard error that are logged, and lines of it in all that are looked at.
+/// Longest logged part of a line of the server's standard error, in bytes.
 const STDERR_LINE_BYTES_MAX: usize = 1024;
 
-/// Which protocol a server speaks.
+/// Generation of the protocol that a server speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Era {
-    /// Up to 2025-11-25: `initialize`, sessions.
+    /// Versions up to 2025-11-25: handshake by `initialize`, with sessions.
     Legacy,
-    /// From 2026-07-28: `server/discover`, no state.
+    /// Versions from 2026-07-28: handshake by `server/discover`, stateless.
     Modern,
 }
 
-/// A connection that shook hands.
+/// An established connection.
 pub(super) struct Connection {
     server: String,
     peer: Peer<RoleClient>,
     service: tokio::sync::Mutex<Option<RunningService<RoleClient, ClientConfig>>>,
     process: Option<PipedProcess>,
     fault: Fault,
-    /// Cancelled when nothing comes any more.
+    /// Cancelled when the transport has ended.
     pub(super) ended: CancellationToken,
     pub(super) era: Era,
     pub(super) began: Instant,
@@ -92,29 +94,30 @@ pub(super) struct Connection {
     calls: Arc<Semaphore>,
     call_time: Duration,
     list_time: Duration,
-    /// Who uses it, and since when nobody does.
+    /// Number of leases, and when it last changed.
     use_: Mutex<(usize, Instant)>,
 }
 
-/// What a server offers, and what of it was left out.
+/// The tools that a server lists, and notes about omitted ones.
 #[derive(Debug, Clone)]
 pub(super) struct Listed {
     pub(super) tools: Arc<[McpToolDefinition]>,
     pub(super) left_out: Arc<[String]>,
 }
 
-/// What the newest version of the protocol is asked for first.
+/// Versions offered in `server/discover`.
 fn modern() -> Vec<ProtocolVersion> {
     vec![ProtocolVersion::V_2026_07_28]
 }
 
-/// Who we say we are. No capability is declared: no sampling, no roots, no elicitation.
+/// The client's identity in the handshake. It declares no capabilities: no sampling, no roots, no
+/// elicitation.
 fn ourselves() -> ClientConfig {
     let us = Implementation::new("callboard", env!("CARGO_PKG_VERSION"));
     ClientConfig::new(ClientCapabilities::default(), us).with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
 }
 
-/// Values that templates stand for, kept apart so that they are masked wherever the server repeats them.
+/// Templates with their variables substituted. The values may be secrets, so `masker` knows them.
 struct Expanded {
     values: Vec<(String, String)>,
     masker: Arc<Masker>,
@@ -129,7 +132,7 @@ fn expand(templates: &BTreeMap<String, Template>, means: &Means, masker: &Masker
         }
     }
     let secrets = values.iter().flat_map(|(_, value)| {
-        // `Bearer abc`: the second half alone is the key.
+        // In `Bearer abc` the second word alone is the secret.
         std::iter::once(value.clone()).chain(value.split_whitespace().filter(|word| word.len() >= 8).map(str::to_owned))
     });
     let masker = Arc::new(masker.clone().and(secrets.filter(|value| value.len() >= 8).collect::<Vec<_>>()));
@@ -137,12 +140,14 @@ fn expand(templates: &BTreeMap<String, Template>, means: &Means, masker: &Masker
 }
 
 impl Connection {
-    /// Reaches a server and shakes hands. `era` is what it spoke the last time, `words` takes the last line of its standard error.
+    /// Connects to a server and performs the handshake. `era` is the protocol it spoke last time,
+    /// if known; `words` receives the last line of its standard error.
     ///
-    /// One that was slow to say that it speaks the newer protocol, and so was spoken to in the older one, is begun with once more.
+    /// A server that answered `server/discover` too late, and was therefore asked with the older
+    /// handshake, is connected to once more with the newer one.
     ///
     /// # Cancel safety
-    /// Dropping the future ends what was started.
+    /// Dropping the future ends the started process and its connection.
     pub(super) async fn open(
         config: &McpServerConfig,
         means: &Means,
@@ -167,7 +172,7 @@ impl Connection {
             server: config.name.as_str().into(),
             masker: means.masker.clone(),
             list_changed: list_changed.clone(),
-            // What is known to speak the newer one has all the time there is.
+            // A server known to speak the newer protocol gets the whole start timeout.
             probe: if era == Some(Era::Modern) { config.start_timeout } else { config.probe },
             late: Arc::new(AtomicBool::new(false)),
         };
@@ -211,7 +216,7 @@ impl Connection {
                 } else if let (true, Some(process)) = (refusal.is_closed, &process)
                     && let Ok(status) = timeout(LEAVE, process.ended()).await
                 {
-                    // A program that is not there says so by its exit code only.
+                    // A program that cannot be executed is reported only by an exit code.
                     refusal.reason = match status {
                         Some(127) => "its program was not found".to_owned(),
                         Some(126) => "its program cannot be run".to_owned(),
@@ -227,7 +232,7 @@ impl Connection {
         if let Some(unknown) = spoken.as_ref().filter(|spoken| !ProtocolVersion::KNOWN_VERSIONS.contains(spoken)) {
             let known: Vec<&str> = ProtocolVersion::KNOWN_VERSIONS.iter().map(ProtocolVersion::as_str).collect();
             let (unknown, known) = (visible_line(unknown.as_str(), 40), known.join(", "));
-            let reason = format!("it speaks version `{unknown}` of the protocol; the versions that are known are {known}");
+            let reason = format!("it uses protocol version `{unknown}`; supported versions: {known}");
             return Err(Refusal::new(watch.masker.mask(&reason)));
         }
         let is_modern = spoken.is_some_and(|spoken| !spoken.has_initialize());
@@ -250,22 +255,22 @@ impl Connection {
         })
     }
 
-    /// The version of the protocol that is spoken.
+    /// The negotiated version of the protocol.
     pub(super) fn version(&self) -> String {
         self.peer.peer_info().map(|info| info.protocol_version.to_string()).unwrap_or_default()
     }
 
-    /// What it hides in texts.
+    /// Masks secrets, including those of this server's configuration.
     pub(super) fn masker(&self) -> Arc<Masker> {
         self.masker.clone()
     }
 
-    /// Whether nothing comes any more.
+    /// Whether the transport has ended.
     pub(super) fn is_over(&self) -> bool {
         self.ended.is_cancelled() || self.peer.is_transport_closed()
     }
 
-    /// Whether the server said that its list is another since it was read.
+    /// Whether the server announced a change of its tools since they were last read.
     pub(super) fn list_changed(&self) -> bool {
         self.list_changed.load(Ordering::Acquire)
     }
@@ -275,13 +280,13 @@ impl Connection {
         McpError::Failed { server: self.server.clone(), reason }
     }
 
-    /// What it offers; read once, and again when the server said that it changed.
+    /// The server's tools; read once, and again after the server announced a change.
     pub(super) async fn list(&self) -> Result<Listed, McpError> {
         let mut listed = self.listed.lock().await;
         if let Some(known) = listed.as_ref().filter(|_| !self.list_changed()) {
             return Ok(known.clone());
         }
-        // Before it is read: what changes meanwhile is a change.
+        // Cleared before reading: a change announced during the read must trigger another one.
         self.list_changed.store(false, Ordering::Release);
         let read = timeout(self.list_time, self.read_list()).await;
         let read = read.unwrap_or_else(|_| Err(McpError::TimedOut { server: self.server.clone(), after: self.list_time }));
@@ -298,7 +303,7 @@ impl Connection {
         let (mut tools, mut cursor) = (Vec::new(), None);
         for page in 0.. {
             if page == PAGES_MAX {
-                return Err(self.failed(format!("its list of tools has no end ({PAGES_MAX} pages are read)")));
+                return Err(self.failed(format!("its list of tools has more than {PAGES_MAX} pages")));
             }
             let request = match cursor.take() {
                 None => ListToolsRequest::default(),
@@ -311,7 +316,7 @@ impl Connection {
                     tools.extend(list.tools);
                     cursor = list.next_cursor;
                 }
-                _ => return Err(self.failed("its list of tools is none")),
+                _ => return Err(self.failed("it answered `tools/list` with another kind of result")),
             }
             if cursor.is_none() || tools.len() > TOOLS_MAX {
                 break;
@@ -321,21 +326,22 @@ impl Connection {
         tools.truncate(TOOLS_MAX);
         let (tools, mut left_out) = definitions::definitions(&tools);
         if listed > TOOLS_MAX {
-            left_out.push(format!("all of its tools beyond the first {TOOLS_MAX}"));
+            left_out.push(format!("all tools after the first {TOOLS_MAX}"));
         }
         Ok(Listed { tools, left_out: left_out.into() })
     }
 
     async fn send(&self, request: ClientRequest) -> Result<RequestHandle<RoleClient>, McpError> {
         let sent = self.peer.send_request_with_option(request, PeerRequestOptions::no_options()).await;
-        // It was not even written.
+        // The request was not written, so the call cannot have started.
         sent.map_err(|_| McpError::Unreachable {
             server: self.server.clone(),
             reason: self.fault.reason().unwrap_or("it ended").to_owned(),
         })
     }
 
-    /// Calls a tool. On `stop` the server is told, and its answer is not waited for.
+    /// Calls a tool. When `stop` is cancelled the server is notified, and its answer is not
+    /// awaited.
     pub(super) async fn call(
         &self,
         tool: String,
@@ -345,25 +351,26 @@ impl Connection {
     ) -> Result<McpResult, McpError> {
         let refused = |message: String| McpError::Refused { server: self.server.clone(), code: -32602, message };
         let arguments = arguments.parse().map_err(|error| refused(format!("the arguments are {error}")))?;
-        let _turn = tokio::select! {
+        let _permit = tokio::select! {
             biased;
             () = stop.cancelled() => return Err(McpError::Cancelled),
-            turn = self.calls.acquire() => turn,
+            permit = self.calls.acquire() => permit,
         };
         let mut request = CallToolRequest::new(CallToolRequestParams::new(tool).with_arguments(arguments));
         request.extensions.insert(ProgressSink(progress));
         let mut handle = self.send(ClientRequest::CallToolRequest(request)).await?;
-        // The caller has a clock of its own and its grace; this one is for callers without.
+        // Callers from the kernel have their own timeout and grace time; this one protects other
+        // callers.
         let after = self.call_time + callboard_actors::limits::CANCEL_GRACE;
         let answer = tokio::select! {
             biased;
             answer = &mut handle.rx => answer,
             () = stop.cancelled() => {
-                let _ = timeout(TELL_MAX, handle.cancel(Some("the caller stopped waiting".to_owned()))).await;
+                let _ = timeout(CANCEL_NOTICE_MAX, handle.cancel(Some("the caller stopped waiting".to_owned()))).await;
                 return Err(McpError::Cancelled);
             }
             () = tokio::time::sleep(after) => {
-                let _ = timeout(TELL_MAX, handle.cancel(Some("the time is over".to_owned()))).await;
+                let _ = timeout(CANCEL_NOTICE_MAX, handle.cancel(Some("the call timed out".to_owned()))).await;
                 return Err(McpError::TimedOut { server: self.server.clone(), after });
             }
         };
@@ -372,8 +379,8 @@ impl Connection {
             ServerResult::InputRequiredResult(_) => {
                 Err(refused("it asks the user for more (elicitation or sampling), which this client does not offer".to_owned()))
             }
-            ServerResult::CreateTaskResult(_) => Err(self.failed("it made a task of the call, which nobody asked for")),
-            _ => Err(self.failed("its result is none of a tool")),
+            ServerResult::CreateTaskResult(_) => Err(self.failed("it answered with a task, which was not requested")),
+            _ => Err(self.failed("its answer is not a tool result")),
         }
     }
 
@@ -386,12 +393,12 @@ impl Connection {
             },
             ServiceError::TransportSend(_) => self.failed("it could not be written to"),
             ServiceError::TransportClosed => self.failed("it ended while it worked"),
-            ServiceError::UnexpectedResponse => self.failed("its answer is none of the protocol"),
+            ServiceError::UnexpectedResponse => self.failed("its answer is not valid MCP"),
             _ => self.failed("the connection failed"),
         }
     }
 
-    /// Notes a user; it is not taken for idle until the answer is dropped.
+    /// Marks the connection as used. It cannot be closed as idle until the lease is dropped.
     pub(super) fn lease(self: &Arc<Self>) -> Lease {
         self.used(|count| count + 1);
         Lease(self.clone())
@@ -402,13 +409,14 @@ impl Connection {
         *used = (change(used.0), Instant::now());
     }
 
-    /// Since when nobody uses it; `None` if somebody does.
+    /// When the last lease was dropped; `None` while one exists.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         let (users, since) = *self.use_.lock().unwrap_or_else(PoisonError::into_inner);
         (users == 0).then_some(since)
     }
 
-    /// Ends it: the input is closed, the process may go by itself for half a second, then it and what it started is killed.
+    /// Closes the connection: the process's input is closed, and after a grace time of half a
+    /// second its process group is killed.
     pub(super) async fn close(&self) {
         let service = self.service.lock().await.take();
         if let Some(mut service) = service {
@@ -421,7 +429,7 @@ impl Connection {
     }
 }
 
-/// Somebody uses a connection.
+/// A use of the connection. While one exists, the connection is not idle.
 pub(super) struct Lease(Arc<Connection>);
 
 impl std::ops::Deref for Lease {
@@ -438,7 +446,7 @@ impl Drop for Lease {
     }
 }
 
-/// Shakes hands within the time to start; what a server is known to speak is spoken at once.
+/// Performs the handshake within the start timeout, directly in the known protocol if `era` is set.
 async fn shake_hands<T: Transport<RoleClient> + 'static>(
     transport: T,
     config: &McpServerConfig,
@@ -452,7 +460,7 @@ async fn shake_hands<T: Transport<RoleClient> + 'static>(
     match timeout(config.start_timeout, Box::pin(ourselves().serve_with_lifecycle(transport, mode))).await {
         Ok(Ok(service)) => Ok(service),
         Ok(Err(error)) => Err(Refusal {
-            reason: why(&error),
+            reason: reason(&error),
             is_closed: matches!(error, ClientInitializeError::ConnectionClosed(_) | ClientInitializeError::TransportError { .. }),
             is_modern: refused_the_old(&error),
         }),
@@ -460,12 +468,12 @@ async fn shake_hands<T: Transport<RoleClient> + 'static>(
     }
 }
 
-/// Why there is no connection.
+/// Why the handshake failed.
 struct Refusal {
     reason: String,
-    /// The other side went away.
+    /// The transport was closed by the server.
     is_closed: bool,
-    /// It speaks the newer protocol, but was spoken to in the older one.
+    /// The server requires the newer protocol, but the handshake used the older one.
     is_modern: bool,
 }
 
@@ -475,7 +483,7 @@ impl Refusal {
     }
 }
 
-/// Whether `initialize` was refused by a server of the newer protocol.
+/// Whether a server of the newer protocol refused `initialize`.
 fn refused_the_old(error: &ClientInitializeError) -> bool {
     match error {
         ClientInitializeError::JsonRpcError(error) => error.code == ErrorCode::UNSUPPORTED_PROTOCOL_VERSION,
@@ -484,8 +492,8 @@ fn refused_the_old(error: &ClientInitializeError) -> bool {
     }
 }
 
-/// Why a handshake failed, in words that hold nothing of ours: addresses, headers and paths stay out.
-fn why(error: &ClientInitializeError) -> String {
+/// Describes a failed handshake without addresses, headers or paths.
+fn reason(error: &ClientInitializeError) -> String {
     match error {
         ClientInitializeError::ConnectionClosed(_) => "it closed the connection".to_owned(),
         ClientInitializeError::JsonRpcError(error) => {
@@ -493,12 +501,12 @@ fn why(error: &ClientInitializeError) -> String {
         }
         ClientInitializeError::NoCompatibleProtocolVersion { server_supported, .. } => {
             let versions: Vec<&str> = server_supported.iter().map(ProtocolVersion::as_str).take(8).collect();
-            format!("it speaks no version of the protocol that we speak, but {}", visible_line(&versions.join(", "), 100))
+            format!("it supports no protocol version of this client, only {}", visible_line(&versions.join(", "), 100))
         }
-        ClientInitializeError::LegacyFallbackFailed { fallback, .. } => why(fallback),
-        _ if error.is_authorization_required() => "it wants authorization: give it with `headers`".to_owned(),
+        ClientInitializeError::LegacyFallbackFailed { fallback, .. } => reason(fallback),
+        _ if error.is_authorization_required() => "it requires authorization; set it in `headers`".to_owned(),
         ClientInitializeError::TransportError { .. } => "the connection failed".to_owned(),
-        _ => "it does not speak the protocol".to_owned(),
+        _ => "its answer is not valid MCP".to_owned(),
     }
 }
 
@@ -524,28 +532,30 @@ fn over_http(
     Ok(StreamableHttpClientTransport::with_client(client, config))
 }
 
-/// Logs a server's standard error, a line at a time, so that it never blocks on it; keeps the last line for people.
+/// Reads and logs a server's standard error line by line, so that the server never blocks on it;
+/// keeps the last line.
 async fn read_stderr(mut stream: impl AsyncRead + Unpin, server: Arc<str>, masker: Arc<Masker>, words: Arc<Mutex<String>>) {
     let (mut buffer, mut line) = (vec![0; 8 * 1024], Vec::new());
-    let say = |line: &mut Vec<u8>| {
-        // Before it is cut, for half a key is one too many; and after, for what was between its characters is gone then.
-        let said = masker.mask(&visible_line(&masker.mask(&String::from_utf8_lossy(line)), 300));
+    let log_line = |line: &mut Vec<u8>| {
+        // Masked before truncation, since half a secret would not be recognized, and after it,
+        // since `visible_line` may join the parts of one.
+        let shown = masker.mask(&visible_line(&masker.mask(&String::from_utf8_lossy(line)), 300));
         line.clear();
-        if !said.is_empty() {
-            tracing::debug!(server = %server, line = %said, "MCP server says on standard error");
-            *words.lock().unwrap_or_else(PoisonError::into_inner) = said;
+        if !shown.is_empty() {
+            tracing::debug!(server = %server, line = %shown, "standard error of an MCP server");
+            *words.lock().unwrap_or_else(PoisonError::into_inner) = shown;
         }
     };
     while let Ok(read) = stream.read(&mut buffer).await {
         for byte in buffer.get(..read).unwrap_or_default() {
             match byte {
-                b'\n' => say(&mut line),
+                b'\n' => log_line(&mut line),
                 byte if line.len() < STDERR_LINE_BYTES_MAX => line.push(*byte),
                 _ => {}
             }
         }
         if read == 0 {
-            say(&mut line);
+            log_line(&mut line);
             return;
         }
     }

@@ -1,4 +1,4 @@
-//! What a server says of its tools, and of what a call gave, in our own types. Pure.
+//! Converts a server's tool definitions and call results into Callboard's types. Pure.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -19,27 +19,27 @@ use crate::{
     tools::visible::{visible_line, visible_material, visible_value},
 };
 
-/// Longest description and schema, in bytes: they stand in every request to a model.
+/// Largest description and schema, in bytes; both are part of every request to a model.
 const DESCRIPTION_BYTES_MAX: usize = 16 * 1024;
 const SCHEMA_BYTES_MAX: usize = 64 * 1024;
 
-/// Tools that were left out and are named with their reason; of more only the count is kept.
+/// Omitted tools that are listed with their reason; of further ones only the count is kept.
 const LEFT_OUT_NAMED_MAX: usize = 16;
 
-/// Longest own name of a tool.
+/// Longest name of a tool, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 
-/// Other writers of base64 leave the padding out.
+/// Accepts base64 without padding, which some servers send.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent).with_decode_allow_trailing_bits(true),
 );
 
-/// A tool, or why it is not offered.
+/// Converts a tool's definition; the error is why the tool is not offered.
 pub(super) fn definition(tool: &Tool) -> Result<McpToolDefinition, String> {
     let shown = visible_line(&tool.name, 64);
     if tool.name.is_empty() || tool.name.len() > NAME_BYTES_MAX {
-        return Err(format!("a tool has a name of {} bytes, 1 to {NAME_BYTES_MAX} are taken", tool.name.len()));
+        return Err(format!("a tool has a name of {} bytes; allowed are 1 to {NAME_BYTES_MAX}", tool.name.len()));
     }
     let description = tool.description.as_deref().unwrap_or_default();
     let schema = Value::Object((*tool.input_schema).clone());
@@ -48,7 +48,7 @@ pub(super) fn definition(tool: &Tool) -> Result<McpToolDefinition, String> {
 
     let description = visible_material(description);
     if description.len() > DESCRIPTION_BYTES_MAX {
-        return Err(format!("`{shown}` has a description of more than {} KiB", DESCRIPTION_BYTES_MAX >> 10));
+        return Err(format!("`{shown}` has a description longer than {} KiB", DESCRIPTION_BYTES_MAX >> 10));
     }
     let hints = tool.annotations.as_ref();
     Ok(McpToolDefinition {
@@ -61,14 +61,15 @@ pub(super) fn definition(tool: &Tool) -> Result<McpToolDefinition, String> {
     })
 }
 
-/// A schema as a model and a validator may see it: an object, of our size and depth, without references to elsewhere.
+/// Checks a schema: an object schema, within limits of size and depth, without references to other
+/// documents.
 fn schema_of(schema: &Value) -> Result<RawJson, String> {
     let mut schema = visible_value(schema);
     if let Some(fields) = schema.as_object_mut() {
         match fields.get("type").and_then(Value::as_str) {
             Some("object") => {}
             None => drop(fields.insert("type".to_owned(), Value::String("object".to_owned()))),
-            Some(_) => return Err("its arguments are no object".to_owned()),
+            Some(_) => return Err("its arguments are not an object".to_owned()),
         }
     }
     if refers_elsewhere(&schema) {
@@ -79,7 +80,8 @@ fn schema_of(schema: &Value) -> Result<RawJson, String> {
         return Err(format!("its schema is longer than {} KiB", SCHEMA_BYTES_MAX >> 10));
     }
     let raw = RawJson::from_text(text).map_err(|error| format!("its schema is {error}"))?;
-    // Compiled as a host will compile it: one schema that it refuses must not keep the host from starting.
+    // Compiled here as the host will compile it: an invalid schema must omit one tool, not keep the
+    // host from starting.
     JsonSchemas.compile("", &raw).map_err(|problem| format!("its schema cannot be used: {}", visible_line(&problem, 200)))?;
     Ok(raw)
 }
@@ -88,7 +90,7 @@ fn refers_elsewhere(value: &Value) -> bool {
     match value {
         Value::Object(fields) => fields.iter().any(|(name, value)| match (name.as_str(), value) {
             ("$ref" | "$dynamicRef" | "$recursiveRef", Value::String(target)) => !target.starts_with('#'),
-            // With a base, a plain `#` may mean another document.
+            // With a base URI, even `#` may refer to another document.
             ("$id" | "id", Value::String(base)) => base.contains("://") && fields.contains_key("$ref"),
             (_, value) => refers_elsewhere(value),
         }),
@@ -97,7 +99,7 @@ fn refers_elsewhere(value: &Value) -> bool {
     }
 }
 
-/// What a call gave.
+/// Converts the result of a call.
 pub(super) fn result(result: CallToolResult) -> McpResult {
     let is_error = result.is_error == Some(true);
     McpResult { content: result.content.into_iter().map(content).collect(), structured: result.structured_content, is_error }
@@ -113,10 +115,10 @@ fn content(block: ContentBlock) -> McpContent {
             ResourceContents::BlobResourceContents { mime_type, blob, .. } => {
                 binary(mime_type.as_deref().unwrap_or("application/octet-stream"), &blob)
             }
-            _ => McpContent::Text("[a resource of an unknown kind was left out]".to_owned()),
+            _ => McpContent::Text("[a resource of an unknown kind was omitted]".to_owned()),
         },
         ContentBlock::ResourceLink(link) => McpContent::Link { name: visible_line(&link.name, 200), uri: visible_line(&link.uri, 500) },
-        _ => McpContent::Text("[content of an unknown kind was left out]".to_owned()),
+        _ => McpContent::Text("[content of an unknown kind was omitted]".to_owned()),
     }
 }
 
@@ -124,11 +126,12 @@ fn binary(mime: &str, data: &str) -> McpContent {
     let mime = visible_line(mime, 80);
     match BASE64.decode(data.trim()) {
         Ok(bytes) => McpContent::Binary { mime, bytes: bytes.into() },
-        Err(_) => McpContent::Text(format!("[{mime}: {} bytes that are no base64 were left out]", data.len())),
+        Err(_) => McpContent::Text(format!("[{mime}: {} bytes of invalid base64 were omitted]", data.len())),
     }
 }
 
-/// Definitions in the server's order, each name once; and what was left out, a line each.
+/// Converts all definitions, in the server's order; the second part is one line for each omitted
+/// tool.
 pub(super) fn definitions(tools: &[Tool]) -> (Arc<[McpToolDefinition]>, Vec<String>) {
     let (mut taken, mut names, mut left_out, mut more) = (Vec::<McpToolDefinition>::new(), HashSet::new(), Vec::new(), 0_usize);
     for tool in tools {
@@ -137,7 +140,7 @@ pub(super) fn definitions(tools: &[Tool]) -> (Arc<[McpToolDefinition]>, Vec<Stri
                 taken.push(definition);
                 continue;
             }
-            Ok(definition) => format!("`{}` is there twice; the first counts", visible_line(&definition.name, 64)),
+            Ok(definition) => format!("`{}` is listed twice; the first is used", visible_line(&definition.name, 64)),
             Err(problem) => problem,
         };
         if left_out.len() < LEFT_OUT_NAMED_MAX {
@@ -147,7 +150,7 @@ pub(super) fn definitions(tools: &[Tool]) -> (Arc<[McpToolDefinition]>, Vec<Stri
         }
     }
     if more > 0 {
-        left_out.push(format!("{more} more of its tools, for reasons like these"));
+        left_out.push(format!("{more} more tools, for similar reasons"));
     }
     (taken.into(), left_out)
 }
@@ -180,12 +183,12 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_that_cannot_be_offered_is_left_out_with_its_reason() {
+    fn a_tool_that_cannot_be_offered_is_omitted_with_its_reason() {
         let deep = (0..80).fold(json!({}), |inner, _| json!({"not": inner}));
         for (schema, reason) in [
             (json!({"$ref": "https://example.com/schema.json"}), "refers to another document"),
             (json!({"properties": {"a": {"$ref": "other.json#/a"}}}), "refers to another document"),
-            (json!({"type": "string"}), "no object"),
+            (json!({"type": "string"}), "not an object"),
             (json!({"type": "object", "properties": {"a": {"type": "nonsense"}}}), "cannot be used"),
             (json!({"type": "object", "properties": {"x": {"$ref": "#/properties/x"}}}), "refer to one another"),
             (json!({"description": "x".repeat(70_000)}), "longer than 64 KiB"),
@@ -204,11 +207,11 @@ mod tests {
 
         let bad: Vec<Tool> = (0..100).map(|n| tool(json!({"name": n.to_string(), "inputSchema": {"type": "string"}}))).collect();
         let (_, left_out) = definitions(&bad);
-        assert_eq!((left_out.len(), left_out[16].as_str()), (17, "84 more of its tools, for reasons like these"));
+        assert_eq!((left_out.len(), left_out[16].as_str()), (17, "84 more tools, for similar reasons"));
     }
 
     #[test]
-    fn every_kind_of_content_is_taken_or_accounted_for() {
+    fn every_kind_of_content_is_converted_or_reported_as_omitted() {
         let read: CallToolResult = serde_json::from_value(json!({"content": [
             {"type": "text", "text": "hello"},
             {"type": "image", "mimeType": "image/png", "data": "aGk="},
@@ -222,7 +225,7 @@ mod tests {
         let expected = vec![
             McpContent::Text("hello".into()),
             McpContent::Binary { mime: "image/png".into(), bytes: "hi".into() },
-            McpContent::Text("[audio/wav: 2 bytes that are no base64 were left out]".into()),
+            McpContent::Text("[audio/wav: 2 bytes of invalid base64 were omitted]".into()),
             McpContent::Text("[demo://1]\ninside".into()),
             McpContent::Binary { mime: "application/octet-stream".into(), bytes: "hi".into() },
             McpContent::Link { name: "three".into(), uri: "demo://3".into() },

@@ -1,5 +1,5 @@
-//! Reads the usual file of servers, `{"mcpServers": {name: {command, args, env, url}}}`, with the line of every key, so that an error
-//! can name it (`--mcp FILE`).
+//! Reads an `mcpServers` file (`--mcp FILE`), `{"mcpServers": {name: {command, args, env, url}}}`,
+//! and finds the line of every key for error messages.
 
 use std::{io::Read as _, path::Path};
 
@@ -8,28 +8,28 @@ use serde_json::Value;
 use super::config::{McpDialect, McpEntry, McpServerConfig, read_server};
 use crate::tools::visible::visible_line;
 
-/// Longest file that is read.
+/// Largest file, in bytes.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Most servers of one file.
 const SERVERS_MAX: usize = 128;
 
-/// Why a file of servers is not accepted: one line, with file and line.
+/// An invalid `mcpServers` file. `Display` is one line with file and line number.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file}{}: {problem}", line.map(|line| format!(":{line}")).unwrap_or_default())]
 pub struct McpFileError {
-    /// As it was named.
+    /// The path as the user gave it.
     pub file: String,
-    /// From 1, where one is to blame.
+    /// Line of the error, from 1; `None` if it concerns the whole file.
     pub line: Option<usize>,
     /// What is wrong.
     pub problem: String,
 }
 
-/// Reads a file of servers, in their order by name.
+/// Reads an `mcpServers` file; the servers are in order of name.
 ///
 /// # Errors
-/// The first mistake.
+/// The first error in the file.
 pub fn read_file(path: &Path) -> Result<Vec<McpServerConfig>, McpFileError> {
     let file = visible_line(&path.to_string_lossy(), 200);
     let error = |line, problem: String| McpFileError { file: file.clone(), line, problem };
@@ -47,19 +47,19 @@ pub fn read_file(path: &Path) -> Result<Vec<McpServerConfig>, McpFileError> {
 fn read_text(text: &str, folder: &Path) -> Result<Vec<McpServerConfig>, (Option<usize>, String)> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let value: Value = serde_json::from_str(text).map_err(|error| {
-        let what = if error.is_eof() { "the file ends too early" } else { "this is not valid JSON" };
+        let what = if error.is_eof() { "the file ends unexpectedly" } else { "this is not valid JSON" };
         (Some(error.line()), what.to_owned())
     })?;
     let Some(servers) = value.get("mcpServers") else {
-        return Err((None, "it has no `mcpServers`: write {\"mcpServers\": {\"name\": {\"command\": …}}}".to_owned()));
+        return Err((None, "`mcpServers` is missing; write {\"mcpServers\": {\"name\": {\"command\": …}}}".to_owned()));
     };
     let lines = Lines::of(text);
     let line = |path: &[&str]| lines.line(path);
     let Some(servers) = servers.as_object() else {
-        return Err((line(&["mcpServers"]), "`mcpServers` must be an object: a name and what to start".to_owned()));
+        return Err((line(&["mcpServers"]), "`mcpServers` must be an object that maps names to servers".to_owned()));
     };
     if servers.len() > SERVERS_MAX {
-        return Err((line(&["mcpServers"]), format!("`mcpServers` holds more than {SERVERS_MAX} servers")));
+        return Err((line(&["mcpServers"]), format!("`mcpServers` contains more than {SERVERS_MAX} servers")));
     }
     let mut read = Vec::new();
     for (name, server) in servers {
@@ -82,13 +82,13 @@ fn read_text(text: &str, folder: &Path) -> Result<Vec<McpServerConfig>, (Option<
     Ok(read)
 }
 
-/// Where the keys of a JSON text stand: of its first three levels, in a text that serde_json accepted.
+/// Lines of the keys in the first three levels of a JSON text that serde_json has accepted.
 struct Lines(Vec<(Vec<String>, usize)>);
 
 impl Lines {
     fn of(text: &str) -> Self {
         let (mut found, mut path, mut line) = (Vec::new(), Vec::<String>::new(), 1);
-        // Whether the text that comes next in the innermost bracket is a key.
+        // The open brackets; the flag says whether the next string in the bracket is a key.
         let mut open: Vec<(char, bool)> = Vec::new();
         let mut characters = text.char_indices();
         while let Some((at, c)) = characters.next() {
@@ -121,7 +121,7 @@ impl Lines {
                         last.1 = false;
                         let key: String = text.get(at..=end).and_then(|quoted| serde_json::from_str(quoted).ok()).unwrap_or_default();
                         path.truncate(open.len().saturating_sub(1));
-                        // Below an array no key is looked for.
+                        // Keys below an array are never looked up.
                         path.resize(open.len().saturating_sub(1), String::new());
                         path.push(key);
                         if path.len() <= 3 {
@@ -135,7 +135,7 @@ impl Lines {
         Self(found)
     }
 
-    /// The last of equal keys counts, as it does for serde_json.
+    /// The line of a key. Of duplicate keys the last one counts, as in serde_json.
     fn line(&self, path: &[&str]) -> Option<usize> {
         self.0.iter().rev().find(|(known, _)| known.iter().eq(path.iter())).map(|(_, line)| *line)
     }

@@ -1,10 +1,15 @@
-//! What stands between a server's messages and the SDK, whatever carries them. The SDK starts a task for every notification and every
-//! question of a server; here they are answered or dropped before, so that a flood costs a stranger its own time only (FAULTS F9).
+//! Filters a server's messages before they reach the SDK, on every transport. The SDK spawns a task
+//! for each notification and each request of a server; answering or dropping them here keeps a
+//! flood from costing memory.
 //!
-//! Promises: a question of a server (sampling, roots, elicitation) is refused, `ping` is answered, eight at a time at most · progress
-//! reaches its own call only, in order, at most ten lines a second · answers nobody waits for are dropped · more than 2,000 messages a
-//! second that answer nothing slow the reader down, and so the server · a server that is silent to `server/discover` is spoken to in
-//! the older protocol after a wait of our choice.
+//! Guarantees:
+//! - A server's requests (sampling, roots, elicitation) are refused, `ping` is answered; at most
+//!   eight answers are in flight.
+//! - Progress reaches only its own call, in order, at most ten lines a second.
+//! - Responses that match no open request are dropped.
+//! - More than 2,000 messages a second other than responses pause reading, which slows the server
+//!   down.
+//! - A server that does not answer `server/discover` in time is asked with the older handshake.
 
 use std::{
     collections::HashMap,
@@ -33,64 +38,65 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::tools::mask::Masker;
 use crate::tools::visible::visible_line;
 
-/// Answers to a server's questions that may be on their way.
+/// Most answers to a server's requests that may be in flight.
 const ANSWERS_MAX: usize = 8;
 
-/// Messages a second that answer nothing.
+/// Messages per second, responses excluded, above which reading pauses.
 const IDLE_TALK_MAX: u32 = 2000;
 
-/// Shortest time between two lines of progress of one call.
+/// Shortest interval between two progress lines of one call.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(100);
 
-/// Characters of a line of progress.
+/// Longest progress line, in characters.
 const LINE_CHARS_MAX: usize = 200;
 
-/// Where the progress of a call goes: put into its request, taken out when it is sent.
+/// Receiver of a call's progress. The caller puts it into the request's extensions; [`Guarded`]
+/// takes it out on sending.
 #[derive(Clone)]
 pub(super) struct ProgressSink(pub(super) Progress);
 
-/// What is known of a connection outside of its transport.
+/// State of a connection that outlives its transport.
 #[derive(Clone)]
 pub(super) struct Watch {
-    /// The server's name, for lines of progress.
+    /// The server's name, shown in progress lines.
     pub(super) server: Arc<str>,
     pub(super) masker: Arc<Masker>,
-    /// The server said that its tools changed.
+    /// Set when the server announces that its tools changed.
     pub(super) list_changed: Arc<AtomicBool>,
-    /// Longest silence to `server/discover`.
+    /// Longest wait for the answer to `server/discover`.
     pub(super) probe: Duration,
-    /// It answered `server/discover` after that.
+    /// Set when the answer to `server/discover` came after that wait.
     pub(super) late: Arc<AtomicBool>,
 }
 
-/// A transport with a guard before it.
+/// A transport with the filter in front of it.
 pub(super) struct Guarded<T> {
     inner: T,
     watch: Watch,
     open: Arc<Mutex<Open>>,
     answers: Arc<Semaphore>,
-    /// When this second of idle talk began, and how much there was.
+    /// Start of the current second of unsolicited messages, and their number.
     talk: (Instant, u32),
-    /// The question that decides on the protocol, and when its time is over.
+    /// Id and deadline of the `server/discover` request while it is open.
     probe: Option<(RequestId, Instant)>,
-    /// A question whose answer comes too late to mean anything.
+    /// The `server/discover` request that timed out; a late answer to it is not passed on.
     given_up: Option<RequestId>,
     _ended: DropGuard,
 }
 
-/// Requests that wait for an answer.
+/// Requests that await a response; those with progress have their receiver.
 #[derive(Default)]
-struct Open(HashMap<RequestId, Option<Telling>>);
+struct Open(HashMap<RequestId, Option<ProgressTarget>>);
 
-/// Progress of one request.
-struct Telling {
+/// Receiver of one request's progress, and when it got the last line.
+struct ProgressTarget {
     token: ProgressToken,
     progress: Progress,
     last: Option<Instant>,
 }
 
 impl<T> Guarded<T> {
-    /// `ended` is cancelled when the connection is over.
+    /// `ended` is cancelled when the transport is dropped.
     pub(super) fn new(inner: T, watch: Watch, ended: CancellationToken) -> Self {
         Self {
             inner,
@@ -116,8 +122,8 @@ impl<T> Guarded<T> {
                 }
                 let sink = request.request.extensions().get::<ProgressSink>().cloned();
                 let token = request.request.get_meta().get_progress_token();
-                let telling = sink.zip(token).map(|(sink, token)| Telling { token, progress: sink.0, last: None });
-                self.open().0.insert(request.id.clone(), telling);
+                let target = sink.zip(token).map(|(sink, token)| ProgressTarget { token, progress: sink.0, last: None });
+                self.open().0.insert(request.id.clone(), target);
             }
             JsonRpcMessage::Notification(notification) => {
                 if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
@@ -130,7 +136,8 @@ impl<T> Guarded<T> {
         }
     }
 
-    /// Whether a request with this id waits for an answer. Ids are compared by type too: `"3"` is not `3`.
+    /// Removes an open request; `false` if none has this id. Ids are compared with their type:
+    /// `"3"` is not `3`.
     fn close(&mut self, id: &RequestId) -> bool {
         if self.probe.as_ref().is_some_and(|(probe, _)| probe == id) {
             self.probe = None;
@@ -142,34 +149,35 @@ impl<T> Guarded<T> {
         self.open().0.remove(id).is_some()
     }
 
-    /// The open request whose number an answer names as a text. That is no answer to it, and none will come: the request fails now
-    /// instead of waiting for its time to be over.
+    /// The open request to which a response with a string id (`"3"` instead of `3`) was meant. That
+    /// response is invalid, and no other will come, so the request fails now instead of at its
+    /// timeout.
     fn misnamed(&mut self, id: &RequestId) -> Option<RequestId> {
         let RequestId::String(text) = id else { return None };
         let number = text.parse().ok().map(RequestId::Number)?;
         self.close(&number).then_some(number)
     }
 
-    fn tell(&self, told: &ProgressNotificationParam) {
+    fn report_progress(&self, params: &ProgressNotificationParam) {
         let now = Instant::now();
         let mut open = self.open();
-        let telling = open.0.values_mut().flatten().find(|telling| telling.token == told.progress_token);
-        let Some(telling) = telling.filter(|telling| telling.last.is_none_or(|last| now >= last + PROGRESS_PAUSE)) else { return };
-        telling.last = Some(now);
-        let count = match told.total {
-            Some(total) => format!("{} of {total}", told.progress),
-            None => told.progress.to_string(),
+        let target = open.0.values_mut().flatten().find(|target| target.token == params.progress_token);
+        let Some(target) = target.filter(|target| target.last.is_none_or(|last| now >= last + PROGRESS_PAUSE)) else { return };
+        target.last = Some(now);
+        let count = match params.total {
+            Some(total) => format!("{} of {total}", params.progress),
+            None => params.progress.to_string(),
         };
-        let line = match &told.message {
+        let line = match &params.message {
             Some(message) => format!("{} ({count})", self.watch.masker.mask(&visible_line(message, LINE_CHARS_MAX))),
             None => count,
         };
-        let progress = telling.progress.clone();
-        drop(open); // the sink is somebody else's code
+        let progress = target.progress.clone();
+        drop(open); // the receiver is foreign code and must not run under the lock
         progress.tell(format!("{}: {line}", self.watch.server));
     }
 
-    /// Counts a message that answers nothing.
+    /// Counts an unsolicited message.
     fn count(&mut self) {
         let now = Instant::now();
         if now >= self.talk.0 + Duration::from_secs(1) {
@@ -178,20 +186,20 @@ impl<T> Guarded<T> {
         self.talk.1 = self.talk.1.saturating_add(1);
     }
 
-    /// When reading goes on, if there was too much idle talk.
+    /// When reading may continue, if there were too many unsolicited messages.
     fn pause(&self) -> Option<Instant> {
         (self.talk.1 > IDLE_TALK_MAX).then(|| self.talk.0 + Duration::from_secs(1))
     }
 }
 
 impl<T: Transport<RoleClient>> Guarded<T> {
-    /// Answers a server's question, if not too many answers are on their way.
+    /// Answers a server's request, unless too many answers are in flight.
     fn answer(&mut self, id: RequestId, question: &ServerRequest) {
         let Ok(permit) = self.answers.clone().try_acquire_owned() else { return };
         let answer = match question {
             ServerRequest::PingRequest(_) => TxJsonRpcMessage::<RoleClient>::response(ClientResult::empty(()), id),
             _ => {
-                let error = ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "this client answers no questions of servers", None);
+                let error = ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "this client does not support requests from servers", None);
                 TxJsonRpcMessage::<RoleClient>::error(error, Some(id))
             }
         };
@@ -202,7 +210,7 @@ impl<T: Transport<RoleClient>> Guarded<T> {
         });
     }
 
-    /// What the SDK must see of a message.
+    /// The message as the SDK may see it; `None` if it was handled or dropped here.
     fn admit(&mut self, message: RxJsonRpcMessage<RoleClient>) -> Option<RxJsonRpcMessage<RoleClient>> {
         let answered = match &message {
             JsonRpcMessage::Response(response) => Some(&response.id),
@@ -210,7 +218,7 @@ impl<T: Transport<RoleClient>> Guarded<T> {
             JsonRpcMessage::Request(_) | JsonRpcMessage::Notification(_) => None,
         };
         if let Some(id) = answered.cloned().and_then(|id| self.misnamed(&id)) {
-            let error = ErrorData::new(ErrorCode::INVALID_REQUEST, "its answer names the request by a text; the id is a number", None);
+            let error = ErrorData::new(ErrorCode::INVALID_REQUEST, "its response has a string id; the request's id is a number", None);
             return Some(JsonRpcMessage::error(error, Some(id)));
         }
         match message {
@@ -222,7 +230,8 @@ impl<T: Transport<RoleClient>> Guarded<T> {
             JsonRpcMessage::Response(response) => self.close(&response.id).then_some(JsonRpcMessage::Response(response)),
             JsonRpcMessage::Error(error) => match error.id.clone() {
                 Some(id) => self.close(&id).then_some(JsonRpcMessage::Error(error)),
-                // About a question that could not be read: during the handshake there is only one; later the SDK drops it.
+                // An error without an id: during the handshake it can only concern the one open
+                // request; later the SDK drops it.
                 None => {
                     self.probe = None;
                     self.count();
@@ -235,9 +244,9 @@ impl<T: Transport<RoleClient>> Guarded<T> {
             }
             JsonRpcMessage::Notification(notification) => {
                 match &notification.notification {
-                    ServerNotification::ProgressNotification(told) => self.tell(&told.params),
+                    ServerNotification::ProgressNotification(progress) => self.report_progress(&progress.params),
                     ServerNotification::ToolListChangedNotification(_) => self.watch.list_changed.store(true, Ordering::Release),
-                    // Logs (deprecated in the protocol), prompts and resources are of no use here.
+                    // Log messages, prompts and resources are not used.
                     _ => {}
                 }
                 None
@@ -257,10 +266,13 @@ impl<T: Transport<RoleClient>> Transport<RoleClient> for Guarded<T> {
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
         loop {
             if let Some(until) = self.pause() {
-                // The pipe fills meanwhile, and the server waits.
+                // Meanwhile the pipe fills, which blocks the server.
                 sleep_until(until).await;
                 self.talk = (Instant::now(), 0);
             }
+            // A silent server never answers the probe, so its deadline runs beside reading. When it
+            // expires, the SDK gets the error of an unknown method, which makes it fall back to
+            // `initialize`.
             let probe = self.probe.clone();
             let silent = async {
                 match &probe {
@@ -275,7 +287,7 @@ impl<T: Transport<RoleClient>> Transport<RoleClient> for Guarded<T> {
                     let Some((id, _)) = self.probe.take() else { continue };
                     self.open().0.remove(&id);
                     self.given_up = Some(id.clone());
-                    let error = ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "no answer: taken for a server of the older protocol", None);
+                    let error = ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "no answer; falling back to the older protocol", None);
                     return Some(JsonRpcMessage::error(error, Some(id)));
                 }
             };

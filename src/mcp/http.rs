@@ -1,20 +1,21 @@
-//! The one place that decides which HTTP client reaches a server (FAULTS F6): the caller makes the clients, guarded or not.
+//! The HTTP clients that reach MCP servers. The embedding program supplies them, because it decides
+//! which addresses are allowed (protection against SSRF).
 
 use std::{fmt, sync::Arc};
 
-/// What a client is wanted for.
+/// The server that a client is requested for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpTarget {
-    /// Where it goes.
+    /// URL of the MCP endpoint.
     pub url: url::Url,
-    /// Configuration says `allow_private = true`: the server may lie on this machine or in a private network.
+    /// `allow_private` of the configuration: the server may have a loopback or private address.
     pub allow_private: bool,
 }
 
 type Make = dyn Fn(&HttpTarget) -> Result<reqwest::Client, String> + Send + Sync;
 
-/// Makes HTTP clients. A client must check every address that it dials, and follow no redirect without checking it again; the reason of
-/// a refusal is shown to people and models.
+/// A factory of HTTP clients. A client must check every address that it connects to, redirects
+/// included. The text of a refusal is shown to people and models.
 #[derive(Clone)]
 pub struct HttpClients(Arc<Make>);
 
@@ -25,28 +26,28 @@ impl fmt::Debug for HttpClients {
 }
 
 impl HttpClients {
-    /// Clients by `make`.
+    /// A factory that calls `make` for each server.
     pub fn new(make: impl Fn(&HttpTarget) -> Result<reqwest::Client, String> + Send + Sync + 'static) -> Self {
         Self(Arc::new(make))
     }
 
-    /// Clients for servers that configuration names with `allow_private = true`, and for no others: it checks no addresses, so it
-    /// reaches only what somebody vouched for. Neither redirects nor proxies.
+    /// Clients only for servers with `allow_private = true`. These clients check no addresses,
+    /// follow no redirects and use no proxy; servers without the flag are refused.
     pub fn vouched_only() -> Self {
         Self::new(|target| {
             if !target.allow_private {
-                return Err("there is no guard for public addresses; `allow_private = true` vouches for this one".to_owned());
+                return Err("this program has no address filter for MCP servers; set `allow_private = true` to allow this one".to_owned());
             }
             let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).no_proxy();
             let client = client.connect_timeout(std::time::Duration::from_secs(10)).build();
-            client.map_err(|_| "no HTTP client can be made".to_owned())
+            client.map_err(|_| "the HTTP client could not be created".to_owned())
         })
     }
 
-    /// A client for a server.
+    /// Creates a client for a server.
     ///
     /// # Errors
-    /// Why it may not be reached; shown to people and models.
+    /// Why the server may not be reached; shown to people and models.
     pub fn client(&self, target: &HttpTarget) -> Result<reqwest::Client, String> {
         (self.0)(target)
     }

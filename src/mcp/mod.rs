@@ -1,12 +1,17 @@
-//! Tools of MCP servers, on the official SDK (REQUIREMENTS Q-01..Q-06).
+//! Tools of MCP servers, built on the official SDK (`rmcp`).
 //!
 //! # Layout
-//! [`config`] what is configured, [`mod@file`] the usual JSON file of it · [`Server`] one server of one tenant, [`McpPool`] all of them ·
-//! `connection` from handshake to end, over `stdio` or `http`, each behind `guarded` · `definitions` a server's words in our types,
-//! without anything hidden in them ([`crate::tools::visible`]) · [`pins`] what was agreed to · `tool` a server's tool as one of ours.
+//! | Module | Holds |
+//! |---|---|
+//! | [`config`], [`mod@file`] | configuration of servers; the `mcpServers` files of other clients |
+//! | [`Server`], [`McpPool`] | one server of one tenant; all servers of a host |
+//! | `connection`, `stdio`, `http`, `guarded` | one connection; transports; the message filter |
+//! | `definitions`, `name`, `tool` | a server's definitions and results; tool names; the [`Tool`] |
+//! | [`pins`] | digests of approved tool definitions |
 //!
-//! Promises: a dead or hostile server fails its own calls and nothing else · memory for its words is bounded · what it says of a tool
-//! cannot change unseen · processes are started by the sandbox's spawner only and end with the pool.
+//! Guarantees: a dead or hostile server fails only its own calls. Memory for its messages is
+//! bounded. A tool whose definition changed does not run until it is approved again. Processes are
+//! started by the sandbox's spawner and end with the pool.
 
 pub mod config;
 pub mod file;
@@ -40,58 +45,60 @@ pub use pool::{McpPool, Means};
 pub use server::Server;
 pub use stdio::{FRAME_BYTES_MAX, FRAME_PARTS_MAX};
 
-/// Bytes of the names, descriptions and schemas of one server's tools that are offered: some 64,000 tokens of each prompt.
+/// Largest total of names, descriptions and schemas of one server's offered tools, in bytes: about
+/// 64,000 tokens of each prompt.
 pub const DEFINITIONS_BYTES_MAX: usize = 256 * 1024;
 
-/// How a tool stands to what was agreed to.
+/// A tool's definition compared with its pin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// Seen for the first time: pinned as it is.
+    /// First seen now; its definition is pinned.
     New,
-    /// As it was.
+    /// Equal to the pinned definition.
     Same,
-    /// Changed: it refuses calls until somebody agrees ([`accept`]).
+    /// Different from the pinned definition: calls are refused until it is approved with
+    /// [`accept`].
     Changed,
 }
 
 /// A tool that a server offers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
-    /// What it is called here.
+    /// The tool's name for models: `{server}__{tool}`.
     pub name: String,
-    /// As the server defines it.
+    /// The definition from the server.
     pub definition: McpToolDefinition,
-    /// How it stands.
+    /// How the definition compares with its pin.
     pub standing: Standing,
 }
 
-/// What a server offers, and what is wrong with it.
+/// Tools and problems of one server.
 #[derive(Debug, Clone)]
 pub struct Survey {
-    /// The server.
+    /// The server's configured name.
     pub server: String,
-    /// The version of the protocol that it speaks.
+    /// The negotiated version of the protocol.
     pub protocol: String,
-    /// Its tools in order.
+    /// The offered tools, in the server's order.
     pub offers: Vec<Offer>,
-    /// What is wrong or was left out, a line each.
+    /// Problems and omitted tools, one line each.
     pub notes: Vec<String>,
 }
 
-/// Asks a server what it offers and pins what is new.
+/// Reads a server's tools and pins those seen for the first time.
 ///
 /// # Errors
-/// [`McpError`] when it cannot be reached; the pins' errors as [`McpError::Failed`].
+/// [`McpError`] when the server cannot be reached; errors of the pins as [`McpError::Failed`].
 ///
 /// # Cancel safety
-/// May be dropped; what was pinned stays.
+/// Dropping the future is safe; pins that were already stored stay.
 pub async fn survey(config: &McpServerConfig, pool: &McpPool, tenant: &TenantId, pins: &dyn Pins) -> Result<Survey, McpError> {
     let server = pool.server(tenant, config)?;
     let listed = server.listed().await?;
     let name = &config.name;
     let failed = |error: PinError| McpError::Failed { server: name.clone(), reason: error.to_string() };
     let mut pinned = pins.get(tenant, name).await.map_err(failed)?;
-    let mut notes: Vec<String> = listed.left_out.iter().map(|line| format!("{name}: left out: {line}")).collect();
+    let mut notes: Vec<String> = listed.left_out.iter().map(|line| format!("{name}: omitted: {line}")).collect();
 
     let (mut offers, mut new) = (Vec::<Offer>::new(), false);
     let wanted = |tool: &&McpToolDefinition| config.tools.as_ref().is_none_or(|wanted| wanted.contains(&tool.name));
@@ -100,7 +107,7 @@ pub async fn survey(config: &McpServerConfig, pool: &McpPool, tenant: &TenantId,
     match wanted.len() - fitting {
         0 => {}
         beyond => notes.push(format!(
-            "{name}: left out: {beyond} of {} tools, for only {} tools and {} KiB of definitions are offered: name those that are needed in `tools`, \
+            "{name}: omitted: {beyond} of {} tools, because at most {} tools and {} KiB of definitions are offered; list the needed ones in `tools`, \
              or raise `tools_max`",
             wanted.len(),
             config.tools_max,
@@ -130,17 +137,17 @@ pub async fn survey(config: &McpServerConfig, pool: &McpPool, tenant: &TenantId,
         pins.put(tenant, name, pinned).await.map_err(failed)?;
     }
     for clash in clashes(&offers) {
-        notes.push(format!("{clash}: left out: two tools of {name} would be called so"));
+        notes.push(format!("{clash}: omitted: two tools of {name} would have this name"));
         offers.retain(|offer| offer.name != clash);
     }
     for missing in config.tools.iter().flatten().filter(|wanted| !listed.tools.iter().any(|tool| tool.name == **wanted)) {
-        notes.push(format!("{name}: it offers no tool `{}`, which `tools` names", tool::shown(missing)));
+        notes.push(format!("{name}: it has no tool `{}`, which is listed in `tools`", tool::shown(missing)));
     }
     let protocol = server.version().await.unwrap_or_default();
     Ok(Survey { server: name.clone(), protocol, offers, notes })
 }
 
-/// How many tools of a server, from the first on, are few and small enough to stand in every request to a model.
+/// Number of leading tools that fit the limits of count and size.
 fn fitting(tools: &[&McpToolDefinition], tools_max: usize) -> usize {
     let bytes = tools.iter().scan(0_usize, |sum, tool| {
         *sum += tool.name.len() + tool.description.len() + tool.input_schema.as_str().len();
@@ -149,16 +156,17 @@ fn fitting(tools: &[&McpToolDefinition], tools_max: usize) -> usize {
     bytes.take(tools_max).take_while(|bytes| *bytes <= DEFINITIONS_BYTES_MAX).count()
 }
 
-/// Names that stand twice.
+/// Names that occur more than once.
 fn clashes(offers: &[Offer]) -> BTreeSet<String> {
     let mut seen = BTreeSet::new();
     offers.iter().filter(|offer| !seen.insert(offer.name.as_str())).map(|offer| offer.name.clone()).collect()
 }
 
-/// Agrees to tools as they are now: all of a server by the server's name, or one by the name it has here. Tells how many changed.
+/// Approves current definitions: of all tools of a server by the server's name, or of one by its
+/// name for models. Returns how many pins changed.
 ///
 /// # Errors
-/// As [`survey`].
+/// Those of [`survey`].
 pub async fn accept(config: &McpServerConfig, pool: &McpPool, tenant: &TenantId, pins: &dyn Pins, named: &str) -> Result<usize, McpError> {
     let name = &config.name;
     let failed = |error: PinError| McpError::Failed { server: name.clone(), reason: error.to_string() };
@@ -174,10 +182,12 @@ pub async fn accept(config: &McpServerConfig, pool: &McpPool, tenant: &TenantId,
     Ok(changed)
 }
 
-/// The tools of the configured servers, ready to be given to a host, and what there is to say, a line each. Servers are asked at the
-/// same time; one that cannot be reached is a line and has no tools. A tool whose definition changed is offered and refuses calls.
+/// The tools of the configured servers, ready for a host, and notes, one line each. Servers are
+/// asked concurrently; an unreachable one contributes a note and no tools. A tool whose definition
+/// changed is offered, but refuses calls.
 ///
-/// The servers run until nobody used them for their `idle` time or [`McpPool::close_all`] ends them; a call starts one again.
+/// A server runs until it was idle for its `idle` time or [`McpPool::close_all`] is called; a call
+/// starts it again.
 pub async fn tools(
     configs: &[McpServerConfig],
     pool: &McpPool,
@@ -197,11 +207,11 @@ pub async fn tools(
         notes.extend(survey.notes);
         let Ok(server) = pool.server(tenant, config) else { continue };
         for offer in survey.offers {
-            // A server `a-b` and one `a_b` stay apart, but the same server may be configured twice.
+            // Servers have distinct prefixes, but one server may be configured twice.
             if taken.insert(offer.name.clone()) {
                 tools.push(Arc::new(tool::McpTool::new(&offer.definition, server.clone(), tenant.clone(), pins.clone())));
             } else {
-                notes.push(format!("{}: left out: another server has a tool of this name", offer.name));
+                notes.push(format!("{}: omitted: another server has a tool of this name", offer.name));
             }
         }
     }

@@ -1,15 +1,17 @@
-//! What an MCP tool is called here: `{server}__{tool}` (REQUIREMENTS Q-03), in the letters that model APIs take. Pure.
+//! Names of MCP tools for models: `{server}__{tool}`, limited to the characters that model APIs
+//! accept. Pure.
 
 use sha2::{Digest, Sha256};
 
-/// Longest name that model APIs take.
+/// Longest tool name that model APIs accept.
 const NAME_CHARS_MAX: usize = 64;
 
-/// Characters of the hash behind a name that was cut, and the line before it.
+/// Length of the suffix of a shortened name: `_` and eight hex digits.
 const TAIL: usize = 9;
 
-/// The name of a server's tool: what is not `[A-Za-z0-9_-]` becomes `_`; what is too long is cut and ends in a hash of the whole, so
-/// that two long names stay two. Other names that become equal are a clash, which [`super::tools`] reports.
+/// The name of a server's tool. Characters other than `[A-Za-z0-9_-]` become `_`; a name that is
+/// too long is cut and ends in a hash of the whole, so that two long names stay distinct.
+/// [`super::tools`] reports other names that become equal.
 pub fn tool_name(server: &str, tool: &str) -> String {
     let whole = format!("{server}__{tool}");
     let plain: String = whole.chars().map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' }).collect();
@@ -21,12 +23,12 @@ pub fn tool_name(server: &str, tool: &str) -> String {
     format!("{head}_{tail}")
 }
 
-/// Lower-case hexadecimal digits.
+/// Lower-case hexadecimal digits of `bytes`.
 pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Whether a server may be called so: 1-64 of `[A-Za-z0-9_-]` without `__`, which parts server and tool.
+/// Whether a server may have this name: 1-64 of `[A-Za-z0-9_-]`, without the separator `__`.
 pub(super) fn is_server_name(name: &str) -> bool {
     let letters = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
     letters && (1..=64).contains(&name.len()) && !name.contains("__") && !name.ends_with('_')
@@ -48,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names_stay_apart_and_stay_the_same() {
+    fn long_names_stay_distinct_and_stable() {
         let long = "n".repeat(100);
         let (one, two) = (tool_name("s", &format!("{long}1")), tool_name("s", &format!("{long}2")));
 
@@ -58,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_name_cannot_hide_where_it_ends() {
+    fn a_server_name_cannot_contain_the_separator() {
         for good in ["a", "my-server", "A_1"] {
             assert!(is_server_name(good), "{good}");
         }

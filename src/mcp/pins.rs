@@ -1,8 +1,9 @@
-//! What a tool was when it was agreed to: a digest of its definition, kept a tenant and server (FAULTS F9). A server cannot change what
-//! a tool says of itself behind its user's back.
+//! Pins: digests of approved tool definitions, stored for each tenant and server. They keep a
+//! server from changing a tool's definition unnoticed after the user approved it.
 //!
-//! A tool that is seen for the first time is pinned as it is; one that changed is refused until somebody agrees again. What went away
-//! keeps its pin, so that going and coming back changed is a change.
+//! A tool seen for the first time is pinned without asking. A changed one is refused until it is
+//! approved again. A tool that disappears keeps its pin, so that reappearing with another
+//! definition counts as a change.
 
 use std::{
     collections::BTreeMap,
@@ -19,41 +20,41 @@ use sha2::{Digest, Sha256};
 
 use super::name::{hex, is_server_name};
 
-/// The digests of one server's tools, by the server's own names of them.
+/// Digests of one server's tools, by the server's own tool names.
 pub type PinSet = BTreeMap<String, String>;
 
-/// Longest file that is read: a thousand tools with long names.
+/// Largest pin file that is read: enough for a thousand tools with long names.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Pins that cannot be read or kept. Without them no tool of the server runs.
+/// Pins could not be read or stored. Without pins no tool of the server runs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the pinned definitions of the MCP server {server} cannot be {what}: {reason}")]
 pub struct PinError {
-    /// Whose.
+    /// Name of the server.
     pub server: String,
-    /// `read` or `kept`.
+    /// The failed operation: `read` or `stored`.
     pub what: &'static str,
-    /// Why; no path.
+    /// The cause, without paths.
     pub reason: String,
 }
 
-/// Keeps pins.
+/// A store of pins.
 pub trait Pins: Send + Sync + 'static {
-    /// The pins of a server; empty if none was ever kept.
+    /// The pins of a server; empty if none were stored.
     ///
     /// # Errors
-    /// [`PinError`].
+    /// [`PinError`] when they cannot be read.
     fn get(&self, tenant: &TenantId, server: &str) -> BoxFuture<'_, Result<PinSet, PinError>>;
 
-    /// Keeps them in place of what was there; all or nothing.
+    /// Replaces the pins of a server atomically.
     ///
     /// # Errors
-    /// [`PinError`]; then the old ones stay.
+    /// [`PinError`]; the previous pins then stay.
     fn put(&self, tenant: &TenantId, server: &str, pins: PinSet) -> BoxFuture<'_, Result<(), PinError>>;
 }
 
-/// SHA-256 over what a server says of a tool: name, description, schema, annotations; keys in order, so that only a change of what is
-/// said changes it.
+/// SHA-256 over name, description, schema and annotations of a tool. Object keys are sorted first,
+/// so the digest changes only with the content.
 pub(super) fn digest(name: &str, description: &str, schema: &Value, annotations: &Value) -> String {
     let mut hash = Sha256::new();
     let mut part = |text: &str| {
@@ -67,7 +68,7 @@ pub(super) fn digest(name: &str, description: &str, schema: &Value, annotations:
     hex(&hash.finalize())
 }
 
-/// JSON text with the keys of every object in order, whatever the map of this build does.
+/// JSON text with sorted object keys, independent of serde_json's map type.
 fn ordered(value: &Value) -> String {
     match value {
         Value::Array(items) => format!("[{}]", items.iter().map(ordered).collect::<Vec<_>>().join(",")),
@@ -81,7 +82,7 @@ fn ordered(value: &Value) -> String {
     }
 }
 
-/// Pins that go with the process.
+/// Pins in memory, for as long as the process runs.
 #[derive(Debug, Default)]
 pub struct MemoryPins(Mutex<BTreeMap<(TenantId, String), PinSet>>);
 
@@ -100,14 +101,14 @@ impl Pins for MemoryPins {
     }
 }
 
-/// Pins in files: `mcp-pins/<hash of the tenant>/<server>.json` below the data folder, folders 0700, files 0600, written whole or not
-/// at all.
+/// Pins in files `mcp-pins/<hash of the tenant>/<server>.json` below the data folder. Folders have
+/// mode 0700, files 0600; a file is replaced atomically.
 #[derive(Debug, Clone)]
 pub struct FilePins {
     folder: PathBuf,
 }
 
-/// What a file holds.
+/// Content of a pin file.
 #[derive(Debug, Serialize, Deserialize)]
 struct File {
     v: u32,
@@ -115,12 +116,13 @@ struct File {
 }
 
 impl FilePins {
-    /// Keeps pins below `data_dir`. Nothing is made before the first are kept.
+    /// A store below `data_dir`. Folders are created with the first pins.
     pub fn new(data_dir: &Path) -> Self {
         Self { folder: data_dir.join("mcp-pins") }
     }
 
-    /// The name of a configured server is plain, that of a tenant need not be.
+    /// Path of a pin file. Tenant ids are hashed because they may contain characters that are
+    /// unsafe in paths.
     fn place(&self, tenant: &TenantId, server: &str) -> PathBuf {
         let hash = |text: &str| hex(&Sha256::digest(text.as_bytes())).chars().take(32).collect::<String>();
         let server = if is_server_name(server) { server.to_owned() } else { hash(server) };
@@ -135,18 +137,18 @@ impl Pins for FilePins {
         Box::pin(async move {
             match tokio::task::spawn_blocking(move || read(&place)).await {
                 Ok(read) => read.map_err(error),
-                Err(_) => Err(error("the work did not end".to_owned())),
+                Err(_) => Err(error("the task panicked".to_owned())),
             }
         })
     }
 
     fn put(&self, tenant: &TenantId, server: &str, pins: PinSet) -> BoxFuture<'_, Result<(), PinError>> {
         let place = self.place(tenant, server);
-        let error = error(server, "kept");
+        let error = error(server, "stored");
         Box::pin(async move {
             match tokio::task::spawn_blocking(move || write(&place, pins).map_err(|error| error.kind().to_string())).await {
                 Ok(written) => written.map_err(error),
-                Err(_) => Err(error("the work did not end".to_owned())),
+                Err(_) => Err(error("the task panicked".to_owned())),
             }
         })
     }
@@ -163,8 +165,8 @@ fn read(place: &Path) -> Result<PinSet, String> {
         Ok(_) if text.len() as u64 > FILE_BYTES_MAX => Err("the file is longer than 1 MiB".to_owned()),
         Ok(_) => match serde_json::from_str::<File>(&text) {
             Ok(File { v: 1, tools }) => Ok(tools),
-            Ok(File { v, .. }) => Err(format!("they are of version {v}, which a newer Callboard wrote")),
-            Err(_) => Err("the file does not hold pins".to_owned()),
+            Ok(File { v, .. }) => Err(format!("they have version {v}, written by a newer Callboard")),
+            Err(_) => Err("the file is not a pin file".to_owned()),
         },
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(PinSet::new()),
         Err(error) => Err(error.kind().to_string()),
@@ -185,7 +187,8 @@ fn write(place: &Path, pins: PinSet) -> std::io::Result<()> {
     if written.is_err() {
         let _ = std::fs::remove_file(&temporary);
     } else if let Ok(folder) = std::fs::File::open(folder) {
-        // The rename must survive a power cut; where a folder cannot be flushed the file still is.
+        // Flush the rename too, so that it survives a power cut. Some file systems refuse; the file
+        // itself is flushed.
         let _ = folder.sync_all();
     }
     written
@@ -208,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_changes_with_what_is_said_and_with_nothing_else() {
+    fn a_digest_changes_with_the_definition_and_with_nothing_else() {
         let schema = json!({"type": "object", "properties": {"a": {"type": "string"}, "b": {}}});
         let same: Value = serde_json::from_str(r#"{"properties": {"b": {}, "a": {"type": "string"}}, "type": "object"}"#).unwrap();
         let of = |name: &str, description: &str, schema: &Value, notes: &Value| digest(name, description, schema, notes);
@@ -227,7 +230,7 @@ mod tests {
         }
     }
 
-    async fn holds_its_contract(pins: &dyn Pins) {
+    async fn fulfils_the_contract(pins: &dyn Pins) {
         let (ann, bob) = (tenant("ann"), tenant("bob"));
         assert_eq!(pins.get(&ann, "time").await, Ok(PinSet::new()));
 
@@ -244,8 +247,8 @@ mod tests {
     async fn pins_belong_to_a_tenant_and_a_server() {
         let folder = tempfile::tempdir().unwrap();
 
-        holds_its_contract(&MemoryPins::default()).await;
-        holds_its_contract(&FilePins::new(folder.path())).await;
+        fulfils_the_contract(&MemoryPins::default()).await;
+        fulfils_the_contract(&FilePins::new(folder.path())).await;
     }
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! All servers of a host: one connection a tenant and server (REQUIREMENTS Q-06 ends them).
+//! All MCP servers of a host, with one connection for each tenant and server.
 
 use std::{
     collections::BTreeMap,
@@ -15,19 +15,19 @@ use futures_util::future::join_all;
 use super::{HttpClients, McpServerConfig, Server, name::is_server_name};
 use crate::{sandbox::Spawner, tools::mask::Masker};
 
-/// Servers under one pool, over all tenants.
+/// Most servers of one pool, over all tenants.
 const SERVERS_MAX: usize = 4096;
 
 type Variable = dyn Fn(&str) -> Option<String> + Send + Sync;
 
-/// What servers are reached with.
+/// What a pool needs to reach servers.
 #[derive(Clone)]
 pub struct Means {
-    /// Starts processes.
+    /// Starts server processes.
     pub spawner: Spawner,
-    /// Makes HTTP clients.
+    /// Creates HTTP clients.
     pub http: HttpClients,
-    /// Hides keys in whatever servers say.
+    /// Masks secrets in everything that servers send.
     pub masker: Arc<Masker>,
     environment: Arc<Variable>,
 }
@@ -39,12 +39,12 @@ impl fmt::Debug for Means {
 }
 
 impl Means {
-    /// Means of a host, with the variables of its own environment.
+    /// Uses the environment of this process.
     pub fn new(spawner: Spawner, http: HttpClients, masker: Arc<Masker>) -> Self {
         Self { spawner, http, masker, environment: Arc::new(|name| std::env::var(name).ok()) }
     }
 
-    /// With other variables than those of this process.
+    /// Replaces the environment that templates and `env_from` read.
     #[must_use]
     pub fn environment(mut self, variable: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
         self.environment = Arc::new(variable);
@@ -93,19 +93,20 @@ impl McpPool {
         self.0.servers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The server of a tenant; nothing is started yet. One that is configured otherwise than before takes the place of the former,
-    /// which is closed.
+    /// The server of a tenant; does not start it. If its configuration differs from the known one,
+    /// the new server replaces the old one, which is closed.
     ///
     /// # Errors
-    /// [`McpError::Unreachable`] after [`McpPool::close_all`], for a name that no server may have, and above 4,096 servers.
+    /// [`McpError::Unreachable`] after [`McpPool::close_all`], for an invalid name, and above 4,096
+    /// servers.
     pub fn server(&self, tenant: &TenantId, config: &McpServerConfig) -> Result<Arc<Server>, McpError> {
         let unreachable = |reason: &str| McpError::Unreachable { server: config.name.clone(), reason: reason.to_owned() };
         if !is_server_name(&config.name) {
-            return Err(McpError::Unreachable { server: "?".to_owned(), reason: "its name is none of a server".to_owned() });
+            return Err(McpError::Unreachable { server: "?".to_owned(), reason: "its name is not a valid server name".to_owned() });
         }
         let mut servers = self.servers();
         if servers.closed {
-            return Err(unreachable("the host shuts down"));
+            return Err(unreachable("the host is shutting down"));
         }
         let key = (tenant.clone(), config.name.clone());
         if let Some(known) = servers.all.get(&key).filter(|known| known.config() == config) {
@@ -123,21 +124,22 @@ impl McpPool {
         Ok(server)
     }
 
-    /// Ends the connections and processes of a tenant that is served no more, all at once.
+    /// Closes all servers of a removed tenant concurrently.
     pub async fn close_of(&self, tenant: &TenantId) {
         let own: Vec<_> = self.servers().all.extract_if(.., |(of, _), _| of == tenant).collect();
         join_all(own.iter().map(|(_, server)| server.close())).await;
     }
 
-    /// Names of a tenant's servers that said that their tools changed since they were read: to be announced; what a conversation is
-    /// offered stays as it is.
+    /// Servers of a tenant that announced a change of their tools since the tools were read.
+    /// Running conversations keep the toolset that they started with.
     pub fn changed(&self, tenant: &TenantId) -> Vec<String> {
         let servers = self.servers();
         let own = servers.all.iter().filter(|((of, _), _)| of == tenant);
         own.filter(|(_, server)| server.list_changed()).map(|((_, name), _)| name.clone()).collect()
     }
 
-    /// Ends every connection and process (REQUIREMENTS Q-06), all at once, each within some five seconds. Calls after it fail.
+    /// Closes every connection and process concurrently; each takes about five seconds at most.
+    /// Later calls fail. The host calls it on shutdown.
     pub async fn close_all(&self) {
         let servers = {
             let mut servers = self.servers();

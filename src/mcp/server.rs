@@ -1,8 +1,9 @@
-//! One server of one tenant: starts it when it is wanted, lends its connection, ends it when nobody uses it, starts it again after a
-//! failure and a pause. The adapter of the port [`McpClient`].
+//! One MCP server of one tenant: started on first use, stopped when idle, restarted after a failure
+//! and a delay. Implements the port [`McpClient`].
 //!
-//! Promises: a dead server fails calls, never the caller · one connection at a time · a caller that goes is told to the server ·
-//! nothing waits longer than the server's own bounds.
+//! Guarantees: a dead server fails calls, never the caller. There is at most one connection at a
+//! time. The server is notified when a caller cancels or is dropped. No wait exceeds the server's
+//! configured timeouts.
 
 use std::{
     sync::{Arc, Mutex, PoisonError, Weak},
@@ -24,19 +25,19 @@ use super::{
 };
 use crate::tools::mask::Masker;
 
-/// A server as one tenant uses it.
+/// An MCP server as one tenant uses it.
 pub struct Server {
     me: Weak<Self>,
     config: McpServerConfig,
     means: Means,
     state: tokio::sync::Mutex<State>,
-    /// The last line that it said on its standard error.
+    /// The last line of the process's standard error.
     words: Arc<Mutex<String>>,
-    /// Hides keys, those of its own configuration too once it runs.
+    /// Masks secrets; while the server runs, also those of its configuration.
     masker: Mutex<Arc<Masker>>,
-    /// What times are counted from.
+    /// Origin of the times that [`Backoff`] sees.
     epoch: Instant,
-    /// Ends a start that goes on when the server is closed.
+    /// Cancelled by `close`; ends a start in progress.
     closing: CancellationToken,
 }
 
@@ -44,7 +45,7 @@ pub struct Server {
 struct State {
     connection: Option<Arc<Connection>>,
     backoff: Backoff,
-    /// What it spoke the last time: it need not be asked again.
+    /// The protocol of the last connection, so that reconnecting needs no probe.
     era: Option<Era>,
 }
 
@@ -68,44 +69,46 @@ impl Server {
         })
     }
 
-    /// What is configured of it.
+    /// The configuration of the server.
     pub fn config(&self) -> &McpServerConfig {
         &self.config
     }
 
-    /// The last line that its process said on standard error, masked; for people, not for models: it may hold paths.
+    /// The last line of the process's standard error, masked. For people, not for models: it may
+    /// contain paths.
     pub fn last_words(&self) -> String {
         self.words.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The version of the protocol that is spoken with it now, if it runs.
+    /// The negotiated version of the protocol, if the server is connected.
     pub async fn version(&self) -> Option<String> {
         self.state.lock().await.connection.as_ref().map(|connection| connection.version())
     }
 
-    /// Which protocol it spoke the last time it was reached.
+    /// The protocol of the last connection; `None` before the first one or after a failed start.
     pub async fn era(&self) -> Option<Era> {
         self.state.lock().await.era
     }
 
-    /// Whether it runs.
+    /// Whether the server is connected.
     pub async fn is_running(&self) -> bool {
         self.state.lock().await.connection.as_ref().is_some_and(|connection| !connection.is_over())
     }
 
-    /// Whether it said that its tools changed since they were read. What a conversation is offered stays as it is; see
-    /// [`McpClient::list_tools`] for what holds now. One that is just being started did not.
+    /// Whether the server announced a change of its tools since they were read.
+    /// [`McpClient::list_tools`] returns the current ones. `false` while the server is being
+    /// started.
     pub fn list_changed(&self) -> bool {
         self.state.try_lock().is_ok_and(|state| state.connection.as_ref().is_some_and(|connection| connection.list_changed()))
     }
 
-    /// What it offers, and what of it was left out.
+    /// The server's tools, and notes about omitted ones.
     pub(super) async fn listed(&self) -> Result<Listed, McpError> {
         let lease = self.lease().await?;
         lease.list().await
     }
 
-    /// Hides what must not be read in its words.
+    /// Masks secrets in the server's texts.
     pub(super) fn masker(&self) -> Arc<Masker> {
         self.masker.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -118,7 +121,8 @@ impl Server {
         self.epoch.elapsed()
     }
 
-    /// A connection, started if there is none. One caller starts it, others wait for that.
+    /// Leases the connection and opens it if there is none. Concurrent callers wait on the state's
+    /// lock while one of them connects.
     async fn lease(&self) -> Result<Lease, McpError> {
         let mut state = self.state.lock().await;
         if self.closing.is_cancelled() {
@@ -131,7 +135,7 @@ impl Server {
             return Ok(connection.lease());
         }
         if let Some(wait) = state.backoff.wait(self.now()) {
-            return Err(self.unreachable(format!("it failed; it is started again in {} s at the earliest", wait.as_secs() + 1)));
+            return Err(self.unreachable(format!("it failed; the next start is possible in {} s", wait.as_secs() + 1)));
         }
         let opened = tokio::select! {
             biased;
@@ -140,7 +144,7 @@ impl Server {
         };
         match opened {
             Ok(connection) => {
-                tracing::debug!(server = self.config.name, version = connection.version(), "MCP server is there");
+                tracing::debug!(server = self.config.name, version = connection.version(), "connected to an MCP server");
                 let connection = Arc::new(connection);
                 *self.masker.lock().unwrap_or_else(PoisonError::into_inner) = connection.masker();
                 state.era = Some(connection.era);
@@ -149,23 +153,23 @@ impl Server {
                 Ok(connection.lease())
             }
             Err(error) => {
-                // It may be another one by now: it is asked anew what it speaks.
+                // The program may have been replaced: probe for its protocol next time.
                 state.era = None;
                 state.backoff.failed(self.now(), Duration::ZERO);
-                tracing::debug!(server = self.config.name, %error, "MCP server is not there");
+                tracing::debug!(server = self.config.name, %error, "could not connect to an MCP server");
                 Err(error)
             }
         }
     }
 
-    /// Takes leave of a connection that ended by itself.
+    /// Records an unexpected end of a connection, and cleans it up in the background.
     fn lost(&self, state: &mut State, connection: Arc<Connection>) {
         state.backoff.failed(self.now(), connection.began.elapsed());
         tokio::spawn(async move { connection.close().await });
     }
 }
 
-/// Waits until a connection ended or nobody used it for long, and takes it away.
+/// Waits until the connection ends or is idle for `idle`, and removes it from the server.
 async fn keep(server: Weak<Server>, connection: Arc<Connection>, idle: Duration) {
     loop {
         let until = connection.idle_since().unwrap_or_else(Instant::now) + idle;
@@ -177,18 +181,18 @@ async fn keep(server: Weak<Server>, connection: Arc<Connection>, idle: Duration)
         let Some(server) = server.upgrade() else { break };
         let mut state = server.state.lock().await;
         if !state.connection.as_ref().is_some_and(|current| Arc::ptr_eq(current, &connection)) {
-            break; // somebody else took it away
+            break; // another task has replaced it
         }
         if ended {
             state.connection = None;
             server.lost(&mut state, connection.clone());
             return;
         }
-        // Nobody begins to use it while the state is held.
+        // Leases are created under the state's lock, so the connection cannot come into use here.
         if connection.idle_since().is_some_and(|since| since.elapsed() >= idle) {
             state.connection = None;
             drop(state);
-            tracing::debug!(server = server.config.name, "MCP server was not used for long");
+            tracing::debug!(server = server.config.name, "closing an idle MCP server");
             break;
         }
     }
@@ -217,13 +221,14 @@ impl McpClient for Server {
                 () = cancel.cancelled() => return Err(McpError::Cancelled),
                 lease = self.lease() => lease?,
             };
-            // A task of its own: a caller that is dropped still has the server told.
+            // The call runs in its own task, so that a dropped caller still leads to a cancellation
+            // notice to the server.
             let stop = cancel.child_token();
-            let _told_when_dropped = stop.clone().drop_guard();
+            let _stop_on_drop = stop.clone().drop_guard();
             let working = tokio::spawn(async move { lease.call(tool, arguments, progress, stop).await });
             match working.await {
                 Ok(result) => result,
-                Err(_) => Err(McpError::Failed { server: self.config.name.clone(), reason: "the work did not end".to_owned() }),
+                Err(_) => Err(McpError::Failed { server: self.config.name.clone(), reason: "the call's task panicked".to_owned() }),
             }
         })
     }

@@ -1,8 +1,11 @@
-//! Messages over two pipes: one line of JSON each. Written by a stranger, so everything is bounded (FAULTS F9, F24).
+//! The stdio transport: one JSON message per line, over two pipes. The peer is untrusted, so every
+//! resource is bounded.
 //!
-//! Promises: memory for one message is bounded by [`FRAME_BYTES_MAX`] and [`FRAME_PARTS_MAX`] · a line that is longer, deeper or of more
-//! parts ends the connection with a reason; one that is no JSON is passed over, a thousand of them end it · an answer that is JSON but
-//! none of the protocol fails its call at once · a server that does not read ends the connection, and memory of what waits is bounded.
+//! Guarantees: one message takes at most [`FRAME_BYTES_MAX`] bytes and [`FRAME_PARTS_MAX`] values;
+//! a line that is longer, has more values or is nested too deeply ends the connection with a
+//! reason. Lines that are not JSON are skipped, up to a thousand in a row. A response that is JSON
+//! but not valid MCP fails its request at once. A server that does not read its input ends the
+//! connection.
 
 use std::{
     io,
@@ -23,27 +26,30 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Longest message: a large picture in a result fits, no host falls.
+/// Largest message, in bytes: enough for a large image in a result.
 pub const FRAME_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Most values of one message: each costs some hundred bytes of memory while it is read, whatever few bytes it has on the wire.
+/// Most JSON values in one message. Each costs about a hundred bytes of memory when parsed, however
+/// short it is on the wire.
 pub const FRAME_PARTS_MAX: usize = 200_000;
 
-/// Lines that are no JSON before a connection is given up: some servers greet people on their standard output.
+/// Consecutive lines that are not JSON before the connection is closed. Some servers print a
+/// greeting to standard output.
 const JUNK_MAX: u32 = 1000;
 
-/// Messages to a server that may wait to be written; beyond this it does not read, and they fail.
+/// Messages that may wait to be written. When more wait, the server is not reading, and further
+/// sends fail.
 const WRITES_MAX: usize = 64;
 
-/// Longest write of one message.
+/// Timeout for writing one message.
 const WRITE_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Why a connection ended, said once.
+/// Why a connection ended; only the first reason is kept.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Fault(Arc<OnceLock<String>>);
 
 impl Fault {
-    pub(super) fn say(&self, reason: impl Into<String>) {
+    pub(super) fn set(&self, reason: impl Into<String>) {
         let _ = self.0.set(reason.into());
     }
 
@@ -52,10 +58,10 @@ impl Fault {
     }
 }
 
-/// A pair of pipes that carries messages.
+/// A pair of pipes as a transport.
 pub(super) struct Stdio<R, W> {
     read: BufReader<R>,
-    /// The line so far.
+    /// Bytes of the line that is being read.
     line: Vec<u8>,
     scan: Scan,
     junk: u32,
@@ -79,7 +85,8 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Stdio<
         }
     }
 
-    /// Reads on until a line is whole; `false` at the end. May be dropped and called again: nothing is lost.
+    /// Reads until a line is complete; `false` at the end of the input. Cancel safe: a partial line
+    /// is kept.
     async fn read_line(&mut self) -> bool {
         loop {
             let available = tokio::select! {
@@ -95,11 +102,11 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Stdio<
             let taken = newline.unwrap_or(available.len());
             let part = available.get(..taken).unwrap_or_default();
             if self.line.len() + part.len() > FRAME_BYTES_MAX {
-                self.fault.say(format!("it sent a message of more than {} MiB", FRAME_BYTES_MAX >> 20));
+                self.fault.set(format!("it sent a message of more than {} MiB", FRAME_BYTES_MAX >> 20));
                 return false;
             }
             if let Err(problem) = self.scan.take(part) {
-                self.fault.say(format!("it sent a message {problem}"));
+                self.fault.set(format!("it sent a message {problem}"));
                 return false;
             }
             self.line.extend_from_slice(part);
@@ -111,11 +118,11 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Stdio<
         }
     }
 
-    /// What the line says, if anything.
+    /// Parses the line; `None` if it is to be ignored.
     fn parse(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
         let parsed = read_frame(&self.line);
         self.line.clear();
-        // What one large message took is given back.
+        // Frees the memory of a large message.
         self.line.shrink_to(64 * 1024);
         match parsed {
             Frame::Message(message) => {
@@ -126,7 +133,7 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Stdio<
             Frame::Junk => {
                 self.junk += 1;
                 if self.junk > JUNK_MAX {
-                    self.fault.say("it sends no messages of the protocol");
+                    self.fault.set("its output is not MCP");
                     self.broken.cancel();
                 }
                 None
@@ -135,17 +142,17 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Stdio<
     }
 }
 
-/// What one line is.
+/// A parsed line.
 #[derive(Debug)]
 pub(super) enum Frame {
     Message(Box<RxJsonRpcMessage<RoleClient>>),
-    /// Nothing, or a notification that we do not know.
+    /// An empty line, or an unknown notification or request.
     Nothing,
-    /// No JSON, or none of ours.
+    /// Not JSON, or JSON that is not a message.
     Junk,
 }
 
-/// Reads one line that [`Scan`] let pass.
+/// Parses a line that [`Scan`] has accepted.
 pub(super) fn read_frame(line: &[u8]) -> Frame {
     let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line).trim_ascii();
     if line.is_empty() {
@@ -162,16 +169,18 @@ pub(super) fn read_frame(line: &[u8]) -> Frame {
     };
     match (value.get("method"), id) {
         (Some(Value::String(_)), _) => Frame::Nothing,
-        // An answer to something, but none that can be read: whoever waits for it must not wait on.
+        // A response that cannot be parsed: fail its request now, since no other response will
+        // come.
         (None, Some(id)) => {
-            let error = ErrorData::new(ErrorCode::INTERNAL_ERROR, "the answer is not of the protocol", None);
+            let error = ErrorData::new(ErrorCode::INTERNAL_ERROR, "the response is not valid MCP", None);
             Frame::Message(Box::new(RxJsonRpcMessage::<RoleClient>::error(error, Some(id))))
         }
         _ => Frame::Junk,
     }
 }
 
-/// Counts how deep and of how many values a line is before anything reads it; the same however the line is cut into parts.
+/// Counts depth and values of a line before it is parsed. The result does not depend on how the
+/// line is split into chunks.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Scan {
     depth: usize,
@@ -224,11 +233,11 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Transp
                 write.flush().await
             });
             let written = written.await.unwrap_or_else(|_| {
-                fault.say(format!("it did not read for {} s", WRITE_TIME_MAX.as_secs()));
+                fault.set(format!("it did not read for {} s", WRITE_TIME_MAX.as_secs()));
                 Err(io::Error::from(io::ErrorKind::TimedOut))
             });
             if written.is_err() {
-                // Half a message may be on its way: nothing that follows could be read.
+                // Part of a message may have been written; nothing after it could be parsed.
                 broken.cancel();
             }
             written
@@ -246,7 +255,7 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Transp
 
     async fn close(&mut self) -> Result<(), io::Error> {
         self.broken.cancel();
-        // A write that hangs holds the lock; its end closes the pipe then.
+        // A blocked write holds the lock; cancelling `broken` ends it, and the pipe closes then.
         if let Ok(mut write) = self.write.try_lock() {
             write.take();
         }
@@ -272,7 +281,7 @@ mod tests {
     const PONG: &str = "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n";
 
     #[tokio::test]
-    async fn what_is_no_message_is_passed_over() {
+    async fn a_line_that_is_not_a_message_is_skipped() {
         let text = format!("Hello!\n\n\u{feff}  \n[1,2]\n{{\"jsonrpc\":\"2.0\",\"method\":\"window/x\",\"params\":1}}\n\u{feff}{PONG}half");
         let (mut stdio, fault) = transport(leaked(text));
 
@@ -283,12 +292,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_message_that_is_too_long_too_deep_or_too_many_ends_the_connection() {
+    async fn a_message_that_is_too_long_too_deep_or_has_too_many_values_ends_the_connection() {
         for (text, expected) in [
             ("x".repeat(FRAME_BYTES_MAX + 1), "it sent a message of more than 8 MiB"),
             (format!("{}\n{PONG}", "[".repeat(100)), "it sent a message nested deeper than 64 levels"),
             (format!("[{}]\n{PONG}", "0,".repeat(FRAME_PARTS_MAX + 1)), "it sent a message of more than 200000 values"),
-            (format!("{}{PONG}", "junk\n".repeat(2000)), "it sends no messages of the protocol"),
+            (format!("{}{PONG}", "junk\n".repeat(2000)), "its output is not MCP"),
         ] {
             let (mut stdio, fault) = transport(leaked(text));
 
@@ -298,7 +307,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_cannot_be_read_fails_its_call() {
+    async fn a_response_that_cannot_be_parsed_fails_its_request() {
         let (mut stdio, _) = transport(b"{\"jsonrpc\":\"1.0\",\"id\":7,\"result\":3}\n");
 
         let message = stdio.receive().await;
@@ -324,7 +333,8 @@ mod tests {
         }
     }
 
-    /// A fuzz target's body: whatever bytes come, cut however, the reader neither panics nor tells them apart by the cut.
+    /// Body of a fuzz target: for any bytes in any chunks, the reader does not panic, and the
+    /// result is independent of the chunks.
     #[test]
     fn any_bytes_are_read_without_a_panic_and_cuts_do_not_matter() {
         let seed: u64 = std::env::var("CALLBOARD_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5eed_ca11);

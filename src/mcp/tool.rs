@@ -1,9 +1,10 @@
-//! A server's tool as a [`Tool`]: its name, what it may do without asking, whether it still is what was agreed to, and what its results
-//! and errors are to a model (REQUIREMENTS; FAULTS F9).
+//! An MCP server's tool as a [`Tool`]: checks its definition against the pin before each call, and
+//! converts results and errors for the model.
 //!
-//! Effect: `once`, unless the configuration trusts the server's annotations and they say read-only or idempotent: then `idempotent`.
-//! Never `pure`: a stranger's hint lets a call be repeated, not answered from a cache or started before it is journaled. Likewise only
-//! a trusted read-only tool runs without asking.
+//! Effect class: `once`. If the configuration trusts the server's annotations and they say
+//! read-only or idempotent: `idempotent`. Never `pure`, since an untrusted hint may allow a
+//! repeated call, but not a cached result or a start before the journal's commit. Only a trusted
+//! read-only tool runs without approval.
 
 use std::sync::Arc;
 
@@ -23,13 +24,13 @@ use crate::tools::{
     visible::{visible, visible_line, visible_value},
 };
 
-/// A tool of a server.
+/// A tool of an MCP server.
 pub(super) struct McpTool {
     spec: ToolSpec,
     server: Arc<Server>,
-    /// The server's own name of it.
+    /// The tool's name on the server, without the prefix.
     own_name: String,
-    /// What was offered.
+    /// Digest of the definition that the conversation was offered.
     digest: String,
     tenant: TenantId,
     pins: Arc<dyn Pins>,
@@ -41,12 +42,13 @@ impl McpTool {
         Self { spec, server, own_name: definition.name.clone(), digest: definition.digest.clone(), tenant, pins }
     }
 
-    /// Whether the tool is what was offered, and that is what was agreed to.
+    /// Checks that the tool's current definition is both the offered and the approved one.
     async fn is_as_agreed(&self) -> Result<(), ToolError> {
         let now = self.server.list_tools().await.map_err(|error| not_begun(tool_error(error)))?;
         let Some(now) = now.iter().find(|tool| tool.name == self.own_name) else {
-            return Err(ToolError::not_found(format!("the MCP server {} does not offer this tool any longer", self.server.server_name()))
-                .not_started());
+            return Err(
+                ToolError::not_found(format!("the MCP server {} no longer offers this tool", self.server.server_name())).not_started()
+            );
         };
         let pins = self.pins.get(&self.tenant, self.server.server_name()).await;
         let pins = pins.map_err(|error| ToolError::denied(error.to_string()).not_started())?;
@@ -54,8 +56,8 @@ impl McpTool {
             return Ok(());
         }
         let why = match pins.get(&self.own_name) == Some(&now.digest) {
-            // Somebody agreed meanwhile, but this conversation was offered another one.
-            true => "its definition changed since it was offered here; the new one is offered to new conversations".to_owned(),
+            // Approved meanwhile, but this conversation was offered the previous definition.
+            true => "its definition changed since this conversation started; new conversations get the new one".to_owned(),
             false => format!("definition changed; approve again with `callboard mcp check --accept {}`", self.spec.name()),
         };
         Err(ToolError::denied(why).not_started())
@@ -103,7 +105,7 @@ impl Tool for McpTool {
     }
 }
 
-/// What a failure of a server is to a model.
+/// Converts a server's failure for the model.
 fn tool_error(error: McpError) -> ToolError {
     let text = error.to_string();
     match error {
@@ -117,12 +119,13 @@ fn tool_error(error: McpError) -> ToolError {
             -32700 | -32600 => ToolError::new(ToolErrorType::InternalError, text),
             _ => ToolError::failed(text),
         },
-        // The port's errors may grow.
+        // `McpError` is non-exhaustive.
         _ => ToolError::failed(text),
     }
 }
 
-/// What a result is to a model: its text with invisible characters shown; bytes become artifacts where there is a store, and are accounted for where there is none.
+/// Converts a result for the model. Invisible characters are made visible; binary content becomes
+/// an artifact, or a note when no artifact store is available.
 async fn output(result: McpResult, masker: &Masker, context: &ToolContext) -> Result<ToolOutput, ToolError> {
     let mut parts = Vec::new();
     for content in result.content {
@@ -133,21 +136,23 @@ async fn output(result: McpResult, masker: &Masker, context: &ToolContext) -> Re
                 let length = bytes.len();
                 match &context.artifacts {
                     Some(artifacts) => match artifacts.store.store(artifacts.owner.clone(), context.tool_call_id.clone(), bytes).await {
-                        Ok(id) => format!("[{mime}, {length} bytes, kept as {id}]"),
-                        Err(_) => format!("[{mime}, {length} bytes, left out: it could not be kept]"),
+                        Ok(id) => format!("[{mime}, {length} bytes, stored as {id}]"),
+                        Err(_) => format!("[{mime}, {length} bytes, omitted: it could not be stored]"),
                     },
-                    None => format!("[{mime}, {length} bytes, left out]"),
+                    None => format!("[{mime}, {length} bytes, omitted]"),
                 }
             }
         });
     }
-    // Before, for an escape may stand within a key; and after, for dropping a selector may make one whole.
+    // Masked before, since an escape may split a secret, and after, since removing a variation
+    // selector may join one.
     let text = masker.mask(&visible(&masker.mask(&parts.join("\n"))));
     if result.is_error {
-        return Err(ToolError::failed(if text.is_empty() { "the tool failed and did not say why".to_owned() } else { text }));
+        return Err(ToolError::failed(if text.is_empty() { "the tool failed without a message".to_owned() } else { text }));
     }
     match result.structured {
-        // Text is the same for models that read none of the structure (specification, structured content).
+        // The specification requires the text to be equivalent to the structured content, so the
+        // text is enough.
         Some(value) if text.is_empty() => Ok(ToolOutput::Data(masked(visible_value(&value), masker))),
         _ => Ok(ToolOutput::Text(text)),
     }
@@ -162,7 +167,7 @@ fn masked(value: Value, masker: &Masker) -> Value {
     }
 }
 
-/// A name as it may stand in a note.
+/// A name as it may appear in a note.
 pub(super) fn shown(name: &str) -> String {
     visible_line(name, 64)
 }

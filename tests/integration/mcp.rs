@@ -1,8 +1,9 @@
-//! MCP: real servers of both generations, hostile ones, and what a host promises about them (REQUIREMENTS Q-01..Q-06; FAULTS F5, F6,
-//! F9, F24; DESIGN §4.2).
+//! MCP: real servers of both protocol generations, hostile servers, and the host's guarantees about
+//! them.
 //!
-//! Real peers are looked for in the folder that `CALLBOARD_MCP_PEERS` names, else in `target/mcp-peers`: what `.ci/run` installs there
-//! with npm and pip. Without them a test says SKIPPED.
+//! Real servers are looked up in the folder named by `CALLBOARD_MCP_PEERS`, else in
+//! `target/mcp-peers`, where `.ci/run` installs them with npm and pip. A test whose server is
+//! missing prints SKIPPED.
 
 mod modern;
 mod real;
@@ -28,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 const PEER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/integration/support/mcp_peer.py");
 
-/// A pool, a folder for a peer's notes, pins.
+/// A pool, a folder for a peer's notes, and pins.
 struct Stage {
     folder: tempfile::TempDir,
     pool: McpPool,
@@ -89,7 +90,7 @@ async fn call(server: &Server, tool: &str, arguments: &str) -> Result<String, Mc
     Ok(format!("{:?}", result.content))
 }
 
-/// A call as the executor runs it.
+/// A call as the tool executor makes it.
 async fn run(tool: &Arc<dyn Tool>, arguments: &str, cancel: CancellationToken) -> callboard::journal::ToolExecutionResult {
     let scope = Scope::new(TenantId::new("ann").unwrap(), ConversationId::new("c").unwrap());
     let key = CallKey { scope: scope.clone(), seq: Seq(0), index: 0 };
@@ -106,11 +107,11 @@ async fn until(what: &str, within: Duration, mut holds: impl FnMut() -> bool) {
 }
 
 fn is_alive(pid: u32) -> bool {
-    // A zombie is no longer alive; whoever reaps it does so soon.
+    // A zombie is no longer alive; its parent reaps it soon.
     fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
-/// Memory that this process holds for itself.
+/// Private memory of this process, in bytes.
 fn resident() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
@@ -126,8 +127,8 @@ async fn a_servers_tools_become_tools_named_after_it() {
 
     let names: Vec<&str> = tools.iter().map(|tool| tool.spec().name()).collect();
     assert!(names.contains(&"peer__echo") && names.contains(&"peer__slow"), "{names:?}");
-    assert!(!names.contains(&"peer__e_c_h_o"), "two tools would be called so: {names:?}");
-    assert_eq!(notes, ["peer__e_c_h_o: left out: two tools of peer would be called so"]);
+    assert!(!names.contains(&"peer__e_c_h_o"), "two tools would have this name: {names:?}");
+    assert_eq!(notes, ["peer__e_c_h_o: omitted: two tools of peer would have this name"]);
     assert!(tools.iter().all(|tool| tool.spec().source == ToolSource::Mcp("peer".to_owned())));
     assert!(tools.iter().all(|tool| (tool.spec().effect, tool.spec().approval) == (Effect::Once, Approval::ByMode)));
 
@@ -154,7 +155,7 @@ async fn trusted_annotations_loosen_and_an_allow_list_narrows() {
             ("peer__e_c_h_o", Effect::Idempotent, Approval::ByMode),
         ]
     );
-    assert_eq!(notes, ["peer: it offers no tool `missing`, which `tools` names"]);
+    assert_eq!(notes, ["peer: it has no tool `missing`, which is listed in `tools`"]);
 }
 
 #[tokio::test]
@@ -170,9 +171,9 @@ async fn equal_names_of_two_servers_and_of_two_tenants_do_not_meet() {
     assert!(notes.is_empty(), "{notes:?}");
     assert_eq!(tools.iter().filter(|tool| tool.spec().name().ends_with("__echo")).count(), 2);
     assert!(!of_bob.is_empty());
-    assert_eq!(stage.starts().len(), 3, "a connection a tenant and server");
+    assert_eq!(stage.starts().len(), 3, "one connection for each tenant and server");
     stage.tools(&one).await;
-    assert_eq!(stage.starts().len(), 3, "used again");
+    assert_eq!(stage.starts().len(), 3, "connections are reused");
 }
 
 #[tokio::test]
@@ -200,7 +201,7 @@ async fn a_cancelled_call_tells_the_server_and_waits_no_longer() {
 }
 
 #[tokio::test]
-async fn a_call_that_takes_too_long_or_whose_caller_goes_is_told_to_the_server() {
+async fn the_server_is_notified_of_a_timed_out_call_and_of_a_dropped_caller() {
     let stage = Stage::new();
     let mut config = stage.peer("plain");
     config.timeout = Duration::from_millis(300);
@@ -220,7 +221,7 @@ async fn a_call_that_takes_too_long_or_whose_caller_goes_is_told_to_the_server()
 }
 
 #[tokio::test]
-async fn progress_is_told_in_order_bounded_and_of_the_own_call_only() {
+async fn progress_is_reported_in_order_bounded_and_for_its_own_call_only() {
     let stage = Stage::new();
     let server = stage.server(&stage.peer("plain"));
     let lines = Arc::new(Mutex::new(Vec::new()));
@@ -247,7 +248,7 @@ async fn errors_and_results_are_what_a_model_can_use_and_hold_no_key() {
     let refused = outcome("refuse").await;
     assert_eq!(refused.error_type, Some(ToolErrorType::InvalidParameters));
     assert!(refused.observation.contains("give `text`\\u{202e}"), "{}", refused.observation);
-    assert_eq!(outcome("picture").await.observation, "look:\n[image/png, 5 bytes, left out]");
+    assert_eq!(outcome("picture").await.observation, "look:\n[image/png, 5 bytes, omitted]");
     assert_eq!(outcome("wrong").await.observation, "yours");
     assert_eq!(outcome("asks").await.observation, "-32601 -32601 ok ok ok", "questions are refused, pings answered");
     assert_eq!(stage.starts().len(), 1);
@@ -257,25 +258,26 @@ async fn errors_and_results_are_what_a_model_can_use_and_hold_no_key() {
 async fn a_server_gets_an_allow_listed_environment_and_no_descriptors() {
     let stage = Stage::new();
     let mut config = stage.peer("plain");
-    let McpTransport::Stdio { env, env_from, .. } = &mut config.transport else { panic!("not started") };
+    let McpTransport::Stdio { env, env_from, .. } = &mut config.transport else { panic!("not a stdio server") };
     env.insert("A".to_owned(), Template::new("x${FAKE_TOKEN}"));
     env_from.insert("FAKE_TOKEN".to_owned());
     let leak = fs::File::open(PEER).unwrap();
     rustix::io::fcntl_setfd(&leak, rustix::io::FdFlags::empty()).unwrap();
 
     let server = stage.server(&config);
-    let told = server.call_tool("environment".into(), RawJson::empty_object(), Progress::silent(), CancellationToken::new()).await.unwrap();
+    let answer =
+        server.call_tool("environment".into(), RawJson::empty_object(), Progress::silent(), CancellationToken::new()).await.unwrap();
     drop(leak);
 
-    let [callboard::ports::McpContent::Text(text)] = &told.content[..] else { panic!("{told:?}") };
-    let told: serde_json::Value = serde_json::from_str(text).unwrap();
-    let mut names: Vec<&str> = told["environment"].as_object().unwrap().keys().map(String::as_str).collect();
-    // What shells and Python's own launchers set.
+    let [callboard::ports::McpContent::Text(text)] = &answer.content[..] else { panic!("{answer:?}") };
+    let seen: serde_json::Value = serde_json::from_str(text).unwrap();
+    let mut names: Vec<&str> = seen["environment"].as_object().unwrap().keys().map(String::as_str).collect();
+    // Variables that shells and Python's launchers set.
     names.retain(|name| !["LC_CTYPE", "PWD", "SHLVL", "_"].contains(name) && !name.contains("PYENV"));
-    assert_eq!(names, ["A", "CALLBOARD_JOB", "FAKE_TOKEN", "HOME", "PATH"].to_vec(), "{told}");
-    assert_eq!(told["environment"]["A"], "xfake-token-0123456789");
-    assert_eq!(told["descriptors"], 4, "0, 1, 2 and the one that looks");
-    // What it repeats of its keys is masked.
+    assert_eq!(names, ["A", "CALLBOARD_JOB", "FAKE_TOKEN", "HOME", "PATH"].to_vec(), "{seen}");
+    assert_eq!(seen["environment"]["A"], "xfake-token-0123456789");
+    assert_eq!(seen["descriptors"], 4, "0, 1, 2 and the one that lists them");
+    // Keys in its results are masked.
     let tool = stage.tool(&config, "peer__environment").await;
     let outcome = run(&tool, "{}", CancellationToken::new()).await;
     assert!(!outcome.observation.contains("fake-token-0123456789"), "{}", outcome.observation);
@@ -286,14 +288,14 @@ async fn a_server_gets_an_allow_listed_environment_and_no_descriptors() {
 async fn env_missing(stage: &Stage) {
     let mut config = stage.peer("plain");
     config.name = "lacks".to_owned();
-    let McpTransport::Stdio { env, .. } = &mut config.transport else { panic!("not started") };
+    let McpTransport::Stdio { env, .. } = &mut config.transport else { panic!("not a stdio server") };
     env.insert("A".to_owned(), Template::new("${NOT_THERE}"));
     let error = stage.server(&config).list_tools().await.unwrap_err();
     assert_eq!(error.to_string(), "the MCP server lacks cannot be reached: the environment variable NOT_THERE is not set");
 }
 
 #[tokio::test]
-async fn a_server_that_died_fails_its_calls_and_comes_back_after_a_pause() {
+async fn a_server_that_died_fails_its_calls_and_is_restarted_after_a_delay() {
     let stage = Stage::new();
     let config = stage.peer("plain");
     let server = stage.server(&config);
@@ -303,13 +305,13 @@ async fn a_server_that_died_fails_its_calls_and_comes_back_after_a_pause() {
     let at_once = call(&server, "echo", "{}").await.unwrap_err();
 
     assert_eq!(died, McpError::Failed { server: "peer".into(), reason: "it ended while it worked".into() });
-    assert!(at_once.to_string().contains("it is started again in 1 s at the earliest"), "{at_once}");
+    assert!(at_once.to_string().contains("the next start is possible in 1 s"), "{at_once}");
     let outcome = run(&stage_tool_error(&stage, &config).await, "{}", CancellationToken::new()).await;
     assert_eq!(outcome.error_type, None, "{outcome:?}");
     assert_eq!(stage.starts().len(), 2);
 }
 
-/// Waits until the pause is over.
+/// Waits until the restart delay is over.
 async fn stage_tool_error(stage: &Stage, config: &McpServerConfig) -> Arc<dyn Tool> {
     let start = Instant::now();
     loop {
@@ -323,7 +325,7 @@ async fn stage_tool_error(stage: &Stage, config: &McpServerConfig) -> Arc<dyn To
 }
 
 #[tokio::test]
-async fn what_cannot_be_started_is_one_line_that_names_the_cause() {
+async fn a_server_that_cannot_start_is_reported_in_one_line_with_the_cause() {
     let stage = Stage::new();
     let outcome = async |config: &McpServerConfig| stage.server(config).list_tools().await.unwrap_err().to_string();
 
@@ -344,7 +346,7 @@ async fn what_cannot_be_started_is_one_line_that_names_the_cause() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_silent_to_the_new_protocol_is_spoken_to_in_the_old_and_remembered() {
+async fn a_server_that_ignores_the_new_protocol_is_asked_with_the_old_one_from_then_on() {
     let stage = Stage::new();
     let mut config = stage.peer("silent");
     (config.probe, config.idle) = (Duration::from_millis(200), Duration::from_millis(100));
@@ -357,11 +359,11 @@ async fn a_server_that_is_silent_to_the_new_protocol_is_spoken_to_in_the_old_and
     assert_eq!(server.era().await, Some(mcp::Era::Legacy));
     until("its end", Duration::from_secs(5), || stage.starts().iter().all(|pid| !is_alive(*pid))).await;
     call(&server, "echo", "{}").await.unwrap();
-    assert_eq!(stage.frames().matches("server/discover").count(), 1, "not asked again");
+    assert_eq!(stage.frames().matches("server/discover").count(), 1, "the probe is not repeated");
 }
 
 #[tokio::test]
-async fn a_server_that_is_slow_to_say_that_it_is_modern_is_begun_with_once_more() {
+async fn a_modern_server_that_answers_the_probe_late_is_reconnected_to() {
     let stage = Stage::new();
     let mut config = stage.peer("late");
     config.probe = Duration::from_millis(100);
@@ -438,23 +440,23 @@ async fn a_changed_definition_is_refused_until_it_is_agreed_to_again() {
     assert_eq!(refused.error_type, Some(ToolErrorType::PermissionDenied));
     let advice = "definition changed; approve again with `callboard mcp check --accept peer__echo`";
     assert!(refused.observation.contains(advice), "{}", refused.observation);
-    assert!(!other.is_error, "other tools of the server go on");
-    assert!(!stage.frames().contains("\"name\":\"echo\",\"arguments\":{\"text\":\"a\"}},\"x\""), "nothing was sent");
+    assert!(!other.is_error, "other tools of the server still work");
+    assert!(!stage.frames().contains("\"name\":\"echo\",\"arguments\":{\"text\":\"a\"}},\"x\""), "no call was sent");
     let (tools, notes) = stage.tools(&config).await;
     assert!(tools.iter().any(|tool| tool.spec().name() == "peer__echo") && notes == [format!("peer__echo: {advice}")], "{notes:?}");
     let renewed = stage.tool(&config, "peer__echo").await;
-    assert!(run(&renewed, "{}", CancellationToken::new()).await.is_error, "a new conversation neither");
+    assert!(run(&renewed, "{}", CancellationToken::new()).await.is_error, "a new conversation is refused as well");
 
     let accepted = mcp::accept(&config, &stage.pool, &stage.tenant, &*stage.pins, "peer__echo").await;
 
     assert_eq!(accepted, Ok(1));
     assert!(!run(&renewed, "{}", CancellationToken::new()).await.is_error);
     let old = run(&echo, "{}", CancellationToken::new()).await;
-    assert!(old.observation.contains("changed since it was offered here"), "{}", old.observation);
+    assert!(old.observation.contains("changed since this conversation started"), "{}", old.observation);
 }
 
 #[tokio::test]
-async fn a_change_between_two_lives_of_a_server_is_seen_too() {
+async fn a_definition_that_changes_between_two_runs_of_a_server_is_noticed() {
     let stage = Stage::new();
     let mut config = stage.peer("plain");
     config.idle = Duration::from_millis(100);
@@ -467,7 +469,8 @@ async fn a_change_between_two_lives_of_a_server_is_seen_too() {
     assert_eq!(outcome.error_type, Some(ToolErrorType::PermissionDenied), "{outcome:?}");
 }
 
-/// Calls that a hostile server must survive only itself: what each does to it, and whether it still runs afterwards.
+/// Calls that must harm only the hostile server itself: the effect of each, and whether the server
+/// still runs afterwards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_frames_harm_nobody_but_their_server() {
     let stage = Stage::new();
@@ -523,10 +526,12 @@ fn writeln(line: &str) {
 }
 
 #[tokio::test]
-async fn a_list_without_an_end_and_one_that_is_none_are_failures() {
+async fn an_endless_list_of_tools_and_an_invalid_one_are_failures() {
     let stage = Stage::new();
 
-    for (mode, reason) in [("pages", "its list of tools has no end (64 pages are read)"), ("nolist", "its list of tools is none")] {
+    for (mode, reason) in
+        [("pages", "its list of tools has more than 64 pages"), ("nolist", "it answered `tools/list` with another kind of result")]
+    {
         let mut config = stage.peer(mode);
         config.name = mode.to_owned();
         let error = stage.server(&config).list_tools().await.unwrap_err();
@@ -597,7 +602,7 @@ fn the_command_lists_checks_and_agrees() {
     assert!(wrong.code == Some(2) && wrong.err.contains("servers.json:2: `a`: a server needs a `command`"), "{}", wrong.err);
 }
 
-/// Where real peers are.
+/// The folder of the real servers.
 fn peers() -> PathBuf {
     std::env::var_os("CALLBOARD_MCP_PEERS").map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target/mcp-peers"), PathBuf::from)
 }

@@ -1,4 +1,5 @@
-//! A server of the newer protocol (2026-07-28), written with the SDK's own server half, and an HTTP one by hand.
+//! A server of the newer protocol (2026-07-28), written with the SDK's server half, and a
+//! hand-written HTTP one.
 
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ impl ServerHandler for Peer {
     }
 }
 
-/// Not a test of its own: with the variable set it is the peer, which another test starts.
+/// Not a test: with the variable set, this is the peer that another test starts.
 #[test]
 fn the_modern_peer() {
     if std::env::var_os(AS_PEER).is_none() {
@@ -51,23 +52,24 @@ fn the_modern_peer() {
 }
 
 #[tokio::test]
-async fn a_modern_server_is_spoken_to_without_a_handshake() {
+async fn a_modern_server_is_used_without_a_handshake() {
     let stage = Stage::new();
     let this = std::env::current_exe().unwrap();
     let mut config = McpServerConfig::stdio("modern", this.to_str().unwrap(), ["--exact", "mcp::modern::the_modern_peer", "--nocapture"]);
-    let McpTransport::Stdio { env, .. } = &mut config.transport else { panic!("not started") };
+    let McpTransport::Stdio { env, .. } = &mut config.transport else { panic!("not a stdio server") };
     env.insert(AS_PEER.to_owned(), Template::new("1"));
     let server = stage.server(&config);
 
     let listed = server.list_tools().await.unwrap();
-    let told = call(&server, "protocol", "{}").await.unwrap();
+    let answer = call(&server, "protocol", "{}").await.unwrap();
 
     assert_eq!(listed.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>(), ["protocol"]);
-    assert_eq!(told, "[Text(\"Some(\\\"2026-07-28\\\")\")]", "every request says which protocol it is of");
+    assert_eq!(answer, "[Text(\"Some(\\\"2026-07-28\\\")\")]", "every request states its protocol version");
     assert_eq!((server.era().await, server.version().await.as_deref()), (Some(Era::Modern), Some("2026-07-28")));
 }
 
-/// Serves one request a connection; what it answers depends on the method. Records methods and headers.
+/// Serves one request per connection; the answer depends on the method. Records methods and
+/// headers.
 async fn http_peer(answers: fn(&str, &serde_json::Value) -> (u16, String)) -> (u16, std::sync::Arc<std::sync::Mutex<Vec<String>>>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -139,9 +141,9 @@ async fn a_modern_server_over_http_gets_its_headers() {
     let (port, seen) = http_peer(modern).await;
     let server = stage.server(&vouched("web", port));
 
-    let told = call(&server, "echo", "{}").await.unwrap();
+    let answer = call(&server, "echo", "{}").await.unwrap();
 
-    assert_eq!((told.as_str(), server.era().await), ("[Text(\"over HTTP\")]", Some(Era::Modern)));
+    assert_eq!((answer.as_str(), server.era().await), ("[Text(\"over HTTP\")]", Some(Era::Modern)));
     let seen = seen.lock().unwrap();
     let called = seen.iter().find(|request| request.starts_with("tools/call")).unwrap();
     for header in
@@ -153,13 +155,13 @@ async fn a_modern_server_over_http_gets_its_headers() {
 }
 
 #[tokio::test]
-async fn an_http_server_that_is_none_or_asks_for_a_key_is_one_line_without_address_or_key() {
+async fn an_invalid_http_server_or_one_that_needs_a_key_is_reported_without_address_or_key() {
     let stage = Stage::new();
     let (html, _) = http_peer(|_, _| (200, "<html>".to_owned())).await;
     let (closed, _) = http_peer(|_, _| (401, String::new())).await;
     let (moved, _) = http_peer(|_, _| (302, String::new())).await;
 
-    for (name, port) in [("html", html), ("closed", closed), ("moved", moved), ("nobody", 9)] {
+    for (name, port) in [("html", html), ("closed", closed), ("moved", moved), ("refused", 9)] {
         let error = stage.server(&vouched(name, port)).list_tools().await.unwrap_err().to_string();
 
         assert!(error.starts_with(&format!("the MCP server {name} cannot be reached: ")), "{error}");

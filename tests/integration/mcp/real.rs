@@ -1,4 +1,4 @@
-//! The reference servers as npm and PyPI have them.
+//! The reference servers from npm and PyPI.
 
 use std::{
     net::{TcpListener, TcpStream},
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Stage, call, peers, run, until, wait, writeln};
 
-/// The script of an npm package; `None`, said on standard error, where it is missing.
+/// The script of an npm package; if it is missing, prints SKIPPED and returns `None`.
 fn npm(test: &str, package: &str) -> Option<PathBuf> {
     let path = peers().join("node_modules/@modelcontextprotocol").join(package).join("dist/index.js");
     let node = Command::new("node").arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success());
@@ -58,7 +58,7 @@ async fn server_everything_over_stdio_lists_calls_and_reports_progress() {
     stage.pool.close_all().await;
 }
 
-/// A server of our own start, ended with the test.
+/// A server process that this test started; killed on drop.
 struct Running(Child);
 
 impl Drop for Running {
@@ -83,10 +83,10 @@ async fn server_everything_over_streamable_http_lists_and_calls() {
 
     let (tools, notes) = stage.tools(&config).await;
     let server = stage.server(&config);
-    let told = call(&server, "echo", "{\"message\": \"hello\"}").await;
+    let answer = call(&server, "echo", "{\"message\": \"hello\"}").await;
 
     assert!(tools.len() >= 10 && notes.is_empty(), "{} tools, {notes:?}", tools.len());
-    assert_eq!(told.as_deref(), Ok("[Text(\"Echo: hello\")]"));
+    assert_eq!(answer.as_deref(), Ok("[Text(\"Echo: hello\")]"));
     assert_eq!(server.era().await, Some(Era::Legacy));
     stage.pool.close_all().await;
 }
@@ -110,7 +110,7 @@ async fn server_filesystem_reads_a_file_and_refuses_another() {
 }
 
 #[tokio::test]
-async fn mcp_server_time_of_pypi_tells_the_time_and_ends_when_unused() {
+async fn mcp_server_time_of_pypi_returns_the_time_and_ends_when_unused() {
     let folder = peers().join("python");
     if !folder.join("mcp_server_time").is_dir() {
         return writeln(&format!("SKIPPED: mcp_server_time_of_pypi_tells_the_time_and_ends_when_unused: not in {}", folder.display()));
@@ -118,16 +118,16 @@ async fn mcp_server_time_of_pypi_tells_the_time_and_ends_when_unused() {
     let stage = Stage::new();
     let mut config = McpServerConfig::stdio("time", "python3", ["-m", "mcp_server_time", "--local-timezone", "UTC"]);
     config.idle = Duration::from_millis(300);
-    let McpTransport::Stdio { env, .. } = &mut config.transport else { panic!("not started") };
+    let McpTransport::Stdio { env, .. } = &mut config.transport else { panic!("not a stdio server") };
     env.insert("PYTHONPATH".to_owned(), callboard::mcp::config::Template::new(folder.to_str().unwrap()));
     let server = stage.server(&config);
 
     let listed = server.list_tools().await.unwrap();
-    let told = call(&server, "get_current_time", "{\"timezone\": \"UTC\"}").await.unwrap();
+    let answer = call(&server, "get_current_time", "{\"timezone\": \"UTC\"}").await.unwrap();
 
     assert_eq!(listed.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>(), ["get_current_time", "convert_time"]);
-    assert!(told.contains("datetime"), "{told}");
-    assert_eq!(server.era().await, Some(Era::Modern), "the Python SDK 2.3 speaks both, and we the newer");
+    assert!(answer.contains("datetime"), "{answer}");
+    assert_eq!(server.era().await, Some(Era::Modern), "the Python SDK 2.3 supports both protocols; the newer one is used");
     let refused = call(&server, "no_such_tool", "{}").await;
     assert!(refused.as_ref().map_or(true, |text| text.contains("nknown") || text.contains("rror")), "{refused:?}");
     let waiting = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));

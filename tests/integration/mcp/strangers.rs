@@ -1,5 +1,5 @@
-//! What a server may say without harm to anyone else: schemas that loop, thousands of tools, hidden characters, ids and versions that
-//! are not those of the protocol.
+//! Untrusted servers must not harm others: looping schemas, thousands of tools, hidden characters,
+//! invalid ids, unknown versions.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ async fn a_tool_with_an_unusable_schema_is_left_out_and_stops_no_host() {
 
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(
-        notes[0].starts_with("peer: left out: `loop`: its schema cannot be used: more than 16 of its schemas refer to one another"),
+        notes[0].starts_with("peer: omitted: `loop`: its schema cannot be used: more than 16 of its schemas refer to one another"),
         "{notes:?}"
     );
     let set = Toolset::new(tools, Some(&JsonSchemas)).map_err(|error| error.to_string()).unwrap();
@@ -41,12 +41,12 @@ async fn ten_thousand_tools_of_one_server_leave_room_for_the_others() {
         tools.iter().map(|tool| tool.spec().definition.description.len() + tool.spec().definition.input_schema.as_str().len()).sum();
     assert!(bytes < 2 * mcp::DEFINITIONS_BYTES_MAX, "{bytes}");
     assert_eq!(notes.len(), 3, "{notes:?}");
-    assert_eq!(notes[0], "peer: left out: all of its tools beyond the first 1024");
+    assert_eq!(notes[0], "peer: omitted: all tools after the first 1024");
     assert!(
-        notes[1].starts_with("peer: left out: 896 of 1024 tools, for only 128 tools and 256 KiB of definitions are offered"),
+        notes[1].starts_with("peer: omitted: 896 of 1024 tools, because at most 128 tools and 256 KiB of definitions are offered"),
         "{notes:?}"
     );
-    assert!(notes[2].starts_with("large: left out: "), "{notes:?}");
+    assert!(notes[2].starts_with("large: omitted: "), "{notes:?}");
 
     (many.name, many.tools_max) = ("few".to_owned(), 3);
     let (tools, _) = stage.tools(&many).await;
@@ -74,19 +74,19 @@ async fn an_answer_that_names_a_number_as_text_is_no_answer() {
     let began = Instant::now();
     let refused = call(&server, "typed", "{}").await.unwrap_err().to_string();
 
-    assert!(refused.contains("its answer names the request by a text; the id is a number"), "{refused}");
-    assert!(began.elapsed() < Duration::from_secs(10), "it fails at once, not when its time is over");
-    assert!(call(&server, "echo", "{}").await.is_ok(), "the connection goes on");
+    assert!(refused.contains("its response has a string id; the request's id is a number"), "{refused}");
+    assert!(began.elapsed() < Duration::from_secs(10), "it fails at once, not at its timeout");
+    assert!(call(&server, "echo", "{}").await.is_ok(), "the connection still works");
 }
 
 #[tokio::test]
-async fn a_version_of_the_protocol_that_is_not_known_is_refused_by_name() {
+async fn an_unknown_protocol_version_is_refused_by_name() {
     let stage = Stage::new();
 
     let (tools, notes) = stage.tools(&stage.peer("ancient")).await;
 
     assert!(tools.is_empty());
-    let expected = "the MCP server peer cannot be reached: it speaks version `1999-01-01` of the protocol; the versions that are known are \
+    let expected = "the MCP server peer cannot be reached: it uses protocol version `1999-01-01`; supported versions: \
                     2024-11-05, 2025-03-26, 2025-06-18, 2025-11-25, 2026-07-28";
     assert_eq!(notes, [expected]);
 }
