@@ -1,8 +1,9 @@
-//! What a host shows of itself: figures for Prometheus, traces and metrics for OpenTelemetry, and the one place where keys are masked.
-//! No globals: the application owns registries, providers and subscribers (DESIGN §9).
+//! Observability: Prometheus metrics, traces and metrics for OpenTelemetry, and masking of secrets.
+//! There are no globals: the application owns registries, providers and subscribers.
 //!
 //! # Layout
-//! `redact` what may not leave · `process` what the system says of us · `prometheus` the text of `/metrics` · `semconv` names · `otlp` the exporter.
+//! `redact` masks secrets · `process` reads `/proc` · `prometheus` renders `/metrics` ·
+//! `semconv` holds the names of OpenTelemetry's conventions · `otlp` exports.
 
 #[cfg(feature = "tools")]
 pub mod redact;

@@ -1,15 +1,15 @@
-//! What the system says of a process, read from `/proc`. Elsewhere there are no figures.
+//! Reads figures of a process from `/proc`. `None` on systems without it.
 
-/// Bytes of a page on the machines that this is built for, where `/proc` does not say.
+/// Page size in bytes, for `statm`, which counts pages; right for the supported targets.
 const PAGE: u64 = 4096;
 
-/// Reads a file of a process, this one's without an id.
+/// Reads a file below `/proc/<pid>`; `None` means this process.
 pub(crate) fn read(pid: Option<u32>, file: &str) -> Option<String> {
     let who = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
     std::fs::read_to_string(format!("/proc/{who}/{file}")).ok()
 }
 
-/// Resident bytes of a process, this one's without an id.
+/// Resident memory of a process, in bytes; `None` means this process.
 pub(crate) fn resident_bytes(pid: Option<u32>) -> Option<u64> {
     let status = read(pid, "status");
     let in_kib = status.as_deref().and_then(|text| text.lines().find_map(|line| line.strip_prefix("VmRSS:")));

@@ -1,5 +1,6 @@
-//! The text of `/metrics` and `/v1/metrics`, in the format that every Prometheus reads (text, version 0.0.4). Written by hand from
-//! one reading of the host's atomics: a registry of a library would hold a second copy of each figure.
+//! Renders `/metrics` and `/v1/metrics` in Prometheus' text format, version 0.0.4. It is written by
+//! hand from one reading of the host's atomics; a metrics library's registry would hold a second
+//! copy of each figure.
 
 use std::fmt::Write as _;
 
@@ -11,26 +12,27 @@ use callboard_actors::{
 
 use super::process::resident_bytes;
 
-/// The media type of [`prometheus_text`].
+/// Media type of [`prometheus_text`].
 pub const PROMETHEUS_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Tenants with a label of their own; beyond this the least busy share `other`. A scrape stays small and a time series per tenant is
-/// what a Prometheus pays for.
+/// Tenants with their own label; further ones, the least busy, share `(other)`. This bounds the
+/// scrape's size and the number of time series.
 const TENANTS_MAX: usize = 200;
 
-/// The label of tenants that share one. Not a tenant id that can be: those have no brackets.
+/// Label of the tenants beyond the limit. Tenant ids cannot contain parentheses, so it is unique.
 const OTHER: &str = "(other)";
 
-/// Whose figures are shown.
+/// Whose metrics to render.
 #[derive(Debug, Clone, Copy)]
 pub enum View<'a> {
-    /// The whole host's, and each tenant's beside it: for the operator.
+    /// Totals of the host and figures of each tenant, for the operator.
     Operator,
-    /// One tenant's and nothing else.
+    /// Figures of one tenant only.
     Tenant(&'a TenantId),
 }
 
-/// Writes the figures of a host. Reads atomics and short locks only: it wakes nobody and waits for nobody.
+/// Renders the metrics of a host. Reads atomics and takes short locks only; activates no
+/// conversation.
 pub fn prometheus_text(host: &Host, view: View<'_>) -> String {
     let figures = host.figures();
     let mut page = Page::default();
@@ -48,7 +50,7 @@ pub fn prometheus_text(host: &Host, view: View<'_>) -> String {
     page.0
 }
 
-/// Tenants by label: the busiest `most` under their own, the rest together.
+/// Tenants with their labels: the busiest `most` with their own, the rest merged.
 fn labelled(mut tenants: Vec<(TenantId, TenantReading)>, most: usize) -> Vec<(String, TenantReading)> {
     tenants.sort_by(|(a, x), (b, y)| y.prompts.cmp(&x.prompts).then_with(|| a.cmp(b)));
     let rest = tenants.split_off(tenants.len().min(most));
@@ -65,15 +67,19 @@ fn of_host(page: &mut Page, figures: &HostFigures) {
     page.counter("callboard_prompts_total", "Prompts accepted.", total.prompts);
     page.counter("callboard_refusals_total", "Prompts and other mail refused.", total.refusals);
     page.counter("callboard_rounds_total", "Rounds finished.", total.rounds);
-    page.counter("callboard_rounds_failed_total", "Rounds that ended in an error or at a bound.", total.rounds_failed);
-    page.counter("callboard_model_calls_total", "Model calls ordered.", total.model_calls);
+    page.counter("callboard_rounds_failed_total", "Rounds that ended in an error or at a limit.", total.rounds_failed);
+    page.counter("callboard_model_calls_total", "Model calls started.", total.model_calls);
     page.counter("callboard_model_retries_total", "Attempts of model calls after the first.", total.model_retries);
     page.counter("callboard_tool_calls_total", "Tool calls finished.", total.tool_calls);
     page.counter("callboard_tool_calls_failed_total", "Tool calls that failed.", total.tool_calls_failed);
     page.counter("callboard_tool_retries_total", "Attempts of tool calls after the first.", total.tool_retries);
-    page.counter("callboard_tool_cache_hits_total", "Tool calls that an earlier result answered.", total.tool_cache_hits);
-    page.counter("callboard_tool_runs_shared_total", "Tool calls that joined the run of an identical one.", total.tool_runs_shared);
-    page.counter("callboard_tool_breaker_refusals_total", "Attempts that a tool's open breaker refused.", total.tool_breaker_refusals);
+    page.counter("callboard_tool_cache_hits_total", "Tool calls answered from the cache.", total.tool_cache_hits);
+    page.counter("callboard_tool_runs_shared_total", "Tool calls that shared the run of an identical call.", total.tool_runs_shared);
+    page.counter(
+        "callboard_tool_breaker_refusals_total",
+        "Attempts refused by a tool's open circuit breaker.",
+        total.tool_breaker_refusals,
+    );
     page.counter("callboard_skill_activations_total", "Skills activated.", total.skill_activations);
     page.family("callboard_tokens_total", "counter", "Tokens of model calls, input of all classes and output.");
     page.sample("callboard_tokens_total", &[("direction", "input")], total.input_tokens);
@@ -81,16 +87,20 @@ fn of_host(page: &mut Page, figures: &HostFigures) {
     page.counter("callboard_cache_read_tokens_total", "Input tokens read from a provider's cache.", total.cache_read_tokens);
     page.family("callboard_cost_usd_total", "counter", "Cost of model calls whose model has a price, in US dollars.");
     page.sample("callboard_cost_usd_total", &[], Usd(total.cost_micro_usd));
-    page.counter("callboard_actor_wake_ups_total", "Times an actor of a conversation was woken by mail.", total.wake_ups);
-    page.counter("callboard_conversation_lives_total", "Times a conversation came into memory.", total.lives);
-    page.counter("callboard_conversation_crashes_total", "Lives of conversations that ended in a crash.", total.crashes);
+    page.counter("callboard_actor_wake_ups_total", "Wake-ups of conversation actors by messages.", total.wake_ups);
+    page.counter("callboard_conversation_lives_total", "Activations of conversations.", total.lives);
+    page.counter("callboard_conversation_crashes_total", "Activations of conversations that ended in a crash.", total.crashes);
     page.counter("callboard_conversation_hibernations_total", "Times a conversation went to sleep.", total.hibernations);
-    page.counter("callboard_store_pauses_total", "Pauses for a store that was away.", total.store_pauses);
+    page.counter("callboard_store_pauses_total", "Pauses while the store was unavailable.", total.store_pauses);
     page.counter("callboard_compactions_total", "Compactions applied.", total.compactions);
-    page.counter("callboard_compactions_dropped_total", "Compactions that came too late.", total.compactions_dropped);
-    page.counter("callboard_summaries_total", "Background summaries made.", total.summaries);
-    page.counter("callboard_summaries_failed_total", "Background summaries that failed or were too dear.", total.summaries_failed);
-    page.family("callboard_prefix_breaks_total", "counter", "Model calls whose prefix was not that of the call before.");
+    page.counter(
+        "callboard_compactions_dropped_total",
+        "Compactions discarded because their context had changed.",
+        total.compactions_dropped,
+    );
+    page.counter("callboard_summaries_total", "Background summaries completed.", total.summaries);
+    page.counter("callboard_summaries_failed_total", "Background summaries that failed or exceeded their budget.", total.summaries_failed);
+    page.family("callboard_prefix_breaks_total", "counter", "Model calls whose prefix differed from the previous call's.");
     for (cause, count) in [
         ("compaction", total.prefix_breaks_compaction),
         ("configuration", total.prefix_breaks_configuration),
@@ -100,33 +110,37 @@ fn of_host(page: &mut Page, figures: &HostFigures) {
     ] {
         page.sample("callboard_prefix_breaks_total", &[("cause", cause)], count);
     }
-    page.counter("callboard_rebilled_tokens_total", "Input tokens that those breaks made a cache miss, estimated.", total.rebilled_tokens);
+    page.counter(
+        "callboard_rebilled_tokens_total",
+        "Input tokens billed again because of prefix breaks, estimated.",
+        total.rebilled_tokens,
+    );
     page.gauge("callboard_conversations_awake", "Conversations in memory.", figures.awake);
-    page.family("callboard_conversation_slots", "gauge", "Conversations that are not asleep, by state.");
+    page.family("callboard_conversation_slots", "gauge", "Conversations with a slot in the directory, by state.");
     for (state, count) in figures.slots.by_state() {
         page.sample("callboard_conversation_slots", &[("state", state)], count);
     }
     let under_way: usize = figures.tenants.iter().map(|(_, tenant)| tenant.under_way).sum();
     page.gauge("callboard_prompts_under_way", "Prompts between admission and answer.", under_way);
-    page.gauge("callboard_tenants", "Tenants named since the host began.", figures.tenants.len());
+    page.gauge("callboard_tenants", "Tenants known to the host.", figures.tenants.len());
     if let Some(bytes) = resident_bytes(None) {
         page.family("process_resident_memory_bytes", "gauge", "Resident memory of the process, in bytes.");
         page.sample("process_resident_memory_bytes", &[], bytes);
     }
     let times = &figures.latencies;
-    page.histogram("callboard_round_duration_seconds", "Rounds, from start to end.", &times.round);
-    page.histogram("callboard_model_call_duration_seconds", "Model calls, waits and retries included.", &times.model_call);
-    page.histogram("callboard_model_first_chunk_seconds", "From a model call's start to its first content.", &times.first_chunk);
-    page.histogram("callboard_queue_wait_seconds", "Waits for the right to run a turn or a model call.", &times.queue_wait);
-    page.histogram("callboard_tool_call_duration_seconds", "Tool calls, all attempts together.", &times.tool_call);
+    page.histogram("callboard_round_duration_seconds", "Duration of rounds.", &times.round);
+    page.histogram("callboard_model_call_duration_seconds", "Duration of model calls, including waits and retries.", &times.model_call);
+    page.histogram("callboard_model_first_chunk_seconds", "Time from a model call's start to its first content.", &times.first_chunk);
+    page.histogram("callboard_queue_wait_seconds", "Wait for the permit of a round or a model call.", &times.queue_wait);
+    page.histogram("callboard_tool_call_duration_seconds", "Duration of tool calls, including all attempts.", &times.tool_call);
 }
 
 fn of_gateways(page: &mut Page, figures: &HostFigures) {
     let rows = [
-        ("callboard_gateway_calls_running", "Model calls that run."),
-        ("callboard_gateway_calls_free", "Model calls that could run beside them."),
-        ("callboard_gateway_calls_waiting", "Callers that wait for a permit."),
-        ("callboard_gateway_breaker_open", "1 while calls are refused because the provider fails."),
+        ("callboard_gateway_calls_running", "Running model calls."),
+        ("callboard_gateway_calls_free", "Free permits for model calls."),
+        ("callboard_gateway_calls_waiting", "Model calls waiting for a permit."),
+        ("callboard_gateway_breaker_open", "1 while the provider's circuit breaker is open."),
     ];
     for (name, help) in rows {
         page.family(name, "gauge", help);
@@ -142,9 +156,9 @@ fn of_gateways(page: &mut Page, figures: &HostFigures) {
     }
 }
 
-/// Each tenant's own; `named` puts the tenant's label on every sample.
+/// Metrics of tenants. With `named`, every sample has the label `tenant`.
 fn of_tenants(page: &mut Page, tenants: &[(String, TenantReading)], named: bool) {
-    // Two names: of the operator's page the sum over a family must not count the host twice.
+    // Different prefixes, so that a sum over a family of the operator's page counts nothing twice.
     let prefix = if named { "callboard_tenant" } else { "callboard" };
     let mut family = |name: &str, kind: &str, help: &str, rows: &dyn Fn(&TenantReading) -> Vec<(Labels<'static>, Value)>| {
         let name = format!("{prefix}_{name}");
@@ -164,7 +178,7 @@ fn of_tenants(page: &mut Page, tenants: &[(String, TenantReading)], named: bool)
         named.map(|(reason, count)| (Some(("reason", reason)), Value::Count(count))).collect()
     });
     family("rounds_total", "counter", "Rounds finished.", &|tenant| one(tenant.rounds));
-    family("rounds_failed_total", "counter", "Rounds that ended in an error or at a bound.", &|tenant| one(tenant.rounds_failed));
+    family("rounds_failed_total", "counter", "Rounds that ended in an error or at a limit.", &|tenant| one(tenant.rounds_failed));
     family("tool_calls_total", "counter", "Tool calls finished.", &|tenant| one(tenant.tool_calls));
     family("tool_calls_failed_total", "counter", "Tool calls that failed.", &|tenant| one(tenant.tool_calls_failed));
     family("tokens_total", "counter", "Tokens of model calls, by class.", &|tenant| {
@@ -181,9 +195,7 @@ fn of_tenants(page: &mut Page, tenants: &[(String, TenantReading)], named: bool)
         vec![(None, Value::Usd(Usd(tenant.cost_micro_usd)))]
     });
     family("conversations_awake", "gauge", "Conversations in memory.", &|tenant| one(tenant.awake as u64));
-    family("stored_bytes", "gauge", "Bytes of its conversations in the store, as far as they were counted.", &|tenant| {
-        one(tenant.stored_bytes)
-    });
+    family("stored_bytes", "gauge", "Stored bytes of the tenant's conversations, as last counted.", &|tenant| one(tenant.stored_bytes));
     family("prompts_under_way", "gauge", "Prompts between admission and answer.", &|tenant| one(tenant.under_way as u64));
 }
 
@@ -203,7 +215,7 @@ impl std::fmt::Display for Value {
     }
 }
 
-/// Millionths of a US dollar, written as dollars without a loss.
+/// Micro-dollars, displayed as dollars without rounding.
 struct Usd(u64);
 
 impl std::fmt::Display for Usd {
@@ -212,7 +224,7 @@ impl std::fmt::Display for Usd {
     }
 }
 
-/// A page of figures.
+/// The text being rendered.
 #[derive(Default)]
 struct Page(String);
 
@@ -252,7 +264,7 @@ impl Page {
     }
 }
 
-/// A label's text as the format wants it.
+/// Escapes a label's value.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

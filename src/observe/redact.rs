@@ -1,6 +1,8 @@
-//! Masks keys in whatever leaves the process (FAULTS F8): configured keys always, known shapes as `tools::mask` knows them.
+//! Masks secrets in everything that leaves the process: configured keys exactly, other keys by the
+//! known shapes in `tools::mask`.
 //!
-//! **Invariant:** one [`Redactor`] a host. It learns every configured key before anything is done with it.
+//! **Invariant:** a host has one [`Redactor`]. Every configured key is registered before it is
+//! used.
 
 use std::{
     io::{self, Write},
@@ -9,10 +11,11 @@ use std::{
 
 use crate::tools::mask::Masker;
 
-/// Shorter keys would hide ordinary words; `tools::mask` passes over them too.
+/// Shortest secret that is masked; masking shorter ones would hide ordinary words.
 const SECRET_BYTES_MIN: usize = 6;
 
-/// Knows the keys of this process; all sinks share one, so that a key learnt later is masked everywhere. Cheap to clone.
+/// The secrets of this process. Clones share them, so a secret registered later is masked by all.
+/// Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Redactor(Arc<RwLock<Arc<Known>>>);
 
@@ -20,7 +23,7 @@ pub struct Redactor(Arc<RwLock<Arc<Known>>>);
 struct Known {
     masker: Masker,
     secrets: Vec<String>,
-    /// The bytes with which they begin, each once.
+    /// The distinct first bytes of the secrets.
     first: Vec<u8>,
 }
 
@@ -31,14 +34,14 @@ impl std::fmt::Debug for Redactor {
 }
 
 impl Redactor {
-    /// Knows these keys.
+    /// A redactor for these secrets.
     pub fn new(secrets: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let redactor = Self::default();
         redactor.learn(secrets);
         redactor
     }
 
-    /// Learns more keys, such as a tenant's that was made just now.
+    /// Registers more secrets, for example a key that was generated just now.
     pub fn learn(&self, secrets: impl IntoIterator<Item = impl Into<String>>) {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let mut all = known.secrets.clone();
@@ -52,32 +55,33 @@ impl Redactor {
         *known = Arc::new(Known { masker: Masker::new(all.clone()), secrets: all, first });
     }
 
-    /// The text without keys.
+    /// Masks registered secrets and keys of known shapes.
     pub fn mask(&self, text: &str) -> String {
         self.known().masker.mask(text)
     }
 
-    /// The text without the keys that are known exactly; what merely looks like one stays, for it may be an example.
+    /// Masks only registered secrets; a text that merely looks like a key may be an example.
     pub fn mask_exact(&self, text: &str) -> String {
         self.known().masker.mask_exact(text)
     }
 
-    /// Masks words of others that were cut to a length: a text that ends in `…` may end within a key, whose beginning goes too.
+    /// Masks a text that its author may have truncated. If it ends in `…`, the beginning of a
+    /// secret at its end is removed as well.
     pub fn mask_cut(&self, text: &str) -> String {
         let Some(whole) = text.strip_suffix('…') else { return self.mask(text) };
         let known = self.known();
         let (whole, half) = whole.split_at_checked(whole.len() - known.beginning(whole.as_bytes())).unwrap_or((whole, ""));
-        // Few letters are the end of a word more often than the beginning of a key.
+        // A few letters are more likely the end of a word than the beginning of a secret.
         let whole = known.masker.mask(&if half.len() < SECRET_BYTES_MIN { [whole, half].concat() } else { whole.to_owned() });
         format!("{whole}…")
     }
 
-    /// What masks a text that arrives in pieces; only the keys that are known exactly.
+    /// Masks registered secrets in a text that arrives in pieces.
     pub fn stream(&self) -> RedactingStream {
         RedactingStream { redactor: self.clone(), held: String::new() }
     }
 
-    /// What writes to `inner` without keys; a key that comes in pieces is masked too.
+    /// A writer that masks secrets before `inner`, including those split over several writes.
     pub fn writer<W: Write>(&self, inner: W) -> RedactingWriter<W> {
         RedactingWriter { redactor: self.clone(), inner, held: Vec::new() }
     }
@@ -87,8 +91,8 @@ impl Redactor {
     }
 }
 
-/// A key as it may be written: a key may hold a quote or a backslash, and what holds it may be JSON, in a string of JSON again, or a
-/// `Debug` form.
+/// The forms in which a secret may be written. It may contain quotes or backslashes and appear in
+/// JSON, in JSON inside of a JSON string, or in `Debug` output.
 fn forms(secret: &str) -> [String; 4] {
     let json = |text: &str| {
         let written = serde_json::Value::from(text).to_string();
@@ -100,9 +104,11 @@ fn forms(secret: &str) -> [String; 4] {
 }
 
 impl Known {
-    /// How many bytes at the end of `text` may be the beginning of a key: at most the longest key less one.
+    /// Number of bytes at the end of `text` that may be the beginning of a secret: at most the
+    /// longest secret's length less one.
     ///
-    /// Asked for every piece of an answer, so it looks at the few bytes of `text` with which a key begins, and not at every key.
+    /// Runs for every piece of a streamed answer, so it compares secrets only where `text` has a
+    /// first byte of one.
     fn beginning(&self, text: &[u8]) -> usize {
         let longest = self.secrets.iter().map(String::len).max().unwrap_or(0);
         let from = text.len().saturating_sub(longest.saturating_sub(1));
@@ -115,7 +121,7 @@ impl Known {
     }
 }
 
-/// Masks a text that arrives in pieces. Of what has come it holds back only what may be the beginning of a key.
+/// Masks a text that arrives in pieces; holds back only what may be the beginning of a secret.
 #[derive(Debug)]
 pub struct RedactingStream {
     redactor: Redactor,
@@ -123,7 +129,7 @@ pub struct RedactingStream {
 }
 
 impl RedactingStream {
-    /// What can be shown so far.
+    /// Adds a piece; returns what can be shown.
     pub fn push(&mut self, text: &str) -> String {
         let known = self.redactor.known();
         if known.secrets.is_empty() && self.held.is_empty() {
@@ -135,14 +141,14 @@ impl RedactingStream {
         known.masker.mask_exact(&std::mem::replace(&mut self.held, rest))
     }
 
-    /// What was held back, for no more comes.
+    /// Ends the text; returns what was held back.
     pub fn finish(&mut self) -> String {
         self.redactor.mask_exact(&std::mem::take(&mut self.held))
     }
 }
 
-/// Writes lines without keys. Of an unfinished line it holds back only what may be the beginning of a key, until more comes, the line
-/// ends or the writer is dropped; a `flush` does not let go of that.
+/// Masks secrets in lines. Of an unfinished line it holds back only what may be the beginning of a
+/// secret, until more arrives, the line ends or the writer is dropped; `flush` does not release it.
 pub struct RedactingWriter<W: Write> {
     redactor: Redactor,
     inner: W,
@@ -161,7 +167,8 @@ impl<W: Write> RedactingWriter<W> {
         self.inner.write_all(self.redactor.mask(&String::from_utf8_lossy(&text)).as_bytes())
     }
 
-    /// Bytes of an unfinished line that must wait: a key's beginning, or a character's.
+    /// Bytes of an unfinished line to hold back: the beginning of a secret, or of a UTF-8
+    /// character.
     fn unfinished(&self) -> usize {
         if self.held.ends_with(b"\n") {
             return 0;
@@ -233,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_held_back_than_may_begin_a_key() {
+    fn only_the_possible_beginning_of_a_key_is_held_back() {
         let redactor = Redactor::new([KEY]);
         let mut out = Vec::new();
         let mut writer = redactor.writer(&mut out);
@@ -284,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_were_cut_within_a_key_lose_its_beginning() {
+    fn a_text_truncated_within_a_key_loses_the_keys_beginning() {
         let redactor = Redactor::new([KEY]);
 
         assert_eq!(redactor.mask_cut("bad plain-word-key-n…"), "bad …");

@@ -1,51 +1,52 @@
-//! Every name of OpenTelemetry's semantic conventions that leaves this process, in one place: what the kernel's short names become. The
-//! released names by default; the newer ones of `gen_ai_latest_experimental` where somebody opted in.
+//! Names of OpenTelemetry's semantic conventions, and how the kernel's field names map to them.
+//! Released names are the default; `gen_ai_latest_experimental` selects the newer ones.
 
-/// Which edition of the names is used.
+/// Edition of the semantic conventions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Edition {
     /// Semantic conventions 1.41.
     #[default]
     Released,
-    /// The newer names, of the repository that GenAI moved to.
+    /// The newer names, from the repository that the GenAI conventions moved to.
     Latest,
 }
 
 impl Edition {
-    /// The variable that opts in to newer names: a list, separated by commas.
+    /// Environment variable that selects newer names: a comma-separated list.
     pub const VARIABLE: &str = "OTEL_SEMCONV_STABILITY_OPT_IN";
 
-    /// What the value of that variable says.
+    /// The edition that a value of that variable selects.
     pub fn of(opted_in: &str) -> Self {
         let latest = opted_in.split(',').any(|word| word.trim() == "gen_ai_latest_experimental");
         if latest { Self::Latest } else { Self::Released }
     }
 }
 
-/// The operation, on every span and measurement.
+/// Name of the operation; on every span and measurement.
 pub const OPERATION: &str = "gen_ai.operation.name";
-/// Operation of a turn.
+/// Value of [`OPERATION`] for a round.
 pub const INVOKE_AGENT: &str = "invoke_agent";
-/// Operation of a model call.
+/// Value of [`OPERATION`] for a model call.
 pub const CHAT: &str = "chat";
-/// Operation of a tool call.
+/// Value of [`OPERATION`] for a tool call.
 pub const EXECUTE_TOOL: &str = "execute_tool";
-/// Class of a failure; absent without one.
+/// Class of a failure; absent on success.
 pub const ERROR_TYPE: &str = "error.type";
-/// Class of tokens of a measurement.
+/// Whether a measurement counts input or output tokens.
 pub const TOKEN_TYPE: &str = "gen_ai.token.type";
-/// Name of the agent.
+/// Name of the agent; always `callboard`.
 pub const AGENT_NAME: &str = "gen_ai.agent.name";
-/// Provider.
+/// Name of the model's provider.
 pub const PROVIDER: &str = "gen_ai.provider.name";
-/// Model.
+/// Name of the requested model.
 pub const MODEL: &str = "gen_ai.request.model";
-/// Tool.
+/// Name of the called tool.
 pub const TOOL: &str = "gen_ai.tool.name";
-/// Why a model stopped: a list of one.
+/// Why the model stopped; a list with one element.
 pub const FINISH_REASONS: &str = "gen_ai.response.finish_reasons";
 
-/// What a field of the kernel's spans is called outside; `None` keeps its own name. Fields of X-18 (`tool.…`) keep theirs beside the
+/// The attribute that a field of the kernel's spans is exported as; `None` keeps the field's name.
+/// The fields `tool.name`, `tool.success` and `tool.duration_ms` keep theirs beside the
 /// convention's.
 pub fn attribute(field: &str, edition: Edition) -> Option<&'static str> {
     Some(match field {
@@ -75,22 +76,23 @@ pub fn attribute(field: &str, edition: Edition) -> Option<&'static str> {
     })
 }
 
-/// The names of the instruments.
+/// Names of the instruments.
 #[derive(Debug, Clone, Copy)]
 pub struct Instruments {
     /// Duration of model calls, in seconds.
     pub call_duration: &'static str,
-    /// Time to the first content, in seconds.
+    /// Time to the first content of a model call, in seconds.
     pub first_chunk: &'static str,
     /// Tokens of model calls.
     pub tokens: &'static str,
-    /// Duration of turns, in seconds.
+    /// Duration of rounds, in seconds.
     pub turn_duration: &'static str,
     /// Duration of tool calls, in seconds.
     pub tool_duration: &'static str,
 }
 
-/// The names of the instruments of an edition. Turns and tools have no released name, so they bear ours there.
+/// Names of an edition's instruments. The released conventions have none for rounds and tools;
+/// those use Callboard's own names.
 pub const fn instruments(edition: Edition) -> Instruments {
     match edition {
         Edition::Released => Instruments {

@@ -1,4 +1,5 @@
-//! What is done to spans on their way out: names of the conventions, no keys; and the runtime that exporters need.
+//! Span exporters: renames attributes to the semantic conventions, masks secrets, and runs the
+//! SDK's exporters inside of a tokio runtime.
 
 use std::{
     fmt,
@@ -24,7 +25,7 @@ use super::super::{
     semconv::{self, Edition},
 };
 
-/// An exporter that is asked on a plain thread and sends from a runtime.
+/// Wraps an exporter that needs a tokio runtime. The SDK calls exporters on a plain thread.
 #[derive(Debug)]
 pub(super) struct InRuntime<E> {
     inner: E,
@@ -41,7 +42,7 @@ impl<E> InRuntime<E> {
     }
 }
 
-/// A future that finds the runtime whenever it is polled.
+/// A future that enters the runtime whenever it is polled.
 struct Within<F> {
     runtime: Handle,
     future: Pin<Box<F>>,
@@ -89,7 +90,7 @@ impl<E: PushMetricExporter> PushMetricExporter for InRuntime<E> {
     }
 }
 
-/// Gives spans the names of a convention and takes keys out of them.
+/// Renames spans and attributes to the conventions and masks secrets in them.
 pub(super) struct Named<E> {
     pub(super) inner: E,
     pub(super) edition: Edition,
@@ -117,7 +118,7 @@ impl<E: SpanExporter> SpanExporter for Named<E> {
     }
 }
 
-/// A span under the names of an edition. One that is not the kernel's keeps its own.
+/// Applies an edition's names to a span. Spans that do not come from the kernel keep their name.
 fn named(mut span: SpanData, edition: Edition, redactor: &Redactor) -> SpanData {
     let text = |span: &SpanData, field: &str| {
         span.attributes.iter().find(|pair| pair.key.as_str() == field).map(|pair| pair.value.as_str().into_owned())

@@ -1,4 +1,5 @@
-//! Instruments: what the kernel tells of each turn and call, and what a host counts.
+//! OpenTelemetry instruments: histograms fed by the kernel's figure events, and observable counters
+//! that read the host.
 
 use std::{fmt, sync::Arc};
 
@@ -18,14 +19,14 @@ use super::super::{
     semconv::{self, Edition},
 };
 
-/// Bounds of durations, in seconds, as the conventions advise for model calls.
+/// Histogram boundaries for durations, in seconds, as the conventions advise for model calls.
 const SECONDS: [f64; 14] = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92];
 
-/// Bounds of tokens, as the conventions advise.
+/// Histogram boundaries for tokens, as the conventions advise.
 const TOKENS: [f64; 14] =
     [1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262_144.0, 1_048_576.0, 4_194_304.0, 16_777_216.0, 67_108_864.0];
 
-/// Takes the kernel's figures to instruments.
+/// A layer that records the kernel's figure events.
 pub(super) struct Figures {
     redactor: Redactor,
     call_duration: Histogram<f64>,
@@ -44,14 +45,14 @@ impl Figures {
         Self {
             redactor,
             call_duration: seconds(names.call_duration, "Duration of model calls."),
-            first_chunk: seconds(names.first_chunk, "From a model call's start to its first content."),
+            first_chunk: seconds(names.first_chunk, "Time from a model call's start to its first content."),
             tokens: meter
                 .u64_histogram(names.tokens)
                 .with_unit("{token}")
                 .with_description("Input and output tokens of model calls.")
                 .with_boundaries(TOKENS.to_vec())
                 .build(),
-            turn_duration: seconds(names.turn_duration, "Duration of turns."),
+            turn_duration: seconds(names.turn_duration, "Duration of rounds."),
             tool_duration: seconds(names.tool_duration, "Duration of tool calls."),
         }
     }
@@ -97,7 +98,7 @@ impl<S: Subscriber> Layer<S> for Figures {
     }
 }
 
-/// One event, read.
+/// The fields of one figure event.
 #[derive(Debug, Default)]
 struct Figure {
     kind: String,
@@ -143,7 +144,7 @@ impl Visit for Figure {
     fn record_debug(&mut self, _: &Field, _: &dyn fmt::Debug) {}
 }
 
-/// Exports a host's own figures for as long as it is there.
+/// Exports the host's own figures until the host is dropped.
 pub(super) fn observe(meter: &Meter, host: &Arc<FiguresReader>, redactor: &Redactor) {
     let counter = |name: &'static str, unit: &'static str, what: &'static str, of: fn(&HostFigures) -> u64| {
         let host = host.clone();
@@ -157,11 +158,13 @@ pub(super) fn observe(meter: &Meter, host: &Arc<FiguresReader>, redactor: &Redac
     counter("callboard.prompts", "{prompt}", "Prompts accepted.", |figures| figures.total.prompts);
     counter("callboard.refusals", "{prompt}", "Prompts refused.", |figures| figures.total.refusals);
     counter("callboard.rounds", "{round}", "Rounds finished.", |figures| figures.total.rounds);
-    counter("callboard.rounds.failed", "{round}", "Rounds that ended in an error or at a bound.", |figures| figures.total.rounds_failed);
+    counter("callboard.rounds.failed", "{round}", "Rounds that ended in an error or at a limit.", |figures| figures.total.rounds_failed);
     counter("callboard.tool_calls", "{call}", "Tool calls finished.", |figures| figures.total.tool_calls);
     counter("callboard.tool_calls.failed", "{call}", "Tool calls that failed.", |figures| figures.total.tool_calls_failed);
-    counter("callboard.conversation.crashes", "{life}", "Lives that ended in a crash.", |figures| figures.total.crashes);
-    counter("callboard.conversation.lives", "{life}", "Times a conversation came into memory.", |figures| figures.total.lives);
+    counter("callboard.conversation.crashes", "{life}", "Activations of conversations that ended in a crash.", |figures| {
+        figures.total.crashes
+    });
+    counter("callboard.conversation.lives", "{life}", "Activations of conversations.", |figures| figures.total.lives);
     let reader = host.clone();
     let awake = move |observer: &dyn opentelemetry::metrics::AsyncInstrument<u64>| {
         if let Some(figures) = reader.read() {

@@ -1,8 +1,10 @@
-//! Traces and metrics over OTLP (HTTP, protobuf), with the names of `semconv` and without keys. The caller owns it and shuts it down; no
-//! global provider is set. Content of prompts and answers is never exported: the kernel's spans hold none.
+//! Exports traces and metrics over OTLP (HTTP, protobuf), with the names in `semconv` and without
+//! secrets. The caller owns the exporter and shuts it down; no global provider is set. Prompts and
+//! answers are never exported: the kernel's spans do not contain them.
 //!
 //! # Layout
-//! `export` what is done to spans before they leave, and where exporters run · `figures` instruments.
+//! `export` renames and masks spans, and runs exporters in the runtime · `figures` has the
+//! instruments.
 
 mod export;
 mod figures;
@@ -28,28 +30,29 @@ use super::{Redactor, semconv::Edition};
 use export::{InRuntime, Named};
 use figures::Figures;
 
-/// What our spans and instruments belong to.
+/// Instrumentation scope of all spans and instruments.
 const SCOPE: &str = "callboard";
 
-/// How long ended spans wait for others at most.
+/// Longest time that a finished span waits for its batch.
 const SPAN_DELAY: Duration = Duration::from_secs(1);
 
-/// Batches of spans that may wait for a slow collector; beyond this spans are dropped: they can be missed, memory cannot.
+/// Batches of spans that may queue for a slow collector; further spans are dropped, to bound
+/// memory.
 const BATCHES_WAITING_MAX: usize = 20;
 
-/// Why the exporter cannot be made.
+/// Why the exporter could not be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OtlpError {
-    /// There is no tokio runtime to send from.
+    /// The call was made outside of a tokio runtime.
     #[error("traces and metrics cannot be exported outside a tokio runtime")]
     NoRuntime,
-    /// The endpoint or a header cannot be.
+    /// The endpoint, a header or the TLS set-up is invalid.
     #[error("traces and metrics cannot be exported to `otlp_endpoint`: {0}")]
     Exporter(String),
 }
 
-/// The exporter: owns its providers.
+/// The exporter; owns its providers.
 #[derive(Debug, Clone)]
 pub struct Otlp {
     tracer: Option<SdkTracerProvider>,
@@ -59,25 +62,26 @@ pub struct Otlp {
 }
 
 impl Otlp {
-    /// Starts exporting where there is an `otlp_endpoint`; newer names by [`Edition::VARIABLE`].
+    /// Starts exporting if the configuration has an `otlp_endpoint`, else returns `None`. The
+    /// environment variable [`Edition::VARIABLE`] selects newer names.
     ///
     /// # Errors
-    /// [`OtlpError`].
+    /// [`OtlpError`], outside of a runtime or for an invalid endpoint.
     pub fn start(config: &ObservabilityConfig, redactor: &Redactor) -> Result<Option<Self>, OtlpError> {
         let edition = Edition::of(&std::env::var(Edition::VARIABLE).unwrap_or_default());
         Self::with_edition(config, redactor, edition)
     }
 
-    /// As [`Otlp::start`], with the edition of names said outright.
+    /// Like [`Otlp::start`], with an explicit edition of names.
     ///
     /// # Errors
-    /// [`OtlpError`].
+    /// [`OtlpError`], as for [`Otlp::start`].
     pub fn with_edition(config: &ObservabilityConfig, redactor: &Redactor, edition: Edition) -> Result<Option<Self>, OtlpError> {
         let Some(endpoint) = config.otlp_endpoint.as_deref() else { return Ok(None) };
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| OtlpError::NoRuntime)?;
         let failed = |error: &dyn std::error::Error| OtlpError::Exporter(redactor.mask(&error.to_string()));
         let headers: HashMap<String, String> = config.otlp_headers.clone().unwrap_or_default().into_iter().collect();
-        // A redirect would carry the headers, and with them a key, to somebody else.
+        // A redirect would send the headers, which may contain a key, to another host.
         let client = |timeout: Duration| reqwest::Client::builder().timeout(timeout).redirect(reqwest::redirect::Policy::none()).build();
         let (span_time, metric_time) =
             (Duration::from_millis(config.trace_export_timeout_ms), Duration::from_millis(config.metrics_export_timeout_ms));
@@ -97,7 +101,7 @@ impl Otlp {
                 .with_scheduled_delay(SPAN_DELAY)
                 .build();
             let processor = BatchSpanProcessor::builder(exporter).with_batch_config(batches).build();
-            // The kernel sampled already, once a turn.
+            // The kernel has already sampled, once per round.
             let provider = SdkTracerProvider::builder().with_sampler(Sampler::AlwaysOn).with_resource(resource.clone());
             Some(provider.with_span_processor(processor).build())
         } else {
@@ -117,7 +121,7 @@ impl Otlp {
         Ok(Some(Self { tracer, meter, edition, redactor: redactor.clone() }))
     }
 
-    /// The layer that takes the kernel's spans; none where tracing is switched off.
+    /// The layer that exports the kernel's spans; `None` if tracing is disabled.
     pub fn span_layer<S>(&self) -> Option<Box<dyn Layer<S> + Send + Sync>>
     where
         S: Subscriber + for<'s> LookupSpan<'s> + Send + Sync,
@@ -133,7 +137,8 @@ impl Otlp {
         Some(layer.with_filter(Targets::new().with_target(SPANS, Level::INFO)).boxed())
     }
 
-    /// The layer that measures every turn and call, sampled or not; none where metrics are switched off.
+    /// The layer that records every round and call, whether its span is sampled or not; `None` if
+    /// metrics are disabled.
     pub fn figures_layer<S>(&self) -> Option<Box<dyn Layer<S> + Send + Sync>>
     where
         S: Subscriber + for<'s> LookupSpan<'s> + Send + Sync,
@@ -143,16 +148,17 @@ impl Otlp {
         Some(figures.with_filter(Targets::new().with_target(FIGURES, Level::DEBUG)).boxed())
     }
 
-    /// Exports what a host counts and carries, too.
+    /// Exports a host's counters and gauges as well.
     pub fn observe(&self, host: FiguresReader) {
         if let Some(meter) = &self.meter {
             figures::observe(&meter.meter(SCOPE), &Arc::new(host), &self.redactor);
         }
     }
 
-    /// Sends what is not sent yet and ends; at most the time-outs of the configuration.
+    /// Exports what is pending and shuts down; takes at most the configured export timeouts.
     pub async fn shutdown(self) {
-        // The providers wait on threads of their own: not on one of the runtime that they send from.
+        // `shutdown` blocks, so it must not run on a worker of the runtime that the exporters send
+        // from.
         let ended = tokio::task::spawn_blocking(move || {
             let traces = self.tracer.map(|tracer| tracer.shutdown());
             let metrics = self.meter.map(|meter| meter.shutdown());
@@ -164,12 +170,12 @@ impl Otlp {
     }
 }
 
-/// The address of a signal below the endpoint.
+/// The URL of a signal below the endpoint.
 fn signal(endpoint: &str, path: &str) -> String {
     format!("{}/{path}", endpoint.trim_end_matches('/'))
 }
 
-/// Who speaks.
+/// Attributes of this process: service name, version, environment and the configured extra tags.
 fn resource(config: &ObservabilityConfig) -> Resource {
     let tags = config.extra_tags.iter().map(|(name, value)| KeyValue::new(name.clone(), value.clone()));
     Resource::builder()

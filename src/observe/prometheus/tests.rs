@@ -1,4 +1,4 @@
-//! The page is read by a parser of its own, written from the description of the format.
+//! The tests read the page with their own parser, written from the description of the format.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -129,19 +129,19 @@ async fn buckets_add_up_to_their_count() {
     }
     assert_eq!(page.get("callboard_round_duration_seconds_count", &[]), Some(3.0));
     assert_eq!(page.get("callboard_model_call_duration_seconds_count", &[]), Some(3.0));
-    assert_eq!(page.get("callboard_queue_wait_seconds_count", &[]), Some(6.0), "for the turn and for a permit, of each call");
+    assert_eq!(page.get("callboard_queue_wait_seconds_count", &[]), Some(6.0), "one for the round and one for the permit of each call");
 }
 
 #[tokio::test]
 async fn a_tenant_sees_its_own_figures_and_no_other_name() {
     let host = busy_host().await;
-    let (acme, unknown) = (TenantId::new("acme").unwrap(), TenantId::new("nobody").unwrap());
+    let (acme, unknown) = (TenantId::new("acme").unwrap(), TenantId::new("unknown").unwrap());
 
     let text = prometheus_text(&host, View::Tenant(&acme));
     let page = parse(&text);
-    let nobody = parse(&prometheus_text(&host, View::Tenant(&unknown)));
+    let empty = parse(&prometheus_text(&host, View::Tenant(&unknown)));
 
-    assert_eq!((page.get("callboard_prompts_total", &[]), nobody.get("callboard_prompts_total", &[])), (Some(2.0), Some(0.0)));
+    assert_eq!((page.get("callboard_prompts_total", &[]), empty.get("callboard_prompts_total", &[])), (Some(2.0), Some(0.0)));
     assert!(!text.contains("umbrella") && !text.contains("gateway") && !text.contains("callboard_tenants"), "{text}");
 }
 

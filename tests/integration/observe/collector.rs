@@ -1,4 +1,4 @@
-//! A small OpenTelemetry collector: takes OTLP over HTTP and keeps what came.
+//! A small OpenTelemetry collector: accepts OTLP over HTTP and keeps the requests.
 
 use std::{
     collections::BTreeMap,
@@ -18,11 +18,11 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-/// One request that came.
+/// One received request.
 pub struct Received {
     pub path: String,
     pub headers: BTreeMap<String, String>,
-    /// Unpacked.
+    /// The decompressed body.
     pub body: Vec<u8>,
 }
 
@@ -46,7 +46,7 @@ impl Collector {
         Self { endpoint, received }
     }
 
-    /// Whether these bytes came in any request.
+    /// Whether any request contains these bytes.
     pub fn holds(&self, needle: &str) -> bool {
         let received = self.received.lock().unwrap();
         received.iter().any(|request| request.body.windows(needle.len()).any(|window| window == needle.as_bytes()))
@@ -74,7 +74,7 @@ impl Collector {
         (spans, resource)
     }
 
-    /// The last of each metric.
+    /// The last value of each metric.
     pub fn metrics(&self) -> BTreeMap<String, Metric> {
         let mut metrics = BTreeMap::new();
         for request in self.received.lock().unwrap().iter().filter(|request| request.path == "/v1/metrics") {

@@ -1,4 +1,5 @@
-//! What leaves the process for those who watch it: OTLP, judged attribute by attribute by a collector of our own.
+//! What the process exports for observers: OTLP, checked attribute by attribute with a collector of
+//! the test's.
 
 pub mod collector;
 mod logs;
@@ -25,7 +26,8 @@ const KEY: &str = "plain-word-key-not-real";
 #[derive(serde::Deserialize, schemars::JsonSchema)]
 struct Nothing {}
 
-/// A turn with three tool calls, of which one fails, one panics, and one that is well; all that fails says a key.
+/// A round with three tool calls: one fails, one panics, one succeeds; every failure contains a
+/// key.
 async fn a_turn(sampling: TraceSampling) -> Host {
     let tool = |name: &str, what: fn() -> Result<String, ToolError>| {
         let call = move |_: Nothing, _: ToolContext| async move { what() };
@@ -58,7 +60,7 @@ fn config(collector: &Collector) -> ObservabilityConfig {
     }
 }
 
-/// Runs a turn under an exporter to the end of both.
+/// Runs a round under an exporter and shuts both down.
 async fn exported(config: &ObservabilityConfig, sampling: TraceSampling, edition: Edition) {
     let otlp = Otlp::with_edition(config, &Redactor::new([KEY]), edition).unwrap().unwrap();
     let subscriber = tracing_subscriber::registry().with(otlp.span_layer()).with(otlp.figures_layer());
@@ -116,15 +118,15 @@ async fn a_turn_its_model_calls_and_its_tool_calls_arrive_as_one_tree() {
     };
     let (well, status, kind) = of_tool("well");
     assert_eq!((well["gen_ai.operation.name"].as_str(), well["gen_ai.tool.name"].as_str()), ("execute_tool", "well"));
-    assert_eq!((well["tool.name"].as_str(), well["tool.success"].as_str()), ("well", "true"), "X-18");
+    assert_eq!((well["tool.name"].as_str(), well["tool.success"].as_str()), ("well", "true"));
     assert!(well.contains_key("gen_ai.tool.call.id") && well["tool.duration_ms"].parse::<f64>().is_ok());
     assert!(status.code != StatusCode::Error as i32 && kind == SpanKind::Internal as i32 && !well.contains_key("tool.error"));
     let (fails, status, _) = of_tool("fails");
-    assert_eq!((fails["tool.success"].as_str(), fails["error.type"].as_str()), ("false", "invalid_parameters"), "BUG-41");
+    assert_eq!((fails["tool.success"].as_str(), fails["error.type"].as_str()), ("false", "invalid_parameters"));
     assert_eq!((fails["tool.name"].as_str(), status.code), ("fails", StatusCode::Error as i32));
     assert_eq!((fails["tool.error"].as_str(), status.message.as_str()), ("INVALID_PARAMETERS", "INVALID_PARAMETERS"));
     assert_eq!(of_tool("panics").0["tool.error"], "PANIC");
-    assert!(!collector.holds(KEY), "F8");
+    assert!(!collector.holds(KEY), "a key was exported");
 }
 
 #[tokio::test]
@@ -134,7 +136,7 @@ async fn no_text_of_a_conversation_leaves_in_a_trace() {
     exported(&config(&collector), TraceSampling::Always, Edition::Released).await;
 
     assert_eq!(collector.spans().0.len(), 6);
-    // The prompt, the answer of a tool, the words of a failure and of a panic.
+    // The prompt, a tool's answer, the texts of a failure and of a panic.
     for text in ["Go", "fine", "no such thing", "lost"] {
         let spans = collector.spans().0;
         let holds = |span: &Span| {
@@ -151,11 +153,11 @@ async fn a_turn_that_is_not_sampled_makes_no_span_and_is_measured_all_the_same()
 
     exported(&config(&collector), TraceSampling::Never, Edition::Released).await;
 
-    assert_eq!(collector.spans().0.len(), 0, "X-19");
+    assert_eq!(collector.spans().0.len(), 0);
     let metrics = collector.metrics();
     let calls = histogram(&metrics["gen_ai.client.operation.duration"]);
     let [(labels, point)] = &calls[..] else { panic!("{calls:?}") };
-    assert_eq!((point.count, metrics["gen_ai.client.operation.duration"].unit.as_str()), (2, "s"), "X-20");
+    assert_eq!((point.count, metrics["gen_ai.client.operation.duration"].unit.as_str()), (2, "s"));
     assert_eq!((labels["gen_ai.provider.name"].as_str(), labels["gen_ai.request.model"].as_str()), ("scripted", "scripted"));
     let tokens = histogram(&metrics["gen_ai.client.token.usage"]);
     let classes: Vec<_> = tokens.iter().map(|(labels, point)| (labels["gen_ai.token.type"].as_str(), point.count)).collect();
@@ -169,7 +171,7 @@ async fn a_turn_that_is_not_sampled_makes_no_span_and_is_measured_all_the_same()
     let Some(Data::Sum(prompts)) = &metrics["callboard.prompts"].data else { panic!() };
     assert!(prompts.is_monotonic && metrics["callboard.prompts"].unit == "{prompt}");
     assert!(metrics.contains_key("callboard.conversations.awake") && metrics.contains_key("callboard.gateway.calls"));
-    assert!(!collector.holds(KEY), "F8");
+    assert!(!collector.holds(KEY), "a key was exported");
 }
 
 #[tokio::test]
@@ -194,9 +196,9 @@ async fn what_is_switched_off_does_nothing() {
     let off = ObservabilityConfig { enable_tracing: false, enable_metrics: false, ..config(&nowhere) };
     exported(&off, TraceSampling::Always, Edition::Released).await;
 
-    assert_eq!((traces.spans().0.len(), traces.metrics().len()), (6, 0), "X-12");
-    assert!(metrics.spans().0.is_empty() && !metrics.metrics().is_empty(), "X-12");
-    assert_eq!(nowhere.requests(), 0, "X-12");
+    assert_eq!((traces.spans().0.len(), traces.metrics().len()), (6, 0));
+    assert!(metrics.spans().0.is_empty() && !metrics.metrics().is_empty());
+    assert_eq!(nowhere.requests(), 0);
     let no_endpoint = ObservabilityConfig::default();
     assert!(Otlp::start(&no_endpoint, &Redactor::default()).unwrap().is_none());
 }
@@ -212,12 +214,12 @@ async fn batches_and_the_interval_are_those_that_are_configured() {
     let subscriber = tracing::subscriber::set_default(tracing_subscriber::registry().with(otlp.figures_layer()));
     let host = a_turn(TraceSampling::Always).await;
     otlp.observe(host.figures_reader());
-    let told = async {
+    let received = async {
         while figures.metrics().is_empty() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(30), told).await.expect("figures come before the end, and within the minute");
+    tokio::time::timeout(std::time::Duration::from_secs(30), received).await.expect("metrics arrive before the end, and within a minute");
 
     assert_eq!(spans.spans().0.len(), 6);
     assert!(spans.requests() >= 3, "no request has more than two spans: {} requests", spans.requests());
@@ -226,7 +228,7 @@ async fn batches_and_the_interval_are_those_that_are_configured() {
 }
 
 #[tokio::test]
-async fn newer_names_are_used_where_somebody_opted_in() {
+async fn newer_names_are_used_after_opting_in() {
     let collector = Collector::start().await;
 
     exported(&config(&collector), TraceSampling::Always, Edition::Latest).await;
