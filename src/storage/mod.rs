@@ -1,4 +1,5 @@
-//! Where journals, events and artifacts live: in memory, in a SQLite file (feature `sqlite`), in a folder of files.
+//! Stores of journals, events and artifacts: in memory, in a SQLite file (feature `sqlite`), or in
+//! a folder of files.
 //!
 //! Each adapter passes the contract suite of its port (`callboard_actors::testing::contract`).
 

@@ -1,4 +1,4 @@
-//! The SQLite store: its contract, and what only a file can promise.
+//! The SQLite store: its contract, and guarantees that only a file can give.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -30,7 +30,7 @@ fn entries(first: u64, last: u64) -> Vec<StoredEntry> {
     (first..=last).map(|seq| StoredEntry { seq: Seq(seq), bytes: format!("entry {seq}").into() }).collect()
 }
 
-/// Appends at once; the future waits for what becomes of it.
+/// Appends at once; the future resolves to the outcome.
 fn write(store: &Sqlite, scope: &Scope, expected: Head, epoch: u64, last: u64) -> BoxFuture<'static, Result<(), AppendError>> {
     store.append_and_wait(scope, expected, Epoch(epoch), entries(expected.seq.0 + 1, last), Open::None)
 }
@@ -90,27 +90,33 @@ async fn a_drop_without_close_loses_nothing_that_was_queued() {
     let path = folder.path().join("s.db");
     let options = SqliteOptions { commit_delay: Duration::from_millis(500), ..SqliteOptions::default() };
     let store = Sqlite::open_with(&path, options).await.unwrap();
-    let (tell, mut told) = mpsc::unbounded_channel();
-    pour(&store, &scope("t", "c"), 1..=50, Durability::Awaited, &tell);
-    drop(tell);
+    let (sender, mut receiver) = mpsc::unbounded_channel();
+    pour(&store, &scope("t", "c"), 1..=50, Durability::Awaited, &sender);
+    drop(sender);
 
     let started = Instant::now();
     drop(store);
     assert!(started.elapsed() < Duration::from_millis(400), "a drop does not wait for the disk");
 
-    while let Some((seq, result)) = tokio::time::timeout(SOON, told.recv()).await.unwrap() {
+    while let Some((seq, result)) = tokio::time::timeout(SOON, receiver.recv()).await.unwrap() {
         assert_eq!(result, Ok(()), "{seq}");
     }
     let again = Sqlite::open(&path).await.unwrap();
     assert_eq!(again.head(&scope("t", "c")).await, Ok(head(1, 50)));
 }
 
-type Told = (u64, Result<(), AppendError>);
+type Outcome = (u64, Result<(), AppendError>);
 
-/// Gives appends of one entry each without waiting.
-fn pour(store: &Sqlite, scope: &Scope, seqs: std::ops::RangeInclusive<u64>, durability: Durability, tell: &mpsc::UnboundedSender<Told>) {
+/// Submits appends of one entry each without waiting.
+fn pour(
+    store: &Sqlite,
+    scope: &Scope,
+    seqs: std::ops::RangeInclusive<u64>,
+    durability: Durability,
+    sender: &mpsc::UnboundedSender<Outcome>,
+) {
     for seq in seqs {
-        let tell = tell.clone();
+        let sender = sender.clone();
         store.append(Append {
             scope: scope.clone(),
             expected: head(u64::from(seq > 1), seq - 1),
@@ -119,7 +125,7 @@ fn pour(store: &Sqlite, scope: &Scope, seqs: std::ops::RangeInclusive<u64>, dura
             open: Open::None,
             wake_at: None,
             durability,
-            done: Box::new(move |result| tell.send((seq, result)).unwrap_or_default()),
+            done: Box::new(move |result| sender.send((seq, result)).unwrap_or_default()),
         });
     }
 }
@@ -132,7 +138,7 @@ async fn conversations_that_append_at_once_share_commits() {
     let options = SqliteOptions { commit_delay: Duration::from_millis(2), ..SqliteOptions::default() };
     let store = Arc::new(Sqlite::open_with(folder.path().join("s.db"), options).await.unwrap());
 
-    let lives: Vec<_> = (0..CONVERSATIONS)
+    let writers: Vec<_> = (0..CONVERSATIONS)
         .map(|n| {
             let store = Arc::clone(&store);
             tokio::spawn(async move {
@@ -143,8 +149,8 @@ async fn conversations_that_append_at_once_share_commits() {
             })
         })
         .collect();
-    for life in lives {
-        life.await.unwrap();
+    for writer in writers {
+        writer.await.unwrap();
     }
 
     let stats = store.stats();
@@ -153,14 +159,14 @@ async fn conversations_that_append_at_once_share_commits() {
 }
 
 #[tokio::test]
-async fn what_nobody_waits_for_is_written_by_itself_and_in_few_commits() {
+async fn unawaited_appends_are_written_without_a_flush_and_in_few_commits() {
     let folder = tempfile::tempdir().unwrap();
     let store = Sqlite::open(folder.path().join("s.db")).await.unwrap();
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (sender, mut receiver) = mpsc::unbounded_channel();
 
-    pour(&store, &scope("t", "c"), 1..=100, Durability::Unwatched, &tell);
+    pour(&store, &scope("t", "c"), 1..=100, Durability::Unwatched, &sender);
     for seq in 1..=100 {
-        assert_eq!(tokio::time::timeout(SOON, told.recv()).await.unwrap(), Some((seq, Ok(()))));
+        assert_eq!(tokio::time::timeout(SOON, receiver.recv()).await.unwrap(), Some((seq, Ok(()))));
     }
 
     assert!(store.stats().commits <= 10, "{:?}", store.stats());
@@ -173,7 +179,7 @@ async fn a_conflict_fails_its_member_of_a_commit_only() {
     let store = Sqlite::open_with(folder.path().join("s.db"), options).await.unwrap();
     write(&store, &scope("t", "first"), Head::default(), 1, 1).await.unwrap();
 
-    // The first commit is under way; the others meet in the second.
+    // The first commit is in progress; the others meet in the second.
     let one = write(&store, &scope("t", "first"), head(1, 1), 1, 2);
     let good = write(&store, &scope("t", "good"), Head::default(), 1, 3);
     let bad = write(&store, &scope("t", "bad"), head(1, 7), 1, 8);
@@ -191,42 +197,42 @@ async fn a_slow_disk_never_blocks_an_append_and_a_full_queue_refuses_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let options = SqliteOptions { commit_delay: Duration::from_millis(700), queue_bytes_max: 20_000, ..SqliteOptions::default() };
     let store = Sqlite::open_with(folder.path().join("s.db"), options).await.unwrap();
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (sender, mut receiver) = mpsc::unbounded_channel();
 
     let started = Instant::now();
-    pour(&store, &scope("t", "c"), 1..=200, Durability::Awaited, &tell);
+    pour(&store, &scope("t", "c"), 1..=200, Durability::Awaited, &sender);
     assert!(started.elapsed() < Duration::from_millis(600), "{:?}", started.elapsed());
 
-    let (seq, refused) = told.recv().await.unwrap();
-    assert!(seq > 1 && matches!(&refused, Err(AppendError::Unavailable { message }) if message.contains("waits for the disk")));
+    let (seq, refused) = receiver.recv().await.unwrap();
+    assert!(seq > 1 && matches!(&refused, Err(AppendError::Unavailable { message }) if message.contains("waiting for the disk")));
     store.close(SOON).await.unwrap();
-    drop(tell);
+    drop(sender);
     let mut stored = 0;
-    while let Some((_, result)) = told.recv().await {
+    while let Some((_, result)) = receiver.recv().await {
         stored += u64::from(result.is_ok());
     }
     let again = Sqlite::open(folder.path().join("s.db")).await.unwrap();
-    assert_eq!(again.head(&scope("t", "c")).await, Ok(head(1, stored)), "a prefix is stored: what came after a gap is a conflict");
+    assert_eq!(again.head(&scope("t", "c")).await, Ok(head(1, stored)), "a prefix is stored: an append after a gap is a conflict");
 }
 
 #[tokio::test]
-async fn a_close_that_may_not_wait_tells_what_it_gave_up() {
+async fn a_close_without_time_fails_every_append_that_it_discards() {
     let folder = tempfile::tempdir().unwrap();
     let options = SqliteOptions { commit_delay: Duration::from_millis(400), ..SqliteOptions::default() };
     let store = Sqlite::open_with(folder.path().join("s.db"), options).await.unwrap();
-    let (tell, mut told) = mpsc::unbounded_channel();
-    pour(&store, &scope("t", "c"), 1..=1000, Durability::Awaited, &tell);
-    drop(tell);
+    let (sender, mut receiver) = mpsc::unbounded_channel();
+    pour(&store, &scope("t", "c"), 1..=1000, Durability::Awaited, &sender);
+    drop(sender);
 
     let closed = store.close(Duration::from_millis(50)).await;
 
     assert!(matches!(closed, Err(StoreError::Unavailable { .. })), "{closed:?}");
     let mut seen = Vec::new();
-    while let Some((seq, _)) = tokio::time::timeout(SOON, told.recv()).await.unwrap() {
+    while let Some((seq, _)) = tokio::time::timeout(SOON, receiver.recv()).await.unwrap() {
         seen.push(seq);
     }
     seen.sort_unstable();
-    assert_eq!(seen, (1..=1000).collect::<Vec<_>>(), "each told once");
+    assert_eq!(seen, (1..=1000).collect::<Vec<_>>(), "each answered once");
 }
 
 #[tokio::test]
@@ -246,7 +252,7 @@ async fn of_two_handles_on_one_file_the_stale_one_cannot_write() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_that_make_one_file_at_once_have_it() {
+async fn handles_that_create_one_file_concurrently_all_open_it() {
     let folder = tempfile::tempdir().unwrap();
     for round in 0..40 {
         let path = folder.path().join(format!("{round}.db"));
@@ -267,7 +273,7 @@ async fn two_handles_write_different_conversations_without_loss() {
     let path = folder.path().join("s.db");
     let (one, two) = (Arc::new(Sqlite::open(&path).await.unwrap()), Arc::new(Sqlite::open(&path).await.unwrap()));
 
-    let lives: Vec<_> = [(one, "a"), (two, "b")]
+    let writers: Vec<_> = [(one, "a"), (two, "b")]
         .into_iter()
         .map(|(store, id)| {
             tokio::spawn(async move {
@@ -279,8 +285,8 @@ async fn two_handles_write_different_conversations_without_loss() {
         })
         .collect();
 
-    for life in lives {
-        let store = life.await.unwrap();
+    for writer in writers {
+        let store = writer.await.unwrap();
         store.close(SOON).await.unwrap();
     }
     let store = Sqlite::open(&path).await.unwrap();
@@ -290,7 +296,7 @@ async fn two_handles_write_different_conversations_without_loss() {
 }
 
 #[tokio::test]
-async fn a_database_that_another_holds_is_unavailable_and_comes_back() {
+async fn a_database_locked_by_another_process_is_unavailable_until_released() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s.db");
     let options = SqliteOptions { busy: Duration::from_millis(100), ..SqliteOptions::default() };
@@ -302,7 +308,7 @@ async fn a_database_that_another_holds_is_unavailable_and_comes_back() {
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let refused = write(&store, &c, head(1, 1), 1, 2).await;
     assert_eq!(refused, Err(AppendError::Unavailable { message: "another process holds the database".into() }));
-    assert_eq!(store.head(&c).await, Ok(head(1, 1)), "reads go on");
+    assert_eq!(store.head(&c).await, Ok(head(1, 1)), "reads still work");
     other.execute_batch("ROLLBACK").unwrap();
 
     assert_eq!(write(&store, &c, head(1, 1), 1, 2).await, Ok(()));
@@ -342,7 +348,7 @@ async fn one_damaged_journal_is_one_damaged_session() {
     }
 
     for (id, seq) in [("bad", 3), ("cut", 5)] {
-        let message = format!("entry {seq} is missing or stands where it should not");
+        let message = format!("entry {seq} is missing or out of order");
         assert_eq!(store.load(&scope("t", id)).await, Err(StoreError::Damaged { scope: scope("t", id), message }));
     }
     assert_eq!(store.load(&scope("t", "good")).await.unwrap().entries, entries(1, 5));
@@ -381,7 +387,7 @@ async fn a_newer_schema_is_named_and_left_alone() {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_ours_is_told_in_one_line_with_its_name() {
+async fn a_file_that_cannot_be_opened_is_reported_in_one_line_with_its_name() {
     let folder = tempfile::tempdir().unwrap();
     let open = async |name: &str| match Sqlite::open(folder.path().join(name)).await {
         Ok(store) => panic!("{name} opened: {store:?}"),
@@ -403,7 +409,7 @@ async fn a_file_that_cannot_be_ours_is_told_in_one_line_with_its_name() {
     }
     let theirs = rusqlite::Connection::open(folder.path().join("foreign.db")).unwrap();
     let mode: String = theirs.pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
-    assert_eq!(mode, "delete", "another program's file stays as it is");
+    assert_eq!(mode, "delete", "another program's file stays unchanged");
 }
 
 #[tokio::test]
@@ -415,7 +421,7 @@ async fn damage_after_a_crash_is_found_on_opening() {
         write(&store, &scope("t", &format!("c{n}")), Head::default(), 1, 50).await.unwrap();
     }
     store.close(SOON).await.unwrap();
-    // A page of the middle is overwritten, and a log is left as after a crash.
+    // A page in the middle is overwritten, and a log is left as after a crash.
     let mut bytes = std::fs::read(&path).unwrap();
     let page = bytes.len() / 4096 / 2 * 4096;
     bytes[page..page + 4096].fill(0xa5);
@@ -427,7 +433,7 @@ async fn damage_after_a_crash_is_found_on_opening() {
     assert!(refused.contains("s.db is damaged") || refused.contains("the file is damaged"), "{refused}");
     crash();
     let options = SqliteOptions { check: Check::Never, ..SqliteOptions::default() };
-    assert!(Sqlite::open_with(&path, options).await.is_ok(), "who must may get at the rest");
+    assert!(Sqlite::open_with(&path, options).await.is_ok(), "the intact rest can be read");
 }
 
 #[cfg(unix)]
@@ -473,7 +479,7 @@ async fn a_session_has_one_live_holder() {
 
 const FULL_CHILD: &str = "CALLBOARD_TEST_FULL_CHILD";
 
-/// Not a test: what the test of the full disk runs, under a bound on the size of files.
+/// Not a test: the child process of the full-disk test, under a limit on file size.
 #[test]
 fn full_child() {
     let Ok(path) = std::env::var(FULL_CHILD) else { return };
@@ -491,7 +497,7 @@ fn full_child() {
             }
         };
         assert!(matches!(refused, AppendError::Unavailable { .. }), "{refused:?}");
-        assert_eq!(store.head(&c).await, Ok(at), "nothing of the refused one is there");
+        assert_eq!(store.head(&c).await, Ok(at), "nothing of the refused append is stored");
         let again = store.append_and_wait(&c, at, Epoch(1), big(at.seq.0 + 1), Open::None).await;
         assert!(matches!(again, Err(AppendError::Unavailable { .. })), "{again:?}");
         std::io::stdout().write_all(format!("\nSTORED {}\n", at.seq).as_bytes()).unwrap();
@@ -504,7 +510,7 @@ async fn a_full_disk_refuses_appends_and_loses_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s.db");
 
-    // A file that may not grow stands in for the disk: the very error paths of the operating system.
+    // A limit on file size stands in for a full disk: the operating system reports the same errors.
     let output = Command::new("sh")
         .args(["-c", "trap '' XFSZ; ulimit -f 400; exec \"$0\" --exact storage::full_child --nocapture"])
         .arg(std::env::current_exe().unwrap())
@@ -518,20 +524,20 @@ async fn a_full_disk_refuses_appends_and_loses_nothing() {
     assert!(stored > 0);
     let store = Sqlite::open(&path).await.unwrap();
     assert_eq!(store.load(&scope("t", "c")).await.unwrap().entries.len() as u64, stored);
-    assert_eq!(write(&store, &scope("t", "c"), head(1, stored), 1, stored + 1).await, Ok(()), "with room again it goes on");
+    assert_eq!(write(&store, &scope("t", "c"), head(1, stored), 1, stored + 1).await, Ok(()), "with room again, appends succeed");
 }
 
 const KILL_CHILD: &str = "CALLBOARD_TEST_KILL_CHILD";
 const KILL_CONVERSATIONS: u64 = 6;
 
-/// Not a test: what the kill test's child runs.
+/// Not a test: the child process of the kill test.
 #[test]
 fn kill_child() {
     let Ok(path) = std::env::var(KILL_CHILD) else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let store = Arc::new(Sqlite::open(path).await.unwrap());
-        let lives = (0..KILL_CONVERSATIONS).map(|n| {
+        let writers = (0..KILL_CONVERSATIONS).map(|n| {
             let store = Arc::clone(&store);
             async move {
                 let scope = scope("t", &format!("c{n}"));
@@ -541,12 +547,13 @@ fn kill_child() {
                     let last = at.seq.0 + 1 + at.seq.0 % 3;
                     write(&store, &scope, at, epoch, last).await.unwrap();
                     at = head(epoch, last);
-                    // The acknowledgement: one write, so that a kill cannot cut it in a way that reads as another.
+                    // The acknowledgement is one write, so that a kill cannot truncate it to
+                    // another valid number.
                     std::io::stdout().write_all(format!("ACK {n} {last} .\n").as_bytes()).unwrap();
                 }
             }
         });
-        futures_util::future::join_all(lives).await;
+        futures_util::future::join_all(writers).await;
     });
 }
 
@@ -579,10 +586,10 @@ async fn kill_nine_at_any_point_loses_no_acknowledged_append() {
         let mut left = 1 + random(&mut seed) % 60;
         while left > 0 {
             let mut line = String::new();
-            assert!(lines.read_line(&mut line).unwrap() > 0, "the child ended by itself in round {round}");
+            assert!(lines.read_line(&mut line).unwrap() > 0, "the child ended early in round {round}");
             left -= u64::from(note(&line));
         }
-        // Somewhere between two acknowledgements, in a commit or beside it.
+        // The kill may hit between two acknowledgements, inside of a commit or not.
         let wait = Duration::from_micros(random(&mut seed) % 3000);
         let started = Instant::now();
         while started.elapsed() < wait {
@@ -599,8 +606,8 @@ async fn kill_nine_at_any_point_loses_no_acknowledged_append() {
         let store = Sqlite::open(&path).await.unwrap();
         for n in 0..KILL_CONVERSATIONS {
             let loaded = store.load(&scope("t", &format!("c{n}"))).await.unwrap();
-            let told = acknowledged[n as usize];
-            assert!(loaded.head.seq.0 >= told, "round {round}, conversation {n}: {told} was acknowledged, {:?} is there", loaded.head);
+            let seq = acknowledged[n as usize];
+            assert!(loaded.head.seq.0 >= seq, "round {round}, conversation {n}: {seq} was acknowledged, {:?} is stored", loaded.head);
             assert_eq!(loaded.entries, entries(1, loaded.head.seq.0));
         }
         store.close(SOON).await.unwrap();
@@ -654,11 +661,11 @@ async fn an_erased_tenant_leaves_no_row_not_even_under_an_id_that_is_none() {
 
     let rows = |table: &str| malformed.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get::<_, i64>(0)).unwrap();
     assert_eq!((rows("conversation"), rows("journal")), (1, 3));
-    assert_eq!(store.entries(&other, Seq(0), 10).await.unwrap().len(), 3, "a neighbour is not concerned");
+    assert_eq!(store.entries(&other, Seq(0), 10).await.unwrap().len(), 3, "another tenant is unaffected");
     assert_eq!(store.erase(&acme.tenant).await, Ok(false));
 }
 
-/// Bytes of the store's file and of what SQLite keeps beside it.
+/// Bytes of the store's file and of SQLite's companion files.
 fn raw(path: &std::path::Path) -> Vec<u8> {
     let beside = |suffix: &str| std::fs::read(format!("{}{suffix}", path.display())).unwrap_or_default();
     [beside(""), beside("-wal")].concat()
@@ -668,7 +675,7 @@ fn holds(path: &std::path::Path, canary: &str) -> bool {
     raw(path).windows(canary.len()).any(|window| window == canary.as_bytes())
 }
 
-/// Waits until no file of the store holds the canary, for what is promised and no longer than a loaded machine takes.
+/// Waits until no file of the store contains the canary; the timeout allows for a loaded machine.
 async fn gone(path: &std::path::Path, canary: &str) {
     for _ in 0..200 {
         if !holds(path, canary) {
@@ -725,7 +732,7 @@ async fn what_a_killed_host_had_deleted_is_gone_soon_after_the_next_start() {
     let entry = StoredEntry { seq: Seq(1), bytes: "CANARY-THREE".into() };
     store.append_and_wait(&scope, Head::default(), Epoch(1), vec![entry], Open::None).await.unwrap();
     store.delete(&scope).await.unwrap();
-    // What a kill right after the deletion leaves.
+    // The files that a kill right after the deletion leaves.
     for suffix in ["", "-wal"] {
         std::fs::copy(format!("{}{suffix}", path.display()), format!("{}{suffix}", copy.display())).unwrap();
     }
@@ -755,7 +762,7 @@ async fn a_store_of_the_first_version_counts_what_it_holds() {
     let store = Sqlite::open(&path).await.unwrap();
 
     let stored = async |tenant: &str| store.stored_bytes(&TenantId::new(tenant).unwrap()).await.unwrap();
-    assert_eq!((stored("t").await, stored("u").await, stored("nobody").await), (2 + 3 + 4, 1, 0));
+    assert_eq!((stored("t").await, stored("u").await, stored("unknown").await), (2 + 3 + 4, 1, 0));
     store.close(Duration::from_secs(5)).await.unwrap();
     let again = Sqlite::open(&path).await.unwrap();
     assert_eq!(again.stored_bytes(&TenantId::new("t").unwrap()).await, Ok(9));

@@ -1,4 +1,5 @@
-//! Cleans in the background (REQUIREMENTS ): at start and after each interval, until it is stopped or its owner is gone.
+//! Background clean-up of artifacts: once at start and after each interval, until it is stopped or
+//! the store is dropped.
 
 use std::{
     sync::{Arc, Mutex},
@@ -10,10 +11,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Inner, lock, run};
 
-/// Longest wait for a clean-up that runs when cleaning is stopped.
+/// Longest wait for a running clean-up when the cleaner is stopped.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
-/// The background task, if there is one.
+/// The background task, if it runs.
 #[derive(Default)]
 pub(super) struct Cleaner(Mutex<Option<Running>>);
 
@@ -26,14 +27,14 @@ impl Cleaner {
     pub(super) fn start(&self, inner: &Arc<Inner>) {
         let mut running = lock(&self.0);
         if running.as_ref().is_some_and(|running| !running.task.is_finished()) {
-            tracing::warn!("artifacts are cleaned up already");
+            tracing::warn!("the artifact cleaner is already running");
             return;
         }
         let Ok(runtime) = Handle::try_current() else {
-            tracing::warn!("artifacts are not cleaned up in the background: there is no runtime");
+            tracing::warn!("the artifact cleaner was not started: there is no tokio runtime");
             return;
         };
-        // A token of its own: one that was stopped before does not stop this one.
+        // A new token for each start: the previous one may be cancelled.
         let stop = CancellationToken::new();
         let (weak, stopped) = (Arc::downgrade(inner), stop.clone());
         let task = runtime.spawn(async move {
@@ -42,7 +43,7 @@ impl Cleaner {
                 let (workers, token) = (inner.workers.clone(), stopped.clone());
                 let cleaned = run(&workers, move || inner.clean(inner.settings.max_age, &token)).await;
                 if let Err(error) = cleaned {
-                    tracing::warn!("artifacts could not be cleaned up: {error}");
+                    tracing::warn!("the clean-up of artifacts failed: {error}");
                 }
                 tokio::select! {
                     biased;
@@ -58,7 +59,7 @@ impl Cleaner {
         let Some(Running { stop, mut task }) = lock(&self.0).take() else { return };
         stop.cancel();
         if timeout(STOP_MAX, &mut task).await.is_err() {
-            tracing::warn!("a clean-up of artifacts did not stop in time");
+            tracing::warn!("a running clean-up of artifacts did not stop in time");
             task.abort();
         }
     }

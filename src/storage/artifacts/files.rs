@@ -1,4 +1,5 @@
-//! Files and folders of artifacts: where they lie, written as a whole or not at all. Blocks; knows no quota and no age.
+//! Files and folders of artifacts: their paths, and atomic writes. Blocks; quotas and expiry are
+//! handled in `shelves`.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -17,19 +18,19 @@ use callboard_actors::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Folder of what is being written.
+/// Folder of files that are still being written.
 const INCOMING: &str = ".incoming";
 
-/// Hex digits of a folder's name.
+/// Hex digits in the name of a tenant's or owner's folder.
 const FOLDER_DIGITS: usize = 32;
 
-/// Names tried for a temporary file.
+/// Attempts to find a free name for a temporary file.
 const NAMES_MAX: u32 = 8;
 
-/// Bytes of one file of metadata; ours have a few hundred.
+/// Largest metadata file that is read, in bytes; written ones have a few hundred.
 const METADATA_BYTES_MAX: u64 = 64 * 1024;
 
-/// The folders of an owner, and its name for the metadata.
+/// An owner's folders, and its conversation id for the metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Owner {
     pub(super) tenant: String,
@@ -47,7 +48,8 @@ impl Owner {
         folder_of(tenant.as_str().as_bytes())
     }
 
-    /// The owner of a folder that was found; nobody knows what it was called.
+    /// The owner of a folder found on disk. Its conversation id is unknown, since folder names are
+    /// hashes.
     pub(super) fn found(tenant: &str, folder: &str) -> Self {
         Self { tenant: tenant.to_owned(), folder: folder.to_owned(), conversation: String::new() }
     }
@@ -59,7 +61,7 @@ fn folder_of(id: &[u8]) -> String {
     hash
 }
 
-/// Metadata as it is written beside an artifact.
+/// The metadata file beside an artifact.
 #[derive(Serialize, Deserialize)]
 struct Metadata {
     created_at: String,
@@ -70,21 +72,21 @@ struct Metadata {
     conversation_id: String,
 }
 
-/// What is at the place of an artifact.
+/// What a path holds, compared with a content that is to be stored there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
     Nothing,
     Same,
-    /// Another content that has the same name by right.
+    /// Another content whose id is the same: a hash collision.
     Other,
-    /// Something whose content does not have this name.
+    /// A content that does not match its id.
     Damaged,
 }
 
-/// The root folder. Its path stays in here.
+/// The root folder. No other type knows its path.
 pub(super) struct Files {
     root: PathBuf,
-    /// Names a content. Another function than the usual one makes collisions, for tests.
+    /// Computes the id of a content. Tests replace it to cause collisions.
     pub(super) name: fn(&[u8]) -> ArtifactId,
 }
 
@@ -97,7 +99,8 @@ impl Files {
         Ok(files)
     }
 
-    /// Removes what was being written by a process that is gone: a writer holds a lock on its file.
+    /// Removes files left by a process that was killed while writing. A live writer holds a lock on
+    /// its file.
     pub(super) fn remove_abandoned(&self) {
         for path in entries(&self.root.join(INCOMING)).map(|(path, _)| path) {
             if let Ok(file) = File::open(&path)
@@ -124,7 +127,7 @@ impl Files {
         self.owner_path(owner).join(format!("{}.json", id.hash()))
     }
 
-    /// Writes a file that nobody sees yet.
+    /// Writes a temporary file that no reader can see.
     pub(super) fn begin(&self, content: &[u8], durable: bool) -> io::Result<Incoming> {
         for _ in 0..NAMES_MAX {
             let chance = getrandom::u64().map_err(|_| io::Error::from(ErrorKind::Other))?;
@@ -136,7 +139,9 @@ impl Files {
             match options.open(&path) {
                 Ok(file) => {
                     let mut incoming = Incoming { path, file, is_placed: false };
-                    let _ = incoming.file.try_lock(); // Where files cannot be locked, nobody removes them either.
+                    // If locks are unsupported, `remove_abandoned` cannot lock it either, and
+                    // leaves it.
+                    let _ = incoming.file.try_lock();
                     incoming.file.write_all(content)?;
                     if durable {
                         incoming.file.sync_all()?;
@@ -144,7 +149,7 @@ impl Files {
                     return Ok(incoming);
                 }
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                // Somebody removed the folder: it is made again.
+                // The folder was removed from outside: create it again.
                 Err(error) if error.kind() == ErrorKind::NotFound => make_folder(&self.root.join(INCOMING))?,
                 Err(error) => return Err(error),
             }
@@ -152,14 +157,15 @@ impl Files {
         Err(ErrorKind::AlreadyExists.into())
     }
 
-    /// Makes a written file an owner's artifact. All of it is there before, and the name survives a power cut where the system can.
+    /// Renames a completely written file to an owner's artifact, and flushes the folder so that the
+    /// name survives a power cut.
     pub(super) fn place(&self, incoming: Incoming, owner: &Owner, id: &ArtifactId) -> io::Result<()> {
         make_folder(&self.tenant_path(&owner.tenant))?;
         let folder = self.owner_path(owner);
         make_folder(&folder)?;
         let path = self.path(owner, id);
         if !folder.is_dir() {
-            make_folder(&folder)?; // Another process tidied it away just now.
+            make_folder(&folder)?; // Another process has just removed the empty folder.
         }
         incoming.move_to(&path)?;
         if let Ok(folder) = File::open(&folder) {
@@ -168,7 +174,8 @@ impl Files {
         Ok(())
     }
 
-    /// Writes what is known of an artifact: as a whole, but not flushed; what a power cut takes is rebuilt.
+    /// Writes an artifact's metadata atomically, without flushing: metadata lost in a power cut is
+    /// rebuilt.
     pub(super) fn note(&self, owner: &Owner, id: &ArtifactId, shelved: &Shelved) -> io::Result<()> {
         let metadata = Metadata {
             created_at: shelved.created_at.to_string(),
@@ -181,24 +188,25 @@ impl Files {
         self.begin(&text, false)?.move_to(&self.metadata_path(owner, id))
     }
 
-    /// What is known of an artifact that is there: its metadata, else what its file tells.
+    /// What is known of a stored artifact: its metadata, or else the size and time of its file.
     pub(super) fn known(&self, owner: &Owner, id: &ArtifactId) -> Option<Shelved> {
         let file = fs::symlink_metadata(self.path(owner, id)).ok().filter(fs::Metadata::is_file)?;
         let size_bytes = file.len();
-        let told = self.told(owner, id, size_bytes);
-        Some(told.unwrap_or_else(|| {
+        let noted = self.read_metadata(owner, id, size_bytes);
+        Some(noted.unwrap_or_else(|| {
             let since = file.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
             let at = Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
             Shelved { size_bytes, tool_call_id: String::new(), created_at: at, accessed_at: at }
         }))
     }
 
-    fn told(&self, owner: &Owner, id: &ArtifactId, size_bytes: u64) -> Option<Shelved> {
+    fn read_metadata(&self, owner: &Owner, id: &ArtifactId, size_bytes: u64) -> Option<Shelved> {
         let mut text = Vec::new();
-        let file = File::open(self.metadata_path(owner, id)).ok()?; // Killed between file and metadata: rebuilt without a word.
+        // Missing after a crash between the two writes: rebuilt without a warning.
+        let file = File::open(self.metadata_path(owner, id)).ok()?;
         let read = file.take(METADATA_BYTES_MAX).read_to_end(&mut text).is_ok();
         let metadata = read.then(|| serde_json::from_slice::<Metadata>(&text).ok()).flatten();
-        let times = metadata.as_ref().and_then(|told| Some((from_iso(&told.created_at)?, from_iso(&told.accessed_at)?)));
+        let times = metadata.as_ref().and_then(|noted| Some((from_iso(&noted.created_at)?, from_iso(&noted.accessed_at)?)));
         let (Some(metadata), Some((created_at, accessed_at))) = (metadata, times) else {
             tracing::warn!("the metadata of {id} is unreadable and is rebuilt from its file");
             return None;
@@ -206,7 +214,7 @@ impl Files {
         Some(Shelved { size_bytes, tool_call_id: metadata.tool_call_id, created_at, accessed_at })
     }
 
-    /// Compares a content with what is at its place.
+    /// Compares a content with the file at its path.
     pub(super) fn look(&self, owner: &Owner, id: &ArtifactId, content: &[u8]) -> io::Result<Look> {
         let Some(there) = self.read(owner, id)? else { return Ok(Look::Nothing) };
         Ok(match there == content {
@@ -216,7 +224,8 @@ impl Files {
         })
     }
 
-    /// All of an artifact; `None` when it is not there. What is longer than any artifact is read as one byte too many.
+    /// Reads a whole artifact; `None` if it does not exist. Of a file above the size limit, one
+    /// byte more than the limit is read.
     pub(super) fn read(&self, owner: &Owner, id: &ArtifactId) -> io::Result<Option<Vec<u8>>> {
         let Some((file, len)) = self.file(owner, id)? else { return Ok(None) };
         let max = ARTIFACT_BYTES_MAX as u64 + 1;
@@ -225,7 +234,7 @@ impl Files {
         Ok(Some(content))
     }
 
-    /// Some bytes of an artifact.
+    /// Reads a range of an artifact, clamped to its size.
     pub(super) fn read_range(&self, owner: &Owner, id: &ArtifactId, range: &Range<u64>) -> io::Result<Option<Vec<u8>>> {
         let Some((mut file, len)) = self.file(owner, id)? else { return Ok(None) };
         let len = len.min(ARTIFACT_BYTES_MAX as u64);
@@ -254,7 +263,7 @@ impl Files {
         }
     }
 
-    /// Removes an artifact. Who reads it keeps his file. Returns whether it was there.
+    /// Removes an artifact; open readers keep their file handle. Returns whether it existed.
     pub(super) fn remove(&self, owner: &Owner, id: &ArtifactId) -> io::Result<bool> {
         let removed = match fs::remove_file(self.path(owner, id)) {
             Ok(()) => true,
@@ -273,7 +282,7 @@ impl Files {
         remove_folder(&self.tenant_path(tenant))
     }
 
-    /// Removes folders of a tenant that hold nothing, and metadata of what is gone.
+    /// Removes empty folders of a tenant, and metadata without an artifact.
     pub(super) fn tidy(&self, tenant: &str) {
         for (folder, _) in entries(&self.tenant_path(tenant)).filter(|(_, name)| is_hex(name, FOLDER_DIGITS)) {
             for (path, name) in entries(&folder) {
@@ -287,13 +296,13 @@ impl Files {
         let _ = fs::remove_dir(self.tenant_path(tenant));
     }
 
-    /// The tenants that have a folder.
+    /// Folders of all tenants.
     pub(super) fn tenants(&self) -> io::Result<Vec<String>> {
-        fs::read_dir(&self.root)?; // Says why it cannot be read.
+        fs::read_dir(&self.root)?; // Reports why the folder cannot be read; `entries` would not.
         Ok(entries(&self.root).map(|(_, name)| name).filter(|name| is_hex(name, FOLDER_DIGITS)).collect())
     }
 
-    /// What is on a tenant's shelf, by what is on the disk.
+    /// Builds a tenant's index from the files on disk.
     pub(super) fn load(&self, tenant: &str) -> Shelf<String> {
         let mut shelf = Shelf::default();
         for (folder, name) in entries(&self.tenant_path(tenant)).filter(|(_, name)| is_hex(name, FOLDER_DIGITS)) {
@@ -311,7 +320,7 @@ impl Files {
     }
 }
 
-/// A written file that nobody sees yet; removed unless it is moved to its place.
+/// A written file that no reader can see; removed on drop unless it was renamed to its place.
 pub(super) struct Incoming {
     path: PathBuf,
     file: File,
@@ -325,7 +334,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// Leaves the file behind, as a killed process does.
+    /// Keeps the file on drop, as if the process had been killed.
     #[cfg(test)]
     pub(super) fn abandon(&mut self) {
         self.is_placed = true;
@@ -351,7 +360,7 @@ fn remove_folder(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What a folder holds, with names; nothing when it cannot be read.
+/// Paths and names in a folder; empty if it cannot be read.
 fn entries(folder: &Path) -> impl Iterator<Item = (PathBuf, String)> + use<> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| Some((entry.path(), entry.file_name().into_string().ok()?)))
@@ -361,7 +370,7 @@ fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }
 
-/// Reads the form that [`Timestamp`] writes: `2026-11-21T23:59:59.999Z`.
+/// Parses the form that [`Timestamp`] displays: `2026-11-21T23:59:59.999Z`.
 fn from_iso(text: &str) -> Option<Timestamp> {
     let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
     let numbers = |text: &str, by: &[char]| text.split(by).map(|part| part.parse::<u64>().ok()).collect::<Option<Vec<_>>>();
@@ -372,7 +381,7 @@ fn from_iso(text: &str) -> Option<Timestamp> {
     if !fits || *hour > 23 || *minute > 59 || *second > 59 || *milli > 999 {
         return None;
     }
-    // Days from the civil date, the reverse of what `Timestamp` does; years begin in March.
+    // Days from the civil date, the inverse of `Timestamp`'s display; years begin in March.
     let year = if *month <= 2 { year - 1 } else { *year };
     let from_march = (month + 9) % 12;
     let (era, of_era) = (year / 400, year % 400);
@@ -386,7 +395,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_as_they_are_written() {
+    fn times_are_parsed_from_their_printed_form() {
         for ms in [0, 1, 951_782_400_000, 951_868_799_999, 1_795_305_599_999, 4_107_542_400_000, 1_709_164_800_000] {
             assert_eq!(from_iso(&Timestamp(ms).to_string()), Some(Timestamp(ms)), "{}", Timestamp(ms));
         }

@@ -1,15 +1,18 @@
-//! Artifacts in files (REQUIREMENTS area A): a folder a tenant, in it a folder an owner, in it a file an artifact and one of metadata.
+//! Artifacts in files: a folder for each tenant, in it a folder for each owner, in it two files for
+//! each artifact, its content and its metadata.
 //!
-//! Names are hashes, so no id of a tenant or a conversation is a path, and no path is in an error, a log or a `Debug`. Each
-//! owner has its own file, also of a content that another has too: what one gives up the other keeps.
+//! Folder and file names are hashes: no id is used as a path, and no path appears in an error, a
+//! log or `Debug`. Each owner has its own copy, even of equal content, so that deleting one owner's
+//! leaves the others'.
 //!
-//! What is on the disk is the truth. Metadata is kept beside each artifact rather than in one file for all: a write costs the same
-//! however many there are, two processes over one folder lose nothing of one another's, and an unreadable one is rebuilt from its
-//! artifact.
+//! The files on disk are authoritative. Each artifact has its own metadata file, so a write costs
+//! the same for any number of artifacts, several processes can share a folder, and unreadable
+//! metadata is rebuilt from its artifact.
 //!
-//! Promises: a reader sees all or nothing, also after a power cut; a kill while writing leaves nothing visible, and what it leaves is
-//! removed at the next start; nothing is removed in the middle of being written or read. Bounds: bytes a tenant, bytes in all,
-//! age; file work on at most 8 threads at a time.
+//! Guarantees: a reader sees a whole artifact or none, also after a power cut. A process killed
+//! while writing leaves nothing visible; its temporary files are removed at the next start.
+//! Clean-up removes no file that is being written or read. Limits: bytes of a tenant, bytes in
+//! total, age; file work runs on at most 8 threads.
 
 mod cleaner;
 mod files;
@@ -38,21 +41,24 @@ use cleaner::Cleaner;
 use files::Owner;
 use shelves::Shelves;
 
-/// Threads that work on files at a time: a disk serves few streams well, and the pool of the runtime is everybody's.
+/// Threads that work on files concurrently. More would not speed up a disk, but exhaust the
+/// runtime's blocking pool.
 const FILE_WORKERS: usize = 8;
 
-/// What is kept, and for how long (REQUIREMENTS A-16).
+/// Limits of age and size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileArtifactsSettings {
-    /// How long an artifact is there after it was last stored: `max_age_hours`, 24 hours.
+    /// Age since the last store at which an artifact expires (`max_age_hours`); 24 hours.
     pub max_age: Duration,
-    /// Bytes in all; above it a clean-up removes down to 80 %: `max_size_gb`, 10 times 1024^3.
+    /// Bytes of all artifacts; above it a clean-up removes the least recently used down to 80 %
+    /// (`max_size_gb`); 10 GiB.
     pub max_size_bytes: u64,
-    /// Time between clean-ups: `cleanup_interval_seconds`, 3600 seconds.
+    /// Time between clean-ups (`cleanup_interval_seconds`); 1 hour.
     pub cleanup_interval: Duration,
-    /// Whether cleaning begins with the store.
+    /// Whether opening the store starts the cleaner.
     pub auto_start: bool,
-    /// Bytes of one tenant; above it goes what was not used for longest. 2 GiB: five tenants fill the whole.
+    /// Bytes of one tenant's artifacts; a store above it evicts the tenant's least recently used
+    /// ones. 2 GiB: five tenants reach the total.
     pub tenant_bytes_max: u64,
 }
 
@@ -68,7 +74,7 @@ impl Default for FileArtifactsSettings {
     }
 }
 
-/// Artifacts in a folder of files. Dropping it stops its cleaner.
+/// Artifacts in a folder of files. Dropping the store stops its cleaner.
 pub struct FileArtifacts {
     inner: Arc<Inner>,
     cleaner: Cleaner,
@@ -80,12 +86,12 @@ impl fmt::Debug for FileArtifacts {
     }
 }
 
-/// What file work needs; shared with the threads that do it.
+/// State shared with the threads that do file work.
 struct Inner {
     settings: FileArtifactsSettings,
     clock: Arc<dyn Clock>,
     shelves: Shelves,
-    /// Bounds of tenants that have one of their own, by folder.
+    /// Quotas of tenants that differ from the default, by tenant folder.
     bounds: Mutex<BTreeMap<String, u64>>,
     workers: Arc<Semaphore>,
 }
@@ -94,17 +100,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An error without the system's path.
+/// Converts an I/O error without its path.
 fn away(error: &std::io::Error) -> ArtifactError {
     ArtifactError::Unavailable(error.kind().to_string())
 }
 
 impl FileArtifacts {
-    /// Opens a store over `folder`, made if it is not there, only for this user. Removes what a killed process left half written, and
-    /// begins to clean if the settings say so.
+    /// Opens a store in `folder`, which is created with mode 0700 if it does not exist. Removes
+    /// temporary files of killed processes, and starts the cleaner if `auto_start` is set.
     ///
     /// # Errors
-    /// [`ArtifactError::Unavailable`] when the folder cannot be made or written.
+    /// [`ArtifactError::Unavailable`] when the folder cannot be created or written.
     pub async fn open(folder: impl Into<PathBuf>, clock: Arc<dyn Clock>, settings: FileArtifactsSettings) -> Result<Self, ArtifactError> {
         let folder = folder.into();
         let workers = Arc::new(Semaphore::new(FILE_WORKERS));
@@ -118,17 +124,19 @@ impl FileArtifacts {
         Ok(store)
     }
 
-    /// Begins to clean: now, and again after each interval. Warns if it does so already.
+    /// Starts the cleaner: it runs now and after each interval. Logs a warning if it is already
+    /// running.
     pub fn start(&self) {
         self.cleaner.start(&self.inner);
     }
 
-    /// Stops cleaning, waiting at most 5 seconds for a clean-up that runs. It can be started again.
+    /// Stops the cleaner and waits at most 5 seconds for a running clean-up. It can be started
+    /// again.
     pub async fn stop(&self) {
         self.cleaner.stop().await;
     }
 
-    /// Whether it cleans by itself.
+    /// Whether the cleaner is running.
     pub fn is_cleaning(&self) -> bool {
         self.cleaner.is_running()
     }
@@ -142,7 +150,7 @@ impl FileArtifacts {
     }
 }
 
-/// Runs file work where it may block. It takes place as a whole even if nobody waits any longer.
+/// Runs file work on a blocking thread. Once started, it completes even if the caller is dropped.
 async fn run<T: Send + 'static>(
     workers: &Arc<Semaphore>,
     work: impl FnOnce() -> Result<T, ArtifactError> + Send + 'static,
@@ -173,7 +181,7 @@ impl Inner {
         Ok(id)
     }
 
-    /// What an owner has, if it is not too old.
+    /// An owner's artifact, unless it has expired.
     fn find(&self, owner: &Owner, id: &ArtifactId, is_use: bool) -> Result<Shelved, ArtifactError> {
         self.shelves.find(owner, id, is_use, self.clock.now(), self.settings.max_age)
     }
@@ -184,7 +192,7 @@ impl Inner {
         match content {
             Some(content) if (self.shelves.files.name)(&content) == *id => Ok(Bytes::from(content)),
             Some(_) => {
-                tracing::warn!("{id} is damaged and is removed");
+                tracing::warn!("{id} is damaged; removing it");
                 self.shelves.remove(owner, id);
                 Err(ArtifactError::NotFound(id.clone()))
             }

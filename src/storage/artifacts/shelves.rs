@@ -1,7 +1,7 @@
-//! Who has what: the shelf of each tenant, and the files that belong to it. Blocks.
+//! An index of artifacts for each tenant, and the files that belong to it. Blocks.
 //!
-//! A shelf is read from the disk when it is first needed. Its lock is held while names change, never while contents are written,
-//! flushed, hashed or compared.
+//! An index is read from disk on first use. Its lock is held while names change, never while
+//! contents are written, flushed, hashed or compared.
 
 use std::{
     collections::BTreeMap,
@@ -28,11 +28,11 @@ pub(super) struct Shelves {
     tenants: Mutex<BTreeMap<String, Arc<Mutex<Tenant>>>>,
 }
 
-/// A tenant's shelf.
+/// A tenant's index.
 #[derive(Default)]
 struct Tenant {
     shelf: Option<Shelf<String>>,
-    /// Bytes that are being written.
+    /// Bytes of artifacts that are being written; they count toward the quota.
     reserved: u64,
 }
 
@@ -42,7 +42,7 @@ impl Tenant {
     }
 }
 
-/// A file that was there, by when it was last used.
+/// An artifact that clean-up may remove, ordered by last use.
 struct Candidate {
     accessed_at: Timestamp,
     tenant: String,
@@ -59,7 +59,7 @@ impl Shelves {
         lock(&self.tenants).entry(folder.to_owned()).or_default().clone()
     }
 
-    /// Keeps a content, or renews what is there.
+    /// Stores a content, or renews the existing artifact with the same content.
     pub(super) fn store(
         &self,
         owner: &Owner,
@@ -74,7 +74,8 @@ impl Shelves {
             Look::Other => return Err(collision(id)),
             Look::Same => {
                 let mut tenant = lock(&tenant);
-                // It may be gone since it was looked at; then it is stored below.
+                // The comparison ran without the lock: if the file was removed since, it is stored
+                // below.
                 if self.files.known(owner, id).is_some() {
                     tenant.shelf(&self.files, &owner.tenant).put(place, shelved.clone());
                     return self.files.note(owner, id, &shelved).map_err(|error| away(&error));
@@ -83,6 +84,8 @@ impl Shelves {
             Look::Damaged => self.remove(owner, id),
             Look::Nothing => {}
         }
+        // Reserve under the lock, write without it, settle under it again. `reserved` counts toward
+        // the quota meanwhile, so concurrent stores of a tenant cannot exceed it together.
         self.make_room(&mut lock(&tenant), owner, &shelved, settings)?;
         let size = shelved.size_bytes;
         let placed = self.write(&tenant, owner, id, shelved, content);
@@ -120,19 +123,21 @@ impl Shelves {
         Ok(())
     }
 
-    /// Writes without a lock, then puts it in its place under one.
+    /// Writes the content without the lock, then moves it into place under the lock.
     fn write(&self, tenant: &Mutex<Tenant>, owner: &Owner, id: &ArtifactId, shelved: Shelved, content: &[u8]) -> Result<(), ArtifactError> {
         let failed = |error: io::Error| away(&error);
         let incoming = self.files.begin(content, true).map_err(failed)?;
         incoming.set_time(shelved.created_at);
         let mut tenant = lock(tenant);
-        // Somebody may have stored the same meanwhile; whoever has the name by right with another content keeps it.
+        // Another task may have stored the id meanwhile. Equal content is fine; other content is a
+        // collision and keeps the id.
         match self.files.look(owner, id, content).map_err(failed)? {
             Look::Other => return Err(collision(id)),
             Look::Same => {}
             Look::Damaged | Look::Nothing => self.files.place(incoming, owner, id).map_err(failed)?,
         }
-        // Without its metadata an artifact is known by its file: that this cannot be written is no loss of the content.
+        // An artifact without metadata is known by its file, so a failure here does not fail the
+        // store.
         if let Err(error) = self.files.note(owner, id, &shelved) {
             tracing::warn!("the metadata of {id} could not be written: {}", error.kind());
         }
@@ -140,7 +145,7 @@ impl Shelves {
         Ok(())
     }
 
-    /// What is known of an owner's artifact that is not too old; noted as used if it is.
+    /// An owner's artifact, unless it has expired; `is_use` records the access time.
     pub(super) fn find(
         &self,
         owner: &Owner,
@@ -154,7 +159,8 @@ impl Shelves {
         let mut tenant = lock(&tenant);
         let place = (owner.folder.clone(), id.clone());
         let Some(on_disk) = self.files.known(owner, id) else {
-            // Gone by another hand, or never there; of an unknown tenant nothing is read.
+            // Removed by another process, or never stored. The index of an unknown tenant is not
+            // loaded.
             if let Some(shelf) = &mut tenant.shelf {
                 shelf.remove(&place);
             }
@@ -171,7 +177,7 @@ impl Shelves {
         }
         let used = shelf.touch(&place, now).cloned().unwrap_or(on_disk);
         if let Err(error) = self.files.note(owner, id, &used) {
-            tracing::debug!("the use of {id} could not be noted: {}", error.kind());
+            tracing::debug!("the access time of {id} could not be stored: {}", error.kind());
         }
         Ok(used)
     }
@@ -183,7 +189,8 @@ impl Shelves {
         self.drop_from(shelf, &owner.tenant, &(owner.folder.clone(), id.clone()));
     }
 
-    /// Removes one; what cannot be removed stays and is told. Returns whether a file is gone by this.
+    /// Removes one artifact; one that cannot be removed stays and is logged. Returns whether this
+    /// call removed it.
     fn drop_from(&self, shelf: &mut Shelf<String>, tenant: &str, place: &Place<String>) -> bool {
         match self.files.remove(&Owner::found(tenant, &place.0), &place.1) {
             Ok(removed) => {
@@ -201,7 +208,7 @@ impl Shelves {
         let tenant = self.tenant(&owner.tenant);
         let mut tenant = lock(&tenant);
         let removed = self.files.remove_owner(owner);
-        tenant.shelf = None; // Read again when it is needed: a removal may have failed half way.
+        tenant.shelf = None; // Rebuilt on the next use, since a removal may have failed half way.
         removed.map_err(|error| away(&error))
     }
 
@@ -213,14 +220,15 @@ impl Shelves {
         removed.map_err(|error| away(&error))
     }
 
-    /// Removes what is too old, then, above `bytes_max`, what was not used for longest until at most 80 % of that are left.
+    /// Removes expired artifacts, then, if more than `bytes_max` remain, the least recently used
+    /// until 80 % of that are left.
     pub(super) fn clean(&self, max_age: Duration, bytes_max: u64, now: Timestamp, stop: &CancellationToken) -> io::Result<Cleaned> {
         self.files.remove_abandoned();
         let (mut cleaned, mut left, mut total) = (Cleaned::default(), Vec::new(), 0u64);
         for folder in self.files.tenants()? {
             let tenant = self.tenant(&folder);
             let mut tenant = lock(&tenant);
-            // By the disk: another process may have stored, used or removed something.
+            // Rebuilt from disk: another process may have stored, used or removed artifacts.
             let shelf = tenant.shelf.insert(self.files.load(&folder));
             for place in shelf.expired(max_age, now) {
                 if stop.is_cancelled() {
@@ -251,7 +259,8 @@ impl Shelves {
         Ok(cleaned)
     }
 
-    /// Removes a candidate unless it was used since it was looked at. Returns the bytes that are no longer there, whoever removed them.
+    /// Removes a candidate unless it was used since the scan. Returns the bytes that are gone, by
+    /// whichever process.
     fn drop_unused(&self, candidate: &Candidate, cleaned: &mut Cleaned) -> u64 {
         let tenant = self.tenant(&candidate.tenant);
         let mut tenant = lock(&tenant);
@@ -277,6 +286,6 @@ impl Shelves {
 }
 
 fn collision(id: &ArtifactId) -> ArtifactError {
-    tracing::warn!("two contents have the name {id}: the second is refused");
+    tracing::warn!("hash collision: another content already has the id {id}; the new one is refused");
     ArtifactError::Collision(id.clone())
 }

@@ -20,7 +20,7 @@ fn owner(tenant: &str, conversation: &str) -> Scope {
     Scope::new(tenant.try_into().unwrap(), conversation.try_into().unwrap())
 }
 
-/// A store in a folder of its own, and its clock.
+/// A store in a temporary folder, and its clock.
 struct Place {
     folder: tempfile::TempDir,
     clock: Arc<ManualClock>,
@@ -180,7 +180,7 @@ async fn another_content_of_the_same_short_name_is_refused_and_never_served() {
     let place = Place::new();
     let owner = owner("t", "c");
     let mut store = place.open(settings()).await;
-    // A name that is the length: contents of one length collide.
+    // The id is the length, so contents of equal length collide.
     Arc::get_mut(&mut store.inner).unwrap().shelves.files.name = |content| ArtifactId::of(&content.len().to_be_bytes());
     let id = put(&store, &owner, b"first").await;
 
@@ -297,7 +297,7 @@ async fn no_path_is_in_an_error_or_in_debug() {
     hidden(failed.to_string());
 }
 
-/// With paused time a sleep ends when nothing else is to be done, file work included.
+/// With paused time, a sleep ends when all other work is idle, file work included.
 async fn until_idle() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
@@ -317,7 +317,7 @@ async fn it_cleans_at_start_and_after_each_interval_until_it_is_stopped_and_can_
 
     put(&store, &owner, b"next").await;
     place.clock.advance_ms(1001);
-    store.start(); // Warns, and starts no second one.
+    store.start(); // Logs a warning and starts no second cleaner.
     until_idle().await;
     assert_eq!(count(), 2, "not before the interval is over");
     tokio::time::sleep(Duration::from_secs(3600)).await;

@@ -1,4 +1,4 @@
-//! Moves what was committed from the log into the database, on a thread of its own: no commit waits for it.
+//! Checkpoints of the write-ahead log, on a separate thread so that no commit waits for one.
 
 use std::{
     sync::{
@@ -13,41 +13,44 @@ use rusqlite::Connection;
 
 use super::error::{failed_read, unavailable};
 
-/// Bytes of log, by estimate, after which a checkpoint is made: what a start after a crash has to read.
+/// Estimated size of the log, in bytes, that triggers a checkpoint. It bounds what a start after a
+/// crash has to read.
 const LOG_BYTES: usize = 4 * 1024 * 1024;
-/// A log that is still longer after a checkpoint never found a moment without commits: the writer must make one.
+/// Log size, in pages, after a passive checkpoint above which the writer makes the next one. A
+/// passive checkpoint cannot restart the log while commits keep coming.
 const LOG_PAGES_MAX: i64 = 4096;
 
-/// How long a deletion waits for others before the log is emptied: one emptying serves them all.
+/// Delay before deleted data is erased from the log: one truncation serves several deletions.
 const ERASED_DELAY: Duration = Duration::from_millis(500);
 
-/// How long emptying the log may hold up commits while it waits for a reader; then it is tried again later.
+/// How long truncating the log may block commits while it waits for a reader; after that it is
+/// retried later.
 const READERS_WAIT: Duration = Duration::from_millis(20);
 
-/// The notes that writer and checkpointer pass to each other.
+/// State shared by the writer and the checkpoint thread.
 #[derive(Debug, Default)]
 pub(super) struct Checkpoints {
     notes: Mutex<Notes>,
     bell: Condvar,
     is_log_long: AtomicBool,
-    /// Held while a checkpoint is made: SQLite lets one at a time, and refuses the other.
-    turn: Mutex<()>,
+    /// Held during a checkpoint: SQLite allows one at a time and refuses a second.
+    running: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct Notes {
     bytes: usize,
-    /// The log holds what was deleted.
+    /// Whether the log still contains deleted data.
     has_erased: bool,
     is_closed: bool,
 }
 
-/// What the checkpointer is to do.
+/// Work of the checkpoint thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Task {
-    /// Move the log into the database.
+    /// Copy the log into the database.
     Move,
-    /// The same, and leave nothing in the log.
+    /// The same, and truncate the log.
     Empty,
 }
 
@@ -56,7 +59,7 @@ impl Checkpoints {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The writer: a commit added this much to the log.
+    /// Called by the writer: a commit added `bytes` to the log.
     pub(super) fn note(&self, bytes: usize) {
         let mut notes = self.lock();
         notes.bytes = notes.bytes.saturating_add(bytes);
@@ -66,15 +69,16 @@ impl Checkpoints {
         }
     }
 
-    /// The writer: a commit deleted something, which the log still holds.
+    /// Called by the writer: a commit deleted data that the log still contains.
     pub(super) fn note_erased(&self) {
         if !std::mem::replace(&mut self.lock().has_erased, true) {
             self.bell.notify_one();
         }
     }
 
-    /// The writer, between commits: makes a checkpoint itself if the log is long. Nothing is written meanwhile, so the
-    /// log is used from its start again; that is worth waiting for one checkpoint that is under way.
+    /// Called by the writer between commits: makes a checkpoint itself if the log is long. Since
+    /// nothing is written meanwhile, the log restarts at its beginning, which is worth waiting for
+    /// a running checkpoint.
     pub(super) fn make_if_long(&self, conn: &Connection) {
         if self.is_log_long.swap(false, Ordering::Relaxed) {
             drop(self.make(conn));
@@ -83,17 +87,18 @@ impl Checkpoints {
     }
 
     fn make(&self, conn: &Connection) -> rusqlite::Result<i64> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        // Passive: waits for no reader. Tells the pages of the log.
+        let _running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        // Passive: does not wait for readers. Returns the number of pages in the log.
         conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get(1))
     }
 
-    /// Leaves nothing in the log: what was deleted there is readable no longer. Waits for readers as long as the connection does.
+    /// Truncates the log, so that deleted data is no longer readable in it. Waits for readers as
+    /// long as the connection's busy timeout.
     pub(super) fn empty_log(&self, conn: &Connection) -> Result<(), StoreError> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let is_busy =
             conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0)).map_err(|error| failed_read(&error))?;
-        if is_busy == 0 { Ok(()) } else { Err(unavailable("its log is in use; ask again")) }
+        if is_busy == 0 { Ok(()) } else { Err(unavailable("its log is in use; try again")) }
     }
 
     pub(super) fn close(&self) {
@@ -101,8 +106,10 @@ impl Checkpoints {
         self.bell.notify_all();
     }
 
-    /// Waits for something to do; `None` once closed.
+    /// Waits for work; `None` once closed.
     fn wait(&self) -> Option<Task> {
+        // Wakes at once for a long log or for closing. For deleted data alone it waits
+        // `ERASED_DELAY` more, so that one truncation serves several deletions.
         let is_idle = |notes: &mut Notes| notes.bytes < LOG_BYTES && !notes.has_erased && !notes.is_closed;
         let mut notes = self.bell.wait_while(self.lock(), is_idle).unwrap_or_else(PoisonError::into_inner);
         if notes.bytes < LOG_BYTES && !notes.is_closed {
@@ -114,16 +121,17 @@ impl Checkpoints {
         (!notes.is_closed).then_some(task)
     }
 
-    /// The checkpointer's life.
+    /// Main loop of the checkpoint thread.
     pub(super) fn run(self: Arc<Self>, conn: &Connection) {
         drop(conn.busy_timeout(READERS_WAIT));
         while let Some(task) = self.wait() {
-            // A failure is no matter: the log keeps everything, and the next checkpoint takes it.
+            // A failed checkpoint loses nothing: the log keeps everything, and the next one covers
+            // it.
             if self.make(conn).is_ok_and(|pages| pages > LOG_PAGES_MAX) {
                 self.is_log_long.store(true, Ordering::Relaxed);
             }
             if task == Task::Empty && self.empty_log(conn).is_err() {
-                self.note_erased(); // A reader held it; the next try is a moment later.
+                self.note_erased(); // A reader blocked it; the next attempt follows shortly.
             }
         }
     }

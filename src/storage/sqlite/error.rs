@@ -1,4 +1,4 @@
-//! What SQLite says, in words for people and without paths.
+//! SQLite's errors as texts for people, without paths.
 
 use callboard_actors::{
     ids::Scope,
@@ -6,7 +6,7 @@ use callboard_actors::{
 };
 use rusqlite::{Error, ErrorCode};
 
-/// What went wrong, as one clause.
+/// Describes an error as a clause.
 pub(super) fn words(error: &Error) -> String {
     let Some(code) = error.sqlite_error_code() else { return "a stored row has an unexpected form".into() };
     match code {
@@ -26,7 +26,7 @@ fn extended(error: &Error) -> i32 {
     error.sqlite_error().map(|failure| failure.extended_code).unwrap_or_default()
 }
 
-/// Whether waiting may help.
+/// Whether a retry may succeed.
 pub(super) fn is_busy(error: &Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
@@ -35,12 +35,13 @@ pub(super) fn unavailable(message: impl Into<String>) -> StoreError {
     StoreError::Unavailable { message: message.into() }
 }
 
-/// A failed read that belongs to no conversation.
+/// A failed read that concerns no single conversation.
 pub(super) fn failed_read(error: &Error) -> StoreError {
     unavailable(words(error))
 }
 
-/// A failed read of one conversation: what cannot be understood is damage of that conversation only.
+/// A failed read of one conversation. Undecodable or corrupt data is reported as damage of that
+/// conversation only.
 pub(super) fn failed_read_of(scope: &Scope, error: &Error) -> StoreError {
     match error.sqlite_error_code() {
         None | Some(ErrorCode::DatabaseCorrupt) => damaged(scope, words(error)),
@@ -55,11 +56,11 @@ pub(super) fn damaged(scope: &Scope, message: impl Into<String>) -> StoreError {
 /// Why one member of a commit was not stored.
 #[derive(Debug, Clone)]
 pub(super) enum WriteError {
-    /// Its guards.
+    /// The append's guards refused it.
     Append(AppendError),
-    /// There is no such conversation.
+    /// The conversation does not exist.
     NotFound,
-    /// SQLite, in words.
+    /// SQLite failed; a text for people.
     Store(String),
 }
 

@@ -1,4 +1,5 @@
-//! Counts the threads of a store, so that closing can wait for their end, for a bounded time and without joining.
+//! Counts a store's threads, so that closing can wait for them with a timeout. (`JoinHandle::join`
+//! has none.)
 
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -11,7 +12,7 @@ pub(super) struct Gate {
     bell: Condvar,
 }
 
-/// Held by a thread as long as it runs.
+/// Held by a thread for as long as it runs.
 #[derive(Debug)]
 pub(super) struct Pass(Arc<Gate>);
 
@@ -25,7 +26,7 @@ impl Gate {
         Pass(Arc::clone(self))
     }
 
-    /// Waits until at most `left` are inside; false when it took too long.
+    /// Waits until at most `left` threads run; `false` on timeout.
     pub(super) fn wait(&self, left: usize, within: Duration) -> bool {
         let waited = self.bell.wait_timeout_while(self.lock(), within, |inside| *inside > left);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
@@ -39,7 +40,7 @@ impl Drop for Pass {
     }
 }
 
-/// Starts a thread that holds a pass until its end.
+/// Starts a thread that holds a pass until it ends.
 pub(super) fn spawn(gate: &Arc<Gate>, name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     let pass = gate.enter();
     let run = move || {

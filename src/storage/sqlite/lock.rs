@@ -1,6 +1,7 @@
-//! One live process a session: a lock file for each, next to the database.
+//! Session locks: one process per session, by a lock file next to the database.
 //!
-//! The epoch already keeps a second process from writing; the lock tells a person so before anything was typed.
+//! The epoch already prevents a second process from writing. The lock reports the conflict earlier,
+//! before a user has typed anything.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -13,35 +14,36 @@ use callboard_actors::{
     journal::digest,
 };
 
-/// Keeps a session for this holder. Let go on drop, and by the operating system when the process dies.
+/// An exclusive claim on a session. Released on drop, and by the operating system when the process
+/// dies.
 #[derive(Debug)]
 #[must_use = "the session is free again when this is dropped"]
 pub struct SessionLock {
     path: PathBuf,
-    /// Holds the lock by being open.
+    /// The open file holds the operating system's lock.
     file: Option<File>,
 }
 
-/// Why a session cannot be had.
+/// Why a session could not be locked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// Somebody else has it, here or in another process.
+    /// Another holder has the lock, in this or another process.
     #[error("session in use: {conversation} is open in another process; end that one, or use another session")]
     SessionInUse {
-        /// Which one.
+        /// The locked conversation.
         conversation: ConversationId,
     },
-    /// The folder of the database does not take lock files.
+    /// The lock file could not be created or locked.
     #[error("the session cannot be locked: {message}")]
     Unavailable {
-        /// What happened, without paths.
+        /// The cause, without paths.
         message: String,
     },
 }
 
 impl LockError {
-    /// Stable code.
+    /// The stable error code.
     pub fn code(&self) -> &'static str {
         match self {
             Self::SessionInUse { .. } => "session_in_use",
@@ -50,20 +52,22 @@ impl LockError {
     }
 }
 
-/// Times to try again when the file was taken away in between; each means that somebody else just let go.
+/// Attempts if the file is removed between opening and locking; each means that another holder has
+/// just released it.
 const TRIES: usize = 16;
 
 impl SessionLock {
     pub(super) fn take(database: &Path, scope: &Scope) -> Result<Self, LockError> {
         let failed = |error: io::Error| LockError::Unavailable { message: error.kind().to_string() };
-        // Digests, since two ids and a suffix may be longer than a file name. Of both apart: a tenant chooses only the second.
+        // Digests, because two ids may exceed the length of a file name. Separate ones, because a
+        // tenant chooses only the second id.
         let (tenant, id) = (digest(scope.tenant.as_str().as_bytes()), digest(scope.conversation.as_str().as_bytes()));
         let path = super::open::beside(database, &format!("-lock-{tenant:016x}{id:016x}"));
         for _ in 0..TRIES {
             let file = open(&path).map_err(failed)?;
             match file.try_lock() {
                 Ok(()) if is_at(&file, &path) => return Ok(Self { path, file: Some(file) }),
-                // Its last holder removed it between our opening and our locking.
+                // The previous holder removed the file between our open and our lock.
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => break,
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
@@ -80,7 +84,7 @@ fn open(path: &Path) -> io::Result<File> {
     options.read(true).write(true).create(true).truncate(false).open(path)
 }
 
-/// Whether the file that was opened is still the one of that name.
+/// Whether the path still refers to the opened file.
 fn is_at(file: &File, path: &Path) -> bool {
     #[cfg(unix)]
     {
@@ -97,7 +101,8 @@ fn is_at(file: &File, path: &Path) -> bool {
 
 impl Drop for SessionLock {
     fn drop(&mut self) {
-        // Removed while still locked: nobody else can have it then. Elsewhere an open file cannot be removed, and stays.
+        // Removed while locked, so that no other process can hold the removed file. Non-Unix
+        // systems cannot remove an open file; it stays.
         #[cfg(unix)]
         drop(fs::remove_file(&self.path));
         self.file = None;

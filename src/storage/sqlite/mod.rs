@@ -1,13 +1,15 @@
-//! Journals in one SQLite file: a writer thread that commits in groups, a few readers, a checkpointer.
+//! Journals in one SQLite file: a writer thread with group commit, a few reader threads, a
+//! checkpoint thread.
 //!
-//! - An append that somebody waits for commits at once; what arrives meanwhile shares the next commit. Each member of a
-//!   commit has its own savepoint: a conflict fails that member only. Tenants are served in turn.
-//! - `done` is called on the writer thread after the commit, outside of the transaction.
-//! - Bodies of any size lie in the file; nothing is moved to an artifact store.
-//! - Two processes may open one file: the guards of an append are judged under the file's write lock. The clocks of
-//!   `created_at` and `updated_at` are the host's.
-//! - An acknowledged append survives `kill -9`, and with [`CommitMode::Sync`] a power cut.
-//! - What was deleted or emptied is overwritten in the file at once and gone from its log within a second.
+//! - An awaited append is committed at once; appends that arrive meanwhile share the next commit.
+//!   Each member of a commit has its own savepoint, so a conflict fails that member only. Tenants
+//!   are served round-robin.
+//! - `done` runs on the writer thread, after the commit.
+//! - Entries of any size are stored in the file; none is moved to an artifact store.
+//! - Several processes may open one file: an append's guards are evaluated under the file's write
+//!   lock. `created_at` and `updated_at` are times of the host's clock.
+//! - A committed append survives `kill -9`, and with [`CommitMode::Sync`] a power cut.
+//! - Deleted data is overwritten in the file at once, and removed from the log within a second.
 
 mod options;
 mod open;
@@ -42,15 +44,15 @@ use tokio::sync::oneshot;
 use checkpoint::Checkpoints;
 use error::unavailable;
 use gate::Gate;
-use queue::{Job, Queue, Tell};
+use queue::{Answer, Job, Queue};
 use readers::Readers;
 use stored::Stored;
 use writer::{Counters, Writer};
 
 /// Journals in a SQLite file.
 ///
-/// Dropping it waits for nothing: what is queued is still written, by threads that end by themselves. A program that
-/// is about to exit calls [`SessionBackend::close`].
+/// Dropping it does not block: queued appends are still written, by threads that then end. A
+/// program that is about to exit calls [`SessionBackend::close`].
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), callboard::ports::StoreError> {
@@ -74,28 +76,30 @@ impl std::fmt::Debug for Sqlite {
 }
 
 impl Sqlite {
-    /// Opens a file, making it (mode 0600) and its folder (0700) when they are not there.
+    /// Opens a file. A missing file is created with mode 0600, a missing folder with 0700.
     ///
     /// # Errors
-    /// `Unavailable` says in one line why the file cannot be opened, by its name; `NewerSchema`.
+    /// `Unavailable` with a one-line reason and the file's name; `NewerSchema` for a file of a
+    /// newer version.
     ///
     /// # Cancel safety
-    /// A dropped future leaves at most an empty store behind.
+    /// Dropping the future leaves at most an empty store behind.
     pub async fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         Self::open_with(path, SqliteOptions::default()).await
     }
 
-    /// Opens a file in a way of its own; else as [`Sqlite::open`].
+    /// Opens a file with options; otherwise like [`Sqlite::open`].
     ///
     /// # Errors
-    /// As [`Sqlite::open`].
+    /// Those of [`Sqlite::open`].
     pub async fn open_with(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, StoreError> {
         let path = open::locate(path.as_ref())?;
-        let (tell, told) = oneshot::channel();
-        // Not on the runtime: opening may wait seconds for another process, and no runtime of ours is assumed.
+        let (sender, receiver) = oneshot::channel();
+        // Opening may block for seconds on another process, so it gets its own thread; the runtime
+        // may have no blocking pool.
         let opening = std::thread::Builder::new().name("callboard-sqlite-open".into());
-        opening.spawn(move || drop(tell.send(Self::open_now(path, &options)))).map_err(|error| unavailable(error.kind().to_string()))?;
-        told.await.unwrap_or_else(|_| Err(unavailable("opening the store failed")))
+        opening.spawn(move || drop(sender.send(Self::open_now(path, &options)))).map_err(|error| unavailable(error.kind().to_string()))?;
+        receiver.await.unwrap_or_else(|_| Err(unavailable("opening the store failed")))
     }
 
     fn open_now(path: PathBuf, options: &SqliteOptions) -> Result<Self, StoreError> {
@@ -111,14 +115,15 @@ impl Sqlite {
             path,
         };
         let no_thread = |error: std::io::Error| unavailable(error.kind().to_string());
-        // If one of these fails the store is dropped, which ends the threads before it.
+        // If a step fails, dropping `store` ends the threads started before it.
         for _ in 0..options.readers.max(1) {
             let (readers, conn) = (Arc::clone(&store.readers), open::another(&store.path, options, false)?);
             gate::spawn(&store.gate, "callboard-sqlite-read", move || readers.run(conn)).map_err(no_thread)?;
         }
         let (checkpoints, aside) = (Arc::clone(&store.checkpoints), open::another(&store.path, options, true)?);
         if has_log {
-            store.checkpoints.note_erased(); // A crash may have left what was deleted before it.
+            // After a crash the log may contain data deleted before it.
+            store.checkpoints.note_erased();
         }
         gate::spawn(&store.gate, "callboard-sqlite-log", move || checkpoints.run(&aside)).map_err(no_thread)?;
         let writer = Writer {
@@ -134,15 +139,15 @@ impl Sqlite {
         Ok(store)
     }
 
-    /// What was done since the store was opened.
+    /// Counters since the store was opened.
     pub fn stats(&self) -> SqliteStats {
         self.counters.read()
     }
 
-    /// Keeps a session for this process until the lock is dropped: for programs in which a person sits before it.
+    /// Locks a session for this process until the lock is dropped. For interactive programs.
     ///
     /// # Errors
-    /// [`LockError::SessionInUse`] when somebody has it, in this or another process.
+    /// [`LockError::SessionInUse`] when this or another process holds it.
     pub fn lock_session(&self, scope: &Scope) -> Result<SessionLock, LockError> {
         SessionLock::take(&self.path, scope)
     }
@@ -153,10 +158,10 @@ impl Sqlite {
         self.queue.close();
     }
 
-    fn write<T: Send + 'static>(&self, job: impl FnOnce(Tell<T>) -> Job) -> BoxFuture<'static, Result<T, StoreError>> {
-        let (tell, told) = oneshot::channel();
-        self.queue.push(job(tell));
-        Box::pin(async move { told.await.unwrap_or_else(|_| Err(unavailable("the store went away"))) })
+    fn write<T: Send + 'static>(&self, job: impl FnOnce(Answer<T>) -> Job) -> BoxFuture<'static, Result<T, StoreError>> {
+        let (sender, receiver) = oneshot::channel();
+        self.queue.push(job(sender));
+        Box::pin(async move { receiver.await.unwrap_or_else(|_| Err(unavailable("the store's writer has ended"))) })
     }
 }
 
@@ -187,11 +192,11 @@ impl SessionBackend for Sqlite {
     }
 
     fn snapshot<'a>(&'a self, scope: &'a Scope, upto: Seq, bytes: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
-        self.write(|tell| Job::Snapshot(scope.clone(), upto, bytes, tell))
+        self.write(|answer| Job::Snapshot(scope.clone(), upto, bytes, answer))
     }
 
     fn delete<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<bool, StoreError>> {
-        self.write(|tell| Job::Delete(scope.clone(), tell))
+        self.write(|answer| Job::Delete(scope.clone(), answer))
     }
 
     fn list<'a>(&'a self, tenant: &'a TenantId, query: ListQuery) -> BoxFuture<'a, Result<Vec<SessionSummary>, StoreError>> {
@@ -207,12 +212,12 @@ impl SessionBackend for Sqlite {
     fn stored_bytes<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>> {
         match self.stored.of(tenant) {
             Some(bytes) => Box::pin(std::future::ready(Ok(bytes))),
-            None => self.write(|tell| Job::Count(tenant.clone(), tell)),
+            None => self.write(|answer| Job::Count(tenant.clone(), answer)),
         }
     }
 
     fn empty<'a>(&'a self, scope: &'a Scope, upto: Seq) -> BoxFuture<'a, Result<(), StoreError>> {
-        self.write(|tell| Job::Empty(scope.clone(), upto, tell))
+        self.write(|answer| Job::Empty(scope.clone(), upto, answer))
     }
 
     fn list_open(
@@ -226,45 +231,45 @@ impl SessionBackend for Sqlite {
     }
 
     fn mark_failed<'a>(&'a self, scope: &'a Scope, reason: Option<String>) -> BoxFuture<'a, Result<(), StoreError>> {
-        self.write(|tell| Job::Mark(scope.clone(), reason, tell))
+        self.write(|answer| Job::Mark(scope.clone(), reason, answer))
     }
 
     fn erase<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<bool, StoreError>> {
-        self.write(|tell| Job::Erase(tenant.clone(), tell))
+        self.write(|answer| Job::Erase(tenant.clone(), answer))
     }
 
     fn scrub(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         let (path, checkpoints) = (self.path.clone(), Arc::clone(&self.checkpoints));
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let scrub = move || {
             let conn = open::another(&path, &SqliteOptions::default(), true);
-            drop(tell.send(conn.and_then(|conn| checkpoints.empty_log(&conn))));
+            drop(sender.send(conn.and_then(|conn| checkpoints.empty_log(&conn))));
         };
         let scrubbing = std::thread::Builder::new().name("callboard-sqlite-scrub".into()).spawn(scrub);
         Box::pin(async move {
             scrubbing.map_err(|error| unavailable(error.kind().to_string()))?;
-            told.await.unwrap_or_else(|_| Err(unavailable("the store went away")))
+            receiver.await.unwrap_or_else(|_| Err(unavailable("the erasure's thread has ended")))
         })
     }
 
     fn close(&self, within: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
         self.signal_end();
         let (gate, queue) = (Arc::clone(&self.gate), Arc::clone(&self.queue));
-        let (tell, told) = oneshot::channel();
-        // By the wall, not by `tokio::time`: a disk does not care whether a test has paused it.
+        let (sender, receiver) = oneshot::channel();
+        // Real time, not `tokio::time`: a test that pauses the clock does not pause the disk.
         let wait = move || {
             let result = if gate.wait(0, within) {
                 Ok(())
             } else {
                 let left = queue.abandon("the store was closed before this was written");
-                Err(unavailable(format!("the store did not close in time; {left} changes were given up")))
+                Err(unavailable(format!("the store did not close in time; pending changes that were discarded: {left}")))
             };
-            drop(tell.send(result));
+            drop(sender.send(result));
         };
         let waiting = std::thread::Builder::new().name("callboard-sqlite-close".into()).spawn(wait);
         Box::pin(async move {
             waiting.map_err(|error| unavailable(error.kind().to_string()))?;
-            told.await.unwrap_or_else(|_| Err(unavailable("the store did not close")))
+            receiver.await.unwrap_or_else(|_| Err(unavailable("the store did not close")))
         })
     }
 }

@@ -1,4 +1,5 @@
-//! Opening the file: its mode, whose it is, its version, its health. Blocks; called on a thread of its own.
+//! Opens the file: permissions, owner, schema version, integrity check. Blocks; callers run it on a
+//! separate thread.
 
 use std::{
     fs, io,
@@ -15,22 +16,23 @@ use super::{
 };
 use crate::private::make_folder;
 
-/// The steps from an empty file to the newest version; `user_version` counts those that were taken.
+/// Migrations from an empty file to the newest version; `user_version` is the number of those
+/// applied.
 const SCHEMAS: &[&str] = &[include_str!("schema.sql"), include_str!("schema_2.sql")];
 
-/// "CBRD": tells our files from those of other programs.
+/// "CBRD" in ASCII: distinguishes Callboard's files from those of other programs.
 const APPLICATION_ID: i64 = 0x4342_5244;
 
-/// Larger files are not checked after a crash: a start must be quick.
+/// Largest file that is checked after a crash, so that a start stays quick.
 const CHECKED_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// What a WAL file is cut back to once all of it is in the database.
+/// Size to which SQLite truncates the WAL file after a complete checkpoint.
 const WAL_BYTES_KEPT: i64 = 16 * 1024 * 1024;
 
-/// Prepared statements kept by a connection; there are fewer.
+/// Capacity of a connection's cache of prepared statements; above the number of statements.
 const STATEMENTS: usize = 32;
 
-/// The name that the user gave, for messages.
+/// The file's name, for messages.
 fn name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
@@ -39,17 +41,18 @@ fn cannot_open(path: &Path, why: impl std::fmt::Display) -> StoreError {
     unavailable(format!("cannot open {}: {why}; the file and its folder must be writable by this user, or name another file", name(path)))
 }
 
-/// The file and where it is: absolute, so that neither a change of folder nor SQLite's special names matter.
+/// The absolute path, so that neither a change of the working directory nor SQLite's special file
+/// names matter.
 pub(super) fn locate(path: &Path) -> Result<PathBuf, StoreError> {
     std::path::absolute(path).map_err(|error| cannot_open(path, error.kind()))
 }
 
-/// Whether there is something in the file's log: it was not closed cleanly, or is open elsewhere.
+/// Whether the file has a non-empty log: it was not closed cleanly, or is open in another process.
 pub(super) fn has_log(path: &Path) -> bool {
     fs::metadata(beside(path, "-wal")).is_ok_and(|log| log.len() > 0)
 }
 
-/// Opens the connection that writes, making the file when there is none.
+/// Opens the writing connection, and creates the file if it does not exist.
 pub(super) fn writer(path: &Path, options: &SqliteOptions) -> Result<Connection, StoreError> {
     make_file(path).map_err(|error| cannot_open(path, error.kind()))?;
     let was_closed = !has_log(path);
@@ -69,7 +72,8 @@ pub(super) fn writer(path: &Path, options: &SqliteOptions) -> Result<Connection,
     Ok(conn)
 }
 
-/// Opens one more connection on a file that [`writer`] opened before: for a reader or for checkpoints.
+/// Opens a further connection, for a reader or the checkpoint thread. [`writer`] must have opened
+/// the file before.
 pub(super) fn another(path: &Path, options: &SqliteOptions, may_write: bool) -> Result<Connection, StoreError> {
     let access = if may_write { OpenFlags::SQLITE_OPEN_READ_WRITE } else { OpenFlags::SQLITE_OPEN_READ_ONLY };
     let open = || {
@@ -82,7 +86,7 @@ pub(super) fn another(path: &Path, options: &SqliteOptions, may_write: bool) -> 
     open().map_err(|error: Error| cannot_open(path, words(&error)))
 }
 
-/// The path with something after its last name, as SQLite names its companions.
+/// The path with a suffix, as SQLite names its companion files.
 pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut with = path.as_os_str().to_owned();
     with.push(suffix);
@@ -92,10 +96,11 @@ pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
 fn make_file(path: &Path) -> io::Result<()> {
     let mut file = fs::OpenOptions::new();
     #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut file, 0o600); // SQLite gives its companions the mode of the file
+    // SQLite's companion files inherit the mode
+    std::os::unix::fs::OpenOptionsExt::mode(&mut file, 0o600);
     if let Some(parent) = path.parent() {
         make_folder(parent).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => io::ErrorKind::NotADirectory.into(), // a file stands where the folder should
+            io::ErrorKind::AlreadyExists => io::ErrorKind::NotADirectory.into(), // the parent is a file
             _ => error,
         })?;
     }
@@ -105,7 +110,7 @@ fn make_file(path: &Path) -> io::Result<()> {
 fn prepare(conn: &mut Connection, path: &Path, options: &SqliteOptions) -> Result<(), StoreError> {
     let failed = |error: Error| cannot_open(path, words(&error));
     conn.busy_timeout(options.busy).map_err(failed)?;
-    // Before anything is changed: another program's file stays as it is.
+    // Before anything is changed, so that another program's file stays untouched.
     check_owner(conn, path)?;
     let mode = journal_mode(conn, options.busy).map_err(failed)?;
     if mode != "wal" {
@@ -117,7 +122,7 @@ fn prepare(conn: &mut Connection, path: &Path, options: &SqliteOptions) -> Resul
     };
     conn.pragma_update(None, "synchronous", synchronous).map_err(failed)?;
     conn.pragma_update(None, "wal_autocheckpoint", 0).map_err(failed)?;
-    // What is deleted is overwritten: an erased tenant is not found in the file's free pages.
+    // Overwrites deleted data, so that an erased tenant's texts do not remain in free pages.
     conn.pragma_update_and_check(None, "secure_delete", true, |_| Ok(())).map_err(failed)?;
     conn.pragma_update_and_check(None, "journal_size_limit", WAL_BYTES_KEPT, |_| Ok(())).map_err(failed)?;
     migrate(conn, path)
@@ -129,7 +134,7 @@ fn number(conn: &Connection, pragma: &str) -> rusqlite::Result<i64> {
 
 fn check_owner(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
     let failed = |error: Error| cannot_open(path, words(&error));
-    // One snapshot for all three: another process may be making this very file.
+    // One snapshot for all three values: another process may be creating this file.
     let snapshot = conn.transaction().map_err(failed)?;
     let version = number(&snapshot, "user_version").map_err(failed)?;
     let owner = number(&snapshot, "application_id").map_err(failed)?;
@@ -138,7 +143,7 @@ fn check_owner(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
     if owner == APPLICATION_ID || is_new { Ok(()) } else { Err(cannot_open(path, "it is a database of another program")) }
 }
 
-/// Turns the log on. SQLite does not wait for others here by itself.
+/// Enables the write-ahead log. SQLite's busy timeout does not apply here, so the wait is explicit.
 fn journal_mode(conn: &Connection, busy: Duration) -> rusqlite::Result<String> {
     let started = Instant::now();
     loop {
@@ -152,7 +157,8 @@ fn journal_mode(conn: &Connection, busy: Duration) -> rusqlite::Result<String> {
 fn migrate(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
     let failed = |error: Error| cannot_open(path, words(&error));
     let known = u32::try_from(SCHEMAS.len()).unwrap_or(u32::MAX);
-    // In one transaction with the reading of the version: two processes may open a new file at once.
+    // In one transaction with reading the version: two processes may open a new file at the same
+    // time.
     let transaction = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
     let found = number(&transaction, "user_version").map_err(failed)?;
     let found = u32::try_from(found).unwrap_or(u32::MAX);
@@ -174,7 +180,7 @@ fn check(conn: &Connection, path: &Path) -> Result<(), StoreError> {
     if found == "ok" {
         return Ok(());
     }
-    Err(unavailable(format!("{} is damaged; put back a backup of it, or salvage it with `sqlite3 {0} .recover`", name(path))))
+    Err(unavailable(format!("{} is damaged; restore a backup, or salvage it with `sqlite3 {0} .recover`", name(path))))
 }
 
 #[cfg(test)]
@@ -182,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sync_commit_waits_for_the_disk_and_a_batched_one_for_the_system() {
+    fn a_sync_commit_waits_for_the_disk_and_a_batched_one_for_the_operating_system() {
         let folder = tempfile::tempdir().unwrap();
         for (durability, synchronous) in [(CommitMode::Sync, 2), (CommitMode::Batched, 1)] {
             let options = SqliteOptions { durability, ..SqliteOptions::default() };

@@ -1,45 +1,47 @@
-//! What a host may choose about its SQLite file.
+//! Options of a SQLite store.
 
 use std::time::Duration;
 
 /// What a commit waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CommitMode {
-    /// The disk (`synchronous = FULL`): what was acknowledged survives a power cut.
+    /// The disk (`synchronous = FULL`): committed appends survive a power cut.
     #[default]
     Sync,
-    /// The operating system (`synchronous = NORMAL`): what was acknowledged survives the death of the process, but the
-    /// last moments may be lost in a power cut; never the order or the form.
+    /// The operating system (`synchronous = NORMAL`): committed appends survive the death of the
+    /// process. A power cut may lose the newest ones, never their order or integrity.
     Batched,
 }
 
-/// When the file is checked for damage on opening.
+/// When opening checks the file for damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Check {
-    /// When it was not closed cleanly and has at most 64 MiB: checking reads all of it, and a start must be quick.
-    /// Damage in a larger file is found where it is read, and is then that conversation's.
+    /// If the file was not closed cleanly and has at most 64 MiB: the check reads the whole file,
+    /// and a start must be quick. Damage in a larger file is found on reading, and reported for
+    /// that conversation.
     #[default]
     AfterCrash,
-    /// Every time.
+    /// At every start.
     Always,
-    /// Never: to get at what is readable in a damaged file.
+    /// Never; for reading the intact part of a damaged file.
     Never,
 }
 
-/// How a [`Sqlite`](super::Sqlite) works. The default suits a server.
+/// Options of [`Sqlite`](super::Sqlite). The default suits a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SqliteOptions {
     /// What a commit waits for.
     pub durability: CommitMode,
     /// When the file is checked for damage.
     pub check: Check,
-    /// Bytes of entries that may wait for the writer; beyond it appends are refused at once. One tenant may hold half.
+    /// Bytes of appends that may wait for the writer; further ones are refused at once. One tenant
+    /// may use half.
     pub queue_bytes_max: usize,
-    /// Threads that read; each has a connection.
+    /// Number of reader threads; each has its own connection.
     pub readers: usize,
-    /// How long a commit waits for another process that writes the same file.
+    /// How long a commit waits for another process that is writing the file.
     pub busy: Duration,
-    /// A pause before each commit, in which the transaction is open: a slow disk, for tests.
+    /// Pause before each commit, inside of its transaction; simulates a slow disk in tests.
     pub commit_delay: Duration,
 }
 
@@ -48,7 +50,7 @@ impl Default for SqliteOptions {
         Self {
             durability: CommitMode::Sync,
             check: Check::AfterCrash,
-            queue_bytes_max: 64 * 1024 * 1024, // some seconds of a busy host's entries; a disk that is slower is away
+            queue_bytes_max: 64 * 1024 * 1024, // a few seconds of a busy host; a disk that lags further counts as unavailable
             readers: 3,
             busy: Duration::from_secs(5),
             commit_delay: Duration::ZERO,

@@ -1,5 +1,6 @@
-//! What waits for the writer: a line a tenant, served in turn. Pushing never waits; the writer does. Appends of one conversation that
-//! wait together become one: each costs a commit a savepoint and a row of heads, and a commit has places for so many.
+//! The writer's queue: one line for each tenant, served round-robin. Pushing never blocks; the
+//! writer does. Waiting appends of one conversation are joined into one, since each costs a
+//! savepoint and an update of the head row, and a commit takes a limited number of members.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -20,31 +21,32 @@ use super::{
     write::Change,
 };
 
-/// Members of one commit at most: those who wait for the first must not wait for a thousand others.
+/// Most members of a commit, so that the callers of the first do not wait for thousands of others.
 const COMMIT_JOBS_MAX: usize = 256;
-/// Bytes of one commit at most, for the same reason.
+/// Most bytes of a commit, for the same reason.
 const COMMIT_BYTES_MAX: usize = 1024 * 1024;
-/// Bytes of appends that became one at most: more would hold up what else is to be in its commit.
+/// Most bytes of a joined append, so that it does not fill a commit alone.
 const JOINED_BYTES_MAX: usize = 64 * 1024;
-/// How long what nobody waits for rides along.
-const RIDE: Duration = Duration::from_millis(5);
+/// How long appends that no caller awaits may wait for other work, to share its commit.
+const GROUPING_DELAY: Duration = Duration::from_millis(5);
 
-/// Where an answer goes.
-pub(super) type Tell<T> = oneshot::Sender<Result<T, StoreError>>;
+/// The channel for a job's result.
+pub(super) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
-/// One change of one conversation, or of all of a tenant. In a line with the appends, so that the order of calls holds for all of them.
+/// A change of one conversation or of a whole tenant. All kinds share a tenant's line, which
+/// preserves the order of calls.
 #[derive(Debug)]
 pub(super) enum Job {
     Append(Append),
-    Delete(Scope, Tell<bool>),
-    Snapshot(Scope, Seq, Bytes, Tell<()>),
-    Mark(Scope, Option<String>, Tell<()>),
-    /// All that is left of a tenant, under whatever id.
-    Erase(TenantId, Tell<bool>),
-    /// The bodies of all entries up to this one, and the snapshot of what they led to.
-    Empty(Scope, Seq, Tell<()>),
-    /// The bytes of a tenant; changes nothing.
-    Count(TenantId, Tell<u64>),
+    Delete(Scope, Answer<bool>),
+    Snapshot(Scope, Seq, Bytes, Answer<()>),
+    Mark(Scope, Option<String>, Answer<()>),
+    /// Deletes everything of a tenant, including rows whose id is invalid.
+    Erase(TenantId, Answer<bool>),
+    /// Empties the bodies of all entries up to this one, and deletes a snapshot of them.
+    Empty(Scope, Seq, Answer<()>),
+    /// Counts a tenant's stored bytes; changes nothing.
+    Count(TenantId, Answer<u64>),
 }
 
 impl Job {
@@ -72,7 +74,7 @@ impl Job {
         }
     }
 
-    /// Whether it takes something out of the file, which then is still in the log.
+    /// Whether it deletes data that then remains in the log.
     pub(super) fn is_erasure(&self) -> bool {
         match self {
             Self::Delete(..) | Self::Erase(..) | Self::Empty(..) => true,
@@ -80,29 +82,33 @@ impl Job {
         }
     }
 
-    /// Reports what became of it.
-    pub(super) fn tell(self, result: Result<Change, WriteError>) {
+    /// Sends the result to the caller.
+    pub(super) fn finish(self, result: Result<Change, WriteError>) {
         match self {
             Self::Append(append) => (append.done)(result.map(drop).map_err(AppendError::from)),
-            Self::Delete(_, tell) | Self::Erase(_, tell) => drop(tell.send(result.map(|change| change.found).map_err(StoreError::from))),
-            Self::Snapshot(_, _, _, tell) | Self::Mark(_, _, tell) | Self::Empty(_, _, tell) => {
-                drop(tell.send(result.map(drop).map_err(StoreError::from)));
+            Self::Delete(_, answer) | Self::Erase(_, answer) => {
+                drop(answer.send(result.map(|change| change.found).map_err(StoreError::from)))
             }
-            Self::Count(_, tell) => drop(tell.send(result.map(|change| change.counted.unwrap_or_default()).map_err(StoreError::from))),
+            Self::Snapshot(_, _, _, answer) | Self::Mark(_, _, answer) | Self::Empty(_, _, answer) => {
+                drop(answer.send(result.map(drop).map_err(StoreError::from)));
+            }
+            Self::Count(_, answer) => drop(answer.send(result.map(|change| change.counted.unwrap_or_default()).map_err(StoreError::from))),
         }
     }
 
     pub(super) fn refuse(self, why: &str) {
         match self {
             Self::Append(append) => (append.done)(Err(AppendError::Unavailable { message: why.into() })),
-            Self::Delete(_, tell) | Self::Erase(_, tell) => drop(tell.send(Err(unavailable(why)))),
-            Self::Snapshot(_, _, _, tell) | Self::Mark(_, _, tell) | Self::Empty(_, _, tell) => drop(tell.send(Err(unavailable(why)))),
-            Self::Count(_, tell) => drop(tell.send(Err(unavailable(why)))),
+            Self::Delete(_, answer) | Self::Erase(_, answer) => drop(answer.send(Err(unavailable(why)))),
+            Self::Snapshot(_, _, _, answer) | Self::Mark(_, _, answer) | Self::Empty(_, _, answer) => {
+                drop(answer.send(Err(unavailable(why))))
+            }
+            Self::Count(_, answer) => drop(answer.send(Err(unavailable(why)))),
         }
     }
 }
 
-/// The lines of all tenants.
+/// The waiting jobs of all tenants.
 #[derive(Debug)]
 pub(super) struct Queue {
     lines: Mutex<Lines>,
@@ -113,12 +119,12 @@ pub(super) struct Queue {
 #[derive(Debug, Default)]
 struct Lines {
     tenants: HashMap<TenantId, Line>,
-    /// The tenants that have something, each once, in the order they are served.
+    /// Tenants with waiting jobs, each once, in the order of service.
     turn: VecDeque<TenantId>,
     bytes: usize,
     count: usize,
     awaited: usize,
-    /// Since when something waits.
+    /// When the oldest waiting job arrived.
     since: Option<Instant>,
     is_closed: bool,
 }
@@ -127,13 +133,14 @@ struct Lines {
 struct Line {
     jobs: VecDeque<Job>,
     bytes: usize,
-    /// Jobs that have left it: the number of the first one that is here.
+    /// Number of jobs that have left the line; jobs are numbered, and this is the first one's
+    /// number.
     left: u64,
-    /// Numbers of the appends that the next one of their conversation may be joined to.
+    /// For each conversation, the number of the append that its next append may be joined to.
     open: HashMap<ConversationId, u64>,
 }
 
-/// What a job adds to what waits.
+/// How a pushed job changes the queue's counters.
 struct Put {
     bytes: usize,
     members: usize,
@@ -141,7 +148,7 @@ struct Put {
 }
 
 impl Line {
-    /// Takes a job, joined to one that waits where that can be.
+    /// Adds a job, joining it with a waiting append if possible.
     fn put(&mut self, job: Job) -> Put {
         let (bytes, awaited) = (job.size(), usize::from(job.is_awaited()));
         match job {
@@ -161,8 +168,10 @@ impl Line {
         }
     }
 
-    /// The append that this one can be joined to.
+    /// The waiting append that `next` can be joined to.
     fn open_for(&mut self, next: &Append) -> Option<&mut Append> {
+        // Jobs are addressed by number, not by index: `left` is the number of the line's first job,
+        // so entries of `open` stay valid while jobs ahead of them are popped.
         let number = self.open.get(&next.scope.conversation)?;
         let place = usize::try_from(number.checked_sub(self.left)?).ok()?;
         match self.jobs.get_mut(place)? {
@@ -175,7 +184,7 @@ impl Line {
         let number = self.left.saturating_add(self.jobs.len() as u64);
         match &job {
             Job::Append(append) => drop(self.open.insert(append.scope.conversation.clone(), number)),
-            // What comes behind it stays behind it.
+            // Later appends must not move ahead of this job.
             Job::Delete(scope, _) | Job::Snapshot(scope, ..) | Job::Mark(scope, ..) | Job::Empty(scope, ..) => {
                 let _ = self.open.remove(&scope.conversation);
             }
@@ -196,15 +205,16 @@ impl Line {
     }
 }
 
-/// Whether `next` is the same life going on right behind `append`, and both together are no large append. If the first is not stored
-/// the second could not be either: its guard names the first one's end.
+/// Whether `next` directly continues `append` in the same epoch, and both together are small
+/// enough. Joining is safe: if the first is refused, the second would be too, since its guard names
+/// the end of the first.
 fn goes_on(append: &Append, next: &Append) -> bool {
     let end = append.entries.last().map(|entry| entry.seq);
     let follows = append.epoch == next.epoch && next.expected.epoch == append.epoch && Some(next.expected.seq) == end;
     follows && append.size().saturating_add(next.size()) <= JOINED_BYTES_MAX
 }
 
-/// Makes two appends one. Who waits for either is told what became of both, in their order.
+/// Joins two appends. Both callers receive the common result, in order.
 fn join(append: &mut Append, next: Append) {
     let Append { entries, open, wake_at, durability, done, .. } = next;
     append.entries.extend(entries);
@@ -214,21 +224,21 @@ fn join(append: &mut Append, next: Append) {
     }
     let first = std::mem::replace(&mut append.done, Box::new(drop));
     append.done = Box::new(move |result: Result<(), AppendError>| {
-        let told = catch_unwind(AssertUnwindSafe(|| first(result.clone())));
+        let first_outcome = catch_unwind(AssertUnwindSafe(|| first(result.clone())));
         done(result);
-        told.unwrap_or_else(|panic| resume_unwind(panic));
+        first_outcome.unwrap_or_else(|panic| resume_unwind(panic));
     });
 }
 
 impl Lines {
-    fn why_not(&self, job: &Job, bytes_max: usize) -> Option<&'static str> {
+    fn refusal(&self, job: &Job, bytes_max: usize) -> Option<&'static str> {
         let held = self.tenants.get(job.tenant()).map_or(0, |line| line.bytes);
         let is_over = |held: usize, max: usize| held > 0 && held.saturating_add(job.size()) > max;
         if self.is_closed {
             Some("the store is closed")
         } else if is_over(self.bytes, bytes_max) || is_over(held, bytes_max / 2) {
-            // Half for one tenant: one that floods the store leaves room for the others.
-            Some("too much waits for the disk")
+            // One tenant may use half, so that a flood from one leaves room for the others.
+            Some("too many bytes are waiting for the disk")
         } else {
             None
         }
@@ -247,7 +257,7 @@ impl Lines {
         self.awaited += awaited;
     }
 
-    /// Takes the first of the tenant whose turn it is, if it has room in a commit of `room` bytes.
+    /// Takes the first job of the tenant next in turn; `None` if it does not fit into `room` bytes.
     fn take(&mut self, room: Option<usize>) -> Option<Job> {
         let tenant = self.turn.front()?;
         let line = self.tenants.get_mut(tenant)?;
@@ -273,12 +283,13 @@ impl Lines {
         Some(job)
     }
 
-    /// How long the writer may still wait for company.
-    fn patience(&self) -> Option<Duration> {
+    /// How long the writer may still wait for jobs to share the commit; `None` if it must commit
+    /// now.
+    fn grouping_delay(&self) -> Option<Duration> {
         if self.is_closed || self.awaited > 0 || self.count >= COMMIT_JOBS_MAX || self.bytes >= COMMIT_BYTES_MAX {
             return None;
         }
-        RIDE.checked_sub(self.since?.elapsed()).filter(|wait| !wait.is_zero())
+        GROUPING_DELAY.checked_sub(self.since?.elapsed()).filter(|wait| !wait.is_zero())
     }
 }
 
@@ -291,11 +302,11 @@ impl Queue {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a job in line, or refuses it at once, in the caller.
+    /// Queues a job. If the queue is full or closed, refuses it at once, on the caller's thread.
     pub(super) fn push(&self, job: Job) {
         let mut lines = self.lock();
-        let why_not = lines.why_not(&job, self.bytes_max);
-        if let Some(why) = why_not {
+        let refusal = lines.refusal(&job, self.bytes_max);
+        if let Some(why) = refusal {
             drop(lines);
             job.refuse(why);
         } else {
@@ -307,6 +318,8 @@ impl Queue {
 
     /// Waits for the members of the next commit; `None` once closed and empty.
     pub(super) fn next(&self) -> Option<Vec<Job>> {
+        // Two waits: for a first job, then for others to share its commit. The second one is
+        // skipped as soon as any waiting job has a caller that awaits it.
         let mut lines = self.lock();
         loop {
             if lines.count == 0 {
@@ -314,7 +327,7 @@ impl Queue {
                     return None;
                 }
                 lines = self.bell.wait(lines).unwrap_or_else(PoisonError::into_inner);
-            } else if let Some(wait) = lines.patience() {
+            } else if let Some(wait) = lines.grouping_delay() {
                 lines = self.bell.wait_timeout(lines, wait).unwrap_or_else(PoisonError::into_inner).0;
             } else {
                 break;
@@ -322,7 +335,7 @@ impl Queue {
         }
         let (mut jobs, mut bytes) = (Vec::with_capacity(lines.count.min(COMMIT_JOBS_MAX)), 0);
         while jobs.len() < COMMIT_JOBS_MAX {
-            // The first goes whatever its size.
+            // The first member is taken whatever its size.
             let room = if jobs.is_empty() { None } else { Some(COMMIT_BYTES_MAX.saturating_sub(bytes)) };
             let Some(job) = lines.take(room) else { break };
             bytes += job.size();
@@ -331,13 +344,13 @@ impl Queue {
         Some(jobs)
     }
 
-    /// Takes nothing more; what is in line is still written.
+    /// Accepts no further jobs; waiting ones are still written.
     pub(super) fn close(&self) {
         self.lock().is_closed = true;
         self.bell.notify_all();
     }
 
-    /// Closes and refuses what is in line; tells how much that was.
+    /// Closes the queue and refuses all waiting jobs; returns their number.
     pub(super) fn abandon(&self, why: &str) -> usize {
         let mut lines = self.lock();
         lines.is_closed = true;
@@ -376,7 +389,7 @@ mod tests {
         })
     }
 
-    fn told(jobs: &[Job]) -> Vec<(String, u64)> {
+    fn order(jobs: &[Job]) -> Vec<(String, u64)> {
         let one = |job: &Job| match job {
             Job::Append(append) => (append.scope.tenant.to_string(), append.entries[0].seq.0),
             _ => unreachable!(),
@@ -394,23 +407,24 @@ mod tests {
             queue.push(append("calm", seq, 1, Durability::Awaited));
         }
 
-        let first = told(&queue.next().unwrap());
-        let second = told(&queue.next().unwrap());
+        let first = order(&queue.next().unwrap());
+        let second = order(&queue.next().unwrap());
 
-        let place = |seq| first.iter().position(|told| *told == ("calm".to_owned(), seq));
+        let place = |seq| first.iter().position(|job| *job == ("calm".to_owned(), seq));
         assert_eq!((place(1), place(2)), (Some(1), Some(3)));
         assert_eq!((first.len(), second.len()), (COMMIT_JOBS_MAX, 302 - COMMIT_JOBS_MAX));
         let flood: Vec<u64> = first.iter().chain(&second).filter(|(tenant, _)| tenant == "flood").map(|(_, seq)| *seq).collect();
         assert_eq!(flood, (1..=300).collect::<Vec<_>>());
     }
 
-    /// An append of the conversation `c` of the tenant `t` behind the entry `after`, and where it is told.
-    fn behind(after: u64, count: u64, durability: Durability, told: &Arc<Mutex<Vec<u64>>>) -> Job {
+    /// An append of the conversation `c` of tenant `t` after the entry `after`; `results` receives
+    /// its outcome.
+    fn behind(after: u64, count: u64, durability: Durability, results: &Arc<Mutex<Vec<u64>>>) -> Job {
         let Job::Append(mut job) = append("t", 0, 1, durability) else { unreachable!() };
         job.expected = if after == 0 { Head::default() } else { Head { epoch: Epoch(1), seq: Seq(after) } };
         job.entries = (1..=count).map(|n| StoredEntry { seq: Seq(after + n), bytes: vec![0; 10].into() }).collect();
-        let told = told.clone();
-        job.done = Box::new(move |result| told.lock().unwrap().push(if result.is_ok() { after } else { 1000 + after }));
+        let results = results.clone();
+        job.done = Box::new(move |result| results.lock().unwrap().push(if result.is_ok() { after } else { 1000 + after }));
         Job::Append(job)
     }
 
@@ -420,12 +434,12 @@ mod tests {
     }
 
     #[test]
-    fn appends_of_a_conversation_that_wait_together_are_one_and_all_are_told_in_order() {
-        let (queue, told) = (Queue::new(usize::MAX), Arc::default());
+    fn waiting_appends_of_a_conversation_are_joined_and_answered_in_order() {
+        let (queue, results) = (Queue::new(usize::MAX), Arc::default());
         for (after, count, durability) in [(0, 2, Durability::Awaited), (2, 3, Durability::Unwatched), (5, 1, Durability::Awaited)] {
-            queue.push(behind(after, count, durability, &told));
+            queue.push(behind(after, count, durability, &results));
         }
-        queue.push(behind(6, 1, Durability::Unwatched, &told));
+        queue.push(behind(6, 1, Durability::Unwatched, &results));
         assert_eq!((sizes(&queue).0, sizes(&queue).1), (1, 1));
 
         let jobs = queue.next().unwrap();
@@ -434,23 +448,25 @@ mod tests {
         let Job::Append(append) = &jobs[0] else { unreachable!() };
         assert_eq!(append.entries.iter().map(|entry| entry.seq.0).collect::<Vec<_>>(), (1..=7).collect::<Vec<_>>());
         assert_eq!((append.expected, append.judge(Head::default()).unwrap().seq), (Head::default(), Seq(7)));
-        jobs.into_iter().for_each(|job| job.tell(Ok(Change { found: true, ..Change::default() })));
-        assert_eq!(*told.lock().unwrap(), [0, 2, 5, 6]);
+        jobs.into_iter().for_each(|job| job.finish(Ok(Change { found: true, ..Change::default() })));
+        assert_eq!(*results.lock().unwrap(), [0, 2, 5, 6]);
     }
 
     #[test]
-    fn appends_are_joined_to_none_that_is_another_lifes_or_gone_or_large_or_before_another_change() {
-        let (queue, told) = (Queue::new(usize::MAX), Arc::default());
+    fn appends_are_not_joined_across_epochs_gaps_other_changes_or_size_limits() {
+        let (queue, results) = (Queue::new(usize::MAX), Arc::default());
         let scope = || Scope::new(TenantId::new("t").unwrap(), ConversationId::new("c").unwrap());
         let in_line = |queue: &Queue| sizes(queue).0;
 
-        queue.push(behind(0, 2, Durability::Awaited, &told));
-        queue.push(behind(3, 1, Durability::Awaited, &told)); // Not where the first ends.
+        queue.push(behind(0, 2, Durability::Awaited, &results));
+        // Does not start where the first ends.
+        queue.push(behind(3, 1, Durability::Awaited, &results));
         assert_eq!(in_line(&queue), 2);
         queue.next();
-        queue.push(behind(4, 1, Durability::Awaited, &told)); // What it would be joined to is being written.
+        // Its predecessor is already being written.
+        queue.push(behind(4, 1, Durability::Awaited, &results));
         assert_eq!(in_line(&queue), 1);
-        let Job::Append(mut other) = behind(5, 1, Durability::Awaited, &told) else { unreachable!() };
+        let Job::Append(mut other) = behind(5, 1, Durability::Awaited, &results) else { unreachable!() };
         other.epoch = Epoch(2);
         queue.push(Job::Append(other));
         assert_eq!(in_line(&queue), 2);
@@ -462,32 +478,32 @@ mod tests {
             Job::Mark(scope(), None, oneshot::channel().0),
             Job::Erase(scope().tenant, oneshot::channel().0),
         ] {
-            queue.push(behind(0, 2, Durability::Awaited, &told));
+            queue.push(behind(0, 2, Durability::Awaited, &results));
             queue.push(change);
-            queue.push(behind(2, 1, Durability::Awaited, &told));
+            queue.push(behind(2, 1, Durability::Awaited, &results));
             assert_eq!(queue.next().unwrap().len(), 3);
         }
 
-        let Job::Append(mut large) = behind(0, 1, Durability::Awaited, &told) else { unreachable!() };
+        let Job::Append(mut large) = behind(0, 1, Durability::Awaited, &results) else { unreachable!() };
         large.entries[0].bytes = vec![0; JOINED_BYTES_MAX].into();
         queue.push(Job::Append(large));
-        queue.push(behind(1, 1, Durability::Awaited, &told));
+        queue.push(behind(1, 1, Durability::Awaited, &results));
         assert_eq!(queue.next().unwrap().len(), 2);
     }
 
     #[test]
-    fn who_is_joined_to_one_whose_caller_panics_is_told_all_the_same() {
-        let (queue, told) = (Queue::new(usize::MAX), Arc::default());
-        let Job::Append(mut first) = behind(0, 1, Durability::Awaited, &told) else { unreachable!() };
-        first.done = Box::new(|_| panic!("as the test wants it"));
+    fn an_append_joined_to_one_whose_callback_panics_is_still_answered() {
+        let (queue, results) = (Queue::new(usize::MAX), Arc::default());
+        let Job::Append(mut first) = behind(0, 1, Durability::Awaited, &results) else { unreachable!() };
+        first.done = Box::new(|_| panic!("provoked by the test"));
         queue.push(Job::Append(first));
-        queue.push(behind(1, 1, Durability::Awaited, &told));
+        queue.push(behind(1, 1, Durability::Awaited, &results));
 
         let job = queue.next().unwrap().pop().unwrap();
-        let panicked = catch_unwind(AssertUnwindSafe(|| job.tell(Ok(Change { found: true, ..Change::default() })))).is_err();
+        let panicked = catch_unwind(AssertUnwindSafe(|| job.finish(Ok(Change { found: true, ..Change::default() })))).is_err();
 
         assert!(panicked);
-        assert_eq!(*told.lock().unwrap(), [1]);
+        assert_eq!(*results.lock().unwrap(), [1]);
     }
 
     #[test]
@@ -503,17 +519,17 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_waits_for_rides_along_five_milliseconds_at_most() {
+    fn an_unawaited_append_waits_at_most_five_milliseconds() {
         let queue = Queue::new(usize::MAX);
 
         let started = Instant::now();
         queue.push(append("t", 1, 1, Durability::Unwatched));
         assert_eq!(queue.next().unwrap().len(), 1);
-        assert!(started.elapsed() >= RIDE);
+        assert!(started.elapsed() >= GROUPING_DELAY);
 
         queue.push(append("t", 2, 1, Durability::Unwatched));
         queue.push(append("t", 3, 1, Durability::Awaited));
-        assert_eq!(queue.lock().patience(), None, "somebody waits");
+        assert_eq!(queue.lock().grouping_delay(), None, "an append is awaited");
         assert_eq!(queue.next().unwrap().len(), 2);
     }
 
@@ -521,17 +537,17 @@ mod tests {
     fn a_full_queue_refuses_at_once_and_a_flooding_tenant_leaves_room() {
         let queue = Queue::new(10_000);
         let push = |tenant: &str| {
-            let (tell, mut told) = oneshot::channel();
+            let (sender, mut receiver) = oneshot::channel();
             let Job::Append(mut job) = append(tenant, 1, 1000, Durability::Awaited) else { unreachable!() };
-            job.done = Box::new(move |result| drop(tell.send(result)));
+            job.done = Box::new(move |result| drop(sender.send(result)));
             queue.push(Job::Append(job));
-            told.try_recv().ok()
+            receiver.try_recv().ok()
         };
 
         let flood: Vec<_> = (0..10).map(|_| push("flood")).collect();
 
-        assert!(flood[..3].iter().all(Option::is_none), "in line");
-        assert!(matches!(flood.last(), Some(Some(Err(AppendError::Unavailable { .. })))), "refused in the call");
+        assert!(flood[..3].iter().all(Option::is_none), "queued");
+        assert!(matches!(flood.last(), Some(Some(Err(AppendError::Unavailable { .. })))), "refused during the call");
         assert_eq!(push("calm"), None);
         assert!(queue.lock().bytes <= 10_000);
     }

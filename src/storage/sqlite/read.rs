@@ -12,7 +12,7 @@ use super::{
     write::{code, find, int, nat},
 };
 
-/// What a count of 0 means.
+/// Page size for a count of 0.
 const PAGE: usize = 1000;
 
 fn limit(count: usize) -> i64 {
@@ -24,7 +24,7 @@ pub(super) fn head(conn: &Connection, scope: &Scope) -> Result<Head, StoreError>
     Ok(found.map(|(_, head)| head).unwrap_or_default())
 }
 
-/// Head, snapshot and entries as of one moment, without a hole, or `Damaged`.
+/// Head, snapshot and entries of one point in time. A gap in the entries is reported as `Damaged`.
 pub(super) fn load(conn: &mut Connection, scope: &Scope) -> Result<Loaded, StoreError> {
     let failed = |error: rusqlite::Error| failed_read_of(scope, &error);
     let transaction = conn.transaction().map_err(failed)?;
@@ -44,7 +44,7 @@ pub(super) fn load(conn: &mut Connection, scope: &Scope) -> Result<Loaded, Store
     if next == head.seq.next() {
         Ok(Loaded { head, snapshot, entries })
     } else {
-        Err(damaged(scope, format!("entry {next} is missing or stands where it should not")))
+        Err(damaged(scope, format!("entry {next} is missing or out of order")))
     }
 }
 
@@ -65,7 +65,7 @@ fn page(conn: &Connection, conv: i64, after: Seq, count: usize) -> rusqlite::Res
     rows.collect()
 }
 
-/// Entries as they are, holes and all: what an export of a damaged journal can still give.
+/// Stored entries, even with gaps: what an export of a damaged journal can still recover.
 pub(super) fn entries(conn: &mut Connection, scope: &Scope, after: Seq, count: usize) -> Result<Vec<StoredEntry>, StoreError> {
     let failed = |error: rusqlite::Error| failed_read_of(scope, &error);
     let transaction = conn.transaction().map_err(failed)?;
@@ -86,7 +86,7 @@ pub(super) fn list(conn: &Connection, tenant: &TenantId, query: &ListQuery) -> R
             .query_map(params![tenant.as_str(), after, query.open.map(code), limit(count), query.subagents, SUBAGENT_PREFIX], summary)?;
         rows.collect::<rusqlite::Result<Vec<_>>>()
     };
-    // A row whose id is none could not be asked for: it must not hide the others.
+    // A row with an invalid id cannot be addressed, but must not hide the others.
     read().map(|rows| rows.into_iter().flatten().collect()).map_err(|error| failed_read(&error))
 }
 
@@ -124,7 +124,8 @@ pub(super) fn list_open(
     after: Option<&Scope>,
     count: usize,
 ) -> Result<Vec<Scope>, StoreError> {
-    // The partial indexes by name: without them a sweep each second would read every conversation there is.
+    // Force the partial indexes: without them the sweep that runs every second would scan every
+    // conversation.
     let index = match open {
         Open::None => "",
         Open::Running => "INDEXED BY conversation_running",

@@ -1,4 +1,5 @@
-//! A few threads that read, each with a connection that cannot write. A read is one transaction and ends with its call.
+//! Reader threads, each with a read-only connection. A read is one transaction and ends with its
+//! call.
 
 use std::{
     collections::VecDeque,
@@ -12,12 +13,12 @@ use tokio::sync::oneshot;
 
 use super::error::unavailable;
 
-/// Reads that may wait: beyond it callers are refused, for an answer that comes much later helps nobody.
+/// Most waiting reads; further ones are refused, since a late answer would be useless.
 const WAITING_MAX: usize = 4096;
 
 type Task = Box<dyn FnOnce(&mut Connection) + Send>;
 
-/// The reads that wait.
+/// The waiting reads.
 #[derive(Default)]
 pub(super) struct Readers {
     line: Mutex<Line>,
@@ -35,22 +36,22 @@ impl Readers {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads on one of the threads. A caller that has gone costs nothing.
+    /// Runs a read on one of the threads. A read whose caller was dropped is skipped.
     pub(super) fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&mut Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> BoxFuture<'static, Result<T, StoreError>> {
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let task: Task = Box::new(move |conn| {
-            if !tell.is_closed() {
-                drop(tell.send(read(conn)));
+            if !sender.is_closed() {
+                drop(sender.send(read(conn)));
             }
         });
         let mut line = self.lock();
-        let why_not = if line.is_closed {
+        let refusal = if line.is_closed {
             Some("the store is closed")
         } else if line.tasks.len() >= WAITING_MAX {
-            Some("too many reads wait for the disk")
+            Some("too many reads are waiting for the disk")
         } else {
             line.tasks.push_back(task);
             None
@@ -58,17 +59,18 @@ impl Readers {
         drop(line);
         self.bell.notify_one();
         Box::pin(async move {
-            match why_not {
+            match refusal {
                 Some(why) => Err(unavailable(why)),
-                None => told.await.unwrap_or_else(|_| Err(unavailable("the store is closed"))),
+                None => receiver.await.unwrap_or_else(|_| Err(unavailable("the store is closed"))),
             }
         })
     }
 
-    /// A reader's life.
+    /// Main loop of a reader thread.
     pub(super) fn run(self: Arc<Self>, mut conn: Connection) {
         while let Some(task) = self.next() {
-            // Its caller is told by the dropped channel; the thread serves the others on.
+            // The dropped channel reports the failure to the caller; the thread continues with
+            // other reads.
             if catch_unwind(AssertUnwindSafe(|| task(&mut conn))).is_err() {
                 tracing::error!("a read of the session store panicked");
             }
@@ -81,7 +83,7 @@ impl Readers {
         if line.is_closed { None } else { line.tasks.pop_front() }
     }
 
-    /// Ends the threads after the reads that run; those that wait are unavailable.
+    /// Ends the threads after their current reads; waiting reads fail as unavailable.
     pub(super) fn close(&self) {
         let mut line = self.lock();
         line.is_closed = true;

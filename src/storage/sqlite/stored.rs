@@ -1,5 +1,5 @@
-//! Bytes that each tenant has stored: counted in the file once a tenant, then kept in step by the writer. Another process that writes
-//! the same file is seen at the next start.
+//! Stored bytes of each tenant: counted in the file once, then updated by the writer. Changes by
+//! another process are seen after a restart.
 
 use std::{
     collections::HashMap,
@@ -16,17 +16,18 @@ impl Stored {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The bytes of a tenant that was counted.
+    /// The stored bytes of a tenant, if they were counted.
     pub(super) fn of(&self, tenant: &TenantId) -> Option<u64> {
         self.lock().get(tenant).copied()
     }
 
-    /// The writer counted a tenant.
+    /// Called by the writer after counting a tenant.
     pub(super) fn counted(&self, tenant: &TenantId, bytes: u64) {
         self.lock().insert(tenant.clone(), bytes);
     }
 
-    /// The writer committed a change; a tenant that was not counted yet is counted with it later.
+    /// Called by the writer after a commit. A tenant that was not counted yet is skipped; its count
+    /// will include the change.
     pub(super) fn changed(&self, tenant: &TenantId, by: i64) {
         if by != 0
             && let Some(bytes) = self.lock().get_mut(tenant)

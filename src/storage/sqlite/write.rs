@@ -1,4 +1,5 @@
-//! The statements that change the file. Each runs inside of a savepoint of the writer's transaction.
+//! The statements that change the file. Each runs inside of a savepoint of the writer's
+//! transaction.
 
 use callboard_actors::{
     ids::{Epoch, Scope, Seq, TenantId},
@@ -8,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{error::WriteError, queue::Job};
 
-/// How a state is stored.
+/// The stored form of a state.
 pub(super) fn code(open: Open) -> i64 {
     match open {
         Open::None => 0,
@@ -17,29 +18,29 @@ pub(super) fn code(open: Open) -> i64 {
     }
 }
 
-/// SQLite's integers are signed; no counter of ours comes near the difference.
+/// SQLite's integers are signed; no counter here comes near 2^63.
 pub(super) fn int(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// The reverse of [`int`].
+/// The inverse of [`int`].
 pub(super) fn nat(number: i64) -> u64 {
     u64::try_from(number).unwrap_or_default()
 }
 
-/// Runs a statement that is used again and again.
+/// Runs a cached statement without parameters.
 pub(super) fn run(conn: &Connection, sql: &str) -> rusqlite::Result<()> {
     conn.prepare_cached(sql)?.execute([]).map(drop)
 }
 
-/// What a member of a commit did.
+/// Result of one member of a commit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Change {
-    /// There was such a conversation.
+    /// Whether the conversation existed.
     pub(super) found: bool,
-    /// Bytes that its tenant has stored more, or less.
+    /// Change of the tenant's stored bytes.
     pub(super) bytes: i64,
-    /// The tenant's stored bytes, where they were counted.
+    /// The tenant's stored bytes, if they were counted.
     pub(super) counted: Option<u64>,
 }
 
@@ -49,7 +50,7 @@ impl Change {
     }
 }
 
-/// Makes one change.
+/// Executes one job.
 pub(super) fn perform(conn: &Connection, job: &Job, now: i64) -> Result<Change, WriteError> {
     match job {
         Job::Append(given) => append(conn, given, now).map(Change::found),
@@ -62,14 +63,14 @@ pub(super) fn perform(conn: &Connection, job: &Job, now: i64) -> Result<Change, 
     }
 }
 
-/// Bytes of a tenant: a read of its rows of heads, by their index.
+/// Counts a tenant's bytes: reads its head rows by their index.
 fn count(conn: &Connection, tenant: &TenantId) -> Result<Change, WriteError> {
     let mut statement = conn.prepare_cached("SELECT coalesce(sum(bytes), 0) FROM conversation WHERE tenant = ?1")?;
     let bytes = statement.query_row([tenant.as_str()], |row| row.get(0).map(nat))?;
     Ok(Change { counted: Some(bytes), ..Change::default() })
 }
 
-/// A conversation's bytes.
+/// A conversation's stored bytes.
 fn bytes_of(conn: &Connection, conv: i64) -> rusqlite::Result<i64> {
     conn.prepare_cached("SELECT bytes FROM conversation WHERE conv = ?1")?.query_row([conv], |row| row.get(0))
 }
@@ -84,7 +85,7 @@ pub(super) fn find(conn: &Connection, scope: &Scope) -> rusqlite::Result<Option<
     row.optional()
 }
 
-/// Returns the bytes that it added.
+/// Stores an append; returns the added bytes.
 fn append(conn: &Connection, append: &Append, now: i64) -> Result<i64, WriteError> {
     let place = find(conn, &append.scope)?;
     let found = place.map(|(_, head)| head).unwrap_or_default();
@@ -93,7 +94,7 @@ fn append(conn: &Connection, append: &Append, now: i64) -> Result<i64, WriteErro
     let bytes = int(append.entries.iter().map(|entry| entry.bytes.len() as u64).sum());
     let conv = match place {
         Some((conv, _)) => {
-            // A clock that goes back does not make a conversation older than it is.
+            // `max`: a clock that goes back must not decrease `updated_at`.
             let sql = "UPDATE conversation SET epoch = ?2, head_seq = ?3, open = ?4, wake_at = ?5, updated_at = max(updated_at, ?6), \
                        bytes = bytes + ?7 WHERE conv = ?1";
             conn.prepare_cached(sql)?.execute(params![conv, epoch, seq, open, wake_at, now, bytes])?;
@@ -122,7 +123,7 @@ fn delete(conn: &Connection, scope: &Scope) -> Result<Change, WriteError> {
     Ok(Change::found(bytes.saturating_neg()))
 }
 
-/// By the tenant's column alone: a row whose id is none of ours goes too.
+/// Deletes by the tenant's column alone, so that rows with an invalid id are deleted too.
 fn erase(conn: &Connection, tenant: &TenantId) -> Result<Change, WriteError> {
     for table in ["journal", "snapshot"] {
         let sql = format!("DELETE FROM {table} WHERE conv IN (SELECT conv FROM conversation WHERE tenant = ?1)");
@@ -132,19 +133,19 @@ fn erase(conn: &Connection, tenant: &TenantId) -> Result<Change, WriteError> {
     Ok(Change { found: rows > 0, bytes: 0, counted: Some(0) })
 }
 
-/// The snapshot that is kept: what it tells and its bytes.
+/// The stored snapshot: its sequence number and size in bytes.
 fn snapshot_of(conn: &Connection, conv: i64) -> rusqlite::Result<Option<(Seq, i64)>> {
     let mut statement = conn.prepare_cached("SELECT upto, length(body) FROM snapshot WHERE conv = ?1")?;
     statement.query_row([conv], |row| Ok((Seq(nat(row.get(0)?)), row.get(1)?))).optional()
 }
 
-/// Whether the entry at this place was emptied.
+/// Whether the entry's body was emptied.
 fn is_empty(conn: &Connection, conv: i64, seq: Seq) -> rusqlite::Result<bool> {
     let mut statement = conn.prepare_cached("SELECT length(body) = 0 FROM journal WHERE conv = ?1 AND seq = ?2")?;
     Ok(statement.query_row(params![conv, int(seq.0)], |row| row.get(0)).optional()?.unwrap_or_default())
 }
 
-/// Returns the bytes that it added.
+/// Stores a snapshot unless it is older than the stored one; returns the change in bytes.
 fn snapshot(conn: &Connection, scope: &Scope, upto: Seq, bytes: &[u8]) -> Result<i64, WriteError> {
     let Some((conv, head)) = find(conn, scope)? else { return Ok(0) };
     let kept = snapshot_of(conn, conv)?;
@@ -166,7 +167,7 @@ fn grow(conn: &Connection, conv: i64, bytes: i64) -> rusqlite::Result<()> {
     conn.prepare_cached("UPDATE conversation SET bytes = max(bytes + ?2, 0) WHERE conv = ?1")?.execute([conv, bytes]).map(drop)
 }
 
-/// Empties entries: their rows stay, so that the journal has no hole.
+/// Empties the bodies of entries. The rows stay, so that the journal has no gap.
 fn empty(conn: &Connection, scope: &Scope, upto: Seq) -> Result<Change, WriteError> {
     let Some((conv, _)) = find(conn, scope)? else { return Ok(Change::default()) };
     let range = params![conv, int(upto.0)];

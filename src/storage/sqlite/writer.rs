@@ -1,4 +1,4 @@
-//! The one thread that writes: takes what waits, commits it together, then tells everyone.
+//! The writer thread: takes waiting jobs, commits them together, then reports the results.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -20,19 +20,21 @@ use super::{
     write::{Change, perform, run},
 };
 
-/// What a member of a commit adds to the log besides its bytes, by estimate: two pages.
+/// Estimated bytes that a member adds to the log beside its content: two pages.
 const LOG_BYTES_A_JOB: usize = 8192;
-/// How long the end waits for the readers, so that the last connection out can tidy the log away.
+/// How long the writer waits for the readers at the end, so that the last connection can remove the
+/// log.
 const READERS_END: Duration = Duration::from_millis(200);
 
-/// What a store has done since it was opened.
+/// Counters since the store was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SqliteStats {
-    /// Commits; with [`CommitMode::Sync`](super::CommitMode::Sync) each is a wait for the disk.
+    /// Number of commits; with [`CommitMode::Sync`](super::CommitMode::Sync) each waited for the
+    /// disk.
     pub commits: u64,
-    /// Appends stored.
+    /// Number of stored appends.
     pub appends: u64,
-    /// Bytes of their entries.
+    /// Bytes of the entries in those appends.
     pub bytes: u64,
 }
 
@@ -62,35 +64,37 @@ pub(super) struct Writer {
 
 type Results = Vec<Result<Change, WriteError>>;
 
-/// Milliseconds since 1970, by the host's clock: for people who read lists, never for a decision.
+/// Milliseconds since 1970, by the host's clock. Shown in lists; no decision depends on it.
 fn now() -> i64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
 impl Writer {
-    /// The writer's life: until the queue is closed and empty.
+    /// Main loop of the writer thread, until the queue is closed and empty.
     pub(super) fn run(self) {
         while let Some(jobs) = self.queue.next() {
-            // Whatever breaks, everyone is told: a conversation that waits for ever is worse than one that reads its head again.
+            // Every job gets a result even after a panic: a conversation that waits forever is
+            // worse than one that has to read its head again.
             let results = catch_unwind(AssertUnwindSafe(|| self.commit(&jobs)));
             let broken = || vec![Err(WriteError::Store("the writer failed".into())); jobs.len()];
             let results = results.unwrap_or_else(|_| self.fail(broken()));
             self.count(&jobs, &results);
             for (job, result) in jobs.into_iter().zip(results) {
-                if catch_unwind(AssertUnwindSafe(|| job.tell(result))).is_err() {
-                    tracing::error!("a caller of the session store panicked when it was told");
+                if catch_unwind(AssertUnwindSafe(|| job.finish(result))).is_err() {
+                    tracing::error!("a caller of the session store panicked in its callback");
                 }
             }
             self.checkpoints.make_if_long(&self.conn);
         }
         self.gate.wait(1, READERS_END);
-        // Leaves one file behind, at once or not at all: while another process has it open, that one will do it.
+        // Truncates the log, leaving one file, unless another process has it open; then that
+        // process will do it.
         drop(self.conn.busy_timeout(Duration::ZERO));
         drop(self.conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())));
     }
 
-    /// Stores the members that can be stored; one result each.
+    /// Stores the members that can be stored; returns one result for each.
     fn commit(&self, jobs: &[Job]) -> Results {
         self.try_commit(jobs).unwrap_or_else(|error| self.fail(vec![Err(WriteError::from(error)); jobs.len()]))
     }
@@ -98,13 +102,15 @@ impl Writer {
     fn try_commit(&self, jobs: &[Job]) -> rusqlite::Result<Results> {
         let now = now();
         let mut results = Vec::with_capacity(jobs.len());
-        // Takes the file's write lock at once, so that every guard is judged on what will be committed upon.
+        // Takes the file's write lock at once, so that every guard is evaluated against the state
+        // that the commit builds on.
         run(&self.conn, "BEGIN IMMEDIATE")?;
         for job in jobs {
             run(&self.conn, "SAVEPOINT member")?;
             let result = perform(&self.conn, job, now);
             if result.is_err() {
-                // Fails the whole commit when SQLite has already undone it (disk full, I/O).
+                // When SQLite has already rolled back (disk full, I/O error), this fails and with
+                // it the whole commit.
                 run(&self.conn, "ROLLBACK TO member")?;
             }
             run(&self.conn, "RELEASE member")?;
@@ -117,12 +123,12 @@ impl Writer {
         Ok(results)
     }
 
-    /// Nothing of this commit stays.
+    /// Rolls the transaction back.
     fn fail(&self, results: Results) -> Results {
         if !self.conn.is_autocommit()
             && let Err(error) = run(&self.conn, "ROLLBACK")
         {
-            tracing::error!(%error, "the session store cannot undo a commit");
+            tracing::error!(%error, "the session store could not roll back a commit");
         }
         results
     }
@@ -159,7 +165,8 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // Only after a panic in the loop itself is there anybody left to tell.
+        // After a regular end the queue is empty; only after a panic in the loop itself are jobs
+        // left to refuse.
         self.queue.abandon("the store is closed");
     }
 }
