@@ -1,57 +1,61 @@
-//! How much work a schema can make, found before it is used. Pure.
+//! Limits the work that a schema can cause, before it is used. Pure.
 //!
-//! A validator follows `$ref`, `anyOf` and their like at one and the same value ("in place"): a chain of definitions that each name
-//! the next one twice doubles the work at every step, and a loop never ends. Such schemas are refused. Where such a chain leads down
-//! into the value, only the value tells how long it is: what the schema asks of a value is counted first, and too much is refused.
+//! A validator applies `$ref`, `anyOf` and similar keywords to the same value ("in place"). A chain
+//! of definitions in which each refers to the next one twice doubles the work at every step, and a
+//! loop never ends; such schemas are refused at compilation. If such a chain descends into the
+//! value, the value's depth decides: the applications of schemas to a value are counted first, and
+//! too many are refused.
 
 use std::collections::HashMap;
 
 use callboard_actors::limits::JSON_DEPTH_MAX;
 use serde_json::{Map, Value};
 
-/// Schemas inside of a schema.
+/// Most subschemas of a schema.
 const SUBSCHEMAS_MAX: usize = 8192;
 
-/// Patterns of a schema: each may take a quarter of a MiB.
+/// Most patterns of a schema; a compiled pattern may take 256 KiB.
 const PATTERNS_MAX: usize = 256;
 
-/// Schemas that are asked in place, one by another.
+/// Longest chain of schemas that are applied in place.
 const IN_PLACE_DEPTH_MAX: u32 = 16;
 
-/// Levels of a value times schemas that are asked one by another at each: all of them lie on the stack at once, with up to 3 KiB each
-/// where nothing is optimized, and a worker's stack has 2 MiB.
+/// Limit of (levels of the value) × (schemas applied in place at each level). All of them are on
+/// the stack at once, with up to 3 KiB each in an unoptimized build; a worker's stack has 2 MiB.
 const STACKED_MAX: usize = 400;
 
-/// Schemas that are asked of one and the same value.
+/// Most schemas that are applied to one value in place.
 const IN_PLACE_MAX: u32 = 2000;
 
-/// Questions to a value of any size: what a real schema asks of real arguments is a few hundred.
+/// Schema applications allowed for a value of any size. Real schemas and arguments need a few
+/// hundred.
 const STEPS_MAX: usize = 100_000;
 
-/// Questions beyond that for each part of the value.
+/// Further applications allowed for each part of the value.
 const STEPS_PER_PART: usize = 20;
 
-/// Questions up to which the faults are looked for: that asks every alternative, and keeps what each has to say.
+/// Applications up to which the faults are listed. Listing is expensive: it evaluates every
+/// alternative and collects its errors.
 const EXPLAINED_MAX: usize = 20_000;
 
-/// Bytes of a reference.
+/// Longest reference, in bytes.
 const REFERENCE_BYTES_MAX: usize = 1000;
 
-/// Keywords whose value is one schema for the same place.
+/// Keywords whose value is one schema for the same value.
 const IN_PLACE: &[&str] = &["not", "if", "then", "else"];
-/// Keywords whose value is a list of schemas for the same place.
+/// Keywords whose value is a list of schemas for the same value.
 const IN_PLACE_LISTS: &[&str] = &["allOf", "anyOf", "oneOf"];
-/// Keywords whose value maps names to schemas for the same place.
+/// Keywords whose value maps names to schemas for the same value.
 const IN_PLACE_MAPS: &[&str] = &["dependentSchemas", "dependencies"];
-/// Keywords whose value is one schema for the members inside.
+/// Keywords whose value is one schema for an object's members.
 const OF_MEMBERS: &[&str] = &["additionalProperties", "unevaluatedProperties", "propertyNames"];
-/// Keywords whose value is one schema for the items inside.
+/// Keywords whose value is one schema for an array's items.
 const OF_ITEMS: &[&str] = &["items", "additionalItems", "unevaluatedItems", "contains"];
 /// Keywords whose value is a list of schemas for items.
 const BELOW_LISTS: &[&str] = &["items", "prefixItems"];
-/// Keywords whose value maps names, or patterns of names, to schemas for what is inside.
+/// Keywords whose value maps names, or patterns of names, to schemas for members.
 const BELOW_MAPS: &[&str] = &["properties", "patternProperties"];
-/// Keywords that hold definitions.
+/// Keywords that contain definitions.
 const DEFINITIONS: &[&str] = &["$defs", "definitions"];
 /// Keywords that refer to another schema.
 const REFERENCES: &[&str] = &["$ref", "$dynamicRef", "$recursiveRef"];
@@ -59,27 +63,27 @@ const REFERENCES: &[&str] = &["$ref", "$dynamicRef", "$recursiveRef"];
 /// A schema whose work is bounded.
 pub(super) struct Shape {
     root: Value,
-    /// Pointers of the schemas that have a name of their own.
+    /// Pointers of the schemas that have an anchor, by its name.
     anchors: HashMap<String, String>,
-    /// Longest chain of schemas that are asked in place.
+    /// Longest chain of schemas that are applied in place.
     chain: usize,
 }
 
-/// Whether a value may be checked.
+/// Whether a value may be validated, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Load {
-    /// Yes, and its faults may be looked for.
+    /// Validate it; list the faults if it does not fit.
     Light,
-    /// Yes.
+    /// Validate it, but do not list the faults: that would take too long.
     Heavy,
-    /// No: it nests deeper than this.
+    /// Refuse it: it is nested deeper than this number of levels.
     TooDeep(usize),
-    /// No: there are too many ways to read it.
+    /// Refuse it: it needs too many applications of schemas.
     TooMuch,
 }
 
 impl Shape {
-    /// Measures a schema.
+    /// Measures a schema; the error is why it is refused.
     pub(super) fn of(root: Value) -> Result<Self, String> {
         let mut survey = Survey::default();
         survey.visit(&root, &mut String::new())?;
@@ -94,7 +98,7 @@ impl Shape {
         &self.root
     }
 
-    /// The schema that a reference names.
+    /// The schema that a reference refers to.
     fn target(&self, reference: &str) -> Option<&Value> {
         match reference.strip_prefix('#')? {
             "" => Some(&self.root),
@@ -103,7 +107,7 @@ impl Shape {
         }
     }
 
-    /// The schemas that are asked of the same value as `schema`.
+    /// The schemas that are applied to the same value as `schema`.
     fn in_place<'a>(&'a self, schema: &'a Map<String, Value>) -> impl Iterator<Item = &'a Value> {
         let references = REFERENCES.iter().filter_map(|keyword| self.target(schema.get(*keyword)?.as_str()?));
         let single = IN_PLACE.iter().filter_map(|keyword| schema.get(*keyword));
@@ -121,7 +125,7 @@ impl Shape {
         if let Some(known) = measured.get(&std::ptr::from_ref(schema)) {
             return Ok(*known);
         }
-        // Loops end here too: what refers to itself in place has no end.
+        // This also ends loops: an in-place cycle exceeds every depth.
         if depth > IN_PLACE_DEPTH_MAX {
             return Err(format!("more than {IN_PLACE_DEPTH_MAX} of its schemas refer to one another for one and the same value"));
         }
@@ -140,7 +144,7 @@ impl Shape {
         Ok(sum)
     }
 
-    /// Weighs a value, before anything else is done with it.
+    /// Estimates the work of validating a value. Must run before the validator.
     pub(super) fn weigh(&self, value: &Value) -> Load {
         let levels_max = JSON_DEPTH_MAX.min(STACKED_MAX / self.chain.max(1));
         if deeper_than(value, levels_max) {
@@ -155,11 +159,13 @@ impl Shape {
         }
     }
 
-    /// Counts what is asked, as if every alternative were; `None` when nothing is left.
+    /// Counts schema applications as if every alternative were evaluated; `None` when `left` is
+    /// used up.
     fn ask(&self, schema: &Value, value: &Value, left: &mut usize) -> Option<()> {
         *left = left.checked_sub(1)?;
         let Value::Object(fields) = schema else { return Some(()) };
-        // What is evaluated must be known before the rest is: both ask everything in place.
+        // Unevaluated members are known only after everything in place was evaluated, so that
+        // happens twice.
         let unevaluated = fields.contains_key("unevaluatedProperties") || fields.contains_key("unevaluatedItems");
         for _ in 0..1 + u8::from(unevaluated) {
             for next in self.in_place(fields) {
@@ -205,16 +211,16 @@ impl Shape {
     }
 }
 
-/// What one value costs at a schema.
+/// Cost of applying a schema to one value.
 #[derive(Debug, Clone, Copy)]
 struct Measure {
-    /// Schemas that are asked.
+    /// Number of schemas applied in place.
     asked: u32,
     /// Longest chain of them.
     depth: u32,
 }
 
-/// Looks at every schema of a schema once: counts, and refuses what is not to be there.
+/// Visits every subschema once: counts, collects anchors, and refuses what is not allowed.
 #[derive(Default)]
 struct Survey {
     subschemas: usize,
@@ -226,7 +232,7 @@ impl Survey {
     fn visit(&mut self, schema: &Value, pointer: &mut String) -> Result<(), String> {
         self.subschemas += 1;
         if self.subschemas > SUBSCHEMAS_MAX {
-            return Err(format!("it holds more than {SUBSCHEMAS_MAX} schemas"));
+            return Err(format!("it contains more than {SUBSCHEMAS_MAX} schemas"));
         }
         let Value::Object(fields) = schema else { return Ok(()) };
         if !pointer.is_empty() && fields.get("$id").is_some_and(Value::is_string) {
@@ -244,7 +250,7 @@ impl Survey {
         let named = fields.get("patternProperties").and_then(Value::as_object).map_or(0, Map::len);
         self.patterns += named + usize::from(fields.contains_key("pattern"));
         if self.patterns > PATTERNS_MAX {
-            return Err(format!("it holds more than {PATTERNS_MAX} patterns"));
+            return Err(format!("it contains more than {PATTERNS_MAX} patterns"));
         }
         each_subschema(schema, &mut |path, child| {
             let length = pointer.len();
@@ -259,7 +265,7 @@ impl Survey {
     }
 }
 
-/// Calls `each` for every schema directly inside of `schema`, with the path to it.
+/// Calls `each` for every direct subschema of `schema`, with its path.
 fn each_subschema<'a>(schema: &'a Value, each: &mut impl FnMut(&[&str], &'a Value) -> Result<(), String>) -> Result<(), String> {
     let Value::Object(fields) = schema else { return Ok(()) };
     for (keyword, value) in fields {
@@ -283,7 +289,7 @@ fn each_subschema<'a>(schema: &'a Value, each: &mut impl FnMut(&[&str], &'a Valu
     Ok(())
 }
 
-/// Whether a value nests deeper than `levels`. Looks no further down than that.
+/// Whether a value is nested deeper than `levels`. Descends no further than that.
 pub(super) fn deeper_than(value: &Value, levels: usize) -> bool {
     match value {
         Value::Array(items) => levels == 0 || items.iter().any(|item| deeper_than(item, levels - 1)),
@@ -292,7 +298,7 @@ pub(super) fn deeper_than(value: &Value, levels: usize) -> bool {
     }
 }
 
-/// Values of a value, itself included.
+/// Number of values in a value, itself included.
 fn parts(value: &Value) -> usize {
     match value {
         Value::Array(items) => items.iter().map(parts).fold(1, usize::saturating_add),
@@ -301,7 +307,7 @@ fn parts(value: &Value) -> usize {
     }
 }
 
-/// A pointer in a fragment is percent-encoded.
+/// Decodes a percent-encoded pointer in a URI fragment.
 fn percent_decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -1,5 +1,6 @@
-//! What a model reads of arguments that do not fit: a line a fault, with the argument's JSON pointer, what was expected and what
-//! came. Pure. Nothing here grows with the arguments: values are shown in [`SHOWN_CHARS_MAX`] characters.
+//! Error messages about arguments that do not fit a schema, written for models: one line for each
+//! fault, with the argument's JSON pointer, the expectation and the received value. Pure. The size
+//! is bounded: values are cut to [`SHOWN_CHARS_MAX`] characters.
 
 use std::{fmt, io};
 
@@ -9,28 +10,29 @@ use jsonschema::{
 };
 use serde_json::Value;
 
-/// Faults of one message: a model mends a few at a time, and its window is dear.
+/// Most faults in one message. A model corrects a few at a time, and every line uses its context
+/// window.
 pub const FAULTS_MAX: usize = 5;
 
-/// Characters of a value that are shown.
+/// Characters shown of a value.
 const SHOWN_CHARS_MAX: usize = 80;
 
-/// Characters of a pointer, and of what the validator says, that are shown.
+/// Characters shown of a pointer or of the validator's message.
 const WORDS_CHARS_MAX: usize = 200;
 
-/// Choices, or names, that are shown.
+/// Most choices or names that are listed.
 const CHOICES_MAX: usize = 20;
 
-/// Faults that are compared with one another, so that none is told twice; beyond them they are only counted.
+/// Faults that are compared to remove duplicates; further ones are only counted.
 const COMPARED_MAX: usize = 100;
 
-/// Alternatives inside of alternatives that are looked into.
+/// Depth to which nested alternatives are explained.
 const NESTED_MAX: u32 = 8;
 
-/// One thing that is wrong.
+/// One fault of the arguments.
 #[derive(Debug, Clone, PartialEq)]
 struct Fault {
-    /// JSON pointer of the argument; empty for all of them.
+    /// JSON pointer of the argument; empty for the arguments as a whole.
     place: String,
     what: What,
 }
@@ -38,11 +40,11 @@ struct Fault {
 #[derive(Debug, Clone, PartialEq)]
 enum What {
     Missing,
-    /// With a hint at the right name.
+    /// An unknown name, with a hint at the likely one.
     Unknown(String),
     Other {
         expected: Vec<String>,
-        /// Whether these are the values themselves, not their kinds.
+        /// Whether `expected` lists values rather than types.
         choices: bool,
         got: String,
     },
@@ -65,7 +67,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// The lines of a message: the first faults, each once, and how many there are beside them.
+/// The lines of a message: the first distinct faults, and the number of further ones.
 pub(super) fn lines<'a>(errors: impl Iterator<Item = ValidationError<'a>>, schema: &Value) -> Vec<String> {
     let (mut faults, mut more) = (Vec::new(), 0);
     for error in errors {
@@ -84,7 +86,8 @@ pub(super) fn lines<'a>(errors: impl Iterator<Item = ValidationError<'a>>, schem
     lines
 }
 
-/// Adds a fault, unless the same is said of the same place: the choices say more than their kind.
+/// Adds a fault unless the place already has an equal one. A fault with choices replaces one with a
+/// type, as it says more.
 fn add(faults: &mut Vec<Fault>, fault: Fault) {
     let same = |known: &&mut Fault| {
         known.place == fault.place
@@ -97,7 +100,7 @@ fn add(faults: &mut Vec<Fault>, fault: Fault) {
     }
 }
 
-/// The faults that one error of the validator tells of.
+/// The faults of one error of the validator.
 fn of(error: &ValidationError<'_>, schema: &Value, nested: u32) -> Vec<Fault> {
     let place = error.instance_path().as_str();
     let got = || shown(error.instance());
@@ -120,7 +123,7 @@ fn of(error: &ValidationError<'_>, schema: &Value, nested: u32) -> Vec<Fault> {
                 TypeKind::Single(kind) => vec![a(kind.as_str()).to_owned()],
                 TypeKind::Multiple(kinds) => kinds.iter().map(|kind| a(kind.as_str()).to_owned()).collect(),
             };
-            expected.sort_by_key(|kind| kind == "null"); // Last: it says that the argument may be left out.
+            expected.sort_by_key(|kind| kind == "null"); // `null` last: it means that the argument is optional.
             fault(What::Other { expected, choices: false, got: got() })
         }
         Kind::Enum { options } => match &**options {
@@ -134,12 +137,11 @@ fn of(error: &ValidationError<'_>, schema: &Value, nested: u32) -> Vec<Fault> {
                 errors.iter().flat_map(|error| of(error, schema, nested + 1)).for_each(|fault| add(&mut faults, fault));
                 faults
             });
-            nearest_branch(branches.collect(), place)
-                .unwrap_or_else(|| fault(What::Said("fits none of the forms that are allowed".to_owned())))
+            nearest_branch(branches.collect(), place).unwrap_or_else(|| fault(What::Said("matches none of the allowed forms".to_owned())))
         }
-        Kind::OneOfMultipleValid { .. } => fault(What::Said("fits more than one of the forms that exclude each other".to_owned())),
+        Kind::OneOfMultipleValid { .. } => fault(What::Said("matches more than one of several exclusive forms".to_owned())),
         Kind::PropertyNames { error } => of(error, schema, nested + 1),
-        Kind::FalseSchema => fault(What::Said("nothing is allowed here".to_owned())),
+        Kind::FalseSchema => fault(What::Said("no value is allowed here".to_owned())),
         Kind::Minimum { limit } => other(format!("at least {}", short(limit))),
         Kind::ExclusiveMinimum { limit } => other(format!("more than {}", short(limit))),
         Kind::Maximum { limit } => other(format!("at most {}", short(limit))),
@@ -155,8 +157,9 @@ fn of(error: &ValidationError<'_>, schema: &Value, nested: u32) -> Vec<Fault> {
     }
 }
 
-/// The faults of the alternative that was most likely meant: where all of them want something else at one place, all that they want;
-/// else the one whose tag fits, that got deepest, that has the fewest.
+/// The faults of the alternative that was most likely meant. If all alternatives have a fault at
+/// one place, their expectations there are merged; otherwise the best is the one whose tag matches,
+/// that failed deepest, and has the fewest faults.
 fn nearest_branch(branches: Vec<Vec<Fault>>, place: &str) -> Option<Vec<Fault>> {
     let wanted = |branch: &[Fault], at: &str| {
         branch.iter().find_map(|fault| match &fault.what {
@@ -187,14 +190,14 @@ fn nearest_branch(branches: Vec<Vec<Fault>>, place: &str) -> Option<Vec<Fault>> 
     })
 }
 
-/// The names that the schema knows where a keyword stands.
+/// The property names known at the object to which a keyword applies.
 fn known_names(schema: &Value, keyword: &str) -> Vec<String> {
     let owner = keyword.rsplit_once('/').and_then(|(owner, _)| schema.pointer(owner));
     let properties = owner.and_then(|owner| owner.get("properties")?.as_object());
     properties.into_iter().flat_map(|names| names.keys().cloned()).collect()
 }
 
-/// Points at the name that was meant.
+/// Suggests the name that was probably meant.
 fn hint(given: &str, known: &[String]) -> String {
     let given: String = given.chars().take(SHOWN_CHARS_MAX).collect::<String>().to_ascii_lowercase();
     let nearest = known
@@ -203,7 +206,7 @@ fn hint(given: &str, known: &[String]) -> String {
         .map(|name| (strsim::damerau_levenshtein(&given, &name.to_ascii_lowercase()), name))
         .min_by_key(|(distance, _)| *distance);
     match nearest {
-        // A third of the letters wrong is a slip; more is another word.
+        // Up to a third of the letters wrong counts as a typo.
         Some((distance, name)) if distance * 3 <= name.chars().count().max(3) => {
             format!("did you mean {}?", short(&Value::from(name.as_str())))
         }
@@ -220,7 +223,7 @@ fn listed(words: &[String], glue: &str) -> String {
     text
 }
 
-/// A name as a part of a JSON pointer.
+/// A name as a segment of a JSON pointer.
 fn segment(name: &str) -> String {
     cut(name, SHOWN_CHARS_MAX).replace('~', "~0").replace('/', "~1")
 }
@@ -237,7 +240,7 @@ fn a(kind: &str) -> &str {
     }
 }
 
-/// A value with its kind.
+/// A value with its type.
 fn shown(value: &Value) -> String {
     match value {
         Value::Null | Value::Bool(_) => short(value),
@@ -248,7 +251,7 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// A value's JSON, cut at [`SHOWN_CHARS_MAX`] characters; no more of it is written than is shown.
+/// A value's JSON, cut to [`SHOWN_CHARS_MAX`] characters; the rest is never serialized.
 pub(super) fn short(value: &Value) -> String {
     let mut start = Start(Vec::new());
     let _ = serde_json::to_writer(&mut start, value);
@@ -262,12 +265,13 @@ fn cut(text: &str, chars_max: usize) -> String {
     }
 }
 
-/// Takes the first bytes and refuses the rest.
+/// A writer that keeps the first bytes and then fails.
 struct Start(Vec<u8>);
 
 impl io::Write for Start {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // One character more than is shown, so that the cut is seen; four bytes a character at most.
+        // Room for one character more than is shown, so that `cut` notices; a character has at most
+        // four bytes.
         let room = (SHOWN_CHARS_MAX * 4 + 4).saturating_sub(self.0.len());
         self.0.extend(bytes.iter().take(room));
         if bytes.len() > room { Err(io::ErrorKind::WriteZero.into()) } else { Ok(bytes.len()) }
@@ -278,7 +282,7 @@ impl io::Write for Start {
     }
 }
 
-/// What is wrong with a schema, in a line.
+/// Describes what is wrong with a schema, in one line.
 pub(super) fn of_schema(error: &ValidationError<'_>) -> String {
     let words = match error.kind() {
         Kind::Custom { message, .. } => cut(message, WORDS_CHARS_MAX),

@@ -1,12 +1,14 @@
-//! Checks the arguments of tool calls against the tools' JSON Schemas, before anything of a call is journaled or run
-//! (REQUIREMENTS G-04; FAULTS F24). A schema may come from a server that nobody trusts, arguments always come from a model: both are
-//! bounded here.
+//! Checks the arguments of tool calls against the tools' JSON Schemas, before a call is journaled
+//! or run. Schemas may come from untrusted servers and arguments come from a model, so the work for
+//! both is bounded.
 //!
-//! Promises: a_reference_to_another_document_is_refused, no_schema_and_no_arguments_take_long,
-//! a_model_reads_which_argument_is_wrong_what_was_expected_and_what_came.
+//! Guarantees: references to other documents are refused. Neither a schema nor arguments can make a
+//! check slow. The error message says which argument is wrong, what was expected and what was
+//! received.
 //!
-//! Bounds: a schema has at most [`SCHEMA_BYTES_MAX`] bytes, 64 levels, and those of `bounds`; arguments nest at most 64 deep;
-//! patterns run on an engine of linear time (`pattern`); a message names at most [`FAULTS_MAX`] faults.
+//! Limits: a schema has at most [`SCHEMA_BYTES_MAX`] bytes and 64 levels, and those of `bounds`;
+//! arguments are nested at most 64 deep; patterns run on a linear-time engine where possible
+//! (`pattern`); a message lists at most [`FAULTS_MAX`] faults.
 
 mod bounds;
 mod pattern;
@@ -25,11 +27,13 @@ use serde_json::Value;
 use bounds::{Load, Shape};
 pub use faults::FAULTS_MAX;
 
-/// Bytes of a tool's schema: what a model is told of a tool costs tokens, so real ones have a few thousand.
+/// Largest schema of a tool, in bytes. Real ones have a few thousand, since every request to a
+/// model contains them.
 pub const SCHEMA_BYTES_MAX: usize = 256 * 1024;
 
-/// Compiles JSON Schemas, once a tool. Draft 2020-12, unless `$schema` names draft 4, 6, 7 or 2019-09. References are followed
-/// inside of the schema alone: nothing is ever fetched. `format` is an annotation.
+/// Compiles JSON Schemas, once for each tool. Draft 2020-12, unless `$schema` names draft 4, 6, 7
+/// or 2019-09. References are resolved inside of the schema only; nothing is fetched. `format` is
+/// an annotation.
 ///
 /// ```
 /// use callboard::{chat::RawJson, ports::Schemas, schema::JsonSchemas};
@@ -63,7 +67,7 @@ impl Schemas for JsonSchemas {
     }
 }
 
-/// The schema of one tool.
+/// The compiled schema of one tool.
 struct Compiled {
     tool: String,
     shape: Shape,
@@ -76,19 +80,20 @@ impl Compiled {
         if bytes > SCHEMA_BYTES_MAX {
             return Err(format!("it has {bytes} bytes; at most {SCHEMA_BYTES_MAX} are allowed"));
         }
-        let mut root: Value = schema.parse().map_err(|error| format!("it is no JSON: {error}"))?;
-        let Value::Object(fields) = &mut root else { return Err("it is no JSON object".to_owned()) };
+        let mut root: Value = schema.parse().map_err(|error| format!("it is not valid JSON: {error}"))?;
+        let Value::Object(fields) = &mut root else { return Err("it is not a JSON object".to_owned()) };
         match fields.get("type") {
             None => {}
             Some(Value::String(kind)) if kind == "object" => {}
             Some(Value::Array(kinds)) if kinds.iter().any(|kind| kind == "object") => {}
-            Some(_) => return Err("it describes no object; the arguments of a tool are one".to_owned()),
+            Some(_) => return Err("it does not describe an object; the arguments of a tool are always an object".to_owned()),
         }
         let draft = match fields.remove("$schema") {
             None => Draft::Draft202012,
             Some(named) => draft_of(&named)?,
         };
-        fields.remove("$id"); // Its own address; with it, `#` would mean the same and read worse in errors.
+        // The schema's own URI. Without it, `#` means the same and errors are easier to read.
+        fields.remove("$id");
         if bounds::deeper_than(&root, JSON_DEPTH_MAX) {
             return Err(format!("it is nested deeper than {JSON_DEPTH_MAX} levels"));
         }
@@ -104,7 +109,7 @@ impl Compiled {
     }
 }
 
-/// The draft that `$schema` names, in any of the spellings that are met.
+/// The draft that `$schema` names, in any common spelling.
 fn draft_of(named: &Value) -> Result<Draft, String> {
     let name = named.as_str().unwrap_or_default();
     let drafts = [
@@ -115,11 +120,13 @@ fn draft_of(named: &Value) -> Result<Draft, String> {
         ("2020-12", Draft::Draft202012),
     ];
     let found = drafts.into_iter().find(|(word, _)| name.contains("json-schema.org/") && name.contains(word));
-    found.map(|(_, draft)| draft).ok_or_else(|| format!("its $schema is {}, no draft of JSON Schema that is known", faults::short(named)))
+    found
+        .map(|(_, draft)| draft)
+        .ok_or_else(|| format!("its $schema is {}, which is not a supported draft of JSON Schema", faults::short(named)))
 }
 
 impl Compiled {
-    /// The lines that tell what is wrong.
+    /// The lines of the error message; empty if the arguments fit.
     fn faults(&self, arguments: &Value) -> Vec<String> {
         let load = self.shape.weigh(arguments);
         match load {
@@ -127,7 +134,7 @@ impl Compiled {
             Load::TooMuch => vec!["there are too many ways to read them; give fewer, or less nested ones".to_owned()],
             Load::Light | Load::Heavy if self.validator.is_valid(arguments) => Vec::new(),
             Load::Light => faults::lines(self.validator.iter_errors(arguments), self.shape.root()),
-            Load::Heavy => vec!["they are too large to say where; compare them with the tool's schema".to_owned()],
+            Load::Heavy => vec!["they are too large to list the faults; compare them with the tool's schema".to_owned()],
         }
     }
 }

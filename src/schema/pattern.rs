@@ -1,22 +1,23 @@
-//! The `pattern` keyword. A pattern comes from whoever wrote the schema, the text from a model: together they must not take long.
+//! The `pattern` keyword. Pattern and text may both be hostile, so their matching time is bounded.
 //!
-//! What can run on the engine of linear time runs there, on a text of any length. What cannot (look-around and back-references, which
-//! common generators write for mail addresses) runs on the backtracking engine, with a limit of steps and on short texts alone; a
-//! text beyond that is not checked here, and the tool's own check remains.
+//! A pattern without look-around and back-references runs on the linear-time engine, on texts of
+//! any length. Others, which common generators emit for mail addresses, run on the backtracking
+//! engine with a step limit and on short texts only; longer texts are accepted unchecked and left
+//! to the tool's own validation.
 
 use jsonschema::{FancyRegex, Keyword, PatternOptions, Regex, ValidationError, Validator, paths::Location};
 use serde_json::{Map, Value, json};
 
-/// Bytes of one compiled pattern.
+/// Largest compiled pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 256 * 1024;
 
-/// Steps that the backtracking engine takes.
+/// Step limit of the backtracking engine.
 const BACKTRACKS_MAX: usize = 10_000;
 
-/// Bytes of a text that the backtracking engine looks at: a step may look at all of it.
+/// Longest text for the backtracking engine, in bytes; one step may scan all of it.
 const BACKTRACKED_BYTES_MAX: usize = 4096;
 
-/// The engine of linear time.
+/// Options of the linear-time engine.
 pub(super) fn linear() -> PatternOptions<Regex> {
     PatternOptions::regex().size_limit(PATTERN_BYTES_MAX).dfa_size_limit(PATTERN_BYTES_MAX)
 }
@@ -47,7 +48,7 @@ pub(super) fn keyword<'a>(
     }
     match jsonschema::options().offline().with_pattern_options(backtracking()).build(&schema) {
         Ok(validator) => Ok(Box::new(Pattern { shown, validator, linear: false })),
-        Err(_) => Err(ValidationError::custom(format!("the pattern {shown} is no regular expression, or too large a one"))),
+        Err(_) => Err(ValidationError::custom(format!("the pattern {shown} is not a valid regular expression, or too large"))),
     }
 }
 

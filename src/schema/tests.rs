@@ -5,7 +5,7 @@ use serde_json::{Map, json};
 
 use super::*;
 
-/// A small random generator (splitmix64): a printed seed replays a failure.
+/// A small random generator (splitmix64); the printed seed reproduces a failure.
 struct Random(u64);
 
 impl Random {
@@ -43,7 +43,8 @@ impl Random {
         self.one(&["a", "b", "c", "path", "a/b~c", ""]).to_owned()
     }
 
-    /// Anything in place of a schema: mostly keywords, with values that may or may not suit them.
+    /// A random value in place of a schema: mostly keywords, with values that may or may not suit
+    /// them.
     fn schema(&mut self, depth: u32) -> Value {
         const WORDS: [&str; 28] = [
             "type",
@@ -105,7 +106,7 @@ fn compile(schema: &Value) -> Result<Arc<dyn SchemaCheck>, String> {
     JsonSchemas.compile("t", &RawJson::of(schema).unwrap())
 }
 
-/// What the model reads, without the first line.
+/// The lines that the model reads, without the first one.
 fn faults(schema: &Value, arguments: &Value) -> Vec<String> {
     match compile(schema).unwrap().check(arguments) {
         Ok(()) => Vec::new(),
@@ -148,7 +149,7 @@ fn a_model_reads_which_argument_is_wrong_what_was_expected_and_what_came() {
 }
 
 #[test]
-fn of_several_forms_the_one_that_was_meant_is_explained() {
+fn the_alternative_that_was_most_likely_meant_is_explained() {
     let schema = json!({
         "type": "object",
         "properties": {
@@ -171,7 +172,7 @@ fn of_several_forms_the_one_that_was_meant_is_explained() {
 }
 
 #[test]
-fn a_message_stays_short_whatever_came() {
+fn a_message_stays_short_for_any_arguments() {
     let schema = json!({ "type": "object", "properties": { "n": { "type": "integer" } }, "additionalProperties": false });
     let huge = json!({ "n": "漢".repeat(3_000_000) });
     let many = Value::Object((0..300).map(|n| (format!("{n:x<300}"), json!(1))).collect::<Map<_, _>>());
@@ -194,23 +195,23 @@ fn a_reference_to_another_document_is_refused() {
     assert!(compile(&json!({ "$schema": "http://example.com/my-own", "type": "object" })).is_err());
     assert!(compile(&json!({ "properties": { "a": { "$ref": "#/$defs/nothing" } } })).is_err());
     assert!(compile(&json!({ "properties": { "a": { "$id": "http://example.com/", "type": "string" } } })).is_err());
-    // What only looks like a reference is a name or a value.
+    // These only look like references: a property name and a default value.
     assert!(compile(&json!({ "properties": { "$ref": { "type": "string" } }, "default": { "$ref": "http://example.com" } })).is_ok());
 }
 
 #[test]
-fn a_schema_that_is_none_is_refused_with_its_fault() {
+fn an_invalid_schema_is_refused_with_its_fault() {
     let check = |schema: Value, expected: &str| {
         let error = compile(&schema).err().unwrap();
         assert!(error.contains(expected), "{schema}: {error}");
     };
 
-    check(json!([]), "it is no JSON object");
-    check(json!(true), "it is no JSON object");
-    check(json!({ "type": "string" }), "it describes no object");
-    check(json!({ "type": "objekt" }), "it describes no object");
+    check(json!([]), "it is not a JSON object");
+    check(json!(true), "it is not a JSON object");
+    check(json!({ "type": "string" }), "it does not describe an object");
+    check(json!({ "type": "objekt" }), "it does not describe an object");
     check(json!({ "properties": { "a": { "type": "strin" } } }), "/properties/a/type: ");
-    check(json!({ "properties": { "a": { "pattern": "(" } } }), "the pattern \"(\" is no regular expression");
+    check(json!({ "properties": { "a": { "pattern": "(" } } }), "the pattern \"(\" is not a valid regular expression");
     check(json!({ "required": "a" }), "/required: ");
     check(json!({ "description": "x".repeat(SCHEMA_BYTES_MAX) }), "at most 262144 are allowed");
     let deep = (0..40).fold(json!({}), |inner, _| json!({ "properties": { "a": inner } }));
@@ -225,10 +226,13 @@ fn other_drafts_are_honored() {
         let check = compile(&tuple(draft)).unwrap();
         assert!(check.check(&json!({ "a": ["x"] })).is_ok() && check.check(&json!({ "a": ["x", "y"] })).is_err(), "{draft}");
     }
-    assert!(compile(&tuple("https://json-schema.org/draft/2020-12/schema")).is_err(), "there a list of items is called prefixItems");
+    assert!(
+        compile(&tuple("https://json-schema.org/draft/2020-12/schema")).is_err(),
+        "in that draft a list of items is called prefixItems"
+    );
 }
 
-/// A chain of definitions, each of which names the next one twice.
+/// A chain of definitions in which each refers to the next one twice.
 fn doubling(levels: usize, link: impl Fn(Value) -> Value) -> Value {
     let definitions = (0..levels).map(|n| {
         let next = json!({ "$ref": format!("#/$defs/d{}", n + 1) });
@@ -248,11 +252,12 @@ fn no_schema_and_no_arguments_take_long() {
         assert!(compile(&in_place).is_err() && compile(&loops).is_err(), "{keyword}");
     }
     assert!(compile(&json!({ "$ref": "#" })).is_err());
-    // Downwards it doubles too, and nobody can tell without the value: the check answers, and soon.
+    // Descending into the value it doubles as well, which depends on the value: the check still
+    // ends quickly.
     let downwards = doubling(60, |next| json!({ "anyOf": [{ "properties": { "x": next } }, { "properties": { "x": next } }] }));
     let value = (0..61).fold(json!("no integer"), |inner, _| json!({ "x": inner }));
     assert_eq!(faults(&downwards, &value), ["there are too many ways to read them; give fewer, or less nested ones"]);
-    // Patterns: linear where that can be, and short texts elsewhere.
+    // Patterns: linear time, or short texts.
     for pattern in ["(a*)*$", "^(a|aa)+$", "(x+x+)+y", "^(?=(a+)+$)b", "(?:(?=.*x)a)*$", r"^(a+)\1+b"] {
         let schema = json!({ "properties": { "s": { "type": "string", "pattern": pattern } } });
         let check = compile(&schema).unwrap_or_else(|error| panic!("{pattern}: {error}"));
@@ -260,23 +265,25 @@ fn no_schema_and_no_arguments_take_long() {
             let _ = check.check(&json!({ "s": "a".repeat(length) + "!" }));
         }
     }
-    // A long list, each item wrong.
+    // A long list in which each item is wrong.
     let flat = json!({ "properties": { "l": { "items": { "type": "string" } } } });
     assert_eq!(faults(&flat, &json!({ "l": vec![1; 300_000] })).len(), 1);
     let items = json!({ "properties": { "l": { "uniqueItems": true } } });
     assert_eq!(faults(&items, &json!({ "l": (0..20_000).map(|n| json!([n % 19_999])).collect::<Vec<_>>() })).len(), 1);
 
-    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed()); // Seconds unoptimized; years without the bounds.
+    // Seconds in an unoptimized build; years without the limits.
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
 }
 
 #[test]
-fn the_deepest_that_is_allowed_fits_a_small_stack() {
-    // The longest chain of schemas at every level of the value: 16 of them, so 25 levels.
+fn the_deepest_allowed_value_fits_a_small_stack() {
+    // The longest allowed chain of schemas, 16, at every level of the value, hence 25 levels.
     let chain = (0..14).fold(json!({ "properties": { "x": { "$ref": "#" } } }), |inner, _| json!({ "allOf": [inner] }));
     let value = (0..25).fold(json!(1), |inner, _| json!({ "x": inner }));
     let deeper = json!({ "x": value });
 
-    let thread = std::thread::Builder::new().stack_size(2 * 1024 * 1024); // As a worker of the runtime has.
+    // The size of a runtime worker's stack.
+    let thread = std::thread::Builder::new().stack_size(2 * 1024 * 1024);
     let lines = thread.spawn(move || {
         let mut schema = chain;
         schema["type"] = json!("object");
@@ -290,8 +297,8 @@ fn the_deepest_that_is_allowed_fits_a_small_stack() {
 }
 
 #[test]
-fn required_type_and_enum_are_as_a_small_model_says() {
-    let mut random = Random::new("required_type_and_enum_are_as_a_small_model_says");
+fn required_type_and_enum_agree_with_a_small_model() {
+    let mut random = Random::new("required_type_and_enum_agree_with_a_small_model");
     let kinds = ["string", "integer", "number", "boolean", "null", "array", "object"];
     let is = |kind: &str, value: &Value| match kind {
         "string" => value.is_string(),
@@ -337,7 +344,7 @@ fn required_type_and_enum_are_as_a_small_model_says() {
         let fits = !arguments.contains_key("d")
             && fields.iter().all(|(name, kind, choices, required)| match arguments.get(*name) {
                 None => !required,
-                // Numbers are equal by value in JSON Schema, by writing in `Value`.
+                // JSON Schema compares numbers by value, `Value` by their written form.
                 Some(value) => {
                     let equal = |choice: &Value| choice == value || choice.as_f64().zip(value.as_f64()).is_some_and(|(a, b)| a == b);
                     is(kind, value) && choices.as_ref().is_none_or(|choices| choices.iter().any(equal))
@@ -373,7 +380,7 @@ fn no_json_makes_it_panic() {
 }
 
 #[test]
-fn a_schema_of_a_rust_type_compiles_and_takes_what_serde_takes() {
+fn a_schema_of_a_rust_type_compiles_and_accepts_what_serde_accepts() {
     #[derive(serde::Deserialize, schemars::JsonSchema)]
     #[serde(deny_unknown_fields)]
     #[allow(dead_code, reason = "only its schema matters")]
@@ -419,7 +426,7 @@ fn a_schema_of_a_rust_type_compiles_and_takes_what_serde_takes() {
 }
 
 #[tokio::test]
-async fn a_host_checks_schemas_unless_told_otherwise() {
+async fn a_host_checks_schemas_unless_configured_otherwise() {
     use callboard_actors::{conversation::ToolsetError, host::BuildError, ports::FnTool};
 
     let schema = json!({ "properties": { "a": { "$ref": "http://example.com/a.json" } } });

@@ -1,4 +1,5 @@
-//! Finds the skills of a folder and reads their files, beneath the folder and each beneath its own.
+//! Finds the skills in a folder and reads their files. Every path is resolved beneath the skill's
+//! own folder.
 
 use std::{
     collections::BTreeSet,
@@ -18,60 +19,62 @@ use crate::{
     tools::visible::visible,
 };
 
-/// Skills of one folder at most: each is read when the list is told.
+/// Most skills of one folder; each one's file is read whenever the skills are listed.
 pub const FOLDERS_MAX: usize = 1000;
 
-/// Files of one skill that are listed at most.
+/// Most files of one skill that are listed.
 pub const FILES_MAX: usize = 1000;
 
-/// The file that makes a folder a skill, and how some write it.
+/// The file that makes a folder a skill, and a common misspelling.
 const NAMES: [&str; 2] = ["SKILL.md", "skill.md"];
 
-/// Bytes of that file at most.
+/// Largest skill file, in bytes.
 const SKILL_BYTES_MAX: u64 = (SKILL_BODY_BYTES_MAX + FRONT_BYTES_MAX) as u64;
 
-/// A skill that was found.
+/// A usable skill.
 #[derive(Debug, Clone)]
 pub struct Found {
-    /// Its folder within the folder of skills; empty where that is the skill itself.
+    /// Path of the skill's folder, relative to the folder of skills; empty if that folder is itself
+    /// the skill.
     pub folder: String,
-    /// The skill at level 2.
+    /// The skill with its instructions (level 2).
     pub skill: Skill,
-    /// What is odd about it, a line each; it is used all the same.
+    /// Deviations from the format, one line each; the skill is used nevertheless.
     pub notes: Vec<String>,
 }
 
 /// A skill that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Broken {
-    /// Its folder.
+    /// Name of the skill's folder.
     pub folder: String,
-    /// Why, in a line.
+    /// Why it cannot be used, in one line.
     pub reason: String,
 }
 
-/// What is in a folder of skills.
+/// The content of a folder of skills.
 #[derive(Debug, Clone, Default)]
 pub struct Survey {
-    /// The skills, by name.
+    /// The usable skills, in order of name.
     pub skills: Vec<Found>,
-    /// What cannot be used, by folder.
+    /// The unusable skills, in order of folder.
     pub broken: Vec<Broken>,
-    /// Folders that were not looked at, for there are too many.
+    /// Number of folders beyond [`FOLDERS_MAX`], which are not read.
     pub left_out: usize,
 }
 
 impl Survey {
-    /// Everything that is wrong or odd, a line each.
+    /// All problems and deviations, one line each.
     pub fn notes(&self) -> Vec<String> {
         let broken = self.broken.iter().map(|broken| format!("{} cannot be used: {}", broken.folder, broken.reason));
         let odd = self.skills.iter().flat_map(|found| found.notes.iter().map(|note| format!("{}: {note}", found.skill.name())));
-        let more = (self.left_out > 0).then(|| format!("{} more folders are not looked at: {FOLDERS_MAX} are", self.left_out));
+        let more = (self.left_out > 0)
+            .then(|| format!("further folders that were not read, because at most {FOLDERS_MAX} are: {}", self.left_out));
         broken.chain(odd).chain(more).collect()
     }
 }
 
-/// Looks at every folder.
+/// Reads the skill in every folder.
 pub(super) fn survey(root: &Root, own_name: &str) -> io::Result<Survey> {
     if root.open_file("SKILL.md").is_ok() {
         return Ok(gather(root, vec![(String::new(), own_name.to_owned())]));
@@ -80,7 +83,7 @@ pub(super) fn survey(root: &Root, own_name: &str) -> io::Result<Survey> {
     for entry in std::fs::read_dir(root.real_path())? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        // A link is looked at, beneath the root, when its skill is read.
+        // Links are included; reading their skill resolves them beneath the root.
         if !name.starts_with('.') && entry.file_type().is_ok_and(|kind| kind.is_dir() || kind.is_symlink()) {
             names.push((name.clone(), name));
         }
@@ -107,7 +110,7 @@ fn gather(root: &Root, folders: Vec<(String, String)>) -> Survey {
     survey
 }
 
-/// Reads one skill at level 2.
+/// Reads one skill with its instructions (level 2).
 fn skill(root: &Root, folder: &str, called: &str, taken: &BTreeSet<SkillName>) -> Result<(Skill, Vec<String>), String> {
     let mut notes = Vec::new();
     let text = match text_of(root, folder, NAMES[0]) {
@@ -137,7 +140,7 @@ fn skill(root: &Root, folder: &str, called: &str, taken: &BTreeSet<SkillName>) -
     Ok((Skill { metadata, modifier: head.modifier, instructions: Some(visible(body.trim())), resources: None }, notes))
 }
 
-/// Why a text was not read.
+/// Why a file was not read.
 enum Unread {
     Missing,
     Other(String),
@@ -159,16 +162,16 @@ fn text_of(root: &Root, folder: &str, name: &str) -> Result<String, Unread> {
         Err(PathError::NotFound(_) | PathError::NotAFolder(_)) => return Err(Unread::Missing),
         Err(error) => return Err(other(&what(&error, SKILL_BYTES_MAX))),
     };
-    String::from_utf8(bytes).map_err(|_| other("is no UTF-8 text"))
+    String::from_utf8(bytes).map_err(|_| other("is not UTF-8 text"))
 }
 
-/// What is wrong with a path, without the path.
+/// Describes a path error without the path.
 fn what(error: &PathError, bytes_max: u64) -> String {
     match error {
         PathError::Outside(_) | PathError::Link { .. } => "leads out of the folder".to_owned(),
         PathError::NotAFile { kind, .. } => format!("is {kind}, not a file"),
         PathError::TooManyLinks(_) => "leads through too many links".to_owned(),
-        PathError::Sensitive(_) => "may hold keys".to_owned(),
+        PathError::Sensitive(_) => "may contain secrets".to_owned(),
         PathError::Changed(_) => "changes while it is read".to_owned(),
         PathError::Io { reason, .. } if reason == TOO_LONG => format!("has more than {bytes_max} bytes"),
         PathError::Io { reason, .. } => format!("cannot be read ({reason})"),
@@ -178,7 +181,7 @@ fn what(error: &PathError, bytes_max: u64) -> String {
 
 const TOO_LONG: &str = "too long";
 
-/// Reads a file that lies in the skill's own folder, links resolved.
+/// Reads a file that lies in the skill's own folder after links are resolved.
 fn open(root: &Root, folder: &str, path: &str, bytes_max: u64) -> Result<Vec<u8>, PathError> {
     let given = if folder.is_empty() { path.to_owned() } else { format!("{folder}/{path}") };
     let opened = root.open_file(&given)?;
@@ -192,7 +195,8 @@ fn open(root: &Root, folder: &str, path: &str, bytes_max: u64) -> Result<Vec<u8>
     if bytes.len() as u64 > bytes_max { Err(failed(TOO_LONG.to_owned())) } else { Ok(bytes) }
 }
 
-/// The files of level 3, by path: Python scripts, every reference, every asset (REQUIREMENTS S-03, S-06).
+/// Lists a skill's resource files (level 3) in order of path: `*.py` in `scripts/`, and every file
+/// in `references/` and `assets/`.
 pub(super) fn files(root: &Root, folder: &str) -> Vec<SkillResource> {
     let mut files = Vec::new();
     for part in ["assets", "references", "scripts"] {
@@ -216,7 +220,8 @@ pub(super) fn files(root: &Root, folder: &str) -> Vec<SkillResource> {
     files
 }
 
-/// Reads a file of a skill as text. Any file of the skill can be read, listed or not: instructions name what they need.
+/// Reads a file of a skill as text. It need not be listed by [`files`]: instructions may name any
+/// file of the skill.
 pub(super) fn read(root: &Root, folder: &str, name: &SkillName, path: &str) -> Result<String, SkillError> {
     let missing = || SkillError::NoResource { name: name.clone(), path: path.to_owned() };
     let unreadable = |reason: String| SkillError::Unreadable { name: name.clone(), path: path.to_owned(), reason };
@@ -229,5 +234,5 @@ pub(super) fn read(root: &Root, folder: &str, name: &SkillName, path: &str) -> R
         Err(PathError::NotFound(_) | PathError::NotAFolder(_) | PathError::Invalid(_) | PathError::Outside(_)) => return Err(missing()),
         Err(error) => return Err(unreadable(format!("it {}", what(&error, SKILL_RESOURCE_BYTES_MAX as u64)))),
     };
-    String::from_utf8(bytes).map_err(|_| unreadable("it is no UTF-8 text".to_owned()))
+    String::from_utf8(bytes).map_err(|_| unreadable("it is not UTF-8 text".to_owned()))
 }

@@ -1,4 +1,5 @@
-//! The front matter of a `SKILL.md`: split by hand, read as YAML within a budget, and made sense of where it deviates.
+//! The front matter of a `SKILL.md`: split off, parsed as YAML within a budget, and interpreted
+//! leniently where it deviates from the format.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,19 +9,20 @@ use serde_json::Value;
 use super::tool_names::{Meaning, meaning, split as split_names};
 use crate::tools::visible::{is_invisible, visible_material};
 
-/// Bytes of front matter at most.
+/// Largest front matter, in bytes.
 pub const FRONT_BYTES_MAX: usize = 16 * 1024;
 
-/// Characters of a description that the format allows; a longer one is noted, and shortened where it is told.
+/// Longest description that the format allows, in characters. A longer one is noted, and shortened
+/// in listings.
 const DESCRIPTION_CHARS_MAX: usize = 1024;
 
-/// Characters of a `compatibility` that the format allows.
+/// Longest `compatibility` that the format allows, in characters.
 const COMPATIBILITY_CHARS_MAX: usize = 500;
 
-/// Words by which other programs name the model that they run on; no provider here knows them.
+/// Model names of other programs that no provider accepts as a model id.
 const FOREIGN_MODELS: [&str; 5] = ["sonnet", "opus", "haiku", "default", "best"];
 
-/// What the front matter says.
+/// The interpreted front matter.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Head {
     pub(super) metadata: SkillMetadata,
@@ -28,10 +30,10 @@ pub(super) struct Head {
     pub(super) notes: Vec<String>,
 }
 
-/// Splits a file into its front matter and its body.
+/// Splits a file into front matter and body.
 pub(super) fn split(text: &str) -> Result<(&str, &str), String> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text).trim_start_matches(['\n', '\r']);
-    let none = || "it has no front matter: it must begin with a line `---`".to_owned();
+    let none = || "it has no front matter: the file must start with a line `---`".to_owned();
     let rest = text.strip_prefix("---").ok_or_else(none)?;
     let rest = rest.trim_start_matches([' ', '\t']);
     let rest = rest.strip_prefix("\r\n").or_else(|| rest.strip_prefix('\n')).ok_or_else(none)?;
@@ -47,10 +49,10 @@ pub(super) fn split(text: &str) -> Result<(&str, &str), String> {
         }
         at += line.len();
     }
-    Err("its front matter has no end: a line `---` is missing".to_owned())
+    Err("its front matter is not closed: a line `---` is missing".to_owned())
 }
 
-/// Makes sense of front matter; `folder` is the name of the skill's folder.
+/// Interprets front matter; `folder` is the name of the skill's folder.
 pub(super) fn read(front: &str, folder: &str) -> Result<Head, String> {
     let mut notes = Vec::new();
     twice(front, &mut notes);
@@ -84,34 +86,32 @@ pub(super) fn read(front: &str, folder: &str) -> Result<Head, String> {
     Ok(Head { metadata, modifier, notes })
 }
 
-/// The skill's name: as written, else the nearest to it, else its folder's.
+/// The skill's name: the written one, else the nearest valid name, else the folder's name.
 fn name(written: Option<&str>, folder: &str, notes: &mut Vec<String>) -> Result<SkillName, String> {
     let of_folder = SkillName::nearest(folder);
     let Some(written) = written else {
-        notes.push("it has no name; it goes by the name of its folder".to_owned());
-        return of_folder.ok_or_else(|| "it has no name, and its folder's name is none".to_owned());
+        notes.push("it has no name; the name of its folder is used".to_owned());
+        return of_folder.ok_or_else(|| "it has no name, and the name of its folder is not a valid one".to_owned());
     };
     match SkillName::new(written) {
         Ok(name) => {
             if name.as_str() != folder {
-                notes.push(format!("its name {name} is not that of its folder"));
+                notes.push(format!("its name {name} differs from the name of its folder"));
             }
             Ok(name)
         }
         Err(error) => {
             if written.chars().any(|c| matches!(c, '\u{300}'..='\u{36f}')) {
-                notes.push(
-                    "its name has marks apart from their letters (decomposed); write each accented letter as one character".to_owned(),
-                );
+                notes.push("its name has combining marks (decomposed Unicode); write each accented letter as one character".to_owned());
             }
             let nearest = SkillName::nearest(written).or(of_folder).ok_or_else(|| error.to_string())?;
-            notes.push(format!("{error}; it goes by {nearest}"));
+            notes.push(format!("{error}; the name {nearest} is used"));
             Ok(nearest)
         }
     }
 }
 
-/// Notes keys that stand twice: the last of them counts.
+/// Notes duplicate keys; the last one is used.
 fn twice(front: &str, notes: &mut Vec<String>) {
     let key = |line: &'_ str| {
         let key = line.split_once(':')?.0.trim_end();
@@ -119,19 +119,19 @@ fn twice(front: &str, notes: &mut Vec<String>) {
         plain.then(|| key.replace('_', "-"))
     };
     let mut seen = BTreeSet::new();
-    // Keys of the front matter itself begin their lines; what is within one of them is indented.
+    // Only top-level keys start at the beginning of a line; nested ones are indented.
     for again in front.lines().filter_map(key).filter(|key| !seen.insert(key.clone())).collect::<BTreeSet<_>>() {
-        notes.push(format!("{again} is there twice; the last one counts"));
+        notes.push(format!("{again} is duplicated; the last one is used"));
     }
 }
 
-/// A model that a provider may know.
+/// The skill's model, if its id may be one of a provider.
 fn known_model(model: String, notes: &mut Vec<String>) -> Option<String> {
     let plain = model.len() <= 128 && model.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:/-@".contains(&b));
     match model.as_str() {
         "inherit" => None,
         word if FOREIGN_MODELS.contains(&word) || !plain => {
-            notes.push(format!("its model {:?} is no model's id here; the conversation's stays", short(&model)));
+            notes.push(format!("its model {:?} is not a model id; the conversation's model is used", short(&model)));
             None
         }
         _ => Some(model),
@@ -142,44 +142,46 @@ fn short(text: &str) -> String {
     text.chars().take(60).collect()
 }
 
-/// The fields that are not yet looked at.
+/// Fields that are not interpreted yet.
 struct Fields(BTreeMap<String, Value>);
 
 impl Fields {
     fn parse(front: &str, notes: &mut Vec<String>) -> Result<Self, String> {
         let value = match yaml(front) {
             Ok(value) => value,
-            // What stops most readers of YAML: a colon within a text that is not quoted.
+            // The most common error: a colon inside of an unquoted text. Quote such texts and try
+            // again.
             Err(error) => {
                 let (quoted, keys) = quoted(front);
                 let value = if keys.is_empty() { Err(error.clone()) } else { yaml(&quoted) };
-                let value = value.map_err(|_| format!("its front matter is no YAML: {error}"))?;
-                notes.push(format!("quote the text of {}: it holds a colon", keys.join(", ")));
+                let value = value.map_err(|_| format!("its front matter is not valid YAML: {error}"))?;
+                notes.push(format!("quote the text of {}: it contains a colon", keys.join(", ")));
                 value
             }
         };
         match value {
             Value::Object(fields) => Ok(Self(fields.into_iter().map(|(key, value)| (key.trim().replace('_', "-"), value)).collect())),
             Value::Null => Ok(Self(BTreeMap::new())),
-            _ => Err("its front matter is no list of keys and values".to_owned()),
+            _ => Err("its front matter is not a mapping of keys to values".to_owned()),
         }
     }
 
-    /// A text; numbers and truth values as they are written.
+    /// Takes a field as text; numbers and booleans as they are written.
     fn text(&mut self, key: &str, notes: &mut Vec<String>) -> Option<String> {
         let text = match self.0.remove(key)? {
             Value::Null => return None,
             Value::Array(_) | Value::Object(_) => {
-                notes.push(format!("its {key} is no text"));
+                notes.push(format!("its {key} is not a text"));
                 return None;
             }
             value => plain(&value),
         };
         if key == "name" {
-            return Some(text.trim().to_owned()).filter(|text| !text.is_empty()); // Judged as it is written.
+            // Checked as it is written.
+            return Some(text.trim().to_owned()).filter(|text| !text.is_empty());
         }
         if text.contains(is_invisible) {
-            notes.push(format!("its {key} holds characters that are not seen; they are written out as \\u{{..}}"));
+            notes.push(format!("its {key} contains invisible characters; they are shown as \\u{{..}}"));
         }
         Some(visible_material(text.trim())).filter(|text| !text.is_empty())
     }
@@ -188,19 +190,20 @@ impl Fields {
         match self.0.remove(key) {
             None | Some(Value::Null) => false,
             Some(Value::Bool(flag)) => flag,
-            // Whoever writes the key and misspells the value means to hide the skill.
+            // Whoever sets this key most likely means to hide the skill, so an unknown value counts
+            // as true.
             Some(other) => match plain(&other).to_ascii_lowercase().as_str() {
                 "false" | "no" | "off" | "0" => false,
                 "true" | "yes" | "on" | "1" => true,
                 _ => {
-                    notes.push(format!("its {key} is neither true nor false; taken as true"));
+                    notes.push(format!("its {key} is neither true nor false; true is used"));
                     true
                 }
             },
         }
     }
 
-    /// Texts: a list, or one text with commas.
+    /// Takes a field as a list of texts: a YAML list, or one text separated by commas.
     fn list(&mut self, key: &str) -> Vec<String> {
         let texts: Vec<String> = match self.0.remove(key) {
             None | Some(Value::Null) => Vec::new(),
@@ -217,13 +220,13 @@ impl Fields {
                 fields.iter().map(|(key, value)| (visible_material(key), visible_material(&plain(value)))).collect()
             }
             Some(_) => {
-                notes.push(format!("its {key} is no list of keys and values"));
+                notes.push(format!("its {key} is not a mapping of keys to values"));
                 BTreeMap::new()
             }
         }
     }
 
-    /// The tools that it allows, by our names; `None` where it does not say.
+    /// The tools that the skill allows, by Callboard's names; `None` if it restricts nothing.
     fn tools(&mut self, notes: &mut Vec<String>) -> Option<BTreeSet<String>> {
         let (written, has_commas) = match self.0.remove("allowed-tools")? {
             Value::Null => return None,
@@ -249,10 +252,10 @@ impl Fields {
             }
         }
         if !patterns.is_empty() {
-            notes.push(format!("of {} only the tool counts, not the pattern", patterns.join(", ")));
+            notes.push(format!("{}: only the tool is restricted, the pattern is ignored", patterns.join(", ")));
         }
         if !odd.is_empty() {
-            notes.push(format!("{} names no tool", odd.join(", ")));
+            notes.push(format!("{} is not a tool name", odd.join(", ")));
         }
         Some(names)
     }
@@ -260,12 +263,12 @@ impl Fields {
     fn leftover(self, notes: &mut Vec<String>) {
         let keys: Vec<String> = self.0.keys().take(8).map(|key| short(key)).collect();
         if !keys.is_empty() {
-            notes.push(format!("nothing is done with {}", keys.join(", ")));
+            notes.push(format!("ignored: {}", keys.join(", ")));
         }
     }
 }
 
-/// A value as a text: scalars as written, others as JSON.
+/// A value as text: scalars as written, others as JSON.
 fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -274,7 +277,7 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// Reads YAML within a budget: no bombs of aliases, no depth, no length.
+/// Parses YAML within a budget that bounds aliases, depth and size.
 fn yaml(text: &str) -> Result<Value, String> {
     if text.trim().is_empty() {
         return Ok(Value::Null);
@@ -294,14 +297,14 @@ fn yaml(text: &str) -> Result<Value, String> {
     serde_saphyr::from_str_with_options(text, options).map_err(|error| one_line(&error))
 }
 
-/// The first line of what a reader of YAML says.
+/// The first line of a YAML error.
 fn one_line(error: &serde_saphyr::Error) -> String {
     let text = error.without_snippet().to_string();
     let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or("unreadable");
     line.chars().take(160).collect()
 }
 
-/// The same with texts in quotes that hold a colon, and their keys.
+/// Quotes texts that contain a colon; returns the result and the keys of those texts.
 fn quoted(front: &str) -> (String, Vec<String>) {
     let mut keys = Vec::new();
     let lines = front.lines().map(|line| {

@@ -1,12 +1,14 @@
-//! Skills from a folder: each a folder with a `SKILL.md` (YAML front matter, then Markdown), and with `scripts/`, `references/` and
-//! `assets/` where it has any.
+//! Skills from a folder of skill folders. Each has a `SKILL.md` (YAML front matter, then Markdown)
+//! and may have `scripts/`, `references/` and `assets/`.
 //!
-//! What is in it was written by others, for other programs too: what deviates is noted and used, what is broken is a note and hinders
-//! no other skill. Every file is opened beneath the folder by descriptor ([`Root`]), so that no name and no link leads out of it, and
-//! out of its skill.
+//! Skills are often written for other programs. A deviation from the format is noted and the skill
+//! used; an unusable skill is noted and does not affect others. Every file is opened by descriptor
+//! beneath its skill's folder ([`Root`]), so neither a name nor a link can lead outside.
 //!
-//! Bounds: [`FOLDERS_MAX`] skills, [`FRONT_BYTES_MAX`] of front matter parsed with a budget, [`SKILL_BODY_BYTES_MAX`](crate::ports::SKILL_BODY_BYTES_MAX) of instructions,
-//! [`FILES_MAX`] files listed, [`SKILL_RESOURCE_BYTES_MAX`](crate::ports::SKILL_RESOURCE_BYTES_MAX) of one that is read.
+//! Limits: [`FOLDERS_MAX`] skills; [`FRONT_BYTES_MAX`] of front matter, parsed with a budget;
+//! [`SKILL_BODY_BYTES_MAX`](crate::ports::SKILL_BODY_BYTES_MAX) of instructions; [`FILES_MAX`]
+//! listed files; [`SKILL_RESOURCE_BYTES_MAX`](crate::ports::SKILL_RESOURCE_BYTES_MAX) of a file
+//! that is read.
 
 mod folder;
 mod front;
@@ -27,7 +29,7 @@ use crate::sandbox::{PathRules, Root};
 pub use folder::{Broken, FILES_MAX, FOLDERS_MAX, Found, Survey};
 pub use front::FRONT_BYTES_MAX;
 
-/// A folder of skills. A folder that is itself a skill, with a `SKILL.md` of its own, is a folder of this one.
+/// A folder of skills. A folder with its own `SKILL.md` counts as a folder with that one skill.
 ///
 /// ```no_run
 /// # async fn open() -> Result<(), Box<dyn std::error::Error>> {
@@ -40,7 +42,7 @@ pub use front::FRONT_BYTES_MAX;
 #[derive(Clone)]
 pub struct SkillFolder {
     root: Arc<Root>,
-    /// The name of the folder, where it is a skill itself.
+    /// The folder's name, for the case that the folder is itself a skill.
     name: String,
 }
 
@@ -48,7 +50,7 @@ impl SkillFolder {
     /// Opens a folder.
     ///
     /// # Errors
-    /// What the system says when it is missing or no folder.
+    /// The system's error when the path does not exist or is not a folder.
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
         let root = Root::open(path, PathRules::default())?;
         let name = root.real_path().file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -60,7 +62,8 @@ impl SkillFolder {
         self.root.real_path().to_owned()
     }
 
-    /// Looks at every skill and says what is wrong with each. Reads files; belongs on a thread that may block.
+    /// Reads every skill and reports its problems. Blocks on file access; call it on a blocking
+    /// thread.
     ///
     /// # Errors
     /// The folder cannot be listed.
@@ -84,7 +87,7 @@ impl SkillFolder {
         })
     }
 
-    /// Does work that blocks.
+    /// Runs blocking work on a blocking thread.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(Self) -> Result<T, SkillError> + Send + 'static,
@@ -92,7 +95,7 @@ impl SkillFolder {
         let folder = self.clone();
         match tokio::task::spawn_blocking(move || work(folder)).await {
             Ok(result) => result,
-            Err(_) => Err(SkillError::Unavailable { message: "reading them was cut off".into() }),
+            Err(_) => Err(SkillError::Unavailable { message: "the reading task panicked or the host is stopping".into() }),
         }
     }
 }

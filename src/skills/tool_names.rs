@@ -1,6 +1,7 @@
-//! Names of tools as skills write them: for the tools of another program, with patterns, in every notation. They become ours.
+//! Translates tool names in skills. Skills name tools of another program, with patterns and in
+//! several notations; the result are Callboard's names.
 
-/// Tools that skills name and that have another name here, in lower case.
+/// Other programs' tool names in lower case, and the corresponding tools here.
 const OURS: [(&str, &str); 11] = [
     ("read", "file_read"),
     ("write", "file_edit"),
@@ -15,7 +16,7 @@ const OURS: [(&str, &str); 11] = [
     ("task", "create_subagent"),
 ];
 
-/// Splits a list that is separated by spaces, commas or both; what stands in parentheses stays together.
+/// Splits a list separated by spaces, commas or both; text in parentheses stays together.
 pub(super) fn split(list: &str) -> Vec<String> {
     let (mut names, mut name, mut depth) = (Vec::new(), String::new(), 0u32);
     for c in list.chars() {
@@ -35,18 +36,18 @@ pub(super) fn split(list: &str) -> Vec<String> {
     names
 }
 
-/// What a written name means.
+/// Meaning of a written tool name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Meaning {
-    /// Every tool.
+    /// `*`: every tool.
     All,
-    /// This tool; a `pattern` was written behind the name, and is not held.
+    /// One tool. `pattern`: a pattern in parentheses followed the name; it is ignored.
     Tool { name: String, pattern: bool },
-    /// Nothing that could be a tool.
+    /// Not a possible tool name.
     Nothing,
 }
 
-/// Finds out what a written name means.
+/// Interprets a written tool name.
 pub(super) fn meaning(written: &str) -> Meaning {
     let (name, pattern) = written.split_once('(').map_or((written, false), |(name, _)| (name, true));
     let name = name.trim();
@@ -74,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_another_program_become_ours() {
+    fn names_of_another_program_are_translated() {
         let tool = |name: &str, pattern| Meaning::Tool { name: name.to_owned(), pattern };
 
         assert_eq!(meaning("Read"), tool("file_read", false));

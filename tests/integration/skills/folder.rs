@@ -1,4 +1,4 @@
-//! Folders of skills: real ones with their deviations, broken ones, and hostile ones.
+//! Folders of skills: real ones with deviations, broken ones, and hostile ones.
 
 use std::{
     collections::BTreeMap,
@@ -60,7 +60,7 @@ async fn a_folder_keeps_the_contract_of_a_source() {
 fn skills_as_they_are_found_in_the_world_load() {
     let survey = survey(&fixtures());
 
-    let told: BTreeMap<&str, usize> = survey.skills.iter().map(|found| (found.skill.name().as_str(), found.notes.len())).collect();
+    let notes: BTreeMap<&str, usize> = survey.skills.iter().map(|found| (found.skill.name().as_str(), found.notes.len())).collect();
     let expected = [
         ("api-review-helper", 1),
         ("csv-tables", 0),
@@ -75,7 +75,7 @@ fn skills_as_they_are_found_in_the_world_load() {
         ("unit-tests-copy", 2),
         ("übersetzen", 1),
     ];
-    assert_eq!(told, BTreeMap::from(expected), "{:#?}", survey.notes());
+    assert_eq!(notes, BTreeMap::from(expected), "{:#?}", survey.notes());
     let of = |wanted: &str| &survey.skills.iter().find(|found| found.skill.name().as_str() == wanted).unwrap().skill;
     let allowed = |wanted: &str| of(wanted).modifier.allowed_tools.clone().map(|names| names.into_iter().collect::<Vec<_>>());
     assert_eq!(allowed("release-notes"), Some(["bash", "file_list", "file_read", "grep_search"].map(str::to_owned).to_vec()));
@@ -92,16 +92,16 @@ fn skills_as_they_are_found_in_the_world_load() {
 fn a_broken_skill_is_one_line_and_hinders_no_other() {
     let survey = survey(&fixtures());
 
-    let told: Vec<(&str, &str)> = survey.broken.iter().map(|broken| (broken.folder.as_str(), broken.reason.as_str())).collect();
+    let broken: Vec<(&str, &str)> = survey.broken.iter().map(|broken| (broken.folder.as_str(), broken.reason.as_str())).collect();
     let expected = [
-        ("broken-bytes", "its SKILL.md is no UTF-8 text"),
+        ("broken-bytes", "its SKILL.md is not UTF-8 text"),
         ("broken-no-description", "it has no description"),
-        ("broken-no-end", "its front matter has no end: a line `---` is missing"),
-        ("broken-no-front", "it has no front matter: it must begin with a line `---`"),
+        ("broken-no-end", "its front matter is not closed: a line `---` is missing"),
+        ("broken-no-front", "it has no front matter: the file must start with a line `---`"),
     ];
-    assert_eq!(told.len(), 5, "{told:?}");
-    assert_eq!(&told[..4], expected);
-    assert!(told[4].0 == "broken-yaml" && told[4].1.starts_with("its front matter is no YAML: ") && !told[4].1.contains('\n'));
+    assert_eq!(broken.len(), 5, "{broken:?}");
+    assert_eq!(&broken[..4], expected);
+    assert!(broken[4].0 == "broken-yaml" && broken[4].1.starts_with("its front matter is not valid YAML: ") && !broken[4].1.contains('\n'));
 }
 
 #[tokio::test]
@@ -116,7 +116,7 @@ async fn files_of_equal_names_stay_apart_and_binaries_end_nothing() {
     let read = |path: &str| source.resource(name("csv-tables"), path.to_owned());
     assert!(read("references/dialects.md").await.unwrap().contains("semicolon"));
     assert!(read("references/old/dialects.md").await.unwrap().contains("Pipes"));
-    assert!(matches!(read("assets/logo.png").await, Err(SkillError::Unreadable { reason, .. }) if reason == "it is no UTF-8 text"));
+    assert!(matches!(read("assets/logo.png").await, Err(SkillError::Unreadable { reason, .. }) if reason == "it is not UTF-8 text"));
 }
 
 #[tokio::test]
@@ -175,7 +175,7 @@ fn what_is_too_large_is_refused_and_many_folders_are_counted() {
     assert_eq!((survey.broken.len(), survey.left_out), (1000, 3));
 }
 
-/// Mutations of real files: no panic, bounded, and nothing that is no skill becomes one (FAULTS F24).
+/// Mutations of real files: no panic, bounded output, and no invalid skill accepted.
 #[test]
 fn a_mangled_skill_is_read_or_refused_and_never_panics() {
     let mut seeds: Vec<Vec<u8>> = Vec::new();
