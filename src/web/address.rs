@@ -1,51 +1,52 @@
-//! Which IP addresses belong to the public internet. Pure, and closed: an address that no rule calls public is refused.
+//! Classifies IP addresses as public or special. Pure. Fails closed: an address that no rule
+//! classifies as public is refused.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Why an address is none of the public internet's (FAULTS F6). The ranges are those of IANA's special-purpose registries.
+/// Why an address is not public. The ranges are those of IANA's special-purpose registries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AddressClass {
     /// `0.0.0.0/8` and `::`: this host.
     Unspecified,
-    /// `127.0.0.0/8` and `::1`.
+    /// `127.0.0.0/8` and `::1`: this host.
     Loopback,
-    /// `10/8`, `172.16/12` and `192.168/16`.
+    /// `10/8`, `172.16/12` and `192.168/16`: private networks (RFC 1918).
     Private,
-    /// `100.64.0.0/10`: carriers' own networks.
+    /// `100.64.0.0/10`: carrier-grade NAT (RFC 6598).
     Shared,
-    /// `169.254.0.0/16` and `fe80::/10`.
+    /// `169.254.0.0/16` and `fe80::/10`: the local link.
     LinkLocal,
-    /// Where clouds tell a machine its credentials, whatever range that is in.
+    /// Metadata services of clouds, which hand out a machine's credentials; in several ranges.
     Metadata,
-    /// `192.0.0.0/24`, `192.88.99.0/24` and `2001::/23`, Teredo among them: for protocols, not for hosts.
+    /// `192.0.0.0/24`, `192.88.99.0/24` and `2001::/23` (Teredo included): assigned to protocols.
     Protocol,
-    /// Examples in documents.
+    /// Ranges for examples in documentation.
     Documentation,
-    /// `198.18.0.0/15`: for measuring networks.
+    /// `198.18.0.0/15`: network benchmarks.
     Benchmarking,
-    /// `224.0.0.0/4` and `ff00::/8`.
+    /// `224.0.0.0/4` and `ff00::/8`: multicast groups.
     Multicast,
-    /// `255.255.255.255`.
+    /// `255.255.255.255`: the limited broadcast address.
     Broadcast,
-    /// `240.0.0.0/4` and all of IPv6 that is not handed out.
+    /// `240.0.0.0/4`, and all of IPv6 that is not allocated.
     Reserved,
-    /// `fc00::/7`.
+    /// `fc00::/7`: IPv6's private networks (RFC 4193).
     UniqueLocal,
-    /// `fec0::/10`.
+    /// `fec0::/10`: deprecated site-local addresses.
     SiteLocal,
-    /// An IPv4 address in the clothes of IPv6: mapped, compatible, translated, NAT64, 6to4, ISATAP.
+    /// An IPv4 address embedded in IPv6: mapped, compatible, translated, NAT64, 6to4 or ISATAP.
     EmbeddedIpv4,
 }
 
 impl AddressClass {
-    /// The class in words.
+    /// The class in words, for error texts.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Unspecified => "unspecified",
             Self::Loopback => "loopback",
             Self::Private => "private",
-            Self::Shared => "carrier's own",
+            Self::Shared => "carrier-grade NAT",
             Self::LinkLocal => "link-local",
             Self::Metadata => "cloud metadata",
             Self::Protocol => "protocol",
@@ -60,8 +61,9 @@ impl AddressClass {
         }
     }
 
-    /// Whether naming a host in the allow-list is enough to reach it there. Credentials of the machine and addresses that are no
-    /// host's never are: their range must be allowed itself.
+    /// Whether an allow-list entry for a host name also permits this class of resolved address.
+    /// Metadata services and addresses that belong to no host are excluded: they need an entry for
+    /// their range.
     pub(super) fn opens_by_name(self) -> bool {
         match self {
             Self::Loopback | Self::Private | Self::Shared | Self::UniqueLocal | Self::SiteLocal => true,
@@ -79,7 +81,7 @@ impl AddressClass {
     }
 }
 
-/// The class of an address that is not public; `None` if it is.
+/// The class of a special address; `None` for a public one.
 pub(super) fn class(ip: IpAddr) -> Option<AddressClass> {
     match ip {
         IpAddr::V4(ip) => class_v4(ip),
@@ -89,7 +91,8 @@ pub(super) fn class(ip: IpAddr) -> Option<AddressClass> {
 
 fn class_v4(ip: Ipv4Addr) -> Option<AddressClass> {
     Some(match ip.octets() {
-        // Azure's agent answers at an address that looks public, Alibaba's and Oracle's in ranges of other uses.
+        // Azure's agent has an address that looks public; Alibaba's and Oracle's are in ranges with
+        // other purposes.
         [168, 63, 129, 16] | [169, 254, 169, 254] | [100, 100, 100, 200] | [192, 0, 0, 192] => AddressClass::Metadata,
         [0, ..] => AddressClass::Unspecified,
         [127, ..] => AddressClass::Loopback,
@@ -121,14 +124,14 @@ fn class_v6(ip: Ipv6Addr) -> Option<AddressClass> {
         [0x2002, ..] => AddressClass::EmbeddedIpv4,
         [0x2001, 0x0db8, ..] | [0x3fff, 0..=0x0fff, ..] => AddressClass::Documentation,
         [0x2001, 0x0000..=0x01ff, ..] => AddressClass::Protocol,
-        // ISATAP (RFC 5214), whatever the two bits of the identifier say.
+        // ISATAP (RFC 5214), for any value of the identifier's two flag bits.
         [_, _, _, _, 0x0000 | 0x0100 | 0x0200 | 0x0300, 0x5efe, ..] => AddressClass::EmbeddedIpv4,
         [0x2000..=0x3fff, ..] => return None,
         _ => AddressClass::Reserved,
     })
 }
 
-/// The IPv4 address behind NAT64's well-known prefix.
+/// The IPv4 address embedded after NAT64's well-known prefix.
 pub(super) fn behind_nat64(ip: IpAddr) -> Option<Ipv4Addr> {
     match ip {
         IpAddr::V6(ip) => match (ip.segments(), ip.octets()) {
@@ -139,7 +142,7 @@ pub(super) fn behind_nat64(ip: IpAddr) -> Option<Ipv4Addr> {
     }
 }
 
-/// A range of addresses.
+/// A range of addresses, or a single one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Range {
     first: IpAddr,
@@ -147,7 +150,7 @@ pub(super) struct Range {
 }
 
 impl Range {
-    /// Reads `10.0.0.0/8`, `fd00::/8` or a single address.
+    /// Parses `10.0.0.0/8`, `fd00::/8` or a single address.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
         let address: IpAddr = address.trim_matches(['[', ']']).parse().ok()?;
@@ -160,7 +163,7 @@ impl Range {
         (prefix <= bits).then_some(Self { first: address, prefix })
     }
 
-    pub(super) fn holds(self, ip: IpAddr) -> bool {
+    pub(super) fn contains(self, ip: IpAddr) -> bool {
         match (self.first, ip) {
             (IpAddr::V4(first), IpAddr::V4(ip)) => same_bits(first.to_bits().into(), ip.to_bits().into(), self.prefix, 32),
             (IpAddr::V6(first), IpAddr::V6(ip)) => same_bits(first.to_bits(), ip.to_bits(), self.prefix, 128),
@@ -170,7 +173,7 @@ impl Range {
 }
 
 fn same_bits(left: u128, right: u128, prefix: u32, bits: u32) -> bool {
-    // A shift by all 128 bits is none.
+    // `checked_shr` fails for a shift by all 128 bits: then no bits are compared.
     (left ^ right).checked_shr(bits - prefix).unwrap_or(0) == 0
 }
 
@@ -179,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_class_has_its_first_and_last_address_and_its_neighbours_are_public() {
+    fn every_class_includes_its_first_and_last_address_and_its_neighbors_are_public() {
         use AddressClass::*;
         let rows: &[(&str, Option<AddressClass>)] = &[
             ("0.0.0.0", Some(Unspecified)),
@@ -276,8 +279,8 @@ mod tests {
     }
 
     #[test]
-    fn ranges_hold_what_their_prefix_says() {
-        let holds = |range: &str, ip: &str| Range::parse(range).unwrap().holds(ip.parse().unwrap());
+    fn ranges_contain_what_their_prefix_says() {
+        let holds = |range: &str, ip: &str| Range::parse(range).unwrap().contains(ip.parse().unwrap());
 
         assert!(holds("10.1.0.0/16", "10.1.255.255") && !holds("10.1.0.0/16", "10.2.0.0"));
         assert!(holds("0.0.0.0/0", "9.9.9.9") && !holds("0.0.0.0/0", "::1") && holds("::/0", "::1"));

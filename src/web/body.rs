@@ -1,4 +1,5 @@
-//! Takes a body in up to a cap, unpacked. Memory: the cap, half of it again while the buffer grows, and what one read brings.
+//! Reads a response body up to a cap, decompressed. Peak memory: 1.5 times the cap while the buffer
+//! grows, plus one chunk.
 
 use std::io::{self, Write};
 
@@ -7,10 +8,10 @@ use flate2::write::MultiGzDecoder;
 
 use super::error::WebError;
 
-/// Bytes on the wire beyond the cap: an honest encoding is not longer than what it encodes.
+/// Bytes on the wire allowed beyond the cap; useful compression never makes a body longer.
 const WIRE_SLACK: u64 = 64 * 1024;
 
-/// Gathers bytes up to a cap; then it is full and fails.
+/// A buffer with a cap. Writing beyond it sets `full` and fails.
 struct Capped {
     bytes: Vec<u8>,
     cap: usize,
@@ -23,7 +24,7 @@ impl Write for Capped {
         let taken = bytes.get(..room).unwrap_or(bytes);
         let wanted = self.bytes.len() + taken.len();
         if wanted > self.bytes.capacity() {
-            // Never more than the cap, whatever the growth.
+            // Doubles the capacity, but never beyond the cap.
             let capacity = (self.bytes.capacity() * 2).clamp(wanted, self.cap.max(wanted));
             self.bytes.reserve_exact(capacity - self.bytes.len());
         }
@@ -45,7 +46,7 @@ enum Coding {
     Gzip(Box<MultiGzDecoder<Capped>>),
 }
 
-/// A body on its way in.
+/// A body that is being read.
 pub(super) struct BodyReader {
     coding: Coding,
     wire: u64,
@@ -53,7 +54,7 @@ pub(super) struct BodyReader {
 }
 
 impl BodyReader {
-    /// For a body with this `Content-Encoding`.
+    /// A reader for a body with this `Content-Encoding`.
     pub(super) fn new(encoding: Option<&str>, cap: usize) -> Result<Self, WebError> {
         let capped = Capped { bytes: Vec::new(), cap, full: false };
         let coding = match encoding.map(|name| name.trim().to_ascii_lowercase()).as_deref() {
@@ -64,7 +65,7 @@ impl BodyReader {
         Ok(Self { coding, wire: 0, wire_max: (cap as u64).saturating_add(WIRE_SLACK) })
     }
 
-    /// Takes what came; `false` if no more is wanted.
+    /// Adds a chunk; `false` when no more is needed.
     pub(super) fn take(&mut self, chunk: &[u8]) -> Result<bool, WebError> {
         self.wire += chunk.len() as u64;
         let written = match &mut self.coding {
@@ -74,7 +75,7 @@ impl BodyReader {
         match written {
             Ok(()) => Ok(self.wire <= self.wire_max),
             Err(_) if self.capped().full => Ok(false),
-            Err(_) => Err(WebError::Broken("its gzip cannot be unpacked")),
+            Err(_) => Err(WebError::Broken("its gzip data is invalid")),
         }
     }
 
@@ -85,7 +86,8 @@ impl BodyReader {
         }
     }
 
-    /// The bytes, and whether there were more. `over`: the wire said that nothing more comes.
+    /// The bytes, and whether the body is longer. `over`: the connection signalled the end of the
+    /// body.
     pub(super) fn finish(self, over: bool) -> Result<(Bytes, bool), WebError> {
         match self.coding {
             Coding::Plain(capped) => Ok((capped.bytes.into(), !over)),
@@ -96,7 +98,7 @@ impl BodyReader {
             Coding::Gzip(mut decoder) => match decoder.try_finish() {
                 Ok(()) => Ok((std::mem::take(&mut decoder.get_mut().bytes).into(), false)),
                 Err(_) if decoder.get_ref().full => Ok((std::mem::take(&mut decoder.get_mut().bytes).into(), true)),
-                Err(_) => Err(WebError::Broken("its gzip ends early")),
+                Err(_) => Err(WebError::Broken("its gzip data ends early")),
             },
         }
     }
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn members_that_hold_nothing_end_too() {
+    fn empty_gzip_members_end_too() {
         let nothing = gzip(b"").repeat(20_000);
 
         assert_eq!(read(Some("gzip"), 1000, &nothing).map(|(bytes, more)| (bytes.len(), more)), Ok((0, true)));
@@ -153,10 +155,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_gzip_is_an_error_and_other_encodings_are_refused() {
-        assert_eq!(read(Some("gzip"), 1000, b"not packed at all, by far"), Err(WebError::Broken("its gzip cannot be unpacked")));
+    fn invalid_gzip_is_an_error_and_other_encodings_are_refused() {
+        assert_eq!(read(Some("gzip"), 1000, b"not packed at all, by far"), Err(WebError::Broken("its gzip data is invalid")));
         let whole = gzip(&b"abcdefgh".repeat(100));
-        assert_eq!(read(Some("gzip"), 1000, &whole[..whole.len() - 9]), Err(WebError::Broken("its gzip ends early")));
+        assert_eq!(read(Some("gzip"), 1000, &whole[..whole.len() - 9]), Err(WebError::Broken("its gzip data ends early")));
         for encoding in ["br", "zstd", "deflate", "gzip, gzip"] {
             assert_eq!(read(Some(encoding), 1000, b""), Err(WebError::Encoding), "{encoding}");
         }

@@ -1,4 +1,4 @@
-//! The HTTP client behind the guard: one request, its redirects by hand, its answer up to a cap.
+//! The HTTP client of web tools: one request, redirects checked one by one, a body up to a cap.
 
 use std::{
     fmt,
@@ -25,7 +25,7 @@ use super::{
     policy::{Denied, REDIRECTS_MAX, UrlPolicy},
 };
 
-/// Lines of a head that are read; a head is bounded to some hundred KiB by the HTTP library besides.
+/// Most header fields of a response; the HTTP library limits its head to a few hundred KiB as well.
 const HEADERS_MAX: usize = 100;
 
 /// Settings of a [`WebClient`].
@@ -67,59 +67,60 @@ impl Default for WebClientBuilder {
 }
 
 impl WebClientBuilder {
-    /// Sets what may be reached; the public internet by default.
+    /// Sets which addresses may be reached; by default the public internet.
     #[must_use]
     pub fn policy(mut self, policy: UrlPolicy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// Sets who resolves names; the system by default.
+    /// Sets the resolver of host names; by default the operating system's.
     #[must_use]
     pub fn resolver(mut self, resolver: impl Resolver) -> Self {
         self.resolver = Arc::new(resolver);
         self
     }
 
-    /// Sets what servers are told of us; `callboard/VERSION` by default.
+    /// Sets the `User-Agent` header; by default `callboard/VERSION`.
     #[must_use]
     pub fn user_agent(mut self, user_agent: impl Into<String>) -> Self {
         self.user_agent = user_agent.into();
         self
     }
 
-    /// Sets how many bytes of a body are kept, counted after unpacking; 4 MiB by default.
+    /// Sets how many bytes of a body are kept, counted after decompression; 4 MiB by default.
     #[must_use]
     pub fn body_bytes_max(mut self, bytes: usize) -> Self {
         self.limits.body_bytes = bytes;
         self
     }
 
-    /// Sets the longest time from the request to the last byte, redirects included; 30 s by default.
+    /// Sets the timeout from the request to the last byte, redirects included; 30 s by default.
     #[must_use]
     pub fn total(mut self, total: Duration) -> Self {
         self.limits.total = total;
         self
     }
 
-    /// Sets the longest wait for the head, or for the next bytes of a body; 10 s by default.
+    /// Sets the timeout for a response's head, and for each further chunk of its body; 10 s by
+    /// default.
     #[must_use]
     pub fn idle(mut self, idle: Duration) -> Self {
         self.limits.idle = idle;
         self
     }
 
-    /// Sets the longest time to connect, TLS included; 10 s by default.
+    /// Sets the timeout for connecting, TLS included; 10 s by default.
     #[must_use]
     pub fn connect(mut self, connect: Duration) -> Self {
         self.limits.connect = connect;
         self
     }
 
-    /// The client.
+    /// Builds the client.
     ///
     /// # Errors
-    /// [`WebError::Request`] if TLS cannot be set up or the user agent is no header.
+    /// [`WebError::Request`] if TLS cannot be set up or the user agent is not a valid header value.
     pub fn build(self) -> Result<WebClient, WebError> {
         let policy = Arc::new(self.policy);
         let http = guarded(policy.clone(), self.resolver)
@@ -133,9 +134,10 @@ impl WebClientBuilder {
     }
 }
 
-/// Reaches the public internet and what its policy permits, and nothing else (FAULTS F6, F7). Cheap to clone.
+/// An HTTP client that reaches only the public internet and what its policy permits. Cheap to
+/// clone.
 ///
-/// Every request dials anew: no connection is shared between requests, so each is judged by the address that it goes to.
+/// Connections are not reused between requests, so every request's address is checked.
 #[derive(Clone)]
 pub struct WebClient {
     http: Client,
@@ -149,13 +151,13 @@ impl fmt::Debug for WebClient {
     }
 }
 
-/// What to ask for.
+/// A request to send.
 pub struct WebRequest {
     method: Method,
     url: String,
     headers: HeaderMap,
     body: Option<Bytes>,
-    /// It carries something that no other server may see.
+    /// Whether the request carries a body or a secret that no other server may see.
     own: bool,
     wrong: Option<WebError>,
 }
@@ -167,26 +169,26 @@ impl fmt::Debug for WebRequest {
 }
 
 impl WebRequest {
-    /// Asks for a document; follows redirects.
+    /// A GET request; follows redirects.
     pub fn get(url: impl Into<String>) -> Self {
         Self { method: Method::GET, url: url.into(), headers: HeaderMap::new(), body: None, own: false, wrong: None }
     }
 
-    /// Posts a JSON document; follows no redirect.
+    /// A POST request with a JSON body; follows no redirects.
     pub fn post_json(url: impl Into<String>, json: impl Into<Bytes>) -> Self {
         let mut request = Self { method: Method::POST, body: Some(json.into()), own: true, ..Self::get(url) };
         request.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         request
     }
 
-    /// Says which kinds of document are wanted.
+    /// Sets the `Accept` header.
     #[must_use]
     pub fn accept(mut self, kinds: &'static str) -> Self {
         self.headers.insert(ACCEPT, HeaderValue::from_static(kinds));
         self
     }
 
-    /// Adds a header that may be a secret; then no redirect is followed.
+    /// Adds a header whose value may be a secret; the request then follows no redirects.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
         match (HeaderName::try_from(name), HeaderValue::try_from(value)) {
@@ -194,20 +196,20 @@ impl WebRequest {
                 value.set_sensitive(true);
                 self.headers.insert(name, value);
             }
-            _ => self.wrong = Some(WebError::Request("a header holds characters that no header may hold")),
+            _ => self.wrong = Some(WebError::Request("a header contains invalid characters")),
         }
         self.own = true;
         self
     }
 
-    /// Adds a bearer key; then no redirect is followed.
+    /// Adds an `Authorization: Bearer` header; the request then follows no redirects.
     #[must_use]
     pub fn bearer(self, key: &str) -> Self {
         self.header(AUTHORIZATION.as_str(), &format!("Bearer {key}"))
     }
 }
 
-/// The head of an answer; its body is still to be read.
+/// The head of a response; its body is read by [`WebAnswer::read`].
 pub struct WebAnswer {
     response: Response,
     url: Url,
@@ -222,35 +224,36 @@ impl fmt::Debug for WebAnswer {
     }
 }
 
-/// A body that was read.
+/// The body of a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WebBody {
-    /// Its bytes, unpacked; the first ones if `more`.
+    /// The decompressed bytes; only the first ones if `more` is set.
     pub bytes: Bytes,
-    /// Whether there was more than the cap.
+    /// Whether the body was longer than the cap.
     pub more: bool,
-    /// How long the server says that it is, if it says so and the body is not packed.
+    /// The announced `Content-Length`; `None` if it is missing or the body is compressed.
     pub declared: Option<u64>,
 }
 
 impl WebClient {
-    /// Begins with the defaults.
+    /// A builder with default settings.
     pub fn builder() -> WebClientBuilder {
         WebClientBuilder::default()
     }
 
-    /// What it may reach.
+    /// The policy that decides what may be reached.
     pub fn policy(&self) -> &UrlPolicy {
         &self.policy
     }
 
-    /// Sends a request and waits for the head of the answer, whatever its status, after at most ten redirects.
+    /// Sends a request and returns the head of the response, whatever its status, after at most ten
+    /// redirects.
     ///
     /// # Errors
-    /// [`WebError`].
+    /// [`WebError`], for example when the policy denies a URL.
     ///
     /// # Cancel safety
-    /// Dropped or cancelled, the connection is closed.
+    /// Dropping the future or cancelling the token closes the connection.
     pub async fn open(&self, request: WebRequest, cancel: &CancellationToken) -> Result<WebAnswer, WebError> {
         let deadline = Instant::now() + self.limits.total;
         tokio::select! {
@@ -271,11 +274,11 @@ impl WebClient {
             *out.headers_mut() = request.headers.clone();
             out.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
             *out.body_mut() = request.body.clone().map(Into::into);
-            // The head has the connecting and the waiting.
+            // The wait for the head includes connecting.
             let wait = self.limits.connect + self.limits.idle;
             let response = match timeout(wait, self.http.execute(out)).await {
                 Ok(response) => response.map_err(|error| WebError::of(&error, self.limits.connect))?,
-                Err(_) => return Err(WebError::Timeout { what: "the answer's head", limit: wait }),
+                Err(_) => return Err(WebError::Timeout { what: "the response's head", limit: wait }),
             };
             let Some(location) = location(&response) else {
                 return Ok(WebAnswer { response, url, redirects, deadline, limits: self.limits });
@@ -287,7 +290,7 @@ impl WebClient {
                 return Err(Denied::Redirects.into());
             }
             let next = location.to_str().ok().and_then(|text| url.join(text).ok());
-            let mut next = next.ok_or(WebError::Broken("it redirects to something that is no URL"))?;
+            let mut next = next.ok_or(WebError::Broken("it redirects to an invalid URL"))?;
             next.set_fragment(None);
             self.policy.check_redirect(&url, &next)?;
             url = next;
@@ -310,27 +313,27 @@ impl Limits {
 }
 
 impl WebAnswer {
-    /// The status.
+    /// The HTTP status code.
     pub fn status(&self) -> u16 {
         self.response.status().as_u16()
     }
 
-    /// Where the answer is from, after redirects.
+    /// The URL that answered, after redirects.
     pub fn url(&self) -> &Url {
         &self.url
     }
 
-    /// How many redirects led there.
+    /// The number of redirects that were followed.
     pub fn redirects(&self) -> usize {
         self.redirects
     }
 
-    /// What kind of document it is, as the server says: `text/html; charset=utf-8`.
+    /// The `Content-Type` header, for example `text/html; charset=utf-8`.
     pub fn content_type(&self) -> Option<&str> {
         self.response.headers().get(CONTENT_TYPE)?.to_str().ok()
     }
 
-    /// How long the server wants to be left alone.
+    /// The `Retry-After` header as a duration from now.
     pub fn retry_after(&self) -> Option<Duration> {
         let text = self.response.headers().get(RETRY_AFTER)?.to_str().ok()?.trim();
         match text.parse() {
@@ -342,10 +345,10 @@ impl WebAnswer {
     /// Reads the body up to the cap.
     ///
     /// # Errors
-    /// [`WebError`].
+    /// [`WebError`], for example when the server stops sending.
     ///
     /// # Cancel safety
-    /// Dropped or cancelled, the connection is closed.
+    /// Dropping the future or cancelling the token closes the connection.
     pub async fn read(mut self, cancel: &CancellationToken) -> Result<WebBody, WebError> {
         let (deadline, limits) = (self.deadline, self.limits);
         tokio::select! {
@@ -356,7 +359,7 @@ impl WebAnswer {
     }
 
     async fn body(&mut self) -> Result<WebBody, WebError> {
-        // Several lines of this header would be several encodings.
+        // Several `Content-Encoding` lines would mean several encodings.
         let mut encodings = self.response.headers().get_all(CONTENT_ENCODING).iter();
         let encoding = match (encodings.next(), encodings.next()) {
             (Some(encoding), None) => Some(encoding.to_str().map_err(|_| WebError::Encoding)?),
@@ -367,7 +370,7 @@ impl WebAnswer {
         let mut reader = BodyReader::new(encoding, self.limits.body_bytes)?;
         let over = loop {
             let chunk = timeout(self.limits.idle, self.response.chunk()).await;
-            let chunk = chunk.map_err(|_| WebError::Timeout { what: "waiting for more of the body", limit: self.limits.idle })?;
+            let chunk = chunk.map_err(|_| WebError::Timeout { what: "waiting for the next part of the body", limit: self.limits.idle })?;
             match chunk.map_err(|error| WebError::of(&error, self.limits.connect))? {
                 None => break true,
                 Some(bytes) if !reader.take(&bytes)? => break false,

@@ -1,5 +1,6 @@
-//! Names become addresses here, once, and every address is judged before any is dialed: what was checked is what is dialed, so a
-//! name that changes its answer gains nothing (DNS rebinding).
+//! Host names are resolved once, and every address is checked before a connection is made. The
+//! checked address is the one connected to, so a name that changes its answer (DNS rebinding) gains
+//! nothing.
 
 use std::{
     fmt, io,
@@ -16,19 +17,19 @@ use reqwest::{
 
 use super::policy::{Denied, REDIRECTS_MAX, UrlPolicy};
 
-/// Addresses of one name that are looked at; a name with more is refused.
+/// Most addresses of one name; a name with more is refused.
 const ADDRESSES_MAX: usize = 256;
 
-/// Asks for the addresses of a name.
+/// Resolves host names.
 pub trait Resolver: Send + Sync + 'static {
     /// All addresses of `host`, in the order in which they should be tried.
     ///
     /// # Errors
-    /// Whatever the system says; shown to nobody.
+    /// Any I/O error; its text is not shown.
     fn resolve<'a>(&'a self, host: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>>;
 }
 
-/// Asks the operating system.
+/// Resolves with the operating system.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemResolver;
 
@@ -38,15 +39,17 @@ impl Resolver for SystemResolver {
     }
 }
 
-/// A name has no address.
+/// A name could not be resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the host's name could not be resolved")]
 pub(super) struct NoAddress;
 
-/// A resolver for reqwest that hands out public addresses only. One private address among several refuses them all.
+/// A resolver for reqwest that returns only permitted addresses. One forbidden address among
+/// several refuses the name.
 ///
-/// It never sees addresses that stand in a URL: whoever builds a client with it judges URLs by [`UrlPolicy::check_url`] first,
-/// redirects by [`guard_redirects`], and takes no proxy from the environment. [`guarded`] does all but the first.
+/// It does not see addresses that are written in a URL. A program that builds its own client with
+/// it must check URLs by [`UrlPolicy::check_url`] first, redirects by [`guard_redirects`], and
+/// disable proxies from the environment. [`guarded`] does all but the first.
 #[derive(Clone)]
 pub struct GuardedDns {
     policy: Arc<UrlPolicy>,
@@ -60,7 +63,7 @@ impl fmt::Debug for GuardedDns {
 }
 
 impl GuardedDns {
-    /// Asks `resolver` and judges its answers by `policy`.
+    /// Resolves with `resolver` and checks the addresses against `policy`.
     pub fn new(policy: Arc<UrlPolicy>, resolver: Arc<dyn Resolver>) -> Self {
         Self { policy, resolver }
     }
@@ -76,16 +79,17 @@ impl Resolve for GuardedDns {
                 return Err(NoAddress.into());
             }
             addresses.iter().try_for_each(|ip| policy.check_resolved(host, *ip))?;
-            // Port 0: reqwest puts in that of the URL.
+            // Port 0: reqwest substitutes the URL's port.
             Ok(Box::new(addresses.into_iter().map(|ip| SocketAddr::new(ip, 0))) as Addrs)
         })
     }
 }
 
-/// A redirect policy for reqwest: at most [`REDIRECTS_MAX`], each judged anew, never from `https` to `http`.
+/// A redirect policy for reqwest: at most [`REDIRECTS_MAX`], each checked separately, never from
+/// `https` to `http`.
 pub fn guard_redirects(policy: Arc<UrlPolicy>) -> Policy {
     Policy::custom(move |attempt| {
-        // The first of these is where it began.
+        // `previous` starts with the original URL.
         let verdict = match attempt.previous() {
             before if before.len() > REDIRECTS_MAX => Err(Denied::Redirects),
             [.., from] => policy.check_redirect(from, attempt.url()),
@@ -98,8 +102,9 @@ pub fn guard_redirects(policy: Arc<UrlPolicy>) -> Policy {
     })
 }
 
-/// A reqwest client that dials public addresses only: guarded names and redirects, no proxy, no connection kept for another
-/// request, no retry, no Referer. URLs that somebody else wrote must pass [`UrlPolicy::check_url`] before they are given to it.
+/// A builder for a reqwest client that connects to permitted addresses only: checked names and
+/// redirects, no proxy, no connection reuse, no retries, no `Referer`. Untrusted URLs must pass
+/// [`UrlPolicy::check_url`] before they are given to it.
 pub fn guarded(policy: Arc<UrlPolicy>, resolver: Arc<dyn Resolver>) -> ClientBuilder {
     ClientBuilder::new()
         .dns_resolver(GuardedDns::new(policy.clone(), resolver))

@@ -1,43 +1,44 @@
-//! What may go wrong between us and a public server. No text holds more of a URL than its host.
+//! Errors of requests to web servers. No text contains more of a URL than its host.
 
 use std::time::Duration;
 
 use super::{dns::NoAddress, policy::Denied};
 
-/// Why there is no answer.
+/// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WebError {
-    /// The policy says no; nothing was dialed, or nothing more after a redirect.
+    /// The policy denies the URL, or the target of a redirect. No connection was made to it.
     #[error(transparent)]
     Denied(#[from] Denied),
-    /// The name has no address.
+    /// The host name could not be resolved.
     #[error("the host's name could not be resolved")]
     NoSuchHost,
-    /// Nobody answers there, or TLS failed.
+    /// The connection was refused, or TLS failed.
     #[error("no connection to the host")]
     Connect,
-    /// Too slow.
+    /// A timeout expired.
     #[error("{what} took longer than {limit:?}")]
     Timeout {
-        /// What took too long.
+        /// The step that took too long.
         what: &'static str,
-        /// How long it might have.
+        /// The step's limit.
         limit: Duration,
     },
-    /// The caller wants it no more.
+    /// The caller cancelled the request.
     #[error("cancelled")]
     Cancelled,
-    /// The server breaks off or does not speak HTTP as we understand it.
+    /// The server closed the connection early or sent invalid HTTP.
     #[error("the server's answer is broken: {0}")]
     Broken(&'static str),
-    /// The body is compressed in a way that was not asked for.
-    #[error("the server sent a body in an encoding that was not asked for; only gzip is read")]
+    /// The body has an encoding that was not requested.
+    #[error("the server sent a body in an encoding that was not requested; only gzip is supported")]
     Encoding,
-    /// A redirect that may not be followed: the request carries a body or headers of its own.
+    /// The server redirects, but the request carries a body or extra headers, which no other server
+    /// may see.
     #[error("the server redirects; a request with a body or a key follows no redirect")]
     Redirected,
-    /// The request itself cannot be written.
+    /// The request is invalid.
     #[error("the request is not valid: {0}")]
     Request(&'static str),
 }
@@ -51,7 +52,7 @@ impl WebError {
         }
     }
 
-    /// The class of reqwest's error; its text is dropped, for it may hold a URL or an address.
+    /// Classifies reqwest's error. Its text is dropped, since it may contain a URL or an address.
     pub(super) fn of(error: &reqwest::Error, connect: Duration) -> Self {
         let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
         while let Some(cause) = source {
@@ -67,7 +68,7 @@ impl WebError {
             _ if error.is_timeout() => Self::Timeout { what: "connecting", limit: connect },
             _ if error.is_connect() => Self::Connect,
             _ if error.is_body() || error.is_decode() => Self::Broken("the body ended early"),
-            _ => Self::Broken("it is no HTTP, or its head is too large"),
+            _ => Self::Broken("it is not valid HTTP, or its head is too large"),
         }
     }
 }

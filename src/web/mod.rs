@@ -1,19 +1,21 @@
-//! The way to the public internet: a policy that judges URLs and addresses, and a client that keeps to it. Tools, MCP servers over
-//! HTTP and URLs of images go this way and no other.
+//! Access to the public internet: a policy for URLs and addresses, and a client that enforces it.
+//! Web tools, MCP servers over HTTP and image URLs use it exclusively.
 //!
-//! **Invariant:** nothing here is dialed that the policy did not see as an address. Names are resolved once, every address of a name
-//! is judged, one of those judged is dialed; each redirect begins anew.
+//! **Invariant:** no connection is made to an address that the policy has not checked. A name is
+//! resolved once, all of its addresses are checked, and one of them is connected to; a redirect
+//! starts over.
 //!
-//! Promises, tested in `tests/integration/web.rs` (FAULTS F6, F7):
-//! - no connection to a private, loopback, link-local, metadata or otherwise special address, however it is spelled, resolved to or
-//!   redirected to; none through a proxy of the environment
-//! - public addresses, and what the operator permits, are reached
+//! Guarantees, tested in `tests/integration/web/`:
+//! - no connection to a private, loopback, link-local, metadata or otherwise special address, in
+//!   any spelling, by any name or redirect; none through a proxy from the environment
+//! - public addresses, and those that the operator permits, are reachable
 //! - at most ten redirects, never from https to http, none with a key or a body
-//! - a body stops at the cap, counted after unpacking; memory at most twice the cap
-//! - a total and an idle deadline; a cancel closes the connection
+//! - a body ends at the cap, counted after decompression; memory is at most twice the cap
+//! - a total and an idle timeout; cancelling closes the connection
 //!
-//! gzip is asked for and unpacked here, with the cap on its output; every other encoding is refused. The unpacking that reqwest
-//! offers stays off: it would be on for the model providers too.
+//! gzip is requested and decompressed here, with the cap on its output; other encodings are
+//! refused. reqwest's own decompression stays off, because enabling the feature would affect the
+//! model providers' clients too.
 
 mod address;
 mod policy;

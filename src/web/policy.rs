@@ -1,7 +1,8 @@
-//! Judges URLs and addresses before anything is dialed. Pure: a test calls it a million times.
+//! Checks URLs and addresses before a connection is made. Pure.
 //!
-//! A URL is refused unless it is `http` or `https`, names a public host, no user and no odd port. Odd spellings of addresses are
-//! refused too, even of public ones: nobody who means well writes `http://0x7f.1/`.
+//! A URL must be `http` or `https` and name a public host, without user info and without a port of
+//! another protocol. Unusual spellings of addresses, such as `http://0x7f.1/`, are refused even for
+//! public addresses, since they serve only to evade filters.
 
 use std::net::IpAddr;
 
@@ -9,58 +10,60 @@ use url::{Host, Url};
 
 use super::address::{AddressClass, Range, behind_nat64, class};
 
-/// Longest URL.
+/// Longest URL, in bytes.
 pub const URL_BYTES_MAX: usize = 8 * 1024;
 
-/// Redirects that are followed from one URL (FAULTS F6).
+/// Most redirects that are followed from one URL.
 pub const REDIRECTS_MAX: usize = 10;
 
-/// Top-level names that are nobody's on the public internet (RFC 6761, RFC 6762, RFC 8375, ICANN's `internal`).
+/// Top-level names for private use (RFC 6761, RFC 6762, RFC 8375, ICANN's `internal`).
 const OWN_NAMES: &[&str] = &["localhost", "local", "internal", "localdomain", "home.arpa", "intranet", "lan", "corp", "home"];
 
-/// Ports above 1023 that other protocols answer on, as browsers refuse them (the Fetch standard's bad ports).
+/// Ports above 1023 of other protocols, which browsers refuse as well (the Fetch standard's bad
+/// ports).
 const OTHER_PORTS: &[u16] =
     &[1719, 1720, 1723, 2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566, 6665, 6666, 6667, 6668, 6669, 6679, 6697, 10080];
 
-/// Why a URL or address is refused. No text of it holds an address that a name resolved to.
+/// Why a URL or address is refused. No text contains an address that a name resolved to.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Denied {
-    /// It is no URL that we read.
+    /// The URL cannot be parsed.
     #[error("the URL is not valid: {0}")]
     Invalid(&'static str),
-    /// Another scheme.
+    /// The scheme is neither `http` nor `https`.
     #[error("only http and https URLs are allowed")]
     Scheme,
-    /// `https://user:password@host/`.
-    #[error("the URL holds a user name or a password, or an `@` before its path")]
+    /// The URL contains user info: `https://user:password@host/`.
+    #[error("the URL contains a user name or a password, or an `@` before its path")]
     UserInfo,
-    /// `http://2130706433/` and other disguises.
+    /// The host is an IP address in an unusual spelling, such as `http://2130706433/`.
     #[error("the URL's host is an IP address in an unusual spelling; write it as four decimal numbers")]
     Spelling,
-    /// A name that only means something inside of a network.
-    #[error("the URL's host is no public name")]
+    /// The host name is valid only inside of a private network.
+    #[error("the URL's host is not a public name")]
     Name,
-    /// An address, written in the URL or behind its name.
-    #[error("the URL's host is at an address that is not public ({})", .0.as_str())]
+    /// The host's address, written in the URL or resolved, is not public.
+    #[error("the URL's host has an address that is not public ({})", .0.as_str())]
     Address(AddressClass),
-    /// A port that is another protocol's.
-    #[error("port {0} is not allowed: 80, 443, and from 1024 on those that are no other protocol's")]
+    /// The port belongs to another protocol.
+    #[error("port {0} is not allowed; allowed are 80, 443 and those from 1024 on that belong to no other protocol")]
     Port(u16),
     /// A redirect from `https` to `http`.
     #[error("the server redirects from https to http")]
     Downgrade,
-    /// More than [`REDIRECTS_MAX`].
+    /// More than [`REDIRECTS_MAX`] redirects.
     #[error("the server redirects more than {REDIRECTS_MAX} times")]
     Redirects,
 }
 
-/// What an operator may permit beyond the public internet could not be read.
+/// An invalid entry of an allow-list.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("must be a host name, `*.` with a domain, an IP address or a range such as 10.0.0.0/8, not {0:?}")]
 pub struct NoSuchEntry(String);
 
-/// Which URLs and addresses may be reached: the public internet, and what the operator permits by name or by range.
+/// Which URLs and addresses may be reached: the public internet, and what the operator permits by
+/// name or range.
 ///
 /// ```
 /// use callboard::web::UrlPolicy;
@@ -79,19 +82,21 @@ pub struct UrlPolicy {
 }
 
 impl UrlPolicy {
-    /// The public internet and nothing else.
+    /// Permits only the public internet.
     pub fn public() -> Self {
         Self::default()
     }
 
-    /// Permits one more: `host`, `*.domain`, an address or a range. Ports of what is permitted are free.
+    /// Permits one more host (`host`), domain (`*.domain`), address or range. On permitted hosts
+    /// every port is allowed.
     ///
-    /// A permitted name may resolve to private, shared and loopback addresses, but not to link-local ones, a cloud's metadata or
-    /// those that are no host's: permit their range where that is meant. Networks that reach IPv4 by NAT64 permit `64:ff9b::/96`;
-    /// the address inside is judged all the same.
+    /// A permitted name may resolve to private, shared and loopback addresses, but not to
+    /// link-local addresses, cloud metadata services or addresses that belong to no host; those
+    /// need an entry for their range. Networks that reach IPv4 through NAT64 need the entry
+    /// `64:ff9b::/96`; the embedded address is checked nevertheless.
     ///
     /// # Errors
-    /// [`NoSuchEntry`].
+    /// [`NoSuchEntry`] if the text is none of these.
     pub fn allow(mut self, entry: &str) -> Result<Self, NoSuchEntry> {
         let wrong = || NoSuchEntry(entry.chars().take(100).collect());
         if let Some(range) = Range::parse(entry.trim()) {
@@ -116,25 +121,25 @@ impl UrlPolicy {
         }
     }
 
-    /// Reads and judges a URL that somebody else wrote. The host's address is judged only if it is written in the URL: names are
-    /// judged again when they are resolved ([`super::GuardedDns`]).
+    /// Parses and checks an untrusted URL. An address is checked here only if the URL contains it;
+    /// names are checked again on resolution ([`super::GuardedDns`]).
     ///
     /// # Errors
-    /// [`Denied`].
+    /// [`Denied`] with the first violated rule.
     pub fn check_url(&self, text: &str) -> Result<Url, Denied> {
         let text = text.trim();
         if text.len() > URL_BYTES_MAX {
             return Err(Denied::Invalid("it is longer than 8 KiB"));
         }
         if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
-            return Err(Denied::Invalid("it holds white space or control characters"));
+            return Err(Denied::Invalid("it contains white space or control characters"));
         }
         let authority = authority(text)?;
         if authority.contains('@') {
             return Err(Denied::UserInfo);
         }
         let url = Url::parse(text).map_err(|_| Denied::Invalid("it cannot be parsed"))?;
-        // Whatever the parser made of it: an address must have been written as one.
+        // Compare with the text before parsing: an IPv4 address must be written in the usual form.
         if let Some(Host::Ipv4(ip)) = url.host()
             && authority.split(':').next() != Some(ip.to_string().as_str())
         {
@@ -144,10 +149,10 @@ impl UrlPolicy {
         Ok(url)
     }
 
-    /// Judges a parsed URL.
+    /// Checks a parsed URL.
     ///
     /// # Errors
-    /// [`Denied`].
+    /// [`Denied`] with the first violated rule.
     pub fn check(&self, url: &Url) -> Result<(), Denied> {
         if !matches!(url.scheme(), "http" | "https") {
             return Err(Denied::Scheme);
@@ -170,10 +175,10 @@ impl UrlPolicy {
         }
     }
 
-    /// Judges where a server sends us on to.
+    /// Checks the target of a redirect.
     ///
     /// # Errors
-    /// [`Denied::Downgrade`], and what [`UrlPolicy::check`] says.
+    /// [`Denied::Downgrade`], and the errors of [`UrlPolicy::check`].
     pub fn check_redirect(&self, from: &Url, to: &Url) -> Result<(), Denied> {
         if from.scheme() == "https" && to.scheme() == "http" {
             return Err(Denied::Downgrade);
@@ -184,10 +189,10 @@ impl UrlPolicy {
         self.check(to)
     }
 
-    /// Judges an address by itself.
+    /// Checks an address without regard to a name.
     ///
     /// # Errors
-    /// [`Denied::Address`].
+    /// [`Denied::Address`] if it is neither public nor in a permitted range.
     pub fn check_addr(&self, ip: IpAddr) -> Result<(), Denied> {
         match class(ip) {
             None => Ok(()),
@@ -199,35 +204,35 @@ impl UrlPolicy {
         }
     }
 
-    /// Judges an address that a name resolved to.
+    /// Checks an address that `host` resolved to.
     ///
     /// # Errors
-    /// [`Denied::Address`].
+    /// [`Denied::Address`] if it is neither public nor permitted by range or by the host's name.
     pub fn check_resolved(&self, host: &str, ip: IpAddr) -> Result<(), Denied> {
         match self.check_addr(ip) {
-            Err(Denied::Address(class)) if class.opens_by_name() && self.names_it(host) => Ok(()),
+            Err(Denied::Address(class)) if class.opens_by_name() && self.is_named(host) => Ok(()),
             verdict => verdict,
         }
     }
 
     fn in_range(&self, ip: IpAddr) -> bool {
-        self.ranges.iter().any(|range| range.holds(ip))
+        self.ranges.iter().any(|range| range.contains(ip))
     }
 
-    fn names_it(&self, host: &str) -> bool {
+    fn is_named(&self, host: &str) -> bool {
         let host = bare(host);
         let below = |domain: &String| host.strip_suffix(domain.as_str()).is_some_and(|rest| rest.ends_with('.') && rest.len() > 1);
         self.names.iter().any(|name| host.eq_ignore_ascii_case(name)) || self.domains.iter().any(below)
     }
 
-    /// Whether the operator named it.
+    /// Checks a host name; `true` if the operator permits it by name.
     fn check_name(&self, host: &str) -> Result<bool, Denied> {
         let host = bare(host);
-        if self.names_it(host) {
+        if self.is_named(host) {
             return Ok(true);
         }
         let own = |name: &&str| host.strip_suffix(*name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
-        // A label may not be empty: dots before and behind would hide one of our own names.
+        // Labels must not be empty: extra dots would hide a private name.
         if host.split('.').any(str::is_empty) || host.len() > 253 || !host.contains('.') || OWN_NAMES.iter().any(own) {
             return Err(Denied::Name);
         }
@@ -240,21 +245,21 @@ impl UrlPolicy {
     }
 }
 
-/// A name without the dot that says that it is whole.
+/// A name without the trailing dot of a fully qualified name.
 fn bare(host: &str) -> &str {
     host.strip_suffix('.').unwrap_or(host)
 }
 
-/// What stands between `//` and the path, as it is written.
+/// The text between `//` and the path, before any parsing.
 fn authority(text: &str) -> Result<&str, Denied> {
-    let (scheme, rest) = text.split_once(':').ok_or(Denied::Invalid("it must begin with http:// or https://"))?;
+    let (scheme, rest) = text.split_once(':').ok_or(Denied::Invalid("it must start with http:// or https://"))?;
     if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
         return Err(Denied::Scheme);
     }
-    let rest = rest.strip_prefix("//").ok_or(Denied::Invalid("it must begin with http:// or https://"))?;
+    let rest = rest.strip_prefix("//").ok_or(Denied::Invalid("it must start with http:// or https://"))?;
     let end = rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len());
     if rest.get(end..).is_some_and(|path| path.starts_with('\\')) {
-        return Err(Denied::Invalid("it holds a backslash"));
+        return Err(Denied::Invalid("it contains a backslash"));
     }
     match rest.get(..end) {
         Some("") | None => Err(Denied::Invalid("it names no host")),
@@ -295,16 +300,16 @@ mod tests {
             ("file:///etc/passwd", Denied::Scheme),
             ("javascript:alert(1)", Denied::Scheme),
             ("gopher://example.com/", Denied::Scheme),
-            ("example.com", Denied::Invalid("it must begin with http:// or https://")),
-            ("http:/example.com", Denied::Invalid("it must begin with http:// or https://")),
-            ("http:example.com", Denied::Invalid("it must begin with http:// or https://")),
+            ("example.com", Denied::Invalid("it must start with http:// or https://")),
+            ("http:/example.com", Denied::Invalid("it must start with http:// or https://")),
+            ("http:example.com", Denied::Invalid("it must start with http:// or https://")),
             ("http://", Denied::Invalid("it names no host")),
             ("http:///example.com", Denied::Invalid("it names no host")),
             ("http://user:pass@example.com/", Denied::UserInfo),
             ("http://@example.com/", Denied::UserInfo),
             ("http://example.com@127.0.0.1/", Denied::UserInfo),
-            ("http://127.0.0.1\\@example.com/", Denied::Invalid("it holds a backslash")),
-            ("http://exa\tmple.com/", Denied::Invalid("it holds white space or control characters")),
+            ("http://127.0.0.1\\@example.com/", Denied::Invalid("it contains a backslash")),
+            ("http://exa\tmple.com/", Denied::Invalid("it contains white space or control characters")),
             ("http://127.0.0.1/", Denied::Address(Loopback)),
             ("http://2130706433/", Denied::Spelling),
             ("http://0x7f000001/", Denied::Spelling),
@@ -335,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_operator_permits_is_reached_and_no_more() {
+    fn only_what_the_operator_permits_is_reached() {
         let allow = |entry: &str| UrlPolicy::public().allow(entry).unwrap();
 
         let loopback = allow("127.0.0.1");
@@ -363,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redirect_never_leaves_https_and_is_judged_anew() {
+    fn a_redirect_never_leaves_https_and_is_checked_again() {
         let (policy, url) = (UrlPolicy::public(), |text: &str| Url::parse(text).unwrap());
 
         assert_eq!(policy.check_redirect(&url("https://a.example/"), &url("http://a.example/")), Err(Denied::Downgrade));

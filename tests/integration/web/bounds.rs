@@ -1,4 +1,4 @@
-//! A body stops at the cap and an answer at its deadline (FAULTS F7).
+//! A body ends at the cap, and a response at its deadline.
 
 use std::{
     io::Write,
@@ -25,7 +25,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Memory of this process, in bytes.
+/// Resident memory of this process, in bytes.
 fn resident() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap();
     text.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
@@ -40,7 +40,7 @@ async fn a_gzip_bomb_stops_at_the_cap() {
     let body = get(&client(), &server.url()).await.unwrap();
 
     assert_eq!((body.bytes.len(), body.more, body.declared), (CAP, true, None));
-    // Other tests share this process, hence the room; the bomb is ten times as large.
+    // Other tests share this process, hence the margin; the bomb is ten times as large.
     let grown = resident().saturating_sub(before);
     println!("200 MiB unpacked with a cap of 1 MiB: memory grew by {} KiB", grown / 1024);
     assert!(grown < 20 * CAP, "{grown}");
@@ -74,7 +74,7 @@ async fn whole_bodies_are_whole_packed_or_not() {
         assert_eq!((body.bytes.len(), body.more), (text.len(), false));
     }
     assert_eq!(get(&client, &server.url()).await, Err(WebError::Encoding));
-    assert_eq!(get(&client, &server.url()).await, Err(WebError::Broken("its gzip cannot be unpacked")));
+    assert_eq!(get(&client, &server.url()).await, Err(WebError::Broken("its gzip data is invalid")));
     assert_eq!(get(&client, &server.url()).await, Err(WebError::Broken("the body ended early")));
 }
 
@@ -87,7 +87,7 @@ async fn a_slow_server_meets_a_deadline() {
     let client = WebClient::builder().policy(policy(&["127.0.0.1"])).connect(Duration::from_millis(400)).idle(Duration::from_millis(400));
     let client = client.total(Duration::from_secs(2)).build().unwrap();
 
-    for what in ["the whole request", "waiting for more of the body", "the answer's head"] {
+    for what in ["the whole request", "waiting for the next part of the body", "the response's head"] {
         let begin = Instant::now();
         let error = get(&client, &server.url()).await.unwrap_err();
         assert!(matches!(&error, WebError::Timeout { what: said, .. } if *said == what), "{error:?}");
@@ -134,7 +134,7 @@ async fn a_huge_or_endless_head_is_refused() {
 }
 
 #[tokio::test]
-async fn what_is_no_http_is_an_error() {
+async fn an_answer_that_is_not_http_is_an_error() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let server = tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! Nothing private is dialed (FAULTS F6).
+//! No connection is made to a private address.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -98,14 +98,14 @@ async fn every_class_is_refused_in_urls_and_behind_names() {
 
         assert_eq!(get(&client, &literal).await, denied, "{address}");
         assert_eq!(get(&client, "http://name.example/").await, denied, "{address}");
-        // One private address among several refuses them all; a second attempt at the public one would let the first be tried.
+        // One private address among several refuses the name; otherwise a retry could reach it.
         assert_eq!(get(&client, "http://mixed.example/").await, denied, "{address}");
     }
 }
 
 #[tokio::test]
 async fn a_name_that_changes_its_answer_gains_nothing() {
-    // 127.0.0.1 stands for the public internet here, 127.0.0.2 for the inside.
+    // In this test 127.0.0.1 is the public internet, 127.0.0.2 the private network.
     let public = ModelServer::start([Reply::status(200).send("public")]).await;
     let port = port_of(&public.url());
     let canary = Canary::at(&format!("127.0.0.2:{port}")).await;
@@ -116,7 +116,7 @@ async fn a_name_that_changes_its_answer_gains_nothing() {
 
     let first = get(&client, &url).await.unwrap();
 
-    // Asked once: there is no second answer between the check and the dialing.
+    // Resolved once: there is no second answer between check and connection.
     assert_eq!((&first.bytes[..], names.asked.load(Ordering::SeqCst)), (&b"public"[..], 1));
     for _ in 0..3 {
         assert_eq!(get(&client, &url).await, Err(WebError::Denied(Denied::Address(AddressClass::Loopback))));
@@ -126,7 +126,7 @@ async fn a_name_that_changes_its_answer_gains_nothing() {
 }
 
 #[tokio::test]
-async fn every_request_is_judged_by_an_address_of_its_own() {
+async fn every_request_is_checked_by_its_own_address() {
     let server = ModelServer::start([Reply::status(200).send("hello")]).await;
     let port = port_of(&server.url());
     let names = Names::default().with("a.example", &[&["127.0.0.1"], &["10.0.0.1"]]);
@@ -135,7 +135,7 @@ async fn every_request_is_judged_by_an_address_of_its_own() {
 
     assert!(get(&client, &url).await.is_ok());
 
-    // The connection of before would still be open: it must not answer for the name's new address.
+    // The previous connection would still be open; it must not serve the name's new address.
     assert_eq!(get(&client, &url).await, Err(WebError::Denied(Denied::Address(AddressClass::Private))));
     assert_eq!(server.requests().len(), 1);
 }
@@ -201,7 +201,7 @@ async fn a_key_goes_to_no_other_server() {
     }
     assert_eq!(other.connections(), 0);
 
-    // And a redirected GET says nothing of where it comes from.
+    // And a redirected GET sends no Referer.
     assert!(get(&client, &server.url()).await.is_ok());
     let headers = &other.requests()[0].headers;
     assert!(headers.iter().all(|(name, _)| ["accept", "accept-encoding", "user-agent", "host"].contains(&name.as_str())), "{headers:?}");
@@ -231,7 +231,7 @@ async fn public_names_are_reached_and_what_the_operator_permits() {
 }
 
 #[tokio::test]
-async fn a_client_of_somebody_else_is_guarded_too() {
+async fn a_client_built_by_another_program_is_guarded_too() {
     let public = ModelServer::start([]).await;
     let port = port_of(&public.url());
     let canary = Canary::at(&format!("127.0.0.2:{port}")).await;
@@ -247,7 +247,7 @@ async fn a_client_of_somebody_else_is_guarded_too() {
     }
     assert_eq!(canary.accepted("127.0.0.2").await, 0);
 
-    // Streams stay streams: an answer is handed over as it comes.
+    // Streams stay streams: the response is passed on as it arrives.
     public.script([Reply::stream().send("data: one\n\n").then(Step::Stall)]);
     let mut answer = http.get(public.url()).send().await.unwrap();
     assert_eq!(answer.chunk().await.unwrap().unwrap(), "data: one\n\n");

@@ -1,5 +1,5 @@
-//! The way to the web: what may be reached and what never is (FAULTS F6, F7), and the tools that use it (REQUIREMENTS U-10, T-17).
-//! A canary listens where nothing may connect and counts who did.
+//! Access to the web: what may and may not be reached, and the tools that use it. A canary listens
+//! where no connection is allowed and counts those made.
 
 mod guard;
 mod bounds;
@@ -23,7 +23,7 @@ use callboard::{
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-/// Listens where nobody may come, on IPv4 and, where that is to be had, on IPv6.
+/// Listens where no connection is allowed, on IPv4 and, if available, on IPv6.
 struct Canary {
     port: u16,
     accepted: Arc<AtomicUsize>,
@@ -50,7 +50,8 @@ impl Canary {
         });
     }
 
-    /// How many came. One more connection of ours is waited for, so that all before it are counted.
+    /// Number of connections. Waits for one more connection, made by the test, so that all earlier
+    /// ones are counted.
     async fn accepted(&self, address: &str) -> usize {
         let before = self.accepted.load(Ordering::SeqCst);
         let own = tokio::net::TcpStream::connect((address, self.port)).await.unwrap();
@@ -62,7 +63,7 @@ impl Canary {
     }
 }
 
-/// A resolver that says what it is told: the answers of a name in order, the last one for ever.
+/// A resolver with scripted answers: each name's in order, the last one repeated.
 #[derive(Clone, Default)]
 struct Names {
     answers: Arc<Mutex<HashMap<String, Vec<Vec<IpAddr>>>>>,
@@ -90,7 +91,7 @@ impl Resolver for Names {
     }
 }
 
-/// The public internet, and these.
+/// The public internet, and the given entries.
 fn policy(allowed: &[&str]) -> UrlPolicy {
     allowed.iter().fold(UrlPolicy::public(), |policy, entry| policy.allow(entry).unwrap())
 }

@@ -1,4 +1,4 @@
-//! `web_fetch` and `web_search` as a model meets them (REQUIREMENTS U-10, T-17).
+//! `web_fetch` and `web_search` as a model uses them.
 
 use std::{
     sync::Arc,
@@ -155,7 +155,7 @@ async fn what_cannot_be_read_is_a_clean_error() {
         (ToolErrorType::TransientError, "TRANSIENT", "the server answered with HTTP status 503: the server is in trouble"),
         (ToolErrorType::ExecutionError, "NOT_TEXT", "the document is no text (image/png); only web pages, text and JSON can be read"),
         (ToolErrorType::ExecutionError, "NOT_TEXT", "the document is no text (text/plain); only web pages, text and JSON can be read"),
-        (ToolErrorType::PermissionDenied, "URL_REFUSED", "the URL's host is at an address that is not public (cloud metadata)"),
+        (ToolErrorType::PermissionDenied, "URL_REFUSED", "the URL's host has an address that is not public (cloud metadata)"),
     ] {
         let error = call(&tool, json!({ "url": server.url() })).await.unwrap_err();
         assert_eq!((error.kind, error.code.as_str(), error.message.as_str()), (kind, code, message));
@@ -284,7 +284,7 @@ async fn an_engine_in_trouble_is_a_clean_error_without_the_key() {
 }
 
 #[tokio::test]
-async fn the_engine_s_permission_is_not_the_model_s() {
+async fn the_permission_for_the_search_engine_does_not_extend_to_the_model() {
     let server = ModelServer::start([Reply::json(200, r#"{"results":[]}"#)]).await;
     let settings = WebTools { search: Search::SearxNg { base_url: server.url() }, ..WebTools::default() };
 

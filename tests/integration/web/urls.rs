@@ -1,4 +1,5 @@
-//! The policy under random spellings: whatever a URL looks like, what it leads to is public. `CALLBOARD_SEED` replays.
+//! The URL policy under random spellings: every accepted URL leads to a public host.
+//! `CALLBOARD_SEED` replays a run.
 
 use std::net::Ipv4Addr;
 
@@ -6,7 +7,7 @@ use callboard::web::UrlPolicy;
 
 use crate::support::{SplitMix, seed};
 
-/// Rounds of a property; a hundred times as many with `CALLBOARD_LONG=1`.
+/// Rounds of a property test; `CALLBOARD_LONG=1` multiplies them by a hundred.
 fn rounds(usual: usize) -> usize {
     if std::env::var_os("CALLBOARD_LONG").is_some_and(|value| value == "1") { usual * 100 } else { usual }
 }
@@ -21,7 +22,7 @@ fn number(value: u32, random: &mut SplitMix) -> String {
     }
 }
 
-/// One of the many ways in which browsers let an address be written.
+/// A random one of the many spellings of an address that browsers accept.
 fn spelling(ip: Ipv4Addr, random: &mut SplitMix) -> String {
     let bits = ip.to_bits();
     let [a, b, c, d] = ip.octets().map(u32::from);
@@ -134,7 +135,7 @@ fn what_passes_leads_to_a_public_host_whatever_it_looks_like() {
             Ok(ip) => assert_eq!(policy.check_addr(ip), Ok(()), "{url}"),
             Err(_) => assert!(host.contains('.') && host != "localhost" && !host.trim_end_matches('.').ends_with(".localhost"), "{url}"),
         }
-        // What is shown, approved and cached is judged alike.
+        // The normalized URL, which is shown, approved and cached, is accepted as well.
         assert_eq!(policy.check_url(parsed.as_str()), Ok(parsed), "{url}");
     }
 
