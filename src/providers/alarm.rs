@@ -1,5 +1,6 @@
-//! What ends a call early: its deadlines and its cancel token. One timer serves the whole call: it is moved when it fires too early,
-//! not set anew for each read, and neither it nor the token is asked again while the same task waits.
+//! The deadlines and the cancel token of one model call. A single timer serves the whole call:
+//! reads do not re-arm it. When it fires early, it moves to the time that is then due. While the
+//! same task waits, neither the timer nor the token is polled again.
 
 use std::{
     pin::Pin,
@@ -18,13 +19,13 @@ use super::{
     http::{idle_error, total_error},
 };
 
-/// The alarm of one call.
+/// Watches the idle limit, the total limit and the cancel token of one call.
 pub(super) struct Alarm {
     cancel: CancellationToken,
     timeouts: Timeouts,
     deadline: Instant,
-    /// The last sign of life.
-    heard: Instant,
+    /// When the last bytes arrived; the idle limit counts from here.
+    last_bytes: Instant,
     armed: Option<Armed>,
 }
 
@@ -35,43 +36,45 @@ struct Armed {
 }
 
 impl Alarm {
-    /// The alarm of a call that begins now.
+    /// Starts both limits now.
     pub(super) fn new(cancel: CancellationToken, timeouts: Timeouts) -> Self {
         let now = Instant::now();
-        Self { cancel, timeouts, deadline: now + timeouts.total, heard: now, armed: None }
+        Self { cancel, timeouts, deadline: now + timeouts.total, last_bytes: now, armed: None }
     }
 
-    /// When the call must be over.
+    /// When the total limit ends the call.
     pub(super) fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// Bytes came: the idle limit begins anew.
-    pub(super) fn heard(&mut self) {
-        self.heard = Instant::now();
+    /// Records that bytes arrived, which restarts the idle limit.
+    pub(super) fn reset_idle(&mut self) {
+        self.last_bytes = Instant::now();
     }
 
-    /// Whether it has gone off, without waiting. Only the total limit counts here: what was heard is not known before it is read.
+    /// Fails if the call was cancelled or its total limit has passed, without waiting. The idle
+    /// limit is not checked here: bytes may lie in the socket that were not read yet.
     pub(super) fn check(&self) -> Result<(), ProviderError> {
         if self.cancel.is_cancelled() {
             return Err(ProviderError::Cancelled);
         }
-        if self.heard >= self.deadline { Err(total_error(self.timeouts)) } else { Ok(()) }
+        if self.last_bytes >= self.deadline { Err(total_error(self.timeouts)) } else { Ok(()) }
     }
 
-    /// Ready with the reason when it goes off.
+    /// Becomes ready with the reason when a limit passes or the call is cancelled.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ProviderError> {
         if self.cancel.is_cancelled() {
             return Poll::Ready(ProviderError::Cancelled);
         }
-        let idle = self.heard + self.timeouts.idle;
+        let idle = self.last_bytes + self.timeouts.idle;
         let due = idle.min(self.deadline);
         let armed = self.armed.get_or_insert_with(|| Armed {
             sleep: Box::pin(sleep_until(due)),
             cancelled: Box::pin(self.cancel.clone().cancelled_owned()),
             waker: None,
         });
-        // Both remember this task already, and a timer is never set for later than what is due.
+        // Both already hold this task's waker, and the timer is never set later than the limit that
+        // is due.
         if armed.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) && !armed.sleep.is_elapsed() {
             return Poll::Pending;
         }
@@ -85,7 +88,8 @@ impl Alarm {
             }
             armed.sleep.as_mut().reset(due);
         }
-        // A task that has used up its turn is asked again at once, and was not remembered.
+        // A task without coop budget was woken at once instead of being registered: poll again next
+        // time.
         armed.waker = has_budget_remaining().then(|| cx.waker().clone());
         Poll::Pending
     }
@@ -111,14 +115,14 @@ mod tests {
         let begun = Instant::now();
 
         assert!(timeout(Duration::from_secs(9), poll_fn(|cx| alarm.poll(cx))).await.is_err());
-        alarm.heard();
+        alarm.reset_idle();
         assert_eq!(rings(&mut alarm).await, idle_error(TIMEOUTS));
         assert_eq!(begun.elapsed().as_secs(), 19);
 
-        alarm.heard();
+        alarm.reset_idle();
         assert_eq!(rings(&mut alarm).await, total_error(TIMEOUTS));
         assert_eq!(begun.elapsed().as_secs(), 25);
-        alarm.heard();
+        alarm.reset_idle();
         assert_eq!(alarm.check(), Err(total_error(TIMEOUTS)));
     }
 
@@ -129,7 +133,7 @@ mod tests {
         assert!(timeout(Duration::from_secs(1), poll_fn(|cx| alarm.poll(cx))).await.is_err());
         assert_eq!(alarm.check(), Ok(()));
 
-        // Another task waits now than the one that armed it.
+        // The task that waits now is not the one that armed the timer.
         let waits = tokio::spawn(async move { (rings(&mut alarm).await, alarm.check()) });
         tokio::task::yield_now().await;
         cancel.cancel();

@@ -1,4 +1,4 @@
-//! An answer on its way, from either client.
+//! An answer whose body is being read, from either HTTP client.
 
 use std::{
     future::poll_fn,
@@ -16,26 +16,27 @@ use tokio::time::timeout;
 
 use super::{http::broken, plain};
 
-/// How long the rest of a complete answer is read away, so that the connection can serve the next call.
+/// How long the unread rest of an answer may take to arrive before its connection is closed instead
+/// of reused.
 const REST_WAIT: Duration = Duration::from_millis(500);
 
-/// Bytes of that rest.
+/// Bytes of the rest that are read and discarded before the connection is closed instead.
 const REST_BYTES_MAX: usize = 64 * 1024;
 
 /// An answer. Dropping it closes its connection.
 pub(super) enum Answer {
-    /// Of the lean client.
+    /// From the HTTP/1.1 client in `plain`.
     Plain(plain::Answer),
-    /// Of the client that can all.
+    /// From reqwest, for servers that `plain` does not reach.
     Full(Full),
 }
 
-/// An answer with TLS, HTTP/2 or a proxy behind it.
+/// An answer of reqwest, which covers TLS, HTTP/2 and proxies.
 pub(super) struct Full {
     status: u16,
     headers: HeaderMap,
     body: reqwest::Body,
-    /// What came with the last read.
+    /// The bytes of the last read, lent to the caller until the next one.
     bytes: Bytes,
 }
 
@@ -59,7 +60,7 @@ impl Answer {
         }
     }
 
-    /// What of the body came with one read; `None` at its end.
+    /// Reads once and returns the bytes of the body that arrived; `None` at its end.
     pub(super) fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<&[u8]>, ProviderError>> {
         match self {
             Self::Plain(answer) => answer.poll_body(cx),
@@ -70,7 +71,7 @@ impl Answer {
         }
     }
 
-    /// Reads at most `most` bytes; more are cut off with the connection.
+    /// Reads at most `most` bytes. If the body is longer, the rest is dropped with the connection.
     pub(super) async fn read(mut self, most: usize) -> Result<Vec<u8>, ProviderError> {
         let mut whole = Vec::new();
         loop {
@@ -96,7 +97,7 @@ impl Answer {
         }
     }
 
-    /// Nobody wants the rest: the connection may serve another call once it has come.
+    /// Discards the rest of the body. The connection serves another call once the rest has arrived.
     pub(super) fn release(self) {
         match self {
             Self::Plain(answer) => answer.release(),
@@ -120,7 +121,8 @@ impl Full {
         }
     }
 
-    /// Reads the end of a complete answer away, beside the caller; a connection that is dropped before is not used again.
+    /// Reads the rest in a separate task. If the rest is too long or too slow, the connection
+    /// closes.
     fn release(mut self) {
         match poll_fn(|cx| self.poll_more(cx)).now_or_never() {
             Some(Ok(false) | Err(_)) => {}

@@ -1,4 +1,4 @@
-//! What the two wires have in common: bytes go in, events come out.
+//! What the assemblers of both wires share: bytes in, events out.
 
 use callboard_actors::ports::{ModelEvent, ProviderError};
 
@@ -7,13 +7,13 @@ use super::{
     template::DeltaTemplate,
 };
 
-/// Turns the bytes of one reply into events. Pure: no network, no clock; the result does not depend on how the bytes were
-/// split, but for the joining of neighbouring text pieces.
+/// Decodes the bytes of one reply into events. Pure: no network, no clock. The result does not
+/// depend on how the bytes were split, except that adjacent text pieces of one read are joined.
 pub trait Assemble: Send {
     /// Takes bytes. Events that came before an error are in `out`.
     ///
     /// # Errors
-    /// `Protocol` for what is not understood, or the error that the provider sent.
+    /// `Protocol` for bytes that do not follow the protocol, or the error that the provider sent.
     fn feed(&mut self, bytes: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ProviderError>;
 
     /// Ends the reply.
@@ -22,7 +22,7 @@ pub trait Assemble: Send {
     /// `Protocol` when the reply is not complete.
     fn finish(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError>;
 
-    /// Whether [`ModelEvent::Completed`] was told; what follows is ignored.
+    /// Whether [`ModelEvent::Completed`] was emitted. Bytes after it are ignored.
     fn is_complete(&self) -> bool;
 }
 
@@ -36,19 +36,20 @@ pub(super) fn protocol(what: impl std::fmt::Display) -> ProviderError {
     ProviderError::Protocol { message: what.to_string() }
 }
 
-/// The side of a reply that takes its events.
+/// The wire-specific half of an assembler.
 pub(super) trait TakesEvents {
-    /// Takes the events that are written as the last one was, but for their text. Returns what follows them.
+    /// Takes leading events that differ from the last parsed one only in their text. Returns the
+    /// bytes after them.
     fn take_known<'a>(&mut self, bytes: &'a [u8], out: &mut Vec<ModelEvent>) -> &'a [u8];
 
-    /// Takes one event apart.
+    /// Parses one event.
     ///
     /// # Errors
     /// As [`Assemble::feed`].
     fn take(&mut self, event: SseEvent<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError>;
 }
 
-/// Gives bytes to a reply: a run of known events at once, any other event by itself.
+/// Feeds bytes to a reply: known events as a run, every other event one at a time.
 ///
 /// # Errors
 /// As [`Assemble::feed`].
@@ -70,19 +71,19 @@ pub(super) fn feed(
     }
 }
 
-/// What a piece is a piece of.
+/// The kind of a text piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Piece {
     Text,
     Thinking,
 }
 
-/// Neighbouring pieces of one read, to be told as one event.
+/// Adjacent pieces of one read that are emitted as one event.
 #[derive(Debug)]
 pub(super) struct Pieces {
     kind: Piece,
     text: String,
-    /// Room for the texts of events whose shape is known.
+    /// A reused buffer for the texts of events that match the template.
     known: Vec<u8>,
 }
 
@@ -99,7 +100,8 @@ impl Pieces {
         self.text.push_str(text);
     }
 
-    /// Takes the events that `bytes` begin with, as far as their shape is known; their text is added to `whole` too. Returns what follows.
+    /// Takes the leading events of `bytes` that match the template. Their text is appended to
+    /// `whole` too. Returns the bytes after them.
     pub(super) fn take_known<'a, K: Copy>(
         &mut self,
         template: &DeltaTemplate<K>,
@@ -113,7 +115,7 @@ impl Pieces {
         if rest.len() == bytes.len() {
             return bytes;
         }
-        // Each text of it is UTF-8.
+        // Every text that the template returns is UTF-8.
         let known = std::mem::take(&mut self.known);
         let text = std::str::from_utf8(&known).unwrap_or_default();
         whole.push_str(text);

@@ -1,5 +1,5 @@
-//! A request body as a list of slices: what a conversation already holds in bytes is sent as it lies there, never joined
-//! (DESIGN §4.4).
+//! A request body as a list of slices. Messages that the conversation already holds as bytes are
+//! sent from where they lie and never joined into one buffer.
 
 use std::{
     convert::Infallible,
@@ -10,7 +10,7 @@ use std::{
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body::{Frame, SizeHint};
 
-/// Writes JSON between slices. New text gathers in one buffer; a slice is taken as it is.
+/// Writes JSON between slices. New text gathers in one buffer; slices are taken without copying.
 pub(super) struct BodyWriter {
     slices: Vec<Bytes>,
     text: BytesMut,
@@ -21,20 +21,20 @@ impl BodyWriter {
         Self { slices: Vec::new(), text: BytesMut::with_capacity(1024) }
     }
 
-    /// JSON as it stands.
+    /// Writes text that is already JSON.
     pub(super) fn raw(&mut self, json: &str) -> &mut Self {
         self.text.extend_from_slice(json.as_bytes());
         self
     }
 
-    /// A value, a string for instance, written as JSON.
+    /// Serializes a value, for example a string, as JSON.
     pub(super) fn json<T: serde::Serialize + ?Sized>(&mut self, value: &T) -> &mut Self {
-        // Writing plain types to memory cannot fail.
+        // Serializing plain types to memory cannot fail.
         let _ = serde_json::to_writer((&mut self.text).writer(), value);
         self
     }
 
-    /// Bytes that somebody else holds too.
+    /// Appends shared bytes without copying them.
     pub(super) fn slice(&mut self, bytes: Bytes) -> &mut Self {
         self.seal();
         self.slices.push(bytes);
@@ -43,7 +43,7 @@ impl BodyWriter {
 
     fn seal(&mut self) {
         if *self.text == *b"," {
-            // What stands between most slices is nobody's, so nobody counts its owners.
+            // The common separators are `'static`: they need no reference count.
             self.text.clear();
             self.slices.push(Bytes::from_static(b","));
         } else if !self.text.is_empty() {
@@ -58,26 +58,26 @@ impl BodyWriter {
     }
 }
 
-/// The slices on their way out, with an exact size and so a Content-Length.
+/// The slices of a finished body. The exact size is known, so requests carry a Content-Length.
 pub(super) struct Body {
     slices: std::vec::IntoIter<Bytes>,
     left: u64,
 }
 
 impl Body {
-    /// The bytes in one piece, for people.
+    /// Joins the slices, for tests and errors.
     pub(super) fn joined(self) -> Bytes {
         let mut whole = BytesMut::new();
         self.slices.for_each(|slice| whole.extend_from_slice(&slice));
         whole.freeze()
     }
 
-    /// How many bytes are to come.
+    /// Bytes that remain to be sent.
     pub(super) fn len(&self) -> u64 {
         self.left
     }
 
-    /// The slices that are to come.
+    /// Returns the remaining slices.
     pub(super) fn into_slices(self) -> std::vec::IntoIter<Bytes> {
         self.slices
     }

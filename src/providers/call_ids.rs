@@ -1,9 +1,10 @@
-//! Ids of tool calls. The wire adapter alone makes one up, and only where the server sent none or one that this
-//! conversation has already seen (DESIGN §6, `LlmProvider`). Deterministic: the same reply to the same history has the same ids.
+//! Ids of tool calls. The wire adapter alone creates them, and only where the server sent none or
+//! one that this conversation has already used. Deterministic: the same reply to the same history
+//! gets the same ids.
 
 use callboard_actors::chat::MessageList;
 
-/// Gives the calls of one reply their ids.
+/// Assigns the ids of the tool calls in one reply.
 #[derive(Debug)]
 pub(super) struct CallIds {
     history: MessageList,
@@ -15,7 +16,7 @@ impl CallIds {
         Self { history, given: Vec::new() }
     }
 
-    /// The offered id if it is good, else a new one.
+    /// Returns the offered id if it is usable and unused, else a generated one.
     pub(super) fn assign(&mut self, offered: &str, name: &str, arguments: &str) -> String {
         let id = if !offered.is_empty() && self.is_new(offered) { offered.to_owned() } else { self.make(name, arguments) };
         self.given.push(id.clone());
@@ -23,7 +24,7 @@ impl CallIds {
     }
 
     fn make(&self, name: &str, arguments: &str) -> String {
-        // FNV-1a: a name for ever, so not the standard library's hash, which may change.
+        // FNV-1a, because stored ids must not change. The standard library's hash may change.
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         let mut take = |bytes: &[u8]| bytes.iter().for_each(|byte| hash = (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
         take(&(self.history.len() as u64).to_le_bytes());

@@ -1,18 +1,18 @@
-//! What both adapters are told when they are built, and what can be wrong with it.
+//! Settings that both adapters share, and the errors of invalid ones.
 
 use std::time::Duration;
 
 use callboard_actors::limits::Limits;
 use reqwest::Url;
 
-/// Deadlines of a model call.
+/// Deadlines of one model call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Longest wait for a connection.
+    /// Longest time to establish a connection.
     pub connect: Duration,
-    /// Longest wait for the next bytes, the head of the answer included.
+    /// Longest gap between two reads, the wait for the head of the answer included.
     pub idle: Duration,
-    /// Longest call.
+    /// Longest duration of the whole call.
     pub total: Duration,
 }
 
@@ -30,24 +30,24 @@ pub enum ProviderConfigError {
     /// An environment variable is not set.
     #[error("the environment variable {0} is not set")]
     MissingVariable(&'static str),
-    /// The key holds bytes that no HTTP header can carry.
+    /// The key holds characters that an HTTP header cannot carry.
     #[error("the API key holds characters that cannot be sent")]
     BadKey,
-    /// The base URL is none.
+    /// The base URL is not an `http://` or `https://` URL with a host.
     #[error("the base URL must be http:// or https:// with a host: {reason}")]
     BadBaseUrl {
-        /// What was wrong; never the URL, which may hold a password.
+        /// The parser's reason. It never repeats the URL, which may hold a password.
         reason: String,
     },
     /// The HTTP client could not be built.
     #[error("the HTTP client could not be built: {reason}")]
     Client {
-        /// What was wrong.
+        /// The reason that the client library gives.
         reason: String,
     },
 }
 
-/// Reads a base URL; without the slash at its end.
+/// Parses a base URL and removes its trailing slash.
 pub(super) fn base_url(text: &str) -> Result<Url, ProviderConfigError> {
     let bad = |reason: String| ProviderConfigError::BadBaseUrl { reason };
     let url = Url::parse(text.trim().trim_end_matches('/')).map_err(|error| bad(error.to_string()))?;
@@ -60,7 +60,7 @@ pub(super) fn base_url(text: &str) -> Result<Url, ProviderConfigError> {
     Ok(url)
 }
 
-/// The URL of a path below a base URL.
+/// Appends a path to a base URL.
 pub(super) fn below(base: &Url, path: &str) -> Url {
     let mut url = base.clone();
     let joined = format!("{}/{path}", base.path().trim_end_matches('/'));
@@ -68,7 +68,7 @@ pub(super) fn below(base: &Url, path: &str) -> Url {
     url
 }
 
-/// A variable that is set and not blank.
+/// Returns a variable that is set and not blank.
 pub(super) fn variable(name: &'static str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.trim().is_empty())
 }

@@ -1,8 +1,10 @@
-//! From a provider's refusal to a [`ProviderError`]. Pure, but for the wall clock that an HTTP-date needs.
+//! Maps a provider's refusal to a [`ProviderError`]. Pure, except for the wall clock that an
+//! HTTP-date needs.
 //!
-//! Classes: 401, 403 are `Auth`; 402 and 429 with a quota code are `QuotaExhausted`; 429 is `RateLimited`; 408, 409, 5xx
-//! are `Server`; every other 4xx is `InvalidRequest`. `x-should-retry: false` on what would be tried again makes it an
-//! `InvalidRequest` with its status: the one class with a status that nobody tries again.
+//! Classes: 401 and 403 are `Auth`; 402, and 429 with a quota code, are `QuotaExhausted`; 429 is
+//! `RateLimited`; 408, 409 and 5xx are `Server`; every other 4xx is `InvalidRequest`. A retryable
+//! status with `x-should-retry: false` becomes an `InvalidRequest` with that status: the only class
+//! with a status that is never retried.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,13 +14,13 @@ use serde_json::Value;
 
 use super::limits;
 
-/// Characters of a provider's words that we pass on: people read them, and a page of HTML is none.
+/// Characters of a provider's message that are passed on. Longer ones are usually HTML pages.
 const MESSAGE_CHARS_MAX: usize = 500;
 
-/// What a provider says of an error, wherever it put it.
+/// The fields of a provider's error, from whichever place the provider put them.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct ErrorWords {
-    /// `type` and `code`, those that are there.
+    /// The values of `type` and `code`, where present.
     kinds: Vec<String>,
     status: Option<u16>,
     message: String,
@@ -55,7 +57,7 @@ impl ErrorWords {
     }
 }
 
-/// The error of an answer that is none of the 2xx.
+/// Returns the error of an answer without a 2xx status.
 pub(super) fn of_response(status: u16, headers: &HeaderMap, body: &[u8]) -> ProviderError {
     let words = ErrorWords::read(body);
     let (quota, message) = (words.no_quota(), words.message);
@@ -82,7 +84,7 @@ pub(super) fn of_response(status: u16, headers: &HeaderMap, body: &[u8]) -> Prov
     }
 }
 
-/// The error of an event inside a stream, whose HTTP status was 200.
+/// Returns the error of an event inside a stream whose HTTP status was 200.
 pub(super) fn of_event(body: &[u8]) -> ProviderError {
     let words = ErrorWords::read(body);
     let refused = |status| ProviderError::InvalidRequest { status, message: words.message.clone() };
@@ -104,7 +106,8 @@ pub(super) fn of_event(body: &[u8]) -> ProviderError {
     }
 }
 
-/// `retry-after-ms`, else `retry-after` as seconds or as a date, measured by the server's own clock where it tells it.
+/// Reads `retry-after-ms`, else `retry-after` in seconds or as a date. A date is compared with the
+/// server's own `date` header where there is one.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let seconds = |number: f64| Duration::try_from_secs_f64(number).ok();
@@ -131,7 +134,7 @@ fn plain(body: &[u8]) -> String {
     if text.trim().is_empty() { "no reason given".to_owned() } else { one_line(&text) }
 }
 
-/// Words on one line, cut to a length that people read.
+/// Joins the text into one line and cuts it to a readable length.
 pub(super) fn one_line(text: &str) -> String {
     let clean: String = text.split_whitespace().collect::<Vec<_>>().join(" ").chars().filter(|c| !c.is_control()).collect();
     match clean.char_indices().nth(MESSAGE_CHARS_MAX) {

@@ -1,5 +1,5 @@
-//! Sends requests and tells refusals. It never retries and never follows a redirect: retries are the gateway's,
-//! and a redirect would carry the key to another host.
+//! Sends requests and maps refusals to errors. It never retries, because retries belong to the
+//! gateway, and never follows a redirect, which would carry the key to another host.
 
 use std::{
     future::poll_fn,
@@ -29,13 +29,13 @@ use super::{
     secret::Secret,
 };
 
-/// Bytes of an error body that we read: enough for any reason.
+/// Bytes of an error body that are read: enough for any reason.
 const ERROR_BYTES_MAX: usize = 64 * 1024;
 
-/// Bytes of an answer that is no stream.
+/// Bytes of an answer that is not a stream.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
 
-/// How long we wait for the body of an error: its class is in the status already.
+/// Longest wait for the body of an error. The status alone already decides its class.
 const ERROR_BODY_WAIT: Duration = Duration::from_secs(5);
 
 /// A client for one provider and credential.
@@ -46,17 +46,17 @@ pub(super) struct Http {
     timeouts: Timeouts,
 }
 
-/// How the server is reached.
+/// The client that reaches the server.
 #[derive(Clone)]
 enum Way {
-    /// By plain HTTP and nothing between.
+    /// Plain HTTP/1.1 without a proxy.
     Plain(Plain),
-    /// By all that there can be: TLS, HTTP/2, proxies.
+    /// reqwest: TLS, HTTP/2 and proxies.
     Full(Client, HeaderMap),
 }
 
 impl Http {
-    /// `headers` go with every request.
+    /// Creates a client that adds `headers` to every request.
     pub(super) fn new(base: &Url, mut headers: HeaderMap, secret: Secret, timeouts: Timeouts) -> Result<Self, ProviderConfigError> {
         headers.insert(USER_AGENT, HeaderValue::from_static(concat!("callboard/", env!("CARGO_PKG_VERSION"))));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -67,7 +67,7 @@ impl Http {
         Ok(Self { way, secret, timeouts })
     }
 
-    /// Posts a body and gives the stream of events that `assembler` makes of the answer.
+    /// Posts a body and returns the events that `assembler` decodes from the answer.
     pub(super) async fn stream(
         &self,
         url: &Url,
@@ -85,7 +85,7 @@ impl Http {
             }
         });
         let answer = answer.await.map_err(|error| self.secret.mask_error(error))?;
-        alarm.heard();
+        alarm.reset_idle();
         if !is_success(answer.status()) {
             return Err(tokio::select! {
                 biased;
@@ -99,7 +99,7 @@ impl Http {
         Ok(Box::pin(Reply::new(answer, assembler, alarm, self.secret.clone())))
     }
 
-    /// Posts a body and reads the whole answer.
+    /// Posts a body and reads the whole answer, up to [`ANSWER_BYTES_MAX`].
     pub(super) async fn ask(&self, url: &Url, body: Body) -> Result<Vec<u8>, ProviderError> {
         let deadline = Instant::now() + self.timeouts.idle.min(self.timeouts.total);
         let answer = async {
@@ -123,11 +123,11 @@ impl Http {
         }
     }
 
-    /// The error of an answer that is none of the 2xx.
+    /// Maps an answer without a 2xx status to its error.
     async fn refusal(&self, answer: Answer, deadline: Instant) -> ProviderError {
         let (status, headers) = (answer.status(), answer.headers().clone());
         let body = timeout_at(deadline.min(Instant::now() + ERROR_BODY_WAIT), answer.read(ERROR_BYTES_MAX)).await;
-        // Masked before it is cut to a length: half a key is one too many.
+        // Mask first, then shorten: a key that was cut in half would not be recognized.
         let body = self.secret.mask(&String::from_utf8_lossy(&body.ok().and_then(Result::ok).unwrap_or_default()));
         errors::of_response(status, &headers, body.as_bytes())
     }
@@ -140,14 +140,14 @@ impl Http {
     }
 }
 
-/// The client for what is not plain.
+/// Builds the reqwest client, for servers that plain HTTP does not reach.
 fn full(base: &Url, timeouts: Timeouts) -> Result<Client, ProviderConfigError> {
     let builder = Client::builder()
         .connect_timeout(timeouts.connect)
         .redirect(reqwest::redirect::Policy::none())
         .retry(reqwest::retry::never())
         .tcp_nodelay(true);
-    // A proxy of the environment is no way to this machine itself.
+    // A proxy of the environment does not apply to this machine itself.
     let builder = if is_loopback(base) { builder.no_proxy() } else { builder };
     builder.build().map_err(|error| ProviderConfigError::Client { reason: chain(&error) })
 }

@@ -1,4 +1,5 @@
-//! Small readers of JSON that both wires need: borrowed strings, objects that keep their order, lenient figures.
+//! Small JSON readers for both wires: borrowed strings, objects that keep their order, lenient
+//! numbers.
 
 use std::{borrow::Cow, fmt};
 
@@ -10,7 +11,8 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-/// A string borrowed from the input where it has no escapes, inside `Option` and lists too; null is the empty string.
+/// A string that is borrowed from the input where it has no escapes, also inside `Option` and
+/// lists. Null is the empty string.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Str<'a>(pub(super) Cow<'a, str>);
 
@@ -54,7 +56,7 @@ pub(super) fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
     serde_json::from_str::<Str<'_>>(raw.get()).ok().map(|text| text.0)
 }
 
-/// Reads a figure; a float is cut, a negative one or another kind of value is 0.
+/// Reads a number. A fraction is cut off; a negative number or a value of another kind is 0.
 pub(super) fn count(raw: &RawValue) -> u64 {
     let Ok(number) = serde_json::from_str::<serde_json::Number>(raw.get()) else { return 0 };
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast from float saturates")]
@@ -94,7 +96,7 @@ impl RawObject {
         self.0.is_empty()
     }
 
-    /// Takes over the fields of `other` that are not null.
+    /// Copies the fields of `other` that are not null into this object.
     pub(super) fn merge(&mut self, other: Self) {
         for (name, value) in other.0 {
             if value.get() != "null" {
@@ -103,7 +105,7 @@ impl RawObject {
         }
     }
 
-    /// A figure, by the names that lead to it; 0 if it is not there.
+    /// Reads the number at a path of field names; 0 if it is absent.
     pub(super) fn count_at(&self, path: &[&str]) -> u64 {
         let Some((first, rest)) = path.split_first() else { return 0 };
         let Some(value) = self.field(first) else { return 0 };

@@ -1,17 +1,21 @@
-//! What the headers of an answer tell of a credential's limits. Pure, but for the wall clock that a date needs where the server tells none.
+//! Reads the rate limits of a credential from the headers of an answer. Pure, except for the wall
+//! clock, which a date needs when the server sends no `date` header.
 //!
-//! Two families: `anthropic-ratelimit-{requests,tokens,input-tokens,output-tokens}-{limit,remaining,reset}` with a date as reset, and
-//! `x-ratelimit-{limit,remaining,reset}-{requests,tokens}` with a duration. What cannot be read was not told.
+//! Two families:
+//! `anthropic-ratelimit-{requests,tokens,input-tokens,output-tokens}-{limit,remaining,reset}` with
+//! a date as reset, and `x-ratelimit-{limit,remaining,reset}-{requests,tokens}` with a duration. A
+//! header that does not parse counts as absent.
 
 use std::time::{Duration, SystemTime};
 
 use callboard_actors::ports::{Allowance, RateLimits};
 use reqwest::header::{DATE, HeaderMap};
 
-/// Tokens that a call is thought to need when a provider says only that there are none: a wait for one token would be followed by the same.
+/// Tokens that a call is assumed to need when a provider reports only that none are left. A wait
+/// for a single token would end in the same refusal.
 const USUAL_TOKENS: u64 = 2000;
 
-/// Names of the headers of one limit: the limit, what remains, the reset.
+/// The header names of one limit: limit, remaining, reset.
 type Names = [&'static str; 3];
 
 macro_rules! anthropic {
@@ -24,9 +28,9 @@ macro_rules! anthropic {
     };
 }
 
-/// Reads the limits of an answer, also of one that refuses.
+/// Reads the limits of an answer, refusals included.
 pub(super) fn read(headers: &HeaderMap) -> RateLimits {
-    // Servers without limits are many, and a look-up costs more than a look at the names.
+    // Most servers send no limits, and one pass over the names is cheaper than a look-up of each.
     if !headers.keys().any(|name| name.as_str().contains("ratelimit-")) {
         return RateLimits::default();
     }
@@ -47,7 +51,7 @@ pub(super) fn read(headers: &HeaderMap) -> RateLimits {
     }
 }
 
-/// How long to wait by these limits, for a refusal that does not say so itself.
+/// Returns how long to wait according to these limits, for a refusal without a `retry-after`.
 pub(super) fn wait(limits: &RateLimits) -> Option<Duration> {
     let tokens = [limits.tokens, limits.input_tokens, limits.output_tokens];
     let tokens = tokens.into_iter().flatten().filter_map(|tokens| tokens.until(USUAL_TOKENS)).max();
@@ -58,13 +62,14 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim)
 }
 
-/// A whole number; some servers write it with a fraction, or below zero when more was used than there was.
+/// Parses a whole number. Some servers send a fraction, or a negative number when more was used
+/// than allowed.
 fn number(text: &str) -> Option<u64> {
     let number = text.parse::<f64>().ok().filter(|number| number.is_finite())?;
     Some(number.clamp(0.0, 1e15) as u64)
 }
 
-/// Time until a reset: a date, or a duration.
+/// Returns the time until a reset, which is a date or a duration.
 fn until(text: &str, headers: &HeaderMap) -> Option<Duration> {
     if let Some(then) = rfc3339(text) {
         let date = self::text(headers, DATE.as_str()).and_then(|date| httpdate::parse_http_date(date).ok());
@@ -73,7 +78,7 @@ fn until(text: &str, headers: &HeaderMap) -> Option<Duration> {
     duration(text)
 }
 
-/// `1s`, `6m0s`, `1h2m3.5s`, `20ms`, or seconds.
+/// Parses `1s`, `6m0s`, `1h2m3.5s`, `20ms`, or plain seconds.
 fn duration(text: &str) -> Option<Duration> {
     if let Ok(seconds) = text.parse::<f64>() {
         return Duration::try_from_secs_f64(seconds).ok();
@@ -100,7 +105,7 @@ fn duration(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(sum).ok()
 }
 
-/// `2026-11-22T08:35:00Z`, also with a fraction (cut off) or an offset.
+/// Parses `2026-11-22T08:35:00Z`, also with a fraction (ignored) or an offset.
 fn rfc3339(text: &str) -> Option<SystemTime> {
     let part = |from: usize, to: usize| text.get(from..to)?.parse::<i64>().ok();
     let separators = [(4, "-"), (7, "-"), (10, "T"), (13, ":"), (16, ":")];
@@ -118,7 +123,8 @@ fn rfc3339(text: &str) -> Option<SystemTime> {
             if zone.starts_with('-') { -minutes } else { minutes }
         }
     };
-    // Days since 1970 of a day of the Gregorian calendar; years begin in March, so that a leap day is the last.
+    // Days since 1970 in the Gregorian calendar. Years begin in March, so a leap day is the last
+    // day.
     let (year, month) = if month <= 2 { (year - 1, month + 9) } else { (year, month - 3) };
     let days = 365 * year + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + (153 * month + 2) / 5 + day - 1 - 719_468;
     let seconds = days * 86_400 + hour * 3600 + (minute - offset) * 60 + second;

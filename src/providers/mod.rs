@@ -1,12 +1,16 @@
-//! Adapters of the `LlmProvider` port: one folder a wire, all of the same shape.
+//! Adapters of the `LlmProvider` port: one folder for each wire format, all with the same files.
 //!
 //! # Layout
-//! `<wire>/mod.rs` the adapter and its builder · `convert.rs` our request as the wire's JSON · `wire.rs` the JSON of its
-//! stream · `stream.rs` bytes to events, pure. Shared: `sse` and `template` read, `body` and `http` send, by `plain` where plain HTTP
-//! is all it takes, `answer` is what comes back, `reply` drives a stream, `alarm` keeps its deadlines, `errors` classes refusals, `limits` reads what is left of a
-//! credential's limits.
+//! In each folder: `mod.rs` the adapter and its builder · `convert.rs` a request as the wire's JSON
+//! · `wire.rs` the JSON of its stream · `stream.rs` bytes to events, pure.
 //!
-//! **Invariant:** an adapter never retries and keeps nothing between calls; a key is in no error and no debug form.
+//! Shared: `sse` and `template` decode streams, `body` and `http` send requests, `plain` is the
+//! HTTP/1.1 client for servers without TLS or proxy, `answer` is a response of either client,
+//! `reply` drives a stream, `alarm` keeps deadlines, `errors` classifies refusals, `limits` reads
+//! rate limits.
+//!
+//! **Invariant:** an adapter never retries and keeps nothing between calls. A key is in no error
+//! and in no debug output.
 
 pub mod offline;
 

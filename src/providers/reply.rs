@@ -1,5 +1,5 @@
-//! Drives a reply: bytes from the connection, events to the caller, under the idle and the total deadline, the byte bound
-//! and the cancel token. Dropping the stream closes the connection.
+//! Drives a reply: bytes from the connection become events for the caller, under the idle and total
+//! deadlines, the byte bound and the cancel token. Dropping the stream closes the connection.
 
 use std::{
     pin::Pin,
@@ -22,28 +22,29 @@ use super::{
     secret::Secret,
 };
 
-/// Reads that may be joined in one batch: what is there is taken together, but a fast server must not keep us from
-/// telling.
+/// Reads that may be joined into one batch of events. Available bytes are taken together, but a
+/// fast server must not delay delivery.
 const READS_MAX: usize = 32;
 
-/// A reply on its way.
+/// The stream of events of one reply.
 pub(super) struct Reply {
-    /// Told first.
+    /// Rate limits of the answer's headers; emitted before all other events.
     limits: Option<RateLimits>,
-    /// `None` once the connection is of no more use.
+    /// `None` once the connection is no longer needed.
     answer: Option<Answer>,
     alarm: Alarm,
     reading: Reading,
     secret: Secret,
-    /// Told after the events that came before it.
+    /// Emitted after the events that came before it.
     failed: Option<ProviderError>,
 }
 
-/// What has been read.
+/// The state of the bytes read so far.
 struct Reading {
     assembler: Box<dyn Assemble>,
     bytes: usize,
-    /// The first byte that is no blank was seen; events do not begin with `<` or `{`.
+    /// Whether the first byte that is not blank was seen. Event streams never begin with `<` or
+    /// `{`.
     sniffed: bool,
 }
 
@@ -54,14 +55,15 @@ impl Reply {
         Self { limits, answer: Some(answer), alarm, reading, secret, failed: None }
     }
 
-    /// Reads once; whether there may be more. Waits only while there is nothing to tell.
+    /// Reads once and returns whether more may be available. Waits only while there are no events
+    /// to deliver.
     fn poll_read(&mut self, cx: &mut Context<'_>, out: &mut Vec<ModelEvent>) -> Poll<Result<(), ProviderError>> {
         self.alarm.check()?;
         let Some(answer) = &mut self.answer else { return Poll::Ready(Ok(())) };
         match answer.poll_body(cx)? {
             Poll::Ready(Some(bytes)) => {
                 self.reading.take(bytes, out)?;
-                self.alarm.heard();
+                self.alarm.reset_idle();
             }
             Poll::Ready(None) => self.reading.assembler.finish(out)?,
             Poll::Pending if out.is_empty() => return self.alarm.poll(cx).map(Err),
@@ -86,11 +88,13 @@ impl Stream for Reply {
             return Poll::Ready(None);
         }
         let mut out = Vec::new();
+        // Join the reads that are available now. An error after events is returned by the next call,
+        // so events that arrived before it are not lost.
         for _ in 0..READS_MAX {
             match reply.poll_read(cx, &mut out) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => {
-                    // The connection first: nobody waits for us any more.
+                    // Drop the connection first: the caller no longer needs it.
                     reply.answer = None;
                     let error = reply.secret.mask_error(error);
                     if out.is_empty() {
@@ -133,7 +137,8 @@ impl Reading {
     }
 }
 
-/// A JSON document instead of a stream: an error with status 200, or a server that does not stream.
+/// The error for a JSON document instead of a stream: an error with status 200, or a server that
+/// does not stream.
 fn document_error(bytes: &[u8]) -> ProviderError {
     if bytes.windows(7).any(|window| window == b"\"error\"") {
         return errors::of_event(bytes);

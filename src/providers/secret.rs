@@ -1,10 +1,10 @@
-//! A provider's key, which nobody prints (FAULTS F8).
+//! A provider's API key. It appears in no log, no error and no debug output.
 
 use std::{fmt, sync::Arc};
 
 use callboard_actors::ports::ProviderError;
 
-/// A key. Its debug form is masked; only [`Secret::expose`] gives it away.
+/// An API key. Its debug output is masked; only [`Secret::expose`] returns the text.
 #[derive(Clone)]
 pub(super) struct Secret(Arc<str>);
 
@@ -21,19 +21,19 @@ impl Secret {
         self.0.is_empty()
     }
 
-    /// The text without this key and without what looks like another provider key.
+    /// Masks this key, and words that look like another provider's key.
     pub(super) fn mask(&self, text: &str) -> String {
         let text = if self.is_empty() { text.to_owned() } else { text.replace(&*self.0, "***") };
         mask_shapes(&text)
     }
 
-    /// The error with masked words.
+    /// Masks the texts inside an error.
     pub(super) fn mask_error(&self, error: ProviderError) -> ProviderError {
         error.map_message(|message| self.mask(message))
     }
 }
 
-/// Masks words that begin as keys do. OpenAI's 401 repeats the key, half masked.
+/// Masks words that begin like keys. OpenAI's 401 repeats the key, half masked.
 fn mask_shapes(text: &str) -> String {
     const KEY_BYTES_MIN: usize = 12;
     let is_key = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'*');

@@ -1,42 +1,42 @@
-//! Server-sent events from bytes. Pure: no I/O, no clock.
+//! Decodes server-sent events. Pure: no I/O, no clock.
 //!
-//! Promises: the events do not depend on how the bytes were split; no event and no line is longer than
-//! [`SSE_EVENT_BYTES_MAX`]; an event that lies whole in one read is not copied.
+//! Promises: the events do not depend on how the bytes were split. No event and no line is longer
+//! than [`SSE_EVENT_BYTES_MAX`]. An event that lies whole in one read is not copied.
 
 use callboard_actors::limits::SSE_EVENT_BYTES_MAX;
 use memchr::memchr2;
 
-/// One event. `id` and `retry` are not kept: a model call is never resumed.
+/// One event. The fields `id` and `retry` are ignored, because a model call is never resumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SseEvent<'a> {
-    /// The `event` field; empty if there was none.
+    /// The `event` field; empty if absent.
     pub name: &'a [u8],
     /// The `data` lines, joined by line feeds.
     pub data: &'a [u8],
 }
 
-/// Says that an event grew beyond [`SSE_EVENT_BYTES_MAX`].
+/// An event grew beyond [`SSE_EVENT_BYTES_MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an event is longer than {SSE_EVENT_BYTES_MAX} bytes")]
 pub struct SseTooLong;
 
-/// Decodes a stream that comes in pieces.
+/// Decodes a stream that arrives in pieces.
 #[derive(Debug, Default)]
 pub struct SseDecoder {
-    /// The start of a line whose end has not come.
+    /// The start of a line whose end has not arrived.
     line: Vec<u8>,
-    /// Data of the event whose end has not come.
+    /// Data of the event whose end has not arrived.
     data: Vec<u8>,
     has_data: bool,
     name: Vec<u8>,
     /// The last read ended in CR: a LF that comes next belongs to it.
     after_cr: bool,
-    /// The first line was seen, and with it the byte order mark.
+    /// Whether the first line was seen, and with it a byte order mark.
     begun: bool,
 }
 
 impl SseDecoder {
-    /// A decoder at the start of a stream.
+    /// Creates a decoder at the start of a stream.
     pub fn new() -> Self {
         Self::default()
     }
@@ -44,7 +44,7 @@ impl SseDecoder {
     /// Takes bytes and calls `sink` for every event that they complete.
     ///
     /// # Errors
-    /// [`SseTooLong`] or what `sink` said; the decoder must not be used after that.
+    /// [`SseTooLong`], or the error of `sink`. The decoder must not be used after an error.
     pub fn feed<E: From<SseTooLong>>(&mut self, bytes: &[u8], sink: &mut impl FnMut(SseEvent<'_>) -> Result<(), E>) -> Result<(), E> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -53,12 +53,13 @@ impl SseDecoder {
         Ok(())
     }
 
-    /// Whether the bytes that come next begin an event: nothing of one was read yet.
+    /// Whether the next bytes begin an event: no part of one was read yet.
     pub(super) fn is_between_events(&self) -> bool {
         self.begun && !self.after_cr && !self.has_data && self.line.is_empty() && self.name.is_empty()
     }
 
-    /// As [`SseDecoder::feed`], but goes no further than to where the next event may begin. Returns what follows.
+    /// As [`SseDecoder::feed`], but stops where the next event may begin. Returns the remaining
+    /// bytes.
     ///
     /// # Errors
     /// As [`SseDecoder::feed`].
@@ -103,8 +104,8 @@ impl SseDecoder {
         Ok(&[])
     }
 
-    /// Ends the stream. Unlike a browser this takes an event whose last line end is missing: servers forget it, and an
-    /// event that was cut is not valid JSON.
+    /// Ends the stream. Unlike a browser, this accepts an event without its final line end: some
+    /// servers omit it, and an event that was cut is not valid JSON.
     ///
     /// # Errors
     /// As [`SseDecoder::feed`].
@@ -116,7 +117,8 @@ impl SseDecoder {
         self.take_line(&[], sink)
     }
 
-    /// The common case: one data line and the empty line after it in the same read. Tells what follows them.
+    /// The common case: one data line and the empty line after it in the same read. Returns the
+    /// bytes after them.
     fn whole_event<'a, E: From<SseTooLong>>(
         &mut self,
         line: &[u8],
@@ -128,9 +130,9 @@ impl SseDecoder {
         }
         let Some(data) = line.strip_prefix(b"data:") else { return Ok(None) };
         let Some(after) = after.strip_prefix(b"\n").or_else(|| after.strip_prefix(b"\r\n")) else { return Ok(None) };
-        let told = sink(SseEvent { name: &self.name, data: data.strip_prefix(b" ").unwrap_or(data) });
+        let result = sink(SseEvent { name: &self.name, data: data.strip_prefix(b" ").unwrap_or(data) });
         self.name.clear();
-        told.map(|()| Some(after))
+        result.map(|()| Some(after))
     }
 
     fn keep_line(&mut self, bytes: &[u8]) -> Result<(), SseTooLong> {
@@ -147,11 +149,11 @@ impl SseDecoder {
         }
         let line = if std::mem::replace(&mut self.begun, true) { line } else { line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line) };
         if line.is_empty() {
-            let told = if self.has_data { sink(SseEvent { name: &self.name, data: &self.data }) } else { Ok(()) };
+            let result = if self.has_data { sink(SseEvent { name: &self.name, data: &self.data }) } else { Ok(()) };
             self.has_data = false;
             self.data.clear();
             self.name.clear();
-            return told;
+            return result;
         }
         let (field, value) = match memchr::memchr(b':', line) {
             Some(at) => (line.get(..at).unwrap_or_default(), line.get(at + 1..).unwrap_or_default()),
@@ -172,7 +174,7 @@ impl SseDecoder {
                 self.name.clear();
                 self.name.extend_from_slice(value);
             }
-            // A comment (an empty field name) or a field that we do not need.
+            // A comment (an empty field name) or a field that is not needed.
             _ => {}
         }
         Ok(())

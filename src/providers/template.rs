@@ -1,32 +1,33 @@
-//! The delta template: most lines of a stream differ only in their text, so a line with the bytes of the last fully
-//! parsed one around its text need not be parsed (PERFORMANCE, point 1); nor need a whole event be taken apart into its lines when it is
-//! written as the last one was. Pure.
+//! Skips JSON parsing for most lines of a stream. Consecutive deltas differ only in their text, so
+//! a line with the same bytes around its text as the last parsed one needs no parser. An event that
+//! is written exactly like the last one is not even split into lines. Pure.
 //!
-//! Promise: what it tells is what the parser would tell. A middle without quote, backslash or control byte is the whole
-//! inside of a JSON string, so the structure around it is the one that was parsed before.
+//! Promise: the result equals the parser's. Text without a quote, backslash or control byte is the
+//! whole inside of a JSON string, so the structure around it is the one that was parsed before.
 
 use callboard_actors::limits::SSE_EVENT_BYTES_MAX;
 use memchr::{memchr, memchr2};
 
 use super::sse::SseEvent;
 
-/// What ends an event whose lines end as nearly all servers end them.
+/// The end of an event with the usual line ends.
 const END: &[u8] = b"\n\n";
 
-/// What surrounded the text of the last fully parsed delta, and what that delta was.
+/// The bytes around the text of the last parsed delta, and the kind of that delta.
 #[derive(Debug)]
 pub(super) struct DeltaTemplate<K> {
     known: Option<K>,
-    /// The event up to its text, as nearly all servers write it: the line of its name, if it has one, and the start of its data.
+    /// The event up to its text in the usual form: the line of its name, if any, and the start of
+    /// its data.
     head: Vec<u8>,
-    /// Where in the head the data begins.
+    /// Offset in `head` where the data begins.
     data_at: usize,
     /// From the closing quote to the end of the event.
     tail: Vec<u8>,
-    /// The data came on one line, so an event may be known by its bytes.
+    /// Whether the data was one line, so that a whole event may be recognized by its bytes.
     one_line: bool,
-    /// The suffix consists of closing marks and blanks only, so other blanks between them mean the same. Anthropic pads
-    /// its events with blanks of random number.
+    /// Whether the suffix consists of closing marks and blanks only; other blanks between them then
+    /// mean the same. Anthropic pads its events with a random number of blanks.
     padded: bool,
 }
 
@@ -35,12 +36,13 @@ impl<K: Copy> DeltaTemplate<K> {
         Self { known: None, head: Vec::new(), data_at: 0, tail: Vec::new(), one_line: false, padded: false }
     }
 
-    /// What the known delta was, if there is one.
+    /// The kind of the remembered delta, if there is one.
     pub(super) fn known(&self) -> Option<K> {
         self.known
     }
 
-    /// Remembers a delta that did nothing but add `text`, which must be a part of the event's data; else nothing is learnt.
+    /// Remembers a delta that did nothing but add `text`, which must be a slice of the event's
+    /// data. Otherwise the template is cleared.
     pub(super) fn learn(&mut self, event: SseEvent<'_>, text: &str, kind: K) {
         let SseEvent { name, data } = event;
         self.known = None;
@@ -67,8 +69,9 @@ impl<K: Copy> DeltaTemplate<K> {
         self.known = Some(kind);
     }
 
-    /// Adds the texts of the events that `bytes` begin with to `texts`, as far as each is whole, of the known shape, and its lines are
-    /// written as usual; each is UTF-8 for itself. Returns what follows them. The bytes must begin where an event may.
+    /// Appends the texts of leading events to `texts`, as long as each is complete, matches the
+    /// template and uses the usual line ends. Each text is valid UTF-8. Returns the remaining
+    /// bytes. `bytes` must start where an event may begin.
     pub(super) fn texts<'a>(&self, bytes: &'a [u8], texts: &mut Vec<u8>) -> &'a [u8] {
         let mut rest = bytes;
         if self.known.is_some() && self.one_line {
@@ -92,7 +95,7 @@ impl<K: Copy> DeltaTemplate<K> {
             }
             None => return None,
         };
-        // What is longer is the decoder's to refuse.
+        // Longer events are left to the decoder, which refuses them.
         let fits = bytes.len() - after.len() <= SSE_EVENT_BYTES_MAX;
         (fits && (is_ascii || std::str::from_utf8(middle).is_ok())).then_some((middle, after))
     }
@@ -101,7 +104,7 @@ impl<K: Copy> DeltaTemplate<K> {
         self.tail.strip_suffix(END).unwrap_or_default()
     }
 
-    /// The text of `data` if it has the known shape.
+    /// The text of `data` if it matches the template.
     pub(super) fn text<'a>(&self, data: &'a [u8]) -> Option<(K, &'a str)> {
         let kind = self.known?;
         let rest = data.strip_prefix(self.head.get(self.data_at..)?)?;
@@ -110,7 +113,7 @@ impl<K: Copy> DeltaTemplate<K> {
         if suffix != self.suffix() && !(self.padded && same_but_blanks(suffix, self.suffix())) {
             return None;
         }
-        // Without a short cut, so that it is done for many bytes at once.
+        // No early exit, so that the compiler can vectorize the loop.
         if middle.iter().fold(false, |found, byte| found | (*byte < 0x20)) {
             return None;
         }
@@ -118,7 +121,8 @@ impl<K: Copy> DeltaTemplate<K> {
     }
 }
 
-/// Where the first quote, backslash or control byte stands, looked for eight bytes at a time, and whether all before it is ASCII.
+/// Finds the first quote, backslash or control byte, eight bytes at a time, and whether all bytes
+/// before it are ASCII.
 fn end_of_text(bytes: &[u8]) -> Option<(usize, bool)> {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x8080_8080_8080_8080;

@@ -1,10 +1,10 @@
-//! What the unit tests of this folder share: seeded chance and random splits.
+//! Shared by the unit tests of this folder: seeded randomness and random splits.
 
 use callboard_actors::ports::{ModelEvent, ProviderError};
 
 use super::Assemble;
 
-/// A small random generator (splitmix64): a printed seed replays a failure.
+/// A small random generator (splitmix64). A test prints its seed, which replays a failure.
 pub(crate) struct SplitMix(pub(crate) u64);
 
 impl SplitMix {
@@ -21,7 +21,8 @@ impl SplitMix {
     }
 }
 
-/// The seed of a property test: `CALLBOARD_SEED`, else the time; written to standard output, which a failing test shows.
+/// The seed of a property test: `CALLBOARD_SEED`, else the time. It is printed, so that a failing
+/// test shows it.
 pub(crate) fn seed(name: &str) -> u64 {
     let now = || u64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() & u128::from(u64::MAX)).unwrap();
     let seed = std::env::var("CALLBOARD_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(now);
@@ -40,7 +41,8 @@ pub(crate) fn random_splits<'a>(bytes: &'a [u8], random: &mut SplitMix) -> Vec<&
     pieces
 }
 
-/// The same events as another server writes them: other line ends, no blank behind a field's name, comments.
+/// Writes the same events as another server would: other line ends, no blank after a field's name,
+/// comments.
 pub(crate) fn in_another_hand(stream: &[u8], random: &mut SplitMix) -> Vec<u8> {
     const HANDS: [(&str, &str); 4] = [("\r\n", "data: "), ("\r", "data: "), ("\n", "data:"), ("\n", ": x\ndata: ")];
     let (end, field) = HANDS[random.below(HANDS.len())];
@@ -51,7 +53,7 @@ pub(crate) fn in_another_hand(stream: &[u8], random: &mut SplitMix) -> Vec<u8> {
     lines.collect::<Vec<_>>().join(end.as_bytes())
 }
 
-/// Feeds pieces; neighbouring pieces of text are joined, since only they depend on the splits.
+/// Feeds pieces. Adjacent pieces of text are joined, since only they depend on the splits.
 pub(crate) fn assemble<'a>(
     mut assembler: impl Assemble,
     pieces: impl IntoIterator<Item = &'a [u8]>,
@@ -74,7 +76,8 @@ pub(crate) fn assemble<'a>(
     (joined, ended)
 }
 
-/// Texts as models write them: plain, escaped, in every script, and what looks like the protocol.
+/// Texts as models write them: plain, escaped, in every script, and some that look like the
+/// protocol.
 pub(crate) fn random_text(random: &mut SplitMix) -> String {
     const ATOMS: [&str; 12] = ["Hello", " wor", "ld", "\"", "\\", "\n", "漢字", "é", "\u{1F5FC}", "{\"}", "\u{7f}", "\t"];
     let kinds = if random.below(3) == 0 { ATOMS.len() } else { 3 };

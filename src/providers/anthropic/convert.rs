@@ -1,7 +1,8 @@
-//! Our request as a Messages request. Pure.
+//! Converts a request into a Messages request. Pure.
 //!
-//! Promises: keys always come in the same order; messages are the slices that the conversation holds; with `cache` at
-//! most four marks (system, tools, the last two user messages), spliced in beside those slices.
+//! Promises: keys always come in the same order. Messages are the byte slices that the conversation
+//! holds, not copies. With `cache`, at most four cache marks (system, tools, the last two user
+//! messages) are spliced in between those slices.
 
 use std::sync::LazyLock;
 
@@ -22,10 +23,11 @@ use crate::providers::{
 
 const MARK: &str = r#","cache_control":{"type":"ephemeral"}"#;
 
-/// User messages that are marked: the newest for the next call, the one before it for what this call can read.
+/// User messages that carry a cache mark: the newest, so that the next call can read the prefix,
+/// and the one before it, which this call reads.
 const MARKED_MESSAGES: usize = 2;
 
-/// The body of a call that streams.
+/// Returns the body of a streaming call.
 pub(super) fn request(request: &ModelRequest) -> Body {
     let mut body = BodyWriter::new();
     body.raw(r#"{"model":"#).json(&*request.model).raw(r#","max_tokens":"#).json(&request.max_tokens);
@@ -38,7 +40,7 @@ pub(super) fn request(request: &ModelRequest) -> Body {
     body.finish()
 }
 
-/// The body of a count. Marks change no count, so there are none.
+/// Returns the body of a token count. Cache marks do not change a count, so there are none.
 pub(super) fn count(request: &ModelRequest) -> Body {
     let request = ModelRequest { cache: false, ..request.clone() };
     let mut body = BodyWriter::new();
@@ -48,7 +50,7 @@ pub(super) fn count(request: &ModelRequest) -> Body {
     body.finish()
 }
 
-/// What the model reads: system, tools, messages, and the choice among the tools.
+/// Writes the part that the model reads: system, tools, messages and the tool choice.
 fn prompt(body: &mut BodyWriter, request: &ModelRequest) {
     let mark = if request.cache { MARK } else { "" };
     if let Some(system) = request.system.as_deref().filter(|system| !system.is_empty()) {
@@ -74,7 +76,7 @@ fn prompt(body: &mut BodyWriter, request: &ModelRequest) {
     }
 }
 
-/// Without its closing brace, before which a mark may go.
+/// Writes a tool without its closing brace, so that the caller can add a cache mark.
 fn tool_definition(body: &mut BodyWriter, tool: &callboard_actors::ports::ToolDefinition) {
     body.raw(r#"{"name":"#).json(&tool.name);
     if !tool.description.is_empty() {
@@ -108,19 +110,23 @@ fn messages(body: &mut BodyWriter, request: &ModelRequest) {
     body.raw("]");
 }
 
-/// The message's own bytes; written anew only if it holds what this API refuses. Made once a message.
+/// Returns the message's own bytes, or a cleaned copy if they hold something that this API refuses.
+/// The message caches the result.
 fn sendable(message: &Message) -> Bytes {
     let rendered = message.rendered_with(clean);
-    // Another adapter may have left its own form there, which never begins with a brace.
+    // Another adapter may have cached its form with the message; that form never begins with a
+    // brace.
     if rendered.first().is_none_or(|first| *first == b'{') { rendered } else { clean(message) }
 }
 
-/// Without one of these a message is sent as it is. Made once: preparing a search costs more than searching a message.
+/// Markers of content that this API may refuse. A message without them is sent as it is. The
+/// finders are built once, because building one costs more than searching a message.
 static SUSPICIOUS: LazyLock<[Finder<'static>; 4]> =
     LazyLock::new(|| [r#""type":"thinking""#, r#""text":"""#, r#""cache_control""#, TEXT_CONTEXT].map(Finder::new));
 
-/// Leaves out what this API refuses in a message that came from elsewhere: reasoning without a signature, empty texts, and
-/// cache marks beyond our own; and the text of a document that stands before it. Empty if nothing is left.
+/// Removes what this API refuses in a message that came from elsewhere: reasoning without a
+/// signature, empty texts, foreign cache marks, and the text that was extracted from a document
+/// which is itself sent. Returns no bytes if nothing remains.
 fn clean(message: &Message) -> Bytes {
     let wire = message.wire();
     if !SUSPICIOUS.iter().any(|text| text.find(wire).is_some()) {

@@ -39,10 +39,12 @@ pub struct Anthropic {
 }
 
 impl Anthropic {
-    /// A provider with the key of `ANTHROPIC_API_KEY`, at `ANTHROPIC_BASE_URL` if that is set.
+    /// Creates a provider with the key in `ANTHROPIC_API_KEY`, at `ANTHROPIC_BASE_URL` if that is
+    /// set.
     ///
     /// # Errors
-    /// [`ProviderConfigError::MissingVariable`] without a key, and what [`AnthropicBuilder::build`] says.
+    /// [`ProviderConfigError::MissingVariable`] without a key, and the errors of
+    /// [`AnthropicBuilder::build`].
     pub fn from_env() -> Result<Self, ProviderConfigError> {
         let key = variable("ANTHROPIC_API_KEY").ok_or(ProviderConfigError::MissingVariable("ANTHROPIC_API_KEY"))?;
         let builder = Self::builder(key);
@@ -52,7 +54,7 @@ impl Anthropic {
         }
     }
 
-    /// Starts a provider with this key.
+    /// Starts a builder with this API key.
     pub fn builder(api_key: impl Into<String>) -> AnthropicBuilder {
         AnthropicBuilder { key: Secret::new(api_key), base_url: DEFAULT_BASE_URL.to_owned(), timeouts: Timeouts::default() }
     }
@@ -73,14 +75,14 @@ pub struct AnthropicBuilder {
 }
 
 impl AnthropicBuilder {
-    /// Sets where the API is, without `/v1`, as for the official SDKs.
+    /// Sets the address of the API without `/v1`, as in the official SDKs.
     #[must_use]
     pub fn base_url(mut self, url: impl Into<String>) -> Self {
         self.base_url = url.into();
         self
     }
 
-    /// Sets the deadlines of a call.
+    /// Sets the deadlines of a call; see [`Timeouts`] for the defaults.
     #[must_use]
     pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
         self.timeouts = timeouts;
@@ -90,7 +92,7 @@ impl AnthropicBuilder {
     /// Builds the provider.
     ///
     /// # Errors
-    /// [`ProviderConfigError`] for a key or a URL that cannot be.
+    /// [`ProviderConfigError`] if the key or the URL is not valid.
     pub fn build(self) -> Result<Anthropic, ProviderConfigError> {
         let base = base_url(self.base_url.trim().trim_end_matches('/').trim_end_matches("/v1"))?;
         let mut headers = HeaderMap::new();
@@ -108,7 +110,8 @@ struct Count {
     input_tokens: u64,
 }
 
-/// An alias that the API keeps: the newest of a family that is good at tools and not the dearest.
+/// An alias that the API keeps up to date: the newest model of a mid-priced family that uses tools
+/// well.
 const DEFAULT_MODEL: &str = "claude-sonnet-4-5";
 
 impl LlmProvider for Anthropic {
@@ -128,7 +131,7 @@ impl LlmProvider for Anthropic {
             () if is("claude-3-5") => 8_192,
             () if old => 4_096,
             () if is("opus-4-0") || is("opus-4-1") || is("opus-4-2025") => 32_000,
-            // A model we do not know is likely newer than this list.
+            // An unknown model is probably newer than this list.
             () => 64_000,
         };
         let output_schema = !old && !is("sonnet-4-2025") && !is("sonnet-4-0") && !is("opus-4-0") && !is("opus-4-2025");

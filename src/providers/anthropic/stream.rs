@@ -1,8 +1,9 @@
 //! Assembles the events of a Messages stream. Pure: bytes in, events out.
 //!
-//! Promises: a tool call is told only when its block has ended with arguments that are a whole JSON object; a call
-//! without arguments is held back until it is clear that `max_tokens` did not cut it; blocks that we do not know are
-//! kept word for word; usage is cumulative, later figures replace earlier ones.
+//! Promises: a tool call is emitted only after its block has ended and its arguments are a complete
+//! JSON object. A call without arguments is held back until it is clear that `max_tokens` did not
+//! cut it. Unknown blocks are kept word for word. Usage is cumulative: later figures replace
+//! earlier ones.
 
 use callboard_actors::{
     chat::{ContentBlock, MessageList, RawJson, TextBlock, ThinkingBlock, ToolUseBlock},
@@ -21,14 +22,15 @@ use crate::providers::{
     template::DeltaTemplate,
 };
 
-/// Turns the bytes of a Messages stream into events.
+/// Decodes the bytes of a Messages stream into events.
 pub struct AnthropicAssembler {
     decoder: SseDecoder,
     reply: Reply,
 }
 
 impl AnthropicAssembler {
-    /// An assembler of the reply to a request with this history, whose tool call ids are taken.
+    /// Creates an assembler for the reply to a request with this history. Tool call ids in the
+    /// history are not reused.
     pub fn new(history: MessageList) -> Self {
         Self { decoder: SseDecoder::new(), reply: Reply::new(history) }
     }
@@ -63,7 +65,7 @@ impl Assemble for AnthropicAssembler {
 
 struct Reply {
     open: Vec<(u64, Building)>,
-    /// A call without arguments whose fate the stop reason decides.
+    /// A tool call without arguments. The stop reason decides whether it is complete or was cut.
     held: Option<ToolUseBlock>,
     pieces: Pieces,
     template: DeltaTemplate<(u64, Piece)>,
@@ -74,7 +76,7 @@ struct Reply {
     complete: bool,
 }
 
-/// A block whose end has not come.
+/// A block that has not ended yet.
 enum Building {
     Text { text: String, citations: Vec<Box<RawValue>> },
     Thinking { text: String, signature: String },
@@ -125,7 +127,7 @@ impl TakesEvents for Reply {
             }
             "message_stop" => self.end(out),
             "error" => return Err(errors::of_event(data)),
-            // `ping`, and what the API will add.
+            // `ping`, and event types that the API may add.
             _ => {}
         }
         Ok(())
@@ -156,7 +158,7 @@ impl Reply {
     fn start(&mut self, event: &Event<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
         let Some(raw) = event.content_block else { return Ok(()) };
         self.pieces.flush(out);
-        // Another block after it: a call without arguments was whole.
+        // Another block follows, so a held call without arguments was complete.
         self.release_held(out);
         self.open.retain(|(index, _)| *index != event.index);
         let kind: Tag<'_> = parse_raw(raw)?;
@@ -215,7 +217,7 @@ impl Reply {
             ("citations_delta", Some(Building::Text { citations, .. })) => {
                 citations.extend(delta.citation.map(ToOwned::to_owned));
             }
-            // A delta that does not belong to its block says nothing.
+            // A delta of the wrong kind for its block is ignored.
             _ => {}
         }
         Ok(())
@@ -230,7 +232,7 @@ impl Reply {
             (Some(Building::Text { text: whole, .. }), Piece::Text) | (Some(Building::Thinking { text: whole, .. }), Piece::Thinking) => {
                 whole.push_str(text);
             }
-            // Other servers of this API forget the start.
+            // Some other servers of this API omit `content_block_start`.
             (None, Piece::Text) => self.open.push((index, Building::Text { text: text.to_owned(), citations: Vec::new() })),
             (None, Piece::Thinking) => self.open.push((index, Building::Thinking { text: text.to_owned(), signature: String::new() })),
             (Some(_), _) => return,
@@ -281,7 +283,7 @@ impl Reply {
     }
 
     fn end(&mut self, out: &mut Vec<ModelEvent>) {
-        // A server that forgets `content_block_stop` does not cost us text; a call without its end is cut.
+        // Without `content_block_stop`, text is kept, but a tool call counts as cut.
         let open = std::mem::take(&mut self.open);
         self.pieces.flush(out);
         for (_, building) in open {
@@ -309,7 +311,7 @@ impl Reply {
 }
 
 fn text_block(text: String, citations: &[Box<RawValue>]) -> Option<ModelEvent> {
-    // An empty text block is refused when it is sent back.
+    // The API refuses an empty text block when it is sent back.
     if text.is_empty() {
         return None;
     }
@@ -319,13 +321,13 @@ fn text_block(text: String, citations: &[Box<RawValue>]) -> Option<ModelEvent> {
 
 fn thinking_block(thinking: String, signature: String) -> Option<ModelEvent> {
     let signature = Some(signature).filter(|signature| !signature.is_empty());
-    // Signed thinking goes back even when its text is withheld.
+    // Signed thinking is sent back even when its text is withheld.
     (signature.is_some() || !thinking.is_empty())
         .then_some(ModelEvent::Block(ContentBlock::Thinking(ThinkingBlock { thinking, signature })))
 }
 
 fn citations(raw: &RawValue) -> Vec<Box<RawValue>> {
-    // Most blocks have none. A name may be written with escapes.
+    // Most blocks have none. The name may be written with escapes.
     if !raw.get().contains("citations") && !raw.get().contains('\\') {
         return Vec::new();
     }
@@ -333,7 +335,7 @@ fn citations(raw: &RawValue) -> Vec<Box<RawValue>> {
     list.and_then(Result::ok).unwrap_or_default()
 }
 
-/// Adds a delta that we do not know to its block: texts grow, anything else is replaced.
+/// Merges an unknown delta into its block: strings are appended, other values are replaced.
 fn merge_unknown(block: &mut RawObject, delta: RawObject) {
     for (name, value) in delta.iter().filter(|(name, _)| *name != "type") {
         let grown = block.field(name).and_then(string).zip(string(value)).map(|(old, new)| format!("{old}{new}"));

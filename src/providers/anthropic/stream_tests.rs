@@ -14,7 +14,8 @@ fn message_delta(stop: &str) -> String {
     format!(r#"{{"type":"message_delta","delta":{{"stop_reason":"{stop}","stop_sequence":null}},"usage":{{"output_tokens":7}}}}"#)
 }
 
-/// Events of a reply with these inner events, without its completion.
+/// Returns the events of a reply that consists of these inner events, and its completion
+/// separately.
 fn blocks(inner: &[&str], stop: &str) -> (Vec<ModelEvent>, Completion) {
     let delta = message_delta(stop);
     let events = [&[START], inner, &[&delta, STOP]].concat();
@@ -227,7 +228,7 @@ fn a_repeated_or_missing_id_is_replaced() {
     }
 }
 
-/// A reply of random blocks, with the blanks that the API pads its events with.
+/// A reply of random blocks, padded with blanks as the API pads its events.
 fn random_reply(random: &mut SplitMix) -> String {
     let mut events = vec![START.to_owned()];
     for index in 0..random.below(4) {
@@ -266,8 +267,8 @@ fn the_template_tells_what_the_parser_tells_under_every_split() {
         let parsed = assemble(AnthropicAssembler::new(MessageList::default()).without_template(), [stream.as_slice()]);
 
         for pieces in [vec![stream.as_slice()], stream.chunks(1).collect(), random_splits(&stream, &mut random)] {
-            let told = assemble(AnthropicAssembler::new(MessageList::default()), pieces);
-            assert_eq!(told, parsed, "seed {seed}, round {round}: {}", String::from_utf8_lossy(&stream));
+            let assembled = assemble(AnthropicAssembler::new(MessageList::default()), pieces);
+            assert_eq!(assembled, parsed, "seed {seed}, round {round}: {}", String::from_utf8_lossy(&stream));
         }
     }
 }

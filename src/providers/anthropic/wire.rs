@@ -1,11 +1,11 @@
-//! JSON of the Messages API's stream, borrowed from the line it came on. Fields that we do not know are ignored.
+//! The JSON of a Messages stream, borrowed from the line it arrived on. Unknown fields are ignored.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::providers::json::Str;
 
-/// Any event. Inner parts stay raw: what they are depends on their own `type`.
+/// An event of any type. Inner parts stay raw, because their shape depends on their own `type`.
 #[derive(Debug, Deserialize)]
 pub(super) struct Event<'a> {
     #[serde(borrow, rename = "type", default)]
@@ -22,14 +22,14 @@ pub(super) struct Event<'a> {
     pub(super) usage: Option<&'a RawValue>,
 }
 
-/// The `type` of an inner part.
+/// The `type` field of an inner part.
 #[derive(Debug, Deserialize)]
 pub(super) struct Tag<'a> {
     #[serde(borrow, rename = "type", default)]
     pub(super) kind: Str<'a>,
 }
 
-/// The deltas that we know.
+/// The fields of all known delta types.
 #[derive(Debug, Deserialize)]
 pub(super) struct Delta<'a> {
     #[serde(borrow, default)]
@@ -44,7 +44,7 @@ pub(super) struct Delta<'a> {
     pub(super) citation: Option<&'a RawValue>,
 }
 
-/// The start of a block that we know.
+/// The fields of all known `content_block` types.
 #[derive(Debug, Deserialize)]
 pub(super) struct BlockStart<'a> {
     #[serde(borrow, default)]
@@ -61,14 +61,14 @@ pub(super) struct BlockStart<'a> {
     pub(super) input: Option<&'a RawValue>,
 }
 
-/// What `message_start` holds for us.
+/// The fields of `message_start` that the assembler uses.
 #[derive(Debug, Deserialize)]
 pub(super) struct MessageStart<'a> {
     #[serde(borrow, default)]
     pub(super) usage: Option<&'a RawValue>,
 }
 
-/// What `message_delta` holds for us.
+/// The fields of `message_delta` that the assembler uses.
 #[derive(Debug, Deserialize)]
 pub(super) struct MessageDelta<'a> {
     #[serde(borrow, default)]

@@ -1,4 +1,4 @@
-//! A model that answers by figures: latency, chunks, tool calls, faults. For load tests and demonstrations; never for work.
+//! A model with scripted latency, chunks, tool calls and faults, for load tests and demonstrations.
 
 use std::{
     sync::{
@@ -16,31 +16,34 @@ use callboard_actors::{
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-/// What a [`Scripted`] model does. All figures have defaults; without delays a call costs microseconds.
+/// Configures a [`Scripted`] model. Every field has a default. Without delays a call costs
+/// microseconds.
 ///
-/// A turn is: `tool_rounds` replies with `tools_per_reply` calls each (taken from `tools` in order), then the text.
+/// A round consists of `tool_rounds` replies with `tools_per_reply` calls each (taken from `tools`
+/// in order), followed by the text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ScriptedConfig {
-    /// Time until the head of an answer, in milliseconds.
+    /// Time to the head of an answer, in milliseconds.
     pub latency_ms: u64,
-    /// Deltas of an answer.
+    /// Text deltas in an answer.
     pub chunks: usize,
-    /// Bytes of a delta.
+    /// Bytes in a delta.
     pub chunk_bytes: usize,
     /// Time between deltas, in milliseconds.
     pub chunk_delay_ms: u64,
-    /// Replies of a turn that call tools before the text comes.
+    /// Replies in a round that call tools before the text.
     pub tool_rounds: usize,
-    /// Calls of such a reply.
+    /// Tool calls in such a reply.
     pub tools_per_reply: usize,
-    /// The calls, used in turn; a tool that the request does not offer is skipped.
+    /// The tool calls, used in order and cyclically. A tool that the request does not offer is
+    /// skipped.
     pub tools: Vec<ScriptedCall>,
     /// Share of calls, 0 to 1, that fail before their first content (529, 500, 429 or a broken connection).
     pub fault_rate: f64,
     /// Share of calls, 0 to 1, whose connection breaks in the middle of the text.
     pub cut_rate: f64,
-    /// Seed of the faults.
+    /// Seed of the faults: the same seed gives the same faults to the same sequence of calls.
     pub seed: u64,
 }
 
@@ -48,7 +51,7 @@ pub struct ScriptedConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScriptedCall {
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
     /// Its arguments, an object.
     #[serde(default = "RawJson::empty_object")]
@@ -89,14 +92,14 @@ pub struct Scripted {
 const WORDS: &str = "The quick brown fox jumps over the lazy dog while forty actors keep their boards in order. ";
 
 impl Scripted {
-    /// A model of these figures.
+    /// Creates a model with this configuration.
     pub fn new(config: ScriptedConfig) -> Self {
         let bytes = config.chunks.saturating_mul(config.chunk_bytes).min(callboard_actors::limits::STREAM_BYTES_MAX);
         let text: String = WORDS.chars().cycle().take(bytes).collect();
         Self { config, text: text.into(), calls: AtomicU64::new(0) }
     }
 
-    /// The figures.
+    /// Returns the configuration.
     pub fn config(&self) -> &ScriptedConfig {
         &self.config
     }
@@ -114,7 +117,7 @@ impl Scripted {
             .chunk_delay(Duration::from_millis(self.config.chunk_delay_ms))
     }
 
-    /// Decided from the history alone, so that a turn goes on where it was after a restart.
+    /// Decided from the history alone, so that a round continues where it was after a restart.
     fn content(&self, request: &ModelRequest) -> Reply {
         let exchanges =
             request.messages.iter().rev().filter(|message| message.role() == Role::User).take_while(|m| !m.tool_result_ids().is_empty());

@@ -1,8 +1,9 @@
-//! Our request as a Chat Completions request. Pure.
+//! Converts a request into a Chat Completions request. Pure.
 //!
-//! A message is converted once and kept with it ([`Message::rendered_with`]): `lead` are whole objects (an assistant
-//! message, tool results), `user` is the inside of a user message that follows them. User messages that follow each other
-//! become one, because strict chat templates demand that roles take turns.
+//! A message is converted once, and the result is cached with it ([`Message::rendered_with`]):
+//! `lead` holds whole objects (an assistant message, tool results), `user` the inside of the user
+//! message that follows them. Adjacent user messages become one, because strict chat templates
+//! require alternating roles.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use callboard_actors::{
@@ -17,23 +18,24 @@ use serde_json::{Value, json};
 
 use crate::providers::body::{Body, BodyWriter};
 
-/// Which name the bound of the answer has.
+/// Which field name bounds the length of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MaxTokens {
-    /// `max_tokens`, known to every server.
+    /// `max_tokens`, which every server knows.
     Plain,
-    /// `max_completion_tokens`, demanded by OpenAI's reasoning models.
+    /// `max_completion_tokens`, which OpenAI's reasoning models require.
     Completion,
 }
 
-/// What the model is shown of attachments; what it is not becomes a note, or the text that was read for it (REQUIREMENTS W-01).
+/// Which attachments are sent to the model. The others become a note or their extracted text,
+/// because a server refuses a conversation with an image for a model that has no vision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shown {
     pub(super) images: bool,
     pub(super) documents: bool,
 }
 
-/// The body of a call that streams.
+/// Returns the body of a streaming call.
 pub(super) fn request(request: &ModelRequest, max_tokens: MaxTokens, shown: Shown) -> Body {
     let mut body = BodyWriter::new();
     body.raw(r#"{"model":"#).json(&*request.model);
@@ -62,7 +64,8 @@ pub(super) fn request(request: &ModelRequest, max_tokens: MaxTokens, shown: Show
     body.finish()
 }
 
-/// The body of a count: the form of Anthropic's endpoint, which llama.cpp's server offers beside this API.
+/// Returns the body of a token count, in the form of Anthropic's endpoint. llama.cpp's server
+/// offers that endpoint beside this API.
 pub(super) fn count(request: &ModelRequest) -> Body {
     let mut body = BodyWriter::new();
     body.raw(r#"{"model":"#).json(&*request.model);
@@ -123,7 +126,7 @@ fn messages(body: &mut BodyWriter, request: &ModelRequest, shown: Shown) {
     body.raw("]");
 }
 
-/// Writes the user messages that follow each other as one: a text if all are texts, else a list of parts.
+/// Writes adjacent user messages as one: a string if all are texts, else a list of parts.
 fn user_message(body: &mut BodyWriter, users: &mut Vec<(Inside, Bytes)>, separator: &mut &'static str) {
     if users.is_empty() {
         return;
@@ -141,10 +144,10 @@ fn user_message(body: &mut BodyWriter, users: &mut Vec<(Inside, Bytes)>, separat
     *separator = ",";
 }
 
-/// What a user message holds.
+/// The form of a user message's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Inside {
-    /// A JSON string without its quotes.
+    /// The inside of a JSON string, without its quotes.
     Text,
     /// Objects, separated by commas.
     Parts,
@@ -156,8 +159,9 @@ struct Rendered {
     user: Option<(Inside, Bytes)>,
 }
 
-/// Before the bytes stand what `user` is, for which kind of model, and, in four bytes, how long `lead` is. No such tag is a brace,
-/// so the form cannot be taken for another adapter's.
+/// Bytes before the converted message: one tag for the form of `user` and the kinds of attachments
+/// sent, then the length of `lead` in four bytes. No tag is a brace, so this form is never taken
+/// for another adapter's.
 const HEADER_BYTES: usize = 5;
 const TAG_NONE: u8 = 1;
 const TAG_TEXT: u8 = 2;
@@ -182,7 +186,7 @@ impl Rendered {
         let (tag, rest) = kept.split_first()?;
         let lead_bytes = usize::try_from(u32::from_le_bytes(*rest.first_chunk()?)).ok()?;
         if tag & !TAG_INSIDE != shown.tag() {
-            return None; // made for a model that is shown more, or less
+            return None; // cached for a model that accepts other attachments
         }
         let inside = match tag & TAG_INSIDE {
             TAG_NONE => None,
@@ -219,11 +223,12 @@ fn render(message: &Message, shown: Shown) -> Bytes {
 }
 
 fn write<T: serde::Serialize + ?Sized>(out: &mut BytesMut, value: &T) {
-    // Writing plain types to memory cannot fail.
+    // Serializing plain types to memory cannot fail.
     let _ = serde_json::to_writer(out.writer(), value);
 }
 
-/// Reasoning does not go back: these servers do not take it. Calls keep the model's own text of their arguments.
+/// Writes an assistant message. Reasoning is left out, because these servers do not accept it. Tool
+/// calls keep the model's own text of their arguments.
 fn assistant(blocks: &[ContentBlock], out: &mut BytesMut) {
     let text: String = blocks.iter().filter_map(ContentBlock::as_text).collect();
     let calls: Vec<&ToolUseBlock> =
@@ -246,7 +251,8 @@ fn assistant(blocks: &[ContentBlock], out: &mut BytesMut) {
     out.extend_from_slice(if calls.is_empty() { b"}" } else { b"]}" });
 }
 
-/// A tool message holds text only: pictures of a result go into the user message after it, notes of those not shown stay.
+/// Writes a tool message, which holds text only. Images of a result go into the user message after
+/// it; notes of images that are not sent stay.
 fn tool_message(result: &ToolResultBlock, out: &mut BytesMut, user: &mut UserContent) {
     out.extend_from_slice(if out.is_empty() { br#"{"role":"tool","tool_call_id":"# } else { br#",{"role":"tool","tool_call_id":"# });
     write(out, &result.tool_use_id);
@@ -266,7 +272,7 @@ fn tool_message(result: &ToolResultBlock, out: &mut BytesMut, user: &mut UserCon
     out.extend_from_slice(b"}");
 }
 
-/// What a user message will hold.
+/// The content of a user message while it is built.
 struct UserContent {
     parts: Vec<Part>,
     shown: Shown,
@@ -288,7 +294,7 @@ impl Part {
 }
 
 impl UserContent {
-    /// What stands for an image or a document that the model is not shown.
+    /// Returns the note that replaces an image or a document that is not sent.
     fn note(&self, block: &ContentBlock) -> Option<String> {
         let is_shown = match block.kind() {
             "image" => self.shown.images,
@@ -345,7 +351,7 @@ enum Source {
     Url { url: String },
 }
 
-/// An image or a document in this API's form.
+/// Converts an image or a document to this API's form.
 fn media(kind: &str, raw: &RawJson) -> Option<Value> {
     let media: Media = raw.parse().ok()?;
     match (kind, media.source) {
@@ -361,7 +367,8 @@ fn media(kind: &str, raw: &RawJson) -> Option<Value> {
     }
 }
 
-/// Whether a schema keeps the rules of `strict`: every object is closed and demands all of its properties.
+/// Whether a schema meets the rules of `strict`: every object is closed and requires all of its
+/// properties.
 fn fits_strict(schema: &RawJson) -> bool {
     fn fits(value: &Value) -> bool {
         match value {

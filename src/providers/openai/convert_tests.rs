@@ -67,7 +67,7 @@ fn a_request_has_every_field_in_its_place() {
 
 #[test]
 fn calls_and_results_become_tool_messages_and_the_text_after_them_a_user_message() {
-    let told = messages_of([
+    let sent = messages_of([
         Message::user("q"),
         message(json!({"role": "assistant", "content": [
             {"type": "thinking", "thinking": "hm"},
@@ -83,7 +83,7 @@ fn calls_and_results_become_tool_messages_and_the_text_after_them_a_user_message
     ]);
 
     assert_eq!(
-        told,
+        sent,
         json!([
             {"role": "user", "content": "q"},
             {"role": "assistant", "content": "I look.", "tool_calls": [
@@ -121,14 +121,14 @@ fn user_messages_that_follow_each_other_become_one() {
             {"type": "text", "text": "look"}, image_part(), {"type": "text", "text": "what?"}, {"type": "text", "text": "now"},
         ]}])
     );
-    // An assistant message that has nothing to send does not stand between them.
+    // An assistant message without content to send does not separate them.
     let only_thinking = message(json!({"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}]}));
     assert_eq!(messages_of([Message::user("a"), only_thinking, Message::user("b")]), json!([{"role": "user", "content": "a\n\nb"}]));
 }
 
 #[test]
 fn documents_and_unknown_blocks_are_sent_as_well_as_can_be() {
-    let told = messages_of([message(json!({"role": "user", "content": [
+    let sent = messages_of([message(json!({"role": "user", "content": [
         {"type": "document", "title": "a.pdf", "source": {"type": "base64", "media_type": "application/pdf", "data": "eA=="}},
         {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "plain"}},
         {"type": "image", "source": {"type": "url", "url": "https://x.test/y.png"}},
@@ -136,7 +136,7 @@ fn documents_and_unknown_blocks_are_sent_as_well_as_can_be() {
     ]}))]);
 
     assert_eq!(
-        told[0]["content"],
+        sent[0]["content"],
         json!([
             {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,eA=="}},
             {"type": "text", "text": "plain"},
@@ -160,14 +160,14 @@ fn what_the_model_is_not_shown_is_a_note_or_its_text() {
             {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "seen"}, picture, document]},
         ]})),
     ];
-    let told = |shown| -> Value {
+    let sent = |shown| -> Value {
         let body = super::request(&example(history.clone()), MaxTokens::Plain, shown).joined();
         serde_json::from_slice::<Value>(&body).unwrap()["messages"].take()
     };
 
-    let blind = told(NONE);
-    let seeing = told(ALL);
-    let again = told(NONE);
+    let blind = sent(NONE);
+    let seeing = sent(ALL);
+    let again = sent(NONE);
 
     let note = "[image: 640x480 image/png, not shown to this model]";
     let read = "<document title=\"a.pdf\" context=\"The text of the PDF before it, 1 page\">\n[page 1]\nx\n</document>";

@@ -1,4 +1,4 @@
-//! OpenAI's Chat Completions API, and everything that speaks it: Ollama, llama.cpp, vLLM and many hosts.
+//! OpenAI's Chat Completions API and servers that speak it: Ollama, llama.cpp, vLLM and many hosts.
 
 mod wire;
 mod convert;
@@ -22,7 +22,7 @@ use super::{
 };
 
 const DEFAULT_BASE_URL: &str = "https://api.openai.com/v1";
-/// Parts of the names of other models that are shown images.
+/// Parts of the names of non-OpenAI models that accept images.
 const SEEING: &[&str] = &[
     "gpt-4-turbo",
     "claude",
@@ -68,10 +68,12 @@ pub struct OpenAi {
 }
 
 impl OpenAi {
-    /// A provider with the key of `OPENAI_API_KEY`, at `OPENAI_BASE_URL` if that is set; then the key may be missing.
+    /// Creates a provider with the key in `OPENAI_API_KEY`, at `OPENAI_BASE_URL` if that is set.
+    /// With a base URL the key may be missing.
     ///
     /// # Errors
-    /// [`ProviderConfigError::MissingVariable`] when neither is set, and what [`OpenAiBuilder::build`] says.
+    /// [`ProviderConfigError::MissingVariable`] when neither is set, and the errors of
+    /// [`OpenAiBuilder::build`].
     pub fn from_env() -> Result<Self, ProviderConfigError> {
         let builder = match (variable("OPENAI_API_KEY"), variable("OPENAI_BASE_URL")) {
             (None, None) => return Err(ProviderConfigError::MissingVariable("OPENAI_API_KEY")),
@@ -82,7 +84,7 @@ impl OpenAi {
         builder.build()
     }
 
-    /// Starts a provider without a key, at OpenAI's own address.
+    /// Starts a builder without a key, at OpenAI's own address.
     pub fn builder() -> OpenAiBuilder {
         OpenAiBuilder {
             key: Secret::new(""),
@@ -99,8 +101,9 @@ impl OpenAi {
         if self.is_openai && reasons { MaxTokens::Completion } else { MaxTokens::Plain }
     }
 
-    /// What a model is shown: by the names of those that see. A server that gets an image for a model that is blind refuses the whole
-    /// conversation from then on, so what we do not know is blind unless its operator says otherwise.
+    /// Which attachments a model accepts, by its name. A server that gets an image for a model
+    /// without vision refuses the whole conversation from then on. So an unknown model gets none,
+    /// unless its operator says otherwise.
     fn shown(&self, model: &str) -> Shown {
         let model = model.to_ascii_lowercase();
         let name = model.rsplit('/').next().unwrap_or(&model);
@@ -129,42 +132,44 @@ pub struct OpenAiBuilder {
 }
 
 impl OpenAiBuilder {
-    /// Sets the key.
+    /// Sets the API key, sent as a bearer token. Without it no `authorization` header is sent.
     #[must_use]
     pub fn api_key(mut self, key: impl Into<String>) -> Self {
         self.key = Secret::new(key);
         self
     }
 
-    /// Sets where the API is, with `/v1`, as for the official SDKs.
+    /// Sets the address of the API with `/v1`, as in the official SDKs.
     #[must_use]
     pub fn base_url(mut self, url: impl Into<String>) -> Self {
         self.base_url = url.into();
         self
     }
 
-    /// Sets the deadlines of a call.
+    /// Sets the deadlines of a call; see [`Timeouts`] for the defaults.
     #[must_use]
     pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
         self.timeouts = timeouts;
         self
     }
 
-    /// Sets the window of the models of a local server, which only its operator knows.
+    /// Sets the context window, in tokens, of a local server's models. The API does not report it.
     #[must_use]
     pub fn context_window(mut self, tokens: u32) -> Self {
         self.context_window = Some(tokens);
         self
     }
 
-    /// Sets whether the models are shown images. Told by the model's name otherwise; one we do not know gets a note.
+    /// Sets whether the models accept images. By default the model's name decides; an unknown model
+    /// gets a note instead of an image.
     #[must_use]
     pub fn images(mut self, shown: bool) -> Self {
         self.images = Some(shown);
         self
     }
 
-    /// Sets whether the models are shown PDFs, as parts of type `file`. Only OpenAI's own otherwise.
+    /// Sets whether the models accept PDFs, as parts of type `file`. By default only OpenAI's own
+    /// do.
     #[must_use]
     pub fn documents(mut self, shown: bool) -> Self {
         self.documents = Some(shown);
@@ -174,7 +179,7 @@ impl OpenAiBuilder {
     /// Builds the provider.
     ///
     /// # Errors
-    /// [`ProviderConfigError`] for a key or a URL that cannot be.
+    /// [`ProviderConfigError`] if the key or the URL is not valid.
     pub fn build(self) -> Result<OpenAi, ProviderConfigError> {
         let base = base_url(&self.base_url)?;
         let mut headers = HeaderMap::new();
@@ -207,13 +212,14 @@ impl LlmProvider for OpenAi {
         "openai"
     }
 
-    /// OpenAI's own; a local server that serves one model takes any name.
+    /// OpenAI's default model. A local server that serves one model accepts any name.
     fn default_model(&self) -> &str {
         if self.is_openai { "gpt-5-mini" } else { "default" }
     }
 
-    /// Windows of the families we know. `counts_tokens` is true away from OpenAI itself: llama.cpp's server can, and one
-    /// that cannot says so when it is asked.
+    /// The windows of known model families. `counts_tokens` is true for every server except
+    /// OpenAI's: llama.cpp's server counts, and a server that does not says so on the first
+    /// request.
     fn capabilities(&self, model: &str) -> Capabilities {
         let model = model.rsplit('/').next().unwrap_or(model);
         let is = |start: &str| model.starts_with(start);
@@ -226,7 +232,7 @@ impl LlmProvider for OpenAi {
             () if is("gpt-4") => (8_192, 4_096),
             () if is("gpt-3.5") => (16_385, 4_096),
             () if is("deepseek") || is("mistral") || is("ministral") => (128_000, 8_192),
-            // Likely a local server, whose window is small and set by its operator.
+            // Probably a local server, whose operator chose a small window.
             () => (32_768, 8_192),
         };
         let context_window = self.context_window.unwrap_or(context_window);

@@ -1,8 +1,9 @@
 //! Assembles the chunks of a Chat Completions stream. Pure: bytes in, events out.
 //!
-//! Promises: a tool call is told only at the end of the reply and only if its arguments are a whole JSON object; a last
-//! call without arguments is dropped when the answer was cut at its length; the end is `[DONE]`, or the end of the
-//! bytes after a finish reason, which some servers leave it at.
+//! Promises: a tool call is emitted only at the end of the reply, and only if its arguments are a
+//! complete JSON object. If the answer was cut at its length limit, a last call without arguments
+//! is dropped. The reply ends at `[DONE]`, or at the end of the bytes after a finish reason,
+//! because some servers omit `[DONE]`.
 
 use std::borrow::Cow;
 
@@ -22,14 +23,15 @@ use crate::providers::{
     template::DeltaTemplate,
 };
 
-/// Turns the bytes of a Chat Completions stream into events.
+/// Decodes the bytes of a Chat Completions stream into events.
 pub struct OpenAiAssembler {
     decoder: SseDecoder,
     reply: Reply,
 }
 
 impl OpenAiAssembler {
-    /// An assembler of the reply to a request with this history, whose tool call ids are taken.
+    /// Creates an assembler for the reply to a request with this history. Tool call ids in the
+    /// history are not reused.
     pub fn new(history: MessageList) -> Self {
         Self { decoder: SseDecoder::new(), reply: Reply::new(history) }
     }
@@ -66,7 +68,7 @@ impl Assemble for OpenAiAssembler {
 }
 
 struct Reply {
-    /// The block of text or thinking whose end has not come.
+    /// The block of text or thinking that has not ended yet.
     open: Option<(Piece, String)>,
     calls: Vec<Building>,
     pieces: Pieces,
@@ -79,7 +81,7 @@ struct Reply {
     complete: bool,
 }
 
-/// A tool call in the making.
+/// A tool call that is being assembled.
 struct Building {
     index: Option<u64>,
     id: String,
@@ -168,9 +170,10 @@ impl Reply {
         }
     }
 
-    /// `alone`: nothing else in the chunk means anything, so it may become the template.
+    /// Handles a delta. `alone`: nothing else in the chunk carries meaning, so the chunk may become
+    /// the template.
     fn delta(&mut self, event: SseEvent<'_>, delta: Delta<'_>, alone: bool, out: &mut Vec<ModelEvent>) {
-        // Servers in transition send the reasoning under both names.
+        // Some servers send the reasoning under both the old and the new name.
         let reasoning = delta.reasoning_content.and_then(string).filter(|text| !text.is_empty());
         let reasoning = reasoning.or_else(|| delta.reasoning.and_then(string)).filter(|text| !text.is_empty());
         let content = delta.content.and_then(string).filter(|text| !text.is_empty());
@@ -221,7 +224,7 @@ impl Reply {
     }
 
     fn add_piece(&mut self, piece: Piece, text: &str, out: &mut Vec<ModelEvent>) {
-        // Nothing must not part what belongs together.
+        // An empty piece must not split a block.
         if text.is_empty() {
             return;
         }
@@ -268,15 +271,16 @@ impl Reply {
         }
     }
 
-    /// The call that a fragment goes on with; `None` when it begins another. Servers leave out the index or the id,
-    /// repeat both on every fragment, make up a new id for every fragment, or give every call the index 0.
+    /// Finds the call that a fragment continues; `None` when it begins another one. Servers omit
+    /// the index or the id, repeat both on every fragment, invent a new id for every fragment, or
+    /// give every call the index 0.
     fn belongs_to(&self, index: Option<u64>, id: &str, name: &str) -> Option<usize> {
         let at = match index {
             Some(_) => self.calls.iter().rposition(|building| building.index == index),
             None if !id.is_empty() => self.calls.iter().rposition(|building| building.id == id),
             None => self.calls.len().checked_sub(1),
         };
-        // A fragment without an index and with an id of its own but no name goes on with the last call.
+        // A fragment with an id but without index and name continues the last call.
         let at = at.or_else(|| self.calls.len().checked_sub(1).filter(|_| index.is_none() && name.is_empty()))?;
         let known = self.calls.get(at)?;
         let begins = !name.is_empty()
@@ -294,8 +298,10 @@ impl Reply {
         let cut = matches!(stop, ProviderStop::MaxTokens | ProviderStop::ContextWindowExceeded | ProviderStop::Refusal);
         let calls = std::mem::take(&mut self.calls);
         let last = calls.len().saturating_sub(1);
-        let mut told = 0_usize;
+        let mut emitted = 0_usize;
         for (number, building) in calls.into_iter().enumerate() {
+            // An empty text parses as an empty object, so arguments that were cut before their first
+            // character look complete. Only the last call can be cut.
             let doubtful = cut && number == last && building.json.trim().is_empty();
             let input = RawJson::arguments(&building.json).ok().filter(|_| !doubtful && !building.name.is_empty());
             let Some(input) = input else {
@@ -304,10 +310,10 @@ impl Reply {
             };
             let id = self.ids.assign(&building.id, &building.name, input.as_str());
             out.push(ModelEvent::Block(ContentBlock::ToolUse(ToolUseBlock { id, name: building.name, input })));
-            told += 1;
+            emitted += 1;
         }
         let stop = match stop {
-            ProviderStop::EndTurn | ProviderStop::Other if told > 0 => ProviderStop::ToolUse,
+            ProviderStop::EndTurn | ProviderStop::Other if emitted > 0 => ProviderStop::ToolUse,
             ProviderStop::EndTurn if self.refused => ProviderStop::Refusal,
             stop => stop,
         };
@@ -318,7 +324,8 @@ impl Reply {
     }
 }
 
-/// `prompt_tokens` includes what was read from and written to the cache; ours do not overlap.
+/// Converts usage. `prompt_tokens` includes tokens read from and written to the cache; the fields
+/// of `Usage` do not overlap.
 fn usage_of(usage: &RawObject) -> Usage {
     let prompt = usage.count_at(&["prompt_tokens"]);
     let details = usage.count_at(&["prompt_tokens_details", "cached_tokens"]);
@@ -327,7 +334,7 @@ fn usage_of(usage: &RawObject) -> Usage {
     Usage { input_uncached: prompt - cache_read - cache_write, cache_read, cache_write, output: usage.count_at(&["completion_tokens"]) }
 }
 
-/// The text of arguments that come as a string or as the object itself.
+/// Returns the text of arguments that arrive as a string or as the object itself.
 fn arguments_text(raw: &RawValue) -> Cow<'_, str> {
     match string(raw) {
         Some(text) => text,

@@ -19,7 +19,7 @@ fn run(chunks: &[&str]) -> (Vec<ModelEvent>, Result<(), ProviderError>) {
     assemble(OpenAiAssembler::new(MessageList::default()), [sse(chunks).as_bytes()])
 }
 
-/// Events of a reply with these deltas, without its completion.
+/// Returns the events of a reply with these deltas, and its completion separately.
 fn events(deltas: &[&str], reason: &str) -> (Vec<ModelEvent>, Completion) {
     let chunks: Vec<String> = deltas.iter().map(|delta| chunk(delta)).chain([finish(reason), "[DONE]".into()]).collect();
     let (mut events, ended) = run(&chunks.iter().map(String::as_str).collect::<Vec<_>>());
@@ -28,7 +28,7 @@ fn events(deltas: &[&str], reason: &str) -> (Vec<ModelEvent>, Completion) {
     (events, completion)
 }
 
-/// Id, name and arguments of the calls in a reply.
+/// Returns id, name and arguments of the calls in a reply.
 fn calls(deltas: &[&str], reason: &str) -> Vec<(String, String, String)> {
     let calls = events(deltas, reason).0.into_iter().filter_map(|event| match event {
         ModelEvent::Block(ContentBlock::ToolUse(call)) => Some((call.id, call.name, call.input.as_str().to_owned())),
@@ -43,7 +43,7 @@ fn call(id: &str, name: &str, arguments: &str) -> (String, String, String) {
 
 #[test]
 fn text_reasoning_and_refusal_become_blocks() {
-    let (told, completion) = events(
+    let (emitted, completion) = events(
         &[
             r#"{"role":"assistant","content":null,"refusal":null}"#,
             r#"{"reasoning_content":"h","content":""}"#,
@@ -58,7 +58,7 @@ fn text_reasoning_and_refusal_become_blocks() {
 
     let thinking = ContentBlock::Thinking(ThinkingBlock { thinking: "hm!".into(), signature: None });
     assert_eq!(
-        told,
+        emitted,
         [
             ModelEvent::Thinking("hm!".into()),
             ModelEvent::Block(thinking),
@@ -127,10 +127,10 @@ fn tool_calls_are_put_together_from_whatever_the_server_sends() {
 
 #[test]
 fn a_call_of_the_old_kind_is_a_call_too() {
-    let told =
+    let emitted =
         calls(&[r#"{"function_call":{"name":"f","arguments":"{\"x\""}}"#, r#"{"function_call":{"arguments":":1}"}}"#], "function_call");
 
-    assert_eq!(told.iter().map(|(_, name, arguments)| (name.as_str(), arguments.as_str())).collect::<Vec<_>>(), [("f", "{\"x\":1}")]);
+    assert_eq!(emitted.iter().map(|(_, name, arguments)| (name.as_str(), arguments.as_str())).collect::<Vec<_>>(), [("f", "{\"x\":1}")]);
 }
 
 #[test]
@@ -222,8 +222,8 @@ fn the_end_is_done_or_a_finish_reason_and_nothing_less() {
 
     assert_eq!(run(&[&text, &finish("stop")]).1, Ok(()), "DONE is missing");
     assert_eq!(run(&[&text, "[DONE]"]).1, Ok(()), "the reason is missing");
-    let (told, ended) = run(&[&text]);
-    assert_eq!(told, [ModelEvent::Text("x".into())]);
+    let (emitted, ended) = run(&[&text]);
+    assert_eq!(emitted, [ModelEvent::Text("x".into())]);
     assert!(matches!(ended, Err(ProviderError::Protocol { .. })), "{ended:?}");
     assert!(run(&[]).1.is_err());
 }
@@ -250,10 +250,10 @@ fn an_error_inside_the_stream_ends_it() {
 fn other_answers_than_the_first_are_ignored() {
     let other = chunk(r#"{"content":"no"}"#).replace("\"index\":0", "\"index\":1");
 
-    let (told, _) = run(&[&other, &chunk(r#"{"content":"yes"}"#), &other, &finish("stop"), "[DONE]"]);
+    let (emitted, _) = run(&[&other, &chunk(r#"{"content":"yes"}"#), &other, &finish("stop"), "[DONE]"]);
 
-    assert_eq!(told[0], ModelEvent::Text("yes".into()));
-    assert_eq!(told.len(), 3);
+    assert_eq!(emitted[0], ModelEvent::Text("yes".into()));
+    assert_eq!(emitted.len(), 3);
 }
 
 fn random_reply(random: &mut SplitMix) -> String {
@@ -295,8 +295,8 @@ fn the_template_tells_what_the_parser_tells_under_every_split() {
         let parsed = assemble(OpenAiAssembler::new(MessageList::default()).without_template(), [stream.as_slice()]);
 
         for pieces in [vec![stream.as_slice()], stream.chunks(1).collect(), random_splits(&stream, &mut random)] {
-            let told = assemble(OpenAiAssembler::new(MessageList::default()), pieces);
-            assert_eq!(told, parsed, "seed {seed}, round {round}: {}", String::from_utf8_lossy(&stream));
+            let emitted = assemble(OpenAiAssembler::new(MessageList::default()), pieces);
+            assert_eq!(emitted, parsed, "seed {seed}, round {round}: {}", String::from_utf8_lossy(&stream));
         }
     }
 }
@@ -308,7 +308,7 @@ fn a_second_delta_of_the_same_shape_is_not_parsed() {
     assembler.feed(sse(&[&chunk(r#"{"content":"one"}"#)]).as_bytes(), &mut Vec::new()).unwrap();
     assert_eq!(assembler.reply.template.text(chunk(r#"{"content":"two"}"#).as_bytes()), Some((Piece::Text, "two")));
 
-    // A chunk that means more than its text must not become the template.
+    // A chunk that carries more than text must not become the template.
     assembler.feed(sse(&[&chunk(r#"{"content":"x"}"#).replace("null}]}", "\"stop\"}]}")]).as_bytes(), &mut Vec::new()).unwrap();
     assert_eq!(assembler.reply.template.text(chunk(r#"{"content":"x"}"#).replace("null}]}", "\"stop\"}]}").as_bytes()), None);
 }

@@ -1,12 +1,13 @@
-//! JSON of the Chat Completions stream, borrowed from the line it came on. Lenient: many servers speak it, each a little
-//! differently, so what may be of several kinds stays raw.
+//! The JSON of a Chat Completions stream, borrowed from the line it arrived on. Lenient: many
+//! servers speak this protocol with small differences, so a field that may be of several kinds
+//! stays raw.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::providers::json::Str;
 
-/// One chunk.
+/// One chunk of the stream.
 #[derive(Debug, Deserialize)]
 pub(super) struct Chunk<'a> {
     #[serde(borrow, default)]
@@ -15,12 +16,12 @@ pub(super) struct Chunk<'a> {
     pub(super) usage: Option<&'a RawValue>,
     #[serde(borrow, default)]
     pub(super) error: Option<&'a RawValue>,
-    /// `error` in the errors of some servers.
+    /// Set to `error` in the errors of some servers.
     #[serde(borrow, default)]
     pub(super) object: Option<&'a RawValue>,
 }
 
-/// One of the answers; we ask for one.
+/// One alternative answer. Requests ask for exactly one.
 #[derive(Debug, Deserialize)]
 pub(super) struct Choice<'a> {
     #[serde(default)]
@@ -31,10 +32,10 @@ pub(super) struct Choice<'a> {
     pub(super) finish_reason: Str<'a>,
 }
 
-/// What is new.
+/// The part of the answer that this chunk adds.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Delta<'a> {
-    /// A string; a list of parts from some servers.
+    /// A string, or from some servers a list of parts.
     #[serde(borrow, default)]
     pub(super) content: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -60,12 +61,12 @@ pub(super) struct Call<'a> {
     pub(super) function: Option<Function<'a>>,
 }
 
-/// Its function.
+/// The function of a tool call, in fragments.
 #[derive(Debug, Deserialize)]
 pub(super) struct Function<'a> {
     #[serde(borrow, default)]
     pub(super) name: Str<'a>,
-    /// A string with JSON; the object itself from some servers.
+    /// A string with JSON, or from some servers the object itself.
     #[serde(borrow, default)]
     pub(super) arguments: Option<&'a RawValue>,
 }

@@ -1,5 +1,6 @@
-//! One connection and what is under way on it: a request goes out in as few writes as the system takes, an answer comes in. It is
-//! driven by whoever waits for the answer, so no task stands between the socket and the reader.
+//! One connection and the exchange on it: writes a request in as few system calls as possible and
+//! reads the answer. The task that waits for the answer drives it, so no task stands between socket
+//! and reader.
 
 use std::{
     collections::VecDeque,
@@ -19,19 +20,19 @@ use super::{
     head::{self, BadHead, Head},
 };
 
-/// Bytes that are read at once.
+/// Bytes of the read buffer.
 const READ_BYTES: usize = 8 * 1024;
 
-/// Bytes of a head; beyond it the server is not one we know.
+/// Longest head. A longer one does not come from a model server.
 const HEAD_BYTES_MAX: usize = 256 * 1024;
 
-/// Slices of one write: what Linux takes.
+/// Slices of one vectored write: Linux accepts no more.
 const SLICES_MAX: usize = 1024;
 
-/// Bytes that are read away after an answer whose reader had enough.
+/// Bytes of an unwanted rest of an answer that are read and discarded.
 const REST_BYTES_MAX: usize = 64 * 1024;
 
-/// Why an exchange ended early.
+/// Why an exchange failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Broken {
     #[error("the connection broke")]
@@ -47,7 +48,7 @@ pub(super) enum Broken {
 }
 
 impl Broken {
-    /// Whether the other side may have closed the connection before it heard of the request.
+    /// Whether the server may have closed the connection before it received the request.
     pub(super) fn is_let_go(&self) -> bool {
         match self {
             Self::NoAnswer => true,
@@ -59,24 +60,24 @@ impl Broken {
     }
 }
 
-/// Whether a connection can take a call.
+/// Whether a connection can serve another call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Free {
     Yes,
-    /// The end of the answer before has not come.
+    /// The previous answer has not ended yet.
     NotYet,
-    /// It never will.
+    /// The connection cannot be reused.
     Never,
 }
 
-/// A connection.
+/// A connection and its buffers.
 pub(super) struct Connection {
     socket: TcpStream,
     unsent: VecDeque<Bytes>,
-    /// Writing failed; the answer may say why.
+    /// The error of a failed write. It is reported only if no answer explains it.
     unwritable: Option<io::Error>,
     buffer: Vec<u8>,
-    /// What of the buffer was read and not taken.
+    /// Start of the bytes in the buffer that were read from the socket but not consumed.
     from: usize,
     to: usize,
     body: Framing,
@@ -99,13 +100,14 @@ impl Connection {
         }
     }
 
-    /// Puts a request on its way; [`Connection::poll_head`] drives it. The connection must be free.
+    /// Queues a request; [`Connection::poll_head`] sends it. The connection must be free.
     pub(super) fn begin(&mut self, request: VecDeque<Bytes>) {
         self.unsent = request;
         self.rest = 0;
     }
 
-    /// Sends the request and reads the head of the answer. A server may answer before it has read all.
+    /// Sends the request and reads the head of the answer. A server may answer before it has read
+    /// the whole request.
     pub(super) fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Head, Broken>> {
         loop {
             self.send(cx);
@@ -128,12 +130,12 @@ impl Connection {
         }
     }
 
-    /// Whether a byte of the answer came.
-    pub(super) fn has_heard(&self) -> bool {
+    /// Whether at least one byte of the answer arrived.
+    pub(super) fn has_received(&self) -> bool {
         self.from < self.to
     }
 
-    /// Reads once and gives the bytes of the body that came; `None` at its end.
+    /// Reads once and returns the bytes of the body that arrived; `None` at its end.
     pub(super) fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<&[u8]>, Broken>> {
         self.send(cx);
         while !self.body.is_done() {
@@ -151,19 +153,19 @@ impl Connection {
         Poll::Ready(Ok(None))
     }
 
-    /// Whether it can take a call now. Nobody is woken for it later.
+    /// Whether the connection can serve a call now. Registers no waker.
     pub(super) fn free(&mut self) -> Free {
-        let mut nobody = Context::from_waker(Waker::noop());
+        let mut no_waker = Context::from_waker(Waker::noop());
         loop {
             if !self.keeps_open || !self.unsent.is_empty() || self.unwritable.is_some() {
                 return Free::Never;
             }
             if self.body.is_done() {
-                // What a server sends without being asked is not the answer to the next call.
-                let silent = self.from == self.to && self.poll_fill(&mut nobody).is_pending();
+                // Bytes that a server sends unasked are not the answer to the next call.
+                let silent = self.from == self.to && self.poll_fill(&mut no_waker).is_pending();
                 return if silent { Free::Yes } else { Free::Never };
             }
-            match self.poll_body(&mut nobody) {
+            match self.poll_body(&mut no_waker) {
                 Poll::Pending => return Free::NotYet,
                 Poll::Ready(Ok(Some(bytes))) => self.rest = bytes.len().saturating_add(self.rest),
                 Poll::Ready(Ok(None)) => {}
@@ -175,7 +177,7 @@ impl Connection {
         }
     }
 
-    /// Writes what the system takes.
+    /// Writes as many slices as the socket accepts.
     fn send(&mut self, cx: &mut Context<'_>) {
         while !self.unsent.is_empty() {
             let slices: Vec<IoSlice<'_>> = self.unsent.iter().take(SLICES_MAX).map(|slice| IoSlice::new(slice)).collect();
@@ -199,11 +201,11 @@ impl Connection {
             bytes -= first.len();
             self.unsent.pop_front();
         }
-        // The room for a long history is not needed between calls.
+        // Release the buffer of a long history between calls.
         self.unsent = VecDeque::new();
     }
 
-    /// Reads behind what is there; grows only for a head that is longer than the buffer.
+    /// Reads behind the buffered bytes. The buffer grows only for a head that is longer than it.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if self.from == self.to {
             (self.from, self.to) = (0, 0);

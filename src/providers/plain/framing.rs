@@ -1,12 +1,13 @@
-//! Where the body of an answer ends (RFC 9112, §6 and §7), and its bytes without the marks between them. Pure.
+//! Finds the end of an answer's body (RFC 9112, §6 and §7) and removes the chunk framing. Pure.
 //!
-//! Promises: what comes out does not depend on how the bytes were split; a body that was cut is never taken for a whole one; marks
-//! that are not as the standard says are refused, not guessed at; what stands beside the data is bounded.
+//! Promises: the output does not depend on how the bytes were split. A truncated body is never
+//! accepted as complete. Framing that breaks the standard is refused, not guessed at. Extensions
+//! and trailers are bounded.
 
-/// Bytes of extensions and trailers of one body: nobody needs them.
+/// Bytes of chunk extensions and trailers of one body. They are discarded.
 const ASIDE_BYTES_MAX: usize = 16 * 1024;
 
-/// Says that a body breaks the rules of HTTP.
+/// The body breaks the rules of HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Malformed {
     #[error("the size of a chunk is not valid")]
@@ -19,12 +20,12 @@ pub(super) enum Malformed {
     Cut,
 }
 
-/// What a call to [`Framing::take`] did with the bytes.
+/// The effect of one call to [`Framing::take`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Taken {
-    /// So many bytes of the body are at the front now.
+    /// How many bytes of the body now stand at the front of the buffer.
     pub(super) body: usize,
-    /// So many bytes were read; fewer than there were only when the body has ended.
+    /// How many bytes were consumed. Less than the input only when the body has ended.
     pub(super) read: usize,
 }
 
@@ -37,28 +38,28 @@ pub(super) struct Framing {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Of a body whose length was told, so much is to come.
+    /// A body with a known length: the bytes that remain.
     Length(u64),
-    /// What comes until the connection is closed.
+    /// A body that ends when the connection closes.
     UntilClose,
-    /// In the digits of a chunk's size.
+    /// Within the digits of a chunk's size.
     Size {
         size: u64,
         digits: u8,
     },
-    /// In what stands behind the size.
+    /// Within the extension after a chunk's size.
     Extension {
         size: u64,
     },
-    /// Before the line feed behind the size.
+    /// Before the line feed that ends a chunk's size.
     SizeEnd {
         size: u64,
     },
-    /// Of a chunk so much is to come.
+    /// Within a chunk: the bytes that remain.
     Chunk(u64),
     ChunkEnd,
     ChunkEndLf,
-    /// At the start of a line behind the last chunk.
+    /// At the start of a line after the last chunk.
     Trailer,
     InTrailer,
     /// Before the last line feed.
@@ -88,7 +89,7 @@ impl Framing {
         self.state == State::Done
     }
 
-    /// The connection was closed.
+    /// Records that the connection was closed.
     ///
     /// # Errors
     /// [`Malformed::Cut`] if the body had not ended.
@@ -111,10 +112,10 @@ impl Framing {
         }
     }
 
-    /// Moves the bytes of the body to the front, so that they lie side by side.
+    /// Moves the bytes of the body to the front, so that they are contiguous.
     ///
     /// # Errors
-    /// [`Malformed`]; the body must not be read on.
+    /// [`Malformed`]; no more bytes of the body may be taken after that.
     pub(super) fn take(&mut self, bytes: &mut [u8]) -> Result<Taken, Malformed> {
         let (mut read, mut body) = (0, 0);
         while read < bytes.len() {
@@ -147,7 +148,7 @@ impl Framing {
         Ok(Taken { body, read })
     }
 
-    /// A byte that is none of the body's.
+    /// Handles one byte of framing, which is not part of the body.
     fn mark(&mut self, byte: u8) -> Result<State, Malformed> {
         let state = match (self.state, byte) {
             (State::Size { size, digits }, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') if digits < 15 => {
@@ -186,7 +187,7 @@ mod tests {
     use super::*;
     use crate::providers::testing::{SplitMix, random_splits, seed};
 
-    /// The body, whether it ended, and what was not read.
+    /// The body, whether it ended, and the bytes after it.
     type Followed = Result<(Vec<u8>, bool, Vec<u8>), Malformed>;
 
     fn follow<'a>(mut framing: Framing, pieces: impl IntoIterator<Item = &'a [u8]>) -> Followed {
@@ -202,7 +203,7 @@ mod tests {
 
     fn check(framing: Framing, bytes: &[u8], expected: Followed) {
         assert_eq!(follow(framing, [bytes]), expected, "whole: {}", String::from_utf8_lossy(bytes));
-        // What is behind the end is counted from where it was noticed.
+        // Bytes after the end are counted from where the end was noticed.
         assert_eq!(follow(framing, bytes.chunks(1)), expected, "byte by byte: {}", String::from_utf8_lossy(bytes));
     }
 

@@ -1,42 +1,42 @@
-//! Reads the head of an answer. Pure.
+//! Parses the head of an answer. Pure.
 //!
-//! Promises: the standard's rules decide how the body is framed, and a head that contradicts itself is refused; interim answers
-//! (100, 103) are passed over.
+//! Promises: the standard's rules decide how the body is framed, and a head that contradicts itself
+//! is refused. Interim answers (100, 103) are skipped.
 
 use reqwest::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
 
 use super::framing::Framing;
 
-/// Headers of one answer.
+/// Headers of one answer, at most.
 const HEADERS_MAX: usize = 100;
 
 /// The head of an answer.
 #[derive(Debug)]
 pub(super) struct Head {
-    /// How many bytes it took.
+    /// Length of the head in bytes.
     pub(super) bytes: usize,
     pub(super) status: u16,
     pub(super) headers: HeaderMap,
     pub(super) body: Framing,
-    /// Whether the connection may serve another call.
+    /// Whether the connection may serve another call after this answer.
     pub(super) keeps_open: bool,
 }
 
-/// Says that a head cannot be understood.
+/// Why a head was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum BadHead {
     #[error("the server's answer is not HTTP/1: {0}")]
     Syntax(httparse::Error),
-    #[error("the server's answer tells its length in two ways")]
+    #[error("the server's answer declares its length in two ways")]
     Length,
     #[error("the server wants to speak another protocol")]
     Upgrade,
 }
 
-/// Reads a head; `None` if more bytes are needed.
+/// Parses a head; `None` if more bytes are needed.
 ///
 /// # Errors
-/// [`BadHead`] for what is not HTTP, or is so in two ways.
+/// [`BadHead`] for bytes that are not HTTP, or that can be read in two ways.
 pub(super) fn read(bytes: &[u8]) -> Result<Option<Head>, BadHead> {
     let mut before = 0;
     loop {
@@ -68,7 +68,7 @@ fn whole(bytes: usize, status: u16, is_1_1: bool, list: &[httparse::Header<'_>])
     Ok(Head { bytes, status, body, keeps_open: clear && is_1_1 && !closes, headers })
 }
 
-/// How the body ends, and whether what follows it can be told from it.
+/// Decides how the body ends, and whether the connection can be reused after it.
 fn framing(status: u16, is_1_1: bool, headers: &HeaderMap) -> Result<(Framing, bool), BadHead> {
     if matches!(status, 204 | 304) {
         return Ok((Framing::none(), true));
@@ -79,25 +79,26 @@ fn framing(status: u16, is_1_1: bool, headers: &HeaderMap) -> Result<(Framing, b
         }
         let last = tokens(headers, &TRANSFER_ENCODING).last();
         let chunked = last.is_some_and(|coding| coding.eq_ignore_ascii_case("chunked"));
-        // A length beside it is not to be believed, nor is the next answer on this connection.
+        // With both headers, neither the length nor the next answer on this connection can be
+        // trusted.
         let clear = !headers.contains_key(CONTENT_LENGTH);
         return Ok(if chunked { (Framing::chunked(), clear) } else { (Framing::until_close(), false) });
     }
-    let mut told = None;
+    let mut declared = None;
     for length in tokens(headers, &CONTENT_LENGTH) {
         let digits = !length.is_empty() && length.bytes().all(|byte| byte.is_ascii_digit());
         let length = length.parse::<u64>().ok().filter(|_| digits).ok_or(BadHead::Length)?;
-        if told.replace(length).is_some_and(|before| before != length) {
+        if declared.replace(length).is_some_and(|before| before != length) {
             return Err(BadHead::Length);
         }
     }
-    if told.is_none() && headers.contains_key(CONTENT_LENGTH) {
+    if declared.is_none() && headers.contains_key(CONTENT_LENGTH) {
         return Err(BadHead::Length);
     }
-    Ok(told.map_or((Framing::until_close(), false), |length| (Framing::length(length), true)))
+    Ok(declared.map_or((Framing::until_close(), false), |length| (Framing::length(length), true)))
 }
 
-/// The members of a header that is a list. A value that is no text is an empty one.
+/// The members of a list header. A value that is not text counts as empty.
 fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     let values = headers.get_all(name).into_iter().map(|value| value.to_str().unwrap_or_default());
     values.flat_map(|value| value.split(',')).map(str::trim)

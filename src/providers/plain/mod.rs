@@ -1,12 +1,15 @@
-//! A lean HTTP/1.1 client for servers that are reached by plain `http://` without a proxy: a model on this machine or in this network,
-//! a gateway beside us. It does what the adapters need, a POST and its answer; TLS, HTTP/2 and proxies are the other client's.
+//! A small HTTP/1.1 client for servers that are reached over plain `http://` without a proxy: a
+//! model on this machine or network, or a gateway beside this process. It does only what the
+//! adapters need, a POST and its answer. TLS, HTTP/2 and proxies are reqwest's.
 //!
 //! # Layout
-//! `head` and `framing` read an answer, pure · `connection` drives one exchange · `pool` keeps connections between calls.
+//! `head` and `framing` parse an answer, pure · `connection` drives one exchange · `pool` keeps
+//! connections between calls.
 //!
-//! **Invariant:** a request is sent once, but for this: a server lets go of a connection that rested whenever it likes, and if that is what a
-//! request meets (no byte of an answer came) it goes once more, on a new connection. No redirect is followed, and a connection serves another
-//! call only if its last answer was read to its end.
+//! **Invariant:** a request is sent once, with one exception. A server may close an idle connection
+//! at any time; if a request meets that (no byte of an answer arrived), it is sent once more on a
+//! new connection. No redirect is followed. A connection is reused only if its last answer was read
+//! to its end.
 
 mod head;
 mod framing;
@@ -40,7 +43,7 @@ use self::{
 };
 use super::{body::Body, http::chain};
 
-/// How a silent peer is noticed.
+/// Interval of TCP keep-alive probes, which detect a dead peer.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVE_PROBES: u32 = 3;
 #[cfg(target_os = "linux")]
@@ -50,7 +53,7 @@ const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub(super) struct Plain {
     server: Uri,
-    /// Lines that go with every request. They hold the key: never printed.
+    /// Header lines of every request. They hold the key: never print them.
     lines: Arc<[u8]>,
     connector: HttpConnector,
     connect: Duration,
@@ -58,7 +61,8 @@ pub(super) struct Plain {
 }
 
 impl Plain {
-    /// A client, unless the way to the server needs more than plain HTTP: TLS, a proxy of the environment, a password in the URL.
+    /// Creates a client, or returns `None` if the server needs more than plain HTTP: TLS, a proxy
+    /// of the environment, a password in the URL.
     pub(super) fn new(base: &Url, is_loopback: bool, headers: &HeaderMap, connect: Duration) -> Option<Self> {
         let server: Uri = base.as_str().parse().ok()?;
         let needs_more = base.scheme() != "http" || !base.username().is_empty() || base.password().is_some();
@@ -76,14 +80,16 @@ impl Plain {
         Some(Self { lines: lines(base, headers)?.into(), server, connector, connect, pool: Arc::default() })
     }
 
-    /// Posts a body; the head of the answer.
+    /// Posts a body and returns once the head of the answer has arrived.
     pub(super) async fn post(&self, url: &Url, accept: &str, body: Body) -> Result<Answer, ProviderError> {
         let request = self.request(url, accept, body).map_err(|error| failure(error.into()))?;
         if let Some(mut rested) = self.pool.take() {
             rested.begin(request.clone());
             match poll_fn(|cx| rested.poll_head(cx)).await {
                 Ok(head) => return Ok(self.answer(rested, head)),
-                Err(error) if error.is_let_go() && !rested.has_heard() => {}
+                // The server closed the idle connection before it read the request, and no byte of an
+                // answer arrived: sending again cannot run the call twice.
+                Err(error) if error.is_let_go() && !rested.has_received() => {}
                 Err(error) => return Err(failure(error)),
             }
         }
@@ -129,7 +135,7 @@ impl Plain {
     }
 }
 
-/// The lines of a head that never change.
+/// The header lines that are the same in every request.
 fn lines(base: &Url, headers: &HeaderMap) -> Option<Vec<u8>> {
     let host = match base.port() {
         Some(port) => format!("{}:{port}", base.host_str()?),
@@ -147,7 +153,7 @@ fn lines(base: &Url, headers: &HeaderMap) -> Option<Vec<u8>> {
     Some(lines)
 }
 
-/// An answer whose body is on its way. Dropping it closes the connection.
+/// An answer whose body is being read. Dropping it closes the connection.
 pub(super) struct Answer {
     pub(super) status: u16,
     pub(super) headers: HeaderMap,
@@ -156,12 +162,12 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// What of the body came with one read; `None` at its end.
+    /// Reads once and returns the bytes of the body that arrived; `None` at its end.
     pub(super) fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<&[u8]>, ProviderError>> {
         Poll::Ready(ready!(self.connection.poll_body(cx)).map_err(failure))
     }
 
-    /// Nobody wants the rest: the connection may serve another call once it has come.
+    /// Discards the rest of the body. The connection serves another call once the rest has arrived.
     pub(super) fn release(self) {
         self.pool.keep(self.connection);
     }

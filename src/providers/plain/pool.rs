@@ -1,5 +1,5 @@
-//! Connections between calls. What is left of an answer when its reader has all it wants is read when the connection is wanted again:
-//! no task waits for it.
+//! Keeps connections between calls. If a caller stopped reading before the end of an answer, the
+//! rest is read when the connection is wanted again, so no task waits for it.
 
 use std::{
     collections::VecDeque,
@@ -11,13 +11,13 @@ use tokio::{runtime, time::Instant};
 
 use super::connection::{Connection, Free};
 
-/// How long a connection may rest: what most clients take.
+/// Longest idle time of a connection: the usual value of HTTP clients.
 const IDLE_MAX: Duration = Duration::from_secs(90);
 
-/// How often what is old or was closed by the server is let go.
+/// How often expired connections, and those that the server closed, are dropped.
 const SWEEP: Duration = Duration::from_secs(30);
 
-/// How long the end of an answer may take before the connection is not used again.
+/// How long the rest of an answer may take before the connection is not reused.
 const REST_WAIT: Duration = Duration::from_millis(500);
 
 /// Connections of one provider.
@@ -28,7 +28,7 @@ pub(super) struct Pool {
 
 #[derive(Default)]
 struct Shelf {
-    /// The newest at the back.
+    /// Idle connections, the most recently used at the back.
     idle: VecDeque<Idle>,
     is_swept: bool,
 }
@@ -36,7 +36,7 @@ struct Shelf {
 struct Idle {
     connection: Connection,
     since: Instant,
-    /// A socket belongs to the runtime it was opened in.
+    /// The runtime that opened the socket. A socket works in no other runtime.
     runtime: runtime::Id,
 }
 
@@ -52,10 +52,12 @@ impl Idle {
 }
 
 impl Pool {
-    /// A connection that can take a call.
+    /// Returns a connection that can serve a call.
     pub(super) fn take(&self) -> Option<Connection> {
         let (here, now) = (runtime::Handle::current().id(), Instant::now());
-        // The newest is warm. If its last answer has not quite ended, the oldest likely has.
+        // Prefer the newest, which is warm. If its last answer is still arriving, try the oldest,
+        // whose answer has probably ended; if that one is not free either, give up. Connections are
+        // taken out under the lock but polled without it, since polling reads from the socket.
         let mut not_yet = None;
         loop {
             let next = {
@@ -91,9 +93,9 @@ impl Pool {
         }
     }
 
-    /// Keeps a connection whose answer was read as far as somebody wanted it.
+    /// Returns a connection whose caller has read as much of the answer as it wanted.
     pub(super) fn keep(self: &Arc<Self>, mut connection: Connection) {
-        // Also lets go of whoever was to be woken for it.
+        // Polling also drops the waker of the previous caller.
         if connection.free() == Free::Never {
             return;
         }
@@ -112,7 +114,8 @@ impl Pool {
     }
 }
 
-/// Sweeps until nothing is left; dropped with its runtime, it leaves the shelf to the next.
+/// Sweeps until the pool is empty. If its runtime is dropped, the next connection starts a new
+/// sweeper.
 struct Sweeper(Weak<Pool>);
 
 impl Sweeper {
@@ -126,7 +129,7 @@ impl Sweeper {
         let now = Instant::now();
         let mut shelf = pool.shelf();
         shelf.idle.retain_mut(|idle| idle.free(now) != Free::Never);
-        // Under the lock: whoever keeps a connection next starts the next sweeper.
+        // Set under the lock, so that the next connection that is kept starts the next sweeper.
         shelf.is_swept = !shelf.idle.is_empty();
         shelf.is_swept
     }

@@ -1,4 +1,4 @@
-//! The client on real connections, where a script of the server's side is plainer than a model server.
+//! Tests of the client on real connections. The server's side is scripted byte by byte.
 
 use std::future::Future;
 
@@ -39,7 +39,7 @@ impl Server {
     }
 }
 
-/// Reads a request; its head and its body.
+/// Reads a request and returns its head and its body.
 async fn request(socket: &mut TcpStream) -> (String, Vec<u8>) {
     let (mut bytes, mut buffer) = (Vec::new(), vec![0; 64 * 1024]);
     loop {
@@ -55,7 +55,7 @@ async fn request(socket: &mut TcpStream) -> (String, Vec<u8>) {
     }
 }
 
-/// Posts and reads the answer to its end; its status and its body.
+/// Posts, reads the answer to its end, and returns its status and body.
 async fn call(client: &Plain, url: &Url) -> Result<(u16, String), ProviderError> {
     let mut answer = client.post(url, "x/y", body("{}")).await?;
     let mut whole = Vec::new();
@@ -91,7 +91,7 @@ async fn a_long_request_arrives_whole_and_in_order() {
     let client = server.client();
     let mut long = BodyWriter::new();
     for number in 0..5000 {
-        // Slices of every length, far more than one write takes and than the system holds.
+        // Slices of every length, far more than one write or the socket buffer takes.
         long.slice(format!("{number}:{};", "x".repeat(number % 700)).into());
     }
     let expected = (0..5000).map(|number| format!("{number}:{};", "x".repeat(number % 700))).collect::<String>();
@@ -156,7 +156,7 @@ async fn one_connection_serves_many_calls_and_one_that_was_closed_none() {
             }
         })
         .await;
-        // Closed here; it is noticed as soon as the system has told it.
+        // The server closed it; the client notices as soon as the system reports it.
         while let Some(open) = client.pool.take() {
             client.pool.keep(open);
             tokio::task::yield_now().await;
@@ -174,7 +174,7 @@ async fn an_answer_that_nobody_asked_for_answers_no_later_call() {
             let mut socket = server.accept().await;
             request(&mut socket).await;
             socket.write_all(after.as_bytes()).await.unwrap();
-            // It stays open.
+            // Leak the socket so that it stays open.
             std::mem::forget(socket.into_std().unwrap());
         });
 
@@ -208,7 +208,7 @@ async fn the_end_of_an_answer_may_come_after_its_reader_left() {
 
 #[tokio::test]
 async fn a_connection_that_was_let_go_costs_no_call_and_a_half_answer_is_not_asked_for_again() {
-    for (half, told) in [("", Ok((200, "ok".to_owned()))), ("HTTP/1.1 200 OK\r\ncontent-le", Err("before it answered"))] {
+    for (half, expected) in [("", Ok((200, "ok".to_owned()))), ("HTTP/1.1 200 OK\r\ncontent-le", Err("before it answered"))] {
         let server = Server::start().await;
         let client = server.client();
 
@@ -216,7 +216,7 @@ async fn a_connection_that_was_let_go_costs_no_call_and_a_half_answer_is_not_ask
             let mut rested = server.accept().await;
             request(&mut rested).await;
             rested.write_all(OK.as_bytes()).await.unwrap();
-            // It is closed when the next request is on its way already.
+            // The server closes it while the next request is already on its way.
             request(&mut rested).await;
             rested.write_all(half.as_bytes()).await.unwrap();
             drop(rested);
@@ -229,8 +229,8 @@ async fn a_connection_that_was_let_go_costs_no_call_and_a_half_answer_is_not_ask
         .await;
 
         assert_eq!(first, Ok((200, "ok".to_owned())));
-        match told {
-            Ok(told) => assert_eq!(second, Ok(told)),
+        match expected {
+            Ok(expected) => assert_eq!(second, Ok(expected)),
             Err(word) => assert!(second.clone().unwrap_err().to_string().contains(word), "{second:?}"),
         }
     }

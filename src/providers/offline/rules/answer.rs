@@ -1,4 +1,4 @@
-//! Puts an answer into words: quotations with `path:line`, never a claim beyond them.
+//! Writes the answer: quotations with `path:line`, and no claim beyond them.
 
 use std::{collections::BTreeSet, fmt::Write};
 
@@ -16,16 +16,16 @@ use super::{
 /// The first line of every answer.
 pub(super) const WHO: &str = "[offline model: rule-based and deterministic, no network; it searches and quotes, it does not reason]";
 
-/// Lines of a quotation.
+/// Lines of a quotation, at most.
 const EXCERPT_LINES: u32 = 14;
 
-/// Below this worth a definition is only a guess, and is called one.
+/// A definition that scores below this is called a guess.
 const GUESS: f64 = 1.2;
 
-/// Further places that are named.
+/// Further places that are listed after the best one.
 const OTHERS_MAX: usize = 4;
 
-/// The answer to a search.
+/// Writes the answer to a search.
 pub(super) fn found(question: &Question, round: &Round) -> String {
     let known = Known::of(round);
     let mut text = String::new();
@@ -44,7 +44,7 @@ pub(super) fn found(question: &Question, round: &Round) -> String {
     if text.is_empty() { nothing(question, round) } else { format!("{WHO}\n\n{}", text.trim_end()) }
 }
 
-/// Says where; gives the places that later parts speak of.
+/// Writes where the subject of a part is. Returns the places that later parts refer to.
 fn place(text: &mut String, part: &Part, question: &Question, known: &Known) -> Option<Vec<Site>> {
     let ranked = known.ranked(part);
     let named_file = |site: &Site| question.paths.is_empty() || question.paths.iter().any(|path| site.path.contains(path.as_str()));
@@ -53,7 +53,8 @@ fn place(text: &mut String, part: &Part, question: &Question, known: &Known) -> 
     if ranked.is_empty() {
         return lines_only(text, part, question, known).then(Vec::new);
     }
-    // One definition is enough of each name and place; fields and literals of the best one are in its quotation.
+    // Quote one definition per name and place; fields and literals of the best one are in its
+    // quotation.
     let mut seen = BTreeSet::new();
     ranked.retain(|r| seen.insert((r.site.path.clone(), r.site.line)));
     let best = ranked.first()?.score;
@@ -81,7 +82,7 @@ fn place(text: &mut String, part: &Part, question: &Question, known: &Known) -> 
     Some(full.into_iter().map(|ranked| ranked.site).collect())
 }
 
-/// Says the figures of the places, or of the best place that has one.
+/// Writes the values found at the places, or at the best place that has one.
 fn values(text: &mut String, full: &[Ranked], ranked: &[Ranked], known: &Known) {
     let mut quotes: Vec<Quote> = full.iter().flat_map(|ranked| attribute::figures(known, &ranked.site)).collect();
     let shown = |site: &Site| known.lines.get(&site.path, site.line).unwrap_or_default();
@@ -100,14 +101,15 @@ fn values(text: &mut String, full: &[Ranked], ranked: &[Ranked], known: &Known) 
     }
 }
 
-/// A part as the head of its answer.
+/// Formats a part as the heading of its answer.
 fn headed(part: &str) -> String {
     let first = part.split_whitespace().next().unwrap_or_default().to_lowercase();
     let asks = ["what", "where", "which", "how", "who", "why", "when", "does", "is"].contains(&first.as_str());
     format!("{part}{}", if asks { "?" } else { ":" })
 }
 
-/// Whether the second best is as good as the best and bears its name: the question has two answers then.
+/// Whether the second best scores about as high and has the same name. The question then has two
+/// answers.
 fn same_thing(ranked: &[Ranked], second: &Ranked) -> bool {
     ranked.first().is_some_and(|first| second.score > first.score * 0.85 && second.site.definition.name == first.site.definition.name)
 }
@@ -127,7 +129,8 @@ fn excerpt(text: &mut String, site: &Site, known: &Known) {
     quoted(text, within(&known.lines, &site.path, first, last));
 }
 
-/// A block of numbered lines. The fence is longer than those that documentation comments contain.
+/// Writes numbered lines in a block. The fence is longer than the fences inside documentation
+/// comments.
 pub(super) fn quoted<'a>(text: &mut String, lines: impl Iterator<Item = (u32, &'a str)>) {
     text.push_str("````text\n");
     for (line, shown) in lines {
@@ -136,7 +139,7 @@ pub(super) fn quoted<'a>(text: &mut String, lines: impl Iterator<Item = (u32, &'
     text.push_str("````\n\n");
 }
 
-/// Says what a property of the places before is.
+/// Writes the value of a property of the places quoted before.
 fn property(text: &mut String, part: &Part, first: &Part, sites: &[Site], known: &Known) {
     let quotes: Vec<Quote> = if part.terms.is_empty() && part.names.is_empty() {
         sites.iter().flat_map(|site| attribute::figures(known, site)).collect()
@@ -144,7 +147,7 @@ fn property(text: &mut String, part: &Part, first: &Part, sites: &[Site], known:
         sites.iter().flat_map(|site| attribute::quotes(part, first, known, site)).collect()
     };
     if quotes.is_empty() {
-        let _ = writeln!(text, "{} No line near the quoted ones tells.\n", headed(&part.text));
+        let _ = writeln!(text, "{} No line near the quoted ones shows it.\n", headed(&part.text));
         return;
     }
     let _ = writeln!(text, "{}", headed(&part.text));
@@ -154,25 +157,25 @@ fn property(text: &mut String, part: &Part, first: &Part, sites: &[Site], known:
     text.push('\n');
 }
 
-/// No definition fits: the lines on which most of the words meet.
+/// No definition fits: quotes the lines that contain most of the words.
 fn lines_only(text: &mut String, part: &Part, question: &Question, known: &Known) -> bool {
-    let mut told = telling_lines(part, known);
+    let mut lines = telling_lines(part, known);
     if !question.paths.is_empty() {
         let inside = |path: &str| question.paths.iter().any(|asked| path == asked || path.starts_with(&format!("{asked}/")));
-        told.retain(|(path, _)| inside(path));
+        lines.retain(|(path, _)| inside(path));
     }
-    if told.is_empty() {
+    if lines.is_empty() {
         return false;
     }
     let _ = writeln!(text, "{} No definition fits, but these lines do.\n", headed(&part.text));
-    for (path, line) in told {
+    for (path, line) in lines {
         let _ = writeln!(text, "`{path}:{line}`\n");
         quoted(text, within(&known.lines, &path, line.saturating_sub(2), line + 4));
     }
     true
 }
 
-/// Says where a name is used.
+/// Writes where a name is used.
 fn uses(text: &mut String, part: &Part, round: &Round, known: &Known) {
     for name in &part.names {
         let mut places: Vec<(bool, Quote)> = Vec::new();

@@ -1,5 +1,5 @@
-//! Answers the second half of a question ("… and what is its cap?"): the line near a definition that holds the asked
-//! property, and the line where what stands there gets its value.
+//! Answers the second half of a question ("… and what is its cap?"): finds the line near a
+//! definition that holds the property, and the line that gives it its value.
 
 use std::collections::BTreeSet;
 
@@ -12,10 +12,10 @@ use super::{
     words::{Term, tokens},
 };
 
-/// Definitions of a part whose bodies are looked at.
+/// Definitions of a part whose bodies are searched.
 const SITES_MAX: usize = 3;
 
-/// Names looked up in one call.
+/// Names that one call looks up.
 const NAMES_MAX: usize = 8;
 
 /// A line to quote.
@@ -26,18 +26,18 @@ pub(super) struct Quote {
     pub(super) text: String,
 }
 
-/// Words that ask for a bound; code bounds with `min` and `clamp` too.
+/// Whether a part asks for a limit. Code expresses limits with `min` and `clamp` too.
 fn bounds(part: &Part) -> bool {
     part.terms.iter().any(|term| term.forms.iter().any(|form| form == "max" || form == "min"))
 }
 
 fn fits(terms: &[Term], text: &str) -> f64 {
-    // The greatest number of a type bounds nothing.
+    // `MAX` and `MIN` of a type are not limits of the subject.
     let words = tokens(&text.replace("::MAX", "").replace("::MIN", ""));
     terms.iter().map(|term| term.fits_any(&words)).fold(0.0, f64::max)
 }
 
-/// How many of the terms a name speaks of, 0 to 1.
+/// The share of the terms, 0 to 1, that a name contains.
 fn share(terms: &[Term], name: &str) -> f64 {
     let words = tokens(name);
     let total: f64 = terms.iter().map(|term| term.weight).sum();
@@ -45,7 +45,7 @@ fn share(terms: &[Term], name: &str) -> f64 {
     if total > 0.0 { met / total } else { 0.0 }
 }
 
-/// Names in code: words with an underscore, or all in capitals.
+/// Identifiers: words with an underscore, or in capitals.
 fn names_in(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| {
         let letters = word.chars().filter(|c| c.is_alphabetic()).count();
@@ -53,7 +53,7 @@ fn names_in(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Names whose definitions must be looked up before a value can be told.
+/// Returns the names whose definitions are needed before a value can be quoted.
 pub(super) fn names_to_resolve(question: &Question, known: &Known, ranked: &[Ranked]) -> Vec<String> {
     let asking: Vec<&Part> = question.parts.iter().filter(|part| part.wants == Wants::Value).collect();
     let mut names = BTreeSet::new();
@@ -71,11 +71,12 @@ pub(super) fn names_to_resolve(question: &Question, known: &Known, ranked: &[Ran
     names.into_iter().take(NAMES_MAX).collect()
 }
 
-/// The lines that tell the property of a site; first where it is applied, then where it gets its value.
+/// Returns the lines that show the property of a site: first where it is applied, then where it
+/// gets its value.
 pub(super) fn quotes(part: &Part, first: &Part, known: &Known, site: &Site) -> Vec<Quote> {
     let quote = |site: &Site, line: u32, text: &str| Quote { path: site.path.clone(), line, text: text.to_owned() };
     let mut applied: Vec<(f64, Quote)> = Vec::new();
-    // The head of a function names what it takes, not what holds.
+    // The first line of a function names its parameters, not the limit that applies.
     let own = known.lines.get(&site.path, site.line).filter(|text| value_on(text)).map(|text| (site.line, text));
     for (line, text) in own.into_iter().chain(site.body(&known.lines)).filter(|(_, text)| !is_comment(text)) {
         let bounding = bounds(part) && [".min(", ".max(", ".clamp(", "min(", "max("].iter().any(|call| text.contains(call));
@@ -85,7 +86,7 @@ pub(super) fn quotes(part: &Part, first: &Part, known: &Known, site: &Site) -> V
             let names = || names_in(text).filter(|name| fits(&part.terms, name) > 0.0);
             let shouted = names().any(|name| !name.chars().any(char::is_lowercase));
             let named = if names().next().is_some() { 0.6 } else { 0.0 } + if shouted { 0.2 } else { 0.0 };
-            // What gives up is no bound of the thing itself, only of the number of tries.
+            // A line that gives up limits the number of attempts, not the subject.
             let subject = 0.4 * fits(&first.terms, text);
             applied.push((said + figure + named + subject + if bounding { 0.5 } else { 0.0 }, quote(site, line, text)));
         }
@@ -104,7 +105,8 @@ pub(super) fn quotes(part: &Part, first: &Part, known: &Known, site: &Site) -> V
     quotes
 }
 
-/// The line that gives `name` its value: a constant, else a field of a literal; near `path` if there are several.
+/// Finds the line that gives `name` its value: a constant, else a field of a literal. Lines near
+/// `path` come first.
 pub(super) fn value_of(name: &str, known: &Known, path: &str) -> Option<Quote> {
     let mut found: Vec<(f64, Quote)> = Vec::new();
     for site in known.sites.iter().filter(|site| site.definition.name == name && !site.in_tests && !is_test(&site.path)) {
@@ -124,7 +126,8 @@ pub(super) fn value_of(name: &str, known: &Known, path: &str) -> Option<Quote> {
     found.into_iter().map(|(_, quote)| quote).next()
 }
 
-/// Nothing in the body: a definition named by the property, best one that also names the subject.
+/// For a property that the body does not mention: finds a definition named after the property,
+/// preferably one that also names the subject.
 fn elsewhere(part: &Part, first: &Part, known: &Known, site: &Site) -> Option<Quote> {
     let mut found: Vec<(f64, Quote)> = Vec::new();
     for other in known.sites.iter().filter(|other| !other.in_tests && !is_test(&other.path) && other.definition.kind != Kind::Block) {
@@ -144,11 +147,12 @@ fn elsewhere(part: &Part, first: &Part, known: &Known, site: &Site) -> Option<Qu
     found.into_iter().map(|(_, quote)| quote).next()
 }
 
-/// The figures of a definition that answers a question for a value: its own line, else lines of its body.
+/// Returns the numbers of a definition that answers a question for a value: on its own line, else
+/// in its body.
 pub(super) fn figures(known: &Known, site: &Site) -> Vec<Quote> {
     let quote = |line: u32, text: &str| Quote { path: site.path.clone(), line, text: text.to_owned() };
     let own = known.lines.get(&site.path, site.line).unwrap_or_default();
-    // What a setter sets by hand has its default where the field of that name gets a value.
+    // The default of a value with a setter is where the field of that name gets its value.
     let mut quotes: Vec<Quote> =
         value_of(&site.definition.name, known, &site.path).into_iter().filter(|quote| quote.line != site.line).collect();
     if !value_on(own) && quotes.is_empty() {

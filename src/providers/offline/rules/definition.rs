@@ -1,6 +1,6 @@
-//! Recognizes lines that define something, in the languages people ask about. By eye, not by grammar.
+//! Recognizes lines that define something in common languages. Uses patterns, not a grammar.
 
-/// What a line defines.
+/// The kind of a definition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Function,
@@ -16,7 +16,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// The word for people.
+    /// The word for this kind in answers.
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Function => "function",
@@ -32,8 +32,8 @@ impl Kind {
         }
     }
 
-    /// The kind that a word of a question asks for.
-    pub(super) fn asked(word: &str) -> Option<Self> {
+    /// Returns the kind that a word of a question asks for.
+    pub(super) fn from_word(word: &str) -> Option<Self> {
         Some(match word {
             "function" | "functions" | "method" | "methods" | "fn" | "def" | "func" | "routine" | "constructor" | "procedure" => {
                 Self::Function
@@ -55,12 +55,12 @@ impl Kind {
 pub(super) struct Definition {
     pub(super) kind: Kind,
     pub(super) name: String,
-    /// Columns before the first letter.
+    /// Columns of indentation.
     pub(super) indent: usize,
     pub(super) public: bool,
 }
 
-/// Words that may stand before the keyword.
+/// Keywords that may stand before the keyword of a definition.
 const MODIFIERS: &[&str] = &[
     "pub",
     "export",
@@ -94,7 +94,7 @@ pub(super) const KEYWORDS: &str = "(?:fn|struct|enum|union|trait|type|const|stat
 pub(super) const OUTLINE: &str = r"^\s*(?:(?:pub(?:\([^)]*\))?|export|default|public|private|protected|async|unsafe|extern(?: *.C.)?|final|abstract|static|const|inline|override)\s+)*(?:fn|struct|enum|union|trait|type|const|static|mod|macro_rules!|impl|def|class|func|function|interface|namespace|object|record)\b|^\s*#define\s|^#\[cfg\(test\)\]";
 
 impl Definition {
-    /// Reads a line.
+    /// Parses a line; `None` if it defines nothing.
     pub(super) fn read(line: &str) -> Option<Self> {
         let trimmed = line.trim_start();
         let indent = line.len() - trimmed.len();
@@ -123,7 +123,8 @@ impl Definition {
     }
 }
 
-/// Skips visibility and the like. Says whether the item is public and whether `const` or `static` stood last.
+/// Skips visibility and modifiers. Also returns whether the item is public, and whether `const` or
+/// `static` stood last.
 fn without_modifiers(mut rest: &str) -> (&str, bool, bool) {
     let (mut public, mut constant) = (false, false);
     loop {
@@ -162,7 +163,7 @@ fn after_receiver(rest: &str) -> &str {
     }
 }
 
-/// The type of `impl<T> Trait for Type<T> {`.
+/// Returns the type of `impl<T> Trait for Type<T> {`.
 fn implemented(rest: &str) -> Option<String> {
     let rest = rest.strip_prefix("impl")?;
     let rest = if rest.starts_with('<') { after_generics(rest) } else { rest };
@@ -216,7 +217,8 @@ fn assigned(rest: &str, indent: usize, public: bool) -> Option<Definition> {
     named(name).map(|name| Definition { kind: Kind::Constant, name, indent, public })
 }
 
-/// `Name,`, `Name(Type),` or `Name {` of an enumeration; the looks of an argument that is a bare type are the price.
+/// `Name,`, `Name(Type),` or `Name {` of an enumeration. An argument that is a bare type matches
+/// too; this is accepted.
 fn variant(rest: &str, indent: usize) -> Option<Definition> {
     let (name, after) = split_word(rest);
     let camel = name.len() > 1 && name.starts_with(|c: char| c.is_ascii_uppercase()) && name.chars().any(|c| c.is_ascii_lowercase());

@@ -1,13 +1,14 @@
-//! All lines that the tools have shown, by file and number. Reads the tools' outputs and nothing else.
+//! Collects all lines that the tools have shown, by file and number. Parses the tools' outputs
+//! only.
 
 use std::collections::BTreeMap;
 
 use super::{round::Seen, words::tokens};
 
-/// Longer lines are generated or minified; a quotation needs no more.
+/// Longest line that is quoted in full. Longer ones are generated or minified.
 const LINE_CHARS_MAX: usize = 240;
 
-/// A line with its words, which many definitions look at.
+/// A line and its words, which are split once because many definitions are compared with them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Line {
     pub(super) text: String,
@@ -24,14 +25,14 @@ impl Line {
 /// The lines of a file.
 pub(super) type FileLines = BTreeMap<u32, Line>;
 
-/// What is known of the files.
+/// All known lines, by file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Lines {
     pub(super) files: BTreeMap<String, FileLines>,
 }
 
 impl Lines {
-    /// Takes in what a tool answered; errors and notes leave nothing.
+    /// Adds the lines of a tool's output. Errors and notes add none.
     pub(super) fn take_in(&mut self, seen: &Seen) {
         if seen.is_error {
             return;
@@ -113,7 +114,8 @@ fn is_note(line: &str) -> bool {
     line.starts_with('[') && line.ends_with(']')
 }
 
-/// How many more entries the note at the end of a list speaks of, and whether that is only a lower bound.
+/// Returns how many more entries the note at the end of a list mentions, and whether the number is
+/// a lower bound.
 pub(super) fn left_out(output: &str) -> (u64, bool) {
     let Some(note) = output.lines().rfind(|line| line.starts_with('[') && line.contains("more")) else { return (0, false) };
     let before = note.split("more").next().unwrap_or_default();

@@ -1,10 +1,12 @@
-//! The `offline` model: answers questions about the files of a folder by rules. It searches, reads and quotes with the tools
-//! it is offered, and says so.
+//! The `offline` model: answers questions about the files of a folder by rules. It searches, reads
+//! and quotes with the tools that the request offers, and says that it is rule-based.
 //!
-//! **Invariant:** a pure function of the request. The round is read anew from the history at each call, so an interrupted
-//! round goes on in another process, and the same request gives the same bytes. No network, no clock, no chance.
+//! **Invariant:** a pure function of the request. Each call rereads the round from the history, so
+//! an interrupted round continues in another process, and the same request gives the same bytes. No
+//! network, no clock, no randomness.
 //!
-//! question → plan (what to search) → the tools' answers as lines → sites (definitions) → rank → answer.
+//! question → plan (what to search) → the tools' answers as lines → sites (definitions) → rank →
+//! answer.
 
 mod question;
 mod words;
@@ -36,9 +38,10 @@ use self::{
 /// Bytes after which a delta ends at the next word.
 const DELTA_BYTES: usize = 24;
 
-/// The rule-based model. Needs no key and no network; is deterministic.
+/// The rule-based model. Needs no key and no network, and is deterministic.
 ///
-/// It works with tools of these names: `grep_search`, `file_list`, `file_read`. Without them it can only say so.
+/// It uses the tools `grep_search`, `file_list` and `file_read`. If a request does not offer them,
+/// the answer says so.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Offline;
 
@@ -68,10 +71,10 @@ impl LlmProvider for Offline {
     }
 }
 
-/// What the model answers to a request.
+/// Returns the model's reply to a request.
 fn reply(request: &ModelRequest) -> Reply {
     match step(request) {
-        Ok(text) => said(text, request.max_tokens),
+        Ok(text) => text_reply(text, request.max_tokens),
         Err(calls) => {
             let messages = request.messages.len();
             calls.into_iter().enumerate().fold(Reply::empty(), |reply, (at, call)| {
@@ -82,8 +85,8 @@ fn reply(request: &ModelRequest) -> Reply {
     }
 }
 
-/// A text, cut where the caller's bound is (four bytes a token).
-fn said(mut text: String, max_tokens: u32) -> Reply {
+/// Returns a text as a reply, cut at the caller's `max_tokens` (four bytes per token).
+fn text_reply(mut text: String, max_tokens: u32) -> Reply {
     let most = (max_tokens as usize).saturating_mul(4);
     if text.len() > most {
         text.truncate(text.floor_char_boundary(most));
@@ -94,7 +97,7 @@ fn said(mut text: String, max_tokens: u32) -> Reply {
 
 fn step(request: &ModelRequest) -> Step {
     let round = Round::read(&request.messages);
-    // What it was given and cannot look at is told with the answer.
+    // The answer also names the images and documents that rules cannot read.
     answered(&round, request).map(|text| [&[text][..], &round.unseen].concat().join("\n\n"))
 }
 

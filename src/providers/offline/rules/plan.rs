@@ -1,4 +1,5 @@
-//! Which calls come next. Decided from the question and from what is known; three batches at most, none twice.
+//! Plans the next tool calls from the question and the known lines: three batches at most, and no
+//! call twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,33 +16,34 @@ use super::{
     words::{Term, escape},
 };
 
-/// A call to make.
+/// A tool call to make.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Call {
     pub(super) tool: &'static str,
     pub(super) input: Value,
 }
 
-/// Batches of a round: search, look closer, follow up.
+/// Batches in a round: search, look closer, follow up.
 pub(super) const BATCHES_MAX: usize = 3;
 
-/// Calls of a batch: what a host runs at once without queueing.
+/// Calls in a batch: as many as a host runs at once without queueing.
 const CALLS_MAX: usize = 14;
 
-/// Files whose outline is asked for in one batch.
+/// Files whose outline one batch requests.
 const OUTLINES_MAX: usize = 6;
 
-/// Definitions of a part that are read in one batch.
+/// Definitions of a part that one batch reads.
 const READS_MAX: usize = 4;
 
 /// Lines read before and after a definition.
 const BEFORE: u32 = 30;
 const AFTER: u32 = 70;
 
-/// Files of source code; prose would drown them.
+/// Files of source code. Without this filter, prose would outnumber the matches in code.
 const SOURCE: &str = "**/*.{rs,py,js,jsx,ts,tsx,go,java,kt,c,h,cc,cpp,hpp,cs,rb,php,swift,scala,sh,sql,lua,zig,toml,yaml,yml}";
 
-/// Letters of a name and its border, in ASCII: the automata of Unicode's classes are a hundred times larger.
+/// Letters and borders of a name, in ASCII: automata for Unicode classes are a hundred times
+/// larger.
 const LETTERS: &str = "[0-9A-Za-z_]*";
 const BORDER: &str = r"(?-u:\b)";
 
@@ -53,29 +55,29 @@ fn grep_source(pattern: String) -> Call {
     Call { tool: "grep_search", input: json!({ "pattern": pattern, "glob": SOURCE }) }
 }
 
-/// The outline of a file.
+/// Requests the outline of a file.
 pub(super) fn outline(path: &str) -> Call {
     Call { tool: "grep_search", input: json!({ "pattern": OUTLINE, "path": path }) }
 }
 
-/// A window of a file.
+/// Requests `count` lines of a file from `first` on.
 pub(super) fn read(path: &str, first: u32, count: u32) -> Call {
     Call { tool: "file_read", input: json!({ "path": path, "offset": first.max(1), "limit": count }) }
 }
 
-/// The top of the folder.
+/// Requests the top of the folder.
 pub(super) fn top() -> Call {
     Call { tool: "file_list", input: json!({}) }
 }
 
-/// All that a round knows, worked out once.
+/// Everything that a round knows, computed once per request.
 pub(super) struct Known {
     pub(super) lines: Lines,
     pub(super) sites: Vec<Site>,
 }
 
 impl Known {
-    /// Takes in everything the tools have answered.
+    /// Collects the results of all tool calls.
     pub(super) fn of(round: &Round) -> Self {
         let mut lines = Lines::default();
         round.batches.iter().flatten().for_each(|seen| lines.take_in(seen));
@@ -83,13 +85,13 @@ impl Known {
         Self { lines, sites }
     }
 
-    /// The definitions that answer a part, best first.
+    /// Returns the definitions that answer a part, best first.
     pub(super) fn ranked(&self, part: &Part) -> Vec<Ranked> {
         rank(part, &weights(part, &self.sites), &self.lines, &self.sites)
     }
 }
 
-/// The next batch of a search; empty when it is time to answer.
+/// Returns the next batch of a search; empty when it is time to answer.
 pub(super) fn next(question: &Question, round: &Round, offered: Offered) -> Vec<Call> {
     let done = round.batches.len();
     if done >= BATCHES_MAX {
@@ -104,7 +106,7 @@ pub(super) fn next(question: &Question, round: &Round, offered: Offered) -> Vec<
     fresh(calls, round, offered)
 }
 
-/// Leaves out what was called before and what is not offered.
+/// Drops calls that were made before or whose tool is not offered.
 pub(super) fn fresh(calls: Vec<Call>, round: &Round, offered: Offered) -> Vec<Call> {
     let before: Vec<&Seen> = round.batches.iter().flatten().collect();
     let mut kept: Vec<Call> = Vec::new();
@@ -122,7 +124,8 @@ pub(super) fn fresh(calls: Vec<Call>, round: &Round, offered: Offered) -> Vec<Ca
     kept
 }
 
-/// Definitions of the names; definitions named by the words; lines on which words meet.
+/// Searches for definitions of the names, for definitions named after the words, and for lines that
+/// contain several of them.
 fn first(question: &Question) -> Vec<Call> {
     let mut calls = Vec::new();
     let names: Vec<&str> = question.parts.iter().flat_map(|part| &part.names).map(|name| name.own.as_str()).take(3).collect();
@@ -173,7 +176,7 @@ fn first(question: &Question) -> Vec<Call> {
     calls
 }
 
-/// The terms that lead the search, of all parts.
+/// Returns the terms of all parts that lead the search.
 fn lead(question: &Question) -> Vec<&Term> {
     let mut terms: Vec<&Term> = Vec::new();
     for term in question.parts.iter().flat_map(|part| &part.terms).filter(|term| !term.is_faint()) {
@@ -186,7 +189,7 @@ fn lead(question: &Question) -> Vec<&Term> {
     terms
 }
 
-/// A pattern for two different terms in either order.
+/// Returns a pattern for two different terms on one line, in either order.
 fn meet(terms: &[&Term], between: &str) -> Option<String> {
     let mut pairs = Vec::new();
     for (at, a) in terms.iter().enumerate() {
@@ -198,7 +201,7 @@ fn meet(terms: &[&Term], between: &str) -> Option<String> {
     (!pairs.is_empty()).then(|| pairs.join("|"))
 }
 
-/// Nothing was found: any word anywhere, and what there is at all.
+/// After a search without matches: searches for any single word, and lists the folder.
 fn looser(question: &Question) -> Vec<Call> {
     let mut calls: Vec<Call> = lead(question).iter().take(5).map(|term| grep(format!("(?i){}", term.pattern()))).collect();
     for name in question.parts.iter().flat_map(|part| &part.names).take(3) {
@@ -208,7 +211,8 @@ fn looser(question: &Question) -> Vec<Call> {
     calls
 }
 
-/// Outlines of the files that promise most, windows around the best definitions, definitions of what bounds and values refer to.
+/// Requests outlines of the most promising files, windows around the best definitions, and
+/// definitions of the names that limits and values refer to.
 fn closer(question: &Question, known: &Known) -> Vec<Call> {
     let (mut reads, mut outlines, mut follow) = (Vec::new(), Vec::new(), Vec::new());
     for part in question.parts.iter().filter(|part| !part.refers) {
@@ -236,7 +240,8 @@ fn closer(question: &Question, known: &Known) -> Vec<Call> {
     follow.into_iter().chain(reads).chain(outlines).collect()
 }
 
-/// The files with most evidence: of their best definitions, and of the words that meet on their lines.
+/// Returns the files with the most evidence: their best definitions, and lines that contain several
+/// terms.
 fn promising(part: &Part, known: &Known, ranked: &[Ranked]) -> Vec<String> {
     let mut files: BTreeMap<&str, f64> = BTreeMap::new();
     for Ranked { site, score } in ranked.iter().take(12) {
@@ -268,10 +273,10 @@ fn promising(part: &Part, known: &Known, ranked: &[Ranked]) -> Vec<String> {
     files.into_iter().take(OUTLINES_MAX).map(|(path, _)| path.to_owned()).collect()
 }
 
-/// The lines on which most words meet, source before prose.
+/// Returns the lines that contain most of the words, source before prose.
 pub(super) fn telling_lines(part: &Part, known: &Known) -> Vec<(String, u32)> {
     let weights = weights(part, &known.sites);
-    let mut told: Vec<(f64, &str, u32)> = Vec::new();
+    let mut scored: Vec<(f64, &str, u32)> = Vec::new();
     for (path, file) in &known.lines.files {
         let lower = path.to_lowercase();
         let aside = is_prose(&lower) || (is_test(&lower) && !part.tests);
@@ -279,13 +284,13 @@ pub(super) fn telling_lines(part: &Part, known: &Known) -> Vec<(String, u32)> {
             let score: f64 = part.terms.iter().zip(&weights).map(|(term, weight)| weight * term.fits_any(words)).sum();
             let comment = if is_comment(text) { 0.1 } else { 0.0 };
             if score > 0.0 {
-                told.push((score + comment - if aside { 1.0 } else { 0.0 }, path, line));
+                scored.push((score + comment - if aside { 1.0 } else { 0.0 }, path, line));
             }
         }
     }
-    told.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)).then(a.2.cmp(&b.2)));
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)).then(a.2.cmp(&b.2)));
     let mut kept: Vec<(String, u32)> = Vec::new();
-    for (_, path, line) in told {
+    for (_, path, line) in scored {
         if !kept.iter().any(|(known, at)| known == path && at.abs_diff(line) < 40) {
             kept.push((path.to_owned(), line));
         }

@@ -1,36 +1,37 @@
-//! What a question asks: its parts, the identifiers and words in each, and what kind of answer each wants. Pure.
+//! Parses a question: its parts, the identifiers and words in each, and the kind of answer each
+//! asks for. Pure.
 
 use super::{
     definition::Kind,
     words::{Term, is_stop, tokens},
 };
 
-/// Words of a part that lead the search; more would only blur it.
+/// Terms of a part that lead the search. More would dilute it.
 const TERMS_MAX: usize = 7;
 
-/// What the rules do with a question.
+/// How the rules answer a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Intent {
-    /// Nothing to look for: a greeting or an empty prompt.
+    /// Nothing to search for: a greeting or an empty prompt.
     Talk,
-    /// Names of files, perhaps of one kind.
+    /// File names, perhaps of one kind.
     ListFiles { glob: Option<String>, count: bool },
-    /// Definitions of a file, or of a type.
+    /// The definitions in a file or of a type.
     ListDefinitions { of: String, count: bool },
-    /// What a file says or does.
+    /// What a file contains or does.
     AboutFile { path: String },
-    /// Places and values.
+    /// Places and values in the files.
     Find,
 }
 
-/// What a part wants to hear.
+/// The kind of answer that a part asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wants {
     /// Where something is.
     Place,
     /// What a figure or setting is.
     Value,
-    /// Where something is used.
+    /// Where a name is used.
     Uses,
 }
 
@@ -42,9 +43,9 @@ pub(super) struct Part {
     pub(super) names: Vec<Name>,
     pub(super) terms: Vec<Term>,
     pub(super) kinds: Vec<Kind>,
-    /// Whether it speaks of the part before it (`its`, `it`).
+    /// Whether it refers to the part before it (`its`, `it`).
     pub(super) refers: bool,
-    /// Whether tests are asked for.
+    /// Whether it asks for tests.
     pub(super) tests: bool,
 }
 
@@ -55,12 +56,12 @@ pub(super) struct Name {
     pub(super) parent: Option<String>,
 }
 
-/// A question.
+/// A prompt, split into its parts.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Question {
     pub(super) intent: Intent,
     pub(super) parts: Vec<Part>,
-    /// Files that it names.
+    /// Files that the prompt names.
     pub(super) paths: Vec<String>,
 }
 
@@ -88,7 +89,7 @@ const FILE_ENDINGS: &str =
     "rs py js ts tsx jsx go java c h cc cpp hpp md toml json yaml yml txt sql html css sh rb kt swift cs php lock xml cfg ini lua zig";
 
 impl Question {
-    /// Reads a prompt.
+    /// Parses a prompt.
     pub(super) fn read(prompt: &str) -> Self {
         let paths = paths(prompt);
         let mut parts: Vec<Part> = Vec::new();
@@ -97,7 +98,8 @@ impl Question {
             if !part.is_empty() {
                 parts.push(part);
             } else if let Some(before) = parts.last_mut().filter(|before| part.wants == Wants::Value && before.wants == Wants::Place) {
-                // "… and what is its value?" asks for the same thing once more, with its figure.
+                // "… and what is its value?" asks about the same subject again: answer both with
+                // its value.
                 before.wants = Wants::Value;
             }
         }
@@ -115,7 +117,7 @@ impl Part {
         let lower = text.to_lowercase();
         let words = tokens(&without(text, &names, paths));
         let has = |word: &str| words.iter().any(|w| w == word);
-        let kinds: Vec<Kind> = words.iter().filter_map(|word| Kind::asked(word)).collect();
+        let kinds: Vec<Kind> = words.iter().filter_map(|word| Kind::from_word(word)).collect();
         let uses = lower.contains(" used")
             || lower.contains("who calls")
             || lower.contains("usages")
@@ -135,8 +137,8 @@ impl Part {
         };
         let mut terms: Vec<Term> = Vec::new();
         for word in words.iter().filter(|word| word.chars().count() > 1 && !is_stop(word)) {
-            // A kind that is asked for is no subject, unless nothing else is.
-            if Kind::asked(word).is_some() || word.chars().all(|c| c.is_ascii_digit()) {
+            // The kind that is asked for is not a term of the search, unless there is no other.
+            if Kind::from_word(word).is_some() || word.chars().all(|c| c.is_ascii_digit()) {
                 continue;
             }
             let term = Term::of(word);
@@ -145,7 +147,7 @@ impl Part {
             }
         }
         if terms.is_empty() && names.is_empty() {
-            terms = words.iter().filter(|word| Kind::asked(word).is_some()).map(|word| Term::of(word)).collect();
+            terms = words.iter().filter(|word| Kind::from_word(word).is_some()).map(|word| Term::of(word)).collect();
         }
         if terms.len() > TERMS_MAX {
             terms.sort_by(|a, b| b.weight.total_cmp(&a.weight));
@@ -161,7 +163,7 @@ impl Part {
     }
 }
 
-/// Cuts a prompt into its questions.
+/// Splits a prompt into its questions.
 fn split(prompt: &str) -> Vec<&str> {
     const BORDERS: &[&str] = &[
         "? ",
@@ -192,7 +194,7 @@ fn split(prompt: &str) -> Vec<&str> {
         // The question word belongs to the part that follows.
         let keep = border.trim_start_matches([',', ' ']).trim_start_matches("and ").len();
         let cut = at + border.len() - if border.contains("wh") || border.contains("how") { keep } else { 0 };
-        // A comma before a list is no border: what follows must ask.
+        // A comma before a list does not separate questions: the part after it must ask something.
         if border == ", and " && !asks(rest.get(cut..).unwrap_or_default()) {
             from = cut;
             continue;

@@ -1,4 +1,5 @@
-//! How well a definition answers a part of a question. Pure arithmetic over what is known; the same input, the same order.
+//! Scores how well a definition answers a part of a question. Pure arithmetic: the same input gives
+//! the same order.
 
 use super::{
     definition::Kind,
@@ -8,17 +9,17 @@ use super::{
     words::tokens,
 };
 
-/// A site with its worth.
+/// A site and its score.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Ranked {
     pub(super) site: Site,
     pub(super) score: f64,
 }
 
-/// How much a term says, by its index in the part: rare words say more.
+/// The weight of each term, by its index in the part. Rare words weigh more.
 pub(super) type Weights = Vec<f64>;
 
-/// Orders sites by worth, best first; worthless ones are left out.
+/// Sorts sites by score, best first. Sites that score nothing are left out.
 pub(super) fn rank(part: &Part, weights: &Weights, lines: &Lines, sites: &[Site]) -> Vec<Ranked> {
     let mut ranked: Vec<Ranked> = sites
         .iter()
@@ -35,11 +36,12 @@ pub(super) fn rank(part: &Part, weights: &Weights, lines: &Lines, sites: &[Site]
     ranked
 }
 
-/// Weighs the terms: one that names many definitions says little.
+/// Weighs the terms: a term that names many definitions weighs little.
 pub(super) fn weights(part: &Part, sites: &[Site]) -> Weights {
     let names: Vec<Vec<String>> = sites.iter().map(|site| tokens(&site.definition.name)).collect();
     let weigh = |term: &super::words::Term| {
-        // Relatives count half: a word whose relatives name everything ("make": `new`) leads nowhere by itself.
+        // Related words count half: a word whose relatives name everything ("make": `new`) finds
+        // nothing useful.
         let count: f64 = names.iter().map(|name| term.fits_any(name)).map(|fit| if fit > 0.9 { 1.0 } else { fit * 0.7 }).sum();
         let rarity = 1.0 / (1.0 + (count / 12.0).ln_1p());
         rarity * term.weight
@@ -65,7 +67,7 @@ fn by_names(part: &Part, lines: &Lines, site: &Site) -> f64 {
         sum += if own {
             let right_parent =
                 name.parent.as_deref().is_some_and(|asked| parent == Some(asked) || site.path.contains(&asked.to_lowercase()));
-            // Beside words, a name often says only where to look.
+            // In a question with words, a name often says only where to look.
             let base = if part.terms.is_empty() { 5.0 } else { 2.2 };
             base + if right_parent { 1.5 } else { 0.0 }
         } else if site.definition.name.eq_ignore_ascii_case(&name.own) {
@@ -85,7 +87,7 @@ fn by_names(part: &Part, lines: &Lines, site: &Site) -> f64 {
     sum
 }
 
-/// Whether `word` stands in `text` by itself.
+/// Whether `word` stands in `text` as a whole word.
 pub(super) fn has_word(text: &str, word: &str) -> bool {
     let letter = |c: char| c.is_alphanumeric() || c == '_';
     text.match_indices(word).any(|(at, _)| {
@@ -121,7 +123,7 @@ fn by_terms(part: &Part, weights: &Weights, lines: &Lines, site: &Site) -> f64 {
         evidence.sort_by(|a, b| b.total_cmp(a));
         let [best, second, third, ..] = evidence;
         sum += weight * (best + 0.3 * second + 0.15 * third);
-        // How sure it is that the term is there at all.
+        // The confidence that the term occurs at all.
         met += weight * (best / 1.5).min(1.0);
     }
     let covered = met / total;
@@ -161,7 +163,7 @@ fn by_place(part: &Part, site: &Site) -> f64 {
     if is_prose(&path) {
         sum -= 3.0;
     }
-    // Settings of tools share many words with the source and are rarely meant.
+    // Settings files share many words with the source, and questions rarely mean them.
     if is_settings(&path) {
         sum -= 1.2;
     }
@@ -179,7 +181,7 @@ pub(super) fn is_test(path: &str) -> bool {
     })
 }
 
-/// Whether a path holds text for people or for machines, not source.
+/// Whether a path holds prose or data instead of source code.
 pub(super) fn is_prose(path: &str) -> bool {
     [".md", ".lock", ".txt", ".json", ".html", ".svg", ".csv", ".rst"].iter().any(|ending| path.ends_with(ending))
 }
@@ -204,13 +206,13 @@ fn by_value(part: &Part, lines: &Lines, site: &Site) -> f64 {
     if near { 0.3 } else { -0.4 }
 }
 
-/// Whether a line gives something a literal value.
+/// Whether a line assigns a literal value.
 pub(super) fn value_on(line: &str) -> bool {
     let Some(at) = line.find(['=', ':', '(']) else { return false };
     !is_comment(line) && line.get(at..).is_some_and(has_number)
 }
 
-/// Whether a text holds a number that is no part of a name.
+/// Whether a text holds a number that is not part of a name.
 pub(super) fn has_number(text: &str) -> bool {
     let mut before = ' ';
     text.chars().any(|c| {

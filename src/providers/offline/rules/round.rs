@@ -1,4 +1,4 @@
-//! Reads the round that a request is in: the question, and what the tools have answered since.
+//! Reads the open round of a request: the question, and the tool results since.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use callboard_actors::{
 };
 use serde_json::Value;
 
-/// One call and its answer.
+/// A tool call and its result.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Seen {
     pub(super) tool: String,
@@ -21,7 +21,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// An argument that is a text.
+    /// Returns a string argument of the call.
     pub(super) fn argument(&self, name: &str) -> Option<&str> {
         self.input.get(name).and_then(Value::as_str)
     }
@@ -31,20 +31,21 @@ impl Seen {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Round {
     pub(super) question: String,
-    /// What stands for the images and documents beside it, which rules cannot look at.
+    /// Notes for the images and documents of the prompt, which rules cannot read.
     pub(super) unseen: Vec<String>,
-    /// Calls by batch, in call order.
+    /// The calls by batch, in call order.
     pub(super) batches: Vec<Vec<Seen>>,
 }
 
 impl Round {
-    /// Reads the end of a history: the last user message without tool results asks; what follows belongs to it.
+    /// Reads the end of a history. The last user message without tool results is the question; the
+    /// messages after it belong to its round.
     pub(super) fn read(messages: &MessageList) -> Self {
         let mut after: Vec<&Message> = Vec::new();
         let (mut question, mut unseen) = (String::new(), Vec::new());
         for message in messages.iter().rev() {
             if message.role() == Role::User && message.tool_result_ids().is_empty() {
-                question = asked(message);
+                question = prompt_of(message);
                 unseen = message.blocks().iter().filter(|block| !is_document_text(block)).filter_map(note).collect();
                 break;
             }
@@ -61,8 +62,9 @@ impl Round {
     }
 }
 
-/// The prompt of a message: its last text that is not a note in tags, as hosts put before prompts.
-fn asked(message: &Message) -> String {
+/// Returns the prompt of a message: its last text that is not a tagged note, which hosts put before
+/// prompts.
+fn prompt_of(message: &Message) -> String {
     let texts: Vec<String> = message.blocks().iter().filter_map(|block| block.as_text().map(|text| text.trim().to_owned())).collect();
     texts.iter().rfind(|text| !text.is_empty() && !text.starts_with('<')).or(texts.last()).cloned().unwrap_or_default()
 }
@@ -81,7 +83,7 @@ fn exchange(calls: &Message, results: &Message) -> Vec<Seen> {
     seen.collect()
 }
 
-/// The tools of a request that the rules know how to use.
+/// Which of the tools that the rules use a request offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Offered {
     pub(super) grep: bool,

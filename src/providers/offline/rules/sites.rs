@@ -1,4 +1,5 @@
-//! Definitions among the known lines, each with what stands around it: comment, body, parent. No judgement here.
+//! Finds definitions among the known lines, each with its comment, body and parent. Does not score
+//! them.
 
 use super::{
     definition::{Definition, Kind},
@@ -6,16 +7,17 @@ use super::{
     words::tokens,
 };
 
-/// Lines above a definition that may still be its comment.
+/// Lines above a definition that are searched for its comment.
 const COMMENT_LINES_MAX: u32 = 60;
 
-/// Unknown lines that may lie within a comment: of a long one, only the lines that match are shown.
+/// Unknown lines that may lie within a comment. A search shows only the matching lines of a long
+/// one.
 const GAP_MAX: u32 = 40;
 
-/// Lines of a body that are looked at.
+/// Lines of a body that are considered.
 const BODY_LINES_MAX: u32 = 80;
 
-/// A definition in its place.
+/// A definition with its file and line.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Site {
     pub(super) path: String,
@@ -27,11 +29,11 @@ pub(super) struct Site {
     pub(super) comment_from: u32,
     /// Last line of its body, as far as known.
     pub(super) body_to: u32,
-    /// Whether it stands behind `#[cfg(test)]`.
+    /// Whether it belongs to a `#[cfg(test)]` module.
     pub(super) in_tests: bool,
 }
 
-/// All definitions of the known lines, by path and line.
+/// Returns all definitions among the known lines, sorted by path and line.
 pub(super) fn sites(lines: &Lines) -> Vec<Site> {
     lines.files.iter().flat_map(|(path, file)| of_file(path, file)).collect()
 }
@@ -47,7 +49,7 @@ fn of_file(path: &str, file: &FileLines) -> Vec<Site> {
         }
         let Some(definition) = Definition::read(text) else { continue };
         if definition.indent == 0 {
-            // `mod tests;` holds nothing here; what stands at the margin after a test module is no test.
+            // `mod tests;` has no body here; unindented lines after a test module are not tests.
             let tests = definition.kind == Kind::Module && text.contains('{') && (definition.name == "tests" || marked + 1 == line);
             tests_from = tests.then_some(line);
         }
@@ -69,7 +71,8 @@ fn of_file(path: &str, file: &FileLines) -> Vec<Site> {
     sites
 }
 
-/// Comments and attributes directly above, as far as their lines are known; gaps are allowed where only some were shown.
+/// Finds the comments and attributes directly above a line. Gaps are allowed, because a search
+/// shows only some lines.
 fn comment_from(file: &FileLines, line: u32) -> u32 {
     let mut from = line;
     for (&above, known) in file.range(line.saturating_sub(COMMENT_LINES_MAX)..line).rev() {
@@ -131,13 +134,13 @@ impl Site {
         within(lines, &self.path, self.line + 1, self.body_to)
     }
 
-    /// The words of its comment's lines, those of its body's.
+    /// Returns the words of its comment and the words of its body, both by line.
     pub(super) fn words_around<'a>(&self, lines: &'a Lines) -> (Vec<&'a [String]>, Vec<&'a [String]>) {
         let words = |first, last| lines_within(lines, &self.path, first, last).map(|(_, known)| known.words.as_slice()).collect();
         (words(self.comment_from, self.line.saturating_sub(1)), words(self.line + 1, self.body_to))
     }
 
-    /// The words of its path: those of the file's name, those of its folders.
+    /// Returns the words of its file name and the words of its folders.
     pub(super) fn path_tokens(&self) -> (Vec<String>, Vec<String>) {
         let (folder, file) = self.path.rsplit_once('/').unwrap_or(("", &self.path));
         let stem = file.split('.').next().unwrap_or(file);
@@ -155,7 +158,7 @@ fn lines_within<'a>(lines: &'a Lines, path: &str, first: u32, last: u32) -> impl
     file.into_iter().flat_map(move |file| file.range(first..=last).map(|(line, known)| (*line, known)))
 }
 
-/// Whether a line says nothing to a machine.
+/// Whether a line is a comment.
 pub(super) fn is_comment(text: &str) -> bool {
     let text = text.trim_start();
     text.starts_with("//") || text.starts_with("/*") || text.starts_with("* ") || text.starts_with("# ") || text == "#" || text == "*"

@@ -1,4 +1,4 @@
-//! Questions about files as such: which there are, how many, what one defines or says.
+//! Answers questions about files themselves: which exist, how many, what one defines or contains.
 
 use std::fmt::Write;
 
@@ -16,18 +16,18 @@ use super::{
     words::escape,
 };
 
-/// Lines of a file that are read to say what it is.
+/// Lines of a file that are read to summarize it.
 const LEAD_LINES: u32 = 60;
 
-/// What to do: calls, or the answer.
+/// The next step: the answer, or more calls.
 pub(super) type Step = Result<String, Vec<Call>>;
 
-/// Which files there are, or how many.
+/// Lists or counts files.
 pub(super) fn files(glob: Option<&str>, count: bool, round: &Round, offered: Offered) -> Step {
     if round.batches.is_empty() {
         let call = match glob {
             Some(glob) => Call { tool: "file_list", input: json!({ "glob": glob }) },
-            // All files are counted; for a look the top is enough.
+            // A count needs all files; a list starts with the top folder.
             None if count => Call { tool: "file_list", input: json!({ "glob": "**" }) },
             None => top(),
         };
@@ -62,7 +62,7 @@ pub(super) fn files(glob: Option<&str>, count: bool, round: &Round, offered: Off
     Ok(text.trim_end().to_owned())
 }
 
-/// What a file or a type defines.
+/// Lists or counts what a file or a type defines.
 pub(super) fn definitions(of: &str, count: bool, question: &Question, round: &Round, offered: Offered) -> Step {
     let is_path = question.paths.iter().any(|path| path == of);
     let known = Known::of(round);
@@ -109,7 +109,7 @@ fn holders(of: &str, known: &Known) -> Vec<String> {
     paths
 }
 
-/// What a file says of itself, and what it defines.
+/// Describes a file by its first lines and its definitions.
 pub(super) fn about(path: &str, round: &Round, offered: Offered) -> Step {
     let calls = match round.batches.len() {
         0 => vec![read(path, 1, LEAD_LINES), outline(path)],

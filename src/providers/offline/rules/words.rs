@@ -1,6 +1,6 @@
-//! Words of questions and of code: splitting, stems, kinship. Tables and string work only.
+//! Words of questions and of code: splitting, stems, synonyms. Tables and string work only.
 
-/// Words that carry no subject of a question.
+/// Words that are never the subject of a question.
 const STOP: &str = "a about above also am an and any anywhere are as at be been being below both but by can \
 cannot case code codebase come could did do does doing done during else ever exactly explain file files find for gets \
 get give given gives go goes handle handled handles happen happens happening has have having here how i if implementation in inside \
@@ -9,15 +9,16 @@ part place please point program project quote repo repository show single so som
 the their them then there these they thing this those through thus to too up us use used uses using value values very want was we \
 were what when where whether which while who whose why will work works would you your";
 
-/// Words that ask for a definition and say nothing of it.
+/// Words that ask for a definition but do not name it.
 const DEFINING: &str = "contain contains declare declared declares declaration define defined defines definition hold holds implement \
 implemented implements introduced kept mean means set sits specified specify stored written responsible purpose role";
 
-/// Words that may be part of a name, but do not lead to it.
+/// Words that may be part of a name but do not identify it.
 const FAINT: &str = "after before until between over under into from with without within all each every calculate calculated calculates \
 calculation compute computed computes computing decide decided decides determine determined determines actually given";
 
-/// Families of words that code uses for one thing. A question's word finds all members of its families.
+/// Groups of words that code uses for the same concept. A word of a question matches every member
+/// of its groups.
 const FAMILIES: &[&str] = &[
     "delay backoff wait pause sleep interval",
     "maximum max limit cap bound ceiling upper most highest largest longest",
@@ -104,7 +105,7 @@ fn among(list: &str, word: &str) -> bool {
     list.split_ascii_whitespace().any(|entry| entry == word)
 }
 
-/// Whether a word says nothing of the subject.
+/// Whether a word is never the subject of a question.
 pub(super) fn is_stop(word: &str) -> bool {
     among(STOP, word) || among(DEFINING, word)
 }
@@ -137,7 +138,7 @@ pub(super) fn tokens(text: &str) -> Vec<String> {
     tokens
 }
 
-/// The stem of an English word, roughly: what its forms begin with.
+/// Returns the approximate stem of an English word: the common start of its forms.
 pub(super) fn stem(word: &str) -> String {
     let strip = |suffix: &str, least: usize| word.strip_suffix(suffix).filter(|rest| rest.len() >= least && rest.is_ascii());
     if let Some(rest) = strip("ies", 3) {
@@ -175,24 +176,24 @@ fn without_double(stem: &str) -> String {
     }
 }
 
-/// A word of a question with all that may stand for it in code.
+/// A word of a question with all words that may stand for it in code.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Term {
-    /// The word as it was asked.
+    /// The word as the question has it.
     pub(super) word: String,
-    /// Its own stem first, then those of its families.
+    /// Its own stem first, then the stems of its groups.
     pub(super) forms: Vec<String>,
     /// Whether it is too common to lead a search.
     pub(super) weak: bool,
-    /// What it says of the subject, 0 to 1, before its rarity is known.
+    /// Its weight, 0 to 1, before its rarity is known.
     pub(super) weight: f64,
 }
 
-/// Extra letters that a token may have after a form of four letters and more.
+/// Letters that a token may have after a form of at least four letters.
 const ENDING_MAX: usize = 5;
 
 impl Term {
-    /// The term of a lower-case word.
+    /// Creates the term of a lower-case word.
     pub(super) fn of(word: &str) -> Self {
         let own = stem(word);
         let mut forms = vec![own.clone()];
@@ -222,7 +223,8 @@ impl Term {
         }
     }
 
-    /// How well a token of code stands for this term: 0, or 0.75 for a relative, 1 for the word itself.
+    /// How well a token of code matches this term: 1 for the word itself, 0.75 for a related one,
+    /// else 0.
     pub(super) fn fits(&self, token: &str) -> f64 {
         let own = 1 + self.forms.iter().skip(1).take_while(|form| form.ends_with("ies") || form.ends_with("ied")).count();
         match self.forms.iter().position(|form| form_fits(form, token)) {
@@ -232,7 +234,7 @@ impl Term {
         }
     }
 
-    /// Whether it may be part of a name but leads to nothing.
+    /// Whether it may be part of a name but does not identify it.
     pub(super) fn is_faint(&self) -> bool {
         self.weight < 0.4
     }
@@ -242,7 +244,7 @@ impl Term {
         tokens.iter().map(|token| self.fits(token)).fold(0.0, f64::max)
     }
 
-    /// A regular expression (to be matched without case) that finds the term in a line.
+    /// Returns a case-insensitive regular expression that finds the term in a line.
     pub(super) fn pattern(&self) -> String {
         let forms: Vec<String> = self
             .forms
@@ -262,7 +264,7 @@ fn form_fits(form: &str, token: &str) -> bool {
     }
 }
 
-/// Writes text so that a regular expression takes it literally.
+/// Escapes text for a regular expression.
 pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
