@@ -1,7 +1,9 @@
-//! Runs a command in the sandbox (REQUIREMENTS U-06..U-08). The refusals of `danger.rs` are a convenience; the boundary is the
-//! sandbox's, and without one this tool is absent.
+//! The `bash` tool: runs a command in the sandbox, which enforces the time limit and ends all
+//! processes of the command. The refusals of `danger.rs` are a convenience; the sandbox is the
+//! boundary, and without a sandbox this tool is absent.
 //!
-//! A conversation's next command starts in the folder where its last one ended (`bash/folders.rs`); nothing else carries over.
+//! A conversation's next command starts in the folder where its last one ended (`bash/folders.rs`).
+//! No other state carries over.
 
 mod folders;
 
@@ -28,19 +30,21 @@ use super::{
 };
 use crate::sandbox::policy::EXEC_TIME_MAX;
 
-/// Bytes of a command: the kernel takes no longer argument than 128 KiB.
+/// Bytes of a command. The kernel accepts no argument longer than 128 KiB.
 const COMMAND_BYTES_MAX: usize = 100 * 1024;
 
-/// Bytes shown of standard error: reasons are short, and stand at the end.
+/// Bytes of standard error that are shown. Errors are usually short and at the end.
 const STDERR_BYTES_MAX: usize = 8 * 1024;
 
-/// Bytes shown of standard output: both fit, so that what is left out is counted once and exactly. What masking adds fits beside.
+/// Bytes of standard output that are shown. Both streams fit into one observation, with room for
+/// masks, so that what is left out is counted once and exactly.
 const STDOUT_BYTES_MAX: usize = OBSERVATION_BYTES_MAX - STDERR_BYTES_MAX - 2 * 1024;
 
-/// Bytes kept of each stream where artifacts are kept: what is not shown can be read on.
+/// Bytes of each stream that are kept if the conversation stores artifacts, so that the model can
+/// read on.
 const STREAM_BYTES_MAX: usize = 1024 * 1024;
 
-/// REQUIREMENTS T-44 in the words that the executor looks for.
+/// The message by which the executor recognizes a timeout.
 const TIMEOUT_MESSAGE: &str = "Tool execution exceeded timeout limit";
 
 /// Arguments of `bash`.
@@ -54,7 +58,7 @@ pub struct BashArgs {
     pub timeout_ms: Option<u64>,
 }
 
-/// The tool.
+/// The `bash` tool.
 #[derive(Clone)]
 pub struct Bash {
     sandbox: Arc<dyn Sandbox>,
@@ -69,7 +73,7 @@ impl std::fmt::Debug for Bash {
 }
 
 impl Bash {
-    /// Runs commands in `sandbox`; what they print goes through `masker`.
+    /// Creates a tool that runs commands in `sandbox` and masks their output with `masker`.
     pub fn new(sandbox: Arc<dyn Sandbox>, masker: Arc<Masker>) -> Self {
         Self { sandbox, masker, folders: Arc::default() }
     }
@@ -82,7 +86,7 @@ impl TypedTool for Bash {
     const DESCRIPTION: &'static str = "Runs a command with bash in the workspace and returns what it printed. A command starts in the folder where \
 your last one ended (the workspace at first); variables and functions do not carry over. There is no network, no terminal and no input; only the \
 workspace and a private folder for temporary files ($TMPDIR, else /tmp; empty at every call) can be written. Processes in the background do not survive: whatever still runs when \
-the command ends is killed, and you are told. Long output keeps its head and its tail. To read, search or edit files use the file tools.";
+the command ends is killed, and the result says so. Long output keeps its head and its tail. To read, search or edit files use the file tools.";
 
     fn declare(&self, mut spec: ToolSpec) -> ToolSpec {
         let network = network(&self.sandbox.policy().network);
@@ -92,7 +96,8 @@ the command ends is killed, and you are told. Long output keeps its head and its
             .approval(Approval::ByMode)
             .source(ToolSource::BuiltIn)
             .reach(Reach::Commands)
-            // The tool keeps its own time (T-05 by default); the executor's is only the outer wall, room for killing included.
+            // The sandbox enforces the command's own timeout. The executor's is longer, so that
+            // processes can be ended before it.
             .timeout(EXEC_TIME_MAX + Duration::from_secs(5))
     }
 
@@ -112,12 +117,13 @@ the command ends is killed, and you are told. Long output keeps its head and its
         }
     }
 
-    /// What is understood as reading runs without approval, if the kernel holds it to the workspace.
+    /// Whether the command is recognized as read-only, which runs without approval. Always false
+    /// without a kernel boundary that holds it to the workspace.
     fn only_reads(&self, args: &BashArgs) -> bool {
         self.sandbox.policy().boundary && reading::only_reads(&args.command)
     }
 
-    /// The command itself: how long it may take is no other command.
+    /// The command alone: "always" approves it with any timeout.
     fn approval_pattern(&self, args: &BashArgs) -> Option<String> {
         Some(args.command.clone())
     }
@@ -138,7 +144,8 @@ the command ends is killed, and you are told. Long output keeps its head and its
         let mut note = None;
         let mut result = self.sandbox.exec(exec.clone(), context.cancel.clone()).await;
         if let (Err(SandboxError::Denied(_)), Some(folder)) = (&result, &started_in) {
-            // It was removed or became something else; nothing ran yet.
+            // The folder was removed or replaced. The command has not run yet, so it can start
+            // elsewhere.
             note = Some(format!("[the folder {} is gone: this command started in the workspace]", shown(folder)));
             self.folders.keep(&scope, Path::new(""));
             started_in = None;
@@ -160,7 +167,8 @@ the command ends is killed, and you are told. Long output keeps its head and its
     }
 }
 
-/// Keeps what is too long to show; its id and bytes, if it could be kept.
+/// Stores output that is too long to show. Returns its id and size, or `None` if it could not be
+/// stored.
 async fn keep(stdout: &str, stderr: &str, context: &ToolContext) -> Option<(ArtifactId, usize)> {
     let Artifacts { store, owner } = context.artifacts.clone()?;
     let whole = if stderr.is_empty() { stdout.to_owned() } else { format!("{stdout}\n[stderr]\n{stderr}") };
@@ -169,13 +177,13 @@ async fn keep(stdout: &str, stderr: &str, context: &ToolContext) -> Option<(Arti
     id.inspect_err(|error| tracing::debug!(%error, "the output of a command is not kept")).ok().map(|id| (id, bytes))
 }
 
-/// What the description says of a network that is off.
+/// The sentence of the description that is replaced when commands have a network.
 const NO_NETWORK: &str = "There is no network, no terminal and no input;";
 
-/// Hosts that a description names.
+/// Hosts that the description lists by name.
 const HOSTS_SHOWN_MAX: usize = 40;
 
-/// What a model is told of what commands can reach.
+/// Describes to the model which network its commands can reach.
 fn network(network: &Network) -> String {
     match network {
         Network::Hosts(hosts) => {
@@ -191,12 +199,12 @@ fn network(network: &Network) -> String {
             )
         }
         Network::Open => "There is no terminal and no input;".to_owned(),
-        // A kind of network that is not known here promises nothing.
+        // An unknown kind of network is described as none.
         _ => NO_NETWORK.to_owned(),
     }
 }
 
-/// A folder as a model reads it; names may hold anything.
+/// Formats a folder for the model. Names may hold any character, so they are quoted.
 fn shown(folder: &Path) -> String {
     if folder.as_os_str().is_empty() { "the workspace".to_owned() } else { format!("{:?}", folder.to_string_lossy()) }
 }
@@ -287,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_model_is_told_what_it_can_reach() {
-        let told = |network| {
+        let mentions = |network| {
             let sandbox = Scripted(policy(network), Err(SandboxError::Cancelled));
             let description =
                 erased(Bash::new(Arc::new(sandbox), Arc::new(Masker::new(["not-a-real-key"])))).spec().definition.description.clone();
@@ -295,9 +303,9 @@ mod tests {
         };
         let hosts = ["crates.io", "*.example.org:8443"].map(|host| host.parse().unwrap()).to_vec();
 
-        assert_eq!(told(Network::Off), [true, false, true]);
-        assert_eq!(told(Network::Hosts(hosts)), [false, true, true]);
-        assert_eq!(told(Network::Open), [false, false, true]);
+        assert_eq!(mentions(Network::Off), [true, false, true]);
+        assert_eq!(mentions(Network::Hosts(hosts)), [false, true, true]);
+        assert_eq!(mentions(Network::Open), [false, false, true]);
     }
 
     async fn run(command: &str, result: Result<ExecResult, SandboxError>) -> Result<String, ToolError> {

@@ -1,10 +1,11 @@
-//! Knows commands that would destroy a machine (REQUIREMENTS U-06). A convenience that gives the model a clear answer; **not the
-//! boundary**: a shell has endless ways to say the same, and what holds is the sandbox (FAULTS, "A command allowlist is not a boundary").
+//! Recognizes commands that would destroy a machine, such as `rm -rf /`, `dd` to a disk or a fork
+//! bomb. A convenience that gives the model a clear answer; **not the boundary**: a shell has
+//! endless ways to write the same command, and the sandbox is what stops them.
 
-/// Shells within shells that are looked into.
+/// Nesting of shells that is inspected.
 const DEPTH_MAX: usize = 4;
 
-/// Words that run the command that follows them.
+/// Programs that run the command that follows them.
 const PREFIXES: &[&str] = &[
     "sudo", "doas", "command", "builtin", "exec", "nohup", "setsid", "env", "time", "nice", "ionice", "xargs", "busybox", "toybox",
     "timeout", "stdbuf", "then", "do", "else", "if", "while", "until", "!", "{", "(",
@@ -12,11 +13,11 @@ const PREFIXES: &[&str] = &[
 
 const SHELLS: &[&str] = &["sh", "bash", "dash", "zsh", "ksh", "ash"];
 
-/// Folders whose loss is the loss of the system.
+/// Folders that the system cannot lose.
 const SYSTEM: &[&str] =
     &["", "bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "opt", "proc", "root", "run", "sbin", "srv", "sys", "usr", "var"];
 
-/// Says why a command is refused; `None` when nothing speaks against it.
+/// Returns why a command is refused; `None` if no rule matches.
 pub(super) fn refusal(command: &str) -> Option<&'static str> {
     judge(command, 0)
 }
@@ -42,7 +43,7 @@ fn judge_simple(words: &[String], depth: usize) -> Option<&'static str> {
         if !PREFIXES.contains(&base) {
             break base;
         }
-        // Flags of the prefix, its assignments and numbers (`timeout 5`, `nice -n 5`).
+        // Flags, assignments and numbers of the prefix (`timeout 5`, `nice -n 5`).
         while words
             .peek()
             .is_some_and(|word| word.starts_with('-') || is_assignment(word) || word.starts_with(|c: char| c.is_ascii_digit()))
@@ -77,7 +78,7 @@ fn is_assignment(word: &str) -> bool {
 
 fn is_flag(arg: &str, short: &[char], long: &str) -> bool {
     if arg.starts_with("--") {
-        // GNU accepts any unambiguous beginning: `--recurs`.
+        // GNU accepts any unambiguous prefix of a long flag: `--recurs`.
         return arg.len() > 4 && long.starts_with(arg);
     }
     arg.strip_prefix('-').is_some_and(|letters| letters.contains(short))
@@ -135,7 +136,8 @@ fn is_fork_bomb(command: &str) -> bool {
         || ["forkwhile", "while(1){fork", "whileTrue:os.fork()", "while1:os.fork()"].iter().any(|code| tight.contains(code))
 }
 
-/// Splits a script into simple commands of words, quotes taken off; a redirection is one word with its target.
+/// Splits a script into simple commands of words without their quotes. A redirection is one word
+/// with its target.
 fn split(script: &str) -> Vec<Vec<String>> {
     let mut lexer = Lexer::default();
     let mut chars = script.chars().peekable();

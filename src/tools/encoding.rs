@@ -1,14 +1,16 @@
-//! In which encoding a text is, and what is no text at all. A guess is said to be one.
+//! Detects the encoding of a text, and files that are not text. A guessed encoding is reported as a
+//! guess.
 //!
-//! A byte order mark decides; without one a text is UTF-8, unless more of its odd bytes are no UTF-8 than are: then it is read as
-//! Windows-1252, of which Latin-1 is a part and in which every byte means something. Judged line by line, in bounded memory.
+//! A byte order mark decides. Without one a text is UTF-8, unless more of its non-ASCII bytes are
+//! invalid UTF-8 than valid. Then it is read as Windows-1252, a superset of Latin-1. The decision
+//! counts line by line, in bounded memory.
 
 use encoding_rs::{Decoder, UTF_16BE, UTF_16LE, WINDOWS_1252};
 
-/// Bytes at the start of a file that decide whether it is a text.
+/// Bytes at the start of a file that decide whether it is text.
 pub(super) const START_BYTES: usize = 8192;
 
-/// How a text is written.
+/// The encoding of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Encoding {
     Utf8,
@@ -19,12 +21,12 @@ pub(super) enum Encoding {
 }
 
 impl Encoding {
-    /// What a byte order mark says.
+    /// Returns the encoding that a byte order mark declares.
     pub(super) fn marked(start: &[u8]) -> Option<Self> {
         [Self::Utf8Marked, Self::Utf16Le, Self::Utf16Be].into_iter().find(|encoding| start.starts_with(encoding.mark()))
     }
 
-    /// The byte order mark that it begins with.
+    /// The byte order mark of this encoding; empty without one.
     pub(super) fn mark(self) -> &'static [u8] {
         match self {
             Self::Utf8Marked => b"\xef\xbb\xbf",
@@ -34,7 +36,7 @@ impl Encoding {
         }
     }
 
-    /// Bytes of a code unit: a match of bytes in between is none.
+    /// Bytes in a code unit. A match that does not start at a code unit is not a match.
     pub(super) fn unit(self) -> usize {
         match self {
             Self::Utf16Le | Self::Utf16Be => 2,
@@ -42,7 +44,7 @@ impl Encoding {
         }
     }
 
-    /// What a reader must know of it.
+    /// The note that a reader gets; `None` for plain UTF-8.
     pub(super) fn note(self) -> Option<&'static str> {
         match self {
             Self::Utf8 => None,
@@ -53,7 +55,8 @@ impl Encoding {
         }
     }
 
-    /// Decodes a stream that it does not read whole; `None`: the bytes can be cut at line ends as they are.
+    /// Returns a decoder for pieces of a stream; `None` if the bytes can be cut at line ends
+    /// without one.
     pub(super) fn decoder(self) -> Option<Decoder> {
         match self {
             Self::Utf16Le => Some(UTF_16LE.new_decoder_without_bom_handling()),
@@ -62,7 +65,7 @@ impl Encoding {
         }
     }
 
-    /// The text of some bytes, without the mark; what is not of this encoding becomes U+FFFD.
+    /// Decodes bytes without their mark. Invalid sequences become U+FFFD.
     pub(super) fn decode(self, bytes: &[u8]) -> String {
         match self {
             Self::Utf8 | Self::Utf8Marked => String::from_utf8_lossy(bytes).into_owned(),
@@ -72,7 +75,7 @@ impl Encoding {
         }
     }
 
-    /// The bytes of a text, without the mark; `None` where it holds a character that the encoding does not know.
+    /// Encodes a text without a mark; `None` if the encoding lacks one of its characters.
     pub(super) fn encode(self, text: &str) -> Option<Vec<u8>> {
         match self {
             Self::Utf8 | Self::Utf8Marked => Some(text.as_bytes().to_vec()),
@@ -86,7 +89,7 @@ impl Encoding {
     }
 }
 
-/// Weighs the lines of a text without a mark.
+/// Counts valid non-ASCII characters and invalid sequences of a text without a mark.
 #[derive(Debug, Default)]
 pub(super) struct Judge {
     characters: u64,
@@ -94,7 +97,7 @@ pub(super) struct Judge {
 }
 
 impl Judge {
-    /// Looks at a line; of one that was cut the last bytes may be half a character.
+    /// Counts a line. The last bytes of a line that was cut may be half a character.
     pub(super) fn see(&mut self, line: &[u8], is_cut: bool) {
         if line.is_ascii() {
             return;
@@ -107,13 +110,13 @@ impl Judge {
         }
     }
 
-    /// The encoding, and whether bytes are in it that it does not know.
+    /// The likeliest encoding, and whether the text holds bytes that are invalid in it.
     pub(super) fn verdict(&self) -> (Encoding, bool) {
         if self.stray > self.characters { (Encoding::Windows1252, false) } else { (Encoding::Utf8, self.stray > 0) }
     }
 }
 
-/// The encoding of bytes that are all there.
+/// Detects the encoding of complete bytes.
 pub(super) fn of(bytes: &[u8]) -> Encoding {
     Encoding::marked(bytes).unwrap_or_else(|| {
         let mut judge = Judge::default();
@@ -122,7 +125,7 @@ pub(super) fn of(bytes: &[u8]) -> Encoding {
     })
 }
 
-/// What a file is that is no text, judged by its start (at most [`START_BYTES`] are looked at).
+/// Returns the kind of a binary file; `None` for text. Only the first [`START_BYTES`] are examined.
 pub(super) fn binary(start: &[u8]) -> Option<&'static str> {
     const KINDS: &[(&[u8], &str)] = &[
         (b"\x89PNG", "a PNG image"),
@@ -136,7 +139,7 @@ pub(super) fn binary(start: &[u8]) -> Option<&'static str> {
         (b"\xff\xfe\0\0", "UTF-32 text"),
         (b"\0\0\xfe\xff", "UTF-32 text"),
     ];
-    // These begin like a text could.
+    // The start of these formats could also begin a text.
     const KINDS_WITH_NUL: &[(&[u8], &str)] = &[
         (b"GIF8", "a GIF image"),
         (b"RIFF", "RIFF data"),

@@ -1,11 +1,15 @@
-//! Replaces an exact text in a file of the workspace (REQUIREMENTS U-03): bytes outside of it stay as they are.
+//! The `file_edit` tool: replaces an exact text in a file of the workspace. All other bytes stay as
+//! they are.
 //!
 //! Promises
-//! - The path that is shown and approved is the path that is changed: no link is passed ([`Root::slot`]).
-//! - All or nothing, and nothing where the file was changed by something else meanwhile; the edit is then tried anew on what is there.
-//! - Untouched bytes stay: line ends, a missing final one, a byte order mark, bytes that are no text. Text goes in as the file is
-//!   written: UTF-8, UTF-16 with a mark, or Windows-1252; and where every line of the file ends with `\r\n`, so do the lines given.
-//! - Text that holds a mask is refused: the key behind it would be lost.
+//! - The path that is shown and approved is the path that is changed: no link is followed
+//!   ([`Root::slot`]).
+//! - An edit is applied completely or not at all. If another process changed the file meanwhile,
+//!   the edit is retried on the new contents.
+//! - Untouched bytes stay: line ends, a missing final line end, a byte order mark, invalid bytes.
+//!   The new text is written in the file's encoding: UTF-8, UTF-16 with a mark, or Windows-1252. If
+//!   every line of the file ends with `\r\n`, so do the new lines.
+//! - A text that holds a mask is refused, because writing it would destroy the key behind the mask.
 
 use std::{
     sync::Arc,
@@ -31,16 +35,17 @@ use super::{
 };
 use crate::sandbox::{PathError, Root, Slot, settled, shown};
 
-/// Bytes of a file that can be edited: it is held in memory twice.
+/// Bytes of a file that can be edited. Two copies of it are in memory.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// Bytes of the diff that is shown.
+/// Bytes of the diff that are shown.
 const DIFF_BYTES_MAX: usize = 4 * 1024;
 
-/// Bytes of a file up to which a diff or a hint is computed; above it the result says only what was replaced.
+/// Largest file for which a diff or a hint is computed. Above it the result says only how many
+/// places were changed.
 const DIFFED_BYTES_MAX: usize = 1024 * 1024;
 
-/// Time for the search of the line that is most like the one not found.
+/// Longest search for the line that is most like the one that was not found.
 const LIKENESS_TIME: Duration = Duration::from_millis(200);
 
 /// Arguments of `file_edit`.
@@ -58,7 +63,7 @@ pub struct FileEditArgs {
     pub replace_all: bool,
 }
 
-/// The tool.
+/// The `file_edit` tool.
 #[derive(Debug, Clone)]
 pub struct FileEdit {
     root: Arc<Root>,
@@ -66,7 +71,8 @@ pub struct FileEdit {
 }
 
 impl FileEdit {
-    /// Edits beneath `root`; keys that `masker` knows exactly are not shown in the diff.
+    /// Creates a tool that edits files beneath `root`. Keys that `masker` knows exactly are masked
+    /// in the diff.
     pub fn new(root: Arc<Root>, masker: Arc<Masker>) -> Self {
         Self { root, masker }
     }
@@ -106,7 +112,7 @@ Read the file first. The answer is a diff.";
         (path != args.path).then(|| RawJson::of(&FileEditArgs { path, ..args.clone() }).ok())?
     }
 
-    /// "Always" means this file.
+    /// "Always" approves every edit of this file.
     fn approval_pattern(&self, args: &FileEditArgs) -> Option<String> {
         Some(self.root.spelled_to_write(&args.path))
     }
@@ -118,7 +124,7 @@ Read the file first. The answer is a diff.";
     }
 }
 
-/// Why an attempt ended: the place, which may have been changed by something else, or the words.
+/// Why an attempt failed: another process may have changed the path, or the edit cannot be applied.
 enum Refused {
     Path(PathError),
     Tool(ToolError),
@@ -137,7 +143,7 @@ impl From<ToolError> for Refused {
 }
 
 fn edit(root: &Root, args: &FileEditArgs, cancel: &CancellationToken) -> Result<String, ToolError> {
-    // What was changed meanwhile is looked at again: nothing was written yet.
+    // Retry after a concurrent change: nothing was written yet.
     let done = settled(|| match attempt(root, args, cancel) {
         Ok(done) => Ok(Ok(done)),
         Err(Refused::Path(error @ PathError::Changed(_))) => Err(error),
@@ -196,11 +202,11 @@ fn read(slot: &mut Slot<'_>, path: &str) -> Result<Vec<u8>, Refused> {
     Ok(bytes)
 }
 
-/// A file and how it is written.
+/// A file's bytes, encoding and line ends.
 struct Written<'f> {
     bytes: &'f [u8],
     encoding: Encoding,
-    /// Every line that ends does so with `\r\n`.
+    /// Every line end is `\r\n`.
     crlf: bool,
 }
 
@@ -213,12 +219,12 @@ impl<'f> Written<'f> {
         Self { crlf: ends > 0 && ends == count("\r\n"), ..text }
     }
 
-    /// The text of it, without the mark.
+    /// The decoded text, without the mark.
     fn text(&self) -> String {
         self.encoding.decode(self.bytes.get(self.encoding.mark().len()..).unwrap_or_default())
     }
 
-    /// Given lines as this file ends its own.
+    /// Converts the line ends of a text to the file's.
     fn lines_of(&self, text: &str) -> String {
         if self.crlf && !text.contains('\r') { text.replace('\n', "\r\n") } else { text.to_owned() }
     }
@@ -229,7 +235,7 @@ impl<'f> Written<'f> {
         })
     }
 
-    /// Where some bytes are, without overlaps, in whole code units.
+    /// Finds all non-overlapping matches that start at a code unit.
     fn starts_of<'w>(&'w self, wanted: &'w [u8]) -> impl Iterator<Item = usize> + 'w {
         let (finder, unit) = (Finder::new(wanted), self.encoding.unit());
         let mut at = self.encoding.mark().len();
@@ -245,12 +251,13 @@ impl<'f> Written<'f> {
         })
     }
 
-    /// The bytes to replace and how often they are there; an error unless that is what was asked for.
+    /// Returns the bytes to replace and how often they occur; an error unless that number is what
+    /// the arguments allow.
     fn find(&self, args: &FileEditArgs) -> Result<(Vec<u8>, usize), ToolError> {
         let (path, old) = (&args.path, self.encoding.encode(&self.lines_of(&args.old_text)).unwrap_or_default());
         let starts: Vec<usize> = self.starts_of(&old).take(6).collect();
         let count = self.starts_of(&old).count();
-        // `aa` is in `aaa` twice, though only one of them can be replaced.
+        // `aa` occurs in `aaa` twice, although only one of them can be replaced.
         let twice = match starts.as_slice() {
             [only] if !args.replace_all => self.overlaps(*only, &old),
             _ => false,
@@ -269,7 +276,8 @@ impl<'f> Written<'f> {
         }
     }
 
-    /// The file with every `old` replaced; refused before it is made if it would be too large.
+    /// Returns the file with every `old` replaced. A result that would be too large is refused
+    /// before it is allocated.
     fn spliced(&self, old: &[u8], new: &[u8], count: usize) -> Result<Vec<u8>, ToolError> {
         let bytes = (self.bytes.len() - count * old.len()).saturating_add(count.saturating_mul(new.len()));
         if bytes as u64 > FILE_BYTES_MAX {
@@ -285,7 +293,7 @@ impl<'f> Written<'f> {
         Ok(out)
     }
 
-    /// Whether `wanted`, found at `start`, begins once more within itself.
+    /// Whether `wanted`, found at `start`, matches again at a position inside that match.
     fn overlaps(&self, start: usize, wanted: &[u8]) -> bool {
         let unit = self.encoding.unit();
         let twice = self.bytes.get(start + unit..(start + 2 * wanted.len()).min(self.bytes.len())).unwrap_or_default();
@@ -307,7 +315,7 @@ impl<'f> Written<'f> {
 }
 
 impl Written<'_> {
-    /// Tells the likeliest reason why the text was not found.
+    /// Returns the likeliest reason why the text was not found.
     fn hint(&self, old: &str) -> String {
         if self.bytes.len() > DIFFED_BYTES_MAX {
             return "Read the file again.".to_owned();
@@ -346,7 +354,8 @@ fn one_spaced(line: &str) -> String {
     line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The first and last line of a place that differs from the wanted lines only in white space.
+/// Returns the first and last line of a place that differs from the wanted lines only in white
+/// space.
 fn spaced_otherwise(text: &str, wanted: &[String]) -> Option<(usize, usize)> {
     const PLACES_COMPARED: usize = 1000;
     let lines: Vec<String> = text.lines().map(one_spaced).collect();
@@ -354,7 +363,7 @@ fn spaced_otherwise(text: &str, wanted: &[String]) -> Option<(usize, usize)> {
     places.find(|(_, place)| *place == wanted).map(|(at, _)| (at + 1, at + wanted.len()))
 }
 
-/// The line most like `wanted`, if any is more than half like it.
+/// Returns the line most like `wanted` if more than half of it is alike.
 fn nearest(text: &str, wanted: &str) -> Option<usize> {
     const LINE_BYTES: usize = 400;
     let start = Instant::now();
@@ -384,7 +393,7 @@ fn report(path: &str, old: &Written<'_>, new: &[u8], count: usize) -> String {
     format!("changed {times} in {path}\n{}", middle_cut(&text, DIFF_BYTES_MAX))
 }
 
-// An argument is bounded before it comes here, so a new file is too.
+// The size of tool arguments bounds a new file too.
 const _: () = assert!(TOOL_INPUT_BYTES_MAX as u64 <= FILE_BYTES_MAX);
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Lists files and folders of the workspace (REQUIREMENTS U-04: at most 100 entries, and says that more exist).
+//! The `file_list` tool: lists files and folders of the workspace, at most 100 entries, and reports
+//! how many more there are.
 
 use std::{fmt::Write, sync::Arc};
 
@@ -15,16 +16,16 @@ use tokio_util::sync::CancellationToken;
 use super::{blocking, cancelled, text::path_line};
 use crate::sandbox::{Root, Walk};
 
-/// Entries of one answer (REQUIREMENTS U-04).
+/// Entries in one answer.
 const ENTRIES_MAX: usize = 100;
 
-/// Entries counted beyond that, so that an answer about a huge tree still comes soon.
+/// Further entries that are counted, so that an answer about a huge tree is still fast.
 const COUNTED_MAX: usize = 100_000;
 
-/// Characters of a glob: it is compiled while a call is judged.
+/// Bytes of a glob, which is compiled before the call is approved.
 const GLOB_BYTES_MAX: usize = 1000;
 
-/// Levels below `path` that a glob searches unless the caller says otherwise.
+/// Depth below `path` that a glob searches by default.
 const DEPTH_WITH_GLOB: u32 = 64;
 
 /// Arguments of `file_list`.
@@ -43,14 +44,14 @@ pub struct FileListArgs {
     pub depth: Option<u32>,
 }
 
-/// The tool.
+/// The `file_list` tool.
 #[derive(Debug, Clone)]
 pub struct FileList {
     root: Arc<Root>,
 }
 
 impl FileList {
-    /// Lists beneath `root`.
+    /// Creates a tool that lists beneath `root`.
     pub fn new(root: Arc<Root>) -> Self {
         Self { root }
     }
@@ -85,7 +86,8 @@ impl TypedTool for FileList {
     }
 }
 
-/// A matcher of paths relative to the listed folder; without a slash it matches a name at any depth, as in `.gitignore`.
+/// Compiles a glob for paths relative to the listed folder. Without a slash it matches a name at
+/// any depth, as in `.gitignore`.
 pub(super) fn glob(pattern: &str) -> Result<GlobMatcher, ToolError> {
     let given = pattern;
     if given.len() > GLOB_BYTES_MAX {
@@ -117,7 +119,7 @@ fn list(root: &Root, args: &FileListArgs, cancel: &CancellationToken) -> Result<
             whole = false;
             break;
         }
-        // A glob speaks of what lies below the listed folder; the workspace-relative form is accepted too.
+        // A glob is relative to the listed folder; the workspace-relative form is accepted too.
         let below = entry.relative.strip_prefix(&base).unwrap_or(&entry.relative);
         if glob.as_ref().is_some_and(|glob| !glob.is_match(below) && !glob.is_match(&entry.relative)) {
             continue;

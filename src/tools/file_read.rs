@@ -1,9 +1,12 @@
-//! Reads a text file of the workspace, or a stored artifact, with line numbers (REQUIREMENTS U-02, U-12).
+//! The `file_read` tool: reads a text file of the workspace, or a stored artifact, with line
+//! numbers.
 //!
 //! Promises
-//! - Any size in bounded memory: a line is kept up to what is ever shown, an answer up to [`OBSERVATION_BYTES_MAX`].
-//! - Whatever is not shown is accounted for, and every line can be reached with `offset`.
-//! - The encoding is told unless it is plain UTF-8, and a guess is called one (see the module `encoding`).
+//! - Files of any size are read in bounded memory: a line is kept up to the length that is ever
+//!   shown, an answer up to [`OBSERVATION_BYTES_MAX`].
+//! - The answer accounts for everything that it does not show, and `offset` reaches every line.
+//! - An encoding other than plain UTF-8 is reported, a guess as a guess (see the module
+//!   `encoding`).
 
 use std::{io::Read, sync::Arc};
 
@@ -26,19 +29,20 @@ use super::{
 };
 use crate::sandbox::{Opened, Root};
 
-/// Lines of one answer unless the caller says otherwise.
+/// Lines in one answer by default.
 const LINES_DEFAULT: u64 = 2000;
 
-/// Bytes kept for the account at the end of an answer.
+/// Bytes reserved for the summary at the end of an answer.
 const ACCOUNT_BYTES: usize = 400;
 
-/// Bytes of one line that are kept in memory; more than is ever shown.
+/// Bytes of one line that are kept in memory: more than is ever shown.
 const LINE_BYTES_MAX: usize = LINE_CHARS_MAX * 4 + 4;
 
-/// Bytes that are read at once.
+/// Bytes in one read.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Bytes up to which the lines behind a full answer are counted; of a larger file the account says `at least`.
+/// Largest file whose remaining lines are counted after a full answer. For a larger file the
+/// summary says `at least`.
 const COUNTED_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
 /// Arguments of `file_read`.
@@ -57,7 +61,7 @@ pub struct FileReadArgs {
     pub limit: Option<u64>,
 }
 
-/// The tool.
+/// The `file_read` tool.
 #[derive(Debug, Clone)]
 pub struct FileRead {
     root: Arc<Root>,
@@ -65,7 +69,8 @@ pub struct FileRead {
 }
 
 impl FileRead {
-    /// Reads beneath `root`; keys that `masker` knows exactly are shown as `[masked:N]`.
+    /// Creates a tool that reads beneath `root`. Keys that `masker` knows exactly are shown as
+    /// `[masked:N]`.
     pub fn new(root: Arc<Root>, masker: Arc<Masker>) -> Self {
         Self { root, masker }
     }
@@ -96,7 +101,7 @@ and binary files are refused.";
         }
         let mut path = self.root.spelled(&args.path);
         if ArtifactId::parse(&path).is_ok() {
-            path = format!("./{path}"); // a file that is called like an artifact stays a file
+            path = format!("./{path}"); // a file with the name of an artifact is read as a file
         }
         (path != args.path).then(|| RawJson::of(&FileReadArgs { path, ..args.clone() }).ok())?
     }
@@ -122,7 +127,7 @@ fn read_file(opened: Opened, args: &FileReadArgs, cancel: &CancellationToken) ->
         if cancel.is_cancelled() {
             return Err(super::cancelled());
         }
-        // A whole chunk, so that the first one is all of the start that there is.
+        // Fill the whole first chunk: the encoding is decided by it.
         let mut chunk = Vec::with_capacity(CHUNK_BYTES);
         (&mut file).take(CHUNK_BYTES as u64).read_to_end(&mut chunk).map_err(|e| io_error(&args.path, &e))?;
         if chunk.is_empty() || !pager.feed(&chunk)? {
@@ -147,7 +152,7 @@ async fn read_artifact(id: ArtifactId, args: &FileReadArgs, context: ToolContext
     }
 }
 
-/// The port's words; they hold no path.
+/// Maps an error of the artifact port. Its messages hold no path.
 fn artifact_error(error: ArtifactError) -> ToolError {
     let message = error.to_string();
     match error {
@@ -157,10 +162,10 @@ fn artifact_error(error: ArtifactError) -> ToolError {
     }
 }
 
-/// A line that will be shown; without a mark its encoding is not known before the end.
+/// A line to show. Without a mark, its encoding is known only at the end of the file.
 struct Kept {
     bytes: Vec<u8>,
-    /// Bytes of it that were not kept.
+    /// Bytes of the line that were not kept.
     cut: u64,
 }
 
@@ -171,19 +176,19 @@ impl Kept {
             return super::text::cut_line(&text, LINE_CHARS_MAX);
         }
         let kept: String = text.chars().take(LINE_CHARS_MAX).collect();
-        // The cut may have gone through a character.
+        // The cut may have split a character.
         let kept = kept.trim_end_matches(char::REPLACEMENT_CHARACTER);
         let bytes = encoding.encode(kept).map_or(0, |bytes| bytes.len());
         format!("{kept} [… {} more bytes]", self.cut + self.bytes.len().saturating_sub(bytes) as u64)
     }
 }
 
-/// Takes a text in pieces and keeps the lines that were asked for.
+/// Takes a text in pieces and keeps the requested lines.
 struct Pager<'a> {
     args: &'a FileReadArgs,
     first: u64,
     limit: u64,
-    /// What the file or artifact was said to have.
+    /// The size that the file or artifact reported.
     size: u64,
     seen: u64,
     marked: Option<Encoding>,
@@ -223,7 +228,8 @@ impl<'a> Pager<'a> {
         }
     }
 
-    /// Takes the next piece, the first one with at least [`START_BYTES`] or all; `false`: no more is needed.
+    /// Takes the next piece; the first one must hold at least [`START_BYTES`] or the whole text.
+    /// Returns `false` when no more is needed.
     fn feed(&mut self, piece: &[u8]) -> Result<bool, ToolError> {
         let mut text = piece;
         if self.seen == 0 {
@@ -341,7 +347,7 @@ impl<'a> Pager<'a> {
     }
 }
 
-/// Bytes of a shown line: its number, a tab, its text and a line end.
+/// Bytes of a line in the answer: its number, a tab, its text and a line end.
 fn row_bytes(number: u64, shown: &str) -> usize {
     number.checked_ilog10().unwrap_or(0) as usize + 1 + shown.len() + 2
 }
@@ -359,7 +365,7 @@ mod tests {
     use super::*;
     use crate::tools::fixture::{Fixture, context};
 
-    /// One artifact of the conversation `c`, read in ranges.
+    /// A store with one artifact of the conversation `c`, read in ranges.
     struct OneArtifact(Bytes);
 
     impl OneArtifact {

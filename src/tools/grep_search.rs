@@ -1,5 +1,6 @@
-//! Searches the contents of the workspace's files with ripgrep's crates (REQUIREMENTS U-05).
-//! Every file is opened through the jail, so this is no way round the refusals of `file_read` (U-02).
+//! The `grep_search` tool: searches the contents of the workspace's files with ripgrep's crates.
+//! Every file is opened through the same path checks as in `file_read`, so a search cannot read
+//! files that `file_read` refuses.
 
 use std::{
     fmt::Write,
@@ -29,28 +30,28 @@ use super::{
 };
 use crate::sandbox::{Opened, PathError, Root, Walk};
 
-/// Matching lines that are shown; more are counted.
+/// Matching lines that are shown; more are counted only.
 const MATCHES_MAX: u64 = 200;
 
-/// Matching lines counted before the search ends: the answer is then `at least`.
+/// Matching lines after which the search ends. The answer then says `at least`.
 const COUNTED_MAX: u64 = 100_000;
 
-/// Lines of context that may be asked for.
+/// Lines of context that a call may request.
 const CONTEXT_MAX: u32 = 20;
 
-/// Characters of a line before it is cut.
+/// Characters of a line that are shown.
 const LINE_CHARS_MAX: usize = 400;
 
-/// Bytes that one line may take in memory; a file with a longer one is passed over and counted.
+/// Memory for one line. A file with a longer line is skipped and counted.
 const LINE_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Bytes of a compiled pattern: a model's pattern must not take the host's memory.
+/// Memory for a compiled pattern: a model must not exhaust the host's memory.
 const PATTERN_BYTES_MAX: usize = 10 * 1024 * 1024;
 
-/// Bytes of a pattern: it is compiled while a call is judged.
+/// Bytes of a pattern, which is compiled before the call is approved.
 const PATTERN_TEXT_MAX: usize = 4096;
 
-/// Bytes kept for the account at the end of an answer.
+/// Bytes reserved for the summary at the end of an answer.
 const ACCOUNT_BYTES: usize = 400;
 
 /// Arguments of `grep_search`.
@@ -71,7 +72,7 @@ pub struct GrepSearchArgs {
     pub context: Option<u32>,
 }
 
-/// The tool.
+/// The `grep_search` tool.
 #[derive(Debug, Clone)]
 pub struct GrepSearch {
     root: Arc<Root>,
@@ -79,7 +80,8 @@ pub struct GrepSearch {
 }
 
 impl GrepSearch {
-    /// Searches beneath `root`; keys that `masker` knows exactly are shown as `[masked:N]`.
+    /// Creates a tool that searches beneath `root`. Keys that `masker` knows exactly are shown as
+    /// `[masked:N]`.
     pub fn new(root: Arc<Root>, masker: Arc<Masker>) -> Self {
         Self { root, masker }
     }
@@ -126,7 +128,7 @@ fn matcher(pattern: &str) -> Result<RegexMatcher, ToolError> {
         .map_err(|error| ToolError::invalid(format!("pattern {pattern:?} is no regular expression: {error}")))
 }
 
-/// What is gathered over all files.
+/// Matches collected over all files.
 struct Found<'a> {
     out: String,
     shown: u64,
@@ -231,7 +233,7 @@ fn search_file(opened: Opened, relative: &Path, matcher: &RegexMatcher, searcher
     let result = searcher.search_reader(matcher, Cancellable { file, cancel }, &mut lines);
     let binary = lines.binary;
     if binary {
-        // What came before the first NUL byte is no text either.
+        // A NUL byte marks a binary file: matches before it do not count either.
         found.out.truncate(kept.0);
         (found.shown, found.matches) = (kept.1, before);
     } else if found.matches > before {
@@ -242,7 +244,7 @@ fn search_file(opened: Opened, relative: &Path, matcher: &RegexMatcher, searcher
     }
 }
 
-/// A file that ends with an error when the search is cancelled, however few lines of it match.
+/// A reader that fails when the search is cancelled, even if no line matches.
 struct Cancellable<'c> {
     file: std::fs::File,
     cancel: &'c CancellationToken,

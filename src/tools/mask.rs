@@ -1,17 +1,18 @@
-//! Hides keys and passwords in text (REQUIREMENTS U-07, FAULTS F8): exactly known ones everywhere, known shapes in what commands print.
+//! Masks keys and passwords in text: keys known exactly in every text, known shapes of keys in the
+//! output of commands.
 
 use std::{fmt, sync::LazyLock};
 
 use grep_matcher::{Captures, Matcher};
 use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 
-/// What every mask begins with; `file_edit` refuses text that holds it.
+/// The start of every mask. `file_edit` refuses a text that holds it.
 pub const MARK: &str = "[masked:";
 
-/// Shorter configured keys are not looked for: they would hide ordinary words.
+/// Shorter configured keys are not masked, because they would hide ordinary words.
 const SECRET_BYTES_MIN: usize = 6;
 
-/// Keys that are known by their shape: the whole match is hidden.
+/// Shapes of keys. The whole match is masked.
 const SHAPES: &[&str] = &[
     r"\bsk-[A-Za-z0-9_\-]{16,}",
     r"\b(?:sk|rk|pk)_(?:live|test)_[0-9A-Za-z]{10,}",
@@ -44,7 +45,7 @@ const SHAPES: &[&str] = &[
     r"(?s)-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----.{0,16384}?(?:-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\z)",
 ];
 
-/// What introduces a key: only what follows, the group `v`, is hidden.
+/// Words that introduce a key. Only the key after them, the group `v`, is masked.
 const INTRODUCED: &[&str] = &[
     r"(?i)\b(?:proxy-)?authorization['\x22]?\s*[:=]\s*['\x22]?(?:(?:bearer|basic|token|digest|apikey)\s+)?(?P<v>[^\s'\x22,;]{6,})",
     r"(?i)\bbearer\s+(?P<v>[A-Za-z0-9_\-.~+/=]{16,})",
@@ -53,7 +54,7 @@ const INTRODUCED: &[&str] = &[
     r"(?i)--(?:password|passwd|token|api-key|secret)(?:\s+|=)['\x22]?(?P<v>[^\s'\x22\-][^\s'\x22]{3,})",
 ];
 
-/// `NAME = value` where the name speaks of a key; the value is judged by [`looks_like_a_key`].
+/// `NAME = value` with a name that suggests a key. [`looks_like_a_key`] decides about the value.
 const ASSIGNED: &str = r"(?i)(?P<n>[A-Za-z0-9_.\-]*(?:pass(?:word|wd|phrase)?|pwd|secret|token|api_?-?key|access_?-?key|private_?-?key|auth_?-?key|encryption_?-?key|credentials?|connection_?-?string|account_?-?key)[A-Za-z0-9_\-]{0,20})(?P<s>['\x22]?[ \t]{0,4}(?::=|=>|[:=])[ \t]{0,4})(?P<v>\x22[^\x22\r\n]{3,}\x22|'[^'\r\n]{3,}'|[^\s'\x22,;&)}\]]{3,})";
 
 struct Patterns {
@@ -62,14 +63,15 @@ struct Patterns {
     assigned: Option<RegexMatcher>,
 }
 
-// Immutable tables, the one kind of process-wide state that is allowed (DESIGN §9). A test builds every pattern.
+// Immutable tables may be process-wide. A test builds every pattern.
 static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| Patterns {
     shapes: compile(&format!("(?:{})", SHAPES.join("|"))).ok(),
     introduced: INTRODUCED.iter().filter_map(|pattern| compile(pattern).ok()).collect(),
     assigned: compile(ASSIGNED).ok(),
 });
 
-/// Builds the tables of shapes now, which takes a tenth of a second once in a process, and not under the first text that is masked.
+/// Compiles the patterns now. This takes a tenth of a second once per process; without this call
+/// the first masked text waits for it.
 pub fn prepare() {
     LazyLock::force(&PATTERNS);
 }
@@ -78,10 +80,10 @@ fn compile(pattern: &str) -> Result<RegexMatcher, grep_regex::Error> {
     RegexMatcherBuilder::new().multi_line(false).build(pattern)
 }
 
-/// Knows the host's own keys and hides them, and those of known shape. Cheap to share in an `Arc`.
+/// Masks the host's own keys and keys of known shapes. Share it in an `Arc`.
 #[derive(Clone, Default)]
 pub struct Masker {
-    /// Longest first, so that a key that holds another is hidden whole.
+    /// Longest first, so that a key that contains another one is masked whole.
     secrets: Vec<String>,
 }
 
@@ -92,7 +94,7 @@ impl fmt::Debug for Masker {
 }
 
 impl Masker {
-    /// Knows these keys exactly; those shorter than six bytes are passed over.
+    /// Creates a masker that knows these keys exactly. Keys shorter than six bytes are ignored.
     pub fn new(secrets: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let mut secrets: Vec<String> =
             secrets.into_iter().map(|secret| secret.into().trim().to_owned()).filter(|secret| secret.len() >= SECRET_BYTES_MIN).collect();
@@ -101,28 +103,29 @@ impl Masker {
         Self { secrets }
     }
 
-    /// Knows the keys of this process's environment: the values of variables whose names speak of keys, tokens or passwords.
+    /// Creates a masker for the keys in this process's environment: values of variables whose names
+    /// suggest a key, token or password.
     pub fn from_env() -> Self {
         const TELLING: &[&str] = &["KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL"];
         let telling = |name: &str| TELLING.iter().any(|word| name.to_ascii_uppercase().ends_with(word));
         let values = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-        // Flags and paths (`SSH_KEY=/…`) are no keys.
+        // Flags and paths (`SSH_KEY=/…`) are not keys.
         Self::new(values.filter(|(name, value)| telling(name) && value.len() >= 8 && !value.starts_with('/')).map(|(_, value)| value))
     }
 
-    /// Knows these keys too.
+    /// Adds more exact keys.
     #[must_use]
     pub fn and(self, secrets: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self::new(self.secrets.into_iter().chain(secrets.into_iter().map(Into::into)))
     }
 
-    /// Hides the configured keys only; for the contents of files, where a shape may be an example.
+    /// Masks the configured keys only. For contents of files, where a shape may be an example.
     pub fn mask_exact(&self, text: &str) -> String {
         let spans = self.exact_spans(text);
         replace(text, spans)
     }
 
-    /// Hides the configured keys and whatever has the shape of a key or password.
+    /// Masks the configured keys, and anything with the shape of a key or password.
     pub fn mask(&self, text: &str) -> String {
         let mut spans = self.exact_spans(text);
         spans.extend(shape_spans(text));
@@ -135,8 +138,8 @@ impl Masker {
     }
 }
 
-/// Keys of our own doors (`callboard keys new`): `cb_` and 64 hex digits. No ordinary word has this form, and nobody keeps the keys by
-/// which they could be known exactly.
+/// Finds keys of this server's own API (`callboard keys new`): `cb_` and 64 hex digits. They are
+/// found by shape, because only their hashes are stored; no ordinary word has this form.
 fn own_keys(text: &str) -> impl Iterator<Item = (usize, usize)> {
     const DIGITS: usize = 64;
     text.match_indices("cb_").filter_map(|(at, start)| {
@@ -171,7 +174,7 @@ fn shape_spans(text: &str) -> Vec<(usize, usize)> {
     spans
 }
 
-/// Calls `each` with name, separator and the span of the value of every match.
+/// Calls `each` with name, separator and span of the value of every match.
 fn each_value(matcher: &RegexMatcher, text: &str, mut each: impl FnMut(&str, &str, (usize, usize))) {
     let Ok(mut captures) = matcher.new_captures() else { return };
     let group = |name: &str| matcher.capture_index(name);
@@ -184,7 +187,8 @@ fn each_value(matcher: &RegexMatcher, text: &str, mut each: impl FnMut(&str, &st
     });
 }
 
-/// Tells `password=hunter2` from `password: String` and `token = self.next()`: few false alarms matter as much (FAULTS F8).
+/// Separates `password=hunter2` from `password: String` and `token = self.next()`. False alarms
+/// matter as much as misses, because they make code unreadable.
 fn looks_like_a_key(name: &str, separator: &str, value: &str, quoted: bool) -> bool {
     let lower = value.to_ascii_lowercase();
     let is_word =
@@ -196,26 +200,26 @@ fn looks_like_a_key(name: &str, separator: &str, value: &str, quoted: bool) -> b
     {
         return false;
     }
-    // The rest of a `::`, and the types of numbers: code.
+    // The rest of a `::`, and types of numbers, are code.
     let is_number_type =
         |word: &str| word.strip_prefix(['u', 'i', 'f']).is_some_and(|bits| matches!(bits, "8" | "16" | "32" | "64" | "128" | "size"));
     if separator.trim() == ":" && (value.starts_with(':') || is_number_type(lower.trim_end_matches([';', '?', '.', '|', ']']))) {
         return false;
     }
-    // `dict[str`, `tokens[0`: a type with its parameters, or a place in a list.
+    // `dict[str`, `tokens[0`: a type with its parameters, or an index.
     let is_name = |word: &str| {
         word.starts_with(|c: char| c.is_ascii_alphabetic()) && word.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.'))
     };
     if !quoted && separator != "=" && value.split_once('[').is_some_and(|(before, _)| is_name(before)) {
         return false;
     }
-    // `tokens: 1234`, `max_tokens=4096`, `token_count: 7` speak of quantity.
+    // `tokens: 1234`, `max_tokens=4096`, `token_count: 7` are quantities.
     let counts = ["tokens", "count", "max", "limit", "usage", "length", "size", "budget"];
     let name = name.to_ascii_lowercase();
     if value.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'_')) && counts.iter().any(|word| name.contains(word)) {
         return false;
     }
-    // Of several tokens there is a number; a key behind such a name is as long as keys are.
+    // After a plural such as `tokens` a number is likely; a key there is as long as keys are.
     let has = |is: fn(&u8) -> bool| value.bytes().any(|byte| is(&byte));
     if name.ends_with("tokens") && (value.len() < 16 || !has(u8::is_ascii_digit) || !has(u8::is_ascii_alphabetic)) {
         return false;
@@ -223,12 +227,12 @@ fn looks_like_a_key(name: &str, separator: &str, value: &str, quoted: bool) -> b
     if quoted {
         return !value.contains(' ') || name.contains("pass") || name.contains("pwd");
     }
-    // Code: a call, a path of names, a type.
+    // A call, a path of names or a type is code.
     if value.contains(['(', '<', '>', '{']) || value.contains("::") || value.starts_with(['&', '/', '.']) && !name.contains("pass") {
         return false;
     }
     let plain = value.bytes().all(|b| b.is_ascii_alphabetic() || matches!(b, b'_' | b'.' | b'-'));
-    // `NAME=value` without blanks is how environments and command lines write keys; with blanks it may as well be code.
+    // Environments and command lines write `NAME=value` without blanks; with blanks it may be code.
     if separator == "=" {
         !plain || name.contains("pass") || name.contains("pwd") || value.len() >= 16 && !value.contains(['_', '.'])
     } else {
@@ -236,7 +240,7 @@ fn looks_like_a_key(name: &str, separator: &str, value: &str, quoted: bool) -> b
     }
 }
 
-/// Replaces the spans, overlapping ones as one; each mask has its number in the text.
+/// Replaces the spans, overlapping ones as one. Masks are numbered within the text.
 fn replace(text: &str, mut spans: Vec<(usize, usize)>) -> String {
     if spans.is_empty() {
         return text.to_owned();
@@ -274,7 +278,7 @@ mod tests {
     #[test]
     fn known_shapes_are_hidden() {
         let masker = Masker::default();
-        // Written in two parts so that scanners of this repository stay calm.
+        // Written in two parts, so that secret scanners ignore this repository.
         let keys = [
             ["sk-", "test-not-a-real-key"],
             ["sk-ant-", "api03-not-a-real-key-not-a-real-key"],

@@ -1,7 +1,8 @@
-//! Built-in tools: one file a tool (REQUIREMENTS U-01). All of them stand on one [`Root`], so that one policy decides for every tool.
+//! The built-in tools, one file each. All file tools share one [`Root`], so the same path policy
+//! decides for every tool.
 //!
-//! **Invariant:** nothing here opens a path of its own or starts a process; that is [`crate::sandbox`]'s. Nothing here opens a socket:
-//! that is `crate::web`'s.
+//! **Invariant:** no code in this folder opens a path directly or starts a process (see
+//! [`crate::sandbox`]), and none opens a socket (see `crate::web`).
 
 mod text;
 mod encoding;
@@ -38,16 +39,16 @@ pub use crate::sandbox::Mode;
 use crate::sandbox::{Options, PathError, PathRules, Root, detect_opted};
 use mask::Masker;
 
-/// A set of tools, ready to be given to a host, and what there is to say about it.
+/// A set of tools for a host, with notes about tools that are absent.
 #[derive(Clone, Default)]
 pub struct Toolbox {
-    /// The tools, each name once.
+    /// The tools; names are unique.
     pub tools: Vec<Arc<dyn Tool>>,
-    /// What to tell the user at start: for example that bash is absent, and why.
+    /// Notes for the user at start, for example why `bash` is absent.
     pub notes: Vec<String>,
-    /// The folder that they work in, if any.
+    /// The folder in which the tools work; `None` without file tools.
     pub workspace: Option<Arc<PathBuf>>,
-    /// What is allowed to commands, if there are any.
+    /// What commands may access; `None` without `bash`.
     pub sandbox: Option<SandboxPolicy>,
     error: Option<String>,
 }
@@ -60,17 +61,18 @@ impl std::fmt::Debug for Toolbox {
 }
 
 impl Toolbox {
-    /// What is wrong with the workspace or the sandbox asked for; then the box holds only what needs neither.
+    /// The error of the workspace or the sandbox; `None` if both work. With an error, the box holds
+    /// only tools that need neither.
     pub fn error(&self) -> Option<&str> {
         self.error.as_deref()
     }
 
-    /// The tool of a name.
+    /// Returns the tool with this name.
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Tool>> {
         self.tools.iter().find(|tool| tool.spec().name() == name)
     }
 
-    /// Keeps the tools that `keep` names.
+    /// Keeps only the tools whose names `keep` accepts.
     #[must_use]
     pub fn only(mut self, keep: impl Fn(&str) -> bool) -> Self {
         self.tools.retain(|tool| keep(tool.spec().name()));
@@ -87,9 +89,11 @@ impl IntoIterator for Toolbox {
     }
 }
 
-/// The standard tools over a folder, commands in the kernel's boundary if there is one ([`Mode::Auto`]).
+/// Creates the standard tools for a folder. Commands run behind a kernel boundary if there is one
+/// ([`Mode::Auto`]).
 ///
-/// A folder that cannot be opened is told by [`Toolbox::error`], so that a builder can take the box as it is.
+/// If the folder cannot be opened, [`Toolbox::error`] says why, so that a builder can take the box
+/// as it is.
 ///
 /// ```
 /// let tools = callboard::tools::standard(".");
@@ -99,17 +103,18 @@ pub fn standard(workspace: impl AsRef<Path>) -> Toolbox {
     with_sandbox(workspace, Mode::Auto)
 }
 
-/// As [`standard`], with a sandbox of one's choice. Hides the keys that [`Masker::from_env`] finds.
+/// As [`standard`], with the sandbox of `mode`. Masks the keys that [`Masker::from_env`] finds.
 pub fn with_sandbox(workspace: impl AsRef<Path>, mode: Mode) -> Toolbox {
     with_policy(workspace, mode, PathRules::default(), Masker::from_env())
 }
 
-/// As [`with_sandbox`], with one's own rules for paths and keys to hide.
+/// As [`with_sandbox`], with explicit rules for paths and keys to mask.
 pub fn with_policy(workspace: impl AsRef<Path>, mode: Mode, rules: PathRules, masker: Masker) -> Toolbox {
     with_options(workspace, mode, Options::default(), rules, masker)
 }
 
-/// As [`with_policy`], with more to say about commands: what they may use, and which hosts they can reach.
+/// As [`with_policy`], with options for commands: which resources they may use and which hosts they
+/// can reach.
 pub fn with_options(workspace: impl AsRef<Path>, mode: Mode, options: Options, rules: PathRules, masker: Masker) -> Toolbox {
     let workspace = workspace.as_ref();
     let root = match Root::open(workspace, rules) {
@@ -129,7 +134,7 @@ pub fn with_options(workspace: impl AsRef<Path>, mode: Mode, options: Options, r
     }
 }
 
-/// The tools over a root and a sandbox that the caller made; without a sandbox there is no `bash`.
+/// Creates the tools for an existing root and sandbox. Without a sandbox there is no `bash`.
 pub fn over(root: Arc<Root>, sandbox: Option<Arc<dyn Sandbox>>, masker: Masker) -> Toolbox {
     let masker = Arc::new(masker);
     let mut toolbox = without_workspace();
@@ -145,7 +150,7 @@ pub fn over(root: Arc<Root>, sandbox: Option<Arc<dyn Sandbox>>, masker: Masker) 
     toolbox
 }
 
-/// The tools that need no folder.
+/// Creates the tools that need no folder.
 pub fn without_workspace() -> Toolbox {
     Toolbox { tools: vec![erased(think::Think), erased(read_more::ReadMore)], ..Toolbox::default() }
 }
@@ -162,14 +167,14 @@ impl From<PathError> for ToolError {
             | PathError::Link { .. }
             | PathError::Invalid(_) => Self::new(ToolErrorType::InvalidParameters, message),
             PathError::Full { .. } => Self::new(ToolErrorType::ResourceError, message).not_started(),
-            // It says that nothing was written.
+            // Nothing was written, and the result says so.
             PathError::Changed(_) => Self::failed(message).not_started(),
             PathError::Io { .. } => Self::failed(message),
         }
     }
 }
 
-/// An error of reading, without the system's path.
+/// Maps an I/O error without the system's path.
 fn io_error(path: &str, error: &std::io::Error) -> ToolError {
     ToolError::failed(format!("{path:?}: {}", error.kind()))
 }
@@ -178,7 +183,8 @@ fn cancelled() -> ToolError {
     ToolError::failed("cancelled").code("INTERRUPTED")
 }
 
-/// Runs file work where it may block. It is asked to stop when the round is cancelled or the caller goes.
+/// Runs file work on a blocking thread. The work is cancelled when the round is cancelled or this
+/// future is dropped.
 async fn blocking<T: Send + 'static>(
     context: ToolContext,
     work: impl FnOnce(&CancellationToken) -> Result<T, ToolError> + Send + 'static,
@@ -187,7 +193,7 @@ async fn blocking<T: Send + 'static>(
     let _stops_with_the_caller = cancel.clone().drop_guard();
     match tokio::task::spawn_blocking(move || work(&cancel)).await {
         Ok(result) => result,
-        // The executor makes a panic a result; it must see one.
+        // The executor turns a panic into a result, so pass it on.
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
         Err(_) => Err(cancelled()),
     }

@@ -1,6 +1,8 @@
-//! Reads on in a result that was too large to show (REQUIREMENTS G-09, G-10, U-12): by page, by lines or by bytes.
+//! The `read_more` tool: reads the rest of a result that was too large to show, by page, by lines
+//! or by bytes.
 //!
-//! An answer is an observation of its own size, never paged again. Reaches nothing but the artifacts of its own conversation.
+//! An answer fits one observation and is never paged again. Only artifacts of the calling
+//! conversation can be read.
 
 use std::{fmt::Write as _, ops::Range};
 
@@ -20,7 +22,7 @@ const CHUNK_BYTES: u64 = 1024 * 1024;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReadMoreArgs {
-    /// Id of the stored result, as it was told: artifact_ and 16 hex digits.
+    /// Id of the stored result, as given in its footer: artifact_ and 16 hex digits.
     pub result_id: String,
     /// Page to read, counted from 1; 1 if absent.
     #[schemars(range(min = 1))]
@@ -31,17 +33,17 @@ pub struct ReadMoreArgs {
     pub bytes: Option<String>,
 }
 
-/// The tool.
+/// The `read_more` tool.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ReadMore;
 
-/// What is to be read.
+/// The requested part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Page(u64),
-    /// First and last, from 1.
+    /// First and last line, counted from 1.
     Lines(u64, u64),
-    /// First and last, from 0.
+    /// First and last byte, counted from 0.
     Bytes(u64, u64),
 }
 
@@ -67,7 +69,7 @@ impl ReadMoreArgs {
     }
 }
 
-/// `"10-20"`, or `"10-"` for all that follows.
+/// Parses `"10-20"`, or `"10-"` for everything from 10 on.
 fn range(text: &str) -> Option<(u64, u64)> {
     let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten();
     let (first, last) = text.trim().split_once('-')?;
@@ -116,7 +118,7 @@ fn error(error: ArtifactError) -> ToolError {
     }
 }
 
-/// An artifact that is there.
+/// An existing artifact.
 struct Stored {
     artifacts: Artifacts,
     id: ArtifactId,
@@ -128,7 +130,8 @@ impl Stored {
         self.artifacts.store.read_range(self.artifacts.owner.clone(), self.id.clone(), range).await.map_err(error)
     }
 
-    /// The text of a range whose borders are moved back to where characters begin, and where that is.
+    /// Returns the text of a range and its actual range: borders move back to the start of a
+    /// character.
     async fn text(&self, range: &Range<u64>) -> Result<(String, Range<u64>), ToolError> {
         let fetched = self.fetch(paging::around(self.len, range)).await?;
         let (text, place) = paging::cut(self.len, range, &fetched);
@@ -164,7 +167,7 @@ impl Stored {
             }
             let chunk = self.fetch(at..at.saturating_add(CHUNK_BYTES).min(self.len)).await?;
             if chunk.is_empty() {
-                break; // It became shorter than it said: there is no more.
+                break; // the artifact is shorter than it reported
             }
             found.take(&chunk);
             at += chunk.len() as u64;
@@ -174,17 +177,17 @@ impl Stored {
         };
         let end = found.end.unwrap_or(at);
         let (text, place) = self.text(&(start..end)).await?;
-        let mut told = format!("[lines {first}-{}, bytes {}-{} of {}", found.shown_last(), place.start, place.end.max(1) - 1, self.len);
+        let mut footer = format!("[lines {first}-{}, bytes {}-{} of {}", found.shown_last(), place.start, place.end.max(1) - 1, self.len);
         match found.over {
-            // The line goes on: only bytes can name the rest.
-            Over::InLine => told.push_str(&self.hint("bytes", place.end, u64::MAX)),
+            // A line that continues can only be addressed by bytes.
+            Over::InLine => footer.push_str(&self.hint("bytes", place.end, u64::MAX)),
             Over::AfterLine if found.shown_last() < last && end < self.len => {
-                told.push_str(&self.hint("lines", found.shown_last() + 1, last))
+                footer.push_str(&self.hint("lines", found.shown_last() + 1, last))
             }
             Over::AfterLine | Over::No => {}
         }
-        told.push(']');
-        Ok(format!("{}\n\n{told}", text.strip_suffix('\n').unwrap_or(&text)))
+        footer.push(']');
+        Ok(format!("{}\n\n{footer}", text.strip_suffix('\n').unwrap_or(&text)))
     }
 
     fn hint(&self, what: &str, from: u64, to: u64) -> String {
@@ -197,15 +200,15 @@ impl Stored {
     }
 }
 
-/// Text of bytes; what is no UTF-8 is replaced, at the same place whoever reads it.
+/// Decodes bytes. Invalid UTF-8 is replaced, at the same places for every reader.
 fn printable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
-    // A replacement has three bytes for one: of rubbish less is shown rather than more than fits.
+    // A replacement character has three bytes for one, so of binary data less is shown.
     let room = usize::try_from(PAGE_BYTES).unwrap_or_default() + 8;
     text.get(..text.floor_char_boundary(room)).unwrap_or_default().to_owned()
 }
 
-/// Whether more lines were asked for than could be shown.
+/// Why the requested lines were not all shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Over {
     No,
@@ -213,24 +216,24 @@ enum Over {
     InLine,
 }
 
-/// Looks for the bytes of some lines, chunk by chunk.
+/// Finds the bytes of a range of lines, chunk by chunk.
 #[derive(Debug)]
 struct Lines {
     first: u64,
     last: u64,
-    /// Line of the next byte, from 1.
+    /// Line of the next byte, counted from 1.
     line: u64,
-    /// Place of the next byte.
+    /// Offset of the next byte.
     at: u64,
     /// Whether the next byte begins a line.
     begins: bool,
-    /// Where the first line begins.
+    /// Offset where the first requested line begins.
     start: Option<u64>,
-    /// Where the last line that fits ends.
+    /// Offset where the last line that fits ends.
     end: Option<u64>,
-    /// Line that ends there.
+    /// Number of that line.
     end_line: u64,
-    /// Where the last whole line that fits ended so far.
+    /// The last whole line that fits so far: its end offset and number.
     whole: Option<(u64, u64)>,
     over: Over,
 }
@@ -280,7 +283,7 @@ impl Lines {
         (self.end, self.end_line, self.over) = (Some(end), line, over);
     }
 
-    /// How many lines there were, when the end is reached.
+    /// Number of lines in the artifact, once its end is reached.
     fn lines_until(&self, len: u64) -> u64 {
         if len == 0 || self.begins { self.line - 1 } else { self.line }
     }
@@ -414,7 +417,7 @@ mod tests {
                 let (next, range) =
                     if hint.contains("lines=") { ("lines", hint.split('"').nth(3)) } else { ("bytes", hint.split('"').nth(3)) };
                 if next == "lines" {
-                    joined.push('\n'); // Lines are shown without their last line end.
+                    joined.push('\n'); // lines are shown without their last line end
                 }
                 arguments = json!({ "result_id": id, next: range.unwrap() });
             }

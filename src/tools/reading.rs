@@ -1,28 +1,32 @@
-//! Pure. Recognises commands that only read, so that they need no approval. A convenience and **not a boundary**: what holds is the
-//! sandbox, and only behind a boundary of the kernel is this asked. Whatever is not understood, to the last character, counts as a
-//! command that may change something.
+//! Pure. Recognizes commands that only read, so that they need no approval. A convenience and **not
+//! a boundary**: the sandbox is the boundary, and this check is used only behind a boundary of the
+//! kernel. A command that is not fully understood, to the last character, counts as one that may
+//! change something.
 //!
-//! Understood are programs of a table with flags that neither write nor run anything, joined by `|`, `&&`, `||` and `;`. Not
-//! understood: variables, substitutions, assignments, redirections other than to `/dev/null`, several lines, the background. A
-//! pattern such as `*.rs` may stand for a file that is named like a flag, so only programs without dangerous flags may begin a word
-//! with one.
+//! Understood are programs of a table, with flags that neither write nor run anything, joined by
+//! `|`, `&&`, `||` and `;`. Not understood: variables, substitutions, assignments, redirections
+//! other than to `/dev/null`, several lines, the background. A pattern such as `*.rs` may expand to
+//! a file that is named like a flag, so only programs without dangerous flags may begin a word with
+//! a pattern.
 //!
-//! `git` reads settings that name programs: of the repository that the user works in, whose settings no command can write, and of a
-//! bare repository that may lie in any folder. [`GIT_SETTINGS`] turns the latter off, and what Git runs merely to look.
+//! `git` reads settings that name programs, from two places: the user's repository, whose settings
+//! no command can write, and a bare repository, which may lie in any folder. [`GIT_SETTINGS`]
+//! disables the latter, and the programs that Git starts for mere reading.
 
-/// Goes before a command that only reads: settings for Git that win over those of a repository.
+/// Prefix of a command that only reads: Git settings that override those of a repository.
 pub(super) const GIT_SETTINGS: &str = "export GIT_OPTIONAL_LOCKS=0 GIT_CONFIG_COUNT=4 GIT_CONFIG_KEY_0=safe.bareRepository GIT_CONFIG_VALUE_0=explicit \
 GIT_CONFIG_KEY_1=core.fsmonitor GIT_CONFIG_VALUE_1=false GIT_CONFIG_KEY_2=core.hooksPath GIT_CONFIG_VALUE_2=/dev/null \
 GIT_CONFIG_KEY_3=log.showSignature GIT_CONFIG_VALUE_3=false; ";
 
-/// What may follow the name of a program.
+/// Which arguments of a program are accepted.
 #[derive(Clone, Copy)]
 enum Arguments {
-    /// Everything: none of its flags writes or runs anything.
+    /// All arguments: none of its flags writes or runs anything.
     Any,
-    /// Everything but short flags of these letters, and long ones that begin so. GNU accepts the beginning of a long flag.
+    /// All arguments except short flags of these letters, and long flags with these prefixes. GNU
+    /// accepts the prefix of a long flag.
     But(&'static str, &'static [&'static str]),
-    /// At most so many that are no flags.
+    /// At most this many arguments that are not flags.
     Operands(usize),
     Find,
     Sed,
@@ -92,7 +96,7 @@ const PROGRAMS: &[(&str, Arguments)] = &[
     ("whoami", Any),
 ];
 
-/// Commands of Git that look.
+/// Git commands that only read.
 const GIT: &[&str] = &[
     "blame",
     "cat-file",
@@ -111,7 +115,7 @@ const GIT: &[&str] = &[
     "status",
 ];
 
-/// Commands of Git that look if all that follows is among these words.
+/// Git commands that only read if all their arguments are among these words.
 const GIT_LISTS: &[(&str, &[&str])] = &[
     ("branch", &["--list", "-l", "-a", "--all", "-r", "--remotes", "-v", "-vv", "--verbose", "--show-current", "--no-color"]),
     ("remote", &["-v", "--verbose"]),
@@ -120,10 +124,10 @@ const GIT_LISTS: &[(&str, &[&str])] = &[
     ("worktree", &["list", "--porcelain"]),
 ];
 
-/// Flags of Git that write a file or run a program, by how they begin.
+/// Git flags that write a file or run a program, by their prefixes.
 const GIT_REFUSED: &[&str] = &["--ext", "--textc", "--show-s", "--filter"];
 
-/// What may be thrown away.
+/// Redirections that discard output.
 const NOWHERE: &[&str] = &["2>/dev/null", ">/dev/null", "1>/dev/null", "2>&1"];
 
 /// Whether a command only reads.
@@ -133,11 +137,11 @@ pub(super) fn only_reads(command: &str) -> bool {
 
 #[derive(Debug, Default, PartialEq)]
 struct Word {
-    /// What the program gets, but for patterns, which are left as they stand.
+    /// The word without quotes. Patterns are not expanded.
     text: String,
-    /// Whether it stands there as it is: without quotes.
+    /// Whether the word has no quotes.
     plain: bool,
-    /// Whether it holds a pattern that may stand for a file that is named like a flag.
+    /// Whether it contains a pattern that may expand to a file named like a flag.
     may_be_flag: bool,
 }
 
@@ -191,7 +195,7 @@ fn git_reads(mut arguments: &[Word]) -> bool {
     }
     let Some((name, arguments)) = arguments.split_first() else { return false };
     if let Some((_, known)) = GIT_LISTS.iter().find(|(list, _)| *list == name.text) {
-        // A stash or a worktree is made where no word says to list.
+        // Without a listing word, `stash` and `worktree` create something.
         let lists = !matches!(name.text.as_str(), "stash" | "worktree") || arguments.first().is_some_and(|word| word.text == "list");
         return lists && arguments.iter().all(|word| known.contains(&word.text.as_str()));
     }
@@ -203,7 +207,7 @@ fn git_reads(mut arguments: &[Word]) -> bool {
     GIT.contains(&name.text.as_str()) && !arguments.iter().any(refused)
 }
 
-/// Splits a line into simple commands of words. `None`: something in it is not understood.
+/// Splits a line into simple commands of words; `None` if any part is not understood.
 fn words(command: &str) -> Option<Vec<Vec<Word>>> {
     let (mut commands, mut words, mut word) = (Vec::new(), Vec::new(), None::<Word>);
     let mut rest = command.trim_matches([' ', '\t']);
@@ -268,7 +272,7 @@ fn words(command: &str) -> Option<Vec<Vec<Word>>> {
         };
     }
     words.extend(word.take());
-    // `ls &&` wants more; `ls;` does not.
+    // `ls &&` is incomplete; `ls;` is not.
     if words.is_empty() && !command.trim_end().ends_with(';') {
         return None;
     }
@@ -422,7 +426,7 @@ mod tests {
         assert_eq!(OTHER.iter().filter(|command| only_reads(command)).collect::<Vec<_>>(), Vec::<&&str>::new());
     }
 
-    /// A few numbers, the same ones each time.
+    /// A reproducible sequence of numbers.
     fn numbers() -> impl FnMut(usize) -> usize {
         let mut state = 7_u64;
         move |below| {

@@ -1,13 +1,14 @@
-//! Bounds for what a model reads: whole lines, whole characters, and a note of what is missing.
+//! Limits for texts that a model reads: whole lines, whole characters, and a note of what is
+//! missing.
 
 use std::{fmt::Write, path::Path};
 
 use crate::sandbox::shown;
 
-/// Characters of one line before it is cut with a mark.
+/// Characters of one line before it is cut.
 pub(super) const LINE_CHARS_MAX: usize = 2000;
 
-/// Cuts a line after `chars_max` characters and says how many are missing.
+/// Cuts a line after `chars_max` characters and notes how many are missing.
 pub(super) fn cut_line(line: &str, chars_max: usize) -> String {
     match line.char_indices().nth(chars_max) {
         None => line.to_owned(),
@@ -18,12 +19,12 @@ pub(super) fn cut_line(line: &str, chars_max: usize) -> String {
     }
 }
 
-/// The longest start of `text` that has at most `bytes_max` bytes and ends at a character.
+/// Returns the longest prefix of at most `bytes_max` bytes that ends at a character.
 pub(super) fn prefix(text: &str, bytes_max: usize) -> &str {
     text.get(..text.floor_char_boundary(bytes_max)).unwrap_or(text)
 }
 
-/// The longest end of `text` that has at most `bytes_max` bytes and begins at a character.
+/// Returns the longest suffix of at most `bytes_max` bytes that begins at a character.
 pub(super) fn suffix(text: &str, bytes_max: usize) -> &str {
     text.get(text.ceil_char_boundary(text.len().saturating_sub(bytes_max))..).unwrap_or(text)
 }
@@ -33,7 +34,7 @@ pub(super) fn middle_cut(text: &str, bytes_max: usize) -> String {
     middle_cut_counted(text, bytes_max).0
 }
 
-/// As [`middle_cut`], with the bytes of the text that were left out.
+/// As [`middle_cut`], and returns how many bytes of the text were left out.
 pub(super) fn middle_cut_counted(text: &str, bytes_max: usize) -> (String, usize) {
     if text.len() <= bytes_max {
         return (text.to_owned(), 0);
@@ -45,7 +46,8 @@ pub(super) fn middle_cut_counted(text: &str, bytes_max: usize) -> (String, usize
     (out, left_out)
 }
 
-/// A path for a line of an answer: a name with a line end or another control character is quoted, so that it is one line.
+/// Formats a path for a line of an answer. A name with a line end or another control character is
+/// quoted, so that it stays one line.
 pub(super) fn path_line(path: &Path) -> String {
     let path = shown(path);
     if path.contains(char::is_control) { format!("{path:?}") } else { path }

@@ -1,4 +1,4 @@
-//! Room for a thought between two steps (REQUIREMENTS U-09). Touches nothing.
+//! The `think` tool: records a thought of the model and has no other effect.
 
 use callboard_actors::ports::{Reach, ToolContext, ToolError, ToolSource, ToolSpec, TypedTool};
 use schemars::JsonSchema;
@@ -12,7 +12,7 @@ pub struct ThinkArgs {
     pub thought: String,
 }
 
-/// The tool.
+/// The `think` tool.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Think;
 

@@ -1,14 +1,17 @@
-//! Shows what a person does not see and a model or a terminal obeys: control characters, directions, zero-width characters, tags. Pure.
+//! Makes characters visible that a person does not see but a model or a terminal obeys: control
+//! characters, text directions, zero-width characters, tags. Pure.
 //!
-//! One table for every text from outside: definitions, results and errors of MCP servers, descriptions of skills, web pages, and all
-//! that the command line prints. Letters of every script and emoji stay as they are.
+//! All untrusted text goes through this table: definitions, results and errors of MCP servers,
+//! descriptions of skills, web pages, and everything that the command line prints. Letters of every
+//! script and emoji stay as they are.
 
 use std::borrow::Cow;
 
 use serde_json::Value;
 
-/// Characters without a visible shape, in ascending order: Unicode's format characters (Cf), fillers, variation selectors, the tags
-/// block, separators of lines and paragraphs. The few format characters with a shape, such as Arabic signs of numbers, are not here.
+/// Characters without a visible shape, in ascending order: Unicode's format characters (Cf),
+/// fillers, variation selectors, the tags block, separators of lines and paragraphs. The few format
+/// characters with a shape, such as Arabic number signs, are not included.
 const INVISIBLE: &[(u32, u32)] = &[
     (0x00ad, 0x00ad),
     (0x034f, 0x034f),
@@ -33,7 +36,8 @@ const INVISIBLE: &[(u32, u32)] = &[
     (0xe0000, 0xe0fff),
 ];
 
-/// Whether a character has no shape: a control character other than a line end or a tab, or one of the table.
+/// Whether a character has no shape: a control character other than a line end or a tab, or one of
+/// the table.
 pub fn is_invisible(c: char) -> bool {
     if c.is_ascii() {
         return c.is_ascii_control() && !matches!(c, '\n' | '\t');
@@ -43,15 +47,16 @@ pub fn is_invisible(c: char) -> bool {
     c.is_control() || INVISIBLE.get(at).is_some_and(|(from, _)| *from <= code)
 }
 
-/// The text with every invisible character as `\u{..}`.
+/// Returns the text with every invisible character as `\u{..}`.
 ///
-/// What honest text needs is left: a joiner between two emoji or two letters of a script that joins (Arabic to Sinhala). A selector
-/// that only chooses the look of the sign before it is dropped: many honest descriptions hold a colored warning sign.
+/// Characters that ordinary text needs stay: a joiner between two emoji or two letters of a script
+/// that joins (Arabic to Sinhala). A selector that only changes the look of the character before it
+/// is dropped, because many descriptions contain a colored warning sign.
 pub fn visible(text: &str) -> String {
     whole(text, VisibleStream::default())
 }
 
-/// The text with every invisible character as `\u{..}`, joiners and selectors too: for what a person decides on.
+/// As [`visible`], but also escapes joiners and selectors. For texts on which a person decides.
 pub fn visible_strict(text: &str) -> String {
     whole(text, VisibleStream { strict: true, ..VisibleStream::default() })
 }
@@ -62,12 +67,12 @@ fn whole(text: &str, mut stream: VisibleStream) -> String {
     shown
 }
 
-/// Words of tags that set off parts of a prompt.
+/// Tag names that delimit parts of a prompt.
 const PROMPT_TAGS: &[&str] =
     &["system", "developer", "assistant", "user", "human", "instructions", "function_", "tool_", "im_start", "im_end"];
 
-/// A text of others as a part of a prompt: [`visible`], and with `&lt;` in place of `<` where a tag could end the part that it stands in
-/// or begin another one (`</system>`, `<|im_start|>`).
+/// Prepares untrusted text for a prompt: [`visible`], and `&lt;` for `<` where a tag could end the
+/// surrounding part or begin another one (`</system>`, `<|im_start|>`).
 pub fn visible_material(text: &str) -> String {
     let shown = visible(text);
     let mut parts = shown.split('<');
@@ -82,11 +87,11 @@ pub fn visible_material(text: &str) -> String {
     material
 }
 
-/// [`visible`] for a text that arrives in pieces: the result does not depend on where it was cut.
+/// [`visible`] for a text that arrives in pieces. The result does not depend on where it was split.
 #[derive(Debug, Clone)]
 pub struct VisibleStream {
     strict: bool,
-    /// The last character that was decided on, and the one before it if that one was dropped.
+    /// The last character that was handled, and the one before it if that one was dropped.
     before: char,
     /// A character whose meaning depends on the next one.
     held: Option<char>,
@@ -99,7 +104,8 @@ impl Default for VisibleStream {
 }
 
 impl VisibleStream {
-    /// What can be shown of the text so far; at most one character is held back until the next piece.
+    /// Returns the text that can be shown so far. At most one character is held back until the next
+    /// piece.
     pub fn push(&mut self, text: &str) -> String {
         let mut shown = String::with_capacity(text.len());
         if self.held.is_none() && !text.contains(is_invisible) {
@@ -119,7 +125,7 @@ impl VisibleStream {
         shown
     }
 
-    /// The character that was held back. The stream is as new afterwards.
+    /// Returns the character that was held back, and resets the stream.
     pub fn finish(&mut self) -> String {
         let mut shown = String::new();
         if let Some(held) = self.held.take() {
@@ -139,7 +145,7 @@ impl VisibleStream {
                     && !is_invisible(self.before)
                     && next.is_none_or(|next| next == '\u{200d}' || !is_invisible(next)) =>
             {
-                return; // The sign before it stays the last one.
+                return; // the character before it stays the last one
             }
             ('\u{200c}' | '\u{200d}', Some(next))
                 if !self.strict
@@ -157,17 +163,18 @@ impl VisibleStream {
     }
 }
 
-/// Emoji and the signs that are parts of them; close enough to Unicode's list for the joiners between them.
+/// Emoji and the characters that are part of them: close enough to Unicode's list to judge joiners.
 fn is_pictograph(c: char) -> bool {
     matches!(c, '\u{2190}'..='\u{27bf}' | '\u{2900}'..='\u{2bff}' | '\u{1f000}'..='\u{1faff}')
 }
 
-/// Letters of scripts in which a joiner changes the shape of its neighbors: Arabic, Syriac, and those of India.
+/// Letters of scripts in which a joiner changes the shape of its neighbors: Arabic, Syriac, and
+/// Indic scripts.
 fn is_of_joining_script(c: char) -> bool {
     matches!(c, '\u{0620}'..='\u{08ff}' | '\u{0900}'..='\u{0dff}' | '\u{fb50}'..='\u{fdff}' | '\u{fe70}'..='\u{fefc}') && !is_invisible(c)
 }
 
-/// [`visible`], on one line, cut at `chars_max`.
+/// [`visible`], on one line, cut after `chars_max` characters.
 pub fn visible_line(text: &str, chars_max: usize) -> String {
     let flat = visible(text);
     let mut words = flat.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -178,7 +185,7 @@ pub fn visible_line(text: &str, chars_max: usize) -> String {
     words
 }
 
-/// [`visible`] for every text and key of a value, which is no deeper than serde_json reads (128).
+/// [`visible`] for every string and key of a value, whose depth serde_json limits to 128.
 pub fn visible_value(value: &Value) -> Value {
     match value {
         Value::String(text) => Value::String(visible(text)),
@@ -188,7 +195,8 @@ pub fn visible_value(value: &Value) -> Value {
     }
 }
 
-/// The same JSON with every invisible character of its texts as `\uXXXX`: a terminal obeys U+009B as it obeys ESC.
+/// Returns the same JSON with every invisible character of its strings as `\uXXXX`: a terminal
+/// obeys U+009B like ESC.
 pub fn escaped_json(json: &str) -> Cow<'_, str> {
     let hides = |c: char| (!c.is_ascii() || c == '\u{7f}') && is_invisible(c);
     if !json.contains(hides) {
@@ -196,7 +204,7 @@ pub fn escaped_json(json: &str) -> Cow<'_, str> {
     }
     let mut escaped = String::with_capacity(json.len() + 16);
     for c in json.chars() {
-        // Outside of its texts JSON is ASCII.
+        // JSON outside of its strings is ASCII.
         if hides(c) {
             c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| escaped.push_str(&format!("\\u{unit:04x}")));
         } else {

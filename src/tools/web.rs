@@ -1,4 +1,4 @@
-//! The tools that reach the web, made from settings, and the words for what goes wrong there.
+//! Builds the web tools from settings, and maps errors of the web client to errors for the model.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -11,41 +11,43 @@ use super::{
 };
 use crate::web::{Denied, NoSuchEntry, UrlPolicy, WebClient, WebError};
 
-/// The executor's wall; the client's own deadline of 30 s comes before it, room for the conversion included.
+/// The executor's time limit. The web client's own limit of 30 s ends first; the rest is for the
+/// conversion.
 pub(super) const TOOL_TIME: Duration = Duration::from_secs(60);
 
-/// Bytes of a search engine's answer: ten results are some ten KiB.
+/// Longest answer of a search engine. Ten results take about 10 KiB.
 const SEARCH_BYTES_MAX: usize = 1024 * 1024;
 
-/// What the web tools are made from.
+/// Settings of the web tools.
 #[derive(Clone, Default)]
 pub struct WebTools {
-    /// Hosts, domains and ranges that `web_fetch` may reach besides the public internet ([`UrlPolicy::allow`]).
+    /// Hosts, domains and ranges that `web_fetch` may reach in addition to the public internet
+    /// ([`UrlPolicy::allow`]).
     pub allow_hosts: Vec<String>,
-    /// `web_fetch` runs without asking, whatever the approval mode.
+    /// Whether `web_fetch` runs without approval, whatever the approval mode.
     pub fetch_without_asking: bool,
-    /// Who searches.
+    /// The search engine of `web_search`.
     pub search: Search,
-    /// Hides keys in what comes back; the key of the engine is added to it.
+    /// Masks keys in results. The key of the search engine is added to it.
     pub masker: Masker,
 }
 
-/// Who searches.
+/// A search engine.
 #[derive(Clone, Default)]
 pub enum Search {
-    /// Nobody: `web_search` says what to configure.
+    /// No engine: `web_search` answers with what to configure.
     #[default]
     None,
     /// Tavily, with a key.
     Tavily {
-        /// The key.
+        /// The API key.
         key: String,
-        /// Another address than Tavily's own.
+        /// The API's address; `None`: Tavily's own.
         base_url: Option<String>,
     },
     /// A SearXNG server; it may be on a private address.
     SearxNg {
-        /// Where it listens.
+        /// The address of the server.
         base_url: String,
     },
 }
@@ -66,23 +68,23 @@ impl fmt::Debug for WebTools {
     }
 }
 
-/// Settings that make no tool.
+/// Why the web tools could not be built.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WebToolsError {
-    /// An entry of `allow_hosts`.
+    /// An entry of `allow_hosts` is invalid.
     #[error("an entry of allow_hosts {0}")]
     AllowHosts(#[from] NoSuchEntry),
-    /// The engine's address.
+    /// The address of the search engine is invalid or not allowed.
     #[error("base_url of web_search cannot be used: {0}")]
     BaseUrl(Denied),
-    /// TLS cannot be set up.
+    /// TLS could not be set up.
     #[error("the web client cannot be made: {0}")]
     Client(#[from] WebError),
 }
 
-/// `web_fetch` and `web_search`. Each has a client of its own: what the operator permits for the search engine's sake is not
-/// permitted to the URLs of a model.
+/// Builds `web_fetch` and `web_search`, each with its own HTTP client: an address that the operator
+/// allows for the search engine is not allowed for URLs of a model.
 ///
 /// # Errors
 /// [`WebToolsError`].
@@ -104,7 +106,7 @@ pub fn tools(settings: WebTools) -> Result<Vec<Arc<dyn Tool>>, WebToolsError> {
     Ok(vec![erased(fetch), erased(WebSearch::new(engine, masker))])
 }
 
-/// A client that may reach the engine where the operator says that it is.
+/// Builds a client that may reach the search engine at its configured address.
 fn engine_client(base_url: &str) -> Result<WebClient, WebToolsError> {
     let invalid = || WebToolsError::BaseUrl(Denied::Invalid("it names no host"));
     let url = url::Url::parse(base_url).map_err(|_| WebToolsError::BaseUrl(Denied::Invalid("it cannot be parsed")))?;
@@ -113,7 +115,7 @@ fn engine_client(base_url: &str) -> Result<WebClient, WebToolsError> {
     Ok(WebClient::builder().policy(policy).body_bytes_max(SEARCH_BYTES_MAX).build()?)
 }
 
-/// A URL or address that the policy refuses.
+/// Maps a URL or address that the policy refuses.
 pub(super) fn refused(denied: &Denied) -> ToolError {
     match denied {
         Denied::Invalid(_) => ToolError::invalid(denied.to_string()),
@@ -121,7 +123,7 @@ pub(super) fn refused(denied: &Denied) -> ToolError {
     }
 }
 
-/// What the client says, for the model.
+/// Maps an error of the web client for the model.
 pub(super) fn web_error(error: WebError) -> ToolError {
     let message = error.to_string();
     match error {
@@ -135,7 +137,7 @@ pub(super) fn web_error(error: WebError) -> ToolError {
     }
 }
 
-/// A status that is no success.
+/// Maps a status that is not a success.
 pub(super) fn status_error(who: &str, status: u16, retry_after: Option<Duration>) -> ToolError {
     let wait = retry_after.map_or(String::new(), |wait| format!("; try again in {} s", wait.as_secs()));
     let (kind, what) = match status {

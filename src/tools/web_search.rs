@@ -1,7 +1,9 @@
-//! Searches the web through an engine that the operator chose (REQUIREMENTS U-10): [`Tavily`] with a key, or a [`SearxNg`] of one's
-//! own. Without either the tool is there and says what to configure.
+//! The `web_search` tool: searches the web through an engine that the operator configured,
+//! [`Tavily`] with a key or a [`SearxNg`] server. Without an engine the tool exists and answers
+//! with what to configure.
 //!
-//! Pure, cached for an hour (T-17), and asks nobody: a query reaches the operator's engine and no one else.
+//! Results are cached for an hour. No approval is needed: a query reaches only the operator's
+//! engine.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -23,10 +25,10 @@ use super::{
 };
 use crate::web::{WebAnswer, WebClient, WebRequest};
 
-/// Where Tavily listens.
+/// The address of Tavily's API.
 pub const TAVILY_URL: &str = "https://api.tavily.com";
 
-/// Results of one search.
+/// Results in one answer.
 const HITS_MAX: usize = 10;
 
 const QUERY_CHARS_MAX: usize = 400;
@@ -34,7 +36,7 @@ const TITLE_CHARS_MAX: usize = 200;
 const SNIPPET_CHARS_MAX: usize = 1000;
 const URL_BYTES_MAX: usize = 1000;
 
-/// Why nothing can be searched, and what to do.
+/// The error of a search without an engine.
 const NOT_CONFIGURED: &str = "web_search is not configured: set TAVILY_API_KEY, or `api_key_env` in [tools.web_search], \
 or engine = \"searxng\" and base_url there";
 
@@ -46,27 +48,28 @@ pub struct WebSearchArgs {
     pub query: String,
 }
 
-/// One result, as the engine gave it.
+/// One search result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hit {
     /// Title of the page.
     pub title: String,
-    /// Where it is.
+    /// URL of the page.
     pub url: String,
-    /// What it says, in short.
+    /// Short extract of the page.
     pub snippet: String,
 }
 
-/// Somebody who knows the web.
+/// A search engine.
 pub trait SearchEngine: Send + Sync + 'static {
-    /// The best results for a query, best first.
+    /// Returns the best results for a query, best first.
     ///
     /// # Errors
-    /// `rate_limit` with the time to wait, `permission_denied` if the key is refused, `dependency_error` if the answer makes no sense.
+    /// `rate_limit` with the time to wait, `permission_denied` if the engine refuses the key,
+    /// `dependency_error` if its answer is invalid.
     fn search<'a>(&'a self, query: &'a str, cancel: &'a CancellationToken) -> BoxFuture<'a, Result<Vec<Hit>, ToolError>>;
 }
 
-/// The tool.
+/// The `web_search` tool.
 #[derive(Clone)]
 pub struct WebSearch {
     engine: Option<Arc<dyn SearchEngine>>,
@@ -80,7 +83,8 @@ impl fmt::Debug for WebSearch {
 }
 
 impl WebSearch {
-    /// Asks `engine`; what it says goes through `masker`. Without an engine every call says what to configure.
+    /// Creates a tool that searches with `engine` and masks results with `masker`. Without an
+    /// engine every call fails with what to configure.
     pub fn new(engine: Option<Arc<dyn SearchEngine>>, masker: Arc<Masker>) -> Self {
         Self { engine, masker }
     }
@@ -149,7 +153,7 @@ fn observation(query: &str, hits: &[Hit]) -> String {
     if text.is_empty() { format!("No results for {query:?}.") } else { text }
 }
 
-/// <https://docs.tavily.com>: a key, POST, JSON.
+/// Tavily's API (<https://docs.tavily.com>): POST with a bearer key, JSON.
 #[derive(Clone)]
 pub struct Tavily {
     client: WebClient,
@@ -164,7 +168,7 @@ impl fmt::Debug for Tavily {
 }
 
 impl Tavily {
-    /// Asks at `base_url` ([`TAVILY_URL`]) with a key.
+    /// Creates an engine at `base_url` ([`TAVILY_URL`]) with a key.
     pub fn new(client: WebClient, base_url: impl Into<String>, key: impl Into<String>) -> Self {
         Self { client, base_url: base_url.into().trim_end_matches('/').to_owned(), key: key.into().trim().to_owned() }
     }
@@ -180,7 +184,7 @@ impl SearchEngine for Tavily {
             match answer.status() {
                 200..300 => {}
                 401 | 403 => return Err(key_refused("Tavily")),
-                // A plan is used up (432, 433): waiting helps here too.
+                // A plan is used up (432, 433). Waiting helps here too.
                 432 | 433 => return Err(status_error("Tavily", 429, retry_after.or(Some(Duration::from_secs(3600))))),
                 status => return Err(status_error("Tavily", status, retry_after)),
             }
@@ -190,7 +194,7 @@ impl SearchEngine for Tavily {
     }
 }
 
-/// A SearXNG server: GET, JSON, no key. Its settings must allow the format `json`.
+/// A SearXNG server: GET, JSON, no key. The server's settings must enable the format `json`.
 #[derive(Debug, Clone)]
 pub struct SearxNg {
     client: WebClient,
@@ -198,7 +202,7 @@ pub struct SearxNg {
 }
 
 impl SearxNg {
-    /// Asks the server at `base_url`.
+    /// Creates an engine for the server at `base_url`.
     pub fn new(client: WebClient, base_url: impl Into<String>) -> Self {
         Self { client, base_url: base_url.into().trim_end_matches('/').to_owned() }
     }
@@ -224,7 +228,7 @@ impl SearchEngine for SearxNg {
     }
 }
 
-/// What both engines answer; fields beyond these are passed over.
+/// The fields that both engines answer with; others are ignored.
 #[derive(Deserialize)]
 struct Found {
     results: Vec<FoundHit>,

@@ -1,5 +1,5 @@
-//! Images and PDFs from the command line to each provider's body and back out of a store, and the reader of PDFs at its worst
-//! (REQUIREMENTS W-01..W-04, FAULTS F24).
+//! Images and PDFs on their way from the command line to each provider's request body, and back out
+//! of a store.
 
 mod reader;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::cli::Home;
 
 impl Home {
-    /// Puts a file beside the workspace, where no tool finds it.
+    /// Creates a file outside of the workspace, where no tool finds it.
     fn file(&self, name: &str, bytes: &[u8]) -> String {
         let path: PathBuf = self.path().join(name);
         std::fs::write(&path, bytes).unwrap();
@@ -26,7 +26,7 @@ fn kinds(content: &Value) -> Vec<&str> {
 #[test]
 fn attachments_survive_export_and_import_and_go_to_each_provider_in_its_own_form() {
     let home = Home::new();
-    // The name lies: the content decides.
+    // The file name is wrong on purpose: the content decides the type.
     let (picture, document) = (home.file("picture.png", &jpeg(640, 480)), home.file("plan.pdf", &pdf(["The plan says seven.", "Two"])));
 
     let ran = home.run(&["run", "--provider", "offline", "--session", "seen", "--attach", &document, "--attach", &picture, "Hello"]).well();

@@ -1,4 +1,5 @@
-//! The built-in tools as a model meets them: nothing leaves the workspace, nothing secret comes back (FAULTS F1, F2; REQUIREMENTS U-02..U-09).
+//! The built-in tools as a model calls them: no call reaches files outside of the workspace, and no
+//! output contains a secret.
 
 use std::{
     fs,
@@ -54,7 +55,7 @@ impl Ground {
         }
     }
 
-    /// Every file tool aimed at one path.
+    /// Calls every file tool with one path.
     async fn all(&self, path: &str) -> Vec<Result<String, ToolError>> {
         vec![
             self.call("file_read", json!({ "path": path })).await,
@@ -115,7 +116,7 @@ fn every_tool_declares_what_it_does() {
         let expected = match spec.name() {
             "think" => Reach::Nothing,
             "read_more" => Reach::Store,
-            "bash" => continue, // its own tests say
+            "bash" => continue, // has separate tests
             _ => Reach::Files,
         };
         assert_eq!((reach, spec.shared, spec.cache), (expected, false, CachePolicy::NoCache), "{}", spec.name());
@@ -184,7 +185,7 @@ async fn no_path_leaves_the_workspace() {
                 Err(error) => error.message.clone(),
             };
             assert!(!text.contains("OUTSIDE") && !text.contains("root:"), "{path}: {text}");
-            // No path of the host that the model did not say itself (DESIGN §10).
+            // No host path appears that the model did not write itself.
             let host = ground.folder.path().to_string_lossy().into_owned();
             assert!(!text.replace(path, "").contains(&host), "{path}: {text}");
         }
@@ -237,7 +238,8 @@ async fn fifos_devices_and_sockets_are_refused_at_once() {
     let made = std::process::Command::new("mkfifo").arg(ground.path("fifo")).status().unwrap();
     assert!(made.success());
     let _socket = std::os::unix::net::UnixListener::bind(ground.path("socket")).unwrap();
-    // A device needs a right that a test may not have; a bind of one in the sandbox is tried elsewhere.
+    // Creating a device needs a right that the test may lack. Another test binds a device in the
+    // sandbox.
     let device =
         std::process::Command::new("mknod").arg(ground.path("device")).args(["c", "1", "5"]).status().is_ok_and(|status| status.success());
 
@@ -381,7 +383,8 @@ async fn git_init_and_commit_work_in_the_sandbox() {
         writeln!(&mut std::io::stderr(), "SKIPPED: git_init_and_commit_work_in_the_sandbox: no bash tool or no git").unwrap();
         return;
     }
-    // Without its upkeep, which a busy machine still has in the background when the command ends, and which is told of then.
+    // Without background maintenance: on a busy machine it could still run when the command ends,
+    // and the result would mention it.
     let quiet = "-c user.name=a -c user.email=a@b -c maintenance.auto=false -c gc.auto=0";
     let commit = format!("git add . && git {quiet} commit -qm one && git log --oneline | wc -l");
     ground.write("a.txt", "x");

@@ -1,4 +1,5 @@
-//! Where each conversation's next command starts: where its last one left off. In memory, as long as the tool lives.
+//! The folder in which each conversation's next command starts. Held in memory, so a restart
+//! forgets it.
 
 use std::{
     collections::HashMap,
@@ -8,7 +9,8 @@ use std::{
 
 use callboard_actors::ids::Scope;
 
-/// Conversations that are remembered; the one that was used longest ago starts in the workspace again.
+/// Conversations that are remembered. Beyond this, the least recently used starts in the workspace
+/// again.
 const CONVERSATIONS_MAX: usize = 4096;
 
 /// Folders by conversation, relative to the workspace.
@@ -24,7 +26,7 @@ struct Known {
 }
 
 impl Folders {
-    /// Where the next command starts; `None`: in the workspace itself.
+    /// The folder where the next command starts; `None`: the workspace itself.
     pub(super) fn of(&self, scope: &Scope) -> Option<PathBuf> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.turn += 1;
@@ -35,7 +37,7 @@ impl Folders {
         })
     }
 
-    /// Remembers where a command ended.
+    /// Records the folder in which a command ended.
     pub(super) fn keep(&self, scope: &Scope, folder: &Path) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.turn += 1;

@@ -1,11 +1,14 @@
-//! Which encoding a page is in: its mark, then what the server says, then what the page says of itself, else a guess.
+//! Detects the encoding of a page: first its byte order mark, then the server's header, then the
+//! page's own declaration, else a guess.
 
 use encoding_rs::{Encoding, UTF_8, WINDOWS_1252};
 
-/// Bytes at a page's start in which it may name its encoding (HTML: 1024; more for long comments before).
+/// Bytes at the start of a page that are searched for its encoding. HTML says 1024; this allows for
+/// long comments before it.
 const PRESCAN_BYTES: usize = 4096;
 
-/// Reads bytes as text; whether any of them made no character. `cut`: the last character may be missing bytes.
+/// Decodes bytes, and returns whether any were invalid. `cut`: the last character may be
+/// incomplete.
 pub(super) fn decode(bytes: &[u8], content_type: Option<&str>, is_markup: bool, cut: bool) -> (String, bool) {
     let encoding = encoding_of(bytes, content_type, is_markup, cut);
     let (text, _, mut replaced) = encoding.decode(bytes);
@@ -22,19 +25,19 @@ fn encoding_of(bytes: &[u8], content_type: Option<&str>, is_markup: bool, cut: b
         return encoding;
     }
     let start = bytes.get(..PRESCAN_BYTES).unwrap_or(bytes);
-    let told = content_type.and_then(|text| label(text.as_bytes(), b"charset"));
+    let declared = content_type.and_then(|text| label(text.as_bytes(), b"charset"));
     let says = || {
         let own = label(start, b"charset").or_else(|| label(start, b"encoding")).filter(|_| is_markup)?;
-        // A page that could be read so far is in no UTF-16, whatever it says.
+        // The declaration could be read as ASCII, so the page is not UTF-16, whatever it declares.
         Some(if own == encoding_rs::UTF_16LE || own == encoding_rs::UTF_16BE { UTF_8 } else { own })
     };
     let whole = !cut && start.len() == bytes.len();
     let broken = || std::str::from_utf8(start).is_err_and(|error| whole || error.error_len().is_some());
     let guess = || if broken() { WINDOWS_1252 } else { UTF_8 };
-    told.or_else(says).unwrap_or_else(guess)
+    declared.or_else(says).unwrap_or_else(guess)
 }
 
-/// The encoding behind the first `name=` that names one.
+/// Returns the encoding after the first `name=` that names a known one.
 fn label(text: &[u8], name: &[u8]) -> Option<&'static Encoding> {
     let mut from = 0;
     while let Some(window) = text.get(from..).filter(|rest| rest.len() > name.len()) {

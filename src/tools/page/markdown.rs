@@ -1,9 +1,11 @@
-//! Turns a page into Markdown: cuts it into a few plain, well-nested elements, and gives those to htmd in pieces.
+//! Converts a page to Markdown: reduces it to a few well-nested elements and passes those to htmd
+//! in pieces.
 //!
-//! A page is hostile until shown otherwise: a hundred thousand nested tags, links in links, a table in every cell. What htmd and its
-//! parser see is therefore written here: twelve blocks deep at most, eight inline elements, every tag closed, a piece at a time, so
-//! that their time and stack are bounded by a piece and a cancel is seen after each. Tables are written as lines with bars: htmd's
-//! padding would multiply them.
+//! A page may be hostile: a hundred thousand nested tags, links in links, a table in every cell. So
+//! htmd and its parser never see the page itself. They see what this module writes: at most twelve
+//! nested blocks and eight inline elements, every tag closed, one piece at a time. This bounds
+//! their time and stack by the size of a piece, and a cancellation is noticed after each piece.
+//! Tables are written as lines with bars, because htmd's padding would multiply their size.
 
 use callboard_actors::ports::ToolError;
 use htmd::{
@@ -16,54 +18,57 @@ use url::Url;
 use super::scan::{Scanner, Tag, Token, unescape};
 use crate::tools::cancelled;
 
-/// Blocks within blocks: lists in quotes in lists. Deeper ones are text of the deepest.
+/// Nested blocks, such as lists in quotes in lists. Deeper ones become text of the deepest.
 const BLOCKS_MAX: usize = 12;
 
-/// Inline elements around a text.
+/// Nested inline elements around a text.
 const INLINES_MAX: usize = 8;
 
-/// Bytes after which a piece ends at the next paragraph, and anywhere.
+/// Bytes after which a piece ends: at the next paragraph (soft), or at any place (hard).
 const PIECE_SOFT: usize = 16 * 1024;
 const PIECE_HARD: usize = 48 * 1024;
 
 /// Longest URL of a link or image that is kept.
 const LINK_BYTES_MAX: usize = 1024;
 
-/// Columns of the line below a table's head.
+/// Columns in the line below a table's head.
 const COLUMNS_MAX: usize = 64;
 
 const TITLE_CHARS_MAX: usize = 300;
 
-/// Elements whose text is for machines.
+/// Elements whose text is not for people.
 const RAW: &[&str] = &["script", "style", "textarea", "xmp", "iframe", "noembed", "noframes", "plaintext"];
 
-/// Elements that are no part of what a page says.
+/// Elements that are not part of the page's contents.
 const NOISE: &[&str] =
     &["nav", "footer", "menu", "svg", "math", "template", "canvas", "audio", "video", "object", "button", "select", "dialog"];
 
-/// Elements whose `hidden` is obeyed. Those that may end without an end tag are left out: too much would go with them.
+/// Elements whose `hidden` attribute is obeyed. Elements with an optional end tag are not among
+/// them, because too much text would disappear with them.
 const HIDEABLE: &[&str] = &["div", "section", "span", "aside", "article", "ul", "ol", "table", "main", "form", "a", "p"];
 
-/// What became of a page.
+/// A converted page.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Page {
     pub(super) title: Option<String>,
     pub(super) text: String,
-    /// Whether the bound was reached before the page's end.
+    /// Whether the size limit was reached before the end of the page.
     pub(super) more: bool,
 }
 
-/// Writes `html` as Markdown of at most about `bytes_max` bytes; links are resolved against `base`.
+/// Converts `html` to Markdown of about `bytes_max` bytes at most. Links are resolved against
+/// `base`.
 pub(super) fn markdown(html: &str, base: &Url, bytes_max: usize, cancel: &CancellationToken) -> Result<Page, ToolError> {
     let page = Writer::new(base, bytes_max, cancel).write(html, true)?;
-    // A menu that never ends would be the whole page; a page that is all menu should still be seen.
+    // An unclosed menu would swallow the whole page; a page that is only a menu is converted with
+    // it.
     match page {
         Some(page) if !page.text.is_empty() => Ok(page),
         _ => Ok(Writer::new(base, bytes_max, cancel).write(html, false)?.unwrap_or(Page { title: None, text: String::new(), more: false })),
     }
 }
 
-/// A block that is open.
+/// An open block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Block {
     List(&'static str),
@@ -127,13 +132,13 @@ impl Block {
         }
     }
 
-    /// Whether the end tag of `other` ends this one.
+    /// Whether the end tag of `other` ends this block.
     fn ends_with(self, other: Self) -> bool {
         matches!((self, other), (Self::Heading(_), Self::Heading(_))) || self == other
     }
 }
 
-/// An inline element around the text that comes; opened when text comes.
+/// An inline element around the next text. Its tag is written when text follows.
 struct Inline {
     name: &'static str,
     open: String,
@@ -141,7 +146,8 @@ struct Inline {
 
 #[derive(Default)]
 struct Table {
-    /// Cells of the row so far; those of them that are heads; those whose bar is still to be written.
+    /// Cells of the current row; how many of them are headings; cells whose bar is still to be
+    /// written.
     cells: usize,
     heads: usize,
     bars: usize,
@@ -159,13 +165,13 @@ struct Writer<'a> {
     piece: String,
     blocks: Vec<Block>,
     inlines: Vec<Inline>,
-    /// How many of the inlines are written.
+    /// How many of the inline elements are written.
     written: usize,
-    /// A paragraph that text opened by itself.
+    /// A paragraph that text opened without a tag.
     paragraph: bool,
-    /// Nothing was written since the block or paragraph began.
+    /// Whether the current block or paragraph is still empty.
     fresh: bool,
-    /// A line should end before the next text.
+    /// Whether a line break is due before the next text.
     gap: bool,
     tables: Vec<Table>,
 }
@@ -197,7 +203,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// `None` if what was to be left out never ended.
+    /// Returns `None` if an omitted element never ended.
     fn write(mut self, html: &str, without_noise: bool) -> Result<Option<Page>, ToolError> {
         let mut scanner = Scanner::new(html);
         let mut skip: Option<(String, usize)> = None;
@@ -212,7 +218,7 @@ impl<'a> Writer<'a> {
                 Token::Text(text) => self.text(text)?,
                 Token::Start(tag) => {
                     let name = lower(tag.name);
-                    // A hidden paragraph without an end tag ends where the next block begins.
+                    // A hidden paragraph without an end tag ends at the next block.
                     let ends_paragraph = is_block(&name) || Block::of(&name).is_some() || name == "table";
                     if ends_paragraph && skip.as_ref().is_some_and(|(skipped, _)| skipped == "p") {
                         skip = None;
@@ -382,7 +388,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Makes the place for text: a paragraph where none is, the bars of a table, the inlines.
+    /// Prepares for text: opens a paragraph if there is none, writes the bars of a table and the
+    /// inline tags.
     fn ready(&mut self) -> Result<(), ToolError> {
         if self.piece.len() > PIECE_HARD {
             self.flush("")?;
@@ -422,7 +429,7 @@ impl<'a> Writer<'a> {
         if !row.row_has_text {
             return;
         }
-        // The line below the head makes it a table of Markdown.
+        // This line makes the head a Markdown table.
         if !row.any_row && row.cells > 1 && row.heads == row.cells {
             let columns = row.cells.min(COLUMNS_MAX);
             self.piece.push_str("<br>|");
@@ -438,7 +445,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Ends an inline element; those opened after it are opened again by the next text.
+    /// Ends an inline element. Those opened after it are opened again before the next text.
     fn unwrap_inline(&mut self, name: &str) {
         if let Some(at) = self.inlines.iter().rposition(|inline| inline.name == name) {
             self.close_inlines(at);
@@ -446,7 +453,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes end tags until only `left` inlines are written.
+    /// Writes end tags until only `left` inline elements remain open.
     fn close_inlines(&mut self, left: usize) {
         while self.written > left {
             self.written -= 1;
@@ -458,11 +465,11 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A paragraph ends here.
+    /// Ends the current paragraph.
     fn boundary(&mut self) -> Result<(), ToolError> {
         self.close_inlines(0);
         if std::mem::take(&mut self.paragraph) {
-            // A row of a table is a line, whatever stands in its cells.
+            // A row of a table is one line, whatever its cells contain.
             if self.tables.last().is_some_and(|table| table.cells > 0) {
                 self.paragraph = true;
                 if !self.piece.ends_with(' ') {
@@ -496,7 +503,7 @@ impl<'a> Writer<'a> {
     }
 
     fn open(&mut self, block: Block) -> Result<(), ToolError> {
-        // Inside of a row there are no blocks.
+        // There are no blocks inside of a row.
         if self.tables.last().is_some_and(|table| table.cells > 0) {
             return self.boundary();
         }
@@ -514,7 +521,7 @@ impl<'a> Writer<'a> {
                 if !matches!(self.blocks.last(), Some(Block::List(_))) && self.blocks.len() + 2 <= BLOCKS_MAX {
                     self.push(Block::List("ul"));
                 }
-                // Deeper than the bound it is a line of the item around it.
+                // An item beyond the depth limit becomes a line of the item around it.
                 if matches!(self.blocks.last(), Some(Block::List(_))) {
                     self.push(Block::Item);
                 }
@@ -536,7 +543,7 @@ impl<'a> Writer<'a> {
     fn close(&mut self, block: Block) -> Result<(), ToolError> {
         self.boundary()?;
         let mut open = self.blocks.iter().enumerate().rev();
-        // An item is ended by its own list's end tags only.
+        // Only an end tag of its own list ends an item.
         let found = match block {
             Block::Item => open.find(|(_, open)| matches!(open, Block::Item | Block::List(_))).filter(|(_, open)| **open == Block::Item),
             _ => open.find(|(_, open)| open.ends_with(block)),
@@ -553,7 +560,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Converts the piece and begins the next one within the same blocks.
+    /// Converts the piece and begins the next one inside the same blocks.
     fn flush(&mut self, joint: &str) -> Result<(), ToolError> {
         if self.cancel.is_cancelled() {
             return Err(cancelled());
@@ -580,7 +587,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Where a link leads, if it is one that can be followed.
+    /// Returns the target of a link if it can be followed.
     fn link(&self, href: &str) -> Option<String> {
         if href.len() > LINK_BYTES_MAX {
             return None;
@@ -591,11 +598,11 @@ impl<'a> Writer<'a> {
 }
 
 fn lower(name: &str) -> String {
-    // No name that matters is longer.
+    // All names that matter are shorter.
     name.get(..name.len().min(32)).unwrap_or_default().to_ascii_lowercase()
 }
 
-/// Elements that stand by themselves: a paragraph ends before and after them.
+/// Block elements: a paragraph ends before and after them.
 fn is_block(name: &str) -> bool {
     const BLOCKS: &[&str] = &[
         "p",
@@ -653,7 +660,7 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;")
 }
 
-/// Where a long text is cut for the next piece: at a blank, else between characters.
+/// Returns where to cut a long text: at a blank, else between characters.
 fn cut_at(text: &str) -> usize {
     if text.len() <= PIECE_SOFT {
         return text.len();

@@ -1,4 +1,5 @@
-//! What a fetched document says, as text: HTML as Markdown, text and JSON as they are. Pure; runs where it may block.
+//! Extracts the text of a fetched document: HTML as Markdown, text and JSON unchanged. Pure; call
+//! it on a blocking thread.
 
 mod scan;
 mod visible;
@@ -13,26 +14,27 @@ pub(super) use visible::visible;
 
 use super::{encoding::binary, text::prefix};
 
-/// Longest text of a document; beyond it the rest is accounted for. Results are paged and stored by the executor.
+/// Longest text of a document. The head of the text says how much is missing. The executor pages
+/// and stores the result.
 pub(super) const TEXT_BYTES_MAX: usize = 1024 * 1024;
 
-/// A document as it came.
+/// A document as received.
 pub(super) struct Document<'a> {
     pub(super) url: &'a Url,
-    /// As the server says.
+    /// The `content-type` header.
     pub(super) content_type: Option<&'a str>,
     pub(super) bytes: &'a [u8],
-    /// There was more than `bytes`.
+    /// Whether the document was longer than `bytes`.
     pub(super) more: bool,
     pub(super) declared: Option<u64>,
 }
 
-/// How a document is read.
+/// The kind of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Html,
     Text,
-    /// The server does not say, or says nothing that helps.
+    /// No content type, or one that does not help.
     Unknown,
     Other,
 }
@@ -58,7 +60,7 @@ impl Kind {
     }
 }
 
-/// Refuses a document by what the server says that it is, before its body is read.
+/// Refuses a document by its content type, before its body is read.
 pub(super) fn refuse(content_type: Option<&str>) -> Result<(), ToolError> {
     match Kind::of(content_type) {
         Kind::Other => Err(no_text(content_type)),
@@ -71,7 +73,8 @@ fn no_text(content_type: Option<&str>) -> ToolError {
     ToolError::failed(format!("the document is no text ({said}); only web pages, text and JSON can be read")).code("NOT_TEXT")
 }
 
-/// The text of a document with its title, its URL and an account of what is missing at the head.
+/// Returns the text of a document. Its head has the title, the URL and an account of what is
+/// missing.
 pub(super) fn read(document: &Document<'_>, cancel: &CancellationToken) -> Result<String, ToolError> {
     let kind = match Kind::of(document.content_type) {
         Kind::Other => return Err(no_text(document.content_type)),
@@ -79,7 +82,8 @@ pub(super) fn read(document: &Document<'_>, cancel: &CancellationToken) -> Resul
         kind => kind,
     };
     let (text, replaced) = charset::decode(document.bytes, document.content_type, kind == Kind::Html, document.more);
-    // UTF-16 is full of zero bytes; its characters are not. Where nobody says that it is text it must be UTF-8.
+    // UTF-16 contains zero bytes, but its characters do not. A document without a text type must be
+    // valid UTF-8.
     let is_utf8 = || std::str::from_utf8(document.bytes).map_or_else(|error| error.error_len().is_none(), |_| true);
     if binary(text.as_bytes()).is_some() || kind == Kind::Unknown && !is_utf8() {
         return Err(no_text(document.content_type));

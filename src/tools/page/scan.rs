@@ -1,11 +1,12 @@
-//! Cuts HTML into text and tags, as browsers do, in one pass and without a stack. Every byte is looked at once.
+//! Splits HTML into text and tags as browsers do, in one pass without a stack. Each byte is
+//! examined once.
 
 use std::borrow::Cow;
 
-/// A piece of a page.
+/// A token of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Token<'t> {
-    /// Text with its entities; a `<` only if it is the whole text.
+    /// Text with its entities. It contains `<` only if that is the whole text.
     Text(&'t str),
     /// `<name attributes>`.
     Start(Tag<'t>),
@@ -21,7 +22,8 @@ pub(super) struct Tag<'t> {
 }
 
 impl<'t> Tag<'t> {
-    /// The value of an attribute, its entities resolved; the first one counts.
+    /// Returns the value of an attribute with entities resolved. The first attribute of a name
+    /// counts.
     pub(super) fn attribute(&self, name: &str) -> Option<Cow<'t, str>> {
         let mut at = 0;
         while let Step::Attribute { name: found, value, next } = step(self.attributes, at) {
@@ -34,7 +36,7 @@ impl<'t> Tag<'t> {
     }
 }
 
-/// The rest of a page.
+/// The rest of a page, which yields tokens.
 #[derive(Debug, Clone)]
 pub(super) struct Scanner<'t> {
     rest: &'t str,
@@ -45,8 +47,8 @@ impl<'t> Scanner<'t> {
         Self { rest: html }
     }
 
-    /// The raw text of a `script`, `title` or the like whose start tag was just given, and its end tag besides; all of the rest if
-    /// it never ends.
+    /// Takes the raw text of a `script`, `title` or similar element whose start tag was returned
+    /// last, and its end tag. Without an end tag it takes the rest of the page.
     pub(super) fn raw_text(&mut self, name: &str) -> &'t str {
         let mut from = 0;
         while let Some(found) = self.rest.get(from..).and_then(|rest| rest.find("</")) {
@@ -71,13 +73,14 @@ impl<'t> Scanner<'t> {
         taken
     }
 
-    /// Passes over `skip` bytes and all up to and with `end`.
+    /// Skips `skip` bytes and everything through `end`.
     fn pass(&mut self, skip: usize, end: &str) {
         let found = self.rest.get(skip..).and_then(|rest| rest.find(end));
         self.cut(found.map_or(self.rest.len(), |at| skip + at + end.len()));
     }
 
-    /// Takes a tag whose name begins after `lead` bytes; `None` if it never ends, and then nothing of the page is left.
+    /// Takes a tag whose name starts after `lead` bytes; `None` if it never ends, and then the rest
+    /// of the page is dropped.
     fn tag(&mut self, lead: usize) -> Option<Tag<'t>> {
         let whole = self.rest;
         let after = whole.get(lead..)?;
@@ -138,13 +141,14 @@ enum Step<'t> {
         value: &'t str,
         next: usize,
     },
-    /// Where the tag's `>` is, or the end of the text.
+    /// The tag's `>`, or the end of the text.
     End(usize),
-    /// A quote that never ends, or no `>`.
+    /// An unclosed quote, or no `>`.
     Broken,
 }
 
-/// The next attribute from `at` on. What a tag's attributes were cut to has no `>` at its end: that is an end too.
+/// Parses the next attribute from `at` on. An attribute list that was cut has no `>`; the end of
+/// the text ends it too.
 fn step(text: &str, at: usize) -> Step<'_> {
     let bytes = text.as_bytes();
     let skip = |from: usize, over: fn(u8) -> bool| from + bytes.iter().skip(from).take_while(|byte| over(**byte)).count();
@@ -155,7 +159,7 @@ fn step(text: &str, at: usize) -> Step<'_> {
         None => return Step::Broken,
         Some(_) => {}
     }
-    // A name may begin with `=`.
+    // The first character of a name may be `=`.
     let end = skip(start + 1, |byte| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | b'\x0c' | b'/' | b'>' | b'='));
     let name = text.get(start..end).unwrap_or_default();
     let equals = skip(end, blank);

@@ -1,10 +1,11 @@
-//! Takes out of a stranger's page what a person would not see and a model would read.
+//! Removes characters from untrusted pages that a person does not see but a model reads.
 
 use std::borrow::Cow;
 
 use crate::tools::visible::is_invisible;
 
-/// The text without invisible characters, and how many there were. Line ends become `\n` and count for nothing.
+/// Returns the text without invisible characters, and how many there were. Line ends become `\n`
+/// and are not counted.
 pub(in crate::tools) fn visible(text: &str) -> (Cow<'_, str>, usize) {
     if !text.contains(is_invisible) {
         return (Cow::Borrowed(text), 0);

@@ -1,4 +1,4 @@
-//! The reader of PDFs: a process that can touch nothing, and files that want to harm it.
+//! The PDF reader: a process without access to files and network, tested with hostile files.
 
 use std::{
     io::Write,
@@ -19,7 +19,7 @@ use crate::{
     support::{SplitMix, seed},
 };
 
-/// Longest that a hostile file may keep us.
+/// Longest time that a hostile file may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn reader() -> PdfText {
@@ -33,7 +33,7 @@ async fn read(file: impl Into<Bytes>) -> Result<ExtractedText, DocumentTextError
     read
 }
 
-/// A file whose one page has this content stream.
+/// Returns a PDF whose one page has this content stream.
 fn with_content(filter: &str, content: &[u8]) -> Vec<u8> {
     let stream = [format!("<< {filter} /Length {} >>\nstream\n", content.len()).as_bytes(), content, b"\nendstream"].concat();
     pdf_of(
@@ -48,7 +48,7 @@ fn with_content(filter: &str, content: &[u8]) -> Vec<u8> {
     )
 }
 
-/// A gibibyte of spaces, deflated: one piece of it again and again.
+/// A gibibyte of spaces, deflated.
 fn bomb() -> Vec<u8> {
     let (piece, mut deflated) = (vec![b' '; 16 << 20], Vec::with_capacity(1 << 20));
     let mut compress = flate2::Compress::new(flate2::Compression::best(), false);
@@ -162,7 +162,7 @@ async fn a_program_that_is_no_helper_reads_nothing() {
     }
 }
 
-/// The walls stand before the first byte is read.
+/// The restrictions are in force before the first byte is read.
 #[test]
 fn a_reader_is_confined_before_it_is_given_anything() {
     let helper = env!("CARGO_BIN_EXE_callboard");
