@@ -1,4 +1,5 @@
-//! The loops that offer turns: as fast as they are answered, or each at its time.
+//! The loops that offer turns to a target: closed (each waits for the last answer) or open (at a
+//! fixed rate).
 
 use std::{
     sync::{
@@ -18,28 +19,29 @@ use super::{
     turn::{Turn, chance},
 };
 
-/// Turns under way at once when a rate is given: beyond it a due turn counts as refused by the generator, whose memory ends too.
+/// Open turns at a given rate. Beyond this number a due turn counts as refused by the generator,
+/// whose own memory is limited too.
 const UNDER_WAY_MAX: usize = 200_000;
 
-/// What a run shows of itself while it goes on.
+/// Live figures of a run, for the progress display.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     served: AtomicU64,
     others: AtomicU64,
-    /// Turns that were given an id, over all phases.
+    /// Turns that were assigned an id, over all phases.
     ids: AtomicU64,
-    /// Thousandths of the phase.
+    /// Progress of the phase, 0 to 1000.
     permille: AtomicU64,
     phase: Mutex<&'static str>,
 }
 
 impl Progress {
-    /// Turns that ended well, and others.
+    /// Returns how many turns succeeded, and how many did not.
     pub(crate) fn turns(&self) -> (u64, u64) {
         (self.served.load(Ordering::Relaxed), self.others.load(Ordering::Relaxed))
     }
 
-    /// How far the phase is, in thousandths, and which.
+    /// Returns the progress of the phase, 0 to 1000, and its name.
     pub(crate) fn phase(&self) -> (u64, &'static str) {
         (self.permille.load(Ordering::Relaxed), *self.phase.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -49,7 +51,7 @@ impl Progress {
         self.permille.store(0, Ordering::Relaxed);
     }
 
-    /// Notes turns that ended, well or otherwise.
+    /// Adds turns that ended, successful and other ones.
     pub(super) fn note(&self, well: u64, otherwise: u64) {
         self.served.fetch_add(well, Ordering::Relaxed);
         self.others.fetch_add(otherwise, Ordering::Relaxed);
@@ -65,14 +67,14 @@ impl Progress {
     }
 }
 
-/// Tenants that offer turns together, and how.
+/// Tenants that offer turns in the same way.
 #[derive(Debug, Clone)]
 pub(super) struct Crowd {
     pub(super) name: &'static str,
     pub(super) tenants: std::ops::Range<usize>,
-    /// Conversations at once.
+    /// Conversations that run concurrently.
     pub(super) conversations: usize,
-    /// Turns a second; `None` waits for each answer.
+    /// Turns per second; `None` sends the next turn when the last one is answered.
     pub(super) rate: Option<f64>,
 }
 
@@ -82,22 +84,22 @@ impl Crowd {
     }
 }
 
-/// What came of a phase.
+/// The result of a phase.
 #[derive(Debug)]
 pub(super) struct Ran {
-    /// One a crowd, with its tenants.
+    /// The tenants and the tally of each crowd.
     pub(super) crowds: Vec<(std::ops::Range<usize>, Tally)>,
-    /// Over which the turns were offered.
+    /// The time during which turns were offered.
     pub(super) offered_for: Duration,
     /// Turns of all crowds that ended after the warm-up.
     pub(super) turns: u64,
-    /// CPU of this process for them, and of the server's.
+    /// CPU time of this process during the phase, and of the server process.
     pub(super) cpu: Option<Duration>,
     pub(super) server_cpu: Option<Duration>,
 }
 
 impl Ran {
-    /// Adds a phase with the same crowds.
+    /// Adds the result of a later phase with the same crowds.
     pub(super) fn absorb(&mut self, other: &Self) {
         for ((_, tally), (_, more)) in self.crowds.iter_mut().zip(&other.crowds) {
             tally.absorb(more, self.offered_for);
@@ -109,16 +111,16 @@ impl Ran {
     }
 }
 
-/// What the turns of a phase share.
+/// State that all turns of a phase share.
 struct Stage {
     plan: Plan,
     target: Arc<Target>,
     progress: Arc<Progress>,
     tallies: Vec<Mutex<Tally>>,
     began: Instant,
-    /// Turns that were due before are warm-up.
+    /// Turns that were due earlier are warm-up and not counted.
     from: Instant,
-    /// No turn is due later.
+    /// No turn is due after this time.
     until: Option<Instant>,
     ended: AtomicU64,
 }
@@ -133,7 +135,7 @@ impl Stage {
         Turn { tenant, conversation, id, cancel: chance(self.plan.seed, id) < self.plan.cancel_rate }
     }
 
-    /// Runs one turn and takes it down, unless it belongs to the warm-up.
+    /// Runs one turn and records it unless it belongs to the warm-up. Returns whether it succeeded.
     async fn run(&self, crowd: usize, turn: Turn, due: Instant) -> bool {
         let last = self.until.map(|until| until + self.plan.drain);
         let work = self.target.turn(&turn);
@@ -161,7 +163,8 @@ impl Stage {
     }
 }
 
-/// Runs crowds beside each other until their time is over and their turns are answered, or waited for in vain.
+/// Runs all crowds at the same time, until their time is over and every turn is answered or the
+/// drain time has passed.
 ///
 /// # Errors
 /// [`LoadError::Latencies`].
@@ -211,6 +214,8 @@ pub(super) async fn phase(
             }
         }
     };
+    // CPU time is read when the warm-up ends. `watching` never ends, so `select!` returns with
+    // `measuring`, after every turn has ended or timed out.
     let measuring = async {
         tokio::time::sleep_until(from.into()).await;
         let before = (Process::this().cpu(), server.and_then(Process::cpu), stage.ended.load(Ordering::Relaxed));
@@ -236,11 +241,14 @@ pub(super) async fn phase(
     })
 }
 
-/// Offers a turn every `1 / rate` seconds, whatever became of the ones before.
+/// Offers a turn every `1 / rate` seconds, regardless of earlier turns.
 async fn at_rate(stage: Arc<Stage>, tracker: TaskTracker, index: usize, crowd: Crowd, rate: f64, name: &'static str) {
     let until = stage.until.unwrap_or(stage.from);
     let under_way = Arc::new(Semaphore::new(UNDER_WAY_MAX));
     for nth in 0u64.. {
+        // Due times follow from the start of the phase, not from the last turn, so a late wake-up does
+        // not lower the offered rate. Without a free permit the turn is counted but not sent: waiting
+        // for one would let a slow host slow the generator down.
         let due = stage.began + Duration::from_secs_f64(nth as f64 / rate);
         if due >= until {
             return;
@@ -266,7 +274,7 @@ async fn at_rate(stage: Arc<Stage>, tracker: TaskTracker, index: usize, crowd: C
     }
 }
 
-/// One conversation after the other, turn after turn, each sent when the one before is answered.
+/// Runs conversations one after the other. Each turn is sent when the last one is answered.
 async fn one_lane(stage: Arc<Stage>, index: usize, crowd: Crowd, lane: usize, name: &'static str, lanes: Arc<AtomicUsize>) {
     for age in 0usize.. {
         let conversation = format!("{}-{name}-{}-{lane}-{age}", stage.plan.run, crowd.name);
@@ -276,7 +284,7 @@ async fn one_lane(stage: Arc<Stage>, index: usize, crowd: Crowd, lane: usize, na
             }
             let turn = stage.turn_of(crowd.tenant_of(lane), conversation.clone());
             if !stage.run(index, turn, Instant::now()).await {
-                // A host that refuses at once would be asked in a circle.
+                // Without a pause, a host that refuses at once would be asked in a busy loop.
                 tokio::time::sleep(REFUSED_PAUSE).await;
             }
         }
@@ -287,5 +295,5 @@ async fn one_lane(stage: Arc<Stage>, index: usize, crowd: Crowd, lane: usize, na
     lanes.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// How long a conversation waits after a turn that failed.
+/// Pause of a conversation after a failed turn.
 const REFUSED_PAUSE: Duration = Duration::from_millis(10);

@@ -1,4 +1,5 @@
-//! Fan-outs, one after the other in each lane: what a task given to many subagents costs beside the time of their model.
+//! Runs fan-outs one after the other in each lane and measures what a fan-out costs beside the time
+//! of its model.
 
 use std::{
     sync::{
@@ -21,7 +22,7 @@ use super::{
 };
 use crate::Host;
 
-/// What the lanes share.
+/// State that all lanes share.
 struct Stage<'a> {
     plan: &'a Plan,
     host: &'a Host,
@@ -31,7 +32,7 @@ struct Stage<'a> {
     over: AtomicU64,
 }
 
-/// Runs the lanes.
+/// Runs all lanes and reports.
 ///
 /// # Errors
 /// [`LoadError`].
@@ -74,7 +75,7 @@ impl<'a> Stage<'a> {
         join_all((0..self.plan.conversations).map(|lane| self.lane(lane))).await;
     }
 
-    /// Fan-outs one after the other, until their number or the time is over.
+    /// Runs fan-outs one after the other, until their number or the time is reached.
     async fn lane(&self, lane: usize) {
         for nth in 0usize.. {
             if self.until.map_or(nth >= self.plan.turns, |until| Instant::now() >= until) {

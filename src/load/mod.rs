@@ -1,12 +1,16 @@
-//! Load: turns offered to a host at a rate or as fast as it answers, and what came of them. The `callboard load` command.
+//! Load tests: offers turns to a host at a fixed rate or as fast as it answers, and reports the
+//! results. The `callboard load` command.
 //!
-//! **Invariant:** what is offered does not depend on how it is served when a rate is given. Latency then counts from the moment a turn was
-//! due, and a turn that never came back counts with all the time it was waited for: a host that stalls cannot hide it.
+//! **Invariant:** with a rate, the offered load does not depend on how it is served. Latency then
+//! counts from the time a turn was due, and a turn without an answer counts with all the time it
+//! was waited for, so a host that stalls cannot hide it.
 //!
 //! # Layout
-//! `plan` what is offered · `turn` one turn and what was seen of it · `model`, `tool` the scripted world of an in-process host · `target`
-//! who is measured · `remote` a host over HTTP · `tally` counts and latencies · `drive` the loops · `process` what a process costs ·
-//! `fan_out` subagents in place of turns · `shapes` the runs · `report` the figures, `svg` drawn.
+//! `plan` what is offered · `turn` one turn and what was observed · `model`, `tool` the scripted
+//! model and tool of an in-process host · `target` the host under test · `remote` a host over HTTP
+//! · `tally` counts and latencies · `drive` the loops · `process` CPU and memory of a process ·
+//! `fan_out` subagents instead of turns · `shapes` the kinds of runs · `report` the figures, `svg`
+//! their plot.
 
 mod plan;
 mod turn;
@@ -31,7 +35,7 @@ pub(crate) use svg::draw;
 pub(crate) use target::{Target, host};
 pub(crate) use tool::PANIC as TOOL_PANIC;
 
-/// Why a load run cannot be.
+/// Why a load run failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoadError {
     /// The host could not be built.
@@ -40,7 +44,7 @@ pub(crate) enum LoadError {
     /// The HTTP client could not be built.
     #[error("the HTTP client could not be built: {0}")]
     Client(#[from] reqwest::Error),
-    /// No histogram of these bounds.
+    /// The histogram could not be created.
     #[error("latencies cannot be kept: {0}")]
     Latencies(#[from] hdrhistogram::CreationError),
 }

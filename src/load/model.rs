@@ -1,4 +1,5 @@
-//! The model of an in-process load run: answers with the prompt's mark, asks for tools first, goes wrong by a seed.
+//! The model of an in-process load run. It answers with the prompt's mark, calls tools first, and
+//! injects faults by a seed.
 
 use std::{
     sync::{
@@ -19,10 +20,11 @@ use tokio_util::sync::CancellationToken;
 use super::{Plan, tool::LoadTool};
 use crate::mock_model::{Fault, MARK};
 
-/// How long a stalled stream is waited for: an adapter's idle deadline, shortened so that a run sees it.
+/// How long a stalled stream blocks: an adapter's idle deadline, shortened so that a run reaches
+/// it.
 const STALL: Duration = Duration::from_secs(2);
 
-/// What goes wrong with calls here. What only a wire can do is the mock's.
+/// Faults that this model can inject. Faults that need a wire are the mock's.
 const FAULTS: [Fault; 8] = [
     Fault::RateLimited,
     Fault::Overloaded,
@@ -34,7 +36,7 @@ const FAULTS: [Fault; 8] = [
     Fault::ErrorEvent,
 ];
 
-/// The model.
+/// Replies by the plan of a load run.
 pub(super) struct LoadModel {
     latency: Duration,
     chunk_delay: Duration,
@@ -83,7 +85,7 @@ impl LoadModel {
         } else {
             Reply::text(format!("{mark} {}", self.words)).chunks(self.chunks).chunk_delay(self.chunk_delay)
         };
-        let message = || "the load model was told to fail".to_owned();
+        let message = || "fault injected by the load model".to_owned();
         let server = |status| ProviderError::Server { status, retry_after: None, message: message() };
         let half = self.chunks / 2;
         match fault {

@@ -1,14 +1,14 @@
-//! What a process costs, read from `/proc`. Elsewhere there are no figures.
+//! CPU time and memory of a process, from `/proc`. On other systems there are no figures.
 
 use std::time::Duration;
 
 use crate::observe::process::{read, resident_bytes};
 
-/// A process: this one, or another by its id.
+/// This process (`None`), or another by its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Process(Option<u32>);
 
-/// `/proc` counts in hundredths of a second on every Linux that runs this.
+/// The unit of CPU time in `/proc`: 10 ms on every Linux that runs this.
 const TICK: Duration = Duration::from_millis(10);
 
 impl Process {
@@ -20,16 +20,16 @@ impl Process {
         Self(Some(pid))
     }
 
-    /// CPU time so far, of all threads.
+    /// Total CPU time of all threads.
     pub(super) fn cpu(self) -> Option<Duration> {
         let stat = read(self.0, "stat")?;
-        // The second field is a name in parentheses that may hold anything.
+        // The second field is a name in parentheses that may hold any character.
         let mut fields = stat.rsplit(')').next()?.split_whitespace().skip(11);
         let ticks: u32 = fields.next()?.parse::<u32>().ok()?.checked_add(fields.next()?.parse().ok()?)?;
         Some(TICK * ticks)
     }
 
-    /// Resident bytes.
+    /// Resident memory in bytes.
     pub(super) fn resident(self) -> Option<u64> {
         resident_bytes(self.0)
     }

@@ -1,4 +1,4 @@
-//! A host over HTTP (INTERFACES §4): prompts are posted, events come as server-sent events.
+//! A target over HTTP: posts prompts and reads their events as server-sent events.
 
 use std::borrow::Cow;
 
@@ -17,13 +17,13 @@ use crate::providers::sse::{SseDecoder, SseTooLong};
 pub(crate) struct Remote {
     client: Client,
     url: String,
-    /// One a tenant.
+    /// One key for each tenant.
     keys: Vec<String>,
 }
 
-/// An event as far as it is looked at.
+/// The fields of an event that the generator reads.
 #[derive(Deserialize)]
-struct Told<'a> {
+struct EventBody<'a> {
     #[serde(borrow, default)]
     id: Cow<'a, str>,
     #[serde(rename = "type", borrow, default)]
@@ -45,7 +45,7 @@ struct Problem {
     code: String,
 }
 
-/// What reading the events came to.
+/// Why reading the events failed.
 enum Broken {
     TooLong,
     NoJson,
@@ -58,7 +58,7 @@ impl From<SseTooLong> for Broken {
 }
 
 impl Remote {
-    /// A host at this URL; each key is a tenant.
+    /// Creates a target at this URL. Each key is a tenant.
     ///
     /// # Errors
     /// [`LoadError::Client`].
@@ -102,8 +102,8 @@ impl Remote {
             };
             let mut interrupt = false;
             let read = decoder.feed(&chunk, &mut |event| {
-                let told: Told<'_> = serde_json::from_slice(event.data).map_err(|_| Broken::NoJson)?;
-                interrupt |= watched(&mut watch, &told);
+                let body: EventBody<'_> = serde_json::from_slice(event.data).map_err(|_| Broken::NoJson)?;
+                interrupt |= record(&mut watch, &body);
                 Ok(())
             });
             if let Err(broken) = read {
@@ -120,27 +120,27 @@ impl Remote {
     }
 }
 
-/// Notes an event; true when the turn is to be interrupted now.
-fn watched(watch: &mut Watch, told: &Told<'_>) -> bool {
-    let mut parts = told.id.split('.').map_while(|part| part.parse().ok());
+/// Records an event. Returns true when the turn must be interrupted now.
+fn record(watch: &mut Watch, body: &EventBody<'_>) -> bool {
+    let mut parts = body.id.split('.').map_while(|part| part.parse().ok());
     if let (Some(epoch), Some(seq), Some(n)) = (parts.next(), parts.next(), parts.next()) {
         watch.place([epoch, seq, n]);
     }
-    match &*told.kind {
+    match &*body.kind {
         "text_delta" => return watch.text(),
         "round_finished" => watch.over(&RoundOver {
-            stop_reason: &told.stop_reason,
-            error: told.error.as_ref().map(|error| error.code.as_str()),
-            text: &told.text,
-            tokens: told.usage.map_or(0, |usage| usage.input() + usage.output),
+            stop_reason: &body.stop_reason,
+            error: body.error.as_ref().map(|error| error.code.as_str()),
+            text: &body.text,
+            tokens: body.usage.map_or(0, |usage| usage.input() + usage.output),
         }),
-        "error" => watch.failed(told.code.as_deref().unwrap_or("error")),
+        "error" => watch.failed(body.code.as_deref().unwrap_or("error")),
         _ => {}
     }
     false
 }
 
-/// The stable code of a refusal, else its status.
+/// Returns the stable code of a refusal, else `http_` and its status.
 async fn code_of(response: Response) -> String {
     let status = response.status().as_u16();
     let body = response.bytes().await.unwrap_or_default();
@@ -153,7 +153,7 @@ mod tests {
 
     use super::*;
 
-    /// A host that answers well, late, or not at all, as the conversation's name says.
+    /// A host that answers correctly, late, or not at all, depending on the conversation's name.
     async fn fake() -> String {
         async fn messages(Path(id): Path<String>, headers: HeaderMap, body: String) -> axum::response::Response {
             let kind = [(header::CONTENT_TYPE, "text/event-stream")];

@@ -1,4 +1,4 @@
-//! The figures of a run: as JSON, and as a table for people.
+//! The figures of a run, as JSON and as a table for people.
 
 use std::{collections::BTreeMap, fmt::Write, time::Duration};
 
@@ -10,14 +10,14 @@ use super::{
     tally::{Quantiles, jain},
 };
 
-/// What a run found. The names are a contract (INTERFACES §2).
+/// The report of a run. The field names are public: scripts read them.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Report {
     pub(crate) shape: Shape,
-    /// `open` when a rate was given: latency then counts from the moment a turn was due.
+    /// `open` when a rate was given: latency then counts from the time a turn was due.
     #[serde(rename = "loop")]
     pub(crate) offering: &'static str,
-    /// What was measured, in the words of the command line.
+    /// What was measured, as named on the command line.
     pub(crate) measured: String,
     pub(crate) tenants: usize,
     pub(crate) conversations: usize,
@@ -28,7 +28,7 @@ pub(crate) struct Report {
     pub(crate) warm_up_s: f64,
     #[serde(flatten)]
     pub(crate) figures: Figures,
-    /// Bytes of the process that holds the conversations.
+    /// Resident bytes of the process that holds the conversations.
     pub(crate) resident_before: Option<u64>,
     pub(crate) resident_after: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -41,7 +41,7 @@ pub(crate) struct Report {
     pub(crate) noisy: Option<Noisy>,
 }
 
-/// What came of the turns of a phase.
+/// Counts and latencies of the turns of a phase.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Figures {
     pub(crate) seconds: f64,
@@ -56,53 +56,53 @@ pub(crate) struct Figures {
     pub(crate) latency_ms: Option<Quantiles>,
     pub(crate) first_text_ms: Option<Quantiles>,
     pub(crate) refusal_ms: Option<Quantiles>,
-    /// From the interrupt to the round's end.
+    /// Time from the interrupt to the end of the round.
     pub(crate) cancel_ms: Option<Quantiles>,
     pub(crate) cpu_us_per_turn: Option<f64>,
     pub(crate) server_cpu_us_per_turn: Option<f64>,
     pub(crate) tokens: u64,
-    /// Jain's index over the tokens served to each tenant.
+    /// Jain's fairness index over the tokens served to each tenant.
     pub(crate) fairness: Option<f64>,
     pub(crate) errors: BTreeMap<String, u64>,
     pub(crate) checks: Checks,
     /// Pairs of a quantile and its latency in milliseconds.
     pub(crate) percentiles: Vec<(f64, f64)>,
-    /// Second by second: turns that ended well, and others.
+    /// Turns that succeeded and other turns, for each second.
     pub(crate) timeline: Vec<(u64, u64)>,
 }
 
-/// What must not be.
+/// Counts of wrong results. A correct host has none of the first three.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Checks {
-    /// Accepted turns whose stream ended without an end.
+    /// Accepted turns whose event stream closed without a final event.
     pub(crate) lost: u64,
-    /// Answers to another prompt.
+    /// Answers that belong to another prompt.
     pub(crate) mismatched: u64,
-    /// Events that came twice, or after a later one.
+    /// Events that arrived twice or out of order.
     pub(crate) repeated: u64,
-    /// Answers of a model that does not say whom it answers; they cannot be checked.
+    /// Answers of a model that does not repeat the prompt's mark, so they cannot be checked.
     pub(crate) unmarked: u64,
 }
 
-/// What fan-outs took as a whole. The report's own figures are of their subagents.
+/// Durations of whole fan-outs. The other figures of the report are of their subagents.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct FanOutFigures {
     pub(crate) subagents: usize,
     pub(crate) ephemeral: bool,
-    /// From the first task to the last result.
+    /// Time from the first task to the last result.
     pub(crate) wall_ms: Option<Quantiles>,
-    /// What the model alone takes, where it is the scripted one and lets all run at once.
+    /// Time of the model alone, if it is the scripted one and runs all calls at once.
     pub(crate) model_ms: Option<f64>,
-    /// CPU of this process for one fan-out.
+    /// CPU time of this process for one fan-out.
     pub(crate) cpu_ms: Option<f64>,
 }
 
-/// Resident bytes of a conversation.
+/// Resident bytes for each idle conversation.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Idle {
     pub(crate) conversations: usize,
     pub(crate) idle_bytes: Option<f64>,
-    /// After it went to sleep; its journal is in memory unless a file was given.
+    /// After it went to sleep. Its journal is in memory unless the run stores it in a file.
     pub(crate) asleep_bytes: Option<f64>,
 }
 
@@ -116,13 +116,14 @@ pub(crate) struct Long {
     pub(crate) last_cpu_us: Option<f64>,
 }
 
-/// Quiet tenants alone and beside a flood (FAULTS F18). The report's own figures are theirs beside it.
+/// The quiet tenants alone and beside a flood. The other figures of the report are theirs beside
+/// the flood.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Noisy {
-    /// What the flooder offers, as a multiple of a quiet tenant.
+    /// The flooder's rate, as a multiple of a quiet tenant's.
     pub(crate) flood: f64,
     pub(crate) p99_ratio: Option<f64>,
-    /// Served of offered beside the flood, over the same alone.
+    /// Share of offered turns that were served beside the flood, divided by the same share alone.
     pub(crate) served_ratio: Option<f64>,
     pub(crate) alone: Figures,
     pub(crate) flooder: Figures,
@@ -143,12 +144,13 @@ impl Noisy {
 }
 
 impl Figures {
-    /// Reads one crowd of a phase.
+    /// Summarizes one crowd of a phase.
     pub(super) fn of(ran: &Ran, crowd: usize) -> Self {
         let Some((tenants, tally)) = ran.crowds.get(crowd) else { return Self::default() };
         let seconds = ran.offered_for.as_secs_f64();
         let served = tally.served;
-        // What came after the last turn was offered is latency, not throughput: only whole seconds of the offering count.
+        // Answers after the last turn was offered count as latency, not throughput: only whole
+        // seconds of offering count.
         let whole = usize::try_from(ran.offered_for.as_secs()).unwrap_or(usize::MAX);
         let in_time: u64 = tally.seconds.iter().take(whole).sum();
         let turns_per_second = match whole {
@@ -213,7 +215,7 @@ impl Report {
         }
     }
 
-    /// Whether something was lost, repeated or answered to somebody else.
+    /// Whether no turn was lost, repeated or answered with another turn's answer.
     pub(crate) fn is_sound(&self) -> bool {
         let sound = |figures: &Figures| {
             let Checks { lost, mismatched, repeated, unmarked: _ } = figures.checks;
@@ -222,7 +224,7 @@ impl Report {
         sound(&self.figures) && self.noisy.as_ref().is_none_or(|noisy| sound(&noisy.alone) && sound(&noisy.flooder))
     }
 
-    /// The line over a table or a plot.
+    /// The heading of a table or a plot.
     pub(crate) fn title(&self) -> String {
         let rate = self.rate.map_or_else(|| format!("{} loop", self.offering), |rate| format!("open loop at {rate} turns/s"));
         format!(
@@ -235,13 +237,13 @@ impl Report {
         )
     }
 
-    /// The figures for people.
+    /// Formats the figures as a table.
     pub(crate) fn table(&self) -> String {
         let mut table = format!("{}\n\n", self.title());
         table += &self.figures.rows();
         let mut row = |name: &str, value: String| row(&mut table, name, &value);
         if let Some(idle) = &self.idle {
-            let bytes = |bytes: Option<f64>| bytes.map_or_else(|| "not to be had".to_owned(), |bytes| format!("{bytes:.0} bytes"));
+            let bytes = |bytes: Option<f64>| bytes.map_or_else(|| "unavailable".to_owned(), |bytes| format!("{bytes:.0} bytes"));
             row("idle, each", bytes(idle.idle_bytes));
             row("asleep, each", bytes(idle.asleep_bytes));
         } else if let (Some(before), Some(after)) = (self.resident_before, self.resident_after) {
@@ -254,7 +256,7 @@ impl Report {
                 row("fan-out", format!("{count} of {}: p50 {p50:.1}  max {max:.1} ms{model}", fan_out.subagents));
             }
             if let Some(cpu) = fan_out.cpu_ms {
-                row("CPU a fan-out", format!("{cpu:.1} ms"));
+                row("CPU per fan-out", format!("{cpu:.1} ms"));
             }
         }
         if let Some(long) = &self.long {
@@ -278,7 +280,7 @@ impl Report {
     }
 }
 
-/// Room for the names of rows.
+/// Width of the column of row names.
 const NAME: usize = 18;
 
 fn row(table: &mut String, name: &str, value: &str) {
@@ -307,7 +309,7 @@ impl Figures {
         }
         let cpu = |cpu: f64| format!("{cpu:.1} µs");
         if let Some(own) = self.cpu_us_per_turn {
-            row(&mut table, "CPU a turn", &cpu(own));
+            row(&mut table, "CPU per turn", &cpu(own));
         }
         if let Some(server) = self.server_cpu_us_per_turn {
             row(&mut table, "of the server", &cpu(server));

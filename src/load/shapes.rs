@@ -1,4 +1,4 @@
-//! The runs: which crowds, in which phases, and what is read of them.
+//! The kinds of runs: which crowds run in which phases, and what is reported.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,13 +10,13 @@ use super::{
     turn::Turn,
 };
 
-/// How long memory is left to settle before it is read.
+/// Time for memory to settle before it is measured.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// Times that conversations are asked to sleep. Those that are awake then have no figure.
+/// How often idle conversations are asked to sleep. If some stay awake, no figure is reported.
 const SLEEP_TRIES: u32 = 30;
 
-/// Conversations that are made at once in `idle`.
+/// Conversations that `idle` creates concurrently.
 const AT_ONCE: usize = 256;
 
 /// Runs a plan against a target.
@@ -41,7 +41,7 @@ pub(crate) async fn run(plan: &Plan, target: Target, progress: Arc<Progress>) ->
     Ok(report)
 }
 
-/// Bytes of the process that holds the conversations.
+/// Resident bytes of the process that holds the conversations.
 fn resident(target: &Target, plan: &Plan) -> Option<u64> {
     target.process(plan)?.resident()
 }
@@ -55,7 +55,8 @@ async fn turns(plan: &Plan, target: &Arc<Target>, progress: &Arc<Progress>) -> R
     Ok(Report::new(plan, Figures::of(&ran, 0)))
 }
 
-/// The same conversations for a tenth of their turns at a time: what changes from the first tenth to the last is their length.
+/// Runs the same conversations for a tenth of their turns at a time. Only their length changes from
+/// the first tenth to the last.
 async fn long(plan: &Plan, target: &Arc<Target>, progress: &Arc<Progress>) -> Result<Report, LoadError> {
     const PARTS: usize = 10;
     let part = Plan { turns: plan.turns.div_ceil(PARTS), duration: None, warm_up: Duration::ZERO, ..plan.clone() };
@@ -64,7 +65,7 @@ async fn long(plan: &Plan, target: &Arc<Target>, progress: &Arc<Progress>) -> Re
     let first = Figures::of(&all, 0);
     let mut last = first.clone();
     for _ in 1..PARTS {
-        // The same name each time: the conversations go on.
+        // The same names in every part, so that the conversations continue.
         let ran = phase(&part, target, progress, "long", &crowd).await?;
         last = Figures::of(&ran, 0);
         all.absorb(&ran);
@@ -81,7 +82,7 @@ async fn long(plan: &Plan, target: &Arc<Target>, progress: &Arc<Progress>) -> Re
 }
 
 async fn idle(plan: &Plan, target: &Arc<Target>, progress: &Arc<Progress>) -> Result<Report, LoadError> {
-    // What is paid once is not a conversation's.
+    // One warm-up turn, so that one-time costs are not attributed to conversations.
     let warm = Turn { tenant: 0, conversation: format!("{}-warm", plan.run), id: u64::MAX, cancel: false };
     target.turn(&warm).await;
     tokio::time::sleep(SETTLE).await;
@@ -105,7 +106,8 @@ async fn idle(plan: &Plan, target: &Arc<Target>, progress: &Arc<Progress>) -> Re
         Target::Host(host) => {
             for _ in 0..SLEEP_TRIES {
                 host.hibernate_idle();
-                // Each time to fall asleep before it is asked again: one that is asked while it closes begins anew.
+                // Give conversations time to fall asleep: a request during closing would restart
+                // them.
                 tokio::time::sleep(SETTLE).await;
                 if host.awake() == 0 {
                     break;
@@ -120,10 +122,10 @@ async fn idle(plan: &Plan, target: &Arc<Target>, progress: &Arc<Progress>) -> Re
     Ok(report)
 }
 
-/// The quiet tenants alone, then the same beside one that floods.
+/// Runs the quiet tenants alone, then beside one that floods.
 async fn noisy(plan: &Plan, target: &Arc<Target>, progress: &Arc<Progress>) -> Result<Report, LoadError> {
     let others = plan.tenants.saturating_sub(1).max(1);
-    // Without a rate the quiet ones take half of what the model can serve.
+    // Without a rate the quiet tenants use half of what the model can serve.
     let rate = plan.rate.or(plan.capacity().map(|turns| turns / 2.0)).unwrap_or(100.0);
     let each = (plan.conversations / plan.tenants.max(1)).max(1);
     let quiet = Crowd { name: "quiet", tenants: 1..others + 1, conversations: each * others, rate: Some(rate) };

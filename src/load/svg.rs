@@ -1,4 +1,5 @@
-//! A plot of a run as SVG: latency over percentile, throughput over time. Readable alone, in any viewer. Pure.
+//! Plots a run as SVG: latency by percentile, throughput over time. Self-contained, for any viewer.
+//! Pure.
 
 use std::fmt::Write;
 
@@ -9,7 +10,7 @@ const HEIGHT: f64 = 720.0;
 const LEFT: f64 = 80.0;
 const RIGHT: f64 = 30.0;
 
-/// Apart for eyes that tell red from green badly too.
+/// Distinguishable with red-green color blindness too.
 const COLORS: [&str; 4] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7"];
 
 /// A line of a panel.
@@ -18,7 +19,7 @@ struct Series<'a> {
     points: Vec<(f64, f64)>,
 }
 
-/// A panel between two heights.
+/// A panel between two y coordinates.
 struct Panel<'a> {
     top: f64,
     bottom: f64,
@@ -26,7 +27,7 @@ struct Panel<'a> {
     x_label: &'a str,
     y_label: &'a str,
     x_max: f64,
-    /// Where the x axis is marked, and how.
+    /// Positions and labels of the marks on the x axis.
     marks: Vec<(f64, String)>,
     series: Vec<Series<'a>>,
 }
@@ -115,7 +116,7 @@ impl Panel<'_> {
     }
 }
 
-/// The least of 1, 2, 5 times a power of ten that is not below.
+/// The smallest of 1, 2 or 5 times a power of ten that is at least `step`.
 fn nice(step: f64) -> f64 {
     let power = 10f64.powf(step.max(1e-9).log10().floor());
     [1.0, 2.0, 5.0, 10.0].into_iter().map(|factor| factor * power).find(|nice| *nice >= step * 0.999_999).unwrap_or(10.0 * power)

@@ -1,4 +1,5 @@
-//! Counts and latencies of turns, and how even tenants fared. Pure but for the clock's values that are handed in.
+//! Counts and latencies of turns, and how evenly tenants were served. Pure: callers pass
+//! timestamps.
 
 use std::{
     collections::BTreeMap,
@@ -13,14 +14,14 @@ use super::{
     turn::{End, Seen},
 };
 
-/// Longest latency that is told apart: an hour, in microseconds.
+/// Longest latency that is recorded exactly: an hour, in microseconds.
 const LATENCY_MAX_US: u64 = 3_600_000_000;
 
-/// Latencies in microseconds, three digits each.
+/// A histogram of latencies in microseconds, with three significant digits.
 #[derive(Debug, Clone)]
 pub(super) struct Latencies(Histogram<u64>);
 
-/// Latencies as they are told, in milliseconds.
+/// Quantiles of latencies, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Quantiles {
     pub(crate) count: u64,
@@ -46,11 +47,11 @@ impl Latencies {
     }
 
     fn absorb(&mut self, other: &Self) {
-        // Both have the same bounds, so there is nothing that one holds and the other cannot.
+        // Both histograms have the same bounds, so adding cannot fail.
         let _ = self.0.add(&other.0);
     }
 
-    /// `None` when there are none.
+    /// Returns the quantiles; `None` when there are no latencies.
     pub(super) fn quantiles(&self) -> Option<Quantiles> {
         (!self.0.is_empty()).then(|| Quantiles {
             count: self.0.len(),
@@ -63,8 +64,8 @@ impl Latencies {
         })
     }
 
-    /// Points of the curve from the fastest to the slowest: parts of the turns, and milliseconds. Each nine of the quantile has as many
-    /// points, as far as there are turns that it tells apart.
+    /// Returns the points of the percentile curve: quantile and milliseconds. Each further nine has
+    /// as many points as the last, as long as there are enough turns to resolve it.
     pub(super) fn curve(&self) -> Vec<(f64, f64)> {
         const POINTS_A_NINE: u32 = 20;
         let nines = (self.0.len().max(1) as f64).log10().min(6.0);
@@ -76,7 +77,7 @@ impl Latencies {
     }
 }
 
-/// What came of the turns of a group of tenants.
+/// Counts and latencies of a group of tenants.
 #[derive(Debug, Clone)]
 pub(super) struct Tally {
     pub(super) offered: u64,
@@ -84,27 +85,27 @@ pub(super) struct Tally {
     pub(super) interrupted: u64,
     pub(super) failed: u64,
     pub(super) refused: u64,
-    /// Accepted and waited for in vain.
+    /// Turns that were accepted but not answered within the drain time.
     pub(super) unfinished: u64,
     pub(super) lost: u64,
     pub(super) mismatched: u64,
     pub(super) repeated: u64,
     pub(super) unmarked: u64,
     pub(super) errors: BTreeMap<String, u64>,
-    /// Of turns that were served, and of those that were waited for in vain.
+    /// Latencies of served turns, and the waiting times of unfinished ones.
     pub(super) latency: Latencies,
     pub(super) first_text: Latencies,
     pub(super) refusal: Latencies,
     pub(super) cancel: Latencies,
     /// Tokens served, by tenant.
     pub(super) tokens: Vec<u64>,
-    /// Turns that ended well in each second.
+    /// Turns that succeeded in each second.
     pub(super) seconds: Vec<u64>,
-    /// Turns that ended otherwise in each second.
+    /// Turns that did not succeed in each second.
     pub(super) bad_seconds: Vec<u64>,
 }
 
-/// When a turn was due, and when it was over.
+/// When a turn was due and when it ended.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Span {
     pub(super) due: Instant,
@@ -135,7 +136,7 @@ impl Tally {
         })
     }
 
-    /// Takes a turn that was due after `from`, the end of the warm-up.
+    /// Records a turn that was due after `from`, the end of the warm-up.
     pub(super) fn take(&mut self, tenant: usize, span: Span, from: Instant, seen: Seen) {
         let Span { due, over } = span;
         let latency = over.saturating_duration_since(due);
@@ -210,7 +211,7 @@ impl Tally {
         }
     }
 
-    /// Takes a turn that was waited for in vain: what it waited is the least that it would have taken.
+    /// Records a turn without an answer. Its waiting time is a lower bound of its latency.
     pub(super) fn take_unfinished(&mut self, span: Span) {
         self.offered += 1;
         self.unfinished += 1;
@@ -218,7 +219,7 @@ impl Tally {
         *self.errors.entry("unfinished".to_owned()).or_default() += 1;
     }
 
-    /// Takes a turn that was due and could not even be sent: too many were under way.
+    /// Records a turn that was due but not sent, because too many were open.
     pub(super) fn take_unsent(&mut self) {
         self.offered += 1;
         self.refused += 1;
@@ -226,7 +227,7 @@ impl Tally {
     }
 }
 
-/// Longest run that is told second by second.
+/// Longest run whose seconds are recorded.
 const SECONDS_MAX: usize = 24 * 3600;
 
 fn count(seconds: &mut Vec<u64>, second: usize, turns: u64) {
@@ -239,7 +240,7 @@ fn count(seconds: &mut Vec<u64>, second: usize, turns: u64) {
     }
 }
 
-/// Jain's index of fairness: 1 when all have the same, 1/n when one has all.
+/// Jain's fairness index: 1 when all shares are equal, 1/n when one has everything.
 pub(super) fn jain(shares: &[u64]) -> Option<f64> {
     let sum: f64 = shares.iter().map(|share| *share as f64).sum();
     let squares: f64 = shares.iter().map(|share| (*share as f64).powi(2)).sum();
@@ -267,13 +268,13 @@ mod tests {
         }
         latencies.record(Duration::from_secs(9999));
 
-        let told = latencies.quantiles().unwrap();
+        let quantiles = latencies.quantiles().unwrap();
 
-        assert_eq!(told.count, 1001);
-        for (got, expected) in [(told.p50, 501.0), (told.p90, 901.0), (told.p99, 991.0)] {
-            assert!((got - expected).abs() / expected < 0.002, "{told:?}");
+        assert_eq!(quantiles.count, 1001);
+        for (got, expected) in [(quantiles.p50, 501.0), (quantiles.p90, 901.0), (quantiles.p99, 991.0)] {
+            assert!((got - expected).abs() / expected < 0.002, "{quantiles:?}");
         }
-        assert!(told.max >= 3_600_000.0, "{told:?}");
+        assert!(quantiles.max >= 3_600_000.0, "{quantiles:?}");
         assert_eq!(Latencies::new().unwrap().quantiles(), None);
     }
 
@@ -297,8 +298,8 @@ mod tests {
         tally.take(0, span, due, Seen::only(End::Well));
         tally.take_unfinished(Span { due, over: due + Duration::from_secs(9) });
 
-        let told = tally.latency.quantiles().unwrap();
-        assert!(told.p50 >= 2_990.0 && told.max >= 8_990.0, "{told:?}");
+        let quantiles = tally.latency.quantiles().unwrap();
+        assert!(quantiles.p50 >= 2_990.0 && quantiles.max >= 8_990.0, "{quantiles:?}");
         assert_eq!((tally.offered, tally.served, tally.unfinished), (2, 1, 1));
         assert_eq!(tally.seconds, [0, 0, 0, 1]);
     }

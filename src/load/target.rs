@@ -1,4 +1,4 @@
-//! Who is measured: a host in this process, or one that serves HTTP.
+//! The host under test: one in this process, or one that serves HTTP.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::Host;
 
-/// Who is measured.
+/// The host under test.
 pub(crate) enum Target {
     /// A host in this process.
     Host(Host),
@@ -25,7 +25,7 @@ pub(crate) enum Target {
     Remote(Remote),
 }
 
-/// A host in this process, as a plan needs it: with a scripted model unless a provider is given.
+/// Builds a host in this process for a plan, with a scripted model unless a provider is given.
 ///
 /// # Errors
 /// [`LoadError::Host`].
@@ -39,11 +39,11 @@ pub(crate) async fn host(
     let limits = Limits {
         model_calls_max: plan.model_concurrency,
         tool_iterations_max: usual.tool_iterations_max.max(plan.tools_per_turn + 1),
-        // A mock asks for the same again and again.
+        // The scripted model repeats identical calls.
         identical_calls_max: u32::MAX,
-        // What finished rounds said is not what is measured.
+        // The event rings of finished rounds are not part of the measurement.
         ring_age: std::time::Duration::from_secs(1),
-        // All subagents of a fan-out are to run at once.
+        // All subagents of a fan-out must be able to run at once.
         tenant_turns_max: usual.tenant_turns_max.max(plan.subagents),
         ..usual
     };
@@ -70,7 +70,7 @@ impl Target {
         }
     }
 
-    /// The process that holds the conversations, if it is known.
+    /// Returns the process that holds the conversations, if it is known.
     pub(super) fn process(&self, plan: &Plan) -> Option<Process> {
         match self {
             Self::Host(_) => Some(Process::this()),
@@ -79,7 +79,7 @@ impl Target {
     }
 }
 
-/// Name of a tenant of the host in this process.
+/// Name of a tenant of the in-process host.
 pub(super) fn tenant(number: usize) -> String {
     format!("load-{number}")
 }

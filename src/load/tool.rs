@@ -7,21 +7,21 @@ use callboard_actors::scripted::splitmix64;
 
 use super::turn::chance;
 
-/// Longest call: one that hangs is over then.
+/// Longest call, which ends a call that hangs.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a panic of this tool says.
-pub(crate) const PANIC: &str = "the load tool panics, as it was told to";
+/// The message of an injected panic.
+pub(crate) const PANIC: &str = "panic injected by the load tool";
 
 #[derive(serde::Deserialize, schemars::JsonSchema)]
 pub(super) struct Args {
-    /// Any text; it decides what goes wrong.
+    /// Any text. It decides which fault the call has.
     argument: String,
 }
 
-/// The tool.
+/// The load tool.
 pub(super) struct LoadTool {
-    /// Part of the calls that hang or panic.
+    /// Share of the calls that hang or panic, 0 to 1.
     pub(super) fault_rate: f64,
     pub(super) seed: u64,
 }

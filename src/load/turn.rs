@@ -1,4 +1,4 @@
-//! One turn, and what was seen of it.
+//! One turn, and what was observed of it.
 
 use std::time::{Duration, Instant};
 
@@ -9,24 +9,24 @@ use crate::mock_model::MARK;
 /// Bytes of a prompt.
 const PROMPT_BYTES: usize = 200;
 
-/// A turn that is offered.
+/// A turn to offer.
 #[derive(Debug, Clone)]
 pub(super) struct Turn {
     pub(super) tenant: usize,
     pub(super) conversation: String,
-    /// Unique in the run; stands in the prompt and in its answer.
+    /// Unique in the run; part of the prompt and of its answer.
     pub(super) id: u64,
-    /// Whether it is interrupted at its first text.
+    /// Whether the turn is interrupted at its first text.
     pub(super) cancel: bool,
 }
 
 impl Turn {
-    /// The word that the answer must begin with.
+    /// The word with which the answer must begin.
     pub(super) fn mark(&self) -> String {
         format!("{MARK}{:016x}", self.id)
     }
 
-    /// What is said.
+    /// The text of the prompt.
     pub(super) fn prompt(&self) -> String {
         let mut prompt = self.mark();
         prompt.push(' ');
@@ -35,7 +35,7 @@ impl Turn {
     }
 }
 
-/// A number between 0 and 1 that an id and a seed decide.
+/// A number between 0 and 1, derived from an id and a seed.
 pub(super) fn chance(seed: u64, id: u64) -> f64 {
     (splitmix64(seed.rotate_left(17) ^ id) >> 11) as f64 / (1u64 << 53) as f64
 }
@@ -43,44 +43,44 @@ pub(super) fn chance(seed: u64, id: u64) -> f64 {
 /// How a turn ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum End {
-    /// Answered.
+    /// Answered to its end.
     Well,
-    /// Interrupted, as was asked.
+    /// Interrupted, as requested.
     Interrupted,
-    /// Accepted, but failed: a stable code.
+    /// Accepted, then failed with this stable code.
     Failed(String),
-    /// Not accepted: a stable code.
+    /// Refused with this stable code.
     Refused(String),
-    /// Accepted, and its stream ended without an end.
+    /// Accepted, but its event stream closed without a final event.
     Lost,
 }
 
-/// What was seen of a turn.
+/// What was observed of a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) end: End,
-    /// When the first text came.
+    /// When the first text arrived.
     pub(super) first_text: Option<Instant>,
-    /// From the interrupt to the end.
+    /// Time from the interrupt to the end.
     pub(super) cancelled_in: Option<Duration>,
-    /// Input and output of its model calls.
+    /// Input and output tokens of its model calls.
     pub(super) tokens: u64,
-    /// Events whose id did not come after the one before.
+    /// Events whose id is not greater than the id before.
     pub(super) repeated: u64,
-    /// The answer to another prompt.
+    /// Whether the answer belongs to another prompt.
     pub(super) mismatched: bool,
-    /// An answer without a mark: it cannot be told whose it is.
+    /// Whether the answer has no mark, so that it cannot be checked.
     pub(super) unmarked: bool,
 }
 
 impl Seen {
-    /// Ended before there was anything to see.
+    /// A turn that ended before any event.
     pub(super) fn only(end: End) -> Self {
         Self { end, first_text: None, cancelled_in: None, tokens: 0, repeated: 0, mismatched: false, unmarked: false }
     }
 }
 
-/// Watches the events of a turn, wherever they come from.
+/// Records the events of a turn, from either kind of target.
 #[derive(Debug)]
 pub(super) struct Watch {
     mark: String,
@@ -90,7 +90,7 @@ pub(super) struct Watch {
     seen: Seen,
 }
 
-/// The end of a round, as both kinds of targets tell it.
+/// The end of a round, in the form that both kinds of targets share.
 #[derive(Debug)]
 pub(super) struct RoundOver<'a> {
     pub(super) stop_reason: &'a str,
@@ -104,7 +104,7 @@ impl Watch {
         Self { mark: turn.mark(), cancel: turn.cancel, interrupted_at: None, last: None, seen: Seen::only(End::Lost) }
     }
 
-    /// Notes the place of an event.
+    /// Checks the order of an event by its id.
     pub(super) fn place(&mut self, id: [u64; 3]) {
         if self.last.is_some_and(|last| id <= last) {
             self.seen.repeated += 1;
@@ -112,7 +112,7 @@ impl Watch {
         self.last = Some(id);
     }
 
-    /// Notes a piece of text; true when the turn is to be interrupted now.
+    /// Records a piece of text. Returns true when the turn must be interrupted now.
     pub(super) fn text(&mut self) -> bool {
         let now = Instant::now();
         self.seen.first_text.get_or_insert(now);
@@ -123,10 +123,10 @@ impl Watch {
         interrupt
     }
 
-    /// Notes the end.
+    /// Records the end.
     pub(super) fn over(&mut self, over: &RoundOver<'_>) {
         if self.seen.end != End::Lost {
-            self.seen.repeated += 1; // A round that ends twice.
+            self.seen.repeated += 1; // the round ended twice
             return;
         }
         self.seen.tokens = over.tokens;
@@ -143,11 +143,11 @@ impl Watch {
             "error" => End::Failed(over.error.unwrap_or("error").to_owned()),
             other => End::Failed(other.to_owned()),
         };
-        // Of an interrupted turn the mark may have come in part.
+        // The mark of an interrupted turn may have arrived in part.
         self.seen.mismatched = marked && self.seen.end == End::Well && over.text.split(' ').next() != Some(self.mark.as_str());
     }
 
-    /// Notes an error in place of an end.
+    /// Records an error that ended the turn.
     pub(super) fn failed(&mut self, code: &str) {
         if self.seen.end == End::Lost {
             self.seen.end = End::Failed(code.to_owned());
@@ -160,7 +160,7 @@ impl Watch {
 }
 
 impl Seen {
-    /// Whether the answer belongs to this prompt is told by its mark.
+    /// Checks by its mark whether the answer belongs to this prompt.
     pub(super) fn of_answer(turn: &Turn, over: &RoundOver<'_>) -> Self {
         let mut watch = Watch::new(turn);
         watch.over(over);

@@ -1,4 +1,5 @@
-//! The bytes of a reply: what is the same for all is rendered once, the rest is a few hundred bytes a call.
+//! The bytes of a reply. Parts that all replies share are rendered once; a call adds a few hundred
+//! bytes.
 
 use std::{io, time::Duration};
 
@@ -13,25 +14,25 @@ use super::{
     openai,
 };
 
-/// Whose JSON.
+/// Which API's JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wire {
     Anthropic,
     OpenAi,
 }
 
-/// One call, as its JSON tells it.
+/// The values of one call that its JSON contains.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Call<'a> {
     pub(super) nth: u64,
     pub(super) model: &'a str,
-    /// Name and arguments of the tool that is asked for.
+    /// Name and arguments of the tool call in the reply.
     pub(super) tool: Option<(&'a str, &'a str)>,
     pub(super) input_tokens: usize,
     pub(super) output_tokens: usize,
 }
 
-/// A whole answer's text.
+/// The text of an answer without streaming.
 #[derive(Debug)]
 pub(super) struct Whole {
     pub(super) text: String,
@@ -40,21 +41,21 @@ pub(super) struct Whole {
 /// How the bytes of a stream end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// As they should.
+    /// The stream ends as the API documents it.
     Well,
-    /// With the connection.
+    /// The connection closes early.
     Cut,
-    /// Never.
+    /// No end: the stream stalls.
     Stall,
 }
 
-/// The text that answers are made of.
+/// The word that answers repeat.
 const FILLER: &[u8] = b"word";
 
-/// Arguments that are no JSON.
+/// Arguments that are not valid JSON.
 const BROKEN_INPUT: &str = r#"{"argument": "never clo"#;
 
-/// Chunks of one wire, rendered.
+/// Rendered chunks of one wire.
 #[derive(Debug)]
 struct Chunks {
     one: Bytes,
@@ -71,7 +72,7 @@ impl Chunks {
     }
 }
 
-/// What replies are made of.
+/// Everything that replies are rendered from.
 #[derive(Debug)]
 pub(super) struct Answers {
     settings: MockModelSettings,
@@ -90,7 +91,7 @@ impl Answers {
         Self { settings, text, anthropic, openai }
     }
 
-    /// The tool that a call asks for.
+    /// Returns the tool call of a reply.
     fn tool<'a>(&'a self, asked: &'a Asked, broken: bool) -> Option<(&'a str, &'a str)> {
         let name = self.settings.tool.as_deref().or(asked.tool.as_deref()).filter(|_| asked.calls_before < self.settings.tool_calls)?;
         Some((name, if broken { BROKEN_INPUT } else { &self.settings.tool_input }))
@@ -106,7 +107,7 @@ impl Answers {
         Call { nth, model: &asked.model, tool, input_tokens: asked.tokens, output_tokens: (bytes / TOKEN_BYTES).max(1) }
     }
 
-    /// An answer in one piece; a fault breaks its end off.
+    /// Renders an answer without streaming. A fault cuts its end off.
     pub(super) fn whole(&self, wire: Wire, asked: &Asked, nth: u64, fault: Option<Fault>) -> String {
         let call = self.call(asked, nth, false);
         let mut text = asked.mark.as_ref().filter(|_| call.tool.is_none()).map_or_else(String::new, |mark| format!("{mark} "));
@@ -121,12 +122,13 @@ impl Answers {
         body
     }
 
-    /// An answer as a stream of events. The call runs until its last byte is taken.
+    /// Renders an answer as a stream of events. The call counts as running until the last byte is
+    /// taken.
     pub(super) fn stream(&self, wire: Wire, asked: &Asked, nth: u64, fault: Option<Fault>, running: Running) -> Body {
         let malformed = fault == Some(Fault::MalformedJson);
         let call = self.call(asked, nth, malformed);
         let chunks = self.chunks(call.tool.is_some());
-        // Only the call that answers says the mark: it is the turn's last.
+        // Only the last call of a round, which answers the prompt, contains the mark.
         let mark = asked.mark.as_ref().filter(|_| call.tool.is_none());
         let has_text = chunks > 0 || mark.is_some();
         let mut head = match wire {
@@ -183,7 +185,7 @@ impl Answers {
     }
 }
 
-/// A reply that is sent piece by piece.
+/// A reply that is sent in pieces.
 struct Playing {
     first: Bytes,
     chunk: Bytes,
@@ -214,7 +216,7 @@ impl Playing {
         match self.end {
             End::Well => None,
             End::Cut => {
-                // The server would throw away what it has not written yet.
+                // Without this pause the server would discard what it has not written yet.
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 self.end = End::Well;
                 Some((Err(io::ErrorKind::ConnectionReset.into()), self))

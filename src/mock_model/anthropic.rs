@@ -4,14 +4,14 @@ use serde_json::json;
 
 use super::answer::{Call, Whole};
 
-/// The event of one chunk of text.
+/// Renders the event of one chunk of text.
 pub(super) fn chunk(text: &str) -> String {
     let text = json!(text);
     let data = format!(r#"{{"type":"content_block_delta","index":0,"delta":{{"type":"text_delta","text":{text}}}}}"#);
     event("content_block_delta", &data)
 }
 
-/// From the start of the message to its first chunk.
+/// Renders the events from the start of the message to its first chunk.
 pub(super) fn head(call: &Call<'_>, has_text: bool) -> String {
     let model = json!(call.model);
     let mut head = event(
@@ -27,7 +27,7 @@ pub(super) fn head(call: &Call<'_>, has_text: bool) -> String {
     head
 }
 
-/// From the last chunk to the end.
+/// Renders the events from the last chunk to the end.
 pub(super) fn tail(call: &Call<'_>, has_text: bool) -> String {
     let mut tail = String::new();
     if has_text {
@@ -55,17 +55,17 @@ pub(super) fn tail(call: &Call<'_>, has_text: bool) -> String {
     tail + &event("message_delta", &data) + &event("message_stop", r#"{"type":"message_stop"}"#)
 }
 
-/// An event that ends the stream with an error.
+/// Renders an error event, which ends the stream.
 pub(super) fn error_event() -> String {
-    event("error", &refusal("overloaded_error", "the mock was told to fail"))
+    event("error", &refusal("overloaded_error", "fault injected by the mock model"))
 }
 
-/// The start of an event whose end never comes.
+/// Renders an event without its end.
 pub(super) fn malformed() -> String {
     event("content_block_delta", r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_del"#)
 }
 
-/// A whole answer.
+/// Renders an answer without streaming.
 pub(super) fn whole(call: &Call<'_>, whole: &Whole) -> String {
     let mut content = Vec::new();
     if !whole.text.is_empty() {
@@ -83,7 +83,7 @@ pub(super) fn whole(call: &Call<'_>, whole: &Whole) -> String {
     .to_string()
 }
 
-/// The body of a refusal.
+/// Renders the body of a refusal.
 pub(super) fn refusal(kind: &str, message: &str) -> String {
     json!({ "type": "error", "error": { "type": kind, "message": message } }).to_string()
 }

@@ -1,4 +1,4 @@
-//! What the server reads of a request: as little as decides the answer. Both wires alike. Pure.
+//! Parses the fields of a request that decide the answer, for both wires. Pure.
 
 use std::borrow::Cow;
 
@@ -7,10 +7,10 @@ use serde_json::value::RawValue;
 
 use super::MARK;
 
-/// Longest first word that comes back.
+/// Longest mark that is repeated in the answer.
 const MARK_BYTES_MAX: usize = 64;
 
-/// Bytes that stand for one token.
+/// Bytes that count as one token.
 pub(super) const TOKEN_BYTES: usize = 4;
 
 #[derive(Deserialize)]
@@ -52,7 +52,7 @@ struct Block<'a> {
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// A tool of either wire.
+/// A tool definition of either wire.
 #[derive(Deserialize)]
 struct Tool<'a> {
     #[serde(borrow, default)]
@@ -67,18 +67,18 @@ struct Function<'a> {
     name: Cow<'a, str>,
 }
 
-/// A request as the server sees it.
+/// The fields of a request that decide its answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Asked {
-    /// The model's name.
+    /// The requested model; the answer names it.
     pub(super) model: String,
-    /// Whether the answer is to be a stream.
+    /// Whether the client requests a stream.
     pub(super) stream: bool,
-    /// Whether a stream of OpenAI's is to tell its usage.
+    /// Whether an OpenAI stream must report its usage.
     pub(super) usage: bool,
-    /// The first tool that is offered.
+    /// Name of the first tool that the request offers.
     pub(super) tool: Option<String>,
-    /// Model calls of this turn that are answered already.
+    /// Model calls of this round that are already answered.
     pub(super) calls_before: u32,
     /// The first word of the prompt, if it is a mark.
     pub(super) mark: Option<String>,
@@ -87,10 +87,10 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Reads the body of a request.
+    /// Parses the body of a request.
     ///
     /// # Errors
-    /// What the parser said.
+    /// The error of the JSON parser.
     pub(super) fn read(body: &[u8]) -> Result<Self, serde_json::Error> {
         let parsed: Body<'_> = serde_json::from_slice(body)?;
         let (mut calls_before, mut mark) = (0, None);
@@ -100,7 +100,7 @@ impl Asked {
                 "assistant" => calls_before += 1,
                 "tool" => {}
                 "user" => {
-                    if let Said::Prompt(found) = said(head.content)? {
+                    if let UserContent::Prompt(found) = user_content(head.content)? {
                         mark = found;
                         break;
                     }
@@ -127,28 +127,29 @@ impl Asked {
     }
 }
 
-/// What a user message is.
-enum Said {
+/// The content of a user message.
+enum UserContent {
     /// Results of tools.
     Results,
-    /// A prompt, with its mark.
+    /// A prompt, with its mark if it has one.
     Prompt(Option<String>),
 }
 
-fn said(content: Option<&RawValue>) -> Result<Said, serde_json::Error> {
-    let Some(content) = content else { return Ok(Said::Prompt(None)) };
+fn user_content(content: Option<&RawValue>) -> Result<UserContent, serde_json::Error> {
+    let Some(content) = content else { return Ok(UserContent::Prompt(None)) };
     if content.get().starts_with('"') {
         let text: Text<'_> = serde_json::from_str(content.get())?;
-        return Ok(Said::Prompt(mark(&text.0)));
+        return Ok(UserContent::Prompt(mark(&text.0)));
     }
     let blocks: Vec<Block<'_>> = serde_json::from_str(content.get())?;
     if blocks.iter().any(|block| block.kind == "tool_result") {
-        return Ok(Said::Results);
+        return Ok(UserContent::Results);
     }
-    Ok(Said::Prompt(blocks.iter().find_map(|block| mark(&block.text))))
+    Ok(UserContent::Prompt(blocks.iter().find_map(|block| mark(&block.text))))
 }
 
-/// The first word of a text, if it begins as a mark does and is plain.
+/// Returns the first word of a text if it begins like a mark and consists of letters, digits and
+/// hyphens.
 pub(super) fn mark(text: &str) -> Option<String> {
     let word = text.split_ascii_whitespace().next()?;
     let plain = word.len() <= MARK_BYTES_MAX && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');

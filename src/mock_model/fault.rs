@@ -1,40 +1,40 @@
-//! What the server breaks, and which call: by a seed, so that a run can be had again. Pure.
+//! Which calls fail and how, decided by a seed so that a run can be repeated. Pure.
 
 use std::{fmt, str::FromStr};
 
 use callboard_actors::scripted::splitmix64;
 
-/// A way for a model call to go wrong (FAULTS F11, F12).
+/// A fault of a model call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fault {
     /// 429 with Retry-After.
     RateLimited,
-    /// 529, overloaded.
+    /// 529, the Messages API's status for overload.
     Overloaded,
-    /// 500.
+    /// 500, an internal server error.
     ServerError,
     /// The connection is reset before the head of the answer.
     Reset,
-    /// Half an answer, then nothing until the client leaves.
+    /// Half of the answer, then no bytes until the client disconnects.
     Stall,
-    /// 200 with a page of HTML.
+    /// 200 with an HTML page.
     Html,
-    /// Half an answer, then the connection is closed.
+    /// Half of the answer, then the connection is closed.
     Half,
-    /// An event that is no JSON; in a call of a tool, arguments that are none.
+    /// An event with invalid JSON; in a tool call, arguments that are not valid JSON.
     MalformedJson,
-    /// Half an answer, then an event that tells of an error.
+    /// Half of the answer, then an error event.
     ErrorEvent,
 }
 
-/// Says that a word names no fault.
+/// The word is not the name of a fault.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no such fault; there are 429, 529, 500, reset, stall, html, half, malformed-json, error-event")]
 pub struct NoSuchFault;
 
 impl Fault {
-    /// All of them.
+    /// All faults, in the order of the command line's help.
     pub const ALL: [Self; 9] = [
         Self::RateLimited,
         Self::Overloaded,
@@ -47,7 +47,7 @@ impl Fault {
         Self::ErrorEvent,
     ];
 
-    /// The word of the command line.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::RateLimited => "429",
@@ -62,13 +62,13 @@ impl Fault {
         }
     }
 
-    /// What becomes of the call with this number.
+    /// Decides the fault of the call with this number.
     pub(crate) fn of_call(nth: u64, seed: u64, rate: f64, kinds: &[Self]) -> Option<Self> {
         if rate <= 0.0 {
             return None;
         }
         let bits = splitmix64(seed.rotate_left(32) ^ nth);
-        // 53 bits are all that a double holds.
+        // A double holds 53 bits.
         let chance = (bits >> 11) as f64 / (1u64 << 53) as f64;
         if chance >= rate {
             return None;

@@ -1,4 +1,4 @@
-//! Connections that can be reset from within: the one fault that an HTTP library would not commit by itself.
+//! Connections that a handler can reset: the one fault that an HTTP library never causes.
 
 use std::{
     io,
@@ -20,7 +20,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-/// What a handler holds of its connection.
+/// A handler's access to its connection.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Link(Arc<AtomicBool>);
 
@@ -37,7 +37,7 @@ impl Connected<IncomingStream<'_, Links>> for Link {
     }
 }
 
-/// The listener.
+/// A listener whose connections can be reset.
 #[derive(Debug)]
 pub(super) struct Links(pub(super) TcpListener);
 
@@ -52,7 +52,7 @@ impl Listener for Links {
                     let _ = stream.set_nodelay(true);
                     return (LinkedStream { stream, link: Link::default() }, ());
                 }
-                // Too many open files, most likely: clients leave meanwhile.
+                // Most likely too many open files: wait for clients to disconnect.
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             }
         }
@@ -63,7 +63,7 @@ impl Listener for Links {
     }
 }
 
-/// A connection.
+/// A connection that its handler can reset.
 #[derive(Debug)]
 pub(super) struct LinkedStream {
     stream: TcpStream,
@@ -73,7 +73,7 @@ pub(super) struct LinkedStream {
 impl LinkedStream {
     fn check(&self) -> io::Result<()> {
         if self.link.0.load(Ordering::Acquire) {
-            let _ = self.stream.set_zero_linger(); // Closing then sends a reset.
+            let _ = self.stream.set_zero_linger(); // closing then sends a reset
             return Err(io::ErrorKind::ConnectionReset.into());
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Rates and concurrency: what is beyond them is refused, with the headers that providers send.
+//! Rates and concurrency. Calls beyond a limit are refused, with the headers that providers send.
 
 use std::{
     sync::{
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::MockModelSettings;
 
-/// A bucket that fills by its size in a minute.
+/// A token bucket that refills completely in one minute.
 #[derive(Debug)]
 struct Bucket {
     size: f64,
@@ -30,32 +30,32 @@ impl Bucket {
         (self.level, self.at) = ((self.level + gained).min(self.size), now);
     }
 
-    /// Until it holds as much.
+    /// Time until it holds this amount.
     fn until(&self, amount: f64) -> Duration {
         Duration::from_secs_f64(((amount.min(self.size) - self.level) / self.size.max(1.0) * 60.0).clamp(0.0, 60.0))
     }
 }
 
-/// What a limit tells of itself in headers.
+/// The values of one limit for response headers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Limit {
     /// `requests` or `tokens`.
     pub(super) what: &'static str,
     pub(super) size: u64,
     pub(super) left: u64,
-    /// Until it is full again.
+    /// Time until it is full again.
     pub(super) full_in: Duration,
 }
 
 /// Why a call is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Refused {
-    /// What was used up.
+    /// Name of the limit that was reached.
     pub(super) what: &'static str,
     pub(super) retry_after: Duration,
 }
 
-/// One running call; over when it is dropped.
+/// A running call. Dropping it ends the call.
 #[derive(Debug)]
 pub(super) struct Running(Arc<AtomicUsize>);
 
@@ -84,7 +84,7 @@ impl Meter {
         }
     }
 
-    /// Takes a call of so many tokens, or says when to come again.
+    /// Admits a call of this many tokens, or returns when to retry.
     pub(super) fn admit(&self, tokens: usize) -> Result<Running, Refused> {
         if self.running.fetch_add(1, Ordering::AcqRel) >= self.running_max {
             self.running.fetch_sub(1, Ordering::AcqRel);
@@ -104,17 +104,17 @@ impl Meter {
             }
             taken.push((bucket, amount));
         }
-        // Only a call that all of them take is taken from any.
+        // Take from the buckets only if every bucket admits the call.
         taken.into_iter().for_each(|(bucket, amount)| bucket.level -= amount);
         Ok(running)
     }
 
-    /// Calls that run now.
+    /// Number of running calls.
     pub(super) fn running(&self) -> usize {
         self.running.load(Ordering::Acquire)
     }
 
-    /// The limits as they are now.
+    /// The current state of the limits.
     pub(super) fn limits(&self) -> impl Iterator<Item = Limit> {
         let read = |bucket: &Option<Mutex<Bucket>>, what| {
             let mut bucket = bucket.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,7 +132,8 @@ pub(super) fn rfc3339_in(wait: Duration) -> String {
     rfc3339(then.as_secs() + u64::from(then.subsec_nanos() > 0))
 }
 
-/// Civil time of a Unix time: days counted from 0000-03-01, so that a leap day is the last of its year.
+/// Converts a Unix time to a date. Days count from 0000-03-01, so a leap day is the last of its
+/// year.
 fn rfc3339(unix: u64) -> String {
     let (days, second) = (unix / 86_400 + 719_468, unix % 86_400);
     let (era, day_of_era) = (days / 146_097, days % 146_097);

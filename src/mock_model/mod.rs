@@ -1,11 +1,14 @@
-//! A model server for load: the wires of Anthropic and OpenAI over HTTP, answers that are scripted, cheap and late or broken on request.
+//! A mock model server for load tests: the Anthropic and OpenAI APIs over HTTP, with scripted
+//! answers that can be delayed or broken on request.
 //!
-//! It knows nothing of the rest of this crate, so that any runtime can be measured against it. A prompt whose first word begins with
-//! [`MARK`] is answered with that word first: whoever asked can tell its answer from another's.
+//! It uses nothing else of this crate, so any runtime can be measured against it. If the first word
+//! of a prompt begins with [`MARK`], the answer begins with that word: a client can check that an
+//! answer belongs to its prompt.
 //!
 //! # Layout
-//! `settings` what it is told · `fault` what it breaks, by a seed · `asked` what it reads of a request · `meter` rates and concurrency ·
-//! `anthropic`, `openai` their JSON · `answer` the bytes of a reply · `link` connections that can be reset · `routes`.
+//! `settings` its configuration · `fault` which calls fail, by a seed · `asked` the parsed request
+//! · `meter` rates and concurrency · `anthropic`, `openai` their JSON · `answer` the bytes of a
+//! reply · `link` connections that can be reset · `routes`.
 
 mod settings;
 mod fault;
@@ -25,19 +28,22 @@ use tokio_util::sync::CancellationToken;
 pub use fault::Fault;
 pub use settings::{BadSettings, MockModelSettings};
 
-/// How the first word of a prompt begins that is to come back as the first word of its answer.
+/// Prefix of a mark: the first word of a prompt that begins so is repeated as the first word of its
+/// answer.
 pub const MARK: &str = "load-";
 
-/// How long open replies may go on after the end was asked for.
+/// How long open replies may continue after a shutdown was requested.
 const DRAIN: Duration = Duration::from_secs(2);
 
-/// Serves until `stop` is cancelled or the most requests of the settings are answered. Returns how many model calls there were.
+/// Serves until `stop` is cancelled or `requests_max` requests are answered. Returns the number of
+/// model calls.
 ///
 /// # Errors
-/// [`BadSettings`] as an [`io::Error`] of the kind `InvalidInput`; what the listener said.
+/// [`BadSettings`] as an [`io::Error`] of the kind `InvalidInput`, and errors of the listener.
 ///
 /// # Cancel safety
-/// Dropping the future closes the listener; replies that are under way go on until their clients leave or the runtime ends.
+/// Dropping the future closes the listener. Open replies continue until their clients disconnect or
+/// the runtime ends.
 pub async fn serve(listener: TcpListener, settings: MockModelSettings, stop: CancellationToken) -> io::Result<u64> {
     settings.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     let mock = Arc::new(routes::Mock::new(settings, stop.child_token()));

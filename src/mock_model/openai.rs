@@ -1,24 +1,25 @@
-//! The JSON of the Chat Completions API. Pure. All answers carry one id and one model, so that their chunks are rendered once.
+//! The JSON of the Chat Completions API. Pure. All answers carry the same id and model, so that
+//! their chunks are rendered once.
 
 use serde_json::{Value, json};
 
 use super::answer::{Call, Whole};
 
-/// What every chunk of a stream begins with.
+/// The start of every chunk of a stream.
 const CHUNK: &str = r#"{"id":"chatcmpl-mock","object":"chat.completion.chunk","created":0,"model":"mock","choices":"#;
 
-/// The event of one chunk of text.
+/// Renders the event of one chunk of text.
 pub(super) fn chunk(text: &str) -> String {
     let text = json!(text);
     event(&format!(r#"{CHUNK}[{{"index":0,"delta":{{"content":{text}}},"finish_reason":null}}]}}"#))
 }
 
-/// From the start of the message to its first chunk.
+/// Renders the events from the start of the message to its first chunk.
 pub(super) fn head() -> String {
     event(&format!(r#"{CHUNK}[{{"index":0,"delta":{{"role":"assistant","content":""}},"finish_reason":null}}]}}"#))
 }
 
-/// From the last chunk to the end.
+/// Renders the events from the last chunk to the end.
 pub(super) fn tail(call: &Call<'_>, usage: bool) -> String {
     let mut tail = String::new();
     if let Some((name, input)) = call.tool {
@@ -34,17 +35,17 @@ pub(super) fn tail(call: &Call<'_>, usage: bool) -> String {
     tail + "data: [DONE]\n\n"
 }
 
-/// An event that ends the stream with an error.
+/// Renders an error event, which ends the stream.
 pub(super) fn error_event() -> String {
-    event(&refusal("server_error", "the mock was told to fail"))
+    event(&refusal("server_error", "fault injected by the mock model"))
 }
 
-/// The start of an event whose end never comes.
+/// Renders an event without its end.
 pub(super) fn malformed() -> String {
     event(&format!(r#"{CHUNK}[{{"index":0,"delta":{{"cont"#))
 }
 
-/// A whole answer.
+/// Renders an answer without streaming.
 pub(super) fn whole(call: &Call<'_>, whole: &Whole) -> String {
     let mut message = json!({ "role": "assistant", "content": whole.text });
     if let (Some((name, input)), Some(fields)) = (call.tool, message.as_object_mut()) {
@@ -58,7 +59,7 @@ pub(super) fn whole(call: &Call<'_>, whole: &Whole) -> String {
     .to_string()
 }
 
-/// The body of a refusal.
+/// Renders the body of a refusal.
 pub(super) fn refusal(kind: &str, message: &str) -> String {
     json!({ "error": { "message": message, "type": kind, "param": null, "code": kind } }).to_string()
 }

@@ -1,4 +1,4 @@
-//! The routes, and what each call goes through: rate, wait, fault, answer.
+//! The routes, and the stages of each call: limits, delay, fault, answer.
 
 use std::{
     sync::{
@@ -29,13 +29,13 @@ use super::{
     openai,
 };
 
-/// Longest request.
+/// Bytes in a request body.
 const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// What a 429 that is a fault asks for.
+/// The `Retry-After` of an injected 429.
 const FAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
 
-const PAGE: &str = "<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head><body>The mock was told to fail.</body></html>";
+const PAGE: &str = "<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head><body>Fault injected by the mock model.</body></html>";
 
 /// The server's state.
 #[derive(Debug)]
@@ -53,17 +53,17 @@ impl Mock {
         Self { settings, answers, meter, calls: AtomicU64::new(0), over }
     }
 
-    /// Cancelled when the server is to end.
+    /// Cancelled when the server must stop.
     pub(super) fn over(&self) -> &CancellationToken {
         &self.over
     }
 
-    /// Model calls so far.
+    /// Number of model calls so far.
     pub(super) fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// Whether a request has the key, in the place of either wire.
+    /// Whether a request carries the key, in the header of either API.
     fn knows(&self, headers: &HeaderMap) -> bool {
         let Some(key) = &self.settings.key else { return true };
         let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
@@ -93,16 +93,16 @@ impl Mock {
             tokio::time::sleep(self.settings.latency).await;
         }
         let fault = Fault::of_call(nth, self.settings.seed, self.settings.fault_rate, &self.settings.faults);
-        const TOLD: &str = "the mock was told to fail";
+        const INJECTED: &str = "fault injected by the mock model";
         let overloaded = StatusCode::from_u16(529).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
         match fault {
-            Some(Fault::RateLimited) => return self.refuse(wire, StatusCode::TOO_MANY_REQUESTS, TOLD, Some(FAULT_RETRY_AFTER)),
-            Some(Fault::Overloaded) => return self.refuse(wire, overloaded, TOLD, None),
-            Some(Fault::ServerError) => return self.refuse(wire, StatusCode::INTERNAL_SERVER_ERROR, TOLD, None),
+            Some(Fault::RateLimited) => return self.refuse(wire, StatusCode::TOO_MANY_REQUESTS, INJECTED, Some(FAULT_RETRY_AFTER)),
+            Some(Fault::Overloaded) => return self.refuse(wire, overloaded, INJECTED, None),
+            Some(Fault::ServerError) => return self.refuse(wire, StatusCode::INTERNAL_SERVER_ERROR, INJECTED, None),
             Some(Fault::Html) => return respond(StatusCode::OK, "text/html; charset=utf-8", Body::from(PAGE)),
             Some(Fault::Reset) => link.reset(),
             Some(Fault::Half) if !asked.stream => link.reset(),
-            Some(Fault::ErrorEvent) if !asked.stream => return self.refuse(wire, overloaded, TOLD, None),
+            Some(Fault::ErrorEvent) if !asked.stream => return self.refuse(wire, overloaded, INJECTED, None),
             Some(Fault::Stall) if !asked.stream => return std::future::pending().await,
             Some(Fault::Stall | Fault::Half | Fault::MalformedJson | Fault::ErrorEvent) | None => {}
         }
@@ -112,7 +112,7 @@ impl Mock {
         } else {
             respond(StatusCode::OK, "application/json", Body::from(self.answers.whole(wire, &asked, nth, fault)))
         };
-        self.tell_limits(wire, response.headers_mut());
+        self.set_limit_headers(wire, response.headers_mut());
         response
     }
 
@@ -144,13 +144,13 @@ impl Mock {
             let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
         }
-        self.tell_limits(wire, headers);
+        self.set_limit_headers(wire, headers);
         response
     }
 
-    fn tell_limits(&self, wire: Wire, headers: &mut HeaderMap) {
+    fn set_limit_headers(&self, wire: Wire, headers: &mut HeaderMap) {
         for limit in self.meter.limits() {
-            for (name, value) in told(wire, &limit) {
+            for (name, value) in limit_headers(wire, &limit) {
                 if let (Ok(name), Ok(value)) = (header::HeaderName::try_from(name), HeaderValue::try_from(value)) {
                     headers.insert(name, value);
                 }
@@ -159,8 +159,8 @@ impl Mock {
     }
 }
 
-/// A limit as a provider tells it.
-fn told(wire: Wire, limit: &Limit) -> [(String, String); 3] {
+/// The headers in which a provider reports a limit.
+fn limit_headers(wire: Wire, limit: &Limit) -> [(String, String); 3] {
     let what = limit.what;
     match wire {
         Wire::Anthropic => [
@@ -185,7 +185,7 @@ fn respond(status: StatusCode, kind: &'static str, body: Body) -> Response<Body>
 
 type Caller = ConnectInfo<Link>;
 
-/// All routes.
+/// Routes of both APIs, `/healthz` and `/stats`.
 pub(super) fn router(mock: Arc<Mock>) -> Router {
     let messages = async |State(mock): State<Arc<Mock>>, ConnectInfo(link): Caller, headers: HeaderMap, body: Bytes| {
         mock.answer(Wire::Anthropic, &link, &headers, &body).await
@@ -212,7 +212,7 @@ pub(super) fn router(mock: Arc<Mock>) -> Router {
         .with_state(mock)
 }
 
-/// A list of one model that readers of either wire understand.
+/// A model list that clients of either API understand.
 fn models() -> String {
     let mock = json!({
         "id": "mock", "type": "model", "object": "model", "display_name": "mock", "owned_by": "callboard",

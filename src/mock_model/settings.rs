@@ -1,45 +1,47 @@
-//! What the server is told. Plain data.
+//! Settings of the mock model server. Plain data.
 
 use std::time::Duration;
 
 use super::Fault;
 
-/// How the server answers. The default answers at once, with 64 chunks of 4 bytes, calls no tool and breaks nothing.
+/// How the server answers. By default it answers at once with 64 chunks of 4 bytes, calls no tool
+/// and injects no fault.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MockModelSettings {
-    /// From the whole request to the first byte.
+    /// Delay between the whole request and the first byte of the answer.
     pub latency: Duration,
-    /// Before each chunk but the first; without it a reply is one write.
+    /// Delay before each chunk except the first. At zero a reply is one write.
     pub chunk_delay: Duration,
-    /// Chunks of text of an answer.
+    /// Chunks of text in an answer.
     pub chunks: usize,
     /// Bytes of text in a chunk.
     pub chunk_bytes: usize,
-    /// What each chunk says; filler of `chunk_bytes` otherwise.
+    /// The text of each chunk; `None`: filler of `chunk_bytes`.
     pub text: Option<String>,
     /// Chunks of text before a tool call.
     pub tool_chunks: usize,
-    /// Calls of a turn that ask for a tool before the call that answers; none where no tool is named and the request offers none.
+    /// Tool calls in a round before the answer. None are made if no tool is named and the request
+    /// offers none.
     pub tool_calls: u32,
-    /// The tool that is asked for; the first that the request offers otherwise.
+    /// The tool to call; `None`: the first that the request offers.
     pub tool: Option<String>,
     /// Its arguments, a JSON object.
     pub tool_input: String,
-    /// The key that clients must have; others get 401.
+    /// The key that clients must send; others get 401.
     pub key: Option<String>,
-    /// Calls at once; more get 429.
+    /// Concurrent calls; more get 429.
     pub concurrency: Option<usize>,
-    /// Calls a minute; more get 429. A minute's worth may come at once.
+    /// Calls per minute; more get 429. A full minute's worth may arrive at once.
     pub requests_per_minute: Option<u32>,
-    /// Tokens a minute, input and output; more get 429. A minute's worth may come at once.
+    /// Tokens per minute, input and output; more get 429. A full minute's worth may arrive at once.
     pub tokens_per_minute: Option<u64>,
-    /// Part of the calls that go wrong, 0 to 1.
+    /// Share of the calls that fail, 0 to 1.
     pub fault_rate: f64,
-    /// How they go wrong, in turns by chance.
+    /// The faults to inject; the seed picks one for each failing call.
     pub faults: Vec<Fault>,
-    /// Decides which calls go wrong and how: the same seed, the same calls.
+    /// Decides which calls fail and how: the same seed, the same calls.
     pub seed: u64,
-    /// Model calls after which the server ends.
+    /// Model calls after which the server stops; `None`: never.
     pub requests_max: Option<u64>,
 }
 
@@ -67,29 +69,29 @@ impl Default for MockModelSettings {
     }
 }
 
-/// Bytes of text of one answer: its chunks are rendered once and kept.
+/// Bytes of text in one answer, at most. Its chunks are rendered once and kept in memory.
 const TEXT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Why settings cannot be.
+/// Why settings are invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadSettings {
-    /// The arguments are none.
+    /// `tool_input` is not a JSON object.
     #[error("the tool input must be a JSON object: {0}")]
     ToolInput(String),
-    /// Not a part of one.
+    /// `fault_rate` is not between 0 and 1.
     #[error("the fault rate must be between 0 and 1")]
     FaultRate,
-    /// Nothing to break.
+    /// A fault rate without faults.
     #[error("a fault rate needs at least one kind of fault")]
     NoFaults,
-    /// Chunks of nothing, or more text than is kept.
+    /// An answer without text, or with more text than is kept in memory.
     #[error("an answer must have between 1 and {TEXT_BYTES_MAX} bytes of text")]
     Text,
 }
 
 impl MockModelSettings {
-    /// Checks what cannot be said in types.
+    /// Checks the rules that the types do not express.
     ///
     /// # Errors
     /// [`BadSettings`].

@@ -1,4 +1,5 @@
-//! The mock model as clients of both wires meet it: our own adapters keep their contract against it, faults come as they were told.
+//! The mock model, tested with the adapters as clients of both wires: the adapters keep their
+//! contract against it, and it injects the configured faults.
 
 use std::{sync::Arc, time::Duration};
 
@@ -32,7 +33,7 @@ impl Wire {
     }
 }
 
-/// A mock in this process; it ends when this is dropped.
+/// A mock in this process. Dropping it ends the server.
 struct Served {
     url: String,
     _stop: DropGuard,
@@ -47,7 +48,7 @@ async fn start(settings: MockModelSettings) -> Served {
     Served { url, _stop: stop.drop_guard(), end }
 }
 
-/// A GET without a client library: one request, read to its end.
+/// A GET without a client library: one request on one connection.
 async fn get(url: String) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let (address, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
@@ -99,7 +100,7 @@ async fn openais_adapter_keeps_its_contract_against_the_mock() {
     check_contract(Wire::OpenAi).await;
 }
 
-/// The text of a call, and how it ended.
+/// Returns the text of a call, and how it ended.
 async fn call(provider: &dyn LlmProvider) -> (String, Result<bool, ProviderError>) {
     let mut stream = match provider.stream(example_request(), CancellationToken::new()).await {
         Ok(stream) => stream,
