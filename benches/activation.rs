@@ -1,10 +1,12 @@
-//! What does it cost to send a conversation to sleep, and to wake it?
+//! Measures what it costs to put a conversation to sleep and to activate it again.
 //!
-//! Conversations with a history of a few turns are made, sent to sleep, and woken by a verb that does nothing else, journal in memory and in
-//! SQLite. Beside the waking what nobody could do without: the rows read from the store and parsed by hand, and the state read from the
-//! store without waking anybody. Sleeping is counted from the sweep until nobody is awake.
+//! Conversations with a history of a few turns are created, put to sleep, and activated by a
+//! request that does nothing else, with the journal in memory and in SQLite. Baselines for
+//! activation: the rows read from the store and parsed by hand, and the state read from the store
+//! without an activation. Sleeping is measured from the sweep until no conversation is active.
 //!
-//! `cargo bench --bench activation` prints CPU for each, medians of rounds. `-- --conversations N`, `--turns N` each, `--rounds N`.
+//! `cargo bench --bench activation` prints CPU for each, medians of rounds. `-- --conversations N`,
+//! `--turns N` for each, `--rounds N`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
 #[path = "turn/mod.rs"]
@@ -28,7 +30,7 @@ use reference::{
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Conversations that are worked on at once.
+/// Conversations that are processed concurrently.
 const LANES: usize = 64;
 
 fn name(nth: usize) -> String {
@@ -60,7 +62,8 @@ async fn row(journal: &str, sessions: Arc<dyn SessionBackend>, count: usize, tur
         }
     })
     .await;
-    // What the last turns said is kept for their watchers a while; that is no part of sleeping.
+    // Event rings of finished rounds are kept for a while. Wait, so that freeing them is not
+    // measured.
     tokio::time::sleep(Duration::from_secs(2)).await;
     asleep(&host).await;
 
@@ -105,7 +108,7 @@ async fn run(count: usize, turns: usize, rounds: usize) {
         "{:>8} {:>8} {:>6} {:>13} {:>13} {:>13} {:>7} {:>13}",
         "journal", "", "turns", "rows by hand", "state read", "woken", "ratio", "put to sleep"
     );
-    // The folder of the build, since a temporary one is often in memory.
+    // In the build folder, because temporary folders are often in memory.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     row("memory", Arc::new(MemorySessions::new()), count, turns, rounds).await;
     let options = SqliteOptions { durability: CommitMode::Batched, ..SqliteOptions::default() };

@@ -1,11 +1,15 @@
-//! How long until 1,000 running turns have ended, and until the last process of 1,000 commands is gone?
+//! Measures how long it takes to end 1,000 running turns, and to end the processes of 1,000
+//! commands.
 //!
-//! First turns of a model that talks without end, all interrupted in one moment: from each interrupt to its `round_finished`. Beside it
-//! as many tasks by hand, each with a token and a channel to its reader. Then turns that each run a command, in the kernel's boundary and in
-//! a bare process group (sandbox `local`), all interrupted: from the first interrupt until `/proc` holds none of their processes. One spawner
-//! runs them all, where this process may open files enough. Beside it a bare loop that kills and waits for as many groups.
+//! First, turns of a model that streams without end are all interrupted at once: time from each
+//! interrupt to its `round_finished`. Baseline: as many hand-written tasks, each with a token and a
+//! channel to its reader. Then turns that each run a command, behind a kernel boundary and in a
+//! bare process group (sandbox `local`), are all interrupted: time from the first interrupt until
+//! `/proc` lists none of their processes. One spawner runs all commands if this process may open
+//! enough files. Baseline: a loop that kills and reaps as many groups.
 //!
-//! `cargo bench --bench cancel` prints both, medians of rounds in turns. `-- --rounds N`, `--turns N`, `--groups N`.
+//! `cargo bench --bench cancel` prints both, medians of alternating rounds. `-- --rounds N`,
+//! `--turns N`, `--groups N`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
 #[path = "turn/mod.rs"]
@@ -38,10 +42,10 @@ use tokio_util::sync::CancellationToken;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Between two tokens of the model that talks without end.
+/// Time between two tokens of the endless model.
 const PACE: Duration = Duration::from_millis(20);
 
-/// A word in the arguments of the processes that are to be counted, and what each command runs.
+/// A word in the arguments of the counted processes, and the command that each turn runs.
 const MARK: &str = "bench-of-cancel";
 const SLEEP: &str = "86399";
 
@@ -50,7 +54,7 @@ async fn host(reply: Reply) -> Host {
     builder.build().await.unwrap()
 }
 
-/// Times from each interrupt to its end, and from the first interrupt to the last end.
+/// Times from each interrupt to the end of its turn, and from the first interrupt to the last end.
 struct Ended {
     each: Vec<Duration>,
     all: Duration,
@@ -63,7 +67,7 @@ async fn gathered(ends: JoinSet<(usize, Instant)>, asked: &[Instant]) -> Ended {
     Ended { each, all: *last - *first }
 }
 
-/// Starts `count` turns, waits until each has said something, interrupts all.
+/// Starts `count` turns, waits for text from each, and interrupts all.
 async fn turns(count: usize) -> Ended {
     let host = host(Reply::text("word".repeat(50_000)).chunk_bytes(4).chunk_delay(PACE)).await;
     let (running, mut ran) = mpsc::channel(count);
@@ -102,7 +106,7 @@ async fn turns(count: usize) -> Ended {
     ended
 }
 
-/// As many tasks by hand, each with a token and a channel to its reader.
+/// The baseline: hand-written tasks, each with a token and a channel to its reader.
 async fn turns_by_hand(count: usize) -> Ended {
     let (running, mut ran) = mpsc::channel(count);
     let mut ends = JoinSet::new();
@@ -137,7 +141,7 @@ async fn turns_by_hand(count: usize) -> Ended {
     gathered(ends, &asked).await
 }
 
-/// The processes of the commands, with all of their groups, and how many commands have come to their sleep.
+/// The processes in all groups of the commands, and how many commands have reached their `sleep`.
 fn marked() -> (BTreeSet<u32>, usize) {
     let all = std::fs::read_dir("/proc").unwrap().flatten();
     let ids: Vec<u32> = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
@@ -158,7 +162,7 @@ fn marked() -> (BTreeSet<u32>, usize) {
     (ids.into_iter().filter(|id| group(*id).is_some_and(|group| groups.contains(&group))).collect(), sleeping)
 }
 
-/// Waits until `count` commands sleep and no process is added any more.
+/// Waits until `count` commands sleep and the number of processes is stable.
 async fn settled(count: usize) -> BTreeSet<u32> {
     let began = Instant::now();
     let mut before = BTreeSet::new();
@@ -173,7 +177,8 @@ async fn settled(count: usize) -> BTreeSet<u32> {
     }
 }
 
-/// Whether a process runs, or is a zombie of ours. An orphan that has ended waits for the machine's first process, which may take its time.
+/// Whether a process runs or is a zombie of this process. An orphan that has ended waits for the
+/// system's init, which may be slow.
 fn is_there(id: u32) -> bool {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{id}/stat")) else { return false };
     let mut fields = stat.rsplit(')').next().unwrap().split_whitespace();
@@ -181,7 +186,7 @@ fn is_there(id: u32) -> bool {
     state != "Z" || parent == std::process::id().to_string()
 }
 
-/// Waits until `/proc` holds none of them.
+/// Waits until `/proc` lists none of the processes.
 fn gone(processes: &BTreeSet<u32>) -> Instant {
     let mut left: Vec<u32> = processes.iter().copied().collect();
     while let Some(id) = left.last() {
@@ -196,8 +201,8 @@ fn gone(processes: &BTreeSet<u32>) -> Instant {
     last
 }
 
-/// Turns that run a command each, all interrupted. Tells how long the last process stayed, and how many there were; `None` where there is
-/// no such sandbox.
+/// Interrupts turns that each run a command. Returns how long the last process remained, and how
+/// many processes there were; `None` if the sandbox is unavailable.
 async fn groups(count: usize, mode: Mode) -> Option<(Duration, usize)> {
     let folder = tempfile::tempdir().unwrap();
     let host = host(Reply::tool("bash", &serde_json::json!({ "command": format!("sleep {SLEEP}; : {MARK}") }))).await;
@@ -224,7 +229,8 @@ async fn groups(count: usize, mode: Mode) -> Option<(Duration, usize)> {
     Some((last, there))
 }
 
-/// A bare loop that kills and waits. Each group is the one process of its command, or a shell and the command, as ours are.
+/// The baseline: a loop that kills and reaps groups. Each group is one process, or a shell and its
+/// command, as in the sandbox.
 fn groups_by_hand(count: usize, shell: bool) -> Duration {
     let (program, arguments) = if shell { ("bash", ["--norc", "-c", "sleep 3600; :"].as_slice()) } else { ("sleep", ["3600"].as_slice()) };
     let start = || Command::new(program).args(arguments).process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
@@ -292,7 +298,7 @@ async fn run(rounds: usize, count: usize, groups_count: usize) {
     }
 }
 
-/// As many files as the system allows: the spawner runs as many commands as there is room for.
+/// Raises the limit of open files, which bounds how many commands the spawner runs.
 fn open_files() {
     let most = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).unwrap();

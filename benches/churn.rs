@@ -1,13 +1,14 @@
-//! Does a host that makes and deletes conversations all day grow?
+//! Measures whether memory grows in a host that creates and deletes conversations all day.
 //!
-//! 1,000 conversations a second are made, have one turn, and are deleted; ids do not come back. What is held (resident, without the
-//! program's own pages) is read each second, and its slope taken over all but the first sixth of the run: 50 of 60 minutes in the long form
-//! (`CALLBOARD_LONG=1`), else of 5 minutes.
-//! The hand that writes a host beside it would be a map with an insert and a remove; its slope is no question.
+//! 1,000 conversations a second are created, have one turn, and are deleted; ids are not reused.
+//! Memory (resident, without the program's own pages) is read each second. Its slope covers all but
+//! the first sixth of the run: 50 of 60 minutes in the long form (`CALLBOARD_LONG=1`), else of 5
+//! minutes. There is no hand-written baseline: it would be a map with an insert and a remove.
 //!
-//! `cargo bench --bench churn` prints the memory each minute, the slope, and CPU a conversation. `-- --seconds N`, `--rate N`, `--warm N`
-//! (seconds at the start that do not count). With `--at-most N` it prints one line and fails when the slope is above so many MiB in 10
-//! minutes: the gate's form.
+//! `cargo bench --bench churn` prints the memory each minute, the slope, and CPU per conversation.
+//! `-- --seconds N`, `--rate N`, `--warm N` (seconds at the start that do not count). With
+//! `--at-most N` it prints one line and fails if the slope is above N MiB in 10 minutes, for use in
+//! continuous integration.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
 #[path = "churn/made_and_deleted.rs"]
@@ -28,7 +29,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const MIB: f64 = 1048576.0;
 
-/// Tells whether the memory stayed below its bound, if there is one.
+/// Returns whether the slope stayed below `most`, if there is a limit.
 async fn run(rate: usize, seconds: usize, warm: usize, most: Option<f64>) -> bool {
     let length = Duration::from_secs(seconds as u64);
     if most.is_none() {
@@ -53,7 +54,7 @@ async fn run(rate: usize, seconds: usize, warm: usize, most: Option<f64>) -> boo
         slope * MIB / 600.0 / rate as f64,
         most.unwrap_or(1.0)
     );
-    // Who falls far behind has measured bursts.
+    // A run that falls far behind its rate has measured bursts.
     if wall > seconds as f64 * 1.1 {
         eprintln!("the machine did not keep up with {rate} a second");
     }

@@ -1,11 +1,14 @@
-//! Does a turn cost more when its conversation is long? How long does it take to make a full window fit?
+//! Measures whether a turn costs more in a long conversation, and how long it takes to make a full
+//! context fit its window.
 //!
-//! Turns 10, 100, 1,000 and 10,000 of one conversation in process: an instant model, a journal that keeps nothing, a window so large
-//! that nothing is compacted. What grows may only be the bytes on a wire, of which there are none here. Then the ladder over a history
-//! of 200,000 tokens: counted for the first time, and with the counts it keeps. All off the actor.
+//! Turns 10, 100, 1,000 and 10,000 of one conversation in process, with an instant model, a journal
+//! that stores nothing, and a window so large that nothing is compacted. Only the bytes on a wire
+//! may grow, and there is none here. Then the ladder over a history of 200,000 tokens: with tokens
+//! counted for the first time, and with cached counts. All of it runs outside of the actor.
 //!
-//! `cargo bench --bench context` prints CPU per turn and milliseconds. `-- turns N T` runs only T turns after N, for callgrind: the
-//! difference of two lengths divided by their distance is a turn.
+//! `cargo bench --bench context` prints CPU per turn and milliseconds. `-- turns N T` runs only T
+//! turns after N, for callgrind: the difference between two lengths divided by their distance is
+//! one turn.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
 #[path = "turn/mod.rs"]

@@ -1,13 +1,17 @@
-//! How many turns a second does a disk carry, and how near is that to what its commits allow?
+//! Measures how many turns per second a disk carries, compared with the bound that its commits set.
 //!
-//! The reference turn of `turn/mod.rs` in process on SQLite (WAL, synchronous = FULL): first with every commit slowed to 10 ms, at 64 and
-//! 256 conversations, then on the disk of the build as it is, at 64, 256 and 1,000. A turn that waits `gates` times for a commit, each time
-//! for up to two (the one that runs, then its own), allows C / (2 × gates × commit) turns a second at C conversations. This turn has two
-//! gates: its prompt is acknowledged, its end is told; the tool is `pure`, so its start waits for nothing.
+//! The reference turn of `turn/mod.rs` in process on SQLite (WAL, synchronous = FULL): first with
+//! every commit slowed to 10 ms, at 64 and 256 conversations, then on the disk of the build folder,
+//! at 64, 256 and 1,000. A turn that waits `gates` times for a commit, each time for up to two
+//! commits (the running one, then its own), allows C / (2 × gates × commit) turns per second with C
+//! conversations. This turn has two gates: its prompt is acknowledged, and its end is reported. Its
+//! tool is `pure`, so the start of the call waits for no commit.
 //!
-//! `cargo bench --bench durable` prints turns a second, that bound and the part of it that is reached; the commit's time with nobody else
-//! there, commits a second, entries a commit, appends a turn that somebody waited for as the store saw them (what a conversation held back
-//! behind a commit of its own goes as one) and others; CPU a turn; and the same turns with no journal at all. `-- --seconds N` changes the length of a row, `--folder PATH` the disk.
+//! `cargo bench --bench durable` prints turns per second, the bound, and the share of it that is
+//! reached; the time of a commit without other load; commits per second; entries per commit;
+//! appends per turn that a caller awaited, as the store saw them (entries that a conversation holds
+//! back during its own commit are appended together), and other appends; CPU per turn; and the same
+//! turns without a journal. `-- --seconds N` changes the length of a row, `--folder PATH` the disk.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
 #[path = "turn/mod.rs"]
@@ -30,7 +34,7 @@ use callboard::{
 };
 use reference::{
     TURNS_EACH,
-    counted::{Asked, Counted},
+    counted::{AppendCounts, Counted},
     forgetful::Forgetful,
     ours,
     phases::{Cost, arguments, measure, median, number, runtime},
@@ -40,13 +44,13 @@ use reference::{
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Gates of the reference turn.
+/// Commits that the reference turn waits for.
 const GATES: f64 = 2.0;
 
-/// What a slow disk adds to a commit.
+/// Delay that the slow disk adds to each commit.
 const SLOW: Duration = Duration::from_millis(10);
 
-/// The time of a commit with nobody else there: the median of twenty.
+/// The time of a commit without other load: the median of twenty.
 async fn lone_commit(store: &dyn SessionBackend) -> Duration {
     let scope = Scope::new(TenantId::new("alone").unwrap(), ConversationId::new("alone").unwrap());
     let (mut at, mut took) = (Head::default(), Vec::new());
@@ -61,7 +65,7 @@ async fn lone_commit(store: &dyn SessionBackend) -> Duration {
     Duration::from_secs_f64(median(took))
 }
 
-/// Turns in so many conversations at once until the time is over. Tells how many ended in it.
+/// Runs turns in `lanes` conversations until the time is over. Returns how many ended within it.
 async fn turns_for(host: &Host, lanes: usize, length: Duration) -> usize {
     let (over, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let lanes = (0..lanes).map(|_| {
@@ -89,21 +93,21 @@ async fn turns_for(host: &Host, lanes: usize, length: Duration) -> usize {
     done
 }
 
-/// One row; returns what it cost.
+/// Prints one row and returns its cost.
 async fn row(folder: &Path, slow: Duration, lanes: usize, length: Duration) -> Cost {
     let name = format!("{}-{lanes}.db", slow.as_millis());
     let options = SqliteOptions { commit_delay: slow, ..SqliteOptions::default() };
     let sqlite = Arc::new(Sqlite::open_with(folder.join(name), options).await.unwrap());
     let commit = lone_commit(&*sqlite).await;
-    let asked = Arc::new(Asked::default());
+    let asked = Arc::new(AppendCounts::default());
     let host = ours::host(ours::model(), Arc::new(Counted { inner: sqlite.clone(), asked: asked.clone() })).await;
-    turns_for(&host, lanes, length / 4).await; // What is paid once.
+    turns_for(&host, lanes, length / 4).await; // one-time costs
 
     let (before, stats) = (asked.read(), sqlite.stats());
     let cost = measure(turns_for(&host, lanes, length)).await;
     let (after, commits) = (asked.read(), sqlite.stats().commits - stats.commits);
     let [awaited, others, entries] = [0, 1, 2].map(|at| (after[at] - before[at]) as f64);
-    // Imports wait too; they are no part of a turn.
+    // An import is awaited too, but is not part of a turn.
     let imports = cost.done as f64 / TURNS_EACH as f64;
     let bound = lanes as f64 / (2.0 * GATES * commit.as_secs_f64());
     println!(
@@ -151,7 +155,7 @@ fn main() {
     let arguments = arguments();
     let length = Duration::from_secs(number("--seconds", 10) as u64);
     let asked = arguments.windows(2).find(|pair| pair[0] == "--folder").map(|pair| pair[1].clone());
-    // The folder of the build, since a temporary one is often in memory.
+    // In the build folder, because temporary folders are often in memory.
     let folder = tempfile::tempdir_in(asked.as_deref().unwrap_or(env!("CARGO_TARGET_TMPDIR"))).unwrap();
     runtime().block_on(run(folder.path(), length));
 }

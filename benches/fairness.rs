@@ -1,14 +1,18 @@
-//! Does one tenant that floods the host take anything from the others? What is left of a host that is offered ten times what it can do?
+//! Measures whether a tenant that floods the host takes capacity from the others, and how a host
+//! behaves at ten times its capacity.
 //!
-//! In process: a scripted model that takes 100 ms a call behind a gateway of 64 calls at once, so 640 calls a second are the capacity.
-//! First 19 tenants offer 60 % of their share each, open loop, each at its own moments, alone and then beside a 20th that offers 50 times
-//! its share, all with prompts of 300 bytes. Then all 20 have more to do than can be done, even ones with prompts of 3 KB and odd ones with
-//! 30 bytes, for the Jain index over served tokens by weight: with equal weights, and with weights 1 to 4. Last (FAULTS F19) all offer what
-//! can be done, then ten times that, then 60 % of it: what is served, what is resident, and when latency is as before. Each tenant may
-//! have as many prompts waiting as are served in three seconds.
+//! In process: a scripted model takes 100 ms per call behind a gateway with 64 concurrent calls, so
+//! the capacity is 640 calls per second. First, 19 tenants offer 60 % of their share each, open
+//! loop, with staggered starts: alone, and then beside a 20th that offers 50 times its share, all
+//! with prompts of 300 bytes. Then all 20 have more to do than the capacity, even ones with prompts
+//! of 3 KB and odd ones with 30 bytes, for the Jain index over served tokens by weight: with equal
+//! weights, and with weights 1 to 4. Last, all tenants offer the capacity, then ten times the
+//! capacity, then 60 % of it: served calls, resident memory, and when latency is back to normal.
+//! Each tenant may have as many waiting prompts as are served in three seconds.
 //!
-//! `cargo bench --bench fairness` prints victims' served/offered and p99 with and without the flooder, how fast the flooder is refused, the
-//! Jain indices, and CPU. `-- --seconds N` changes the length of a run from 20 s, `-- --calls N` the calls at once.
+//! `cargo bench --bench fairness` prints the victims' served/offered and p99 with and without the
+//! flooder, how fast the flooder is refused, the Jain indices, and CPU. `-- --seconds N` changes
+//! the length of a run from 20 s, `-- --calls N` the concurrent calls.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
 #[path = "support/process.rs"]
@@ -80,18 +84,19 @@ fn name(tenant: usize) -> String {
     format!("tenant-{tenant}")
 }
 
-/// Bytes of a prompt where all are alike: then a share of calls is a share of tokens.
+/// Bytes of a prompt where all tenants send the same size, so that a share of calls is a share of
+/// tokens.
 const ALIKE: usize = 300;
 
-/// Bytes of a tenant's prompts where they differ.
+/// Bytes of a tenant's prompts where sizes differ.
 fn unlike(tenant: usize) -> usize {
     if tenant.is_multiple_of(2) { 3000 } else { 30 }
 }
 
-/// Conversations of a tenant where all have more than can be done.
+/// Conversations of a tenant in overload and backlog.
 const CONVERSATIONS: usize = 200;
 
-/// What one tenant saw.
+/// The results of one tenant.
 #[derive(Default)]
 struct Seen {
     offered: u64,
@@ -103,7 +108,7 @@ struct Seen {
 
 type Seens = Arc<Vec<Mutex<Seen>>>;
 
-/// One prompt in a conversation of its own, to its end.
+/// Sends one prompt to a new conversation and waits for its end.
 async fn turn(host: &Host, tenant: usize, number: u64, bytes: usize, seen: &Mutex<Seen>) {
     seen.lock().unwrap().offered += 1;
     let began = Instant::now();
@@ -124,10 +129,11 @@ async fn turn(host: &Host, tenant: usize, number: u64, bytes: usize, seen: &Mute
     }
 }
 
-/// Sends so many prompts a second, whatever becomes of them.
+/// Sends `rate` prompts per second, regardless of their results.
 async fn open_loop(host: Host, tenant: usize, rate: f64, length: Duration, seens: Seens) {
     let between = Duration::from_secs_f64(1.0 / rate);
-    // Each at its own moments: prompts of all in one instant would be a queue that nobody flooded.
+    // Staggered starts: prompts of all tenants at the same instant would form a queue without any
+    // flood.
     let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + between.mul_f64(tenant as f64 / TENANTS as f64), between);
     let began = Instant::now();
     let mut number = 0;
@@ -149,7 +155,8 @@ fn percentile(mut times: Vec<Duration>, part: f64) -> f64 {
     times.get(at).map_or(f64::NAN, |time| time.as_secs_f64() * 1e3)
 }
 
-/// Victims at 60 % of their share, with or without a flooder. Returns served/offered and the p99 in ms.
+/// Runs victims at 60 % of their share, with or without a flooder. Returns served/offered and the
+/// p99 in ms.
 fn flood(calls: usize, length: Duration, flooded: bool) -> (f64, f64) {
     let share = calls as f64 / CALL.as_secs_f64() / TENANTS as f64;
     let (cpu, seens) = (process::cpu(), seens());
@@ -158,7 +165,7 @@ fn flood(calls: usize, length: Duration, flooded: bool) -> (f64, f64) {
         let victims = (1..TENANTS).map(|tenant| open_loop(host.clone(), tenant, share * 0.6, length, seens.clone()));
         let flooder = flooded.then(|| open_loop(host.clone(), 0, share * 50.0, length, seens.clone()));
         futures_util::future::join_all(victims.map(tokio::spawn).chain(flooder.map(tokio::spawn))).await;
-        tokio::time::sleep(Duration::from_secs(1)).await; // What is under way.
+        tokio::time::sleep(Duration::from_secs(1)).await; // for turns under way
     });
     let victims: Vec<_> = seens.iter().skip(1).map(|seen| std::mem::take(&mut *seen.lock().unwrap())).collect();
     let offered: u64 = victims.iter().map(|seen| seen.offered).sum();
@@ -182,8 +189,8 @@ fn flood(calls: usize, length: Duration, flooded: bool) -> (f64, f64) {
     (ratio, p99)
 }
 
-/// Prompts of all tenants together, so many times what can be done; returns what was served in a second, and the latencies of the turns by
-/// the second they were offered in.
+/// Offers prompts of all tenants at `times` the capacity. Returns the calls served per second, and
+/// the latencies of the turns by the second in which they were offered.
 async fn offer(host: &Host, calls: usize, times: f64, length: Duration) -> (f64, Vec<Vec<Duration>>) {
     let rate = calls as f64 / CALL.as_secs_f64() * times;
     let began = Instant::now();
@@ -197,7 +204,7 @@ async fn offer(host: &Host, calls: usize, times: f64, length: Duration) -> (f64,
         let (host, seconds, served) = (host.clone(), seconds.clone(), served.clone());
         tasks.spawn(async move {
             let tenant = number as usize % TENANTS;
-            // The same conversations again and again: what grows is what waits.
+            // Conversations are reused, so that only waiting prompts can grow memory.
             let conversation = host.tenant(name(tenant)).conversation(format!("o-{}", number as usize / TENANTS % CONVERSATIONS));
             let Ok(mut reply) = conversation.send("p".repeat(ALIKE)).await else { return };
             if reply.outcome().await.is_ok_and(|end| end.error.is_none()) {
@@ -211,12 +218,12 @@ async fn offer(host: &Host, calls: usize, times: f64, length: Duration) -> (f64,
     if times <= 1.0 {
         while tasks.join_next().await.is_some() {}
     } else {
-        tasks.detach_all(); // They wait on while less is offered.
+        tasks.detach_all(); // they keep waiting while less is offered
     }
     (goodput, seconds.iter().map(|second| std::mem::take(&mut *second.lock().unwrap())).collect())
 }
 
-/// Ten times the capacity.
+/// Offers ten times the capacity.
 fn overload(calls: usize, length: Duration) {
     let waiting = calls as f64 / CALL.as_secs_f64() / TENANTS as f64 * 3.0;
     runtime().block_on(async {
@@ -247,8 +254,8 @@ fn overload(calls: usize, length: Duration) {
     });
 }
 
-/// Everybody has more to do than can be done. Returns the Jain index over served tokens by weight, once the queue is there: whoever comes
-/// first takes all that is free.
+/// Runs all tenants with more work than the capacity. Returns the Jain index over served tokens by
+/// weight, counted once a queue has formed: the first callers take every free slot.
 fn backlog(calls: usize, length: Duration, weight: impl Fn(usize) -> u32 + Copy) -> f64 {
     let seens = seens();
     let tokens = || seens.iter().map(|seen| seen.lock().unwrap().tokens).collect::<Vec<u64>>();
@@ -290,7 +297,7 @@ fn main() {
     println!("{TENANTS} tenants, {calls} calls at once of {CALL:?}, {length:?} a run");
     let (_, alone) = flood(calls, length, false);
     let (ratio, beside) = flood(calls, length, true);
-    println!("{:<22} {ratio:.3} served (promised 0.9), p99 x {:.2} (promised 1.5)", "F18", beside / alone);
+    println!("{:<22} {ratio:.3} served (promised 0.9), p99 x {:.2} (promised 1.5)", "noisy neighbor", beside / alone);
     println!("{:<22} {:.4} (promised 0.95)", "Jain, equal weights", backlog(calls, length, |_| 1));
     println!("{:<22} {:.4}", "Jain, weights 1 to 4", backlog(calls, length, |tenant| 1 + tenant as u32 % 4));
     overload(calls, length);

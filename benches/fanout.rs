@@ -1,10 +1,12 @@
-//! What does it cost to have many things done at once, and does the width cost anything beyond the work?
+//! Measures what a fan-out of many tasks costs beyond the work itself, by its width.
 //!
-//! 10, 1,000 and 10,000 prompts of 200 bytes at once to a model that thinks for 100 ms and answers with 64 deltas: in process, and over
-//! HTTP (10,000 with 1,000 calls at once on either side) beside the fan-out one would write by hand on a `JoinSet`, a semaphore and
-//! reqwest. Results come back in order, and each is looked at.
+//! 10, 1,000 and 10,000 prompts of 200 bytes at once to a model that waits 100 ms and answers with
+//! 64 deltas: in process, and over HTTP (10,000 with 1,000 concurrent calls on either side) beside
+//! a fan-out written by hand on a `JoinSet`, a semaphore and reqwest. Results are returned in
+//! order, and each is checked.
 //!
-//! `cargo bench --bench fanout` prints wall and CPU of each and their ratios, medians of rounds in turns. `-- --rounds N`, `--most N`.
+//! `cargo bench --bench fanout` prints wall time and CPU of each and their ratios, medians of
+//! alternating rounds. `-- --rounds N`, `--most N`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
 #[path = "turn/mod.rs"]
@@ -32,13 +34,13 @@ use tokio::{
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// How long the model thinks.
+/// Latency of the model.
 const THINKS: Duration = Duration::from_millis(100);
 
-/// Subagents at once.
+/// Subagents that run concurrently.
 const PARALLEL: usize = 1000;
 
-/// Calls at once over HTTP.
+/// Concurrent calls over HTTP.
 const CALLS_MAX: usize = 1000;
 
 async fn host(provider: Arc<dyn LlmProvider>, calls_max: usize) -> Host {
@@ -46,14 +48,14 @@ async fn host(provider: Arc<dyn LlmProvider>, calls_max: usize) -> Host {
     ours::builder().shared_provider(provider).sessions(Forgetful).limits(limits).build().await.unwrap()
 }
 
-/// The fan-out of this project, without a journal as the one by hand: the one place that knows how it is asked for.
+/// The fan-out of this project, without a journal like the baseline.
 async fn fan_out(host: &Host, prompts: Vec<String>) -> Vec<String> {
     let width = prompts.len();
     let run = host.tenant("bench").fan_out(FanOut::over(prompts).parallel(width.min(PARALLEL)).ephemeral()).await.unwrap();
     run.finish().await.tasks.iter().map(|end| end.text().to_owned()).collect()
 }
 
-/// By hand.
+/// The baseline, written by hand.
 async fn by_hand(hand: &Arc<ByHand>, prompts: Vec<String>) -> Vec<String> {
     let (permits, mut children) = (Arc::new(Semaphore::new(CALLS_MAX)), JoinSet::new());
     for (index, prompt) in prompts.into_iter().enumerate() {
@@ -62,10 +64,10 @@ async fn by_hand(hand: &Arc<ByHand>, prompts: Vec<String>) -> Vec<String> {
             let _permit = permits.acquire().await.unwrap();
             let (events, mut subscriber) = mpsc::channel::<String>(64);
             let reader = tokio::spawn(async move { while subscriber.recv().await.is_some() {} });
-            let told = hand.call(&[hand.wire.user(&prompt)], true, &events).await;
+            let reply = hand.call(&[hand.wire.user(&prompt)], true, &events).await;
             drop(events);
             reader.await.unwrap();
-            (index, told.text)
+            (index, reply.text)
         });
     }
     in_order(children).await
@@ -89,7 +91,7 @@ fn check(answers: &[String]) -> usize {
     answers.len()
 }
 
-fn tell(what: &str, width: usize, cost: Cost) {
+fn report(what: &str, width: usize, cost: Cost) {
     println!("{what:>28} {width:>7} {:>9.1} ms wall {:>9.1} ms CPU", cost.wall.as_secs_f64() * 1e3, cost.cpu.as_secs_f64() * 1e3);
 }
 
@@ -107,7 +109,7 @@ async fn run(rounds: usize, most: usize) {
             }
             host.shutdown(Duration::from_secs(10)).await;
         }
-        tell("in process", width, side.median_wall());
+        report("in process", width, side.median_wall());
     }
 
     let server = Server::start(THINKS, 0);
@@ -125,8 +127,8 @@ async fn run(rounds: usize, most: usize) {
                 }
                 host.hibernate_idle();
             }
-            tell(&format!("{}, callboard", wire.name()), width, ours.median_wall());
-            tell(&format!("{}, by hand", wire.name()), width, theirs.median_wall());
+            report(&format!("{}, callboard", wire.name()), width, ours.median_wall());
+            report(&format!("{}, by hand", wire.name()), width, theirs.median_wall());
             println!(
                 "{:>28} {width:>7} {:>9.2} x wall {:>9.2} x CPU",
                 "",

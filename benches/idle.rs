@@ -1,11 +1,15 @@
-//! What does a conversation cost while it runs, while it idles, and while it sleeps? Do others feel it?
+//! Measures what a conversation costs while it runs, idles and sleeps, and whether other
+//! conversations notice.
 //!
-//! 100,000 conversations have one turn each and are left idle, then sent to sleep; their journal is a SQLite file, the model answers in
-//! process. Meanwhile 1,000 turns a second go through 256 other conversations, and each must succeed. Before that, conversations are
-//! made and sent to sleep 10,000 at a time, 1,000,000 in the long form (`CALLBOARD_LONG=1`): what a sleeping one leaves resident.
+//! 100,000 conversations have one turn each and are left idle, then put to sleep. Their journal is
+//! a SQLite file, and the model answers in process. Meanwhile 1,000 turns per second go through 256
+//! other conversations, and each must succeed. Before that, conversations are created and put to
+//! sleep 10,000 at a time (1,000,000 in total in the long form, `CALLBOARD_LONG=1`), to measure
+//! what a sleeping one leaves resident.
 //!
-//! `cargo bench --bench idle` prints resident bytes a conversation in each state, and the latency of the turns meanwhile. Streams of
-//! finished rounds age after one second here, not after ten minutes: what is measured is the conversation, not its last answer's replay.
+//! `cargo bench --bench idle` prints resident bytes per conversation in each state, and the latency
+//! of the turns meanwhile. Event rings of finished rounds age after one second here instead of ten
+//! minutes, so that they are not measured.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
 #[path = "support/process.rs"]
@@ -32,11 +36,11 @@ use scripted::Scripted;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Turns a second that go on meanwhile, over this many conversations.
+/// Turns per second beside the measurement, and the conversations that share them.
 const BESIDE: usize = 1000;
 const BESIDE_CONVERSATIONS: usize = 256;
 
-/// Conversations that are made at once.
+/// Conversations that are created concurrently.
 const LANES: usize = 128;
 
 async fn host(folder: &std::path::Path) -> Host {
@@ -52,7 +56,7 @@ async fn turn(host: &Host, tenant: &str, conversation: String) -> bool {
     reply.outcome().await.is_ok()
 }
 
-/// One turn in each of the conversations `from..to`.
+/// Runs one turn in each of the conversations `from..to`.
 async fn make(host: &Host, from: usize, to: usize) {
     let next = Arc::new(AtomicUsize::new(from));
     let lanes = (0..LANES).map(|_| {
@@ -72,7 +76,7 @@ async fn make(host: &Host, from: usize, to: usize) {
     }
 }
 
-/// Turns that go on whatever else happens, each at its time whether or not the one before is over.
+/// Turns at a fixed rate that run beside the measurement (open loop).
 struct Beside {
     stop: Arc<AtomicBool>,
     task: tokio::task::JoinHandle<Vec<(Duration, bool)>>,
@@ -92,7 +96,8 @@ impl Beside {
                 tokio::time::sleep_until(due.into()).await;
                 let host = host.clone();
                 turns.push(tokio::spawn(async move {
-                    // The history of these would grow without end: a conversation is left after some turns.
+                    // A long history would grow memory, so each conversation is replaced after some
+                    // turns.
                     let name = format!("beside-{}-{}", nth as usize % BESIDE_CONVERSATIONS, nth as usize / (BESIDE_CONVERSATIONS * 20));
                     let well = turn(&host, "beside", name).await;
                     (due.elapsed(), well)
@@ -107,7 +112,7 @@ impl Beside {
         Self { stop, task }
     }
 
-    async fn tell(self, what: &str) {
+    async fn report(self, what: &str) {
         self.stop.store(true, Ordering::Relaxed);
         let mut done = self.task.await.unwrap();
         let failed = done.iter().filter(|(_, well)| !well).count();
@@ -123,7 +128,7 @@ impl Beside {
     }
 }
 
-/// Waits until allocator, rings and store have settled, then reads.
+/// Waits until allocator, rings and store have settled, then returns the resident bytes.
 async fn settled() -> usize {
     tokio::time::sleep(Duration::from_secs(3)).await;
     resident()
@@ -152,12 +157,12 @@ async fn run() {
     println!("load {}", process::load());
 
     let host = host(folder.path()).await;
-    make(&host, 0, 2000).await; // What is paid once.
+    make(&host, 0, 2000).await; // one-time costs
     asleep(&host).await;
     let before = settled().await;
     println!("{:>34}  {:.1} MiB resident", "before", before as f64 / 1048576.0);
 
-    // First, while nothing has been large yet: what the allocator keeps of a crowd would hide a slope of bytes.
+    // Measured first: memory that the allocator keeps from a large load would hide a small slope.
     for from in (2000..2000 + known).step_by(10_000) {
         make(&host, from, (from + 10_000).min(2000 + known)).await;
         asleep(&host).await;
@@ -180,13 +185,13 @@ async fn run() {
 
     let beside = Beside::start(&host);
     tokio::time::sleep(Duration::from_secs(10)).await;
-    beside.tell("beside the idle ones").await;
+    beside.report("beside the idle ones").await;
 
     let beside = Beside::start(&host);
     let began = Instant::now();
     let mut asked = None::<Instant>;
     while host.awake() > BESIDE_CONVERSATIONS * 2 {
-        // Those that worked when they were asked are idle by now.
+        // Conversations that were busy at the last request are idle by now.
         if asked.is_none_or(|asked| asked.elapsed() > Duration::from_secs(2)) {
             host.hibernate_idle();
             asked = Some(Instant::now());
@@ -194,7 +199,7 @@ async fn run() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     println!("{:>34}  {:.1?}", "until they slept", began.elapsed());
-    beside.tell("while they went to sleep").await;
+    beside.report("while they went to sleep").await;
     asleep(&host).await;
     let sleeping = settled().await;
     println!("{:>34}  {:.0} bytes each", format!("{idle} asleep"), (sleeping as f64 - before as f64) / idle as f64);
@@ -203,6 +208,6 @@ async fn run() {
     let began = Instant::now();
     make(&host, first, first + 20_000.min(idle)).await;
     println!("{:>34}  {:.0} a second", "woken for a turn", 20_000.min(idle) as f64 / began.elapsed().as_secs_f64());
-    beside.tell("while they woke").await;
+    beside.report("while they woke").await;
     asleep(&host).await;
 }

@@ -1,6 +1,7 @@
-//! Appends a second on this disk: one conversation that waits for each, and 64 at once. `cargo bench --bench journal`.
+//! Measures appends per second on this disk: one conversation that waits for each, and 64
+//! concurrent ones. `cargo bench --bench journal`.
 //!
-//! A plain program: the figure is a disk's, and statistics of nanoseconds would say nothing about it.
+//! A plain program without statistics over iterations: the disk dominates the result.
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
 
 use std::{
@@ -17,7 +18,8 @@ use callboard::{
 const RUN: Duration = Duration::from_secs(3);
 const BYTES: usize = 1024;
 
-/// Appends for a while in `conversations` at once; tells the count, the time, and the sorted latencies.
+/// Appends in `conversations` concurrent conversations. Returns the count, the time, and the sorted
+/// latencies.
 async fn measure(store: &Arc<dyn SessionBackend>, conversations: usize) -> (usize, Duration, Vec<Duration>) {
     let started = Instant::now();
     let lives: Vec<_> = (0..conversations)
@@ -57,7 +59,7 @@ fn report(name: &str, conversations: usize, (count, all, took): &(usize, Duratio
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
-    // The folder of the build, since a temporary one is often in memory.
+    // In the build folder, because temporary folders are often in memory.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     for (name, durability) in [("sync", CommitMode::Sync), ("batched", CommitMode::Batched)] {
         let options = SqliteOptions { durability, ..SqliteOptions::default() };

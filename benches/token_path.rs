@@ -1,14 +1,17 @@
-//! What does one token cost on its way from the provider's parser to a subscriber?
+//! Measures the cost of one token on its way from the provider's parser to a subscriber.
 //!
-//! In process, both wires: the bytes of a stream are fed to the adapter's parser in bursts of 16 events of 4 bytes of text, and from there
-//! they go the way of every token: gateway, stream writer, event store, subscriber. Beside it the same bytes read by hand (a line, serde,
-//! a channel to a subscriber), and the parser alone. Once with one answer at a time and once with 64; who listens is a task of the runtime,
-//! as it is where answers are served. Then the pace of a person's model: 50 tokens a second, each by itself, in 1,000
-//! conversations at once, where timers and wakes are what is paid.
+//! In process, both wires: the parser gets the bytes of a stream in bursts of 16 events with 4
+//! bytes of text, and the events take the usual way: gateway, stream writer, event store,
+//! subscriber. Baselines: the same bytes read by hand (a line, serde, a channel to a subscriber),
+//! and the parser alone. With one answer at a time and with 64. The subscriber is a task of the
+//! runtime, as in a server. Then the pace of a real model: 50 tokens per second, each in its own
+//! read, in 1,000 concurrent conversations, where timers and wake-ups dominate.
 //!
-//! A turn of 16 tokens is taken off a turn of very many, so that what is told is tokens and no turns. `cargo bench --bench token_path`
-//! prints CPU a token, medians of rounds in turns; `-- --rounds N`, `--seconds N`, `--tokens N` (of one turn: a much longer one does not fit
-//! its ring, and there is no journal to read it from). `-- count WIRE N [BURST]` sends N tokens once, for callgrind.
+//! The cost of a turn with 16 tokens is subtracted from that of a long turn, so that only tokens
+//! are measured. `cargo bench --bench token_path` prints CPU per token, medians of alternating
+//! rounds; `-- --rounds N`, `--seconds N`, `--tokens N` (in one turn; a much longer one overflows
+//! its event ring, and there is no journal to read it from). `-- count WIRE N [BURST]` sends N
+//! tokens once, for callgrind.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
 #[path = "turn/mod.rs"]
@@ -20,8 +23,8 @@ use bytes::Bytes;
 use callboard::{Host, chat::MessageList, ports::ModelEvent};
 use reference::{
     Wire,
-    fed::{assembler, between, heard, host, reads},
-    hand_json::Told,
+    fed::{assembler, between, host, read_answer, reads},
+    hand_json::ParsedReply,
     phases::{self, Cost, Side, arguments, measure, number, runtime},
     process,
 };
@@ -30,25 +33,26 @@ use tokio::sync::mpsc;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Tokens of one read.
+/// Tokens in one read.
 const BURST: usize = 16;
 
-/// Tokens of the turn that is taken off.
+/// Tokens of the short turn that is subtracted.
 const FEW: usize = BURST;
 
-/// Answers that come at once where there are many.
+/// Concurrent answers in the second measurement.
 const MANY: usize = 64;
 
-/// Answers that are measured together: the kernel tells a thread's time a few milliseconds late.
+/// Answers that are measured together: the kernel updates a thread's CPU time only every few
+/// milliseconds.
 const ANSWERS: usize = 32;
 
-/// Between two tokens of a slow model.
+/// Time between two tokens of a slow model.
 const PACE: Duration = Duration::from_millis(20);
 
-/// Conversations that such a model talks in at once.
+/// Concurrent conversations with the slow model.
 const TALKING: usize = 1000;
 
-/// The same bytes by hand.
+/// The baseline: the same bytes read by hand.
 async fn by_hand(wire: Wire, reads: Arc<Vec<Bytes>>, pace: Option<Duration>) -> usize {
     let (events, mut subscriber) = mpsc::channel::<String>(64);
     let reader = tokio::spawn(async move {
@@ -58,23 +62,23 @@ async fn by_hand(wire: Wire, reads: Arc<Vec<Bytes>>, pace: Option<Duration>) -> 
         }
         bytes
     });
-    let mut told = Told::default();
+    let mut reply = ParsedReply::default();
     for read in reads.iter() {
         between(pace).await;
         for line in read.split(|byte| *byte == b'\n') {
             if let Some(data) = line.strip_prefix(b"data: ")
-                && let Some(piece) = wire.event(data, &mut told)
+                && let Some(piece) = wire.event(data, &mut reply)
             {
                 events.send(piece).await.unwrap();
             }
         }
     }
     drop(events);
-    assert_eq!(reader.await.unwrap(), told.text.len());
-    told.text.len() / 4
+    assert_eq!(reader.await.unwrap(), reply.text.len());
+    reply.text.len() / 4
 }
 
-/// The parser, and nobody who listens.
+/// The parser without a subscriber.
 fn parsed(wire: Wire, reads: &[Bytes]) -> usize {
     let (mut assembler, mut bytes) = (assembler(wire, MessageList::default()), 0);
     for read in reads {
@@ -85,25 +89,26 @@ fn parsed(wire: Wire, reads: &[Bytes]) -> usize {
     bytes / 4
 }
 
-/// What a token costs when a short turn is taken off a long one.
+/// The cost of a token: a long turn minus a short one.
 fn a_token(long: Cost, short: Cost) -> f64 {
     let turns = 1e6 * short.cpu.as_secs_f64();
     (1e6 * long.cpu.as_secs_f64() - turns) / (long.done - short.done) as f64
 }
 
-/// So many of the same at once, each a task of its own.
+/// Runs `count` tasks of the same kind concurrently.
 async fn at_once<F: Future<Output = usize> + Send + 'static>(count: usize, run: impl Fn() -> F) -> usize {
     let lanes: Vec<_> = (0..count).map(|_| tokio::spawn(run())).collect();
     futures_util::future::join_all(lanes).await.into_iter().map(Result::unwrap).sum()
 }
 
-/// `count` conversations at once, in each so many answers one after another, read to their end.
-async fn all_heard(host: &Host, count: usize, answers: usize, tokens: usize) -> usize {
+/// Runs `count` concurrent conversations with `answers` answers one after the other, each read to
+/// its end.
+async fn read_all(host: &Host, count: usize, answers: usize, tokens: usize) -> usize {
     at_once(count, || {
         let host = host.clone();
         async move {
             for _ in 0..answers {
-                heard(&host, tokens).await;
+                read_answer(&host, tokens).await;
             }
             answers * tokens
         }
@@ -113,15 +118,15 @@ async fn all_heard(host: &Host, count: usize, answers: usize, tokens: usize) -> 
 
 async fn bursts(count: usize, tokens: usize, rounds: usize) {
     let answers = (ANSWERS / count).max(1);
-    println!("\nCPU a token in bursts of {BURST}, {count} at once, median of {rounds} x {} tokens", count * answers * tokens);
+    println!("\nCPU per token in bursts of {BURST}, {count} at once, median of {rounds} x {} tokens", count * answers * tokens);
     println!("{:>10} {:>12} {:>12} {:>7} {:>15}", "wire", "callboard", "by hand", "ratio", "parser alone");
     for wire in Wire::BOTH {
         let (long, short) = (host(wire, tokens, BURST, None).await, host(wire, FEW, BURST, None).await);
         let bytes = Arc::new(reads(wire, tokens, BURST));
         let (mut ours, mut hand, mut alone) = (Vec::new(), Side::default(), Side::default());
         for round in 0..=rounds {
-            let with = measure(all_heard(&long, count, answers, tokens)).await;
-            let without = measure(all_heard(&short, count, answers, FEW)).await;
+            let with = measure(read_all(&long, count, answers, tokens)).await;
+            let without = measure(read_all(&short, count, answers, FEW)).await;
             let theirs = measure(at_once(count, || by_hand(wire, bytes.clone(), None))).await;
             let parser = measure(async { (0..ANSWERS).map(|_| parsed(wire, &bytes)).sum() }).await;
             if round > 0 {
@@ -137,11 +142,11 @@ async fn bursts(count: usize, tokens: usize, rounds: usize) {
 
 async fn paced(seconds: usize) {
     let tokens = seconds * 1000 / PACE.as_millis() as usize;
-    println!("\nCPU a token at {} a second, each by itself, {TALKING} conversations at once, {seconds} s", 1000 / PACE.as_millis());
+    println!("\nCPU per token at {} a second, each by itself, {TALKING} conversations at once, {seconds} s", 1000 / PACE.as_millis());
     println!("{:>10} {:>12} {:>12} {:>7}", "wire", "callboard", "by hand", "ratio");
     for wire in Wire::BOTH {
         let host = host(wire, tokens, 1, Some(PACE)).await;
-        let ours = measure(all_heard(&host, TALKING, 1, tokens)).await;
+        let ours = measure(read_all(&host, TALKING, 1, tokens)).await;
         let bytes = Arc::new(reads(wire, tokens, 1));
         let hand = measure(at_once(TALKING, || by_hand(wire, bytes.clone(), Some(PACE)))).await;
         println!("{:>10} {:>9.2} µs {:>9.2} µs {:>7.2}", wire.name(), ours.cpu_us(), hand.cpu_us(), ours.cpu_us() / hand.cpu_us());
@@ -155,7 +160,7 @@ fn main() {
         let tokens = arguments[2].parse().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let burst = arguments.get(3).map_or(BURST, |burst| burst.parse().unwrap());
-        runtime.block_on(async { heard(&host(wire, tokens, burst, None).await, tokens).await });
+        runtime.block_on(async { read_answer(&host(wire, tokens, burst, None).await, tokens).await });
         return;
     }
     println!("load {}", process::load());

@@ -1,7 +1,8 @@
-//! What do chunks, the registry and the margin cost? Counting through our counter beside bare tiktoken-rs over the same text, and over the
-//! text that is worst for it: one letter without end.
+//! Measures what chunking, the registry and the margin cost: the token counter beside bare
+//! tiktoken-rs over the same text, including its worst case, one letter repeated without end.
 //!
-//! `cargo bench --bench tokens` prints MB/s of processor time, tokens, and the ratio of the two in one run.
+//! `cargo bench --bench tokens` prints MB/s of CPU time, tokens, and the ratio of the two in one
+//! run.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
 use std::{hint::black_box, time::Duration};
@@ -14,7 +15,7 @@ fn cpu() -> Duration {
     Duration::from_millis((fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()) * 10)
 }
 
-/// Tokens, and megabytes a second of processor time.
+/// Returns tokens, and megabytes per second of CPU time.
 fn measured(text: &str, rounds: u32, count: impl Fn(&str) -> u64) -> (u64, f64) {
     let tokens = count(text);
     let before = cpu();

@@ -1,8 +1,10 @@
-//! What does the door around a tool cost? One call of a tool that does nothing, beside a bare `tokio::spawn` with the same JSON read
-//! and written; fifty identical calls of an expensive tool beside fifty runs of it; a command in the sandbox.
+//! Measures the overhead around a tool call. One call of a tool that does nothing, beside a bare
+//! `tokio::spawn` that parses and writes the same JSON; fifty identical calls of an expensive tool
+//! beside fifty runs of it; a command in the sandbox.
 //!
-//! `cargo bench --bench tool_call` prints CPU and wall per call and their ratios. For instructions, which do not drift:
-//! `valgrind --tool=callgrind` over `tool_call ours N`, `tool_call lone N` and `tool_call bare N`, the difference of two N.
+//! `cargo bench --bench tool_call` prints CPU and wall time per call and their ratios. For
+//! instruction counts, which do not drift: `valgrind --tool=callgrind` over `tool_call ours N`,
+//! `tool_call lone N` and `tool_call bare N`, the difference between two N.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
 use std::{
@@ -35,7 +37,7 @@ struct Args {
     note: String,
 }
 
-/// Reads its arguments and returns 200 bytes.
+/// A tool that parses its arguments and returns 200 bytes.
 struct Nothing;
 
 impl TypedTool for Nothing {
@@ -79,12 +81,13 @@ fn request(tool: &Arc<dyn Tool>, arguments: &str) -> ToolInvocationRequest {
     ToolInvocationRequest::of(tool.spec(), "call_1", RawJson::from_text(arguments).unwrap())
 }
 
-/// Through the executor: its mail, a task an attempt, time limit, breaker, observation.
+/// Calls through the executor: its mailbox, a task per attempt, time limit, circuit breaker,
+/// observation.
 async fn ours(calls: u32) {
     let (parent, _) = Actor::spawn(None, Nobody, ()).await.unwrap();
-    let (tell, mut told) = mpsc::channel(1);
+    let (report, mut reported) = mpsc::channel(1);
     let args = ToolExecutorArgs {
-        report: Arc::new(move |_, result, _| drop(tell.try_send(result))),
+        report: Arc::new(move |_, result, _| drop(report.try_send(result))),
         progress: Arc::new(|_| Progress::silent()),
         bench: Bench::alone(scope()),
         cancel: CancellationToken::new(),
@@ -103,13 +106,13 @@ async fn ours(calls: u32) {
             turn: None,
             siblings: None,
         });
-        told.recv().await.unwrap();
+        reported.recv().await.unwrap();
     }
     executor.stop();
     parent.stop(None);
 }
 
-/// The same without the actor.
+/// Calls without the actor.
 async fn lone(calls: u32) {
     let (tool, bench) = (erased(Nothing), Bench::alone(scope()));
     for index in 0..calls {
@@ -119,7 +122,7 @@ async fn lone(calls: u32) {
     }
 }
 
-/// What one would write without us: a task, the arguments read, a result written.
+/// The baseline without Callboard: a task that parses the arguments and writes a result.
 async fn bare(calls: u32) {
     #[derive(Serialize, Deserialize)]
     struct Answer {
@@ -139,7 +142,7 @@ async fn bare(calls: u32) {
     }
 }
 
-/// Takes 50 ms of waiting and 2 ms of work.
+/// A tool that waits 50 ms and computes for 2 ms.
 struct Expensive(ToolSpec, AtomicU32);
 
 impl Tool for Expensive {
@@ -178,7 +181,7 @@ async fn siblings(shared: bool) -> (u32, Duration, Duration) {
     (tool.1.load(Ordering::Relaxed), began.elapsed(), cpu() - spent)
 }
 
-/// Milliseconds of `true` in the sandbox of this machine: half of the runs, and nine tenths, took at most this.
+/// Milliseconds of `true` in the sandbox of this machine, as p50 and p90.
 async fn sandboxed() -> Option<(f64, f64)> {
     let folder = tempfile::tempdir().unwrap();
     let tools = callboard::tools::standard(folder.path());

@@ -1,13 +1,17 @@
-//! What does one turn cost, beside the same work written by hand on tokio and reqwest? And the thousandth of a conversation?
+//! Measures one turn beside the same work written by hand on tokio and reqwest, also late in a long
+//! conversation.
 //!
-//! The reference turn of `turn/mod.rs`, with counting, metrics, admission, budgets and one subscriber on; the model server is a process of
-//! its own, so its work is not counted. Sides are measured in turns on one runtime, and the median is told.
+//! The reference turn of `turn/mod.rs`, with token counting, metrics, admission, budgets and one
+//! subscriber. The model server is a separate process, so its work is not counted. Both sides run
+//! in alternating phases on one runtime; the median is printed.
 //!
-//! `cargo bench --bench turn` prints: CPU a turn over HTTP on both wires, journal off and on (SQLite, each commit synced), at 1, 64 and
-//! 1,000 conversations, and actor wake-ups; turns 10 and 1,000 of a conversation; CPU a turn in process; resident bytes of an idle one.
-//! With the journal on, `by hand` writes one too (a thread that commits in groups); the last column is beside the hand that writes none.
-//! `-- http`, `-- long`, `-- in-process` and `-- idle` run one part, `--turns N` and `--rounds N` change the length.
-//! `-- count N`, `-- count-http WIRE ours|hand N` run only N turns in one conversation after another, for callgrind.
+//! `cargo bench --bench turn` prints: CPU per turn over HTTP on both wires, journal off and on
+//! (SQLite, each commit synced), at 1, 64 and 1,000 conversations, and actor wake-ups; turns 10 and
+//! 1,000 of a conversation; CPU per turn in process; resident bytes of an idle conversation. With
+//! the journal on, `by hand` writes one too (a thread that groups commits); the last column
+//! compares with a baseline without a journal. `-- http`, `-- long`, `-- in-process` and `-- idle`
+//! run one part, `--turns N` and `--rounds N` change the length. `-- count N`, `-- count-http WIRE
+//! ours|hand N` run only N turns in one conversation after another, for callgrind.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
 #[path = "turn/mod.rs"]
@@ -54,13 +58,13 @@ impl Sides {
 
 const JOURNAL: [&str; 2] = ["off", "synced"];
 
-/// The folder of the build, since a temporary one is often in memory.
+/// In the build folder, because temporary folders are often in memory.
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
 async fn http(turns: usize, rounds: usize) {
-    println!("\nCPU a turn over HTTP, median of {rounds}");
+    println!("\nCPU per turn over HTTP, median of {rounds}");
     println!(
         "{:>10} {:>8} {:>6} {:>11} {:>11} {:>7} {:>15} {:>22} {:>9}",
         "wire", "journal", "lanes", "callboard", "by hand", "ratio", "beside no rows", "wall, ours / by hand", "wake-ups"
@@ -70,7 +74,7 @@ async fn http(turns: usize, rounds: usize) {
         let sides = Sides::new(folder.path(), &server, wire).await;
         for (on, journal) in JOURNAL.into_iter().enumerate() {
             for lanes in [1, 64, 1000] {
-                // One lane on a disk is slow by the clock, not by the processor.
+                // With one lane on a disk, wall time dominates, so fewer turns suffice.
                 let total = if lanes == 1 { turns / 4 } else { turns.max(lanes * TURNS_EACH) };
                 let (mut ours, mut hand, mut bare) = (Side::default(), Side::default(), Side::default());
                 let (mut wake_ups, mut done) = (0, 0);
@@ -81,7 +85,7 @@ async fn http(turns: usize, rounds: usize) {
                     let by_hand = measure(sides.hand[on].run(lanes, TURNS_EACH, total)).await;
                     let without = if on == 0 { by_hand } else { measure(sides.hand[0].run(lanes, TURNS_EACH, total)).await };
                     if round == 0 {
-                        continue; // What is paid once.
+                        continue; // one-time costs
                     }
                     ours.add(cost);
                     hand.add(by_hand);
@@ -106,7 +110,7 @@ async fn http(turns: usize, rounds: usize) {
     }
 }
 
-/// What is idle costs memory; the next rows want none of it.
+/// Puts idle conversations to sleep, so that their memory does not affect the next rows.
 async fn asleep(hosts: &[Host]) {
     for host in hosts {
         host.hibernate_idle();
@@ -126,7 +130,7 @@ async fn long(turns: usize, rounds: usize) {
                 let (mut ours, mut hand, mut bare) = (Side::default(), Side::default(), Side::default());
                 for _ in 0..rounds {
                     let conversation = ours::conversation(&sides.ours[on], history.clone()).await;
-                    ours::turn(&conversation).await; // What an import leaves to be done once.
+                    ours::turn(&conversation).await; // one-time costs of an import
                     ours.add(
                         measure(async {
                             for _ in 0..turns {
@@ -167,13 +171,13 @@ async fn by_hand_after(hand: &Arc<ByHand>, history: &[callboard::chat::Message],
 }
 
 async fn in_process(turns: usize, rounds: usize) {
-    println!("\nCPU a turn in process, journal in memory, median of {rounds}");
+    println!("\nCPU per turn in process, journal in memory, median of {rounds}");
     println!("{:>6} {:>22} {:>10} {:>26} {:>9}", "lanes", "turns a conversation", "CPU", "turns a CPU-second", "wake-ups");
     for (lanes, each) in [(1, TURNS_EACH), (64, TURNS_EACH), (64, 1)] {
         let mut side = Side::default();
         let (mut wake_ups, mut done) = (0, 0);
         for round in 0..=rounds {
-            // Each round a host of its own: the journals of the one before are memory that this one would search through.
+            // A new host for each round: a growing journal in memory would slow down later rounds.
             let host = ours::in_process().await;
             let total = if round == 0 { turns / 4 } else { turns * 4 };
             let cost = measure(ours::run(&host, lanes, each, total)).await;
@@ -195,11 +199,12 @@ async fn in_process(turns: usize, rounds: usize) {
     }
 }
 
-/// Bytes that each of many idle conversations keeps resident; journal and event ring keep nothing, so that only actor and history are seen.
+/// Resident bytes of each of many idle conversations. Journal and event ring store nothing, so only
+/// actor and history are measured.
 async fn idle_bytes(with_history: bool) -> usize {
     const N: usize = 10_000;
     let host = ours::forgetful().await;
-    ours::idle(&host, 1000, with_history).await; // What is paid once.
+    ours::idle(&host, 1000, with_history).await; // one-time costs
     tokio::time::sleep(Duration::from_millis(500)).await;
     let before = process::resident();
     ours::idle(&host, N, with_history).await;

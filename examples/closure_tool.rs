@@ -1,4 +1,5 @@
-//! Tools made of closures, with typed arguments and with a schema at hand. `cargo run --example closure_tool`
+//! Tools from closures, with typed arguments and with an explicit schema. `cargo run --example
+//! closure_tool`
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 #[derive(serde::Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Convert {
-    /// How many miles.
+    /// Distance in miles.
     miles: f64,
 }
 
@@ -27,7 +28,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     })
     .declare(ToolSpec::read_only);
 
-    // The schema may come from anywhere. Calls that name the same `path` run one after the other.
+    // The schema may come from anywhere. Calls with the same `path` run one after the other.
     let schema = json!({
         "type": "object",
         "properties": { "path": { "type": "string" }, "unit": { "enum": ["words", "lines"] } },
@@ -46,7 +47,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     )
     .declare(ToolSpec::read_only);
 
-    // Stands in for a model, so that this runs without one: four calls, two of them wrong. A model would mend them.
+    // Replaces the model, so that this runs without one: four calls, two of them invalid. A model
+    // would correct them.
     let calls = [
         ("convert", json!({ "miles": 26.2 })),
         ("convert", json!({ "mile": 26.2 })),

@@ -1,4 +1,5 @@
-//! A provider of one's own: one `impl LlmProvider`. `cargo run --example custom_provider -- "hello there"`
+//! A custom provider: one `impl LlmProvider`. `cargo run --example custom_provider -- "hello
+//! there"`
 
 use callboard::{
     Host,
@@ -8,7 +9,7 @@ use callboard::{
 use futures_util::{StreamExt, stream};
 use tokio_util::sync::CancellationToken;
 
-/// Says back what it is told, word by word, in capitals.
+/// Repeats the prompt word by word, in capitals.
 struct Shout;
 
 impl LlmProvider for Shout {
@@ -28,12 +29,13 @@ impl LlmProvider for Shout {
         }
     }
 
-    // An adapter never retries and keeps nothing between calls: the host does both. Dropping the stream is a cancel.
+    // An adapter never retries and keeps nothing between calls; the host does both. Dropping the
+    // stream cancels the call.
     fn stream(&self, request: ModelRequest, _cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
         let said = request.messages.last().map(|message| message.text()).unwrap_or_default().to_uppercase();
         let usage = Usage { input_uncached: said.len() as u64 / 4, output: said.len() as u64 / 4, ..Usage::default() };
 
-        // Pieces as they come, then the block they make, then exactly one end.
+        // Pieces as they arrive, then the block that they form, then exactly one end.
         let pieces: Vec<_> = said.split_inclusive(' ').map(|word| Ok(vec![ModelEvent::Text(word.to_owned())])).collect();
         let end = Completion { stop: ProviderStop::EndTurn, raw_stop: Some("done".into()), usage: Some(usage), raw_usage: None };
         let last = Ok(vec![ModelEvent::Block(ContentBlock::text(said)), ModelEvent::Completed(end)]);

@@ -1,4 +1,5 @@
-//! A tool of one's own: typed arguments, what is declared of it, and the context of its calls. `cargo run --example custom_tool`
+//! A custom tool: typed arguments, its declaration, and the context of its calls. `cargo run
+//! --example custom_tool`
 
 use std::{sync::Mutex, time::Duration};
 
@@ -13,7 +14,8 @@ use callboard::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// The arguments. Their doc comments are what the model reads of them; the schema is derived, and checked before the tool is.
+/// The arguments. The model reads their doc comments. The schema is derived, and arguments are
+/// checked against it before the tool is called.
 #[derive(serde::Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Lookup {
@@ -21,17 +23,17 @@ struct Lookup {
     order: u64,
 }
 
-/// The result. As data it is formatted by output level; a `String` would be shown as it is.
+/// The result. Data is formatted by output level; a `String` would be shown as it is.
 #[derive(serde::Serialize)]
 struct Status {
     order: u64,
     state: &'static str,
     steps: Vec<String>,
-    /// Where the whole history lies, for a tool that reads it.
+    /// Where the full history is stored, for a tool that reads it.
     history: Option<String>,
 }
 
-/// A value of the application, lent to every call.
+/// A value of the application that every call can use.
 #[derive(Default)]
 struct Audit(Mutex<Vec<String>>);
 
@@ -41,18 +43,18 @@ impl TypedTool for OrderStatus {
     type Args = Lookup;
     type Output = Json<Status>;
     const NAME: &'static str = "order_status";
-    const DESCRIPTION: &'static str = "Tells how far an order is. Use it whenever an order number is named.";
+    const DESCRIPTION: &'static str = "Reports the status of an order. Use it whenever an order number is named.";
 
-    // It only reads: it may run again and beside others, and nobody has to approve it.
+    // It only reads: it may be retried, may run beside other calls, and needs no approval.
     fn declare(&self, spec: ToolSpec) -> ToolSpec {
         spec.read_only()
             .timeout(Duration::from_secs(20))
-            .cache(CachePolicy::TtlShort) // An equal call within five minutes is answered without a run.
-            .returns_data() // The model may ask for brief, standard or full.
+            .cache(CachePolicy::TtlShort) // an equal call within five minutes gets the cached result
+            .returns_data() // the model may ask for brief, standard or full
             .level(OutputLevel::Full)
     }
 
-    // What a type cannot say. Nothing is journaled as started yet.
+    // Rules that the type does not express. The call is not journaled as started yet.
     fn check(&self, args: &Lookup) -> Result<(), ToolError> {
         if args.order == 0 { Err(ToolError::invalid("order numbers begin at 1")) } else { Ok(()) }
     }
@@ -69,7 +71,8 @@ impl TypedTool for OrderStatus {
             () = context.cancel.cancelled() => return Err(ToolError::failed("the question was withdrawn").code("INTERRUPTED")),
             steps = warehouse(args.order) => steps,
         };
-        // What is too long to read goes where another tool finds it. Without a store the result says less, and that is all.
+        // A history that is too long to read goes to an artifact, which another tool reads. Without
+        // an artifact store it is left out.
         let history = match &context.artifacts {
             Some(artifacts) => {
                 let stored = artifacts.store.store(artifacts.owner.clone(), context.tool_call_id.clone(), steps.join("\n").into());
@@ -81,7 +84,7 @@ impl TypedTool for OrderStatus {
     }
 }
 
-/// Stands in for another system.
+/// Replaces another system.
 async fn warehouse(order: u64) -> Vec<String> {
     tokio::time::sleep(Duration::from_millis(20)).await;
     vec![format!("{order} paid"), format!("{order} picked"), format!("{order} packed")]
@@ -90,7 +93,7 @@ async fn warehouse(order: u64) -> Vec<String> {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let host = Host::builder()
-        .provider(Clerk) // Any provider will do; this one always asks for the tool.
+        .provider(Clerk) // any provider works; this one always calls the tool
         .tool(erased(OrderStatus))
         .extensions(Extensions::default().with(Audit::default()))
         .build()
@@ -109,7 +112,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Stands in for a model, so that this runs without one: calls the tool once, then repeats what it said.
+/// Replaces the model, so that this runs without one: calls the tool once, then repeats its result.
 struct Clerk;
 
 impl LlmProvider for Clerk {

@@ -13,7 +13,8 @@ use callboard::{
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Where there is no bubblewrap, commands run in a second process of this program: it must ask first whether it is that one.
+    // Without bubblewrap, commands run in a second process of this program. That process serves
+    // commands here and never returns.
     callboard::sandbox::jail_main_if_asked();
 
     let mut arguments = std::env::args().skip(1);

@@ -1,5 +1,5 @@
-//! An answer as a value: the schema is derived from a type, the model's answer is checked and, if it does not fit, asked for again.
-//! `cargo run --example structured_output`
+//! An answer as a typed value: the schema is derived from a type, and an answer that does not match
+//! is sent back to the model. `cargo run --example structured_output`
 
 use callboard::{
     Host,
@@ -9,16 +9,16 @@ use callboard::{
 use futures_util::{StreamExt, stream};
 use tokio_util::sync::CancellationToken;
 
-/// What we want to know.
+/// The answer that the model must give.
 #[derive(Debug, serde::Deserialize, schemars::JsonSchema)]
 struct Recipe {
     /// Name of the dish.
     name: String,
-    /// How long it takes.
+    /// Total time in minutes.
     minutes: u32,
 }
 
-/// Stands in for a model, so that this runs without one: wrong at first, then right.
+/// Replaces the model, so that this runs without one: wrong at first, then right.
 struct Cook;
 
 impl LlmProvider for Cook {

@@ -12,7 +12,8 @@ use callboard::{
 };
 use serde_json::{Value, json};
 
-/// The rules of this application. A hook decides at once and touches nothing: it runs inside of the conversation's decision.
+/// The rules of this application. A hook decides at once and has no side effects, because it runs
+/// inside the conversation's decision.
 struct HouseRules;
 
 impl Hook for HouseRules {
@@ -20,7 +21,7 @@ impl Hook for HouseRules {
         let Ok(mut arguments) = arguments.parse::<Value>() else { return Verdict::Allow };
         match arguments.get("table").and_then(Value::as_str) {
             Some("salaries") => Verdict::Deny("salaries are not for this assistant".to_owned()),
-            // Whatever the model asked for: only this tenant's rows.
+            // Whatever the model requested, it gets only this tenant's rows.
             _ => match arguments.as_object_mut() {
                 Some(fields) => {
                     fields.insert("tenant".to_owned(), json!(scope.tenant.as_str()));
@@ -47,7 +48,7 @@ impl Hook for HouseRules {
 struct Rows {
     /// Table to read.
     table: String,
-    /// Whose rows.
+    /// The tenant whose rows are read.
     tenant: Option<String>,
 }
 
@@ -64,7 +65,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     })
     .declare(ToolSpec::read_only);
 
-    // Stands in for a model, so that this runs without one.
+    // Replaces the model, so that this runs without one.
     let tables = ["orders", "customers", "tickets", "salaries"];
     let calls = tables.iter().map(|table| Ok(ScriptedCall { name: "rows".to_owned(), input: RawJson::of(&json!({ "table": table }))? }));
     let tools = calls.collect::<Result<Vec<_>, serde_json::Error>>()?;

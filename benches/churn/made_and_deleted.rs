@@ -1,4 +1,5 @@
-//! Conversations that are made, have a turn, and are deleted, at a rate; and what the process holds meanwhile.
+//! Creates conversations at a rate, each for one turn, deletes them, and samples the memory of the
+//! process.
 
 use std::{
     sync::{
@@ -12,24 +13,27 @@ use callboard::{Host, limits::Limits};
 
 use super::{process::anonymous, scripted::Scripted};
 
-/// A host whose journal is in memory and whose streams of finished rounds age after one second: what stays is what was forgotten.
+/// A host with its journal in memory, whose event rings age after one second, so that memory which
+/// remains is a leak.
 pub(crate) async fn host() -> Host {
     let limits = Limits { ring_age: Duration::from_secs(1), ..Limits::default() };
     Host::builder().provider(Scripted::brief()).limits(limits).build().await.unwrap()
 }
 
-/// What a run saw.
+/// The result of a run.
 pub(crate) struct Churned {
-    /// Seconds since the start, and bytes held.
+    /// Seconds since the start, and bytes of memory.
     pub(crate) samples: Vec<(f64, f64)>,
-    /// Conversations made and deleted.
+    /// Conversations that were created and deleted.
     pub(crate) deleted: usize,
     pub(crate) wall: Duration,
 }
 
-/// Makes and deletes conversations, `rate` a second, for so long; `each_second` sees the memory. Ids and tenants do not come back.
+/// Creates and deletes `rate` conversations per second for `length`. `each_second` gets every
+/// sample. Ids and tenants are not reused.
 pub(crate) async fn run(host: &Host, rate: usize, length: Duration, each_second: impl Fn(f64, f64)) -> Churned {
-    // A deletion takes a tenth of a second: who watched is to read its end. So many are under way at once.
+    // A deletion takes a tenth of a second, because watchers get time to read its event. This many
+    // run concurrently.
     const LANES: usize = 256;
     let (began, next, deleted) = (Instant::now(), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let lanes: Vec<_> = (0..LANES)
@@ -67,7 +71,7 @@ pub(crate) async fn run(host: &Host, rate: usize, length: Duration, each_second:
 }
 
 impl Churned {
-    /// Bytes a second by which what is held grew after the first `skipped` part of the run, by least squares.
+    /// Growth in bytes per second after the first `skipped` part of the run, by least squares.
     pub(crate) fn slope(&self, skipped: f64) -> f64 {
         let from = self.wall.as_secs_f64() * skipped;
         let samples: Vec<_> = self.samples.iter().filter(|(at, _)| *at >= from).collect();

@@ -1,4 +1,5 @@
-//! Measures sides against each other: in turns, A B A B, so that whatever else the machine does falls on all of them; then the median.
+//! Compares sides in alternating phases, A B A B, so that other load on the machine affects all of
+//! them alike, and takes the median.
 #![allow(dead_code, reason = "each bench needs some of it")]
 
 use std::{
@@ -8,40 +9,40 @@ use std::{
 
 use super::process;
 
-/// What a phase cost.
+/// The cost of one phase.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Cost {
     pub(crate) cpu: Duration,
     pub(crate) wall: Duration,
-    /// What the phase did: turns, tokens.
+    /// Units of work in the phase: turns or tokens.
     pub(crate) done: usize,
 }
 
 impl Cost {
-    /// Microseconds of CPU for each.
+    /// CPU microseconds per unit.
     pub(crate) fn cpu_us(self) -> f64 {
         self.cpu.as_secs_f64() * 1e6 / self.done as f64
     }
 
-    /// Microseconds of wall time for each.
+    /// Wall-clock microseconds per unit.
     pub(crate) fn wall_us(self) -> f64 {
         self.wall.as_secs_f64() * 1e6 / self.done as f64
     }
 
-    /// So many a second.
+    /// Units per second.
     pub(crate) fn rate(self) -> f64 {
         self.done as f64 / self.wall.as_secs_f64()
     }
 }
 
-/// Runs something that tells how much it did.
+/// Measures a future that returns how many units it completed.
 pub(crate) async fn measure(run: impl Future<Output = usize>) -> Cost {
     let (cpu, began) = (process::cpu_of_threads(), Instant::now());
     let done = run.await;
     Cost { cpu: process::cpu_of_threads().saturating_sub(cpu), wall: began.elapsed(), done }
 }
 
-/// The costs of one side.
+/// The costs of one side, one for each phase.
 #[derive(Default)]
 pub(crate) struct Side(Vec<Cost>);
 
@@ -50,17 +51,17 @@ impl Side {
         self.0.push(cost);
     }
 
-    /// The phase in the middle, by CPU for each.
+    /// The median phase by CPU per unit.
     pub(crate) fn median(&self) -> Cost {
         middle(&self.0, |cost| cost.cpu_us())
     }
 
-    /// The phase in the middle, by wall time for each.
+    /// The median phase by wall time per unit.
     pub(crate) fn median_wall(&self) -> Cost {
         middle(&self.0, |cost| cost.wall_us())
     }
 
-    /// The least CPU for each, and the most.
+    /// The lowest and the highest CPU per unit.
     pub(crate) fn spread(&self) -> (f64, f64) {
         let each = self.0.iter().map(|cost| cost.cpu_us());
         (each.clone().fold(f64::INFINITY, f64::min), each.fold(0.0, f64::max))
@@ -73,31 +74,31 @@ fn middle(costs: &[Cost], by: impl Fn(&Cost) -> f64) -> Cost {
     costs[costs.len() / 2]
 }
 
-/// The value in the middle.
+/// Returns the median.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }
 
-/// The value below which `part` of them lie.
+/// Returns the time below which `part` of all times lie.
 pub(crate) fn percentile(mut times: Vec<Duration>, part: f64) -> Duration {
     times.sort_unstable();
     times[((times.len() as f64 * part) as usize).min(times.len() - 1)]
 }
 
-/// The arguments of the bench, without what cargo adds.
+/// The arguments of the bench, without those that cargo adds.
 pub(crate) fn arguments() -> Vec<String> {
     std::env::args().skip(1).filter(|argument| argument != "--bench").collect()
 }
 
-/// The number after a flag.
+/// Returns the number after a flag, or `usual`.
 pub(crate) fn number(flag: &str, usual: usize) -> usize {
     let arguments = arguments();
     let given = arguments.windows(2).find(|pair| pair[0] == flag).map(|pair| pair[1].parse().expect("a number"));
     given.unwrap_or(usual)
 }
 
-/// Two workers, as on the machine that the figures of the documentation are from.
+/// A runtime with two workers, as on the machine of the figures in the documentation.
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }

@@ -1,9 +1,9 @@
-//! What this process costs, read from `/proc`.
+//! CPU time and memory of this process, from `/proc`.
 #![allow(dead_code, reason = "each bench needs some of it")]
 
 use std::time::Duration;
 
-/// CPU time of this process, in hundredths of a second: threads that ended count.
+/// CPU time of this process, ended threads included, in steps of 10 ms.
 pub(crate) fn cpu() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
@@ -11,7 +11,7 @@ pub(crate) fn cpu() -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
-/// CPU time of the threads that live, in nanoseconds: for phases in which none ends.
+/// CPU time of the live threads, in nanoseconds, for phases in which no thread ends.
 pub(crate) fn cpu_of_threads() -> Duration {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let spent = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("schedstat")).ok());
@@ -24,15 +24,15 @@ pub(crate) fn resident() -> usize {
     statm.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
 
-/// Bytes that this process holds for itself. Pages of the program's own file, which come and go with what else the machine reads, are not
-/// among them.
+/// Anonymous memory of this process. Pages of the program file are excluded, because they depend on
+/// the system's page cache.
 pub(crate) fn anonymous() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: Vec<usize> = statm.split_whitespace().map(|pages| pages.parse().unwrap()).collect();
     (pages[1] - pages[2]) * 4096
 }
 
-/// The machine's load over the last minute.
+/// The load average of the last minute.
 pub(crate) fn load() -> String {
     std::fs::read_to_string("/proc/loadavg").unwrap().split_whitespace().next().unwrap().to_owned()
 }

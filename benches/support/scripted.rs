@@ -1,11 +1,11 @@
-//! A model in this process that says the same again and again.
+//! A model in this process that always gives the same reply.
 #![allow(dead_code, reason = "each bench needs some of it")]
 
 use callboard::ports::{BoxFuture, Capabilities, LlmProvider, ModelRequest, ModelStream, ProviderError};
 use callboard_actors::scripted::Reply;
 use tokio_util::sync::CancellationToken;
 
-/// What a model without a wire can do; its window is so large that nothing is compacted.
+/// The model's capabilities. The window is so large that nothing is compacted.
 pub(crate) fn capabilities() -> Capabilities {
     Capabilities {
         context_window: u32::MAX,
@@ -18,11 +18,11 @@ pub(crate) fn capabilities() -> Capabilities {
     }
 }
 
-/// The model.
+/// Gives the same reply to every call.
 pub(crate) struct Scripted(pub(crate) Reply);
 
 impl Scripted {
-    /// One that says 64 bytes in 16 pieces.
+    /// A model that streams 64 bytes in 16 pieces.
     pub(crate) fn brief() -> Self {
         Self(Reply::text("word".repeat(16)).chunks(16))
     }

@@ -1,5 +1,5 @@
-//! The same turn, written by hand: reqwest, a line reader, serde_json, history as values, deltas to one subscriber by channel, rows into
-//! a journal where there is one.
+//! The baseline: the same turn written by hand. reqwest, a line reader, serde_json, history as JSON
+//! values, deltas to one subscriber by channel, and rows in a journal if there is one.
 
 use std::sync::{
     Arc,
@@ -14,10 +14,10 @@ use tokio::sync::mpsc;
 use super::{
     Wire,
     hand_journal::HandJournal,
-    hand_json::{Told, schema},
+    hand_json::{ParsedReply, schema},
 };
 
-/// What all its conversations share.
+/// State that all its conversations share.
 pub(crate) struct ByHand {
     client: reqwest::Client,
     url: String,
@@ -35,8 +35,8 @@ impl ByHand {
         Arc::new(Self { client: reqwest::Client::new(), url, wire, tools: wire.tools(), check, journal, conversations })
     }
 
-    /// One call; its deltas go to the subscriber.
-    pub(crate) async fn call(&self, messages: &[Value], with_tools: bool, events: &mpsc::Sender<String>) -> Told {
+    /// Makes one model call and sends its deltas to the subscriber.
+    pub(crate) async fn call(&self, messages: &[Value], with_tools: bool, events: &mpsc::Sender<String>) -> ParsedReply {
         let request = self.client.post(format!("{}/{}", self.url, self.wire.path())).header("content-type", "application/json");
         let request = match self.wire {
             Wire::Anthropic => request.header("x-api-key", "k").header("anthropic-version", "2023-06-01"),
@@ -45,18 +45,18 @@ impl ByHand {
         let body = self.wire.body(messages, with_tools.then_some(&self.tools));
         let response = request.body(body).send().await.unwrap();
         let mut stream = response.bytes_stream();
-        let (mut buffer, mut told) = (BytesMut::new(), Told::default());
+        let (mut buffer, mut reply) = (BytesMut::new(), ParsedReply::default());
         while let Some(chunk) = stream.next().await {
             buffer.extend_from_slice(&chunk.unwrap());
             while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
                 let line = buffer.split_to(end + 1);
                 let Some(data) = line.strip_prefix(b"data: ") else { continue };
-                if let Some(piece) = self.wire.event(data, &mut told) {
+                if let Some(piece) = self.wire.event(data, &mut reply) {
                     events.send(piece).await.unwrap();
                 }
             }
         }
-        told
+        reply
     }
 
     async fn store(&self, conversation: i64, message: &Value, waits: bool) {
@@ -68,13 +68,13 @@ impl ByHand {
         }
     }
 
-    /// A conversation that begins with a history.
+    /// Creates a conversation that begins with a history.
     pub(crate) fn conversation(self: &Arc<Self>, history: &[callboard::chat::Message]) -> Conversation {
         let messages = history.iter().flat_map(|message| self.values(message)).collect();
         Conversation { hand: self.clone(), id: self.conversations.fetch_add(1, Ordering::Relaxed), messages }
     }
 
-    /// A message as this wire has it.
+    /// Converts a message to the JSON of this wire.
     fn values(&self, message: &callboard::chat::Message) -> Vec<Value> {
         use callboard::chat::Role;
         let anthropic: Value = serde_json::from_str(message.wire_str()).unwrap();
@@ -87,7 +87,7 @@ impl ByHand {
             let text = |of: &str| block[of].as_str().unwrap().to_owned();
             match block["type"].as_str() {
                 Some("tool_use") => {
-                    asked = Some(super::hand_json::Asked { id: text("id"), name: text("name"), input: block["input"].to_string() });
+                    asked = Some(super::hand_json::ToolRequest { id: text("id"), name: text("name"), input: block["input"].to_string() });
                 }
                 Some("tool_result") => results.push(self.wire.result(&text("tool_use_id"), &super::result())),
                 _ => {}
@@ -100,7 +100,8 @@ impl ByHand {
         }
     }
 
-    /// `total` turns in so many conversations at once, each of `each` turns before a new one takes its place.
+    /// Runs `total` turns in `at_once` concurrent conversations, each of which is replaced after
+    /// `each` turns.
     pub(crate) async fn run(self: &Arc<Self>, at_once: usize, each: usize, total: usize) -> usize {
         let lives = (total / at_once / each).max(1);
         let lanes = (0..at_once).map(|_| {
@@ -121,7 +122,7 @@ impl ByHand {
     }
 }
 
-/// One conversation.
+/// A conversation with its history as JSON values.
 pub(crate) struct Conversation {
     hand: Arc<ByHand>,
     id: i64,
@@ -129,12 +130,12 @@ pub(crate) struct Conversation {
 }
 
 impl Conversation {
-    async fn say(&mut self, message: Value, waits: bool) {
+    async fn append(&mut self, message: Value, waits: bool) {
         self.hand.store(self.id, &message, waits).await;
         self.messages.push(message);
     }
 
-    /// The reference turn.
+    /// Runs the reference turn.
     pub(crate) async fn turn(&mut self) {
         let (hand, wire) = (self.hand.clone(), self.hand.wire);
         let (events, mut subscriber) = mpsc::channel::<String>(64);
@@ -145,17 +146,17 @@ impl Conversation {
             }
             bytes
         });
-        // The prompt is written beside the model's work: what comes after it in the journal waits for both.
-        self.say(wire.user(&super::prompt()), false).await;
-        let told = hand.call(&self.messages, true, &events).await;
-        let asked = told.tool.unwrap();
+        // The prompt is written while the model works. The next journal write waits for both.
+        self.append(wire.user(&super::prompt()), false).await;
+        let reply = hand.call(&self.messages, true, &events).await;
+        let asked = reply.tool.unwrap();
         let input: Value = serde_json::from_str(&asked.input).unwrap();
         assert!(hand.check.is_valid(&input));
-        self.say(wire.assistant(&told.text, Some(&asked)), true).await;
+        self.append(wire.assistant(&reply.text, Some(&asked)), true).await;
         let result = tokio::spawn(async { super::result() }).await.unwrap();
-        self.say(wire.result(&asked.id, &result), false).await;
-        let told = hand.call(&self.messages, true, &events).await;
-        self.say(wire.assistant(&told.text, None), true).await;
+        self.append(wire.result(&asked.id, &result), false).await;
+        let reply = hand.call(&self.messages, true, &events).await;
+        self.append(wire.assistant(&reply.text, None), true).await;
         drop(events);
         assert_eq!(reader.await.unwrap(), (32 + 64) * 4);
     }

@@ -1,4 +1,4 @@
-//! A journal that counts what is asked of the one behind it.
+//! A journal that counts the appends of the one behind it.
 
 use std::{
     sync::{
@@ -16,28 +16,28 @@ use callboard::{
     },
 };
 
-/// How often something was asked.
+/// Counts of appends and entries.
 #[derive(Debug, Default)]
-pub(crate) struct Asked {
-    /// Appends that somebody waited for.
+pub(crate) struct AppendCounts {
+    /// Appends that a caller awaited.
     pub(crate) awaited: AtomicU64,
-    /// Appends that nobody waited for.
+    /// Appends that no caller awaited.
     pub(crate) unwatched: AtomicU64,
-    /// Entries of both.
+    /// Entries of both kinds of appends.
     pub(crate) entries: AtomicU64,
 }
 
-impl Asked {
+impl AppendCounts {
     /// Awaited appends, others, entries.
     pub(crate) fn read(&self) -> [u64; 3] {
         [&self.awaited, &self.unwatched, &self.entries].map(|counter| counter.load(Ordering::Relaxed))
     }
 }
 
-/// The journal.
+/// A journal that counts.
 pub(crate) struct Counted {
     pub(crate) inner: Arc<dyn SessionBackend>,
-    pub(crate) asked: Arc<Asked>,
+    pub(crate) asked: Arc<AppendCounts>,
 }
 
 impl SessionBackend for Counted {

@@ -1,4 +1,4 @@
-//! A provider that has its bytes already: the adapters' parsers without a connection.
+//! A provider that has its bytes in memory: the adapters' parsers without a connection.
 
 use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Wire, forgetful::Forgetful, ours, scripted};
 
-/// The bytes of a stream, as they are read.
+/// Splits the bytes of a stream into reads of `burst` events.
 pub(crate) fn reads(wire: Wire, tokens: usize, burst: usize) -> Vec<Bytes> {
     let (head, token, tail) = match wire {
         Wire::Anthropic => (
@@ -47,18 +47,18 @@ pub(crate) fn assembler(wire: Wire, history: MessageList) -> Box<dyn Assemble> {
     }
 }
 
-/// Waits as a connection does: until the runtime has looked what else there is, or for the next token of a slow model. Who only looks
-/// whether there is more, and would not be woken, finds nothing.
+/// Waits like a connection: until the runtime has polled other tasks, or for the next token of a
+/// slow model. A poll with a waker that does nothing finds no data.
 pub(crate) async fn between(pace: Option<Duration>) {
     if let Some(pace) = pace {
         return tokio::time::sleep(pace).await;
     }
-    // The waker of nobody has no data, whoever made it.
+    // `Waker::noop` is the only waker without data.
     let mut next = pin!(tokio::task::yield_now());
     poll_fn(|cx| if cx.waker().data().is_null() { Poll::Pending } else { next.as_mut().poll(cx) }).await;
 }
 
-/// The provider.
+/// A provider that replays bytes.
 struct Fed {
     wire: Wire,
     reads: Arc<Vec<Bytes>>,
@@ -95,8 +95,8 @@ pub(crate) async fn host(wire: Wire, tokens: usize, burst: usize, pace: Option<D
     ours::host(Arc::new(provider), Arc::new(Forgetful)).await
 }
 
-/// One answer to its end; returns its tokens.
-pub(crate) async fn heard(host: &Host, tokens: usize) -> usize {
+/// Reads one answer to its end and returns its tokens.
+pub(crate) async fn read_answer(host: &Host, tokens: usize) -> usize {
     let mut reply = ours::conversation(host, Vec::new()).await.send("go").await.unwrap();
     let mut bytes = 0;
     while let Some(event) = reply.next().await {

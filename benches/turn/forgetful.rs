@@ -1,4 +1,4 @@
-//! A journal for benches: takes everything at once, keeps nothing.
+//! A journal that accepts every append at once and stores nothing.
 
 use std::{future::ready, time::Duration};
 
@@ -8,7 +8,7 @@ use callboard::{
     ports::{Append, BoxFuture, Head, ListQuery, Loaded, Open, SessionBackend, SessionSummary, StoreError, StoredEntry, Timestamp},
 };
 
-/// A store that says yes and remembers nothing.
+/// A journal that stores nothing.
 pub(crate) struct Forgetful;
 
 impl SessionBackend for Forgetful {

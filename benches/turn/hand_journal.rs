@@ -1,4 +1,4 @@
-//! The journal that one would write by hand: a thread, a table, one commit for all that waits.
+//! The baseline's journal: a thread, a table, one commit for all waiting rows.
 
 use std::{
     path::Path,
@@ -14,7 +14,7 @@ struct Row {
     stored: oneshot::Sender<()>,
 }
 
-/// A journal; clones write to the same one.
+/// A journal. Clones write to the same one.
 #[derive(Clone)]
 pub(crate) struct HandJournal(Sender<Row>);
 
@@ -29,11 +29,11 @@ impl HandJournal {
         Self(sender)
     }
 
-    /// Writes a row; the receiver is told when it is on the disk.
+    /// Writes a row. The receiver resolves when the row is on the disk.
     pub(crate) fn append(&self, conversation: i64, body: Vec<u8>) -> oneshot::Receiver<()> {
-        let (stored, told) = oneshot::channel();
+        let (stored, durable) = oneshot::channel();
         self.0.send(Row { conversation, body, stored }).unwrap();
-        told
+        durable
     }
 }
 

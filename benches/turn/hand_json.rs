@@ -1,25 +1,25 @@
-//! The JSON of both wires, as one would write it by hand: messages as values, events into structs.
+//! The baseline's JSON of both wires: messages as values, events as structs.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{MODEL, TOOL, Wire};
 
-/// A tool call that the model asked for.
-pub(crate) struct Asked {
+/// A tool call that the model requested.
+pub(crate) struct ToolRequest {
     pub(crate) id: String,
     pub(crate) name: String,
     pub(crate) input: String,
 }
 
-/// What a call has told so far.
+/// The part of a reply that has arrived.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct ParsedReply {
     pub(crate) text: String,
-    pub(crate) tool: Option<Asked>,
+    pub(crate) tool: Option<ToolRequest>,
 }
 
-/// The schema of the tool's arguments.
+/// The JSON schema of the tool's arguments.
 pub(crate) fn schema() -> Value {
     json!({ "type": "object", "properties": { "argument": { "type": "string" } }, "required": ["argument"], "additionalProperties": false })
 }
@@ -32,7 +32,7 @@ impl Wire {
         }
     }
 
-    /// The tool as it is offered.
+    /// The tool definition in the form of this wire.
     pub(crate) fn tools(self) -> Value {
         let description = "Does nothing.";
         match self {
@@ -61,15 +61,15 @@ impl Wire {
         }
     }
 
-    pub(crate) fn assistant(self, text: &str, asked: Option<&Asked>) -> Value {
+    pub(crate) fn assistant(self, text: &str, asked: Option<&ToolRequest>) -> Value {
         match (self, asked) {
             (Self::Anthropic, None) => json!({ "role": "assistant", "content": [{ "type": "text", "text": text }] }),
-            (Self::Anthropic, Some(Asked { id, name, input })) => {
+            (Self::Anthropic, Some(ToolRequest { id, name, input })) => {
                 let input: Value = serde_json::from_str(input).unwrap();
                 json!({ "role": "assistant", "content": [{ "type": "text", "text": text }, { "type": "tool_use", "id": id, "name": name, "input": input }] })
             }
             (Self::OpenAi, None) => json!({ "role": "assistant", "content": text }),
-            (Self::OpenAi, Some(Asked { id, name, input })) => {
+            (Self::OpenAi, Some(ToolRequest { id, name, input })) => {
                 json!({ "role": "assistant", "content": text, "tool_calls": [{ "id": id, "type": "function", "function": { "name": name, "arguments": input } }] })
             }
         }
@@ -82,11 +82,11 @@ impl Wire {
         }
     }
 
-    /// Reads the data of one event; returns a piece of text, if it is one.
-    pub(crate) fn event(self, data: &[u8], told: &mut Told) -> Option<String> {
+    /// Parses the data of one event. Returns a piece of text if the event is one.
+    pub(crate) fn event(self, data: &[u8], reply: &mut ParsedReply) -> Option<String> {
         match self {
-            Self::Anthropic => anthropic(data, told),
-            Self::OpenAi => openai(data, told),
+            Self::Anthropic => anthropic(data, reply),
+            Self::OpenAi => openai(data, reply),
         }
     }
 }
@@ -119,24 +119,24 @@ struct Block {
     name: String,
 }
 
-fn anthropic(data: &[u8], told: &mut Told) -> Option<String> {
+fn anthropic(data: &[u8], reply: &mut ParsedReply) -> Option<String> {
     let event: Event = serde_json::from_slice(data).unwrap();
     match event.kind.as_str() {
         "content_block_start" => {
             if let Some(Block { kind, id, name }) = event.content_block
                 && kind == "tool_use"
             {
-                told.tool = Some(Asked { id, name, input: String::new() });
+                reply.tool = Some(ToolRequest { id, name, input: String::new() });
             }
             None
         }
         "content_block_delta" => {
             let delta = event.delta.unwrap_or_default();
-            if let (Some(piece), Some(tool)) = (delta.partial_json, &mut told.tool) {
+            if let (Some(piece), Some(tool)) = (delta.partial_json, &mut reply.tool) {
                 tool.input.push_str(&piece);
             }
             let piece = delta.text?;
-            told.text.push_str(&piece);
+            reply.text.push_str(&piece);
             Some(piece)
         }
         _ => None,
@@ -176,19 +176,19 @@ struct Function {
     arguments: String,
 }
 
-fn openai(data: &[u8], told: &mut Told) -> Option<String> {
+fn openai(data: &[u8], reply: &mut ParsedReply) -> Option<String> {
     if data.trim_ascii() == b"[DONE]" {
         return None;
     }
     let chunk: Chunk = serde_json::from_slice(data).unwrap();
     let delta = chunk.choices.into_iter().next()?.delta;
     for call in delta.tool_calls {
-        let tool = told.tool.get_or_insert_with(|| Asked { id: String::new(), name: String::new(), input: String::new() });
+        let tool = reply.tool.get_or_insert_with(|| ToolRequest { id: String::new(), name: String::new(), input: String::new() });
         tool.id.push_str(&call.id.unwrap_or_default());
         tool.name.push_str(&call.function.name.unwrap_or_default());
         tool.input.push_str(&call.function.arguments);
     }
     let piece = delta.content.filter(|piece| !piece.is_empty())?;
-    told.text.push_str(&piece);
+    reply.text.push_str(&piece);
     Some(piece)
 }

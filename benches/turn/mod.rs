@@ -1,11 +1,13 @@
-//! The reference turn, for the benches: a prompt of 200 bytes on a history of 4 × 1 KB that grows; call 1 streams 32 deltas of 4 bytes and
-//! one tool call with 60 bytes of arguments, which are checked against their schema; the tool returns 200 bytes; call 2 streams 64 deltas.
-//! One subscriber reads every delta.
+//! The reference turn of the benches: a prompt of 200 bytes on a history of 4 × 1 KB that grows.
+//! Call 1 streams 32 deltas of 4 bytes and one tool call with 60 bytes of arguments, which are
+//! checked against their schema. The tool returns 200 bytes. Call 2 streams 64 deltas. One
+//! subscriber reads every delta.
 //!
 //! # Layout
-//! `model` the model of the turn, in a process of its own · `ours` the turn here · `by_hand` the turn on tokio and reqwest, `hand_json` its JSON,
-//! `hand_journal` its journal · `fed` a model that has its bytes already · `forgetful` a journal that keeps nothing · `counted` one that counts · `phases`, `process` how costs are taken ·
-//! `scripted` a model that says the same again and again.
+//! `model` the model server, in a separate process · `ours` the turn on Callboard · `by_hand` the
+//! turn on tokio and reqwest, `hand_json` its JSON, `hand_journal` its journal · `fed` a model with
+//! its bytes in memory · `forgetful` a journal that stores nothing · `counted` one that counts ·
+//! `phases`, `process` measuring · `scripted` a model that always gives the same reply.
 #![allow(dead_code, unused_imports, reason = "each bench needs some of it")]
 
 pub(crate) mod model;
@@ -25,16 +27,16 @@ pub(crate) mod scripted;
 
 use callboard::chat::{ContentBlock, Message, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock};
 
-/// Turns of one conversation; then a new one takes its place, so that the history stays short.
+/// Turns of one conversation before a new one replaces it, so that the history stays short.
 pub(crate) const TURNS_EACH: usize = 10;
 
-/// The model's name.
+/// The model's name in requests.
 pub(crate) const MODEL: &str = "m";
 
-/// The tool's name.
+/// Name of the tool.
 pub(crate) const TOOL: &str = "no_op";
 
-/// Whose JSON.
+/// Which API's JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wire {
     Anthropic,
@@ -72,7 +74,7 @@ pub(crate) fn history() -> Vec<Message> {
     (0..4).map(|n| if n % 2 == 0 { Message::user("u".repeat(1000)) } else { Message::assistant("a".repeat(1000)) }).collect()
 }
 
-/// What `turns` turns leave behind when the tool returns `result`.
+/// The messages of `turns` earlier turns whose tool returned `result`.
 pub(crate) fn turns_before(turns: usize, result: &str) -> Vec<Message> {
     let mut messages = history();
     for turn in 0..turns {

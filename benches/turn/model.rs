@@ -1,4 +1,5 @@
-//! The model over HTTP, for both wires: this program once more, so that its work is not counted.
+//! The model server for both wires: this program in a second process, so that its work is not
+//! counted.
 
 use std::{
     io::{BufRead, BufReader},
@@ -13,7 +14,7 @@ use super::{Wire, phases::runtime};
 
 const ASKED: &str = "model-server";
 
-/// Serves, if this is the process that was started for it. First in `main`.
+/// Serves if this process was started as the model server. Call it first in `main`.
 pub(crate) fn serve_if_asked() -> bool {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [asked, latency_ms, tool_calls] = arguments.as_slice() else { return false };
@@ -35,14 +36,15 @@ pub(crate) fn serve_if_asked() -> bool {
     true
 }
 
-/// A model server; ends when it is dropped.
+/// A running model server. Dropping it ends the process.
 pub(crate) struct Server {
     child: Child,
     address: String,
 }
 
 impl Server {
-    /// A model that asks for a tool so many times a turn, each call after `latency`.
+    /// Starts a model that calls a tool `tool_calls` times per turn and answers each request after
+    /// `latency`.
     pub(crate) fn start(latency: Duration, tool_calls: u32) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args([ASKED, &latency.as_millis().to_string(), &tool_calls.to_string()]);
@@ -52,7 +54,7 @@ impl Server {
         Self { child, address: line.trim().to_owned() }
     }
 
-    /// Where a client of a wire finds it, as the official SDKs write it.
+    /// The base URL for a wire, as the official SDKs write it.
     pub(crate) fn url(&self, wire: Wire) -> String {
         match wire {
             Wire::Anthropic => self.address.clone(),

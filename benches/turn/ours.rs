@@ -1,4 +1,5 @@
-//! The turn here: arguments checked, figures, admission, budgets of tenant and conversation, prices; one subscriber reads every event.
+//! The turn on Callboard: arguments checked, metrics, admission, budgets of tenant and
+//! conversation, prices; one subscriber reads every event.
 
 use std::{
     sync::{
@@ -52,17 +53,18 @@ impl TypedTool for NoOp {
 
 pub(crate) fn limits() -> Limits {
     Limits {
-        // By hand there is no bound at all.
+        // The baseline has no limit.
         model_calls_max: 16_384,
         tenant_turns_max: 16_384,
         tenant_seats_max: 32_768,
-        // What finished rounds said is not what is measured; a reader that is behind on a busy machine still finds it.
+        // Finished rounds are not part of the measurement. A slow reader on a busy machine still
+        // needs its events.
         ring_age: Duration::from_secs(10),
         ..Limits::default()
     }
 }
 
-/// A host with all that is on by default, and budgets and prices beside.
+/// A host with all defaults on, and budgets and prices configured.
 pub(crate) fn builder() -> HostBuilder<Host> {
     let budget = Budget::default().with_tokens(u64::MAX / 4).with_usd(1e9);
     let prices = Prices::default().with(MODEL, Price::per_million(3.0, 15.0).unwrap());
@@ -70,7 +72,7 @@ pub(crate) fn builder() -> HostBuilder<Host> {
     builder.tools([erased(NoOp)])
 }
 
-/// A provider whose window is so large that nothing is compacted.
+/// Wraps a provider and reports a window so large that nothing is compacted.
 struct Wide<P>(P);
 
 impl<P: LlmProvider> LlmProvider for Wide<P> {
@@ -87,7 +89,7 @@ impl<P: LlmProvider> LlmProvider for Wide<P> {
     }
 }
 
-/// The provider of a wire.
+/// Creates the provider of a wire.
 pub(crate) fn provider(wire: Wire, url: &str) -> Arc<dyn LlmProvider> {
     const KEY: &str = "sk-test-not-a-real-key";
     match wire {
@@ -96,7 +98,7 @@ pub(crate) fn provider(wire: Wire, url: &str) -> Arc<dyn LlmProvider> {
     }
 }
 
-/// A host on a provider and a journal.
+/// Builds a host on a provider and a journal.
 pub(crate) async fn host(provider: Arc<dyn LlmProvider>, sessions: Arc<dyn SessionBackend>) -> Host {
     builder().shared_provider(provider).shared_sessions(sessions).build().await.unwrap()
 }
@@ -123,7 +125,7 @@ impl LlmProvider for InProcess {
     }
 }
 
-/// The model of the reference turn in this process.
+/// The model of the reference turn, in this process.
 pub(crate) fn model() -> Arc<dyn LlmProvider> {
     let usage = Usage { input_uncached: 1200, output: 70, ..Usage::default() };
     let arguments: serde_json::Value = serde_json::from_str(&super::arguments()).unwrap();
@@ -132,13 +134,13 @@ pub(crate) fn model() -> Arc<dyn LlmProvider> {
     Arc::new(InProcess { first, second })
 }
 
-/// A host in this process whose journal is in memory.
+/// A host in this process with its journal in memory.
 pub(crate) async fn in_process() -> Host {
     let limits = Limits { ring_age: Duration::from_secs(1), ..limits() };
     builder().shared_provider(model()).limits(limits).build().await.unwrap()
 }
 
-/// A host whose journal and events keep nothing.
+/// A host whose journal and event store keep nothing.
 pub(crate) async fn forgetful() -> Host {
     let events = MemoryEvents::new(64 * 1024, Duration::from_millis(300));
     builder().shared_provider(model()).sessions(super::forgetful::Forgetful).events(events).build().await.unwrap()
@@ -146,7 +148,7 @@ pub(crate) async fn forgetful() -> Host {
 
 static NAMES: AtomicU64 = AtomicU64::new(0);
 
-/// A conversation that was not there before, with a history or without.
+/// Creates a conversation, with or without a history.
 pub(crate) async fn conversation(host: &Host, history: Vec<callboard::chat::Message>) -> ConversationHandle {
     let conversation = host.tenant("bench").conversation(format!("c-{}", NAMES.fetch_add(1, Ordering::Relaxed)));
     if !history.is_empty() {
@@ -155,7 +157,7 @@ pub(crate) async fn conversation(host: &Host, history: Vec<callboard::chat::Mess
     conversation
 }
 
-/// The reference turn.
+/// Runs the reference turn.
 pub(crate) async fn turn(conversation: &ConversationHandle) {
     let mut reply = conversation.send(super::prompt()).await.unwrap();
     let mut bytes = 0;
@@ -168,14 +170,15 @@ pub(crate) async fn turn(conversation: &ConversationHandle) {
     assert_eq!((end.text.len(), bytes), (64 * 4, (32 + 64) * 4), "{:?}", end.error);
 }
 
-/// `total` turns in so many conversations at once, each of `each` turns before a new one takes its place.
+/// Runs `total` turns in `at_once` concurrent conversations, each of which is replaced after `each`
+/// turns.
 pub(crate) async fn run(host: &Host, at_once: usize, each: usize, total: usize) -> usize {
     let lives = (total / at_once / each).max(1);
     let lanes = (0..at_once).map(|_| {
         let host = host.clone();
         tokio::spawn(async move {
             for _ in 0..lives {
-                // A conversation of one turn is one that begins.
+                // With one turn per conversation, each turn is a first one.
                 let history = if each == 1 { Vec::new() } else { super::history() };
                 let conversation = conversation(&host, history).await;
                 for _ in 0..each {
@@ -190,7 +193,7 @@ pub(crate) async fn run(host: &Host, at_once: usize, each: usize, total: usize) 
     lives * each * at_once
 }
 
-/// `count` conversations of one turn, 64 at once; they stay awake.
+/// Runs one turn in each of `count` conversations, 64 concurrently. They stay active.
 pub(crate) async fn idle(host: &Host, count: usize, with_history: bool) {
     for chunk in (0..count).collect::<Vec<_>>().chunks(64) {
         let talks = chunk.iter().map(|_| async {
@@ -201,7 +204,7 @@ pub(crate) async fn idle(host: &Host, count: usize, with_history: bool) {
     }
 }
 
-/// Wake-ups of actors so far.
+/// Actor wake-ups so far.
 pub(crate) async fn wake_ups(host: &Host) -> u64 {
     host.report().await.total.wake_ups
 }

@@ -88,7 +88,7 @@ fn child_that_is_counted() {
             wire => {
                 let wire = if wire == "openai" { Wire::OpenAi } else { Wire::Anthropic };
                 let host = fed::host(wire, number(1), 16, None).await;
-                fed::heard(&host, number(1)).await;
+                fed::read_answer(&host, number(1)).await;
             }
         }
     });
