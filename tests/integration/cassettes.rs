@@ -1,5 +1,6 @@
-//! Recorded traffic judges the provider code. The recordings are not ours to ship: `CALLBOARD_CASSETTES` names their
-//! folder (an `index.jsonl` with golden results, one `<id>.sse` each).
+//! Checks the stream assemblers against recorded traffic. The recordings are not part of the
+//! repository: `CALLBOARD_CASSETTES` names their folder (an `index.jsonl` with golden results, one
+//! `<id>.sse` each).
 
 use std::{io::Write, path::PathBuf};
 
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::support::{SplitMix, random_splits, seed};
 
-/// A recording and what it must give.
+/// A recording and its expected result.
 struct Cassette {
     id: String,
     body: Vec<u8>,
@@ -49,8 +50,8 @@ fn assemble<'a>(mut assembler: impl Assemble, pieces: impl IntoIterator<Item = &
     Ok(out)
 }
 
-/// What the events tell, in the words of the golden results.
-fn told(events: &[ModelEvent], golden: &Value) -> Value {
+/// Converts events to the form of the golden results.
+fn summary(events: &[ModelEvent], golden: &Value) -> Value {
     let (mut text, mut block_text, mut thinking, mut tools) = (String::new(), String::new(), 0, Vec::new());
     let mut end = Value::Null;
     for event in events {
@@ -70,7 +71,7 @@ fn told(events: &[ModelEvent], golden: &Value) -> Value {
             ModelEvent::Limits(_) => {}
             ModelEvent::Completed(completion) => {
                 let usage: Value = completion.raw_usage.as_ref().map_or(Value::Null, |raw| raw.parse().unwrap());
-                // The golden usage holds the plain figures only.
+                // The golden usage holds only the plain figures.
                 let names = golden["usage"].as_object().into_iter().flatten().map(|(name, _)| name);
                 let usage: Value = names.map(|name| (name.clone(), usage[name].clone())).collect::<serde_json::Map<_, _>>().into();
                 end = json!({"stop": completion.raw_stop, "usage": usage});
@@ -82,13 +83,14 @@ fn told(events: &[ModelEvent], golden: &Value) -> Value {
     json!({"text": text, "thinking_len": thinking, "tools": tools, "end": end})
 }
 
-/// The golden result; a call that was cut at the answer's length before any argument is none: it must not run.
+/// The expected result. A call that was cut at the length limit before any argument is not part of
+/// it, because it must not run.
 fn expected(golden: &Value) -> Value {
     let cut = matches!(golden["stop"].as_str(), Some("length" | "max_tokens"));
     let tools =
         golden["tools"].as_array().unwrap().iter().filter(|tool| tool["args_raw_ok"] == true && !(cut && tool["args"] == json!({})));
     let tools: Vec<_> = tools.map(|tool| json!({"id": tool["id"], "name": tool["name"], "args": tool["args"]})).collect();
-    // The golden results of Chat Completions do not know reasoning.
+    // The golden results of Chat Completions contain no reasoning.
     let thinking = if golden["provider"] == "anthropic" { &golden["thinking_len"] } else { &Value::Null };
     json!({
         "text": golden["text"], "thinking_len": thinking, "tools": tools,
@@ -103,7 +105,7 @@ fn check<A: Assemble>(test: &str, prefix: &str, assembler: impl Fn() -> A) {
         let expected = expected(&golden);
         let check = |how: &str, pieces: Vec<&[u8]>| {
             let events = assemble(assembler(), pieces).unwrap_or_else(|error| panic!("{id}, {how}: {error}"));
-            assert_eq!(told(&events, &golden), expected, "{id}, {how}");
+            assert_eq!(summary(&events, &golden), expected, "{id}, {how}");
         };
         check("whole", vec![&body]);
         check("byte by byte", body.chunks(1).collect());
@@ -113,7 +115,8 @@ fn check<A: Assemble>(test: &str, prefix: &str, assembler: impl Fn() -> A) {
     }
 }
 
-/// Cuts every recording at some hundred places: no cut reply may look complete, and no call in it may differ from the golden ones.
+/// Cuts every recording at several hundred places. No cut reply may look complete, and no call in
+/// it may differ from the golden ones.
 fn check_cuts<A: Assemble>(test: &str, prefix: &str, assembler: impl Fn() -> A) {
     for Cassette { id, body, golden } in cassettes(test, prefix) {
         let whole = expected(&golden);

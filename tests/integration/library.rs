@@ -1,4 +1,5 @@
-//! The library's manners: hosts that do not see each other, and drops that lose nothing.
+//! What an embedding program relies on: hosts are independent of each other, and dropping handles
+//! loses nothing.
 
 use std::time::Duration;
 
@@ -68,7 +69,7 @@ async fn a_dropped_host_loses_nothing_that_was_acknowledged() {
     assert_eq!(roles, [Role::User, Role::Assistant]);
 }
 
-/// A store with threads of its own tells of an end before the conversation has gone to sleep.
+/// A store with its own threads reports the end before the conversation has gone to sleep.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn when_a_fan_out_is_over_its_conversations_sleep() {
     let data = tempfile::tempdir().unwrap();
@@ -110,5 +111,5 @@ async fn an_erased_tenant_leaves_nothing_in_the_memory_of_its_tool() {
 
     host.tenant("acme").erase().await.unwrap();
 
-    assert_eq!(folders(), 1, "its own, and nobody else's");
+    assert_eq!(folders(), 1, "only its own folder");
 }

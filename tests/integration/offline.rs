@@ -1,4 +1,4 @@
-//! The offline model finds what it is asked for, in sources that were not written for it.
+//! Tests that the offline model finds the answers to questions about unfamiliar sources.
 
 use std::{
     fmt::Write as _,
@@ -19,7 +19,7 @@ use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-/// The smallest tools that keep the contract of INTERFACES §2 and the outputs of the shipped ones.
+/// Minimal tools with the names, arguments and output formats of the built-in ones.
 struct Folder {
     root: PathBuf,
     files: Vec<String>,
@@ -53,7 +53,7 @@ impl Folder {
     fn grep(&self, input: &Value) -> Result<String, String> {
         let pattern = input["pattern"].as_str().ok_or("pattern is missing")?;
         let matcher: RegexMatcher = RegexMatcherBuilder::new().build(pattern).map_err(|e| e.to_string())?;
-        // Most files have no match: one look at the whole of each is faster than one at each line.
+        // Most files have no match, and searching a whole file is faster than searching each line.
         let whole: RegexMatcher = RegexMatcherBuilder::new().multi_line(true).build(pattern).map_err(|e| e.to_string())?;
         let glob = glob(input)?;
         let context = input["context"].as_u64().unwrap_or(0) as usize;
@@ -128,7 +128,7 @@ fn walk(root: &Path, folder: &Path, files: &mut Vec<String>) {
     }
 }
 
-/// One round: what the model said, in how many batches of tools, and every byte of its stream.
+/// One round: the model's text, the number of its tool batches, and every byte of its stream.
 struct Played {
     text: String,
     batches: usize,
@@ -162,12 +162,12 @@ async fn ask(folder: &Folder, mut history: History, question: &str, tools: &[&st
     let (mut batches, mut events) = (0, Vec::new());
     loop {
         let stream = Offline.stream(request(&history, tools), CancellationToken::new()).await.unwrap();
-        let told: Vec<ModelEvent> = stream.map(Result::unwrap).collect::<Vec<_>>().await.into_iter().flatten().collect();
+        let emitted: Vec<ModelEvent> = stream.map(Result::unwrap).collect::<Vec<_>>().await.into_iter().flatten().collect();
         let blocks: Vec<ContentBlock> =
-            told.iter().filter_map(|event| if let ModelEvent::Block(block) = event { Some(block.clone()) } else { None }).collect();
+            emitted.iter().filter_map(|event| if let ModelEvent::Block(block) = event { Some(block.clone()) } else { None }).collect();
         let message = Message::new(Role::Assistant, &blocks).unwrap();
-        events.extend(told.iter().cloned());
-        let Some(ModelEvent::Completed(Completion { stop, .. })) = told.last() else { panic!("the stream has no end") };
+        events.extend(emitted.iter().cloned());
+        let Some(ModelEvent::Completed(Completion { stop, .. })) = emitted.last() else { panic!("the stream has no end") };
         if *stop == ProviderStop::EndTurn {
             history.push_assistant(message.clone()).unwrap();
             return Played { text: message.text(), batches, events, history };
@@ -184,7 +184,7 @@ async fn ask(folder: &Folder, mut history: History, question: &str, tools: &[&st
     }
 }
 
-/// All `path:line` of an answer, in order.
+/// Returns all `path:line` citations of an answer, in order.
 fn citations(text: &str) -> Vec<(String, usize)> {
     let words = text.split(|c: char| c.is_whitespace() || c == '`').map(|word| word.trim_end_matches(['.', ':', ',']));
     let cited = words.filter_map(|word| {
@@ -194,7 +194,7 @@ fn citations(text: &str) -> Vec<(String, usize)> {
     cited.collect()
 }
 
-/// Place, from 0, of the first citation that points at a line as asked for.
+/// Returns the index of the first citation that points at an expected line.
 fn hit(folder: &Folder, text: &str, suffix: &str, pattern: &str) -> Option<usize> {
     let matcher = RegexMatcherBuilder::new().build(pattern).unwrap();
     citations(text).iter().position(|(path, line)| {
@@ -203,7 +203,7 @@ fn hit(folder: &Folder, text: &str, suffix: &str, pattern: &str) -> Option<usize
     })
 }
 
-/// The folder of a crate's sources: the version that the lock file pins, where cargo keeps it.
+/// Returns the source folder of a crate in cargo's registry, in the version of the lock file.
 fn sources(name: &str) -> Option<PathBuf> {
     let lock = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.lock")).ok()?;
     let (_, after) = lock.split_once(&format!("name = \"{name}\"\nversion = \""))?;
@@ -250,8 +250,9 @@ const QUESTIONS: &[Asked] = &[
     ("ractor", "Which function sends a message to an actor after a delay?", "src/time.rs", r"pub fn send_after\b"),
 ];
 
-/// Written afterwards, about other crates, to see how much of the tuning is luck. At first sight 13 of 20 were right (15 once
-/// the asked place of two was put right). General faults that they showed were mended since: no longer a blind measure.
+/// Written after the tuning, about other crates, to measure overfitting. At first 13 of 20 were
+/// right (15 after two expected places were corrected). General faults that they revealed were
+/// fixed since, so they are no longer a blind measure.
 const STRANGERS: &[Asked] = &[
     ("httparse", "What is the error when there are too many headers?", "src/lib.rs", r"TooManyHeaders"),
     ("httparse", "Which function parses the size of a chunk?", "src/lib.rs", r"pub fn parse_chunk_size\b"),

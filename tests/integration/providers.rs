@@ -1,4 +1,5 @@
-//! What the adapters keep on a real connection: the port's contract, and the faults of F11 and F12 at their level.
+//! Tests of the adapters on real connections: the contract of the port, rate limits and overload,
+//! and streams that stall, break or end early.
 
 use std::{
     sync::Arc,
@@ -34,7 +35,7 @@ impl Wire {
         }
     }
 
-    /// The events of a whole reply; the text is in the first `until_text` of them.
+    /// Returns the events of a whole reply. The text is in the first `until_text` of them.
     fn text(self, text: &str) -> Vec<String> {
         match self {
             Self::Anthropic => anthropic_text(text),
@@ -103,7 +104,7 @@ fn text_of(events: &[ModelEvent]) -> String {
     events.iter().filter_map(|event| if let ModelEvent::Text(text) = event { Some(text.as_str()) } else { None }).collect()
 }
 
-/// A user in the URL is one of the things that need the client with TLS and proxies.
+/// A user name in the URL forces the client with TLS and proxies.
 fn with_user(url: &str) -> String {
     url.replace("http://", "http://nobody@")
 }
@@ -170,7 +171,7 @@ async fn requests_go_where_they_belong_with_a_key_and_a_length() {
 async fn one_connection_serves_call_after_call() {
     const CALLS: usize = 12;
     for wire in WIRES {
-        // The end of the body comes later than the last event, as from a server that flushes after each.
+        // The body ends later than the last event, as with a server that flushes after each event.
         let reply = Reply::events(wire.text("x")).then(Step::Pause(Duration::from_millis(5)));
         let server = ModelServer::start([reply]).await;
         let provider = wire.provider(&server, quick());
@@ -180,7 +181,8 @@ async fn one_connection_serves_call_after_call() {
             server.replies_done(calls).await;
         }
 
-        // On a busy machine the end may be read a moment after the next call started; without reuse there are twelve.
+        // On a busy machine the end may be read just after the next call started. Without reuse
+        // there are twelve connections.
         assert!(server.connections() <= CALLS / 2, "{wire:?}: {} connections", server.connections());
         assert_eq!(server.left(), 0, "{wire:?}");
     }
