@@ -125,7 +125,7 @@ fn matcher(pattern: &str) -> Result<RegexMatcher, ToolError> {
         .size_limit(PATTERN_BYTES_MAX)
         .dfa_size_limit(PATTERN_BYTES_MAX)
         .build(pattern)
-        .map_err(|error| ToolError::invalid(format!("pattern {pattern:?} is no regular expression: {error}")))
+        .map_err(|error| ToolError::invalid(format!("pattern {pattern:?} is not a valid regular expression: {error}")))
 }
 
 /// Matches collected over all files.
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!(fixture.call(&tool, r#"{"pattern":"BETA"}"#).await, Ok("[no match]\n".to_owned()));
         assert_eq!(fixture.call(&tool, r#"{"pattern":"alpha","glob":"*.rs"}"#).await, Ok("a/x.rs:1: fn alpha() {}\n".to_owned()));
         assert_eq!(fixture.call(&tool, r#"{"pattern":"alpha","path":"a/x.rs"}"#).await, Ok("a/x.rs:1: fn alpha() {}\n".to_owned()));
-        assert!(fixture.call(&tool, r#"{"pattern":"("}"#).await.unwrap_err().message.starts_with("pattern \"(\" is no regular expression"));
+        assert!(fixture.call(&tool, r#"{"pattern":"("}"#).await.unwrap_err().message.starts_with("pattern \"(\" is not a valid regular expression"));
     }
 
     #[tokio::test]

@@ -205,7 +205,7 @@ fn remove(folder: &Path) -> std::io::Result<()> {
 
 /// Runs a removal off the async runtime.
 async fn forgotten(remove: impl FnOnce() -> std::io::Result<()> + Send + 'static) -> Result<(), ToolError> {
-    let failed = |error: String| ToolError::new(ToolErrorType::ResourceError, format!("some of the memory is left: {error}"));
+    let failed = |error: String| ToolError::new(ToolErrorType::ResourceError, format!("part of the memory could not be removed: {error}"));
     let removed = tokio::task::spawn_blocking(remove).await;
     removed.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.kind().to_string()))
 }

@@ -98,7 +98,7 @@ for a limited time.";
     async fn call(&self, args: ReadMoreArgs, context: ToolContext) -> Result<String, ToolError> {
         let (id, part) = (args.id()?, args.part()?);
         let Some(artifacts) = context.artifacts else {
-            return Err(ToolError::not_found(format!("there is no artifact {id}: this host keeps none")));
+            return Err(ToolError::not_found(format!("there is no artifact {id}: this host stores no artifacts")));
         };
         let meta = artifacts.store.meta(artifacts.owner.clone(), id.clone()).await.map_err(error)?;
         let stored = Stored { artifacts, id, len: meta.size_bytes };

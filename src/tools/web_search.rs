@@ -212,7 +212,7 @@ impl SearchEngine for SearxNg {
     fn search<'a>(&'a self, query: &'a str, cancel: &'a CancellationToken) -> BoxFuture<'a, Result<Vec<Hit>, ToolError>> {
         Box::pin(async move {
             let url = Url::parse_with_params(&format!("{}/search", self.base_url), [("q", query), ("format", "json")]);
-            let url = url.map_err(|_| ToolError::new(ToolErrorType::DependencyError, "base_url in [tools.web_search] is no URL"))?;
+            let url = url.map_err(|_| ToolError::new(ToolErrorType::DependencyError, "base_url in [tools.web_search] is not a valid URL"))?;
             let answer = self.client.open(WebRequest::get(url).accept("application/json"), cancel).await.map_err(web_error)?;
             match answer.status() {
                 200..300 => {}
@@ -254,7 +254,7 @@ async fn document<T: DeserializeOwned>(answer: WebAnswer, engine: &str, cancel: 
     let body = answer.read(cancel).await.map_err(web_error)?;
     let wrong = |what: &str| ToolError::new(ToolErrorType::DependencyError, format!("{engine} answered {what}"));
     if body.more {
-        return Err(wrong("with more than can be read"));
+        return Err(wrong("with more data than is read"));
     }
     serde_json::from_slice(&body.bytes).map_err(|_| wrong("with something that is no list of results"))
 }

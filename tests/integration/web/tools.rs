@@ -153,8 +153,8 @@ async fn what_cannot_be_read_is_a_clean_error() {
         (ToolErrorType::PermissionDenied, "PERMISSION_DENIED", "the server answered with HTTP status 403: it is not for everybody"),
         (ToolErrorType::RateLimit, "RATE_LIMIT", "the server answered with HTTP status 429: too many requests; try again in 12 s"),
         (ToolErrorType::TransientError, "TRANSIENT", "the server answered with HTTP status 503: the server is in trouble"),
-        (ToolErrorType::ExecutionError, "NOT_TEXT", "the document is no text (image/png); only web pages, text and JSON can be read"),
-        (ToolErrorType::ExecutionError, "NOT_TEXT", "the document is no text (text/plain); only web pages, text and JSON can be read"),
+        (ToolErrorType::ExecutionError, "NOT_TEXT", "the document is not text (image/png); only web pages, text and JSON can be read"),
+        (ToolErrorType::ExecutionError, "NOT_TEXT", "the document is not text (text/plain); only web pages, text and JSON can be read"),
         (ToolErrorType::PermissionDenied, "URL_REFUSED", "the URL's host has an address that is not public (cloud metadata)"),
     ] {
         let error = call(&tool, json!({ "url": server.url() })).await.unwrap_err();
