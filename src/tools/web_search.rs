@@ -254,7 +254,7 @@ async fn document<T: DeserializeOwned>(answer: WebAnswer, engine: &str, cancel: 
     let body = answer.read(cancel).await.map_err(web_error)?;
     let wrong = |what: &str| ToolError::new(ToolErrorType::DependencyError, format!("{engine} answered {what}"));
     if body.more {
-        return Err(wrong("with more data than is read"));
+        return Err(wrong("with more than can be read"));
     }
     serde_json::from_slice(&body.bytes).map_err(|_| wrong("with something that is no list of results"))
 }
