@@ -204,7 +204,7 @@ async fn a_command_shows_no_key_of_a_tool_an_mcp_server_or_a_provider_in_what_it
     let shown = home.run(&["sessions", "show", "c"]);
     let called = home.run(&["--log", "trace", "tools", "call", "file_read", "{\"path\": \"keys.txt\"}"]);
 
-    assert!(well.out.contains("[masked:") && well.err.contains("MCP server says"), "{well:?}");
+    assert!(well.out.contains("[masked:") && well.err.contains("standard error of an MCP server"), "{well:?}");
     assert!(failed.code == Some(1) && failed.out.contains("***"), "{failed:?}");
     assert!(exported.out.contains("[masked:") && called.out.contains("[masked:"), "{exported:?} {called:?}");
     for (what, ran) in [("run", well), ("a failed run", failed), ("export", exported), ("show", shown), ("tools call", called)] {
