@@ -336,7 +336,14 @@ mod tests {
         assert_eq!(fixture.call(&tool, r#"{"pattern":"BETA"}"#).await, Ok("[no match]\n".to_owned()));
         assert_eq!(fixture.call(&tool, r#"{"pattern":"alpha","glob":"*.rs"}"#).await, Ok("a/x.rs:1: fn alpha() {}\n".to_owned()));
         assert_eq!(fixture.call(&tool, r#"{"pattern":"alpha","path":"a/x.rs"}"#).await, Ok("a/x.rs:1: fn alpha() {}\n".to_owned()));
-        assert!(fixture.call(&tool, r#"{"pattern":"("}"#).await.unwrap_err().message.starts_with("pattern \"(\" is not a valid regular expression"));
+        assert!(
+            fixture
+                .call(&tool, r#"{"pattern":"("}"#)
+                .await
+                .unwrap_err()
+                .message
+                .starts_with("pattern \"(\" is not a valid regular expression")
+        );
     }
 
     #[tokio::test]

@@ -212,7 +212,8 @@ impl SearchEngine for SearxNg {
     fn search<'a>(&'a self, query: &'a str, cancel: &'a CancellationToken) -> BoxFuture<'a, Result<Vec<Hit>, ToolError>> {
         Box::pin(async move {
             let url = Url::parse_with_params(&format!("{}/search", self.base_url), [("q", query), ("format", "json")]);
-            let url = url.map_err(|_| ToolError::new(ToolErrorType::DependencyError, "base_url in [tools.web_search] is not a valid URL"))?;
+            let url =
+                url.map_err(|_| ToolError::new(ToolErrorType::DependencyError, "base_url in [tools.web_search] is not a valid URL"))?;
             let answer = self.client.open(WebRequest::get(url).accept("application/json"), cancel).await.map_err(web_error)?;
             match answer.status() {
                 200..300 => {}
