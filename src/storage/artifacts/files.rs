@@ -2,7 +2,7 @@
 //! handled in `shelves`.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File, OpenOptions, TryLockError},
     io::{self, ErrorKind, Read, Seek, SeekFrom, Write},
     ops::Range,
     path::{Path, PathBuf},
@@ -139,9 +139,13 @@ impl Files {
             match options.open(&path) {
                 Ok(file) => {
                     let mut incoming = Incoming { path, file, is_placed: false };
-                    // If locks are unsupported, `remove_abandoned` cannot lock it either, and
-                    // leaves it.
-                    let _ = incoming.file.try_lock();
+                    // Until this lock is held, `remove_abandoned` takes the file for one of a dead
+                    // writer: it may be removing it now, or have removed it. If locks are
+                    // unsupported, it cannot lock the file either, and leaves it.
+                    let is_being_removed = matches!(incoming.file.try_lock(), Err(TryLockError::WouldBlock));
+                    if is_being_removed || !incoming.path.try_exists()? {
+                        continue;
+                    }
                     incoming.file.write_all(content)?;
                     if durable {
                         incoming.file.sync_all()?;
@@ -328,7 +332,7 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    fn move_to(mut self, place: &Path) -> io::Result<()> {
+    pub(super) fn move_to(mut self, place: &Path) -> io::Result<()> {
         fs::rename(&self.path, place)?;
         self.is_placed = true;
         Ok(())

@@ -4,8 +4,8 @@ use std::{
 };
 
 use callboard_actors::{
-    ports::Timestamp,
     testing::{ManualClock, contract},
+    time::Timestamp,
 };
 
 use super::*;
@@ -373,4 +373,24 @@ fn settings_are_those_of_the_requirements_unless_told_otherwise() {
 
     assert_eq!((settings.max_age, settings.cleanup_interval), (Duration::from_secs(24 * 3600), Duration::from_secs(3600)));
     assert_eq!((settings.max_size_bytes, settings.auto_start), (10 * 1024 * 1024 * 1024, true));
+}
+
+#[tokio::test]
+async fn a_file_that_is_being_written_is_not_taken_for_an_abandoned_one() {
+    let place = Place::new();
+    let store = place.open(settings()).await;
+    let files = &store.inner.shelves.files;
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                files.remove_abandoned();
+            }
+        });
+        let lost = (0..2000).filter(|_| files.begin(b"content", false).unwrap().move_to(&place.root().join("placed")).is_err());
+        let lost = lost.count();
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(lost, 0, "files that vanished before they were placed");
+    });
 }
