@@ -17,8 +17,9 @@ use callboard::{
     Host,
     chat::RawJson,
     ids::{CallKey, Epoch, Scope, Seq, WorkId},
-    ports::{BoxFuture, OutputLevel, Progress, Tool, ToolContext, ToolError, ToolOutput, ToolSpec, TypedTool, erased},
+    ports::{BoxFuture, Progress, Tool, ToolContext, ToolOutput, ToolSpec, TypedTool, erased},
     providers::offline::Offline,
+    tool::{OutputLevel, ToolError},
     tool_executor::{Bench, LoneCall, Run, ToolExecutorArgs, ToolExecutorRef, ToolInvocationRequest, call_once},
 };
 use ractor::{Actor, ActorProcessingErr, ActorRef};

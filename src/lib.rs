@@ -46,12 +46,13 @@ pub use callboard_actors::{
         TaskEnd, TaskFailure, TenantHandle,
     },
     model_gateway::exact::{Counted, ExactCounter},
-    ports::{Extensions, FnTool, Json, Tool, ToolContext, ToolError, ToolOutput, ToolSpec, TypedTool, erased},
+    ports::{Extensions, FnTool, Json, Tool, ToolContext, ToolOutput, ToolSpec, TypedTool, erased},
     stream::{EventKind, RoundEnd, StopReason, StreamEvent},
+    tool::ToolError,
 };
 pub use callboard_actors::{
-    chat, compactor, conversation, ids, journal, limits, metrics_collector, model_gateway, policy, ports, skill, stream, subagent, tokens,
-    tool_executor,
+    chat, compactor, conversation, ids, journal, limits, metrics_collector, model_gateway, policy, ports, skill, stream, subagent, time,
+    tokens, tool, tool_executor,
 };
 
 /// The code of `docs/tools.md` compiles.

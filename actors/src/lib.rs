@@ -35,10 +35,12 @@ compile_error!(
 );
 
 pub mod ids;
+pub mod time;
 mod id_hash;
 mod few;
 mod json;
 pub mod chat;
+pub mod tool;
 pub mod journal;
 pub mod stream;
 pub mod limits;

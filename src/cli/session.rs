@@ -5,7 +5,8 @@ use callboard_actors::{
     host::ConversationHandle,
     ids::{ConversationId, Scope, TenantId},
     journal::{CallState, Durable},
-    ports::{Effect, Entropy},
+    ports::Entropy,
+    tool::Effect,
 };
 
 use super::{

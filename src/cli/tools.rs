@@ -10,7 +10,8 @@ use callboard_actors::{
     },
     ids::{CallKey, ConversationId, Scope, Seq},
     journal::ToolExecutionResult,
-    ports::{Approval, Effect, Progress, Reach, SandboxPolicy, ToolError, ToolErrorType, ToolSpec},
+    ports::{Approval, Progress, Reach, SandboxPolicy, ToolSpec},
+    tool::{Effect, ToolError, ToolErrorType},
     tool_executor::{LoneCall, ToolInvocationRequest, approval_denied, call_once, cancelled_before_start},
 };
 use clap::{Args, Subcommand};

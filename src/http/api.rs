@@ -1,13 +1,14 @@
 //! The JSON of the HTTP API: what is sent and what comes back. Plain data; the document at `/openapi.json` is made of it.
 
 use callboard_actors::{
-    chat::{ContentBlock, Message},
+    chat::{ContentBlock, Message, Usage},
     conversation::turn::OnBusy,
     host::ConversationStatus,
     ids::{ConversationId, EventId, RoundId},
     journal::CompactionNote,
-    ports::{Open, SessionSummary, Timestamp, Usage},
-    stream::{Failure, RoundEnd, RoundStatus, StopReason},
+    ports::SessionSummary,
+    stream::{Failure, Open, RoundEnd, RoundStatus, StopReason},
+    time::Timestamp,
 };
 use serde::{
     Deserialize, Deserializer, Serialize,

@@ -11,9 +11,10 @@ use callboard_actors::{
     chat::RawJson,
     ids::TenantId,
     ports::{
-        Approval, BoxFuture, Effect, McpClient, McpContent, McpError, McpResult, McpToolDefinition, Reach, Tool, ToolContext, ToolError,
-        ToolErrorType, ToolOutput, ToolSource, ToolSpec,
+        Approval, BoxFuture, McpClient, McpContent, McpError, McpResult, McpToolDefinition, Reach, Tool, ToolContext, ToolOutput,
+        ToolSource, ToolSpec,
     },
+    tool::{Effect, ToolError, ToolErrorType},
 };
 use serde_json::Value;
 

@@ -8,11 +8,13 @@ mod folders;
 use std::{path::Path, sync::Arc, time::Duration};
 
 use callboard_actors::{
+    ids::ArtifactId,
     limits::OBSERVATION_BYTES_MAX,
     ports::{
-        Approval, ArtifactId, Artifacts, Concurrency, Effect, Exec, ExecResult, HostPattern, Network, Progress, Reach, Sandbox,
-        SandboxError, TOOL_TIMEOUT, ToolContext, ToolError, ToolErrorType, ToolSource, ToolSpec, TypedTool,
+        Approval, Artifacts, Concurrency, Exec, ExecResult, HostPattern, Network, Progress, Reach, Sandbox, SandboxError, TOOL_TIMEOUT,
+        ToolContext, ToolSource, ToolSpec, TypedTool,
     },
+    tool::{Effect, ToolError, ToolErrorType},
 };
 use schemars::JsonSchema;
 use serde::Deserialize;

@@ -15,7 +15,8 @@ use std::{
 use callboard_actors::{
     chat::RawJson,
     limits::TOOL_INPUT_BYTES_MAX,
-    ports::{Approval, Concurrency, Effect, Reach, ToolContext, ToolError, ToolSource, ToolSpec, TypedTool},
+    ports::{Approval, Concurrency, Reach, ToolContext, ToolSource, ToolSpec, TypedTool},
+    tool::{Effect, ToolError},
 };
 use memchr::memmem::Finder;
 use schemars::JsonSchema;
@@ -390,7 +391,7 @@ const _: () = assert!(TOOL_INPUT_BYTES_MAX as u64 <= FILE_BYTES_MAX);
 #[cfg(test)]
 mod tests {
     use crate::tools::fixture::Fixture;
-    use callboard_actors::ports::ToolErrorType;
+    use callboard_actors::tool::ToolErrorType;
 
     #[tokio::test]
     async fn only_the_named_bytes_change() {

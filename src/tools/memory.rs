@@ -21,7 +21,8 @@ use std::{
 use callboard_actors::{
     chat::RawJson,
     ids::{Scope, TenantId},
-    ports::{Approval, Concurrency, Effect, Reach, ToolContext, ToolError, ToolErrorType, ToolSource, ToolSpec, TypedTool},
+    ports::{Approval, Concurrency, Reach, ToolContext, ToolSource, ToolSpec, TypedTool},
+    tool::{Effect, ToolError, ToolErrorType},
 };
 use rustix::{
     fs::{FileType, FlockOperation},

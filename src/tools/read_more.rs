@@ -6,7 +6,9 @@ use std::{fmt::Write as _, ops::Range};
 
 use bytes::Bytes;
 use callboard_actors::{
-    ports::{ArtifactError, ArtifactId, Artifacts, Reach, ToolContext, ToolError, ToolErrorType, ToolSource, ToolSpec, TypedTool},
+    ids::ArtifactId,
+    ports::{ArtifactError, Artifacts, Reach, ToolContext, ToolSource, ToolSpec, TypedTool},
+    tool::{ToolError, ToolErrorType},
     tool_executor::paging::{self, PAGE_BYTES},
 };
 use schemars::JsonSchema;
@@ -300,8 +302,10 @@ mod tests {
         ids::Scope,
         limits::OBSERVATION_BYTES_MAX,
         memory::MemoryArtifacts,
-        ports::{Approval, CachePolicy, Effect, OutputLevel, Timestamp, Tool, ToolOutput, erased},
+        ports::{Approval, CachePolicy, Tool, ToolOutput, erased},
         testing::ManualClock,
+        time::Timestamp,
+        tool::{Effect, OutputLevel},
         tool_executor::observe,
     };
     use serde_json::{Value, json};

@@ -1,6 +1,9 @@
 //! Room for a thought between two steps (REQUIREMENTS U-09). Touches nothing.
 
-use callboard_actors::ports::{Reach, ToolContext, ToolError, ToolSource, ToolSpec, TypedTool};
+use callboard_actors::{
+    ports::{Reach, ToolContext, ToolSource, ToolSpec, TypedTool},
+    tool::ToolError,
+};
 use schemars::JsonSchema;
 use serde::Deserialize;
 

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use callboard_actors::{
     chat::RawJson,
     policy::ToolRetryPolicy,
-    ports::{Approval, CachePolicy, Effect, Reach, ToolContext, ToolError, ToolErrorType, ToolSource, ToolSpec, TypedTool},
+    ports::{Approval, CachePolicy, Reach, ToolContext, ToolSource, ToolSpec, TypedTool},
+    tool::{Effect, ToolError, ToolErrorType},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

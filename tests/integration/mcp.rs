@@ -19,8 +19,9 @@ use callboard::{
     chat::RawJson,
     ids::{CallKey, ConversationId, Scope, Seq, TenantId},
     mcp::{self, FilePins, HttpClients, McpPool, McpServerConfig, McpTransport, Means, MemoryPins, Pins, Server, Trust, config::Template},
-    ports::{Approval, Effect, McpClient, McpError, Progress, Tool, ToolErrorType, ToolSource},
+    ports::{Approval, McpClient, McpError, Progress, Tool, ToolSource},
     sandbox::Spawner,
+    tool::{Effect, ToolErrorType},
     tool_executor::{Bench, LoneCall, ToolInvocationRequest, call_once},
     tools::mask::Masker,
 };

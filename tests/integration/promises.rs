@@ -21,10 +21,12 @@ use callboard::{
     chat::{ContentBlock, Message},
     clock::SystemClock,
     conversation::volatile::ApprovalMode,
-    ports::{ArtifactId, Effect, ExecLimits, FnTool, Tool, ToolContext},
+    ids::ArtifactId,
+    ports::{ExecLimits, FnTool, Tool, ToolContext},
     providers::openai::OpenAi,
     sandbox::{Mode, Options, PathRules, Root, Spawner, detect_with},
     storage::{FileArtifacts, FileArtifactsSettings},
+    tool::Effect,
     tools::{self, mask::Masker},
 };
 use callboard_actors::{

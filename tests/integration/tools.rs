@@ -10,7 +10,8 @@ use std::{
 use callboard::{
     chat::RawJson,
     ids::{CallKey, Scope, Seq},
-    ports::{Approval, CachePolicy, Concurrency, Effect, Extensions, Progress, Reach, ToolContext, ToolError, ToolErrorType, ToolOutput},
+    ports::{Approval, CachePolicy, Concurrency, Extensions, Progress, Reach, ToolContext, ToolOutput},
+    tool::{Effect, ToolError, ToolErrorType},
     tools::{self, Mode, Toolbox},
 };
 use serde_json::{Value, json};

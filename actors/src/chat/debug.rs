@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{ContentBlock, Message, RawJson, Role};
-use crate::ports::Timestamp;
+use crate::time::Timestamp;
 
 /// A block with every field optional (M-08).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -10,6 +10,8 @@ mod history;
 mod message;
 mod raw_json;
 mod reminder;
+mod request;
+mod usage;
 
 pub use attachment::{Attachment, AttachmentError};
 pub use block::{ContentBlock, TextBlock, ThinkingBlock, ToolResultBlock, ToolResultContent, ToolUseBlock};
@@ -19,3 +21,5 @@ pub use history::{History, HistoryError, MessageList, Repair};
 pub use message::{Message, MessageError, Role};
 pub use raw_json::{NotAnObject, RawJson};
 pub use reminder::{is_reminder, reminder};
+pub use request::{Effort, ModelRequest, ToolChoice, ToolDefinition};
+pub use usage::{ProviderStop, Usage};

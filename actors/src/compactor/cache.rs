@@ -7,7 +7,7 @@ use crate::{
     chat::RawJson,
     ids::{ConversationId, Scope, TenantId},
     policy::{TtlCache, TtlCacheConfig},
-    ports::Timestamp,
+    time::Timestamp,
 };
 
 use super::CompactionSettings;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     chat::{ContentBlock, History, Message, Role},
-    ports::Timestamp,
+    time::Timestamp,
 };
 
 use super::{

@@ -6,7 +6,7 @@ use crate::chat::{ContentBlock, Edit, Message, MessageList, Role, ToolResultCont
 
 use super::{
     importance::{CLEARED, has_error},
-    ladder::{CompactionStep, DroppedSpan, Problem, hash_to, wants_summary},
+    plan::{CompactionStep, DroppedSpan, Problem, hash_to, wants_summary},
     rules::{RoundLines, decisions, one_line, outcomes, said},
     stub::{Pending, Pointer, REQUEST_CHARS, Stub, label},
     units::{Cut, Unit, UnitKind, cut},

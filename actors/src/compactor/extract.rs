@@ -3,7 +3,7 @@
 use super::{
     draft::Draft,
     importance::{MessagePriority, exchange_priority, has_error},
-    ladder::CompactionStep,
+    plan::CompactionStep,
     units::UnitKind,
 };
 

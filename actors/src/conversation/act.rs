@@ -8,8 +8,10 @@ use crate::{
     journal::EntryBody,
     limits::{PINNED_BYTES_MAX, PINNED_LINES_MAX},
     policy::Amount,
-    ports::{Effect, OutputLevel, Timestamp, ToolSpec},
+    ports::ToolSpec,
     stream::Failure,
+    time::Timestamp,
+    tool::{Effect, OutputLevel},
 };
 
 /// What a caller learns when its prompt is safe.

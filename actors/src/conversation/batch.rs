@@ -12,8 +12,9 @@ use crate::{
     ids::{Seq, WaiterId, WorkId},
     journal::{ApprovalVerdict, Batch, Call, CallState, EntryBody, OpenRound, Phase, ToolExecutionResult, call_digest},
     limits::APPROVAL_MS,
-    ports::{Concurrency, Effect, OutputLevel, ToolError, ToolErrorType, ToolSpec},
+    ports::{Concurrency, ToolSpec},
     subagent::{CREATE_SUBAGENT, SUBAGENT_LIMIT},
+    tool::{Effect, OutputLevel, ToolError, ToolErrorType},
     tool_executor::{
         PlannedCall, Progress, RunResult, approval_denied, cancelled_before_start, cancelled_unknown, in_doubt, one_spelling, outcome,
         plan, stuck,

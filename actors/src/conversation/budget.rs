@@ -1,8 +1,6 @@
 //! Decides whether a model call may be paid for, and what it cost (DESIGN §4.5, REQUIREMENTS L-05). Pure: the conversation's own budget
 //! is judged by its journal; only the tenant's is asked of the shell, by [`Act::Reserve`], which is answered at once.
 
-use std::sync::Arc;
-
 use super::{
     input::ModelOutcome,
     skills,
@@ -10,12 +8,12 @@ use super::{
     volatile::Reserving,
 };
 use crate::{
-    chat::{ContentBlock, Message, Role, reminder},
+    chat::{ContentBlock, Message, Role, Usage, reminder},
     ids::{Seq, WorkId},
-    journal::{BUDGET_REMINDER, CallState, Durable, EntryBody, OpenRound, Phase, spent_by},
+    journal::{BUDGET_REMINDER, CallState, Durable, EntryBody, OpenRound, Phase, amount},
     limits::{BUDGET_OUTPUT_TOKENS, REQUEST_SLACK_TOKENS},
-    policy::{Amount, Budget, BudgetLevel, Exhausted, Price, Prices, names_model},
-    ports::{ProviderError, Usage},
+    policy::{Amount, Budget, BudgetLevel, Exhausted, Price, Spending, names_model},
+    ports::ProviderError,
     stream::{Failure, StopReason},
 };
 
@@ -24,27 +22,6 @@ pub const BUDGET_CODE: &str = "budget";
 
 /// How much is left, in percent, when the model is told, the latest first.
 const TOLD_AT: [u8; 2] = [5, 20];
-
-/// What the calls of a conversation may cost, and how that is known.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Spending {
-    /// What all rounds of the conversation together may use.
-    pub budget: Budget,
-    /// The conversation's own model.
-    pub model: Arc<str>,
-    /// What its own model costs.
-    pub price: Option<Price>,
-    /// What other models cost: one that a skill chose, one that a fallback answered with.
-    pub prices: Arc<Prices>,
-    /// Models that an active skill may choose in place of the conversation's own; a name may hold `*` for any text.
-    pub skill_models: Arc<[String]>,
-    /// Bytes of every request beside its messages: system prompt and tools.
-    pub fixed_bytes: u64,
-    /// Longest answer, in tokens.
-    pub max_tokens: u64,
-    /// The model's window, in tokens; 0 if nobody knows.
-    pub window_tokens: u64,
-}
 
 /// What a call used.
 struct Bill {
@@ -57,11 +34,6 @@ impl Spending {
     /// The model that an active skill chose, where the operator lets skills choose it and it is not the conversation's own.
     pub(super) fn chosen_model(&self, state: &Durable) -> Option<String> {
         skills::model(state).filter(|model| **model != *self.model && names_model(&self.skill_models, model))
-    }
-
-    /// What a model costs.
-    pub(crate) fn price_of(&self, model: &str) -> Option<Price> {
-        if *model == *self.model { self.price } else { self.prices.of(model).copied() }
     }
 
     /// The price of the next call's model.
@@ -130,10 +102,6 @@ impl Spending {
         }
         Bill { usage, estimated: usage != *said }
     }
-}
-
-pub(crate) fn amount(usage: &Usage, price: Option<Price>) -> Amount {
-    spent_by(usage, price.map_or(0, |price| price.cost(usage)))
 }
 
 /// Four bytes a token.

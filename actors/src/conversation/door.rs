@@ -11,7 +11,8 @@ use crate::{
     chat::RawJson,
     ids::Scope,
     journal::ToolExecutionResult,
-    ports::{Approval, Review, ToolError, ToolSpec, Verdict},
+    ports::{Approval, Review, ToolSpec, Verdict},
+    tool::ToolError,
 };
 
 /// Judges the calls of one conversation.

@@ -7,7 +7,9 @@ use std::collections::VecDeque;
 
 use crate::{
     ids::{Epoch, Seq},
-    ports::{Head, Open, StoredEntry, Timestamp},
+    journal::{Head, StoredEntry},
+    stream::Open,
+    time::Timestamp,
 };
 
 /// Entries that go to the store together.

@@ -3,8 +3,8 @@
 use super::message::LoadFailure;
 use crate::{
     ids::{Scope, Seq},
-    journal::{Durable, fold, restore},
-    ports::{ListQuery, Loaded, SessionBackend},
+    journal::{Durable, Loaded, fold, restore},
+    ports::{ListQuery, SessionBackend},
     tenant::Family,
 };
 

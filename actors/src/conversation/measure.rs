@@ -2,18 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{
-    Spending,
-    context::{ContextOutcome, ContextRules, Draft},
-};
+use super::context::{ContextOutcome, ContextRules, Draft};
 use crate::{
-    chat::{History, Message, span_hash},
+    chat::{History, Message, ModelRequest, span_hash},
     compactor::{CompactorRef, Fixed, Plan, Problem, SummaryJob, Verdict, Window, plan},
     ids::Scope,
     journal::{Durable, skill_activations},
     model_gateway::{ModelGatewayRef, exact::ExactCounter},
-    policy::BudgetCounter,
-    ports::ModelRequest,
+    policy::{BudgetCounter, Spending},
     tokens::WindowUse,
 };
 

@@ -12,8 +12,8 @@ use super::{
 use crate::{
     chat::{Message, RawJson},
     ids::{PromptId, RoundId, Seq, WorkId},
-    journal::{ClientKey, ConversationRound, Durable, WithdrawReason},
-    ports::{AppendError, Head, StoreError, StoredEntry},
+    journal::{ClientKey, ConversationRound, Durable, Head, StoredEntry, WithdrawReason},
+    ports::{AppendError, StoreError},
     skill::{SkillActivationResult, SkillName},
     stream::Failure,
     tenant::Seat,

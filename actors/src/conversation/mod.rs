@@ -15,6 +15,7 @@ mod budget;
 mod door;
 mod input;
 pub mod lane;
+mod lease;
 mod live;
 mod load;
 mod measure;
@@ -29,10 +30,10 @@ mod rounds;
 mod setup;
 mod skill_shelf;
 mod skills;
-mod standing;
 mod stream_writer;
 mod toolset;
 mod trace;
+mod wait_status;
 pub mod turn;
 pub mod volatile;
 
@@ -44,8 +45,8 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
-pub(crate) use budget::amount;
-pub use budget::{BUDGET_CODE, Spending};
+pub use budget::BUDGET_CODE;
+pub(crate) use lease::{Lease, LeaseIssuer, LifeEnd};
 pub(crate) use load::{load, spent_by};
 pub use message::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail};
 pub use output::OUTPUT_CODE;
@@ -57,18 +58,17 @@ pub use skill_shelf::SkillShelf;
 pub use toolset::{ToolSummary, Toolset, ToolsetError, first_sentence};
 
 use crate::{
-    host::directory::{Lease, LifeEnd},
     ids::Scope,
-    journal::Durable,
+    journal::{Durable, Loaded},
     policy::Amount,
-    ports::Loaded,
     task::AbortOnDrop,
     tenant::{Family, Tenant},
 };
 use live::{Flow, Live};
 use load::folded_with;
 pub(crate) use release::refuse;
-pub(crate) use standing::Standing;
+pub(crate) use wait_status::Standing;
+pub use wait_status::WaitsFor;
 
 /// What a conversation is started with.
 pub(crate) struct ConversationArgs {

@@ -12,14 +12,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use super::{standing::Standing, stream_writer::StreamWriter, trace::CallTrace, turn::ModelOutcome};
+use super::{stream_writer::StreamWriter, trace::CallTrace, turn::ModelOutcome};
 use crate::{
-    chat::{ContentBlock, TextBlock},
-    host::WaitsFor,
+    chat::{ContentBlock, ModelRequest, TextBlock},
+    conversation::{WaitsFor, wait_status::Standing},
     ids::RoundId,
     metrics_collector::Counters,
     model_gateway::{CallBy, CallClass, ModelGatewayRef, Waiting},
-    ports::{Clock, Completion, ModelEvent, ModelRequest, ProviderError},
+    ports::{Clock, Completion, ModelEvent, ProviderError},
     stream::EventKind,
     tenant::{Tenant, TurnPermit},
 };

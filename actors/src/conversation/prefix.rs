@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use crate::{
+    chat::{ModelRequest, ToolDefinition},
     journal::EntryBody,
-    ports::{ModelRequest, ToolDefinition},
 };
 
 /// Why a prefix was broken.

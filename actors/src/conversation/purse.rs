@@ -8,9 +8,9 @@ use crate::{
     ids::{RoundId, WorkId},
     journal::{Entry, EntryBody, OpenRound},
     policy::{Amount, Budget, BudgetCounter, BudgetLevel, Reservation},
-    ports::Timestamp,
     task::AbortOnDrop,
     tenant::Family,
+    time::Timestamp,
 };
 
 /// What one life holds.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::{
-    Spending,
     context::ContextRules,
     door::Door,
     skill_shelf::SkillShelf,
@@ -12,15 +11,15 @@ use super::{
     volatile::{ApprovalMode, Judge, Judgement, Recovery, Rules},
 };
 use crate::{
-    chat::RawJson,
+    chat::{Effort, ModelRequest, RawJson, ToolChoice},
     compactor::CompactorRef,
     ids::{ConversationId, Scope},
     journal::Durable,
     limits::Limits,
     metrics_collector::Counters,
     model_gateway::{CallClass, ModelGatewayRef, exact::ExactCounter},
-    policy::TraceSampling,
-    ports::{Clock, Effort, Entropy, EventStore, Hook, ModelRequest, PermissionLevel, Schemas, SessionBackend, ToolChoice},
+    policy::{Budget, Spending, TraceSampling},
+    ports::{Clock, Entropy, EventStore, Hook, PermissionLevel, Schemas, SessionBackend},
     subagent::Children,
     tool_executor::Lent,
 };
@@ -102,6 +101,11 @@ impl Setup {
             Some(child) if conversation.is_subagent() => child.clone(),
             Some(_) | None => self,
         }
+    }
+
+    /// What bounds a conversation and its subagents together; `None` where it may have no subagents.
+    pub(crate) fn family_budget(&self) -> Option<Budget> {
+        self.children.as_ref().map(|_| self.spending.budget)
     }
 
     /// The rules of one conversation.

@@ -17,11 +17,9 @@ use super::volatile::SkillView;
 use crate::{
     ids::ActivationId,
     journal::ActivatedBy,
-    ports::{
-        SkillError, SkillListing, SkillSource, Tool, ToolContext, ToolError, ToolErrorType, ToolSource, ToolSpec, TypedTool, erased,
-        text_arguments,
-    },
+    ports::{SkillError, SkillListing, SkillSource, Tool, ToolContext, ToolSource, ToolSpec, TypedTool, erased, text_arguments},
     skill::{ACTIVATE_SKILL, LoadLevel, SKILL_RESOURCE, SkillActivationRequest, SkillActivationResult, SkillIndex, SkillName, SkillPolicy},
+    tool::{ToolError, ToolErrorType},
 };
 
 /// A source is asked again when somebody speaks, but not more often than this: looking through a folder costs milliseconds.

@@ -8,11 +8,11 @@ use super::{
     volatile::SkillView,
 };
 use crate::{
-    chat::{Message, Role, reminder},
+    chat::{Message, Role, ToolDefinition, reminder},
     ids::WaiterId,
     journal::{ActivatedBy, Durable, EntryBody, ToolExecutionResult, digest},
-    ports::{Effect, ToolDefinition, ToolError},
     skill::{ACTIVATE_SKILL, ActivationError, SKILL_RESOURCE, SkillActivationResult, SkillName, SkillPolicy},
+    tool::{Effect, ToolError},
     tool_executor::{RunResult, outcome},
 };
 

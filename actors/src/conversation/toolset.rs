@@ -5,10 +5,11 @@ use std::{collections::HashMap, sync::Arc};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    chat::RawJson,
+    chat::{RawJson, ToolDefinition},
     id_hash::IdHash,
     limits::TOOL_INPUT_BYTES_MAX,
-    ports::{OutputLevel, SchemaCheck, Schemas, Tool, ToolDefinition, ToolError, ToolSource, ToolSpec},
+    ports::{SchemaCheck, Schemas, Tool, ToolSource, ToolSpec},
+    tool::{OutputLevel, ToolError},
 };
 
 /// The argument by which a model names the level of one call (REQUIREMENTS O-12).
@@ -207,7 +208,10 @@ pub fn first_sentence(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ports::{FnTool, ToolErrorType, ToolSource};
+    use crate::{
+        ports::{FnTool, ToolSource},
+        tool::ToolErrorType,
+    };
 
     fn tool(name: &str, source: ToolSource) -> Arc<dyn Tool> {
         let schema = json!({ "type": "object", "properties": { "path": { "type": "string" } } });

@@ -9,10 +9,11 @@ use tracing::Span;
 
 use super::turn::ModelOutcome;
 use crate::{
+    chat::{ModelRequest, Usage},
     ids::{RoundId, Scope},
     metrics_collector::{FIGURES, Latencies, SPANS},
     policy::TraceSampling,
-    ports::{Entropy, ModelRequest, Usage},
+    ports::Entropy,
     tool_executor::is_word,
 };
 

@@ -13,12 +13,13 @@ use super::{
     volatile::{Cancelling, Recovery, Volatile},
 };
 use crate::{
-    chat::{ContentBlock, Message, RawJson, Role, ToolUseBlock},
+    chat::{ContentBlock, Message, ProviderStop, RawJson, Role, ToolUseBlock, Usage},
     ids::{Seq, WaiterId, WorkId},
     journal::{AcceptedPrompt, ApplyError, ApprovalVerdict, Durable, Entry, EntryBody, OpenRound, Phase, WithdrawReason},
     limits::LOOP_REFUSALS_MAX,
-    ports::{ProviderError, ProviderStop, Timestamp, Usage},
+    ports::ProviderError,
     stream::{Failure, StopReason},
+    time::Timestamp,
 };
 
 /// The code of a failure that a tenant's quota of stored bytes caused.

@@ -8,14 +8,14 @@ use super::{
 };
 use crate::{
     chat::RawJson,
-    conversation::Spending,
     few::Few,
     ids::{Epoch, RoundId, Seq, WaiterId, WorkId},
     journal::ToolExecutionResult,
-    policy::Amount,
-    ports::{OutputLevel, ToolError, ToolSpec},
+    policy::{Amount, Spending},
+    ports::ToolSpec,
     skill::{SkillIndex, SkillPolicy},
     stream::Failure,
+    tool::{OutputLevel, ToolError},
 };
 
 /// Whether tools that change something may run (INTERFACES §2, `--approve`).

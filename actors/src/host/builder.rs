@@ -1,35 +1,34 @@
 //! Puts a host together and says what is missing.
 
-use std::{
-    path::PathBuf,
-    sync::{Arc, RwLock},
+use crate::{
+    chat::Effort,
+    compactor::{CompactionSettings, CompactorRef},
+    conversation::{
+        Ports,
+        volatile::{ApprovalMode, Recovery},
+    },
+    host::{BuildError, ToolSource, directory::Directory},
+    limits::Limits,
+    memory::{MemoryArtifacts, MemoryEvents, MemorySessions},
+    metrics_collector::Counters,
+    model_gateway::{GatewayConfig, ModelGatewayRef, ModelRetryPolicy},
+    policy::{BreakerConfig, Budget, Prices, TraceSampling},
+    ports::{
+        ArtifactStore, Clock, DocumentText, Entropy, EventStore, Extensions, Hook, LlmProvider, Resource, Schemas, SessionBackend,
+        SkillSource, SteadyClock, Tool,
+    },
+    skill::SkillPolicy,
+    tenant::Tenants,
+    tokens::TokenCounter,
+    tool::OutputLevel,
+    tool_executor::Permissions,
 };
+use std::sync::{Arc, RwLock};
 
 use super::{
     Host, HostInner,
     recipe::{Kitchen, Recipe},
     supervisor::{HostSupervisor, HostSupervisorArgs},
-};
-use crate::{
-    compactor::{CompactionSettings, CompactorRef},
-    conversation::{
-        Ports, ToolsetError,
-        volatile::{ApprovalMode, Recovery},
-    },
-    host::directory::Directory,
-    limits::Limits,
-    memory::{MemoryArtifacts, MemoryEvents, MemorySessions},
-    metrics_collector::Counters,
-    model_gateway::{GatewayConfig, ModelGatewayRef},
-    policy::{BreakerConfig, Budget, ModelRetryPolicy, Prices, TraceSampling},
-    ports::{
-        ArtifactStore, Clock, DocumentText, Effort, Entropy, EventStore, Extensions, Hook, LlmProvider, OutputLevel, Resource, Schemas,
-        SessionBackend, SkillError, SkillSource, SteadyClock, Tool,
-    },
-    skill::SkillPolicy,
-    tenant::Tenants,
-    tokens::TokenCounter,
-    tool_executor::Permissions,
 };
 
 /// Collects what a [`Host`] is made of. `H` is what `build` returns: the host, or a wrapper of it.
@@ -54,65 +53,6 @@ pub struct HostBuilder<H = Host> {
     tenant_budget: Budget,
     retry: ModelRetryPolicy,
     breaker: BreakerConfig,
-}
-
-/// Why a host could not be built.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum BuildError {
-    /// No model.
-    #[error("a host needs a provider: call .provider(…)")]
-    NoProvider,
-    /// The tools cannot be.
-    #[error(transparent)]
-    Tools(#[from] ToolsetError),
-    /// A budget of money, and nothing to reckon it with.
-    #[error("a budget of money needs a price for the model `{model}`{}", nearest.as_ref().map(|name| format!("; the nearest price is for `{name}`")).unwrap_or_default())]
-    NoPrice {
-        /// The model.
-        model: String,
-        /// The name with a price that is most like it.
-        nearest: Option<String>,
-    },
-    /// The tools were not to be had.
-    #[error("the tools could not be made: {0}")]
-    NoTools(String),
-    /// A tenant names a gateway that is not there.
-    #[error("there is no gateway `{0}`; add it first")]
-    NoSuchGateway(String),
-    /// A gateway whose fallback comes back to it.
-    #[error("the fallback of the gateway `{0}` leads back to it")]
-    FallbackCycle(String),
-    /// The skills were not to be had.
-    #[error(transparent)]
-    Skills(#[from] SkillError),
-    /// The actors could not be started.
-    #[error("the host's actors could not be started: {0}")]
-    Start(String),
-}
-
-/// Tools, and the folder that they work in.
-pub type ToolsInFolder = (Vec<Arc<dyn Tool>>, Option<Arc<PathBuf>>);
-
-/// Something that brings tools: a list, or a set-up that may have failed.
-pub trait ToolSource {
-    /// The tools, the folder they work in, or why there are none.
-    ///
-    /// # Errors
-    /// A line for the person who configures the host.
-    fn tools(self) -> Result<ToolsInFolder, String>;
-}
-
-impl ToolSource for Vec<Arc<dyn Tool>> {
-    fn tools(self) -> Result<ToolsInFolder, String> {
-        Ok((self, None))
-    }
-}
-
-impl<const N: usize> ToolSource for [Arc<dyn Tool>; N] {
-    fn tools(self) -> Result<ToolsInFolder, String> {
-        Ok((self.into(), None))
-    }
 }
 
 impl<H> HostBuilder<H> {
@@ -454,8 +394,8 @@ impl<H> HostBuilder<H> {
             tenant_budget: self.tenant_budget,
         };
         let setup = kitchen.usual().await?;
-        let tenants = Arc::new(Tenants::new(&limits, setup.clone()).with_budget(self.tenant_budget));
-        let directory = Directory::new(limits.clone(), ports.clone(), tenants.clone(), tokio::runtime::Handle::current());
+        let tenants = Arc::new(Tenants::new(&limits).with_budget(self.tenant_budget));
+        let directory = Directory::new(limits.clone(), ports.clone(), tenants.clone(), setup.clone(), tokio::runtime::Handle::current());
         kitchen.subagents.belong_to(&directory);
         let collector = Arc::default();
         let args = HostSupervisorArgs {

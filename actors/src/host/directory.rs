@@ -29,16 +29,20 @@ use tokio_util::sync::CancellationToken;
 use super::{
     SlotCounts,
     branches::{Branch, Branches},
+    setups::TenantSetups,
 };
 use crate::{
-    conversation::{Conversation, ConversationArgs, ConversationError, ConversationMsg, Ports, Standing, load, refuse},
+    conversation::{
+        Conversation, ConversationArgs, ConversationError, ConversationMsg, Lease, LeaseIssuer, LifeEnd, Ports, Setup, Standing, load,
+        refuse,
+    },
     id_hash::IdHash,
-    ids::{EventId, Scope, TenantId},
+    ids::{ConversationId, EventId, Scope, TenantId},
     limits::{LOADS_MAX, Limits},
     policy::{Restart, RestartHistory},
-    ports::{Open, StreamKey, StreamStatus},
-    stream::{EventKind, Failure, StreamEvent},
-    tenant::Tenants,
+    ports::{StreamKey, StreamStatus},
+    stream::{EventKind, Failure, Open, StreamEvent},
+    tenant::{Family, Tenant, Tenants},
 };
 
 /// Pause before a conversation whose store failed is loaded again.
@@ -51,57 +55,6 @@ const SWEEP_PAUSE: Duration = Duration::from_millis(1);
 
 /// Parked conversations woken by one sweep; the next one takes the rest.
 const WAKES_MAX: usize = 256;
-
-/// How a life ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum LifeEnd {
-    /// It went to sleep.
-    Hibernated,
-    /// It went to sleep because the host stops.
-    Drained,
-    /// Another life writes the journal.
-    Conflict,
-    /// The store was away too long.
-    StoreAway,
-    /// The journal does not decode or apply.
-    Unreadable(String),
-    /// It panicked, or was killed.
-    Crashed,
-}
-
-/// A conversation's place in the directory for one life. Whatever happens to the actor, its drop tells the directory.
-pub(crate) struct Lease {
-    directory: Arc<Directory>,
-    scope: Scope,
-    generation: u64,
-    end: LifeEnd,
-    released: bool,
-}
-
-impl Lease {
-    /// Says how the life ends; without this it crashed.
-    pub(crate) fn end_with(&mut self, end: LifeEnd) {
-        self.end = end;
-    }
-
-    /// Gives back a mail that came after admission was closed; it is held for the next life.
-    pub(crate) fn give_back(&self, mail: ConversationMsg) {
-        self.directory.hold(&self.scope, self.generation, mail);
-    }
-
-    /// Ends the life: the next one may begin.
-    pub(crate) fn release(&mut self) {
-        if !std::mem::replace(&mut self.released, true) {
-            self.directory.ended(&self.scope, self.generation, &self.end);
-        }
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        self.release();
-    }
-}
 
 type Mail = Vec<ConversationMsg>;
 type Crashes = Option<Box<RestartHistory>>;
@@ -204,10 +157,17 @@ pub(crate) struct Directory {
     me: OnceLock<std::sync::Weak<Directory>>,
     /// What conversations of fan-outs are made of.
     branches: Arc<Branches>,
+    setups: TenantSetups,
 }
 
 impl Directory {
-    pub(crate) fn new(limits: Arc<Limits>, ports: Ports, tenants: Arc<Tenants>, runtime: tokio::runtime::Handle) -> Arc<Self> {
+    pub(crate) fn new(
+        limits: Arc<Limits>,
+        ports: Ports,
+        tenants: Arc<Tenants>,
+        setup: Arc<Setup>,
+        runtime: tokio::runtime::Handle,
+    ) -> Arc<Self> {
         let directory = Arc::new(Self {
             slots: DashMap::default(),
             generations: AtomicU64::new(1),
@@ -223,6 +183,7 @@ impl Directory {
             runtime,
             me: OnceLock::new(),
             branches: Arc::default(),
+            setups: TenantSetups::new(setup),
         });
         let _ = directory.me.set(Arc::downgrade(&directory));
         directory
@@ -400,17 +361,34 @@ impl Directory {
         }
     }
 
+    /// How a tenant's conversations are set up from their next activation on.
+    pub(crate) fn setup_of(&self, tenant: &TenantId) -> Arc<Setup> {
+        self.setups.of(tenant)
+    }
+
+    /// Gives a tenant's conversations another setup from their next activation on.
+    pub(crate) fn set_up(&self, tenant: TenantId, setup: Arc<Setup>) {
+        self.setups.set(tenant, setup);
+    }
+
+    /// What a conversation and its subagents spend together, where they have a budget.
+    pub(crate) fn family_of(&self, tenant: &Tenant, conversation: &ConversationId) -> Option<Arc<Family>> {
+        tenant.family(conversation, self.setup_of(tenant.id()).family_budget()?)
+    }
+
     /// Starts a life; called without a guard. The lease's drop, never the spawn's result, is the truth about it.
     fn start(&self, scope: &Scope, generation: u64) {
         let (Some(directory), Some(supervisor)) = (self.me.get().and_then(std::sync::Weak::upgrade), self.supervisor_of(scope)) else {
             return;
         };
-        let lease = Lease { directory, scope: scope.clone(), generation, end: LifeEnd::Crashed, released: false };
+        let lease = Lease::new(directory, scope.clone(), generation);
         let tenant = self.tenants.get(&scope.tenant);
         let standing: Arc<Standing> = Arc::default();
         let (setup, ports, family) = match self.branches.of(scope).map(|branch| Branch::clone(&branch)) {
             Some(Branch { setup, ports, family }) => (setup, ports, family),
-            None => (tenant.setup().of(&scope.conversation), self.ports.clone(), tenant.family(&scope.conversation)),
+            None => {
+                (self.setup_of(&scope.tenant).of(&scope.conversation), self.ports.clone(), self.family_of(&tenant, &scope.conversation))
+            }
         };
         let args = ConversationArgs {
             scope: scope.clone(),
@@ -469,109 +447,6 @@ impl Directory {
         if let Some(actor) = stale {
             actor.stop(None);
         }
-    }
-
-    /// Holds a mail that a closing conversation gave back.
-    fn hold(&self, scope: &Scope, generation: u64, mail: ConversationMsg) {
-        let mut mail = Some(mail);
-        let mut replaced = None;
-        if let Entry::Occupied(mut place) = self.slots.entry(scope.clone())
-            && place.get().generation() == Some(generation)
-        {
-            match place.get_mut() {
-                Slot::Live { crashes, .. } => {
-                    let closing = Slot::Closing { generation, held: mail.take().into_iter().collect(), crashes: crashes.take() };
-                    replaced = Some(place.insert(closing));
-                }
-                Slot::Starting { held, .. } | Slot::Closing { held, .. } | Slot::Backoff { held, .. } => held.extend(mail.take()),
-                Slot::Failed { .. } | Slot::Deleting { .. } => {}
-            }
-        }
-        drop(replaced);
-        if let Some(mail) = mail {
-            self.send(scope, mail); // Another life is there already.
-        }
-    }
-
-    /// A life ended.
-    fn ended(&self, scope: &Scope, generation: u64, end: &LifeEnd) {
-        let now = self.started.elapsed();
-        let counters = &self.ports.counters;
-        match end {
-            LifeEnd::Hibernated | LifeEnd::Drained => counters.hibernations.add(1),
-            LifeEnd::Crashed => counters.crashes.add(1),
-            LifeEnd::Conflict | LifeEnd::StoreAway | LifeEnd::Unreadable(_) => {}
-        }
-        let closed = self.closed.load(Ordering::Acquire);
-        let (mut dropped, mut deleting) = (None, None);
-        let then = match self.slots.entry(scope.clone()) {
-            Entry::Occupied(mut place) if matches!(place.get(), Slot::Deleting { .. }) => {
-                if let Slot::Deleting { life, over } = place.get_mut()
-                    && *life == Some(generation)
-                {
-                    *life = None;
-                    deleting = Some(over.clone());
-                }
-                Then::Nothing
-            }
-            Entry::Occupied(mut place) if place.get().generation() == Some(generation) => {
-                let next = self.next_generation();
-                let slot = std::mem::replace(place.get_mut(), Slot::Closing { generation: next, held: Vec::new(), crashes: None });
-                let (held, mut crashes, actor) = slot.into_parts();
-                dropped = actor;
-                match end {
-                    LifeEnd::Drained => {
-                        place.remove();
-                        Then::Refuse(held, crate::conversation::turn::Refusal::Draining.into())
-                    }
-                    _ if closed => {
-                        place.remove();
-                        Then::Refuse(held, crate::conversation::turn::Refusal::Draining.into())
-                    }
-                    LifeEnd::Hibernated | LifeEnd::Conflict if held.is_empty() => {
-                        place.remove();
-                        Then::Nothing
-                    }
-                    LifeEnd::Hibernated | LifeEnd::Conflict => {
-                        place.insert(Slot::Starting { generation: next, held, crashes });
-                        Then::Start(next)
-                    }
-                    LifeEnd::StoreAway => {
-                        place.insert(Slot::Backoff { generation: next, held, crashes });
-                        Then::Later { after: STORE_RETRY, generation: next, resume: false }
-                    }
-                    LifeEnd::Unreadable(reason) => {
-                        let error = ConversationError::Failed { reason: reason.clone() };
-                        place.insert(Slot::Failed { error: error.clone(), until: Instant::now() + Duration::from_secs(60) });
-                        Then::Refuse(held, error)
-                    }
-                    LifeEnd::Crashed => match crashes.get_or_insert_default().crashed(now) {
-                        Restart::After(after) => {
-                            place.insert(Slot::Backoff { generation: next, held, crashes });
-                            Then::Later { after, generation: next, resume: true }
-                        }
-                        Restart::Fail(pause) => {
-                            let error = ConversationError::Failed { reason: "it crashed again and again".into() };
-                            place.insert(Slot::Failed { error: error.clone(), until: Instant::now() + pause });
-                            Then::Refuse(held, error)
-                        }
-                    },
-                }
-            }
-            Entry::Occupied(_) | Entry::Vacant(_) => Then::Nothing,
-        };
-        drop(dropped);
-        if let Some(over) = deleting {
-            over.notify_waiters();
-            return;
-        }
-        match (&then, end) {
-            (_, LifeEnd::Unreadable(reason)) => self.mark_failed(scope, reason),
-            (Then::Refuse(_, error), LifeEnd::Crashed) => self.fail_streams(scope, error),
-            _ => {}
-        }
-        self.emptied.notify_waiters();
-        self.then(scope, then);
     }
 
     fn mark_failed(&self, scope: &Scope, reason: &str) {
@@ -716,4 +591,109 @@ async fn end_streams(ports: &Ports, scope: &Scope, error: &ConversationError) ->
         told = true;
     }
     told
+}
+
+impl LeaseIssuer for Directory {
+    /// Holds a mail that a closing conversation gave back.
+    fn hold(&self, scope: &Scope, generation: u64, mail: ConversationMsg) {
+        let mut mail = Some(mail);
+        let mut replaced = None;
+        if let Entry::Occupied(mut place) = self.slots.entry(scope.clone())
+            && place.get().generation() == Some(generation)
+        {
+            match place.get_mut() {
+                Slot::Live { crashes, .. } => {
+                    let closing = Slot::Closing { generation, held: mail.take().into_iter().collect(), crashes: crashes.take() };
+                    replaced = Some(place.insert(closing));
+                }
+                Slot::Starting { held, .. } | Slot::Closing { held, .. } | Slot::Backoff { held, .. } => held.extend(mail.take()),
+                Slot::Failed { .. } | Slot::Deleting { .. } => {}
+            }
+        }
+        drop(replaced);
+        if let Some(mail) = mail {
+            self.send(scope, mail); // Another life is there already.
+        }
+    }
+
+    /// A life ended.
+    fn ended(&self, scope: &Scope, generation: u64, end: &LifeEnd) {
+        let now = self.started.elapsed();
+        let counters = &self.ports.counters;
+        match end {
+            LifeEnd::Hibernated | LifeEnd::Drained => counters.hibernations.add(1),
+            LifeEnd::Crashed => counters.crashes.add(1),
+            LifeEnd::Conflict | LifeEnd::StoreAway | LifeEnd::Unreadable(_) => {}
+        }
+        let closed = self.closed.load(Ordering::Acquire);
+        let (mut dropped, mut deleting) = (None, None);
+        let then = match self.slots.entry(scope.clone()) {
+            Entry::Occupied(mut place) if matches!(place.get(), Slot::Deleting { .. }) => {
+                if let Slot::Deleting { life, over } = place.get_mut()
+                    && *life == Some(generation)
+                {
+                    *life = None;
+                    deleting = Some(over.clone());
+                }
+                Then::Nothing
+            }
+            Entry::Occupied(mut place) if place.get().generation() == Some(generation) => {
+                let next = self.next_generation();
+                let slot = std::mem::replace(place.get_mut(), Slot::Closing { generation: next, held: Vec::new(), crashes: None });
+                let (held, mut crashes, actor) = slot.into_parts();
+                dropped = actor;
+                match end {
+                    LifeEnd::Drained => {
+                        place.remove();
+                        Then::Refuse(held, crate::conversation::turn::Refusal::Draining.into())
+                    }
+                    _ if closed => {
+                        place.remove();
+                        Then::Refuse(held, crate::conversation::turn::Refusal::Draining.into())
+                    }
+                    LifeEnd::Hibernated | LifeEnd::Conflict if held.is_empty() => {
+                        place.remove();
+                        Then::Nothing
+                    }
+                    LifeEnd::Hibernated | LifeEnd::Conflict => {
+                        place.insert(Slot::Starting { generation: next, held, crashes });
+                        Then::Start(next)
+                    }
+                    LifeEnd::StoreAway => {
+                        place.insert(Slot::Backoff { generation: next, held, crashes });
+                        Then::Later { after: STORE_RETRY, generation: next, resume: false }
+                    }
+                    LifeEnd::Unreadable(reason) => {
+                        let error = ConversationError::Failed { reason: reason.clone() };
+                        place.insert(Slot::Failed { error: error.clone(), until: Instant::now() + Duration::from_secs(60) });
+                        Then::Refuse(held, error)
+                    }
+                    LifeEnd::Crashed => match crashes.get_or_insert_default().crashed(now) {
+                        Restart::After(after) => {
+                            place.insert(Slot::Backoff { generation: next, held, crashes });
+                            Then::Later { after, generation: next, resume: true }
+                        }
+                        Restart::Fail(pause) => {
+                            let error = ConversationError::Failed { reason: "it crashed again and again".into() };
+                            place.insert(Slot::Failed { error: error.clone(), until: Instant::now() + pause });
+                            Then::Refuse(held, error)
+                        }
+                    },
+                }
+            }
+            Entry::Occupied(_) | Entry::Vacant(_) => Then::Nothing,
+        };
+        drop(dropped);
+        if let Some(over) = deleting {
+            over.notify_waiters();
+            return;
+        }
+        match (&then, end) {
+            (_, LifeEnd::Unreadable(reason)) => self.mark_failed(scope, reason),
+            (Then::Refuse(_, error), LifeEnd::Crashed) => self.fail_streams(scope, error),
+            _ => {}
+        }
+        self.emptied.notify_waiters();
+        self.then(scope, then);
+    }
 }

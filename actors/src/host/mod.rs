@@ -6,6 +6,7 @@
 mod branches;
 mod builder;
 pub(crate) mod directory;
+mod errors;
 mod events;
 mod fan_out;
 mod figures;
@@ -19,7 +20,10 @@ mod round_watch;
 mod subagents;
 mod status;
 mod supervisor;
+mod room;
+mod setups;
 mod tenants;
+mod tool_source;
 #[cfg(test)]
 mod tests;
 
@@ -31,17 +35,20 @@ use std::{
 use ractor::ActorCell;
 use tokio::time::Instant;
 
-pub use builder::{BuildError, HostBuilder, ToolSource, ToolsInFolder};
+pub use crate::conversation::WaitsFor;
+pub use builder::HostBuilder;
+pub use errors::{BuildError, OutcomeError, SendError};
 pub use events::{Events, EventsFrom};
 pub use fan_out::{CacheEffect, CacheShare, FanOut, FanOutRun, FanOutSummary, TaskEnd, TaskFailure};
 pub use figures::{FiguresReader, HostFigures, SlotCounts};
-pub use handle::{ConversationHandle, Send, SendError, SkillStanding, TenantHandle};
+pub use handle::{ConversationHandle, Send, SkillStanding, TenantHandle};
 pub use output::{OutputError, SendAsError};
 pub use prompt::Prompt;
 pub use recipe::{OWN_GATEWAY, TenantConfig};
-pub use reply::{OutcomeError, Reply};
-pub use status::{BudgetLeft, ContextStatus, ConversationState, ConversationStatus, WaitsFor};
+pub use reply::Reply;
+pub use status::{BudgetLeft, ContextStatus, ConversationState, ConversationStatus};
 pub use tenants::Erased;
+pub use tool_source::{ToolSource, ToolsInFolder};
 
 use crate::{
     conversation::{Ports, Setup},
@@ -97,13 +104,13 @@ impl Host {
 
     /// How conversations of a tenant are set up from their next life on.
     pub fn setup_of(&self, tenant: &TenantId) -> Arc<Setup> {
-        self.0.tenants.get(tenant).setup()
+        self.0.directory.setup_of(tenant)
     }
 
     /// Where the tools of a conversation run; for calls without a model ([`crate::tool_executor::call_once`]).
     pub fn bench(&self, scope: &Scope) -> Bench {
         let tenant = self.0.tenants.get(&scope.tenant);
-        let (lent, tools) = (tenant.setup().lent.clone(), tenant.tools().clone());
+        let (lent, tools) = (self.setup_of(&scope.tenant).lent.clone(), tenant.tools().clone());
         Bench::new(lent, tools, scope.clone(), self.0.ports.counters.clone())
     }
 
@@ -116,7 +123,8 @@ impl Host {
         let setup = self.0.kitchen.of_tenant(&config).await?;
         let budget = config.budget.unwrap_or(self.0.kitchen.tenant_budget);
         self.0.kitchen.artifacts.bound(id, config.quotas.artifact_bytes_max);
-        self.0.tenants.get(id).configure(setup, config.quotas, budget);
+        self.0.directory.set_up(id.clone(), setup);
+        self.0.tenants.get(id).configure(config.quotas, budget);
         Ok(())
     }
 
@@ -171,7 +179,7 @@ impl Host {
     pub async fn resume_interrupted(&self) -> Result<usize, StoreError> {
         let (mut after, mut count) = (None, 0);
         loop {
-            let page = self.0.ports.sessions.list_open(crate::ports::Open::Running, None, after, 256).await?;
+            let page = self.0.ports.sessions.list_open(crate::stream::Open::Running, None, after, 256).await?;
             let Some(last) = page.last() else { return Ok(count) };
             after = Some(last.clone());
             for scope in &page {

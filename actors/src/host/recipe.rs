@@ -9,22 +9,22 @@ use std::{
 
 use super::{BuildError, ToolSource, subagents::Subagents};
 use crate::{
+    chat::{Effort, ToolDefinition},
     compactor::{CompactorRef, Recall},
     conversation::{
-        Ports, Setup, SkillShelf, Spending, Toolset,
+        Ports, Setup, SkillShelf, Toolset,
         context::ContextRules,
         volatile::{ApprovalMode, Recovery},
     },
     limits::{BYTES_A_TOKEN, Limits},
     model_gateway::{CallClass, FallbackCycle, GatewayConfig, ModelGatewayRef, exact::ExactCounter},
-    policy::{Budget, Prices, TraceSampling},
-    ports::{
-        ArtifactStore, Effort, Extensions, Hook, LlmProvider, OutputLevel, Schemas, SkillSource, Tool, ToolDefinition, TypedTool, erased,
-    },
+    policy::{Budget, Prices, Spending, TraceSampling},
+    ports::{ArtifactStore, Extensions, Hook, LlmProvider, Schemas, SkillSource, Tool, TypedTool, erased},
     skill::SkillPolicy,
     subagent::{CREATE_SUBAGENT, Children, CreateSubagent},
     tenant::Quotas,
     tokens::TokenCounter,
+    tool::OutputLevel,
     tool_executor::{Lent, Mask, Permissions},
 };
 

@@ -1,5 +1,8 @@
 //! The state that a journal folds into. `apply` refuses what cannot follow; it never panics and asks nobody.
 
+mod marks;
+mod skills;
+
 use std::{
     collections::{BTreeMap, VecDeque},
     panic::{AssertUnwindSafe, catch_unwind},
@@ -10,17 +13,20 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     ActiveSkill, ApprovalVerdict, CompactionNote, Context, ConversationMetrics, Entry, EntryBody, Repeats, RoundMarks, SkillState, Spent,
-    ToolAggregate, ToolExecutionResult, call_digest,
-    metrics::estimate,
-    skills::{Activated, refresh_at_compaction},
+    ToolAggregate, ToolExecutionResult, call_digest, metrics::estimate, skills::refresh_at_compaction,
 };
 use crate::{
-    chat::{ContentBlock, Edit, History, Message, MessageList, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock, reminder},
+    chat::{
+        ContentBlock, Edit, History, Message, MessageList, ProviderStop, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock,
+        Usage, reminder,
+    },
     ids::{CallKey, Epoch, PromptId, RoundId, Scope, Seq},
+    journal::Loaded,
     limits::{APPROVED_PATTERNS_MAX, CLIENT_KEY_MS, CLIENT_KEYS_MAX},
-    ports::{Effect, Loaded, ProviderStop, Timestamp, Usage},
     stream::StopReason,
+    time::Timestamp,
     tokens::WindowUse,
+    tool::Effect,
 };
 
 /// Version of the snapshot form; another one is thrown away.
@@ -426,7 +432,7 @@ impl Durable {
             EntryBody::SkillActivated { name, activation_id, by, level, modifier, message, text_digest } => {
                 let (modifier, message) = (modifier.clone(), message.clone());
                 let skill = ActiveSkill { activation_id: *activation_id, by: *by, level: *level, modifier, message };
-                self.skill_activated(Activated { name, at: entry.at, skill, text_digest: *text_digest })?;
+                self.skill_activated(skills::Activated { name, at: entry.at, skill, text_digest: *text_digest })?;
             }
             EntryBody::SkillDeactivated { name, activation_id } => self.skill_deactivated(name, *activation_id)?,
             EntryBody::RoundFinished { .. } => {
@@ -724,7 +730,7 @@ fn push_user(history: &mut History, window: &mut WindowUse, message: &Message) -
 ///
 /// # Errors
 /// What the first entry that does not decode or apply said.
-pub fn fold<'a>(mut state: Durable, entries: impl IntoIterator<Item = &'a crate::ports::StoredEntry>) -> Result<Durable, String> {
+pub fn fold<'a>(mut state: Durable, entries: impl IntoIterator<Item = &'a crate::journal::StoredEntry>) -> Result<Durable, String> {
     catch_unwind(AssertUnwindSafe(move || {
         for stored in entries {
             let entry = Entry::decode(stored).map_err(|error| error.to_string())?;

@@ -6,14 +6,16 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{ActivatedBy, CompactionCause, ConversationRound, ToolExecutionResult};
+use super::{CompactionCause, ConversationRound, ToolExecutionResult};
 use crate::{
-    chat::{Edit, Message, RawJson},
+    chat::{Edit, Message, ProviderStop, RawJson, Usage},
     ids::{ActivationId, ConversationId, Epoch, PromptId, RoundId, Seq},
+    journal::StoredEntry,
     json,
-    ports::{Effect, ProviderStop, StoredEntry, Timestamp, Usage},
     skill::{ContextModifier, LoadLevel, SkillIndex, SkillName},
     stream::{Failure, StopReason},
+    time::Timestamp,
+    tool::Effect,
 };
 
 /// Version of the envelope that this program writes, and the newest it reads.
@@ -515,6 +517,16 @@ pub fn call_digest(name: &str, input: &RawJson) -> u64 {
     bytes.push(0);
     bytes.extend_from_slice(input.as_str().as_bytes());
     digest(&bytes)
+}
+
+/// Who activated a skill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ActivatedBy {
+    /// The model, by a tool call: active until its round is over.
+    Model,
+    /// A person or the application: active until it is deactivated.
+    User,
 }
 
 #[cfg(test)]

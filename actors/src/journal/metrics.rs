@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ports::{Timestamp, Usage};
+use crate::{chat::Usage, time::Timestamp};
 
 /// One tool call. Not kept in a list; added up in [`ToolAggregate`] and [`ConversationMetrics`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

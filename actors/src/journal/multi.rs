@@ -86,7 +86,7 @@ mod tests {
         chat::MessageList,
         ids::{Epoch, Seq},
         journal::{Entry, EntryBody},
-        ports::Timestamp,
+        time::Timestamp,
     };
 
     fn of(rounds: usize) -> MultiRoundConversation {

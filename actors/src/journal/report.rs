@@ -141,7 +141,7 @@ mod tests {
     use expect_test::expect;
 
     use super::*;
-    use crate::{ports::Timestamp, skill::SkillName};
+    use crate::{skill::SkillName, time::Timestamp};
 
     fn conversation() -> Durable {
         let metrics = ConversationMetrics {

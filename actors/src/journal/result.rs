@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     chat::{Message, ToolResultBlock, ToolResultContent},
-    ports::{OutputLevel, ToolError, ToolErrorType},
+    tool::{OutputLevel, ToolError, ToolErrorType},
 };
 
 /// The result of a tool call (REQUIREMENTS T-26). Never holds a path of the host: `artifact_id` stands in for what is stored.

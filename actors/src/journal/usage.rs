@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{ConversationMetrics, ConversationRound};
-use crate::ports::Usage;
+use crate::chat::Usage;
 
 /// Tokens and calls, added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::ToolExecutionResult;
-use crate::{chat::RawJson, ports::OutputLevel};
+use crate::{chat::RawJson, tool::OutputLevel};
 
 /// A version of the forms (F-12).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

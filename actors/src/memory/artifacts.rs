@@ -12,10 +12,10 @@ use bytes::Bytes;
 
 use super::lock;
 use crate::{
-    ids::{ConversationId, Scope, TenantId},
+    ids::{ArtifactId, ConversationId, Scope, TenantId},
     limits::{ARTIFACT_BYTES_MAX, TENANT_ARTIFACTS_MAX},
     policy::{Place, Shelf, Shelved},
-    ports::{ArtifactError, ArtifactId, ArtifactMeta, ArtifactStore, BoxFuture, Cleaned, Clock},
+    ports::{ArtifactError, ArtifactMeta, ArtifactStore, BoxFuture, Cleaned, Clock},
 };
 
 /// Content that is hashed where it is; more is hashed by a thread that may block.
@@ -207,8 +207,8 @@ impl ArtifactStore for MemoryArtifacts {
 mod tests {
     use super::*;
     use crate::{
-        ports::Timestamp,
         testing::{ManualClock, contract},
+        time::Timestamp,
     };
 
     #[tokio::test]

@@ -151,7 +151,7 @@ mod tests {
     use super::*;
     use crate::{
         ids::{ConversationId, Epoch, Seq},
-        ports::Timestamp,
+        time::Timestamp,
     };
 
     fn event(id: &str, kind: EventKind) -> Arc<StreamEvent> {

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crate::ports::{ArtifactId, Timestamp};
+use crate::{ids::ArtifactId, time::Timestamp};
 
 /// What is known of an artifact of an owner.
 #[derive(Debug, Clone, PartialEq, Eq)]

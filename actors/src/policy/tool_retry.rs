@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::ports::ToolErrorType;
+use crate::tool::ToolErrorType;
 
 /// The policy of one tool. Defaults are T-39's.
 #[derive(Debug, Clone, PartialEq)]

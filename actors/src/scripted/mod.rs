@@ -7,7 +7,7 @@ mod playing;
 
 pub use reply::Reply;
 
-use crate::ports::ModelRequest;
+use crate::chat::ModelRequest;
 
 /// Bytes that stand for one token in estimates.
 const TOKEN_BYTES: u64 = 4;

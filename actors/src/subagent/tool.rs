@@ -9,8 +9,9 @@ use super::{CREATE_SUBAGENT, Children, CreateSubagentArgs, DESCRIPTION, SUBAGENT
 use crate::{
     limits::SUBAGENT_TIME_MAX,
     policy::{BreakerConfig, ToolRetryPolicy},
-    ports::{Approval, Effect, Reach, ToolContext, ToolError, ToolErrorType, ToolSource, ToolSpec, TypedTool},
+    ports::{Approval, Reach, ToolContext, ToolSource, ToolSpec, TypedTool},
     stream::RoundEnd,
+    tool::{Effect, ToolError, ToolErrorType},
 };
 
 /// Never opens.

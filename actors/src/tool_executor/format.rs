@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::ports::{ArtifactId, OutputLevel};
+use crate::{ids::ArtifactId, tool::OutputLevel};
 
 /// Characters of what is no list and no object at BRIEF (O-05).
 const BRIEF_CHARS_MAX: usize = 100;

@@ -75,7 +75,8 @@ mod tests {
     use crate::{
         chat::RawJson,
         ids::{ConversationId, Scope, Seq, TenantId},
-        ports::{BoxFuture, Effect, ToolContext, ToolError, ToolErrorType, ToolOutput, ToolSpec},
+        ports::{BoxFuture, ToolContext, ToolOutput, ToolSpec},
+        tool::{Effect, ToolError, ToolErrorType},
     };
 
     struct Flaky {

@@ -1,13 +1,19 @@
 //! What a run becomes: one observation, one result (REQUIREMENTS D-02, T-38, T-44). Pure.
 
+use crate::{
+    journal::{LOOP_GUARD, ToolExecutionResult},
+    ports::ToolOutput,
+    skill::SkillActivationResult,
+    time::Timestamp,
+    tool::{Effect, ToolError, ToolErrorType},
+};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Observed;
-use crate::{
-    journal::{LOOP_GUARD, ToolExecutionResult},
-    ports::{Effect, Timestamp, ToolError, ToolErrorType},
-    skill::SkillActivationResult,
-};
+
+/// How a tool's run ended, before it is an observation.
+pub(super) type Ended = Result<Arc<ToolOutput>, RunResult>;
 
 /// How one attempt ended.
 #[derive(Debug, Clone, PartialEq)]

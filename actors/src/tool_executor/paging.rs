@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use crate::{limits::OBSERVATION_BYTES_MAX, ports::ArtifactId};
+use crate::{ids::ArtifactId, limits::OBSERVATION_BYTES_MAX};
 
 /// Bytes of a page. The rest of an observation is for what is said around it.
 pub const PAGE_BYTES: u64 = (OBSERVATION_BYTES_MAX - AROUND_BYTES) as u64;

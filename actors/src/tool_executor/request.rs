@@ -17,7 +17,8 @@ use crate::{
     ids::{Scope, sha256_hex},
     limits::{JSON_DEPTH_MAX, TOOL_INPUT_BYTES_MAX},
     policy::ToolRetryPolicy,
-    ports::{CachePolicy, Effect, OutputLevel, PermissionLevel, TOOL_TIMEOUT, ToolError, ToolErrorType, ToolSpec},
+    ports::{CachePolicy, PermissionLevel, TOOL_TIMEOUT, ToolSpec},
+    tool::{Effect, OutputLevel, ToolError, ToolErrorType},
 };
 
 /// A call, as a model's tool call and its conversation make it. Nothing here makes up a `tool_call_id` (REQUIREMENTS M-10).

@@ -1,6 +1,14 @@
 //! Runs one attempt: cache, shared run, breaker, file lock, time limit, cancel, panic, observation. Whatever happens, one
 //! [`RunResult`] comes back.
 
+use crate::{
+    ids::Scope,
+    limits::CANCEL_GRACE,
+    metrics_collector::Counters,
+    ports::{ArtifactStore, Artifacts, Concurrency, Extensions, Progress, ToolContext, ToolOutput},
+    tool::{Effect, OutputLevel, ToolError, ToolErrorType},
+    tool_executor::outcome::Ended,
+};
 use std::{panic::AssertUnwindSafe, path::PathBuf, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
@@ -9,14 +17,6 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{Permissions, RunResult, TenantTools, caller_id, message::Run, observation::observe, plan::one_spelling};
-use crate::{
-    ids::Scope,
-    limits::CANCEL_GRACE,
-    metrics_collector::Counters,
-    ports::{
-        ArtifactStore, Artifacts, Concurrency, Effect, Extensions, OutputLevel, Progress, ToolContext, ToolError, ToolErrorType, ToolOutput,
-    },
-};
 
 /// Takes keys out of a text; gives back what may be read and stored.
 pub type Mask = Arc<dyn Fn(&str) -> String + Send + Sync>;
@@ -75,9 +75,6 @@ impl Bench {
 
 /// Levels of data that are looked into (DESIGN §10).
 const JSON_DEPTH_MAX: usize = 64;
-
-/// How a tool's run ended, before it is an observation.
-pub(super) type Ended = Result<Arc<ToolOutput>, RunResult>;
 
 /// Runs an attempt to its end. `cancel` is the round's.
 pub(super) async fn run(run: Arc<Run>, bench: Bench, cancel: CancellationToken, progress: Progress) -> RunResult {

@@ -20,7 +20,8 @@ use crate::{
     chat::RawJson,
     ids::{CallKey, ConversationId, Scope, Seq, TenantId},
     journal::ToolExecutionResult,
-    ports::{BoxFuture, CachePolicy, Concurrency, Effect, Progress, Tool, ToolContext, ToolError, ToolOutput, ToolSpec},
+    ports::{BoxFuture, CachePolicy, Concurrency, Progress, Tool, ToolContext, ToolOutput, ToolSpec},
+    tool::{Effect, ToolError},
 };
 
 /// Counts its starts, and ends when told or after its time.

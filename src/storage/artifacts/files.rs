@@ -10,10 +10,10 @@ use std::{
 
 use crate::private::make_folder;
 use callboard_actors::{
-    ids::{Scope, TenantId, sha256_hex},
+    ids::{ArtifactId, Scope, TenantId, sha256_hex},
     limits::ARTIFACT_BYTES_MAX,
     policy::{Place, Shelf, Shelved},
-    ports::{ArtifactId, Timestamp},
+    time::Timestamp,
 };
 use serde::{Deserialize, Serialize};
 

@@ -26,10 +26,10 @@ use std::{
 
 use bytes::Bytes;
 use callboard_actors::{
-    ids::{ConversationId, Scope, TenantId},
+    ids::{ArtifactId, ConversationId, Scope, TenantId},
     limits::ARTIFACT_BYTES_MAX,
     policy::Shelved,
-    ports::{ArtifactError, ArtifactId, ArtifactMeta, ArtifactStore, BoxFuture, Cleaned, Clock},
+    ports::{ArtifactError, ArtifactMeta, ArtifactStore, BoxFuture, Cleaned, Clock},
 };
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;

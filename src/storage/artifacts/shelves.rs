@@ -11,9 +11,11 @@ use std::{
 };
 
 use callboard_actors::{
+    ids::ArtifactId,
     limits::TENANT_ARTIFACTS_MAX,
     policy::{Place, Shelf, Shelved},
-    ports::{ArtifactError, ArtifactId, Cleaned, Timestamp},
+    ports::{ArtifactError, Cleaned},
+    time::Timestamp,
 };
 use tokio_util::sync::CancellationToken;
 

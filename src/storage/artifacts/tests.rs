@@ -4,8 +4,8 @@ use std::{
 };
 
 use callboard_actors::{
-    ports::Timestamp,
     testing::{ManualClock, contract},
+    time::Timestamp,
 };
 
 use super::*;

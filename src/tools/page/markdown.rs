@@ -5,7 +5,7 @@
 //! that their time and stack are bounded by a piece and a cancel is seen after each. Tables are written as lines with bars: htmd's
 //! padding would multiply them.
 
-use callboard_actors::ports::ToolError;
+use callboard_actors::tool::ToolError;
 use htmd::{
     HtmlToMarkdown,
     options::{BulletListMarker, HrStyle, Options},

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use callboard::ports::{ToolError, ToolOutput};
+use callboard::{ports::ToolOutput, tool::ToolError};
 
 use super::*;
 use crate::{

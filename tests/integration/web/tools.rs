@@ -8,7 +8,8 @@ use std::{
 use callboard::{
     chat::RawJson,
     ids::{CallKey, Scope, Seq},
-    ports::{Approval, CachePolicy, Effect, Extensions, Progress, Reach, Tool, ToolContext, ToolError, ToolErrorType, ToolOutput},
+    ports::{Approval, CachePolicy, Extensions, Progress, Reach, Tool, ToolContext, ToolOutput},
+    tool::{Effect, ToolError, ToolErrorType},
     tools::{
         mask::Masker,
         web::{Search, WebTools, tools},

@@ -14,9 +14,10 @@ use super::{
     Flow, Live, lock,
 };
 use crate::{
-    host::{WaitsFor, directory::LifeEnd},
+    conversation::{LifeEnd, WaitsFor},
+    journal::{Head, StoredEntry},
     limits::STORE_PAUSE_MAX,
-    ports::{AppendError, Head, StoreError, StoredEntry},
+    ports::{AppendError, StoreError},
     task::AbortOnDrop,
 };
 

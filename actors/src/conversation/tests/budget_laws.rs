@@ -3,12 +3,11 @@
 use super::{Rng, laws::Law};
 use crate::{
     conversation::{
-        Spending,
         turn::{Act, Input, ModelOutcome},
         volatile::Work,
     },
     journal::{CallState, Durable, Entry, EntryBody, Phase},
-    policy::{Amount, Budget, BudgetKind, BudgetLevel, Exhausted, Price},
+    policy::{Amount, Budget, BudgetKind, BudgetLevel, Exhausted, Price, Spending},
     stream::StopReason,
 };
 

@@ -8,7 +8,9 @@ use crate::{
         volatile::{ApprovalMode, Cancelling, Recovery, Work},
     },
     journal::{Batch, Call, CallState, Durable, Entry, ToolExecutionResult, call_digest},
-    ports::{Approval, Concurrency, Effect, Timestamp},
+    ports::{Approval, Concurrency},
+    time::Timestamp,
+    tool::Effect,
     tool_executor::RunResult,
 };
 

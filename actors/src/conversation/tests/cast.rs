@@ -9,7 +9,8 @@ use crate::{
     chat::RawJson,
     conversation::volatile::{Judge, Judgement},
     policy::ToolRetryPolicy,
-    ports::{Approval, Concurrency, Effect, ToolError, ToolErrorType, ToolSpec},
+    ports::{Approval, Concurrency, ToolSpec},
+    tool::{Effect, ToolError, ToolErrorType},
 };
 
 /// What a hook makes of the input of `hooked`.

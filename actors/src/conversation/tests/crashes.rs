@@ -9,15 +9,14 @@ use super::{
     world::{Cut, Reply, World},
 };
 use crate::{
-    chat::{ContentBlock, RawJson, ToolUseBlock},
+    chat::{ContentBlock, ProviderStop, RawJson, ToolUseBlock},
     conversation::{
-        Spending,
         turn::{Input, ModelOutcome, OnBusy},
         volatile::{ApprovalMode, Recovery, Rules},
     },
     journal::{CallState, Entry, EntryBody},
-    policy::{Budget, Price},
-    ports::{Completion, ProviderStop},
+    policy::{Budget, Price, Spending},
+    ports::Completion,
     stream::StopReason,
     tool_executor::RunResult,
 };

@@ -13,17 +13,21 @@ use super::{
     skill_laws,
 };
 use crate::{
-    chat::{ContentBlock, History, Message, Role},
+    chat::{ContentBlock, History, Message, ProviderStop, Role},
     conversation::{
         context::ContextOutcome,
         turn::{Act, Gate, Input, ModelOutcome, OnBusy, Outcome, Receipt},
         volatile::{ApprovalMode, Cancelling, Recovery, Volatile, Work},
     },
     ids::{RoundId, Seq, WaiterId, WorkId},
-    journal::{ApprovalVerdict, Batch, Call, CallState, Durable, Entry, EntryBody, OpenRound, Phase, WithdrawReason, call_digest},
+    journal::{
+        ApprovalVerdict, Batch, Call, CallState, Durable, Entry, EntryBody, OpenRound, Phase, StoredEntry, WithdrawReason, call_digest,
+    },
     limits::{APPROVAL_MS, LOOP_REFUSALS_MAX},
-    ports::{Effect, ProviderError, ProviderStop, StoredEntry, Timestamp},
+    ports::ProviderError,
     stream::StopReason,
+    time::Timestamp,
+    tool::Effect,
     tool_executor::RunResult,
 };
 

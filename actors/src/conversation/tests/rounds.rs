@@ -15,9 +15,12 @@ use crate::{
         volatile::{Recovery, Volatile},
     },
     ids::{ConversationId, RoundId, WaiterId},
-    journal::{ConversationRound, Durable, Entry, EntryBody, Fork, ForkReader, RoundMarks, RoundsReader, restore, rounds},
-    ports::{Head, Loaded, StoredEntry, Timestamp},
+    journal::{
+        ConversationRound, Durable, Entry, EntryBody, Fork, ForkReader, Head, Loaded, RoundMarks, RoundsReader, StoredEntry, restore,
+        rounds,
+    },
     stream::RoundStatus,
+    time::Timestamp,
 };
 
 /// Conversations of the property; ten times as many with `CALLBOARD_LONG=1`.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::{
     conversation::lane::Parcel,
     ids::Seq,
-    ports::{Head, Loaded, StoredEntry},
+    journal::{Head, Loaded, StoredEntry},
 };
 
 /// What goes wrong with an append.

@@ -17,9 +17,10 @@ use crate::{
         volatile::{Recovery, Rules, Volatile},
     },
     ids::{Epoch, EventId, PromptId, RoundId, Seq, WaiterId, WorkId},
-    journal::{Durable, Phase, project, restore},
-    ports::{Effect, Head, Open, StoredEntry, Timestamp},
-    stream::EventKind,
+    journal::{Durable, Head, Phase, StoredEntry, project, restore},
+    stream::{EventKind, Open},
+    time::Timestamp,
+    tool::Effect,
     tool_executor::RunResult,
 };
 

@@ -222,7 +222,7 @@ impl TenantHandle {
         let root = Scope::new(tenant.id().clone(), root(&name)?);
         let FanOut { tasks, model, parallel, budget, deadline, ephemeral, warm_first, .. } = fan_out;
 
-        let setup = host.kitchen.of_branch(&tenant.setup(), model, ephemeral);
+        let setup = host.kitchen.of_branch(&host.directory.setup_of(tenant.id()), model, ephemeral);
         let (time, budget) = (budget.wall_ms.map(Duration::from_millis), Budget { wall_ms: None, ..budget });
         if budget.micro_usd.is_some()
             && let Some(model) = setup.unpriced_model()

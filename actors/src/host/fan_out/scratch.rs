@@ -9,9 +9,10 @@ use dashmap::{DashMap, Entry};
 use crate::{
     id_hash::IdHash,
     ids::{ConversationId, Scope, Seq, TenantId},
-    ports::{
-        Append, AppendError, BoxFuture, Head, ListQuery, Loaded, Open, SessionBackend, SessionSummary, StoreError, StoredEntry, Timestamp,
-    },
+    journal::{Head, Loaded, StoredEntry},
+    ports::{Append, AppendError, BoxFuture, ListQuery, SessionBackend, SessionSummary, StoreError},
+    stream::Open,
+    time::Timestamp,
 };
 
 /// One conversation's.

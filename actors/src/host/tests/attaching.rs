@@ -10,8 +10,7 @@ use crate::{
     host::{FanOut, FanOutRun},
     ids::{Scope, Seq},
     journal::{Entry, EntryBody},
-    ports::Open,
-    stream::StopReason,
+    stream::{Open, StopReason},
     testing::{Fault, FaultPlan, FaultySessions, Reply, ScriptedModel},
 };
 

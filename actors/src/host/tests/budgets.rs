@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use super::*;
 use crate::{
-    chat::is_reminder,
+    chat::{Usage, is_reminder},
     host::BuildError,
     journal::{Durable, EntryBody},
     policy::{Amount, Budget, Price, Prices},
-    ports::Usage,
     stream::StopReason,
     testing::{FaultPlan, FaultySessions, Reply, ScriptedModel},
 };

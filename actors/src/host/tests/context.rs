@@ -8,14 +8,15 @@ use std::{
 
 use super::{builder, conversation, probe};
 use crate::{
-    chat::{MessageList, RawJson},
+    chat::{MessageList, ModelRequest, RawJson, Usage},
     compactor::{CompactionSettings, SpanPointer},
     host::ConversationHandle,
     metrics_collector::Reading,
-    ports::{Capabilities, Effect, LlmProvider, ModelRequest, ToolOutput, Usage},
+    ports::{Capabilities, LlmProvider, ToolOutput},
     stream::{EventKind, StopReason},
     testing::{Reply, ScriptedModel},
     tokens::{EncoderConfig, TokenCounter},
+    tool::Effect,
 };
 
 /// The longest answer of the small model.

@@ -8,9 +8,9 @@ use serde_json::json;
 use super::*;
 use crate::{
     host::ConversationHandle,
-    ids::{RoundId, Scope},
+    ids::{ArtifactId, RoundId, Scope},
     memory::MemoryArtifacts,
-    ports::{ArtifactId, ArtifactStore, CachePolicy, ListQuery},
+    ports::{ArtifactStore, CachePolicy, ListQuery},
     testing::{Reply, ScriptedModel},
 };
 

@@ -10,8 +10,7 @@ use crate::{
     host::{Events, EventsFrom, OutcomeError},
     ids::{EventId, TenantId},
     limits::WATCHER_BYTES_MAX,
-    ports::Open,
-    stream::StopReason,
+    stream::{Open, StopReason},
     testing::{FaultPlan, FaultySessions, Reply, ScriptedModel},
 };
 

@@ -6,11 +6,13 @@ use serde_json::{Value, json};
 
 use super::{subagents::*, *};
 use crate::{
+    chat::ModelRequest,
     conversation::ConversationMsg,
     host::TenantConfig,
-    ids::{ConversationId, Scope},
+    ids::{ArtifactId, ConversationId, Scope},
     limits::Limits,
-    ports::{ArtifactId, ListQuery, ModelRequest, Open, PermissionLevel},
+    ports::{ListQuery, PermissionLevel},
+    stream::Open,
     testing::{Fault, FaultPlan, FaultySessions, Reply, ScriptedModel},
     tool_executor::Permissions,
 };

@@ -6,13 +6,14 @@ use serde_json::json;
 
 use super::{families, subagents::*, *};
 use crate::{
+    chat::Usage,
     conversation::volatile::ApprovalMode,
     host::{FanOut, FanOutRun, FanOutSummary, SendError, TenantConfig},
     ids::Scope,
     limits::Limits,
     policy::Budget,
-    ports::{ListQuery, Open, ProviderError, Usage},
-    stream::StopReason,
+    ports::{ListQuery, ProviderError},
+    stream::{Open, StopReason},
     tenant::Quotas,
     testing::{Reply, ScriptedModel},
 };

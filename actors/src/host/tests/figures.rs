@@ -7,11 +7,15 @@ use crate::{
     HostBuilder,
     host::{Host, SlotCounts},
     ids::{Epoch, Scope, Seq},
+    journal::{Head, StoredEntry},
     limits::Limits,
     metrics_collector::TenantReading,
-    ports::{AppendExt, Clock, Effect, Head, Open, StoredEntry, Timestamp, ToolError},
+    ports::{AppendExt, Clock},
     scripted::Reply,
+    stream::Open,
     testing::{ManualClock, ScriptedModel, SeededEntropy},
+    time::Timestamp,
+    tool::{Effect, ToolError},
 };
 
 /// A clock that the test keeps a hand on.

@@ -41,9 +41,11 @@ use super::{ConversationHandle, Host, HostBuilder};
 use crate::{
     chat::RawJson,
     memory::MemorySessions,
-    ports::{BoxFuture, Effect, LlmProvider, SessionBackend, Timestamp, Tool, ToolContext, ToolError, ToolOutput, ToolSpec},
+    ports::{BoxFuture, LlmProvider, SessionBackend, Tool, ToolContext, ToolOutput, ToolSpec},
     stream::{EventKind, StreamEvent},
     testing::{ManualClock, SeededEntropy},
+    time::Timestamp,
+    tool::{Effect, ToolError},
 };
 
 /// A builder with a fixed clock and seeded chance.

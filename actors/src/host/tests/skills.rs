@@ -6,9 +6,8 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    chat::{ContentBlock, is_reminder},
+    chat::{ContentBlock, ModelRequest, is_reminder},
     memory::MemorySkills,
-    ports::ModelRequest,
     skill::{Skill, SkillName},
     testing::{Reply, ScriptedModel},
 };

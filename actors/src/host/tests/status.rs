@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    conversation::volatile::ApprovalMode,
-    host::{ConversationState, WaitsFor},
+    conversation::{WaitsFor, volatile::ApprovalMode},
+    host::ConversationState,
     limits::Limits,
     ports::ProviderError,
     testing::{Reply, ScriptedModel},

@@ -7,9 +7,10 @@ use serde_json::json;
 use super::*;
 use crate::{
     conversation::volatile::ApprovalMode,
-    ports::{Approval, ToolErrorType},
+    ports::Approval,
     stream::StopReason,
     testing::{Reply, ScriptedModel},
+    tool::ToolErrorType,
 };
 
 fn last_results(model: &ScriptedModel) -> Vec<String> {
