@@ -37,7 +37,7 @@ compile_error!(
 pub mod ids;
 pub mod time;
 mod id_hash;
-mod few;
+mod small_map;
 mod json;
 pub mod chat;
 pub mod tool;

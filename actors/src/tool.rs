@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// What a repeated start of a call would do. Decides before any retry policy (DESIGN §4.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Effect {
+pub enum EffectClass {
     /// Changes nothing; may run again and beside anything, even before it is journaled.
     Pure,
     /// May run again with the same [`CallKey`](crate::ids::CallKey).
@@ -17,7 +17,7 @@ pub enum Effect {
     Once,
 }
 
-impl Effect {
+impl EffectClass {
     /// Whether a call may be started again.
     pub fn may_repeat(self) -> bool {
         match self {

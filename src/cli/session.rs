@@ -6,7 +6,7 @@ use callboard_actors::{
     ids::{ConversationId, Scope, TenantId},
     journal::{CallState, Durable},
     ports::Entropy,
-    tool::Effect,
+    tool::EffectClass,
 };
 
 use super::{
@@ -129,7 +129,7 @@ impl Session {
 /// What is said of an open round that is closed before anything else.
 fn closing_line(state: &Durable) -> String {
     let calls = state.batch().map(|batch| batch.calls.as_slice()).unwrap_or_default();
-    let doubtful = calls.iter().filter(|call| matches!(call.state, CallState::Started { effect: Effect::Once, .. })).count();
+    let doubtful = calls.iter().filter(|call| matches!(call.state, CallState::Started { effect: EffectClass::Once, .. })).count();
     let doubt = match doubtful {
         0 => String::new(),
         1 => "; the outcome of one tool call is unknown".into(),

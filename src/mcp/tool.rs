@@ -14,7 +14,7 @@ use callboard_actors::{
         Approval, BoxFuture, McpClient, McpContent, McpError, McpResult, McpToolDefinition, Reach, Tool, ToolContext, ToolOutput,
         ToolSource, ToolSpec,
     },
-    tool::{Effect, ToolError, ToolErrorType},
+    tool::{EffectClass, ToolError, ToolErrorType},
 };
 use serde_json::Value;
 
@@ -72,7 +72,7 @@ fn spec(definition: &McpToolDefinition, server: &str, trust: Trust) -> ToolSpec 
         .returns_data()
         .not_shared();
     if trust == Trust::Annotations && (definition.read_only || definition.idempotent) {
-        spec = spec.effect(Effect::Idempotent);
+        spec = spec.effect(EffectClass::Idempotent);
     }
     if trust == Trust::Annotations && definition.read_only {
         spec = spec.approval(Approval::Never);
@@ -186,10 +186,10 @@ mod tests {
     #[test]
     fn annotations_count_only_when_they_are_trusted() {
         for (trust, read_only, idempotent, expected) in [
-            (Trust::None, true, true, (Effect::Once, Approval::ByMode)),
-            (Trust::Annotations, false, false, (Effect::Once, Approval::ByMode)),
-            (Trust::Annotations, false, true, (Effect::Idempotent, Approval::ByMode)),
-            (Trust::Annotations, true, false, (Effect::Idempotent, Approval::Never)),
+            (Trust::None, true, true, (EffectClass::Once, Approval::ByMode)),
+            (Trust::Annotations, false, false, (EffectClass::Once, Approval::ByMode)),
+            (Trust::Annotations, false, true, (EffectClass::Idempotent, Approval::ByMode)),
+            (Trust::Annotations, true, false, (EffectClass::Idempotent, Approval::Never)),
         ] {
             let spec = spec(&definition(read_only, idempotent), "s", trust);
             assert_eq!((spec.effect, spec.approval), expected);

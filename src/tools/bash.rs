@@ -14,7 +14,7 @@ use callboard_actors::{
         Approval, Artifacts, Concurrency, Exec, ExecResult, HostPattern, Network, Progress, Reach, Sandbox, SandboxError, TOOL_TIMEOUT,
         ToolContext, ToolSource, ToolSpec, TypedTool,
     },
-    tool::{Effect, ToolError, ToolErrorType},
+    tool::{EffectClass, ToolError, ToolErrorType},
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -89,7 +89,7 @@ the command ends is killed, and you are told. Long output keeps its head and its
     fn declare(&self, mut spec: ToolSpec) -> ToolSpec {
         let network = network(&self.sandbox.policy().network);
         spec.definition.description = spec.definition.description.replace(NO_NETWORK, &network);
-        spec.effect(Effect::Once)
+        spec.effect(EffectClass::Once)
             .concurrency(Concurrency::Exclusive)
             .approval(Approval::ByMode)
             .source(ToolSource::BuiltIn)

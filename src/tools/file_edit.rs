@@ -16,7 +16,7 @@ use callboard_actors::{
     chat::RawJson,
     limits::TOOL_INPUT_BYTES_MAX,
     ports::{Approval, Concurrency, Reach, ToolContext, ToolSource, ToolSpec, TypedTool},
-    tool::{Effect, ToolError},
+    tool::{EffectClass, ToolError},
 };
 use memchr::memmem::Finder;
 use schemars::JsonSchema;
@@ -82,7 +82,7 @@ folders are made). old_text must occur exactly once unless replace_all is true: 
 Read the file first. The answer is a diff.";
 
     fn declare(&self, spec: ToolSpec) -> ToolSpec {
-        spec.effect(Effect::Once)
+        spec.effect(EffectClass::Once)
             .approval(Approval::ByMode)
             .concurrency(Concurrency::PerFile("path".to_owned()))
             .not_shared()

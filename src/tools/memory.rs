@@ -22,7 +22,7 @@ use callboard_actors::{
     chat::RawJson,
     ids::{Scope, TenantId},
     ports::{Approval, Concurrency, Reach, ToolContext, ToolSource, ToolSpec, TypedTool},
-    tool::{Effect, ToolError, ToolErrorType},
+    tool::{EffectClass, ToolError, ToolErrorType},
 };
 use rustix::{
     fs::{FileType, FlockOperation},
@@ -217,7 +217,7 @@ had it written.";
             Place::PerConversation(_) => described(spec),
         };
         // A write of the same value or a second delete leave the same memory behind.
-        spec.effect(Effect::Idempotent)
+        spec.effect(EffectClass::Idempotent)
             .approval(Approval::Never)
             .concurrency(Concurrency::PerFile("path".to_owned()))
             .not_shared()

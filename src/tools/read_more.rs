@@ -305,7 +305,7 @@ mod tests {
         ports::{Approval, CachePolicy, Tool, ToolOutput, erased},
         testing::ManualClock,
         time::Timestamp,
-        tool::{Effect, OutputLevel},
+        tool::{EffectClass, OutputLevel},
         tool_executor::observe,
     };
     use serde_json::{Value, json};
@@ -498,7 +498,7 @@ mod tests {
         let tool = erased(ReadMore);
         let spec = tool.spec();
 
-        assert_eq!((spec.effect, spec.approval, spec.reach), (Effect::Pure, Approval::Never, Reach::Store));
+        assert_eq!((spec.effect, spec.approval, spec.reach), (EffectClass::Pure, Approval::Never, Reach::Store));
         assert_eq!((spec.shared, spec.cache, spec.returns_data), (false, CachePolicy::NoCache, false));
     }
 }

@@ -26,7 +26,7 @@ use callboard::{
     providers::openai::OpenAi,
     sandbox::{Mode, Options, PathRules, Root, Spawner, detect_with},
     storage::{FileArtifacts, FileArtifactsSettings},
-    tool::Effect,
+    tool::EffectClass,
     tools::{self, mask::Masker},
 };
 use callboard_actors::{

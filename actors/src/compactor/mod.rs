@@ -67,7 +67,7 @@ use crate::{
     ids::{ConversationId, Scope, TenantId},
     metrics_collector::Counters,
     model_gateway::ModelGatewayRef,
-    policy::{BudgetCounter, Spending},
+    policy::{BudgetCounter, Pricing},
     ports::Clock,
     task::AbortOnDrop,
 };
@@ -96,7 +96,7 @@ pub struct SummaryJob {
     /// Where what it costs is counted.
     pub budget: Arc<BudgetCounter>,
     /// What models cost.
-    pub spending: Arc<Spending>,
+    pub spending: Arc<Pricing>,
     /// Hash of the messages.
     pub hash: String,
     /// The messages.

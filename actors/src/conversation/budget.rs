@@ -1,10 +1,10 @@
 //! Decides whether a model call may be paid for, and what it cost (DESIGN §4.5, REQUIREMENTS L-05). Pure: the conversation's own budget
-//! is judged by its journal; only the tenant's is asked of the shell, by [`Act::Reserve`], which is answered at once.
+//! is judged by its journal; only the tenant's is asked of the shell, by [`Effect::Reserve`], which is answered at once.
 
 use super::{
     input::ModelOutcome,
     skills,
-    turn::{Act, Steps},
+    turn::{DecisionBuilder, Effect},
     volatile::Reserving,
 };
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     ids::{Seq, WorkId},
     journal::{BUDGET_REMINDER, CallState, Durable, EntryBody, OpenRound, Phase, amount},
     limits::{BUDGET_OUTPUT_TOKENS, REQUEST_SLACK_TOKENS},
-    policy::{Amount, Budget, BudgetLevel, Exhausted, Price, Spending, names_model},
+    policy::{Amount, Budget, BudgetLevel, Exhausted, Price, Pricing, names_model},
     ports::ProviderError,
     stream::{Failure, StopReason},
 };
@@ -30,7 +30,7 @@ struct Bill {
     estimated: bool,
 }
 
-impl Spending {
+impl Pricing {
     /// The model that an active skill chose, where the operator lets skills choose it and it is not the conversation's own.
     pub(super) fn chosen_model(&self, state: &Durable) -> Option<String> {
         skills::model(state).filter(|model| **model != *self.model && names_model(&self.skill_models, model))
@@ -138,41 +138,41 @@ fn nothing_ran(error: &ProviderError) -> bool {
 }
 
 /// Orders the next model call, asks whether it may be paid for, or ends the round because it may not.
-pub(super) fn call_model(steps: &mut Steps<'_>, round: &OpenRound, step: u32) {
-    let (durable, volatile) = (steps.durable, steps.volatile);
+pub(super) fn call_model(decision: &mut DecisionBuilder<'_>, round: &OpenRound, step: u32) {
+    let (durable, volatile) = (decision.durable, decision.volatile);
     let spending = &volatile.rules.spending;
-    settle_in_full(steps);
+    settle_in_full(decision);
     if spending.budget.is_unlimited() && volatile.tenant_left.is_none() {
-        return order(steps, step, Amount::default());
+        return order(decision, step, Amount::default());
     }
     if let Err(model) = spending.next_price(durable)
         && (spending.budget.micro_usd.is_some() || volatile.bounds_money)
     {
         let message = format!("the model `{model}` has no price, and the budget is in money; a row in [prices] gives it one");
-        return steps.finish(round, StopReason::Budget, Some(failure(message)));
+        return decision.finish(round, StopReason::Budget, Some(failure(message)));
     }
     let amount = spending.reservation(durable);
     // What is reserved is settled in full above, so it counts either way.
-    let spent = durable.spent.now(Some(round.started_at), steps.now);
+    let spent = durable.spent.now(Some(round.started_at), decision.now);
     if let Err(refusal) = spending.budget.admit(BudgetLevel::Conversation, &spent, &amount) {
-        return refuse(steps, round, &refusal);
+        return refuse(decision, round, &refusal);
     }
     if volatile.tenant_left.is_none() {
-        return order(steps, step, amount);
+        return order(decision, step, amount);
     }
     // No entry orders this: it is named by the last one there is.
-    let seq = Seq(durable.head.0 + steps.step.entries.len() as u64);
+    let seq = Seq(durable.head.0 + decision.made.entries.len() as u64);
     let work = WorkId { epoch: volatile.life, seq, index: 1 };
-    steps.act(Act::Reserve { work, step, amount });
+    decision.effect(Effect::Reserve { work, step, amount });
 }
 
-fn order(steps: &mut Steps<'_>, step: u32, amount: Amount) {
-    let work = steps.entry(EntryBody::ModelCallStarted { step, reserved: amount.tokens, reserved_micro_usd: amount.micro_usd });
-    steps.act(Act::StartModel { work });
+fn order(decision: &mut DecisionBuilder<'_>, step: u32, amount: Amount) {
+    let work = decision.entry(EntryBody::ModelCallStarted { step, reserved: amount.tokens, reserved_micro_usd: amount.micro_usd });
+    decision.effect(Effect::StartModel { work });
 }
 
-fn refuse(steps: &mut Steps<'_>, round: &OpenRound, refusal: &Exhausted) {
-    steps.finish(round, StopReason::Budget, Some(failure(refusal.to_string())));
+fn refuse(decision: &mut DecisionBuilder<'_>, round: &OpenRound, refusal: &Exhausted) {
+    decision.finish(round, StopReason::Budget, Some(failure(refusal.to_string())));
 }
 
 fn failure(message: String) -> Failure {
@@ -186,54 +186,54 @@ pub(super) fn time_over(budget: &Budget) -> Failure {
 }
 
 /// The tenant's answer.
-pub(super) fn answered(steps: &mut Steps<'_>, work: WorkId, answer: &Result<(), Exhausted>) {
-    let Some(Reserving { step, amount, .. }) = steps.volatile.reserving.filter(|reserving| reserving.work == work) else { return };
-    let Some(round) = &steps.durable.round else { return };
+pub(super) fn answered(decision: &mut DecisionBuilder<'_>, work: WorkId, answer: &Result<(), Exhausted>) {
+    let Some(Reserving { step, amount, .. }) = decision.volatile.reserving.filter(|reserving| reserving.work == work) else { return };
+    let Some(round) = &decision.durable.round else { return };
     match answer {
-        _ if steps.volatile.cancelling.is_some() => {}
-        Ok(()) => order(steps, step, amount),
-        Err(refusal) => refuse(steps, round, refusal),
+        _ if decision.volatile.cancelling.is_some() => {}
+        Ok(()) => order(decision, step, amount),
+        Err(refusal) => refuse(decision, round, refusal),
     }
 }
 
 /// What an answered call of this model cost, where the model has a price.
-pub(super) fn cost(steps: &Steps<'_>, outcome: &ModelOutcome, model: &str) -> Option<u64> {
-    let spending = &steps.volatile.rules.spending;
-    spending.price_of(model).map(|price| price.cost(&spending.bill(steps.durable, outcome).usage))
+pub(super) fn cost(decision: &DecisionBuilder<'_>, outcome: &ModelOutcome, model: &str) -> Option<u64> {
+    let spending = &decision.volatile.rules.spending;
+    spending.price_of(model).map(|price| price.cost(&spending.bill(decision.durable, outcome).usage))
 }
 
 /// Replaces what was reserved for the call that ended by what it used, at the price of the model that answered.
-pub(super) fn settle(steps: &mut Steps<'_>, outcome: &ModelOutcome, model: &str) {
-    let Some(reserved) = steps.durable.spent.reserved else { return };
-    let spending = &steps.volatile.rules.spending;
-    let Bill { usage, estimated } = spending.bill(steps.durable, outcome);
+pub(super) fn settle(decision: &mut DecisionBuilder<'_>, outcome: &ModelOutcome, model: &str) {
+    let Some(reserved) = decision.durable.spent.reserved else { return };
+    let spending = &decision.volatile.rules.spending;
+    let Bill { usage, estimated } = spending.bill(decision.durable, outcome);
     let used = amount(&usage, spending.price_of(model));
-    settled(steps, reserved, used, estimated);
+    settled(decision, reserved, used, estimated);
 }
 
 /// A call of which nobody will tell any more is taken to have used all that was reserved.
-pub(super) fn settle_in_full(steps: &mut Steps<'_>) {
-    let Some(reserved) = steps.durable.spent.reserved else { return };
-    if !steps.step.entries.iter().any(|entry| matches!(entry, EntryBody::BudgetSettled { .. })) {
-        settled(steps, reserved, reserved, true);
+pub(super) fn settle_in_full(decision: &mut DecisionBuilder<'_>) {
+    let Some(reserved) = decision.durable.spent.reserved else { return };
+    if !decision.made.entries.iter().any(|entry| matches!(entry, EntryBody::BudgetSettled { .. })) {
+        settled(decision, reserved, reserved, true);
     }
 }
 
-fn settled(steps: &mut Steps<'_>, reserved: Amount, used: Amount, estimated: bool) {
+fn settled(decision: &mut DecisionBuilder<'_>, reserved: Amount, used: Amount, estimated: bool) {
     let (reserved, used_tokens, cost_micro_usd) = (reserved.tokens, used.tokens, used.micro_usd);
-    steps.entry(EntryBody::BudgetSettled { reserved, used_tokens, cost_micro_usd, estimated });
+    decision.entry(EntryBody::BudgetSettled { reserved, used_tokens, cost_micro_usd, estimated });
 }
 
 /// Tells the model, once each, that a fifth and a twentieth of the tightest budget is left. What is told before a round begins, or
 /// before the last result of a batch, is read with the prompt or with the results.
-pub(super) fn remind(steps: &mut Steps<'_>) {
-    let (durable, volatile) = (steps.durable, steps.volatile);
+pub(super) fn remind(decision: &mut DecisionBuilder<'_>) {
+    let (durable, volatile) = (decision.durable, decision.volatile);
     let own = &volatile.rules.spending.budget;
     if own.is_unlimited() && volatile.tenant_left.is_none() || volatile.cancelling.is_some() {
         return;
     }
     let since = durable.round.as_ref().map(|round| round.started_at);
-    let left = own.left_percent(&durable.spent.now(since, steps.now)).into_iter().chain(volatile.tenant_left).min();
+    let left = own.left_percent(&durable.spent.now(since, decision.now)).into_iter().chain(volatile.tenant_left).min();
     let Some(left) = left.filter(|left| *left > 0) else { return };
     let Some(at) = TOLD_AT.into_iter().find(|at| left <= *at) else { return };
     if durable.spent.told.is_some_and(|told| told <= at) {
@@ -241,19 +241,19 @@ pub(super) fn remind(steps: &mut Steps<'_>) {
     }
     let text = format!("About {left} % of the budget for this conversation is left. Do what matters most first, then come to an end.");
     if let Ok(message) = Message::new(Role::User, &[reminder(&text)]) {
-        steps.entry(EntryBody::Injected { id: Some(format!("{BUDGET_REMINDER}{at}")), client_key: None, message });
+        decision.entry(EntryBody::Injected { id: Some(format!("{BUDGET_REMINDER}{at}")), client_key: None, message });
     }
 }
 
 /// Reminds before the result that closes the open batch.
-pub(super) fn remind_before_last_result(steps: &mut Steps<'_>) {
-    if steps.volatile.rules.spending.budget.is_unlimited() && steps.volatile.tenant_left.is_none() {
+pub(super) fn remind_before_last_result(decision: &mut DecisionBuilder<'_>) {
+    if decision.volatile.rules.spending.budget.is_unlimited() && decision.volatile.tenant_left.is_none() {
         return;
     }
-    let Some(OpenRound { phase: Phase::Batch(batch), .. }) = &steps.durable.round else { return };
+    let Some(OpenRound { phase: Phase::Batch(batch), .. }) = &decision.durable.round else { return };
     let open = batch.calls.iter().filter(|call| !matches!(call.state, CallState::Finished(_))).count();
-    let closed = steps.step.entries.iter().filter(|entry| matches!(entry, EntryBody::ToolFinished { .. })).count();
+    let closed = decision.made.entries.iter().filter(|entry| matches!(entry, EntryBody::ToolFinished { .. })).count();
     if open == closed + 1 {
-        remind(steps);
+        remind(decision);
     }
 }

@@ -4,8 +4,8 @@
 //! a history in place of the present one, or the part that is too large.
 
 use super::{
-    act::{Act, Refusal},
-    turn::Steps,
+    decision::{Effect, Refusal},
+    turn::DecisionBuilder,
     volatile::{Volatile, Work},
 };
 use crate::{
@@ -97,45 +97,45 @@ pub(super) fn before_call(durable: &Durable, volatile: &Volatile) -> Before {
 }
 
 /// Orders a measurement. `waiter`: somebody asked for a compaction.
-pub(super) fn measure(steps: &mut Steps<'_>, waiter: Option<WaiterId>) {
-    let work = WorkId { epoch: steps.volatile.life, seq: steps.durable.head, index: MEASURE - u32::from(waiter.is_some()) };
-    steps.act(Act::MeasureContext { work, waiter });
+pub(super) fn measure(decision: &mut DecisionBuilder<'_>, waiter: Option<WaiterId>) {
+    let work = WorkId { epoch: decision.volatile.life, seq: decision.durable.head, index: MEASURE - u32::from(waiter.is_some()) };
+    decision.effect(Effect::MeasureContext { work, waiter });
 }
 
 /// Somebody asks for a compaction.
-pub(super) fn asked(steps: &mut Steps<'_>, waiter: WaiterId) {
-    let under_way = steps.volatile.work.values().any(|work| matches!(work, Work::Context { .. }));
-    if steps.durable.round.is_some() || !steps.durable.inbox.is_empty() {
-        steps.refuse(waiter, Refusal::RoundOpen);
+pub(super) fn asked(decision: &mut DecisionBuilder<'_>, waiter: WaiterId) {
+    let under_way = decision.volatile.work.values().any(|work| matches!(work, Work::Context { .. }));
+    if decision.durable.round.is_some() || !decision.durable.inbox.is_empty() {
+        decision.refuse(waiter, Refusal::RoundOpen);
     } else if under_way {
-        steps.refuse(waiter, Refusal::Busy);
+        decision.refuse(waiter, Refusal::Busy);
     } else {
-        measure(steps, Some(waiter));
+        measure(decision, Some(waiter));
     }
 }
 
 /// A measurement ended.
-pub(super) fn measured(steps: &mut Steps<'_>, work: WorkId, outcome: &ContextOutcome) {
-    let Some(Work::Context { waiter }) = steps.volatile.work.get(&work) else { return };
+pub(super) fn measured(decision: &mut DecisionBuilder<'_>, work: WorkId, outcome: &ContextOutcome) {
+    let Some(Work::Context { waiter }) = decision.volatile.work.get(&work) else { return };
     let waiter = *waiter;
-    let round = steps.durable.round.as_ref();
+    let round = decision.durable.round.as_ref();
     let at_border = round.is_none_or(|round| round.phase == Phase::Ready);
     match outcome {
         ContextOutcome::Fits => {}
-        ContextOutcome::Compacted(draft) if at_border && steps.durable.history.messages().starts_with(&draft.before) => {
+        ContextOutcome::Compacted(draft) if at_border && decision.durable.history.messages().starts_with(&draft.before) => {
             let cause = if waiter.is_some() { CompactionCause::Asked } else { CompactionCause::Full };
-            compacted(steps, draft, cause);
+            compacted(decision, draft, cause);
         }
         ContextOutcome::Compacted(_) => {
             // What was measured is no longer what is there; before the next call it is measured anew.
-            steps.act(Act::CompactionDropped);
+            decision.effect(Effect::CompactionDropped);
             if let Some(waiter) = waiter {
-                return steps.refuse(waiter, Refusal::RoundOpen);
+                return decision.refuse(waiter, Refusal::RoundOpen);
             }
         }
         ContextOutcome::TooLarge { part, part_tokens, tokens, limit } => match (waiter, round) {
-            (Some(waiter), _) => return steps.refuse(waiter, Refusal::CannotShrink(part)),
-            (None, Some(round)) if at_border && steps.volatile.cancelling.is_none() => {
+            (Some(waiter), _) => return decision.refuse(waiter, Refusal::CannotShrink(part)),
+            (None, Some(round)) if at_border && decision.volatile.cancelling.is_none() => {
                 let failure = Failure {
                     code: "context_too_large".into(),
                     message: format!(
@@ -144,20 +144,20 @@ pub(super) fn measured(steps: &mut Steps<'_>, work: WorkId, outcome: &ContextOut
                     ),
                     retry_after_ms: None,
                 };
-                steps.finish(round, StopReason::ContextTooLarge, Some(failure));
+                decision.finish(round, StopReason::ContextTooLarge, Some(failure));
             }
             (None, _) => {}
         },
     }
     if let Some(waiter) = waiter {
-        steps.act(Act::Answer { waiter });
+        decision.effect(Effect::Answer { waiter });
     }
 }
 
-fn compacted(steps: &mut Steps<'_>, draft: &Draft, cause: CompactionCause) {
+fn compacted(decision: &mut DecisionBuilder<'_>, draft: &Draft, cause: CompactionCause) {
     for (plan, input_hash) in &draft.plans {
         let Plan { edits, before_tokens, after_tokens, .. } = plan;
-        steps.entry(EntryBody::Compacted {
+        decision.entry(EntryBody::Compacted {
             cause,
             mode: plan.mode().as_str().to_owned(),
             edits: edits.clone(),
@@ -170,34 +170,34 @@ fn compacted(steps: &mut Steps<'_>, draft: &Draft, cause: CompactionCause) {
     let first = draft.plans.first().map(|(plan, _)| plan);
     if let Some(span) = first.filter(|plan| plan.summarise).and_then(|plan| plan.dropped.as_ref()) {
         let messages = draft.before.range(span.from..span.to).cloned().collect();
-        steps.act(Act::Summarise { hash: span.hash.clone(), messages });
+        decision.effect(Effect::Summarise { hash: span.hash.clone(), messages });
     }
 }
 
 /// Keeps a line through every compaction (C-51), and tells it to the model.
-pub(super) fn pin(steps: &mut Steps<'_>, line: &str, waiter: WaiterId) {
-    let context = &steps.durable.context;
+pub(super) fn pin(decision: &mut DecisionBuilder<'_>, line: &str, waiter: WaiterId) {
+    let context = &decision.durable.context;
     let line = line.trim();
     if !context.pinned.iter().any(|known| known == line) {
         if line.is_empty() || context.pinned.len() >= PINNED_LINES_MAX || context.pinned_bytes() + line.len() > PINNED_BYTES_MAX {
-            return steps.refuse(waiter, Refusal::PinnedFull);
+            return decision.refuse(waiter, Refusal::PinnedFull);
         }
-        steps.entry(EntryBody::Pinned { line: line.to_owned() });
+        decision.entry(EntryBody::Pinned { line: line.to_owned() });
         if let Ok(message) = Message::new(Role::User, &[reminder(&format!("# Context\n{line}"))]) {
-            steps.entry(EntryBody::Injected { id: None, client_key: None, message });
+            decision.entry(EntryBody::Injected { id: None, client_key: None, message });
         }
     }
-    steps.act(Act::Answer { waiter });
+    decision.effect(Effect::Answer { waiter });
 }
 
 /// Reminds of the pinned lines at every fifth border of rounds (C-50), before the prompt, which stays last.
-pub(super) fn refocus(steps: &mut Steps<'_>) {
-    let (context, finished) = (&steps.durable.context, steps.durable.metrics.rounds);
+pub(super) fn refocus(decision: &mut DecisionBuilder<'_>) {
+    let (context, finished) = (&decision.durable.context, decision.durable.metrics.rounds);
     let Some(text) = reminder_at(finished, &context.pinned) else { return };
     let id = format!("refocus:{finished}");
-    if !steps.durable.knows_injected(&id)
+    if !decision.durable.knows_injected(&id)
         && let Ok(message) = Message::new(Role::User, &[reminder(&text)])
     {
-        steps.entry(EntryBody::Injected { id: Some(id), client_key: None, message });
+        decision.entry(EntryBody::Injected { id: Some(id), client_key: None, message });
     }
 }

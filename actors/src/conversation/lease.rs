@@ -7,7 +7,7 @@ use crate::ids::Scope;
 
 /// How a life ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum LifeEnd {
+pub(crate) enum ExitReason {
     /// It went to sleep.
     Hibernated,
     /// It went to sleep because the host stops.
@@ -28,7 +28,7 @@ pub(crate) trait LeaseIssuer: Send + Sync {
     fn hold(&self, scope: &Scope, generation: u64, mail: ConversationMsg);
 
     /// The activation with this number ended; the next one may begin.
-    fn ended(&self, scope: &Scope, generation: u64, end: &LifeEnd);
+    fn ended(&self, scope: &Scope, generation: u64, end: &ExitReason);
 }
 
 /// A conversation's place in the directory for one life. Whatever happens to the actor, its drop tells the directory.
@@ -36,18 +36,18 @@ pub(crate) struct Lease {
     issuer: Arc<dyn LeaseIssuer>,
     scope: Scope,
     generation: u64,
-    end: LifeEnd,
+    end: ExitReason,
     released: bool,
 }
 
 impl Lease {
     /// A lease of activation `generation`, which crashed unless it says how it ends.
     pub(crate) fn new(issuer: Arc<dyn LeaseIssuer>, scope: Scope, generation: u64) -> Self {
-        Self { issuer, scope, generation, end: LifeEnd::Crashed, released: false }
+        Self { issuer, scope, generation, end: ExitReason::Crashed, released: false }
     }
 
     /// Says how the life ends; without this it crashed.
-    pub(crate) fn end_with(&mut self, end: LifeEnd) {
+    pub(crate) fn end_with(&mut self, end: ExitReason) {
         self.end = end;
     }
 

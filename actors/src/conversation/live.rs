@@ -15,37 +15,38 @@ use tracing::Span;
 
 use self::pause::{Pause, survives_pause};
 use super::{
-    ConversationArgs, budget,
-    lane::{Lane, Parcel},
+    ConversationArgs,
+    after_commit::{AfterCommit, Waiter},
+    append_queue::{AppendBatch, AppendQueue},
+    budget,
+    budget_guard::BudgetGuard,
     measure::Measurement,
     message::{ConversationError, ConversationMsg, PromptMail},
     model_call::{ModelCall, PermitSlot},
     prefix::{PrefixBreak, PrefixWatch},
     progress::progress_of,
-    purse::Purse,
-    release::{Release, Waiter},
     setup::{Ports, Setup},
     stream_writer::StreamWriter,
     trace::{self, CallTrace},
-    turn::{self, Act, Gate, Input, NewPrompt, Outcome, StartTool},
+    turn::{self, Effect, Input, NewPrompt, Outcome, StartTool, When},
     volatile::{Recovery, Volatile, Work},
 };
 use crate::{
     chat::{ModelRequest, Usage},
     compactor::SummaryJob,
-    conversation::{LifeEnd, WaitsFor, wait_status::Standing},
-    few::Few,
+    conversation::{ExitReason, WaitsFor, wait_status::WaitStatus},
     ids::{CallKey, PromptId, RoundId, Scope, WaiterId, WorkId},
     journal::{CallState, Durable, Entry, EntryBody, Head, WithdrawReason},
     limits::{CANCEL_GRACE, SNAPSHOT_ENTRIES},
     model_gateway::CallClass,
     ports::{Append, AppendError, Durability},
+    small_map::SmallMap,
     stream::{EventKind, Failure, Open},
     subagent::{CREATE_SUBAGENT, Siblings},
     task::AbortOnDrop,
     tenant::{Seat, Tenant},
     time::Timestamp,
-    tool_executor::{Bench, Run, RunResult, ToolExecutorArgs, ToolExecutorRef, ToolInvocationRequest},
+    tool_executor::{Run, RunResult, ToolEnvironment, ToolExecutorArgs, ToolExecutorRef, ToolInvocationRequest},
 };
 
 /// What follows for the actor.
@@ -53,28 +54,28 @@ pub(super) enum Flow {
     /// Nothing.
     GoOn,
     /// This life is over.
-    End(LifeEnd),
+    End(ExitReason),
 }
 
 /// What an open round holds; dropped when it is over.
-struct RoundKit {
+struct RoundResources {
     cancel: CancellationToken,
     permit: PermitSlot,
     executor: Option<ToolExecutorRef>,
-    tasks: Few<WorkId, AbortOnDrop>,
+    tasks: SmallMap<WorkId, AbortOnDrop>,
     timers: Vec<AbortOnDrop>,
     /// When each call was first started.
     began: BTreeMap<u32, Instant>,
     span: Span,
 }
 
-impl RoundKit {
+impl RoundResources {
     fn new(span: Span) -> Self {
         Self {
             cancel: CancellationToken::new(),
             permit: Arc::default(),
             executor: None,
-            tasks: Few::default(),
+            tasks: SmallMap::default(),
             timers: Vec::new(),
             began: BTreeMap::new(),
             span,
@@ -82,7 +83,7 @@ impl RoundKit {
     }
 }
 
-impl Drop for RoundKit {
+impl Drop for RoundResources {
     fn drop(&mut self) {
         if let Some(executor) = &self.executor {
             executor.stop();
@@ -99,18 +100,18 @@ pub(super) struct Live {
     tenant: Arc<Tenant>,
     durable: Durable,
     volatile: Volatile,
-    lane: SharedLane,
+    append_queue: SharedQueue,
     writer: Arc<StreamWriter>,
-    standing: Arc<Standing>,
-    kit: Option<(RoundId, RoundKit)>,
-    waiters: Few<WaiterId, Waiter>,
+    wait_status: Arc<WaitStatus>,
+    resources: Option<(RoundId, RoundResources)>,
+    waiters: SmallMap<WaiterId, Waiter>,
     next_waiter: u64,
     /// Seats and deadlines of prompts whose rounds are not over, by round.
-    guests: Few<RoundId, (Option<Seat>, Option<AbortOnDrop>)>,
+    admitted: SmallMap<RoundId, (Option<Seat>, Option<AbortOnDrop>)>,
     /// Acts that wait for the store to come back.
-    held: Vec<Act>,
+    held: Vec<Effect>,
     pause: Option<Pause>,
-    purse: Purse,
+    budget_guard: BudgetGuard,
     sending: u32,
     snapshot_at: u64,
     drain: Option<AbortOnDrop>,
@@ -132,16 +133,16 @@ impl Live {
         Self {
             me,
             volatile: Volatile::new(life, nonce, setup.rules(&scope)),
-            lane: Arc::new(Mutex::new(LaneState { lane: Lane::new(head), claimed: false })),
+            append_queue: Arc::new(Mutex::new(QueueState { append_queue: AppendQueue::new(head), claimed: false })),
             writer: Arc::new(writer),
-            standing: args.standing.clone(),
-            kit: None,
-            waiters: Few::default(),
+            wait_status: args.wait_status.clone(),
+            resources: None,
+            waiters: SmallMap::default(),
             next_waiter: 0,
-            guests: Few::default(),
+            admitted: SmallMap::default(),
             held: Vec::new(),
             pause: None,
-            purse: Purse::new(args.tenant.budget().clone(), args.family.clone(), args.scope.conversation.is_subagent()),
+            budget_guard: BudgetGuard::new(args.tenant.budget().clone(), args.family.clone(), args.scope.conversation.is_subagent()),
             sending: 0,
             snapshot_at: durable.head.0,
             drain: None,
@@ -225,16 +226,16 @@ impl Live {
             ConversationMsg::Tick => Input::Tick,
             ConversationMsg::AppendLost { error, sending } => return Ok(self.append_lost(error, sending)),
             ConversationMsg::Claimed => {
-                let mut guard = lock(&self.lane);
+                let mut guard = lock(&self.append_queue);
                 guard.claimed = false;
-                let held = if guard.lane.is_paused() { Vec::new() } else { guard.lane.outstanding() };
+                let held = if guard.append_queue.is_paused() { Vec::new() } else { guard.append_queue.outstanding() };
                 drop(guard);
-                held.into_iter().for_each(|parcel| self.send(Parcel { awaited: true, ..parcel }));
+                held.into_iter().for_each(|batch| self.send(AppendBatch { awaited: true, ..batch }));
                 return Ok(Flow::GoOn);
             }
             ConversationMsg::HeadRead(result) => return Ok(self.head_read(result)),
             ConversationMsg::Sweep => {
-                let end = if self.volatile.draining { LifeEnd::Drained } else { LifeEnd::Hibernated };
+                let end = if self.volatile.draining { ExitReason::Drained } else { ExitReason::Hibernated };
                 return Ok(self.sleep_if_idle(end));
             }
             ConversationMsg::Drain { deadline } => {
@@ -255,20 +256,20 @@ impl Live {
 
     fn prompt(&mut self, prompt: PromptMail) -> Result<Flow, String> {
         let PromptMail { id, round_id, client_key, message, output_schema, on_busy, deadline, seat, reply } = prompt;
-        if lock(&self.lane).lane.backlog_bytes() > self.setup.limits.journal_backlog_bytes {
+        if lock(&self.append_queue).append_queue.backlog_bytes() > self.setup.limits.journal_backlog_bytes {
             let _ = reply.send(Err(ConversationError::Overloaded { what: "entries waiting for the store", retry_after_ms: 1000 }));
             return Ok(Flow::GoOn);
         }
         self.ports.counters.prompts.add(1);
         self.tenant.figures().prompt();
         let deadline = deadline.map(|at| self.timer(at, ConversationMsg::DeadlineOver { prompt_id: id, round_id }));
-        self.guests.insert(round_id, (Some(seat), deadline));
+        self.admitted.insert(round_id, (Some(seat), deadline));
         let waiter = self.wait(Waiter::Receipt(reply));
         let flow = self.input(Input::Prompt(NewPrompt { id, round_id, client_key, message, output_schema, on_busy, waiter }))?;
         // A refused, replayed or steering prompt opens no round: its seat is free again.
         let waits = self.durable.inbox.iter().any(|prompt| prompt.round_id == round_id);
         if !waits && self.durable.round.as_ref().is_none_or(|round| round.id != round_id) {
-            self.guests.remove(&round_id);
+            self.admitted.remove(&round_id);
         }
         Ok(flow)
     }
@@ -285,48 +286,49 @@ impl Live {
     /// Decides, appends, performs. What a budget answers is decided before anything is appended: it costs no append of its own.
     fn input(&mut self, input: Input) -> Result<Flow, String> {
         let now = self.ports.clock.now();
-        let Outcome { mut entries, mut acts } = self.decide(input, now)?;
-        while let Some(answer) = self.purse.answer() {
+        let Outcome { mut entries, mut effects } = self.decide(input, now)?;
+        while let Some(answer) = self.budget_guard.answer() {
             let more = self.decide(answer, now)?;
             entries.extend(more.entries);
-            acts.extend(more.acts);
+            effects.extend(more.effects);
         }
         if entries.iter().any(|entry| matches!(entry.body, EntryBody::PromptWithdrawn { .. })) {
             let (inbox, open) = (&self.durable.inbox, self.durable.round.as_ref().map(|round| round.id));
-            self.guests.retain(|round, _| open == Some(*round) || inbox.iter().any(|prompt| prompt.round_id == *round));
+            self.admitted.retain(|round, _| open == Some(*round) || inbox.iter().any(|prompt| prompt.round_id == *round));
         }
         let (budget, round) = (self.setup.spending.budget, self.durable.round.as_ref());
-        if let Some((round_id, left)) = self.purse.time_left(&budget, &self.durable.spent.amount, round, now) {
+        if let Some((round_id, left)) = self.budget_guard.time_left(&budget, &self.durable.spent.amount, round, now) {
             let timer = self.timer(Instant::now() + left, ConversationMsg::BudgetTimeOver { round_id });
-            self.purse.set_clock(round_id, timer);
+            self.budget_guard.set_clock(round_id, timer);
         }
-        let waits: Vec<Release> = acts.extract_if(.., |act| act.gate() == Gate::Stored).map(|act| self.release(act)).collect();
+        let waits: Vec<AfterCommit> =
+            effects.extract_if(.., |effect| effect.when() == When::Stored).map(|effect| self.release(effect)).collect();
         if !entries.is_empty() || !waits.is_empty() {
             self.append(&entries, waits);
         }
-        for act in acts {
-            if self.pause.is_some() && !survives_pause(&act) {
-                self.held.push(act);
+        for effect in effects {
+            if self.pause.is_some() && !survives_pause(&effect) {
+                self.held.push(effect);
             } else {
-                self.perform(act);
+                self.perform(effect);
             }
         }
         self.lend_permit();
         // A subagent has one task: nobody comes back to it soon.
         let is_over = || entries.iter().any(|entry| matches!(entry.body, EntryBody::RoundFinished { .. }));
-        let end = (self.setup.class == CallClass::Subagent && is_over()).then_some(LifeEnd::Hibernated);
-        let end = if self.drain.is_some() { Some(LifeEnd::Drained) } else { end };
+        let end = (self.setup.class == CallClass::Subagent && is_over()).then_some(ExitReason::Hibernated);
+        let end = if self.drain.is_some() { Some(ExitReason::Drained) } else { end };
         Ok(end.map_or(Flow::GoOn, |end| self.sleep_if_idle(end)))
     }
 
     /// Decides, counts what was decided, and asks the budget what is to be asked.
     fn decide(&mut self, input: Input, now: Timestamp) -> Result<Outcome, String> {
-        self.volatile.tenant_left = self.purse.tenant_left();
-        self.volatile.bounds_money = self.purse.bounds_money();
+        self.volatile.tenant_left = self.budget_guard.tenant_left();
+        self.volatile.bounds_money = self.budget_guard.bounds_money();
         self.volatile.is_store_full = self.tenant.stored().is_full();
         self.volatile.skills = self.setup.skills.as_ref().map(|shelf| shelf.view());
         let writer = &self.writer;
-        let outcome = turn::step(&mut self.durable, &mut self.volatile, now, input, |before, entry| writer.entry(before, entry));
+        let outcome = turn::apply_input(&mut self.durable, &mut self.volatile, now, input, |before, entry| writer.entry(before, entry));
         let outcome = outcome.map_err(|error| {
             tracing::error!(conversation = %self.scope.conversation, %error, "a decision does not fit the state; this life ends");
             error.to_string()
@@ -338,10 +340,10 @@ impl Live {
                 self.tell_context(usage);
             }
         }
-        self.purse.note(&outcome.entries);
-        for act in &outcome.acts {
-            if let Act::Reserve { work, amount, .. } = act {
-                self.purse.reserve(*work, *amount);
+        self.budget_guard.note(&outcome.entries);
+        for effect in &outcome.effects {
+            if let Effect::Reserve { work, amount, .. } = effect {
+                self.budget_guard.reserve(*work, *amount);
             }
         }
         Ok(outcome)
@@ -350,11 +352,11 @@ impl Live {
     /// Gives the turn permit back while nothing but subagents is awaited: they need one each, and it may be the tenant's last. The next
     /// model call takes one again (DESIGN §4.5).
     fn lend_permit(&self) {
-        let Some((_, kit)) = self.kit.as_ref().filter(|_| self.setup.children.is_some()) else { return };
+        let Some((_, resources)) = self.resources.as_ref().filter(|_| self.setup.children.is_some()) else { return };
         let Some(batch) = self.durable.batch() else { return };
         let mut open = batch.calls.iter().filter(|call| !matches!(call.state, CallState::Finished(_))).peekable();
         if open.peek().is_some() && open.all(|call| call.tool_use.name == CREATE_SUBAGENT) {
-            kit.permit.lock().unwrap_or_else(PoisonError::into_inner).take();
+            resources.permit.lock().unwrap_or_else(PoisonError::into_inner).take();
         }
     }
 
@@ -367,37 +369,37 @@ impl Live {
         })
     }
 
-    fn append(&mut self, entries: &[Entry], waits: Vec<Release>) {
+    fn append(&mut self, entries: &[Entry], waits: Vec<AfterCommit>) {
         let (open, wake_at) = self.open();
         let stored = Entry::encode_all(entries);
         if self.ports.sessions.keeps_entries() {
             self.tenant.stored().grew(stored.iter().map(|entry| entry.bytes.len() as u64).sum());
         }
         let watched = entries.iter().any(|entry| matches!(entry.body, EntryBody::RoundFinished { .. } | EntryBody::ApprovalAsked { .. }));
-        let mut guard = lock(&self.lane);
-        let (parcel, ready) = guard.lane.push(self.volatile.life, stored, open, wake_at, waits);
-        let parcel = parcel.filter(|_| !guard.claimed); // What was held goes first, see `Claimed`.
+        let mut guard = lock(&self.append_queue);
+        let (batch, ready) = guard.append_queue.push(self.volatile.life, stored, open, wake_at, waits);
+        let batch = batch.filter(|_| !guard.claimed); // What was held goes first, see `Claimed`.
         drop(guard);
-        if let Some(parcel) = parcel {
-            self.send(Parcel { awaited: parcel.awaited || watched, ..parcel });
+        if let Some(batch) = batch {
+            self.send(AppendBatch { awaited: batch.awaited || watched, ..batch });
         }
-        ready.into_iter().for_each(Release::perform);
+        ready.into_iter().for_each(AfterCommit::perform);
     }
 
-    fn send(&self, parcel: Parcel) {
-        let Parcel { expected, epoch, entries, open, wake_at, awaited } = parcel;
+    fn send(&self, batch: AppendBatch) {
+        let AppendBatch { expected, epoch, entries, open, wake_at, awaited } = batch;
         let upto = entries.last().map_or(expected.seq, |entry| entry.seq);
-        let (lane, writer, me, sending) = (self.lane.clone(), self.writer.clone(), self.me.clone(), self.sending);
+        let (append_queue, writer, me, sending) = (self.append_queue.clone(), self.writer.clone(), self.me.clone(), self.sending);
         let durability = if awaited { Durability::Awaited } else { Durability::Unwatched };
         let done = Box::new(move |result: Result<(), AppendError>| match result {
             Ok(()) => {
-                let mut guard = lock(&lane);
-                let freed = guard.lane.stored(upto);
-                guard.claimed |= !freed.send.is_empty();
+                let mut guard = lock(&append_queue);
+                let committed = guard.append_queue.stored(upto);
+                guard.claimed |= !committed.send.is_empty();
                 drop(guard);
                 writer.stored(upto);
-                freed.released.into_iter().for_each(Release::perform);
-                if !freed.send.is_empty() {
+                committed.released.into_iter().for_each(AfterCommit::perform);
+                if !committed.send.is_empty() {
                     let _ = me.cast(ConversationMsg::Claimed); // Only the actor sends, so that appends keep their order.
                 }
             }
@@ -418,132 +420,132 @@ impl Live {
     }
 
     /// Turns an act that waits into what is let go later.
-    fn release(&mut self, act: Act) -> Release {
-        match act {
-            Act::Acknowledge { waiter, receipt } => match self.waiters.remove(&waiter) {
-                Some(Waiter::Receipt(reply)) => Release::Receipt(reply, receipt),
-                Some(Waiter::Done(reply)) => Release::Done(reply),
-                None => Release::Nothing,
+    fn release(&mut self, effect: Effect) -> AfterCommit {
+        match effect {
+            Effect::Acknowledge { waiter, receipt } => match self.waiters.remove(&waiter) {
+                Some(Waiter::Receipt(reply)) => AfterCommit::Receipt(reply, receipt),
+                Some(Waiter::Done(reply)) => AfterCommit::Done(reply),
+                None => AfterCommit::Nothing,
             },
-            Act::Answer { waiter } => match self.waiters.remove(&waiter) {
-                Some(Waiter::Done(reply)) => Release::Done(reply),
-                Some(Waiter::Receipt(_)) | None => Release::Nothing,
+            Effect::Answer { waiter } => match self.waiters.remove(&waiter) {
+                Some(Waiter::Done(reply)) => AfterCommit::Done(reply),
+                Some(Waiter::Receipt(_)) | None => AfterCommit::Nothing,
             },
-            Act::StartTool(start) => match self.run(start) {
-                Some((executor, run)) => Release::Tool(executor, Box::new(run)),
-                None => Release::Nothing,
+            Effect::StartTool(start) => match self.run(start) {
+                Some((executor, run)) => AfterCommit::Tool(executor, Box::new(run)),
+                None => AfterCommit::Nothing,
             },
-            Act::Refuse { .. }
-            | Act::Reserve { .. }
-            | Act::StartModel { .. }
-            | Act::MeasureContext { .. }
-            | Act::Summarise { .. }
-            | Act::CompactionDropped
-            | Act::RetryLater { .. }
-            | Act::ToolRetry { .. }
-            | Act::CancelRound { .. }
-            | Act::Abort { .. }
-            | Act::Queued { .. }
-            | Act::Park { .. }
-            | Act::RoundOver { .. } => Release::Nothing,
+            Effect::Refuse { .. }
+            | Effect::Reserve { .. }
+            | Effect::StartModel { .. }
+            | Effect::MeasureContext { .. }
+            | Effect::Summarise { .. }
+            | Effect::CompactionDropped
+            | Effect::RetryLater { .. }
+            | Effect::ToolRetry { .. }
+            | Effect::CancelRound { .. }
+            | Effect::Abort { .. }
+            | Effect::Queued { .. }
+            | Effect::Park { .. }
+            | Effect::RoundOver { .. } => AfterCommit::Nothing,
         }
     }
 
-    fn perform(&mut self, act: Act) {
+    fn perform(&mut self, effect: Effect) {
         // What was held while the store was away may have been aborted meanwhile: it must not begin in another round's name.
-        let ordered = match &act {
-            Act::StartModel { work } | Act::MeasureContext { work, .. } => Some(*work),
-            Act::StartTool(start) => Some(start.work),
+        let ordered = match &effect {
+            Effect::StartModel { work } | Effect::MeasureContext { work, .. } => Some(*work),
+            Effect::StartTool(start) => Some(start.work),
             _ => None,
         };
         if ordered.is_some_and(|work| !self.volatile.work.contains_key(&work)) {
             return;
         }
-        match act {
-            Act::Refuse { waiter, refusal } => {
+        match effect {
+            Effect::Refuse { waiter, refusal } => {
                 self.ports.counters.refusals.add(1);
                 self.tenant.figures().refused(refusal.code());
                 if let Some(waiter) = self.waiters.remove(&waiter) {
                     waiter.refuse(refusal.into());
                 }
             }
-            Act::Reserve { .. } => {} // Done while it was decided.
-            Act::StartModel { work } => self.start_model(work),
-            Act::MeasureContext { work, waiter } => self.measure(work, waiter.is_some()),
-            Act::Summarise { hash, messages } => {
+            Effect::Reserve { .. } => {} // Done while it was decided.
+            Effect::StartModel { work } => self.start_model(work),
+            Effect::MeasureContext { work, waiter } => self.measure(work, waiter.is_some()),
+            Effect::Summarise { hash, messages } => {
                 let (scope, model, gateway) = (self.scope.clone(), self.setup.model.clone(), self.setup.gateway.clone());
-                let (budget, spending) = (self.purse.counter().clone(), self.setup.spending.clone());
+                let (budget, spending) = (self.budget_guard.counter().clone(), self.setup.spending.clone());
                 self.setup.compactor.summarise(SummaryJob { scope, model, gateway, budget, spending, hash, messages });
             }
-            Act::CompactionDropped => self.ports.counters.compactions_dropped.add(1),
-            Act::StartTool(start) => {
+            Effect::CompactionDropped => self.ports.counters.compactions_dropped.add(1),
+            Effect::StartTool(start) => {
                 if let Some((executor, run)) = self.run(start) {
                     executor.execute(run);
                 }
             }
-            Act::RetryLater { batch, call, delay, .. } => {
+            Effect::RetryLater { batch, call, delay, .. } => {
                 let timer = self.timer(Instant::now() + delay, ConversationMsg::RetryDue { batch, call });
-                if let Some(kit) = self.kit() {
-                    kit.timers.push(timer);
+                if let Some(resources) = self.resources() {
+                    resources.timers.push(timer);
                 }
             }
-            Act::ToolRetry { round_id, attempt, delay, reason } => {
+            Effect::ToolRetry { round_id, attempt, delay, reason } => {
                 self.ports.counters.tool_retries.add(1);
                 let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
                 self.writer.ephemeral(round_id, EventKind::Retry { layer: "tool", attempt, delay_ms, reason });
             }
-            Act::CancelRound { round_id, grace_over, .. } => {
+            Effect::CancelRound { round_id, grace_over, .. } => {
                 // Not by their calls alone: one that was to be made again after a crash may not have begun to watch its subagent.
                 let children: Vec<Scope> = self.open_children().collect();
                 if let Some(begins) = &self.setup.children {
                     children.iter().for_each(|child| begins.interrupt(child));
                 }
                 let timer = (!grace_over).then(|| self.timer(Instant::now() + CANCEL_GRACE, ConversationMsg::GraceOver { round_id }));
-                if let Some(kit) = self.kit() {
-                    kit.cancel.cancel();
-                    kit.timers.extend(timer);
+                if let Some(resources) = self.resources() {
+                    resources.cancel.cancel();
+                    resources.timers.extend(timer);
                 }
             }
-            Act::Abort { work } => {
-                if let Some(kit) = self.kit() {
-                    kit.tasks.remove(&work);
-                    if let Some(executor) = &kit.executor {
+            Effect::Abort { work } => {
+                if let Some(resources) = self.resources() {
+                    resources.tasks.remove(&work);
+                    if let Some(executor) = &resources.executor {
                         executor.abort(work);
                     }
                 }
             }
-            Act::Queued { round_id, position } => self.writer.ephemeral(round_id, EventKind::Queued { position }),
-            Act::Park { until, .. } => {
+            Effect::Queued { round_id, position } => self.writer.ephemeral(round_id, EventKind::Queued { position }),
+            Effect::Park { until, .. } => {
                 let wait = until.map_or(Duration::ZERO, |until| Duration::from_millis(until.ms_since(self.ports.clock.now())));
                 let timer = self.timer(Instant::now() + wait + Duration::from_millis(1), ConversationMsg::Tick);
-                if let Some(kit) = self.kit() {
-                    kit.permit.lock().unwrap_or_else(PoisonError::into_inner).take();
-                    kit.timers.clear();
-                    kit.timers.push(timer);
+                if let Some(resources) = self.resources() {
+                    resources.permit.lock().unwrap_or_else(PoisonError::into_inner).take();
+                    resources.timers.clear();
+                    resources.timers.push(timer);
                 }
             }
-            Act::RoundOver { round_id } => {
-                self.guests.remove(&round_id);
-                if self.kit.as_ref().is_some_and(|(id, _)| *id == round_id) {
-                    self.kit = None;
+            Effect::RoundOver { round_id } => {
+                self.admitted.remove(&round_id);
+                if self.resources.as_ref().is_some_and(|(id, _)| *id == round_id) {
+                    self.resources = None;
                 }
             }
-            Act::Acknowledge { .. } | Act::Answer { .. } => {
-                let release = self.release(act);
+            Effect::Acknowledge { .. } | Effect::Answer { .. } => {
+                let release = self.release(effect);
                 self.append(&[], vec![release]);
             }
         }
     }
 
     /// The kit of the open round.
-    fn kit(&mut self) -> Option<&mut RoundKit> {
+    fn resources(&mut self) -> Option<&mut RoundResources> {
         let id = self.durable.round.as_ref()?.id;
-        if self.kit.as_ref().is_none_or(|(known, _)| *known != id) {
+        if self.resources.as_ref().is_none_or(|(known, _)| *known != id) {
             let (sampling, inbox) = (self.setup.trace_sampling, self.durable.inbox.len());
-            let span = trace::turn(&self.scope, id, self.volatile.life.0, inbox, sampling, &*self.ports.entropy);
-            self.kit = Some((id, RoundKit::new(span)));
+            let span = trace::round(&self.scope, id, self.volatile.life.0, inbox, sampling, &*self.ports.entropy);
+            self.resources = Some((id, RoundResources::new(span)));
         }
-        self.kit.as_mut().map(|(_, kit)| kit)
+        self.resources.as_mut().map(|(_, resources)| resources)
     }
 
     fn start_model(&mut self, work: WorkId) {
@@ -554,13 +556,13 @@ impl Live {
         let wish = self.durable.round.as_ref().and_then(|round| round.output.as_ref()).filter(|_| self.setup.native_output);
         request.output_schema = wish.map(|wish| wish.schema.clone());
         let (gateway, tenant, writer) = (self.setup.gateway.clone(), self.tenant.clone(), self.writer.clone());
-        let (standing, clock) = (self.standing.clone(), self.ports.clock.clone());
+        let (wait_status, clock) = (self.wait_status.clone(), self.ports.clock.clone());
         let (idle, total, me) = (self.setup.limits.model_idle, self.setup.limits.model_total, self.me.clone());
         let (counters, scope, class) = (self.ports.counters.clone(), self.scope.clone(), self.setup.class);
-        let first = self.durable.round.as_ref().is_some_and(|round| round.steps <= 1);
-        let Some(kit) = self.kit() else { return };
-        let (permit, cancel) = (kit.permit.clone(), kit.cancel.clone());
-        let trace = CallTrace::begin(&kit.span, first, &scope, gateway.provider().name(), &request);
+        let first = self.durable.round.as_ref().is_some_and(|round| round.model_calls <= 1);
+        let Some(resources) = self.resources() else { return };
+        let (permit, cancel) = (resources.permit.clone(), resources.cancel.clone());
+        let trace = CallTrace::begin(&resources.span, first, &scope, gateway.provider().name(), &request);
         let call = ModelCall {
             gateway,
             request,
@@ -568,7 +570,7 @@ impl Live {
             class,
             permit,
             writer,
-            standing,
+            wait_status,
             clock,
             round_id,
             cancel,
@@ -582,7 +584,7 @@ impl Live {
             let (outcome, model) = call.run().await;
             let _ = me.cast(ConversationMsg::ModelEnded { work, outcome: Box::new(outcome), model });
         }));
-        kit.tasks.insert(work, AbortOnDrop(task));
+        resources.tasks.insert(work, AbortOnDrop(task));
     }
 
     /// Tells watchers how full the window is.
@@ -614,11 +616,11 @@ impl Live {
 
     /// Has the context measured, off the actor.
     fn measure(&mut self, work: WorkId, asked: bool) {
-        self.standing.set(WaitsFor::Compaction, &*self.ports.clock);
+        self.wait_status.set(WaitsFor::Compaction, &*self.ports.clock);
         let (setup, scope, me) = (self.setup.clone(), self.scope.clone(), self.me.clone());
         let request = setup.request(&self.durable);
         let parts = (setup.compactor.clone(), setup.tokens.clone(), setup.gateway.clone());
-        let pays = (self.purse.counter().clone(), setup.spending.clone());
+        let pays = (self.budget_guard.counter().clone(), setup.spending.clone());
         let measurement = Measurement { asked, ..Measurement::of(&self.durable, request, parts, scope, setup.context, pays) };
         let task = AbortOnDrop(tokio::spawn(async move {
             let outcome = Box::new(measurement.run().await);
@@ -626,8 +628,8 @@ impl Live {
         }));
         if asked {
             self.compaction = Some(task);
-        } else if let Some(kit) = self.kit() {
-            kit.tasks.insert(work, task);
+        } else if let Some(resources) = self.resources() {
+            resources.tasks.insert(work, task);
         }
     }
 
@@ -635,22 +637,22 @@ impl Live {
     fn work_ended(&mut self, work: WorkId) {
         self.task_ended(work);
         if self.pause.is_none() {
-            self.standing.clear();
+            self.wait_status.clear();
         }
     }
 
     fn task_ended(&mut self, work: WorkId) {
-        if let Some((_, kit)) = &mut self.kit {
-            kit.tasks.remove(&work);
+        if let Some((_, resources)) = &mut self.resources {
+            resources.tasks.remove(&work);
         }
     }
 
     /// Where this conversation's tools run.
-    fn bench(&self) -> Bench {
-        let (lent, tools, counters) = (self.setup.lent.clone(), self.tenant.tools().clone(), self.ports.counters.clone());
+    fn environment(&self) -> ToolEnvironment {
+        let (resources, tools, counters) = (self.setup.resources.clone(), self.tenant.tools().clone(), self.ports.counters.clone());
         // Its parent reads what it keeps, and shares its runs (REQUIREMENTS T-13).
         let owner = self.durable.parent(&self.scope).unwrap_or_else(|| self.scope.clone());
-        Bench::new(lent, tools, owner, counters)
+        ToolEnvironment::new(resources, tools, owner, counters)
     }
 
     /// What the executor needs for an attempt.
@@ -662,34 +664,34 @@ impl Live {
         let supervisor = self.me.get_cell();
         let key = CallKey { scope: self.scope.clone(), seq: batch, index: call };
         let siblings = (tool_use.name == CREATE_SUBAGENT).then(|| Siblings::of(self.durable.batch()));
-        let executor = match self.kit()?.executor.clone() {
+        let executor = match self.resources()?.executor.clone() {
             Some(executor) => executor,
             None => {
-                let bench = self.bench();
-                let kit = self.kit()?;
+                let environment = self.environment();
+                let resources = self.resources()?;
                 let report = move |work, result, duration_ms| {
                     let _ = me.cast(ConversationMsg::ToolEnded { work, result: Box::new(result), duration_ms });
                 };
-                let cancel = kit.cancel.clone();
-                let args = ToolExecutorArgs { report: Arc::new(report), progress: progress_of(writer, round_id), bench, cancel };
+                let cancel = resources.cancel.clone();
+                let args = ToolExecutorArgs { report: Arc::new(report), progress: progress_of(writer, round_id), environment, cancel };
                 let executor = ToolExecutorRef::start(args, supervisor)?;
-                kit.executor = Some(executor.clone());
+                resources.executor = Some(executor.clone());
                 executor
             }
         };
-        let kit = self.kit()?;
+        let resources = self.resources()?;
         if attempt == 0 {
-            kit.began.remove(&call); // Another batch's call of the same place.
+            resources.began.remove(&call); // Another batch's call of the same place.
         }
-        let began = *kit.began.entry(call).or_insert_with(Instant::now);
+        let began = *resources.began.entry(call).or_insert_with(Instant::now);
         let request = ToolInvocationRequest::of(&spec, tool_use.id, tool_use.input);
-        Some((executor, Run { work, key, tool, request, level, attempt, began, turn: Some(kit.span.clone()), siblings }))
+        Some((executor, Run { work, key, tool, request, level, attempt, began, turn: Some(resources.span.clone()), siblings }))
     }
 
     /// The executor is gone: its open calls have their result, their effect unknown.
     pub(super) fn executor_failed(&mut self) -> Result<Flow, String> {
-        if let Some((_, kit)) = &mut self.kit {
-            kit.executor = None;
+        if let Some((_, resources)) = &mut self.resources {
+            resources.executor = None;
         }
         let is_tool = |(id, work): (&WorkId, &Work)| matches!(work, Work::Tool { .. }).then_some(*id);
         let open: Vec<WorkId> = self.volatile.work.iter().filter_map(is_tool).collect();
@@ -703,8 +705,8 @@ impl Live {
     }
 
     /// Ends the life without its conversation's consent: callers are told, watchers too, nothing more is shown.
-    fn end_life(&mut self, error: &ConversationError, end: LifeEnd) -> Flow {
-        for release in lock(&self.lane).lane.close() {
+    fn exit(&mut self, error: &ConversationError, end: ExitReason) -> Flow {
+        for release in lock(&self.append_queue).append_queue.close() {
             release.refuse(error.clone());
         }
         self.tell_end(error);
@@ -736,7 +738,7 @@ impl Live {
     }
 
     /// Goes to sleep when nothing is open, nothing runs and nothing is on its way (DESIGN §5).
-    fn sleep_if_idle(&mut self, end: LifeEnd) -> Flow {
+    fn sleep_if_idle(&mut self, end: ExitReason) -> Flow {
         let waits_for_nobody = match &self.durable.round {
             Some(round) => round.is_parked(),
             None => self.durable.inbox.is_empty() || self.volatile.draining,
@@ -747,7 +749,7 @@ impl Live {
             && self.waiters.is_empty()
             && self.held.is_empty()
             && self.pause.is_none()
-            && lock(&self.lane).lane.is_empty();
+            && lock(&self.append_queue).append_queue.is_empty();
         if !idle {
             if self.drain.is_some() && waits_for_nobody && self.pause.is_none() {
                 // Only the store is awaited: look again soon.
@@ -811,7 +813,8 @@ impl Live {
                 counters.rounds.add(1);
                 counters.rounds_failed.add(u64::from(!stop_reason.is_done()));
                 figures.round(!stop_reason.is_done());
-                let (span, error) = (self.kit.as_ref().map(|(_, kit)| &kit.span), error.as_ref().map(|error| error.code.as_str()));
+                let (span, error) =
+                    (self.resources.as_ref().map(|(_, resources)| &resources.span), error.as_ref().map(|error| error.code.as_str()));
                 trace::turn_ended(span, &counters.latencies, *latency_ms, stop_reason.code(), error);
             }
             _ => {}
@@ -823,21 +826,21 @@ impl Drop for Live {
     fn drop(&mut self) {
         self.tenant.figures().slept();
         self.writer.close();
-        for release in lock(&self.lane).lane.close() {
+        for release in lock(&self.append_queue).append_queue.close() {
             release.refuse(ConversationError::Gone);
         }
     }
 }
 
 /// The lane, shared with the store's threads.
-type SharedLane = Arc<Mutex<LaneState>>;
+type SharedQueue = Arc<Mutex<QueueState>>;
 
-struct LaneState {
-    lane: Lane<Release>,
+struct QueueState {
+    append_queue: AppendQueue<AfterCommit>,
     /// The first append is safe and `Claimed` is on its way: until it is handled nothing else may be sent.
     claimed: bool,
 }
 
-fn lock(lane: &SharedLane) -> MutexGuard<'_, LaneState> {
-    lane.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(append_queue: &SharedQueue) -> MutexGuard<'_, QueueState> {
+    append_queue.lock().unwrap_or_else(PoisonError::into_inner)
 }

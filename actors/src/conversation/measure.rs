@@ -9,7 +9,7 @@ use crate::{
     ids::Scope,
     journal::{Durable, skill_activations},
     model_gateway::{ModelGatewayRef, exact::ExactCounter},
-    policy::{BudgetCounter, Spending},
+    policy::{BudgetCounter, Pricing},
     tokens::WindowUse,
 };
 
@@ -43,7 +43,7 @@ pub(super) struct Measurement {
     /// What the provider counted, where its model is to be asked (REQUIREMENTS K-18).
     pub(super) exact: Option<u64>,
     /// Where the cost of a summary is counted, and what models cost.
-    pub(super) pays: (Arc<BudgetCounter>, Arc<Spending>),
+    pub(super) pays: (Arc<BudgetCounter>, Arc<Pricing>),
     /// Somebody asked for a compaction, and waits for a summary for a while.
     pub(super) asked: bool,
 }
@@ -140,7 +140,7 @@ impl Measurement {
         parts: (CompactorRef, Arc<ExactCounter>, ModelGatewayRef),
         scope: Scope,
         rules: ContextRules,
-        pays: (Arc<BudgetCounter>, Arc<Spending>),
+        pays: (Arc<BudgetCounter>, Arc<Pricing>),
     ) -> Self {
         let messages = durable.history.messages();
         Self {

@@ -8,13 +8,13 @@
 //! Promises: second_prompt_waits_for_the_running_turn, cancel_reaches_model_tools_and_subagents,
 //! a_crashed_conversation_reloads_from_its_journal, an_interrupted_round_is_taken_up_again, a_stale_owner_cannot_write.
 
-mod act;
+mod decision;
 mod batch;
 pub mod context;
 mod budget;
-mod door;
+mod call_guard;
 mod input;
-pub mod lane;
+pub mod append_queue;
 mod lease;
 mod live;
 mod load;
@@ -24,11 +24,11 @@ mod model_call;
 mod prefix;
 mod progress;
 mod output;
-mod purse;
-mod release;
+mod budget_guard;
+mod after_commit;
 mod rounds;
 mod setup;
-mod skill_shelf;
+mod skill_registry;
 mod skills;
 mod stream_writer;
 mod toolset;
@@ -46,7 +46,7 @@ use futures_util::FutureExt;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
 pub use budget::BUDGET_CODE;
-pub(crate) use lease::{Lease, LeaseIssuer, LifeEnd};
+pub(crate) use lease::{ExitReason, Lease, LeaseIssuer};
 pub(crate) use load::{load, spent_by};
 pub use message::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail};
 pub use output::OUTPUT_CODE;
@@ -54,7 +54,7 @@ pub(crate) use output::{instruction, json_in};
 pub use rounds::Copied;
 pub(crate) use rounds::{read_fork, read_rounds};
 pub use setup::{Ports, Setup};
-pub use skill_shelf::SkillShelf;
+pub use skill_registry::SkillRegistry;
 pub use toolset::{ToolSummary, Toolset, ToolsetError, first_sentence};
 
 use crate::{
@@ -64,10 +64,10 @@ use crate::{
     task::AbortOnDrop,
     tenant::{Family, Tenant},
 };
+pub(crate) use after_commit::refuse;
 use live::{Flow, Live};
 use load::folded_with;
-pub(crate) use release::refuse;
-pub(crate) use wait_status::Standing;
+pub(crate) use wait_status::WaitStatus;
 pub use wait_status::WaitsFor;
 
 /// What a conversation is started with.
@@ -79,7 +79,7 @@ pub(crate) struct ConversationArgs {
     /// What it and its subagents, or its parent and its siblings, spend together.
     pub(crate) family: Option<Arc<Family>>,
     pub(crate) loads: Arc<tokio::sync::Semaphore>,
-    pub(crate) standing: Arc<Standing>,
+    pub(crate) wait_status: Arc<WaitStatus>,
     pub(crate) lease: Lease,
 }
 
@@ -183,8 +183,8 @@ impl State {
                 }
                 ConversationMsg::Loaded(Err(failure)) => {
                     let (end, error) = match failure {
-                        LoadFailure::Store(error) => (LifeEnd::StoreAway, ConversationError::Store(error)),
-                        LoadFailure::Unreadable(reason) => (LifeEnd::Unreadable(reason.clone()), ConversationError::Failed { reason }),
+                        LoadFailure::Store(error) => (ExitReason::StoreAway, ConversationError::Store(error)),
+                        LoadFailure::Unreadable(reason) => (ExitReason::Unreadable(reason.clone()), ConversationError::Failed { reason }),
                     };
                     std::mem::take(stash).into_iter().for_each(|message| refuse(message, &error));
                     self.end(me, end);
@@ -192,7 +192,7 @@ impl State {
                 }
                 ConversationMsg::Delete => {
                     std::mem::take(stash).into_iter().for_each(|message| refuse(message, &ConversationError::Deleted));
-                    self.end(me, LifeEnd::Hibernated);
+                    self.end(me, ExitReason::Hibernated);
                     Ok(())
                 }
                 other if stash.len() < self.args.setup.limits.held_mail_max => {
@@ -226,7 +226,7 @@ impl State {
     }
 
     /// Ends this life: closes admission, so that what is on its way goes back to the directory.
-    fn end(&mut self, me: &ActorRef<ConversationMsg>, end: LifeEnd) {
+    fn end(&mut self, me: &ActorRef<ConversationMsg>, end: ExitReason) {
         self.args.lease.end_with(end);
         self.phase = Phase::Over;
         let _ = me.drain();

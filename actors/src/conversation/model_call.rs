@@ -15,17 +15,17 @@ use tracing::Instrument as _;
 use super::{stream_writer::StreamWriter, trace::CallTrace, turn::ModelOutcome};
 use crate::{
     chat::{ContentBlock, ModelRequest, TextBlock},
-    conversation::{WaitsFor, wait_status::Standing},
+    conversation::{WaitsFor, wait_status::WaitStatus},
     ids::RoundId,
     metrics_collector::Counters,
     model_gateway::{CallBy, CallClass, ModelGatewayRef, Waiting},
     ports::{Clock, Completion, ModelEvent, ProviderError},
     stream::EventKind,
-    tenant::{Tenant, TurnPermit},
+    tenant::{RoundPermit, Tenant},
 };
 
 /// Where a round keeps its turn permit: taken by the first model call, given back when the round parks or ends.
-pub(super) type PermitSlot = Arc<Mutex<Option<TurnPermit>>>;
+pub(super) type PermitSlot = Arc<Mutex<Option<RoundPermit>>>;
 
 /// Batches taken together at most, so that other tasks of the thread get their turn.
 const BURST_MAX: usize = 64;
@@ -41,7 +41,7 @@ pub(super) struct ModelCall {
     pub(super) class: CallClass,
     pub(super) permit: PermitSlot,
     pub(super) writer: Arc<StreamWriter>,
-    pub(super) standing: Arc<Standing>,
+    pub(super) wait_status: Arc<WaitStatus>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) round_id: RoundId,
     pub(super) cancel: CancellationToken,
@@ -72,7 +72,7 @@ impl ModelCall {
         let permitted = tokio::select! {
             biased;
             () = self.cancel.cancelled() => Err(ProviderError::Cancelled),
-            permitted = self.take_turn_permit() => permitted.inspect(|()| self.trace.permitted(&self.counters.latencies)),
+            permitted = self.take_round_permit() => permitted.inspect(|()| self.trace.permitted(&self.counters.latencies)),
         };
         // From here: a turn that waits for its tenant's bound or pause is no model call that hangs.
         let total = tokio::time::sleep(self.total);
@@ -208,15 +208,15 @@ impl ModelCall {
     }
 
     fn waits_for(&self, waits_for: WaitsFor) {
-        self.standing.set(waits_for, &*self.clock);
+        self.wait_status.set(waits_for, &*self.clock);
     }
 
-    async fn take_turn_permit(&self) -> Result<(), ProviderError> {
+    async fn take_round_permit(&self) -> Result<(), ProviderError> {
         let slot = || self.permit.lock().unwrap_or_else(PoisonError::into_inner);
         if slot().is_some() {
             return Ok(());
         }
-        let mut turn = pin!(self.tenant.clone().turn());
+        let mut turn = pin!(self.tenant.clone().round_permit());
         let permit = match turn.as_mut().now_or_never() {
             Some(permit) => permit,
             None => {

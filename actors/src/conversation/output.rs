@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::turn::Steps;
+use super::turn::DecisionBuilder;
 use crate::{
     chat::{ContentBlock, RawJson, reminder},
     journal::{EntryBody, OpenRound},
@@ -26,14 +26,14 @@ pub(crate) fn instruction(schema: &RawJson) -> ContentBlock {
 }
 
 /// Judges the answer that ended a round; false where the round may end as it would.
-pub(super) fn refused(steps: &mut Steps<'_>, round: &OpenRound, stop: StopReason) -> bool {
+pub(super) fn refused(decision: &mut DecisionBuilder<'_>, round: &OpenRound, stop: StopReason) -> bool {
     let Some(wish) = round.output.as_ref().filter(|_| matches!(stop, StopReason::EndTurn | StopReason::StopSequence)) else { return false };
-    let Err(fault) = steps.volatile.rules.judge.check_output(&wish.schema, &round.text()) else { return false };
+    let Err(fault) = decision.volatile.rules.judge.check_output(&wish.schema, &round.text()) else { return false };
     let fault: String = fault.chars().take(FAULT_CHARS_MAX).collect();
     if wish.refused < OUTPUT_REFUSALS_MAX {
-        steps.entry(EntryBody::OutputRefused { fault });
+        decision.entry(EntryBody::OutputRefused { fault });
     } else {
-        steps.finish(round, StopReason::Error, Some(Failure { code: OUTPUT_CODE.to_owned(), message: fault, retry_after_ms: None }));
+        decision.finish(round, StopReason::Error, Some(Failure { code: OUTPUT_CODE.to_owned(), message: fault, retry_after_ms: None }));
     }
     true
 }

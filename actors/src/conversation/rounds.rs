@@ -2,9 +2,9 @@
 //! fork out of the store.
 
 use super::{
-    act::{Act, Refusal},
+    decision::{Effect, Refusal},
     message::ConversationError,
-    turn::{Steps, when_idle},
+    turn::{DecisionBuilder, when_idle},
 };
 use crate::{
     chat::{History, Message},
@@ -26,35 +26,35 @@ pub struct Copied {
 }
 
 /// That round and all later ones go; what a person said there stays in the journal.
-pub(super) fn rewind(steps: &mut Steps<'_>, round_id: RoundId, waiter: WaiterId) {
-    match steps.durable.rounds.start(round_id) {
-        Some(keep) => when_idle(steps, waiter, EntryBody::Rewound { round_id, keep }),
+pub(super) fn rewind(decision: &mut DecisionBuilder<'_>, round_id: RoundId, waiter: WaiterId) {
+    match decision.durable.rounds.start(round_id) {
+        Some(keep) => when_idle(decision, waiter, EntryBody::Rewound { round_id, keep }),
         // The open round has its mark already, so this one is not there at all.
-        None => steps.refuse(waiter, Refusal::NoSuch("round in this conversation's history")),
+        None => decision.refuse(waiter, Refusal::NoSuch("round in this conversation's history")),
     }
 }
 
 /// Takes a history from outside in place of what is there.
-pub(super) fn import(steps: &mut Steps<'_>, messages: &[Message], rounds: &[ConversationRound], waiter: WaiterId) {
+pub(super) fn import(decision: &mut DecisionBuilder<'_>, messages: &[Message], rounds: &[ConversationRound], waiter: WaiterId) {
     if !can_enter(messages, rounds) {
-        return steps.refuse(waiter, Refusal::InvalidMessage);
+        return decision.refuse(waiter, Refusal::InvalidMessage);
     }
-    when_idle(steps, waiter, EntryBody::Imported { messages: messages.to_vec(), rounds: rounds.to_vec() });
+    when_idle(decision, waiter, EntryBody::Imported { messages: messages.to_vec(), rounds: rounds.to_vec() });
 }
 
 /// Begins as a copy, where nothing began yet.
-pub(super) fn fork(steps: &mut Steps<'_>, copied: &Copied, waiter: WaiterId) {
+pub(super) fn fork(decision: &mut DecisionBuilder<'_>, copied: &Copied, waiter: WaiterId) {
     let Copied { from, fork: Fork { upto, messages, rounds, in_doubt } } = copied;
-    let Durable { history, round, inbox, .. } = steps.durable;
+    let Durable { history, round, inbox, .. } = decision.durable;
     if !history.messages().is_empty() || round.is_some() || !inbox.is_empty() {
-        return steps.refuse(waiter, Refusal::NotEmpty);
+        return decision.refuse(waiter, Refusal::NotEmpty);
     }
     if !can_enter(messages, rounds) {
-        return steps.refuse(waiter, Refusal::InvalidMessage);
+        return decision.refuse(waiter, Refusal::InvalidMessage);
     }
-    steps.entry(EntryBody::Forked { from: from.clone(), upto: *upto, in_doubt: in_doubt.clone() });
-    steps.entry(EntryBody::Imported { messages: messages.clone(), rounds: rounds.clone() });
-    steps.act(Act::Answer { waiter });
+    decision.entry(EntryBody::Forked { from: from.clone(), upto: *upto, in_doubt: in_doubt.clone() });
+    decision.entry(EntryBody::Imported { messages: messages.clone(), rounds: rounds.clone() });
+    decision.effect(Effect::Answer { waiter });
 }
 
 /// Whether a history and the records of its rounds could be applied. Another one would be refused by the fold only after it is

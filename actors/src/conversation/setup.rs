@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::{
+    call_guard::CallGuard,
     context::ContextRules,
-    door::Door,
-    skill_shelf::SkillShelf,
+    skill_registry::SkillRegistry,
     skills,
     toolset::Toolset,
-    volatile::{ApprovalMode, Judge, Judgement, Recovery, Rules},
+    volatile::{ApprovalMode, CallPolicy, Judgement, Recovery, Rules},
 };
 use crate::{
     chat::{Effort, ModelRequest, RawJson, ToolChoice},
@@ -18,10 +18,10 @@ use crate::{
     limits::Limits,
     metrics_collector::Counters,
     model_gateway::{CallClass, ModelGatewayRef, exact::ExactCounter},
-    policy::{Budget, Spending, TraceSampling},
+    policy::{Budget, Pricing, TraceSampling},
     ports::{Clock, Entropy, EventStore, Hook, PermissionLevel, Schemas, SessionBackend},
     subagent::Children,
-    tool_executor::Lent,
+    tool_executor::ToolResources,
 };
 
 /// The ports that conversations use.
@@ -53,7 +53,7 @@ pub struct Setup {
     /// How hard to think.
     pub effort: Option<Effort>,
     /// Its skills.
-    pub skills: Option<Arc<SkillShelf>>,
+    pub skills: Option<Arc<SkillRegistry>>,
     /// Its tools.
     pub tools: Arc<Toolset>,
     /// Verdicts before tool calls.
@@ -73,7 +73,7 @@ pub struct Setup {
     /// What becomes of a round that was open when its host stopped.
     pub recovery: Recovery,
     /// What it lends to its tools.
-    pub lent: Lent,
+    pub resources: ToolResources,
     /// Checks answers that must be JSON of a schema; they need only be JSON otherwise.
     pub schemas: Option<Arc<dyn Schemas>>,
     /// Whether the model takes an output schema itself.
@@ -81,7 +81,7 @@ pub struct Setup {
     /// Whether the model is shown documents.
     pub takes_documents: bool,
     /// What its calls may cost.
-    pub spending: Arc<Spending>,
+    pub spending: Arc<Pricing>,
     /// How many of its turns are traced.
     pub trace_sampling: TraceSampling,
     /// How urgent its calls are.
@@ -111,10 +111,10 @@ impl Setup {
     /// The rules of one conversation.
     pub(super) fn rules(self: &Arc<Self>, scope: &Scope) -> Rules {
         Rules {
-            judge: Arc::new(Door::new(self.clone(), scope.clone())),
-            approval: if self.lent.permissions.level == PermissionLevel::Admin { ApprovalMode::Auto } else { self.approval },
+            judge: Arc::new(CallGuard::new(self.clone(), scope.clone())),
+            approval: if self.resources.permissions.level == PermissionLevel::Admin { ApprovalMode::Auto } else { self.approval },
             has_approver: self.has_approver,
-            output_level: self.lent.output_level,
+            output_level: self.resources.output_level,
             window_tokens: self.window_tokens,
             context: self.context,
             identical_calls_max: self.limits.identical_calls_max,
@@ -135,7 +135,7 @@ impl Setup {
 
     /// Judges a call as a conversation would: permission, hooks, size, schema, the tool's own check.
     pub fn judge(self: &Arc<Self>, scope: &Scope, name: &str, input: &RawJson) -> Judgement {
-        Door::new(self.clone(), scope.clone()).judge(name, input)
+        CallGuard::new(self.clone(), scope.clone()).judge(name, input)
     }
 
     /// What checks answers that must fit `schema`.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::{
-    turn::{Act, Refusal, Steps},
+    turn::{DecisionBuilder, Effect, Refusal},
     volatile::SkillView,
 };
 use crate::{
@@ -12,23 +12,23 @@ use crate::{
     ids::WaiterId,
     journal::{ActivatedBy, Durable, EntryBody, ToolExecutionResult, digest},
     skill::{ACTIVATE_SKILL, ActivationError, SKILL_RESOURCE, SkillActivationResult, SkillName, SkillPolicy},
-    tool::{Effect, ToolError},
+    tool::{EffectClass, ToolError},
     tool_executor::{RunResult, outcome},
 };
 
 /// Tells of the list of skills before a round begins: at first in the system prompt, of a later one in a reminder (S-24, S-35 as
 /// ruled).
-pub(super) fn offer(steps: &mut Steps<'_>) {
-    let Some(SkillView { index, .. }) = &steps.volatile.skills else { return };
-    match steps.durable.skills.latest() {
+pub(super) fn offer(decision: &mut DecisionBuilder<'_>) {
+    let Some(SkillView { index, .. }) = &decision.volatile.skills else { return };
+    match decision.durable.skills.latest() {
         None if index.is_empty() => {}
         None => {
-            steps.entry(EntryBody::SkillsOffered { index: (**index).clone(), message: None });
+            decision.entry(EntryBody::SkillsOffered { index: (**index).clone(), message: None });
         }
         Some(known) if *known == **index => {}
         Some(_) => {
             let Some(message) = reminding(&index.announcement()) else { return };
-            steps.entry(EntryBody::SkillsOffered { index: (**index).clone(), message: Some(message) });
+            decision.entry(EntryBody::SkillsOffered { index: (**index).clone(), message: Some(message) });
         }
     }
 }
@@ -39,10 +39,14 @@ fn reminding(text: &str) -> Option<Message> {
 }
 
 /// Whether a skill may become active now, and the entry that makes it so.
-fn activation(steps: &Steps<'_>, loaded: &SkillActivationResult, by: ActivatedBy) -> Result<Option<EntryBody>, ActivationError> {
-    let (skills, name) = (&steps.durable.skills, &loaded.skill_name);
+fn activation(
+    decision: &DecisionBuilder<'_>,
+    loaded: &SkillActivationResult,
+    by: ActivatedBy,
+) -> Result<Option<EntryBody>, ActivationError> {
+    let (skills, name) = (&decision.durable.skills, &loaded.skill_name);
     let usual = SkillPolicy::default();
-    let policy = steps.volatile.skills.as_ref().map_or(&usual, |view| &*view.policy);
+    let policy = decision.volatile.skills.as_ref().map_or(&usual, |view| &*view.policy);
     skills.stack.check(name, policy)?;
     let text = loaded.text();
     let told = if skills.has_said(name, &text) {
@@ -64,13 +68,13 @@ fn activation(steps: &Steps<'_>, loaded: &SkillActivationResult, by: ActivatedBy
 /// What becomes of a call that loaded a skill: its result, and the entry that is to stand before it. The instructions enter with that
 /// entry and so stand after the results of the batch (REQUIREMENTS S-34, V-13).
 pub(super) fn model_activation(
-    steps: &Steps<'_>,
+    decision: &DecisionBuilder<'_>,
     loaded: &SkillActivationResult,
-    effect: Effect,
+    effect: EffectClass,
     tool_call_id: &str,
 ) -> (Option<EntryBody>, ToolExecutionResult) {
-    let skills = &steps.durable.skills;
-    if steps.volatile.cancelling.is_some() {
+    let skills = &decision.durable.skills;
+    if decision.volatile.cancelling.is_some() {
         return (None, outcome(RunResult::Cancelled, effect, tool_call_id));
     }
     if !loaded.success {
@@ -80,10 +84,10 @@ pub(super) fn model_activation(
     if skills.is_active(loaded.activation_id) {
         return (None, ToolExecutionResult::ok(now_active)); // This very call ran twice, around a crash.
     }
-    if let Some(error) = refusal(steps.durable, ACTIVATE_SKILL) {
+    if let Some(error) = refusal(decision.durable, ACTIVATE_SKILL) {
         return (None, ToolExecutionResult::error(&error, tool_call_id)); // By a skill of the same batch.
     }
-    match activation(steps, loaded, ActivatedBy::Model) {
+    match activation(decision, loaded, ActivatedBy::Model) {
         Ok(entry) => (entry, ToolExecutionResult::ok(now_active)),
         Err(error) => {
             let error = ToolError::failed(error.to_string()).code(error.code());
@@ -93,32 +97,32 @@ pub(super) fn model_activation(
 }
 
 /// A person, or the application, activates a skill.
-pub(super) fn activate(steps: &mut Steps<'_>, loaded: &SkillActivationResult, waiter: WaiterId) {
-    let refuse = |steps: &mut Steps<'_>, why: String| steps.act(Act::Refuse { waiter, refusal: Refusal::Skill(why) });
+pub(super) fn activate(decision: &mut DecisionBuilder<'_>, loaded: &SkillActivationResult, waiter: WaiterId) {
+    let refuse = |decision: &mut DecisionBuilder<'_>, why: String| decision.effect(Effect::Refuse { waiter, refusal: Refusal::Skill(why) });
     if !loaded.success {
-        return refuse(steps, loaded.error.clone().unwrap_or_default());
+        return refuse(decision, loaded.error.clone().unwrap_or_default());
     }
-    match activation(steps, loaded, ActivatedBy::User) {
-        Err(error) => refuse(steps, error.to_string()),
+    match activation(decision, loaded, ActivatedBy::User) {
+        Err(error) => refuse(decision, error.to_string()),
         Ok(entry) => {
             if let Some(entry) = entry {
-                steps.entry(entry);
+                decision.entry(entry);
             }
-            steps.act(Act::Answer { waiter });
+            decision.effect(Effect::Answer { waiter });
         }
     }
 }
 
 /// A skill is to be active no longer, nor those that were activated on top of it: they are its callees.
-pub(super) fn deactivate(steps: &mut Steps<'_>, name: &SkillName, waiter: WaiterId) {
-    let frames = steps.durable.skills.stack.frames();
+pub(super) fn deactivate(decision: &mut DecisionBuilder<'_>, name: &SkillName, waiter: WaiterId) {
+    let frames = decision.durable.skills.stack.frames();
     let Some(place) = frames.iter().position(|frame| frame.skill_name == *name) else {
-        return steps.act(Act::Refuse { waiter, refusal: Refusal::NoSuch("active skill") });
+        return decision.effect(Effect::Refuse { waiter, refusal: Refusal::NoSuch("active skill") });
     };
     for frame in frames.iter().skip(place).rev() {
-        steps.entry(EntryBody::SkillDeactivated { name: frame.skill_name.clone(), activation_id: frame.activation_id });
+        decision.entry(EntryBody::SkillDeactivated { name: frame.skill_name.clone(), activation_id: frame.activation_id });
     }
-    steps.act(Act::Answer { waiter });
+    decision.effect(Effect::Answer { waiter });
 }
 
 /// Why a tool may not run while the active skills are active (REQUIREMENTS S-26, T-48).

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Begins the span of a turn, if it is sampled. `epoch` tells the conversation's lives apart: one higher after each sleep or restart.
-pub(super) fn turn(scope: &Scope, round_id: RoundId, epoch: u64, inbox: usize, sampling: TraceSampling, entropy: &dyn Entropy) -> Span {
+pub(super) fn round(scope: &Scope, round_id: RoundId, epoch: u64, inbox: usize, sampling: TraceSampling, entropy: &dyn Entropy) -> Span {
     if !tracing::enabled!(target: SPANS, tracing::Level::INFO) || !sampling.samples(|| entropy.fraction()) {
         return Span::none();
     }

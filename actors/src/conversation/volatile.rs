@@ -4,16 +4,16 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use super::{
     context::{ContextOutcome, ContextRules},
-    turn::{Act, Input},
+    turn::{Effect, Input},
 };
 use crate::{
     chat::RawJson,
-    few::Few,
     ids::{Epoch, RoundId, Seq, WaiterId, WorkId},
     journal::ToolExecutionResult,
-    policy::{Amount, Spending},
+    policy::{Amount, Pricing},
     ports::ToolSpec,
     skill::{SkillIndex, SkillPolicy},
+    small_map::SmallMap,
     stream::Failure,
     tool::{OutputLevel, ToolError},
 };
@@ -59,7 +59,7 @@ pub enum Judgement {
 }
 
 /// Judges calls: knows the tools and hooks of a conversation. The same answer for the same call.
-pub trait Judge: Send + Sync {
+pub trait CallPolicy: Send + Sync {
     /// Judges one call.
     fn judge(&self, name: &str, input: &RawJson) -> Judgement;
 
@@ -86,7 +86,7 @@ pub trait Judge: Send + Sync {
 #[derive(Clone)]
 pub struct Rules {
     /// The tools.
-    pub judge: Arc<dyn Judge>,
+    pub judge: Arc<dyn CallPolicy>,
     /// Whether tools that change something may run.
     pub approval: ApprovalMode,
     /// Whether somebody can be asked.
@@ -110,7 +110,7 @@ pub struct Rules {
     /// Prompts that wait at most.
     pub inbox_prompts_max: usize,
     /// What its calls may cost.
-    pub spending: Arc<Spending>,
+    pub spending: Arc<Pricing>,
 }
 
 impl fmt::Debug for Rules {
@@ -192,7 +192,7 @@ pub struct Volatile {
     /// What it goes by.
     pub rules: Rules,
     /// Open work.
-    pub work: Few<WorkId, Work>,
+    pub work: SmallMap<WorkId, Work>,
     /// Calls that wait to be tried again, by batch and call.
     pub retries: BTreeMap<(Seq, u32), Retry>,
     /// The state that was measured and fits.
@@ -222,7 +222,7 @@ impl Volatile {
             life,
             nonce,
             rules,
-            work: Few::default(),
+            work: SmallMap::default(),
             retries: BTreeMap::new(),
             measured: None,
             cancelling: None,
@@ -286,44 +286,44 @@ impl Volatile {
     }
 
     /// Takes in what an act means for this half.
-    pub fn absorb(&mut self, act: &Act) {
-        match act {
-            Act::StartModel { work } => {
+    pub fn absorb(&mut self, effect: &Effect) {
+        match effect {
+            Effect::StartModel { work } => {
                 // A compaction that somebody asked for may have made the measurement needless.
                 self.work.retain(|_, work| *work != Work::Context { waiter: None });
                 self.work.insert(*work, Work::Model);
             }
-            Act::MeasureContext { work, waiter } => drop(self.work.insert(*work, Work::Context { waiter: *waiter })),
-            Act::Reserve { work, step, amount } => self.reserving = Some(Reserving { work: *work, step: *step, amount: *amount }),
-            Act::StartTool(start) => {
+            Effect::MeasureContext { work, waiter } => drop(self.work.insert(*work, Work::Context { waiter: *waiter })),
+            Effect::Reserve { work, step, amount } => self.reserving = Some(Reserving { work: *work, step: *step, amount: *amount }),
+            Effect::StartTool(start) => {
                 let (spec, last_error) = (start.spec.clone(), start.last_error.clone());
                 let work = Work::Tool { call: start.call, attempt: start.attempt, spec, last_error };
                 self.work.insert(start.work, work);
             }
-            Act::RetryLater { batch, call, attempt, last_error, .. } => {
+            Effect::RetryLater { batch, call, attempt, last_error, .. } => {
                 let retry = Retry { attempt: *attempt, last_error: last_error.clone() };
                 self.retries.insert((*batch, *call), retry);
             }
-            Act::CancelRound { round_id, failure, grace_over } => {
+            Effect::CancelRound { round_id, failure, grace_over } => {
                 let failure = failure.clone();
                 self.cancelling = Some(Cancelling { round_id: *round_id, grace_over: *grace_over, failure });
                 self.retries.clear();
             }
-            Act::Abort { work } => drop(self.work.remove(work)),
-            Act::RoundOver { .. } => {
+            Effect::Abort { work } => drop(self.work.remove(work)),
+            Effect::RoundOver { .. } => {
                 self.cancelling = None;
                 self.reserving = None;
                 self.retries.clear();
                 // Its task went with the round; what somebody asked for goes on.
                 self.work.retain(|_, work| *work != Work::Context { waiter: None });
             }
-            Act::Summarise { .. } | Act::CompactionDropped => {}
-            Act::Acknowledge { .. }
-            | Act::Refuse { .. }
-            | Act::Answer { .. }
-            | Act::Park { .. }
-            | Act::Queued { .. }
-            | Act::ToolRetry { .. } => {}
+            Effect::Summarise { .. } | Effect::CompactionDropped => {}
+            Effect::Acknowledge { .. }
+            | Effect::Refuse { .. }
+            | Effect::Answer { .. }
+            | Effect::Park { .. }
+            | Effect::Queued { .. }
+            | Effect::ToolRetry { .. } => {}
         }
     }
 }

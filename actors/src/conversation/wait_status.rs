@@ -64,9 +64,9 @@ impl WaitsFor {
 
 /// Written by the shell and by its model call, read by [`crate::host::ConversationHandle::status`].
 #[derive(Debug, Default)]
-pub(crate) struct Standing(Mutex<Option<(WaitsFor, Timestamp)>>);
+pub(crate) struct WaitStatus(Mutex<Option<(WaitsFor, Timestamp)>>);
 
-impl Standing {
+impl WaitStatus {
     /// Says what it waits for since now. Saying the same again, or of another place in the same queue, begins no new wait.
     pub(crate) fn set(&self, waits_for: WaitsFor, clock: &dyn Clock) {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);

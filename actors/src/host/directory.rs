@@ -28,12 +28,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     SlotCounts,
-    branches::{Branch, Branches},
+    fan_out_context::{FanOutContext, FanOutContexts},
     setups::TenantSetups,
 };
 use crate::{
     conversation::{
-        Conversation, ConversationArgs, ConversationError, ConversationMsg, Lease, LeaseIssuer, LifeEnd, Ports, Setup, Standing, load,
+        Conversation, ConversationArgs, ConversationError, ConversationMsg, ExitReason, Lease, LeaseIssuer, Ports, Setup, WaitStatus, load,
         refuse,
     },
     id_hash::IdHash,
@@ -71,7 +71,7 @@ enum Slot {
         actor: ActorRef<ConversationMsg>,
         crashes: Crashes,
         used_s: u64,
-        standing: Arc<Standing>,
+        wait_status: Arc<WaitStatus>,
     },
     Closing {
         generation: u64,
@@ -125,7 +125,7 @@ pub(crate) enum Place {
     /// Being loaded, or about to be.
     OnTheWay,
     /// In memory.
-    Awake(Arc<Standing>),
+    Awake(Arc<WaitStatus>),
     /// Not to be had for a while.
     Failed(ConversationError),
 }
@@ -156,7 +156,7 @@ pub(crate) struct Directory {
     runtime: tokio::runtime::Handle,
     me: OnceLock<std::sync::Weak<Directory>>,
     /// What conversations of fan-outs are made of.
-    branches: Arc<Branches>,
+    fan_outs: Arc<FanOutContexts>,
     setups: TenantSetups,
 }
 
@@ -182,7 +182,7 @@ impl Directory {
             supervisors: RwLock::new(Vec::new()),
             runtime,
             me: OnceLock::new(),
-            branches: Arc::default(),
+            fan_outs: Arc::default(),
             setups: TenantSetups::new(setup),
         });
         let _ = directory.me.set(Arc::downgrade(&directory));
@@ -222,7 +222,7 @@ impl Directory {
     pub(crate) fn place(&self, scope: &Scope) -> Place {
         match self.slots.get(scope).as_deref() {
             None => Place::Asleep,
-            Some(Slot::Live { standing, .. }) => Place::Awake(standing.clone()),
+            Some(Slot::Live { wait_status, .. }) => Place::Awake(wait_status.clone()),
             Some(Slot::Starting { .. } | Slot::Closing { .. } | Slot::Backoff { .. } | Slot::Deleting { .. }) => Place::OnTheWay,
             Some(Slot::Failed { error, .. }) => Place::Failed(error.clone()),
         }
@@ -234,8 +234,8 @@ impl Directory {
     }
 
     /// What conversations of fan-outs are made of that are under way.
-    pub(crate) fn branches(&self) -> &Arc<Branches> {
-        &self.branches
+    pub(crate) fn fan_outs(&self) -> &Arc<FanOutContexts> {
+        &self.fan_outs
     }
 
     /// Whether no new round begins here.
@@ -245,7 +245,7 @@ impl Directory {
 
     /// The ports of a conversation.
     fn ports_of(&self, scope: &Scope) -> Ports {
-        self.branches.of(scope).map_or_else(|| self.ports.clone(), |branch| branch.ports.clone())
+        self.fan_outs.of(scope).map_or_else(|| self.ports.clone(), |context| context.ports.clone())
     }
 
     /// Whose conversations these are.
@@ -383,9 +383,9 @@ impl Directory {
         };
         let lease = Lease::new(directory, scope.clone(), generation);
         let tenant = self.tenants.get(&scope.tenant);
-        let standing: Arc<Standing> = Arc::default();
-        let (setup, ports, family) = match self.branches.of(scope).map(|branch| Branch::clone(&branch)) {
-            Some(Branch { setup, ports, family }) => (setup, ports, family),
+        let wait_status: Arc<WaitStatus> = Arc::default();
+        let (setup, ports, family) = match self.fan_outs.of(scope).map(|context| FanOutContext::clone(&context)) {
+            Some(FanOutContext { setup, ports, family }) => (setup, ports, family),
             None => {
                 (self.setup_of(&scope.tenant).of(&scope.conversation), self.ports.clone(), self.family_of(&tenant, &scope.conversation))
             }
@@ -397,7 +397,7 @@ impl Directory {
             family,
             tenant,
             loads: self.loads.clone(),
-            standing: standing.clone(),
+            wait_status: wait_status.clone(),
             lease,
         };
         // Actors are spawned on the current runtime; a caller of another runtime must not become its owner.
@@ -405,14 +405,14 @@ impl Directory {
         // Its `pre_start` waits for nothing: it is over at once, here, and takes no task of its own.
         let mut starting = Box::pin(unconstrained(ActorRuntime::spawn_linked(None, Conversation, args, supervisor)));
         match (&mut starting).now_or_never() {
-            Some(Ok((actor, _))) => self.set_live(scope, generation, actor, standing),
+            Some(Ok((actor, _))) => self.set_live(scope, generation, actor, wait_status),
             Some(Err(_)) => {}
             None => {
                 let Some(me) = self.me.get().and_then(std::sync::Weak::upgrade) else { return };
                 let scope = scope.clone();
                 self.runtime.spawn(async move {
                     if let Ok((actor, _)) = starting.await {
-                        me.set_live(&scope, generation, actor, standing);
+                        me.set_live(&scope, generation, actor, wait_status);
                     }
                 });
             }
@@ -420,7 +420,7 @@ impl Directory {
     }
 
     /// Gives a life that has started the mail that was held for it; one that came too late is stopped.
-    fn set_live(&self, scope: &Scope, generation: u64, actor: ActorRef<ConversationMsg>, standing: Arc<Standing>) {
+    fn set_live(&self, scope: &Scope, generation: u64, actor: ActorRef<ConversationMsg>, wait_status: Arc<WaitStatus>) {
         let mut stale = Some(actor.clone());
         let mut replaced = None;
         if let Entry::Occupied(mut place) = self.slots.entry(scope.clone())
@@ -438,7 +438,7 @@ impl Directory {
             unsent.extend(rest);
             replaced = Some(place.insert(if unsent.is_empty() {
                 stale = None;
-                Slot::Live { generation, actor, crashes, used_s: self.used_s(), standing }
+                Slot::Live { generation, actor, crashes, used_s: self.used_s(), wait_status }
             } else {
                 Slot::Closing { generation, held: unsent, crashes }
             }));
@@ -617,13 +617,13 @@ impl LeaseIssuer for Directory {
     }
 
     /// A life ended.
-    fn ended(&self, scope: &Scope, generation: u64, end: &LifeEnd) {
+    fn ended(&self, scope: &Scope, generation: u64, end: &ExitReason) {
         let now = self.started.elapsed();
         let counters = &self.ports.counters;
         match end {
-            LifeEnd::Hibernated | LifeEnd::Drained => counters.hibernations.add(1),
-            LifeEnd::Crashed => counters.crashes.add(1),
-            LifeEnd::Conflict | LifeEnd::StoreAway | LifeEnd::Unreadable(_) => {}
+            ExitReason::Hibernated | ExitReason::Drained => counters.hibernations.add(1),
+            ExitReason::Crashed => counters.crashes.add(1),
+            ExitReason::Conflict | ExitReason::StoreAway | ExitReason::Unreadable(_) => {}
         }
         let closed = self.closed.load(Ordering::Acquire);
         let (mut dropped, mut deleting) = (None, None);
@@ -643,7 +643,7 @@ impl LeaseIssuer for Directory {
                 let (held, mut crashes, actor) = slot.into_parts();
                 dropped = actor;
                 match end {
-                    LifeEnd::Drained => {
+                    ExitReason::Drained => {
                         place.remove();
                         Then::Refuse(held, crate::conversation::turn::Refusal::Draining.into())
                     }
@@ -651,24 +651,24 @@ impl LeaseIssuer for Directory {
                         place.remove();
                         Then::Refuse(held, crate::conversation::turn::Refusal::Draining.into())
                     }
-                    LifeEnd::Hibernated | LifeEnd::Conflict if held.is_empty() => {
+                    ExitReason::Hibernated | ExitReason::Conflict if held.is_empty() => {
                         place.remove();
                         Then::Nothing
                     }
-                    LifeEnd::Hibernated | LifeEnd::Conflict => {
+                    ExitReason::Hibernated | ExitReason::Conflict => {
                         place.insert(Slot::Starting { generation: next, held, crashes });
                         Then::Start(next)
                     }
-                    LifeEnd::StoreAway => {
+                    ExitReason::StoreAway => {
                         place.insert(Slot::Backoff { generation: next, held, crashes });
                         Then::Later { after: STORE_RETRY, generation: next, resume: false }
                     }
-                    LifeEnd::Unreadable(reason) => {
+                    ExitReason::Unreadable(reason) => {
                         let error = ConversationError::Failed { reason: reason.clone() };
                         place.insert(Slot::Failed { error: error.clone(), until: Instant::now() + Duration::from_secs(60) });
                         Then::Refuse(held, error)
                     }
-                    LifeEnd::Crashed => match crashes.get_or_insert_default().crashed(now) {
+                    ExitReason::Crashed => match crashes.get_or_insert_default().crashed(now) {
                         Restart::After(after) => {
                             place.insert(Slot::Backoff { generation: next, held, crashes });
                             Then::Later { after, generation: next, resume: true }
@@ -689,8 +689,8 @@ impl LeaseIssuer for Directory {
             return;
         }
         match (&then, end) {
-            (_, LifeEnd::Unreadable(reason)) => self.mark_failed(scope, reason),
-            (Then::Refuse(_, error), LifeEnd::Crashed) => self.fail_streams(scope, error),
+            (_, ExitReason::Unreadable(reason)) => self.mark_failed(scope, reason),
+            (Then::Refuse(_, error), ExitReason::Crashed) => self.fail_streams(scope, error),
             _ => {}
         }
         self.emptied.notify_waiters();

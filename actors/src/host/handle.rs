@@ -2,7 +2,7 @@
 
 use crate::{
     chat::{Message, RawJson},
-    conversation::{Answer, ConversationError, ConversationMsg, Ports, PromptMail, Setup, SkillShelf, instruction, turn::OnBusy},
+    conversation::{Answer, ConversationError, ConversationMsg, Ports, PromptMail, Setup, SkillRegistry, instruction, turn::OnBusy},
     host::{SendError, room::room},
     ids::{ConversationId, RoundId, Scope, TenantId},
     journal::{ActivatedBy, ActiveSkill, ClientKey, CompactionNote, ConversationRound, Durable, Head, digest},
@@ -50,7 +50,7 @@ impl TenantHandle {
     /// Lists the tenant's conversations; wakes none.
     ///
     /// # Errors
-    /// [`SendError`] for a wrong id or a failing store.
+    /// [`SendPromptError`] for a wrong id or a failing store.
     pub async fn conversations(&self, query: ListQuery) -> Result<Vec<SessionSummary>, SendError> {
         let id = self.id.clone()?;
         Ok(self.host.ports.sessions.list(&id, query).await?)
@@ -60,7 +60,7 @@ impl TenantHandle {
     /// model call on.
     ///
     /// # Errors
-    /// [`SendError::NoPrice`] for a bound of money where the model has no price; [`SendError::InvalidId`].
+    /// [`SendPromptError::NoPrice`] for a bound of money where the model has no price; [`SendPromptError::InvalidId`].
     pub fn set_budget(&self, budget: Budget) -> Result<(), SendError> {
         let tenant = self.tenant()?;
         let setup = self.host.directory.setup_of(tenant.id());
@@ -76,7 +76,7 @@ impl TenantHandle {
     /// What the tenant's conversations have spent or reserved since this host began, as far as budgets were counted.
     ///
     /// # Errors
-    /// [`SendError::InvalidId`].
+    /// [`SendPromptError::InvalidId`].
     pub fn spent(&self) -> Result<Amount, SendError> {
         Ok(self.tenant()?.budget().spent())
     }
@@ -84,7 +84,7 @@ impl TenantHandle {
     /// Prompts between admission and answer.
     ///
     /// # Errors
-    /// [`SendError::InvalidId`].
+    /// [`SendPromptError::InvalidId`].
     pub fn prompts_under_way(&self) -> Result<usize, SendError> {
         Ok(self.tenant()?.seats_taken())
     }
@@ -99,9 +99,9 @@ pub struct ConversationHandle {
 
 impl ConversationHandle {
     /// Says something. Await it for a [`Reply`], or set a deadline, a client key, what to do when busy first.
-    pub fn send(&self, prompt: impl Into<Prompt>) -> Send {
+    pub fn send(&self, prompt: impl Into<Prompt>) -> SendPrompt {
         let (conversation, prompt) = (self.clone(), prompt.into());
-        Send { conversation, prompt, on_busy: OnBusy::Queue, deadline: None, client_key: None, output_schema: None }
+        SendPrompt { conversation, prompt, on_busy: OnBusy::Queue, deadline: None, client_key: None, output_schema: None }
     }
 
     /// Asks the open round to end now. Returns when the wish is taken.
@@ -133,7 +133,7 @@ impl ConversationHandle {
     /// Adds a message for the model to read when it can. One with a known id is taken once.
     ///
     /// # Errors
-    /// [`SendError`].
+    /// [`SendPromptError`].
     pub async fn inject(&self, id: Option<String>, text: impl Into<String>) -> Result<(), SendError> {
         let message = Message::user(text);
         let injected = self.begin(Some(message.wire().len()), |reply| ConversationMsg::Inject { id, message, reply }).await;
@@ -218,7 +218,7 @@ impl ConversationHandle {
     /// Reads the rounds from the store, oldest first (REQUIREMENTS V-01). Wakes nothing.
     ///
     /// # Errors
-    /// [`SendError`] for a failing store or an unreadable journal.
+    /// [`SendPromptError`] for a failing store or an unreadable journal.
     pub async fn rounds(&self) -> Result<Vec<ConversationRound>, SendError> {
         let scope = self.scope.clone()?;
         Ok(crate::conversation::read_rounds(&*self.host.ports.sessions, &scope).await?.rounds())
@@ -227,7 +227,7 @@ impl ConversationHandle {
     /// Activates a skill until it is deactivated: what it says enters the history, what it changes counts from the next model call on.
     ///
     /// # Errors
-    /// [`SendError::Skill`] for a skill that is not there or cannot be used, `Refused(Skill)` for one that is active or too deep.
+    /// [`SendPromptError::Skill`] for a skill that is not there or cannot be used, `Refused(Skill)` for one that is active or too deep.
     pub async fn activate_skill(&self, name: impl AsRef<str>) -> Result<(), SendError> {
         let conversation_id = Some(self.scope.clone()?.conversation);
         let (shelf, name) = (self.shelf()?, skill_name(name.as_ref())?);
@@ -249,7 +249,7 @@ impl ConversationHandle {
     /// The skills within reach, and which of them are active here. Wakes nothing.
     ///
     /// # Errors
-    /// [`SendError::Skill`] when the host has none or they cannot be read, and as [`ConversationHandle::state`].
+    /// [`SendPromptError::Skill`] when the host has none or they cannot be read, and as [`ConversationHandle::state`].
     pub async fn skills(&self) -> Result<Vec<SkillStanding>, SendError> {
         let listing = self.shelf()?.source().index().await.map_err(|error| SendError::Skill(error.to_string()))?;
         let state = self.state().await?;
@@ -257,7 +257,7 @@ impl ConversationHandle {
         Ok(listing.skills.into_iter().map(standing).collect())
     }
 
-    fn shelf(&self) -> Result<Arc<SkillShelf>, SendError> {
+    fn shelf(&self) -> Result<Arc<SkillRegistry>, SendError> {
         self.setup()?.skills.clone().ok_or_else(|| SendError::Skill("this host has no skills".into()))
     }
 
@@ -286,7 +286,7 @@ impl ConversationHandle {
     /// Wakes the conversation, so that a round that was open when its host stopped is taken up again; returns it.
     ///
     /// # Errors
-    /// [`SendError`].
+    /// [`SendPromptError`].
     pub async fn resume(&self) -> Result<Option<Reply>, SendError> {
         let state = self.ask(|reply| ConversationMsg::Peek { reply }).await?;
         let scope = self.scope.clone()?;
@@ -296,7 +296,7 @@ impl ConversationHandle {
     /// Watches a round of this conversation.
     ///
     /// # Errors
-    /// [`SendError::InvalidId`].
+    /// [`SendPromptError::InvalidId`].
     pub fn watch(&self, round_id: RoundId) -> Result<Reply, SendError> {
         Ok(Reply::new(self.host.clone(), self.scope.clone()?, round_id, true))
     }
@@ -304,7 +304,7 @@ impl ConversationHandle {
     /// Reads the state from the store: history, open round, figures. Wakes nothing (DESIGN §4.5).
     ///
     /// # Errors
-    /// [`SendError`] for a failing store or an unreadable journal.
+    /// [`SendPromptError`] for a failing store or an unreadable journal.
     pub async fn state(&self) -> Result<Durable, SendError> {
         let scope = self.scope.clone()?;
         match crate::conversation::load(&*self.host.ports.sessions, &scope).await {
@@ -388,7 +388,7 @@ pub struct SkillStanding {
 
 /// A prompt about to be sent.
 #[must_use = "nothing is said until this is awaited"]
-pub struct Send {
+pub struct SendPrompt {
     conversation: ConversationHandle,
     prompt: Prompt,
     on_busy: OnBusy,
@@ -397,7 +397,7 @@ pub struct Send {
     output_schema: Option<RawJson>,
 }
 
-impl Send {
+impl SendPrompt {
     /// What to do when a round is open. Queues otherwise.
     pub fn on_busy(mut self, on_busy: OnBusy) -> Self {
         self.on_busy = on_busy;
@@ -469,9 +469,9 @@ impl Send {
     }
 }
 
-impl IntoFuture for Send {
+impl IntoFuture for SendPrompt {
     type Output = Result<Reply, SendError>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + std::marker::Send>>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.run())

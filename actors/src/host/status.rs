@@ -115,7 +115,7 @@ impl ConversationHandle {
         };
         let (waits_for, since) = match &place {
             Place::Asleep => (told_by(&durable).filter(|waits| matches!(waits, WaitsFor::Person { .. })), None),
-            Place::Awake(standing) => match (told_by(&durable), standing.get()) {
+            Place::Awake(wait_status) => match (told_by(&durable), wait_status.get()) {
                 (_, Some((WaitsFor::Store, since))) => (Some(WaitsFor::Store), Some(since)),
                 (Some(told), _) => (Some(told), None),
                 (None, Some((said, since))) if durable.round.is_some() || said == WaitsFor::Compaction => (Some(said), Some(since)),

@@ -118,8 +118,8 @@ impl TenantHandle {
             }
         }
         host.ports.sessions.erase(tenant.id()).await?;
-        host.kitchen.artifacts.release(tenant.id().clone(), None).await.map_err(not_released)?;
-        host.kitchen.compactor.forget(tenant.id(), None);
+        host.resolver.artifacts.release(tenant.id().clone(), None).await.map_err(not_released)?;
+        host.resolver.compactor.forget(tenant.id(), None);
         let tools = host.directory.setup_of(tenant.id()).tools.clone();
         for tool in tools.names().filter_map(|name| tools.get(name)) {
             let kept = |error: ToolError| StoreError::Unavailable { message: format!("{}: {}", tool.spec().name(), error.message) };
@@ -206,14 +206,14 @@ impl HostInner {
         let told = deletion.end_streams().await; // For whoever watches a round that is parked, or whose life could not tell.
         let was_stored = self.ports.sessions.delete(scope).await?;
         let (tenant, conversation) = (&scope.tenant, &scope.conversation);
-        self.kitchen.artifacts.release(tenant.clone(), Some(conversation.clone())).await.map_err(not_released)?;
+        self.resolver.artifacts.release(tenant.clone(), Some(conversation.clone())).await.map_err(not_released)?;
         let counters = self.tenants.get(tenant);
         counters.tools().forget_results();
         forget(&self.directory.setup_of(tenant).tools, scope).await?;
         if was_stored {
             counters.places().note_deleted(conversation);
         }
-        self.kitchen.compactor.forget(tenant, Some(conversation));
+        self.resolver.compactor.forget(tenant, Some(conversation));
         if lived || told {
             tokio::time::sleep(WATCHERS_READ).await;
         }
@@ -232,11 +232,11 @@ impl HostInner {
             let before = Seq(reset_at.0.saturating_sub(1));
             self.ports.sessions.empty(&scope, before).await?;
             let (tenant, conversation) = (&scope.tenant, &scope.conversation);
-            self.kitchen.artifacts.release(tenant.clone(), Some(conversation.clone())).await.map_err(not_released)?;
+            self.resolver.artifacts.release(tenant.clone(), Some(conversation.clone())).await.map_err(not_released)?;
             let counters = self.tenants.get(tenant);
             counters.tools().forget_results();
             forget(&self.directory.setup_of(tenant).tools, &scope).await?;
-            self.kitchen.compactor.forget(tenant, Some(conversation));
+            self.resolver.compactor.forget(tenant, Some(conversation));
             Ok(())
         });
         emptied.await.unwrap_or(Err(SendError::Conversation(ConversationError::Gone)))

@@ -26,7 +26,7 @@ use crate::{
     stream::StopReason,
     time::Timestamp,
     tokens::WindowUse,
-    tool::Effect,
+    tool::EffectClass,
 };
 
 /// Version of the snapshot form; another one is thrown away.
@@ -124,7 +124,8 @@ pub struct OpenRound {
     /// When it began.
     pub started_at: Timestamp,
     /// Model calls ordered.
-    pub steps: u32,
+    #[serde(rename = "steps")]
+    pub model_calls: u32,
     /// Model calls that gave something.
     pub answers: u32,
     /// Batches finished.
@@ -265,7 +266,7 @@ pub enum CallState {
     /// Begun, or about to.
     Started {
         /// What a repeated start would do.
-        effect: Effect,
+        effect: EffectClass,
         /// When it was first started.
         at: Timestamp,
         /// Starts after the first.
@@ -380,7 +381,7 @@ impl Durable {
                 if matches!(round.phase, Phase::Batch(_)) {
                     return Err("a batch is open".into());
                 }
-                round.steps = *step;
+                round.model_calls = *step;
                 round.phase = Phase::Model { seq: entry.seq };
             }
             EntryBody::Assistant { message, usage, stop, partial, cost_micro_usd, .. } => {
@@ -531,7 +532,7 @@ impl Durable {
     /// the prompt, which can still be withdrawn.
     pub(super) fn enter(&mut self, message: &Message) -> Result<(), String> {
         match &mut self.round {
-            Some(round) if round.steps == 0 || matches!(round.phase, Phase::Model { .. } | Phase::Batch(_)) => {
+            Some(round) if round.model_calls == 0 || matches!(round.phase, Phase::Model { .. } | Phase::Batch(_)) => {
                 round.pending.push(message.clone());
                 Ok(())
             }
@@ -577,7 +578,7 @@ impl Durable {
             self.inbox.remove(place);
             return Ok(());
         }
-        let round = self.round.as_ref().filter(|round| round.prompts.contains(&id) && round.steps <= 1).ok_or("no such prompt")?;
+        let round = self.round.as_ref().filter(|round| round.prompts.contains(&id) && round.model_calls <= 1).ok_or("no such prompt")?;
         match round.phase {
             Phase::Batch(_) => Err("a batch is open".into()),
             Phase::Ready | Phase::Ended { .. } | Phase::Model { .. } => {
@@ -607,7 +608,7 @@ impl Durable {
             id,
             prompts: prompt_ids.to_vec(),
             started_at: at,
-            steps: 0,
+            model_calls: 0,
             answers: 0,
             batches: 0,
             usage: Usage::default(),

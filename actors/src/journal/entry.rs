@@ -15,7 +15,7 @@ use crate::{
     skill::{ContextModifier, LoadLevel, SkillIndex, SkillName},
     stream::{Failure, StopReason},
     time::Timestamp,
-    tool::Effect,
+    tool::EffectClass,
 };
 
 /// Version of the envelope that this program writes, and the newest it reads.
@@ -121,7 +121,7 @@ pub enum EntryBody {
         call: u32,
         tool_call_id: String,
         name: String,
-        effect: Effect,
+        effect: EffectClass,
         attempt: u32,
         #[serde(skip_serializing_if = "Option::is_none")]
         input: Option<RawJson>,
@@ -479,7 +479,7 @@ decoder! {
     "budget_settled" => BudgetSettled { reserved: u64, used_tokens: u64, cost_micro_usd: u64, estimated: bool },
     "output_refused" => OutputRefused { fault: String },
     "tool_started" => ToolStarted {
-        call: u32, tool_call_id: String, name: String, effect: Effect, attempt: u32, input: Option<RawJson> = default
+        call: u32, tool_call_id: String, name: String, effect: EffectClass, attempt: u32, input: Option<RawJson> = default
     },
     "tool_finished" => ToolFinished { call: u32, tool_call_id: String, name: String, outcome: ToolExecutionResult },
     "approval_asked" => ApprovalAsked {
@@ -564,7 +564,7 @@ mod tests {
                 call: 0,
                 tool_call_id: "t".into(),
                 name: "n".into(),
-                effect: Effect::Once,
+                effect: EffectClass::Once,
                 attempt: 0,
                 input: Some(input.clone()),
             },

@@ -8,7 +8,7 @@ use super::{Budget, Price, Prices};
 
 /// What the calls of a conversation may cost, and how that is known.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Spending {
+pub struct Pricing {
     /// What all rounds of the conversation together may use.
     pub budget: Budget,
     /// The conversation's own model.
@@ -27,7 +27,7 @@ pub struct Spending {
     pub window_tokens: u64,
 }
 
-impl Spending {
+impl Pricing {
     /// What a model costs.
     pub(crate) fn price_of(&self, model: &str) -> Option<Price> {
         if *model == *self.model { self.price } else { self.prices.of(model).copied() }

@@ -187,11 +187,11 @@ mod tests {
 
     #[test]
     fn an_undeclared_closure_is_as_careful_as_any_tool() {
-        use crate::{ports::Approval, tool::Effect};
+        use crate::{ports::Approval, tool::EffectClass};
 
         let (undeclared, declared) = (sum(), sum().declare(ToolSpec::read_only));
 
-        assert_eq!((undeclared.spec().effect, undeclared.spec().approval), (Effect::Once, Approval::ByMode));
-        assert_eq!((declared.spec().effect, declared.spec().approval), (Effect::Pure, Approval::Never));
+        assert_eq!((undeclared.spec().effect, undeclared.spec().approval), (EffectClass::Once, Approval::ByMode));
+        assert_eq!((declared.spec().effect, declared.spec().approval), (EffectClass::Pure, Approval::Never));
     }
 }

@@ -21,7 +21,7 @@ use crate::{
     policy::{BreakerConfig, ToolRetryPolicy},
     skill::SkillActivationResult,
     stream::ChildProgress,
-    tool::{Effect, OutputLevel, ToolError, ToolErrorType},
+    tool::{EffectClass, OutputLevel, ToolError, ToolErrorType},
 };
 
 /// What may run beside a call of the same batch.
@@ -67,7 +67,7 @@ pub struct ToolSpec {
     /// What the model sees.
     pub definition: ToolDefinition,
     /// What a repeated start would do.
-    pub effect: Effect,
+    pub effect: EffectClass,
     /// What may run beside it.
     pub concurrency: Concurrency,
     /// Whether a person must agree.
@@ -106,7 +106,7 @@ impl ToolSpec {
     pub fn new(name: impl Into<String>, description: impl Into<String>, input_schema: RawJson) -> Self {
         Self {
             definition: ToolDefinition { name: name.into(), description: description.into(), input_schema },
-            effect: Effect::default(),
+            effect: EffectClass::default(),
             concurrency: Concurrency::default(),
             approval: Approval::default(),
             timeout: TOOL_TIMEOUT,
@@ -125,14 +125,14 @@ impl ToolSpec {
     /// Declares a tool that only reads: effect `pure`, never asks.
     #[must_use]
     pub fn read_only(mut self) -> Self {
-        self.effect = Effect::Pure;
+        self.effect = EffectClass::Pure;
         self.approval = Approval::Never;
         self
     }
 
     /// Sets the effect class.
     #[must_use]
-    pub fn effect(mut self, effect: Effect) -> Self {
+    pub fn effect(mut self, effect: EffectClass) -> Self {
         self.effect = effect;
         self
     }
@@ -453,7 +453,7 @@ mod tests {
     fn an_undeclared_tool_is_once_asks_and_has_two_minutes() {
         let spec = ToolSpec::new("x", "y", RawJson::empty_object());
 
-        assert_eq!((spec.effect, spec.approval, spec.timeout), (Effect::Once, Approval::ByMode, Duration::from_secs(120)));
+        assert_eq!((spec.effect, spec.approval, spec.timeout), (EffectClass::Once, Approval::ByMode, Duration::from_secs(120)));
     }
 
     #[test]

@@ -12,7 +12,7 @@ pub mod admission;
 mod families;
 mod quotas;
 mod usage;
-mod turns;
+mod round_permits;
 mod places;
 mod stored;
 mod tenants;
@@ -31,9 +31,9 @@ use families::Families;
 pub(crate) use families::Family;
 pub(crate) use places::{Place, Places, Taken};
 pub use quotas::Quotas;
+pub use round_permits::RoundPermit;
 pub(crate) use stored::{Coming, Stored};
 pub use tenants::Tenants;
-pub use turns::TurnPermit;
 pub use usage::{Refused, TenantUsage};
 
 use crate::{
@@ -42,7 +42,7 @@ use crate::{
     policy::{Budget, BudgetCounter},
     tool_executor::TenantTools,
 };
-use turns::Turns;
+use round_permits::RoundPermits;
 use usage::Sums;
 
 /// What a prompt under way takes beside its own bytes.
@@ -65,7 +65,7 @@ pub struct Tenant {
     host_memory: Arc<Memory>,
     requests: Rate,
     tokens: Rate,
-    turns: Arc<Turns>,
+    turns: Arc<RoundPermits>,
     places: Arc<Places>,
     stored: Arc<Stored>,
     tools: Arc<TenantTools>,
@@ -365,7 +365,7 @@ impl Tenant {
     ///
     /// # Cancel safety
     /// Dropping the future leaves the queue.
-    pub async fn turn(self: Arc<Self>) -> Option<TurnPermit> {
+    pub async fn round_permit(self: Arc<Self>) -> Option<RoundPermit> {
         self.turns.clone().take().await
     }
 

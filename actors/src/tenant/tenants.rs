@@ -8,7 +8,7 @@ use std::sync::{
 use dashmap::DashMap;
 use tokio::time::Instant;
 
-use super::{Memory, Places, Quotas, Rate, Stored, Sums, Tenant, Turns, UNBOUNDED, Usual};
+use super::{Memory, Places, Quotas, Rate, RoundPermits, Stored, Sums, Tenant, UNBOUNDED, Usual};
 use crate::{
     id_hash::IdHash,
     ids::TenantId,
@@ -98,7 +98,7 @@ impl Tenants {
             host_memory: self.memory.clone(),
             requests: Rate::new(now),
             tokens: Rate::new(now),
-            turns: Turns::new(self.usual.turns_max),
+            turns: RoundPermits::new(self.usual.turns_max),
             places: Places::new(),
             stored: Stored::new(self.usual.stored_bytes_max),
             tools: Arc::default(),

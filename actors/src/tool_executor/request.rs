@@ -18,7 +18,7 @@ use crate::{
     limits::{JSON_DEPTH_MAX, TOOL_INPUT_BYTES_MAX},
     policy::ToolRetryPolicy,
     ports::{CachePolicy, PermissionLevel, TOOL_TIMEOUT, ToolSpec},
-    tool::{Effect, OutputLevel, ToolError, ToolErrorType},
+    tool::{EffectClass, OutputLevel, ToolError, ToolErrorType},
 };
 
 /// A call, as a model's tool call and its conversation make it. Nothing here makes up a `tool_call_id` (REQUIREMENTS M-10).
@@ -134,7 +134,7 @@ impl ToolInvocationRequest {
 
     /// A request of a tool as it declares itself: its version, time and, where its calls are `pure`, its cache policy.
     pub fn of(spec: &ToolSpec, tool_call_id: impl Into<String>, parameters: RawJson) -> Self {
-        let cache_policy = if spec.effect == Effect::Pure { spec.cache } else { CachePolicy::NoCache }; // T-17
+        let cache_policy = if spec.effect == EffectClass::Pure { spec.cache } else { CachePolicy::NoCache }; // T-17
         Self {
             tool_version: spec.version.clone(),
             timeout_ms: u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX),

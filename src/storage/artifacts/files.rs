@@ -12,7 +12,7 @@ use crate::private::make_folder;
 use callboard_actors::{
     ids::{ArtifactId, Scope, TenantId, sha256_hex},
     limits::ARTIFACT_BYTES_MAX,
-    policy::{Place, Shelf, Shelved},
+    policy::{ArtifactIndex, IndexPlace, IndexedArtifact},
     time::Timestamp,
 };
 use serde::{Deserialize, Serialize};
@@ -169,7 +169,7 @@ impl Files {
     }
 
     /// Writes what is known of an artifact: as a whole, but not flushed; what a power cut takes is rebuilt.
-    pub(super) fn note(&self, owner: &Owner, id: &ArtifactId, shelved: &Shelved) -> io::Result<()> {
+    pub(super) fn note(&self, owner: &Owner, id: &ArtifactId, shelved: &IndexedArtifact) -> io::Result<()> {
         let metadata = Metadata {
             created_at: shelved.created_at.to_string(),
             accessed_at: shelved.accessed_at.to_string(),
@@ -182,18 +182,18 @@ impl Files {
     }
 
     /// What is known of an artifact that is there: its metadata, else what its file tells.
-    pub(super) fn known(&self, owner: &Owner, id: &ArtifactId) -> Option<Shelved> {
+    pub(super) fn known(&self, owner: &Owner, id: &ArtifactId) -> Option<IndexedArtifact> {
         let file = fs::symlink_metadata(self.path(owner, id)).ok().filter(fs::Metadata::is_file)?;
         let size_bytes = file.len();
         let told = self.told(owner, id, size_bytes);
         Some(told.unwrap_or_else(|| {
             let since = file.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
             let at = Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
-            Shelved { size_bytes, tool_call_id: String::new(), created_at: at, accessed_at: at }
+            IndexedArtifact { size_bytes, tool_call_id: String::new(), created_at: at, accessed_at: at }
         }))
     }
 
-    fn told(&self, owner: &Owner, id: &ArtifactId, size_bytes: u64) -> Option<Shelved> {
+    fn told(&self, owner: &Owner, id: &ArtifactId, size_bytes: u64) -> Option<IndexedArtifact> {
         let mut text = Vec::new();
         let file = File::open(self.metadata_path(owner, id)).ok()?; // Killed between file and metadata: rebuilt without a word.
         let read = file.take(METADATA_BYTES_MAX).read_to_end(&mut text).is_ok();
@@ -203,7 +203,7 @@ impl Files {
             tracing::warn!("the metadata of {id} is unreadable and is rebuilt from its file");
             return None;
         };
-        Some(Shelved { size_bytes, tool_call_id: metadata.tool_call_id, created_at, accessed_at })
+        Some(IndexedArtifact { size_bytes, tool_call_id: metadata.tool_call_id, created_at, accessed_at })
     }
 
     /// Compares a content with what is at its place.
@@ -294,15 +294,15 @@ impl Files {
     }
 
     /// What is on a tenant's shelf, by what is on the disk.
-    pub(super) fn load(&self, tenant: &str) -> Shelf<String> {
-        let mut shelf = Shelf::default();
+    pub(super) fn load(&self, tenant: &str) -> ArtifactIndex<String> {
+        let mut shelf = ArtifactIndex::default();
         for (folder, name) in entries(&self.tenant_path(tenant)).filter(|(_, name)| is_hex(name, FOLDER_DIGITS)) {
             let owner = Owner::found(tenant, &name);
             for (_, hash) in entries(&folder) {
                 if let Ok(id) = ArtifactId::parse(&format!("artifact_{hash}"))
                     && let Some(shelved) = self.known(&owner, &id)
                 {
-                    let place: Place<String> = (name.clone(), id);
+                    let place: IndexPlace<String> = (name.clone(), id);
                     shelf.put(place, shelved);
                 }
             }

@@ -28,7 +28,7 @@ use bytes::Bytes;
 use callboard_actors::{
     ids::{ArtifactId, ConversationId, Scope, TenantId},
     limits::ARTIFACT_BYTES_MAX,
-    policy::Shelved,
+    policy::IndexedArtifact,
     ports::{ArtifactError, ArtifactMeta, ArtifactStore, BoxFuture, Cleaned, Clock},
 };
 use tokio::sync::Semaphore;
@@ -164,7 +164,7 @@ impl Inner {
     fn store(&self, owner: &Owner, tool_call_id: String, content: &[u8]) -> Result<ArtifactId, ArtifactError> {
         let id = (self.shelves.files.name)(content);
         let now = self.clock.now();
-        let shelved = Shelved { size_bytes: content.len() as u64, tool_call_id, created_at: now, accessed_at: now };
+        let shelved = IndexedArtifact { size_bytes: content.len() as u64, tool_call_id, created_at: now, accessed_at: now };
         let bound = lock(&self.bounds).get(&owner.tenant).copied();
         let tenant_bytes_max = bound.unwrap_or(self.settings.tenant_bytes_max);
         let settings = FileArtifactsSettings { tenant_bytes_max, ..self.settings.clone() };
@@ -174,7 +174,7 @@ impl Inner {
     }
 
     /// What an owner has, if it is not too old.
-    fn find(&self, owner: &Owner, id: &ArtifactId, is_use: bool) -> Result<Shelved, ArtifactError> {
+    fn find(&self, owner: &Owner, id: &ArtifactId, is_use: bool) -> Result<IndexedArtifact, ArtifactError> {
         self.shelves.find(owner, id, is_use, self.clock.now(), self.settings.max_age)
     }
 
@@ -230,7 +230,7 @@ impl ArtifactStore for FileArtifacts {
 
     fn meta(&self, owner: Scope, id: ArtifactId) -> BoxFuture<'_, Result<ArtifactMeta, ArtifactError>> {
         Box::pin(self.work(move |inner| {
-            let Shelved { size_bytes, tool_call_id, created_at, accessed_at } = inner.find(&Owner::of(&owner), &id, false)?;
+            let IndexedArtifact { size_bytes, tool_call_id, created_at, accessed_at } = inner.find(&Owner::of(&owner), &id, false)?;
             Ok(ArtifactMeta { id, size_bytes, tool_call_id, conversation_id: owner.conversation, created_at, accessed_at })
         }))
     }

@@ -13,7 +13,7 @@ use std::{
 use callboard_actors::{
     ids::ArtifactId,
     limits::TENANT_ARTIFACTS_MAX,
-    policy::{Place, Shelf, Shelved},
+    policy::{ArtifactIndex, IndexPlace, IndexedArtifact},
     ports::{ArtifactError, Cleaned},
     time::Timestamp,
 };
@@ -33,13 +33,13 @@ pub(super) struct Shelves {
 /// A tenant's shelf.
 #[derive(Default)]
 struct Tenant {
-    shelf: Option<Shelf<String>>,
+    shelf: Option<ArtifactIndex<String>>,
     /// Bytes that are being written.
     reserved: u64,
 }
 
 impl Tenant {
-    fn shelf(&mut self, files: &Files, tenant: &str) -> &mut Shelf<String> {
+    fn shelf(&mut self, files: &Files, tenant: &str) -> &mut ArtifactIndex<String> {
         self.shelf.get_or_insert_with(|| files.load(tenant))
     }
 }
@@ -48,7 +48,7 @@ impl Tenant {
 struct Candidate {
     accessed_at: Timestamp,
     tenant: String,
-    place: Place<String>,
+    place: IndexPlace<String>,
     size_bytes: u64,
 }
 
@@ -66,7 +66,7 @@ impl Shelves {
         &self,
         owner: &Owner,
         id: &ArtifactId,
-        shelved: Shelved,
+        shelved: IndexedArtifact,
         content: &[u8],
         settings: &FileArtifactsSettings,
     ) -> Result<(), ArtifactError> {
@@ -97,13 +97,13 @@ impl Shelves {
         &self,
         tenant: &mut Tenant,
         owner: &Owner,
-        shelved: &Shelved,
+        shelved: &IndexedArtifact,
         settings: &FileArtifactsSettings,
     ) -> Result<(), ArtifactError> {
         let quota = settings.tenant_bytes_max;
         let size = tenant.reserved.saturating_add(shelved.size_bytes);
         let shelf = tenant.shelf(&self.files, &owner.tenant);
-        let is_full = |shelf: &Shelf<String>| shelf.bytes().saturating_add(size) > quota || shelf.len() >= TENANT_ARTIFACTS_MAX;
+        let is_full = |shelf: &ArtifactIndex<String>| shelf.bytes().saturating_add(size) > quota || shelf.len() >= TENANT_ARTIFACTS_MAX;
         if is_full(shelf) {
             let Some(_) = shelf.room_for(size, quota, TENANT_ARTIFACTS_MAX) else {
                 return Err(ArtifactError::OverQuota { used: shelf.bytes(), quota });
@@ -123,7 +123,14 @@ impl Shelves {
     }
 
     /// Writes without a lock, then puts it in its place under one.
-    fn write(&self, tenant: &Mutex<Tenant>, owner: &Owner, id: &ArtifactId, shelved: Shelved, content: &[u8]) -> Result<(), ArtifactError> {
+    fn write(
+        &self,
+        tenant: &Mutex<Tenant>,
+        owner: &Owner,
+        id: &ArtifactId,
+        shelved: IndexedArtifact,
+        content: &[u8],
+    ) -> Result<(), ArtifactError> {
         let failed = |error: io::Error| away(&error);
         let incoming = self.files.begin(content, true).map_err(failed)?;
         incoming.set_time(shelved.created_at);
@@ -150,7 +157,7 @@ impl Shelves {
         is_use: bool,
         now: Timestamp,
         max_age: Duration,
-    ) -> Result<Shelved, ArtifactError> {
+    ) -> Result<IndexedArtifact, ArtifactError> {
         let not_found = || ArtifactError::NotFound(id.clone());
         let tenant = self.tenant(&owner.tenant);
         let mut tenant = lock(&tenant);
@@ -186,7 +193,7 @@ impl Shelves {
     }
 
     /// Removes one; what cannot be removed stays and is told. Returns whether a file is gone by this.
-    fn drop_from(&self, shelf: &mut Shelf<String>, tenant: &str, place: &Place<String>) -> bool {
+    fn drop_from(&self, shelf: &mut ArtifactIndex<String>, tenant: &str, place: &IndexPlace<String>) -> bool {
         match self.files.remove(&Owner::found(tenant, &place.0), &place.1) {
             Ok(removed) => {
                 shelf.remove(place);
@@ -269,7 +276,7 @@ impl Shelves {
         cleaned.bytes - before
     }
 
-    fn drop_counted(&self, shelf: &mut Shelf<String>, tenant: &str, place: &Place<String>, cleaned: &mut Cleaned) {
+    fn drop_counted(&self, shelf: &mut ArtifactIndex<String>, tenant: &str, place: &IndexPlace<String>, cleaned: &mut Cleaned) {
         let bytes = shelf.get(place).map_or(0, |shelved| shelved.size_bytes);
         if self.drop_from(shelf, tenant, place) {
             cleaned.removed += 1;

@@ -21,12 +21,12 @@ fn owner(tenant: &str, conversation: &str) -> Scope {
 }
 
 /// A store in a folder of its own, and its clock.
-struct Place {
+struct IndexPlace {
     folder: tempfile::TempDir,
     clock: Arc<ManualClock>,
 }
 
-impl Place {
+impl IndexPlace {
     fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap(), clock: Arc::new(ManualClock::at(T0)) }
     }
@@ -60,7 +60,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     below(folder).into_iter().filter(|path| path.is_file()).collect()
 }
 
-fn content_of(place: &Place, id: &ArtifactId) -> PathBuf {
+fn content_of(place: &IndexPlace, id: &ArtifactId) -> PathBuf {
     files(&place.root()).into_iter().find(|path| path.file_name().unwrap() == id.hash()).unwrap()
 }
 
@@ -78,7 +78,7 @@ async fn files_keep_the_contract_of_an_artifact_store() {
 
 #[tokio::test]
 async fn what_was_stored_is_there_after_a_restart_with_all_that_is_known() {
-    let place = Place::new();
+    let place = IndexPlace::new();
     let owner = owner("t", "c");
     let (id, meta) = {
         let store = place.open(settings()).await;
@@ -105,7 +105,7 @@ async fn what_was_stored_is_there_after_a_restart_with_all_that_is_known() {
 async fn only_this_user_may_look_and_no_id_is_a_name_of_a_file() {
     use std::os::unix::fs::PermissionsExt as _;
 
-    let place = Place::new();
+    let place = IndexPlace::new();
     let store = place.open(settings()).await;
     put(&store, &owner("acme", "support-42"), b"x").await;
 
@@ -121,7 +121,7 @@ async fn only_this_user_may_look_and_no_id_is_a_name_of_a_file() {
 
 #[tokio::test]
 async fn a_killed_write_leaves_nothing_visible_and_is_removed_at_the_next_start() {
-    let place = Place::new();
+    let place = IndexPlace::new();
     let store = place.open(settings()).await;
     let incoming = place.root().join(".incoming");
     let live = store.inner.shelves.files.begin(b"being written", true).unwrap();
@@ -142,7 +142,7 @@ async fn a_killed_write_leaves_nothing_visible_and_is_removed_at_the_next_start(
 
 #[tokio::test]
 async fn a_kill_between_an_artifact_and_its_metadata_loses_only_the_metadata() {
-    let place = Place::new();
+    let place = IndexPlace::new();
     let owner = owner("t", "c");
     let store = place.open(settings()).await;
     let files = &store.inner.shelves.files;
@@ -158,7 +158,7 @@ async fn a_kill_between_an_artifact_and_its_metadata_loses_only_the_metadata() {
 
 #[tokio::test]
 async fn unreadable_metadata_is_rebuilt_from_the_file() {
-    let place = Place::new();
+    let place = IndexPlace::new();
     let owner = owner("t", "c");
     for rubbish in ["", "{", "[]", r#"{"created_at":"yesterday","accessed_at":"","tool_call_id":"t","conversation_id":"c"}"#] {
         let store = place.open(settings()).await;
@@ -177,7 +177,7 @@ async fn unreadable_metadata_is_rebuilt_from_the_file() {
 
 #[tokio::test]
 async fn another_content_of_the_same_short_name_is_refused_and_never_served() {
-    let place = Place::new();
+    let place = IndexPlace::new();
     let owner = owner("t", "c");
     let mut store = place.open(settings()).await;
     // A name that is the length: contents of one length collide.
@@ -195,7 +195,7 @@ async fn another_content_of_the_same_short_name_is_refused_and_never_served() {
 
 #[tokio::test]
 async fn a_damaged_artifact_is_not_served_and_can_be_stored_again() {
-    let place = Place::new();
+    let place = IndexPlace::new();
     let owner = owner("t", "c");
     let store = place.open(settings()).await;
     let id = put(&store, &owner, b"right").await;
@@ -212,7 +212,7 @@ async fn a_damaged_artifact_is_not_served_and_can_be_stored_again() {
 
 #[tokio::test]
 async fn nothing_is_removed_at_the_limit_and_above_it_the_least_used_until_four_fifths_are_left() {
-    let place = Place::new();
+    let place = IndexPlace::new();
     let store = place.open(FileArtifactsSettings { max_size_bytes: 100, ..settings() }).await;
     let owners = [owner("t", "c"), owner("u", "c")];
     let mut ids = Vec::new();
@@ -244,7 +244,7 @@ async fn nothing_is_removed_at_the_limit_and_above_it_the_least_used_until_four_
 
 #[tokio::test]
 async fn a_reader_keeps_what_is_removed_while_he_reads() {
-    let place = Place::new();
+    let place = IndexPlace::new();
     let owner = owner("t", "c");
     let store = place.open(settings()).await;
     let id = put(&store, &owner, b"being read").await;
@@ -261,7 +261,7 @@ async fn a_reader_keeps_what_is_removed_while_he_reads() {
 
 #[tokio::test]
 async fn two_processes_over_one_folder_see_one_truth() {
-    let place = Place::new();
+    let place = IndexPlace::new();
     let (one, two) = (place.open(settings()).await, place.open(settings()).await);
     let owner = owner("t", "c");
     put(&one, &owner, b"a").await;
@@ -279,7 +279,7 @@ async fn two_processes_over_one_folder_see_one_truth() {
 
 #[tokio::test]
 async fn no_path_is_in_an_error_or_in_debug() {
-    let place = Place::new();
+    let place = IndexPlace::new();
     let owner = owner("t", "c");
     let store = place.open(settings()).await;
     let hidden = |text: String| assert!(!text.contains("data") && !text.contains('/'), "{text}");
@@ -304,7 +304,7 @@ async fn until_idle() {
 
 #[tokio::test(start_paused = true)]
 async fn it_cleans_at_start_and_after_each_interval_until_it_is_stopped_and_can_be_started_again() {
-    let place = Place::new();
+    let place = IndexPlace::new();
     let owner = owner("t", "c");
     let short = || FileArtifactsSettings { max_age: Duration::from_secs(1), ..FileArtifactsSettings::default() };
     let count = || files(&place.root()).len();
@@ -339,7 +339,7 @@ async fn it_cleans_at_start_and_after_each_interval_until_it_is_stopped_and_can_
 
 #[tokio::test(start_paused = true)]
 async fn a_clean_up_that_fails_does_not_end_the_schedule() {
-    let place = Place::new();
+    let place = IndexPlace::new();
     let owner = owner("t", "c");
     let store = place.open(FileArtifactsSettings { max_age: Duration::from_secs(1), ..FileArtifactsSettings::default() }).await;
     until_idle().await;
@@ -356,7 +356,7 @@ async fn a_clean_up_that_fails_does_not_end_the_schedule() {
 
 #[tokio::test(start_paused = true)]
 async fn dropping_the_store_stops_its_cleaner() {
-    let place = Place::new();
+    let place = IndexPlace::new();
     let store = place.open(FileArtifactsSettings::default()).await;
     until_idle().await;
     let inner = Arc::downgrade(&store.inner);

@@ -6,15 +6,15 @@ use tokio::time::Instant;
 
 use super::{
     super::{
-        act::Act,
-        lane::{Parcel, Verdict},
+        after_commit::AfterCommit,
+        append_queue::{AppendBatch, Verdict},
+        decision::Effect,
         message::{ConversationError, ConversationMsg},
-        release::Release,
     },
     Flow, Live, lock,
 };
 use crate::{
-    conversation::{LifeEnd, WaitsFor},
+    conversation::{ExitReason, WaitsFor},
     journal::{Head, StoredEntry},
     limits::STORE_PAUSE_MAX,
     ports::{AppendError, StoreError},
@@ -31,16 +31,16 @@ pub(super) struct Pause {
 impl Live {
     /// The store did not say yes.
     pub(super) fn append_lost(&mut self, error: AppendError, sending: u32) -> Flow {
-        if sending != self.sending || lock(&self.lane).lane.is_paused() {
+        if sending != self.sending || lock(&self.append_queue).append_queue.is_paused() {
             return Flow::GoOn; // Told already; the head will say what became of it.
         }
         match error {
-            AppendError::Conflict { .. } => self.end_life(&ConversationError::InUse, LifeEnd::Conflict),
+            AppendError::Conflict { .. } => self.exit(&ConversationError::InUse, ExitReason::Conflict),
             AppendError::Unavailable { message } => {
                 tracing::warn!(conversation = %self.scope.conversation, message, "the store is away; effects are held");
-                lock(&self.lane).lane.lost();
+                lock(&self.append_queue).append_queue.lost();
                 self.ports.counters.store_pauses.add(1);
-                self.standing.set(WaitsFor::Store, &*self.ports.clock);
+                self.wait_status.set(WaitsFor::Store, &*self.ports.clock);
                 let task = self.read_head(Duration::from_millis(50));
                 self.pause = Some(Pause { since: Instant::now(), reads: 0, _task: task });
                 Flow::GoOn
@@ -50,7 +50,7 @@ impl Live {
 
     fn read_head(&self, after: Duration) -> AbortOnDrop {
         let (sessions, scope, me) = (self.ports.sessions.clone(), self.scope.clone(), self.me.clone());
-        let stored = lock(&self.lane).lane.stored_head().seq;
+        let stored = lock(&self.append_queue).append_queue.stored_head().seq;
         AbortOnDrop(tokio::spawn(async move {
             tokio::time::sleep(after).await;
             let read = async {
@@ -66,7 +66,7 @@ impl Live {
         let Some(pause) = &self.pause else { return Flow::GoOn };
         let (since, reads) = (pause.since, pause.reads + 1);
         match result {
-            Err(error) if since.elapsed() >= STORE_PAUSE_MAX => self.end_life(&ConversationError::Store(error), LifeEnd::StoreAway),
+            Err(error) if since.elapsed() >= STORE_PAUSE_MAX => self.exit(&ConversationError::Store(error), ExitReason::StoreAway),
             Err(_) => {
                 let after = Duration::from_millis(50u64 << reads.min(5)).min(Duration::from_secs(1));
                 let task = self.read_head(after);
@@ -74,17 +74,17 @@ impl Live {
                 Flow::GoOn
             }
             Ok((head, next)) => {
-                let verdict = lock(&self.lane).lane.head_read(head, next.as_ref());
+                let verdict = lock(&self.append_queue).append_queue.head_read(head, next.as_ref());
                 match verdict {
-                    Verdict::EndLife => self.end_life(&ConversationError::InUse, LifeEnd::Conflict),
+                    Verdict::EndLife => self.exit(&ConversationError::InUse, ExitReason::Conflict),
                     Verdict::GoOn { released, resend } => {
                         self.pause = None;
-                        self.standing.clear();
+                        self.wait_status.clear();
                         self.sending += 1;
                         self.writer.stored(head.seq);
-                        released.into_iter().for_each(Release::perform);
-                        resend.into_iter().for_each(|parcel| self.send(Parcel { awaited: true, ..parcel }));
-                        std::mem::take(&mut self.held).into_iter().for_each(|act| self.perform(act));
+                        released.into_iter().for_each(AfterCommit::perform);
+                        resend.into_iter().for_each(|batch| self.send(AppendBatch { awaited: true, ..batch }));
+                        std::mem::take(&mut self.held).into_iter().for_each(|effect| self.perform(effect));
                         Flow::GoOn
                     }
                 }
@@ -94,23 +94,23 @@ impl Live {
 }
 
 /// Acts that are performed while the store is away: what stops, refuses or only tells (DESIGN §4.1).
-pub(super) fn survives_pause(act: &Act) -> bool {
-    match act {
-        Act::CancelRound { .. }
-        | Act::Abort { .. }
-        | Act::Refuse { .. }
-        | Act::Reserve { .. }
-        | Act::Queued { .. }
-        | Act::RoundOver { .. }
-        | Act::CompactionDropped
-        | Act::Park { .. } => true,
-        Act::StartModel { .. }
-        | Act::MeasureContext { .. }
-        | Act::Summarise { .. }
-        | Act::StartTool(_)
-        | Act::RetryLater { .. }
-        | Act::ToolRetry { .. }
-        | Act::Acknowledge { .. }
-        | Act::Answer { .. } => false,
+pub(super) fn survives_pause(effect: &Effect) -> bool {
+    match effect {
+        Effect::CancelRound { .. }
+        | Effect::Abort { .. }
+        | Effect::Refuse { .. }
+        | Effect::Reserve { .. }
+        | Effect::Queued { .. }
+        | Effect::RoundOver { .. }
+        | Effect::CompactionDropped
+        | Effect::Park { .. } => true,
+        Effect::StartModel { .. }
+        | Effect::MeasureContext { .. }
+        | Effect::Summarise { .. }
+        | Effect::StartTool(_)
+        | Effect::RetryLater { .. }
+        | Effect::ToolRetry { .. }
+        | Effect::Acknowledge { .. }
+        | Effect::Answer { .. } => false,
     }
 }

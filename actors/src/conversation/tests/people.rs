@@ -120,7 +120,7 @@ impl World {
         let mut may = |event: usize, weight: usize, is: bool| events.extend(std::iter::repeat_n(event, if is { weight } else { 0 }));
         may(0, 4, !self.store.queue.is_empty());
         may(1, 4, !life.notices.is_empty());
-        may(2, 3, life.lane.is_paused() && !life.over && life.head_read.is_none());
+        may(2, 3, life.append_queue.is_paused() && !life.over && life.head_read.is_none());
         may(3, 3, life.head_read.is_some());
         may(4, 3, !life.models.is_empty());
         may(5, 2 + life.tools.len(), !life.tools.is_empty());

@@ -16,7 +16,7 @@ use crate::{
     stream::{EventKind, StopReason},
     testing::{Reply, ScriptedModel},
     tokens::{EncoderConfig, TokenCounter},
-    tool::Effect,
+    tool::EffectClass,
 };
 
 /// The longest answer of the small model.
@@ -103,7 +103,7 @@ fn rounds() -> u64 {
 async fn two_thousand_rounds_fit_a_window_of_eight_thousand_tokens() {
     let (counter, seen) = (Arc::new(TokenCounter::default()), Arc::new(Mutex::new(Seen::default())));
     let model = small_model(counter.clone(), seen.clone(), 8000);
-    let (tool, _) = probe("look", Effect::Pure, |_| async { Ok(ToolOutput::Text("seen ".repeat(120))) });
+    let (tool, _) = probe("look", EffectClass::Pure, |_| async { Ok(ToolOutput::Text("seen ".repeat(120))) });
     let settings = CompactionSettings { enable_llm_summarization: false, ..CompactionSettings::default() };
     let host = builder(&model).tools([tool]).compaction(settings).tokens(counter).build().await.unwrap();
     let conversation = conversation(&host);
@@ -227,7 +227,7 @@ async fn one_round_of_many_large_results_still_fits() {
         reply.usage(Usage { input_uncached: tokens(&count, request), output: 20, ..Usage::default() })
     });
     let model = Arc::new(model.capabilities(small_window(8000)));
-    let (tool, _) = probe("look", Effect::Once, |_| async { Ok(ToolOutput::Text("seen and noted ".repeat(300))) });
+    let (tool, _) = probe("look", EffectClass::Once, |_| async { Ok(ToolOutput::Text("seen and noted ".repeat(300))) });
     let approved = crate::conversation::volatile::ApprovalMode::Auto;
     let host = builder(&model).tools([tool]).approval(approved).tokens(counter).build().await.unwrap();
 
@@ -254,7 +254,7 @@ async fn what_a_compaction_dropped_is_recalled_by_its_pointer() {
         Reply::text("As you wish. ".repeat(20))
     });
     let model = Arc::new(model.capabilities(small_window(8000)));
-    let (tool, _) = probe("look", Effect::Pure, |_| async { Ok(ToolOutput::Text("x".into())) });
+    let (tool, _) = probe("look", EffectClass::Pure, |_| async { Ok(ToolOutput::Text("x".into())) });
     let host = builder(&model).tools([tool]).tokens(counter).build().await.unwrap();
     let conversation = conversation(&host);
     let secret = format!("{} my secret is a heron in the reeds", "filler words go here ".repeat(30));

@@ -79,12 +79,12 @@ async fn deleting_a_running_round_cancels_it_and_tells_its_watchers_and_those_wh
 
 #[tokio::test(start_paused = true)]
 async fn a_deletion_gives_a_tool_the_grace_of_a_cancel_and_no_more() {
-    let (listens, _) = probe("tool", Effect::Once, |context| async move {
+    let (listens, _) = probe("tool", EffectClass::Once, |context| async move {
         context.cancel.cancelled().await;
         tokio::time::sleep(Duration::from_secs(1)).await;
         Ok("ended well".into())
     });
-    let (deaf, _) = probe("deaf", Effect::Once, |_| std::future::pending());
+    let (deaf, _) = probe("deaf", EffectClass::Once, |_| std::future::pending());
     for (tool, name, longest) in [(listens, "tool", 1500), (deaf, "deaf", 3500)] {
         let model = Arc::new(ScriptedModel::always(Reply::tool(name, &json!({}))));
         let store = store();
@@ -164,7 +164,7 @@ async fn a_conversation_that_waits_after_a_crash_is_deleted_and_stays_so() {
             panic!("the hook always panics")
         }
     }
-    let (tool, _) = probe("tool", Effect::Once, |_| async { Ok("ok".into()) });
+    let (tool, _) = probe("tool", EffectClass::Once, |_| async { Ok("ok".into()) });
     let model = Arc::new(ScriptedModel::always(Reply::tool("tool", &json!({}))));
     let store = store();
     let host = builder(&model).shared_sessions(store.clone()).tools([tool]).hook(AlwaysPanics).build().await.unwrap();

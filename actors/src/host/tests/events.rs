@@ -322,7 +322,7 @@ pub(super) fn asks(name: &str) -> Arc<dyn Tool> {
             Box::pin(async { Ok("paid".into()) })
         }
     }
-    Arc::new(Asks(ToolSpec::new(name, "A tool that asks.", RawJson::empty_object()).effect(Effect::Once)))
+    Arc::new(Asks(ToolSpec::new(name, "A tool that asks.", RawJson::empty_object()).effect(EffectClass::Once)))
 }
 
 #[tokio::test(start_paused = true)]

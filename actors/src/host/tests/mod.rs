@@ -45,7 +45,7 @@ use crate::{
     stream::{EventKind, StreamEvent},
     testing::{ManualClock, SeededEntropy},
     time::Timestamp,
-    tool::{Effect, ToolError},
+    tool::{EffectClass, ToolError},
 };
 
 /// A builder with a fixed clock and seeded chance.
@@ -87,7 +87,7 @@ impl Tool for Probe {
     }
 }
 
-fn probe<F>(name: &str, effect: Effect, run: impl Fn(ToolContext) -> F + Send + Sync + 'static) -> (Arc<dyn Tool>, Arc<AtomicUsize>)
+fn probe<F>(name: &str, effect: EffectClass, run: impl Fn(ToolContext) -> F + Send + Sync + 'static) -> (Arc<dyn Tool>, Arc<AtomicUsize>)
 where
     F: Future<Output = Result<ToolOutput, ToolError>> + Send + 'static,
 {

@@ -37,7 +37,7 @@ fn activate(text: &str) -> Reply {
 }
 
 fn tools() -> [Arc<dyn Tool>; 2] {
-    ["look", "change"].map(|name| probe(name, Effect::Pure, |_| async { Ok("ran".into()) }).0)
+    ["look", "change"].map(|name| probe(name, EffectClass::Pure, |_| async { Ok("ran".into()) }).0)
 }
 
 fn offered(request: &ModelRequest) -> Vec<&str> {

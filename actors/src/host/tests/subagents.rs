@@ -82,7 +82,7 @@ async fn subagents_of_one_turn_run_together_and_answer_in_call_order() {
 
 #[tokio::test(start_paused = true)]
 async fn a_subagent_has_its_parents_tools_but_the_one_that_begins_more() {
-    let (tool, starts) = probe("tool", Effect::Pure, |context| async move { Ok(context.key.scope.conversation.as_str().into()) });
+    let (tool, starts) = probe("tool", EffectClass::Pure, |context| async move { Ok(context.key.scope.conversation.as_str().into()) });
     let model = family(&["use it"], |_, request| match request.messages.len() {
         1 => Reply::tool("tool", &json!({})).and_tool("create_subagent", &json!({ "task": "more" })),
         _ => Reply::text(results(request)[1].clone()),
@@ -133,7 +133,7 @@ async fn a_subagent_that_fails_is_an_error_of_its_call_only() {
 
 #[tokio::test(start_paused = true)]
 async fn cancel_reaches_model_tools_and_subagents() {
-    let (hangs, starts) = probe("hangs", Effect::Once, |context| async move {
+    let (hangs, starts) = probe("hangs", EffectClass::Once, |context| async move {
         context.cancel.cancelled().await;
         Ok("stopped".into())
     });

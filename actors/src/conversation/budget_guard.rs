@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// What one life holds.
-pub(super) struct Purse {
+pub(super) struct BudgetGuard {
     tenant: Arc<BudgetCounter>,
     /// What a conversation and its subagents spend together.
     family: Option<Arc<Family>>,
@@ -26,7 +26,7 @@ pub(super) struct Purse {
     clock: Option<(RoundId, AbortOnDrop)>,
 }
 
-impl Purse {
+impl BudgetGuard {
     pub(super) fn new(tenant: Arc<BudgetCounter>, family: Option<Arc<Family>>, is_subagent: bool) -> Self {
         let own = match &family {
             Some(family) if is_subagent => family.counter().below(BudgetLevel::Subagent, Budget::default()),

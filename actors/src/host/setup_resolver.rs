@@ -12,20 +12,20 @@ use crate::{
     chat::{Effort, ToolDefinition},
     compactor::{CompactorRef, Recall},
     conversation::{
-        Ports, Setup, SkillShelf, Toolset,
+        Ports, Setup, SkillRegistry, Toolset,
         context::ContextRules,
         volatile::{ApprovalMode, Recovery},
     },
     limits::{BYTES_A_TOKEN, Limits},
     model_gateway::{CallClass, FallbackCycle, GatewayConfig, ModelGatewayRef, exact::ExactCounter},
-    policy::{Budget, Prices, Spending, TraceSampling},
+    policy::{Budget, Prices, Pricing, TraceSampling},
     ports::{ArtifactStore, Extensions, Hook, LlmProvider, Schemas, SkillSource, Tool, TypedTool, erased},
     skill::SkillPolicy,
     subagent::{CREATE_SUBAGENT, Children, CreateSubagent},
     tenant::Quotas,
     tokens::TokenCounter,
     tool::OutputLevel,
-    tool_executor::{Lent, Mask, Permissions},
+    tool_executor::{Mask, Permissions, ToolResources},
 };
 
 /// Name of the gateway to the host's own provider.
@@ -33,7 +33,7 @@ pub const OWN_GATEWAY: &str = "default";
 
 /// What may differ from tenant to tenant.
 #[derive(Clone, Default)]
-pub(super) struct Recipe {
+pub(super) struct ConversationDefaults {
     /// Name of the gateway; the host's own without one.
     pub(super) gateway: Option<String>,
     pub(super) model: Option<Arc<str>>,
@@ -190,31 +190,31 @@ impl std::fmt::Debug for TenantConfig {
     }
 }
 
-impl Recipe {
+impl ConversationDefaults {
     /// This recipe with a tenant's changes.
     fn changed(&self, changes: &[Change]) -> Self {
-        changes.iter().fold(self.clone(), |mut recipe, change| {
+        changes.iter().fold(self.clone(), |mut defaults, change| {
             match change.clone() {
-                Change::Gateway(name) => recipe.gateway = Some(name),
-                Change::Model(model) => recipe.model = Some(model),
-                Change::System(system) => recipe.system = Some(system),
-                Change::MaxTokens(max_tokens) => recipe.max_tokens = Some(max_tokens),
-                Change::Tools(tools, workspace) => (recipe.tools, recipe.workspace) = (tools, workspace),
-                Change::Skills(skills) => recipe.skills = Some(skills),
-                Change::Approval(approval, has_approver) => (recipe.approval, recipe.has_approver) = (approval, has_approver),
-                Change::Permissions(permissions) => recipe.permissions = permissions,
-                Change::ConversationBudget(budget) => recipe.budget = budget,
-                Change::Subagents(may) => recipe.subagents = may,
-                Change::SkillModels(models) => recipe.skill_models = models,
+                Change::Gateway(name) => defaults.gateway = Some(name),
+                Change::Model(model) => defaults.model = Some(model),
+                Change::System(system) => defaults.system = Some(system),
+                Change::MaxTokens(max_tokens) => defaults.max_tokens = Some(max_tokens),
+                Change::Tools(tools, workspace) => (defaults.tools, defaults.workspace) = (tools, workspace),
+                Change::Skills(skills) => defaults.skills = Some(skills),
+                Change::Approval(approval, has_approver) => (defaults.approval, defaults.has_approver) = (approval, has_approver),
+                Change::Permissions(permissions) => defaults.permissions = permissions,
+                Change::ConversationBudget(budget) => defaults.budget = budget,
+                Change::Subagents(may) => defaults.subagents = may,
+                Change::SkillModels(models) => defaults.skill_models = models,
             }
-            recipe
+            defaults
         })
     }
 }
 
 /// What all set-ups of a host share, and its gateways by name.
-pub(super) struct Kitchen {
-    pub(super) recipe: Recipe,
+pub(super) struct SetupResolver {
+    pub(super) defaults: ConversationDefaults,
     pub(super) gateway: ModelGatewayRef,
     pub(super) gateways: RwLock<BTreeMap<String, ModelGatewayRef>>,
     pub(super) gateway_config: GatewayConfig,
@@ -231,7 +231,7 @@ pub(super) struct Kitchen {
     pub(super) tenant_budget: Budget,
 }
 
-impl Kitchen {
+impl SetupResolver {
     /// The gateway with this name.
     pub(super) fn gateway(&self, name: &str) -> Option<ModelGatewayRef> {
         if name == OWN_GATEWAY {
@@ -277,8 +277,8 @@ impl Kitchen {
     ///
     /// # Errors
     /// [`BuildError`].
-    pub(super) async fn usual(&self) -> Result<Arc<Setup>, BuildError> {
-        self.cook(&self.recipe, self.tenant_budget).await
+    pub(super) async fn default_setup(&self) -> Result<Arc<Setup>, BuildError> {
+        self.resolve(&self.defaults, self.tenant_budget).await
     }
 
     /// The set-up of a tenant.
@@ -289,47 +289,47 @@ impl Kitchen {
         if let Some(error) = &tenant.tools_error {
             return Err(BuildError::NoTools(error.clone()));
         }
-        self.cook(&self.recipe.changed(&tenant.changes), tenant.budget.unwrap_or(self.tenant_budget)).await
+        self.resolve(&self.defaults.changed(&tenant.changes), tenant.budget.unwrap_or(self.tenant_budget)).await
     }
 
-    async fn cook(&self, recipe: &Recipe, tenant_budget: Budget) -> Result<Arc<Setup>, BuildError> {
-        let recipe = recipe.clone();
-        let gateway = match &recipe.gateway {
+    async fn resolve(&self, defaults: &ConversationDefaults, tenant_budget: Budget) -> Result<Arc<Setup>, BuildError> {
+        let defaults = defaults.clone();
+        let gateway = match &defaults.gateway {
             Some(name) => self.gateway(name).ok_or_else(|| BuildError::NoSuchGateway(name.clone()))?,
             None => self.gateway.clone(),
         };
-        let mut tools = recipe.tools;
+        let mut tools = defaults.tools;
         if !tools.is_empty() && !tools.iter().any(|tool| tool.spec().definition.name == Recall::NAME) {
             // Whoever works with tools works long: what a compaction drops can be brought back.
             tools.push(erased(Recall::new(self.ports.sessions.clone())));
         }
-        if recipe.subagents {
+        if defaults.subagents {
             tools.push(erased(CreateSubagent::new(self.subagents.clone())));
         }
-        let skills = match recipe.skills {
-            Some(source) => Some(Arc::new(SkillShelf::open(source, recipe.skill_policy).await?)),
+        let skills = match defaults.skills {
+            Some(source) => Some(Arc::new(SkillRegistry::open(source, defaults.skill_policy).await?)),
             None => None,
         };
-        let all = tools.into_iter().chain(skills.iter().flat_map(SkillShelf::tools));
+        let all = tools.into_iter().chain(skills.iter().flat_map(SkillRegistry::tools));
         let tools = Arc::new(Toolset::new(all, self.schemas.as_deref())?);
-        let model = recipe.model.unwrap_or_else(|| Arc::from(gateway.provider().default_model()));
+        let model = defaults.model.unwrap_or_else(|| Arc::from(gateway.provider().default_model()));
         let capabilities = gateway.capabilities(&model);
-        let max_tokens = recipe.max_tokens.unwrap_or_else(|| capabilities.output_max.min(8192));
+        let max_tokens = defaults.max_tokens.unwrap_or_else(|| capabilities.output_max.min(8192));
         let price = self.prices.of(&model).copied();
         let unpriced = gateway.fallback_models().into_iter().find(|model| self.prices.of(model).is_none());
-        if (price.is_none() || unpriced.is_some()) && (recipe.budget.micro_usd.is_some() || tenant_budget.micro_usd.is_some()) {
+        if (price.is_none() || unpriced.is_some()) && (defaults.budget.micro_usd.is_some() || tenant_budget.micro_usd.is_some()) {
             let model = unpriced.filter(|_| price.is_some()).unwrap_or(model);
             let nearest = self.prices.nearest(&model).map(str::to_owned);
             return Err(BuildError::NoPrice { model: model.to_string(), nearest });
         }
-        let fixed = fixed_bytes(recipe.system.as_deref(), &tools);
+        let fixed = fixed_bytes(defaults.system.as_deref(), &tools);
         let window = u64::from(capabilities.context_window);
-        let spending = Arc::new(Spending {
-            budget: recipe.budget,
+        let spending = Arc::new(Pricing {
+            budget: defaults.budget,
             model: model.clone(),
             price,
             prices: self.prices.clone(),
-            skill_models: recipe.skill_models,
+            skill_models: defaults.skill_models,
             fixed_bytes: fixed,
             max_tokens: u64::from(max_tokens),
             window_tokens: window,
@@ -349,23 +349,23 @@ impl Kitchen {
             tokens: Arc::new(tokens),
             compactor: self.compactor.clone(),
             model,
-            system: recipe.system,
+            system: defaults.system,
             max_tokens,
-            effort: recipe.effort,
+            effort: defaults.effort,
             skills,
             tools,
-            hooks: recipe.hooks.into(),
-            approval: recipe.approval,
-            has_approver: recipe.has_approver,
+            hooks: defaults.hooks.into(),
+            approval: defaults.approval,
+            has_approver: defaults.has_approver,
             window_tokens: window,
-            recovery: recipe.recovery,
-            lent: Lent {
-                workspace: recipe.workspace,
-                extensions: recipe.extensions,
+            recovery: defaults.recovery,
+            resources: ToolResources {
+                workspace: defaults.workspace,
+                extensions: defaults.extensions,
                 artifacts: Some(self.artifacts.clone()),
-                permissions: recipe.permissions,
-                output_level: recipe.output_level,
-                mask: recipe.mask,
+                permissions: defaults.permissions,
+                output_level: defaults.output_level,
+                mask: defaults.mask,
             },
             schemas: self.schemas.clone(),
             native_output: capabilities.output_schema,
@@ -373,7 +373,7 @@ impl Kitchen {
             spending,
             trace_sampling: self.trace_sampling,
             class: CallClass::Interactive,
-            children: recipe.subagents.then(|| self.subagents.clone() as Arc<dyn Children>),
+            children: defaults.subagents.then(|| self.subagents.clone() as Arc<dyn Children>),
             child: None,
             limits: self.limits.clone(),
         };
@@ -382,7 +382,7 @@ impl Kitchen {
     }
 }
 
-impl Kitchen {
+impl SetupResolver {
     /// How the subagents of a fan-out are set up: as those of `parent`, with another model if one is named. Where nothing is kept there is
     /// nothing to recall.
     pub(super) fn of_branch(&self, parent: &Arc<Setup>, model: Option<Arc<str>>, ephemeral: bool) -> Arc<Setup> {
@@ -401,7 +401,7 @@ impl Kitchen {
         let (max_tokens, fixed_bytes) = (u64::from(setup.max_tokens), fixed_bytes(setup.system.as_deref(), &setup.tools));
         let price = self.prices.of(&model).copied();
         let own =
-            Spending { model: model.clone(), price, fixed_bytes, max_tokens, window_tokens: window, ..Spending::clone(&setup.spending) };
+            Pricing { model: model.clone(), price, fixed_bytes, max_tokens, window_tokens: window, ..Pricing::clone(&setup.spending) };
         setup.spending = Arc::new(own);
         let trigger = (f64::from(capabilities.context_window) * self.compactor.settings().trigger) as u64;
         setup.context = ContextRules { window, max_tokens, fixed: fixed_bytes / BYTES_A_TOKEN, trigger };
@@ -422,7 +422,7 @@ fn child_of(setup: &Setup) -> Setup {
     let tools = Arc::new(setup.tools.without(&[CREATE_SUBAGENT]));
     let fixed_bytes = fixed_bytes(setup.system.as_deref(), &tools);
     // Their budget is their family's.
-    let spending = Arc::new(Spending { fixed_bytes, budget: Budget::default(), ..Spending::clone(&setup.spending) });
+    let spending = Arc::new(Pricing { fixed_bytes, budget: Budget::default(), ..Pricing::clone(&setup.spending) });
     let context = ContextRules { fixed: fixed_bytes / BYTES_A_TOKEN, ..setup.context };
     Setup { tools, spending, context, has_approver: false, class: CallClass::Subagent, children: None, child: None, ..setup.clone() }
 }

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// What is heard of a task.
-pub(super) enum Told {
+pub(super) enum FanOutEvent {
     /// The model of the first one has begun to answer.
     FirstContent,
     /// Its round is over.
@@ -26,73 +26,73 @@ pub(super) enum Told {
 }
 
 /// A task under way.
-struct Flight {
+struct RunningTask {
     index: u32,
     began: Instant,
     first_text: Option<Duration>,
 }
 
 /// The store.
-pub(super) struct Ends {
+pub(super) struct RoundEndListener {
     inner: Option<Arc<dyn EventStore>>,
-    flights: Mutex<HashMap<ConversationId, Flight, IdHash>>,
-    tell: mpsc::Sender<Told>,
+    running: Mutex<HashMap<ConversationId, RunningTask, IdHash>>,
+    tell: mpsc::Sender<FanOutEvent>,
 }
 
-impl Ends {
+impl RoundEndListener {
     /// One for at most `parallel` tasks at once, and what it tells.
-    pub(super) fn new(inner: Option<Arc<dyn EventStore>>, parallel: usize) -> (Self, mpsc::Receiver<Told>) {
+    pub(super) fn new(inner: Option<Arc<dyn EventStore>>, parallel: usize) -> (Self, mpsc::Receiver<FanOutEvent>) {
         // A task under way tells of its end once, and one of its first content: there is always room.
         let (tell, told) = mpsc::channel(parallel + 2);
-        (Self { inner, flights: Mutex::default(), tell }, told)
+        (Self { inner, running: Mutex::default(), tell }, told)
     }
 
-    fn flights(&self) -> MutexGuard<'_, HashMap<ConversationId, Flight, IdHash>> {
-        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+    fn running(&self) -> MutexGuard<'_, HashMap<ConversationId, RunningTask, IdHash>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Listens for a task that is about to begin.
     pub(super) fn listen(&self, conversation: ConversationId, index: u32, began: Instant) {
-        self.flights().insert(conversation, Flight { index, began, first_text: None });
+        self.running().insert(conversation, RunningTask { index, began, first_text: None });
     }
 
     /// Listens for it no longer.
     pub(super) fn leave(&self, conversation: &ConversationId) {
-        self.flights().remove(conversation);
+        self.running().remove(conversation);
     }
 
     fn hear(&self, conversation: &ConversationId, events: &[Arc<StreamEvent>]) {
         if events.is_empty() {
             return;
         }
-        let mut flights = self.flights();
-        let Some(flight) = flights.get_mut(conversation) else { return };
+        let mut running = self.running();
+        let Some(task) = running.get_mut(conversation) else { return };
         let (mut first, mut ended) = (None, None);
         for event in events {
             match &event.kind {
                 EventKind::TextDelta { .. } | EventKind::ThinkingDelta { .. } | EventKind::ToolCall { .. } | EventKind::Message { .. }
-                    if flight.first_text.is_none() =>
+                    if task.first_text.is_none() =>
                 {
-                    flight.first_text = Some(flight.began.elapsed());
-                    first = (flight.index == 0).then_some(Told::FirstContent);
+                    task.first_text = Some(task.began.elapsed());
+                    first = (task.index == 0).then_some(FanOutEvent::FirstContent);
                 }
                 EventKind::RoundFinished { end } => ended = ended.or_else(|| Some(Ok(end.clone()))),
                 EventKind::Error { failure } => ended = ended.or_else(|| Some(Err(failure.clone()))),
                 _ => {}
             }
         }
-        let ended = ended.map(|end| Told::Ended { index: flight.index, end, first_text: flight.first_text });
+        let ended = ended.map(|end| FanOutEvent::Ended { index: task.index, end, first_text: task.first_text });
         if ended.is_some() {
-            flights.remove(conversation);
+            running.remove(conversation);
         }
-        drop(flights);
+        drop(running);
         for told in first.into_iter().chain(ended) {
             let _ = self.tell.try_send(told); // Nobody listens any more: the fan-out is over.
         }
     }
 }
 
-impl EventStore for Ends {
+impl EventStore for RoundEndListener {
     fn append(&self, stream: &StreamKey, events: Vec<Arc<StreamEvent>>) -> BoxFuture<'_, Result<(), EventStoreError>> {
         let Some(inner) = &self.inner else {
             self.hear(&stream.scope.conversation, &events);

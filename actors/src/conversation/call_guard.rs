@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{
     setup::Setup,
-    volatile::{Judge, Judgement},
+    volatile::{CallPolicy, Judgement},
 };
 use crate::{
     chat::RawJson,
@@ -16,12 +16,12 @@ use crate::{
 };
 
 /// Judges the calls of one conversation.
-pub(super) struct Door {
+pub(super) struct CallGuard {
     setup: Arc<Setup>,
     scope: Scope,
 }
 
-impl Door {
+impl CallGuard {
     pub(super) fn new(setup: Arc<Setup>, scope: Scope) -> Self {
         Self { setup, scope }
     }
@@ -29,7 +29,7 @@ impl Door {
     fn try_judge(&self, name: &str, input: &RawJson) -> Result<Judgement, ToolError> {
         let tools = &self.setup.tools;
         let (Some(tool), Some(spec)) = (tools.get(name), tools.spec(name)) else { return Err(tools.unknown(name)) };
-        if let Some(error) = self.setup.lent.permissions.refusal(spec) {
+        if let Some(error) = self.setup.resources.permissions.refusal(spec) {
             return Err(error);
         }
         let mut replaced: Option<RawJson> = None;
@@ -52,7 +52,7 @@ impl Door {
     }
 }
 
-impl Judge for Door {
+impl CallPolicy for CallGuard {
     fn judge(&self, name: &str, input: &RawJson) -> Judgement {
         self.try_judge(name, input).unwrap_or_else(Judgement::Refused)
     }

@@ -11,7 +11,7 @@ use crate::{
     ports::ToolSpec,
     stream::Failure,
     time::Timestamp,
-    tool::{Effect, OutputLevel},
+    tool::{EffectClass, OutputLevel},
 };
 
 /// What a caller learns when its prompt is safe.
@@ -104,7 +104,7 @@ pub struct StartTool {
 
 /// What the shell is to do.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Act {
+pub enum Effect {
     /// Tell a caller that its prompt is safe.
     Acknowledge {
         /** Who. */
@@ -217,21 +217,21 @@ pub enum Act {
 
 /// What an act waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Gate {
+pub enum When {
     /// Nothing.
     Now,
     /// The entries of its step, and all before, are durable.
     Stored,
 }
 
-impl Act {
+impl Effect {
     /// The table of waits (DESIGN §4.3).
-    pub fn gate(&self) -> Gate {
+    pub fn when(&self) -> When {
         match self {
-            Self::Acknowledge { .. } | Self::Answer { .. } => Gate::Stored,
+            Self::Acknowledge { .. } | Self::Answer { .. } => When::Stored,
             Self::StartTool(start) => match start.spec.effect {
-                Effect::Pure => Gate::Now,
-                Effect::Idempotent | Effect::Once => Gate::Stored,
+                EffectClass::Pure => When::Now,
+                EffectClass::Idempotent | EffectClass::Once => When::Stored,
             },
             Self::Refuse { .. }
             | Self::Reserve { .. }
@@ -245,23 +245,23 @@ impl Act {
             | Self::Abort { .. }
             | Self::Queued { .. }
             | Self::Park { .. }
-            | Self::RoundOver { .. } => Gate::Now,
+            | Self::RoundOver { .. } => When::Now,
         }
     }
 }
 
 /// What follows from an input.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Step {
+pub struct Decision {
     /// What is to be remembered, in order.
     pub entries: Vec<EntryBody>,
     /// What is to be done.
-    pub acts: Vec<Act>,
+    pub effects: Vec<Effect>,
 }
 
-impl Step {
+impl Decision {
     /// Whether nothing follows.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty() && self.acts.is_empty()
+        self.entries.is_empty() && self.effects.is_empty()
     }
 }

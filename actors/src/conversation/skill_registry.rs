@@ -29,7 +29,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const LOOK_MAX: Duration = Duration::from_secs(2);
 
 /// The skills of a host.
-pub struct SkillShelf {
+pub struct SkillRegistry {
     source: Arc<dyn SkillSource>,
     policy: Arc<SkillPolicy>,
     seen: RwLock<Arc<SkillIndex>>,
@@ -37,7 +37,7 @@ pub struct SkillShelf {
     looked: Mutex<Instant>,
 }
 
-impl SkillShelf {
+impl SkillRegistry {
     /// Asks a source for its list (REQUIREMENTS S-01: all skills, at the start).
     ///
     /// # Errors
@@ -109,7 +109,7 @@ impl SkillShelf {
 }
 
 /// `activate_skill` (REQUIREMENTS R-18).
-struct ActivateSkill(Arc<SkillShelf>);
+struct ActivateSkill(Arc<SkillRegistry>);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -141,11 +141,11 @@ impl TypedTool for ActivateSkill {
     }
 
     fn check(&self, args: &ActivateArgs) -> Result<(), ToolError> {
-        SkillShelf::name(&args.skill_name).map(drop)
+        SkillRegistry::name(&args.skill_name).map(drop)
     }
 
     async fn call(&self, args: ActivateArgs, context: ToolContext) -> Result<SkillActivationResult, ToolError> {
-        let name = SkillShelf::name(&args.skill_name)?;
+        let name = SkillRegistry::name(&args.skill_name)?;
         let request = SkillActivationRequest {
             conversation_id: Some(context.key.scope.conversation.clone()),
             ..SkillActivationRequest::new(name, ActivationId::of_call(&context.key))
@@ -155,7 +155,7 @@ impl TypedTool for ActivateSkill {
 }
 
 /// `skill_resource` (REQUIREMENTS S-03): level 3, on demand.
-struct ReadResource(Arc<SkillShelf>);
+struct ReadResource(Arc<SkillRegistry>);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -189,11 +189,11 @@ impl TypedTool for ReadResource {
     }
 
     fn check(&self, args: &ResourceArgs) -> Result<(), ToolError> {
-        SkillShelf::name(&args.skill_name).map(drop)
+        SkillRegistry::name(&args.skill_name).map(drop)
     }
 
     async fn call(&self, args: ResourceArgs, _: ToolContext) -> Result<String, ToolError> {
-        let name = SkillShelf::name(&args.skill_name)?;
+        let name = SkillRegistry::name(&args.skill_name)?;
         if let Some(path) = args.path.filter(|path| !path.is_empty()) {
             return self.0.source.resource(name, path).await.map_err(tool_error);
         }

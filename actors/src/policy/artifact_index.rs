@@ -10,7 +10,7 @@ use crate::{ids::ArtifactId, time::Timestamp};
 
 /// What is known of an artifact of an owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shelved {
+pub struct IndexedArtifact {
     /// Its bytes.
     pub size_bytes: u64,
     /// The call that stored it last.
@@ -21,7 +21,7 @@ pub struct Shelved {
     pub accessed_at: Timestamp,
 }
 
-impl Shelved {
+impl IndexedArtifact {
     /// Whether it is older than `max_age`; that age itself is not (REQUIREMENTS BUG-50).
     pub fn is_expired(&self, max_age: Duration, now: Timestamp) -> bool {
         u128::from(now.ms_since(self.created_at)) > max_age.as_millis()
@@ -29,25 +29,25 @@ impl Shelved {
 }
 
 /// One place: an owner and an artifact that it has.
-pub type Place<O> = (O, ArtifactId);
+pub type IndexPlace<O> = (O, ArtifactId);
 
 /// The artifacts of a tenant. Cheap for many: every step costs the logarithm of their number.
 #[derive(Debug, Clone)]
-pub struct Shelf<O> {
-    kept: BTreeMap<Place<O>, (Shelved, u64)>,
+pub struct ArtifactIndex<O> {
+    kept: BTreeMap<IndexPlace<O>, (IndexedArtifact, u64)>,
     /// In order of last use; the number tells apart what was used in the same millisecond.
-    by_use: BTreeSet<(Timestamp, u64, Place<O>)>,
+    by_use: BTreeSet<(Timestamp, u64, IndexPlace<O>)>,
     uses: u64,
     bytes: u64,
 }
 
-impl<O> Default for Shelf<O> {
+impl<O> Default for ArtifactIndex<O> {
     fn default() -> Self {
         Self { kept: BTreeMap::new(), by_use: BTreeSet::new(), uses: 0, bytes: 0 }
     }
 }
 
-impl<O: Ord + Clone> Shelf<O> {
+impl<O: Ord + Clone> ArtifactIndex<O> {
     /// Bytes of all of them.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -64,17 +64,17 @@ impl<O: Ord + Clone> Shelf<O> {
     }
 
     /// What is known of one.
-    pub fn get(&self, place: &Place<O>) -> Option<&Shelved> {
+    pub fn get(&self, place: &IndexPlace<O>) -> Option<&IndexedArtifact> {
         self.kept.get(place).map(|(shelved, _)| shelved)
     }
 
     /// All of them, in order of owner and name.
-    pub fn iter(&self) -> impl Iterator<Item = (&Place<O>, &Shelved)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&IndexPlace<O>, &IndexedArtifact)> {
         self.kept.iter().map(|(place, (shelved, _))| (place, shelved))
     }
 
     /// Puts one there, in place of what is known of it.
-    pub fn put(&mut self, place: Place<O>, shelved: Shelved) {
+    pub fn put(&mut self, place: IndexPlace<O>, shelved: IndexedArtifact) {
         self.remove(&place);
         self.uses += 1;
         self.bytes = self.bytes.saturating_add(shelved.size_bytes);
@@ -83,7 +83,7 @@ impl<O: Ord + Clone> Shelf<O> {
     }
 
     /// Notes that one was used.
-    pub fn touch(&mut self, place: &Place<O>, now: Timestamp) -> Option<&Shelved> {
+    pub fn touch(&mut self, place: &IndexPlace<O>, now: Timestamp) -> Option<&IndexedArtifact> {
         let mut shelved = self.remove(place)?;
         shelved.accessed_at = now;
         self.put(place.clone(), shelved);
@@ -91,7 +91,7 @@ impl<O: Ord + Clone> Shelf<O> {
     }
 
     /// Takes one away.
-    pub fn remove(&mut self, place: &Place<O>) -> Option<Shelved> {
+    pub fn remove(&mut self, place: &IndexPlace<O>) -> Option<IndexedArtifact> {
         let (shelved, used) = self.kept.remove(place)?;
         self.by_use.remove(&(shelved.accessed_at, used, place.clone()));
         self.bytes = self.bytes.saturating_sub(shelved.size_bytes);
@@ -99,18 +99,18 @@ impl<O: Ord + Clone> Shelf<O> {
     }
 
     /// The places of an owner.
-    pub fn of(&self, owner: &O) -> Vec<Place<O>> {
+    pub fn of(&self, owner: &O) -> Vec<IndexPlace<O>> {
         self.kept.keys().filter(|(of, _)| of == owner).cloned().collect()
     }
 
     /// What is older than `max_age`.
-    pub fn expired(&self, max_age: Duration, now: Timestamp) -> Vec<Place<O>> {
+    pub fn expired(&self, max_age: Duration, now: Timestamp) -> Vec<IndexPlace<O>> {
         self.iter().filter(|(_, shelved)| shelved.is_expired(max_age, now)).map(|(place, _)| place.clone()).collect()
     }
 
     /// What has to go so that `bytes` more fit into `bytes_max` and one more into `count_max`: what was not used for longest first.
     /// `None`: not even the removal of all would help.
-    pub fn room_for(&self, bytes: u64, bytes_max: u64, count_max: usize) -> Option<Vec<Place<O>>> {
+    pub fn room_for(&self, bytes: u64, bytes_max: u64, count_max: usize) -> Option<Vec<IndexPlace<O>>> {
         if bytes > bytes_max || count_max == 0 {
             return None;
         }
@@ -135,14 +135,14 @@ mod tests {
         ArtifactId::of(&[n])
     }
 
-    fn put(shelf: &mut Shelf<&'static str>, owner: &'static str, n: u8, size_bytes: u64, at: u64) {
+    fn put(shelf: &mut ArtifactIndex<&'static str>, owner: &'static str, n: u8, size_bytes: u64, at: u64) {
         let at = Timestamp(at);
-        shelf.put((owner, id(n)), Shelved { size_bytes, tool_call_id: "t".into(), created_at: at, accessed_at: at });
+        shelf.put((owner, id(n)), IndexedArtifact { size_bytes, tool_call_id: "t".into(), created_at: at, accessed_at: at });
     }
 
     #[test]
     fn what_was_not_used_for_longest_goes_first_and_no_more_than_needed() {
-        let mut shelf = Shelf::default();
+        let mut shelf = ArtifactIndex::default();
         put(&mut shelf, "a", 1, 10, 5);
         put(&mut shelf, "b", 1, 10, 5);
         put(&mut shelf, "a", 2, 10, 6);
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn an_age_is_over_when_it_is_exceeded() {
-        let mut shelf = Shelf::default();
+        let mut shelf = ArtifactIndex::default();
         put(&mut shelf, "a", 1, 10, 1000);
         shelf.touch(&("a", id(1)), Timestamp(9000));
 
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn putting_again_and_removing_keep_the_sums_right() {
-        let mut shelf = Shelf::default();
+        let mut shelf = ArtifactIndex::default();
         put(&mut shelf, "a", 1, 10, 1);
         put(&mut shelf, "a", 1, 12, 2);
         put(&mut shelf, "b", 1, 3, 2);

@@ -9,7 +9,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// What a tenant's turns share.
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(super) struct RoundPermits {
     permits: Arc<Semaphore>,
     /// The bound; changed by one at a time.
     size: Mutex<usize>,
@@ -23,14 +23,14 @@ pub(super) struct Turns {
 
 /// The right to have one turn running.
 #[derive(Debug)]
-pub struct TurnPermit {
-    turns: Arc<Turns>,
+pub struct RoundPermit {
+    turns: Arc<RoundPermits>,
     permit: Option<OwnedSemaphorePermit>,
     /// False while it waits for the end of a pause.
     runs: bool,
 }
 
-impl Drop for TurnPermit {
+impl Drop for RoundPermit {
     fn drop(&mut self) {
         if self.runs {
             self.turns.running.fetch_sub(1, Ordering::AcqRel);
@@ -59,7 +59,7 @@ impl Drop for Waits<'_> {
     }
 }
 
-impl Turns {
+impl RoundPermits {
     pub(super) fn new(size: usize) -> Arc<Self> {
         let size = size.min(Semaphore::MAX_PERMITS);
         Arc::new(Self {
@@ -123,7 +123,7 @@ impl Turns {
     ///
     /// # Cancel safety
     /// Dropping the future leaves the queue.
-    pub(super) async fn take(self: Arc<Self>) -> Option<TurnPermit> {
+    pub(super) async fn take(self: Arc<Self>) -> Option<RoundPermit> {
         loop {
             let permit = match self.permits.clone().try_acquire_owned() {
                 Ok(permit) => permit,
@@ -132,7 +132,7 @@ impl Turns {
                     self.permits.clone().acquire_owned().await.ok()?
                 }
             };
-            let mut permit = TurnPermit { turns: self.clone(), permit: Some(permit), runs: false };
+            let mut permit = RoundPermit { turns: self.clone(), permit: Some(permit), runs: false };
             // With the permit in hand: who came first begins first, unless the bound is lower when the pause ends.
             if !self.is_paused() || self.pause_over().await {
                 self.running.fetch_add(1, Ordering::AcqRel);

@@ -3,15 +3,15 @@
 
 /// A map of few entries.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Few<K, V>(Vec<(K, V)>);
+pub struct SmallMap<K, V>(Vec<(K, V)>);
 
-impl<K, V> Default for Few<K, V> {
+impl<K, V> Default for SmallMap<K, V> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<K: Ord, V> Few<K, V> {
+impl<K: Ord, V> SmallMap<K, V> {
     fn place(&self, key: &K) -> Result<usize, usize> {
         self.0.binary_search_by(|(known, _)| known.cmp(key))
     }
@@ -89,7 +89,7 @@ mod tests {
         const SEED: u64 = 20_261_122;
         println!("seed {SEED}");
         let chance = SeededEntropy::new(SEED);
-        let (mut few, mut tree) = (Few::default(), BTreeMap::new());
+        let (mut few, mut tree) = (SmallMap::default(), BTreeMap::new());
         for step in 0..20_000 {
             let [what, key, ..] = chance.bytes();
             let key = key % 16;

@@ -28,7 +28,7 @@ impl Waiter {
 }
 
 /// An act that waits until its entries are durable.
-pub(super) enum Release {
+pub(super) enum AfterCommit {
     /// Tell a caller that its prompt is safe.
     Receipt(Answer<Receipt>, Receipt),
     /// Tell a caller that it is done.
@@ -39,7 +39,7 @@ pub(super) enum Release {
     Nothing,
 }
 
-impl Release {
+impl AfterCommit {
     /// Lets it go.
     pub(super) fn perform(self) {
         match self {

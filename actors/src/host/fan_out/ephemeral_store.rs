@@ -25,9 +25,9 @@ struct Journal {
 
 /// Those of one fan-out, which is one tenant's.
 #[derive(Default)]
-pub(super) struct Scratch(DashMap<ConversationId, Journal, IdHash>);
+pub(super) struct EphemeralStore(DashMap<ConversationId, Journal, IdHash>);
 
-impl Scratch {
+impl EphemeralStore {
     /// Lets go of one.
     pub(super) fn forget(&self, conversation: &ConversationId) {
         drop(self.0.remove(conversation));
@@ -54,7 +54,7 @@ impl Scratch {
     }
 }
 
-impl SessionBackend for Scratch {
+impl SessionBackend for EphemeralStore {
     fn append(&self, mut append: Append) {
         let result = self.store(&mut append);
         (append.done)(result); // Outside of the guard.
@@ -128,7 +128,7 @@ mod tests {
         let scope = Scope::new("t".parse().unwrap(), "subagent:1".parse().unwrap());
         let entry = |seq| StoredEntry { seq: Seq(seq), bytes: Bytes::from_static(b"{}") };
         let at = |epoch, seq| Head { epoch: Epoch(epoch), seq: Seq(seq) };
-        let store = Scratch::default();
+        let store = EphemeralStore::default();
         let append = async |expected: Head, epoch, seq| {
             let appended = store.append_and_wait(&scope, expected, Epoch(epoch), vec![entry(seq)], Open::Running).await;
             appended.map_err(|error| matches!(error, AppendError::Conflict { .. }))

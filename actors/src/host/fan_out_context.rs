@@ -15,7 +15,7 @@ use crate::{
 
 /// One fan-out's.
 #[derive(Clone)]
-pub(crate) struct Branch {
+pub(crate) struct FanOutContext {
     pub(crate) setup: Arc<Setup>,
     pub(crate) ports: Ports,
     /// What they spend together, where that is bounded.
@@ -23,46 +23,46 @@ pub(crate) struct Branch {
 }
 
 /// Those whose conversations' ids start alike: one a tenant at most.
-type Alike = Vec<(TenantId, Arc<Branch>)>;
+type Alike = Vec<(TenantId, Arc<FanOutContext>)>;
 
 /// Those of a host, by what their conversations' ids start with: each life looks here, and makes no text for that. Tenants may name
 /// theirs alike.
 #[derive(Default)]
-pub(crate) struct Branches(RwLock<HashMap<Box<str>, Alike, IdHash>>);
+pub(crate) struct FanOutContexts(RwLock<HashMap<Box<str>, Alike, IdHash>>);
 
 /// A fan-out that is among them until this is dropped.
 pub(crate) struct Joined {
-    branches: Arc<Branches>,
+    fan_outs: Arc<FanOutContexts>,
     root: Scope,
 }
 
 impl Drop for Joined {
     fn drop(&mut self) {
-        let gone = self.branches.leave(&self.root);
+        let gone = self.fan_outs.leave(&self.root);
         drop(gone); // Its ports after the lock.
     }
 }
 
-impl Branches {
+impl FanOutContexts {
     /// Adds the one whose conversations have `root` for a parent; `None` while there is one.
-    pub(crate) fn join(self: &Arc<Self>, root: &Scope, branch: Branch) -> Option<Joined> {
-        let mut branches = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let alike = branches.entry(root.conversation.family().as_str().into()).or_default();
+    pub(crate) fn join(self: &Arc<Self>, root: &Scope, context: FanOutContext) -> Option<Joined> {
+        let mut fan_outs = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let alike = fan_outs.entry(root.conversation.family().as_str().into()).or_default();
         if alike.iter().any(|(tenant, _)| *tenant == root.tenant) {
             return None;
         }
-        alike.push((root.tenant.clone(), Arc::new(branch)));
-        Some(Joined { branches: self.clone(), root: root.clone() })
+        alike.push((root.tenant.clone(), Arc::new(context)));
+        Some(Joined { fan_outs: self.clone(), root: root.clone() })
     }
 
-    fn leave(&self, root: &Scope) -> Option<Arc<Branch>> {
+    fn leave(&self, root: &Scope) -> Option<Arc<FanOutContext>> {
         let family = root.conversation.family();
-        let mut branches = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let alike = branches.get_mut(family.as_str())?;
+        let mut fan_outs = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let alike = fan_outs.get_mut(family.as_str())?;
         let place = alike.iter().position(|(tenant, _)| *tenant == root.tenant)?;
         let (_, gone) = alike.swap_remove(place);
         if alike.is_empty() {
-            branches.remove(family.as_str());
+            fan_outs.remove(family.as_str());
         }
         Some(gone)
     }
@@ -73,12 +73,12 @@ impl Branches {
     }
 
     /// The one that a conversation belongs to.
-    pub(crate) fn of(&self, scope: &Scope) -> Option<Arc<Branch>> {
+    pub(crate) fn of(&self, scope: &Scope) -> Option<Arc<FanOutContext>> {
         self.find(scope.conversation.siblings()?, &scope.tenant)
     }
 
-    fn find(&self, family: &str, tenant: &TenantId) -> Option<Arc<Branch>> {
-        let branches = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        branches.get(family)?.iter().find(|(whose, _)| whose == tenant).map(|(_, branch)| branch.clone())
+    fn find(&self, family: &str, tenant: &TenantId) -> Option<Arc<FanOutContext>> {
+        let fan_outs = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        fan_outs.get(family)?.iter().find(|(whose, _)| whose == tenant).map(|(_, context)| context.clone())
     }
 }
