@@ -38,8 +38,10 @@ pub use callboard_actors::{
     HostBuilder,
     conversation::{
         ConversationError,
-        turn::OnBusy,
-        volatile::{ApprovalMode, Recovery},
+        round::{
+            OnBusy,
+            rules::{ApprovalMode, Recovery},
+        },
     },
     host::{
         BuildError, ConversationHandle, FanOut, FanOutRun, FanOutSummary, OutcomeError, OutputError, Prompt, Reply, SendAsError, SendError,

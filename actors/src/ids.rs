@@ -1,4 +1,6 @@
 //! The names of things: validated newtypes, never bare strings. Plain data; makes up no id itself (see [`crate::ports::Entropy`]).
+//!
+//! Pure.
 
 use std::{fmt, num::ParseIntError, str::FromStr, sync::Arc};
 

@@ -1,5 +1,7 @@
 //! A map for what a conversation has few of, and most of the time none: entries in one piece of memory, in order of their keys. A tree
 //! node or a table for one entry is several times as large, and there may be a thousand of each at once.
+//!
+//! Pure.
 
 /// A map of few entries.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,4 +1,6 @@
 //! What watchers see: the events of INTERFACES §3. Plain data; ids are given by the stream writer alone.
+//!
+//! Pure.
 
 use std::sync::Arc;
 

@@ -69,7 +69,7 @@ pub(super) fn announce(config: &Config, app: &App) {
 impl Session {
     /// Opens a conversation. Says provider, model and workspace, then notes, then which session it is.
     pub(super) async fn open(config: &Config, flags: &HostFlags, id: Option<ConversationId>, resume: bool) -> Result<Self, Failure> {
-        use callboard_actors::conversation::volatile::Recovery;
+        use callboard_actors::conversation::round::rules::Recovery;
         let wishes: Wishes = flags.wishes(config, if resume { Recovery::Resume } else { Recovery::Close })?;
         // What is wrong with a flag is told before anything is made.
         app::choose_provider(config, &wishes, Purpose::Calls)?;

@@ -6,7 +6,7 @@ use callboard_actors::{
     chat::RawJson,
     conversation::{
         first_sentence,
-        volatile::{ApprovalMode, Judgement, Recovery},
+        round::rules::{ApprovalMode, Judgement, Recovery},
     },
     ids::{CallKey, ConversationId, Scope, Seq},
     journal::ToolExecutionResult,

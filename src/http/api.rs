@@ -2,7 +2,7 @@
 
 use callboard_actors::{
     chat::{ContentBlock, Message, Usage},
-    conversation::turn::OnBusy,
+    conversation::round::OnBusy,
     host::ConversationStatus,
     ids::{ConversationId, EventId, RoundId},
     journal::CompactionNote,

@@ -20,7 +20,7 @@ use callboard::{
     Host, StopReason,
     chat::{ContentBlock, Message},
     clock::SystemClock,
-    conversation::volatile::ApprovalMode,
+    conversation::round::rules::ApprovalMode,
     ids::ArtifactId,
     ports::{ExecLimits, FnTool, Tool, ToolContext},
     providers::openai::OpenAi,

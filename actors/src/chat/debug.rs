@@ -1,4 +1,6 @@
 //! The flat debug form of messages (REQUIREMENTS M-08, M-14, M-15): for people and research, never a carrier.
+//!
+//! Pure.
 
 use serde::{Deserialize, Serialize};
 

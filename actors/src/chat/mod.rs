@@ -1,6 +1,8 @@
 //! What models speak: messages, content blocks and a history that cannot be wrong. Plain data; knows no provider.
 //!
 //! The wire form is Anthropic's (INTERFACES, JSON shapes): `{"role":"user"|"assistant","content":string|[block]}`.
+//!
+//! Pure.
 
 pub mod attachment;
 mod block;

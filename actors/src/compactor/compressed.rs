@@ -1,5 +1,7 @@
 //! A history as callers may look at it: in full, or with its earlier rounds in short (REQUIREMENTS V-06..V-11), and message by
 //! message with what is known of each (C-15..C-19, C-22, C-23). Views only: what is sent is the history itself.
+//!
+//! Pure.
 
 use serde::{Deserialize, Serialize};
 

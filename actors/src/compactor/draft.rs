@@ -1,4 +1,6 @@
 //! A history while the ladder works on it: what goes, what is cleared, and what that comes to. Each step costs what it changes.
+//!
+//! Pure.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,6 @@
 //! EXTRACT: old rounds are thinned by priority, the least first, and the oldest first among equals (REQUIREMENTS C-12..C-14).
+//!
+//! Pure.
 
 use super::{
     draft::Draft,

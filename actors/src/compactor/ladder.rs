@@ -8,6 +8,8 @@
 //! 5. in the round that is left, older tool results are cleared, but never those of its last batch.
 //!
 //! What is above the limit even then is [`Verdict::TooLarge`]. A plan always makes the history smaller, so it cannot go in circles.
+//!
+//! Pure.
 
 use super::{
     CompressionMode, Plan, Problem, Verdict,

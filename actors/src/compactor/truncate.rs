@@ -1,4 +1,6 @@
 //! TRUNCATE: the most recent rounds stay, the others go as wholes (REQUIREMENTS C-20; rounds, not messages: BUG-27).
+//!
+//! Pure.
 
 use super::{draft::Draft, plan::CompactionStep};
 

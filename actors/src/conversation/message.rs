@@ -4,13 +4,9 @@ use std::sync::Arc;
 
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{
-    context::ContextOutcome,
-    rounds::Copied,
-    turn::{ModelOutcome, OnBusy, Receipt, Refusal},
-};
 use crate::{
     chat::{Message, RawJson},
+    conversation::round::{ModelOutcome, OnBusy, Receipt, Refusal, input::ContextOutcome, rounds::Copied},
     ids::{PromptId, RoundId, Seq, WorkId},
     journal::{ClientKey, ConversationRound, Durable, Head, StoredEntry, WithdrawReason},
     ports::{AppendError, StoreError},

@@ -1,6 +1,7 @@
-//! A conversation: one journal, one turn at a time. `turn` decides, this shell performs (DESIGN §4.1).
+//! A conversation: one journal, one round at a time. `round` decides, `commit` stores, `run` performs; `setup` says how the
+//! conversation is configured.
 //!
-//! State: the fold of its journal (`Durable`), running work (`Volatile`), the lane to the store, the stream writer, callers that
+//! State: the fold of its journal (`Durable`), running work (`Volatile`), the queue to the store, the stream writer, callers that
 //! wait. Supervised by a ConversationSupervisor; started by the directory alone, which also holds its mail while it is away.
 //!
 //! **Invariant:** `handle` awaits nothing: work runs in tasks and comes back as mail.
@@ -8,34 +9,13 @@
 //! Promises: second_prompt_waits_for_the_running_turn, cancel_reaches_model_tools_and_subagents,
 //! a_crashed_conversation_reloads_from_its_journal, an_interrupted_round_is_taken_up_again, a_stale_owner_cannot_write.
 
-mod decision;
-mod batch;
-pub mod context;
-mod budget;
-mod call_guard;
-mod input;
-pub mod append_queue;
-mod lease;
-mod live;
-mod load;
-mod measure;
-mod message;
-mod model_call;
-mod prefix;
-mod progress;
-mod output;
-mod budget_guard;
-mod after_commit;
-mod rounds;
+pub mod commit;
 mod setup;
-mod skill_registry;
-mod skills;
-mod stream_writer;
-mod toolset;
-mod trace;
+pub mod round;
+mod run;
+mod lease;
+mod message;
 mod wait_status;
-pub mod turn;
-pub mod volatile;
 
 #[cfg(test)]
 mod tests;
@@ -45,17 +25,17 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
-pub use budget::BUDGET_CODE;
 pub(crate) use lease::{ExitReason, Lease, LeaseIssuer};
-pub(crate) use load::{load, spent_by};
 pub use message::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail};
-pub use output::OUTPUT_CODE;
-pub(crate) use output::{instruction, json_in};
-pub use rounds::Copied;
-pub(crate) use rounds::{read_fork, read_rounds};
+pub use round::budget::BUDGET_CODE;
+pub use round::output::OUTPUT_CODE;
+pub(crate) use round::output::{instruction, json_in};
+pub use round::rounds::Copied;
+pub(crate) use run::fork::{read_fork, read_rounds};
+pub(crate) use run::load::{load, spent_by};
+pub use setup::skill_registry::SkillRegistry;
+pub use setup::toolset::{ToolSummary, Toolset, ToolsetError, first_sentence};
 pub use setup::{Ports, Setup};
-pub use skill_registry::SkillRegistry;
-pub use toolset::{ToolSummary, Toolset, ToolsetError, first_sentence};
 
 use crate::{
     ids::Scope,
@@ -64,9 +44,9 @@ use crate::{
     task::AbortOnDrop,
     tenant::{Family, Tenant},
 };
-pub(crate) use after_commit::refuse;
-use live::{Flow, Live};
-use load::folded_with;
+pub(crate) use commit::after_commit::refuse;
+use run::load::folded_with;
+use run::{Flow, Live};
 pub(crate) use wait_status::WaitStatus;
 pub use wait_status::WaitsFor;
 

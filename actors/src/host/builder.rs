@@ -5,7 +5,7 @@ use crate::{
     compactor::{CompactionSettings, CompactorRef},
     conversation::{
         Ports,
-        volatile::{ApprovalMode, Recovery},
+        round::rules::{ApprovalMode, Recovery},
     },
     host::{BuildError, ToolSource, directory::Directory},
     limits::Limits,

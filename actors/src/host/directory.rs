@@ -302,7 +302,7 @@ impl Directory {
         // A round that is let to its end is let begin its subagents.
         let begins = matches!(mail, ConversationMsg::Prompt(_) | ConversationMsg::Resume) && !scope.conversation.is_subagent();
         if begins && self.closed.load(Ordering::Acquire) {
-            return refuse(mail, &crate::conversation::turn::Refusal::Draining.into());
+            return refuse(mail, &crate::conversation::round::Refusal::Draining.into());
         }
         let mut replaced = None; // An actor reference must not be dropped under the guard.
         let then = match self.slots.entry(scope.clone()) {
@@ -558,7 +558,7 @@ impl Directory {
             for scope in idle {
                 if let Some((_, slot)) = self.slots.remove(&scope) {
                     let (held, _, _) = slot.into_parts();
-                    let error = crate::conversation::turn::Refusal::Draining.into();
+                    let error = crate::conversation::round::Refusal::Draining.into();
                     held.into_iter().for_each(|mail| refuse(mail, &error));
                 }
             }
@@ -645,11 +645,11 @@ impl LeaseIssuer for Directory {
                 match end {
                     ExitReason::Drained => {
                         place.remove();
-                        Then::Refuse(held, crate::conversation::turn::Refusal::Draining.into())
+                        Then::Refuse(held, crate::conversation::round::Refusal::Draining.into())
                     }
                     _ if closed => {
                         place.remove();
-                        Then::Refuse(held, crate::conversation::turn::Refusal::Draining.into())
+                        Then::Refuse(held, crate::conversation::round::Refusal::Draining.into())
                     }
                     ExitReason::Hibernated | ExitReason::Conflict if held.is_empty() => {
                         place.remove();

@@ -2,7 +2,7 @@
 
 use crate::{
     chat::{Message, RawJson},
-    conversation::{Answer, ConversationError, ConversationMsg, Ports, PromptMail, Setup, SkillRegistry, instruction, turn::OnBusy},
+    conversation::{Answer, ConversationError, ConversationMsg, Ports, PromptMail, Setup, SkillRegistry, instruction, round::OnBusy},
     host::{SendError, room::room},
     ids::{ConversationId, RoundId, Scope, TenantId},
     journal::{ActivatedBy, ActiveSkill, ClientKey, CompactionNote, ConversationRound, Durable, Head, digest},
@@ -50,7 +50,7 @@ impl TenantHandle {
     /// Lists the tenant's conversations; wakes none.
     ///
     /// # Errors
-    /// [`SendPromptError`] for a wrong id or a failing store.
+    /// [`SendError`] for a wrong id or a failing store.
     pub async fn conversations(&self, query: ListQuery) -> Result<Vec<SessionSummary>, SendError> {
         let id = self.id.clone()?;
         Ok(self.host.ports.sessions.list(&id, query).await?)
@@ -60,7 +60,7 @@ impl TenantHandle {
     /// model call on.
     ///
     /// # Errors
-    /// [`SendPromptError::NoPrice`] for a bound of money where the model has no price; [`SendPromptError::InvalidId`].
+    /// [`SendError::NoPrice`] for a bound of money where the model has no price; [`SendError::InvalidId`].
     pub fn set_budget(&self, budget: Budget) -> Result<(), SendError> {
         let tenant = self.tenant()?;
         let setup = self.host.directory.setup_of(tenant.id());
@@ -76,7 +76,7 @@ impl TenantHandle {
     /// What the tenant's conversations have spent or reserved since this host began, as far as budgets were counted.
     ///
     /// # Errors
-    /// [`SendPromptError::InvalidId`].
+    /// [`SendError::InvalidId`].
     pub fn spent(&self) -> Result<Amount, SendError> {
         Ok(self.tenant()?.budget().spent())
     }
@@ -84,7 +84,7 @@ impl TenantHandle {
     /// Prompts between admission and answer.
     ///
     /// # Errors
-    /// [`SendPromptError::InvalidId`].
+    /// [`SendError::InvalidId`].
     pub fn prompts_under_way(&self) -> Result<usize, SendError> {
         Ok(self.tenant()?.seats_taken())
     }
@@ -133,7 +133,7 @@ impl ConversationHandle {
     /// Adds a message for the model to read when it can. One with a known id is taken once.
     ///
     /// # Errors
-    /// [`SendPromptError`].
+    /// [`SendError`].
     pub async fn inject(&self, id: Option<String>, text: impl Into<String>) -> Result<(), SendError> {
         let message = Message::user(text);
         let injected = self.begin(Some(message.wire().len()), |reply| ConversationMsg::Inject { id, message, reply }).await;
@@ -218,7 +218,7 @@ impl ConversationHandle {
     /// Reads the rounds from the store, oldest first (REQUIREMENTS V-01). Wakes nothing.
     ///
     /// # Errors
-    /// [`SendPromptError`] for a failing store or an unreadable journal.
+    /// [`SendError`] for a failing store or an unreadable journal.
     pub async fn rounds(&self) -> Result<Vec<ConversationRound>, SendError> {
         let scope = self.scope.clone()?;
         Ok(crate::conversation::read_rounds(&*self.host.ports.sessions, &scope).await?.rounds())
@@ -227,7 +227,7 @@ impl ConversationHandle {
     /// Activates a skill until it is deactivated: what it says enters the history, what it changes counts from the next model call on.
     ///
     /// # Errors
-    /// [`SendPromptError::Skill`] for a skill that is not there or cannot be used, `Refused(Skill)` for one that is active or too deep.
+    /// [`SendError::Skill`] for a skill that is not there or cannot be used, `Refused(Skill)` for one that is active or too deep.
     pub async fn activate_skill(&self, name: impl AsRef<str>) -> Result<(), SendError> {
         let conversation_id = Some(self.scope.clone()?.conversation);
         let (shelf, name) = (self.shelf()?, skill_name(name.as_ref())?);
@@ -249,7 +249,7 @@ impl ConversationHandle {
     /// The skills within reach, and which of them are active here. Wakes nothing.
     ///
     /// # Errors
-    /// [`SendPromptError::Skill`] when the host has none or they cannot be read, and as [`ConversationHandle::state`].
+    /// [`SendError::Skill`] when the host has none or they cannot be read, and as [`ConversationHandle::state`].
     pub async fn skills(&self) -> Result<Vec<SkillStanding>, SendError> {
         let listing = self.shelf()?.source().index().await.map_err(|error| SendError::Skill(error.to_string()))?;
         let state = self.state().await?;
@@ -286,7 +286,7 @@ impl ConversationHandle {
     /// Wakes the conversation, so that a round that was open when its host stopped is taken up again; returns it.
     ///
     /// # Errors
-    /// [`SendPromptError`].
+    /// [`SendError`].
     pub async fn resume(&self) -> Result<Option<Reply>, SendError> {
         let state = self.ask(|reply| ConversationMsg::Peek { reply }).await?;
         let scope = self.scope.clone()?;
@@ -296,7 +296,7 @@ impl ConversationHandle {
     /// Watches a round of this conversation.
     ///
     /// # Errors
-    /// [`SendPromptError::InvalidId`].
+    /// [`SendError::InvalidId`].
     pub fn watch(&self, round_id: RoundId) -> Result<Reply, SendError> {
         Ok(Reply::new(self.host.clone(), self.scope.clone()?, round_id, true))
     }
@@ -304,7 +304,7 @@ impl ConversationHandle {
     /// Reads the state from the store: history, open round, figures. Wakes nothing (DESIGN §4.5).
     ///
     /// # Errors
-    /// [`SendPromptError`] for a failing store or an unreadable journal.
+    /// [`SendError`] for a failing store or an unreadable journal.
     pub async fn state(&self) -> Result<Durable, SendError> {
         let scope = self.scope.clone()?;
         match crate::conversation::load(&*self.host.ports.sessions, &scope).await {

@@ -13,8 +13,7 @@ use crate::{
     compactor::{CompactorRef, Recall},
     conversation::{
         Ports, Setup, SkillRegistry, Toolset,
-        context::ContextRules,
-        volatile::{ApprovalMode, Recovery},
+        round::rules::{ApprovalMode, ContextRules, Recovery},
     },
     limits::{BYTES_A_TOKEN, Limits},
     model_gateway::{CallClass, FallbackCycle, GatewayConfig, ModelGatewayRef, exact::ExactCounter},

@@ -11,7 +11,7 @@ use crate::{
     chat::Message,
     conversation::{
         ConversationError, ConversationMsg, PromptMail,
-        turn::{OnBusy, Receipt},
+        round::{OnBusy, Receipt},
     },
     host::room::place,
     ids::Scope,

@@ -1,4 +1,6 @@
 //! What a conversation has spent, folded from its journal, so that it survives sleep (REQUIREMENTS L-05).
+//!
+//! Pure.
 
 use serde::{Deserialize, Serialize};
 

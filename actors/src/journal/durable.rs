@@ -1,4 +1,6 @@
 //! The state that a journal folds into. `apply` refuses what cannot follow; it never panics and asks nobody.
+//!
+//! Pure.
 
 mod marks;
 mod skills;

@@ -1,4 +1,6 @@
 //! Journal entries and their envelope `{v, kind, epoch, at, body}`. An entry carries an outcome, never a command to recompute.
+//!
+//! Pure.
 
 use std::borrow::Cow;
 

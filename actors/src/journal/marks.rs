@@ -1,5 +1,7 @@
 //! Where each round begins in the history. Part of the fold: an edit of the history moves the marks along, and a history without marks
 //! (from outside, or of an earlier version) gets names that every fold derives alike.
+//!
+//! Pure.
 
 use std::collections::HashSet;
 

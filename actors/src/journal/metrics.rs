@@ -1,4 +1,6 @@
 //! Figures that belong to a conversation and sleep with it (REQUIREMENTS; ruling on H-04).
+//!
+//! Pure.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,8 @@
 //! What is remembered: entries, their envelope, and the fold that turns them into a conversation's state (DESIGN §4.3).
 //!
 //! Pure. [`apply`](Durable::apply) is the only writer of [`Durable`], live and in a fold alike.
+//!
+//! Pure.
 
 mod context;
 mod budget;

@@ -1,4 +1,6 @@
 //! Counts calls that a round makes again and again with the same result (FAULTS F22). Part of the fold.
+//!
+//! Pure.
 
 use std::collections::BTreeMap;
 

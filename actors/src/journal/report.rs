@@ -1,4 +1,6 @@
 //! The figures of conversations in words (REQUIREMENTS ..X-09).
+//!
+//! Pure.
 
 use std::fmt::Write as _;
 

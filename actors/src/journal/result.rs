@@ -2,6 +2,8 @@
 //!
 //! A result has no id of its own: the call's id stands beside it in the entry, and whoever shows a result names the call that it is
 //! shown for. So one that came from a cache cannot carry another call's id (REQUIREMENTS T-20, M-10).
+//!
+//! Pure.
 
 use serde::{Deserialize, Serialize};
 

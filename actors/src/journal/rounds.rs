@@ -1,4 +1,6 @@
 //! Rounds as records, read out of a journal (REQUIREMENTS V-01..V-03). For exports and people; the runtime keeps none.
+//!
+//! Pure.
 
 use std::collections::HashMap;
 

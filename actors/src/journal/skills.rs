@@ -1,5 +1,7 @@
 //! The skills of a conversation as its journal tells of them: what was offered, what is active, what was said (REQUIREMENTS S-27,
 //! S-33, S-35, S-36). Pure; changed by [`Durable::apply`](super::Durable::apply) alone.
+//!
+//! Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,6 @@
 //! What a conversation used: tokens by class and model calls (REQUIREMENTS L-02, X-21). Prices are configuration; this only counts.
+//!
+//! Pure.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,6 @@
 //! The kept events of one stream, bounded by bytes. Pure: no clock, no lock, nobody waits here.
+//!
+//! Pure.
 
 use std::{collections::VecDeque, sync::Arc};
 

@@ -1,4 +1,6 @@
 //! When a failed model call is tried again (DESIGN §4.5, REQUIREMENTS P-08, P-09, FAULTS F12).
+//!
+//! Pure.
 
 use std::time::Duration;
 

@@ -1,5 +1,7 @@
 //! The artifacts of one tenant by owner: who has what, how old it is, what was not used for longest (REQUIREMENTS A-19..A-21). Pure;
 //! the contents are somebody else's.
+//!
+//! Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

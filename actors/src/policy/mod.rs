@@ -1,4 +1,6 @@
 //! Pure policies used by several rooms: no clock, no chance, no I/O; time comes in as an argument.
+//!
+//! Pure.
 
 mod breaker;
 mod budget;

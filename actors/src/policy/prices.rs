@@ -1,4 +1,6 @@
 //! What models cost: prices by name, in configuration alone (REQUIREMENTS X-21), and the cost of a call in millionths of a dollar.
+//!
+//! Pure.
 
 use super::budget::micro_usd;
 use crate::chat::Usage;

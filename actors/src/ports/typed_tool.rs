@@ -48,7 +48,7 @@ use crate::{
 /// use std::time::Duration;
 ///
 /// use callboard_actors::{policy::{BreakerConfig, ToolRetryPolicy}, ports::{Approval, CachePolicy, Concurrency, Json, Reach, ToolContext, ToolSource, ToolSpec, TypedTool, erased}};
-/// use callboard_actors::tool::{Effect, OutputLevel, ToolError, ToolErrorType};
+/// use callboard_actors::tool::{EffectClass, OutputLevel, ToolError, ToolErrorType};
 ///
 /// #[derive(serde::Deserialize, schemars::JsonSchema)]
 /// struct Query {
@@ -70,7 +70,7 @@ use crate::{
 ///     const DESCRIPTION: &'static str = "Lists the rows of a table.";
 ///
 ///     fn declare(&self, spec: ToolSpec) -> ToolSpec {
-///         spec.effect(Effect::Pure) // what a repeated start would do
+///         spec.effect(EffectClass::Pure) // what a repeated start would do
 ///             .approval(Approval::Never) // whether a person must agree
 ///             .concurrency(Concurrency::PerFile("table".into())) // what may run beside it
 ///             .timeout(Duration::from_secs(20)) // of one attempt

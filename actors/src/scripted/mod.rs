@@ -1,6 +1,8 @@
 //! A reply that is written down before it is asked for, and the stream that plays it. Serves tests, benches and load runs.
 //!
 //! Pure but for `tokio::time`: without delays it makes no timer, spawns nothing and never waits.
+//!
+//! Pure.
 
 mod reply;
 mod playing;

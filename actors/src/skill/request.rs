@@ -1,4 +1,6 @@
 //! A wish to activate a skill, and what comes of it (REQUIREMENTS S-08..S-13, S-22, S-23).
+//!
+//! Pure.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,6 @@
 //! Which skills are active, one on top of the other (REQUIREMENTS S-09..S-21). A call stack, not a history: what completed leaves.
+//!
+//! Pure.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,6 @@
 //! Counts the tokens of texts, messages and tools for any model (REQUIREMENTS K-17, K-20 to K-25).
+//!
+//! Pure.
 
 use std::{borrow::Cow, sync::LazyLock};
 

@@ -1,4 +1,6 @@
 //! How full a model's window is, by what its provider said of the last call and how much came since (REQUIREMENTS K-28, C-03).
+//!
+//! Pure.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,8 @@
-//! How data reads at each output level, and in a line when it is stored (REQUIREMENTS O-02..O-08, A-06, A-13..A-15). Pure.
+//! How data reads at each output level, and in a line when it is stored (REQUIREMENTS O-02..O-08, A-06, A-13..A-15).
 //!
 //! Cuts are in characters and never through one (O-17). Of data that is shown in part only that part is written out.
+//!
+//! Pure.
 
 use std::io::{self, Write};
 

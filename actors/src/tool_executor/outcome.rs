@@ -1,4 +1,6 @@
-//! What a run becomes: one observation, one result (REQUIREMENTS D-02, T-38, T-44). Pure.
+//! What a run becomes: one observation, one result (REQUIREMENTS D-02, T-38, T-44).
+//!
+//! Pure.
 
 use crate::{
     journal::{LOOP_GUARD, ToolExecutionResult},

@@ -3,6 +3,8 @@
 //! A page is [`PAGE_BYTES`] long, give or take the bytes of one character: its borders are moved back to where a character begins.
 //! So they depend on the content alone, whoever cuts and however few bytes he looks at, and the pages joined are the content.
 //! A page with its footer, and the text that tells of stored data before it, is an observation that is not paged again.
+//!
+//! Pure.
 
 use std::ops::Range;
 

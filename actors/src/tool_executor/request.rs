@@ -1,4 +1,6 @@
-//! What is asked of a tool (REQUIREMENTS T-01..T-16), and the key under which its result may answer again. Pure.
+//! What is asked of a tool (REQUIREMENTS T-01..T-16), and the key under which its result may answer again.
+//!
+//! Pure.
 
 use std::{
     collections::BTreeMap,

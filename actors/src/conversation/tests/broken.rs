@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     chat::{ContentBlock, History, Message, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock},
-    conversation::turn::{Effect, Input},
+    conversation::round::{Effect, Input},
     ids::WaiterId,
     journal::Durable,
 };

@@ -2,10 +2,7 @@
 
 use super::{Rng, laws::Law};
 use crate::{
-    conversation::{
-        turn::{Effect, Input, ModelOutcome},
-        volatile::Work,
-    },
+    conversation::round::{Effect, Input, ModelOutcome, volatile::Work},
     journal::{CallState, Durable, Entry, EntryBody, Phase},
     policy::{Amount, Budget, BudgetKind, BudgetLevel, Exhausted, Price, Pricing},
     stream::StopReason,

@@ -3,9 +3,10 @@
 use super::{cast, laws::Law, skill_laws};
 use crate::{
     chat::RawJson,
-    conversation::{
-        turn::{Effect, Input},
-        volatile::{ApprovalMode, Cancelling, Recovery, Work},
+    conversation::round::{
+        Effect, Input,
+        rules::{ApprovalMode, Recovery},
+        volatile::{Cancelling, Work},
     },
     journal::{Batch, Call, CallState, Durable, Entry, ToolExecutionResult, call_digest},
     ports::{Approval, Concurrency},

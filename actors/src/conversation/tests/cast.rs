@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     chat::RawJson,
-    conversation::volatile::{CallPolicy, Judgement},
+    conversation::round::rules::{CallPolicy, Judgement},
     policy::ToolRetryPolicy,
     ports::{Approval, Concurrency, ToolSpec},
     tool::{EffectClass, ToolError, ToolErrorType},

@@ -10,9 +10,9 @@ use super::{
 };
 use crate::{
     chat::{ContentBlock, ProviderStop, RawJson, ToolUseBlock},
-    conversation::{
-        turn::{Input, ModelOutcome, OnBusy},
-        volatile::{ApprovalMode, Recovery, Rules},
+    conversation::round::{
+        Input, ModelOutcome, OnBusy,
+        rules::{ApprovalMode, Recovery, Rules},
     },
     journal::{CallState, Entry, EntryBody},
     policy::{Budget, Price, Pricing},

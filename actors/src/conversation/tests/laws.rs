@@ -14,10 +14,11 @@ use super::{
 };
 use crate::{
     chat::{ContentBlock, History, Message, ProviderStop, Role},
-    conversation::{
-        context::ContextOutcome,
-        turn::{Effect, Input, ModelOutcome, OnBusy, Outcome, Receipt, When},
-        volatile::{ApprovalMode, Cancelling, Recovery, Volatile, Work},
+    conversation::round::{
+        Effect, Input, ModelOutcome, OnBusy, Outcome, Receipt, When,
+        input::ContextOutcome,
+        rules::{ApprovalMode, Recovery},
+        volatile::{Cancelling, Volatile, Work},
     },
     ids::{RoundId, Seq, WaiterId, WorkId},
     journal::{

@@ -14,10 +14,10 @@ use crate::{
         ContentBlock, History, Message, ProviderStop, RawJson, Role, ThinkingBlock, ToolResultBlock, ToolResultContent, ToolUseBlock, Usage,
     },
     compactor::{CompactionSettings, Fixed, Problem, Verdict, Window, plan},
-    conversation::{
-        context::{ContextOutcome, ContextRules, Draft},
-        turn::{Input, ModelOutcome, NewPrompt, OnBusy},
-        volatile::{ApprovalMode, Recovery, Rules},
+    conversation::round::{
+        Input, ModelOutcome, NewPrompt, OnBusy,
+        input::{ContextOutcome, Draft},
+        rules::{ApprovalMode, ContextRules, Recovery, Rules},
     },
     ids::{Epoch, PromptId, RoundId, Seq, WorkId},
     journal::{CallState, ClientKey, Durable, WithdrawReason, digest},

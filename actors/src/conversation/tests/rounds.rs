@@ -9,11 +9,7 @@ use super::{
 };
 use crate::{
     chat::{History, Message, Role},
-    conversation::{
-        rounds::Copied,
-        turn::{self, Effect, Input},
-        volatile::{Recovery, Volatile},
-    },
+    conversation::round::{self, Effect, Input, rounds::Copied, rules::Recovery, volatile::Volatile},
     ids::{ConversationId, RoundId, WaiterId},
     journal::{
         ConversationRound, Durable, Entry, EntryBody, Fork, ForkReader, Head, Loaded, RoundMarks, RoundsReader, StoredEntry, restore,
@@ -199,7 +195,7 @@ pub(super) fn ask(state: &Durable, input: Input) -> (Vec<StoredEntry>, Durable, 
     let mut durable = state.clone();
     let mut volatile = Volatile::new(state.epoch.next(), 7, people::rules(&mut Rng::new(1)));
     volatile.recovered = true;
-    let outcome = turn::apply_input(&mut durable, &mut volatile, Timestamp(1), input, |_, _| {}).unwrap();
+    let outcome = round::apply_input(&mut durable, &mut volatile, Timestamp(1), input, |_, _| {}).unwrap();
     (outcome.entries.iter().map(Entry::encode).collect(), durable, outcome.effects)
 }
 
@@ -326,7 +322,7 @@ fn a_fork_enters_only_where_nothing_is() {
 fn a_closed_life_forks_what_it_closed() {
     let mut world = World::new(3, people::rules(&mut Rng::new(3)));
     world.start_life(Recovery::Resume).unwrap();
-    world.prompt(0, None, crate::conversation::turn::OnBusy::Queue, "b", None).unwrap();
+    world.prompt(0, None, crate::conversation::round::OnBusy::Queue, "b", None).unwrap();
     world.crash(9);
     world.start_life(Recovery::Close).unwrap();
 

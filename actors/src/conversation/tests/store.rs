@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use crate::{
-    conversation::append_queue::AppendBatch,
+    conversation::commit::append_queue::AppendBatch,
     ids::Seq,
     journal::{Head, Loaded, StoredEntry},
 };

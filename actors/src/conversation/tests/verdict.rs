@@ -9,10 +9,7 @@ use super::{
 };
 use crate::{
     chat::{ContentBlock, Message, is_reminder},
-    conversation::{
-        turn::{Input, OnBusy},
-        volatile::Recovery,
-    },
+    conversation::round::{Input, OnBusy, rules::Recovery},
     ids::{Epoch, EventId, PromptId, RoundId},
     journal::{CallState, ClientKey, Durable, Entry, EntryBody, project, restore},
     limits::CLIENT_KEY_MS,

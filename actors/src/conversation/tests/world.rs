@@ -12,9 +12,12 @@ use super::{
 };
 use crate::{
     conversation::{
-        append_queue::{AppendQueue, Committed, Verdict},
-        turn::{self, Effect, Input, ModelOutcome, OnBusy, Receipt, StartTool, When},
-        volatile::{Recovery, Rules, Volatile},
+        commit::append_queue::{AppendQueue, Committed, Verdict},
+        round::{
+            self, Effect, Input, ModelOutcome, OnBusy, Receipt, StartTool, When,
+            rules::{Recovery, Rules},
+            volatile::Volatile,
+        },
     },
     ids::{Epoch, EventId, PromptId, RoundId, Seq, WaiterId, WorkId},
     journal::{Durable, Head, Phase, StoredEntry, project, restore},
@@ -311,7 +314,7 @@ impl World {
         }
         let before = life.volatile.clone();
         let mut events = Vec::new();
-        let outcome = turn::apply_input(&mut life.durable, &mut life.volatile, now, input.clone(), |state, entry| {
+        let outcome = round::apply_input(&mut life.durable, &mut life.volatile, now, input.clone(), |state, entry| {
             let (round, kinds) = project(&"c-1".parse().unwrap(), state, entry);
             assert!(kinds.is_empty() || round.is_some(), "an event belongs to a round");
             events.extend((0..).zip(kinds).map(|(n, kind)| (EventId { epoch: entry.epoch, seq: entry.seq, n }, kind)));

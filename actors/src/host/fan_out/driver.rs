@@ -26,7 +26,7 @@ use crate::{
     chat::Message,
     conversation::{
         ConversationError, ConversationMsg,
-        turn::{Receipt, Refusal},
+        round::{Receipt, Refusal},
     },
     host::{
         SendError,

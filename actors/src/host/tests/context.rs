@@ -228,7 +228,7 @@ async fn one_round_of_many_large_results_still_fits() {
     });
     let model = Arc::new(model.capabilities(small_window(8000)));
     let (tool, _) = probe("look", EffectClass::Once, |_| async { Ok(ToolOutput::Text("seen and noted ".repeat(300))) });
-    let approved = crate::conversation::volatile::ApprovalMode::Auto;
+    let approved = crate::conversation::round::rules::ApprovalMode::Auto;
     let host = builder(&model).tools([tool]).approval(approved).tokens(counter).build().await.unwrap();
 
     let outcome = conversation(&host).send("look at everything").await.unwrap().outcome().await.unwrap();

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    conversation::volatile::ApprovalMode,
+    conversation::round::rules::ApprovalMode,
     host::{Reply as Round, TenantConfig},
     ids::{Scope, TenantId},
     journal::Durable,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     chat::ContentBlock,
-    conversation::volatile::ApprovalMode,
+    conversation::round::rules::ApprovalMode,
     ids::Scope,
     journal::ToolExecutionResult,
     ports::{Approval, BoxFuture, FnTool, Hook, PermissionLevel, Review, SchemaCheck, Schemas, Verdict},

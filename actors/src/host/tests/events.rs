@@ -171,7 +171,7 @@ async fn streams_of_a_host_that_stops_end_without_an_error_and_the_next_host_goe
         _ => Reply::text("done"),
     }));
     let make = || {
-        let approval = crate::conversation::volatile::ApprovalMode::Ask;
+        let approval = crate::conversation::round::rules::ApprovalMode::Ask;
         builder(&model).shared_sessions(sessions.clone()).tool(asks("pay")).approval(approval).has_approver(true).build()
     };
     let first = make().await.unwrap();

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{families, subagents::*, *};
 use crate::{
     chat::Usage,
-    conversation::volatile::ApprovalMode,
+    conversation::round::rules::ApprovalMode,
     host::{FanOut, FanOutRun, FanOutSummary, SendError, TenantConfig},
     ids::Scope,
     limits::Limits,

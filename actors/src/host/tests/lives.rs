@@ -10,7 +10,7 @@ use serde_json::json;
 use super::*;
 use crate::{
     chat::RawJson,
-    conversation::volatile::Recovery,
+    conversation::round::rules::Recovery,
     ids::Scope,
     ports::{Hook, Verdict},
     stream::StopReason,

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    conversation::{WaitsFor, volatile::ApprovalMode},
+    conversation::{WaitsFor, round::rules::ApprovalMode},
     host::ConversationState,
     limits::Limits,
     ports::ProviderError,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     chat::{ContentBlock, Message, ModelRequest, Usage},
-    conversation::volatile::Recovery,
+    conversation::round::rules::Recovery,
     host::{SendError, TenantConfig},
     ids::{CallKey, ConversationId, Scope, Seq},
     limits::Limits,

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    conversation::volatile::ApprovalMode,
+    conversation::round::rules::ApprovalMode,
     ports::Approval,
     stream::StopReason,
     testing::{Reply, ScriptedModel},

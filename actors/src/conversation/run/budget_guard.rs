@@ -3,8 +3,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::turn::Input;
 use crate::{
+    conversation::round::Input,
     ids::{RoundId, WorkId},
     journal::{Entry, EntryBody, OpenRound},
     policy::{Amount, Budget, BudgetCounter, BudgetLevel, Reservation},
@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// What one life holds.
-pub(super) struct BudgetGuard {
+pub(in crate::conversation) struct BudgetGuard {
     tenant: Arc<BudgetCounter>,
     /// What a conversation and its subagents spend together.
     family: Option<Arc<Family>>,
@@ -27,7 +27,7 @@ pub(super) struct BudgetGuard {
 }
 
 impl BudgetGuard {
-    pub(super) fn new(tenant: Arc<BudgetCounter>, family: Option<Arc<Family>>, is_subagent: bool) -> Self {
+    pub(in crate::conversation) fn new(tenant: Arc<BudgetCounter>, family: Option<Arc<Family>>, is_subagent: bool) -> Self {
         let own = match &family {
             Some(family) if is_subagent => family.counter().below(BudgetLevel::Subagent, Budget::default()),
             Some(family) => family.counter().clone(),
@@ -38,34 +38,34 @@ impl BudgetGuard {
 
     /// How much of the tighter of the budgets is left that others spend to too, the tenant's and the family's, in percent; `None` without
     /// one.
-    pub(super) fn tenant_left(&self) -> Option<u8> {
+    pub(in crate::conversation) fn tenant_left(&self) -> Option<u8> {
         let family = self.family.as_ref().and_then(|family| family.counter().left_percent());
         self.tenant.left_percent().into_iter().chain(family).min()
     }
 
     /// Where it spends.
-    pub(super) fn counter(&self) -> &Arc<BudgetCounter> {
+    pub(in crate::conversation) fn counter(&self) -> &Arc<BudgetCounter> {
         &self.own
     }
 
     /// Whether one of those budgets bounds money.
-    pub(super) fn bounds_money(&self) -> bool {
+    pub(in crate::conversation) fn bounds_money(&self) -> bool {
         self.own.bounds_money()
     }
 
     /// Reserves; the answer is there at once.
-    pub(super) fn reserve(&mut self, work: WorkId, amount: Amount) {
+    pub(in crate::conversation) fn reserve(&mut self, work: WorkId, amount: Amount) {
         let answer = self.own.reserve(amount).map(|reservation| self.reservation = Some(reservation));
         self.answer = Some(Input::Budget { work, answer });
     }
 
     /// The answer that the turn has not heard yet.
-    pub(super) fn answer(&mut self) -> Option<Input> {
+    pub(in crate::conversation) fn answer(&mut self) -> Option<Input> {
         self.answer.take()
     }
 
     /// Counts what entries say was used.
-    pub(super) fn note(&mut self, entries: &[Entry]) {
+    pub(in crate::conversation) fn note(&mut self, entries: &[Entry]) {
         for entry in entries {
             match &entry.body {
                 EntryBody::BudgetSettled { used_tokens, cost_micro_usd, .. } => {
@@ -87,7 +87,7 @@ impl BudgetGuard {
     }
 
     /// How long the open round may still take, if its clock is not set yet.
-    pub(super) fn time_left(
+    pub(in crate::conversation) fn time_left(
         &mut self,
         budget: &Budget,
         spent: &Amount,
@@ -106,7 +106,7 @@ impl BudgetGuard {
         Some((round.id, Duration::from_millis(limit.saturating_sub(used))))
     }
 
-    pub(super) fn set_clock(&mut self, round_id: RoundId, timer: AbortOnDrop) {
+    pub(in crate::conversation) fn set_clock(&mut self, round_id: RoundId, timer: AbortOnDrop) {
         self.clock = Some((round_id, timer));
     }
 }

@@ -1,14 +1,13 @@
 //! Decides about skills: what is offered, whether one that was loaded becomes active, what is narrowed meanwhile. Pure; a part of
-//! [`super::turn`] and of the request of a model call.
+//! [`crate::conversation::round`] and of the request of a model call.
+//!
+//! Pure.
 
 use std::sync::Arc;
 
-use super::{
-    turn::{DecisionBuilder, Effect, Refusal},
-    volatile::SkillView,
-};
 use crate::{
     chat::{Message, Role, ToolDefinition, reminder},
+    conversation::round::{DecisionBuilder, Effect, Refusal, rules::SkillView},
     ids::WaiterId,
     journal::{ActivatedBy, Durable, EntryBody, ToolExecutionResult, digest},
     skill::{ACTIVATE_SKILL, ActivationError, SKILL_RESOURCE, SkillActivationResult, SkillName, SkillPolicy},
@@ -18,7 +17,7 @@ use crate::{
 
 /// Tells of the list of skills before a round begins: at first in the system prompt, of a later one in a reminder (S-24, S-35 as
 /// ruled).
-pub(super) fn offer(decision: &mut DecisionBuilder<'_>) {
+pub(in crate::conversation) fn offer(decision: &mut DecisionBuilder<'_>) {
     let Some(SkillView { index, .. }) = &decision.volatile.skills else { return };
     match decision.durable.skills.latest() {
         None if index.is_empty() => {}
@@ -67,7 +66,7 @@ fn activation(
 
 /// What becomes of a call that loaded a skill: its result, and the entry that is to stand before it. The instructions enter with that
 /// entry and so stand after the results of the batch (REQUIREMENTS S-34, V-13).
-pub(super) fn model_activation(
+pub(in crate::conversation) fn model_activation(
     decision: &DecisionBuilder<'_>,
     loaded: &SkillActivationResult,
     effect: EffectClass,
@@ -97,7 +96,7 @@ pub(super) fn model_activation(
 }
 
 /// A person, or the application, activates a skill.
-pub(super) fn activate(decision: &mut DecisionBuilder<'_>, loaded: &SkillActivationResult, waiter: WaiterId) {
+pub(in crate::conversation) fn activate(decision: &mut DecisionBuilder<'_>, loaded: &SkillActivationResult, waiter: WaiterId) {
     let refuse = |decision: &mut DecisionBuilder<'_>, why: String| decision.effect(Effect::Refuse { waiter, refusal: Refusal::Skill(why) });
     if !loaded.success {
         return refuse(decision, loaded.error.clone().unwrap_or_default());
@@ -114,7 +113,7 @@ pub(super) fn activate(decision: &mut DecisionBuilder<'_>, loaded: &SkillActivat
 }
 
 /// A skill is to be active no longer, nor those that were activated on top of it: they are its callees.
-pub(super) fn deactivate(decision: &mut DecisionBuilder<'_>, name: &SkillName, waiter: WaiterId) {
+pub(in crate::conversation) fn deactivate(decision: &mut DecisionBuilder<'_>, name: &SkillName, waiter: WaiterId) {
     let frames = decision.durable.skills.stack.frames();
     let Some(place) = frames.iter().position(|frame| frame.skill_name == *name) else {
         return decision.effect(Effect::Refuse { waiter, refusal: Refusal::NoSuch("active skill") });
@@ -126,7 +125,7 @@ pub(super) fn deactivate(decision: &mut DecisionBuilder<'_>, name: &SkillName, w
 }
 
 /// Why a tool may not run while the active skills are active (REQUIREMENTS S-26, T-48).
-pub(super) fn refusal(durable: &Durable, tool: &str) -> Option<ToolError> {
+pub(in crate::conversation) fn refusal(durable: &Durable, tool: &str) -> Option<ToolError> {
     let combined = durable.skills.narrowing()?;
     if combined.allows(tool) {
         return None;
@@ -137,7 +136,7 @@ pub(super) fn refusal(durable: &Durable, tool: &str) -> Option<ToolError> {
 }
 
 /// The system prompt with the list of skills behind it, the same bytes from the first round to the next compaction.
-pub(super) fn system(system: Option<&Arc<str>>, durable: &Durable) -> Option<Arc<str>> {
+pub(in crate::conversation) fn system(system: Option<&Arc<str>>, durable: &Durable) -> Option<Arc<str>> {
     let list = durable.skills.offered.as_ref().map(|index| index.prompt()).unwrap_or_default();
     match system {
         _ if list.is_empty() => system.cloned(),
@@ -147,7 +146,7 @@ pub(super) fn system(system: Option<&Arc<str>>, durable: &Durable) -> Option<Arc
 }
 
 /// The tools that a model is offered: without those that active skills take away, and without those of skills where there are none.
-pub(super) fn tools(all: &Arc<[ToolDefinition]>, durable: &Durable) -> Arc<[ToolDefinition]> {
+pub(in crate::conversation) fn tools(all: &Arc<[ToolDefinition]>, durable: &Durable) -> Arc<[ToolDefinition]> {
     let skills = &durable.skills;
     let any_skill = !skills.active.is_empty() || skills.latest().is_some_and(|index| !index.is_empty());
     let narrowing = skills.narrowing();
@@ -162,6 +161,6 @@ pub(super) fn tools(all: &Arc<[ToolDefinition]>, durable: &Durable) -> Arc<[Tool
 }
 
 /// The model that the last skill names which names one.
-pub(super) fn model(durable: &Durable) -> Option<String> {
+pub(in crate::conversation) fn model(durable: &Durable) -> Option<String> {
     durable.skills.narrowing().and_then(|combined| combined.model)
 }

@@ -2,10 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::context::{ContextOutcome, ContextRules, Draft};
 use crate::{
     chat::{History, Message, ModelRequest, span_hash},
     compactor::{CompactorRef, Fixed, Plan, Problem, SummaryJob, Verdict, Window, plan},
+    conversation::round::{
+        input::{ContextOutcome, Draft},
+        rules::ContextRules,
+    },
     ids::Scope,
     journal::{Durable, skill_activations},
     model_gateway::{ModelGatewayRef, exact::ExactCounter},
@@ -25,27 +28,27 @@ const RECENT_MESSAGES: usize = 20;
 
 /// What a measurement works on: a snapshot, taken in the actor.
 #[derive(Clone)]
-pub(super) struct Measurement {
-    pub(super) compactor: CompactorRef,
-    pub(super) gateway: ModelGatewayRef,
-    pub(super) counter: Arc<ExactCounter>,
-    pub(super) scope: Scope,
+pub(in crate::conversation) struct Measurement {
+    pub(in crate::conversation) compactor: CompactorRef,
+    pub(in crate::conversation) gateway: ModelGatewayRef,
+    pub(in crate::conversation) counter: Arc<ExactCounter>,
+    pub(in crate::conversation) scope: Scope,
     /// The request as it would be sent now.
-    pub(super) request: ModelRequest,
-    pub(super) history: History,
-    pub(super) round_starts: Vec<usize>,
-    pub(super) skill_activations: u32,
-    pub(super) pinned: Vec<String>,
-    pub(super) window: WindowUse,
-    pub(super) rules: ContextRules,
+    pub(in crate::conversation) request: ModelRequest,
+    pub(in crate::conversation) history: History,
+    pub(in crate::conversation) round_starts: Vec<usize>,
+    pub(in crate::conversation) skill_activations: u32,
+    pub(in crate::conversation) pinned: Vec<String>,
+    pub(in crate::conversation) window: WindowUse,
+    pub(in crate::conversation) rules: ContextRules,
     /// The state that was measured: what a span of it is called by.
-    pub(super) label: String,
+    pub(in crate::conversation) label: String,
     /// What the provider counted, where its model is to be asked (REQUIREMENTS K-18).
-    pub(super) exact: Option<u64>,
+    pub(in crate::conversation) exact: Option<u64>,
     /// Where the cost of a summary is counted, and what models cost.
-    pub(super) pays: (Arc<BudgetCounter>, Arc<Pricing>),
+    pub(in crate::conversation) pays: (Arc<BudgetCounter>, Arc<Pricing>),
     /// Somebody asked for a compaction, and waits for a summary for a while.
-    pub(super) asked: bool,
+    pub(in crate::conversation) asked: bool,
 }
 
 impl Measurement {
@@ -53,7 +56,7 @@ impl Measurement {
     ///
     /// # Cancel safety
     /// Dropping the future leaves a piece of counting on the pool to its end; nothing else.
-    pub(super) async fn run(mut self) -> ContextOutcome {
+    pub(in crate::conversation) async fn run(mut self) -> ContextOutcome {
         let ask = self.counter.count_exact(&self.request.model, self.request.clone());
         self.exact = tokio::time::timeout(EXACT_MAX, ask).await.unwrap_or(None);
         let before = self.history.messages().clone();
@@ -134,7 +137,7 @@ impl Measurement {
     }
 
     /// A snapshot of a conversation.
-    pub(super) fn of(
+    pub(in crate::conversation) fn of(
         durable: &Durable,
         request: ModelRequest,
         parts: (CompactorRef, Arc<ExactCounter>, ModelGatewayRef),

@@ -1,6 +1,14 @@
-//! A life: takes mail to the turn, entries to the store, acts to where they happen.
+//! An activation: takes mail to the decision, entries to the store, effects to where they happen.
 
+pub(in crate::conversation) mod budget_guard;
+pub(in crate::conversation) mod fork;
+pub(in crate::conversation) mod load;
+pub(in crate::conversation) mod measure;
+pub(in crate::conversation) mod model_call;
 mod pause;
+pub(in crate::conversation) mod prefix;
+pub(in crate::conversation) mod progress;
+pub(in crate::conversation) mod trace;
 
 use std::{
     collections::BTreeMap,
@@ -13,28 +21,34 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
-use self::pause::{Pause, survives_pause};
-use super::{
-    ConversationArgs,
-    after_commit::{AfterCommit, Waiter},
-    append_queue::{AppendBatch, AppendQueue},
-    budget,
-    budget_guard::BudgetGuard,
-    measure::Measurement,
-    message::{ConversationError, ConversationMsg, PromptMail},
-    model_call::{ModelCall, PermitSlot},
-    prefix::{PrefixBreak, PrefixWatch},
-    progress::progress_of,
-    setup::{Ports, Setup},
-    stream_writer::StreamWriter,
-    trace::{self, CallTrace},
-    turn::{self, Effect, Input, NewPrompt, Outcome, StartTool, When},
-    volatile::{Recovery, Volatile, Work},
-};
 use crate::{
     chat::{ModelRequest, Usage},
     compactor::SummaryJob,
-    conversation::{ExitReason, WaitsFor, wait_status::WaitStatus},
+    conversation::{
+        ConversationArgs, ExitReason, WaitsFor,
+        commit::{
+            after_commit::{AfterCommit, Waiter},
+            append_queue::{AppendBatch, AppendQueue},
+            stream_writer::StreamWriter,
+        },
+        message::{ConversationError, ConversationMsg, PromptMail},
+        round::{
+            self, Effect, Input, NewPrompt, Outcome, StartTool, When, budget,
+            rules::Recovery,
+            volatile::{Volatile, Work},
+        },
+        run::{
+            budget_guard::BudgetGuard,
+            measure::Measurement,
+            model_call::{ModelCall, PermitSlot},
+            pause::{Pause, survives_pause},
+            prefix::{PrefixBreak, PrefixWatch},
+            progress::progress_of,
+            trace::CallTrace,
+        },
+        setup::{Ports, Setup},
+        wait_status::WaitStatus,
+    },
     ids::{CallKey, PromptId, RoundId, Scope, WaiterId, WorkId},
     journal::{CallState, Durable, Entry, EntryBody, Head, WithdrawReason},
     limits::{CANCEL_GRACE, SNAPSHOT_ENTRIES},
@@ -50,7 +64,7 @@ use crate::{
 };
 
 /// What follows for the actor.
-pub(super) enum Flow {
+pub(in crate::conversation) enum Flow {
     /// Nothing.
     GoOn,
     /// This life is over.
@@ -92,7 +106,7 @@ impl Drop for RoundResources {
 }
 
 /// One life of a conversation.
-pub(super) struct Live {
+pub(in crate::conversation) struct Live {
     me: ActorRef<ConversationMsg>,
     scope: Scope,
     setup: Arc<Setup>,
@@ -122,7 +136,7 @@ pub(super) struct Live {
 
 impl Live {
     /// Begins a life after the fold.
-    pub(super) fn begin(args: &ConversationArgs, me: ActorRef<ConversationMsg>, durable: Durable) -> Self {
+    pub(in crate::conversation) fn begin(args: &ConversationArgs, me: ActorRef<ConversationMsg>, durable: Durable) -> Self {
         let (scope, setup, ports) = (args.scope.clone(), args.setup.clone(), args.ports.clone());
         let life = durable.next_life(ports.clock.now());
         args.tenant.figures().woke();
@@ -157,7 +171,7 @@ impl Live {
     }
 
     /// Orders what the fold needs.
-    pub(super) fn recover(&mut self) -> Result<Flow, String> {
+    pub(in crate::conversation) fn recover(&mut self) -> Result<Flow, String> {
         if self.setup.recovery == Recovery::Close {
             // What is closed here is closed there: nothing of it goes on by itself.
             let children: Vec<Scope> = self.open_children().collect();
@@ -176,7 +190,7 @@ impl Live {
     }
 
     /// Takes one mail.
-    pub(super) fn handle(&mut self, message: ConversationMsg) -> Result<Flow, String> {
+    pub(in crate::conversation) fn handle(&mut self, message: ConversationMsg) -> Result<Flow, String> {
         let input = match message {
             ConversationMsg::Prompt(prompt) => return self.prompt(*prompt),
             ConversationMsg::Interrupt { failure, reply } => {
@@ -328,7 +342,7 @@ impl Live {
         self.volatile.is_store_full = self.tenant.stored().is_full();
         self.volatile.skills = self.setup.skills.as_ref().map(|shelf| shelf.view());
         let writer = &self.writer;
-        let outcome = turn::apply_input(&mut self.durable, &mut self.volatile, now, input, |before, entry| writer.entry(before, entry));
+        let outcome = round::apply_input(&mut self.durable, &mut self.volatile, now, input, |before, entry| writer.entry(before, entry));
         let outcome = outcome.map_err(|error| {
             tracing::error!(conversation = %self.scope.conversation, %error, "a decision does not fit the state; this life ends");
             error.to_string()
@@ -689,7 +703,7 @@ impl Live {
     }
 
     /// The executor is gone: its open calls have their result, their effect unknown.
-    pub(super) fn executor_failed(&mut self) -> Result<Flow, String> {
+    pub(in crate::conversation) fn executor_failed(&mut self) -> Result<Flow, String> {
         if let Some((_, resources)) = &mut self.resources {
             resources.executor = None;
         }

@@ -1,7 +1,7 @@
 //! Reads a conversation from its store: the snapshot if it is of use, the entries after it, the fold.
 
-use super::message::LoadFailure;
 use crate::{
+    conversation::message::LoadFailure,
     ids::{Scope, Seq},
     journal::{Durable, Loaded, fold, restore},
     ports::{ListQuery, SessionBackend},
@@ -37,7 +37,7 @@ async fn folded(sessions: &dyn SessionBackend, scope: &Scope, loaded: Loaded) ->
 }
 
 /// Folds a conversation that spends with others: brings also what it has spent, and what its subagents have that are asleep.
-pub(super) async fn folded_with(
+pub(in crate::conversation) async fn folded_with(
     sessions: &dyn SessionBackend,
     scope: &Scope,
     loaded: Loaded,

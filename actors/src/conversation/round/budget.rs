@@ -1,14 +1,11 @@
 //! Decides whether a model call may be paid for, and what it cost (DESIGN §4.5, REQUIREMENTS L-05). Pure: the conversation's own budget
 //! is judged by its journal; only the tenant's is asked of the shell, by [`Effect::Reserve`], which is answered at once.
+//!
+//! Pure.
 
-use super::{
-    input::ModelOutcome,
-    skills,
-    turn::{DecisionBuilder, Effect},
-    volatile::Reserving,
-};
 use crate::{
     chat::{ContentBlock, Message, Role, Usage, reminder},
+    conversation::round::{DecisionBuilder, Effect, input::ModelOutcome, skills, volatile::Reserving},
     ids::{Seq, WorkId},
     journal::{BUDGET_REMINDER, CallState, Durable, EntryBody, OpenRound, Phase, amount},
     limits::{BUDGET_OUTPUT_TOKENS, REQUEST_SLACK_TOKENS},
@@ -32,7 +29,7 @@ struct Bill {
 
 impl Pricing {
     /// The model that an active skill chose, where the operator lets skills choose it and it is not the conversation's own.
-    pub(super) fn chosen_model(&self, state: &Durable) -> Option<String> {
+    pub(in crate::conversation) fn chosen_model(&self, state: &Durable) -> Option<String> {
         skills::model(state).filter(|model| **model != *self.model && names_model(&self.skill_models, model))
     }
 
@@ -138,7 +135,7 @@ fn nothing_ran(error: &ProviderError) -> bool {
 }
 
 /// Orders the next model call, asks whether it may be paid for, or ends the round because it may not.
-pub(super) fn call_model(decision: &mut DecisionBuilder<'_>, round: &OpenRound, step: u32) {
+pub(in crate::conversation) fn call_model(decision: &mut DecisionBuilder<'_>, round: &OpenRound, step: u32) {
     let (durable, volatile) = (decision.durable, decision.volatile);
     let spending = &volatile.rules.spending;
     settle_in_full(decision);
@@ -180,13 +177,13 @@ fn failure(message: String) -> Failure {
 }
 
 /// The failure of a round whose time is used up.
-pub(super) fn time_over(budget: &Budget) -> Failure {
+pub(in crate::conversation) fn time_over(budget: &Budget) -> Failure {
     let seconds = budget.wall_ms.unwrap_or_default() as f64 / 1000.0;
     failure(format!("the conversation's budget of {seconds} s is used up"))
 }
 
 /// The tenant's answer.
-pub(super) fn answered(decision: &mut DecisionBuilder<'_>, work: WorkId, answer: &Result<(), Exhausted>) {
+pub(in crate::conversation) fn answered(decision: &mut DecisionBuilder<'_>, work: WorkId, answer: &Result<(), Exhausted>) {
     let Some(Reserving { step, amount, .. }) = decision.volatile.reserving.filter(|reserving| reserving.work == work) else { return };
     let Some(round) = &decision.durable.round else { return };
     match answer {
@@ -197,13 +194,13 @@ pub(super) fn answered(decision: &mut DecisionBuilder<'_>, work: WorkId, answer:
 }
 
 /// What an answered call of this model cost, where the model has a price.
-pub(super) fn cost(decision: &DecisionBuilder<'_>, outcome: &ModelOutcome, model: &str) -> Option<u64> {
+pub(in crate::conversation) fn cost(decision: &DecisionBuilder<'_>, outcome: &ModelOutcome, model: &str) -> Option<u64> {
     let spending = &decision.volatile.rules.spending;
     spending.price_of(model).map(|price| price.cost(&spending.bill(decision.durable, outcome).usage))
 }
 
 /// Replaces what was reserved for the call that ended by what it used, at the price of the model that answered.
-pub(super) fn settle(decision: &mut DecisionBuilder<'_>, outcome: &ModelOutcome, model: &str) {
+pub(in crate::conversation) fn settle(decision: &mut DecisionBuilder<'_>, outcome: &ModelOutcome, model: &str) {
     let Some(reserved) = decision.durable.spent.reserved else { return };
     let spending = &decision.volatile.rules.spending;
     let Bill { usage, estimated } = spending.bill(decision.durable, outcome);
@@ -212,7 +209,7 @@ pub(super) fn settle(decision: &mut DecisionBuilder<'_>, outcome: &ModelOutcome,
 }
 
 /// A call of which nobody will tell any more is taken to have used all that was reserved.
-pub(super) fn settle_in_full(decision: &mut DecisionBuilder<'_>) {
+pub(in crate::conversation) fn settle_in_full(decision: &mut DecisionBuilder<'_>) {
     let Some(reserved) = decision.durable.spent.reserved else { return };
     if !decision.made.entries.iter().any(|entry| matches!(entry, EntryBody::BudgetSettled { .. })) {
         settled(decision, reserved, reserved, true);
@@ -226,7 +223,7 @@ fn settled(decision: &mut DecisionBuilder<'_>, reserved: Amount, used: Amount, e
 
 /// Tells the model, once each, that a fifth and a twentieth of the tightest budget is left. What is told before a round begins, or
 /// before the last result of a batch, is read with the prompt or with the results.
-pub(super) fn remind(decision: &mut DecisionBuilder<'_>) {
+pub(in crate::conversation) fn remind(decision: &mut DecisionBuilder<'_>) {
     let (durable, volatile) = (decision.durable, decision.volatile);
     let own = &volatile.rules.spending.budget;
     if own.is_unlimited() && volatile.tenant_left.is_none() || volatile.cancelling.is_some() {
@@ -246,7 +243,7 @@ pub(super) fn remind(decision: &mut DecisionBuilder<'_>) {
 }
 
 /// Reminds before the result that closes the open batch.
-pub(super) fn remind_before_last_result(decision: &mut DecisionBuilder<'_>) {
+pub(in crate::conversation) fn remind_before_last_result(decision: &mut DecisionBuilder<'_>) {
     if decision.volatile.rules.spending.budget.is_unlimited() && decision.volatile.tenant_left.is_none() {
         return;
     }

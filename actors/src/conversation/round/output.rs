@@ -1,10 +1,12 @@
-//! Decides whether an answer is the JSON that its prompt asked for; a model that got it wrong is asked again. Pure.
+//! Decides whether an answer is the JSON that its prompt asked for; a model that got it wrong is asked again.
+//!
+//! Pure.
 
 use serde_json::Value;
 
-use super::turn::DecisionBuilder;
 use crate::{
     chat::{ContentBlock, RawJson, reminder},
+    conversation::round::DecisionBuilder,
     journal::{EntryBody, OpenRound},
     limits::OUTPUT_REFUSALS_MAX,
     stream::{Failure, StopReason},
@@ -26,7 +28,7 @@ pub(crate) fn instruction(schema: &RawJson) -> ContentBlock {
 }
 
 /// Judges the answer that ended a round; false where the round may end as it would.
-pub(super) fn refused(decision: &mut DecisionBuilder<'_>, round: &OpenRound, stop: StopReason) -> bool {
+pub(in crate::conversation) fn refused(decision: &mut DecisionBuilder<'_>, round: &OpenRound, stop: StopReason) -> bool {
     let Some(wish) = round.output.as_ref().filter(|_| matches!(stop, StopReason::EndTurn | StopReason::StopSequence)) else { return false };
     let Err(fault) = decision.volatile.rules.judge.check_output(&wish.schema, &round.text()) else { return false };
     let fault: String = fault.chars().take(FAULT_CHARS_MAX).collect();
@@ -84,7 +86,7 @@ fn between<T>(text: &str, accept: &mut impl FnMut(Value) -> Result<T, String>, f
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::conversation::round::output::*;
 
     #[test]
     fn json_is_found_whole_fenced_or_between_words_and_alone_must_fit() {

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use super::{
-    setup::Setup,
-    volatile::{CallPolicy, Judgement},
-};
 use crate::{
     chat::RawJson,
+    conversation::{
+        round::rules::{CallPolicy, Judgement},
+        setup::Setup,
+    },
     ids::Scope,
     journal::ToolExecutionResult,
     ports::{Approval, Review, ToolSpec, Verdict},
@@ -16,13 +16,13 @@ use crate::{
 };
 
 /// Judges the calls of one conversation.
-pub(super) struct CallGuard {
+pub(in crate::conversation) struct CallGuard {
     setup: Arc<Setup>,
     scope: Scope,
 }
 
 impl CallGuard {
-    pub(super) fn new(setup: Arc<Setup>, scope: Scope) -> Self {
+    pub(in crate::conversation) fn new(setup: Arc<Setup>, scope: Scope) -> Self {
         Self { setup, scope }
     }
 
@@ -63,7 +63,7 @@ impl CallPolicy for CallGuard {
 
     fn check_output(&self, schema: &RawJson, text: &str) -> Result<(), String> {
         let check = self.setup.output_check(schema)?;
-        super::json_in(text, |value| check(&value))
+        crate::conversation::json_in(text, |value| check(&value))
     }
 
     fn review(&self, name: &str, outcome: ToolExecutionResult, tool_call_id: &str) -> ToolExecutionResult {

@@ -1,18 +1,21 @@
 //! What a conversation is made of: its model, tools, rules and the ports it uses. Shared by all that are configured alike.
 
+pub(in crate::conversation) mod call_guard;
+pub(in crate::conversation) mod skill_registry;
+pub(in crate::conversation) mod toolset;
+
 use std::sync::Arc;
 
-use super::{
-    call_guard::CallGuard,
-    context::ContextRules,
-    skill_registry::SkillRegistry,
-    skills,
-    toolset::Toolset,
-    volatile::{ApprovalMode, CallPolicy, Judgement, Recovery, Rules},
-};
 use crate::{
     chat::{Effort, ModelRequest, RawJson, ToolChoice},
     compactor::CompactorRef,
+    conversation::{
+        round::{
+            rules::{ApprovalMode, CallPolicy, ContextRules, Judgement, Recovery, Rules},
+            skills,
+        },
+        setup::{call_guard::CallGuard, skill_registry::SkillRegistry, toolset::Toolset},
+    },
     ids::{ConversationId, Scope},
     journal::Durable,
     limits::Limits,
@@ -109,7 +112,7 @@ impl Setup {
     }
 
     /// The rules of one conversation.
-    pub(super) fn rules(self: &Arc<Self>, scope: &Scope) -> Rules {
+    pub(in crate::conversation) fn rules(self: &Arc<Self>, scope: &Scope) -> Rules {
         Rules {
             judge: Arc::new(CallGuard::new(self.clone(), scope.clone())),
             approval: if self.resources.permissions.level == PermissionLevel::Admin { ApprovalMode::Auto } else { self.approval },

@@ -63,11 +63,11 @@ pub struct ToolSummary {
 }
 
 /// Arguments that may be used, in the form in which they are.
-pub(super) struct Fitting {
+pub(in crate::conversation) struct Fitting {
     /// The arguments, where they are not the given ones.
-    pub(super) input: Option<RawJson>,
+    pub(in crate::conversation) input: Option<RawJson>,
     /// The level that the call names.
-    pub(super) level: Option<OutputLevel>,
+    pub(in crate::conversation) level: Option<OutputLevel>,
 }
 
 impl Toolset {
@@ -140,7 +140,7 @@ impl Toolset {
     }
 
     /// The error for a name that no tool has.
-    pub(super) fn unknown(&self, name: &str) -> ToolError {
+    pub(in crate::conversation) fn unknown(&self, name: &str) -> ToolError {
         let mut known: Vec<&str> = self.by_name.keys().map(String::as_str).collect();
         known.sort_unstable();
         ToolError::not_found(format!("there is no tool named {name:?}; the tools are: {}", known.join(", "))).not_started()
@@ -148,7 +148,7 @@ impl Toolset {
 
     /// Checks arguments: not too large (REQUIREMENTS T-11), as the schema says, as the tool itself says; then brings them into their
     /// one spelling.
-    pub(super) fn fit(&self, name: &str, input: &RawJson) -> Result<Fitting, ToolError> {
+    pub(in crate::conversation) fn fit(&self, name: &str, input: &RawJson) -> Result<Fitting, ToolError> {
         let Some(Known { tool, spec, schema }) = self.by_name.get(name) else { return Err(self.unknown(name)) };
         if input.as_str().len() > TOOL_INPUT_BYTES_MAX {
             let message = format!("the arguments have {} bytes; at most {TOOL_INPUT_BYTES_MAX} are allowed", input.as_str().len());
@@ -207,8 +207,8 @@ pub fn first_sentence(text: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::{
+        conversation::setup::toolset::*,
         ports::{FnTool, ToolSource},
         tool::ToolErrorType,
     };

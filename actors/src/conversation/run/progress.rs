@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::stream_writer::StreamWriter;
 use crate::{
+    conversation::commit::stream_writer::StreamWriter,
     ids::RoundId,
     ports::Progress,
     stream::EventKind,
@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The sinks of a round's calls.
-pub(super) fn progress_of(writer: Arc<StreamWriter>, round_id: RoundId) -> ProgressOf {
+pub(in crate::conversation) fn progress_of(writer: Arc<StreamWriter>, round_id: RoundId) -> ProgressOf {
     Arc::new(move |run: &Run| {
         let (lines, tool_call_id) = (writer.clone(), run.request.tool_call_id.clone());
         let progress = Progress::new(move |text| {

@@ -1,19 +1,32 @@
-//! Decides what a conversation does next, and when a turn is over. Pure: no clock, no chance, no I/O; the shell in `mod.rs`
-//! appends the entries and performs the acts (DESIGN §4.1).
+//! Decides what a conversation does next, and when a round is over: no clock, no chance, no I/O. The shell in `run/` appends the
+//! entries and performs the effects.
 //!
-//! [`decide`] answers one input; [`advance`] says what follows from the state alone; [`step`] joins both and is what shell,
+//! Pure.
+//!
+//! [`decide`] answers one input; [`advance`] says what follows from the state alone; [`apply_input`] joins both and is what shell,
 //! replay and tests call.
 
-use super::{
-    batch, budget, context, output, rounds, skills,
-    volatile::{Cancelling, Recovery, Volatile},
-};
-pub use super::{
+pub(in crate::conversation) mod budget;
+pub mod context;
+pub(in crate::conversation) mod decision;
+pub(in crate::conversation) mod input;
+pub(in crate::conversation) mod output;
+pub(in crate::conversation) mod rounds;
+pub mod rules;
+pub(in crate::conversation) mod skills;
+pub(in crate::conversation) mod tools;
+pub mod volatile;
+
+pub use crate::conversation::round::{
     decision::{Decision, Effect, Receipt, Refusal, StartTool, When},
     input::{Input, ModelOutcome, NewPrompt, OnBusy},
 };
 use crate::{
     chat::{ContentBlock, Message, ProviderStop, RawJson, Role, ToolUseBlock, Usage},
+    conversation::round::{
+        rules::Recovery,
+        volatile::{Cancelling, Volatile},
+    },
     ids::{Seq, WaiterId, WorkId},
     journal::{AcceptedPrompt, ApplyError, ApprovalVerdict, Durable, Entry, EntryBody, OpenRound, Phase, WithdrawReason},
     limits::LOOP_REFUSALS_MAX,
@@ -25,12 +38,12 @@ use crate::{
 /// The code of a failure that a tenant's quota of stored bytes caused.
 pub const STORE_FULL_CODE: &str = "stored_bytes";
 
-/// Builds a step; knows the seq that the next entry will have.
-pub(super) struct DecisionBuilder<'a> {
-    pub(super) durable: &'a Durable,
-    pub(super) volatile: &'a Volatile,
-    pub(super) now: Timestamp,
-    pub(super) made: Decision,
+/// Builds a decision; knows the seq that the next entry will have.
+pub(in crate::conversation) struct DecisionBuilder<'a> {
+    pub(in crate::conversation) durable: &'a Durable,
+    pub(in crate::conversation) volatile: &'a Volatile,
+    pub(in crate::conversation) now: Timestamp,
+    pub(in crate::conversation) made: Decision,
 }
 
 impl<'a> DecisionBuilder<'a> {
@@ -39,7 +52,7 @@ impl<'a> DecisionBuilder<'a> {
     }
 
     /// Adds an entry and names the work it orders. A life's first entry is `LifeStarted`.
-    pub(super) fn entry(&mut self, body: EntryBody) -> WorkId {
+    pub(in crate::conversation) fn entry(&mut self, body: EntryBody) -> WorkId {
         if self.made.entries.is_empty() && self.durable.epoch != self.volatile.life {
             self.made.entries.push(EntryBody::LifeStarted { nonce: self.volatile.nonce });
         }
@@ -48,15 +61,15 @@ impl<'a> DecisionBuilder<'a> {
         WorkId { epoch: self.volatile.life, seq, index: 0 }
     }
 
-    pub(super) fn effect(&mut self, effect: Effect) {
+    pub(in crate::conversation) fn effect(&mut self, effect: Effect) {
         self.made.effects.push(effect);
     }
 
-    pub(super) fn refuse(&mut self, waiter: WaiterId, refusal: Refusal) {
+    pub(in crate::conversation) fn refuse(&mut self, waiter: WaiterId, refusal: Refusal) {
         self.effect(Effect::Refuse { waiter, refusal });
     }
 
-    pub(super) fn finish(&mut self, round: &OpenRound, stop_reason: StopReason, error: Option<Failure>) {
+    pub(in crate::conversation) fn finish(&mut self, round: &OpenRound, stop_reason: StopReason, error: Option<Failure>) {
         let latency_ms = self.now.ms_since(round.started_at);
         budget::settle_in_full(self);
         self.entry(EntryBody::RoundFinished { stop_reason, latency_ms, error });
@@ -114,7 +127,7 @@ pub fn apply_input(
     Ok(outcome)
 }
 
-/// Answers one input. Changes nothing; adds to `step`, which is empty and lends its room.
+/// Decides one input without side effects. `made` is an empty buffer, passed in so that its allocation is reused.
 pub fn decide(durable: &Durable, volatile: &Volatile, now: Timestamp, input: &Input, made: Decision) -> Decision {
     let mut decision = DecisionBuilder::new(durable, volatile, now, made);
     match input {
@@ -122,10 +135,10 @@ pub fn decide(durable: &Durable, volatile: &Volatile, now: Timestamp, input: &In
         Input::Prompt(prompt) => take_prompt(&mut decision, prompt),
         Input::Model { work, outcome, model } => model_ended(&mut decision, *work, outcome, model),
         Input::Budget { work, answer } => budget::answered(&mut decision, *work, answer),
-        Input::Tool { work, result, duration_ms } => batch::tool_ended(&mut decision, *work, result, *duration_ms),
-        Input::RetryDue { batch, call } => batch::retry(&mut decision, *batch, *call),
-        Input::Approval { tool_call_id, allow, always, waiter } => batch::approval(&mut decision, tool_call_id, *allow, *always, *waiter),
-        Input::Tick => batch::expire_approvals(&mut decision),
+        Input::Tool { work, result, duration_ms } => tools::tool_ended(&mut decision, *work, result, *duration_ms),
+        Input::RetryDue { batch, call } => tools::retry(&mut decision, *batch, *call),
+        Input::Approval { tool_call_id, allow, always, waiter } => tools::approval(&mut decision, tool_call_id, *allow, *always, *waiter),
+        Input::Tick => tools::expire_approvals(&mut decision),
         Input::Interrupt { failure, waiter } => {
             interrupt(&mut decision, failure.clone());
             match (waiter, &durable.round) {
@@ -160,7 +173,7 @@ pub fn decide(durable: &Durable, volatile: &Volatile, now: Timestamp, input: &In
     decision.made
 }
 
-/// What follows from the state alone. Changes nothing; adds to `step`, which is empty, and stays so when the conversation waits.
+/// What follows from the state alone. Changes nothing; adds to `made`, which is empty, and stays so when the conversation waits.
 pub fn advance(durable: &Durable, volatile: &Volatile, now: Timestamp, made: Decision) -> Decision {
     let mut decision = DecisionBuilder::new(durable, volatile, now, made);
     if !volatile.recovered {
@@ -197,8 +210,8 @@ pub fn advance(durable: &Durable, volatile: &Volatile, now: Timestamp, made: Dec
             interrupted(&mut decision, round, cancelling);
         }
         (Phase::Model { .. }, _) => {}
-        (Phase::Batch(open), Some(cancelling)) => batch::cancel(&mut decision, open, cancelling),
-        (Phase::Batch(open), None) => batch::advance(&mut decision, round, open),
+        (Phase::Batch(open), Some(cancelling)) => tools::cancel(&mut decision, open, cancelling),
+        (Phase::Batch(open), None) => tools::advance(&mut decision, round, open),
     }
     decision.made
 }
@@ -240,7 +253,7 @@ fn recover(decision: &mut DecisionBuilder<'_>, recovery: Recovery) {
     match (recovery, &round.phase) {
         (Recovery::Close, _) => decision.effect(Effect::CancelRound { round_id, failure: None, grace_over: true }),
         (Recovery::Resume, Phase::Model { .. }) => budget::call_model(decision, round, round.model_calls),
-        (Recovery::Resume, Phase::Batch(open)) => batch::recover(decision, open),
+        (Recovery::Resume, Phase::Batch(open)) => tools::recover(decision, open),
         (Recovery::Resume, Phase::Ready | Phase::Ended { .. }) => {}
     }
 }
@@ -312,7 +325,7 @@ fn is_plain_user(message: &Message) -> bool {
     message.role() == Role::User && message.tool_result_ids().is_empty()
 }
 
-pub(super) fn when_idle(decision: &mut DecisionBuilder<'_>, waiter: WaiterId, body: EntryBody) {
+pub(in crate::conversation) fn when_idle(decision: &mut DecisionBuilder<'_>, waiter: WaiterId, body: EntryBody) {
     if decision.durable.round.is_some() || !decision.durable.inbox.is_empty() {
         return decision.refuse(waiter, Refusal::RoundOpen);
     }
@@ -414,17 +427,17 @@ fn assistant_message(blocks: &[ContentBlock], keep_calls: bool, complete: bool) 
 }
 
 /// A provider's error as watchers read it.
-pub(super) fn failure(error: &ProviderError) -> Failure {
+pub(in crate::conversation) fn failure(error: &ProviderError) -> Failure {
     let retry_after_ms = error.retry_after().map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
     Failure { code: error.code().to_owned(), message: error.to_string(), retry_after_ms }
 }
 
 /// What a person reads of a verdict.
-pub(super) fn verdict(allow: bool) -> ApprovalVerdict {
+pub(in crate::conversation) fn verdict(allow: bool) -> ApprovalVerdict {
     if allow { ApprovalVerdict::Allowed } else { ApprovalVerdict::Denied }
 }
 
 /// The input that a call will really get.
-pub(super) fn with_input(tool_use: &ToolUseBlock, input: Option<&RawJson>) -> ToolUseBlock {
+pub(in crate::conversation) fn with_input(tool_use: &ToolUseBlock, input: Option<&RawJson>) -> ToolUseBlock {
     ToolUseBlock { input: input.unwrap_or(&tool_use.input).clone(), ..tool_use.clone() }
 }

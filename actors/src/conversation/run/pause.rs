@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{
-    super::{
-        after_commit::AfterCommit,
-        append_queue::{AppendBatch, Verdict},
-        decision::Effect,
-        message::{ConversationError, ConversationMsg},
-    },
-    Flow, Live, lock,
-};
 use crate::{
-    conversation::{ExitReason, WaitsFor},
+    conversation::{
+        ExitReason, WaitsFor,
+        commit::{
+            after_commit::AfterCommit,
+            append_queue::{AppendBatch, Verdict},
+        },
+        message::{ConversationError, ConversationMsg},
+        round::decision::Effect,
+        run::{Flow, Live, lock},
+    },
     journal::{Head, StoredEntry},
     limits::STORE_PAUSE_MAX,
     ports::{AppendError, StoreError},
@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// A pause under way.
-pub(super) struct Pause {
+pub(in crate::conversation) struct Pause {
     since: Instant,
     reads: u32,
     _task: AbortOnDrop,
@@ -30,7 +30,7 @@ pub(super) struct Pause {
 
 impl Live {
     /// The store did not say yes.
-    pub(super) fn append_lost(&mut self, error: AppendError, sending: u32) -> Flow {
+    pub(in crate::conversation) fn append_lost(&mut self, error: AppendError, sending: u32) -> Flow {
         if sending != self.sending || lock(&self.append_queue).append_queue.is_paused() {
             return Flow::GoOn; // Told already; the head will say what became of it.
         }
@@ -62,7 +62,7 @@ impl Live {
         }))
     }
 
-    pub(super) fn head_read(&mut self, result: Result<(Head, Option<StoredEntry>), StoreError>) -> Flow {
+    pub(in crate::conversation) fn head_read(&mut self, result: Result<(Head, Option<StoredEntry>), StoreError>) -> Flow {
         let Some(pause) = &self.pause else { return Flow::GoOn };
         let (since, reads) = (pause.since, pause.reads + 1);
         match result {
@@ -94,7 +94,7 @@ impl Live {
 }
 
 /// Acts that are performed while the store is away: what stops, refuses or only tells (DESIGN §4.1).
-pub(super) fn survives_pause(effect: &Effect) -> bool {
+pub(in crate::conversation) fn survives_pause(effect: &Effect) -> bool {
     match effect {
         Effect::CancelRound { .. }
         | Effect::Abort { .. }

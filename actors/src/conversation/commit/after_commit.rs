@@ -2,15 +2,17 @@
 
 use tokio::sync::oneshot;
 
-use super::{
-    message::{Answer, ConversationError, ConversationMsg},
-    turn::Receipt,
+use crate::{
+    conversation::{
+        message::{Answer, ConversationError, ConversationMsg},
+        round::Receipt,
+    },
+    tool_executor::{Run, ToolExecutorRef},
 };
-use crate::tool_executor::{Run, ToolExecutorRef};
 
 /// A caller that waits for an answer.
 #[derive(Debug)]
-pub(super) enum Waiter {
+pub(in crate::conversation) enum Waiter {
     /// For a prompt.
     Receipt(Answer<Receipt>),
     /// For anything else.
@@ -19,7 +21,7 @@ pub(super) enum Waiter {
 
 impl Waiter {
     /// Tells the caller no.
-    pub(super) fn refuse(self, error: ConversationError) {
+    pub(in crate::conversation) fn refuse(self, error: ConversationError) {
         match self {
             Self::Receipt(reply) => drop(reply.send(Err(error))),
             Self::Done(reply) => drop(reply.send(Err(error))),
@@ -28,7 +30,7 @@ impl Waiter {
 }
 
 /// An act that waits until its entries are durable.
-pub(super) enum AfterCommit {
+pub(in crate::conversation) enum AfterCommit {
     /// Tell a caller that its prompt is safe.
     Receipt(Answer<Receipt>, Receipt),
     /// Tell a caller that it is done.
@@ -41,7 +43,7 @@ pub(super) enum AfterCommit {
 
 impl AfterCommit {
     /// Lets it go.
-    pub(super) fn perform(self) {
+    pub(in crate::conversation) fn perform(self) {
         match self {
             Self::Receipt(reply, receipt) => drop(reply.send(Ok(receipt))),
             Self::Done(reply) => drop(reply.send(Ok(()))),
@@ -51,7 +53,7 @@ impl AfterCommit {
     }
 
     /// Tells whoever waits that it will not come.
-    pub(super) fn refuse(self, error: ConversationError) {
+    pub(in crate::conversation) fn refuse(self, error: ConversationError) {
         match self {
             Self::Receipt(reply, _) => drop(reply.send(Err(error))),
             Self::Done(reply) => drop(reply.send(Err(error))),

@@ -7,9 +7,9 @@ use std::{sync::OnceLock, time::Duration};
 use tokio::time::Instant;
 use tracing::Span;
 
-use super::turn::ModelOutcome;
 use crate::{
     chat::{ModelRequest, Usage},
+    conversation::round::ModelOutcome,
     ids::{RoundId, Scope},
     metrics_collector::{FIGURES, Latencies, SPANS},
     policy::TraceSampling,
@@ -18,7 +18,14 @@ use crate::{
 };
 
 /// Begins the span of a turn, if it is sampled. `epoch` tells the conversation's lives apart: one higher after each sleep or restart.
-pub(super) fn round(scope: &Scope, round_id: RoundId, epoch: u64, inbox: usize, sampling: TraceSampling, entropy: &dyn Entropy) -> Span {
+pub(in crate::conversation) fn round(
+    scope: &Scope,
+    round_id: RoundId,
+    epoch: u64,
+    inbox: usize,
+    sampling: TraceSampling,
+    entropy: &dyn Entropy,
+) -> Span {
     if !tracing::enabled!(target: SPANS, tracing::Level::INFO) || !sampling.samples(|| entropy.fraction()) {
         return Span::none();
     }
@@ -39,7 +46,13 @@ pub(super) fn round(scope: &Scope, round_id: RoundId, epoch: u64, inbox: usize, 
 }
 
 /// Writes the end of a turn into its span and its figures.
-pub(super) fn turn_ended(span: Option<&Span>, latencies: &Latencies, latency_ms: u64, stop_reason: &'static str, error: Option<&str>) {
+pub(in crate::conversation) fn turn_ended(
+    span: Option<&Span>,
+    latencies: &Latencies,
+    latency_ms: u64,
+    stop_reason: &'static str,
+    error: Option<&str>,
+) {
     let latency = Duration::from_millis(latency_ms);
     latencies.round.record(latency);
     if let Some(span) = span {
@@ -53,8 +66,8 @@ pub(super) fn turn_ended(span: Option<&Span>, latencies: &Latencies, latency_ms:
 }
 
 /// What is measured of one model call.
-pub(super) struct CallTrace {
-    pub(super) span: Span,
+pub(in crate::conversation) struct CallTrace {
+    pub(in crate::conversation) span: Span,
     /// Of a turn's first call: that wait is the turn's own.
     turn: Option<Span>,
     began: Instant,
@@ -64,7 +77,7 @@ pub(super) struct CallTrace {
 
 impl CallTrace {
     /// Begins the span of a model call below its turn's; `first` is the turn's first.
-    pub(super) fn begin(turn: &Span, first: bool, scope: &Scope, provider: &str, request: &ModelRequest) -> Self {
+    pub(in crate::conversation) fn begin(turn: &Span, first: bool, scope: &Scope, provider: &str, request: &ModelRequest) -> Self {
         let span = if turn.is_none() {
             Span::none()
         } else {
@@ -91,7 +104,7 @@ impl CallTrace {
     }
 
     /// The turn may run.
-    pub(super) fn permitted(&self, latencies: &Latencies) {
+    pub(in crate::conversation) fn permitted(&self, latencies: &Latencies) {
         let waited = self.began.elapsed();
         if self.queue_wait.set(waited).is_ok() {
             latencies.queue_wait.record(waited);
@@ -103,7 +116,7 @@ impl CallTrace {
     }
 
     /// The first content is there.
-    pub(super) fn first_chunk(&self, latencies: &Latencies) {
+    pub(in crate::conversation) fn first_chunk(&self, latencies: &Latencies) {
         let waited = self.began.elapsed();
         if self.first_chunk.set(waited).is_ok() {
             latencies.first_chunk.record(waited);
@@ -112,7 +125,7 @@ impl CallTrace {
     }
 
     /// Writes the end of the call into its span and its figures.
-    pub(super) fn ended(&self, latencies: &Latencies, provider: &str, model: &str, outcome: &ModelOutcome) {
+    pub(in crate::conversation) fn ended(&self, latencies: &Latencies, provider: &str, model: &str, outcome: &ModelOutcome) {
         let took = self.began.elapsed();
         latencies.model_call.record(took);
         let (finish, usage, error) = match outcome {

@@ -1,14 +1,18 @@
-//! Decides about the calls of an open batch: what starts, who is asked, what is tried again, what a cancel leaves. Pure.
+//! Decides about the calls of an open batch: what starts, who is asked, what is tried again, what a cancel leaves.
+//!
+//! Pure.
 
 use std::sync::Arc;
 
-use super::{
-    skills,
-    turn::{DecisionBuilder, Effect, Refusal, StartTool, verdict, with_input},
-    volatile::{ApprovalMode, Cancelling, Judgement, Retry, Work},
-};
 use crate::{
     chat::RawJson,
+    conversation::round::{
+        DecisionBuilder, Effect, Refusal, StartTool,
+        rules::{ApprovalMode, Judgement},
+        skills, verdict,
+        volatile::{Cancelling, Retry, Work},
+        with_input,
+    },
     ids::{Seq, WaiterId, WorkId},
     journal::{ApprovalVerdict, Batch, Call, CallState, EntryBody, OpenRound, Phase, ToolExecutionResult, call_digest},
     limits::APPROVAL_MS,
@@ -44,7 +48,7 @@ struct Opened {
 }
 
 /// Starts, asks or refuses every call that can be now.
-pub(super) fn advance(decision: &mut DecisionBuilder<'_>, round: &OpenRound, batch: &Batch) {
+pub(in crate::conversation) fn advance(decision: &mut DecisionBuilder<'_>, round: &OpenRound, batch: &Batch) {
     let mut planned = Vec::with_capacity(batch.calls.len());
     let mut admissions = Vec::with_capacity(batch.calls.len());
     for (index, call) in batch.calls.iter().enumerate() {
@@ -215,7 +219,7 @@ fn window_used(decision: &DecisionBuilder<'_>) -> f64 {
 }
 
 fn finish_call(decision: &mut DecisionBuilder<'_>, index: usize, call: &Call, outcome: ToolExecutionResult) {
-    super::budget::remind_before_last_result(decision);
+    crate::conversation::round::budget::remind_before_last_result(decision);
     decision.entry(EntryBody::ToolFinished {
         call: index_u32(index),
         tool_call_id: call.tool_use.id.clone(),
@@ -238,7 +242,7 @@ fn open<'a>(decision: &DecisionBuilder<'a>) -> Option<(&'a OpenRound, &'a Batch)
 }
 
 /// An attempt ended: the call is tried again or has its result. Effect class first, then the tool's policy (DESIGN §4.3).
-pub(super) fn tool_ended(decision: &mut DecisionBuilder<'_>, work: WorkId, result: &RunResult, duration_ms: u64) {
+pub(in crate::conversation) fn tool_ended(decision: &mut DecisionBuilder<'_>, work: WorkId, result: &RunResult, duration_ms: u64) {
     let Some(Work::Tool { call: index, attempt, spec, last_error }) = decision.volatile.work.get(&work) else { return };
     let (index, attempt) = (*index, *attempt);
     let Some((round, batch)) = open(decision) else { return };
@@ -273,7 +277,7 @@ pub(super) fn tool_ended(decision: &mut DecisionBuilder<'_>, work: WorkId, resul
 }
 
 /// A failure in words, for the attempt after it (REQUIREMENTS T-30).
-pub(super) fn words(result: &RunResult, effect: EffectClass, tool_call_id: &str) -> Arc<str> {
+pub(in crate::conversation) fn words(result: &RunResult, effect: EffectClass, tool_call_id: &str) -> Arc<str> {
     let words = outcome(result.clone(), effect, tool_call_id).words();
     match words.char_indices().nth(LAST_ERROR_CHARS) {
         Some((end, _)) => words.get(..end).unwrap_or_default().into(),
@@ -282,7 +286,7 @@ pub(super) fn words(result: &RunResult, effect: EffectClass, tool_call_id: &str)
 }
 
 /// The pause before another attempt is over.
-pub(super) fn retry(decision: &mut DecisionBuilder<'_>, seq: Seq, index: u32) {
+pub(in crate::conversation) fn retry(decision: &mut DecisionBuilder<'_>, seq: Seq, index: u32) {
     let Some((_, batch)) = open(decision).filter(|(_, batch)| batch.seq == seq) else { return };
     let (Some(retry), Some(call)) = (decision.volatile.retries.get(&(seq, index)).cloned(), batch.calls.get(index as usize)) else {
         return;
@@ -303,7 +307,13 @@ fn start_again(decision: &mut DecisionBuilder<'_>, batch: &Batch, index: usize, 
 }
 
 /// A person answered.
-pub(super) fn approval(decision: &mut DecisionBuilder<'_>, tool_call_id: &str, allow: bool, always: bool, waiter: WaiterId) {
+pub(in crate::conversation) fn approval(
+    decision: &mut DecisionBuilder<'_>,
+    tool_call_id: &str,
+    allow: bool,
+    always: bool,
+    waiter: WaiterId,
+) {
     let found = decision.durable.open_call(tool_call_id).filter(|(_, call)| matches!(call.state, CallState::Asked { .. }));
     let Some((index, call)) = found else {
         return decision.effect(Effect::Refuse { waiter, refusal: Refusal::NoSuch("open approval") });
@@ -313,7 +323,7 @@ pub(super) fn approval(decision: &mut DecisionBuilder<'_>, tool_call_id: &str, a
 }
 
 /// Approvals that nobody answered in time count as denied.
-pub(super) fn expire_approvals(decision: &mut DecisionBuilder<'_>) {
+pub(in crate::conversation) fn expire_approvals(decision: &mut DecisionBuilder<'_>) {
     let Some((_, batch)) = open(decision) else { return };
     for (index, call) in batch.calls.iter().enumerate() {
         if matches!(call.state, CallState::Asked { expires_at, .. } if expires_at <= decision.now) {
@@ -333,7 +343,7 @@ fn answer(decision: &mut DecisionBuilder<'_>, index: u32, call: &Call, verdict: 
 }
 
 /// What a cancel leaves: each call gets exactly one result (DESIGN §4.2).
-pub(super) fn cancel(decision: &mut DecisionBuilder<'_>, batch: &Batch, cancelling: &Cancelling) {
+pub(in crate::conversation) fn cancel(decision: &mut DecisionBuilder<'_>, batch: &Batch, cancelling: &Cancelling) {
     for (index, call) in batch.calls.iter().enumerate() {
         let work = decision.volatile.work_of_call(index_u32(index));
         let result = match (&call.state, work) {
@@ -353,7 +363,7 @@ pub(super) fn cancel(decision: &mut DecisionBuilder<'_>, batch: &Batch, cancelli
 }
 
 /// After a crash: what may run again does, what may not is in doubt (DESIGN §4.3).
-pub(super) fn recover(decision: &mut DecisionBuilder<'_>, batch: &Batch) {
+pub(in crate::conversation) fn recover(decision: &mut DecisionBuilder<'_>, batch: &Batch) {
     for (index, call) in batch.calls.iter().enumerate() {
         let CallState::Started { effect, at, attempt, .. } = &call.state else { continue };
         if effect.may_repeat() {

@@ -1,4 +1,6 @@
 //! What a conversation's shell is to do, as values, and what each act waits for: the table of waits (DESIGN §4.3).
+//!
+//! Pure.
 
 use std::{sync::Arc, time::Duration};
 
@@ -124,7 +126,7 @@ pub enum Effect {
         /** Who. */
         waiter: WaiterId,
     },
-    /// Reserve this of the tenant's budget, and answer at once as [`super::turn::Input::Budget`].
+    /// Reserve this of the tenant's budget, and answer at once as [`crate::conversation::round::Input::Budget`].
     Reserve {
         /** Its name. */
         work: WorkId,
@@ -156,7 +158,7 @@ pub enum Effect {
     CompactionDropped,
     /// Start an attempt of a tool call.
     StartTool(StartTool),
-    /// Ask again after a pause, as [`super::turn::Input::RetryDue`].
+    /// Ask again after a pause, as [`crate::conversation::round::Input::RetryDue`].
     RetryLater {
         /** The batch. */
         batch: Seq,

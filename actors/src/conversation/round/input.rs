@@ -1,9 +1,11 @@
-//! What can reach a conversation, as values. Plain data; [`super::turn`] decides about it.
-
-use std::sync::Arc;
+//! What can reach a conversation, as values. Plain data; [`crate::conversation::round`] decides about it.
+//!
+//! Pure.
 
 use crate::{
-    chat::{ContentBlock, Message, RawJson},
+    chat::{ContentBlock, Message, MessageList, RawJson},
+    compactor::Plan,
+    conversation::round::{rounds::Copied, rules::Recovery},
     ids::{PromptId, RoundId, Seq, WaiterId, WorkId},
     journal::{ClientKey, ConversationRound, WithdrawReason},
     policy::Exhausted,
@@ -12,8 +14,7 @@ use crate::{
     stream::Failure,
     tool_executor::RunResult,
 };
-
-use super::{context::ContextOutcome, rounds::Copied, volatile::Recovery};
+use std::sync::Arc;
 
 /// What a new prompt does when a round is open (INTERFACES §4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -220,4 +221,33 @@ pub enum Input {
     },
     /// No new round is to begin.
     Drain,
+}
+
+/// A history in place of the one that was measured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Draft {
+    /// What was measured. Only a history that still begins so is replaced.
+    pub before: MessageList,
+    /// What to do with it, one after the other, each with the hash of what it works on, for the record.
+    pub plans: Vec<(Plan, String)>,
+}
+
+/// What a measurement found.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ContextOutcome {
+    /// The next request fits.
+    Fits,
+    /// It will, after this.
+    Compacted(Box<Draft>),
+    /// It cannot be made to fit.
+    TooLarge {
+        /// What is too large.
+        part: &'static str,
+        /// Its tokens.
+        part_tokens: u64,
+        /// Fewest tokens that the request could come to.
+        tokens: u64,
+        /// What there is room for.
+        limit: u64,
+    },
 }

@@ -2,6 +2,8 @@
 //! what is released; the store's own thread may call [`AppendQueue::stored`].
 //!
 //! Bound: the shell refuses prompts while [`AppendQueue::backlog_bytes`] is above its limit.
+//!
+//! Pure.
 
 use std::collections::VecDeque;
 
@@ -217,7 +219,7 @@ impl<R> AppendQueue<R> {
 mod tests {
     use bytes::Bytes;
 
-    use super::*;
+    use crate::conversation::commit::append_queue::*;
 
     fn entry(seq: u64) -> StoredEntry {
         StoredEntry { seq: Seq(seq), bytes: Bytes::from_static(b"xx") }

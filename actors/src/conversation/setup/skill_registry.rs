@@ -13,8 +13,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
 use tokio::{sync::Mutex, time::Instant};
 
-use super::volatile::SkillView;
 use crate::{
+    conversation::round::rules::SkillView,
     ids::ActivationId,
     journal::ActivatedBy,
     ports::{SkillError, SkillListing, SkillSource, Tool, ToolContext, ToolSource, ToolSpec, TypedTool, erased, text_arguments},

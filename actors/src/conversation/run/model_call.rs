@@ -12,10 +12,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use super::{stream_writer::StreamWriter, trace::CallTrace, turn::ModelOutcome};
 use crate::{
     chat::{ContentBlock, ModelRequest, TextBlock},
-    conversation::{WaitsFor, wait_status::WaitStatus},
+    conversation::{WaitsFor, commit::stream_writer::StreamWriter, round::ModelOutcome, run::trace::CallTrace, wait_status::WaitStatus},
     ids::RoundId,
     metrics_collector::Counters,
     model_gateway::{CallBy, CallClass, ModelGatewayRef, Waiting},
@@ -25,7 +24,7 @@ use crate::{
 };
 
 /// Where a round keeps its turn permit: taken by the first model call, given back when the round parks or ends.
-pub(super) type PermitSlot = Arc<Mutex<Option<RoundPermit>>>;
+pub(in crate::conversation) type PermitSlot = Arc<Mutex<Option<RoundPermit>>>;
 
 /// Batches taken together at most, so that other tasks of the thread get their turn.
 const BURST_MAX: usize = 64;
@@ -34,29 +33,29 @@ const BURST_MAX: usize = 64;
 const UNTOLD_BYTES_MAX: usize = 4096;
 
 /// What a model call needs.
-pub(super) struct ModelCall {
-    pub(super) gateway: ModelGatewayRef,
-    pub(super) request: ModelRequest,
-    pub(super) tenant: Arc<Tenant>,
-    pub(super) class: CallClass,
-    pub(super) permit: PermitSlot,
-    pub(super) writer: Arc<StreamWriter>,
-    pub(super) wait_status: Arc<WaitStatus>,
-    pub(super) clock: Arc<dyn Clock>,
-    pub(super) round_id: RoundId,
-    pub(super) cancel: CancellationToken,
-    pub(super) idle: Duration,
-    pub(super) total: Duration,
-    pub(super) counters: Arc<Counters>,
-    pub(super) trace: CallTrace,
+pub(in crate::conversation) struct ModelCall {
+    pub(in crate::conversation) gateway: ModelGatewayRef,
+    pub(in crate::conversation) request: ModelRequest,
+    pub(in crate::conversation) tenant: Arc<Tenant>,
+    pub(in crate::conversation) class: CallClass,
+    pub(in crate::conversation) permit: PermitSlot,
+    pub(in crate::conversation) writer: Arc<StreamWriter>,
+    pub(in crate::conversation) wait_status: Arc<WaitStatus>,
+    pub(in crate::conversation) clock: Arc<dyn Clock>,
+    pub(in crate::conversation) round_id: RoundId,
+    pub(in crate::conversation) cancel: CancellationToken,
+    pub(in crate::conversation) idle: Duration,
+    pub(in crate::conversation) total: Duration,
+    pub(in crate::conversation) counters: Arc<Counters>,
+    pub(in crate::conversation) trace: CallTrace,
     /// The model of the fallback that the call went to.
-    pub(super) stood_in: Mutex<Option<Arc<str>>>,
+    pub(in crate::conversation) stood_in: Mutex<Option<Arc<str>>>,
 }
 
 impl ModelCall {
     /// Runs the call to its end; returns the model that was asked last, a fallback's where one stood in. A panic of the provider's
     /// adapter is a failed call.
-    pub(super) async fn run(self) -> (ModelOutcome, Arc<str>) {
+    pub(in crate::conversation) async fn run(self) -> (ModelOutcome, Arc<str>) {
         let run = AssertUnwindSafe(self.run_inner()).catch_unwind().instrument(self.trace.span.clone());
         let outcome = run.await.unwrap_or_else(|_| ModelOutcome::Failed {
             error: ProviderError::Protocol { message: "the provider's adapter panicked".into() },

@@ -11,7 +11,7 @@ use crate::{
 
 /// Why a prefix was broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum PrefixBreak {
+pub(in crate::conversation) enum PrefixBreak {
     /// The history was compacted.
     Compaction,
     /// A skill began or ended that narrows the tools or changes the model; or the skill index is new.
@@ -42,7 +42,7 @@ struct Fixed {
 
 /// Watches the calls of one life.
 #[derive(Debug, Default)]
-pub(super) struct PrefixWatch {
+pub(in crate::conversation) struct PrefixWatch {
     last: Option<Sent>,
     announced: Option<PrefixBreak>,
     /// A skill became active in this round; a model's ends with it, and no entry says so.
@@ -51,7 +51,7 @@ pub(super) struct PrefixWatch {
 
 impl PrefixWatch {
     /// Notes what an entry announces.
-    pub(super) fn note(&mut self, entry: &EntryBody) {
+    pub(in crate::conversation) fn note(&mut self, entry: &EntryBody) {
         let cause = match entry {
             EntryBody::Compacted { .. } => PrefixBreak::Compaction,
             EntryBody::SkillsOffered { .. } | EntryBody::SkillActivated { .. } | EntryBody::SkillDeactivated { .. } => PrefixBreak::Skill,
@@ -70,7 +70,7 @@ impl PrefixWatch {
     }
 
     /// A call is about to be made. Tells why its prefix is not that of the call before, if it is not.
-    pub(super) fn call(&mut self, request: &ModelRequest) -> Option<PrefixBreak> {
+    pub(in crate::conversation) fn call(&mut self, request: &ModelRequest) -> Option<PrefixBreak> {
         let ModelRequest { model, system, tools, messages, .. } = request;
         let fixed = Fixed { model: model.clone(), system: system.clone(), tools: tools.clone() };
         let sent = Sent { fixed, messages: messages.len(), chain: messages.chain(messages.len()) };
@@ -87,8 +87,7 @@ impl PrefixWatch {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::{chat::Message, testing::contract::example_request};
+    use crate::{chat::Message, conversation::run::prefix::*, testing::contract::example_request};
 
     fn request(model: &str, texts: &[&str]) -> ModelRequest {
         ModelRequest { model: model.into(), messages: texts.iter().map(|text| Message::user(*text)).collect(), ..example_request() }

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// The writer of one life of one conversation.
-pub(super) struct StreamWriter {
+pub(in crate::conversation) struct StreamWriter {
     scope: Scope,
     store: Arc<dyn EventStore>,
     waiting_bytes_max: usize,
@@ -46,7 +46,13 @@ enum Item {
 
 impl StreamWriter {
     /// A writer for a life that begins after `stored`.
-    pub(super) fn new(scope: Scope, store: Arc<dyn EventStore>, life: Epoch, stored: Seq, waiting_bytes_max: usize) -> Self {
+    pub(in crate::conversation) fn new(
+        scope: Scope,
+        store: Arc<dyn EventStore>,
+        life: Epoch,
+        stored: Seq,
+        waiting_bytes_max: usize,
+    ) -> Self {
         let inner = Inner { epoch: life, published: stored, n: 0, stored, queue: VecDeque::new(), waiting_bytes: 0, closed: false };
         Self { scope, store, waiting_bytes_max, inner: Mutex::new(inner) }
     }
@@ -56,19 +62,19 @@ impl StreamWriter {
     }
 
     /// Opens the stream of a round that an earlier life began, so that a watcher waits for what comes and does not take it for ended.
-    pub(super) fn open(&self, round: RoundId) {
+    pub(in crate::conversation) fn open(&self, round: RoundId) {
         self.append(round, Vec::new());
     }
 
     /// Queues the events of an entry that is about to be applied; they come out when [`StreamWriter::stored`] says so.
-    pub(super) fn entry(&self, before: &Durable, entry: &Entry) {
+    pub(in crate::conversation) fn entry(&self, before: &Durable, entry: &Entry) {
         let (round, events) = project(&self.scope.conversation, before, entry);
         let opens = matches!(entry.body, EntryBody::PromptAccepted { .. });
         self.lock().queue.push_back(Item::Entry { seq: entry.seq, epoch: entry.epoch, round, events, opens });
     }
 
     /// Queues an event that tells of no entry; it may be lost.
-    pub(super) fn ephemeral(&self, round: RoundId, event: EventKind) {
+    pub(in crate::conversation) fn ephemeral(&self, round: RoundId, event: EventKind) {
         let mut inner = self.lock();
         if inner.closed {
             return;
@@ -88,7 +94,7 @@ impl StreamWriter {
     }
 
     /// Notes that entries up to `upto` are durable and publishes what waited.
-    pub(super) fn stored(&self, upto: Seq) {
+    pub(in crate::conversation) fn stored(&self, upto: Seq) {
         let mut inner = self.lock();
         inner.stored = inner.stored.max(upto);
         self.publish(inner);
@@ -100,7 +106,7 @@ impl StreamWriter {
 
     /// Ends the streams of `rounds`, and of every round that waits here, because this life cannot go on. What was not durable
     /// is never shown: a round that ended only in memory has not ended for its watchers.
-    pub(super) fn fail(&self, rounds: &[RoundId], failure: &Failure) {
+    pub(in crate::conversation) fn fail(&self, rounds: &[RoundId], failure: &Failure) {
         let mut inner = self.lock();
         let waiting = std::mem::take(&mut inner.queue).into_iter().filter_map(|item| match item {
             Item::Entry { round, .. } => round,
@@ -116,7 +122,7 @@ impl StreamWriter {
     }
 
     /// Ends the writer: what was not durable is never shown.
-    pub(super) fn close(&self) {
+    pub(in crate::conversation) fn close(&self) {
         let mut inner = self.lock();
         inner.closed = true;
         inner.queue.clear();

@@ -2,81 +2,29 @@
 //!
 //! The turn knows an estimate only. Where that leaves doubt, it orders the context to be measured, off the actor; the answer is a fit,
 //! a history in place of the present one, or the part that is too large.
+//!
+//! Pure.
 
-use super::{
-    decision::{Effect, Refusal},
-    turn::DecisionBuilder,
-    volatile::{Volatile, Work},
-};
 use crate::{
-    chat::{Message, MessageList, Role, reminder},
+    chat::{Message, Role, reminder},
     compactor::{Plan, reminder_at},
+    conversation::round::{
+        DecisionBuilder,
+        decision::{Effect, Refusal},
+        input::{ContextOutcome, Draft},
+        volatile::{Volatile, Work},
+    },
     ids::{WaiterId, WorkId},
     journal::{CompactionCause, Durable, EntryBody, Phase},
     limits::{PINNED_BYTES_MAX, PINNED_LINES_MAX},
     stream::{Failure, StopReason},
-    tokens::WindowUse,
 };
 
 /// The place of a measurement among the work of an entry; calls of a batch have the low numbers.
 const MEASURE: u32 = u32::MAX;
 
-/// What a context must fit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ContextRules {
-    /// The model's window, in tokens; 0: not known, nothing is compacted.
-    pub window: u64,
-    /// Longest answer, in tokens.
-    pub max_tokens: u64,
-    /// Estimated tokens of the system prompt and the tools.
-    pub fixed: u64,
-    /// Tokens from which compaction is considered (C-02): equal counts.
-    pub trigger: u64,
-}
-
-impl ContextRules {
-    /// Tokens that a request may have.
-    pub fn room(&self) -> u64 {
-        self.window.saturating_sub(self.max_tokens)
-    }
-
-    /// Whether the estimate leaves doubt that the next request fits.
-    pub fn is_in_doubt(&self, used: &WindowUse) -> bool {
-        self.window > 0 && (used.estimate(self.fixed) >= self.trigger.min(self.room()) || used.at_most(self.fixed) > self.room())
-    }
-}
-
-/// A history in place of the one that was measured.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Draft {
-    /// What was measured. Only a history that still begins so is replaced.
-    pub before: MessageList,
-    /// What to do with it, one after the other, each with the hash of what it works on, for the record.
-    pub plans: Vec<(Plan, String)>,
-}
-
-/// What a measurement found.
-#[derive(Debug, Clone, PartialEq)]
-pub enum ContextOutcome {
-    /// The next request fits.
-    Fits,
-    /// It will, after this.
-    Compacted(Box<Draft>),
-    /// It cannot be made to fit.
-    TooLarge {
-        /// What is too large.
-        part: &'static str,
-        /// Its tokens.
-        part_tokens: u64,
-        /// Fewest tokens that the request could come to.
-        tokens: u64,
-        /// What there is room for.
-        limit: u64,
-    },
-}
-
 /// What stands before a model call.
-pub(super) enum Before {
+pub(in crate::conversation) enum Before {
     /// Nothing.
     Call,
     /// The context is to be measured.
@@ -86,7 +34,7 @@ pub(super) enum Before {
 }
 
 /// Looks at the context before a model call.
-pub(super) fn before_call(durable: &Durable, volatile: &Volatile) -> Before {
+pub(in crate::conversation) fn before_call(durable: &Durable, volatile: &Volatile) -> Before {
     if !volatile.rules.context.is_in_doubt(&durable.context.window) || volatile.measured == Some(durable.head) {
         Before::Call
     } else if volatile.work.values().any(|work| matches!(work, Work::Context { waiter: None })) {
@@ -97,13 +45,13 @@ pub(super) fn before_call(durable: &Durable, volatile: &Volatile) -> Before {
 }
 
 /// Orders a measurement. `waiter`: somebody asked for a compaction.
-pub(super) fn measure(decision: &mut DecisionBuilder<'_>, waiter: Option<WaiterId>) {
+pub(in crate::conversation) fn measure(decision: &mut DecisionBuilder<'_>, waiter: Option<WaiterId>) {
     let work = WorkId { epoch: decision.volatile.life, seq: decision.durable.head, index: MEASURE - u32::from(waiter.is_some()) };
     decision.effect(Effect::MeasureContext { work, waiter });
 }
 
 /// Somebody asks for a compaction.
-pub(super) fn asked(decision: &mut DecisionBuilder<'_>, waiter: WaiterId) {
+pub(in crate::conversation) fn asked(decision: &mut DecisionBuilder<'_>, waiter: WaiterId) {
     let under_way = decision.volatile.work.values().any(|work| matches!(work, Work::Context { .. }));
     if decision.durable.round.is_some() || !decision.durable.inbox.is_empty() {
         decision.refuse(waiter, Refusal::RoundOpen);
@@ -115,7 +63,7 @@ pub(super) fn asked(decision: &mut DecisionBuilder<'_>, waiter: WaiterId) {
 }
 
 /// A measurement ended.
-pub(super) fn measured(decision: &mut DecisionBuilder<'_>, work: WorkId, outcome: &ContextOutcome) {
+pub(in crate::conversation) fn measured(decision: &mut DecisionBuilder<'_>, work: WorkId, outcome: &ContextOutcome) {
     let Some(Work::Context { waiter }) = decision.volatile.work.get(&work) else { return };
     let waiter = *waiter;
     let round = decision.durable.round.as_ref();
@@ -175,7 +123,7 @@ fn compacted(decision: &mut DecisionBuilder<'_>, draft: &Draft, cause: Compactio
 }
 
 /// Keeps a line through every compaction (C-51), and tells it to the model.
-pub(super) fn pin(decision: &mut DecisionBuilder<'_>, line: &str, waiter: WaiterId) {
+pub(in crate::conversation) fn pin(decision: &mut DecisionBuilder<'_>, line: &str, waiter: WaiterId) {
     let context = &decision.durable.context;
     let line = line.trim();
     if !context.pinned.iter().any(|known| known == line) {
@@ -191,7 +139,7 @@ pub(super) fn pin(decision: &mut DecisionBuilder<'_>, line: &str, waiter: Waiter
 }
 
 /// Reminds of the pinned lines at every fifth border of rounds (C-50), before the prompt, which stays last.
-pub(super) fn refocus(decision: &mut DecisionBuilder<'_>) {
+pub(in crate::conversation) fn refocus(decision: &mut DecisionBuilder<'_>) {
     let (context, finished) = (&decision.durable.context, decision.durable.metrics.rounds);
     let Some(text) = reminder_at(finished, &context.pinned) else { return };
     let id = format!("refocus:{finished}");
