@@ -29,8 +29,10 @@ use std::{
 use callboard::{
     Host,
     ids::{ConversationId, Epoch, Scope, Seq, TenantId},
-    ports::{AppendExt, Head, Open, SessionBackend, StoredEntry},
+    journal::{Head, StoredEntry},
+    ports::{AppendExt, SessionBackend},
     storage::{Sqlite, SqliteOptions},
+    stream::Open,
 };
 use reference::{
     TURNS_EACH,

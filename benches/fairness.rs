@@ -27,10 +27,11 @@ use std::{
 };
 
 use callboard::{
+    chat::ModelRequest,
     clock::{SystemClock, SystemEntropy},
     ids::TenantId,
     limits::Limits,
-    ports::{BoxFuture, Capabilities, LlmProvider, ModelRequest, ModelStream, ProviderError},
+    ports::{BoxFuture, Capabilities, LlmProvider, ModelStream, ProviderError},
 };
 use callboard_actors::{Host, HostBuilder, host::TenantConfig, scripted::Reply, tenant::Quotas};
 use tokio_util::sync::CancellationToken;

@@ -11,8 +11,10 @@ use std::{
 
 use callboard::{
     ids::{ConversationId, Epoch, Scope, Seq, TenantId},
-    ports::{AppendExt, Head, Open, SessionBackend, StoredEntry},
+    journal::{Head, StoredEntry},
+    ports::{AppendExt, SessionBackend},
     storage::{CommitMode, MemorySessions, Sqlite, SqliteOptions},
+    stream::Open,
 };
 
 const RUN: Duration = Duration::from_secs(3);

@@ -28,7 +28,7 @@ fn measured(text: &str, rounds: u32, count: impl Fn(&str) -> u64) -> (u64, f64) 
 
 fn main() {
     let counter = TokenCounter::default();
-    let source = include_str!("../actors/src/conversation/turn.rs").repeat(20);
+    let source = include_str!("../actors/src/conversation/round/mod.rs").repeat(20);
     let prose = include_str!("../docs/tools.md").repeat(20);
     let chinese = "我们需要处理大量的数据，然后把结果写入文件。下一步是检查它们。".repeat(8_000);
     let letters = "x".repeat(256 * 1024);

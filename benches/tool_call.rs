@@ -19,9 +19,10 @@ use callboard::{
     Host,
     chat::RawJson,
     ids::{CallKey, Epoch, Scope, Seq, WorkId},
-    ports::{BoxFuture, OutputLevel, Progress, Tool, ToolContext, ToolError, ToolOutput, ToolSpec, TypedTool, erased},
+    ports::{BoxFuture, Progress, Tool, ToolContext, ToolOutput, ToolSpec, TypedTool, erased},
     providers::offline::Offline,
-    tool_executor::{Bench, LoneCall, Run, ToolExecutorArgs, ToolExecutorRef, ToolInvocationRequest, call_once},
+    tool::{OutputLevel, ToolError},
+    tool_executor::{LoneCall, Run, ToolEnvironment, ToolExecutorArgs, ToolExecutorRef, ToolInvocationRequest, call_once},
 };
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use serde::{Deserialize, Serialize};
@@ -89,7 +90,7 @@ async fn ours(calls: u32) {
     let args = ToolExecutorArgs {
         report: Arc::new(move |_, result, _| drop(report.try_send(result))),
         progress: Arc::new(|_| Progress::silent()),
-        bench: Bench::alone(scope()),
+        environment: ToolEnvironment::alone(scope()),
         cancel: CancellationToken::new(),
     };
     let executor = ToolExecutorRef::start(args, parent.get_cell()).unwrap();
@@ -114,10 +115,10 @@ async fn ours(calls: u32) {
 
 /// Calls without the actor.
 async fn lone(calls: u32) {
-    let (tool, bench) = (erased(Nothing), Bench::alone(scope()));
+    let (tool, environment) = (erased(Nothing), ToolEnvironment::alone(scope()));
     for index in 0..calls {
         let call = LoneCall { key: key(index), tool: tool.clone(), request: request(&tool, ARGUMENTS) };
-        let result = call_once(call, bench.clone(), CancellationToken::new(), Progress::silent()).await;
+        let result = call_once(call, environment.clone(), CancellationToken::new(), Progress::silent()).await;
         assert_eq!(result.observation.len(), 181);
     }
 }
@@ -166,14 +167,14 @@ impl Tool for Expensive {
 async fn siblings(shared: bool) -> (u32, Duration, Duration) {
     let spec = ToolSpec::new("expensive", "Searches.", RawJson::empty_object()).read_only();
     let tool = Arc::new(Expensive(if shared { spec } else { spec.not_shared() }, AtomicU32::new(0)));
-    let (bench, began, spent) = (Bench::alone(scope()), Instant::now(), cpu());
+    let (environment, began, spent) = (ToolEnvironment::alone(scope()), Instant::now(), cpu());
     let calls = (0..50).map(|index| {
         let call = LoneCall {
             key: key(index),
             tool: tool.clone(),
             request: ToolInvocationRequest::of(&tool.0, format!("call_{index}"), RawJson::from_text(r#"{"query":"same"}"#).unwrap()),
         };
-        tokio::spawn(call_once(call, bench.clone(), CancellationToken::new(), Progress::silent()))
+        tokio::spawn(call_once(call, environment.clone(), CancellationToken::new(), Progress::silent()))
     });
     for call in calls.collect::<Vec<_>>() {
         assert!(call.await.unwrap().success());
@@ -191,7 +192,7 @@ async fn sandboxed() -> Option<(f64, f64)> {
     for index in 0..60 {
         let call = LoneCall { key: key(index), tool: bash.clone(), request: request(&bash, r#"{"command":"true"}"#) };
         let began = Instant::now();
-        let result = call_once(call, host.bench(&scope()), CancellationToken::new(), Progress::silent()).await;
+        let result = call_once(call, host.environment(&scope()), CancellationToken::new(), Progress::silent()).await;
         assert!(result.success(), "{}", result.observation);
         times.push(began.elapsed().as_secs_f64() * 1e3);
     }

@@ -3,8 +3,8 @@
 
 use callboard::{
     Host,
-    chat::ContentBlock,
-    ports::{BoxFuture, Capabilities, Completion, LlmProvider, ModelEvent, ModelRequest, ModelStream, ProviderError, ProviderStop, Usage},
+    chat::{ContentBlock, ModelRequest, ProviderStop, Usage},
+    ports::{BoxFuture, Capabilities, Completion, LlmProvider, ModelEvent, ModelStream, ProviderError},
 };
 use futures_util::{StreamExt, stream};
 use tokio_util::sync::CancellationToken;

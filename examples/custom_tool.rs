@@ -5,12 +5,10 @@ use std::{sync::Mutex, time::Duration};
 
 use callboard::{
     EventKind, Extensions, Host, Json, ToolContext, ToolError, ToolSpec, TypedTool,
-    chat::ContentBlock,
+    chat::{ContentBlock, ModelRequest, ProviderStop},
     erased,
-    ports::{
-        BoxFuture, CachePolicy, Capabilities, Completion, LlmProvider, ModelEvent, ModelRequest, ModelStream, OutputLevel, ProviderError,
-        ProviderStop,
-    },
+    ports::{BoxFuture, CachePolicy, Capabilities, Completion, LlmProvider, ModelEvent, ModelStream, ProviderError},
+    tool::OutputLevel,
 };
 use tokio_util::sync::CancellationToken;
 

@@ -10,8 +10,11 @@ use bytes::Bytes;
 use callboard::{
     Host,
     ids::{Scope, Seq, TenantId},
-    ports::{Append, BoxFuture, Head, ListQuery, Loaded, Open, SessionBackend, SessionSummary, StoreError, StoredEntry, Timestamp},
+    journal::{Head, Loaded, StoredEntry},
+    ports::{Append, BoxFuture, ListQuery, SessionBackend, SessionSummary, StoreError},
     storage::MemorySessions,
+    stream::Open,
+    time::Timestamp,
 };
 use callboard_actors::testing::{Reply, ScriptedModel};
 

@@ -19,7 +19,7 @@ use std::{
 };
 
 use callboard_actors::{
-    conversation::volatile::{ApprovalMode, Recovery},
+    conversation::round::rules::{ApprovalMode, Recovery},
     host::{BuildError, HostBuilder},
     ids::{ConversationId, Scope, TenantId},
     policy::Budget,

@@ -6,7 +6,10 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use callboard_actors::ports::{Clock, Entropy, Timestamp};
+use callboard_actors::{
+    ports::{Clock, Entropy},
+    time::Timestamp,
+};
 
 /// Wall time of the operating system.
 #[derive(Debug, Clone, Copy, Default)]

@@ -39,20 +39,23 @@ pub use callboard_actors::{
     HostBuilder,
     conversation::{
         ConversationError,
-        turn::OnBusy,
-        volatile::{ApprovalMode, Recovery},
+        round::{
+            OnBusy,
+            rules::{ApprovalMode, Recovery},
+        },
     },
     host::{
         BuildError, ConversationHandle, FanOut, FanOutRun, FanOutSummary, OutcomeError, OutputError, Prompt, Reply, SendAsError, SendError,
         TaskEnd, TaskFailure, TenantHandle,
     },
     model_gateway::exact::{Counted, ExactCounter},
-    ports::{Extensions, FnTool, Json, Tool, ToolContext, ToolError, ToolOutput, ToolSpec, TypedTool, erased},
+    ports::{Extensions, FnTool, Json, Tool, ToolContext, ToolOutput, ToolSpec, TypedTool, erased},
     stream::{EventKind, RoundEnd, StopReason, StreamEvent},
+    tool::ToolError,
 };
 pub use callboard_actors::{
-    chat, compactor, conversation, ids, journal, limits, metrics_collector, model_gateway, policy, ports, skill, stream, subagent, tokens,
-    tool_executor,
+    chat, compactor, conversation, ids, journal, limits, metrics_collector, model_gateway, policy, ports, skill, stream, subagent, time,
+    tokens, tool, tool_executor,
 };
 
 /// Compiles the code blocks of `docs/tools.md`.

@@ -1,5 +1,7 @@
 //! Hashing of ids for the maps that every turn looks into: a few multiplications, with a seed of each map's own, so that whoever chooses
 //! ids cannot know which of them collide.
+//!
+//! Pure.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 

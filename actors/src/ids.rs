@@ -1,4 +1,6 @@
 //! The names of things: validated newtypes, never bare strings. Plain data; makes up no id itself (see [`crate::ports::Entropy`]).
+//!
+//! Pure.
 
 use std::{fmt, num::ParseIntError, str::FromStr, sync::Arc};
 
@@ -421,6 +423,69 @@ fn hex(digit: u8) -> char {
     char::from_digit(digit.into(), 16).unwrap_or('0')
 }
 
+/// Names an artifact: `artifact_` and the first 16 hex digits of the content's SHA-256 (REQUIREMENTS A-05).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ArtifactId(Arc<str>);
+
+/// The text is no artifact id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("an artifact id is artifact_ and 16 hex digits")]
+pub struct NotAnArtifactId;
+
+impl ArtifactId {
+    /// The name of a content.
+    pub fn of(content: &[u8]) -> Self {
+        Self::from_digest(&Sha256::digest(content))
+    }
+
+    /// The name of a content that was hashed while it was written.
+    pub fn from_digest(digest: &[u8]) -> Self {
+        let hex: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        Self(format!("artifact_{hex}").into())
+    }
+
+    /// Reads an id.
+    ///
+    /// # Errors
+    /// [`NotAnArtifactId`] for anything that is not exactly of this form: no separator or traversal can be in one.
+    pub fn parse(text: &str) -> Result<Self, NotAnArtifactId> {
+        let hash = text.strip_prefix("artifact_").ok_or(NotAnArtifactId)?;
+        let fits = hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+        if fits { Ok(Self(text.into())) } else { Err(NotAnArtifactId) }
+    }
+
+    /// As it is written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The hash alone (REQUIREMENTS A-12, `data_hash`).
+    pub fn hash(&self) -> &str {
+        self.0.strip_prefix("artifact_").unwrap_or_default()
+    }
+}
+
+impl fmt::Display for ArtifactId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for ArtifactId {
+    type Error = NotAnArtifactId;
+
+    fn try_from(text: String) -> Result<Self, NotAnArtifactId> {
+        Self::parse(&text)
+    }
+}
+
+impl From<ArtifactId> for String {
+    fn from(id: ArtifactId) -> Self {
+        id.0.as_ref().to_owned()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -468,6 +533,19 @@ mod tests {
         assert_eq!(id("3.4.5").to_string(), "3.4.5");
         for bad in ["", "1.2", "1.2.x", "1.2.3.4", "+1.2.3", "-1.0.0"] {
             assert!(bad.parse::<EventId>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_id_is_the_contents_hash_and_nothing_else_is_an_id() {
+        let id = ArtifactId::of(b"abc");
+
+        assert_eq!(id.as_str(), "artifact_ba7816bf8f01cfea");
+        assert_eq!(ArtifactId::parse(id.as_str()), Ok(id));
+        for bad in
+            ["", "artifact_", "artifact_BA7816BF8F01CFEA", "artifact_../../etc/pass", "artifact_ba7816bf8f01cfea0", "ba7816bf8f01cfea"]
+        {
+            assert_eq!(ArtifactId::parse(bad), Err(NotAnArtifactId), "{bad}");
         }
     }
 }

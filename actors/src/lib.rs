@@ -7,21 +7,21 @@
 //! ```text
 //! HostSupervisor                  replaces a supervisor that died; its tickers sweep idle and parked conversations
 //! ├─ ConversationSupervisor × 16  by hash of tenant and conversation; owns, restarts nothing
-//! │   └─ Conversation             one journal, one turn at a time; started by the directory alone
+//! │   └─ Conversation             one journal, one round at a time; started by the directory alone
 //! │       └─ ToolExecutor         lives for a round that uses tools
 //! ├─ Compactor                    makes background summaries, lends its pool to measure contexts
 //! └─ MetricsCollector             reads sharded counters on a tick
 //! ```
 //! Beside it, behind short locks and no mailbox: the directory (who is awake), the model gateway (permits, retry, breaker) and the
-//! tenants (seats, turn permits). See DESIGN §3.
+//! tenants (seats, round permits). See DESIGN §3.
 //!
 //! # Reading order
 //! The modules below, from top to bottom: names, what models speak, what is remembered, what watchers see; then bounds and
-//! policies; then the ports; then the rooms. `conversation::turn` is the heart: when a turn is over.
+//! policies; then the ports; then the rooms. `conversation::round` is the heart: when a round is over.
 //!
 //! # Invariants
 //! - A conversation is its journal: [`journal::Durable::apply`] is the only writer of its state, live and in a fold alike.
-//! - Journal before visible: `conversation::turn::Act::gate` is the table of waits.
+//! - Journal before visible: `conversation::round::Effect::when` is the table of waits.
 //! - A handler awaits nothing: work runs in tasks and comes back as mail with its [`ids::WorkId`].
 //! - [`chat::History`] cannot hold a call without its result.
 //! - Tokens are never actor mail; every queue is bounded ([`limits`]).
@@ -35,10 +35,12 @@ compile_error!(
 );
 
 pub mod ids;
+pub mod time;
 mod id_hash;
-mod few;
+mod small_map;
 mod json;
 pub mod chat;
+pub mod tool;
 pub mod journal;
 pub mod stream;
 pub mod limits;

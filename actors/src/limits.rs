@@ -1,4 +1,6 @@
 //! Every bound of the system, unit in the name, reason in the doc. Constants are walls; [`Limits`] holds what a host may change.
+//!
+//! Pure.
 
 use std::time::Duration;
 

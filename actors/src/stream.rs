@@ -1,14 +1,29 @@
 //! What watchers see: the events of INTERFACES §3. Plain data; ids are given by the stream writer alone.
+//!
+//! Pure.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    chat::{Message, RawJson},
+    chat::{Message, RawJson, Usage},
     ids::{ConversationId, Epoch, EventId, RoundId},
-    ports::{Open, Timestamp, Usage},
+    time::Timestamp,
 };
+
+/// What a conversation waits for, kept in its head row so that nobody stays interrupted (DESIGN §4.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Open {
+    /// No round is open.
+    #[default]
+    None,
+    /// A round runs, or ran when its host stopped.
+    Running,
+    /// A round waits for a person or a far deadline.
+    Parked,
+}
 
 /// One event. Unknown types must be ignorable by readers.
 #[derive(Debug, Clone, PartialEq, Serialize)]

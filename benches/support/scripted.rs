@@ -1,7 +1,10 @@
 //! A model in this process that always gives the same reply.
 #![allow(dead_code, reason = "each bench needs some of it")]
 
-use callboard::ports::{BoxFuture, Capabilities, LlmProvider, ModelRequest, ModelStream, ProviderError};
+use callboard::{
+    chat::ModelRequest,
+    ports::{BoxFuture, Capabilities, LlmProvider, ModelStream, ProviderError},
+};
 use callboard_actors::scripted::Reply;
 use tokio_util::sync::CancellationToken;
 

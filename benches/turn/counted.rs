@@ -11,9 +11,10 @@ use std::{
 use bytes::Bytes;
 use callboard::{
     ids::{Scope, Seq, TenantId},
-    ports::{
-        Append, BoxFuture, Durability, Head, ListQuery, Loaded, Open, SessionBackend, SessionSummary, StoreError, StoredEntry, Timestamp,
-    },
+    journal::{Head, Loaded, StoredEntry},
+    ports::{Append, BoxFuture, Durability, ListQuery, SessionBackend, SessionSummary, StoreError},
+    stream::Open,
+    time::Timestamp,
 };
 
 /// Counts of appends and entries.

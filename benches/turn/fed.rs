@@ -5,8 +5,8 @@ use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 use bytes::Bytes;
 use callboard::{
     Host,
-    chat::MessageList,
-    ports::{BoxFuture, Capabilities, LlmProvider, ModelRequest, ModelStream, ProviderError},
+    chat::{MessageList, ModelRequest},
+    ports::{BoxFuture, Capabilities, LlmProvider, ModelStream, ProviderError},
     providers::{AnthropicAssembler, Assemble, OpenAiAssembler},
     stream::EventKind,
 };

@@ -5,7 +5,10 @@ use std::{future::ready, time::Duration};
 use bytes::Bytes;
 use callboard::{
     ids::{Scope, Seq, TenantId},
-    ports::{Append, BoxFuture, Head, ListQuery, Loaded, Open, SessionBackend, SessionSummary, StoreError, StoredEntry, Timestamp},
+    journal::{Head, Loaded, StoredEntry},
+    ports::{Append, BoxFuture, ListQuery, SessionBackend, SessionSummary, StoreError},
+    stream::Open,
+    time::Timestamp,
 };
 
 /// A journal that stores nothing.

@@ -11,15 +11,14 @@ use std::{
 
 use callboard::{
     ConversationHandle, Host, HostBuilder,
+    chat::{ModelRequest, Usage},
     limits::Limits,
     policy::{Budget, Price, Prices},
-    ports::{
-        BoxFuture, Capabilities, LlmProvider, ModelRequest, ModelStream, ProviderError, SessionBackend, ToolContext, ToolError, ToolSpec,
-        TypedTool, Usage, erased,
-    },
+    ports::{BoxFuture, Capabilities, LlmProvider, ModelStream, ProviderError, SessionBackend, ToolContext, ToolSpec, TypedTool, erased},
     providers::{Anthropic, OpenAi},
     storage::MemoryEvents,
     stream::EventKind,
+    tool::ToolError,
 };
 use callboard_actors::scripted::Reply;
 use tokio_util::sync::CancellationToken;

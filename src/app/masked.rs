@@ -12,8 +12,8 @@ use std::{
 };
 
 use callboard_actors::{
-    chat::{ContentBlock, RawJson},
-    ports::{BoxFuture, Capabilities, LlmProvider, ModelEvent, ModelRequest, ModelStream, ProviderError},
+    chat::{ContentBlock, ModelRequest, RawJson},
+    ports::{BoxFuture, Capabilities, LlmProvider, ModelEvent, ModelStream, ProviderError},
 };
 use futures_util::Stream;
 use tokio_util::sync::CancellationToken;

@@ -5,7 +5,8 @@ use std::{collections::BTreeSet, time::Duration};
 
 use callboard_actors::{
     ids::{Scope, TenantId},
-    ports::{Entropy as _, Open, StoreError},
+    ports::{Entropy as _, StoreError},
+    stream::Open,
 };
 use futures_util::{StreamExt as _, stream};
 
@@ -96,8 +97,9 @@ mod tests {
 
     use callboard_actors::{
         ids::ConversationId,
+        journal::Head,
         memory::MemorySessions,
-        ports::{Head, SessionBackend},
+        ports::SessionBackend,
         testing::{Reply, ScriptedModel},
     };
 

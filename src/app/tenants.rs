@@ -4,7 +4,7 @@
 use std::{path::Path, sync::Arc};
 
 use callboard_actors::{
-    conversation::volatile::ApprovalMode,
+    conversation::round::rules::ApprovalMode,
     host::TenantConfig,
     ids::TenantId,
     limits::Limits,

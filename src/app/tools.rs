@@ -200,7 +200,7 @@ pub(crate) fn masker(config: &Config) -> Masker {
 
 #[cfg(test)]
 mod tests {
-    use callboard_actors::{ids::ConversationId, ports::Timestamp, testing::ManualClock};
+    use callboard_actors::{ids::ConversationId, testing::ManualClock, time::Timestamp};
 
     use super::*;
 

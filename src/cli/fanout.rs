@@ -8,7 +8,7 @@ use std::{
 };
 
 use callboard_actors::{
-    conversation::volatile::Recovery,
+    conversation::round::rules::Recovery,
     host::{CacheShare, FanOut, FanOutRun, FanOutSummary, TaskEnd},
     ids::{ConversationId, FAN_OUT_PREFIX},
     policy::Budget,

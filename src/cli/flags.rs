@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use callboard_actors::{conversation::volatile::Recovery, policy::Budget};
+use callboard_actors::{conversation::round::rules::Recovery, policy::Budget};
 use clap::{Args, ValueEnum};
 
 use super::{failure::Failure, mcp::servers, terminal::Terminals};

@@ -6,7 +6,8 @@ use callboard_actors::{
     host::ConversationHandle,
     ids::{ConversationId, Scope, TenantId},
     journal::{CallState, Durable},
-    ports::{Effect, Entropy},
+    ports::Entropy,
+    tool::EffectClass,
 };
 
 use super::{
@@ -70,7 +71,7 @@ pub(super) fn announce(config: &Config, app: &App) {
 impl Session {
     /// Opens a conversation. Prints provider, model and workspace, then notes, then the session.
     pub(super) async fn open(config: &Config, flags: &HostFlags, id: Option<ConversationId>, resume: bool) -> Result<Self, Failure> {
-        use callboard_actors::conversation::volatile::Recovery;
+        use callboard_actors::conversation::round::rules::Recovery;
         let overrides: Overrides = flags.overrides(config, if resume { Recovery::Resume } else { Recovery::Close })?;
         // Report wrong flags before anything is created.
         app::choose_provider(config, &overrides, Purpose::Calls)?;
@@ -130,7 +131,7 @@ impl Session {
 /// The message about an open round that is closed because it was not resumed.
 fn closing_line(state: &Durable) -> String {
     let calls = state.batch().map(|batch| batch.calls.as_slice()).unwrap_or_default();
-    let doubtful = calls.iter().filter(|call| matches!(call.state, CallState::Started { effect: Effect::Once, .. })).count();
+    let doubtful = calls.iter().filter(|call| matches!(call.state, CallState::Started { effect: EffectClass::Once, .. })).count();
     let doubt = match doubtful {
         0 => String::new(),
         1 => "; the outcome of one tool call is unknown".into(),

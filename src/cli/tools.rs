@@ -6,11 +6,12 @@ use callboard_actors::{
     chat::RawJson,
     conversation::{
         first_sentence,
-        volatile::{ApprovalMode, Judgement, Recovery},
+        round::rules::{ApprovalMode, Judgement, Recovery},
     },
     ids::{CallKey, ConversationId, Scope, Seq},
     journal::ToolExecutionResult,
-    ports::{Approval, Effect, Progress, Reach, SandboxPolicy, ToolError, ToolErrorType, ToolSpec},
+    ports::{Approval, Progress, Reach, SandboxPolicy, ToolSpec},
+    tool::{EffectClass, ToolError, ToolErrorType},
     tool_executor::{LoneCall, ToolInvocationRequest, approval_denied, call_once, cancelled_before_start},
 };
 use clap::{Args, Subcommand};
@@ -170,7 +171,7 @@ pub(super) async fn run(config: &Config, command: ToolsCommand) -> Result<Done, 
                 out_json(&serde_json::to_string_pretty(&all).unwrap_or_default());
             } else {
                 for spec in &specs {
-                    let asks = match (spec.approval == Approval::Never, spec.effect == Effect::Pure) {
+                    let asks = match (spec.approval == Approval::Never, spec.effect == EffectClass::Pure) {
                         (true, true) => "reads",
                         (true, false) => "works",
                         (false, _) => "asks",
@@ -226,10 +227,10 @@ fn described(spec: &ToolSpec, host: &Host, sandbox: Option<&SandboxPolicy>) -> s
         "effect": spec.effect,
         "approval": spec.approval,
         "concurrency": spec.concurrency,
-        "level": spec.level.unwrap_or(host.setup().lent.output_level),
+        "level": spec.level.unwrap_or(host.setup().resources.output_level),
         "returns_data": spec.returns_data,
         "cache": spec.cache,
-        "shared": spec.shared && spec.effect == Effect::Pure,
+        "shared": spec.shared && spec.effect == EffectClass::Pure,
         "timeout_ms": ms(spec.timeout),
         "retry": {
             "max_retries": if spec.effect.may_repeat() { spec.retry.max_retries } else { 0 },
@@ -252,7 +253,7 @@ fn sandbox_of(spec: &ToolSpec, sandbox: Option<&SandboxPolicy>) -> serde_json::V
         Reach::Files => serde_json::json!({
             "kind": "workspace",
             "boundary": "opened beneath the workspace; links that lead out, keys, fifos and devices refused",
-            "writes": spec.effect != Effect::Pure,
+            "writes": spec.effect != EffectClass::Pure,
             "network": "off",
         }),
         Reach::Web => serde_json::json!({ "kind": "web", "network": "public addresses, checked before each is dialed" }),
@@ -270,7 +271,7 @@ fn show(spec: &ToolSpec) {
     out_line(&format!("effect       {}", of(serde_json::to_value(spec.effect))));
     out_line(&format!(
         "approval     {}",
-        match (spec.approval == Approval::Never, spec.effect == Effect::Pure) {
+        match (spec.approval == Approval::Never, spec.effect == EffectClass::Pure) {
             (true, true) => "never: it only reads",
             (true, false) => "never",
             (false, _) => "as --approve says",
@@ -385,7 +386,7 @@ impl Caller {
         let key = CallKey { scope: self.scope.clone(), seq: Seq(0), index: u32::try_from(index).unwrap_or(u32::MAX) };
         let cancel = CancellationToken::new();
         let request = ToolInvocationRequest::of(&spec, tool_call_id, input).output_level(level);
-        let running = call_once(LoneCall { key, tool, request }, self.host.bench(&self.scope), cancel.clone(), Progress::silent());
+        let running = call_once(LoneCall { key, tool, request }, self.host.environment(&self.scope), cancel.clone(), Progress::silent());
         tokio::pin!(running);
         tokio::select! {
             biased;

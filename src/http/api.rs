@@ -2,13 +2,14 @@
 //! schemas from these types, so their docs are what API users read.
 
 use callboard_actors::{
-    chat::{ContentBlock, Message},
-    conversation::turn::OnBusy,
+    chat::{ContentBlock, Message, Usage},
+    conversation::round::OnBusy,
     host::ConversationStatus,
     ids::{ConversationId, EventId, RoundId},
     journal::CompactionNote,
-    ports::{Open, SessionSummary, Timestamp, Usage},
-    stream::{Failure, RoundEnd, RoundStatus, StopReason},
+    ports::SessionSummary,
+    stream::{Failure, Open, RoundEnd, RoundStatus, StopReason},
+    time::Timestamp,
 };
 use serde::{
     Deserialize, Deserializer, Serialize,

@@ -7,7 +7,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use callboard_actors::{
-    conversation::{ConversationError, turn::Refusal},
+    conversation::{ConversationError, round::Refusal},
     host::{OutcomeError, SendError},
     limits::PROMPT_BYTES_MAX,
     ports::{ArtifactError, StoreError},

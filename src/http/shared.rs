@@ -9,7 +9,7 @@ use std::{
 use callboard_actors::{
     host::{ConversationHandle, SendError},
     ids::{ConversationId, Scope, TenantId},
-    ports::Head,
+    journal::Head,
 };
 use tokio_util::sync::CancellationToken;
 

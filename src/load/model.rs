@@ -10,8 +10,8 @@ use std::{
 };
 
 use callboard_actors::{
-    chat::Role,
-    ports::{BoxFuture, Capabilities, LlmProvider, ModelRequest, ModelStream, ProviderError, TypedTool},
+    chat::{ModelRequest, Role},
+    ports::{BoxFuture, Capabilities, LlmProvider, ModelStream, ProviderError, TypedTool},
     scripted::Reply,
 };
 use serde_json::json;

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use callboard_actors::ports::Usage;
+use callboard_actors::chat::Usage;
 use reqwest::{Client, Response, header};
 use serde::Deserialize;
 use serde_json::json;

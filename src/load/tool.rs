@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use callboard_actors::ports::{Reach, ToolContext, ToolError, ToolSpec, TypedTool};
-use callboard_actors::scripted::splitmix64;
+use callboard_actors::{
+    ports::{Reach, ToolContext, ToolSpec, TypedTool},
+    scripted::splitmix64,
+    tool::ToolError,
+};
 
 use super::turn::chance;
 

@@ -12,9 +12,10 @@ use callboard_actors::{
     chat::RawJson,
     ids::TenantId,
     ports::{
-        Approval, BoxFuture, Effect, McpClient, McpContent, McpError, McpResult, McpToolDefinition, Reach, Tool, ToolContext, ToolError,
-        ToolErrorType, ToolOutput, ToolSource, ToolSpec,
+        Approval, BoxFuture, McpClient, McpContent, McpError, McpResult, McpToolDefinition, Reach, Tool, ToolContext, ToolOutput,
+        ToolSource, ToolSpec,
     },
+    tool::{EffectClass, ToolError, ToolErrorType},
 };
 use serde_json::Value;
 
@@ -73,7 +74,7 @@ fn spec(definition: &McpToolDefinition, server: &str, trust: Trust) -> ToolSpec 
         .returns_data()
         .not_shared();
     if trust == Trust::Annotations && (definition.read_only || definition.idempotent) {
-        spec = spec.effect(Effect::Idempotent);
+        spec = spec.effect(EffectClass::Idempotent);
     }
     if trust == Trust::Annotations && definition.read_only {
         spec = spec.approval(Approval::Never);
@@ -190,10 +191,10 @@ mod tests {
     #[test]
     fn annotations_count_only_when_they_are_trusted() {
         for (trust, read_only, idempotent, expected) in [
-            (Trust::None, true, true, (Effect::Once, Approval::ByMode)),
-            (Trust::Annotations, false, false, (Effect::Once, Approval::ByMode)),
-            (Trust::Annotations, false, true, (Effect::Idempotent, Approval::ByMode)),
-            (Trust::Annotations, true, false, (Effect::Idempotent, Approval::Never)),
+            (Trust::None, true, true, (EffectClass::Once, Approval::ByMode)),
+            (Trust::Annotations, false, false, (EffectClass::Once, Approval::ByMode)),
+            (Trust::Annotations, false, true, (EffectClass::Idempotent, Approval::ByMode)),
+            (Trust::Annotations, true, false, (EffectClass::Idempotent, Approval::Never)),
         ] {
             let spec = spec(&definition(read_only, idempotent), "s", trust);
             assert_eq!((spec.effect, spec.approval), expected);

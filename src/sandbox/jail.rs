@@ -27,7 +27,7 @@ use rustix::{
 
 use super::{
     policy::{PathRules, WORKSPACE},
-    space::Space,
+    quota::Space,
 };
 
 /// Links on one way; the kernel's own number.

@@ -15,6 +15,7 @@ mod spelling;
 mod git;
 mod atomic;
 mod walk;
+mod quota;
 mod space;
 mod toolchains;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
@@ -80,7 +81,7 @@ pub(crate) use jail::{settled, shown};
 #[cfg(all(feature = "pdf", target_os = "linux"))]
 pub use pdf::PdfText;
 pub use policy::PathRules;
-pub use space::{WorkspaceQuota, WorkspaceUsage};
+pub use quota::{WorkspaceQuota, WorkspaceUsage};
 pub use toolchains::Toolchains;
 pub(crate) use walk::Walk;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]

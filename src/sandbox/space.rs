@@ -1,20 +1,21 @@
-//! How many files and bytes a workspace holds and how many it may hold: a tenant must not use up the disk's inodes, which all tenants share.
+//! Counts the files and bytes of a workspace, so that one tenant cannot use up the inodes of a disk
+//! that all tenants share.
 //!
-//! The file tools and the sandbox over one [`Root`] share what was counted. A count is taken before each command and after it, and when
-//! a file tool finds no room; in between, what the file tools make is added.
+//! The file tools and the sandbox over one [`Root`] share the count. It is taken before and after
+//! each command, and when a file tool finds no room; in between, files that the file tools create are
+//! added.
 //!
-//! **All that lies in the folder counts**, whoever made it: tenants that share a folder are each held to their own quota of the whole. A file
-//! counts once for each of its names. Bytes are those that the disk keeps for it.
+//! **Everything in the folder counts**, whoever created it: tenants that share a folder are each held
+//! to their own quota of the whole. A file counts once for each of its names. Its bytes are the
+//! blocks that it takes on the disk.
 
 use std::{
     ffi::OsStr,
-    fmt,
     os::{
         fd::{AsFd, OwnedFd},
         unix::ffi::OsStrExt,
     },
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -23,85 +24,16 @@ use rustix::{
     io::Errno,
 };
 
-use super::jail::{FOLDER, PathError, Root};
+use super::{
+    jail::{FOLDER, PathError, Root},
+    quota::{Excess, WorkspaceQuota, WorkspaceUsage},
+};
 
 /// How long a count holds for the file tools: programs that no sandbox starts may make files, too.
 const COUNT_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// Names that are counted: a workspace with more is full for every quota that can be configured in earnest.
 const NAMES_MAX: u64 = 16_000_000;
-
-/// How much a workspace may hold. The default is no bound.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct WorkspaceQuota {
-    /// Files and folders.
-    pub files_max: Option<u64>,
-    /// Bytes on the disk. It has the size of every file read before each command, some microseconds a file.
-    pub bytes_max: Option<u64>,
-}
-
-/// How much a workspace holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct WorkspaceUsage {
-    /// Files and folders, a file once for each of its names.
-    pub files: u64,
-    /// Bytes on the disk; counted where they are bounded.
-    pub bytes: Option<u64>,
-}
-
-/// What a workspace holds too much of: how much it would hold, and how much it may.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Excess {
-    Files(u64, u64),
-    Bytes(u64, u64),
-}
-
-impl Excess {
-    /// Whether it is more than `slack` of it.
-    #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-    pub(super) fn is_beyond(&self, slack: impl Fn(&Self) -> u64) -> bool {
-        let (Self::Files(held, max) | Self::Bytes(held, max)) = self;
-        held.saturating_sub(*max) > slack(self)
-    }
-}
-
-impl fmt::Display for Excess {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Files(files, max) => write!(f, "the workspace's quota is {max} files and folders, and it has {files}; remove some"),
-            Self::Bytes(bytes, max) => write!(f, "the workspace's quota is {max} bytes, and it has {bytes}; remove files"),
-        }
-    }
-}
-
-impl WorkspaceQuota {
-    pub(super) fn is_bounded(&self) -> bool {
-        *self != Self::default()
-    }
-
-    /// What there is too much of, if anything.
-    pub(super) fn excess(&self, usage: WorkspaceUsage) -> Option<Excess> {
-        let files = self.files_max.filter(|max| usage.files > *max).map(|max| Excess::Files(usage.files, max));
-        let bytes = || self.bytes_max.zip(usage.bytes).filter(|(max, bytes)| bytes > max).map(|(max, bytes)| Excess::Bytes(bytes, max));
-        files.or_else(bytes)
-    }
-}
-
-/// A workspace's quota and its last count.
-#[derive(Debug, Default)]
-pub(super) struct Space(Mutex<State>);
-
-#[derive(Debug, Default)]
-struct State {
-    quota: WorkspaceQuota,
-    counted: Option<(WorkspaceUsage, Instant)>,
-}
-
-impl Space {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 impl Root {
     /// The same folder with a quota. The file tools and the sandboxes over it hold it, but [`super::Local`], which has no boundary.

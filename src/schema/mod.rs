@@ -19,7 +19,8 @@ use std::sync::Arc;
 use callboard_actors::{
     chat::RawJson,
     limits::JSON_DEPTH_MAX,
-    ports::{SchemaCheck, Schemas, ToolError},
+    ports::{SchemaCheck, Schemas},
+    tool::ToolError,
 };
 use jsonschema::{Draft, Validator};
 use serde_json::Value;

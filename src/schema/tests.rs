@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use callboard_actors::ports::ToolErrorType;
+use callboard_actors::tool::ToolErrorType;
 use serde_json::{Map, json};
 
 use super::*;

@@ -10,11 +10,13 @@ mod folders;
 use std::{path::Path, sync::Arc, time::Duration};
 
 use callboard_actors::{
+    ids::ArtifactId,
     limits::OBSERVATION_BYTES_MAX,
     ports::{
-        Approval, ArtifactId, Artifacts, Concurrency, Effect, Exec, ExecResult, HostPattern, Network, Progress, Reach, Sandbox,
-        SandboxError, TOOL_TIMEOUT, ToolContext, ToolError, ToolErrorType, ToolSource, ToolSpec, TypedTool,
+        Approval, Artifacts, Concurrency, Exec, ExecResult, HostPattern, Network, Progress, Reach, Sandbox, SandboxError, TOOL_TIMEOUT,
+        ToolContext, ToolSource, ToolSpec, TypedTool,
     },
+    tool::{EffectClass, ToolError, ToolErrorType},
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -91,7 +93,7 @@ the command ends is killed, and the result says so. Long output keeps its head a
     fn declare(&self, mut spec: ToolSpec) -> ToolSpec {
         let network = network(&self.sandbox.policy().network);
         spec.definition.description = spec.definition.description.replace(NO_NETWORK, &network);
-        spec.effect(Effect::Once)
+        spec.effect(EffectClass::Once)
             .concurrency(Concurrency::Exclusive)
             .approval(Approval::ByMode)
             .source(ToolSource::BuiltIn)

@@ -19,7 +19,8 @@ use std::{
 use callboard_actors::{
     chat::RawJson,
     limits::TOOL_INPUT_BYTES_MAX,
-    ports::{Approval, Concurrency, Effect, Reach, ToolContext, ToolError, ToolSource, ToolSpec, TypedTool},
+    ports::{Approval, Concurrency, Reach, ToolContext, ToolSource, ToolSpec, TypedTool},
+    tool::{EffectClass, ToolError},
 };
 use memchr::memmem::Finder;
 use schemars::JsonSchema;
@@ -87,7 +88,7 @@ folders are made). old_text must occur exactly once unless replace_all is true: 
 Read the file first. The answer is a diff.";
 
     fn declare(&self, spec: ToolSpec) -> ToolSpec {
-        spec.effect(Effect::Once)
+        spec.effect(EffectClass::Once)
             .approval(Approval::ByMode)
             .concurrency(Concurrency::PerFile("path".to_owned()))
             .not_shared()
@@ -399,7 +400,7 @@ const _: () = assert!(TOOL_INPUT_BYTES_MAX as u64 <= FILE_BYTES_MAX);
 #[cfg(test)]
 mod tests {
     use crate::tools::fixture::Fixture;
-    use callboard_actors::ports::ToolErrorType;
+    use callboard_actors::tool::ToolErrorType;
 
     #[tokio::test]
     async fn only_the_named_bytes_change() {

@@ -5,7 +5,8 @@ use std::{fmt::Write, sync::Arc};
 
 use callboard_actors::{
     chat::RawJson,
-    ports::{Reach, ToolContext, ToolError, ToolSource, ToolSpec, TypedTool},
+    ports::{Reach, ToolContext, ToolSource, ToolSpec, TypedTool},
+    tool::ToolError,
 };
 use globset::{GlobBuilder, GlobMatcher};
 use rustix::fs::FileType;

@@ -12,8 +12,10 @@ use std::{io::Read, sync::Arc};
 
 use callboard_actors::{
     chat::RawJson,
+    ids::ArtifactId,
     limits::OBSERVATION_BYTES_MAX,
-    ports::{ArtifactError, ArtifactId, Artifacts, Reach, ToolContext, ToolError, ToolErrorType, ToolSource, ToolSpec, TypedTool},
+    ports::{ArtifactError, Artifacts, Reach, ToolContext, ToolSource, ToolSpec, TypedTool},
+    tool::{ToolError, ToolErrorType},
 };
 use encoding_rs::{CoderResult, Decoder};
 use schemars::JsonSchema;
@@ -359,7 +361,8 @@ mod tests {
     use bytes::Bytes;
     use callboard_actors::{
         ids::{ConversationId, Scope, TenantId},
-        ports::{ArtifactMeta, ArtifactStore, BoxFuture, Cleaned, Timestamp, ToolOutput},
+        ports::{ArtifactMeta, ArtifactStore, BoxFuture, Cleaned, ToolOutput},
+        time::Timestamp,
     };
 
     use super::*;

@@ -5,7 +5,8 @@ use std::{path::Path, sync::Arc, time::Duration};
 use callboard_actors::{
     chat::RawJson,
     ids::{CallKey, Scope, Seq},
-    ports::{Artifacts, Extensions, Progress, Tool, ToolContext, ToolError, ToolOutput},
+    ports::{Artifacts, Extensions, Progress, Tool, ToolContext, ToolOutput},
+    tool::ToolError,
 };
 use tokio_util::sync::CancellationToken;
 

@@ -12,7 +12,8 @@ use std::{
 use callboard_actors::{
     chat::RawJson,
     limits::OBSERVATION_BYTES_MAX,
-    ports::{Reach, ToolContext, ToolError, ToolSource, ToolSpec, TypedTool},
+    ports::{Reach, ToolContext, ToolSource, ToolSpec, TypedTool},
+    tool::ToolError,
 };
 use globset::GlobMatcher;
 use grep_regex::{RegexMatcher, RegexMatcherBuilder};

@@ -25,7 +25,8 @@ use std::{
 use callboard_actors::{
     chat::RawJson,
     ids::{Scope, TenantId},
-    ports::{Approval, Concurrency, Effect, Reach, ToolContext, ToolError, ToolErrorType, ToolSource, ToolSpec, TypedTool},
+    ports::{Approval, Concurrency, Reach, ToolContext, ToolSource, ToolSpec, TypedTool},
+    tool::{EffectClass, ToolError, ToolErrorType},
 };
 use rustix::{
     fs::{FileType, FlockOperation},
@@ -225,7 +226,7 @@ had it written.";
             Place::PerConversation(_) => described(spec),
         };
         // Writing the same value twice, or deleting twice, leaves the same memory.
-        spec.effect(Effect::Idempotent)
+        spec.effect(EffectClass::Idempotent)
             .approval(Approval::Never)
             .concurrency(Concurrency::PerFile("path".to_owned()))
             .not_shared()

@@ -32,7 +32,10 @@ use std::{
     sync::Arc,
 };
 
-use callboard_actors::ports::{Sandbox, SandboxPolicy, Tool, ToolContext, ToolError, ToolErrorType, erased};
+use callboard_actors::{
+    ports::{Sandbox, SandboxPolicy, Tool, ToolContext, erased},
+    tool::{ToolError, ToolErrorType},
+};
 use tokio_util::sync::CancellationToken;
 
 pub use crate::sandbox::Mode;

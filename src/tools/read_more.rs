@@ -8,7 +8,9 @@ use std::{fmt::Write as _, ops::Range};
 
 use bytes::Bytes;
 use callboard_actors::{
-    ports::{ArtifactError, ArtifactId, Artifacts, Reach, ToolContext, ToolError, ToolErrorType, ToolSource, ToolSpec, TypedTool},
+    ids::ArtifactId,
+    ports::{ArtifactError, Artifacts, Reach, ToolContext, ToolSource, ToolSpec, TypedTool},
+    tool::{ToolError, ToolErrorType},
     tool_executor::paging::{self, PAGE_BYTES},
 };
 use schemars::JsonSchema;
@@ -303,8 +305,10 @@ mod tests {
         ids::Scope,
         limits::OBSERVATION_BYTES_MAX,
         memory::MemoryArtifacts,
-        ports::{Approval, CachePolicy, Effect, OutputLevel, Timestamp, Tool, ToolOutput, erased},
+        ports::{Approval, CachePolicy, Tool, ToolOutput, erased},
         testing::ManualClock,
+        time::Timestamp,
+        tool::{EffectClass, OutputLevel},
         tool_executor::observe,
     };
     use serde_json::{Value, json};
@@ -497,7 +501,7 @@ mod tests {
         let tool = erased(ReadMore);
         let spec = tool.spec();
 
-        assert_eq!((spec.effect, spec.approval, spec.reach), (Effect::Pure, Approval::Never, Reach::Store));
+        assert_eq!((spec.effect, spec.approval, spec.reach), (EffectClass::Pure, Approval::Never, Reach::Store));
         assert_eq!((spec.shared, spec.cache, spec.returns_data), (false, CachePolicy::NoCache, false));
     }
 }

@@ -1,6 +1,9 @@
 //! The `think` tool: records a thought of the model and has no other effect.
 
-use callboard_actors::ports::{Reach, ToolContext, ToolError, ToolSource, ToolSpec, TypedTool};
+use callboard_actors::{
+    ports::{Reach, ToolContext, ToolSource, ToolSpec, TypedTool},
+    tool::ToolError,
+};
 use schemars::JsonSchema;
 use serde::Deserialize;
 

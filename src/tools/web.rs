@@ -2,7 +2,10 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use callboard_actors::ports::{Tool, ToolError, ToolErrorType, erased};
+use callboard_actors::{
+    ports::{Tool, erased},
+    tool::{ToolError, ToolErrorType},
+};
 
 use super::{
     mask::Masker,

@@ -9,7 +9,8 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use callboard_actors::{
     policy::ToolRetryPolicy,
-    ports::{BoxFuture, CachePolicy, Reach, ToolContext, ToolError, ToolErrorType, ToolSource, ToolSpec, TypedTool},
+    ports::{BoxFuture, CachePolicy, Reach, ToolContext, ToolSource, ToolSpec, TypedTool},
+    tool::{ToolError, ToolErrorType},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, de::DeserializeOwned};

@@ -11,7 +11,8 @@ use std::{
 
 use callboard::{
     chat::RawJson,
-    ports::{Tool, ToolError, ToolOutput},
+    ports::{Tool, ToolOutput},
+    tool::ToolError,
     tools::{self, Mode},
 };
 use callboard_actors::testing::contract::example_context;

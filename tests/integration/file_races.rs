@@ -16,8 +16,9 @@ use std::{
 
 use callboard::{
     chat::RawJson,
-    ports::{Tool, ToolErrorType, ToolOutput, erased},
+    ports::{Tool, ToolOutput, erased},
     sandbox::{Mode, PathRules, Root},
+    tool::ToolErrorType,
     tools::{
         self,
         memory::{Memory, Quota},

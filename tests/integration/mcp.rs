@@ -20,9 +20,10 @@ use callboard::{
     chat::RawJson,
     ids::{CallKey, ConversationId, Scope, Seq, TenantId},
     mcp::{self, FilePins, HttpClients, McpPool, McpServerConfig, McpTransport, Means, MemoryPins, Pins, Server, Trust, config::Template},
-    ports::{Approval, Effect, McpClient, McpError, Progress, Tool, ToolErrorType, ToolSource},
+    ports::{Approval, McpClient, McpError, Progress, Tool, ToolSource},
     sandbox::Spawner,
-    tool_executor::{Bench, LoneCall, ToolInvocationRequest, call_once},
+    tool::{EffectClass, ToolErrorType},
+    tool_executor::{LoneCall, ToolEnvironment, ToolInvocationRequest, call_once},
     tools::mask::Masker,
 };
 use tokio_util::sync::CancellationToken;
@@ -95,7 +96,7 @@ async fn run(tool: &Arc<dyn Tool>, arguments: &str, cancel: CancellationToken) -
     let scope = Scope::new(TenantId::new("ann").unwrap(), ConversationId::new("c").unwrap());
     let key = CallKey { scope: scope.clone(), seq: Seq(0), index: 0 };
     let request = ToolInvocationRequest::of(tool.spec(), "call_0", RawJson::from_text(arguments).unwrap());
-    call_once(LoneCall { key, tool: tool.clone(), request }, Bench::alone(scope), cancel, Progress::silent()).await
+    call_once(LoneCall { key, tool: tool.clone(), request }, ToolEnvironment::alone(scope), cancel, Progress::silent()).await
 }
 
 async fn until(what: &str, within: Duration, mut holds: impl FnMut() -> bool) {
@@ -130,7 +131,7 @@ async fn a_servers_tools_become_tools_named_after_it() {
     assert!(!names.contains(&"peer__e_c_h_o"), "two tools would have this name: {names:?}");
     assert_eq!(notes, ["peer__e_c_h_o: omitted: two tools of peer would have this name"]);
     assert!(tools.iter().all(|tool| tool.spec().source == ToolSource::Mcp("peer".to_owned())));
-    assert!(tools.iter().all(|tool| (tool.spec().effect, tool.spec().approval) == (Effect::Once, Approval::ByMode)));
+    assert!(tools.iter().all(|tool| (tool.spec().effect, tool.spec().approval) == (EffectClass::Once, Approval::ByMode)));
 
     let tool = stage.tool(&stage.peer("plain"), "peer__e_c_h_o").await;
     let outcome = run(&tool, "{}", CancellationToken::new()).await;
@@ -150,9 +151,9 @@ async fn trusted_annotations_loosen_and_an_allow_list_narrows() {
     assert_eq!(
         specs,
         [
-            ("peer__slow", Effect::Once, Approval::ByMode),
-            ("peer__echo", Effect::Idempotent, Approval::Never),
-            ("peer__e_c_h_o", Effect::Idempotent, Approval::ByMode),
+            ("peer__slow", EffectClass::Once, Approval::ByMode),
+            ("peer__echo", EffectClass::Idempotent, Approval::Never),
+            ("peer__e_c_h_o", EffectClass::Idempotent, Approval::ByMode),
         ]
     );
     assert_eq!(notes, ["peer: it has no tool `missing`, which is listed in `tools`"]);

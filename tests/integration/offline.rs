@@ -8,8 +8,11 @@ use std::{
 };
 
 use callboard::{
-    chat::{ContentBlock, History, Message, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock},
-    ports::{Completion, LlmProvider, ModelEvent, ModelRequest, ProviderStop, ToolChoice, ToolDefinition},
+    chat::{
+        ContentBlock, History, Message, ModelRequest, ProviderStop, RawJson, Role, ToolChoice, ToolDefinition, ToolResultBlock,
+        ToolResultContent, ToolUseBlock,
+    },
+    ports::{Completion, LlmProvider, ModelEvent},
     providers::offline::Offline,
 };
 use futures_util::StreamExt;

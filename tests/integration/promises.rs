@@ -20,11 +20,13 @@ use callboard::{
     Host, StopReason,
     chat::{ContentBlock, Message},
     clock::SystemClock,
-    conversation::volatile::ApprovalMode,
-    ports::{ArtifactId, Effect, ExecLimits, FnTool, Tool, ToolContext},
+    conversation::round::rules::ApprovalMode,
+    ids::ArtifactId,
+    ports::{ExecLimits, FnTool, Tool, ToolContext},
     providers::openai::OpenAi,
     sandbox::{Mode, Options, PathRules, Root, Spawner, detect_with},
     storage::{FileArtifacts, FileArtifactsSettings},
+    tool::EffectClass,
     tools::{self, mask::Masker},
 };
 use callboard_actors::{

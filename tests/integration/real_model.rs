@@ -9,8 +9,8 @@ use std::{
 };
 
 use callboard::{
-    chat::{ContentBlock, Message, MessageList},
-    ports::{LlmProvider, ModelEvent, ModelRequest, ModelStream, ProviderStop, ToolChoice},
+    chat::{ContentBlock, Message, MessageList, ModelRequest, ProviderStop, ToolChoice},
+    ports::{LlmProvider, ModelEvent, ModelStream},
     providers::{Anthropic, OpenAi},
 };
 use futures_util::StreamExt;

@@ -10,8 +10,10 @@ use std::{
 
 use callboard::{
     ids::{ConversationId, Epoch, Scope, Seq, TenantId},
-    ports::{Append, AppendError, AppendExt, BoxFuture, Durability, Head, ListQuery, Open, SessionBackend, StoreError, StoredEntry},
+    journal::{Head, StoredEntry},
+    ports::{Append, AppendError, AppendExt, BoxFuture, Durability, ListQuery, SessionBackend, StoreError},
     storage::{Check, CommitMode, LockError, Sqlite, SqliteOptions},
+    stream::Open,
 };
 use callboard_actors::testing::contract;
 use tokio::sync::mpsc;

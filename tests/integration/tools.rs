@@ -11,7 +11,8 @@ use std::{
 use callboard::{
     chat::RawJson,
     ids::{CallKey, Scope, Seq},
-    ports::{Approval, CachePolicy, Concurrency, Effect, Extensions, Progress, Reach, ToolContext, ToolError, ToolErrorType, ToolOutput},
+    ports::{Approval, CachePolicy, Concurrency, Extensions, Progress, Reach, ToolContext, ToolOutput},
+    tool::{EffectClass, ToolError, ToolErrorType},
     tools::{self, Mode, Toolbox},
 };
 use serde_json::{Value, json};
@@ -98,17 +99,17 @@ fn every_tool_declares_what_it_does() {
         })
         .collect();
 
-    let pure = |name: &str| (name.to_owned(), Effect::Pure, Concurrency::Parallel, Approval::Never, true);
+    let pure = |name: &str| (name.to_owned(), EffectClass::Pure, Concurrency::Parallel, Approval::Never, true);
     assert_eq!(
         declared,
         [
             pure("think"),
             pure("read_more"),
             pure("file_read"),
-            ("file_edit".to_owned(), Effect::Once, Concurrency::PerFile("path".to_owned()), Approval::ByMode, true),
+            ("file_edit".to_owned(), EffectClass::Once, Concurrency::PerFile("path".to_owned()), Approval::ByMode, true),
             pure("file_list"),
             pure("grep_search"),
-            ("bash".to_owned(), Effect::Once, Concurrency::Exclusive, Approval::ByMode, true),
+            ("bash".to_owned(), EffectClass::Once, Concurrency::Exclusive, Approval::ByMode, true),
         ]
     );
     for tool in &ground.toolbox.tools {

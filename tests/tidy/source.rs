@@ -14,6 +14,10 @@ pub struct Token {
     pub line: usize,
     pub path: String,
     pub kind: Kind,
+    /// The name that an import gives it, where it is another.
+    pub alias: Option<String>,
+    /// Whether it is a re-export (`pub use`).
+    pub is_exported: bool,
 }
 
 /// Where a token stands.
@@ -55,15 +59,16 @@ impl<'t> Source<'t> {
             let path = &self.code[start..at];
             if path == "use" && code.get(at).is_some_and(u8::is_ascii_whitespace) {
                 let end = self.code[at..].find(';').map_or(code.len(), |length| at + length);
-                unfold("", &self.code[at..end], &mut |offset, path| {
+                let is_exported = is_visibility(self.code[..start].trim_end());
+                unfold("", &self.code[at..end], &mut |offset, path, alias| {
                     let line = line + self.code[at..at + offset].matches('\n').count();
-                    tokens.push(Token { line, path, kind: Kind::Import });
+                    tokens.push(Token { line, path, kind: Kind::Import, alias, is_exported });
                 });
                 line += self.code[at..end].matches('\n').count();
                 at = end;
             } else {
                 let kind = if code.get(at) == Some(&b'!') { Kind::Macro } else { Kind::Other };
-                tokens.push(Token { line, path: path.to_owned(), kind });
+                tokens.push(Token { line, path: path.to_owned(), kind, alias: None, is_exported: false });
             }
         }
         tokens
@@ -76,6 +81,7 @@ fn is_test_file(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     ["/tests/", "/benches/", "/examples/", "/testing/"].into_iter().any(in_folder)
         || ["tests.rs", "testing.rs", "fixture.rs", "fixtures.rs"].contains(&name)
+        || name.ends_with("_tests.rs")
 }
 
 fn is_ident(byte: u8) -> bool {
@@ -94,8 +100,14 @@ fn end_of_path(code: &[u8], mut at: usize) -> usize {
     }
 }
 
-/// Calls `found` with the place and the whole path of every leaf of a `use` tree.
-fn unfold(prefix: &str, tree: &str, found: &mut dyn FnMut(usize, String)) {
+/// Whether a text ends with `pub` or `pub(…)`.
+fn is_visibility(text: &str) -> bool {
+    let open = text.strip_suffix(')').and_then(|text| text.rfind('(').map(|open| &text[..open]));
+    open.unwrap_or(text).split(|c: char| !c.is_alphanumeric() && c != '_').next_back() == Some("pub")
+}
+
+/// Calls `found` with the place, the whole path and the new name of every leaf of a `use` tree.
+fn unfold(prefix: &str, tree: &str, found: &mut dyn FnMut(usize, String, Option<String>)) {
     let (mut depth, mut start, mut brace) = (0, 0, None);
     let ends = tree.char_indices().chain([(tree.len(), ',')]);
     for (at, c) in ends {
@@ -115,12 +127,14 @@ fn unfold(prefix: &str, tree: &str, found: &mut dyn FnMut(usize, String)) {
                         let inner = tree[open + 1..at].trim_end();
                         let inner = inner.strip_suffix('}').unwrap_or(inner);
                         let prefix = format!("{prefix}{}", tree[start..open].trim().trim_start_matches("::"));
-                        unfold(&prefix, inner, &mut |at, path| found(open + 1 + at, path));
+                        unfold(&prefix, inner, &mut |at, path, alias| found(open + 1 + at, path, alias));
                     }
                     None if leaf.is_empty() => {}
                     None => {
-                        let name = leaf.split(" as ").next().unwrap_or(leaf).trim().trim_start_matches("::");
-                        found(offset, format!("{prefix}{name}").trim_end_matches("::self").to_owned());
+                        let (name, alias) =
+                            leaf.split_once(" as ").map_or((leaf, None), |(name, alias)| (name, Some(alias.trim().to_owned())));
+                        let name = name.trim().trim_start_matches("::");
+                        found(offset, format!("{prefix}{name}").trim_end_matches("::self").to_owned(), alias);
                     }
                 }
                 start = at + 1;

@@ -1,6 +1,8 @@
 //! Images and PDFs of a prompt: checked before anything is appended, then content blocks in the wire form (REQUIREMENTS W-01..W-03).
 //!
 //! What they really are is read from their bytes, never from a name. Bounds are those of the providers (`limits.rs`).
+//!
+//! Pure.
 
 mod image;
 mod pdf;

@@ -1,4 +1,6 @@
 //! Content blocks: a union selected by `type` (REQUIREMENTS M-02, M-07). Blocks we do not know are kept word for word.
+//!
+//! Pure.
 
 use std::borrow::Cow;
 

@@ -1,9 +1,11 @@
 //! The flat debug form of messages (REQUIREMENTS M-08, M-14, M-15): for people and research, never a carrier.
+//!
+//! Pure.
 
 use serde::{Deserialize, Serialize};
 
 use super::{ContentBlock, Message, RawJson, Role};
-use crate::ports::Timestamp;
+use crate::time::Timestamp;
 
 /// A block with every field optional (M-08).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

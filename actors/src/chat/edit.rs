@@ -1,4 +1,6 @@
 //! How a history is rewritten, as data: a journal keeps the edits, and applying them again gives the same history.
+//!
+//! Pure.
 
 use std::{borrow::Cow, collections::BTreeMap};
 

@@ -1,5 +1,7 @@
 //! A list of messages in which every tool_use has its tool_result in the next message, and the reverse, whatever happens
 //! (DESIGN §4.4, REQUIREMENTS M-11). There is no method that could break it; a stored history that is broken is repaired.
+//!
+//! Pure.
 
 use std::{collections::HashSet, ops::Range, sync::Arc};
 

@@ -1,4 +1,6 @@
 //! One message: its bytes once, an index of what pairs with what, blocks decoded on demand (DESIGN §4.4).
+//!
+//! Pure.
 
 use std::{
     borrow::Cow,

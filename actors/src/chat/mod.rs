@@ -1,6 +1,8 @@
 //! What models speak: messages, content blocks and a history that cannot be wrong. Plain data; knows no provider.
 //!
 //! The wire form is Anthropic's (INTERFACES, JSON shapes): `{"role":"user"|"assistant","content":string|[block]}`.
+//!
+//! Pure.
 
 pub mod attachment;
 mod block;
@@ -10,6 +12,8 @@ mod history;
 mod message;
 mod raw_json;
 mod reminder;
+mod request;
+mod usage;
 
 pub use attachment::{Attachment, AttachmentError};
 pub use block::{ContentBlock, TextBlock, ThinkingBlock, ToolResultBlock, ToolResultContent, ToolUseBlock};
@@ -19,3 +23,5 @@ pub use history::{History, HistoryError, MessageList, Repair};
 pub use message::{Message, MessageError, Role};
 pub use raw_json::{NotAnObject, RawJson};
 pub use reminder::{is_reminder, reminder};
+pub use request::{Effort, ModelRequest, ToolChoice, ToolDefinition};
+pub use usage::{ProviderStop, Usage};

@@ -1,4 +1,6 @@
 //! JSON text that is kept as it was written: a model's tool input must go back byte for byte (DESIGN §4.4).
+//!
+//! Pure.
 
 use std::fmt;
 

@@ -1,4 +1,6 @@
 //! What the host tells the model between the lines: a text block that says by its wrapping who speaks (REQUIREMENTS M-18).
+//!
+//! Pure.
 
 use super::ContentBlock;
 

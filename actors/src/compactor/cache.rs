@@ -1,5 +1,7 @@
 //! Summaries that are ready (REQUIREMENTS C-37..C-39, F-10; BUG-28): writer and reader use [`summary_key`] and the one
 //! [`crate::chat::span_hash`]. Pure: the time comes in.
+//!
+//! Pure.
 
 use std::time::Duration;
 
@@ -7,7 +9,7 @@ use crate::{
     chat::RawJson,
     ids::{ConversationId, Scope, TenantId},
     policy::{TtlCache, TtlCacheConfig},
-    ports::Timestamp,
+    time::Timestamp,
 };
 
 use super::CompactionSettings;

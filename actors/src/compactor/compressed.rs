@@ -1,11 +1,13 @@
 //! A history as callers may look at it: in full, or with its earlier rounds in short (REQUIREMENTS V-06..V-11), and message by
 //! message with what is known of each (C-15..C-19, C-22, C-23). Views only: what is sent is the history itself.
+//!
+//! Pure.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     chat::{ContentBlock, History, Message, Role},
-    ports::Timestamp,
+    time::Timestamp,
 };
 
 use super::{

@@ -1,4 +1,6 @@
 //! A history while the ladder works on it: what goes, what is cleared, and what that comes to. Each step costs what it changes.
+//!
+//! Pure.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +8,7 @@ use crate::chat::{ContentBlock, Edit, Message, MessageList, Role, ToolResultCont
 
 use super::{
     importance::{CLEARED, has_error},
-    ladder::{CompactionStep, DroppedSpan, Problem, hash_to, wants_summary},
+    plan::{CompactionStep, DroppedSpan, Problem, hash_to, wants_summary},
     rules::{RoundLines, decisions, one_line, outcomes, said},
     stub::{Pending, Pointer, REQUEST_CHARS, Stub, label},
     units::{Cut, Unit, UnitKind, cut},

@@ -1,9 +1,11 @@
 //! EXTRACT: old rounds are thinned by priority, the least first, and the oldest first among equals (REQUIREMENTS C-12..C-14).
+//!
+//! Pure.
 
 use super::{
     draft::Draft,
     importance::{MessagePriority, exchange_priority, has_error},
-    ladder::CompactionStep,
+    plan::CompactionStep,
     units::UnitKind,
 };
 

@@ -1,5 +1,7 @@
 //! What is worth keeping: the priority by which extraction drops (REQUIREMENTS C-11, C-12) and the importance that is told of a
 //! stored message (C-15). They differ on purpose (CON-25).
+//!
+//! Pure.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,6 @@
 //! How many recent rounds stay whole (REQUIREMENTS C-46, C-47). The unit is rounds (CON-27).
+//!
+//! Pure.
 
 use crate::chat::{MessageList, Role};
 

@@ -1,5 +1,7 @@
 //! What summaries cost within the last hour (REQUIREMENTS C-26, C-27; BUG-31). Pure: the time comes in, monotonic, as a duration
 //! since any fixed instant.
+//!
+//! Pure.
 
 use std::{collections::VecDeque, time::Duration};
 

@@ -16,6 +16,7 @@ mod importance;
 mod keep;
 mod rules;
 mod stub;
+mod plan;
 mod prompt;
 mod ladder;
 mod draft;
@@ -50,10 +51,11 @@ pub use cache::{CachedSummary, SummaryCache, summary_key};
 pub use compressed::{MarkedMessage, MessageRecord, MessageRecords, RoundView, VIEW_ROUNDS, compressed_text, round_views, should_compress};
 pub use importance::{CLEARED, MessageImportance, MessagePriority};
 pub use keep::{Recent, keep_rounds};
-pub use ladder::{CompactionStep, DroppedSpan, Fixed, Plan, Problem, Verdict, Window, plan};
+pub use ladder::plan;
 pub use ledger::SummaryLedger;
 pub use message::CompactorMsg;
 pub use mode::CompressionMode;
+pub use plan::{CompactionStep, DroppedSpan, Fixed, Plan, Problem, Verdict, Window};
 pub use prompt::{FOCUS_AREAS, merge_prompt, summary_prompts};
 pub use recall::{Recall, RecallArgs, SpanPointer};
 pub use refocus::reminder_at;
@@ -62,11 +64,10 @@ pub use settings::{CompactionSettings, CompactionSettingsError};
 
 use crate::{
     chat::{MessageList, RawJson},
-    conversation::Spending,
     ids::{ConversationId, Scope, TenantId},
     metrics_collector::Counters,
     model_gateway::ModelGatewayRef,
-    policy::BudgetCounter,
+    policy::{BudgetCounter, Pricing},
     ports::Clock,
     task::AbortOnDrop,
 };
@@ -95,7 +96,7 @@ pub struct SummaryJob {
     /// Where what it costs is counted.
     pub budget: Arc<BudgetCounter>,
     /// What models cost.
-    pub spending: Arc<Spending>,
+    pub spending: Arc<Pricing>,
     /// Hash of the messages.
     pub hash: String,
     /// The messages.

@@ -1,4 +1,6 @@
 //! The three ways to make a history smaller, and what each costs (REQUIREMENTS C-07, C-26). One type for all (CON-29).
+//!
+//! Pure.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,7 @@
 //! What a model is asked when it is to write a summary (REQUIREMENTS C-29..C-31). Nothing is dropped: a long span is asked for in
 //! chunks, and a last prompt joins the parts.
+//!
+//! Pure.
 
 use crate::chat::{ContentBlock, Message, Role};
 

@@ -9,7 +9,8 @@ use crate::{
     chat::{ContentBlock, Message, Role},
     ids::{Scope, Seq},
     journal::{Durable, Entry},
-    ports::{Reach, SessionBackend, StoreError, ToolContext, ToolError, ToolErrorType, ToolSource, ToolSpec, TypedTool, text_arguments},
+    ports::{Reach, SessionBackend, StoreError, ToolContext, ToolSource, ToolSpec, TypedTool, text_arguments},
+    tool::{ToolError, ToolErrorType},
 };
 
 /// Entries read at a time.

@@ -1,4 +1,6 @@
 //! What a conversation is reminded of every few rounds (REQUIREMENTS C-50; BUG-19, CON-44: rounds, not messages).
+//!
+//! Pure.
 
 use crate::limits::REFOCUS_ROUNDS;
 

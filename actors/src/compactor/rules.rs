@@ -1,5 +1,7 @@
 //! What rules can tell of messages without a model: the rule summary (REQUIREMENTS C-48, C-49), a round in lines (V-10, V-11) and
 //! the text that stands in when no summary came (C-32). `...` follows only what was really cut (BUG-43).
+//!
+//! Pure.
 
 use std::collections::HashMap;
 

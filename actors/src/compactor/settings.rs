@@ -1,4 +1,6 @@
 //! What a host may set of compaction: the `[compaction]` table, ContextCompressionConfig of the seeds (REQUIREMENTS F-07, F-08, F-10).
+//!
+//! Pure.
 
 use std::time::Duration;
 

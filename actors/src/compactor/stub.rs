@@ -1,6 +1,8 @@
 //! What stands at the head of a compacted history: one pair of messages that tells what was removed, and how to read it
 //! (REQUIREMENTS C-36, C-42, C-48). A later compaction reads the pair, folds it into its own and writes one pair again. Every item
 //! of the text is on one line, so that no quoted text can pretend to be another section.
+//!
+//! Pure.
 
 use crate::chat::{Message, Role};
 

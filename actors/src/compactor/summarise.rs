@@ -7,11 +7,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{FOCUS_AREAS, Shared, SummaryJob, merge_prompt, summary_prompts};
 use crate::{
-    chat::{ContentBlock, Message, MessageList},
-    conversation::amount,
+    chat::{ContentBlock, Message, MessageList, ModelRequest, ToolChoice, Usage},
+    journal::amount,
     limits::BYTES_A_TOKEN,
     model_gateway::{CallBy, CallClass, Waiting},
-    ports::{ModelEvent, ModelRequest, ProviderError, ToolChoice, Usage},
+    ports::{ModelEvent, ProviderError},
 };
 
 /// Makes a summary. `None`: too dear, too late or failed; the conversation keeps what rules made of it (REQUIREMENTS C-32).

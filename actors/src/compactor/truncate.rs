@@ -1,6 +1,8 @@
 //! TRUNCATE: the most recent rounds stay, the others go as wholes (REQUIREMENTS C-20; rounds, not messages: BUG-27).
+//!
+//! Pure.
 
-use super::{draft::Draft, ladder::CompactionStep};
+use super::{draft::Draft, plan::CompactionStep};
 
 /// Rounds that stay.
 pub(super) const TRUNCATE_ROUNDS: usize = 5;

@@ -1,5 +1,7 @@
 //! A history cut into rounds and units. A unit is what may go or stay as a whole: no unit tears a call from its result
 //! (REQUIREMENTS C-13, C-43; BUG-27).
+//!
+//! Pure.
 
 use std::ops::Range;
 

@@ -4,16 +4,12 @@ use std::sync::Arc;
 
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{
-    context::ContextOutcome,
-    rounds::Copied,
-    turn::{ModelOutcome, OnBusy, Receipt, Refusal},
-};
 use crate::{
     chat::{Message, RawJson},
+    conversation::round::{ModelOutcome, OnBusy, Receipt, Refusal, input::ContextOutcome, rounds::Copied},
     ids::{PromptId, RoundId, Seq, WorkId},
-    journal::{ClientKey, ConversationRound, Durable, WithdrawReason},
-    ports::{AppendError, Head, StoreError, StoredEntry},
+    journal::{ClientKey, ConversationRound, Durable, Head, StoredEntry, WithdrawReason},
+    ports::{AppendError, StoreError},
     skill::{SkillActivationResult, SkillName},
     stream::Failure,
     tenant::Seat,

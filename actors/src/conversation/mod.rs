@@ -1,6 +1,7 @@
-//! A conversation: one journal, one turn at a time. `turn` decides, this shell performs (DESIGN §4.1).
+//! A conversation: one journal, one round at a time. `round` decides, `commit` stores, `run` performs; `setup` says how the
+//! conversation is configured.
 //!
-//! State: the fold of its journal (`Durable`), running work (`Volatile`), the lane to the store, the stream writer, callers that
+//! State: the fold of its journal (`Durable`), running work (`Volatile`), the queue to the store, the stream writer, callers that
 //! wait. Supervised by a ConversationSupervisor; started by the directory alone, which also holds its mail while it is away.
 //!
 //! **Invariant:** `handle` awaits nothing: work runs in tasks and comes back as mail.
@@ -8,33 +9,13 @@
 //! Promises: second_prompt_waits_for_the_running_turn, cancel_reaches_model_tools_and_subagents,
 //! a_crashed_conversation_reloads_from_its_journal, an_interrupted_round_is_taken_up_again, a_stale_owner_cannot_write.
 
-mod act;
-mod batch;
-pub mod context;
-mod budget;
-mod door;
-mod input;
-pub mod lane;
-mod live;
-mod load;
-mod measure;
-mod message;
-mod model_call;
-mod prefix;
-mod progress;
-mod output;
-mod purse;
-mod release;
-mod rounds;
+pub mod commit;
 mod setup;
-mod skill_shelf;
-mod skills;
-mod standing;
-mod stream_writer;
-mod toolset;
-mod trace;
-pub mod turn;
-pub mod volatile;
+pub mod round;
+mod run;
+mod lease;
+mod message;
+mod wait_status;
 
 #[cfg(test)]
 mod tests;
@@ -44,31 +25,30 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
-pub(crate) use budget::amount;
-pub use budget::{BUDGET_CODE, Spending};
-pub(crate) use load::{load, spent_by};
+pub(crate) use lease::{ExitReason, Lease, LeaseIssuer};
 pub use message::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail};
-pub use output::OUTPUT_CODE;
-pub(crate) use output::{instruction, json_in};
-pub use rounds::Copied;
-pub(crate) use rounds::{read_fork, read_rounds};
+pub use round::budget::BUDGET_CODE;
+pub use round::output::OUTPUT_CODE;
+pub(crate) use round::output::{instruction, json_in};
+pub use round::rounds::Copied;
+pub(crate) use run::fork::{read_fork, read_rounds};
+pub(crate) use run::load::{load, spent_by};
+pub use setup::skill_registry::SkillRegistry;
+pub use setup::toolset::{ToolSummary, Toolset, ToolsetError, first_sentence};
 pub use setup::{Ports, Setup};
-pub use skill_shelf::SkillShelf;
-pub use toolset::{ToolSummary, Toolset, ToolsetError, first_sentence};
 
 use crate::{
-    host::directory::{Lease, LifeEnd},
     ids::Scope,
-    journal::Durable,
+    journal::{Durable, Loaded},
     policy::Amount,
-    ports::Loaded,
     task::AbortOnDrop,
     tenant::{Family, Tenant},
 };
-use live::{Flow, Live};
-use load::folded_with;
-pub(crate) use release::refuse;
-pub(crate) use standing::Standing;
+pub(crate) use commit::after_commit::refuse;
+use run::load::folded_with;
+use run::{Flow, Live};
+pub(crate) use wait_status::WaitStatus;
+pub use wait_status::WaitsFor;
 
 /// What a conversation is started with.
 pub(crate) struct ConversationArgs {
@@ -79,7 +59,7 @@ pub(crate) struct ConversationArgs {
     /// What it and its subagents, or its parent and its siblings, spend together.
     pub(crate) family: Option<Arc<Family>>,
     pub(crate) loads: Arc<tokio::sync::Semaphore>,
-    pub(crate) standing: Arc<Standing>,
+    pub(crate) wait_status: Arc<WaitStatus>,
     pub(crate) lease: Lease,
 }
 
@@ -183,8 +163,8 @@ impl State {
                 }
                 ConversationMsg::Loaded(Err(failure)) => {
                     let (end, error) = match failure {
-                        LoadFailure::Store(error) => (LifeEnd::StoreAway, ConversationError::Store(error)),
-                        LoadFailure::Unreadable(reason) => (LifeEnd::Unreadable(reason.clone()), ConversationError::Failed { reason }),
+                        LoadFailure::Store(error) => (ExitReason::StoreAway, ConversationError::Store(error)),
+                        LoadFailure::Unreadable(reason) => (ExitReason::Unreadable(reason.clone()), ConversationError::Failed { reason }),
                     };
                     std::mem::take(stash).into_iter().for_each(|message| refuse(message, &error));
                     self.end(me, end);
@@ -192,7 +172,7 @@ impl State {
                 }
                 ConversationMsg::Delete => {
                     std::mem::take(stash).into_iter().for_each(|message| refuse(message, &ConversationError::Deleted));
-                    self.end(me, LifeEnd::Hibernated);
+                    self.end(me, ExitReason::Hibernated);
                     Ok(())
                 }
                 other if stash.len() < self.args.setup.limits.held_mail_max => {
@@ -226,7 +206,7 @@ impl State {
     }
 
     /// Ends this life: closes admission, so that what is on its way goes back to the directory.
-    fn end(&mut self, me: &ActorRef<ConversationMsg>, end: LifeEnd) {
+    fn end(&mut self, me: &ActorRef<ConversationMsg>, end: ExitReason) {
         self.args.lease.end_with(end);
         self.phase = Phase::Over;
         let _ = me.drain();

@@ -1,41 +1,40 @@
 //! Puts a host together and says what is missing.
 
-use std::{
-    path::PathBuf,
-    sync::{Arc, RwLock},
-};
-
-use super::{
-    Host, HostInner,
-    recipe::{Kitchen, Recipe},
-    supervisor::{HostSupervisor, HostSupervisorArgs},
-};
 use crate::{
+    chat::Effort,
     compactor::{CompactionSettings, CompactorRef},
     conversation::{
-        Ports, ToolsetError,
-        volatile::{ApprovalMode, Recovery},
+        Ports,
+        round::rules::{ApprovalMode, Recovery},
     },
-    host::directory::Directory,
+    host::{BuildError, ToolSource, directory::Directory},
     limits::Limits,
     memory::{MemoryArtifacts, MemoryEvents, MemorySessions},
     metrics_collector::Counters,
-    model_gateway::{GatewayConfig, ModelGatewayRef},
-    policy::{BreakerConfig, Budget, ModelRetryPolicy, Prices, TraceSampling},
+    model_gateway::{GatewayConfig, ModelGatewayRef, ModelRetryPolicy},
+    policy::{BreakerConfig, Budget, Prices, TraceSampling},
     ports::{
-        ArtifactStore, Clock, DocumentText, Effort, Entropy, EventStore, Extensions, Hook, LlmProvider, OutputLevel, Resource, Schemas,
-        SessionBackend, SkillError, SkillSource, SteadyClock, Tool,
+        ArtifactStore, Clock, DocumentText, Entropy, EventStore, Extensions, Hook, LlmProvider, Resource, Schemas, SessionBackend,
+        SkillSource, SteadyClock, Tool,
     },
     skill::SkillPolicy,
     tenant::Tenants,
     tokens::TokenCounter,
+    tool::OutputLevel,
     tool_executor::Permissions,
+};
+use std::sync::{Arc, RwLock};
+
+use super::{
+    Host, HostInner,
+    setup_resolver::{ConversationDefaults, SetupResolver},
+    supervisor::{HostSupervisor, HostSupervisorArgs},
 };
 
 /// Collects what a [`Host`] is made of. `H` is what `build` returns: the host, or a wrapper of it.
 pub struct HostBuilder<H = Host> {
     wrap: fn(Host) -> H,
-    recipe: Recipe,
+    defaults: ConversationDefaults,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     provider: Option<Arc<dyn LlmProvider>>,
@@ -56,71 +55,12 @@ pub struct HostBuilder<H = Host> {
     breaker: BreakerConfig,
 }
 
-/// Why a host could not be built.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum BuildError {
-    /// No model.
-    #[error("a host needs a provider: call .provider(…)")]
-    NoProvider,
-    /// The tools cannot be.
-    #[error(transparent)]
-    Tools(#[from] ToolsetError),
-    /// A budget of money, and nothing to reckon it with.
-    #[error("a budget of money needs a price for the model `{model}`{}", nearest.as_ref().map(|name| format!("; the nearest price is for `{name}`")).unwrap_or_default())]
-    NoPrice {
-        /// The model.
-        model: String,
-        /// The name with a price that is most like it.
-        nearest: Option<String>,
-    },
-    /// The tools were not to be had.
-    #[error("the tools could not be made: {0}")]
-    NoTools(String),
-    /// A tenant names a gateway that is not there.
-    #[error("there is no gateway `{0}`; add it first")]
-    NoSuchGateway(String),
-    /// A gateway whose fallback comes back to it.
-    #[error("the fallback of the gateway `{0}` leads back to it")]
-    FallbackCycle(String),
-    /// The skills were not to be had.
-    #[error(transparent)]
-    Skills(#[from] SkillError),
-    /// The actors could not be started.
-    #[error("the host's actors could not be started: {0}")]
-    Start(String),
-}
-
-/// Tools, and the folder that they work in.
-pub type ToolsInFolder = (Vec<Arc<dyn Tool>>, Option<Arc<PathBuf>>);
-
-/// Something that brings tools: a list, or a set-up that may have failed.
-pub trait ToolSource {
-    /// The tools, the folder they work in, or why there are none.
-    ///
-    /// # Errors
-    /// A line for the person who configures the host.
-    fn tools(self) -> Result<ToolsInFolder, String>;
-}
-
-impl ToolSource for Vec<Arc<dyn Tool>> {
-    fn tools(self) -> Result<ToolsInFolder, String> {
-        Ok((self, None))
-    }
-}
-
-impl<const N: usize> ToolSource for [Arc<dyn Tool>; N] {
-    fn tools(self) -> Result<ToolsInFolder, String> {
-        Ok((self.into(), None))
-    }
-}
-
 impl<H> HostBuilder<H> {
     /// A builder for a platform with this clock and this source of chance; `wrap` makes what `build` returns.
     pub fn new(clock: impl Clock, entropy: impl Entropy, wrap: fn(Host) -> H) -> Self {
         Self {
             wrap,
-            recipe: Recipe::default(),
+            defaults: ConversationDefaults::default(),
             clock: Arc::new(SteadyClock::new(Arc::new(clock))),
             entropy: Arc::new(entropy),
             provider: None,
@@ -158,28 +98,28 @@ impl<H> HostBuilder<H> {
     /// The model; the provider's usual one otherwise.
     #[must_use]
     pub fn model(mut self, model: impl AsRef<str>) -> Self {
-        self.recipe.model = Some(Arc::from(model.as_ref()));
+        self.defaults.model = Some(Arc::from(model.as_ref()));
         self
     }
 
     /// The system prompt.
     #[must_use]
     pub fn system(mut self, system: impl AsRef<str>) -> Self {
-        self.recipe.system = Some(Arc::from(system.as_ref()));
+        self.defaults.system = Some(Arc::from(system.as_ref()));
         self
     }
 
     /// Longest answer in tokens; what the model can, up to 8192, otherwise.
     #[must_use]
     pub fn max_tokens(mut self, max_tokens: u32) -> Self {
-        self.recipe.max_tokens = Some(max_tokens);
+        self.defaults.max_tokens = Some(max_tokens);
         self
     }
 
     /// How hard the model is to think.
     #[must_use]
     pub fn effort(mut self, effort: Effort) -> Self {
-        self.recipe.effort = Some(effort);
+        self.defaults.effort = Some(effort);
         self
     }
 
@@ -250,8 +190,8 @@ impl<H> HostBuilder<H> {
     pub fn tools(mut self, source: impl ToolSource) -> Self {
         match source.tools() {
             Ok((tools, workspace)) => {
-                self.recipe.tools.extend(tools);
-                self.recipe.workspace = workspace.or(self.recipe.workspace);
+                self.defaults.tools.extend(tools);
+                self.defaults.workspace = workspace.or(self.defaults.workspace);
             }
             Err(error) => self.tools_error = Some(error),
         }
@@ -267,7 +207,7 @@ impl<H> HostBuilder<H> {
     /// Where skills come from, shared with others.
     #[must_use]
     pub fn shared_skills(mut self, skills: Arc<dyn SkillSource>) -> Self {
-        self.recipe.skills = Some(skills);
+        self.defaults.skills = Some(skills);
         self
     }
 
@@ -275,21 +215,21 @@ impl<H> HostBuilder<H> {
     /// names another model is active and answered by the conversation's own.
     #[must_use]
     pub fn skill_models(mut self, models: impl IntoIterator<Item = String>) -> Self {
-        self.recipe.skill_models = models.into_iter().collect();
+        self.defaults.skill_models = models.into_iter().collect();
         self
     }
 
     /// How deep skills may activate skills; three at once otherwise.
     #[must_use]
     pub fn skill_policy(mut self, policy: SkillPolicy) -> Self {
-        self.recipe.skill_policy = policy;
+        self.defaults.skill_policy = policy;
         self
     }
 
     /// Adds one tool.
     #[must_use]
     pub fn tool(mut self, tool: Arc<dyn Tool>) -> Self {
-        self.recipe.tools.push(tool);
+        self.defaults.tools.push(tool);
         self
     }
 
@@ -297,57 +237,57 @@ impl<H> HostBuilder<H> {
     /// (REQUIREMENTS N-01, N-02). [`Limits`] bounds how many. Off unless asked for.
     #[must_use]
     pub fn subagents(mut self) -> Self {
-        self.recipe.subagents = true;
+        self.defaults.subagents = true;
         self
     }
 
     /// Adds a hook.
     #[must_use]
     pub fn hook(mut self, hook: impl Hook) -> Self {
-        self.recipe.hooks.push(Arc::new(hook));
+        self.defaults.hooks.push(Arc::new(hook));
         self
     }
 
     /// Lends values of the application to every tool call.
     #[must_use]
     pub fn extensions(mut self, extensions: Extensions) -> Self {
-        self.recipe.extensions = extensions;
+        self.defaults.extensions = extensions;
         self
     }
 
     /// Whether tools that change something may run. `Deny` otherwise: nobody was asked.
     #[must_use]
     pub fn approval(mut self, approval: ApprovalMode) -> Self {
-        self.recipe.has_approver = approval == ApprovalMode::Ask;
-        self.recipe.approval = approval;
+        self.defaults.has_approver = approval == ApprovalMode::Ask;
+        self.defaults.approval = approval;
         self
     }
 
     /// Whether somebody is there to be asked; true after `approval(Ask)`. Without one, what needs approval is denied at once.
     #[must_use]
     pub fn has_approver(mut self, has_approver: bool) -> Self {
-        self.recipe.has_approver = has_approver;
+        self.defaults.has_approver = has_approver;
         self
     }
 
     /// What tool calls are allowed: a level, and the only tools that may run.
     #[must_use]
     pub fn permissions(mut self, permissions: Permissions) -> Self {
-        self.recipe.permissions = permissions;
+        self.defaults.permissions = permissions;
         self
     }
 
     /// How much of a tool's data is shown where neither the call nor the tool says so (REQUIREMENTS O-09).
     #[must_use]
     pub fn output_level(mut self, level: OutputLevel) -> Self {
-        self.recipe.output_level = level;
+        self.defaults.output_level = level;
         self
     }
 
     /// What becomes of a round that was open when its host stopped. Taken up again otherwise.
     #[must_use]
     pub fn recovery(mut self, recovery: Recovery) -> Self {
-        self.recipe.recovery = recovery;
+        self.defaults.recovery = recovery;
         self
     }
 
@@ -369,7 +309,7 @@ impl<H> HostBuilder<H> {
     /// ends with the stop reason `budget`.
     #[must_use]
     pub fn budget(mut self, budget: Budget) -> Self {
-        self.recipe.budget = budget;
+        self.defaults.budget = budget;
         self
     }
 
@@ -397,7 +337,7 @@ impl<H> HostBuilder<H> {
     /// Takes keys out of what tools return, of their errors, panics and progress, before a model, a watcher or the journal sees it.
     #[must_use]
     pub fn mask_results(mut self, mask: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
-        self.recipe.mask = Some(Arc::new(mask));
+        self.defaults.mask = Some(Arc::new(mask));
         self
     }
 
@@ -437,8 +377,8 @@ impl<H> HostBuilder<H> {
             counters: counters.clone(),
         };
         let compactor = CompactorRef::new(self.compaction, counters.clone(), ports.clock.clone());
-        let kitchen = Kitchen {
-            recipe: self.recipe,
+        let resolver = SetupResolver {
+            defaults: self.defaults,
             gateway: ModelGatewayRef::new(provider, gateway_config.clone(), self.entropy, counters.clone()),
             gateways: RwLock::default(),
             gateway_config,
@@ -453,10 +393,10 @@ impl<H> HostBuilder<H> {
             limits: limits.clone(),
             tenant_budget: self.tenant_budget,
         };
-        let setup = kitchen.usual().await?;
-        let tenants = Arc::new(Tenants::new(&limits, setup.clone()).with_budget(self.tenant_budget));
-        let directory = Directory::new(limits.clone(), ports.clone(), tenants.clone(), tokio::runtime::Handle::current());
-        kitchen.subagents.belong_to(&directory);
+        let setup = resolver.default_setup().await?;
+        let tenants = Arc::new(Tenants::new(&limits).with_budget(self.tenant_budget));
+        let directory = Directory::new(limits.clone(), ports.clone(), tenants.clone(), setup.clone(), tokio::runtime::Handle::current());
+        resolver.subagents.belong_to(&directory);
         let collector = Arc::default();
         let args = HostSupervisorArgs {
             directory: directory.clone(),
@@ -475,7 +415,7 @@ impl<H> HostBuilder<H> {
             ports,
             tenants,
             collector,
-            kitchen,
+            resolver,
             resources: self.resources,
             documents: self.documents,
         };

@@ -28,17 +28,21 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     SlotCounts,
-    branches::{Branch, Branches},
+    fan_out_context::{FanOutContext, FanOutContexts},
+    setups::TenantSetups,
 };
 use crate::{
-    conversation::{Conversation, ConversationArgs, ConversationError, ConversationMsg, Ports, Standing, load, refuse},
+    conversation::{
+        Conversation, ConversationArgs, ConversationError, ConversationMsg, ExitReason, Lease, LeaseIssuer, Ports, Setup, WaitStatus, load,
+        refuse,
+    },
     id_hash::IdHash,
-    ids::{EventId, Scope, TenantId},
+    ids::{ConversationId, EventId, Scope, TenantId},
     limits::{LOADS_MAX, Limits},
     policy::{Restart, RestartHistory},
-    ports::{Open, StreamKey, StreamStatus},
-    stream::{EventKind, Failure, StreamEvent},
-    tenant::Tenants,
+    ports::{StreamKey, StreamStatus},
+    stream::{EventKind, Failure, Open, StreamEvent},
+    tenant::{Family, Tenant, Tenants},
 };
 
 /// Pause before a conversation whose store failed is loaded again.
@@ -51,57 +55,6 @@ const SWEEP_PAUSE: Duration = Duration::from_millis(1);
 
 /// Parked conversations woken by one sweep; the next one takes the rest.
 const WAKES_MAX: usize = 256;
-
-/// How a life ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum LifeEnd {
-    /// It went to sleep.
-    Hibernated,
-    /// It went to sleep because the host stops.
-    Drained,
-    /// Another life writes the journal.
-    Conflict,
-    /// The store was away too long.
-    StoreAway,
-    /// The journal does not decode or apply.
-    Unreadable(String),
-    /// It panicked, or was killed.
-    Crashed,
-}
-
-/// A conversation's place in the directory for one life. Whatever happens to the actor, its drop tells the directory.
-pub(crate) struct Lease {
-    directory: Arc<Directory>,
-    scope: Scope,
-    generation: u64,
-    end: LifeEnd,
-    released: bool,
-}
-
-impl Lease {
-    /// Says how the life ends; without this it crashed.
-    pub(crate) fn end_with(&mut self, end: LifeEnd) {
-        self.end = end;
-    }
-
-    /// Gives back a mail that came after admission was closed; it is held for the next life.
-    pub(crate) fn give_back(&self, mail: ConversationMsg) {
-        self.directory.hold(&self.scope, self.generation, mail);
-    }
-
-    /// Ends the life: the next one may begin.
-    pub(crate) fn release(&mut self) {
-        if !std::mem::replace(&mut self.released, true) {
-            self.directory.ended(&self.scope, self.generation, &self.end);
-        }
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        self.release();
-    }
-}
 
 type Mail = Vec<ConversationMsg>;
 type Crashes = Option<Box<RestartHistory>>;
@@ -118,7 +71,7 @@ enum Slot {
         actor: ActorRef<ConversationMsg>,
         crashes: Crashes,
         used_s: u64,
-        standing: Arc<Standing>,
+        wait_status: Arc<WaitStatus>,
     },
     Closing {
         generation: u64,
@@ -172,7 +125,7 @@ pub(crate) enum Place {
     /// Being loaded, or about to be.
     OnTheWay,
     /// In memory.
-    Awake(Arc<Standing>),
+    Awake(Arc<WaitStatus>),
     /// Not to be had for a while.
     Failed(ConversationError),
 }
@@ -203,11 +156,18 @@ pub(crate) struct Directory {
     runtime: tokio::runtime::Handle,
     me: OnceLock<std::sync::Weak<Directory>>,
     /// What conversations of fan-outs are made of.
-    branches: Arc<Branches>,
+    fan_outs: Arc<FanOutContexts>,
+    setups: TenantSetups,
 }
 
 impl Directory {
-    pub(crate) fn new(limits: Arc<Limits>, ports: Ports, tenants: Arc<Tenants>, runtime: tokio::runtime::Handle) -> Arc<Self> {
+    pub(crate) fn new(
+        limits: Arc<Limits>,
+        ports: Ports,
+        tenants: Arc<Tenants>,
+        setup: Arc<Setup>,
+        runtime: tokio::runtime::Handle,
+    ) -> Arc<Self> {
         let directory = Arc::new(Self {
             slots: DashMap::default(),
             generations: AtomicU64::new(1),
@@ -222,7 +182,8 @@ impl Directory {
             supervisors: RwLock::new(Vec::new()),
             runtime,
             me: OnceLock::new(),
-            branches: Arc::default(),
+            fan_outs: Arc::default(),
+            setups: TenantSetups::new(setup),
         });
         let _ = directory.me.set(Arc::downgrade(&directory));
         directory
@@ -261,7 +222,7 @@ impl Directory {
     pub(crate) fn place(&self, scope: &Scope) -> Place {
         match self.slots.get(scope).as_deref() {
             None => Place::Asleep,
-            Some(Slot::Live { standing, .. }) => Place::Awake(standing.clone()),
+            Some(Slot::Live { wait_status, .. }) => Place::Awake(wait_status.clone()),
             Some(Slot::Starting { .. } | Slot::Closing { .. } | Slot::Backoff { .. } | Slot::Deleting { .. }) => Place::OnTheWay,
             Some(Slot::Failed { error, .. }) => Place::Failed(error.clone()),
         }
@@ -273,8 +234,8 @@ impl Directory {
     }
 
     /// What conversations of fan-outs are made of that are under way.
-    pub(crate) fn branches(&self) -> &Arc<Branches> {
-        &self.branches
+    pub(crate) fn fan_outs(&self) -> &Arc<FanOutContexts> {
+        &self.fan_outs
     }
 
     /// Whether no new round begins here.
@@ -284,7 +245,7 @@ impl Directory {
 
     /// The ports of a conversation.
     fn ports_of(&self, scope: &Scope) -> Ports {
-        self.branches.of(scope).map_or_else(|| self.ports.clone(), |branch| branch.ports.clone())
+        self.fan_outs.of(scope).map_or_else(|| self.ports.clone(), |context| context.ports.clone())
     }
 
     /// Whose conversations these are.
@@ -341,7 +302,7 @@ impl Directory {
         // A round that is let to its end is let begin its subagents.
         let begins = matches!(mail, ConversationMsg::Prompt(_) | ConversationMsg::Resume) && !scope.conversation.is_subagent();
         if begins && self.closed.load(Ordering::Acquire) {
-            return refuse(mail, &crate::conversation::turn::Refusal::Draining.into());
+            return refuse(mail, &crate::conversation::round::Refusal::Draining.into());
         }
         let mut replaced = None; // An actor reference must not be dropped under the guard.
         let then = match self.slots.entry(scope.clone()) {
@@ -400,17 +361,34 @@ impl Directory {
         }
     }
 
+    /// How a tenant's conversations are set up from their next activation on.
+    pub(crate) fn setup_of(&self, tenant: &TenantId) -> Arc<Setup> {
+        self.setups.of(tenant)
+    }
+
+    /// Gives a tenant's conversations another setup from their next activation on.
+    pub(crate) fn set_up(&self, tenant: TenantId, setup: Arc<Setup>) {
+        self.setups.set(tenant, setup);
+    }
+
+    /// What a conversation and its subagents spend together, where they have a budget.
+    pub(crate) fn family_of(&self, tenant: &Tenant, conversation: &ConversationId) -> Option<Arc<Family>> {
+        tenant.family(conversation, self.setup_of(tenant.id()).family_budget()?)
+    }
+
     /// Starts a life; called without a guard. The lease's drop, never the spawn's result, is the truth about it.
     fn start(&self, scope: &Scope, generation: u64) {
         let (Some(directory), Some(supervisor)) = (self.me.get().and_then(std::sync::Weak::upgrade), self.supervisor_of(scope)) else {
             return;
         };
-        let lease = Lease { directory, scope: scope.clone(), generation, end: LifeEnd::Crashed, released: false };
+        let lease = Lease::new(directory, scope.clone(), generation);
         let tenant = self.tenants.get(&scope.tenant);
-        let standing: Arc<Standing> = Arc::default();
-        let (setup, ports, family) = match self.branches.of(scope).map(|branch| Branch::clone(&branch)) {
-            Some(Branch { setup, ports, family }) => (setup, ports, family),
-            None => (tenant.setup().of(&scope.conversation), self.ports.clone(), tenant.family(&scope.conversation)),
+        let wait_status: Arc<WaitStatus> = Arc::default();
+        let (setup, ports, family) = match self.fan_outs.of(scope).map(|context| FanOutContext::clone(&context)) {
+            Some(FanOutContext { setup, ports, family }) => (setup, ports, family),
+            None => {
+                (self.setup_of(&scope.tenant).of(&scope.conversation), self.ports.clone(), self.family_of(&tenant, &scope.conversation))
+            }
         };
         let args = ConversationArgs {
             scope: scope.clone(),
@@ -419,7 +397,7 @@ impl Directory {
             family,
             tenant,
             loads: self.loads.clone(),
-            standing: standing.clone(),
+            wait_status: wait_status.clone(),
             lease,
         };
         // Actors are spawned on the current runtime; a caller of another runtime must not become its owner.
@@ -427,14 +405,14 @@ impl Directory {
         // Its `pre_start` waits for nothing: it is over at once, here, and takes no task of its own.
         let mut starting = Box::pin(unconstrained(ActorRuntime::spawn_linked(None, Conversation, args, supervisor)));
         match (&mut starting).now_or_never() {
-            Some(Ok((actor, _))) => self.set_live(scope, generation, actor, standing),
+            Some(Ok((actor, _))) => self.set_live(scope, generation, actor, wait_status),
             Some(Err(_)) => {}
             None => {
                 let Some(me) = self.me.get().and_then(std::sync::Weak::upgrade) else { return };
                 let scope = scope.clone();
                 self.runtime.spawn(async move {
                     if let Ok((actor, _)) = starting.await {
-                        me.set_live(&scope, generation, actor, standing);
+                        me.set_live(&scope, generation, actor, wait_status);
                     }
                 });
             }
@@ -442,7 +420,7 @@ impl Directory {
     }
 
     /// Gives a life that has started the mail that was held for it; one that came too late is stopped.
-    fn set_live(&self, scope: &Scope, generation: u64, actor: ActorRef<ConversationMsg>, standing: Arc<Standing>) {
+    fn set_live(&self, scope: &Scope, generation: u64, actor: ActorRef<ConversationMsg>, wait_status: Arc<WaitStatus>) {
         let mut stale = Some(actor.clone());
         let mut replaced = None;
         if let Entry::Occupied(mut place) = self.slots.entry(scope.clone())
@@ -460,7 +438,7 @@ impl Directory {
             unsent.extend(rest);
             replaced = Some(place.insert(if unsent.is_empty() {
                 stale = None;
-                Slot::Live { generation, actor, crashes, used_s: self.used_s(), standing }
+                Slot::Live { generation, actor, crashes, used_s: self.used_s(), wait_status }
             } else {
                 Slot::Closing { generation, held: unsent, crashes }
             }));
@@ -469,109 +447,6 @@ impl Directory {
         if let Some(actor) = stale {
             actor.stop(None);
         }
-    }
-
-    /// Holds a mail that a closing conversation gave back.
-    fn hold(&self, scope: &Scope, generation: u64, mail: ConversationMsg) {
-        let mut mail = Some(mail);
-        let mut replaced = None;
-        if let Entry::Occupied(mut place) = self.slots.entry(scope.clone())
-            && place.get().generation() == Some(generation)
-        {
-            match place.get_mut() {
-                Slot::Live { crashes, .. } => {
-                    let closing = Slot::Closing { generation, held: mail.take().into_iter().collect(), crashes: crashes.take() };
-                    replaced = Some(place.insert(closing));
-                }
-                Slot::Starting { held, .. } | Slot::Closing { held, .. } | Slot::Backoff { held, .. } => held.extend(mail.take()),
-                Slot::Failed { .. } | Slot::Deleting { .. } => {}
-            }
-        }
-        drop(replaced);
-        if let Some(mail) = mail {
-            self.send(scope, mail); // Another life is there already.
-        }
-    }
-
-    /// A life ended.
-    fn ended(&self, scope: &Scope, generation: u64, end: &LifeEnd) {
-        let now = self.started.elapsed();
-        let counters = &self.ports.counters;
-        match end {
-            LifeEnd::Hibernated | LifeEnd::Drained => counters.hibernations.add(1),
-            LifeEnd::Crashed => counters.crashes.add(1),
-            LifeEnd::Conflict | LifeEnd::StoreAway | LifeEnd::Unreadable(_) => {}
-        }
-        let closed = self.closed.load(Ordering::Acquire);
-        let (mut dropped, mut deleting) = (None, None);
-        let then = match self.slots.entry(scope.clone()) {
-            Entry::Occupied(mut place) if matches!(place.get(), Slot::Deleting { .. }) => {
-                if let Slot::Deleting { life, over } = place.get_mut()
-                    && *life == Some(generation)
-                {
-                    *life = None;
-                    deleting = Some(over.clone());
-                }
-                Then::Nothing
-            }
-            Entry::Occupied(mut place) if place.get().generation() == Some(generation) => {
-                let next = self.next_generation();
-                let slot = std::mem::replace(place.get_mut(), Slot::Closing { generation: next, held: Vec::new(), crashes: None });
-                let (held, mut crashes, actor) = slot.into_parts();
-                dropped = actor;
-                match end {
-                    LifeEnd::Drained => {
-                        place.remove();
-                        Then::Refuse(held, crate::conversation::turn::Refusal::Draining.into())
-                    }
-                    _ if closed => {
-                        place.remove();
-                        Then::Refuse(held, crate::conversation::turn::Refusal::Draining.into())
-                    }
-                    LifeEnd::Hibernated | LifeEnd::Conflict if held.is_empty() => {
-                        place.remove();
-                        Then::Nothing
-                    }
-                    LifeEnd::Hibernated | LifeEnd::Conflict => {
-                        place.insert(Slot::Starting { generation: next, held, crashes });
-                        Then::Start(next)
-                    }
-                    LifeEnd::StoreAway => {
-                        place.insert(Slot::Backoff { generation: next, held, crashes });
-                        Then::Later { after: STORE_RETRY, generation: next, resume: false }
-                    }
-                    LifeEnd::Unreadable(reason) => {
-                        let error = ConversationError::Failed { reason: reason.clone() };
-                        place.insert(Slot::Failed { error: error.clone(), until: Instant::now() + Duration::from_secs(60) });
-                        Then::Refuse(held, error)
-                    }
-                    LifeEnd::Crashed => match crashes.get_or_insert_default().crashed(now) {
-                        Restart::After(after) => {
-                            place.insert(Slot::Backoff { generation: next, held, crashes });
-                            Then::Later { after, generation: next, resume: true }
-                        }
-                        Restart::Fail(pause) => {
-                            let error = ConversationError::Failed { reason: "it crashed again and again".into() };
-                            place.insert(Slot::Failed { error: error.clone(), until: Instant::now() + pause });
-                            Then::Refuse(held, error)
-                        }
-                    },
-                }
-            }
-            Entry::Occupied(_) | Entry::Vacant(_) => Then::Nothing,
-        };
-        drop(dropped);
-        if let Some(over) = deleting {
-            over.notify_waiters();
-            return;
-        }
-        match (&then, end) {
-            (_, LifeEnd::Unreadable(reason)) => self.mark_failed(scope, reason),
-            (Then::Refuse(_, error), LifeEnd::Crashed) => self.fail_streams(scope, error),
-            _ => {}
-        }
-        self.emptied.notify_waiters();
-        self.then(scope, then);
     }
 
     fn mark_failed(&self, scope: &Scope, reason: &str) {
@@ -683,7 +558,7 @@ impl Directory {
             for scope in idle {
                 if let Some((_, slot)) = self.slots.remove(&scope) {
                     let (held, _, _) = slot.into_parts();
-                    let error = crate::conversation::turn::Refusal::Draining.into();
+                    let error = crate::conversation::round::Refusal::Draining.into();
                     held.into_iter().for_each(|mail| refuse(mail, &error));
                 }
             }
@@ -716,4 +591,109 @@ async fn end_streams(ports: &Ports, scope: &Scope, error: &ConversationError) ->
         told = true;
     }
     told
+}
+
+impl LeaseIssuer for Directory {
+    /// Holds a mail that a closing conversation gave back.
+    fn hold(&self, scope: &Scope, generation: u64, mail: ConversationMsg) {
+        let mut mail = Some(mail);
+        let mut replaced = None;
+        if let Entry::Occupied(mut place) = self.slots.entry(scope.clone())
+            && place.get().generation() == Some(generation)
+        {
+            match place.get_mut() {
+                Slot::Live { crashes, .. } => {
+                    let closing = Slot::Closing { generation, held: mail.take().into_iter().collect(), crashes: crashes.take() };
+                    replaced = Some(place.insert(closing));
+                }
+                Slot::Starting { held, .. } | Slot::Closing { held, .. } | Slot::Backoff { held, .. } => held.extend(mail.take()),
+                Slot::Failed { .. } | Slot::Deleting { .. } => {}
+            }
+        }
+        drop(replaced);
+        if let Some(mail) = mail {
+            self.send(scope, mail); // Another life is there already.
+        }
+    }
+
+    /// A life ended.
+    fn ended(&self, scope: &Scope, generation: u64, end: &ExitReason) {
+        let now = self.started.elapsed();
+        let counters = &self.ports.counters;
+        match end {
+            ExitReason::Hibernated | ExitReason::Drained => counters.hibernations.add(1),
+            ExitReason::Crashed => counters.crashes.add(1),
+            ExitReason::Conflict | ExitReason::StoreAway | ExitReason::Unreadable(_) => {}
+        }
+        let closed = self.closed.load(Ordering::Acquire);
+        let (mut dropped, mut deleting) = (None, None);
+        let then = match self.slots.entry(scope.clone()) {
+            Entry::Occupied(mut place) if matches!(place.get(), Slot::Deleting { .. }) => {
+                if let Slot::Deleting { life, over } = place.get_mut()
+                    && *life == Some(generation)
+                {
+                    *life = None;
+                    deleting = Some(over.clone());
+                }
+                Then::Nothing
+            }
+            Entry::Occupied(mut place) if place.get().generation() == Some(generation) => {
+                let next = self.next_generation();
+                let slot = std::mem::replace(place.get_mut(), Slot::Closing { generation: next, held: Vec::new(), crashes: None });
+                let (held, mut crashes, actor) = slot.into_parts();
+                dropped = actor;
+                match end {
+                    ExitReason::Drained => {
+                        place.remove();
+                        Then::Refuse(held, crate::conversation::round::Refusal::Draining.into())
+                    }
+                    _ if closed => {
+                        place.remove();
+                        Then::Refuse(held, crate::conversation::round::Refusal::Draining.into())
+                    }
+                    ExitReason::Hibernated | ExitReason::Conflict if held.is_empty() => {
+                        place.remove();
+                        Then::Nothing
+                    }
+                    ExitReason::Hibernated | ExitReason::Conflict => {
+                        place.insert(Slot::Starting { generation: next, held, crashes });
+                        Then::Start(next)
+                    }
+                    ExitReason::StoreAway => {
+                        place.insert(Slot::Backoff { generation: next, held, crashes });
+                        Then::Later { after: STORE_RETRY, generation: next, resume: false }
+                    }
+                    ExitReason::Unreadable(reason) => {
+                        let error = ConversationError::Failed { reason: reason.clone() };
+                        place.insert(Slot::Failed { error: error.clone(), until: Instant::now() + Duration::from_secs(60) });
+                        Then::Refuse(held, error)
+                    }
+                    ExitReason::Crashed => match crashes.get_or_insert_default().crashed(now) {
+                        Restart::After(after) => {
+                            place.insert(Slot::Backoff { generation: next, held, crashes });
+                            Then::Later { after, generation: next, resume: true }
+                        }
+                        Restart::Fail(pause) => {
+                            let error = ConversationError::Failed { reason: "it crashed again and again".into() };
+                            place.insert(Slot::Failed { error: error.clone(), until: Instant::now() + pause });
+                            Then::Refuse(held, error)
+                        }
+                    },
+                }
+            }
+            Entry::Occupied(_) | Entry::Vacant(_) => Then::Nothing,
+        };
+        drop(dropped);
+        if let Some(over) = deleting {
+            over.notify_waiters();
+            return;
+        }
+        match (&then, end) {
+            (_, ExitReason::Unreadable(reason)) => self.mark_failed(scope, reason),
+            (Then::Refuse(_, error), ExitReason::Crashed) => self.fail_streams(scope, error),
+            _ => {}
+        }
+        self.emptied.notify_waiters();
+        self.then(scope, then);
+    }
 }

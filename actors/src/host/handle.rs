@@ -1,5 +1,16 @@
 //! Handles to tenants and conversations: what they can be asked.
 
+use crate::{
+    chat::{Message, RawJson},
+    conversation::{Answer, ConversationError, ConversationMsg, Ports, PromptMail, Setup, SkillRegistry, instruction, round::OnBusy},
+    host::{SendError, room::room},
+    ids::{ConversationId, RoundId, Scope, TenantId},
+    journal::{ActivatedBy, ActiveSkill, ClientKey, CompactionNote, ConversationRound, Durable, Head, digest},
+    policy::{Amount, Budget},
+    ports::{ListQuery, SessionSummary},
+    skill::{SkillActivationRequest, SkillMetadata, SkillName},
+    tenant::Tenant,
+};
 use std::{
     collections::BTreeSet,
     future::{Future, IntoFuture},
@@ -11,112 +22,7 @@ use std::{
 use tokio::{sync::oneshot, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{HostInner, Prompt, Reply, directory::Place, prompt::Documents, tenants::room};
-use crate::{
-    chat::{AttachmentError, Message, RawJson},
-    conversation::{
-        Answer, ConversationError, ConversationMsg, LoadFailure, Ports, PromptMail, Setup, SkillShelf, instruction, turn::OnBusy,
-    },
-    ids::{ConversationId, FAN_OUT_PREFIX, InvalidId, RoundId, SUBAGENT_PREFIX, Scope, TenantId},
-    journal::{ActivatedBy, ActiveSkill, ClientKey, CompactionNote, ConversationRound, Durable, digest},
-    limits::PROMPT_BYTES_MAX,
-    policy::{Amount, Budget},
-    ports::{DocumentTextError, Head, ListQuery, SessionSummary, StoreError},
-    skill::{SkillActivationRequest, SkillMetadata, SkillName},
-    tenant::Tenant,
-};
-
-/// Why something could not be asked.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SendError {
-    /// An id is malformed.
-    #[error(transparent)]
-    InvalidId(#[from] InvalidId),
-    /// The prompt is empty or too large.
-    #[error("a prompt must have between 1 and {PROMPT_BYTES_MAX} bytes, this one has {0}")]
-    BadPrompt(usize),
-    /// An image or a document cannot be sent (REQUIREMENTS W-03).
-    #[error(transparent)]
-    Attachment(#[from] AttachmentError),
-    /// The model takes no documents, and the text of one cannot be had.
-    #[error(transparent)]
-    DocumentText(#[from] DocumentTextError),
-    /// The host has no skills, or not this one.
-    #[error("{0}")]
-    Skill(String),
-    /// A budget of money needs a price for the model.
-    #[error("a budget of money needs a price for the model `{model}`")]
-    NoPrice {
-        /// The model.
-        model: String,
-    },
-    /// The id is one of a subagent's conversation, or the name of a fan-out.
-    #[error("a conversation whose id begins with `{SUBAGENT_PREFIX}` or `{FAN_OUT_PREFIX}` is told nothing but its task; use another id")]
-    Reserved,
-    /// A fan-out of this name is under way.
-    #[error("a fan-out of the name `{name}` is running")]
-    FanOutRuns {
-        /// Its name.
-        name: String,
-    },
-    /// The conversation, or the host, said no.
-    #[error(transparent)]
-    Conversation(#[from] ConversationError),
-}
-
-impl From<std::convert::Infallible> for SendError {
-    fn from(never: std::convert::Infallible) -> Self {
-        match never {}
-    }
-}
-
-impl From<StoreError> for SendError {
-    fn from(error: StoreError) -> Self {
-        Self::Conversation(error.into())
-    }
-}
-
-impl From<LoadFailure> for SendError {
-    fn from(failure: LoadFailure) -> Self {
-        match failure {
-            LoadFailure::Store(error) => error.into(),
-            LoadFailure::Unreadable(reason) => ConversationError::Failed { reason }.into(),
-        }
-    }
-}
-
-impl SendError {
-    /// Stable code.
-    pub fn code(&self) -> &'static str {
-        match self {
-            Self::InvalidId(_) => "invalid_id",
-            Self::BadPrompt(_) => "invalid_prompt",
-            Self::Attachment(error) => error.code(),
-            Self::DocumentText(error) => error.code(),
-            Self::Skill(_) => "skill_refused",
-            Self::NoPrice { .. } => "no_price",
-            Self::Reserved => "reserved_id",
-            Self::FanOutRuns { .. } => "fan_out_running",
-            Self::Conversation(error) => error.code(),
-        }
-    }
-
-    /// Whether trying again can help.
-    pub fn is_retryable(&self) -> bool {
-        match self {
-            Self::InvalidId(_)
-            | Self::BadPrompt(_)
-            | Self::Attachment(_)
-            | Self::Skill(_)
-            | Self::NoPrice { .. }
-            | Self::Reserved
-            | Self::FanOutRuns { .. } => false,
-            Self::DocumentText(error) => error.is_retryable(),
-            Self::Conversation(error) => error.is_retryable(),
-        }
-    }
-}
+use super::{HostInner, Prompt, Reply, directory::Place, prompt::Documents};
 
 /// A tenant of a host.
 #[derive(Clone)]
@@ -157,7 +63,7 @@ impl TenantHandle {
     /// [`SendError::NoPrice`] for a bound of money where the model has no price; [`SendError::InvalidId`].
     pub fn set_budget(&self, budget: Budget) -> Result<(), SendError> {
         let tenant = self.tenant()?;
-        let setup = tenant.setup();
+        let setup = self.host.directory.setup_of(tenant.id());
         if budget.micro_usd.is_some()
             && let Some(model) = setup.unpriced_model()
         {
@@ -193,9 +99,9 @@ pub struct ConversationHandle {
 
 impl ConversationHandle {
     /// Says something. Await it for a [`Reply`], or set a deadline, a client key, what to do when busy first.
-    pub fn send(&self, prompt: impl Into<Prompt>) -> Send {
+    pub fn send(&self, prompt: impl Into<Prompt>) -> SendPrompt {
         let (conversation, prompt) = (self.clone(), prompt.into());
-        Send { conversation, prompt, on_busy: OnBusy::Queue, deadline: None, client_key: None, output_schema: None }
+        SendPrompt { conversation, prompt, on_busy: OnBusy::Queue, deadline: None, client_key: None, output_schema: None }
     }
 
     /// Asks the open round to end now. Returns when the wish is taken.
@@ -351,7 +257,7 @@ impl ConversationHandle {
         Ok(listing.skills.into_iter().map(standing).collect())
     }
 
-    fn shelf(&self) -> Result<Arc<SkillShelf>, SendError> {
+    fn shelf(&self) -> Result<Arc<SkillRegistry>, SendError> {
         self.setup()?.skills.clone().ok_or_else(|| SendError::Skill("this host has no skills".into()))
     }
 
@@ -433,7 +339,7 @@ impl ConversationHandle {
     /// How conversations of its tenant are set up.
     pub(super) fn setup(&self) -> Result<Arc<Setup>, SendError> {
         let scope = self.scope.clone()?;
-        Ok(self.host.tenants.get(&scope.tenant).setup().of(&scope.conversation))
+        Ok(self.host.directory.setup_of(&scope.tenant).of(&scope.conversation))
     }
 
     /// Asks what may begin a conversation: where their number is bounded it needs a place, and where stored bytes are bounded it needs
@@ -482,7 +388,7 @@ pub struct SkillStanding {
 
 /// A prompt about to be sent.
 #[must_use = "nothing is said until this is awaited"]
-pub struct Send {
+pub struct SendPrompt {
     conversation: ConversationHandle,
     prompt: Prompt,
     on_busy: OnBusy,
@@ -491,7 +397,7 @@ pub struct Send {
     output_schema: Option<RawJson>,
 }
 
-impl Send {
+impl SendPrompt {
     /// What to do when a round is open. Queues otherwise.
     pub fn on_busy(mut self, on_busy: OnBusy) -> Self {
         self.on_busy = on_busy;
@@ -522,7 +428,7 @@ impl Send {
         let scope = not_reserved(scope?)?;
         let deadline = self.deadline.map(|within| Instant::now() + within);
         let tenant = host.tenants.get(&scope.tenant);
-        let setup = tenant.setup();
+        let setup = host.directory.setup_of(tenant.id());
         if let Some(schema) = self.output_schema.as_ref().filter(|_| !setup.native_output) {
             self.prompt = self.prompt.told(instruction(schema));
         }
@@ -563,9 +469,9 @@ impl Send {
     }
 }
 
-impl IntoFuture for Send {
+impl IntoFuture for SendPrompt {
     type Output = Result<Reply, SendError>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + std::marker::Send>>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.run())

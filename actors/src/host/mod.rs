@@ -3,15 +3,16 @@
 //! Dropping the last handle stops the host at once and loses nothing that was acknowledged: what was open is taken up again by
 //! the next host on the same store. [`Host::shutdown`] is the kind way.
 
-mod branches;
+mod fan_out_context;
 mod builder;
 pub(crate) mod directory;
+mod errors;
 mod events;
 mod fan_out;
 mod figures;
 mod handle;
 mod prompt;
-mod recipe;
+mod setup_resolver;
 mod output;
 mod projection;
 mod reply;
@@ -19,7 +20,10 @@ mod round_watch;
 mod subagents;
 mod status;
 mod supervisor;
+mod room;
+mod setups;
 mod tenants;
+mod tool_source;
 #[cfg(test)]
 mod tests;
 
@@ -31,17 +35,20 @@ use std::{
 use ractor::ActorCell;
 use tokio::time::Instant;
 
-pub use builder::{BuildError, HostBuilder, ToolSource, ToolsInFolder};
+pub use crate::conversation::WaitsFor;
+pub use builder::HostBuilder;
+pub use errors::{BuildError, OutcomeError, SendError};
 pub use events::{Events, EventsFrom};
 pub use fan_out::{CacheEffect, CacheShare, FanOut, FanOutRun, FanOutSummary, TaskEnd, TaskFailure};
 pub use figures::{FiguresReader, HostFigures, SlotCounts};
-pub use handle::{ConversationHandle, Send, SendError, SkillStanding, TenantHandle};
+pub use handle::{ConversationHandle, SendPrompt, SkillStanding, TenantHandle};
 pub use output::{OutputError, SendAsError};
 pub use prompt::Prompt;
-pub use recipe::{OWN_GATEWAY, TenantConfig};
-pub use reply::{OutcomeError, Reply};
-pub use status::{BudgetLeft, ContextStatus, ConversationState, ConversationStatus, WaitsFor};
+pub use reply::Reply;
+pub use setup_resolver::{OWN_GATEWAY, TenantConfig};
+pub use status::{BudgetLeft, ContextStatus, ConversationState, ConversationStatus};
 pub use tenants::Erased;
+pub use tool_source::{ToolSource, ToolsInFolder};
 
 use crate::{
     conversation::{Ports, Setup},
@@ -51,7 +58,7 @@ use crate::{
     model_gateway::{GatewayConfig, GatewayStatus},
     ports::{DocumentText, LlmProvider, Resource, StoreError},
     tenant::Tenants,
-    tool_executor::Bench,
+    tool_executor::ToolEnvironment,
 };
 
 /// A host: many tenants' conversations in one process. Cloning shares it.
@@ -66,7 +73,7 @@ pub(crate) struct HostInner {
     tenants: Arc<Tenants>,
     collector: Arc<RwLock<Option<MetricsCollectorRef>>>,
     resources: Vec<Arc<dyn Resource>>,
-    kitchen: recipe::Kitchen,
+    resolver: setup_resolver::SetupResolver,
     /// What reads documents for a model that is shown none.
     documents: Option<Arc<dyn DocumentText>>,
 }
@@ -97,14 +104,14 @@ impl Host {
 
     /// How conversations of a tenant are set up from their next life on.
     pub fn setup_of(&self, tenant: &TenantId) -> Arc<Setup> {
-        self.0.tenants.get(tenant).setup()
+        self.0.directory.setup_of(tenant)
     }
 
     /// Where the tools of a conversation run; for calls without a model ([`crate::tool_executor::call_once`]).
-    pub fn bench(&self, scope: &Scope) -> Bench {
+    pub fn environment(&self, scope: &Scope) -> ToolEnvironment {
         let tenant = self.0.tenants.get(&scope.tenant);
-        let (lent, tools) = (tenant.setup().lent.clone(), tenant.tools().clone());
-        Bench::new(lent, tools, scope.clone(), self.0.ports.counters.clone())
+        let (resources, tools) = (self.setup_of(&scope.tenant).resources.clone(), tenant.tools().clone());
+        ToolEnvironment::new(resources, tools, scope.clone(), self.0.ports.counters.clone())
     }
 
     /// Sets a tenant up, or changes it: its bounds hold from the next prompt or call on, what its conversations are made of from their
@@ -113,10 +120,11 @@ impl Host {
     /// # Errors
     /// [`BuildError`] says what is missing; then the tenant stays as it was.
     pub async fn configure_tenant(&self, id: &TenantId, config: TenantConfig) -> Result<(), BuildError> {
-        let setup = self.0.kitchen.of_tenant(&config).await?;
-        let budget = config.budget.unwrap_or(self.0.kitchen.tenant_budget);
-        self.0.kitchen.artifacts.bound(id, config.quotas.artifact_bytes_max);
-        self.0.tenants.get(id).configure(setup, config.quotas, budget);
+        let setup = self.0.resolver.of_tenant(&config).await?;
+        let budget = config.budget.unwrap_or(self.0.resolver.tenant_budget);
+        self.0.resolver.artifacts.bound(id, config.quotas.artifact_bytes_max);
+        self.0.directory.set_up(id.clone(), setup);
+        self.0.tenants.get(id).configure(config.quotas, budget);
         Ok(())
     }
 
@@ -127,17 +135,17 @@ impl Host {
     /// [`BuildError::NoSuchGateway`] for a fallback that is not there yet, [`BuildError::FallbackCycle`] for one that leads back; then
     /// nothing is changed.
     pub fn add_gateway(&self, name: impl Into<String>, provider: Arc<dyn LlmProvider>, config: GatewayConfig) -> Result<(), BuildError> {
-        self.0.kitchen.add_gateway(name.into(), provider, config)
+        self.0.resolver.add_gateway(name.into(), provider, config)
     }
 
     /// All gateways by name, the host's own first, and what they are doing.
     pub fn gateways(&self) -> Vec<(String, GatewayStatus)> {
-        self.0.kitchen.all_gateways().into_iter().map(|(name, gateway)| (name, gateway.status())).collect()
+        self.0.resolver.all_gateways().into_iter().map(|(name, gateway)| (name, gateway.status())).collect()
     }
 
     /// How this host goes about model calls where nothing else is said.
     pub fn gateway_config(&self) -> &GatewayConfig {
-        &self.0.kitchen.gateway_config
+        &self.0.resolver.gateway_config
     }
 
     /// The ports that this host uses.
@@ -147,7 +155,7 @@ impl Host {
 
     /// Where results are that were too large to show.
     pub fn artifacts(&self) -> &Arc<dyn crate::ports::ArtifactStore> {
-        &self.0.kitchen.artifacts
+        &self.0.resolver.artifacts
     }
 
     /// Conversations in memory.
@@ -171,7 +179,7 @@ impl Host {
     pub async fn resume_interrupted(&self) -> Result<usize, StoreError> {
         let (mut after, mut count) = (None, 0);
         loop {
-            let page = self.0.ports.sessions.list_open(crate::ports::Open::Running, None, after, 256).await?;
+            let page = self.0.ports.sessions.list_open(crate::stream::Open::Running, None, after, 256).await?;
             let Some(last) = page.last() else { return Ok(count) };
             after = Some(last.clone());
             for scope in &page {

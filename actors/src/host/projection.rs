@@ -7,10 +7,10 @@ use crate::{
     chat::Message,
     conversation::LoadFailure,
     ids::{Epoch, EventId, RoundId, Scope, Seq},
-    journal::{ApplyError, Durable, Entry, EntryBody, project, restore},
+    journal::{ApplyError, Durable, Entry, EntryBody, Loaded, StoredEntry, project, restore},
     limits::{WATCHED_EVENTS_MAX, WATCHER_BYTES_MAX},
-    ports::{Loaded, Open, SessionBackend, StoredEntry},
-    stream::{EventKind, Snapshot, StreamEvent},
+    ports::SessionBackend,
+    stream::{EventKind, Open, Snapshot, StreamEvent},
 };
 
 /// Entries read at once: few, for a watcher takes no more than [`WATCHER_BYTES_MAX`] of them and one entry may be large.

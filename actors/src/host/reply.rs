@@ -1,66 +1,20 @@
 //! What a caller of `send` holds: the round's events as they come, and its outcome.
 
+use crate::{
+    conversation::ConversationMsg,
+    host::OutcomeError,
+    ids::{EventId, RoundId, Scope},
+    stream::{RoundEnd, StreamEvent},
+};
 use std::sync::Arc;
 
 use super::{HostInner, round_watch::RoundWatch};
-use crate::{
-    conversation::ConversationMsg,
-    ids::{EventId, RoundId, Scope},
-    stream::{Failure, RoundEnd, StreamEvent},
-};
 
 /// A round as its caller sees it. Dropping it cancels nothing.
 pub struct Reply {
     host: Arc<HostInner>,
     replayed: bool,
     watch: RoundWatch,
-}
-
-/// Why there is no good outcome.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum OutcomeError {
-    /// The round failed; what was said until then is in it.
-    #[error("{}", end.error.as_ref().map_or("the round failed", |failure| failure.message.as_str()))]
-    Failed {
-        /// The round's end.
-        end: Box<RoundEnd>,
-    },
-    /// The round never began, or its conversation cannot go on here.
-    #[error("{}", failure.message)]
-    Ended {
-        /// Why.
-        failure: Failure,
-    },
-    /// The host stopped first. The round is not over: the next host on the store goes on with it.
-    #[error("the host stopped before this round was over; the next one on its store goes on with it")]
-    Stopped,
-    /// The stream is gone before it was read to its end; the history has the answer.
-    #[error("the events of this round are no longer kept; read the conversation's history")]
-    Expired,
-}
-
-impl OutcomeError {
-    /// Stable code.
-    pub fn code(&self) -> &str {
-        match self {
-            Self::Failed { end } => end.error.as_ref().map_or("error", |failure| failure.code.as_str()),
-            Self::Ended { failure } => &failure.code,
-            Self::Stopped => "draining",
-            Self::Expired => "expired",
-        }
-    }
-
-    /// Whether trying again can help.
-    pub fn is_retryable(&self) -> bool {
-        let failure = match self {
-            Self::Failed { end } => end.error.as_ref(),
-            Self::Ended { failure } => Some(failure),
-            Self::Stopped => return true,
-            Self::Expired => None,
-        };
-        failure.is_some_and(|failure| failure.retry_after_ms.is_some())
-    }
 }
 
 impl Reply {

@@ -4,12 +4,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{ConversationHandle, SendError, directory::Place};
 use crate::{
-    conversation::ConversationError,
+    conversation::{ConversationError, WaitsFor},
     ids::{ConversationId, RoundId},
     journal::{CallState, Durable, OpenRound},
-    model_gateway::ProviderWait,
     policy::{Amount, Budget},
-    ports::{StoreError, Timestamp},
+    ports::StoreError,
+    time::Timestamp,
 };
 
 /// What a conversation does.
@@ -26,55 +26,6 @@ pub enum ConversationState {
     Parked,
     /// It cannot go on.
     Failed,
-}
-
-/// What a conversation waits for.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum WaitsFor {
-    /// Nothing: no round is open.
-    #[default]
-    Nothing,
-    /// Answers of people.
-    Person {
-        /// The calls that need one.
-        tool_call_ids: Vec<String>,
-        /// When no answer counts as no.
-        expires_at: Option<Timestamp>,
-    },
-    /// Its tenant runs as many turns as it may.
-    TenantTurn {
-        /// Its place in the tenant's queue, from 1; 0 if unknown.
-        position: usize,
-    },
-    /// Its model's provider takes no call now.
-    Provider {
-        /// Its place in the queue, from 1; 0 if unknown.
-        position: usize,
-        /// Which bound holds it back.
-        reason: ProviderWait,
-    },
-    /// A model call failed and is tried again.
-    Retry {
-        /// Which attempt comes, from 1.
-        attempt: u32,
-        /// The pause before it, in milliseconds.
-        delay_ms: u64,
-        /// The code of the failure.
-        reason: String,
-    },
-    /// The model speaks, or thinks.
-    Model,
-    /// Tools run.
-    Tools {
-        /// Their names, in order of calls.
-        names: Vec<String>,
-    },
-    /// Its store.
-    Store,
-    /// Its context is measured or made smaller.
-    Compaction,
 }
 
 /// How full the model's window is.
@@ -137,13 +88,6 @@ pub struct ConversationStatus {
     pub failure: Option<String>,
 }
 
-impl WaitsFor {
-    /// Whether the other is a later word of the same wait.
-    pub(crate) fn is_same_queue(&self, other: &Self) -> bool {
-        std::mem::discriminant(self) == std::mem::discriminant(other)
-    }
-}
-
 impl BudgetLeft {
     fn of(budget: &Budget, spent: &Amount) -> Self {
         let left = |limit: Option<u64>, spent: u64| limit.map(|limit| limit.saturating_sub(spent));
@@ -171,7 +115,7 @@ impl ConversationHandle {
         };
         let (waits_for, since) = match &place {
             Place::Asleep => (told_by(&durable).filter(|waits| matches!(waits, WaitsFor::Person { .. })), None),
-            Place::Awake(standing) => match (told_by(&durable), standing.get()) {
+            Place::Awake(wait_status) => match (told_by(&durable), wait_status.get()) {
                 (_, Some((WaitsFor::Store, since))) => (Some(WaitsFor::Store), Some(since)),
                 (Some(told), _) => (Some(told), None),
                 (None, Some((said, since))) if durable.round.is_some() || said == WaitsFor::Compaction => (Some(said), Some(since)),

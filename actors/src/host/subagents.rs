@@ -6,20 +6,22 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{OutcomeError, SendError, directory::Directory, round_watch::RoundWatch, tenants::place};
+use super::{OutcomeError, SendError, directory::Directory, round_watch::RoundWatch};
 use crate::{
     chat::Message,
     conversation::{
         ConversationError, ConversationMsg, PromptMail,
-        turn::{OnBusy, Receipt},
+        round::{OnBusy, Receipt},
     },
+    host::room::place,
     ids::Scope,
     journal::{CHILD_KEY, ClientKey, digest},
     limits::SUBAGENT_TOLD_EVERY,
-    ports::{BoxFuture, Progress, ToolError, ToolErrorType},
+    ports::{BoxFuture, Progress},
     stream::{ChildProgress, EventKind, RoundEnd},
     subagent::{Children, SUBAGENT_FAILED, Task},
     tenant::Seat,
+    tool::{ToolError, ToolErrorType},
 };
 
 /// What begins subagents, for the tools of one host.

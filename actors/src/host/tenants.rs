@@ -7,10 +7,11 @@ use serde::Serialize;
 
 use super::{ConversationHandle, Host, HostInner, SendError, TenantHandle, directory::Deletion};
 use crate::{
-    conversation::{ConversationError, Ports},
+    conversation::{ConversationError, Toolset},
     ids::{ConversationId, Scope, Seq, TenantId},
-    ports::{ArtifactError, Head, ListQuery, StoreError, ToolError},
-    tenant::{Coming, NotAdmitted, Place, Taken, Tenant, TenantUsage},
+    ports::{ArtifactError, ListQuery, StoreError},
+    tenant::{NotAdmitted, Place, Tenant, TenantUsage},
+    tool::ToolError,
 };
 
 /// Conversations that an erasure deletes at once: each may have to wait for what runs in it.
@@ -117,9 +118,9 @@ impl TenantHandle {
             }
         }
         host.ports.sessions.erase(tenant.id()).await?;
-        host.kitchen.artifacts.release(tenant.id().clone(), None).await.map_err(not_released)?;
-        host.kitchen.compactor.forget(tenant.id(), None);
-        let tools = tenant.setup().tools.clone();
+        host.resolver.artifacts.release(tenant.id().clone(), None).await.map_err(not_released)?;
+        host.resolver.compactor.forget(tenant.id(), None);
+        let tools = host.directory.setup_of(tenant.id()).tools.clone();
         for tool in tools.names().filter_map(|name| tools.get(name)) {
             let kept = |error: ToolError| StoreError::Unavailable { message: format!("{}: {}", tool.spec().name(), error.message) };
             tool.forget(tenant.id()).await.map_err(kept)?;
@@ -145,17 +146,6 @@ impl ConversationHandle {
     pub async fn delete(&self) -> Result<bool, SendError> {
         let scope = self.scope.clone()?;
         self.host.clone().delete(scope).await
-    }
-}
-
-impl From<NotAdmitted> for SendError {
-    fn from(why: NotAdmitted) -> Self {
-        let error = match why.bound() {
-            Some((what, retry_after_ms)) => ConversationError::Overloaded { what, retry_after_ms },
-            None if why == NotAdmitted::Paused => ConversationError::TenantPaused,
-            None => ConversationError::TenantRemoved,
-        };
-        Self::Conversation(error)
     }
 }
 
@@ -216,14 +206,14 @@ impl HostInner {
         let told = deletion.end_streams().await; // For whoever watches a round that is parked, or whose life could not tell.
         let was_stored = self.ports.sessions.delete(scope).await?;
         let (tenant, conversation) = (&scope.tenant, &scope.conversation);
-        self.kitchen.artifacts.release(tenant.clone(), Some(conversation.clone())).await.map_err(not_released)?;
+        self.resolver.artifacts.release(tenant.clone(), Some(conversation.clone())).await.map_err(not_released)?;
         let counters = self.tenants.get(tenant);
         counters.tools().forget_results();
-        forget(&counters, scope).await?;
+        forget(&self.directory.setup_of(tenant).tools, scope).await?;
         if was_stored {
             counters.places().note_deleted(conversation);
         }
-        self.kitchen.compactor.forget(tenant, Some(conversation));
+        self.resolver.compactor.forget(tenant, Some(conversation));
         if lived || told {
             tokio::time::sleep(WATCHERS_READ).await;
         }
@@ -242,11 +232,11 @@ impl HostInner {
             let before = Seq(reset_at.0.saturating_sub(1));
             self.ports.sessions.empty(&scope, before).await?;
             let (tenant, conversation) = (&scope.tenant, &scope.conversation);
-            self.kitchen.artifacts.release(tenant.clone(), Some(conversation.clone())).await.map_err(not_released)?;
+            self.resolver.artifacts.release(tenant.clone(), Some(conversation.clone())).await.map_err(not_released)?;
             let counters = self.tenants.get(tenant);
             counters.tools().forget_results();
-            forget(&counters, &scope).await?;
-            self.kitchen.compactor.forget(tenant, Some(conversation));
+            forget(&self.directory.setup_of(tenant).tools, &scope).await?;
+            self.resolver.compactor.forget(tenant, Some(conversation));
             Ok(())
         });
         emptied.await.unwrap_or(Err(SendError::Conversation(ConversationError::Gone)))
@@ -263,57 +253,15 @@ impl HostInner {
     /// # Errors
     /// `Overloaded` when the tenant has as many as it may have; [`SendError`] of a failing store.
     pub(super) async fn place(&self, tenant: &Tenant, conversation: &ConversationId) -> Result<Option<Place>, SendError> {
-        place(&self.ports, tenant, conversation).await
+        super::room::place(&self.ports, tenant, conversation).await
     }
 }
 
 /// Has a tenant's tools take away what they keep of a conversation.
-async fn forget(tenant: &Tenant, scope: &Scope) -> Result<(), SendError> {
-    let tools = tenant.setup().tools.clone();
+async fn forget(tools: &Toolset, scope: &Scope) -> Result<(), SendError> {
     for tool in tools.names().filter_map(|name| tools.get(name)) {
         let kept = |error: ToolError| StoreError::Unavailable { message: format!("{}: {}", tool.spec().name(), error.message) };
         tool.forget_conversation(scope).await.map_err(kept)?;
     }
     Ok(())
-}
-
-/// Room for bytes that are about to be stored, where a tenant's stored bytes are bounded. To be held until they are stored.
-///
-/// # Errors
-/// `Overloaded` when they do not fit; [`SendError`] of a failing store.
-pub(super) async fn room(ports: &Ports, tenant: &Tenant, bytes: usize) -> Result<Option<Coming>, SendError> {
-    let stored = tenant.stored();
-    if !stored.is_bounded() {
-        return Ok(None);
-    }
-    stored.note(ports.sessions.stored_bytes(tenant.id()).await?);
-    match stored.admit(u64::try_from(bytes).unwrap_or(u64::MAX)) {
-        Some(coming) => Ok(Some(coming)),
-        None => Ok(tenant.refuse(NotAdmitted::StoredBytes).inspect_err(|_: &NotAdmitted| ports.counters.refusals.add(1))?),
-    }
-}
-
-/// As [`HostInner::place`], for who holds no host.
-pub(super) async fn place(ports: &Ports, tenant: &Tenant, conversation: &ConversationId) -> Result<Option<Place>, SendError> {
-    let places = tenant.places();
-    if !places.is_bounded() || places.has_seen(conversation) {
-        return Ok(None);
-    }
-    let place = places.enter(conversation.clone());
-    let scope = Scope::new(tenant.id().clone(), conversation.clone());
-    if ports.sessions.head(&scope).await? != Head::default() {
-        places.note_stored(conversation);
-        return Ok(None);
-    }
-    let mut taken = place.take();
-    if taken == Taken::CountFirst {
-        places.counted(ports.sessions.count(tenant.id()).await?);
-        taken = place.take();
-    }
-    match taken {
-        Taken::Yes => Ok(Some(place)),
-        Taken::No | Taken::CountFirst => {
-            Ok(tenant.refuse(NotAdmitted::Conversations).inspect_err(|_: &NotAdmitted| ports.counters.refusals.add(1))?)
-        }
-    }
 }

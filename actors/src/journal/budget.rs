@@ -1,11 +1,14 @@
 //! What a conversation has spent, folded from its journal, so that it survives sleep (REQUIREMENTS L-05).
+//!
+//! Pure.
 
 use serde::{Deserialize, Serialize};
 
 use super::EntryBody;
 use crate::{
-    policy::Amount,
-    ports::{Timestamp, Usage},
+    chat::Usage,
+    policy::{Amount, Price},
+    time::Timestamp,
 };
 
 /// Where an injected message that tells the model of its budget has its id from: `budget:20`, `budget:5`.
@@ -69,4 +72,9 @@ impl Spent {
 /// An answer's tokens and cost.
 pub(crate) fn of(usage: &Usage, micro_usd: u64) -> Amount {
     Amount { tokens: usage.input().saturating_add(usage.output), micro_usd, wall_ms: 0 }
+}
+
+/// What a call used, in tokens and money; without a price it costs nothing.
+pub(crate) fn amount(usage: &Usage, price: Option<Price>) -> Amount {
+    of(usage, price.map_or(0, |price| price.cost(usage)))
 }

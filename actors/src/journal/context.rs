@@ -1,4 +1,6 @@
 //! What a conversation remembers of its context: how full the window is, what is pinned, what the last compaction did.
+//!
+//! Pure.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,9 @@
 //! The state that a journal folds into. `apply` refuses what cannot follow; it never panics and asks nobody.
+//!
+//! Pure.
+
+mod marks;
+mod skills;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -10,17 +15,20 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     ActiveSkill, ApprovalVerdict, CompactionNote, Context, ConversationMetrics, Entry, EntryBody, Repeats, RoundMarks, SkillState, Spent,
-    ToolAggregate, ToolExecutionResult, call_digest,
-    metrics::estimate,
-    skills::{Activated, refresh_at_compaction},
+    ToolAggregate, ToolExecutionResult, call_digest, metrics::estimate, skills::refresh_at_compaction,
 };
 use crate::{
-    chat::{ContentBlock, Edit, History, Message, MessageList, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock, reminder},
+    chat::{
+        ContentBlock, Edit, History, Message, MessageList, ProviderStop, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock,
+        Usage, reminder,
+    },
     ids::{CallKey, Epoch, PromptId, RoundId, Scope, Seq},
+    journal::Loaded,
     limits::{APPROVED_PATTERNS_MAX, CLIENT_KEY_MS, CLIENT_KEYS_MAX},
-    ports::{Effect, Loaded, ProviderStop, Timestamp, Usage},
     stream::StopReason,
+    time::Timestamp,
     tokens::WindowUse,
+    tool::EffectClass,
 };
 
 /// Version of the snapshot form; another one is thrown away.
@@ -118,7 +126,8 @@ pub struct OpenRound {
     /// When it began.
     pub started_at: Timestamp,
     /// Model calls ordered.
-    pub steps: u32,
+    #[serde(rename = "steps")]
+    pub model_calls: u32,
     /// Model calls that gave something.
     pub answers: u32,
     /// Batches finished.
@@ -259,7 +268,7 @@ pub enum CallState {
     /// Begun, or about to.
     Started {
         /// What a repeated start would do.
-        effect: Effect,
+        effect: EffectClass,
         /// When it was first started.
         at: Timestamp,
         /// Starts after the first.
@@ -374,7 +383,7 @@ impl Durable {
                 if matches!(round.phase, Phase::Batch(_)) {
                     return Err("a batch is open".into());
                 }
-                round.steps = *step;
+                round.model_calls = *step;
                 round.phase = Phase::Model { seq: entry.seq };
             }
             EntryBody::Assistant { message, usage, stop, partial, cost_micro_usd, .. } => {
@@ -426,7 +435,7 @@ impl Durable {
             EntryBody::SkillActivated { name, activation_id, by, level, modifier, message, text_digest } => {
                 let (modifier, message) = (modifier.clone(), message.clone());
                 let skill = ActiveSkill { activation_id: *activation_id, by: *by, level: *level, modifier, message };
-                self.skill_activated(Activated { name, at: entry.at, skill, text_digest: *text_digest })?;
+                self.skill_activated(skills::Activated { name, at: entry.at, skill, text_digest: *text_digest })?;
             }
             EntryBody::SkillDeactivated { name, activation_id } => self.skill_deactivated(name, *activation_id)?,
             EntryBody::RoundFinished { .. } => {
@@ -525,7 +534,7 @@ impl Durable {
     /// the prompt, which can still be withdrawn.
     pub(super) fn enter(&mut self, message: &Message) -> Result<(), String> {
         match &mut self.round {
-            Some(round) if round.steps == 0 || matches!(round.phase, Phase::Model { .. } | Phase::Batch(_)) => {
+            Some(round) if round.model_calls == 0 || matches!(round.phase, Phase::Model { .. } | Phase::Batch(_)) => {
                 round.pending.push(message.clone());
                 Ok(())
             }
@@ -571,7 +580,7 @@ impl Durable {
             self.inbox.remove(place);
             return Ok(());
         }
-        let round = self.round.as_ref().filter(|round| round.prompts.contains(&id) && round.steps <= 1).ok_or("no such prompt")?;
+        let round = self.round.as_ref().filter(|round| round.prompts.contains(&id) && round.model_calls <= 1).ok_or("no such prompt")?;
         match round.phase {
             Phase::Batch(_) => Err("a batch is open".into()),
             Phase::Ready | Phase::Ended { .. } | Phase::Model { .. } => {
@@ -601,7 +610,7 @@ impl Durable {
             id,
             prompts: prompt_ids.to_vec(),
             started_at: at,
-            steps: 0,
+            model_calls: 0,
             answers: 0,
             batches: 0,
             usage: Usage::default(),
@@ -724,7 +733,7 @@ fn push_user(history: &mut History, window: &mut WindowUse, message: &Message) -
 ///
 /// # Errors
 /// What the first entry that does not decode or apply said.
-pub fn fold<'a>(mut state: Durable, entries: impl IntoIterator<Item = &'a crate::ports::StoredEntry>) -> Result<Durable, String> {
+pub fn fold<'a>(mut state: Durable, entries: impl IntoIterator<Item = &'a crate::journal::StoredEntry>) -> Result<Durable, String> {
     catch_unwind(AssertUnwindSafe(move || {
         for stored in entries {
             let entry = Entry::decode(stored).map_err(|error| error.to_string())?;

@@ -1,4 +1,6 @@
 //! Journal entries and their envelope `{v, kind, epoch, at, body}`. An entry carries an outcome, never a command to recompute.
+//!
+//! Pure.
 
 use std::borrow::Cow;
 
@@ -6,14 +8,16 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{ActivatedBy, CompactionCause, ConversationRound, ToolExecutionResult};
+use super::{CompactionCause, ConversationRound, ToolExecutionResult};
 use crate::{
-    chat::{Edit, Message, RawJson},
+    chat::{Edit, Message, ProviderStop, RawJson, Usage},
     ids::{ActivationId, ConversationId, Epoch, PromptId, RoundId, Seq},
+    journal::StoredEntry,
     json,
-    ports::{Effect, ProviderStop, StoredEntry, Timestamp, Usage},
     skill::{ContextModifier, LoadLevel, SkillIndex, SkillName},
     stream::{Failure, StopReason},
+    time::Timestamp,
+    tool::EffectClass,
 };
 
 /// Version of the envelope that this program writes, and the newest it reads.
@@ -119,7 +123,7 @@ pub enum EntryBody {
         call: u32,
         tool_call_id: String,
         name: String,
-        effect: Effect,
+        effect: EffectClass,
         attempt: u32,
         #[serde(skip_serializing_if = "Option::is_none")]
         input: Option<RawJson>,
@@ -477,7 +481,7 @@ decoder! {
     "budget_settled" => BudgetSettled { reserved: u64, used_tokens: u64, cost_micro_usd: u64, estimated: bool },
     "output_refused" => OutputRefused { fault: String },
     "tool_started" => ToolStarted {
-        call: u32, tool_call_id: String, name: String, effect: Effect, attempt: u32, input: Option<RawJson> = default
+        call: u32, tool_call_id: String, name: String, effect: EffectClass, attempt: u32, input: Option<RawJson> = default
     },
     "tool_finished" => ToolFinished { call: u32, tool_call_id: String, name: String, outcome: ToolExecutionResult },
     "approval_asked" => ApprovalAsked {
@@ -517,6 +521,16 @@ pub fn call_digest(name: &str, input: &RawJson) -> u64 {
     digest(&bytes)
 }
 
+/// Who activated a skill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ActivatedBy {
+    /// The model, by a tool call: active until its round is over.
+    Model,
+    /// A person or the application: active until it is deactivated.
+    User,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -552,7 +566,7 @@ mod tests {
                 call: 0,
                 tool_call_id: "t".into(),
                 name: "n".into(),
-                effect: Effect::Once,
+                effect: EffectClass::Once,
                 attempt: 0,
                 input: Some(input.clone()),
             },

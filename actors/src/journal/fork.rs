@@ -1,4 +1,6 @@
 //! What a fork takes: a conversation as it stood when a round of it was over. Read from its journal alone, so that it may run meanwhile.
+//!
+//! Pure.
 
 use super::{ApplyError, ConversationRound, Entry, EntryBody, RoundsReader};
 use crate::{

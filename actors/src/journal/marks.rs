@@ -1,11 +1,13 @@
 //! Where each round begins in the history. Part of the fold: an edit of the history moves the marks along, and a history without marks
 //! (from outside, or of an earlier version) gets names that every fold derives alike.
+//!
+//! Pure.
 
 use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConversationRound, Durable};
+use super::ConversationRound;
 use crate::{
     chat::{Message, MessageList, Role},
     ids::{RoundId, Seq},
@@ -126,17 +128,6 @@ pub fn records_fit(records: &[ConversationRound], messages: &MessageList) -> Res
     RoundMarks::of_records(records, messages).map(drop)
 }
 
-impl Durable {
-    /// Indices in the history at which rounds begin, rising. A history without any mark is taken to begin one with each message of a
-    /// person.
-    pub fn round_starts(&self) -> Vec<usize> {
-        match self.rounds.as_slice() {
-            [] => plain_user_starts(self.history.messages()).collect(),
-            marks => marks.iter().map(|mark| mark.start as usize).collect(),
-        }
-    }
-}
-
 fn index(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
@@ -155,6 +146,7 @@ fn derived_id(seq: Seq, start: usize) -> RoundId {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::journal::Durable;
 
     fn id(n: u8) -> RoundId {
         RoundId::from_random([n; 16])

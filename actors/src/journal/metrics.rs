@@ -1,8 +1,10 @@
 //! Figures that belong to a conversation and sleep with it (REQUIREMENTS; ruling on H-04).
+//!
+//! Pure.
 
 use serde::{Deserialize, Serialize};
 
-use crate::ports::{Timestamp, Usage};
+use crate::{chat::Usage, time::Timestamp};
 
 /// One tool call. Not kept in a list; added up in [`ToolAggregate`] and [`ConversationMetrics`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

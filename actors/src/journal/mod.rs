@@ -1,6 +1,8 @@
 //! What is remembered: entries, their envelope, and the fold that turns them into a conversation's state (DESIGN §4.3).
 //!
 //! Pure. [`apply`](Durable::apply) is the only writer of [`Durable`], live and in a fold alike.
+//!
+//! Pure.
 
 mod context;
 mod budget;
@@ -14,20 +16,24 @@ mod project;
 mod repeats;
 mod report;
 mod result;
+mod round;
 mod rounds;
 mod skills;
+mod stored;
 mod summary;
 mod usage;
 mod version;
 
-pub(crate) use budget::of as spent_by;
+pub(crate) use budget::amount;
 pub use budget::{BUDGET_REMINDER, Spent};
 pub use context::{CompactionCause, CompactionNote, Context};
 pub use durable::{
     AcceptedPrompt, ApplyError, Batch, CHILD_KEY, Call, CallState, Durable, KnownKey, OpenRound, OutputWish, Phase, SNAPSHOT_VERSION, fold,
     restore,
 };
-pub use entry::{ApprovalVerdict, ClientKey, DecodeError, ENTRY_VERSION, Entry, EntryBody, WithdrawReason, call_digest, digest};
+pub use entry::{
+    ActivatedBy, ApprovalVerdict, ClientKey, DecodeError, ENTRY_VERSION, Entry, EntryBody, WithdrawReason, call_digest, digest,
+};
 pub use fork::{Fork, ForkReader};
 pub use marks::{RoundMark, RoundMarks, plain_user_starts, records_fit};
 pub use metrics::{ConversationMetrics, ToolAggregate, ToolMetrics};
@@ -36,8 +42,10 @@ pub use project::{CREATE_SUBAGENT, project, summary};
 pub use repeats::{LOOP_GUARD, Repeats};
 pub use report::{GlobalStats, ToolStats, thousands};
 pub use result::{RetryRecord, ToolErrorResponse, ToolExecutionResult};
-pub use rounds::{ConversationRound, RoundToolCall, RoundsReader, rounds, settled};
-pub use skills::{ActivatedBy, ActiveSkill, SkillState, refresh_at_compaction, skill_activations};
+pub use round::{ConversationRound, RoundToolCall};
+pub use rounds::{RoundsReader, rounds, settled};
+pub use skills::{ActiveSkill, SkillState, refresh_at_compaction, skill_activations};
+pub use stored::{Head, Loaded, StoredEntry};
 pub use summary::round_summary;
 pub use usage::UsageTotals;
 pub use version::{CannotMigrate, LegacyError, SchemaVersion, VersionedToolResult};

@@ -1,5 +1,7 @@
 //! A conversation as a list of rounds (REQUIREMENTS V-04..V-11): a view for exports, people and tests. What is sent to a model is the
 //! history, and the compactor decides about it.
+//!
+//! Pure.
 
 use std::collections::BTreeMap;
 
@@ -86,7 +88,7 @@ mod tests {
         chat::MessageList,
         ids::{Epoch, Seq},
         journal::{Entry, EntryBody},
-        ports::Timestamp,
+        time::Timestamp,
     };
 
     fn of(rounds: usize) -> MultiRoundConversation {

@@ -1,4 +1,6 @@
 //! Which events an entry tells of. Pure: the same for the live stream and for a reader that comes later (DESIGN §4.6).
+//!
+//! Pure.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -1,4 +1,6 @@
 //! Counts calls that a round makes again and again with the same result (FAULTS F22). Part of the fold.
+//!
+//! Pure.
 
 use std::collections::BTreeMap;
 
@@ -79,11 +81,7 @@ mod tests {
     fn errors_repeat_by_their_code_since_their_text_names_the_call() {
         let mut repeats = Repeats::default();
         for n in 1..=3 {
-            repeats.note(
-                1,
-                Seq(n),
-                &ToolExecutionResult::error(&crate::ports::ToolError::invalid("path is missing"), &format!("call_{n}")),
-            );
+            repeats.note(1, Seq(n), &ToolExecutionResult::error(&crate::tool::ToolError::invalid("path is missing"), &format!("call_{n}")));
         }
 
         assert_eq!(repeats.times_before(1, Seq(9)), 3);

@@ -1,4 +1,6 @@
 //! The figures of conversations in words (REQUIREMENTS ..X-09).
+//!
+//! Pure.
 
 use std::fmt::Write as _;
 
@@ -141,7 +143,7 @@ mod tests {
     use expect_test::expect;
 
     use super::*;
-    use crate::{ports::Timestamp, skill::SkillName};
+    use crate::{skill::SkillName, time::Timestamp};
 
     fn conversation() -> Durable {
         let metrics = ConversationMetrics {

@@ -2,12 +2,14 @@
 //!
 //! A result has no id of its own: the call's id stands beside it in the entry, and whoever shows a result names the call that it is
 //! shown for. So one that came from a cache cannot carry another call's id (REQUIREMENTS T-20, M-10).
+//!
+//! Pure.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     chat::{Message, ToolResultBlock, ToolResultContent},
-    ports::{OutputLevel, ToolError, ToolErrorType},
+    tool::{OutputLevel, ToolError, ToolErrorType},
 };
 
 /// The result of a tool call (REQUIREMENTS T-26). Never holds a path of the host: `artifact_id` stands in for what is stored.

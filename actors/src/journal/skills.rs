@@ -1,27 +1,18 @@
 //! The skills of a conversation as its journal tells of them: what was offered, what is active, what was said (REQUIREMENTS S-27,
-//! S-33, S-35, S-36). Pure; changed by [`Durable::apply`] alone.
+//! S-33, S-35, S-36). Pure; changed by [`Durable::apply`](super::Durable::apply) alone.
+//!
+//! Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Durable, digest};
+use super::{ActivatedBy, digest};
 use crate::{
     chat::{ContentBlock, Message},
     ids::ActivationId,
-    ports::Timestamp,
-    skill::{ACTIVATE_SKILL, ActivationStack, Combined, ContextModifier, Frame, LoadLevel, SkillIndex, SkillName},
+    skill::{ACTIVATE_SKILL, ActivationStack, Combined, ContextModifier, LoadLevel, SkillIndex, SkillName},
 };
-
-/// Who activated a skill.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ActivatedBy {
-    /// The model, by a tool call: active until its round is over.
-    Model,
-    /// A person or the application: active until it is deactivated.
-    User,
-}
 
 /// What is known of an active skill besides its place on the stack.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,56 +124,6 @@ pub fn skill_activations<'a>(messages: impl IntoIterator<Item = &'a Message>) ->
         }
     }
     count
-}
-
-/// An activation as its entry tells it.
-pub(super) struct Activated<'a> {
-    pub(super) name: &'a SkillName,
-    pub(super) at: Timestamp,
-    pub(super) skill: ActiveSkill,
-    pub(super) text_digest: u64,
-}
-
-impl Durable {
-    /// Applies `SkillsOffered`.
-    pub(super) fn skills_offered(&mut self, index: &SkillIndex, message: Option<&Message>) -> Result<(), String> {
-        match message {
-            None => {
-                self.skills.offered = Some(index.clone());
-                self.skills.announced = None;
-                Ok(())
-            }
-            Some(message) => {
-                self.skills.announced = Some(index.clone());
-                self.enter(message)
-            }
-        }
-    }
-
-    /// Applies `SkillActivated`.
-    pub(super) fn skill_activated(&mut self, activated: Activated<'_>) -> Result<(), String> {
-        let Activated { name, at, skill, text_digest } = activated;
-        if self.skills.stack.contains(name) {
-            return Err("the skill is active".into());
-        }
-        self.enter(&skill.message)?;
-        self.skills.stack.put(Frame::new(name.clone(), skill.activation_id, at));
-        self.skills.active.insert(name.clone(), skill);
-        self.skills.said.insert(name.clone(), text_digest);
-        self.skills.used.insert(name.clone());
-        self.metrics.skill_activations += 1;
-        self.metrics.unique_skills = self.skills.used.len() as u64;
-        Ok(())
-    }
-
-    /// Applies `SkillDeactivated`.
-    pub(super) fn skill_deactivated(&mut self, name: &SkillName, activation_id: ActivationId) -> Result<(), String> {
-        if !self.skills.stack.pop(name, activation_id) {
-            return Err("the skill is not the one on top".into());
-        }
-        self.skills.active.remove(name);
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,6 @@
 //! A round in a few lines (REQUIREMENTS V-10, V-11). Pure text of a record.
+//!
+//! Pure.
 
 use std::fmt::Write as _;
 

@@ -1,9 +1,11 @@
 //! What a conversation used: tokens by class and model calls (REQUIREMENTS L-02, X-21). Prices are configuration; this only counts.
+//!
+//! Pure.
 
 use serde::{Deserialize, Serialize};
 
 use super::{ConversationMetrics, ConversationRound};
-use crate::ports::Usage;
+use crate::chat::Usage;
 
 /// Tokens and calls, added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -3,11 +3,13 @@
 //! Inside of a journal nothing is repeated: the envelope's `v` speaks for a whole row. What leaves it names its version once: an export
 //! for all its messages and rounds, the debug form for a message, a [`VersionedToolResult`] for a result. Messages on a provider's wire
 //! carry none, since the wire is the provider's.
+//!
+//! Pure.
 
 use serde::{Deserialize, Serialize};
 
 use super::ToolExecutionResult;
-use crate::{chat::RawJson, ports::OutputLevel};
+use crate::{chat::RawJson, tool::OutputLevel};
 
 /// A version of the forms (F-12).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -12,10 +12,10 @@ use bytes::Bytes;
 
 use super::lock;
 use crate::{
-    ids::{ConversationId, Scope, TenantId},
+    ids::{ArtifactId, ConversationId, Scope, TenantId},
     limits::{ARTIFACT_BYTES_MAX, TENANT_ARTIFACTS_MAX},
-    policy::{Place, Shelf, Shelved},
-    ports::{ArtifactError, ArtifactId, ArtifactMeta, ArtifactStore, BoxFuture, Cleaned, Clock},
+    policy::{ArtifactIndex, IndexPlace, IndexedArtifact},
+    ports::{ArtifactError, ArtifactMeta, ArtifactStore, BoxFuture, Cleaned, Clock},
 };
 
 /// Content that is hashed where it is; more is hashed by a thread that may block.
@@ -49,17 +49,17 @@ pub struct MemoryArtifacts {
 
 #[derive(Default)]
 struct Tenant {
-    shelf: Shelf<ConversationId>,
-    contents: BTreeMap<Place<ConversationId>, Bytes>,
+    shelf: ArtifactIndex<ConversationId>,
+    contents: BTreeMap<IndexPlace<ConversationId>, Bytes>,
 }
 
 impl Tenant {
-    fn remove(&mut self, place: &Place<ConversationId>) -> u64 {
+    fn remove(&mut self, place: &IndexPlace<ConversationId>) -> u64 {
         self.contents.remove(place);
         self.shelf.remove(place).map_or(0, |shelved| shelved.size_bytes)
     }
 
-    fn remove_all(&mut self, places: &[Place<ConversationId>]) -> Cleaned {
+    fn remove_all(&mut self, places: &[IndexPlace<ConversationId>]) -> Cleaned {
         let bytes = places.iter().map(|place| self.remove(place)).sum();
         Cleaned { removed: places.len() as u64, bytes }
     }
@@ -101,14 +101,20 @@ impl MemoryArtifacts {
             return Err(ArtifactError::OverQuota { used: tenant.shelf.bytes(), quota });
         };
         tenant.remove_all(&oldest);
-        tenant.shelf.put(place.clone(), Shelved { size_bytes, tool_call_id, created_at: now, accessed_at: now });
+        tenant.shelf.put(place.clone(), IndexedArtifact { size_bytes, tool_call_id, created_at: now, accessed_at: now });
         tenant.contents.insert(place, content);
         tracing::debug!("Stored as {id}");
         Ok(id)
     }
 
     /// What an owner has, if it is not too old; touched unless only looked at.
-    fn find<T>(&self, owner: Scope, id: ArtifactId, is_use: bool, of: impl FnOnce(&Shelved, &Bytes) -> T) -> Result<T, ArtifactError> {
+    fn find<T>(
+        &self,
+        owner: Scope,
+        id: ArtifactId,
+        is_use: bool,
+        of: impl FnOnce(&IndexedArtifact, &Bytes) -> T,
+    ) -> Result<T, ArtifactError> {
         let now = self.clock.now();
         let mut tenants = lock(&self.tenants);
         let place = (owner.conversation, id);
@@ -156,7 +162,7 @@ impl ArtifactStore for MemoryArtifacts {
     fn meta(&self, owner: Scope, id: ArtifactId) -> BoxFuture<'_, Result<ArtifactMeta, ArtifactError>> {
         let conversation_id = owner.conversation.clone();
         Box::pin(ready(self.find(owner, id.clone(), false, |shelved, _| {
-            let Shelved { size_bytes, tool_call_id, created_at, accessed_at } = shelved.clone();
+            let IndexedArtifact { size_bytes, tool_call_id, created_at, accessed_at } = shelved.clone();
             ArtifactMeta { id, size_bytes, tool_call_id, conversation_id, created_at, accessed_at }
         })))
     }
@@ -207,8 +213,8 @@ impl ArtifactStore for MemoryArtifacts {
 mod tests {
     use super::*;
     use crate::{
-        ports::Timestamp,
         testing::{ManualClock, contract},
+        time::Timestamp,
     };
 
     #[tokio::test]

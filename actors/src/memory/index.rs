@@ -7,7 +7,8 @@ use std::{
 
 use crate::{
     ids::{ConversationId, Scope, TenantId},
-    ports::{Open, Timestamp},
+    stream::Open,
+    time::Timestamp,
 };
 
 /// The ordered view of [`super::MemorySessions`]. Its lock is taken inside of a conversation's, never the other way round.

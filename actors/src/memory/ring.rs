@@ -1,4 +1,6 @@
 //! The kept events of one stream, bounded by bytes. Pure: no clock, no lock, nobody waits here.
+//!
+//! Pure.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -151,7 +153,7 @@ mod tests {
     use super::*;
     use crate::{
         ids::{ConversationId, Epoch, Seq},
-        ports::Timestamp,
+        time::Timestamp,
     };
 
     fn event(id: &str, kind: EventKind) -> Arc<StreamEvent> {

@@ -17,9 +17,10 @@ use super::{index::Index, lock};
 use crate::{
     id_hash::IdHash,
     ids::{ConversationId, Scope, Seq, TenantId},
-    ports::{
-        Append, AppendError, BoxFuture, Head, ListQuery, Loaded, Open, SessionBackend, SessionSummary, StoreError, StoredEntry, Timestamp,
-    },
+    journal::{Head, Loaded, StoredEntry},
+    ports::{Append, AppendError, BoxFuture, ListQuery, SessionBackend, SessionSummary, StoreError},
+    stream::Open,
+    time::Timestamp,
 };
 
 /// What a count of 0 means.

@@ -1,12 +1,8 @@
 //! Counters that many threads add to without waiting for one another.
 
-use std::{
-    hash::{DefaultHasher, Hash, Hasher},
-    sync::atomic::{AtomicU64, Ordering},
-};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Cache lines that one number is spread over.
-pub(super) const SHARDS: usize = 8;
+use super::shards::{SHARDS, shard};
 
 /// One number, spread over cache lines.
 #[derive(Debug, Default)]
@@ -15,16 +11,6 @@ pub struct Counter([Shard; SHARDS]);
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Shard(AtomicU64);
-
-/// Spreads threads over the shards, so that adding is mostly one uncontended atomic.
-pub(super) fn shard() -> usize {
-    thread_local!(static MINE: usize = {
-        let mut hasher = DefaultHasher::new();
-        std::thread::current().id().hash(&mut hasher);
-        usize::try_from(hasher.finish() % SHARDS as u64).unwrap_or(0)
-    });
-    MINE.try_with(|mine| *mine).unwrap_or(0)
-}
 
 impl Counter {
     /// Adds.

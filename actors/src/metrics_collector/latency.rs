@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::counters::{SHARDS, shard};
+use super::shards::{SHARDS, shard};
 
 /// Upper bounds of the buckets, in microseconds; a last bucket has none. Four a decade from 1 ms to 10 minutes.
 pub const BOUNDS_US: [u64; 23] = [

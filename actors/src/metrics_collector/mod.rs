@@ -5,6 +5,7 @@
 
 mod counters;
 mod latency;
+mod shards;
 mod message;
 mod tenant;
 

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::ports::Usage;
+use crate::chat::Usage;
 
 /// The reasons of refusals that are told apart: those before admission, by what was full or closed, then those of conversations, by
 /// code; the last takes all others, so that a label has few values.

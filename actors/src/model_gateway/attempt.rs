@@ -5,8 +5,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{CallBy, Gateway, Health, Permit, Queued, Settings, Waiting, cost};
 use crate::{
+    chat::{ModelRequest, Usage},
     policy::Pass,
-    ports::{ModelEvent, ModelRequest, ModelStream, ProviderError, RateLimits, Usage},
+    ports::{ModelEvent, ModelStream, ProviderError, RateLimits},
 };
 
 /// A stream that has begun: what was read of it, and the rest.

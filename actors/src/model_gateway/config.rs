@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::{
     ids::TenantId,
-    policy::{BreakerConfig, CallClass, ModelRetryPolicy},
+    model_gateway::ModelRetryPolicy,
+    policy::{BreakerConfig, CallClass},
 };
 
 /// How a gateway goes about it. May be changed while calls wait ([`crate::Host::add_gateway`]).

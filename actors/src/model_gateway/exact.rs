@@ -13,7 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::ModelGatewayRef;
 use crate::{
-    ports::{BoxFuture, Capabilities, LlmProvider, ModelRequest, ModelStream, ProviderError},
+    chat::ModelRequest,
+    ports::{BoxFuture, Capabilities, LlmProvider, ModelStream, ProviderError},
     tokens::{ModelFamily, ModelInfo, TokenCounter},
 };
 

@@ -13,6 +13,7 @@ mod status;
 mod permits;
 mod attempt;
 pub mod exact;
+mod retry;
 #[cfg(test)]
 mod tests;
 
@@ -25,14 +26,16 @@ use tokio_util::sync::CancellationToken;
 
 pub use config::{CallBy, Fallback, GatewayConfig};
 pub use permits::{Cost, Permit, Permits, Queued};
+pub use retry::{ModelRetryPolicy, RetryBucket};
 pub use status::{GatewayStatus, ProviderWait, TenantWaiting, Waiting};
 
 pub use crate::policy::CallClass;
 use crate::{
+    chat::ModelRequest,
     limits::{BUDGET_OUTPUT_TOKENS, BYTES_A_TOKEN, REQUEST_SLACK_TOKENS},
     metrics_collector::Counters,
-    policy::{Breaker, RetryBucket},
-    ports::{Capabilities, Entropy, LlmProvider, ModelRequest, ModelStream, ProviderError},
+    policy::Breaker,
+    ports::{Capabilities, Entropy, LlmProvider, ModelStream, ProviderError},
 };
 
 /// A shared handle to a gateway.

@@ -17,10 +17,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{
-    chat::{Message, MessageList},
+    chat::{Message, MessageList, Usage},
     ids::TenantId,
-    policy::{BreakerConfig, ModelRetryPolicy},
-    ports::{BoxFuture, ModelEvent, RateLimits, Usage},
+    model_gateway::ModelRetryPolicy,
+    policy::BreakerConfig,
+    ports::{BoxFuture, ModelEvent, RateLimits},
     scripted::Reply,
     testing::{ScriptedModel, SeededEntropy, contract::example_request},
 };

@@ -1,4 +1,6 @@
 //! Stops calling what fails again and again; lets one probe through after a while (FAULTS F12).
+//!
+//! Pure.
 
 use std::time::Duration;
 

@@ -3,6 +3,8 @@
 //!
 //! A [`Reservation`] is taken before the work and settled after it. What it really cost may be more than was reserved, so a budget is
 //! overspent by at most what the calls in flight then use beyond their reservations (FAULTS F21).
+//!
+//! Pure.
 
 use std::{
     fmt,

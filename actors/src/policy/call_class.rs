@@ -1,4 +1,6 @@
 //! Who waits for a model call: a person, a parent, or nobody (DESIGN §4.5).
+//!
+//! Pure.
 
 use serde::{Deserialize, Serialize};
 

@@ -9,6 +9,8 @@
 //! and nobody's share is off by more than a quantum and one waiter. A key that stops waiting keeps nothing beyond the round; what it owes it
 //! keeps until so many rounds have passed, or nobody waits any more. Costs are estimates; they are scaled by what a key's waiters turned out
 //! to cost before, and settled when it is known.
+//!
+//! Pure.
 
 use std::collections::{BTreeMap, VecDeque};
 

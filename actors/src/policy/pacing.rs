@@ -1,9 +1,11 @@
 //! Spreads the calls that one key begins beyond its share, so that they do not all end together: places that come free one by one are what a
-//! comer waits for, not the length of a call. Pure.
+//! comer waits for, not the length of a call.
 //!
 //! Calls that begin in one instant and take equally long end in one instant, again and again: with all places taken by such a convoy,
 //! whoever comes in between waits for its end. So a key that has its share of the places begins further calls no faster than places come free
 //! when they are spread evenly, and never slower than all of them in [`RAMP_MAX`]. A key that is alone is not held up at all.
+//!
+//! Pure.
 
 use std::{collections::HashMap, hash::Hash, time::Duration};
 

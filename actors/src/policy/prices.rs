@@ -1,7 +1,9 @@
 //! What models cost: prices by name, in configuration alone (REQUIREMENTS X-21), and the cost of a call in millionths of a dollar.
+//!
+//! Pure.
 
 use super::budget::micro_usd;
-use crate::ports::Usage;
+use crate::chat::Usage;
 
 /// Tokens that a price is for.
 const TOKENS: u128 = 1_000_000;

@@ -1,4 +1,6 @@
 //! How often a crashed conversation may begin a new life: at most 3 times in 60 s, with a growing pause (RACTOR, Restarts).
+//!
+//! Pure.
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
 //! What all settings types share (REQUIREMENTS F-01), and the settings of what is observed (F-09, X-11..X-16).
+//!
+//! Pure.
 
 use std::collections::BTreeMap;
 

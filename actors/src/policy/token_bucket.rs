@@ -1,6 +1,8 @@
 //! So many a minute: a bucket that fills steadily and is taken from. Pure; the time of a clock that only goes on is an argument.
 //!
 //! What is taken is an estimate; when the truth is known, the rest is given back or taken too, also below zero: a debt is paid by waiting.
+//!
+//! Pure.
 
 use std::time::Duration;
 

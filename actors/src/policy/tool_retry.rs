@@ -1,9 +1,11 @@
 //! When a failed tool call is tried again, how long after and how long it may then take (REQUIREMENTS T-39..T-42).
 //! The effect class decides first: a `once` call is never started again, whatever this policy says.
+//!
+//! Pure.
 
 use std::time::Duration;
 
-use crate::ports::ToolErrorType;
+use crate::tool::ToolErrorType;
 
 /// The policy of one tool. Defaults are T-39's.
 #[derive(Debug, Clone, PartialEq)]

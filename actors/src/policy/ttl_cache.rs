@@ -1,5 +1,7 @@
 //! A cache whose entries have a time to live each, with hard bounds (REQUIREMENTS T-22..T-24). Pure: the time comes in, monotonic, as
 //! a duration since any fixed instant.
+//!
+//! Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

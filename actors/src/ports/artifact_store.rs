@@ -3,77 +3,13 @@
 //! An artifact is named by its content, so that two owners can have the same one: each holds it by itself, and what one gives up
 //! the other keeps. What an owner does not have is [`ArtifactError::NotFound`], whoever else has it.
 
-use std::{ops::Range, sync::Arc, time::Duration};
+use std::{ops::Range, time::Duration};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use super::BoxFuture;
-use crate::ids::{ConversationId, Scope, TenantId};
-
-/// Names an artifact: `artifact_` and the first 16 hex digits of the content's SHA-256 (REQUIREMENTS A-05).
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct ArtifactId(Arc<str>);
-
-/// The text is no artifact id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("an artifact id is artifact_ and 16 hex digits")]
-pub struct NotAnArtifactId;
-
-impl ArtifactId {
-    /// The name of a content.
-    pub fn of(content: &[u8]) -> Self {
-        Self::from_digest(&Sha256::digest(content))
-    }
-
-    /// The name of a content that was hashed while it was written.
-    pub fn from_digest(digest: &[u8]) -> Self {
-        let hex: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        Self(format!("artifact_{hex}").into())
-    }
-
-    /// Reads an id.
-    ///
-    /// # Errors
-    /// [`NotAnArtifactId`] for anything that is not exactly of this form: no separator or traversal can be in one.
-    pub fn parse(text: &str) -> Result<Self, NotAnArtifactId> {
-        let hash = text.strip_prefix("artifact_").ok_or(NotAnArtifactId)?;
-        let fits = hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
-        if fits { Ok(Self(text.into())) } else { Err(NotAnArtifactId) }
-    }
-
-    /// As it is written.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// The hash alone (REQUIREMENTS A-12, `data_hash`).
-    pub fn hash(&self) -> &str {
-        self.0.strip_prefix("artifact_").unwrap_or_default()
-    }
-}
-
-impl std::fmt::Display for ArtifactId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl TryFrom<String> for ArtifactId {
-    type Error = NotAnArtifactId;
-
-    fn try_from(text: String) -> Result<Self, NotAnArtifactId> {
-        Self::parse(&text)
-    }
-}
-
-impl From<ArtifactId> for String {
-    fn from(id: ArtifactId) -> Self {
-        id.0.as_ref().to_owned()
-    }
-}
+use crate::ids::{ArtifactId, ConversationId, Scope, TenantId};
 
 /// Why an artifact could not be kept or read. No message holds a path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -139,9 +75,9 @@ pub struct ArtifactMeta {
     /// The conversation that owns it.
     pub conversation_id: ConversationId,
     /// When it was last stored, in milliseconds since 1970; its age counts from here.
-    pub created_at: super::Timestamp,
+    pub created_at: crate::time::Timestamp,
     /// When it was last stored or read.
-    pub accessed_at: super::Timestamp,
+    pub accessed_at: crate::time::Timestamp,
 }
 
 /// What [`ArtifactStore::cleanup`] removed.
@@ -218,18 +154,5 @@ mod tests {
     fn the_port_is_dyn_compatible() {
         fn takes(_: &dyn ArtifactStore) {}
         let _ = takes;
-    }
-
-    #[test]
-    fn an_id_is_the_contents_hash_and_nothing_else_is_an_id() {
-        let id = ArtifactId::of(b"abc");
-
-        assert_eq!(id.as_str(), "artifact_ba7816bf8f01cfea");
-        assert_eq!(ArtifactId::parse(id.as_str()), Ok(id));
-        for bad in
-            ["", "artifact_", "artifact_BA7816BF8F01CFEA", "artifact_../../etc/pass", "artifact_ba7816bf8f01cfea0", "ba7816bf8f01cfea"]
-        {
-            assert_eq!(ArtifactId::parse(bad), Err(NotAnArtifactId), "{bad}");
-        }
     }
 }

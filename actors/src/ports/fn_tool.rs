@@ -8,10 +8,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{
-    BoxFuture, Concurrency, Tool, ToolContext, ToolError, ToolOutput, ToolSpec,
+    BoxFuture, Concurrency, Tool, ToolContext, ToolOutput, ToolSpec,
     typed_tool::{arguments_of, output_of, schema_of},
 };
-use crate::chat::RawJson;
+use crate::{chat::RawJson, tool::ToolError};
 
 type Run = Box<dyn Fn(RawJson, ToolContext) -> BoxFuture<'static, Result<ToolOutput, ToolError>> + Send + Sync>;
 type Check = Box<dyn Fn(&RawJson) -> Result<(), ToolError> + Send + Sync>;
@@ -21,7 +21,8 @@ type Check = Box<dyn Fn(&RawJson) -> Result<(), ToolError> + Send + Sync>;
 /// ```
 /// use std::sync::Arc;
 ///
-/// use callboard_actors::ports::{FnTool, Tool, ToolContext, ToolError};
+/// use callboard_actors::ports::{FnTool, Tool, ToolContext};
+/// use callboard_actors::tool::ToolError;
 ///
 /// #[derive(serde::Deserialize, schemars::JsonSchema)]
 /// struct Lookup {
@@ -150,10 +151,7 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::{
-        ports::{Json, ToolErrorType},
-        testing::contract,
-    };
+    use crate::{ports::Json, testing::contract, tool::ToolErrorType};
 
     #[derive(serde::Deserialize, JsonSchema)]
     #[serde(deny_unknown_fields)]
@@ -189,11 +187,11 @@ mod tests {
 
     #[test]
     fn an_undeclared_closure_is_as_careful_as_any_tool() {
-        use crate::ports::{Approval, Effect};
+        use crate::{ports::Approval, tool::EffectClass};
 
         let (undeclared, declared) = (sum(), sum().declare(ToolSpec::read_only));
 
-        assert_eq!((undeclared.spec().effect, undeclared.spec().approval), (Effect::Once, Approval::ByMode));
-        assert_eq!((declared.spec().effect, declared.spec().approval), (Effect::Pure, Approval::Never));
+        assert_eq!((undeclared.spec().effect, undeclared.spec().approval), (EffectClass::Once, Approval::ByMode));
+        assert_eq!((declared.spec().effect, declared.spec().approval), (EffectClass::Pure, Approval::Never));
     }
 }

@@ -1,4 +1,6 @@
 //! Verdicts of the embedding application before and after a tool call. Pure and quick: a hook runs inside the conversation's decision.
+//!
+//! Pure.
 
 use super::ToolSpec;
 use crate::{chat::RawJson, ids::Scope, journal::ToolExecutionResult};

@@ -1,114 +1,12 @@
 //! A model behind an API. Adapters translate one wire; they never retry and keep no state between calls.
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{pin::Pin, time::Duration};
 
 use futures_util::{Stream, StreamExt};
-use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::{BoxFuture, RateLimits, ToolDefinition};
-use crate::chat::{ContentBlock, MessageList, RawJson};
-
-/// One model call.
-#[derive(Debug, Clone)]
-pub struct ModelRequest {
-    /// The model's name as its API knows it.
-    pub model: Arc<str>,
-    /// The system prompt, never a history message (REQUIREMENTS M-19).
-    pub system: Option<Arc<str>>,
-    /// The history; valid by construction.
-    pub messages: MessageList,
-    /// What the model may call, in a fixed order.
-    pub tools: Arc<[ToolDefinition]>,
-    /// Whether it may or must.
-    pub tool_choice: ToolChoice,
-    /// Longest answer, in tokens.
-    pub max_tokens: u32,
-    /// Texts that end the answer.
-    pub stop: Arc<[String]>,
-    /// How hard to think, where the model knows that.
-    pub effort: Option<Effort>,
-    /// JSON Schema that the answer must fit, where the model can.
-    pub output_schema: Option<RawJson>,
-    /// Whether the prefix should be cached (P-06).
-    pub cache: bool,
-}
-
-/// Whether tools may be called.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum ToolChoice {
-    /// The model decides.
-    #[default]
-    Auto,
-    /// No tool.
-    None,
-    /// Some tool.
-    Any,
-    /// This tool.
-    Named(String),
-}
-
-/// How hard to think.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the words of the APIs")]
-pub enum Effort {
-    Low,
-    Medium,
-    High,
-}
-
-/// Tokens of one call, normalised once by the adapter (DESIGN §4.4). All input = uncached + read + written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Usage {
-    /// Input tokens that were neither read from nor written to a cache.
-    pub input_uncached: u64,
-    /// Input tokens read from the provider's cache.
-    pub cache_read: u64,
-    /// Input tokens written to it.
-    pub cache_write: u64,
-    /// Output tokens.
-    pub output: u64,
-}
-
-impl Usage {
-    /// All input tokens (REQUIREMENTS C-03 as ruled).
-    pub fn input(&self) -> u64 {
-        self.input_uncached.saturating_add(self.cache_read).saturating_add(self.cache_write)
-    }
-
-    /// The sum with another call's usage; never overflows.
-    #[must_use]
-    pub fn plus(&self, other: &Self) -> Self {
-        Self {
-            input_uncached: self.input_uncached.saturating_add(other.input_uncached),
-            cache_read: self.cache_read.saturating_add(other.cache_read),
-            cache_write: self.cache_write.saturating_add(other.cache_write),
-            output: self.output.saturating_add(other.output),
-        }
-    }
-}
-
-/// Why a model stopped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ProviderStop {
-    /// It said what it had to say.
-    EndTurn,
-    /// It wants tools.
-    ToolUse,
-    /// The answer was cut at `max_tokens`.
-    MaxTokens,
-    /// A stop text.
-    StopSequence,
-    /// The server paused a long turn; send it back to go on (R-06 as ruled).
-    PauseTurn,
-    /// The model or a filter declined.
-    Refusal,
-    /// The window is full.
-    ContextWindowExceeded,
-    /// A reason we do not know; ends the turn.
-    Other,
-}
+use super::{BoxFuture, RateLimits};
+use crate::chat::{ContentBlock, ModelRequest, ProviderStop, RawJson, Usage};
 
 /// The end of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]

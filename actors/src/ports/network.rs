@@ -1,5 +1,7 @@
 //! What commands can reach of the network, in the operator's words. Pure: a pattern is read and compared here, names are resolved and
 //! addresses dialed by an adapter.
+//!
+//! Pure.
 
 use core::net::{IpAddr, Ipv6Addr};
 use std::{fmt, str::FromStr};

@@ -4,40 +4,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// How much of [`super::ToolOutput::Data`] is shown (REQUIREMENTS O-01). Text is never shortened by it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OutputLevel {
-    /// One line.
-    Brief,
-    /// The first few items or 500 characters.
-    #[default]
-    Standard,
-    /// Everything.
-    Full,
-}
-
-impl OutputLevel {
-    /// The word as it is written.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Brief => "brief",
-            Self::Standard => "standard",
-            Self::Full => "full",
-        }
-    }
-
-    /// The level of one call, by the four steps of REQUIREMENTS O-09: the call's own, the tool's, BRIEF above 0.8 of the window
-    /// (strictly, O-10), the global default.
-    pub fn effective(call: Option<Self>, tool: Option<Self>, window_used: f64, global: Self) -> Self {
-        let crowded = (window_used > CROWDED).then_some(Self::Brief);
-        call.or(tool).or(crowded).unwrap_or(global)
-    }
-}
-
-/// Share of the context window above which results are brief unless somebody chose otherwise (REQUIREMENTS O-09, O-10).
-pub const CROWDED: f64 = 0.8;
-
 /// Whether and for how long a result may answer a later call with the same arguments (REQUIREMENTS T-16). Only `pure` calls are
 /// ever answered so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -109,19 +75,6 @@ pub enum Reach {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_level_follows_the_four_steps_and_point_eight_itself_is_not_crowded() {
-        use OutputLevel::{Brief, Full, Standard};
-        let of = OutputLevel::effective;
-
-        assert_eq!(of(Some(Full), Some(Brief), 0.9, Standard), Full);
-        assert_eq!(of(None, Some(Full), 0.9, Standard), Full);
-        assert_eq!(of(None, None, 0.81, Full), Brief);
-        assert_eq!(of(None, None, 0.8, Standard), Standard);
-        assert_eq!(of(None, None, f64::NAN, Standard), Standard);
-        assert_eq!(OutputLevel::default(), Standard);
-    }
 
     #[test]
     fn policies_keep_results_as_long_as_the_requirements_say() {

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::ToolError;
-use crate::chat::RawJson;
+use crate::{chat::RawJson, tool::ToolError};
 
 /// A schema, ready to check arguments.
 pub trait SchemaCheck: Send + Sync + 'static {

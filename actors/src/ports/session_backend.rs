@@ -6,39 +6,13 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use super::{BoxFuture, Timestamp};
-use crate::ids::{ConversationId, Epoch, Scope, Seq, TenantId};
-
-/// Where a journal ends: the epoch of its last life and the seq of its last entry. Both 0 for an unknown conversation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Head {
-    /// Epoch of the life that wrote last.
-    pub epoch: Epoch,
-    /// Its last entry.
-    pub seq: Seq,
-}
-
-/// What a conversation waits for, kept in its head row so that nobody stays interrupted (DESIGN §4.3).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Open {
-    /// No round is open.
-    #[default]
-    None,
-    /// A round runs, or ran when its host stopped.
-    Running,
-    /// A round waits for a person or a far deadline.
-    Parked,
-}
-
-/// One encoded entry.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoredEntry {
-    /// Its place.
-    pub seq: Seq,
-    /// Its envelope and body as JSON (see [`crate::journal`]).
-    pub bytes: Bytes,
-}
+use super::BoxFuture;
+use crate::{
+    ids::{ConversationId, Epoch, Scope, Seq, TenantId},
+    journal::{Head, Loaded, StoredEntry},
+    stream::Open,
+    time::Timestamp,
+};
 
 /// Whether somebody waits for an append.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,17 +147,6 @@ impl StoreError {
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Unavailable { .. })
     }
-}
-
-/// A conversation as stored: read in one transaction.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Loaded {
-    /// Where the journal ends.
-    pub head: Head,
-    /// A snapshot and the seq it includes.
-    pub snapshot: Option<(Seq, Bytes)>,
-    /// The entries after the snapshot, in order; all of them without one.
-    pub entries: Vec<StoredEntry>,
 }
 
 /// One row of a list.

@@ -7,7 +7,8 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{Clock, Timestamp};
+use super::Clock;
+use crate::time::Timestamp;
 
 /// How far a clock may be from what really went by: adjustments of this size make nothing old.
 const TOLERANCE_MS: u64 = 5 * 60 * 1000;

@@ -14,37 +14,15 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{ArtifactStore, BoxFuture, CachePolicy, OutputLevel, Reach};
+use super::{ArtifactStore, BoxFuture, CachePolicy, Reach};
 use crate::{
-    chat::RawJson,
+    chat::{RawJson, ToolDefinition},
     ids::{CallKey, Scope, TenantId},
     policy::{BreakerConfig, ToolRetryPolicy},
     skill::SkillActivationResult,
     stream::ChildProgress,
+    tool::{EffectClass, OutputLevel, ToolError, ToolErrorType},
 };
-
-/// What a repeated start of a call would do. Decides before any retry policy (DESIGN §4.3).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Effect {
-    /// Changes nothing; may run again and beside anything, even before it is journaled.
-    Pure,
-    /// May run again with the same [`CallKey`].
-    Idempotent,
-    /// Must not be started twice. What a tool does not declare is this.
-    #[default]
-    Once,
-}
-
-impl Effect {
-    /// Whether a call may be started again.
-    pub fn may_repeat(self) -> bool {
-        match self {
-            Self::Pure | Self::Idempotent => true,
-            Self::Once => false,
-        }
-    }
-}
 
 /// What may run beside a call of the same batch.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -83,24 +61,13 @@ pub enum ToolSource {
     Custom,
 }
 
-/// What a model is told of a tool.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ToolDefinition {
-    /// Name: 1-64 of `[A-Za-z0-9_-]`.
-    pub name: String,
-    /// What it does and when to use it.
-    pub description: String,
-    /// JSON Schema of the arguments; an object.
-    pub input_schema: RawJson,
-}
-
 /// All that is declared of a tool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolSpec {
     /// What the model sees.
     pub definition: ToolDefinition,
     /// What a repeated start would do.
-    pub effect: Effect,
+    pub effect: EffectClass,
     /// What may run beside it.
     pub concurrency: Concurrency,
     /// Whether a person must agree.
@@ -139,7 +106,7 @@ impl ToolSpec {
     pub fn new(name: impl Into<String>, description: impl Into<String>, input_schema: RawJson) -> Self {
         Self {
             definition: ToolDefinition { name: name.into(), description: description.into(), input_schema },
-            effect: Effect::default(),
+            effect: EffectClass::default(),
             concurrency: Concurrency::default(),
             approval: Approval::default(),
             timeout: TOOL_TIMEOUT,
@@ -158,14 +125,14 @@ impl ToolSpec {
     /// Declares a tool that only reads: effect `pure`, never asks.
     #[must_use]
     pub fn read_only(mut self) -> Self {
-        self.effect = Effect::Pure;
+        self.effect = EffectClass::Pure;
         self.approval = Approval::Never;
         self
     }
 
     /// Sets the effect class.
     #[must_use]
-    pub fn effect(mut self, effect: Effect) -> Self {
+    pub fn effect(mut self, effect: EffectClass) -> Self {
         self.effect = effect;
         self
     }
@@ -297,129 +264,6 @@ impl From<SkillActivationResult> for ToolOutput {
 impl From<&str> for ToolOutput {
     fn from(text: &str) -> Self {
         Self::Text(text.to_owned())
-    }
-}
-
-/// Class of a failure (REQUIREMENTS T-33).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs, reason = "the words of T-33")]
-pub enum ToolErrorType {
-    Timeout,
-    RateLimit,
-    ResourceError,
-    TransientError,
-    PermissionDenied,
-    InvalidParameters,
-    NotFound,
-    ValidationError,
-    ExecutionError,
-    InternalError,
-    DependencyError,
-}
-
-impl ToolErrorType {
-    /// The value as it is written (M-17).
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Timeout => "timeout",
-            Self::RateLimit => "rate_limit",
-            Self::ResourceError => "resource_error",
-            Self::TransientError => "transient_error",
-            Self::PermissionDenied => "permission_denied",
-            Self::InvalidParameters => "invalid_parameters",
-            Self::NotFound => "not_found",
-            Self::ValidationError => "validation_error",
-            Self::ExecutionError => "execution_error",
-            Self::InternalError => "internal_error",
-            Self::DependencyError => "dependency_error",
-        }
-    }
-
-    /// Whether trying again may help (REQUIREMENTS T-34).
-    pub fn is_retryable(self) -> bool {
-        match self {
-            Self::Timeout | Self::RateLimit | Self::ResourceError | Self::TransientError => true,
-            Self::PermissionDenied | Self::InvalidParameters | Self::NotFound | Self::ValidationError => false,
-            Self::ExecutionError | Self::InternalError | Self::DependencyError => false,
-        }
-    }
-
-    /// Whether trying again never helps (REQUIREMENTS T-35). What is neither wants a person's look.
-    pub fn is_permanent(self) -> bool {
-        match self {
-            Self::PermissionDenied | Self::InvalidParameters | Self::NotFound | Self::ValidationError => true,
-            Self::Timeout | Self::RateLimit | Self::ResourceError | Self::TransientError => false,
-            Self::ExecutionError | Self::InternalError | Self::DependencyError => false,
-        }
-    }
-}
-
-/// A failed call. The model reads it (REQUIREMENTS T-38); it is no failure of the runtime.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct ToolError {
-    /// Class.
-    pub kind: ToolErrorType,
-    /// Stable code in capitals (INTERFACES §2, `error_code`).
-    pub code: String,
-    /// What was wrong and what to do, for the model. No path of the host, no key.
-    pub message: String,
-    /// Whether the tool is certain that nothing was begun; only then may a `once` call be started again.
-    pub not_started: bool,
-}
-
-impl ToolError {
-    /// An error of a class, with the code that belongs to it.
-    pub fn new(kind: ToolErrorType, message: impl Into<String>) -> Self {
-        let code = match kind {
-            ToolErrorType::Timeout => "TIMEOUT",
-            ToolErrorType::RateLimit => "RATE_LIMIT",
-            ToolErrorType::ResourceError => "RESOURCE_LIMIT",
-            ToolErrorType::TransientError => "TRANSIENT",
-            ToolErrorType::PermissionDenied => "PERMISSION_DENIED",
-            ToolErrorType::InvalidParameters => "INVALID_PARAMETERS",
-            ToolErrorType::NotFound => "NOT_FOUND",
-            ToolErrorType::ValidationError => "VALIDATION_ERROR",
-            ToolErrorType::ExecutionError => "EXECUTION_ERROR",
-            ToolErrorType::InternalError => "INTERNAL_ERROR",
-            ToolErrorType::DependencyError => "DEPENDENCY_ERROR",
-        };
-        Self { kind, code: code.to_owned(), message: message.into(), not_started: false }
-    }
-
-    /// Bad arguments: nothing was begun.
-    pub fn invalid(message: impl Into<String>) -> Self {
-        Self::new(ToolErrorType::InvalidParameters, message).not_started()
-    }
-
-    /// Something named is not there.
-    pub fn not_found(message: impl Into<String>) -> Self {
-        Self::new(ToolErrorType::NotFound, message)
-    }
-
-    /// Not allowed.
-    pub fn denied(message: impl Into<String>) -> Self {
-        Self::new(ToolErrorType::PermissionDenied, message)
-    }
-
-    /// The work failed.
-    pub fn failed(message: impl Into<String>) -> Self {
-        Self::new(ToolErrorType::ExecutionError, message)
-    }
-
-    /// Sets another code.
-    #[must_use]
-    pub fn code(mut self, code: impl Into<String>) -> Self {
-        self.code = code.into();
-        self
-    }
-
-    /// Declares that nothing was begun.
-    #[must_use]
-    pub fn not_started(mut self) -> Self {
-        self.not_started = true;
-        self
     }
 }
 
@@ -609,7 +453,7 @@ mod tests {
     fn an_undeclared_tool_is_once_asks_and_has_two_minutes() {
         let spec = ToolSpec::new("x", "y", RawJson::empty_object());
 
-        assert_eq!((spec.effect, spec.approval, spec.timeout), (Effect::Once, Approval::ByMode, Duration::from_secs(120)));
+        assert_eq!((spec.effect, spec.approval, spec.timeout), (EffectClass::Once, Approval::ByMode, Duration::from_secs(120)));
     }
 
     #[test]
@@ -620,30 +464,5 @@ mod tests {
         assert!(tries(spec.clone()) && !tries(spec.clone().retry_on_timeout(false)));
         assert!(tries(spec.clone().retry_on_timeout(false).retry_on_timeout(true)));
         assert!(spec.retry_on_timeout(false).retry.should_retry(ToolErrorType::ResourceError, 0));
-    }
-
-    #[test]
-    fn a_class_is_worth_a_retry_or_permanent_or_a_persons_matter() {
-        use ToolErrorType::{
-            DependencyError, ExecutionError, InternalError, InvalidParameters, NotFound, PermissionDenied, RateLimit, ResourceError,
-            Timeout, TransientError, ValidationError,
-        };
-        let all = [
-            (Timeout, "timeout", true, false),
-            (RateLimit, "rate_limit", true, false),
-            (ResourceError, "resource_error", true, false),
-            (TransientError, "transient_error", true, false),
-            (PermissionDenied, "permission_denied", false, true),
-            (InvalidParameters, "invalid_parameters", false, true),
-            (NotFound, "not_found", false, true),
-            (ValidationError, "validation_error", false, true),
-            (ExecutionError, "execution_error", false, false),
-            (InternalError, "internal_error", false, false),
-            (DependencyError, "dependency_error", false, false),
-        ];
-        for (kind, word, retryable, permanent) in all {
-            assert_eq!((kind.as_str(), kind.is_retryable(), kind.is_permanent()), (word, retryable, permanent));
-            assert_eq!(serde_json::to_value(kind).unwrap(), word);
-        }
     }
 }

@@ -6,16 +6,18 @@ use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Number, Value};
 
-use super::{BoxFuture, Tool, ToolContext, ToolError, ToolOutput, ToolSpec};
+use super::{BoxFuture, Tool, ToolContext, ToolOutput, ToolSpec};
 use crate::{
     chat::RawJson,
     ids::{Scope, TenantId},
+    tool::ToolError,
 };
 
 /// A tool with typed arguments. Doc comments on the fields of `Args` become descriptions in the schema.
 ///
 /// ```
-/// use callboard_actors::ports::{ToolContext, ToolError, ToolSpec, TypedTool};
+/// use callboard_actors::ports::{ToolContext, ToolSpec, TypedTool};
+/// use callboard_actors::tool::ToolError;
 ///
 /// #[derive(serde::Deserialize, schemars::JsonSchema)]
 /// struct Args {
@@ -45,13 +47,8 @@ use crate::{
 /// ```
 /// use std::time::Duration;
 ///
-/// use callboard_actors::{
-///     policy::{BreakerConfig, ToolRetryPolicy},
-///     ports::{
-///         Approval, CachePolicy, Concurrency, Effect, Json, OutputLevel, Reach, ToolContext, ToolError, ToolErrorType, ToolSource, ToolSpec,
-///         TypedTool, erased,
-///     },
-/// };
+/// use callboard_actors::{policy::{BreakerConfig, ToolRetryPolicy}, ports::{Approval, CachePolicy, Concurrency, Json, Reach, ToolContext, ToolSource, ToolSpec, TypedTool, erased}};
+/// use callboard_actors::tool::{EffectClass, OutputLevel, ToolError, ToolErrorType};
 ///
 /// #[derive(serde::Deserialize, schemars::JsonSchema)]
 /// struct Query {
@@ -73,7 +70,7 @@ use crate::{
 ///     const DESCRIPTION: &'static str = "Lists the rows of a table.";
 ///
 ///     fn declare(&self, spec: ToolSpec) -> ToolSpec {
-///         spec.effect(Effect::Pure) // what a repeated start would do
+///         spec.effect(EffectClass::Pure) // what a repeated start would do
 ///             .approval(Approval::Never) // whether a person must agree
 ///             .concurrency(Concurrency::PerFile("table".into())) // what may run beside it
 ///             .timeout(Duration::from_secs(20)) // of one attempt
@@ -294,7 +291,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::ports::ToolErrorType;
+    use crate::tool::ToolErrorType;
 
     #[derive(Debug, PartialEq, serde::Deserialize)]
     struct Args {

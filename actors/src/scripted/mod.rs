@@ -1,13 +1,15 @@
 //! A reply that is written down before it is asked for, and the stream that plays it. Serves tests, benches and load runs.
 //!
 //! Pure but for `tokio::time`: without delays it makes no timer, spawns nothing and never waits.
+//!
+//! Pure.
 
 mod reply;
 mod playing;
 
 pub use reply::Reply;
 
-use crate::ports::ModelRequest;
+use crate::chat::ModelRequest;
 
 /// Bytes that stand for one token in estimates.
 const TOKEN_BYTES: u64 = 4;

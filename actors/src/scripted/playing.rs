@@ -1,5 +1,9 @@
 //! The stream of a reply: a state machine that waits only where the reply has a delay.
 
+use crate::{
+    chat::{ContentBlock, ModelRequest, ProviderStop, ThinkingBlock, ToolUseBlock, Usage},
+    ports::{BoxFuture, Completion, ModelEvent, ModelStream, ProviderError},
+};
 use std::{
     future::Future,
     pin::Pin,
@@ -13,10 +17,6 @@ use tokio_util::sync::CancellationToken;
 use super::{
     TOKEN_BYTES, estimate_tokens,
     reply::{Chunk, End, Part, Reply, ReplyUsage},
-};
-use crate::{
-    chat::{ContentBlock, ThinkingBlock, ToolUseBlock},
-    ports::{Completion, ModelEvent, ModelRequest, ModelStream, ProviderError, ProviderStop, Usage},
 };
 
 /// Waits for the time to pass, or for ever; a cancel comes first.
@@ -65,6 +65,21 @@ enum Next<'a> {
     Thinking(&'a str),
     Whole(&'a Part),
     End,
+}
+
+impl Reply {
+    /// Plays the reply as the answer to `request`: what [`crate::ports::LlmProvider::stream`] returns.
+    pub fn play(self, request: &ModelRequest, cancel: CancellationToken) -> BoxFuture<'static, Result<ModelStream, ProviderError>> {
+        let latency = self.latency;
+        let playing = Playing::new(self, request, cancel);
+        if latency.is_zero() {
+            return Box::pin(std::future::ready(playing.open()));
+        }
+        Box::pin(async move {
+            wait(Some(latency), playing.cancel_token()).await?;
+            playing.open()
+        })
+    }
 }
 
 impl Playing {

@@ -3,12 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use serde::Serialize;
-use tokio_util::sync::CancellationToken;
 
-use super::playing::{Playing, wait};
 use crate::{
-    chat::RawJson,
-    ports::{BoxFuture, ModelRequest, ModelStream, ProviderError, ProviderStop, Usage},
+    chat::{ProviderStop, RawJson, Usage},
+    ports::ProviderError,
 };
 
 /// What a scripted model answers to one call. Cloning shares the texts.
@@ -223,18 +221,5 @@ impl Reply {
     pub fn then_panic(mut self) -> Self {
         self.end = End::Panicked;
         self
-    }
-
-    /// Plays the reply as the answer to `request`: what [`crate::ports::LlmProvider::stream`] returns.
-    pub fn play(self, request: &ModelRequest, cancel: CancellationToken) -> BoxFuture<'static, Result<ModelStream, ProviderError>> {
-        let latency = self.latency;
-        let playing = Playing::new(self, request, cancel);
-        if latency.is_zero() {
-            return Box::pin(std::future::ready(playing.open()));
-        }
-        Box::pin(async move {
-            wait(Some(latency), playing.cancel_token()).await?;
-            playing.open()
-        })
     }
 }

@@ -1,4 +1,6 @@
 //! What a skill is: its name, and the three levels at which it is loaded (REQUIREMENTS S-01..S-04, S-37).
+//!
+//! Pure.
 
 use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc};
 

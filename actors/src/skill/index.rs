@@ -1,4 +1,6 @@
 //! Phase 1: the list of skills that a model is told of (REQUIREMENTS S-35, S-38).
+//!
+//! Pure.
 
 use serde::{Deserialize, Serialize};
 

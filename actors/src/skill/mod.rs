@@ -1,7 +1,9 @@
-//! Skills: know-how that a model is shown step by step (DESIGN §2, REQUIREMENTS area S). Pure.
+//! Skills: know-how that a model is shown step by step (DESIGN §2, REQUIREMENTS area S).
 //!
 //! Level 1, name and description, is told of every skill from the start; level 2, the instructions, when a skill is activated;
 //! level 3, its files, one by one on demand. What is active in a conversation is part of its fold ([`crate::journal::SkillState`]).
+//!
+//! Pure.
 
 mod definition;
 mod stack;

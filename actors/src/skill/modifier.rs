@@ -1,4 +1,6 @@
 //! What a skill changes while it is active (REQUIREMENTS S-25, S-26, D-07).
+//!
+//! Pure.
 
 use std::collections::BTreeSet;
 

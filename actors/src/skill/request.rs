@@ -1,9 +1,11 @@
 //! A wish to activate a skill, and what comes of it (REQUIREMENTS S-08..S-13, S-22, S-23).
+//!
+//! Pure.
 
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ActivationError, ContextModifier, LoadLevel, Skill, SkillName, SkillPolicy,
+    ActivationError, ActivationStack, ContextModifier, LoadLevel, Skill, SkillName, SkillPolicy,
     stack::{NESTED_TOKENS, circular},
 };
 use crate::{
@@ -180,6 +182,20 @@ impl SkillActivationResult {
     /// All messages as one text, in order.
     pub fn text(&self) -> String {
         self.messages.iter().map(|message| message.content.as_str()).collect::<Vec<_>>().join("\n\n")
+    }
+}
+
+impl ActivationStack {
+    /// The request of an activation on top of what is active (S-13).
+    pub fn request(&self, name: SkillName, activation_id: ActivationId, policy: &SkillPolicy) -> SkillActivationRequest {
+        let depth = u32::try_from(self.depth()).unwrap_or(u32::MAX);
+        SkillActivationRequest {
+            activation_depth: depth,
+            max_depth: policy.max_depth,
+            activation_chain: self.names(),
+            token_budget: policy.token_budget.map(|budget| budget.saturating_sub(self.spent)),
+            ..SkillActivationRequest::new(name, activation_id)
+        }
     }
 }
 

@@ -1,11 +1,13 @@
 //! Which skills are active, one on top of the other (REQUIREMENTS S-09..S-21). A call stack, not a history: what completed leaves.
+//!
+//! Pure.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{SkillActivationRequest, SkillName};
-use crate::{ids::ActivationId, ports::Timestamp};
+use super::SkillName;
+use crate::{ids::ActivationId, time::Timestamp};
 
 /// What a nested activation is taken to cost, in tokens (S-15).
 pub(super) const NESTED_TOKENS: u64 = 1000;
@@ -130,7 +132,7 @@ impl Frame {
 pub struct ActivationStack {
     frames: Vec<Frame>,
     /// Tokens that nested activations are taken to have cost since the stack was empty.
-    spent: u64,
+    pub(super) spent: u64,
 }
 
 impl ActivationStack {
@@ -235,18 +237,6 @@ impl ActivationStack {
     /// How many are active.
     pub fn depth(&self) -> usize {
         self.frames.len()
-    }
-
-    /// The request of an activation on top of what is active (S-13).
-    pub fn request(&self, name: SkillName, activation_id: ActivationId, policy: &SkillPolicy) -> SkillActivationRequest {
-        let depth = u32::try_from(self.depth()).unwrap_or(u32::MAX);
-        SkillActivationRequest {
-            activation_depth: depth,
-            max_depth: policy.max_depth,
-            activation_chain: self.names(),
-            token_budget: policy.token_budget.map(|budget| budget.saturating_sub(self.spent)),
-            ..SkillActivationRequest::new(name, activation_id)
-        }
     }
 }
 

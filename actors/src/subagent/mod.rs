@@ -14,12 +14,13 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use tool::CreateSubagent;
 
 use crate::{
-    chat::RawJson,
+    chat::{RawJson, ToolDefinition},
     ids::{CallKey, Scope},
     journal::Batch,
     limits::{SUBAGENT_BATCH_BYTES, SUBAGENT_RESULT_BYTES_MAX, SUBAGENT_RESULT_BYTES_MIN},
-    ports::{BoxFuture, Progress, ToolDefinition, ToolError},
+    ports::{BoxFuture, Progress},
     stream::RoundEnd,
+    tool::ToolError,
 };
 
 pub use crate::journal::CREATE_SUBAGENT;

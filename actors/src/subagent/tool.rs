@@ -9,8 +9,9 @@ use super::{CREATE_SUBAGENT, Children, CreateSubagentArgs, DESCRIPTION, SUBAGENT
 use crate::{
     limits::SUBAGENT_TIME_MAX,
     policy::{BreakerConfig, ToolRetryPolicy},
-    ports::{Approval, Effect, Reach, ToolContext, ToolError, ToolErrorType, ToolSource, ToolSpec, TypedTool},
+    ports::{Approval, Reach, ToolContext, ToolSource, ToolSpec, TypedTool},
     stream::RoundEnd,
+    tool::{EffectClass, ToolError, ToolErrorType},
 };
 
 /// Never opens.
@@ -35,7 +36,7 @@ impl TypedTool for CreateSubagent {
 
     fn declare(&self, spec: ToolSpec) -> ToolSpec {
         // One that fails says nothing of the next (N-08). What is tried again is one that found no room to begin.
-        let spec = spec.effect(Effect::Idempotent).approval(Approval::Never).timeout(SUBAGENT_TIME_MAX).reach(Reach::Nothing);
+        let spec = spec.effect(EffectClass::Idempotent).approval(Approval::Never).timeout(SUBAGENT_TIME_MAX).reach(Reach::Nothing);
         let retry = ToolRetryPolicy { retry_on: vec![ToolErrorType::ResourceError], ..ToolRetryPolicy::default() };
         spec.retry(retry).breaker(NO_BREAKER).source(ToolSource::BuiltIn)
     }

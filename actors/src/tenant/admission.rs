@@ -2,6 +2,8 @@
 //!
 //! A rate is a bucket that holds what a minute gives and refills steadily. It is kept as one number, the instant at which it is full
 //! again, so that taking from it is one compare-and-swap.
+//!
+//! Pure.
 
 use std::time::Duration;
 

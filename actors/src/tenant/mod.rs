@@ -12,7 +12,7 @@ pub mod admission;
 mod families;
 mod quotas;
 mod usage;
-mod turns;
+mod round_permits;
 mod places;
 mod stored;
 mod tenants;
@@ -31,19 +31,18 @@ use families::Families;
 pub(crate) use families::Family;
 pub(crate) use places::{Place, Places, Taken};
 pub use quotas::Quotas;
+pub use round_permits::RoundPermit;
 pub(crate) use stored::{Coming, Stored};
 pub use tenants::Tenants;
-pub use turns::TurnPermit;
 pub use usage::{Refused, TenantUsage};
 
 use crate::{
-    conversation::Setup,
     ids::{ConversationId, TenantId},
     metrics_collector::TenantFigures,
     policy::{Budget, BudgetCounter},
     tool_executor::TenantTools,
 };
-use turns::Turns;
+use round_permits::RoundPermits;
 use usage::Sums;
 
 /// What a prompt under way takes beside its own bytes.
@@ -55,7 +54,7 @@ const UNBOUNDED: u64 = u64::MAX;
 /// A tenant's counters.
 pub struct Tenant {
     id: TenantId,
-    configured: RwLock<Configured>,
+    quotas: RwLock<Quotas>,
     /// What a quota that is `None` means.
     usual: Usual,
     is_removed: AtomicBool,
@@ -66,7 +65,7 @@ pub struct Tenant {
     host_memory: Arc<Memory>,
     requests: Rate,
     tokens: Rate,
-    turns: Arc<Turns>,
+    turns: Arc<RoundPermits>,
     places: Arc<Places>,
     stored: Arc<Stored>,
     tools: Arc<TenantTools>,
@@ -74,12 +73,6 @@ pub struct Tenant {
     families: Families,
     sums: Sums,
     figures: Arc<TenantFigures>,
-}
-
-/// How it is configured; exchanged as a whole.
-struct Configured {
-    setup: Arc<Setup>,
-    quotas: Quotas,
 }
 
 /// The host's bounds for a tenant that has none of its own.
@@ -227,21 +220,16 @@ impl Tenant {
         &self.id
     }
 
-    /// How its conversations are set up.
-    pub fn setup(&self) -> Arc<Setup> {
-        self.configured.read().unwrap_or_else(PoisonError::into_inner).setup.clone()
-    }
-
     /// What it may use.
     pub fn quotas(&self) -> Quotas {
-        self.configured.read().unwrap_or_else(PoisonError::into_inner).quotas
+        *self.quotas.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Configures it anew, and puts it in service.
-    pub fn configure(&self, setup: Arc<Setup>, quotas: Quotas, budget: Budget) {
+    pub fn configure(&self, quotas: Quotas, budget: Budget) {
         // Bounds change under the lock, so that those of two callers are not mixed.
-        let mut configured = self.configured.write().unwrap_or_else(PoisonError::into_inner);
-        *configured = Configured { setup, quotas };
+        let mut configured = self.quotas.write().unwrap_or_else(PoisonError::into_inner);
+        *configured = quotas;
         self.seats_max.store(quotas.prompts_max.unwrap_or(self.usual.seats_max), Ordering::Release);
         self.turns.resize(quotas.turns_max.unwrap_or(self.usual.turns_max));
         self.requests.set(quotas.requests_per_minute.map(u64::from));
@@ -263,11 +251,9 @@ impl Tenant {
         &self.budget
     }
 
-    /// What a conversation and its subagents spend together, where they have a budget.
-    pub(crate) fn family(&self, conversation: &ConversationId) -> Option<Arc<Family>> {
-        let setup = self.setup();
-        let budget = setup.spending.budget;
-        let is_bounded = setup.children.is_some() && (budget.tokens.is_some() || budget.micro_usd.is_some());
+    /// What a conversation and its subagents spend together: `budget` bounds it, `None` where that bounds neither tokens nor money.
+    pub(crate) fn family(&self, conversation: &ConversationId, budget: Budget) -> Option<Arc<Family>> {
+        let is_bounded = budget.tokens.is_some() || budget.micro_usd.is_some();
         is_bounded.then(|| self.families.of(conversation, &self.budget, budget))
     }
 
@@ -379,7 +365,7 @@ impl Tenant {
     ///
     /// # Cancel safety
     /// Dropping the future leaves the queue.
-    pub async fn turn(self: Arc<Self>) -> Option<TurnPermit> {
+    pub async fn round_permit(self: Arc<Self>) -> Option<RoundPermit> {
         self.turns.clone().take().await
     }
 

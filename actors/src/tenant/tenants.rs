@@ -8,9 +8,8 @@ use std::sync::{
 use dashmap::DashMap;
 use tokio::time::Instant;
 
-use super::{Configured, Memory, Places, Quotas, Rate, Stored, Sums, Tenant, Turns, UNBOUNDED, Usual};
+use super::{Memory, Places, Quotas, Rate, RoundPermits, Stored, Sums, Tenant, UNBOUNDED, Usual};
 use crate::{
-    conversation::Setup,
     id_hash::IdHash,
     ids::TenantId,
     limits::Limits,
@@ -19,7 +18,6 @@ use crate::{
 
 /// All tenants of a host, by id.
 pub struct Tenants {
-    setup: Arc<Setup>,
     tenants: DashMap<TenantId, Arc<Tenant>, IdHash>,
     usual: Usual,
     memory: Arc<Memory>,
@@ -27,10 +25,9 @@ pub struct Tenants {
 }
 
 impl Tenants {
-    /// No tenants yet; each gets the bounds of `limits` and the usual `setup`.
-    pub fn new(limits: &Limits, setup: Arc<Setup>) -> Self {
+    /// No tenants yet; each gets the bounds of `limits`.
+    pub fn new(limits: &Limits) -> Self {
         Self {
-            setup,
             tenants: DashMap::default(),
             usual: Usual {
                 seats_max: limits.tenant_seats_max,
@@ -77,7 +74,7 @@ impl Tenants {
     /// Puts a new tenant in the place of one whose data was erased: configured alike, its counters at 0.
     pub(crate) fn renew(&self, old: &Arc<Tenant>) {
         let new = self.make(old.id.clone());
-        new.configure(old.setup(), old.quotas(), old.budget.budget());
+        new.configure(old.quotas(), old.budget.budget());
         new.is_removed.store(old.is_removed.load(Ordering::Acquire), Ordering::Release);
         new.pause(old.is_paused());
         if let Some(mut place) = self.tenants.get_mut(&old.id)
@@ -91,7 +88,7 @@ impl Tenants {
         let now = Instant::now();
         Tenant {
             id,
-            configured: RwLock::new(Configured { setup: self.setup.clone(), quotas: Quotas::default() }),
+            quotas: RwLock::new(Quotas::default()),
             usual: self.usual,
             is_removed: AtomicBool::new(false),
             is_erased: AtomicBool::new(false),
@@ -101,7 +98,7 @@ impl Tenants {
             host_memory: self.memory.clone(),
             requests: Rate::new(now),
             tokens: Rate::new(now),
-            turns: Turns::new(self.usual.turns_max),
+            turns: RoundPermits::new(self.usual.turns_max),
             places: Places::new(),
             stored: Stored::new(self.usual.stored_bytes_max),
             tools: Arc::default(),

@@ -20,7 +20,7 @@ fn id(n: usize) -> ConversationId {
 async fn turns_never_pass_the_bound_of_the_moment_and_all_come_to_run() {
     for seed in 0..150 {
         let random = random(seed);
-        let turns = Turns::new(random() % 5);
+        let turns = RoundPermits::new(random() % 5);
         let (mut held, mut tasks, mut size) = (Vec::new(), JoinSet::new(), None::<usize>);
         for _ in 0..120 {
             match random() % 6 {
@@ -66,7 +66,7 @@ async fn turns_never_pass_the_bound_of_the_moment_and_all_come_to_run() {
 
 #[tokio::test(start_paused = true)]
 async fn turns_begin_in_the_order_they_came_also_after_a_pause() {
-    let turns = Turns::new(1);
+    let turns = RoundPermits::new(1);
     let first = turns.clone().take().await;
     let order = Arc::new(std::sync::Mutex::new(Vec::new()));
     let mut tasks = JoinSet::new();
@@ -93,7 +93,7 @@ async fn turns_begin_in_the_order_they_came_also_after_a_pause() {
 
 #[tokio::test(start_paused = true)]
 async fn who_leaves_the_queue_of_turns_leaves_nothing_behind() {
-    let turns = Turns::new(1);
+    let turns = RoundPermits::new(1);
     let first = turns.clone().take().await;
     let leaves = tokio::time::timeout(Duration::from_secs(1), turns.clone().take()).await;
     assert!(leaves.is_err());

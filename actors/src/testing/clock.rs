@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::ports::{Clock, Timestamp};
+use crate::{ports::Clock, time::Timestamp};
 
 /// A clock that a test sets.
 #[derive(Debug, Default)]

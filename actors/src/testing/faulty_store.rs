@@ -14,9 +14,10 @@ use tokio::sync::watch;
 
 use crate::{
     ids::{Scope, Seq, TenantId},
-    ports::{
-        Append, AppendError, BoxFuture, Head, ListQuery, Loaded, Open, SessionBackend, SessionSummary, StoreError, StoredEntry, Timestamp,
-    },
+    journal::{Head, Loaded, StoredEntry},
+    ports::{Append, AppendError, BoxFuture, ListQuery, SessionBackend, SessionSummary, StoreError},
+    stream::Open,
+    time::Timestamp,
 };
 
 /// What goes wrong with one call.

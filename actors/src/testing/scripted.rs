@@ -15,7 +15,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    ports::{BoxFuture, Capabilities, LlmProvider, ModelEvent, ModelRequest, ModelStream, ProviderError},
+    chat::ModelRequest,
+    ports::{BoxFuture, Capabilities, LlmProvider, ModelEvent, ModelStream, ProviderError},
     scripted::Reply,
 };
 
@@ -196,10 +197,7 @@ mod tests {
     use futures_util::StreamExt;
 
     use super::*;
-    use crate::{
-        chat::{Message, MessageList},
-        ports::ToolChoice,
-    };
+    use crate::chat::{Message, MessageList, ToolChoice};
 
     fn request(text: &str) -> ModelRequest {
         ModelRequest {

@@ -9,6 +9,8 @@
 //!
 //! Where a chunk holds no such place (4 KiB of one letter, of digits, of blank lines), it ends after its last character, and the count
 //! may differ by [`TOKENS_PER_HARD_CUT`] at most.
+//!
+//! Pure.
 
 /// Bytes of one chunk: a few pages of prose, and short enough that one piece of it costs what prose of its length costs tenfold.
 pub(super) const CHUNK_BYTES: usize = 4 * 1024;

@@ -1,4 +1,6 @@
 //! How the tokens of a model are counted: encoding, margin, and whether its API is asked (REQUIREMENTS K-03, F-01).
+//!
+//! Pure.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

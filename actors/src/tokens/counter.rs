@@ -1,14 +1,13 @@
 //! Counts the tokens of texts, messages and tools for any model (REQUIREMENTS K-17, K-20 to K-25).
+//!
+//! Pure.
 
 use std::{borrow::Cow, sync::LazyLock};
 
 use serde::Serialize;
 
 use super::{EncoderRegistry, ModelFamily, media::media_tokens, registry::Resolved};
-use crate::{
-    chat::{ContentBlock, Message, MessageList, RawJson, Role, ToolResultContent},
-    ports::{ModelRequest, ToolDefinition},
-};
+use crate::chat::{ContentBlock, Message, MessageList, ModelRequest, RawJson, Role, ToolDefinition, ToolResultContent};
 
 /// Counts tokens without asking anybody: an estimate, raised by the model's margin. A host has one, in an `Arc`.
 ///

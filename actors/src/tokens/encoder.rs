@@ -1,4 +1,6 @@
 //! What turns text into tokens: the tables of OpenAI, and encoders of one's own (REQUIREMENTS K-11, K-12).
+//!
+//! Pure.
 
 use tiktoken_rs::CoreBPE;
 

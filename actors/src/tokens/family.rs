@@ -1,4 +1,6 @@
 //! Families of models: whose tokens are counted alike (REQUIREMENTS K-01, K-02).
+//!
+//! Pure.
 
 use serde::{Deserialize, Serialize};
 

@@ -5,6 +5,8 @@
 //!
 //! A document in base64 is 3000 tokens a page; a page is taken for 50 KiB of the file, and at least one is there. A document of plain
 //! text is a third of its characters. What stands elsewhere (a URL, a file's id) is one page: nobody can know.
+//!
+//! Pure.
 
 use std::borrow::Cow;
 

@@ -10,6 +10,8 @@
 //! - an image or a document is never counted as text (`media`)
 //!
 //! How full a window is, by what providers report, is another thing (`window`, CON-42).
+//!
+//! Pure.
 
 mod family;
 mod config;

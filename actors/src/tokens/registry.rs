@@ -1,4 +1,6 @@
 //! Which model is counted how: exact names, patterns, the family's default, the fallback (REQUIREMENTS K-04 to K-13).
+//!
+//! Pure.
 
 use std::{
     collections::BTreeSet,

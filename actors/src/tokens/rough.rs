@@ -1,4 +1,6 @@
 //! Rough counts without an encoder: for what is not worth a table, never for decisions (REQUIREMENTS K-26, K-27, CON-35).
+//!
+//! Pure.
 
 /// A third of the characters: within 30 % for ordinary text (REQUIREMENTS K-26).
 pub fn rough_tokens(text: &str) -> u64 {

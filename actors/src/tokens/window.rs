@@ -1,8 +1,10 @@
 //! How full a model's window is, by what its provider said of the last call and how much came since (REQUIREMENTS K-28, C-03).
+//!
+//! Pure.
 
 use serde::{Deserialize, Serialize};
 
-use crate::{limits::BYTES_A_TOKEN, ports::Usage};
+use crate::{chat::Usage, limits::BYTES_A_TOKEN};
 
 /// Follows the fill of a window. Asks nobody and counts no text: the provider's figure steers, what is new is estimated by its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

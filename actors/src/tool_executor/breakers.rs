@@ -12,7 +12,8 @@ use super::RunResult;
 use crate::{
     id_hash::IdHash,
     policy::{Breaker, BreakerConfig, Pass},
-    ports::{ToolError, ToolErrorType, ToolSpec},
+    ports::ToolSpec,
+    tool::{ToolError, ToolErrorType},
 };
 
 /// The breakers of a tenant's tools. Bound: one a tool of the host.

@@ -1,13 +1,15 @@
-//! How data reads at each output level, and in a line when it is stored (REQUIREMENTS O-02..O-08, A-06, A-13..A-15). Pure.
+//! How data reads at each output level, and in a line when it is stored (REQUIREMENTS O-02..O-08, A-06, A-13..A-15).
 //!
 //! Cuts are in characters and never through one (O-17). Of data that is shown in part only that part is written out.
+//!
+//! Pure.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::ports::{ArtifactId, OutputLevel};
+use crate::{ids::ArtifactId, tool::OutputLevel};
 
 /// Characters of what is no list and no object at BRIEF (O-05).
 const BRIEF_CHARS_MAX: usize = 100;

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use super::{
-    Bench, RunResult, ToolInvocationRequest,
+    RunResult, ToolEnvironment, ToolInvocationRequest,
     message::Run,
     outcome::outcome,
     run::{duration_ms, run},
@@ -33,16 +33,16 @@ pub struct LoneCall {
 ///
 /// # Cancel safety
 /// Dropping the future drops the tool's future; cancel the token instead, so that a tool can end its processes.
-pub async fn call_once(call: LoneCall, bench: Bench, cancel: CancellationToken, progress: Progress) -> ToolExecutionResult {
+pub async fn call_once(call: LoneCall, environment: ToolEnvironment, cancel: CancellationToken, progress: Progress) -> ToolExecutionResult {
     let spec = call.tool.spec().clone();
     let work = WorkId { epoch: Epoch::default(), seq: call.key.seq, index: call.key.index };
     let LoneCall { key, tool, request } = call;
-    let level = request.effective_level(spec.level, bench.lent.output_level, 0.0);
+    let level = request.effective_level(spec.level, environment.resources.output_level, 0.0);
     let mut attempt = Arc::new(Run { work, key, tool, request, level, attempt: 0, began: Instant::now(), turn: None, siblings: None });
     let mut last_error = None;
     loop {
         let (span, began) = (trace::begin(&attempt), Instant::now());
-        let result = run(attempt.clone(), bench.clone(), cancel.clone(), progress.clone()).instrument(span.clone()).await;
+        let result = run(attempt.clone(), environment.clone(), cancel.clone(), progress.clone()).instrument(span.clone()).await;
         trace::ended(&span, spec.name(), began, &result);
         let again = result.error_type().is_some_and(|kind| attempt.request.should_retry(&spec.retry, kind, attempt.attempt))
             && (spec.effect.may_repeat() || result.not_started())
@@ -75,7 +75,8 @@ mod tests {
     use crate::{
         chat::RawJson,
         ids::{ConversationId, Scope, Seq, TenantId},
-        ports::{BoxFuture, Effect, ToolContext, ToolError, ToolErrorType, ToolOutput, ToolSpec},
+        ports::{BoxFuture, ToolContext, ToolOutput, ToolSpec},
+        tool::{EffectClass, ToolError, ToolErrorType},
     };
 
     struct Flaky {
@@ -100,7 +101,7 @@ mod tests {
         }
     }
 
-    async fn outcome_of(effect: Effect, fails: u32) -> (ToolExecutionResult, u32) {
+    async fn outcome_of(effect: EffectClass, fails: u32) -> (ToolExecutionResult, u32) {
         let spec = ToolSpec::new("flaky", "fails at first", RawJson::empty_object()).effect(effect);
         let tool = Arc::new(Flaky { spec, starts: AtomicU32::new(0), fails });
         let scope = Scope::new(TenantId::new("t").unwrap(), ConversationId::new("c").unwrap());
@@ -109,8 +110,8 @@ mod tests {
             tool: tool.clone(),
             request: ToolInvocationRequest::of(tool.spec(), "call_0", RawJson::empty_object()),
         };
-        let bench = Bench::alone(call.key.scope.clone());
-        let outcome = call_once(call, bench, CancellationToken::new(), Progress::silent()).await;
+        let environment = ToolEnvironment::alone(call.key.scope.clone());
+        let outcome = call_once(call, environment, CancellationToken::new(), Progress::silent()).await;
         (outcome, tool.starts.load(Ordering::Relaxed))
     }
 
@@ -118,7 +119,7 @@ mod tests {
     async fn a_pure_call_is_tried_again_after_its_delays() {
         let began = Instant::now();
 
-        let (outcome, starts) = outcome_of(Effect::Pure, 2).await;
+        let (outcome, starts) = outcome_of(EffectClass::Pure, 2).await;
 
         assert_eq!((outcome.observation.as_str(), outcome.retry_count, starts), ("done", 2, 3));
         assert_eq!((began.elapsed(), outcome.duration_ms), (Duration::from_millis(2500), 2500));
@@ -126,7 +127,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_once_call_is_never_started_again() {
-        let (outcome, starts) = outcome_of(Effect::Once, 1).await;
+        let (outcome, starts) = outcome_of(EffectClass::Once, 1).await;
 
         assert_eq!((outcome.error_code.as_deref(), outcome.retry_count, starts), (Some("RESOURCE_LIMIT"), 0, 1));
     }

@@ -8,8 +8,9 @@ use tracing::Span;
 use super::{RunResult, ToolInvocationRequest};
 use crate::{
     ids::{CallKey, WorkId},
-    ports::{OutputLevel, Tool},
+    ports::Tool,
     subagent::Siblings,
+    tool::OutputLevel,
 };
 
 /// One attempt of one call.

@@ -45,7 +45,7 @@ pub use outcome::{RunResult, approval_denied, cancelled_before_start, cancelled_
 pub use permissions::Permissions;
 pub use plan::{PlannedCall, Progress, one_spelling, plan};
 pub use request::{RequestError, ToolInvocationRequest, caller_id};
-pub use run::{Bench, Lent, Mask};
+pub use run::{Mask, ToolEnvironment, ToolResources};
 pub use tenant_tools::TenantTools;
 pub(crate) use trace::is_word;
 
@@ -64,7 +64,7 @@ pub struct ToolExecutorArgs {
     /// Where a call tells how it goes.
     pub progress: ProgressOf,
     /// Where the calls run.
-    pub bench: Bench,
+    pub environment: ToolEnvironment,
     /// Cancelled when the round is.
     pub cancel: CancellationToken,
 }
@@ -114,18 +114,18 @@ impl Actor for ToolExecutor {
     }
 
     async fn handle(&self, me: ActorRef<Self::Msg>, message: Self::Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
-        state.args.bench.counters.wake_ups.add(1);
+        state.args.environment.counters.wake_ups.add(1);
         match message {
             ToolExecutorMsg::Run(run) if state.aborted.remove(&run.work) => {} // Aborted while it waited for its entry.
             ToolExecutorMsg::Run(run) => {
-                let (bench, cancel) = (state.args.bench.clone(), state.args.cancel.clone());
+                let (environment, cancel) = (state.args.environment.clone(), state.args.cancel.clone());
                 let progress = (state.args.progress)(&run);
                 let (work, began) = (run.work, run.began);
                 let (span, name) = (trace::begin(&run), run.tool.spec().definition.name.clone());
                 // Boxed: the runtime moves what it is given many times.
                 let task = tokio::spawn(Box::pin(async move {
                     let start = Instant::now();
-                    let result = run::run(Arc::from(run), bench, cancel, progress).instrument(span.clone()).await;
+                    let result = run::run(Arc::from(run), environment, cancel, progress).instrument(span.clone()).await;
                     trace::ended(&span, &name, start, &result);
                     let duration_ms = run::duration_ms(began);
                     let _ = me.cast(ToolExecutorMsg::Ended { work, result, duration_ms });

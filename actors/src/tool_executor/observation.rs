@@ -14,9 +14,11 @@ use super::{
     paging::{self, PAGE_BYTES},
 };
 use crate::{
+    ids::ArtifactId,
     journal::ToolExecutionResult,
     limits::{ARTIFACT_BYTES_MAX, DATA_INLINE_BYTES_MAX, OBSERVATION_BYTES_MAX},
-    ports::{ArtifactId, Artifacts, OutputLevel, ToolOutput},
+    ports::{Artifacts, ToolOutput},
+    tool::OutputLevel,
 };
 
 /// Bytes of data above which writing it out is work for a thread that may block.

@@ -1,13 +1,21 @@
-//! What a run becomes: one observation, one result (REQUIREMENTS D-02, T-38, T-44). Pure.
+//! What a run becomes: one observation, one result (REQUIREMENTS D-02, T-38, T-44).
+//!
+//! Pure.
 
+use crate::{
+    journal::{LOOP_GUARD, ToolExecutionResult},
+    ports::ToolOutput,
+    skill::SkillActivationResult,
+    time::Timestamp,
+    tool::{EffectClass, ToolError, ToolErrorType},
+};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Observed;
-use crate::{
-    journal::{LOOP_GUARD, ToolExecutionResult},
-    ports::{Effect, Timestamp, ToolError, ToolErrorType},
-    skill::SkillActivationResult,
-};
+
+/// How a tool's run ended, before it is an observation.
+pub(super) type Ended = Result<Arc<ToolOutput>, RunResult>;
 
 /// How one attempt ended.
 #[derive(Debug, Clone, PartialEq)]
@@ -58,8 +66,8 @@ impl RunResult {
 const MAY_HAVE_HAPPENED: &str = " It may have taken full, partial or no effect: check the state before repeating it.";
 
 /// Makes the result that the model reads.
-pub fn outcome(result: RunResult, effect: Effect, tool_call_id: &str) -> ToolExecutionResult {
-    let caution = if effect == Effect::Once { MAY_HAVE_HAPPENED } else { "" };
+pub fn outcome(result: RunResult, effect: EffectClass, tool_call_id: &str) -> ToolExecutionResult {
+    let caution = if effect == EffectClass::Once { MAY_HAVE_HAPPENED } else { "" };
     let error = match result {
         RunResult::Output(observed) => return observed.into(),
         RunResult::Activation(result) => match result.error {
@@ -76,7 +84,7 @@ pub fn outcome(result: RunResult, effect: Effect, tool_call_id: &str) -> ToolExe
             ToolError::new(ToolErrorType::InternalError, format!("The tool panicked: {message}.{caution}")).code("PANIC")
         }
         RunResult::NotBegun => return cancelled_before_start(),
-        RunResult::Cancelled if effect == Effect::Once => return cancelled_unknown(),
+        RunResult::Cancelled if effect == EffectClass::Once => return cancelled_unknown(),
         RunResult::Cancelled => return ToolExecutionResult::error_text("INTERRUPTED", "cancelled"),
     };
     ToolExecutionResult::error(&error, tool_call_id)
@@ -125,8 +133,8 @@ mod tests {
 
     #[test]
     fn a_timed_out_once_call_says_that_its_effect_may_have_happened() {
-        let once = outcome(RunResult::TimedOut { after: Duration::from_secs(1) }, Effect::Once, "t");
-        let pure = outcome(RunResult::TimedOut { after: Duration::from_secs(1) }, Effect::Pure, "t");
+        let once = outcome(RunResult::TimedOut { after: Duration::from_secs(1) }, EffectClass::Once, "t");
+        let pure = outcome(RunResult::TimedOut { after: Duration::from_secs(1) }, EffectClass::Pure, "t");
 
         assert!(once.observation.contains("check the state before repeating it"));
         assert!(

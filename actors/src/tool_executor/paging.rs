@@ -3,10 +3,12 @@
 //! A page is [`PAGE_BYTES`] long, give or take the bytes of one character: its borders are moved back to where a character begins.
 //! So they depend on the content alone, whoever cuts and however few bytes he looks at, and the pages joined are the content.
 //! A page with its footer, and the text that tells of stored data before it, is an observation that is not paged again.
+//!
+//! Pure.
 
 use std::ops::Range;
 
-use crate::{limits::OBSERVATION_BYTES_MAX, ports::ArtifactId};
+use crate::{ids::ArtifactId, limits::OBSERVATION_BYTES_MAX};
 
 /// Bytes of a page. The rest of an observation is for what is said around it.
 pub const PAGE_BYTES: u64 = (OBSERVATION_BYTES_MAX - AROUND_BYTES) as u64;

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use crate::ports::{Approval, PermissionLevel, ToolError, ToolSpec};
+use crate::{
+    ports::{Approval, PermissionLevel, ToolSpec},
+    tool::ToolError,
+};
 
 /// A level, and the only tools that may run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

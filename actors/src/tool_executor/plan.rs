@@ -1,4 +1,6 @@
 //! Which calls of a batch may start now. Pure: looks at states and declarations, starts nothing.
+//!
+//! Pure.
 
 use crate::ports::Concurrency;
 

@@ -1,4 +1,6 @@
-//! What is asked of a tool (REQUIREMENTS T-01..T-16), and the key under which its result may answer again. Pure.
+//! What is asked of a tool (REQUIREMENTS T-01..T-16), and the key under which its result may answer again.
+//!
+//! Pure.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +19,8 @@ use crate::{
     ids::{Scope, sha256_hex},
     limits::{JSON_DEPTH_MAX, TOOL_INPUT_BYTES_MAX},
     policy::ToolRetryPolicy,
-    ports::{CachePolicy, Effect, OutputLevel, PermissionLevel, TOOL_TIMEOUT, ToolError, ToolErrorType, ToolSpec},
+    ports::{CachePolicy, PermissionLevel, TOOL_TIMEOUT, ToolSpec},
+    tool::{EffectClass, OutputLevel, ToolError, ToolErrorType},
 };
 
 /// A call, as a model's tool call and its conversation make it. Nothing here makes up a `tool_call_id` (REQUIREMENTS M-10).
@@ -133,7 +136,7 @@ impl ToolInvocationRequest {
 
     /// A request of a tool as it declares itself: its version, time and, where its calls are `pure`, its cache policy.
     pub fn of(spec: &ToolSpec, tool_call_id: impl Into<String>, parameters: RawJson) -> Self {
-        let cache_policy = if spec.effect == Effect::Pure { spec.cache } else { CachePolicy::NoCache }; // T-17
+        let cache_policy = if spec.effect == EffectClass::Pure { spec.cache } else { CachePolicy::NoCache }; // T-17
         Self {
             tool_version: spec.version.clone(),
             timeout_ms: u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX),

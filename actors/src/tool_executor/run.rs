@@ -1,6 +1,14 @@
 //! Runs one attempt: cache, shared run, breaker, file lock, time limit, cancel, panic, observation. Whatever happens, one
 //! [`RunResult`] comes back.
 
+use crate::{
+    ids::Scope,
+    limits::CANCEL_GRACE,
+    metrics_collector::Counters,
+    ports::{ArtifactStore, Artifacts, Concurrency, Extensions, Progress, ToolContext, ToolOutput},
+    tool::{EffectClass, OutputLevel, ToolError, ToolErrorType},
+    tool_executor::outcome::Ended,
+};
 use std::{panic::AssertUnwindSafe, path::PathBuf, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
@@ -9,21 +17,13 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{Permissions, RunResult, TenantTools, caller_id, message::Run, observation::observe, plan::one_spelling};
-use crate::{
-    ids::Scope,
-    limits::CANCEL_GRACE,
-    metrics_collector::Counters,
-    ports::{
-        ArtifactStore, Artifacts, Concurrency, Effect, Extensions, OutputLevel, Progress, ToolContext, ToolError, ToolErrorType, ToolOutput,
-    },
-};
 
 /// Takes keys out of a text; gives back what may be read and stored.
 pub type Mask = Arc<dyn Fn(&str) -> String + Send + Sync>;
 
 /// What the host lends to its tools.
 #[derive(Clone)]
-pub struct Lent {
+pub struct ToolResources {
     /// The folder that the conversation works in.
     pub workspace: Option<Arc<PathBuf>>,
     /// Values of the embedding application.
@@ -40,9 +40,9 @@ pub struct Lent {
 
 /// Where the calls of a conversation run.
 #[derive(Clone)]
-pub struct Bench {
+pub struct ToolEnvironment {
     /// What the host lends.
-    pub lent: Lent,
+    pub resources: ToolResources,
     /// What the tenant's calls share.
     pub tools: Arc<TenantTools>,
     /// The root conversation of the tree: who owns artifacts, and with whom runs are shared (REQUIREMENTS T-13).
@@ -52,16 +52,16 @@ pub struct Bench {
     caller: Arc<str>,
 }
 
-impl Bench {
+impl ToolEnvironment {
     /// A bench for the calls of a tree of conversations.
-    pub fn new(lent: Lent, tools: Arc<TenantTools>, owner: Scope, counters: Arc<Counters>) -> Self {
-        let caller = caller_id(&owner, lent.workspace.as_ref().map(|path| path.as_path()), &lent.permissions.names()).into();
-        Self { lent, tools, owner, counters, caller }
+    pub fn new(resources: ToolResources, tools: Arc<TenantTools>, owner: Scope, counters: Arc<Counters>) -> Self {
+        let caller = caller_id(&owner, resources.workspace.as_ref().map(|path| path.as_path()), &resources.permissions.names()).into();
+        Self { resources, tools, owner, counters, caller }
     }
 
     /// A bench of its own, that shares nothing and lends nothing.
     pub fn alone(owner: Scope) -> Self {
-        let lent = Lent {
+        let resources = ToolResources {
             workspace: None,
             extensions: Extensions::default(),
             artifacts: None,
@@ -69,23 +69,20 @@ impl Bench {
             output_level: OutputLevel::default(),
             mask: None,
         };
-        Self::new(lent, Arc::default(), owner, Arc::default())
+        Self::new(resources, Arc::default(), owner, Arc::default())
     }
 }
 
 /// Levels of data that are looked into (DESIGN §10).
 const JSON_DEPTH_MAX: usize = 64;
 
-/// How a tool's run ended, before it is an observation.
-pub(super) type Ended = Result<Arc<ToolOutput>, RunResult>;
-
 /// Runs an attempt to its end. `cancel` is the round's.
-pub(super) async fn run(run: Arc<Run>, bench: Bench, cancel: CancellationToken, progress: Progress) -> RunResult {
+pub(super) async fn run(run: Arc<Run>, environment: ToolEnvironment, cancel: CancellationToken, progress: Progress) -> RunResult {
     if cancel.is_cancelled() {
         return RunResult::NotBegun; // It waited for its entry, and the round was cancelled meanwhile: it never begins.
     }
-    let artifacts = bench.lent.artifacts.clone().map(|store| Artifacts { store, owner: bench.owner.clone() });
-    let mask = bench.lent.mask.clone();
+    let artifacts = environment.resources.artifacts.clone().map(|store| Artifacts { store, owner: environment.owner.clone() });
+    let mask = environment.resources.mask.clone();
     let progress = match &mask {
         None => progress,
         Some(mask) => {
@@ -93,7 +90,7 @@ pub(super) async fn run(run: Arc<Run>, bench: Bench, cancel: CancellationToken, 
             progress.map(move |line| mask(line))
         }
     };
-    let ended = answer(&run, bench, &cancel, progress).await;
+    let ended = answer(&run, environment, &cancel, progress).await;
     let ended = match &mask {
         None => ended,
         Some(mask) => masked(ended, &**mask),
@@ -135,21 +132,21 @@ fn masked_data(data: &Value, mask: &dyn Fn(&str) -> String, depth: usize) -> Val
 }
 
 /// From the cache, from the run of an identical call, or by a run of its own.
-async fn answer(run: &Arc<Run>, bench: Bench, cancel: &CancellationToken, progress: Progress) -> Ended {
+async fn answer(run: &Arc<Run>, environment: ToolEnvironment, cancel: &CancellationToken, progress: Progress) -> Ended {
     let spec = run.tool.spec();
     let (keeps, shares) = (run.request.cache_policy.ttl().is_some(), spec.shared);
-    if spec.effect != Effect::Pure || !(keeps || shares) {
-        return attempt(run.clone(), bench, cancel.clone(), progress).await;
+    if spec.effect != EffectClass::Pure || !(keeps || shares) {
+        return attempt(run.clone(), environment, cancel.clone(), progress).await;
     }
-    let request = run.request.clone().caller(bench.caller.as_ref(), bench.lent.permissions.level);
+    let request = run.request.clone().caller(environment.caller.as_ref(), environment.resources.permissions.level);
     let key = request.idempotency_key();
-    if let Some(output) = bench.tools.results.answer(&request, &key) {
-        bench.counters.tool_cache_hits.add(1);
+    if let Some(output) = environment.tools.results.answer(&request, &key) {
+        environment.counters.tool_cache_hits.add(1);
         return Ok(output);
     }
-    let (tools, counters) = (bench.tools.clone(), bench.counters.clone());
+    let (tools, counters) = (environment.tools.clone(), environment.counters.clone());
     if !shares {
-        let ended = attempt(run.clone(), bench, cancel.clone(), progress).await;
+        let ended = attempt(run.clone(), environment, cancel.clone(), progress).await;
         if let Ok(output) = &ended {
             tools.results.note(&request, &key, output);
         }
@@ -158,7 +155,7 @@ async fn answer(run: &Arc<Run>, bench: Bench, cancel: &CancellationToken, progre
     let (mut lease, leads) = tools.runs.join(key.clone(), progress, |cancel, progress| {
         let (run, tools) = (run.clone(), tools.clone());
         async move {
-            let ended = attempt(run, bench, cancel, progress).await;
+            let ended = attempt(run, environment, cancel, progress).await;
             if let Ok(output) = &ended {
                 tools.results.note(&request, &key, output);
             }
@@ -176,33 +173,33 @@ async fn answer(run: &Arc<Run>, bench: Bench, cancel: &CancellationToken, progre
 }
 
 /// One start of the tool.
-async fn attempt(run: Arc<Run>, bench: Bench, cancel: CancellationToken, progress: Progress) -> Ended {
+async fn attempt(run: Arc<Run>, environment: ToolEnvironment, cancel: CancellationToken, progress: Progress) -> Ended {
     let spec = run.tool.spec();
     let first = Duration::from_millis(run.request.timeout_ms);
     let time = if run.attempt == 0 { first } else { spec.retry.timeout(first, run.attempt) };
-    let _file = match file_key(&run, &bench) {
+    let _file = match file_key(&run, &environment) {
         None => None,
         Some(file) => tokio::select! {
             biased;
             () = cancel.cancelled() => return Err(RunResult::NotBegun),
-            taken = timeout(time, bench.tools.files.take(file)) => match taken {
+            taken = timeout(time, environment.tools.files.take(file)) => match taken {
                 Ok(guard) => Some(guard),
                 Err(_) => return Err(RunResult::Error(file_is_busy(time))),
             },
         },
     };
-    let breaker = bench.tools.breakers.ask(spec).inspect_err(|_| bench.counters.tool_breaker_refusals.add(1))?;
-    let ended = start(&run, &bench, time, &cancel, progress).await;
+    let breaker = environment.tools.breakers.ask(spec).inspect_err(|_| environment.counters.tool_breaker_refusals.add(1))?;
+    let ended = start(&run, &environment, time, &cancel, progress).await;
     breaker.ended(ended.as_ref().err());
     ended
 }
 
 /// The file that a call works on, as all calls of the tenant name it.
-fn file_key(run: &Run, bench: &Bench) -> Option<String> {
+fn file_key(run: &Run, environment: &ToolEnvironment) -> Option<String> {
     let Concurrency::PerFile(parameter) = &run.tool.spec().concurrency else { return None };
     let arguments: serde_json::Map<String, serde_json::Value> = run.request.parameters.parse().ok()?;
     let path = one_spelling(arguments.get(parameter)?.as_str()?);
-    let workspace = bench.lent.workspace.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+    let workspace = environment.resources.workspace.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
     Some(format!("{workspace}\n{path}"))
 }
 
@@ -211,7 +208,7 @@ fn file_is_busy(time: Duration) -> ToolError {
     ToolError::new(ToolErrorType::ResourceError, message).not_started()
 }
 
-async fn start(run: &Run, bench: &Bench, time: Duration, cancel: &CancellationToken, progress: Progress) -> Ended {
+async fn start(run: &Run, environment: &ToolEnvironment, time: Duration, cancel: &CancellationToken, progress: Progress) -> Ended {
     let token = cancel.child_token();
     let context = ToolContext {
         key: run.key.clone(),
@@ -220,12 +217,12 @@ async fn start(run: &Run, bench: &Bench, time: Duration, cancel: &CancellationTo
         deadline: Instant::now() + time,
         attempt: run.attempt,
         progress,
-        workspace: bench.lent.workspace.clone(),
+        workspace: environment.resources.workspace.clone(),
         extensions: match run.siblings {
-            None => bench.lent.extensions.clone(),
-            Some(siblings) => bench.lent.extensions.clone().with(siblings),
+            None => environment.resources.extensions.clone(),
+            Some(siblings) => environment.resources.extensions.clone().with(siblings),
         },
-        artifacts: bench.lent.artifacts.clone().map(|store| Artifacts { store, owner: bench.owner.clone() }),
+        artifacts: environment.resources.artifacts.clone().map(|store| Artifacts { store, owner: environment.owner.clone() }),
     };
     let call = AssertUnwindSafe(async { run.tool.call(run.request.parameters.clone(), context).await }).catch_unwind();
     tokio::pin!(call);

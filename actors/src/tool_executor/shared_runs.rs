@@ -12,7 +12,7 @@ use std::{
 use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::run::Ended;
+use super::outcome::Ended;
 use crate::{id_hash::IdHash, limits::CANCEL_GRACE, ports::Progress};
 
 /// The runs of a tenant that are shared, by what is called with what.

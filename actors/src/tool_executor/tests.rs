@@ -15,12 +15,13 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Bench, LoneCall, ToolInvocationRequest, call_once};
+use super::{LoneCall, ToolEnvironment, ToolInvocationRequest, call_once};
 use crate::{
     chat::RawJson,
     ids::{CallKey, ConversationId, Scope, Seq, TenantId},
     journal::ToolExecutionResult,
-    ports::{BoxFuture, CachePolicy, Concurrency, Effect, Progress, Tool, ToolContext, ToolError, ToolOutput, ToolSpec},
+    ports::{BoxFuture, CachePolicy, Concurrency, Progress, Tool, ToolContext, ToolOutput, ToolSpec},
+    tool::{EffectClass, ToolError},
 };
 
 /// Counts its starts, and ends when told or after its time.
@@ -89,13 +90,13 @@ fn call(tool: &Arc<Counting>, index: u32, input: &str) -> LoneCall {
     }
 }
 
-async fn run(tool: &Arc<Counting>, bench: &Bench, index: u32, input: &str) -> ToolExecutionResult {
-    call_once(call(tool, index, input), bench.clone(), CancellationToken::new(), Progress::silent()).await
+async fn run(tool: &Arc<Counting>, environment: &ToolEnvironment, index: u32, input: &str) -> ToolExecutionResult {
+    call_once(call(tool, index, input), environment.clone(), CancellationToken::new(), Progress::silent()).await
 }
 
 #[tokio::test(start_paused = true)]
 async fn fifty_identical_pure_calls_share_one_run_and_tell_all_who_wait() {
-    let (tool, bench) = (Counting::new(spec(), 100), Bench::alone(scope("root")));
+    let (tool, environment) = (Counting::new(spec(), 100), ToolEnvironment::alone(scope("root")));
     let lines = Arc::new(AtomicU32::new(0));
 
     let results = join_all((0..50).map(|index| {
@@ -105,23 +106,23 @@ async fn fifty_identical_pure_calls_share_one_run_and_tell_all_who_wait() {
         });
         // Keys in another order are the same call (REQUIREMENTS T-15).
         let input = if index % 2 == 0 { r#"{"a":1,"b":2}"# } else { r#"{"b":2,"a":1}"# };
-        call_once(call(&tool, index, input), bench.clone(), CancellationToken::new(), progress)
+        call_once(call(&tool, index, input), environment.clone(), CancellationToken::new(), progress)
     }))
     .await;
 
     assert!(results.iter().all(|result| result.observation == "result 1"));
-    assert_eq!((tool.starts(), bench.counters.tool_runs_shared.get()), (1, 49));
+    assert_eq!((tool.starts(), environment.counters.tool_runs_shared.get()), (1, 49));
     assert_eq!(lines.load(Ordering::SeqCst), 50, "each caller hears of the one run");
-    assert_eq!(run(&tool, &bench, 50, r#"{"a":1,"b":2}"#).await.observation, "result 2", "a run that is over is not a cache");
+    assert_eq!(run(&tool, &environment, 50, r#"{"a":1,"b":2}"#).await.observation, "result 2", "a run that is over is not a cache");
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_leaders_cancel_does_not_cancel_the_others_and_the_last_one_to_go_does() {
-    let (tool, bench) = (Counting::new(spec(), 1000), Bench::alone(scope("root")));
+    let (tool, environment) = (Counting::new(spec(), 1000), ToolEnvironment::alone(scope("root")));
     let tokens: Vec<CancellationToken> = (0..3).map(|_| CancellationToken::new()).collect();
     let callers = (0..3)
         .zip(&tokens)
-        .map(|(index, token)| tokio::spawn(call_once(call(&tool, index, "{}"), bench.clone(), token.clone(), Progress::silent())));
+        .map(|(index, token)| tokio::spawn(call_once(call(&tool, index, "{}"), environment.clone(), token.clone(), Progress::silent())));
     let mut callers: Vec<_> = callers.collect();
     tool.begun.notified().await;
 
@@ -135,7 +136,7 @@ async fn the_leaders_cancel_does_not_cancel_the_others_and_the_last_one_to_go_do
     assert_eq!((tool.starts(), tool.cancelled.load(Ordering::SeqCst)), (1, 0));
 
     let token = CancellationToken::new();
-    let last = tokio::spawn(call_once(call(&tool, 9, "{}"), bench.clone(), token.clone(), Progress::silent()));
+    let last = tokio::spawn(call_once(call(&tool, 9, "{}"), environment.clone(), token.clone(), Progress::silent()));
     tool.begun.notified().await;
     token.cancel();
     last.await.unwrap();
@@ -145,62 +146,62 @@ async fn the_leaders_cancel_does_not_cancel_the_others_and_the_last_one_to_go_do
 
 #[tokio::test(start_paused = true)]
 async fn runs_are_shared_by_pure_calls_of_one_tree_only() {
-    for spec in [spec().effect(Effect::Idempotent), spec().effect(Effect::Once), spec().not_shared()] {
-        let (tool, bench) = (Counting::new(spec, 10), Bench::alone(scope("root")));
-        join_all((0..4).map(|index| run(&tool, &bench, index, "{}"))).await;
+    for spec in [spec().effect(EffectClass::Idempotent), spec().effect(EffectClass::Once), spec().not_shared()] {
+        let (tool, environment) = (Counting::new(spec, 10), ToolEnvironment::alone(scope("root")));
+        join_all((0..4).map(|index| run(&tool, &environment, index, "{}"))).await;
         assert_eq!(tool.starts(), 4, "{:?}", tool.spec.effect);
     }
 
-    let (tool, bench) = (Counting::new(spec().cache(CachePolicy::TtlLong), 10), Bench::alone(scope("root")));
-    let other = beside(&bench, "another-tree");
-    tokio::join!(run(&tool, &bench, 0, "{}"), run(&tool, &other, 0, "{}"), run(&tool, &bench, 1, r#"{"page":2}"#));
+    let (tool, environment) = (Counting::new(spec().cache(CachePolicy::TtlLong), 10), ToolEnvironment::alone(scope("root")));
+    let other = beside(&environment, "another-tree");
+    tokio::join!(run(&tool, &environment, 0, "{}"), run(&tool, &other, 0, "{}"), run(&tool, &environment, 1, r#"{"page":2}"#));
     assert_eq!(tool.starts(), 3);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_cached_result_answers_until_its_time_is_over_and_errors_are_never_kept() {
-    let (tool, bench) = (Counting::new(spec().cache(CachePolicy::TtlShort), 10), Bench::alone(scope("root")));
+    let (tool, environment) = (Counting::new(spec().cache(CachePolicy::TtlShort), 10), ToolEnvironment::alone(scope("root")));
 
-    assert_eq!(run(&tool, &bench, 0, "{}").await.observation, "result 1");
-    assert_eq!(run(&tool, &bench, 1, "{}").await.observation, "result 1");
+    assert_eq!(run(&tool, &environment, 0, "{}").await.observation, "result 1");
+    assert_eq!(run(&tool, &environment, 1, "{}").await.observation, "result 1");
     tokio::time::advance(Duration::from_secs(300)).await;
-    assert_eq!(run(&tool, &bench, 2, "{}").await.observation, "result 2", "an entry of exactly its age is over");
-    assert_eq!(bench.counters.tool_cache_hits.get(), 1);
+    assert_eq!(run(&tool, &environment, 2, "{}").await.observation, "result 2", "an entry of exactly its age is over");
+    assert_eq!(environment.counters.tool_cache_hits.get(), 1);
 
-    let once = Counting::new(spec().cache(CachePolicy::TtlLong).effect(Effect::Once), 10);
-    run(&once, &bench, 0, "{}").await;
-    run(&once, &bench, 1, "{}").await;
+    let once = Counting::new(spec().cache(CachePolicy::TtlLong).effect(EffectClass::Once), 10);
+    run(&once, &environment, 0, "{}").await;
+    run(&once, &environment, 1, "{}").await;
     assert_eq!(once.starts(), 2, "what changes something is never answered from a cache (REQUIREMENTS T-17)");
 
     let failing = Arc::new(Counting { fails: true, ..Arc::into_inner(Counting::new(spec().cache(CachePolicy::TtlLong), 10)).unwrap() });
-    let bench = Bench::alone(scope("root"));
-    run(&failing, &bench, 0, "{}").await;
-    assert!(run(&failing, &bench, 1, "{}").await.is_error);
+    let environment = ToolEnvironment::alone(scope("root"));
+    run(&failing, &environment, 0, "{}").await;
+    assert!(run(&failing, &environment, 1, "{}").await.is_error);
     assert_eq!(failing.starts(), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn calls_on_one_file_run_one_after_the_other_also_of_two_conversations() {
     let spec = ToolSpec::new("edit", "", RawJson::empty_object()).concurrency(Concurrency::PerFile("path".into()));
-    let (tool, bench) = (Counting::new(spec, 10), Bench::alone(scope("one")));
-    let other = beside(&bench, "two");
+    let (tool, environment) = (Counting::new(spec, 10), ToolEnvironment::alone(scope("one")));
+    let other = beside(&environment, "two");
 
     join_all([
-        run(&tool, &bench, 0, r#"{"path":"a.txt"}"#),
+        run(&tool, &environment, 0, r#"{"path":"a.txt"}"#),
         run(&tool, &other, 0, r#"{"path":"./b/../a.txt"}"#),
-        run(&tool, &bench, 1, r#"{"path":"a.txt"}"#),
+        run(&tool, &environment, 1, r#"{"path":"a.txt"}"#),
     ])
     .await;
     assert_eq!(tool.together.load(Ordering::SeqCst), 1);
 
-    tokio::join!(run(&tool, &bench, 0, r#"{"path":"a.txt"}"#), run(&tool, &other, 0, r#"{"path":"c.txt"}"#));
+    tokio::join!(run(&tool, &environment, 0, r#"{"path":"a.txt"}"#), run(&tool, &other, 0, r#"{"path":"c.txt"}"#));
     assert_eq!(tool.together.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_file_is_free_again_after_every_kind_of_end() {
     let spec = || ToolSpec::new("edit", "", RawJson::empty_object()).concurrency(Concurrency::PerFile("path".into()));
-    let (bench, file) = (Bench::alone(scope("one")), r#"{"path":"a.txt"}"#);
+    let (environment, file) = (ToolEnvironment::alone(scope("one")), r#"{"path":"a.txt"}"#);
     let good = Counting::new(spec(), 10);
     let failing = Arc::new(Counting { fails: true, ..Arc::into_inner(Counting::new(spec(), 10)).unwrap() });
     let hanging = Counting::new(spec().timeout(Duration::from_millis(50)), 60_000);
@@ -210,53 +211,53 @@ async fn a_file_is_free_again_after_every_kind_of_end() {
     let slow = Counting::new(spec(), 60_000);
     let cancel = CancellationToken::new();
 
-    assert!(run(&good, &bench, 0, file).await.success());
-    assert_eq!(run(&failing, &bench, 1, file).await.error_code.as_deref(), Some("EXECUTION_ERROR"));
-    assert_eq!(run(&hanging, &bench, 2, file).await.error_code.as_deref(), Some("TIMEOUT"));
-    let panicked = call_once(panicking, bench.clone(), CancellationToken::new(), Progress::silent()).await;
+    assert!(run(&good, &environment, 0, file).await.success());
+    assert_eq!(run(&failing, &environment, 1, file).await.error_code.as_deref(), Some("EXECUTION_ERROR"));
+    assert_eq!(run(&hanging, &environment, 2, file).await.error_code.as_deref(), Some("TIMEOUT"));
+    let panicked = call_once(panicking, environment.clone(), CancellationToken::new(), Progress::silent()).await;
     assert_eq!(panicked.error_code.as_deref(), Some("PANIC"));
-    let cancelled = call_once(call(&slow, 3, file), bench.clone(), cancel.clone(), Progress::silent());
+    let cancelled = call_once(call(&slow, 3, file), environment.clone(), cancel.clone(), Progress::silent());
     let begun = slow.begun.notified(); // Made before the run begins, so that its word is not missed.
     let (cancelled, ()) = tokio::join!(cancelled, async {
         begun.await;
         cancel.cancel();
     });
     assert_eq!(cancelled.error_code.as_deref(), Some("INTERRUPTED"));
-    let dropped = tokio::time::timeout(Duration::from_millis(5), run(&slow, &bench, 4, file)).await;
+    let dropped = tokio::time::timeout(Duration::from_millis(5), run(&slow, &environment, 4, file)).await;
     assert!(dropped.is_err() && slow.starts() == 2);
 
     let began = Instant::now();
-    assert!(run(&good, &bench, 5, file).await.success());
+    assert!(run(&good, &environment, 5, file).await.success());
     assert_eq!(began.elapsed(), Duration::from_millis(10), "nobody waits for what is over");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_breaker_refuses_at_once_and_the_call_says_so() {
     let failing = Arc::new(Counting { fails: true, ..Arc::into_inner(Counting::new(spec().not_shared(), 10)).unwrap() });
-    let bench = Bench::alone(scope("root"));
+    let environment = ToolEnvironment::alone(scope("root"));
     for index in 0..5 {
-        assert_eq!(run(&failing, &bench, index, "{}").await.error_code.as_deref(), Some("EXECUTION_ERROR"));
+        assert_eq!(run(&failing, &environment, index, "{}").await.error_code.as_deref(), Some("EXECUTION_ERROR"));
     }
     let began = Instant::now();
 
-    let refused = run(&failing, &bench, 5, "{}").await;
+    let refused = run(&failing, &environment, 5, "{}").await;
 
     assert_eq!((refused.error_code.as_deref(), failing.starts(), began.elapsed()), (Some("BREAKER_OPEN"), 5, Duration::ZERO));
-    let other = Bench::alone(scope("root"));
+    let other = ToolEnvironment::alone(scope("root"));
     assert_eq!(run(&failing, &other, 0, "{}").await.error_code.as_deref(), Some("EXECUTION_ERROR"), "another tenant's is its own");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_once_call_that_times_out_is_started_exactly_once_and_a_pure_one_again() {
     let spec = spec().timeout(Duration::from_secs(1));
-    let (once, pure) = (Counting::new(spec.clone().effect(Effect::Once), 60_000), Counting::new(spec, 60_000));
-    let bench = Bench::alone(scope("root"));
+    let (once, pure) = (Counting::new(spec.clone().effect(EffectClass::Once), 60_000), Counting::new(spec, 60_000));
+    let environment = ToolEnvironment::alone(scope("root"));
 
-    let result = run(&once, &bench, 0, "{}").await;
+    let result = run(&once, &environment, 0, "{}").await;
     assert_eq!((result.error_code.as_deref(), once.starts(), result.retry_count), (Some("TIMEOUT"), 1, 0));
     assert!(result.observation.contains("check the state before repeating it"));
 
-    let result = run(&pure, &bench, 0, "{}").await;
+    let result = run(&pure, &environment, 0, "{}").await;
     assert_eq!((result.error_code.as_deref(), pure.starts(), result.retry_count), (Some("TIMEOUT"), 4, 3));
     assert_eq!(result.last_error.as_deref(), Some("Tool execution exceeded timeout limit"));
     let (attempts, pauses) = (1000 + 2000 + 4000 + 8000, 1000 + 1500 + 2250);
@@ -264,6 +265,6 @@ async fn a_once_call_that_times_out_is_started_exactly_once_and_a_pure_one_again
 }
 
 /// A bench of another conversation of the same tenant.
-fn beside(bench: &Bench, owner: &str) -> Bench {
-    Bench::new(bench.lent.clone(), bench.tools.clone(), scope(owner), bench.counters.clone())
+fn beside(environment: &ToolEnvironment, owner: &str) -> ToolEnvironment {
+    ToolEnvironment::new(environment.resources.clone(), environment.tools.clone(), scope(owner), environment.counters.clone())
 }

@@ -7,7 +7,7 @@ use tracing::Span;
 use super::{Run, RunResult};
 use crate::{
     metrics_collector::{FIGURES, SPANS},
-    ports::ToolErrorType,
+    tool::ToolErrorType,
 };
 
 /// Begins the span `tool.{name}` below the turn's; none where the turn is not sampled. A call without a turn begins a trace.

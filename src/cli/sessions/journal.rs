@@ -3,8 +3,8 @@
 use callboard_actors::{
     chat::{History, Message, Repair, Role, ToolResultBlock, ToolResultContent},
     ids::{ConversationId, Scope},
-    journal::{CallState, ConversationRound, Durable, Entry, Phase, rounds},
-    ports::{SessionBackend, StoredEntry},
+    journal::{CallState, ConversationRound, Durable, Entry, Phase, StoredEntry, rounds},
+    ports::SessionBackend,
 };
 
 use crate::cli::failure::Failure;

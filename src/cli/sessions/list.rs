@@ -1,6 +1,9 @@
 //! `callboard sessions list`: lists the stored conversations.
 
-use callboard_actors::ports::{ListQuery, Open, SessionSummary};
+use callboard_actors::{
+    ports::{ListQuery, SessionSummary},
+    stream::Open,
+};
 use clap::Args;
 
 use super::StoreFlag;

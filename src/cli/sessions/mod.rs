@@ -13,7 +13,7 @@ mod repair;
 use std::{path::PathBuf, sync::Arc};
 
 use callboard_actors::{
-    conversation::{ConversationError, volatile::Recovery},
+    conversation::{ConversationError, round::rules::Recovery},
     ids::{ConversationId, Scope},
     journal::Durable,
 };

@@ -1,6 +1,6 @@
 //! `callboard sessions request`: prints the body of the next model call.
 
-use callboard_actors::{conversation::volatile::Recovery, ports::ProviderError};
+use callboard_actors::{conversation::round::rules::Recovery, ports::ProviderError};
 use clap::Args;
 
 use super::{Found, OneArgs, StoreFlag};

@@ -3,7 +3,7 @@
 use callboard_actors::{
     chat::Message,
     journal::{CallState, UsageTotals},
-    ports::Open,
+    stream::Open,
 };
 use clap::Args;
 

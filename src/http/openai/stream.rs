@@ -71,7 +71,7 @@ impl Streamed {
         self.write(vec![ChunkChoice { index: 0, delta, finish_reason, logprobs: None }], None)
     }
 
-    fn write(&self, choices: Vec<ChunkChoice<'_>>, usage: Option<callboard_actors::ports::Usage>) -> Bytes {
+    fn write(&self, choices: Vec<ChunkChoice<'_>>, usage: Option<callboard_actors::chat::Usage>) -> Bytes {
         let (id, created, model) = (self.id.as_str(), self.created, self.model.as_str());
         let chunk = Chunk { id, object: "chat.completion.chunk", created, model, choices, usage: usage.map(Into::into) };
         data(&serde_json::to_value(&chunk).unwrap_or_default())

@@ -123,8 +123,8 @@ pub(in crate::http) struct ChatUsage {
     pub(super) total_tokens: u64,
 }
 
-impl From<callboard_actors::ports::Usage> for ChatUsage {
-    fn from(usage: callboard_actors::ports::Usage) -> Self {
+impl From<callboard_actors::chat::Usage> for ChatUsage {
+    fn from(usage: callboard_actors::chat::Usage) -> Self {
         let (prompt_tokens, completion_tokens) = (usage.input(), usage.output);
         Self { prompt_tokens, completion_tokens, total_tokens: prompt_tokens.saturating_add(completion_tokens) }
     }

@@ -8,8 +8,8 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use callboard_actors::{
-    ids::{ConversationId, Scope, TenantId},
-    ports::{ArtifactError, ArtifactId, ArtifactMeta, ListQuery},
+    ids::{ArtifactId, ConversationId, Scope, TenantId},
+    ports::{ArtifactError, ArtifactMeta, ListQuery},
 };
 use serde::Deserialize;
 use utoipa::IntoParams;

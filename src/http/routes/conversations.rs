@@ -6,11 +6,7 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use callboard_actors::{
-    host::SendError,
-    ids::ConversationId,
-    ports::{Head, ListQuery},
-};
+use callboard_actors::{host::SendError, ids::ConversationId, journal::Head, ports::ListQuery};
 
 use super::{Path, Query, messages::limit};
 use crate::http::{

@@ -7,12 +7,9 @@
 use std::sync::LazyLock;
 
 use bytes::Bytes;
-use callboard_actors::{
-    chat::{
-        ContentBlock, Message, Role,
-        attachment::{TEXT_CONTEXT, as_shown},
-    },
-    ports::{Effort, ModelRequest, ToolChoice},
+use callboard_actors::chat::{
+    ContentBlock, Effort, Message, ModelRequest, Role, ToolChoice,
+    attachment::{TEXT_CONTEXT, as_shown},
 };
 use memchr::memmem::Finder;
 
@@ -77,7 +74,7 @@ fn prompt(body: &mut BodyWriter, request: &ModelRequest) {
 }
 
 /// Writes a tool without its closing brace, so that the caller can add a cache mark.
-fn tool_definition(body: &mut BodyWriter, tool: &callboard_actors::ports::ToolDefinition) {
+fn tool_definition(body: &mut BodyWriter, tool: &callboard_actors::chat::ToolDefinition) {
     body.raw(r#"{"name":"#).json(&tool.name);
     if !tool.description.is_empty() {
         body.raw(r#","description":"#).json(&tool.description);

@@ -1,7 +1,4 @@
-use callboard_actors::{
-    chat::{MessageList, RawJson},
-    ports::ToolDefinition,
-};
+use callboard_actors::chat::{MessageList, RawJson, ToolDefinition};
 use serde_json::{Value, json};
 
 use super::*;

@@ -4,7 +4,10 @@ mod wire;
 mod convert;
 mod stream;
 
-use callboard_actors::ports::{BoxFuture, Capabilities, LlmProvider, ModelRequest, ModelStream, ProviderError};
+use callboard_actors::{
+    chat::ModelRequest,
+    ports::{BoxFuture, Capabilities, LlmProvider, ModelStream, ProviderError},
+};
 use reqwest::{
     Url,
     header::{HeaderMap, HeaderValue},

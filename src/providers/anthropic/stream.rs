@@ -6,8 +6,8 @@
 //! earlier ones.
 
 use callboard_actors::{
-    chat::{ContentBlock, MessageList, RawJson, TextBlock, ThinkingBlock, ToolUseBlock},
-    ports::{Completion, ModelEvent, ProviderError, ProviderStop, Usage},
+    chat::{ContentBlock, MessageList, ProviderStop, RawJson, TextBlock, ThinkingBlock, ToolUseBlock, Usage},
+    ports::{Completion, ModelEvent, ProviderError},
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;

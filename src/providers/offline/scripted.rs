@@ -9,8 +9,8 @@ use std::{
 };
 
 use callboard_actors::{
-    chat::{RawJson, Role},
-    ports::{BoxFuture, Capabilities, LlmProvider, ModelRequest, ModelStream, ProviderError},
+    chat::{ModelRequest, RawJson, Role},
+    ports::{BoxFuture, Capabilities, LlmProvider, ModelStream, ProviderError},
     scripted::{Reply, splitmix64},
 };
 use serde::{Deserialize, Serialize};
@@ -183,8 +183,8 @@ impl LlmProvider for Scripted {
 #[cfg(test)]
 mod tests {
     use callboard_actors::{
-        chat::{ContentBlock, Message, MessageList, ToolResultBlock, ToolUseBlock},
-        ports::{ModelEvent, ToolChoice, ToolDefinition},
+        chat::{ContentBlock, Message, MessageList, ToolChoice, ToolDefinition, ToolResultBlock, ToolUseBlock},
+        ports::ModelEvent,
     };
     use futures_util::StreamExt;
 

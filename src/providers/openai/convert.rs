@@ -6,12 +6,9 @@
 //! require alternating roles.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use callboard_actors::{
-    chat::{
-        ContentBlock, Message, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock,
-        attachment::{as_shown, as_text, media_of, note},
-    },
-    ports::{Effort, ModelRequest, ToolChoice},
+use callboard_actors::chat::{
+    ContentBlock, Effort, Message, ModelRequest, RawJson, Role, ToolChoice, ToolResultBlock, ToolResultContent, ToolUseBlock,
+    attachment::{as_shown, as_text, media_of, note},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};

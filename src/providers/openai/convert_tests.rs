@@ -1,7 +1,4 @@
-use callboard_actors::{
-    chat::{Attachment, MessageList, attachment::document_text},
-    ports::ToolDefinition,
-};
+use callboard_actors::chat::{Attachment, MessageList, ToolDefinition, attachment::document_text};
 
 use super::*;
 

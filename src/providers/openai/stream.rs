@@ -8,8 +8,8 @@
 use std::borrow::Cow;
 
 use callboard_actors::{
-    chat::{ContentBlock, MessageList, RawJson, ThinkingBlock, ToolUseBlock},
-    ports::{Completion, ModelEvent, ProviderError, ProviderStop, Usage},
+    chat::{ContentBlock, MessageList, ProviderStop, RawJson, ThinkingBlock, ToolUseBlock, Usage},
+    ports::{Completion, ModelEvent, ProviderError},
 };
 use serde_json::value::RawValue;
 

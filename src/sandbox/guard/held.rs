@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::Guard;
 use crate::sandbox::{
     disk::{Free, free},
-    space::{Excess, WorkspaceQuota, WorkspaceUsage},
+    quota::{Excess, WorkspaceQuota, WorkspaceUsage},
     spawner::{Launch, Spawner},
 };
 

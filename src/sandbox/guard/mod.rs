@@ -39,7 +39,7 @@ pub(super) use sweep::WrittenKnown;
 use super::{
     Root,
     helper::Program,
-    space::{Excess, WorkspaceUsage},
+    quota::{Excess, WorkspaceUsage},
     watchdog::{Note, Noted, Watchdog},
 };
 

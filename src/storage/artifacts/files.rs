@@ -11,10 +11,10 @@ use std::{
 
 use crate::private::make_folder;
 use callboard_actors::{
-    ids::{Scope, TenantId, sha256_hex},
+    ids::{ArtifactId, Scope, TenantId, sha256_hex},
     limits::ARTIFACT_BYTES_MAX,
-    policy::{Place, Shelf, Shelved},
-    ports::{ArtifactId, Timestamp},
+    policy::{ArtifactIndex, IndexPlace, IndexedArtifact},
+    time::Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -180,7 +180,7 @@ impl Files {
 
     /// Writes an artifact's metadata atomically, without flushing: metadata lost in a power cut is
     /// rebuilt.
-    pub(super) fn note(&self, owner: &Owner, id: &ArtifactId, shelved: &Shelved) -> io::Result<()> {
+    pub(super) fn note(&self, owner: &Owner, id: &ArtifactId, shelved: &IndexedArtifact) -> io::Result<()> {
         let metadata = Metadata {
             created_at: shelved.created_at.to_string(),
             accessed_at: shelved.accessed_at.to_string(),
@@ -193,18 +193,18 @@ impl Files {
     }
 
     /// What is known of a stored artifact: its metadata, or else the size and time of its file.
-    pub(super) fn known(&self, owner: &Owner, id: &ArtifactId) -> Option<Shelved> {
+    pub(super) fn known(&self, owner: &Owner, id: &ArtifactId) -> Option<IndexedArtifact> {
         let file = fs::symlink_metadata(self.path(owner, id)).ok().filter(fs::Metadata::is_file)?;
         let size_bytes = file.len();
         let noted = self.read_metadata(owner, id, size_bytes);
         Some(noted.unwrap_or_else(|| {
             let since = file.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
             let at = Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
-            Shelved { size_bytes, tool_call_id: String::new(), created_at: at, accessed_at: at }
+            IndexedArtifact { size_bytes, tool_call_id: String::new(), created_at: at, accessed_at: at }
         }))
     }
 
-    fn read_metadata(&self, owner: &Owner, id: &ArtifactId, size_bytes: u64) -> Option<Shelved> {
+    fn read_metadata(&self, owner: &Owner, id: &ArtifactId, size_bytes: u64) -> Option<IndexedArtifact> {
         let mut text = Vec::new();
         // Missing after a crash between the two writes: rebuilt without a warning.
         let file = File::open(self.metadata_path(owner, id)).ok()?;
@@ -215,7 +215,7 @@ impl Files {
             tracing::warn!("the metadata of {id} is unreadable and is rebuilt from its file");
             return None;
         };
-        Some(Shelved { size_bytes, tool_call_id: metadata.tool_call_id, created_at, accessed_at })
+        Some(IndexedArtifact { size_bytes, tool_call_id: metadata.tool_call_id, created_at, accessed_at })
     }
 
     /// Compares a content with the file at its path.
@@ -307,15 +307,15 @@ impl Files {
     }
 
     /// Builds a tenant's index from the files on disk.
-    pub(super) fn load(&self, tenant: &str) -> Shelf<String> {
-        let mut shelf = Shelf::default();
+    pub(super) fn load(&self, tenant: &str) -> ArtifactIndex<String> {
+        let mut shelf = ArtifactIndex::default();
         for (folder, name) in entries(&self.tenant_path(tenant)).filter(|(_, name)| is_hex(name, FOLDER_DIGITS)) {
             let owner = Owner::found(tenant, &name);
             for (_, hash) in entries(&folder) {
                 if let Ok(id) = ArtifactId::parse(&format!("artifact_{hash}"))
                     && let Some(shelved) = self.known(&owner, &id)
                 {
-                    let place: Place<String> = (name.clone(), id);
+                    let place: IndexPlace<String> = (name.clone(), id);
                     shelf.put(place, shelved);
                 }
             }

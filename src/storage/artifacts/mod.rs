@@ -29,10 +29,10 @@ use std::{
 
 use bytes::Bytes;
 use callboard_actors::{
-    ids::{ConversationId, Scope, TenantId},
+    ids::{ArtifactId, ConversationId, Scope, TenantId},
     limits::ARTIFACT_BYTES_MAX,
-    policy::Shelved,
-    ports::{ArtifactError, ArtifactId, ArtifactMeta, ArtifactStore, BoxFuture, Cleaned, Clock},
+    policy::IndexedArtifact,
+    ports::{ArtifactError, ArtifactMeta, ArtifactStore, BoxFuture, Cleaned, Clock},
 };
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -172,7 +172,7 @@ impl Inner {
     fn store(&self, owner: &Owner, tool_call_id: String, content: &[u8]) -> Result<ArtifactId, ArtifactError> {
         let id = (self.shelves.files.name)(content);
         let now = self.clock.now();
-        let shelved = Shelved { size_bytes: content.len() as u64, tool_call_id, created_at: now, accessed_at: now };
+        let shelved = IndexedArtifact { size_bytes: content.len() as u64, tool_call_id, created_at: now, accessed_at: now };
         let bound = lock(&self.bounds).get(&owner.tenant).copied();
         let tenant_bytes_max = bound.unwrap_or(self.settings.tenant_bytes_max);
         let settings = FileArtifactsSettings { tenant_bytes_max, ..self.settings.clone() };
@@ -182,7 +182,7 @@ impl Inner {
     }
 
     /// An owner's artifact, unless it has expired.
-    fn find(&self, owner: &Owner, id: &ArtifactId, is_use: bool) -> Result<Shelved, ArtifactError> {
+    fn find(&self, owner: &Owner, id: &ArtifactId, is_use: bool) -> Result<IndexedArtifact, ArtifactError> {
         self.shelves.find(owner, id, is_use, self.clock.now(), self.settings.max_age)
     }
 
@@ -238,7 +238,7 @@ impl ArtifactStore for FileArtifacts {
 
     fn meta(&self, owner: Scope, id: ArtifactId) -> BoxFuture<'_, Result<ArtifactMeta, ArtifactError>> {
         Box::pin(self.work(move |inner| {
-            let Shelved { size_bytes, tool_call_id, created_at, accessed_at } = inner.find(&Owner::of(&owner), &id, false)?;
+            let IndexedArtifact { size_bytes, tool_call_id, created_at, accessed_at } = inner.find(&Owner::of(&owner), &id, false)?;
             Ok(ArtifactMeta { id, size_bytes, tool_call_id, conversation_id: owner.conversation, created_at, accessed_at })
         }))
     }

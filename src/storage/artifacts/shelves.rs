@@ -11,9 +11,11 @@ use std::{
 };
 
 use callboard_actors::{
+    ids::ArtifactId,
     limits::TENANT_ARTIFACTS_MAX,
-    policy::{Place, Shelf, Shelved},
-    ports::{ArtifactError, ArtifactId, Cleaned, Timestamp},
+    policy::{ArtifactIndex, IndexPlace, IndexedArtifact},
+    ports::{ArtifactError, Cleaned},
+    time::Timestamp,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -31,13 +33,13 @@ pub(super) struct Shelves {
 /// A tenant's index.
 #[derive(Default)]
 struct Tenant {
-    shelf: Option<Shelf<String>>,
+    shelf: Option<ArtifactIndex<String>>,
     /// Bytes of artifacts that are being written; they count toward the quota.
     reserved: u64,
 }
 
 impl Tenant {
-    fn shelf(&mut self, files: &Files, tenant: &str) -> &mut Shelf<String> {
+    fn shelf(&mut self, files: &Files, tenant: &str) -> &mut ArtifactIndex<String> {
         self.shelf.get_or_insert_with(|| files.load(tenant))
     }
 }
@@ -46,7 +48,7 @@ impl Tenant {
 struct Candidate {
     accessed_at: Timestamp,
     tenant: String,
-    place: Place<String>,
+    place: IndexPlace<String>,
     size_bytes: u64,
 }
 
@@ -64,7 +66,7 @@ impl Shelves {
         &self,
         owner: &Owner,
         id: &ArtifactId,
-        shelved: Shelved,
+        shelved: IndexedArtifact,
         content: &[u8],
         settings: &FileArtifactsSettings,
     ) -> Result<(), ArtifactError> {
@@ -98,13 +100,13 @@ impl Shelves {
         &self,
         tenant: &mut Tenant,
         owner: &Owner,
-        shelved: &Shelved,
+        shelved: &IndexedArtifact,
         settings: &FileArtifactsSettings,
     ) -> Result<(), ArtifactError> {
         let quota = settings.tenant_bytes_max;
         let size = tenant.reserved.saturating_add(shelved.size_bytes);
         let shelf = tenant.shelf(&self.files, &owner.tenant);
-        let is_full = |shelf: &Shelf<String>| shelf.bytes().saturating_add(size) > quota || shelf.len() >= TENANT_ARTIFACTS_MAX;
+        let is_full = |shelf: &ArtifactIndex<String>| shelf.bytes().saturating_add(size) > quota || shelf.len() >= TENANT_ARTIFACTS_MAX;
         if is_full(shelf) {
             let Some(_) = shelf.room_for(size, quota, TENANT_ARTIFACTS_MAX) else {
                 return Err(ArtifactError::OverQuota { used: shelf.bytes(), quota });
@@ -124,7 +126,14 @@ impl Shelves {
     }
 
     /// Writes the content without the lock, then moves it into place under the lock.
-    fn write(&self, tenant: &Mutex<Tenant>, owner: &Owner, id: &ArtifactId, shelved: Shelved, content: &[u8]) -> Result<(), ArtifactError> {
+    fn write(
+        &self,
+        tenant: &Mutex<Tenant>,
+        owner: &Owner,
+        id: &ArtifactId,
+        shelved: IndexedArtifact,
+        content: &[u8],
+    ) -> Result<(), ArtifactError> {
         let failed = |error: io::Error| away(&error);
         let incoming = self.files.begin(content, true).map_err(failed)?;
         incoming.set_time(shelved.created_at);
@@ -153,7 +162,7 @@ impl Shelves {
         is_use: bool,
         now: Timestamp,
         max_age: Duration,
-    ) -> Result<Shelved, ArtifactError> {
+    ) -> Result<IndexedArtifact, ArtifactError> {
         let not_found = || ArtifactError::NotFound(id.clone());
         let tenant = self.tenant(&owner.tenant);
         let mut tenant = lock(&tenant);
@@ -191,7 +200,7 @@ impl Shelves {
 
     /// Removes one artifact; one that cannot be removed stays and is logged. Returns whether this
     /// call removed it.
-    fn drop_from(&self, shelf: &mut Shelf<String>, tenant: &str, place: &Place<String>) -> bool {
+    fn drop_from(&self, shelf: &mut ArtifactIndex<String>, tenant: &str, place: &IndexPlace<String>) -> bool {
         match self.files.remove(&Owner::found(tenant, &place.0), &place.1) {
             Ok(removed) => {
                 shelf.remove(place);
@@ -276,7 +285,7 @@ impl Shelves {
         cleaned.bytes - before
     }
 
-    fn drop_counted(&self, shelf: &mut Shelf<String>, tenant: &str, place: &Place<String>, cleaned: &mut Cleaned) {
+    fn drop_counted(&self, shelf: &mut ArtifactIndex<String>, tenant: &str, place: &IndexPlace<String>, cleaned: &mut Cleaned) {
         let bytes = shelf.get(place).map_or(0, |shelved| shelved.size_bytes);
         if self.drop_from(shelf, tenant, place) {
             cleaned.removed += 1;

@@ -37,7 +37,10 @@ use std::{
 use bytes::Bytes;
 use callboard_actors::{
     ids::{Scope, Seq, TenantId},
-    ports::{Append, BoxFuture, Head, ListQuery, Loaded, Open, SessionBackend, SessionSummary, StoreError, StoredEntry, Timestamp},
+    journal::{Head, Loaded, StoredEntry},
+    ports::{Append, BoxFuture, ListQuery, SessionBackend, SessionSummary, StoreError},
+    stream::Open,
+    time::Timestamp,
 };
 use tokio::sync::oneshot;
 

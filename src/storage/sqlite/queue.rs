@@ -371,7 +371,8 @@ mod tests {
 
     use callboard_actors::{
         ids::{ConversationId, Epoch},
-        ports::{Head, Open, StoredEntry},
+        journal::{Head, StoredEntry},
+        stream::Open,
     };
 
     use super::*;

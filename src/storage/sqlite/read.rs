@@ -3,7 +3,10 @@
 use bytes::Bytes;
 use callboard_actors::{
     ids::{ConversationId, Epoch, SUBAGENT_PREFIX, Scope, Seq, TenantId},
-    ports::{Head, ListQuery, Loaded, Open, SessionSummary, StoreError, StoredEntry, Timestamp},
+    journal::{Head, Loaded, StoredEntry},
+    ports::{ListQuery, SessionSummary, StoreError},
+    stream::Open,
+    time::Timestamp,
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 

@@ -3,7 +3,9 @@
 
 use callboard_actors::{
     ids::{Epoch, Scope, Seq, TenantId},
-    ports::{Append, Head, Open},
+    journal::Head,
+    ports::Append,
+    stream::Open,
 };
 use rusqlite::{Connection, OptionalExtension, params};
 

@@ -7,7 +7,7 @@
 //! their time and stack by the size of a piece, and a cancellation is noticed after each piece.
 //! Tables are written as lines with bars, because htmd's padding would multiply their size.
 
-use callboard_actors::ports::ToolError;
+use callboard_actors::tool::ToolError;
 use htmd::{
     HtmlToMarkdown,
     options::{BulletListMarker, HrStyle, Options},

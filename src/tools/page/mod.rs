@@ -6,7 +6,7 @@ mod visible;
 mod charset;
 mod markdown;
 
-use callboard_actors::ports::ToolError;
+use callboard_actors::tool::ToolError;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use callboard::ports::{ToolError, ToolOutput};
+use callboard::{ports::ToolOutput, tool::ToolError};
 
 use super::*;
 use crate::{
@@ -52,7 +52,7 @@ where
     F: Future<Output = Result<ToolOutput, ToolError>> + Send + 'static,
 {
     let tool = FnTool::raw(name, "Does harm.", &json!({ "type": "object" }), move |_: Value, _: ToolContext| run(), None);
-    Arc::new(tool.declare(|spec| spec.effect(Effect::Once).timeout(time)))
+    Arc::new(tool.declare(|spec| spec.effect(EffectClass::Once).timeout(time)))
 }
 
 /// Memory is a figure of a whole process, and other tests share this one: it runs again by itself.

@@ -8,7 +8,8 @@ use std::{
 use callboard::{
     chat::RawJson,
     ids::{CallKey, Scope, Seq},
-    ports::{Approval, CachePolicy, Effect, Extensions, Progress, Reach, Tool, ToolContext, ToolError, ToolErrorType, ToolOutput},
+    ports::{Approval, CachePolicy, Extensions, Progress, Reach, Tool, ToolContext, ToolOutput},
+    tool::{EffectClass, ToolError, ToolErrorType},
     tools::{
         mask::Masker,
         web::{Search, WebTools, tools},
@@ -80,8 +81,8 @@ fn the_web_tools_declare_what_they_do() {
     assert_eq!(
         declared,
         [
-            ("web_fetch".to_owned(), Effect::Pure, Approval::ByMode, Reach::Web, CachePolicy::TtlShort),
-            ("web_search".to_owned(), Effect::Pure, Approval::Never, Reach::Web, CachePolicy::TtlMedium),
+            ("web_fetch".to_owned(), EffectClass::Pure, Approval::ByMode, Reach::Web, CachePolicy::TtlShort),
+            ("web_search".to_owned(), EffectClass::Pure, Approval::Never, Reach::Web, CachePolicy::TtlMedium),
         ]
     );
     let free = named(WebTools { fetch_without_asking: true, ..WebTools::default() }, "web_fetch");

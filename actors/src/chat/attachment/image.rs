@@ -1,4 +1,6 @@
 //! Headers of images: which form, how large, whether the file is whole. Looks at bytes, decodes no pixel, keeps nothing.
+//!
+//! Pure.
 
 /// The forms of images that providers take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! What can be told of a PDF without parsing it: that it is one, goes to its end, has no password and not too many pages. One pass
 //! over the bytes; what is compressed is not looked into, the providers and the worker that reads text do that.
+//!
+//! Pure.
 
 use std::collections::BTreeSet;
 

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     chat::{ContentBlock, History, Message, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock},
-    conversation::turn::{Act, Input},
+    conversation::round::{Effect, Input},
     ids::WaiterId,
     journal::Durable,
 };
@@ -78,8 +78,8 @@ fn no_broken_list_loses_what_was_said_or_stays_broken() {
         // Through a life: taken, reloaded, and taken back at each of its rounds.
         let waiter = WaiterId(1);
         let input = Input::Import { messages: messages.iter().cloned().collect(), rounds: vec![], waiter };
-        let (stored, state, acts) = ask(&Durable::default(), input);
-        assert_eq!(acts, [Act::Answer { waiter }]);
+        let (stored, state, effects) = ask(&Durable::default(), input);
+        assert_eq!(effects, [Effect::Answer { waiter }]);
         marks_hold(&state);
         for mark in state.rounds.as_slice() {
             let (_, rewound, _) = ask(&state, Input::Rewind { round_id: mark.id, waiter });

@@ -2,18 +2,14 @@
 
 use super::{Rng, laws::Law};
 use crate::{
-    conversation::{
-        Spending,
-        turn::{Act, Input, ModelOutcome},
-        volatile::Work,
-    },
+    conversation::round::{Effect, Input, ModelOutcome, volatile::Work},
     journal::{CallState, Durable, Entry, EntryBody, Phase},
-    policy::{Amount, Budget, BudgetKind, BudgetLevel, Exhausted, Price},
+    policy::{Amount, Budget, BudgetKind, BudgetLevel, Exhausted, Price, Pricing},
     stream::StopReason,
 };
 
 /// Most worlds have no budget; some one that is soon used up.
-pub(super) fn spending(rng: &mut Rng) -> Spending {
+pub(super) fn spending(rng: &mut Rng) -> Pricing {
     let budget = match rng.below(10) {
         0..4 => Budget::default(),
         4..7 => Budget::default().with_tokens(500 + rng.below(4000) as u64),
@@ -22,7 +18,7 @@ pub(super) fn spending(rng: &mut Rng) -> Spending {
         _ => Budget::default().with_tokens(u64::MAX),
     };
     let price = (budget.micro_usd.is_some() || rng.percent(30)).then(|| Price::per_million(3.0, 15.0).unwrap());
-    Spending { budget, price, fixed_bytes: 100, max_tokens: 200, window_tokens: 1000, ..Spending::default() }
+    Pricing { budget, price, fixed_bytes: 100, max_tokens: 200, window_tokens: 1000, ..Pricing::default() }
 }
 
 /// A tenant's answer.
@@ -122,15 +118,15 @@ impl Law<'_> {
         let measures = |work: &Work| matches!(work, Work::Context { .. });
         assert!(self.after.work.values().all(measures) && self.after.cancelling.is_none());
         let round = state.round.as_ref().unwrap();
-        let step = if matches!(round.phase, Phase::Model { .. }) { round.steps } else { round.steps + 1 };
+        let step = if matches!(round.phase, Phase::Model { .. }) { round.model_calls } else { round.model_calls + 1 };
         assert_eq!(reserving.step, step);
         assert!(state.spent.reserved.is_none() && reserving.amount.tokens > 0);
     }
 
     /// The tenant is asked by a round that would go on.
-    pub(super) fn asked(&self, act: &Act) {
+    pub(super) fn asked(&self, effect: &Effect) {
         assert!(
-            matches!(act, Act::Reserve { .. })
+            matches!(effect, Effect::Reserve { .. })
                 && self.before.tenant_left.is_some()
                 && self
                     .before

@@ -3,12 +3,15 @@
 use super::{cast, laws::Law, skill_laws};
 use crate::{
     chat::RawJson,
-    conversation::{
-        turn::{Act, Input},
-        volatile::{ApprovalMode, Cancelling, Recovery, Work},
+    conversation::round::{
+        Effect, Input,
+        rules::{ApprovalMode, Recovery},
+        volatile::{Cancelling, Work},
     },
     journal::{Batch, Call, CallState, Durable, Entry, ToolExecutionResult, call_digest},
-    ports::{Approval, Concurrency, Effect, Timestamp},
+    ports::{Approval, Concurrency},
+    time::Timestamp,
+    tool::EffectClass,
     tool_executor::RunResult,
 };
 
@@ -31,10 +34,10 @@ impl Law<'_> {
             CallState::Started { attempt: last, input: first, .. } => {
                 assert_eq!((attempt, input), (last + 1, first.as_ref()));
                 match self.input {
-                    Input::Recovered { recovery: Recovery::Resume } => assert_ne!(effect, Effect::Once, "once is started once"),
+                    Input::Recovered { recovery: Recovery::Resume } => assert_ne!(effect, EffectClass::Once, "once is started once"),
                     Input::RetryDue { batch: seq, call } => {
                         assert_eq!((*seq, *call), (batch.seq, index));
-                        assert!(effect != Effect::Once || self.not_started.contains(&(batch.seq, index)), "once is started once");
+                        assert!(effect != EffectClass::Once || self.not_started.contains(&(batch.seq, index)), "once is started once");
                     }
                     other => panic!("a second start by {other:?}"),
                 }
@@ -54,8 +57,8 @@ impl Law<'_> {
 
     pub(super) fn start_act(&self, entry: &Entry, batch: &Batch, index: u32, attempt: u32, input: Option<&RawJson>) {
         let tool_use = &batch.calls[index as usize].tool_use;
-        let fits = self.outcome.acts.iter().filter(|act| match act {
-            Act::StartTool(start) => {
+        let fits = self.outcome.effects.iter().filter(|effect| match effect {
+            Effect::StartTool(start) => {
                 start.work.seq == entry.seq
                     && (start.batch, start.call, start.attempt) == (batch.seq, index, attempt)
                     && (&start.tool_use.id, &start.tool_use.name) == (&tool_use.id, &tool_use.name)
@@ -100,7 +103,7 @@ impl Law<'_> {
                 RunResult::Activation(_) => {}
                 RunResult::NotBegun => assert_eq!(outcome.observation, "cancelled before start"),
                 RunResult::TimedOut { .. } | RunResult::Panicked { .. } | RunResult::Cancelled => {
-                    assert_eq!(outcome.observation.contains("effect"), effect == Effect::Once, "a once call may have happened");
+                    assert_eq!(outcome.observation.contains("effect"), effect == EffectClass::Once, "a once call may have happened");
                 }
             }
             return;
@@ -113,13 +116,13 @@ impl Law<'_> {
                 let runs = self.before.work_of_call(index).is_some();
                 assert!(cancelling.grace_over || !runs, "its answer is still taken");
                 match (runs, effect, cancelling.grace_over) {
-                    (false, Effect::Once, true) => in_doubt(at),
+                    (false, EffectClass::Once, true) => in_doubt(at),
                     _ => interrupted("cancelled, effect unknown"),
                 }
             }
             (CallState::Started { effect, at, .. }, None) => {
                 assert!(matches!(self.input, Input::Recovered { recovery: Recovery::Resume }), "a result out of nothing for {id}");
-                assert_eq!(*effect, Effect::Once);
+                assert_eq!(*effect, EffectClass::Once);
                 in_doubt(at);
             }
             (CallState::Asked { .. }, None) => panic!("a result without an answer for {id}"),

@@ -7,9 +7,10 @@ use std::{
 
 use crate::{
     chat::RawJson,
-    conversation::volatile::{Judge, Judgement},
+    conversation::round::rules::{CallPolicy, Judgement},
     policy::ToolRetryPolicy,
-    ports::{Approval, Concurrency, Effect, ToolError, ToolErrorType, ToolSpec},
+    ports::{Approval, Concurrency, ToolSpec},
+    tool::{EffectClass, ToolError, ToolErrorType},
 };
 
 /// What a hook makes of the input of `hooked`.
@@ -26,21 +27,21 @@ pub(super) fn retried(kind: ToolErrorType) -> bool {
 
 static SPECS: LazyLock<BTreeMap<&'static str, Arc<ToolSpec>>> = LazyLock::new(|| {
     let per_file = || Concurrency::PerFile("path".into());
-    let tool = |name: &'static str, effect: Effect, approval: Approval, concurrency: Concurrency| {
+    let tool = |name: &'static str, effect: EffectClass, approval: Approval, concurrency: Concurrency| {
         let retry_on = vec![ToolErrorType::Timeout, ToolErrorType::ResourceError, ToolErrorType::InvalidParameters];
         let retry = ToolRetryPolicy { max_retries: RETRIES_MAX, retry_on, ..ToolRetryPolicy::default() };
         let spec = ToolSpec::new(name, "", RawJson::empty_object()).effect(effect).approval(approval).concurrency(concurrency);
         (name, Arc::new(spec.retry(retry)))
     };
     BTreeMap::from([
-        tool("read", Effect::Pure, Approval::Never, Concurrency::Parallel),
-        tool("put", Effect::Idempotent, Approval::Never, per_file()),
-        tool("send", Effect::Once, Approval::Never, Concurrency::Parallel),
-        tool("pay", Effect::Once, Approval::ByMode, Concurrency::Parallel),
-        tool("edit", Effect::Idempotent, Approval::ByMode, per_file()),
-        tool("build", Effect::Once, Approval::Never, Concurrency::Exclusive),
-        tool("tidy", Effect::Pure, Approval::Never, Concurrency::Exclusive),
-        tool("hooked", Effect::Idempotent, Approval::ByMode, per_file()),
+        tool("read", EffectClass::Pure, Approval::Never, Concurrency::Parallel),
+        tool("put", EffectClass::Idempotent, Approval::Never, per_file()),
+        tool("send", EffectClass::Once, Approval::Never, Concurrency::Parallel),
+        tool("pay", EffectClass::Once, Approval::ByMode, Concurrency::Parallel),
+        tool("edit", EffectClass::Idempotent, Approval::ByMode, per_file()),
+        tool("build", EffectClass::Once, Approval::Never, Concurrency::Exclusive),
+        tool("tidy", EffectClass::Pure, Approval::Never, Concurrency::Exclusive),
+        tool("hooked", EffectClass::Idempotent, Approval::ByMode, per_file()),
     ])
 });
 
@@ -70,7 +71,7 @@ pub(super) fn fits(text: &str) -> bool {
 /// Knows the tools above; refuses inputs that say `bad`.
 pub(super) struct Cast;
 
-impl Judge for Cast {
+impl CallPolicy for Cast {
     fn judge(&self, name: &str, input: &RawJson) -> Judgement {
         match spec(name) {
             None => Judgement::Refused(ToolError::not_found("no such tool")),

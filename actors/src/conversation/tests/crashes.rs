@@ -9,15 +9,14 @@ use super::{
     world::{Cut, Reply, World},
 };
 use crate::{
-    chat::{ContentBlock, RawJson, ToolUseBlock},
-    conversation::{
-        Spending,
-        turn::{Input, ModelOutcome, OnBusy},
-        volatile::{ApprovalMode, Recovery, Rules},
+    chat::{ContentBlock, ProviderStop, RawJson, ToolUseBlock},
+    conversation::round::{
+        Input, ModelOutcome, OnBusy,
+        rules::{ApprovalMode, Recovery, Rules},
     },
     journal::{CallState, Entry, EntryBody},
-    policy::{Budget, Price},
-    ports::{Completion, ProviderStop},
+    policy::{Budget, Price, Pricing},
+    ports::Completion,
     stream::StopReason,
     tool_executor::RunResult,
 };
@@ -166,7 +165,7 @@ impl World {
                 self.tool_ends(0, 0, output())?;
             } else if !life.models.is_empty() {
                 // A model that had not spoken yet calls its tools first.
-                let fresh = life.durable.round.as_ref().is_some_and(|round| round.said.is_empty() && round.steps == 1);
+                let fresh = life.durable.round.as_ref().is_some_and(|round| round.said.is_empty() && round.model_calls == 1);
                 self.model_ends(0, 0, if fresh { calls() } else { answer() })?;
             } else {
                 return Ok(());
@@ -185,7 +184,7 @@ impl World {
 fn careful(budgeted: bool) -> Rules {
     let budget = if budgeted { Budget::default().with_tokens(8000).with_usd(1.0) } else { Budget::default() };
     let price = Price::per_million(3.0, 15.0);
-    let spending = Arc::new(Spending { budget, price, fixed_bytes: 100, max_tokens: 100, window_tokens: 1000, ..Spending::default() });
+    let spending = Arc::new(Pricing { budget, price, fixed_bytes: 100, max_tokens: 100, window_tokens: 1000, ..Pricing::default() });
     let rules = Rules { spending, ..rules(&mut Rng::new(0)) };
     let limits = Rules { tool_iterations_max: 25, parallel_tools_max: 16, inbox_prompts_max: 64, ..rules };
     Rules { approval: ApprovalMode::Ask, has_approver: true, ..limits }

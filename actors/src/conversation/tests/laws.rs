@@ -13,17 +13,22 @@ use super::{
     skill_laws,
 };
 use crate::{
-    chat::{ContentBlock, History, Message, Role},
-    conversation::{
-        context::ContextOutcome,
-        turn::{Act, Gate, Input, ModelOutcome, OnBusy, Outcome, Receipt},
-        volatile::{ApprovalMode, Cancelling, Recovery, Volatile, Work},
+    chat::{ContentBlock, History, Message, ProviderStop, Role},
+    conversation::round::{
+        Effect, Input, ModelOutcome, OnBusy, Outcome, Receipt, When,
+        input::ContextOutcome,
+        rules::{ApprovalMode, Recovery},
+        volatile::{Cancelling, Volatile, Work},
     },
     ids::{RoundId, Seq, WaiterId, WorkId},
-    journal::{ApprovalVerdict, Batch, Call, CallState, Durable, Entry, EntryBody, OpenRound, Phase, WithdrawReason, call_digest},
+    journal::{
+        ApprovalVerdict, Batch, Call, CallState, Durable, Entry, EntryBody, OpenRound, Phase, StoredEntry, WithdrawReason, call_digest,
+    },
     limits::{APPROVAL_MS, LOOP_REFUSALS_MAX},
-    ports::{Effect, ProviderError, ProviderStop, StoredEntry, Timestamp},
+    ports::ProviderError,
     stream::StopReason,
+    time::Timestamp,
+    tool::EffectClass,
     tool_executor::RunResult,
 };
 
@@ -41,10 +46,10 @@ pub(super) struct Law<'a> {
 }
 
 /// Whether an act must wait for the store (the table of DESIGN §4.3).
-pub(super) fn must_wait(act: &Act) -> bool {
-    match act {
-        Act::Acknowledge { .. } | Act::Answer { .. } => true,
-        Act::StartTool(start) => cast::spec(start.spec.name()).expect("a known tool").effect != Effect::Pure,
+pub(super) fn must_wait(effect: &Effect) -> bool {
+    match effect {
+        Effect::Acknowledge { .. } | Effect::Answer { .. } => true,
+        Effect::StartTool(start) => cast::spec(start.spec.name()).expect("a known tool").effect != EffectClass::Pure,
         _ => false,
     }
 }
@@ -58,7 +63,7 @@ impl Law<'_> {
     /// Holds a step against the laws and brings `shadow`, a fold of decoded entries, up to date. Returns the encoded entries.
     pub(super) fn check(mut self, shadow: &mut Durable, live: &Durable) -> Vec<StoredEntry> {
         self.reply(shadow);
-        self.acts(shadow);
+        self.effects(shadow);
         let mut stored = Vec::with_capacity(self.outcome.entries.len());
         let mut denied = None;
         for (place, entry) in self.outcome.entries.iter().enumerate() {
@@ -94,8 +99,8 @@ impl Law<'_> {
     }
 
     pub(super) fn cancelling(&self, round: RoundId) -> Option<Cancelling> {
-        let ordered = self.outcome.acts.iter().find_map(|act| match act {
-            Act::CancelRound { round_id, failure, grace_over } if *round_id == round => {
+        let ordered = self.outcome.effects.iter().find_map(|effect| match effect {
+            Effect::CancelRound { round_id, failure, grace_over } if *round_id == round => {
                 Some(Cancelling { round_id: round, grace_over: *grace_over, failure: failure.clone() })
             }
             _ => None,
@@ -111,17 +116,18 @@ impl Law<'_> {
 
     /// Whoever asks gets one answer, the right one, and nobody else gets any.
     fn reply(&self, state: &Durable) {
-        let replies: Vec<&Act> = self
+        let replies: Vec<&Effect> = self
             .outcome
-            .acts
+            .effects
             .iter()
-            .filter(|act| matches!(act, Act::Acknowledge { .. } | Act::Answer { .. } | Act::Refuse { .. }))
+            .filter(|effect| matches!(effect, Effect::Acknowledge { .. } | Effect::Answer { .. } | Effect::Refuse { .. }))
             .collect();
         let refused = |waiter: &WaiterId, refusal: &'static str| {
-            let refuses = |act: &&Act| matches!(act, Act::Refuse { waiter: w, refusal: r } if w == waiter && r.code() == refusal);
+            let refuses =
+                |effect: &&Effect| matches!(effect, Effect::Refuse { waiter: w, refusal: r } if w == waiter && r.code() == refusal);
             assert!(replies.len() == 1 && replies.iter().all(refuses), "expected {refusal}: {replies:?}");
         };
-        let answered = |waiter: &WaiterId| assert_eq!(replies, [&Act::Answer { waiter: *waiter }]);
+        let answered = |waiter: &WaiterId| assert_eq!(replies, [&Effect::Answer { waiter: *waiter }]);
         let idle = state.round.is_none() && state.inbox.is_empty();
         match self.input {
             Input::Prompt(prompt) => {
@@ -131,7 +137,7 @@ impl Law<'_> {
                 });
                 let acknowledged = |round_id: RoundId, replayed: bool| {
                     let receipt = Receipt { round_id, replayed };
-                    assert_eq!(replies, [&Act::Acknowledge { waiter: prompt.waiter, receipt }]);
+                    assert_eq!(replies, [&Effect::Acknowledge { waiter: prompt.waiter, receipt }]);
                 };
                 let accepted = self.count(|body| matches!(body, EntryBody::PromptAccepted { .. }));
                 let steers = prompt.on_busy == OnBusy::Steer
@@ -155,8 +161,8 @@ impl Law<'_> {
                     None => {
                         acknowledged(prompt.round_id, false);
                         takes = 1;
-                        let place = Act::Queued { round_id: prompt.round_id, position: state.inbox.len() + 1 };
-                        assert_eq!(self.outcome.acts.contains(&place), !idle);
+                        let place = Effect::Queued { round_id: prompt.round_id, position: state.inbox.len() + 1 };
+                        assert_eq!(self.outcome.effects.contains(&place), !idle);
                         if let Some(round) = state.round.as_ref().filter(|_| prompt.on_busy == OnBusy::Interrupt) {
                             assert!(self.cancelling(round.id).is_some(), "an interrupting prompt cancels");
                         }
@@ -194,7 +200,7 @@ impl Law<'_> {
             }
             Input::Compact { .. } => {
                 assert!(replies.is_empty(), "whoever asks for a compaction hears when it is over");
-                assert!(self.outcome.acts.iter().any(|act| matches!(act, Act::MeasureContext { waiter: Some(_), .. })));
+                assert!(self.outcome.effects.iter().any(|effect| matches!(effect, Effect::MeasureContext { waiter: Some(_), .. })));
             }
             Input::Context { work, outcome } => match (self.before.work.get(work), outcome) {
                 (Some(Work::Context { waiter: Some(waiter) }), ContextOutcome::Fits) => answered(waiter),
@@ -244,36 +250,38 @@ impl Law<'_> {
     }
 
     /// Work is ordered by exactly one entry; orders fit their cause.
-    fn acts(&self, state: &Durable) {
+    fn effects(&self, state: &Durable) {
         let mut ordered: Vec<WorkId> = Vec::new();
         let mut ended: Vec<RoundId> = Vec::new();
         let own = self.own_result();
         let mut retries = 0;
-        for act in &self.outcome.acts {
-            assert_eq!(act.gate() == Gate::Stored, must_wait(act), "the table of waits: {act:?}");
-            match act {
-                Act::StartModel { work } => ordered.push(*work),
-                Act::MeasureContext { work, waiter } => {
+        for effect in &self.outcome.effects {
+            assert_eq!(effect.when() == When::Stored, must_wait(effect), "the table of waits: {effect:?}");
+            match effect {
+                Effect::StartModel { work } => ordered.push(*work),
+                Effect::MeasureContext { work, waiter } => {
                     assert_eq!(waiter.is_some(), matches!(self.input, Input::Compact { .. }));
                     assert!(work.epoch == self.before.life && self.after.work.contains_key(work));
                 }
-                Act::CompactionDropped => assert!(matches!(self.input, Input::Context { outcome: ContextOutcome::Compacted(_), .. })),
-                Act::StartTool(start) => ordered.push(start.work),
-                Act::RoundOver { round_id } => ended.push(*round_id),
-                Act::RetryLater { batch, call, attempt, delay, last_error } => {
+                Effect::CompactionDropped => assert!(matches!(self.input, Input::Context { outcome: ContextOutcome::Compacted(_), .. })),
+                Effect::StartTool(start) => ordered.push(start.work),
+                Effect::RoundOver { round_id } => ended.push(*round_id),
+                Effect::RetryLater { batch, call, attempt, delay, last_error } => {
                     retries += 1;
                     let (index, last, result, _) = own.expect("only a result is tried again");
                     assert!(result.error_type().is_some() && !last_error.is_empty(), "T-30");
                     assert_eq!((Some(*batch), *call, *attempt), (state.batch().map(|batch| batch.seq), index, last + 1));
                     assert_eq!(delay.as_millis(), [1000, 1500][last as usize], "T-41");
-                    assert!(self.outcome.acts.iter().any(|act| matches!(act, Act::ToolRetry { attempt: a, .. } if a == attempt)));
+                    assert!(
+                        self.outcome.effects.iter().any(|effect| matches!(effect, Effect::ToolRetry { attempt: a, .. } if a == attempt))
+                    );
                 }
-                Act::Abort { work } => {
+                Effect::Abort { work } => {
                     assert!(self.before.work.contains_key(work) && !self.after.work.contains_key(work));
                     let round = state.round.as_ref().expect("a round is open").id;
                     assert!(self.cancelling(round).is_some_and(|cancelling| cancelling.grace_over), "nothing is aborted before the grace");
                 }
-                Act::CancelRound { round_id, grace_over, .. } => {
+                Effect::CancelRound { round_id, grace_over, .. } => {
                     assert_eq!(Some(*round_id), state.round.as_ref().map(|round| round.id));
                     assert!(self.before.cancelling.is_none(), "a cancel happens once");
                     let closes = matches!(self.input, Input::Recovered { recovery: Recovery::Close });
@@ -284,14 +292,14 @@ impl Law<'_> {
                     };
                     assert!(closes && *grace_over || interrupts && !grace_over);
                 }
-                Act::Reserve { .. } => self.asked(act),
-                Act::Queued { .. } => assert!(matches!(self.input, Input::Prompt(_))),
-                Act::Summarise { .. }
-                | Act::Acknowledge { .. }
-                | Act::Refuse { .. }
-                | Act::Answer { .. }
-                | Act::ToolRetry { .. }
-                | Act::Park { .. } => {}
+                Effect::Reserve { .. } => self.asked(effect),
+                Effect::Queued { .. } => assert!(matches!(self.input, Input::Prompt(_))),
+                Effect::Summarise { .. }
+                | Effect::Acknowledge { .. }
+                | Effect::Refuse { .. }
+                | Effect::Answer { .. }
+                | Effect::ToolRetry { .. }
+                | Effect::Park { .. } => {}
             }
         }
         let orders = self
@@ -316,7 +324,7 @@ impl Law<'_> {
                 ModelOutcome::Completed { .. } => assert_eq!(answers, 1),
                 ModelOutcome::Failed { partial, .. } | ModelOutcome::Cancelled { partial } => {
                     let auth = matches!(outcome, ModelOutcome::Failed { error: ProviderError::Auth { .. }, .. });
-                    let withdrawn = auth && state.round.as_ref().is_some_and(|round| round.steps == 1);
+                    let withdrawn = auth && state.round.as_ref().is_some_and(|round| round.model_calls == 1);
                     assert_eq!(self.count(|body| matches!(body, EntryBody::PromptWithdrawn { .. })), usize::from(withdrawn), "R-14");
                     let kept = !withdrawn && expected_blocks(partial, false, false).is_some();
                     assert_eq!(answers, usize::from(kept), "a partial answer is kept (R-15)");
@@ -326,7 +334,7 @@ impl Law<'_> {
     }
 
     /// The attempt that this input ends: call, attempt, result, effect.
-    pub(super) fn own_result(&self) -> Option<(u32, u32, &RunResult, Effect)> {
+    pub(super) fn own_result(&self) -> Option<(u32, u32, &RunResult, EffectClass)> {
         let Input::Tool { work, result, .. } = self.input else { return None };
         match self.before.work.get(work)? {
             Work::Tool { call, attempt, spec, .. } => Some((*call, *attempt, result, spec.effect)),
@@ -334,10 +342,10 @@ impl Law<'_> {
         }
     }
 
-    pub(super) fn is_tried_again(&self, state: &Durable, attempt: u32, result: &RunResult, effect: Effect) -> bool {
+    pub(super) fn is_tried_again(&self, state: &Durable, attempt: u32, result: &RunResult, effect: EffectClass) -> bool {
         let not_started = matches!(result, RunResult::Error(error) if error.not_started);
         let cancelled = state.round.as_ref().is_some_and(|round| self.cancelling(round.id).is_some());
-        (effect != Effect::Once || not_started)
+        (effect != EffectClass::Once || not_started)
             && !cancelled
             && attempt < cast::RETRIES_MAX
             && result.error_type().is_some_and(cast::retried)
@@ -358,7 +366,10 @@ impl Law<'_> {
             EntryBody::PromptWithdrawn { prompt_id, reason } => match reason {
                 WithdrawReason::ProviderAuth => {
                     let round = round.expect("a round is open");
-                    assert!(round.prompts.contains(prompt_id) && round.steps == 1 && round.answers == 0, "only at the first step (R-14)");
+                    assert!(
+                        round.prompts.contains(prompt_id) && round.model_calls == 1 && round.answers == 0,
+                        "only at the first step (R-14)"
+                    );
                     assert!(matches!(
                         self.input,
                         Input::Model { outcome: ModelOutcome::Failed { error: ProviderError::Auth { .. }, .. }, .. }
@@ -390,7 +401,7 @@ impl Law<'_> {
                 let round = round.expect("a round is open");
                 let again = matches!(round.phase, Phase::Model { .. });
                 assert!(!again || matches!(self.input, Input::Recovered { recovery: Recovery::Resume } | Input::Budget { .. }));
-                assert_eq!(*step, if again { round.steps } else { round.steps + 1 });
+                assert_eq!(*step, if again { round.model_calls } else { round.model_calls + 1 });
                 assert!(*step <= self.before.rules.tool_iterations_max, "R-10");
                 let last = state.history.messages().last().expect("a request is not empty");
                 assert!(last.role() == Role::User || self.paused.contains(last.wire()), "a request ends with what a user said");
@@ -473,7 +484,7 @@ impl Law<'_> {
     /// Why a round that ends now ends.
     fn stop(&self, round: &OpenRound, cancelling: Option<&Cancelling>) -> (StopReason, Option<String>) {
         if let Input::Model { outcome: ModelOutcome::Failed { error: error @ ProviderError::Auth { .. }, .. }, .. } = self.input
-            && round.steps == 1
+            && round.model_calls == 1
             && self.count(|body| matches!(body, EntryBody::PromptWithdrawn { .. })) == 1
         {
             return (StopReason::Error, Some(error.code().into()));
@@ -489,7 +500,7 @@ impl Law<'_> {
                 (StopReason::ContextTooLarge, Some("context_too_large".into()))
             }
             (Phase::Ready, _) => {
-                assert!(round.steps >= self.before.rules.tool_iterations_max, "a round that could go on goes on");
+                assert!(round.model_calls >= self.before.rules.tool_iterations_max, "a round that could go on goes on");
                 (StopReason::IterationLimit, None)
             }
             (_, Input::Model { outcome: ModelOutcome::Failed { error, .. }, .. }) => (StopReason::Error, Some(error.code().into())),
@@ -515,7 +526,7 @@ impl Law<'_> {
     fn assistant(&mut self, state: &Durable, entry: &Entry, cancelled: bool) {
         let EntryBody::Assistant { message, stop, usage, partial, step, .. } = &entry.body else { return };
         let (Input::Model { work, outcome, .. }, Some(round)) = (self.input, &state.round) else { panic!("an answer out of nothing") };
-        assert_eq!((&round.phase, *step), (&Phase::Model { seq: work.seq }, round.steps), "an answer is to the open call");
+        assert_eq!((&round.phase, *step), (&Phase::Model { seq: work.seq }, round.model_calls), "an answer is to the open call");
         assert!(self.before.work.contains_key(work) && work.epoch == self.before.life);
         let blocks = message.as_ref().map(Message::blocks);
         match outcome {
@@ -563,7 +574,7 @@ impl Law<'_> {
             _ if after.reserving.is_some() => self.reserving_rests(state),
             Phase::Ready => {
                 let measures = |work: &Work| *work == Work::Context { waiter: None };
-                assert!(after.work.values().any(measures) && !self.outcome.acts.is_empty() || self.before.work.values().any(measures));
+                assert!(after.work.values().any(measures) && !self.outcome.effects.is_empty() || self.before.work.values().any(measures));
             }
             Phase::Ended { .. } => panic!("a round rests in {:?}", round.phase),
             Phase::Model { seq } => {
@@ -575,9 +586,9 @@ impl Law<'_> {
         }
         if round.is_parked() {
             let until = state.batch().and_then(Batch::expires_at);
-            assert!(self.outcome.acts.contains(&Act::Park { round_id: round.id, until }), "a round that waits for people is parked");
+            assert!(self.outcome.effects.contains(&Effect::Park { round_id: round.id, until }), "a round that waits for people is parked");
         } else {
-            assert!(!self.outcome.acts.iter().any(|act| matches!(act, Act::Park { .. })), "a round that works is not parked");
+            assert!(!self.outcome.effects.iter().any(|effect| matches!(effect, Effect::Park { .. })), "a round that works is not parked");
         }
     }
 }

@@ -10,17 +10,20 @@ use super::{
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    chat::{ContentBlock, History, Message, RawJson, Role, ThinkingBlock, ToolResultBlock, ToolResultContent, ToolUseBlock},
+    chat::{
+        ContentBlock, History, Message, ProviderStop, RawJson, Role, ThinkingBlock, ToolResultBlock, ToolResultContent, ToolUseBlock, Usage,
+    },
     compactor::{CompactionSettings, Fixed, Problem, Verdict, Window, plan},
-    conversation::{
-        context::{ContextOutcome, ContextRules, Draft},
-        turn::{Input, ModelOutcome, NewPrompt, OnBusy},
-        volatile::{ApprovalMode, Recovery, Rules},
+    conversation::round::{
+        Input, ModelOutcome, NewPrompt, OnBusy,
+        input::{ContextOutcome, Draft},
+        rules::{ApprovalMode, ContextRules, Recovery, Rules},
     },
     ids::{Epoch, PromptId, RoundId, Seq, WorkId},
     journal::{CallState, ClientKey, Durable, WithdrawReason, digest},
-    ports::{Completion, ProviderError, ProviderStop, ToolError, ToolErrorType, Usage},
+    ports::{Completion, ProviderError},
     stream::Failure,
+    tool::{ToolError, ToolErrorType},
     tool_executor::RunResult,
 };
 
@@ -61,7 +64,7 @@ pub(super) fn rules(rng: &mut Rng) -> Rules {
         subagents_a_round_max: 64,
         subagents_max: 1024,
         inbox_prompts_max: 1 + rng.below(3),
-        output_level: crate::ports::OutputLevel::Standard,
+        output_level: crate::tool::OutputLevel::Standard,
         window_tokens: 1000,
         context: *rng.pick(&[
             ContextRules::default(),
@@ -86,7 +89,7 @@ impl World {
     pub(super) fn happen(&mut self, weather: Weather) -> Result<(), Cut> {
         self.now = match self.rng.below(200) {
             0 => self.now.plus_ms(25 * 3_600_000),
-            1 => crate::ports::Timestamp(self.now.0 - 3_600_000),
+            1 => crate::time::Timestamp(self.now.0 - 3_600_000),
             n if n < 100 => self.now,
             n => self.now.plus_ms(n as u64),
         };
@@ -117,7 +120,7 @@ impl World {
         let mut may = |event: usize, weight: usize, is: bool| events.extend(std::iter::repeat_n(event, if is { weight } else { 0 }));
         may(0, 4, !self.store.queue.is_empty());
         may(1, 4, !life.notices.is_empty());
-        may(2, 3, life.lane.is_paused() && !life.over && life.head_read.is_none());
+        may(2, 3, life.append_queue.is_paused() && !life.over && life.head_read.is_none());
         may(3, 3, life.head_read.is_some());
         may(4, 3, !life.models.is_empty());
         may(5, 2 + life.tools.len(), !life.tools.is_empty());

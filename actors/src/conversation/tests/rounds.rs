@@ -9,15 +9,14 @@ use super::{
 };
 use crate::{
     chat::{History, Message, Role},
-    conversation::{
-        rounds::Copied,
-        turn::{self, Act, Input},
-        volatile::{Recovery, Volatile},
-    },
+    conversation::round::{self, Effect, Input, rounds::Copied, rules::Recovery, volatile::Volatile},
     ids::{ConversationId, RoundId, WaiterId},
-    journal::{ConversationRound, Durable, Entry, EntryBody, Fork, ForkReader, RoundMarks, RoundsReader, restore, rounds},
-    ports::{Head, Loaded, StoredEntry, Timestamp},
+    journal::{
+        ConversationRound, Durable, Entry, EntryBody, Fork, ForkReader, Head, Loaded, RoundMarks, RoundsReader, StoredEntry, restore,
+        rounds,
+    },
     stream::RoundStatus,
+    time::Timestamp,
 };
 
 /// Conversations of the property; ten times as many with `CALLBOARD_LONG=1`.
@@ -192,12 +191,12 @@ fn judge_statuses(entries: &[Entry]) {
 }
 
 /// Asks a life that begins on this state for something; gives what it wrote and what it is then.
-pub(super) fn ask(state: &Durable, input: Input) -> (Vec<StoredEntry>, Durable, Vec<Act>) {
+pub(super) fn ask(state: &Durable, input: Input) -> (Vec<StoredEntry>, Durable, Vec<Effect>) {
     let mut durable = state.clone();
     let mut volatile = Volatile::new(state.epoch.next(), 7, people::rules(&mut Rng::new(1)));
     volatile.recovered = true;
-    let outcome = turn::step(&mut durable, &mut volatile, Timestamp(1), input, |_, _| {}).unwrap();
-    (outcome.entries.iter().map(Entry::encode).collect(), durable, outcome.acts)
+    let outcome = round::apply_input(&mut durable, &mut volatile, Timestamp(1), input, |_, _| {}).unwrap();
+    (outcome.entries.iter().map(Entry::encode).collect(), durable, outcome.effects)
 }
 
 /// What a new life finds in the store, without and with a snapshot.
@@ -216,9 +215,9 @@ fn fork_at(entries: &[Entry], at: Option<RoundId>) -> Option<Fork> {
 
 fn check_fork(fork: Fork) -> Durable {
     let expected = fork.clone();
-    let (stored, state, acts) =
+    let (stored, state, effects) =
         ask(&Durable::default(), Input::Fork { copied: Box::new(Copied { from: name(), fork }), waiter: WaiterId(1) });
-    assert_eq!(acts, [Act::Answer { waiter: WaiterId(1) }]);
+    assert_eq!(effects, [Effect::Answer { waiter: WaiterId(1) }]);
     assert!(state.history.messages().iter().eq(&expected.messages), "a fork has the messages");
     assert_eq!(state.history.messages().first_fault(), None, "a fork is valid");
     assert_eq!(state.in_doubt, expected.in_doubt);
@@ -273,8 +272,8 @@ fn every_rewind_and_every_fork_of_a_conversation_is_valid_and_reloads_to_the_sam
         let whole = world.lives[0].durable.clone();
         let len = whole.history.messages().len();
         for mark in whole.rounds.as_slice() {
-            let (stored, state, acts) = ask(&whole, Input::Rewind { round_id: mark.id, waiter: WaiterId(1) });
-            assert_eq!(acts, [Act::Answer { waiter: WaiterId(1) }]);
+            let (stored, state, effects) = ask(&whole, Input::Rewind { round_id: mark.id, waiter: WaiterId(1) });
+            assert_eq!(effects, [Effect::Answer { waiter: WaiterId(1) }]);
             assert!(whole.history.messages().iter().take(mark.start as usize).eq(state.history.messages().iter()));
             assert_eq!(state.history.messages().first_fault(), None);
             assert_eq!(state.rounds.start(mark.id), None);
@@ -313,17 +312,17 @@ fn a_fork_enters_only_where_nothing_is() {
     let input = || Input::Fork { copied: Box::new(Copied { from: name(), fork: fork.clone() }), waiter: WaiterId(1) };
 
     let (_, forked, _) = ask(&Durable::default(), input());
-    let (stored, after, acts) = ask(&forked, input());
+    let (stored, after, effects) = ask(&forked, input());
 
     assert_eq!((stored.len(), after), (0, forked));
-    assert!(matches!(acts.as_slice(), [Act::Refuse { refusal, .. }] if refusal.code() == "conversation_exists"));
+    assert!(matches!(effects.as_slice(), [Effect::Refuse { refusal, .. }] if refusal.code() == "conversation_exists"));
 }
 
 #[test]
 fn a_closed_life_forks_what_it_closed() {
     let mut world = World::new(3, people::rules(&mut Rng::new(3)));
     world.start_life(Recovery::Resume).unwrap();
-    world.prompt(0, None, crate::conversation::turn::OnBusy::Queue, "b", None).unwrap();
+    world.prompt(0, None, crate::conversation::round::OnBusy::Queue, "b", None).unwrap();
     world.crash(9);
     world.start_life(Recovery::Close).unwrap();
 

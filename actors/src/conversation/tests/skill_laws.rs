@@ -4,10 +4,7 @@ use std::sync::Arc;
 
 use super::{Rng, laws::Law};
 use crate::{
-    conversation::{
-        turn::Input,
-        volatile::{SkillView, Volatile},
-    },
+    conversation::round::{Input, rules::SkillView, volatile::Volatile},
     ids::ActivationId,
     journal::{ActivatedBy, Durable, EntryBody},
     skill::{ContextModifier, Skill, SkillActivationRequest, SkillActivationResult, SkillIndex, SkillName, SkillPolicy},

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use crate::{
-    conversation::lane::Parcel,
+    conversation::commit::append_queue::AppendBatch,
     ids::Seq,
-    ports::{Head, Loaded, StoredEntry},
+    journal::{Head, Loaded, StoredEntry},
 };
 
 /// What goes wrong with an append.
@@ -33,23 +33,23 @@ pub(super) struct Store {
     pub(super) entries: Vec<StoredEntry>,
     pub(super) head: Head,
     /// Appends under way, with the number of the life that sent them.
-    pub(super) queue: VecDeque<(u64, Parcel)>,
+    pub(super) queue: VecDeque<(u64, AppendBatch)>,
     pub(super) snapshot: Option<(Seq, Bytes)>,
 }
 
 impl Store {
     /// Takes the next append; says whom to tell what.
     pub(super) fn work(&mut self, fault: Fault) -> Option<(u64, Notice)> {
-        let (life, parcel) = self.queue.pop_front()?;
-        let end = parcel.entries.last().expect("a parcel is not empty").seq;
-        let follows = parcel.entries.iter().zip(parcel.expected.seq.0 + 1..).all(|(entry, seq)| entry.seq.0 == seq);
+        let (life, batch) = self.queue.pop_front()?;
+        let end = batch.entries.last().expect("a parcel is not empty").seq;
+        let follows = batch.entries.iter().zip(batch.expected.seq.0 + 1..).all(|(entry, seq)| entry.seq.0 == seq);
         assert!(follows, "the seqs of a parcel follow its head");
-        if parcel.expected != self.head || fault == Fault::Lost {
+        if batch.expected != self.head || fault == Fault::Lost {
             return Some((life, Notice::Failed));
         }
-        assert!(parcel.epoch == self.head.epoch || parcel.epoch == self.head.epoch.next());
-        self.entries.extend(parcel.entries);
-        self.head = Head { epoch: parcel.epoch, seq: end };
+        assert!(batch.epoch == self.head.epoch || batch.epoch == self.head.epoch.next());
+        self.entries.extend(batch.entries);
+        self.head = Head { epoch: batch.epoch, seq: end };
         Some((life, if fault == Fault::Untold { Notice::Failed } else { Notice::Stored(end) }))
     }
 

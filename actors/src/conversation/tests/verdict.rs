@@ -9,14 +9,11 @@ use super::{
 };
 use crate::{
     chat::{ContentBlock, Message, is_reminder},
-    conversation::{
-        turn::{Input, OnBusy},
-        volatile::Recovery,
-    },
+    conversation::round::{Input, OnBusy, rules::Recovery},
     ids::{Epoch, EventId, PromptId, RoundId},
     journal::{CallState, ClientKey, Durable, Entry, EntryBody, project, restore},
     limits::CLIENT_KEY_MS,
-    ports::Timestamp,
+    time::Timestamp,
 };
 
 /// Steps to an end at most: beyond this a world hangs.
@@ -69,7 +66,7 @@ impl World {
         let folded = restore(&self.store.load(false)).expect("no snapshot").expect("readable");
         assert_eq!(folded, life.durable, "what is stored is what lives");
         let snapshot = (folded.head, folded.snapshot());
-        let loaded = crate::ports::Loaded { head: self.store.head, snapshot: Some(snapshot), entries: vec![] };
+        let loaded = crate::journal::Loaded { head: self.store.head, snapshot: Some(snapshot), entries: vec![] };
         assert_eq!(restore(&loaded), Some(Ok(folded.clone())), "a snapshot survives its encoding");
 
         let entries: Vec<Entry> = self.store.entries.iter().map(|stored| Entry::decode(stored).expect("readable")).collect();

@@ -12,14 +12,18 @@ use super::{
 };
 use crate::{
     conversation::{
-        lane::{Freed, Lane, Verdict},
-        turn::{self, Act, Gate, Input, ModelOutcome, OnBusy, Receipt, StartTool},
-        volatile::{Recovery, Rules, Volatile},
+        commit::append_queue::{AppendQueue, Committed, Verdict},
+        round::{
+            self, Effect, Input, ModelOutcome, OnBusy, Receipt, StartTool, When,
+            rules::{Recovery, Rules},
+            volatile::Volatile,
+        },
     },
     ids::{Epoch, EventId, PromptId, RoundId, Seq, WaiterId, WorkId},
-    journal::{Durable, Phase, project, restore},
-    ports::{Effect, Head, Open, StoredEntry, Timestamp},
-    stream::EventKind,
+    journal::{Durable, Head, Phase, StoredEntry, project, restore},
+    stream::{EventKind, Open},
+    time::Timestamp,
+    tool::EffectClass,
     tool_executor::RunResult,
 };
 
@@ -45,7 +49,7 @@ pub(super) struct Sent {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Wait {
     tail: Seq,
-    act: Act,
+    effect: Effect,
 }
 
 /// One life and the shell around it.
@@ -53,7 +57,7 @@ pub(super) struct Life {
     pub(super) number: u64,
     pub(super) durable: Durable,
     pub(super) volatile: Volatile,
-    pub(super) lane: Lane<Wait>,
+    pub(super) append_queue: AppendQueue<Wait>,
     pub(super) notices: VecDeque<Notice>,
     /// The head that was read during a pause, and the entry after what was known to be stored; not yet told.
     pub(super) head_read: Option<(Head, Option<StoredEntry>)>,
@@ -145,7 +149,7 @@ impl Life {
         match &self.durable.round {
             _ if self.over => "ended",
             _ if !self.volatile.recovered => "starting",
-            _ if self.lane.is_paused() => "paused",
+            _ if self.append_queue.is_paused() => "paused",
             _ if self.volatile.cancelling.is_some() => "cancelling",
             _ if self.volatile.draining => "draining",
             None => "idle",
@@ -163,7 +167,7 @@ impl Life {
     /// Whether nothing is under way and nothing is open.
     pub(super) fn is_quiet(&self) -> bool {
         let open = self.durable.round.is_some() || !(self.durable.inbox.is_empty() || self.volatile.draining);
-        !open && self.lane.is_empty() && !self.lane.is_paused() && self.notices.is_empty() && self.held.is_empty()
+        !open && self.append_queue.is_empty() && !self.append_queue.is_paused() && self.notices.is_empty() && self.held.is_empty()
     }
 }
 
@@ -265,7 +269,7 @@ impl World {
             told: durable.head,
             durable,
             volatile,
-            lane: Lane::new(loaded.head),
+            append_queue: AppendQueue::new(loaded.head),
             notices: VecDeque::new(),
             head_read: None,
             models: Vec::new(),
@@ -310,7 +314,7 @@ impl World {
         }
         let before = life.volatile.clone();
         let mut events = Vec::new();
-        let outcome = turn::step(&mut life.durable, &mut life.volatile, now, input.clone(), |state, entry| {
+        let outcome = round::apply_input(&mut life.durable, &mut life.volatile, now, input.clone(), |state, entry| {
             let (round, kinds) = project(&"c-1".parse().unwrap(), state, entry);
             assert!(kinds.is_empty() || round.is_some(), "an event belongs to a round");
             events.extend((0..).zip(kinds).map(|(n, kind)| (EventId { epoch: entry.epoch, seq: entry.seq, n }, kind)));
@@ -318,7 +322,7 @@ impl World {
         .unwrap_or_else(|error| panic!("{error} after {input:?}"));
         if self.trace {
             outcome.entries.iter().for_each(|entry| eprintln!("    {} {:?}", entry.seq, entry.body));
-            outcome.acts.iter().for_each(|act| eprintln!("    -> {act:?}"));
+            outcome.effects.iter().for_each(|effect| eprintln!("    -> {effect:?}"));
         }
         let law = Law {
             before: &before,
@@ -340,30 +344,26 @@ impl World {
             Some(_) => (Open::Running, None),
         };
         let tail = life.durable.head;
-        let wait = |act| Wait { tail, act };
-        let (waiting, now): (Vec<Act>, Vec<Act>) = outcome.acts.into_iter().partition(|act| act.gate() == Gate::Stored);
+        let wait = |effect| Wait { tail, effect };
+        let (waiting, now): (Vec<Effect>, Vec<Effect>) = outcome.effects.into_iter().partition(|effect| effect.when() == When::Stored);
         let waiting: Vec<Wait> = waiting.into_iter().map(wait).collect();
         let has_entries = !entries.is_empty();
-        let (parcel, free) = life.lane.push(life.volatile.life, entries, open, wake_at, waiting.clone());
+        let (batch, free) = life.append_queue.push(life.volatile.life, entries, open, wake_at, waiting.clone());
         if life.over {
-            assert!(parcel.is_none() && free.is_empty(), "a life that is over sends and shows nothing");
+            assert!(batch.is_none() && free.is_empty(), "a life that is over sends and shows nothing");
             return Ok(());
         }
         let behind_first = life.told == life.base && life.written.len() > sent;
-        let goes = has_entries && !life.lane.is_paused() && !behind_first;
-        assert_eq!(
-            parcel.is_some(),
-            goes,
-            "entries go to the store at once, unless it is away or the first ones are not known to be there"
-        );
+        let goes = has_entries && !life.append_queue.is_paused() && !behind_first;
+        assert_eq!(batch.is_some(), goes, "entries go to the store at once, unless it is away or the first ones are not known to be there");
         if life.told >= tail {
             assert_eq!(free, waiting, "what waits for nothing is free");
         } else {
             assert!(free.is_empty(), "what waits is kept");
             life.waits.extend(waiting);
         }
-        if let Some(parcel) = parcel {
-            self.store.queue.push_back((life.number, parcel));
+        if let Some(batch) = batch {
+            self.store.queue.push_back((life.number, batch));
         }
         for wait in now.into_iter().map(wait).chain(free) {
             self.perform_or_hold(index, wait)?;
@@ -372,9 +372,11 @@ impl World {
     }
 
     fn perform_or_hold(&mut self, index: usize, wait: Wait) -> Result<(), Cut> {
-        let goes =
-            matches!(wait.act, Act::CancelRound { .. } | Act::Abort { .. } | Act::Refuse { .. } | Act::Reserve { .. } | Act::Queued { .. });
-        if self.lives[index].lane.is_paused() && !goes {
+        let goes = matches!(
+            wait.effect,
+            Effect::CancelRound { .. } | Effect::Abort { .. } | Effect::Refuse { .. } | Effect::Reserve { .. } | Effect::Queued { .. }
+        );
+        if self.lives[index].append_queue.is_paused() && !goes {
             self.lives[index].held.push_back(wait);
             return Ok(());
         }
@@ -383,38 +385,38 @@ impl World {
 
     fn perform(&mut self, index: usize, wait: Wait) -> Result<(), Cut> {
         self.point()?;
-        let Wait { tail, act } = wait;
+        let Wait { tail, effect } = wait;
         let life = &mut self.lives[index];
-        if must_wait(&act) && tail > life.base {
+        if must_wait(&effect) && tail > life.base {
             let (from, upto) = (life.base.0 as usize, tail.0 as usize);
             let ends = |entries: &[StoredEntry]| (entries.first().cloned(), entries.last().cloned());
             let stored = self.store.entries.get(from..upto).map(ends);
-            assert_eq!(stored, Some(ends(&life.written[..upto - from])), "{act:?} waits until its entries are stored");
+            assert_eq!(stored, Some(ends(&life.written[..upto - from])), "{effect:?} waits until its entries are stored");
         }
-        match act {
-            Act::Acknowledge { waiter, receipt } => self.reply(waiter, Reply::Acknowledged(receipt)),
-            Act::Answer { waiter } => self.reply(waiter, Reply::Answered),
-            Act::Refuse { waiter, refusal } => self.reply(waiter, Reply::Refused(refusal.code())),
-            Act::Reserve { work, .. } => life.reserves.push(work),
-            Act::StartModel { work } if life.aborted.contains(&work) => {}
-            Act::StartModel { work } => life.models.push(work),
-            Act::MeasureContext { work, .. } => life.measures.push((work, life.durable.clone())),
-            Act::StartTool(start) if life.aborted.contains(&start.work) => {}
-            Act::StartTool(start) => {
+        match effect {
+            Effect::Acknowledge { waiter, receipt } => self.reply(waiter, Reply::Acknowledged(receipt)),
+            Effect::Answer { waiter } => self.reply(waiter, Reply::Answered),
+            Effect::Refuse { waiter, refusal } => self.reply(waiter, Reply::Refused(refusal.code())),
+            Effect::Reserve { work, .. } => life.reserves.push(work),
+            Effect::StartModel { work } if life.aborted.contains(&work) => {}
+            Effect::StartModel { work } => life.models.push(work),
+            Effect::MeasureContext { work, .. } => life.measures.push((work, life.durable.clone())),
+            Effect::StartTool(start) if life.aborted.contains(&start.work) => {}
+            Effect::StartTool(start) => {
                 // What is cancelled before it began is not begun; the answer comes as any other.
-                if start.spec.effect == Effect::Once && !life.cancelled.contains(&start.work) {
+                if start.spec.effect == EffectClass::Once && !life.cancelled.contains(&start.work) {
                     assert!(self.once.insert((start.batch, start.call)), "a once call is started twice: {start:?}");
                 }
                 self.lives[index].tools.push(start);
             }
-            Act::RetryLater { batch, call, .. } => life.timers.push((batch, call)),
-            Act::CancelRound { round_id, grace_over, .. } => {
+            Effect::RetryLater { batch, call, .. } => life.timers.push((batch, call)),
+            Effect::CancelRound { round_id, grace_over, .. } => {
                 life.cancelled.extend(life.volatile.work.iter().map(|(id, _)| *id));
                 if !grace_over {
                     life.graces.push(round_id);
                 }
             }
-            Act::Abort { work } => {
+            Effect::Abort { work } => {
                 life.aborted.insert(work);
                 if life.models.contains(&work) {
                     life.late.push(Input::Model {
@@ -429,12 +431,12 @@ impl World {
                 life.models.retain(|model| *model != work);
                 life.tools.retain(|tool| tool.work != work);
             }
-            Act::Summarise { .. }
-            | Act::CompactionDropped
-            | Act::ToolRetry { .. }
-            | Act::Queued { .. }
-            | Act::Park { .. }
-            | Act::RoundOver { .. } => {}
+            Effect::Summarise { .. }
+            | Effect::CompactionDropped
+            | Effect::ToolRetry { .. }
+            | Effect::Queued { .. }
+            | Effect::Park { .. }
+            | Effect::RoundOver { .. } => {}
         }
         Ok(())
     }
@@ -481,17 +483,17 @@ impl World {
         let life = &mut self.lives[index];
         match life.notices.pop_front() {
             Some(Notice::Stored(seq)) => {
-                let Freed { released, send } = life.lane.stored(seq);
+                let Committed { released, send } = life.append_queue.stored(seq);
                 if life.over {
                     assert!(released.is_empty() && send.is_empty(), "a life that is over shows nothing and sends nothing");
                     return Ok(());
                 }
                 let number = life.number;
-                self.store.queue.extend(send.into_iter().map(|parcel| (number, parcel)));
+                self.store.queue.extend(send.into_iter().map(|batch| (number, batch)));
                 self.release(index, seq, released)
             }
             Some(Notice::Failed) => {
-                life.lane.lost();
+                life.append_queue.lost();
                 Ok(())
             }
             None => Ok(()),
@@ -500,7 +502,7 @@ impl World {
 
     /// A life that is paused reads the head.
     pub(super) fn read_head(&mut self, index: usize) {
-        let known = self.lives[index].lane.stored_head().seq.0 as usize;
+        let known = self.lives[index].append_queue.stored_head().seq.0 as usize;
         self.lives[index].head_read = Some((self.store.head, self.store.entries.get(known).cloned()));
     }
 
@@ -510,10 +512,10 @@ impl World {
         let Some((head, next)) = life.head_read.take() else { return Ok(()) };
         let (from, upto) = (life.base.0 as usize, head.seq.0 as usize);
         let ours = upto <= from || life.written.get(..upto - from) == self.store.entries.get(from..upto);
-        match life.lane.head_read(head, next.as_ref()) {
+        match life.append_queue.head_read(head, next.as_ref()) {
             Verdict::EndLife => {
                 assert!(!ours || life.over, "a life ends only when another one writes");
-                let kept = life.lane.close();
+                let kept = life.append_queue.close();
                 assert_eq!(kept, Vec::from(std::mem::take(&mut life.waits)), "what waits is given back");
                 life.over = true;
                 Ok(())
@@ -521,7 +523,7 @@ impl World {
             Verdict::GoOn { released, resend } => {
                 assert!(ours, "a life does not go on in another one's journal");
                 let number = life.number;
-                self.store.queue.extend(resend.into_iter().map(|parcel| (number, parcel)));
+                self.store.queue.extend(resend.into_iter().map(|batch| (number, batch)));
                 self.release(index, head.seq, released)?;
                 for wait in std::mem::take(&mut self.lives[index].held) {
                     self.perform_or_hold(index, wait)?;
@@ -536,7 +538,7 @@ impl World {
         let life = &mut self.lives[index];
         life.told = life.told.max(seq);
         let told = life.told;
-        assert!(life.lane.stored_head().seq == told && told <= self.store.head.seq);
+        assert!(life.append_queue.stored_head().seq == told && told <= self.store.head.seq);
         let count = life.waits.iter().take_while(|wait| wait.tail <= told).count();
         let expected: Vec<Wait> = life.waits.drain(..count).collect();
         assert_eq!(released, expected, "what waited is released by its own entries, no sooner and no later");
@@ -554,7 +556,7 @@ impl World {
     /// Keeps a snapshot, if all that the life knows is stored.
     pub(super) fn take_snapshot(&mut self, index: usize) {
         let life = &self.lives[index];
-        if life.lane.is_empty() && life.told == life.durable.head && !life.over {
+        if life.append_queue.is_empty() && life.told == life.durable.head && !life.over {
             self.store.snapshot = Some((life.durable.head, life.durable.snapshot()));
         }
     }

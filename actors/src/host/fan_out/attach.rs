@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use super::told::{failure, refused};
 use crate::{
     chat::Message,
-    conversation::{ConversationError, ConversationMsg, LoadFailure, Ports, turn::Refusal},
+    conversation::{ConversationError, ConversationMsg, LoadFailure, Ports, round::Refusal},
     host::{OutcomeError, directory::Directory, round_watch::RoundWatch},
     ids::{RoundId, Scope, Seq},
     journal::{CHILD_KEY, Entry, EntryBody, digest},

@@ -18,22 +18,22 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     attach::{Found, find, outcome},
-    ends::{Ends, Told},
-    scratch::Scratch,
+    ephemeral_store::EphemeralStore,
+    round_end_listener::{FanOutEvent, RoundEndListener},
     told::{TaskEnd, TaskFailure, draining, failure, refused},
 };
 use crate::{
     chat::Message,
     conversation::{
         ConversationError, ConversationMsg,
-        turn::{Receipt, Refusal},
+        round::{Receipt, Refusal},
     },
     host::{
         SendError,
-        branches::Joined,
         directory::{Directory, Place},
+        fan_out_context::Joined,
+        room::place,
         subagents::{TaskReceipt, give},
-        tenants::place,
     },
     id_hash::IdHash,
     ids::{ConversationId, RoundId, Scope, Seq},
@@ -55,7 +55,7 @@ const REST_RETRY: Duration = Duration::from_millis(2);
 const REST_MAX: Duration = Duration::from_secs(4);
 
 /// How a fan-out is to go about it.
-pub(super) struct Orders {
+pub(super) struct FanOutLimits {
     pub(super) root: Scope,
     pub(super) parallel: usize,
     pub(super) deadline: Option<Instant>,
@@ -64,7 +64,7 @@ pub(super) struct Orders {
 }
 
 /// A task under way.
-struct Flight {
+struct RunningTask {
     child: Scope,
     message: Message,
     began: Instant,
@@ -98,7 +98,7 @@ pub(super) struct Journals {
     /// Conversations of this name that are there already.
     pub(super) known: BTreeSet<Scope>,
     /// The journals of a fan-out that leaves none, and where its large results are.
-    pub(super) ephemeral: Option<(Arc<Scratch>, Arc<dyn ArtifactStore>)>,
+    pub(super) ephemeral: Option<(Arc<EphemeralStore>, Arc<dyn ArtifactStore>)>,
 }
 
 /// Whether the others may begin.
@@ -118,13 +118,13 @@ pub(super) struct Driver {
     /// What the names of its prompts begin with: those of calls 0, 1, 2 … that nobody made.
     called: String,
     tenant: Arc<Tenant>,
-    orders: Orders,
+    limits: FanOutLimits,
     /// Texts of those that have not begun.
     tasks: VecDeque<String>,
     next: u32,
-    flights: HashMap<u32, Flight, IdHash>,
-    ends: Arc<Ends>,
-    told: mpsc::Receiver<Told>,
+    running: HashMap<u32, RunningTask, IdHash>,
+    ends: Arc<RoundEndListener>,
+    told: mpsc::Receiver<FanOutEvent>,
     receipts: FuturesUnordered<Awaited>,
     attaching: FuturesUnordered<BoxFuture<'static, Attached>>,
     results: mpsc::Sender<Arc<TaskEnd>>,
@@ -142,22 +142,22 @@ impl Driver {
     pub(super) fn new(
         directory: Arc<Directory>,
         tenant: Arc<Tenant>,
-        orders: Orders,
+        limits: FanOutLimits,
         tasks: Vec<String>,
-        (ends, told): (Arc<Ends>, mpsc::Receiver<Told>),
+        (ends, told): (Arc<RoundEndListener>, mpsc::Receiver<FanOutEvent>),
         results: mpsc::Sender<Arc<TaskEnd>>,
         journals: Journals,
     ) -> Self {
         Self {
-            children: orders.root.conversation.children(),
-            called: format!("{CHILD_KEY}{}/0/", orders.root),
+            children: limits.root.conversation.children(),
+            called: format!("{CHILD_KEY}{}/0/", limits.root),
             directory,
             tenant,
-            warmth: if orders.warm_first { Warmth::Cold } else { Warmth::Warm },
-            orders,
+            warmth: if limits.warm_first { Warmth::Cold } else { Warmth::Warm },
+            limits,
             tasks: tasks.into(),
             next: 0,
-            flights: HashMap::default(),
+            running: HashMap::default(),
             ends,
             told,
             receipts: FuturesUnordered::new(),
@@ -172,15 +172,15 @@ impl Driver {
 
     /// Runs to the end of all tasks, or of the host. `_joined` is let go last: a life finds by it what it is made of.
     pub(super) async fn run(mut self, _joined: Joined) {
-        let (stopped, cancel) = (self.directory.stopped().clone(), self.orders.cancel.clone());
+        let (stopped, cancel) = (self.directory.stopped().clone(), self.limits.cancel.clone());
         // Made once: each is a place in a queue.
         let (mut stopped, mut cancelled) = (pin!(stopped.cancelled()), pin!(cancel.cancelled()));
         loop {
             self.begin_more().await;
-            if self.flights.is_empty() && self.tasks.is_empty() {
+            if self.running.is_empty() && self.tasks.is_empty() {
                 break;
             }
-            let (deadline, room_at) = (self.orders.deadline.filter(|_| self.stopped.is_none()), self.room_at);
+            let (deadline, room_at) = (self.limits.deadline.filter(|_| self.stopped.is_none()), self.room_at);
             tokio::select! {
                 biased;
                 () = &mut stopped => {
@@ -209,7 +209,7 @@ impl Driver {
         }
         self.rest().await;
         if let Some((_, artifacts)) = &self.journals.ephemeral {
-            let Scope { tenant, conversation } = self.orders.root.clone();
+            let Scope { tenant, conversation } = self.limits.root.clone();
             if let Err(error) = artifacts.release(tenant, Some(conversation)).await {
                 tracing::warn!(%error, "large results of a fan-out that is over are still kept");
             }
@@ -227,11 +227,11 @@ impl Driver {
             }
             return;
         }
-        while self.flights.len() < self.orders.parallel && self.room_at.is_none() && self.warmth != Warmth::Warming {
+        while self.running.len() < self.limits.parallel && self.room_at.is_none() && self.warmth != Warmth::Warming {
             let Some((index, text)) = self.take() else { return };
             self.begin(index, text).await;
             if self.warmth == Warmth::Cold && self.room_at.is_none() {
-                self.warmth = if self.flights.is_empty() { Warmth::Warm } else { Warmth::Warming };
+                self.warmth = if self.running.is_empty() { Warmth::Warm } else { Warmth::Warming };
             }
         }
     }
@@ -243,7 +243,7 @@ impl Driver {
     }
 
     fn child(&self, index: u32) -> Scope {
-        let Scope { tenant, conversation } = &self.orders.root;
+        let Scope { tenant, conversation } = &self.limits.root;
         let id = match self.journals.ephemeral {
             Some(_) => self.children.numbered(index),
             None => conversation.child_in(&self.children, Seq(0), index),
@@ -262,7 +262,7 @@ impl Driver {
         if self.journals.known.remove(&child) {
             self.ends.listen(child.conversation.clone(), index, began);
             self.attach(index, child.clone(), message.clone());
-            self.flights.insert(index, Flight { child, message, began, given: 0, attached: true, cut: None, place: None });
+            self.running.insert(index, RunningTask { child, message, began, given: 0, attached: true, cut: None, place: None });
             return;
         }
         let seat = self.tenant.admit_child().and_then(|mut seat| {
@@ -288,37 +288,37 @@ impl Driver {
             },
         };
         self.ends.listen(child.conversation.clone(), index, began);
-        self.flights.insert(index, Flight { child, message, began, given: 0, attached: false, cut: None, place });
+        self.running.insert(index, RunningTask { child, message, began, given: 0, attached: false, cut: None, place });
         self.give(index, seat);
     }
 
     /// Gives the prompt to its conversation. One that took it already says so by its name.
     fn give(&mut self, index: u32, seat: Seat) {
-        let Some(flight) = self.flights.get_mut(&index) else { return };
-        flight.given += 1;
-        let name = match flight.cut {
+        let Some(task) = self.running.get_mut(&index) else { return };
+        task.given += 1;
+        let name = match task.cut {
             None => format!("{}{index}", self.called),
             Some(round) => format!("{}{index} after {round}", self.called),
         };
-        let answer = give(&self.directory, &flight.child, name, flight.message.clone(), seat);
+        let answer = give(&self.directory, &task.child, name, task.message.clone(), seat);
         self.receipts.push(Awaited { index, answer });
     }
 
     /// What a conversation says of its prompt.
     fn answered(&mut self, index: u32, receipt: Result<Receipt, ConversationError>) {
-        let Some(flight) = self.flights.get_mut(&index) else { return }; // Over already.
+        let Some(task) = self.running.get_mut(&index) else { return }; // Over already.
         match receipt {
             Ok(Receipt { round_id, replayed }) => {
-                if let Some(place) = flight.place.take() {
+                if let Some(place) = task.place.take() {
                     place.keep();
                 }
                 // It took it before it crashed, and may be over already: what was told of that is lost.
                 if replayed && self.journals.ephemeral.is_none() {
-                    let (ports, stopped, child) = (self.directory.ports().clone(), self.directory.stopped().clone(), flight.child.clone());
+                    let (ports, stopped, child) = (self.directory.ports().clone(), self.directory.stopped().clone(), task.child.clone());
                     self.attaching.push(Box::pin(async move { (index, Found::Over(outcome(ports, stopped, child, round_id).await)) }));
                 }
             }
-            Err(error) if error.is_retryable() && flight.given < GIVEN_AGAIN_MAX && !self.directory.is_closed() => {
+            Err(error) if error.is_retryable() && task.given < GIVEN_AGAIN_MAX && !self.directory.is_closed() => {
                 match self.tenant.admit_child() {
                     Ok(seat) => self.give(index, seat),
                     Err(why) => self.over(index, Err(refused(&why.into())), None),
@@ -326,7 +326,7 @@ impl Driver {
             }
             Err(error) => {
                 // It may have taken the prompt all the same.
-                self.directory.send(&flight.child, ConversationMsg::Interrupt { failure: None, reply: None });
+                self.directory.send(&task.child, ConversationMsg::Interrupt { failure: None, reply: None });
                 self.over(index, Err(refused(&error.into())), None);
             }
         }
@@ -340,15 +340,15 @@ impl Driver {
 
     /// What became of a task that was there before.
     fn attached(&mut self, index: u32, found: Found) {
-        let (stopped, Some(flight)) = (self.stopped.clone(), self.flights.get_mut(&index)) else { return };
+        let (stopped, Some(task)) = (self.stopped.clone(), self.running.get_mut(&index)) else { return };
         match (found, stopped) {
             (Found::Over(end), _) => self.over(index, end, None),
             (Found::Missing { .. }, Some(why)) => self.over(index, Err(why), None),
             (Found::Missing { cut }, None) => {
-                (flight.attached, flight.cut) = (false, cut);
+                (task.attached, task.cut) = (false, cut);
                 if let Some(round_id) = cut {
                     let (reply, _) = oneshot::channel(); // Whether it is refused or not, the prompt comes behind it.
-                    self.directory.send(&flight.child, ConversationMsg::Rewind { round_id, reply });
+                    self.directory.send(&task.child, ConversationMsg::Rewind { round_id, reply });
                 }
                 match self.tenant.admit_child() {
                     Ok(seat) => self.give(index, seat),
@@ -358,17 +358,17 @@ impl Driver {
         }
     }
 
-    fn hear(&mut self, told: Told) {
+    fn hear(&mut self, told: FanOutEvent) {
         match told {
-            Told::FirstContent => self.warmth = Warmth::Warm,
-            Told::Ended { index, end, first_text } => self.over(index, end, first_text),
+            FanOutEvent::FirstContent => self.warmth = Warmth::Warm,
+            FanOutEvent::Ended { index, end, first_text } => self.over(index, end, first_text),
         }
     }
 
     /// A task is over.
     fn over(&mut self, index: u32, end: Result<Arc<RoundEnd>, Failure>, first_text: Option<Duration>) {
-        let Some(flight) = self.flights.remove(&index) else { return };
-        let Flight { child, began, attached, .. } = flight;
+        let Some(task) = self.running.remove(&index) else { return };
+        let RunningTask { child, began, attached, .. } = task;
         self.warmth = Warmth::Warm;
         self.ends.leave(&child.conversation);
         let outcome = match end {
@@ -415,15 +415,15 @@ impl Driver {
     fn stop(&mut self, why: Option<Failure>, never_began: Failure) {
         self.stopped = Some(never_began);
         self.room_at = None;
-        for flight in self.flights.values() {
-            self.directory.send(&flight.child, ConversationMsg::Interrupt { failure: why.clone(), reply: None });
+        for task in self.running.values() {
+            self.directory.send(&task.child, ConversationMsg::Interrupt { failure: why.clone(), reply: None });
         }
     }
 
     /// The host has stopped: nothing more is heard.
     fn leave_all(&mut self) {
-        for (index, flight) in std::mem::take(&mut self.flights) {
-            let Flight { child, began, attached, .. } = flight;
+        for (index, task) in std::mem::take(&mut self.running) {
+            let RunningTask { child, began, attached, .. } = task;
             let outcome = Err(TaskFailure { failure: draining(), end: None });
             let conversation = child.conversation;
             self.tell(TaskEnd { index: place_of(index), conversation, outcome, first_text: None, took: began.elapsed(), attached });

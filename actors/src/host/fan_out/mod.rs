@@ -6,8 +6,8 @@
 
 mod attach;
 mod driver;
-mod ends;
-mod scratch;
+mod round_end_listener;
+mod ephemeral_store;
 mod told;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -20,7 +20,7 @@ pub use told::{CacheEffect, CacheShare, FanOutSummary, TaskEnd, TaskFailure};
 
 use super::{
     HostInner, SendError, TenantHandle,
-    branches::{Branch, Joined},
+    fan_out_context::{FanOutContext, Joined},
 };
 use crate::{
     conversation::{Ports, spent_by},
@@ -28,9 +28,9 @@ use crate::{
     policy::{Budget, BudgetLevel},
     tenant::{Family, Tenant},
 };
-use driver::{Driver, Journals, Orders};
-use ends::Ends;
-use scratch::Scratch;
+use driver::{Driver, FanOutLimits, Journals};
+use ephemeral_store::EphemeralStore;
+use round_end_listener::RoundEndListener;
 
 /// Conversations that are deleted at once.
 const DELETIONS_MAX: usize = 64;
@@ -222,7 +222,7 @@ impl TenantHandle {
         let root = Scope::new(tenant.id().clone(), root(&name)?);
         let FanOut { tasks, model, parallel, budget, deadline, ephemeral, warm_first, .. } = fan_out;
 
-        let setup = host.kitchen.of_branch(&tenant.setup(), model, ephemeral);
+        let setup = host.resolver.of_branch(&host.directory.setup_of(tenant.id()), model, ephemeral);
         let (time, budget) = (budget.wall_ms.map(Duration::from_millis), Budget { wall_ms: None, ..budget });
         if budget.micro_usd.is_some()
             && let Some(model) = setup.unpriced_model()
@@ -234,16 +234,16 @@ impl TenantHandle {
         }
         let parallel = parallel.or(tenant.quotas().turns_max).unwrap_or(setup.limits.tenant_turns_max).clamp(1, tasks.len().max(1));
         let warmed = warm_first && tasks.len() > 1;
-        let (ends, told) = Ends::new((!ephemeral).then(|| host.ports.events.clone()), parallel);
+        let (ends, told) = RoundEndListener::new((!ephemeral).then(|| host.ports.events.clone()), parallel);
         let ends = Arc::new(ends);
-        let scratch = ephemeral.then(|| Arc::new(Scratch::default()));
+        let scratch = ephemeral.then(|| Arc::new(EphemeralStore::default()));
         let ports = match &scratch {
             Some(scratch) => Ports { sessions: scratch.clone(), events: ends.clone(), ..host.ports.clone() },
             None => Ports { events: ends.clone(), ..host.ports.clone() },
         };
         let family = family(&tenant, budget);
-        let branch = Branch { setup, ports, family: family.clone() };
-        let joined: Joined = host.directory.branches().join(&root, branch).ok_or_else(|| SendError::FanOutRuns { name: name.clone() })?;
+        let context = FanOutContext { setup, ports, family: family.clone() };
+        let joined: Joined = host.directory.fan_outs().join(&root, context).ok_or_else(|| SendError::FanOutRuns { name: name.clone() })?;
         if let Some(family) = &family {
             // What an earlier process spent on it counts.
             spent_by(&*host.ports.sessions, &root, family).await?;
@@ -253,9 +253,10 @@ impl TenantHandle {
         let (results, taken) = mpsc::channel(tasks.len().max(1));
         let (cancel, began, count) = (CancellationToken::new(), Instant::now(), tasks.len());
         let within = [deadline, time].into_iter().flatten().min();
-        let orders = Orders { root, parallel, deadline: within.map(|within| began + within), warm_first: warmed, cancel: cancel.clone() };
-        let ephemeral = scratch.map(|scratch| (scratch, host.kitchen.artifacts.clone()));
-        let driver = Driver::new(host.directory.clone(), tenant, orders, tasks, (ends, told), results, Journals { known, ephemeral });
+        let limits =
+            FanOutLimits { root, parallel, deadline: within.map(|within| began + within), warm_first: warmed, cancel: cancel.clone() };
+        let ephemeral = scratch.map(|scratch| (scratch, host.resolver.artifacts.clone()));
+        let driver = Driver::new(host.directory.clone(), tenant, limits, tasks, (ends, told), results, Journals { known, ephemeral });
         drop(host.directory.runtime().spawn(driver.run(joined)));
         Ok(FanOutRun { _host: host.clone(), name, cancel, results: taken, ends: vec![None; count], left: count, warmed, began })
     }
@@ -270,7 +271,7 @@ impl TenantHandle {
     pub async fn delete_fan_out(&self, name: &str) -> Result<usize, SendError> {
         let (host, id) = (&self.host, self.id.clone()?);
         let root = Scope::new(id, root(name)?);
-        if host.directory.branches().has(&root) {
+        if host.directory.fan_outs().has(&root) {
             return Err(SendError::FanOutRuns { name: name.to_owned() });
         }
         let children = host.children(&root).await?;

@@ -3,9 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
+    chat::Usage,
     host::SendError,
     ids::ConversationId,
-    ports::Usage,
     stream::{Failure, RoundEnd},
 };
 

@@ -10,8 +10,7 @@ use crate::{
     host::{FanOut, FanOutRun},
     ids::{Scope, Seq},
     journal::{Entry, EntryBody},
-    ports::Open,
-    stream::StopReason,
+    stream::{Open, StopReason},
     testing::{Fault, FaultPlan, FaultySessions, Reply, ScriptedModel},
 };
 
@@ -56,7 +55,7 @@ async fn told(store: &MemorySessions, child: &Scope) -> (usize, Vec<StopReason>)
 
 /// Hosts that die one after the other, each at its nth append, and one that lives. Tells whether the last of those came to the end.
 async fn attach_after(deaths: &[u64]) -> bool {
-    let (tool, _) = probe("tool", Effect::Idempotent, |_| async { Ok("ok".into()) });
+    let (tool, _) = probe("tool", EffectClass::Idempotent, |_| async { Ok("ok".into()) });
     let store = Arc::new(MemorySessions::new());
     let build =
         |model: &Arc<ScriptedModel>, store: Arc<dyn SessionBackend>| builder(model).tool(tool.clone()).shared_sessions(store).build();

@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use super::*;
 use crate::{
-    chat::is_reminder,
+    chat::{Usage, is_reminder},
     host::BuildError,
     journal::{Durable, EntryBody},
     policy::{Amount, Budget, Price, Prices},
-    ports::Usage,
     stream::StopReason,
     testing::{FaultPlan, FaultySessions, Reply, ScriptedModel},
 };
@@ -29,7 +28,7 @@ async fn entries(host: &Host) -> Vec<EntryBody> {
 
 #[tokio::test(start_paused = true)]
 async fn a_round_whose_next_call_has_no_room_ends_with_its_budget_and_keeps_what_was_said() {
-    let (tool, _) = probe("look", Effect::Pure, |_| async { Ok("seen".into()) });
+    let (tool, _) = probe("look", EffectClass::Pure, |_| async { Ok("seen".into()) });
     let reply = Reply::text("I look.").and_tool("look", &serde_json::json!({})).usage(usage(500, 400));
     let model = Arc::new(ScriptedModel::always(reply));
     let host = builder(&model).tool(tool).max_tokens(100).budget(Budget::default().with_tokens(2000)).build().await.unwrap();
@@ -178,7 +177,7 @@ async fn what_is_given_back_can_be_spent() {
 
 #[tokio::test(start_paused = true)]
 async fn the_model_is_told_once_each_when_little_is_left() {
-    let (tool, _) = probe("look", Effect::Pure, |_| async { Ok("seen".into()) });
+    let (tool, _) = probe("look", EffectClass::Pure, |_| async { Ok("seen".into()) });
     let model = Arc::new(ScriptedModel::answering(|_, call| {
         let used = [usage(8000, 100), usage(50, 50), usage(1400, 10), usage(10, 10)][call.min(3)];
         match call {
@@ -251,7 +250,7 @@ async fn a_call_that_its_host_did_not_survive_counts_in_full() {
 #[tokio::test(start_paused = true)]
 async fn a_turn_with_a_tool_goes_to_the_store_four_times_whatever_budgets_there_are() {
     for (own, shared) in [(false, false), (true, false), (false, true), (true, true)] {
-        let (tool, _) = probe("look", Effect::Pure, |_| async { Ok("seen".into()) });
+        let (tool, _) = probe("look", EffectClass::Pure, |_| async { Ok("seen".into()) });
         let calls = Reply::text("I look.").and_tool("look", &serde_json::json!({})).usage(usage(50, 40));
         let model = Arc::new(ScriptedModel::replies([calls.clone(), Reply::text("ok"), calls, Reply::text("ok")]));
         let sessions = Arc::new(FaultySessions::new(Arc::new(MemorySessions::new()), FaultPlan::new()));

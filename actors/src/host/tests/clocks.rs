@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    conversation::volatile::ApprovalMode,
+    conversation::round::rules::ApprovalMode,
     host::Reply as Round,
     ids::Scope,
     limits::APPROVAL_MS,
@@ -121,7 +121,7 @@ async fn no_jump_makes_a_client_key_forgotten_or_an_artifact_old() {
         let mut first = talk.send("Hi").client_key("k").await.unwrap();
         first.outcome().await.unwrap();
         let owner = Scope::new("acme".try_into().unwrap(), "c-1".try_into().unwrap());
-        let artifacts = host.0.kitchen.artifacts.clone();
+        let artifacts = host.0.resolver.artifacts.clone();
         let artifact = artifacts.store(owner.clone(), "call".into(), Bytes::from_static(b"kept")).await.unwrap();
 
         wall.set(jumped(by));

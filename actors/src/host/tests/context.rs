@@ -8,14 +8,15 @@ use std::{
 
 use super::{builder, conversation, probe};
 use crate::{
-    chat::{MessageList, RawJson},
+    chat::{MessageList, ModelRequest, RawJson, Usage},
     compactor::{CompactionSettings, SpanPointer},
     host::ConversationHandle,
     metrics_collector::Reading,
-    ports::{Capabilities, Effect, LlmProvider, ModelRequest, ToolOutput, Usage},
+    ports::{Capabilities, LlmProvider, ToolOutput},
     stream::{EventKind, StopReason},
     testing::{Reply, ScriptedModel},
     tokens::{EncoderConfig, TokenCounter},
+    tool::EffectClass,
 };
 
 /// The longest answer of the small model.
@@ -102,7 +103,7 @@ fn rounds() -> u64 {
 async fn two_thousand_rounds_fit_a_window_of_eight_thousand_tokens() {
     let (counter, seen) = (Arc::new(TokenCounter::default()), Arc::new(Mutex::new(Seen::default())));
     let model = small_model(counter.clone(), seen.clone(), 8000);
-    let (tool, _) = probe("look", Effect::Pure, |_| async { Ok(ToolOutput::Text("seen ".repeat(120))) });
+    let (tool, _) = probe("look", EffectClass::Pure, |_| async { Ok(ToolOutput::Text("seen ".repeat(120))) });
     let settings = CompactionSettings { enable_llm_summarization: false, ..CompactionSettings::default() };
     let host = builder(&model).tools([tool]).compaction(settings).tokens(counter).build().await.unwrap();
     let conversation = conversation(&host);
@@ -226,8 +227,8 @@ async fn one_round_of_many_large_results_still_fits() {
         reply.usage(Usage { input_uncached: tokens(&count, request), output: 20, ..Usage::default() })
     });
     let model = Arc::new(model.capabilities(small_window(8000)));
-    let (tool, _) = probe("look", Effect::Once, |_| async { Ok(ToolOutput::Text("seen and noted ".repeat(300))) });
-    let approved = crate::conversation::volatile::ApprovalMode::Auto;
+    let (tool, _) = probe("look", EffectClass::Once, |_| async { Ok(ToolOutput::Text("seen and noted ".repeat(300))) });
+    let approved = crate::conversation::round::rules::ApprovalMode::Auto;
     let host = builder(&model).tools([tool]).approval(approved).tokens(counter).build().await.unwrap();
 
     let outcome = conversation(&host).send("look at everything").await.unwrap().outcome().await.unwrap();
@@ -253,7 +254,7 @@ async fn what_a_compaction_dropped_is_recalled_by_its_pointer() {
         Reply::text("As you wish. ".repeat(20))
     });
     let model = Arc::new(model.capabilities(small_window(8000)));
-    let (tool, _) = probe("look", Effect::Pure, |_| async { Ok(ToolOutput::Text("x".into())) });
+    let (tool, _) = probe("look", EffectClass::Pure, |_| async { Ok(ToolOutput::Text("x".into())) });
     let host = builder(&model).tools([tool]).tokens(counter).build().await.unwrap();
     let conversation = conversation(&host);
     let secret = format!("{} my secret is a heron in the reeds", "filler words go here ".repeat(30));

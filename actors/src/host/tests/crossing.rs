@@ -8,9 +8,9 @@ use serde_json::json;
 use super::*;
 use crate::{
     host::ConversationHandle,
-    ids::{RoundId, Scope},
+    ids::{ArtifactId, RoundId, Scope},
     memory::MemoryArtifacts,
-    ports::{ArtifactId, ArtifactStore, CachePolicy, ListQuery},
+    ports::{ArtifactStore, CachePolicy, ListQuery},
     testing::{Reply, ScriptedModel},
 };
 
@@ -52,7 +52,7 @@ async fn ask_everything(talk: &ConversationHandle, round: RoundId) -> Vec<String
 
 #[tokio::test(start_paused = true)]
 async fn no_tenant_sees_anothers_history_cache_artifacts_or_metrics() {
-    let (tool, starts) = probe("tool", Effect::Once, |_| std::future::pending());
+    let (tool, starts) = probe("tool", EffectClass::Once, |_| std::future::pending());
     let model = Arc::new(ScriptedModel::answering(|request, _| match request.messages.last().unwrap().text().as_str() {
         "hang" => Reply::tool("tool", &json!({})),
         _ => Reply::text("an answer for the first tenant"),
@@ -97,7 +97,7 @@ async fn no_tenant_sees_anothers_history_cache_artifacts_or_metrics() {
 
 #[tokio::test(start_paused = true)]
 async fn no_tenant_is_answered_from_anothers_cache_or_joins_its_run() {
-    let (pure, starts) = probe("pure", Effect::Pure, |_| async {
+    let (pure, starts) = probe("pure", EffectClass::Pure, |_| async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         Ok("a result".into())
     });
@@ -144,7 +144,7 @@ async fn recall_answers_a_stranger_as_if_nothing_were_there() {
         "recall" => Reply::tool("recall", &json!({ "span": "8:0-1" })),
         _ => Reply::text("noted"),
     }));
-    let (tool, _) = probe("tool", Effect::Pure, |_| async { Ok("ok".into()) });
+    let (tool, _) = probe("tool", EffectClass::Pure, |_| async { Ok("ok".into()) });
     let host = builder(&model).tools([tool]).build().await.unwrap();
     for n in 0..3 {
         host.tenant("a").conversation("same").send(format!("secret {n}")).await.unwrap().outcome().await.unwrap();

@@ -7,12 +7,13 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    conversation::volatile::ApprovalMode,
+    conversation::round::rules::ApprovalMode,
     host::{Reply as Round, TenantConfig},
     ids::{Scope, TenantId},
     journal::Durable,
     memory::MemoryArtifacts,
-    ports::{Approval, ArtifactStore, FnTool, ListQuery, Open},
+    ports::{Approval, ArtifactStore, FnTool, ListQuery},
+    stream::Open,
     tenant::Quotas,
     testing::{FaultPlan, FaultySessions, Reply, ScriptedModel},
 };
@@ -78,12 +79,12 @@ async fn deleting_a_running_round_cancels_it_and_tells_its_watchers_and_those_wh
 
 #[tokio::test(start_paused = true)]
 async fn a_deletion_gives_a_tool_the_grace_of_a_cancel_and_no_more() {
-    let (listens, _) = probe("tool", Effect::Once, |context| async move {
+    let (listens, _) = probe("tool", EffectClass::Once, |context| async move {
         context.cancel.cancelled().await;
         tokio::time::sleep(Duration::from_secs(1)).await;
         Ok("ended well".into())
     });
-    let (deaf, _) = probe("deaf", Effect::Once, |_| std::future::pending());
+    let (deaf, _) = probe("deaf", EffectClass::Once, |_| std::future::pending());
     for (tool, name, longest) in [(listens, "tool", 1500), (deaf, "deaf", 3500)] {
         let model = Arc::new(ScriptedModel::always(Reply::tool(name, &json!({}))));
         let store = store();
@@ -163,7 +164,7 @@ async fn a_conversation_that_waits_after_a_crash_is_deleted_and_stays_so() {
             panic!("the hook always panics")
         }
     }
-    let (tool, _) = probe("tool", Effect::Once, |_| async { Ok("ok".into()) });
+    let (tool, _) = probe("tool", EffectClass::Once, |_| async { Ok("ok".into()) });
     let model = Arc::new(ScriptedModel::always(Reply::tool("tool", &json!({}))));
     let store = store();
     let host = builder(&model).shared_sessions(store.clone()).tools([tool]).hook(AlwaysPanics).build().await.unwrap();
@@ -284,7 +285,7 @@ async fn an_erased_tenant_leaves_nothing_and_its_neighbour_everything() {
     assert_eq!(erased.conversations, 40);
     assert_eq!(running.await.unwrap(), "deleted");
     assert_eq!((store.count(&acme).await, store.list(&other, ListQuery::default()).await), (Ok(0), before));
-    let id = crate::ports::ArtifactId::of(&[7]);
+    let id = crate::ids::ArtifactId::of(&[7]);
     assert!(artifacts.retrieve(Scope::new(acme.clone(), "c-7".try_into().unwrap()), id.clone()).await.is_err());
     assert!(artifacts.retrieve(Scope::new(other, "c-7".try_into().unwrap()), id).await.is_ok());
     let usage = host.tenant("acme").usage().unwrap();

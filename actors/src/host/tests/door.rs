@@ -7,12 +7,13 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     chat::ContentBlock,
-    conversation::volatile::ApprovalMode,
+    conversation::round::rules::ApprovalMode,
     ids::Scope,
     journal::ToolExecutionResult,
-    ports::{Approval, BoxFuture, FnTool, Hook, OutputLevel, PermissionLevel, Review, SchemaCheck, Schemas, Verdict},
+    ports::{Approval, BoxFuture, FnTool, Hook, PermissionLevel, Review, SchemaCheck, Schemas, Verdict},
     stream::StopReason,
     testing::{Reply, ScriptedModel},
+    tool::OutputLevel,
     tool_executor::Permissions,
 };
 
@@ -154,7 +155,7 @@ async fn permission_denied_is_never_tried_again() {
         },
         None,
     );
-    let eager = crate::policy::ToolRetryPolicy { retry_on: vec![crate::ports::ToolErrorType::PermissionDenied], ..Default::default() };
+    let eager = crate::policy::ToolRetryPolicy { retry_on: vec![crate::tool::ToolErrorType::PermissionDenied], ..Default::default() };
     let tool = Arc::new(tool.declare(|spec| spec.read_only().retry(eager)));
     let model = Arc::new(ScriptedModel::replies([Reply::tool("tool", &json!({})), Reply::text("done")]));
 
@@ -287,7 +288,7 @@ async fn data_is_brief_in_a_window_that_is_nearly_full() {
         let handler = |_: Value, _| async { Ok(crate::ports::Json(json!({ "k": 1 }))) };
         let tool = FnTool::raw("data", "Gives data.", &json!({ "type": "object" }), handler, None);
         let tool = Arc::new(tool.declare(|spec| spec.read_only().returns_data()));
-        let usage = crate::ports::Usage { cache_read: used - 10, output: 10, ..Default::default() };
+        let usage = crate::chat::Usage { cache_read: used - 10, output: 10, ..Default::default() };
         let model = Arc::new(ScriptedModel::replies([Reply::tool("data", &call).usage(usage), Reply::text("done")]));
 
         one_round(builder(&model).tool(tool)).await;

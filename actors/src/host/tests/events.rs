@@ -10,8 +10,7 @@ use crate::{
     host::{Events, EventsFrom, OutcomeError},
     ids::{EventId, TenantId},
     limits::WATCHER_BYTES_MAX,
-    ports::Open,
-    stream::StopReason,
+    stream::{Open, StopReason},
     testing::{FaultPlan, FaultySessions, Reply, ScriptedModel},
 };
 
@@ -172,7 +171,7 @@ async fn streams_of_a_host_that_stops_end_without_an_error_and_the_next_host_goe
         _ => Reply::text("done"),
     }));
     let make = || {
-        let approval = crate::conversation::volatile::ApprovalMode::Ask;
+        let approval = crate::conversation::round::rules::ApprovalMode::Ask;
         builder(&model).shared_sessions(sessions.clone()).tool(asks("pay")).approval(approval).has_approver(true).build()
     };
     let first = make().await.unwrap();
@@ -323,7 +322,7 @@ pub(super) fn asks(name: &str) -> Arc<dyn Tool> {
             Box::pin(async { Ok("paid".into()) })
         }
     }
-    Arc::new(Asks(ToolSpec::new(name, "A tool that asks.", RawJson::empty_object()).effect(Effect::Once)))
+    Arc::new(Asks(ToolSpec::new(name, "A tool that asks.", RawJson::empty_object()).effect(EffectClass::Once)))
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,11 +6,13 @@ use serde_json::{Value, json};
 
 use super::{subagents::*, *};
 use crate::{
+    chat::ModelRequest,
     conversation::ConversationMsg,
     host::TenantConfig,
-    ids::{ConversationId, Scope},
+    ids::{ArtifactId, ConversationId, Scope},
     limits::Limits,
-    ports::{ArtifactId, ListQuery, ModelRequest, Open, PermissionLevel},
+    ports::{ListQuery, PermissionLevel},
+    stream::Open,
     testing::{Fault, FaultPlan, FaultySessions, Reply, ScriptedModel},
     tool_executor::Permissions,
 };
@@ -28,7 +30,7 @@ pub(super) async fn confine(host: &Host) {
         }
     }
     let folder = Arc::new(std::path::PathBuf::from("/the/workspace"));
-    let (looks, _) = probe("looks", Effect::Pure, |context| async move { Ok(format!("{:?}", context.workspace).into()) });
+    let (looks, _) = probe("looks", EffectClass::Pure, |context| async move { Ok(format!("{:?}", context.workspace).into()) });
     let writes = {
         let spec = ToolSpec::new("writes", "Changes something.", RawJson::empty_object());
         let run: Run = Arc::new(|_| Box::pin(async { panic!("it must not run") }));
@@ -60,7 +62,7 @@ async fn a_subagent_has_the_sandbox_and_the_permissions_of_its_parent() {
 
 #[tokio::test(start_paused = true)]
 async fn the_iteration_cap_holds_for_a_subagent_and_its_end_is_an_error_of_the_call() {
-    let (tool, starts) = probe("tool", Effect::Pure, |_| async { Ok("again".into()) });
+    let (tool, starts) = probe("tool", EffectClass::Pure, |_| async { Ok("again".into()) });
     let model = family(&["never end"], |_, request| Reply::tool("tool", &json!({ "n": request.messages.len() })));
     let limits = Limits { tool_iterations_max: 3, ..Limits::default() };
     let host = builder(&model).tool(tool).limits(limits).subagents().build().await.unwrap();
@@ -73,7 +75,7 @@ async fn the_iteration_cap_holds_for_a_subagent_and_its_end_is_an_error_of_the_c
 
 #[tokio::test(start_paused = true)]
 async fn what_a_subagent_keeps_belongs_to_its_parent() {
-    let (large, _) = probe("large", Effect::Pure, |_| async { Ok("line\n".repeat(300_000).into()) });
+    let (large, _) = probe("large", EffectClass::Pure, |_| async { Ok("line\n".repeat(300_000).into()) });
     let model = family(&["make it"], |_, request| match request.messages.len() {
         1 => Reply::tool("large", &json!({})),
         _ => Reply::text(results(request).remove(0).lines().filter(|line| *line != "line").collect::<String>()),
@@ -97,7 +99,7 @@ pub(super) fn artifact_in(observation: &str) -> ArtifactId {
 
 #[tokio::test(start_paused = true)]
 async fn watchers_hear_once_a_second_at_most_how_far_a_subagent_is() {
-    let (slow, _) = probe("slow", Effect::Pure, |_| async {
+    let (slow, _) = probe("slow", EffectClass::Pure, |_| async {
         tokio::time::sleep(Duration::from_millis(400)).await;
         Ok("ok".into())
     });
@@ -165,7 +167,7 @@ fn works() -> Arc<ScriptedModel> {
 
 /// Lets the nth append of all hang, ends the host there, and looks what the next one makes of it. Tells whether there is no such append.
 async fn crash_at(nth: u64, first: First) -> bool {
-    let (tool, _) = probe("tool", Effect::Idempotent, |_| async { Ok("ok".into()) });
+    let (tool, _) = probe("tool", EffectClass::Idempotent, |_| async { Ok("ok".into()) });
     let inner = Arc::new(MemorySessions::new());
     let faulty = Arc::new(FaultySessions::new(inner.clone(), FaultPlan::new().append(nth, Fault::Hang)));
     let build = |model: &Arc<ScriptedModel>, store: Arc<dyn SessionBackend>| {

@@ -6,13 +6,14 @@ use serde_json::json;
 
 use super::{families, subagents::*, *};
 use crate::{
-    conversation::volatile::ApprovalMode,
+    chat::Usage,
+    conversation::round::rules::ApprovalMode,
     host::{FanOut, FanOutRun, FanOutSummary, SendError, TenantConfig},
     ids::Scope,
     limits::Limits,
     policy::Budget,
-    ports::{ListQuery, Open, ProviderError, Usage},
-    stream::StopReason,
+    ports::{ListQuery, ProviderError},
+    stream::{Open, StopReason},
     tenant::Quotas,
     testing::{Reply, ScriptedModel},
 };
@@ -89,7 +90,7 @@ async fn one_that_fails_is_data_and_no_others_business() {
 
 #[tokio::test(start_paused = true)]
 async fn a_task_knows_nothing_but_itself_and_has_no_tool_for_more() {
-    let (tool, _) = probe("tool", Effect::Pure, |_| async { Ok("used".into()) });
+    let (tool, _) = probe("tool", EffectClass::Pure, |_| async { Ok("used".into()) });
     let model = echo();
     let host = builder(&model).system("Be kind.").tool(tool).subagents().build().await.unwrap();
 
@@ -162,7 +163,7 @@ async fn tasks_wait_for_memory_that_others_use() {
 
 #[tokio::test(start_paused = true)]
 async fn a_cancel_ends_the_whole_tree_and_what_has_not_begun_never_begins() {
-    let (hangs, starts) = probe("hangs", Effect::Once, |context| async move {
+    let (hangs, starts) = probe("hangs", EffectClass::Once, |context| async move {
         context.cancel.cancelled().await;
         Ok("stopped".into())
     });
@@ -376,7 +377,7 @@ async fn a_fan_out_outlives_the_lives_of_its_conversations() {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_task_keeps_belongs_to_its_fan_out_and_goes_with_it() {
-    let (tool, _) = probe("large", Effect::Pure, |_| async { Ok("line\n".repeat(300_000).into()) });
+    let (tool, _) = probe("large", EffectClass::Pure, |_| async { Ok("line\n".repeat(300_000).into()) });
     let model = Arc::new(ScriptedModel::answering(|request, _| match request.messages.len() {
         1 => Reply::tool("large", &json!({})),
         _ => Reply::text(results(request).remove(0)),

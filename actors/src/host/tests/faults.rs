@@ -47,7 +47,7 @@ async fn a_retry_after_of_an_hour_fails_at_once_and_says_so() {
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_breaks_keeps_its_text_and_runs_no_tool() {
     let broken = ProviderError::Connection { message: "reset".into() };
-    let (tool, starts) = probe("tool", Effect::Pure, |_| async { Ok("ok".into()) });
+    let (tool, starts) = probe("tool", EffectClass::Pure, |_| async { Ok("ok".into()) });
     let reply = Reply::text("half").and_tool("tool", &json!({})).then_fail(broken);
     let model = Arc::new(ScriptedModel::replies([reply, Reply::text("whole")]));
     let host = builder(&model).tools([tool]).build().await.unwrap();
@@ -122,7 +122,7 @@ async fn an_open_breaker_refuses_at_once_and_probes_with_one_call() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_goes_away_pauses_the_turn_and_loses_nothing() {
     let sessions = Arc::new(FaultySessions::new(Arc::new(crate::memory::MemorySessions::new()), FaultPlan::new()));
-    let (tool, starts) = probe("tool", Effect::Once, |_| async { Ok("ok".into()) });
+    let (tool, starts) = probe("tool", EffectClass::Once, |_| async { Ok("ok".into()) });
     let replies = [Reply::tool("tool", &json!({})).after(Duration::from_secs(1)), Reply::text("done")];
     let model = Arc::new(ScriptedModel::replies(replies));
     let host = builder(&model).shared_sessions(sessions.clone()).tools([tool]).build().await.unwrap();
@@ -162,7 +162,7 @@ async fn a_store_that_stays_away_ends_the_life_with_a_typed_error() {
 #[tokio::test(start_paused = true)]
 async fn a_tool_that_was_cancelled_while_the_store_was_away_never_begins() {
     let sessions = Arc::new(FaultySessions::new(Arc::new(crate::memory::MemorySessions::new()), FaultPlan::new()));
-    let (tool, starts) = probe("tool", Effect::Once, |_| async { Ok("ok".into()) });
+    let (tool, starts) = probe("tool", EffectClass::Once, |_| async { Ok("ok".into()) });
     let replies = [Reply::tool("tool", &json!({})).after(Duration::from_secs(1)), Reply::text("next")];
     let model = Arc::new(ScriptedModel::replies(replies));
     let host = builder(&model).shared_sessions(sessions.clone()).tools([tool]).build().await.unwrap();

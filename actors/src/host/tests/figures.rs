@@ -7,11 +7,15 @@ use crate::{
     HostBuilder,
     host::{Host, SlotCounts},
     ids::{Epoch, Scope, Seq},
+    journal::{Head, StoredEntry},
     limits::Limits,
     metrics_collector::TenantReading,
-    ports::{AppendExt, Clock, Effect, Head, Open, StoredEntry, Timestamp, ToolError},
+    ports::{AppendExt, Clock},
     scripted::Reply,
+    stream::Open,
     testing::{ManualClock, ScriptedModel, SeededEntropy},
+    time::Timestamp,
+    tool::{EffectClass, ToolError},
 };
 
 /// A clock that the test keeps a hand on.
@@ -32,7 +36,7 @@ async fn duration_messages_and_tools_of_a_conversation_are_maintained() {
     let empty = serde_json::json!({});
     let replies = [Reply::tool("probe", &empty), Reply::text("once"), Reply::text("twice")];
     let (model, clock) = (Arc::new(ScriptedModel::replies(replies)), Arc::new(ManualClock::at(Timestamp(1_795_300_000_000))));
-    let (tool, _) = probe("probe", Effect::Pure, |_| async { Ok("twelve bytes".into()) });
+    let (tool, _) = probe("probe", EffectClass::Pure, |_| async { Ok("twelve bytes".into()) });
     let builder = HostBuilder::new(Shared(clock.clone()), SeededEntropy::new(7), |host| host).shared_provider(model).tool(tool);
     let host: Host = builder.build().await.unwrap();
     let conversation = host.tenant("acme").conversation("c-1");
@@ -52,7 +56,7 @@ async fn duration_messages_and_tools_of_a_conversation_are_maintained() {
 async fn a_tenants_figures_count_what_happened_and_no_other_tenants() {
     let empty = serde_json::json!({});
     let model = Arc::new(ScriptedModel::replies([Reply::tool("probe", &empty), Reply::text("done")]));
-    let (tool, _) = probe("probe", Effect::Pure, |_| async { Err(ToolError::invalid("no")) });
+    let (tool, _) = probe("probe", EffectClass::Pure, |_| async { Err(ToolError::invalid("no")) });
     let clock = ManualClock::at(Timestamp(1_795_300_000_000));
     let host: Host = HostBuilder::new(clock, SeededEntropy::new(7), |host| host).shared_provider(model).tool(tool).build().await.unwrap();
 

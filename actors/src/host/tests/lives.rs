@@ -10,7 +10,7 @@ use serde_json::json;
 use super::*;
 use crate::{
     chat::RawJson,
-    conversation::volatile::Recovery,
+    conversation::round::rules::Recovery,
     ids::Scope,
     ports::{Hook, Verdict},
     stream::StopReason,
@@ -29,7 +29,7 @@ impl Hook for PanicsOnce {
 
 #[tokio::test(start_paused = true)]
 async fn a_crashed_conversation_reloads_from_its_journal() {
-    let (tool, starts) = probe("tool", Effect::Once, |_| async { Ok("ok".into()) });
+    let (tool, starts) = probe("tool", EffectClass::Once, |_| async { Ok("ok".into()) });
     let model = Arc::new(ScriptedModel::answering(|request, _| match request.messages.len() {
         1 => Reply::tool("tool", &json!({})),
         _ => Reply::text("done"),
@@ -55,7 +55,7 @@ async fn a_conversation_that_crashes_again_and_again_fails_with_its_callers_told
             panic!("the hook always panics")
         }
     }
-    let (tool, _) = probe("tool", Effect::Once, |_| async { Ok("ok".into()) });
+    let (tool, _) = probe("tool", EffectClass::Once, |_| async { Ok("ok".into()) });
     let model = Arc::new(ScriptedModel::always(Reply::tool("tool", &json!({}))));
     let host = builder(&model).tools([tool]).hook(AlwaysPanics).build().await.unwrap();
     let conversation = conversation(&host);
@@ -92,7 +92,7 @@ async fn an_interrupted_round_is_taken_up_again() {
 async fn a_once_call_that_was_open_is_in_doubt_and_never_started_twice() {
     for recovery in [Recovery::Resume, Recovery::Close] {
         let store = store();
-        let (hangs, starts) = probe("pay", Effect::Once, |_| std::future::pending());
+        let (hangs, starts) = probe("pay", EffectClass::Once, |_| std::future::pending());
         let model = Arc::new(ScriptedModel::answering(|request, _| match request.messages.len() {
             1 => Reply::tool("pay", &json!({})),
             _ => Reply::text("I will check."),

@@ -41,9 +41,11 @@ use super::{ConversationHandle, Host, HostBuilder};
 use crate::{
     chat::RawJson,
     memory::MemorySessions,
-    ports::{BoxFuture, Effect, LlmProvider, SessionBackend, Timestamp, Tool, ToolContext, ToolError, ToolOutput, ToolSpec},
+    ports::{BoxFuture, LlmProvider, SessionBackend, Tool, ToolContext, ToolOutput, ToolSpec},
     stream::{EventKind, StreamEvent},
     testing::{ManualClock, SeededEntropy},
+    time::Timestamp,
+    tool::{EffectClass, ToolError},
 };
 
 /// A builder with a fixed clock and seeded chance.
@@ -85,7 +87,7 @@ impl Tool for Probe {
     }
 }
 
-fn probe<F>(name: &str, effect: Effect, run: impl Fn(ToolContext) -> F + Send + Sync + 'static) -> (Arc<dyn Tool>, Arc<AtomicUsize>)
+fn probe<F>(name: &str, effect: EffectClass, run: impl Fn(ToolContext) -> F + Send + Sync + 'static) -> (Arc<dyn Tool>, Arc<AtomicUsize>)
 where
     F: Future<Output = Result<ToolOutput, ToolError>> + Send + 'static,
 {

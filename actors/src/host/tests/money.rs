@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use super::*;
 use crate::{
+    chat::Usage,
     compactor::CompactionSettings,
     host::{BuildError, OWN_GATEWAY, SendError},
     memory::MemorySkills,
-    model_gateway::{Fallback, GatewayConfig},
-    policy::{Budget, ModelRetryPolicy, Price, Prices},
-    ports::{ProviderError, Usage},
+    model_gateway::{Fallback, GatewayConfig, ModelRetryPolicy},
+    policy::{Budget, Price, Prices},
+    ports::ProviderError,
     skill::{Skill, SkillName},
     stream::StopReason,
     testing::{Reply, ScriptedModel},

@@ -4,11 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use super::*;
 use crate::{
+    chat::Usage,
     conversation::ConversationError,
     host::{Reply as Round, SendError, TenantConfig},
     ids::TenantId,
     limits::Limits,
-    ports::{ListQuery, Usage},
+    ports::ListQuery,
     tenant::{Quotas, Refused},
     testing::{Reply, ScriptedModel},
 };

@@ -131,7 +131,7 @@ fn model() -> Arc<ScriptedModel> {
 }
 
 async fn begin(sessions: &Arc<dyn SessionBackend>) -> Host {
-    let (tool, _) = probe("look", Effect::Pure, |_| async {
+    let (tool, _) = probe("look", EffectClass::Pure, |_| async {
         tokio::time::sleep(Duration::from_millis(5)).await;
         Ok(ToolOutput::Text("seen ".repeat(20)))
     });

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::*;
 use crate::{
-    conversation::turn::OnBusy,
+    conversation::round::OnBusy,
     host::OutcomeError,
     ports::ProviderError,
     stream::StopReason,

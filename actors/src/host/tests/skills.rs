@@ -6,9 +6,8 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    chat::{ContentBlock, is_reminder},
+    chat::{ContentBlock, ModelRequest, is_reminder},
     memory::MemorySkills,
-    ports::ModelRequest,
     skill::{Skill, SkillName},
     testing::{Reply, ScriptedModel},
 };
@@ -38,7 +37,7 @@ fn activate(text: &str) -> Reply {
 }
 
 fn tools() -> [Arc<dyn Tool>; 2] {
-    ["look", "change"].map(|name| probe(name, Effect::Pure, |_| async { Ok("ran".into()) }).0)
+    ["look", "change"].map(|name| probe(name, EffectClass::Pure, |_| async { Ok("ran".into()) }).0)
 }
 
 fn offered(request: &ModelRequest) -> Vec<&str> {

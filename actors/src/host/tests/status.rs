@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    conversation::volatile::ApprovalMode,
-    host::{ConversationState, WaitsFor},
+    conversation::{WaitsFor, round::rules::ApprovalMode},
+    host::ConversationState,
     limits::Limits,
     ports::ProviderError,
     testing::{Reply, ScriptedModel},
@@ -63,7 +63,7 @@ async fn a_conversation_tells_its_retry_and_its_place_in_the_queue() {
 
 #[tokio::test(start_paused = true)]
 async fn a_conversation_tells_its_tools_and_the_people_that_it_waits_for() {
-    let (reads, _) = probe("read", Effect::Pure, |_| std::future::pending());
+    let (reads, _) = probe("read", EffectClass::Pure, |_| std::future::pending());
     let model = Arc::new(ScriptedModel::always(Reply::tool("read", &json!({}))));
     let host =
         builder(&model).tool(reads).approval(ApprovalMode::Ask).has_approver(true).tool(super::events::asks("pay")).build().await.unwrap();
@@ -88,7 +88,7 @@ async fn a_conversation_tells_its_tools_and_the_people_that_it_waits_for() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_runs_is_told_and_not_the_one_beside_it_that_asks() {
-    let (reads, _) = probe("read", Effect::Pure, |_| std::future::pending());
+    let (reads, _) = probe("read", EffectClass::Pure, |_| std::future::pending());
     let model = Arc::new(ScriptedModel::always(Reply::tool("read", &json!({})).and_tool("pay", &json!({}))));
     let sessions = store();
     let make = || {

@@ -100,7 +100,7 @@ async fn many_at_once_do_not_pass_the_quota_together() {
 #[tokio::test(start_paused = true)]
 async fn a_running_round_ends_before_its_next_model_call_when_the_quota_is_used_up() {
     let model = Arc::new(ScriptedModel::answering(|_, _| Reply::tool("fill", &serde_json::json!({}))));
-    let (fill, starts) = probe("fill", Effect::Once, |_| async { Ok("x".repeat(20_000).into()) });
+    let (fill, starts) = probe("fill", EffectClass::Once, |_| async { Ok("x".repeat(20_000).into()) });
     let store = store();
     let limits = crate::limits::Limits { tenant_stored_bytes_max: 50_000, ..Default::default() };
     let host = builder(&model).shared_sessions(store.clone()).tool(fill).limits(limits).build().await.unwrap();

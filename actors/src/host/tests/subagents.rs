@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    chat::{ContentBlock, Message},
-    conversation::volatile::Recovery,
+    chat::{ContentBlock, Message, ModelRequest, Usage},
+    conversation::round::rules::Recovery,
     host::{SendError, TenantConfig},
     ids::{CallKey, ConversationId, Scope, Seq},
     limits::Limits,
     policy::Budget,
-    ports::{ListQuery, ModelRequest, Open, Usage},
-    stream::{StopReason, SubagentState},
+    ports::ListQuery,
+    stream::{Open, StopReason, SubagentState},
     tenant::Quotas,
     testing::{Reply, ScriptedModel},
 };
@@ -82,7 +82,7 @@ async fn subagents_of_one_turn_run_together_and_answer_in_call_order() {
 
 #[tokio::test(start_paused = true)]
 async fn a_subagent_has_its_parents_tools_but_the_one_that_begins_more() {
-    let (tool, starts) = probe("tool", Effect::Pure, |context| async move { Ok(context.key.scope.conversation.as_str().into()) });
+    let (tool, starts) = probe("tool", EffectClass::Pure, |context| async move { Ok(context.key.scope.conversation.as_str().into()) });
     let model = family(&["use it"], |_, request| match request.messages.len() {
         1 => Reply::tool("tool", &json!({})).and_tool("create_subagent", &json!({ "task": "more" })),
         _ => Reply::text(results(request)[1].clone()),
@@ -133,7 +133,7 @@ async fn a_subagent_that_fails_is_an_error_of_its_call_only() {
 
 #[tokio::test(start_paused = true)]
 async fn cancel_reaches_model_tools_and_subagents() {
-    let (hangs, starts) = probe("hangs", Effect::Once, |context| async move {
+    let (hangs, starts) = probe("hangs", EffectClass::Once, |context| async move {
         context.cancel.cancelled().await;
         Ok("stopped".into())
     });
@@ -365,7 +365,7 @@ async fn an_answer_beyond_its_credit_is_an_artifact_that_its_parent_reads() {
     assert_eq!(result["bytes"], long.len());
     let id = rest.split('"').nth(1).unwrap();
     let owner = Scope::new("acme".parse().unwrap(), "c-1".parse().unwrap());
-    assert_eq!(host.artifacts().retrieve(owner, crate::ports::ArtifactId::parse(id).unwrap()).await.unwrap(), long.as_bytes());
+    assert_eq!(host.artifacts().retrieve(owner, crate::ids::ArtifactId::parse(id).unwrap()).await.unwrap(), long.as_bytes());
 }
 
 /// Sixty-four subagents in one turn, each of which would spend 120 tokens, on a budget with room for less than half of them.
@@ -408,7 +408,7 @@ async fn a_conversation_and_its_subagents_spend_one_budget() {
     let host = made(&later).build().await.unwrap();
     let before = {
         conversation(&host).send("more").await.unwrap().outcome().await.ok();
-        let family = host.0.tenants.get(&"acme".parse().unwrap()).family(&"c-1".parse().unwrap()).unwrap();
+        let family = host.0.directory.family_of(&host.0.tenants.get(&"acme".parse().unwrap()), &"c-1".parse().unwrap()).unwrap();
         family.counter().spent().tokens
     };
     assert!(before >= spent, "{before} of {spent}");
@@ -420,7 +420,7 @@ async fn what_a_conversation_spends_is_counted_once_however_often_it_sleeps() {
     let model = Arc::new(ScriptedModel::always(Reply::text("ok").usage(usage)));
     let host = builder(&model).max_tokens(100).budget(Budget::default().with_tokens(100_000)).subagents().build().await.unwrap();
     // Somebody of the family stays awake.
-    let family = host.0.tenants.get(&"acme".parse().unwrap()).family(&"c-1".parse().unwrap()).unwrap();
+    let family = host.0.directory.family_of(&host.0.tenants.get(&"acme".parse().unwrap()), &"c-1".parse().unwrap()).unwrap();
 
     for turn in 1..=3 {
         conversation(&host).send("Hi").await.unwrap().outcome().await.unwrap();

@@ -6,10 +6,11 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    conversation::volatile::ApprovalMode,
-    ports::{Approval, ToolErrorType},
+    conversation::round::rules::ApprovalMode,
+    ports::Approval,
     stream::StopReason,
     testing::{Reply, ScriptedModel},
+    tool::ToolErrorType,
 };
 
 fn last_results(model: &ScriptedModel) -> Vec<String> {
@@ -30,8 +31,8 @@ async fn parallel_calls_run_together_and_answer_in_call_order() {
             Ok(format!("{ms}").into())
         }
     };
-    let (slow, _) = probe("slow", Effect::Pure, sleeper(900));
-    let (quick, _) = probe("quick", Effect::Once, sleeper(100));
+    let (slow, _) = probe("slow", EffectClass::Pure, sleeper(900));
+    let (quick, _) = probe("quick", EffectClass::Once, sleeper(100));
     let calls = Reply::tool("slow", &json!({})).and_tool("quick", &json!({})).and_tool("nobody", &json!({}));
     let model = Arc::new(ScriptedModel::replies([calls, Reply::text("done")]));
     let host = builder(&model).tools([slow, quick]).build().await.unwrap();
@@ -48,8 +49,8 @@ async fn parallel_calls_run_together_and_answer_in_call_order() {
 
 #[tokio::test(start_paused = true)]
 async fn a_panicking_tool_is_a_result_not_a_crash() {
-    let (bad, _) = probe("bad", Effect::Once, |_| async { panic!("boom") });
-    let (good, _) = probe("good", Effect::Pure, |_| async { Ok("fine".into()) });
+    let (bad, _) = probe("bad", EffectClass::Once, |_| async { panic!("boom") });
+    let (good, _) = probe("good", EffectClass::Pure, |_| async { Ok("fine".into()) });
     let calls = Reply::tool("bad", &json!({})).and_tool("good", &json!({}));
     let model = Arc::new(ScriptedModel::replies([calls, Reply::text("done")]));
     let host = builder(&model).tools([bad, good]).build().await.unwrap();
@@ -64,7 +65,7 @@ async fn a_panicking_tool_is_a_result_not_a_crash() {
 
 #[tokio::test(start_paused = true)]
 async fn a_timeout_really_cancels_and_only_repeatable_calls_start_again() {
-    for (effect, expected) in [(Effect::Once, 1), (Effect::Idempotent, 4), (Effect::Pure, 4)] {
+    for (effect, expected) in [(EffectClass::Once, 1), (EffectClass::Idempotent, 4), (EffectClass::Pure, 4)] {
         let dropped = Arc::new(AtomicUsize::new(0));
         let counter = dropped.clone();
         let (hangs, starts) = probe("hangs", effect, move |context| {
@@ -95,7 +96,7 @@ async fn a_timeout_really_cancels_and_only_repeatable_calls_start_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_once_call_starts_again_only_if_it_says_it_was_not_started() {
-    let (tool, starts) = probe("tool", Effect::Once, |context| async move {
+    let (tool, starts) = probe("tool", EffectClass::Once, |context| async move {
         let busy = ToolError::new(ToolErrorType::ResourceError, "busy");
         if context.attempt < 2 { Err(busy.not_started()) } else { Ok("ok".into()) }
     });
@@ -110,7 +111,7 @@ async fn a_once_call_starts_again_only_if_it_says_it_was_not_started() {
 #[tokio::test(start_paused = true)]
 async fn a_retried_call_journals_how_often_why_and_how_long() {
     let long = "busy ".repeat(200);
-    let (tool, _) = probe("tool", Effect::Pure, move |context| {
+    let (tool, _) = probe("tool", EffectClass::Pure, move |context| {
         let busy = ToolError::new(ToolErrorType::ResourceError, format!("{}: {long}", context.attempt));
         async move {
             tokio::time::sleep(Duration::from_millis(40)).await;
@@ -141,11 +142,11 @@ fn find<'v>(value: &'v serde_json::Value, key: &str) -> Option<&'v serde_json::V
 
 #[tokio::test(start_paused = true)]
 async fn an_interrupt_reaches_tools_and_each_call_gets_one_result() {
-    let (listens, _) = probe("listens", Effect::Once, |context| async move {
+    let (listens, _) = probe("listens", EffectClass::Once, |context| async move {
         context.cancel.cancelled().await;
         Ok("stopped in time".into())
     });
-    let (deaf, _) = probe("deaf", Effect::Once, |_| std::future::pending());
+    let (deaf, _) = probe("deaf", EffectClass::Once, |_| std::future::pending());
     let calls = Reply::tool("listens", &json!({})).and_tool("deaf", &json!({}));
     let model = Arc::new(ScriptedModel::replies([calls, Reply::text("next")]));
     let host = builder(&model).tools([listens, deaf]).build().await.unwrap();
@@ -166,7 +167,7 @@ async fn an_interrupt_reaches_tools_and_each_call_gets_one_result() {
 
 #[tokio::test(start_paused = true)]
 async fn the_twenty_fifth_batch_runs_and_no_further_call_is_made() {
-    let (tool, starts) = probe("tool", Effect::Pure, |_| async { Ok("again".into()) });
+    let (tool, starts) = probe("tool", EffectClass::Pure, |_| async { Ok("again".into()) });
     let model = Arc::new(ScriptedModel::always(Reply::tool("tool", &json!({}))));
     let limits = crate::limits::Limits { identical_calls_max: u32::MAX, ..Default::default() };
     let host = builder(&model).tools([tool]).limits(limits).build().await.unwrap();
@@ -266,7 +267,7 @@ async fn an_unanswered_approval_counts_as_denied_after_a_day() {
 
 #[tokio::test(start_paused = true)]
 async fn at_most_twelve_actor_wake_ups_for_a_turn_with_one_tool() {
-    let (tool, _) = probe("tool", Effect::Once, |_| async { Ok("ok".into()) });
+    let (tool, _) = probe("tool", EffectClass::Once, |_| async { Ok("ok".into()) });
     let model = Arc::new(ScriptedModel::answering(|_, call| match call % 2 {
         0 => Reply::text("Let me see.").chunks(8).and_tool("tool", &json!({})),
         _ => Reply::text("There it is.").chunks(64).chunk_delay(Duration::from_millis(10)),

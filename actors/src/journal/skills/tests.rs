@@ -2,8 +2,9 @@ use super::*;
 use crate::{
     chat::{RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock},
     ids::Epoch,
-    journal::{Entry, EntryBody},
+    journal::{Durable, Entry, EntryBody},
     skill::{Skill, SkillMetadata},
+    time::Timestamp,
 };
 
 fn name(text: &str) -> SkillName {

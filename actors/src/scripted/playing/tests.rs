@@ -3,10 +3,7 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 
 use super::*;
-use crate::{
-    chat::{Message, MessageList, RawJson},
-    ports::ToolChoice,
-};
+use crate::chat::{Message, MessageList, RawJson, ToolChoice};
 
 type Batches = Vec<Result<Vec<ModelEvent>, ProviderError>>;
 

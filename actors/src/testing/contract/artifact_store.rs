@@ -5,10 +5,11 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use bytes::Bytes;
 
 use crate::{
-    ids::{ConversationId, Scope, TenantId},
+    ids::{ArtifactId, ConversationId, Scope, TenantId},
     limits::ARTIFACT_BYTES_MAX,
-    ports::{ArtifactError, ArtifactId, ArtifactMeta, ArtifactStore, Cleaned, Clock, Entropy, Timestamp},
+    ports::{ArtifactError, ArtifactMeta, ArtifactStore, Cleaned, Clock, Entropy},
     testing::{ManualClock, SeededEntropy},
+    time::Timestamp,
 };
 
 /// The bounds of a store under test.

@@ -6,8 +6,8 @@ use futures_util::StreamExt;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    chat::{ContentBlock, Message, MessageList, Role, ToolResultBlock, ToolUseBlock},
-    ports::{BoxFuture, LlmProvider, ModelEvent, ModelRequest, ModelStream, ProviderError, ProviderStop, ToolChoice},
+    chat::{ContentBlock, Message, MessageList, ModelRequest, ProviderStop, Role, ToolChoice, ToolResultBlock, ToolUseBlock},
+    ports::{BoxFuture, LlmProvider, ModelEvent, ModelStream, ProviderError},
 };
 
 /// How the other side of a provider behaves in a scene of the contract.

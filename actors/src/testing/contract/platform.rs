@@ -2,7 +2,10 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use crate::ports::{Clock, Entropy, Timestamp};
+use crate::{
+    ports::{Clock, Entropy},
+    time::Timestamp,
+};
 
 /// Checks a clock of wall time: it tells a time of this century, and two looks are close together.
 pub fn clock(clock: &Arc<dyn Clock>) {

@@ -7,9 +7,10 @@ use tokio::{sync::mpsc, time::timeout};
 
 use crate::{
     ids::{CallKey, ConversationId, Epoch, Scope, Seq, TenantId},
-    ports::{
-        Append, AppendError, AppendExt, Durability, Head, ListQuery, Loaded, Open, SessionBackend, StoreError, StoredEntry, Timestamp,
-    },
+    journal::{Head, Loaded, StoredEntry},
+    ports::{Append, AppendError, AppendExt, Durability, ListQuery, SessionBackend, StoreError},
+    stream::Open,
+    time::Timestamp,
 };
 
 /// Longer than any store takes to answer.

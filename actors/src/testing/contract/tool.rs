@@ -10,7 +10,8 @@ use crate::{
     chat::RawJson,
     conversation::Toolset,
     ids::{CallKey, ConversationId, Scope, Seq, TenantId},
-    ports::{Extensions, Progress, Tool, ToolContext, ToolErrorType},
+    ports::{Extensions, Progress, Tool, ToolContext},
+    tool::ToolErrorType,
 };
 
 /// A context for one call of the contract.

@@ -13,8 +13,9 @@ use super::*;
 use crate::{
     ids::{ConversationId, Scope, TenantId},
     memory::{MemoryArtifacts, MemoryArtifactsConfig},
-    ports::{ArtifactError, ArtifactMeta, ArtifactStore, BoxFuture, Cleaned, Timestamp},
+    ports::{ArtifactError, ArtifactMeta, ArtifactStore, BoxFuture, Cleaned},
     testing::ManualClock,
+    time::Timestamp,
 };
 
 const MIB: usize = 1024 * 1024;

@@ -21,8 +21,8 @@ mod answer;
 mod survey;
 
 use callboard_actors::{
-    chat::RawJson,
-    ports::{BoxFuture, Capabilities, LlmProvider, ModelRequest, ModelStream, ProviderError, ProviderStop},
+    chat::{ModelRequest, ProviderStop, RawJson},
+    ports::{BoxFuture, Capabilities, LlmProvider, ModelStream, ProviderError},
     scripted::Reply,
 };
 use tokio_util::sync::CancellationToken;

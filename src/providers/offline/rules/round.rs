@@ -2,12 +2,9 @@
 
 use std::collections::HashMap;
 
-use callboard_actors::{
-    chat::{
-        ContentBlock, Message, MessageList, Role,
-        attachment::{is_document_text, note},
-    },
-    ports::ModelRequest,
+use callboard_actors::chat::{
+    ContentBlock, Message, MessageList, ModelRequest, Role,
+    attachment::{is_document_text, note},
 };
 use serde_json::Value;
 
@@ -94,7 +91,7 @@ pub(super) struct Offered {
 impl Offered {
     pub(super) fn of(request: &ModelRequest) -> Self {
         let has = |name: &str| request.tools.iter().any(|tool| tool.name == name);
-        let may = request.tool_choice != callboard_actors::ports::ToolChoice::None;
+        let may = request.tool_choice != callboard_actors::chat::ToolChoice::None;
         Self { grep: may && has("grep_search"), list: may && has("file_list"), read: may && has("file_read") }
     }
 }

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use callboard_actors::{
-    chat::{Message, MessageList},
-    ports::{Completion, ModelEvent, ToolChoice, ToolDefinition},
+    chat::{Message, MessageList, ToolChoice, ToolDefinition},
+    ports::{Completion, ModelEvent},
 };
 use futures_util::StreamExt;
 

@@ -1,0 +1,313 @@
+//! The way of entries to the store, and what waits for them (DESIGN §4.1, 4.3). Pure: the shell sends, reads heads and performs
+//! what is released; the store's own thread may call [`AppendQueue::stored`].
+//!
+//! Bound: the shell refuses prompts while [`AppendQueue::backlog_bytes`] is above its limit.
+//!
+//! Pure.
+
+use std::collections::VecDeque;
+
+use crate::{
+    ids::{Epoch, Seq},
+    journal::{Head, StoredEntry},
+    stream::Open,
+    time::Timestamp,
+};
+
+/// Entries that go to the store together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AppendBatch {
+    /// Where the journal must end before.
+    pub expected: Head,
+    /// The life that writes.
+    pub epoch: Epoch,
+    /// The entries; not empty.
+    pub entries: Vec<StoredEntry>,
+    /// What the head row says after.
+    pub open: Open,
+    /// When to look at the conversation again.
+    pub wake_at: Option<Timestamp>,
+    /// Whether something waits for it.
+    pub awaited: bool,
+}
+
+impl AppendBatch {
+    fn end(&self) -> Seq {
+        self.entries.last().map_or(self.expected.seq, |entry| entry.seq)
+    }
+
+    fn bytes(&self) -> usize {
+        self.entries.iter().map(|entry| entry.bytes.len()).sum()
+    }
+}
+
+/// What a read of the head says about a pause.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict<R> {
+    /// The store is where we left it or took some of it: go on. These are released, these are to be sent again, in order.
+    GoOn {
+        /// What waited for entries that turned out to be stored.
+        released: Vec<R>,
+        /// What is to be appended again.
+        resend: Vec<AppendBatch>,
+    },
+    /// Another life writes, or the head is nowhere we know: this life is over.
+    EndLife,
+}
+
+/// What follows when entries are known to be stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Committed<R> {
+    /// What waited for them.
+    pub released: Vec<R>,
+    /// What was held until the life had its epoch, and is to be appended now, in order.
+    pub send: Vec<AppendBatch>,
+}
+
+/// The lane of one life. `R` is what waits: a reply, the start of a tool.
+///
+/// Two lives that begin on the same journal claim the same epoch, and a store knows them by epoch and seq only. So until the first
+/// append of a life is known to be stored, nothing goes out behind it: it could follow another life's entries.
+#[derive(Debug)]
+pub struct AppendQueue<R> {
+    stored: Head,
+    tail: Head,
+    batches: VecDeque<AppendBatch>,
+    after_commit: VecDeque<(Seq, R)>,
+    backlog_bytes: usize,
+    paused: bool,
+    closed: bool,
+}
+
+impl<R> AppendQueue<R> {
+    /// A lane behind a journal that ends at `head`.
+    pub fn new(head: Head) -> Self {
+        Self {
+            stored: head,
+            tail: head,
+            batches: VecDeque::new(),
+            after_commit: VecDeque::new(),
+            backlog_bytes: 0,
+            paused: false,
+            closed: false,
+        }
+    }
+
+    /// Where the journal ends that is safe.
+    pub fn stored_head(&self) -> Head {
+        self.stored
+    }
+
+    /// Whether no append is out or held, and nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.batches.is_empty() && self.after_commit.is_empty()
+    }
+
+    /// Whether the store is away.
+    pub fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// Bytes that are not safe yet.
+    pub fn backlog_bytes(&self) -> usize {
+        self.backlog_bytes
+    }
+
+    /// Takes entries and what waits for them. Returns the parcel to send now, unless the store is away or the life's first append is
+    /// still out, and what waits for nothing.
+    pub fn push(
+        &mut self,
+        epoch: Epoch,
+        entries: Vec<StoredEntry>,
+        open: Open,
+        wake_at: Option<Timestamp>,
+        waits: Vec<R>,
+    ) -> (Option<AppendBatch>, Vec<R>) {
+        if self.closed {
+            return (None, Vec::new()); // A life that is over shows nothing and starts nothing.
+        }
+        let awaited = !waits.is_empty();
+        if entries.is_empty() {
+            if self.stored.seq >= self.tail.seq {
+                return (None, waits);
+            }
+            self.after_commit.extend(waits.into_iter().map(|wait| (self.tail.seq, wait)));
+            return (None, Vec::new());
+        }
+        let batch = AppendBatch { expected: self.tail, epoch, entries, open, wake_at, awaited };
+        self.tail = Head { epoch, seq: batch.end() };
+        self.backlog_bytes += batch.bytes();
+        self.after_commit.extend(waits.into_iter().map(|wait| (self.tail.seq, wait)));
+        self.batches.push_back(batch.clone());
+        let goes = !self.paused && (self.batches.len() == 1 || self.stored.epoch == epoch);
+        (Some(batch).filter(|_| goes), Vec::new())
+    }
+
+    /// Notes that the journal is safe up to `upto`; returns what follows.
+    pub fn stored(&mut self, upto: Seq) -> Committed<R> {
+        let before = self.stored.epoch;
+        let released = self.release(upto);
+        let claimed = self.stored.epoch != before && !self.paused && !self.closed;
+        let send = if claimed { self.batches.iter().cloned().collect() } else { Vec::new() };
+        Committed { released, send }
+    }
+
+    /// All entries that are not known to be stored, in order.
+    pub fn outstanding(&self) -> Vec<AppendBatch> {
+        self.batches.iter().cloned().collect()
+    }
+
+    fn release(&mut self, upto: Seq) -> Vec<R> {
+        while let Some(batch) = self.batches.front().filter(|batch| batch.end() <= upto) {
+            self.stored = Head { epoch: batch.epoch, seq: batch.end() };
+            self.backlog_bytes = self.backlog_bytes.saturating_sub(batch.bytes());
+            self.batches.pop_front();
+        }
+        if self.closed {
+            return Vec::new();
+        }
+        let ready = self.after_commit.iter().take_while(|(seq, _)| *seq <= self.stored.seq).count();
+        let released = self.after_commit.drain(..ready).map(|(_, wait)| wait).collect();
+        if self.is_empty() {
+            // An idle conversation keeps no empty buffers.
+            self.after_commit.shrink_to_fit();
+            self.batches.shrink_to_fit();
+        }
+        released
+    }
+
+    /// Notes that the store did not say yes. Returns whether this began a pause.
+    pub fn lost(&mut self) -> bool {
+        !std::mem::replace(&mut self.paused, true)
+    }
+
+    /// Says what a head that was read during a pause means. `next` is the entry that stood right after [`AppendQueue::stored_head`] then,
+    /// read after the head: until our first entry is known to be stored, the head alone does not tell our life from another one
+    /// that began on the same journal and so claims the same epoch. The nonce of `LifeStarted` does.
+    pub fn head_read(&mut self, head: Head, next: Option<&StoredEntry>) -> Verdict<R> {
+        // A journal only grows: a head before what we know to be stored was read too early, and says nothing.
+        let old = head.seq < self.stored.seq;
+        let end = self.batches.iter().find(|batch| head == Head { epoch: batch.epoch, seq: batch.end() });
+        let ours = end.is_some_and(|batch| batch.epoch == self.stored.epoch || next.is_some_and(|next| self.wrote(next)));
+        let known = old || head == self.stored || ours;
+        if !known || self.closed {
+            self.closed = true;
+            return Verdict::EndLife;
+        }
+        let released = self.release(head.seq);
+        self.paused = false;
+        let claimed = self.batches.front().is_none_or(|batch| batch.epoch == self.stored.epoch);
+        let count = if claimed { self.batches.len() } else { 1 };
+        Verdict::GoOn { released, resend: self.batches.iter().take(count).cloned().collect() }
+    }
+
+    /// Whether an entry of the journal is the one that we have out at its place.
+    fn wrote(&self, entry: &StoredEntry) -> bool {
+        self.batches.iter().any(|batch| batch.entries.contains(entry))
+    }
+
+    /// Ends the lane: what waits is given back unreleased, for the shell to answer.
+    pub fn close(&mut self) -> Vec<R> {
+        self.closed = true;
+        self.batches.clear();
+        self.backlog_bytes = 0;
+        self.after_commit.drain(..).map(|(_, wait)| wait).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use crate::conversation::commit::append_queue::*;
+
+    fn entry(seq: u64) -> StoredEntry {
+        StoredEntry { seq: Seq(seq), bytes: Bytes::from_static(b"xx") }
+    }
+
+    fn head(epoch: u64, seq: u64) -> Head {
+        Head { epoch: Epoch(epoch), seq: Seq(seq) }
+    }
+
+    #[test]
+    fn what_waits_is_released_only_by_its_entries() {
+        let mut append_queue = AppendQueue::new(head(1, 4));
+        let (first, now) = append_queue.push(Epoch(2), vec![entry(5), entry(6)], Open::Running, None, vec!["a"]);
+        assert_eq!((first.map(|p| p.expected), now), (Some(head(1, 4)), vec![]));
+        append_queue.push(Epoch(2), vec![entry(7)], Open::Running, None, vec![]);
+        assert_eq!(append_queue.push(Epoch(2), vec![], Open::Running, None, vec!["b"]), (None, vec![]));
+
+        assert_eq!(append_queue.stored(Seq(6)).released, ["a"]);
+        assert_eq!((append_queue.stored_head(), append_queue.backlog_bytes()), (head(2, 6), 2));
+        assert_eq!(append_queue.stored(Seq(7)).released, ["b"]);
+        assert!(append_queue.is_empty());
+        assert_eq!(append_queue.push(Epoch(2), vec![], Open::None, None, vec!["c"]), (None, vec!["c"]));
+    }
+
+    #[test]
+    fn nothing_goes_out_behind_a_first_append_that_may_be_refused() {
+        let mut append_queue = AppendQueue::new(head(1, 4));
+        let (first, _) = append_queue.push(Epoch(2), vec![entry(5)], Open::Running, None, vec!["a"]);
+        let (second, _) = append_queue.push(Epoch(2), vec![entry(6)], Open::Running, None, vec!["b"]);
+        assert_eq!((first.is_some(), second), (true, None));
+
+        let committed = append_queue.stored(Seq(5));
+
+        assert_eq!((committed.released, committed.send.iter().map(AppendBatch::end).collect::<Vec<_>>()), (vec!["a"], vec![Seq(6)]));
+        assert!(append_queue.push(Epoch(2), vec![entry(7)], Open::Running, None, vec![]).0.is_some());
+    }
+
+    #[test]
+    fn after_a_pause_only_what_is_missing_is_sent_again() {
+        let mut append_queue = AppendQueue::new(head(2, 0));
+        append_queue.push(Epoch(2), vec![entry(1)], Open::Running, None, vec!["a"]);
+        append_queue.push(Epoch(2), vec![entry(2)], Open::Running, None, vec!["b"]);
+        assert!(append_queue.lost() && !append_queue.lost());
+        assert_eq!(append_queue.push(Epoch(2), vec![entry(3)], Open::None, None, vec!["c"]).0, None);
+
+        let Verdict::GoOn { released, resend } = append_queue.head_read(head(2, 1), None) else { panic!("ended") };
+
+        assert_eq!(released, ["a"]);
+        assert_eq!(resend.iter().map(AppendBatch::end).collect::<Vec<_>>(), [Seq(2), Seq(3)]);
+    }
+
+    #[test]
+    fn another_life_of_the_same_epoch_is_told_by_its_first_entry() {
+        let append_queue = || {
+            let mut append_queue = AppendQueue::new(head(1, 4));
+            append_queue.push(Epoch(2), vec![entry(5)], Open::Running, None, vec!["a"]);
+            append_queue.lost();
+            append_queue
+        };
+        let theirs = StoredEntry { seq: Seq(5), bytes: Bytes::from_static(b"yy") };
+
+        assert_eq!(append_queue().head_read(head(2, 5), Some(&theirs)), Verdict::EndLife);
+        assert_eq!(append_queue().head_read(head(2, 5), None), Verdict::EndLife);
+        assert_eq!(append_queue().head_read(head(2, 5), Some(&entry(5))), Verdict::GoOn { released: vec!["a"], resend: vec![] });
+        assert_eq!(append_queue().head_read(head(1, 4), None), Verdict::GoOn { released: vec![], resend: append_queue().batches.into() });
+    }
+
+    #[test]
+    fn a_head_that_was_read_too_early_ends_nothing() {
+        let mut append_queue = AppendQueue::new(head(2, 0));
+        append_queue.push(Epoch(2), vec![entry(1)], Open::Running, None, vec!["a"]);
+        append_queue.push(Epoch(2), vec![entry(2)], Open::Running, None, vec!["b"]);
+        append_queue.lost();
+        assert_eq!(append_queue.stored(Seq(1)), Committed { released: vec!["a"], send: vec![] });
+
+        let Verdict::GoOn { released, resend } = append_queue.head_read(head(2, 0), None) else { panic!("ended") };
+
+        assert_eq!((released.len(), resend.len()), (0, 1));
+    }
+
+    #[test]
+    fn another_epoch_ends_the_life_and_releases_nothing() {
+        let mut append_queue = AppendQueue::new(head(2, 1));
+        append_queue.push(Epoch(2), vec![entry(2)], Open::Running, None, vec!["a"]);
+        append_queue.lost();
+
+        assert_eq!(append_queue.head_read(head(3, 2), None), Verdict::EndLife);
+        assert_eq!(append_queue.stored(Seq(2)), Committed { released: vec![], send: vec![] });
+        assert_eq!(append_queue.close(), ["a"]);
+    }
+}

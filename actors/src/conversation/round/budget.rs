@@ -1,0 +1,256 @@
+//! Decides whether a model call may be paid for, and what it cost (DESIGN §4.5, REQUIREMENTS L-05). Pure: the conversation's own budget
+//! is judged by its journal; only the tenant's is asked of the shell, by [`Effect::Reserve`], which is answered at once.
+//!
+//! Pure.
+
+use crate::{
+    chat::{ContentBlock, Message, Role, Usage, reminder},
+    conversation::round::{DecisionBuilder, Effect, input::ModelOutcome, skills, volatile::Reserving},
+    ids::{Seq, WorkId},
+    journal::{BUDGET_REMINDER, CallState, Durable, EntryBody, OpenRound, Phase, amount},
+    limits::{BUDGET_OUTPUT_TOKENS, REQUEST_SLACK_TOKENS},
+    policy::{Amount, Budget, BudgetLevel, Exhausted, Price, Pricing, names_model},
+    ports::ProviderError,
+    stream::{Failure, StopReason},
+};
+
+/// The code of a failure that a budget caused.
+pub const BUDGET_CODE: &str = "budget";
+
+/// How much is left, in percent, when the model is told, the latest first.
+const TOLD_AT: [u8; 2] = [5, 20];
+
+/// What a call used.
+struct Bill {
+    usage: Usage,
+    /// The provider did not say, or said what cannot be.
+    estimated: bool,
+}
+
+impl Pricing {
+    /// The model that an active skill chose, where the operator lets skills choose it and it is not the conversation's own.
+    pub(in crate::conversation) fn chosen_model(&self, state: &Durable) -> Option<String> {
+        skills::model(state).filter(|model| **model != *self.model && names_model(&self.skill_models, model))
+    }
+
+    /// The price of the next call's model.
+    ///
+    /// # Errors
+    /// The model that has none.
+    fn next_price(&self, state: &Durable) -> Result<Price, String> {
+        let chosen = self.chosen_model(state);
+        let model = chosen.as_deref().unwrap_or(&self.model);
+        self.price_of(model).ok_or_else(|| model.to_owned())
+    }
+
+    /// Tokens of the next request, roughly: what the last call used and what came since, or all bytes if that is less.
+    fn input(&self, state: &Durable) -> u64 {
+        let messages = state.history.messages();
+        let by_bytes = tokens(self.fixed_bytes.saturating_add(messages.wire_bytes() as u64));
+        let last = state.last_usage.input().saturating_add(state.last_usage.output);
+        if last == 0 {
+            return by_bytes;
+        }
+        let since = messages.iter().rev().take_while(|message| message.role() != Role::Assistant).map(|message| message.wire().len());
+        by_bytes.min(last.saturating_add(tokens(since.sum::<usize>() as u64)))
+    }
+
+    /// What is reserved for the next call: its request, and an answer of a usual length.
+    fn reservation(&self, state: &Durable) -> Amount {
+        let output = self.max_tokens.clamp(1, BUDGET_OUTPUT_TOKENS);
+        let usage = Usage { input_uncached: self.input(state), output, ..Usage::default() };
+        amount(&usage, self.next_price(state).ok())
+    }
+
+    /// What an ended call used: as its provider says where that can be, else by our own count.
+    fn bill(&self, state: &Durable, outcome: &ModelOutcome) -> Bill {
+        let estimate = |blocks: &[ContentBlock]| {
+            let output = tokens(blocks.iter().map(bytes).sum::<usize>() as u64);
+            Usage { input_uncached: self.input(state), output, ..Usage::default() }
+        };
+        match outcome {
+            ModelOutcome::Completed { blocks, completion } => match &completion.usage {
+                Some(usage) => self.check(state, usage, &estimate(blocks)),
+                None => Bill { usage: estimate(blocks), estimated: true },
+            },
+            ModelOutcome::Failed { error, partial } if partial.is_empty() && nothing_ran(error) => {
+                Bill { usage: Usage::default(), estimated: false }
+            }
+            ModelOutcome::Failed { partial, .. } | ModelOutcome::Cancelled { partial } => {
+                Bill { usage: estimate(partial), estimated: true }
+            }
+        }
+    }
+
+    /// Holds a provider's figures to what can be: not nothing for something, not more than the window and the request allow.
+    fn check(&self, state: &Durable, said: &Usage, estimate: &Usage) -> Bill {
+        let window = if self.window_tokens == 0 { u64::MAX } else { self.window_tokens };
+        let request = self.fixed_bytes.saturating_add(state.history.messages().wire_bytes() as u64);
+        let input_max = window.min(request.saturating_add(REQUEST_SLACK_TOKENS)); // A token has a byte at least.
+        let input_uncached = said.input_uncached.min(input_max);
+        let cache_write = said.cache_write.min(input_max - input_uncached);
+        let cache_read = said.cache_read.min(input_max - input_uncached - cache_write);
+        let mut usage = Usage { input_uncached, cache_read, cache_write, output: said.output.min(window.max(self.max_tokens)) };
+        if usage.input() == 0 {
+            usage.input_uncached = estimate.input_uncached;
+        }
+        if usage.output == 0 {
+            usage.output = estimate.output;
+        }
+        Bill { usage, estimated: usage != *said }
+    }
+}
+
+/// Four bytes a token.
+fn tokens(bytes: u64) -> u64 {
+    bytes.div_ceil(4)
+}
+
+fn bytes(block: &ContentBlock) -> usize {
+    match block {
+        ContentBlock::Text(text) => text.text.len(),
+        ContentBlock::Thinking(thinking) => thinking.thinking.len(),
+        ContentBlock::ToolUse(call) => call.name.len() + call.input.as_str().len(),
+        ContentBlock::Other { raw, .. } => raw.as_str().len(),
+        ContentBlock::ToolResult(_) => 0,
+    }
+}
+
+/// Whether a failed call cost nothing: it was refused before a model saw it.
+fn nothing_ran(error: &ProviderError) -> bool {
+    match error {
+        ProviderError::Auth { .. }
+        | ProviderError::InvalidRequest { .. }
+        | ProviderError::RateLimited { .. }
+        | ProviderError::QuotaExhausted { .. }
+        | ProviderError::Unsupported(_)
+        | ProviderError::Overloaded
+        | ProviderError::BreakerOpen { .. } => true,
+        ProviderError::Server { .. }
+        | ProviderError::Connection { .. }
+        | ProviderError::Timeout { .. }
+        | ProviderError::Protocol { .. }
+        | ProviderError::Cancelled => false,
+    }
+}
+
+/// Orders the next model call, asks whether it may be paid for, or ends the round because it may not.
+pub(in crate::conversation) fn call_model(decision: &mut DecisionBuilder<'_>, round: &OpenRound, step: u32) {
+    let (durable, volatile) = (decision.durable, decision.volatile);
+    let spending = &volatile.rules.spending;
+    settle_in_full(decision);
+    if spending.budget.is_unlimited() && volatile.tenant_left.is_none() {
+        return order(decision, step, Amount::default());
+    }
+    if let Err(model) = spending.next_price(durable)
+        && (spending.budget.micro_usd.is_some() || volatile.bounds_money)
+    {
+        let message = format!("the model `{model}` has no price, and the budget is in money; a row in [prices] gives it one");
+        return decision.finish(round, StopReason::Budget, Some(failure(message)));
+    }
+    let amount = spending.reservation(durable);
+    // What is reserved is settled in full above, so it counts either way.
+    let spent = durable.spent.now(Some(round.started_at), decision.now);
+    if let Err(refusal) = spending.budget.admit(BudgetLevel::Conversation, &spent, &amount) {
+        return refuse(decision, round, &refusal);
+    }
+    if volatile.tenant_left.is_none() {
+        return order(decision, step, amount);
+    }
+    // No entry orders this: it is named by the last one there is.
+    let seq = Seq(durable.head.0 + decision.made.entries.len() as u64);
+    let work = WorkId { epoch: volatile.life, seq, index: 1 };
+    decision.effect(Effect::Reserve { work, step, amount });
+}
+
+fn order(decision: &mut DecisionBuilder<'_>, step: u32, amount: Amount) {
+    let work = decision.entry(EntryBody::ModelCallStarted { step, reserved: amount.tokens, reserved_micro_usd: amount.micro_usd });
+    decision.effect(Effect::StartModel { work });
+}
+
+fn refuse(decision: &mut DecisionBuilder<'_>, round: &OpenRound, refusal: &Exhausted) {
+    decision.finish(round, StopReason::Budget, Some(failure(refusal.to_string())));
+}
+
+fn failure(message: String) -> Failure {
+    Failure { code: BUDGET_CODE.to_owned(), message, retry_after_ms: None }
+}
+
+/// The failure of a round whose time is used up.
+pub(in crate::conversation) fn time_over(budget: &Budget) -> Failure {
+    let seconds = budget.wall_ms.unwrap_or_default() as f64 / 1000.0;
+    failure(format!("the conversation's budget of {seconds} s is used up"))
+}
+
+/// The tenant's answer.
+pub(in crate::conversation) fn answered(decision: &mut DecisionBuilder<'_>, work: WorkId, answer: &Result<(), Exhausted>) {
+    let Some(Reserving { step, amount, .. }) = decision.volatile.reserving.filter(|reserving| reserving.work == work) else { return };
+    let Some(round) = &decision.durable.round else { return };
+    match answer {
+        _ if decision.volatile.cancelling.is_some() => {}
+        Ok(()) => order(decision, step, amount),
+        Err(refusal) => refuse(decision, round, refusal),
+    }
+}
+
+/// What an answered call of this model cost, where the model has a price.
+pub(in crate::conversation) fn cost(decision: &DecisionBuilder<'_>, outcome: &ModelOutcome, model: &str) -> Option<u64> {
+    let spending = &decision.volatile.rules.spending;
+    spending.price_of(model).map(|price| price.cost(&spending.bill(decision.durable, outcome).usage))
+}
+
+/// Replaces what was reserved for the call that ended by what it used, at the price of the model that answered.
+pub(in crate::conversation) fn settle(decision: &mut DecisionBuilder<'_>, outcome: &ModelOutcome, model: &str) {
+    let Some(reserved) = decision.durable.spent.reserved else { return };
+    let spending = &decision.volatile.rules.spending;
+    let Bill { usage, estimated } = spending.bill(decision.durable, outcome);
+    let used = amount(&usage, spending.price_of(model));
+    settled(decision, reserved, used, estimated);
+}
+
+/// A call of which nobody will tell any more is taken to have used all that was reserved.
+pub(in crate::conversation) fn settle_in_full(decision: &mut DecisionBuilder<'_>) {
+    let Some(reserved) = decision.durable.spent.reserved else { return };
+    if !decision.made.entries.iter().any(|entry| matches!(entry, EntryBody::BudgetSettled { .. })) {
+        settled(decision, reserved, reserved, true);
+    }
+}
+
+fn settled(decision: &mut DecisionBuilder<'_>, reserved: Amount, used: Amount, estimated: bool) {
+    let (reserved, used_tokens, cost_micro_usd) = (reserved.tokens, used.tokens, used.micro_usd);
+    decision.entry(EntryBody::BudgetSettled { reserved, used_tokens, cost_micro_usd, estimated });
+}
+
+/// Tells the model, once each, that a fifth and a twentieth of the tightest budget is left. What is told before a round begins, or
+/// before the last result of a batch, is read with the prompt or with the results.
+pub(in crate::conversation) fn remind(decision: &mut DecisionBuilder<'_>) {
+    let (durable, volatile) = (decision.durable, decision.volatile);
+    let own = &volatile.rules.spending.budget;
+    if own.is_unlimited() && volatile.tenant_left.is_none() || volatile.cancelling.is_some() {
+        return;
+    }
+    let since = durable.round.as_ref().map(|round| round.started_at);
+    let left = own.left_percent(&durable.spent.now(since, decision.now)).into_iter().chain(volatile.tenant_left).min();
+    let Some(left) = left.filter(|left| *left > 0) else { return };
+    let Some(at) = TOLD_AT.into_iter().find(|at| left <= *at) else { return };
+    if durable.spent.told.is_some_and(|told| told <= at) {
+        return;
+    }
+    let text = format!("About {left} % of the budget for this conversation is left. Do what matters most first, then come to an end.");
+    if let Ok(message) = Message::new(Role::User, &[reminder(&text)]) {
+        decision.entry(EntryBody::Injected { id: Some(format!("{BUDGET_REMINDER}{at}")), client_key: None, message });
+    }
+}
+
+/// Reminds before the result that closes the open batch.
+pub(in crate::conversation) fn remind_before_last_result(decision: &mut DecisionBuilder<'_>) {
+    if decision.volatile.rules.spending.budget.is_unlimited() && decision.volatile.tenant_left.is_none() {
+        return;
+    }
+    let Some(OpenRound { phase: Phase::Batch(batch), .. }) = &decision.durable.round else { return };
+    let open = batch.calls.iter().filter(|call| !matches!(call.state, CallState::Finished(_))).count();
+    let closed = decision.made.entries.iter().filter(|entry| matches!(entry, EntryBody::ToolFinished { .. })).count();
+    if open == closed + 1 {
+        remind(decision);
+    }
+}

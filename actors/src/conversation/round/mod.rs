@@ -1,0 +1,443 @@
+//! Decides what a conversation does next, and when a round is over: no clock, no chance, no I/O. The shell in `run/` appends the
+//! entries and performs the effects.
+//!
+//! Pure.
+//!
+//! [`decide`] answers one input; [`advance`] says what follows from the state alone; [`apply_input`] joins both and is what shell,
+//! replay and tests call.
+
+pub(in crate::conversation) mod budget;
+pub mod context;
+pub(in crate::conversation) mod decision;
+pub(in crate::conversation) mod input;
+pub(in crate::conversation) mod output;
+pub(in crate::conversation) mod rounds;
+pub mod rules;
+pub(in crate::conversation) mod skills;
+pub(in crate::conversation) mod tools;
+pub mod volatile;
+
+pub use crate::conversation::round::{
+    decision::{Decision, Effect, Receipt, Refusal, StartTool, When},
+    input::{Input, ModelOutcome, NewPrompt, OnBusy},
+};
+use crate::{
+    chat::{ContentBlock, Message, ProviderStop, RawJson, Role, ToolUseBlock, Usage},
+    conversation::round::{
+        rules::Recovery,
+        volatile::{Cancelling, Volatile},
+    },
+    ids::{Seq, WaiterId, WorkId},
+    journal::{AcceptedPrompt, ApplyError, ApprovalVerdict, Durable, Entry, EntryBody, OpenRound, Phase, WithdrawReason},
+    limits::LOOP_REFUSALS_MAX,
+    ports::ProviderError,
+    stream::{Failure, StopReason},
+    time::Timestamp,
+};
+
+/// The code of a failure that a tenant's quota of stored bytes caused.
+pub const STORE_FULL_CODE: &str = "stored_bytes";
+
+/// Builds a decision; knows the seq that the next entry will have.
+pub(in crate::conversation) struct DecisionBuilder<'a> {
+    pub(in crate::conversation) durable: &'a Durable,
+    pub(in crate::conversation) volatile: &'a Volatile,
+    pub(in crate::conversation) now: Timestamp,
+    pub(in crate::conversation) made: Decision,
+}
+
+impl<'a> DecisionBuilder<'a> {
+    fn new(durable: &'a Durable, volatile: &'a Volatile, now: Timestamp, made: Decision) -> Self {
+        Self { durable, volatile, now, made }
+    }
+
+    /// Adds an entry and names the work it orders. A life's first entry is `LifeStarted`.
+    pub(in crate::conversation) fn entry(&mut self, body: EntryBody) -> WorkId {
+        if self.made.entries.is_empty() && self.durable.epoch != self.volatile.life {
+            self.made.entries.push(EntryBody::LifeStarted { nonce: self.volatile.nonce });
+        }
+        self.made.entries.push(body);
+        let seq = Seq(self.durable.head.0 + self.made.entries.len() as u64);
+        WorkId { epoch: self.volatile.life, seq, index: 0 }
+    }
+
+    pub(in crate::conversation) fn effect(&mut self, effect: Effect) {
+        self.made.effects.push(effect);
+    }
+
+    pub(in crate::conversation) fn refuse(&mut self, waiter: WaiterId, refusal: Refusal) {
+        self.effect(Effect::Refuse { waiter, refusal });
+    }
+
+    pub(in crate::conversation) fn finish(&mut self, round: &OpenRound, stop_reason: StopReason, error: Option<Failure>) {
+        let latency_ms = self.now.ms_since(round.started_at);
+        budget::settle_in_full(self);
+        self.entry(EntryBody::RoundFinished { stop_reason, latency_ms, error });
+        self.effect(Effect::RoundOver { round_id: round.id });
+    }
+}
+
+/// What was appended and what is to be done, after [`step`] brought both halves up to date.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Outcome {
+    /// The entries, applied to the state already, each with the state's events told by the shell before it was applied.
+    pub entries: Vec<Entry>,
+    /// The acts in order; those with [`When::Stored`] wait for all of `entries`.
+    pub effects: Vec<Effect>,
+}
+
+/// Takes one input to its end: decides, applies, and goes on while the state asks for more.
+///
+/// `before_apply` sees each entry with the state before it, to tell its events.
+///
+/// # Errors
+/// [`ApplyError`] when a decision does not fit the state: a bug; the life is to end.
+pub fn apply_input(
+    durable: &mut Durable,
+    volatile: &mut Volatile,
+    now: Timestamp,
+    input: Input,
+    mut before_apply: impl FnMut(&Durable, &Entry),
+) -> Result<Outcome, ApplyError> {
+    let mut outcome = Outcome::default();
+    let mut next = decide(durable, volatile, now, &input, Decision::default());
+    volatile.note(&input);
+    let mut first = true;
+    loop {
+        let changes_nothing = next.entries.is_empty() && !first; // Acts alone do not change what follows from the state.
+        first = false;
+        for body in next.entries.drain(..) {
+            let entry = Entry { seq: durable.head.next(), epoch: volatile.life, at: now, body };
+            before_apply(durable, &entry);
+            durable.apply(&entry)?;
+            outcome.entries.push(entry);
+        }
+        for effect in &next.effects {
+            volatile.absorb(effect);
+        }
+        outcome.effects.append(&mut next.effects);
+        if changes_nothing {
+            break;
+        }
+        next = advance(durable, volatile, now, next);
+        if next.is_empty() {
+            break;
+        }
+    }
+    Ok(outcome)
+}
+
+/// Decides one input without side effects. `made` is an empty buffer, passed in so that its allocation is reused.
+pub fn decide(durable: &Durable, volatile: &Volatile, now: Timestamp, input: &Input, made: Decision) -> Decision {
+    let mut decision = DecisionBuilder::new(durable, volatile, now, made);
+    match input {
+        Input::Recovered { recovery } => recover(&mut decision, *recovery),
+        Input::Prompt(prompt) => take_prompt(&mut decision, prompt),
+        Input::Model { work, outcome, model } => model_ended(&mut decision, *work, outcome, model),
+        Input::Budget { work, answer } => budget::answered(&mut decision, *work, answer),
+        Input::Tool { work, result, duration_ms } => tools::tool_ended(&mut decision, *work, result, *duration_ms),
+        Input::RetryDue { batch, call } => tools::retry(&mut decision, *batch, *call),
+        Input::Approval { tool_call_id, allow, always, waiter } => tools::approval(&mut decision, tool_call_id, *allow, *always, *waiter),
+        Input::Tick => tools::expire_approvals(&mut decision),
+        Input::Interrupt { failure, waiter } => {
+            interrupt(&mut decision, failure.clone());
+            match (waiter, &durable.round) {
+                (Some(waiter), Some(_)) => decision.effect(Effect::Answer { waiter: *waiter }),
+                (Some(waiter), None) => decision.refuse(*waiter, Refusal::NoSuch("open round")),
+                (None, _) => {}
+            }
+        }
+        Input::Inject { id, message, waiter } => inject(&mut decision, id.as_ref(), message, *waiter),
+        Input::Withdraw { prompt_id, reason, waiter } => {
+            let waits = durable.inbox.iter().any(|prompt| prompt.id == *prompt_id);
+            if waits {
+                decision.entry(EntryBody::PromptWithdrawn { prompt_id: *prompt_id, reason: *reason });
+            }
+            match waiter {
+                Some(waiter) if waits => decision.effect(Effect::Answer { waiter: *waiter }),
+                Some(waiter) => decision.refuse(*waiter, Refusal::NoSuch("waiting prompt")),
+                None => {}
+            }
+        }
+        Input::Context { work, outcome } => context::measured(&mut decision, *work, outcome),
+        Input::Compact { waiter } => context::asked(&mut decision, *waiter),
+        Input::Pin { line, waiter } => context::pin(&mut decision, line, *waiter),
+        Input::Import { messages, rounds, waiter } => rounds::import(&mut decision, messages, rounds, *waiter),
+        Input::Rewind { round_id, waiter } => rounds::rewind(&mut decision, *round_id, *waiter),
+        Input::Fork { copied, waiter } => rounds::fork(&mut decision, copied, *waiter),
+        Input::Reset { waiter } => when_idle(&mut decision, *waiter, EntryBody::Reset {}),
+        Input::ActivateSkill { loaded, waiter } => skills::activate(&mut decision, loaded, *waiter),
+        Input::DeactivateSkill { name, waiter } => skills::deactivate(&mut decision, name, *waiter),
+        Input::GraceOver { .. } | Input::Drain => {}
+    }
+    decision.made
+}
+
+/// What follows from the state alone. Changes nothing; adds to `made`, which is empty, and stays so when the conversation waits.
+pub fn advance(durable: &Durable, volatile: &Volatile, now: Timestamp, made: Decision) -> Decision {
+    let mut decision = DecisionBuilder::new(durable, volatile, now, made);
+    if !volatile.recovered {
+        return decision.made;
+    }
+    let Some(round) = &durable.round else {
+        if let Some(AcceptedPrompt { id, round_id, .. }) = durable.inbox.front().filter(|_| !volatile.draining) {
+            context::refocus(&mut decision);
+            skills::offer(&mut decision);
+            budget::remind(&mut decision);
+            decision.entry(EntryBody::RoundStarted { round_id: *round_id, prompt_ids: vec![*id] });
+        }
+        return decision.made;
+    };
+    match (&round.phase, &volatile.cancelling) {
+        (Phase::Ready | Phase::Ended { .. }, Some(cancelling)) => interrupted(&mut decision, round, cancelling),
+        (Phase::Ready, None) if volatile.reserving.is_some() => {} // The answer is on its way.
+        (Phase::Ready, None) if round.repeats.refusals >= LOOP_REFUSALS_MAX => decision.finish(round, StopReason::LoopGuard, None), // F22
+        (Phase::Ready, None) if volatile.is_store_full => decision.finish(round, StopReason::Error, Some(store_full())),
+        (Phase::Ready, None) if round.model_calls >= volatile.rules.tool_iterations_max => {
+            decision.finish(round, StopReason::IterationLimit, None);
+        }
+        (Phase::Ready, None) => match context::before_call(durable, volatile) {
+            context::Before::Call => budget::call_model(&mut decision, round, round.model_calls + 1),
+            context::Before::Measure => context::measure(&mut decision, None),
+            context::Before::Wait => {}
+        },
+        (Phase::Ended { stop }, None) if output::refused(&mut decision, round, stop_reason(*stop)) => {}
+        (Phase::Ended { stop }, None) => decision.finish(round, stop_reason(*stop), None),
+        (Phase::Model { .. }, Some(cancelling)) if cancelling.grace_over || volatile.reserving.is_some() => {
+            if let Some(work) = volatile.model_work() {
+                decision.effect(Effect::Abort { work });
+            }
+            interrupted(&mut decision, round, cancelling);
+        }
+        (Phase::Model { .. }, _) => {}
+        (Phase::Batch(open), Some(cancelling)) => tools::cancel(&mut decision, open, cancelling),
+        (Phase::Batch(open), None) => tools::advance(&mut decision, round, open),
+    }
+    decision.made
+}
+
+/// The failure of a round whose tenant has as many bytes stored as it may have. Nothing more is asked of a model for it.
+fn store_full() -> Failure {
+    let message = "the stored bytes of this tenant are used up; a deletion makes room".to_owned();
+    Failure { code: STORE_FULL_CODE.to_owned(), message, retry_after_ms: None }
+}
+
+fn interrupted(decision: &mut DecisionBuilder<'_>, round: &OpenRound, cancelling: &Cancelling) {
+    let budget = cancelling.failure.as_ref().is_some_and(|failure| failure.code == budget::BUDGET_CODE);
+    let stop_reason = if budget { StopReason::Budget } else { StopReason::Interrupted };
+    decision.finish(round, stop_reason, cancelling.failure.clone());
+}
+
+/// Why a round ends that the model ended.
+fn stop_reason(stop: ProviderStop) -> StopReason {
+    match stop {
+        ProviderStop::EndTurn | ProviderStop::ToolUse | ProviderStop::PauseTurn | ProviderStop::Other => StopReason::EndTurn,
+        ProviderStop::MaxTokens => StopReason::MaxTokens,
+        ProviderStop::StopSequence => StopReason::StopSequence,
+        ProviderStop::Refusal => StopReason::Refusal,
+        ProviderStop::ContextWindowExceeded => StopReason::ContextTooLarge,
+    }
+}
+
+/// Whether tools may run after this stop (R-06 as ruled).
+fn runs_tools(stop: ProviderStop) -> bool {
+    match stop {
+        ProviderStop::EndTurn | ProviderStop::ToolUse | ProviderStop::StopSequence | ProviderStop::PauseTurn | ProviderStop::Other => true,
+        ProviderStop::MaxTokens | ProviderStop::Refusal | ProviderStop::ContextWindowExceeded => false,
+    }
+}
+
+fn recover(decision: &mut DecisionBuilder<'_>, recovery: Recovery) {
+    let Some(round) = &decision.durable.round else { return };
+    let round_id = round.id;
+    match (recovery, &round.phase) {
+        (Recovery::Close, _) => decision.effect(Effect::CancelRound { round_id, failure: None, grace_over: true }),
+        (Recovery::Resume, Phase::Model { .. }) => budget::call_model(decision, round, round.model_calls),
+        (Recovery::Resume, Phase::Batch(open)) => tools::recover(decision, open),
+        (Recovery::Resume, Phase::Ready | Phase::Ended { .. }) => {}
+    }
+}
+
+fn take_prompt(decision: &mut DecisionBuilder<'_>, prompt: &NewPrompt) {
+    let (durable, waiter) = (decision.durable, prompt.waiter);
+    if !is_plain_user(&prompt.message) {
+        return decision.refuse(waiter, Refusal::InvalidMessage);
+    }
+    if let Some(key) = &prompt.client_key
+        && let Some((known, round_id)) = durable.known_key(&key.key)
+    {
+        return if known.digest == key.digest {
+            decision.effect(Effect::Acknowledge { waiter, receipt: Receipt { round_id, replayed: true } });
+        } else {
+            decision.refuse(waiter, Refusal::KeyReused);
+        };
+    }
+    if decision.volatile.draining {
+        return decision.refuse(waiter, Refusal::Draining);
+    }
+    let busy = durable.round.is_some() || !durable.inbox.is_empty();
+    let full = durable.inbox.len() >= decision.volatile.rules.inbox_prompts_max;
+    match (prompt.on_busy, &durable.round) {
+        (OnBusy::Steer, Some(round)) if decision.volatile.cancelling.is_none() && prompt.output_schema.is_none() => {
+            decision.entry(EntryBody::Injected { id: None, client_key: prompt.client_key.clone(), message: prompt.message.clone() });
+            return decision.effect(Effect::Acknowledge { waiter, receipt: Receipt { round_id: round.id, replayed: false } });
+        }
+        _ if full => return decision.refuse(waiter, Refusal::InboxFull),
+        (OnBusy::Reject, _) if busy => return decision.refuse(waiter, Refusal::Busy),
+        (OnBusy::Interrupt, Some(_)) => interrupt(decision, None),
+        (OnBusy::Queue | OnBusy::Reject | OnBusy::Interrupt | OnBusy::Steer, _) => {}
+    }
+    decision.entry(EntryBody::PromptAccepted {
+        prompt_id: prompt.id,
+        round_id: prompt.round_id,
+        client_key: prompt.client_key.clone(),
+        message: prompt.message.clone(),
+        output_schema: prompt.output_schema.clone(),
+    });
+    decision.effect(Effect::Acknowledge { waiter, receipt: Receipt { round_id: prompt.round_id, replayed: false } });
+    if busy {
+        decision.effect(Effect::Queued { round_id: prompt.round_id, position: durable.inbox.len() + 1 });
+    }
+}
+
+fn interrupt(decision: &mut DecisionBuilder<'_>, failure: Option<Failure>) {
+    if let Some(round) = &decision.durable.round
+        && decision.volatile.cancelling.is_none()
+    {
+        decision.effect(Effect::CancelRound { round_id: round.id, failure, grace_over: false });
+    }
+}
+
+fn inject(decision: &mut DecisionBuilder<'_>, id: Option<&String>, message: &Message, waiter: WaiterId) {
+    if !is_plain_user(message) {
+        return decision.refuse(waiter, Refusal::InvalidMessage);
+    }
+    let known = id.is_some_and(|id| decision.durable.knows_injected(id));
+    if !known {
+        decision.entry(EntryBody::Injected { id: id.cloned(), client_key: None, message: message.clone() });
+    }
+    decision.effect(Effect::Answer { waiter });
+}
+
+/// Whether a message may enter from outside. Another one would be refused by the history only after it is journaled, and by each
+/// life that follows.
+fn is_plain_user(message: &Message) -> bool {
+    message.role() == Role::User && message.tool_result_ids().is_empty()
+}
+
+pub(in crate::conversation) fn when_idle(decision: &mut DecisionBuilder<'_>, waiter: WaiterId, body: EntryBody) {
+    if decision.durable.round.is_some() || !decision.durable.inbox.is_empty() {
+        return decision.refuse(waiter, Refusal::RoundOpen);
+    }
+    decision.entry(body);
+    decision.effect(Effect::Answer { waiter });
+}
+
+fn model_ended(decision: &mut DecisionBuilder<'_>, work: WorkId, outcome: &ModelOutcome, model: &str) {
+    let Some(round) = &decision.durable.round else { return };
+    if !decision.volatile.work.contains_key(&work) || round.phase != (Phase::Model { seq: work.seq }) {
+        return;
+    }
+    let step = round.model_calls;
+    let cost_micro_usd = budget::cost(decision, outcome, model);
+    if !matches!(outcome, ModelOutcome::Completed { .. }) {
+        budget::settle(decision, outcome, model);
+    }
+    match outcome {
+        ModelOutcome::Completed { blocks, completion } => {
+            let cancelled = decision.volatile.cancelling.is_some();
+            let keep_calls = !cancelled && runs_tools(completion.stop);
+            decision.entry(EntryBody::Assistant {
+                step,
+                message: assistant_message(blocks, keep_calls, true),
+                stop: completion.stop,
+                raw_stop: completion.raw_stop.clone(),
+                usage: completion.usage.unwrap_or_default(),
+                cost_micro_usd,
+                partial: cancelled,
+            });
+            budget::settle(decision, outcome, model);
+        }
+        ModelOutcome::Failed { error: ProviderError::Auth { message }, .. } if round.model_calls <= 1 => {
+            // R-14 as ruled: nothing was said yet, so the prompt leaves history; its text stays in the journal.
+            for prompt_id in &round.prompts {
+                decision.entry(EntryBody::PromptWithdrawn { prompt_id: *prompt_id, reason: WithdrawReason::ProviderAuth });
+            }
+            let failure = failure(&ProviderError::Auth { message: message.clone() });
+            decision.finish(round, StopReason::Error, Some(failure));
+        }
+        ModelOutcome::Failed { error, partial } => {
+            keep_partial(decision, step, partial);
+            match &decision.volatile.cancelling {
+                Some(cancelling) => interrupted(decision, round, cancelling),
+                None => decision.finish(round, StopReason::Error, Some(failure(error))),
+            }
+        }
+        ModelOutcome::Cancelled { partial } => {
+            keep_partial(decision, step, partial);
+            match &decision.volatile.cancelling {
+                Some(cancelling) => interrupted(decision, round, cancelling),
+                None => decision.finish(round, StopReason::Error, Some(failure(&ProviderError::Cancelled))),
+            }
+        }
+    }
+}
+
+/// Keeps what came before a cut, without what cannot stand alone (DESIGN §4.2, R-15).
+fn keep_partial(decision: &mut DecisionBuilder<'_>, step: u32, partial: &[ContentBlock]) {
+    if let Some(message) = assistant_message(partial, false, false) {
+        decision.entry(EntryBody::Assistant {
+            step,
+            message: Some(message),
+            stop: ProviderStop::Other,
+            raw_stop: None,
+            usage: Usage::default(),
+            cost_micro_usd: None,
+            partial: true,
+        });
+    }
+}
+
+/// The part of a reply that can enter history: no empty text, no repeated call id, no arguments that are no object, no thinking at the
+/// end; calls and bare thinking only on request.
+fn assistant_message(blocks: &[ContentBlock], keep_calls: bool, complete: bool) -> Option<Message> {
+    let mut ids: Vec<&str> = Vec::new();
+    let mut kept: Vec<ContentBlock> = Vec::with_capacity(blocks.len());
+    for block in blocks {
+        let keep = match block {
+            ContentBlock::Text(text) => !text.text.trim().is_empty(),
+            ContentBlock::Thinking(thinking) => complete || thinking.signature.is_some(),
+            ContentBlock::ToolUse(call) => {
+                let fits = keep_calls && call.input.is_object() && !ids.contains(&call.id.as_str());
+                ids.extend(fits.then_some(call.id.as_str()));
+                fits
+            }
+            ContentBlock::ToolResult(_) => false,
+            ContentBlock::Other { .. } => complete,
+        };
+        if keep {
+            kept.push(block.clone());
+        }
+    }
+    // Thinking alone is no answer, and providers refuse a message that ends in it, as it does when its calls are dropped.
+    while kept.last().is_some_and(|block| matches!(block.kind(), "thinking" | "redacted_thinking")) {
+        kept.pop();
+    }
+    Message::new(Role::Assistant, &kept).ok()
+}
+
+/// A provider's error as watchers read it.
+pub(in crate::conversation) fn failure(error: &ProviderError) -> Failure {
+    let retry_after_ms = error.retry_after().map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
+    Failure { code: error.code().to_owned(), message: error.to_string(), retry_after_ms }
+}
+
+/// What a person reads of a verdict.
+pub(in crate::conversation) fn verdict(allow: bool) -> ApprovalVerdict {
+    if allow { ApprovalVerdict::Allowed } else { ApprovalVerdict::Denied }
+}
+
+/// The input that a call will really get.
+pub(in crate::conversation) fn with_input(tool_use: &ToolUseBlock, input: Option<&RawJson>) -> ToolUseBlock {
+    ToolUseBlock { input: input.unwrap_or(&tool_use.input).clone(), ..tool_use.clone() }
+}

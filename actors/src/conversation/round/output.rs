@@ -1,0 +1,111 @@
+//! Decides whether an answer is the JSON that its prompt asked for; a model that got it wrong is asked again.
+//!
+//! Pure.
+
+use serde_json::Value;
+
+use crate::{
+    chat::{ContentBlock, RawJson, reminder},
+    conversation::round::DecisionBuilder,
+    journal::{EntryBody, OpenRound},
+    limits::OUTPUT_REFUSALS_MAX,
+    stream::{Failure, StopReason},
+};
+
+/// The code of a failure: the answer never fitted its schema.
+pub const OUTPUT_CODE: &str = "output_refused";
+
+/// Places in a text where JSON is looked for at most: beyond this it is prose about JSON.
+const PLACES_MAX: usize = 32;
+
+/// Characters of a fault that a model is told.
+const FAULT_CHARS_MAX: usize = 2000;
+
+/// What a model reads that has no place for a schema in its API.
+pub(crate) fn instruction(schema: &RawJson) -> ContentBlock {
+    let schema = schema.as_str();
+    reminder(&format!("Answer with one JSON value that fits this JSON Schema, and nothing else: no prose, no code fence.\n{schema}"))
+}
+
+/// Judges the answer that ended a round; false where the round may end as it would.
+pub(in crate::conversation) fn refused(decision: &mut DecisionBuilder<'_>, round: &OpenRound, stop: StopReason) -> bool {
+    let Some(wish) = round.output.as_ref().filter(|_| matches!(stop, StopReason::EndTurn | StopReason::StopSequence)) else { return false };
+    let Err(fault) = decision.volatile.rules.judge.check_output(&wish.schema, &round.text()) else { return false };
+    let fault: String = fault.chars().take(FAULT_CHARS_MAX).collect();
+    if wish.refused < OUTPUT_REFUSALS_MAX {
+        decision.entry(EntryBody::OutputRefused { fault });
+    } else {
+        decision.finish(round, StopReason::Error, Some(Failure { code: OUTPUT_CODE.to_owned(), message: fault, retry_after_ms: None }));
+    }
+    true
+}
+
+/// The first JSON value in a text that is accepted: the whole text, a code fence, or what stands between words.
+///
+/// # Errors
+/// Why the first value was not, or that there is none.
+pub(crate) fn json_in<T>(text: &str, mut accept: impl FnMut(Value) -> Result<T, String>) -> Result<T, String> {
+    let mut fault = None;
+    let whole = match serde_json::from_str::<Value>(text.trim()) {
+        Ok(value) => accept(value).map_err(|why| fault = Some(why)),
+        Err(error) => {
+            let mut fences = text.split("```").skip(1).step_by(2).take(PLACES_MAX);
+            let fenced = fences.find_map(|fence| {
+                let body = fence.trim_start_matches(|c: char| c.is_ascii_alphanumeric());
+                let value = [body, fence].into_iter().find_map(|body| serde_json::from_str(body.trim()).ok())?;
+                accept(value).map_err(|why| fault.get_or_insert(why).clone()).ok()
+            });
+            let found = fenced.or_else(|| between(text, &mut accept, &mut fault));
+            fault = fault.or_else(|| Some(format!("the answer is not JSON: {error}")));
+            found.ok_or(())
+        }
+    };
+    whole.map_err(|()| fault.unwrap_or_default())
+}
+
+/// Objects and arrays that stand between words.
+fn between<T>(text: &str, accept: &mut impl FnMut(Value) -> Result<T, String>, fault: &mut Option<String>) -> Option<T> {
+    let mut rest = text;
+    for _ in 0..PLACES_MAX {
+        rest = rest.get(rest.find(['{', '['])?..)?;
+        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
+        let skip = match values.next() {
+            Some(Ok(value)) => {
+                match accept(value) {
+                    Ok(accepted) => return Some(accepted),
+                    Err(why) => drop(fault.get_or_insert(why)),
+                }
+                values.byte_offset().max(1)
+            }
+            _ => 1,
+        };
+        rest = rest.get(skip..)?;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::conversation::round::output::*;
+
+    #[test]
+    fn json_is_found_whole_fenced_or_between_words_and_alone_must_fit() {
+        let object = |value: Value| if value.get("a").is_some() { Ok(value["a"].clone()) } else { Err("no `a`".to_owned()) };
+        let found = |text: &str| json_in(text, object).map(|value| value.to_string());
+
+        for text in [
+            r#"{"a":1}"#,
+            " {\"a\":1}\n",
+            "```json\n{\"a\":1}\n```",
+            "Here:\n```\n{\"a\":1}\n```\nDone.",
+            r#"It is {"a":1}."#,
+            r#"Of [x] and {"b":2} I choose {"a":1}"#,
+        ] {
+            assert_eq!(found(text), Ok("1".into()), "{text}");
+        }
+        assert_eq!(found(r#"{"b":1}"#), Err("no `a`".into()));
+        assert_eq!(found(r#"I think {"b":1} fits"#), Err("no `a`".into()));
+        assert!(found("no idea").unwrap_err().starts_with("the answer is not JSON: "));
+        assert!(found(&"[".repeat(100_000)).is_err(), "deep nonsense ends");
+    }
+}

@@ -1,0 +1,375 @@
+//! Decides about the calls of an open batch: what starts, who is asked, what is tried again, what a cancel leaves.
+//!
+//! Pure.
+
+use std::sync::Arc;
+
+use crate::{
+    chat::RawJson,
+    conversation::round::{
+        DecisionBuilder, Effect, Refusal, StartTool,
+        rules::{ApprovalMode, Judgement},
+        skills, verdict,
+        volatile::{Cancelling, Retry, Work},
+        with_input,
+    },
+    ids::{Seq, WaiterId, WorkId},
+    journal::{ApprovalVerdict, Batch, Call, CallState, EntryBody, OpenRound, Phase, ToolExecutionResult, call_digest},
+    limits::APPROVAL_MS,
+    ports::{Concurrency, ToolSpec},
+    subagent::{CREATE_SUBAGENT, SUBAGENT_LIMIT},
+    tool::{EffectClass, OutputLevel, ToolError, ToolErrorType},
+    tool_executor::{
+        PlannedCall, Progress, RunResult, approval_denied, cancelled_before_start, cancelled_unknown, in_doubt, one_spelling, outcome,
+        plan, stuck,
+    },
+};
+
+/// Characters of a failure that are kept for the result of a later attempt: it is one line of a record, not a text to read.
+const LAST_ERROR_CHARS: usize = 500;
+
+/// What a later attempt says of one that ended with its host.
+const ENDED_WITH_ITS_HOST: &str = "the host stopped before a result was recorded";
+
+/// What may be done with a waiting call.
+enum Admission {
+    Open(Opened),
+    Ask { input: RawJson, reason: &'static str, pattern: Option<String> },
+    Shut(ToolExecutionResult),
+}
+
+/// A call that may start.
+struct Opened {
+    spec: Arc<ToolSpec>,
+    /// Its input, where it is not the model's.
+    input: Option<RawJson>,
+    /// The output level that it names.
+    level: Option<OutputLevel>,
+}
+
+/// Starts, asks or refuses every call that can be now.
+pub(in crate::conversation) fn advance(decision: &mut DecisionBuilder<'_>, round: &OpenRound, batch: &Batch) {
+    let mut planned = Vec::with_capacity(batch.calls.len());
+    let mut admissions = Vec::with_capacity(batch.calls.len());
+    for (index, call) in batch.calls.iter().enumerate() {
+        let (progress, admission) = match &call.state {
+            CallState::Finished(_) => (Progress::Done, None),
+            CallState::Asked { .. } => (Progress::Asked, None),
+            CallState::Started { .. } => (Progress::Running, None),
+            // Judged once a look: a judgement parses the arguments.
+            CallState::Waiting => (Progress::Waiting, Some(admission(decision, round, batch, call, false))),
+            CallState::Allowed { .. } => (Progress::Waiting, Some(admission(decision, round, batch, call, true))),
+        };
+        let (concurrency, file) = needs(decision, call, admission.as_ref());
+        let progress = match admission {
+            Some(Admission::Shut(result)) => {
+                finish_call(decision, index, call, result);
+                admissions.push(None);
+                Progress::Done
+            }
+            Some(Admission::Ask { input, reason, pattern }) => {
+                ask(decision, index, call, input, reason, pattern);
+                admissions.push(None);
+                Progress::Asked
+            }
+            other => {
+                admissions.push(other);
+                progress
+            }
+        };
+        planned.push(PlannedCall { progress, concurrency, file });
+    }
+    for index in plan(&planned, decision.volatile.rules.parallel_tools_max) {
+        if let (Some(call), Some(Some(Admission::Open(opened)))) = (batch.calls.get(index), admissions.get(index)) {
+            start(decision, batch.seq, index, call, opened, None);
+        }
+    }
+    let asked = planned.iter().any(|call| call.progress == Progress::Asked);
+    if asked && planned.iter().all(|call| matches!(call.progress, Progress::Asked | Progress::Done)) {
+        let until = batch.expires_at().or(Some(decision.now.plus_ms(APPROVAL_MS)));
+        decision.effect(Effect::Park { round_id: round.id, until });
+    }
+}
+
+/// What a call needs to itself: what its tool declares, and the file that it will really work on, which is not the model's where
+/// a hook or a person's agreement says another.
+fn needs(decision: &DecisionBuilder<'_>, call: &Call, admission: Option<&Admission>) -> (Concurrency, Option<String>) {
+    let free = (Concurrency::Parallel, None);
+    let (spec, input) = match (admission, &call.state) {
+        (Some(Admission::Open(opened)), _) => (Some(opened.spec.clone()), opened.input.as_ref()),
+        (_, CallState::Started { input, .. }) => (decision.volatile.rules.judge.spec(&call.tool_use.name), input.as_ref()),
+        // Who is asked holds up nobody, and what is refused or done needs nothing.
+        _ => return free,
+    };
+    let Some(spec) = spec else { return free };
+    let file = match &spec.concurrency {
+        Concurrency::PerFile(parameter) => file_of(input.unwrap_or(&call.tool_use.input), parameter),
+        Concurrency::Parallel | Concurrency::Exclusive => None,
+    };
+    (spec.concurrency.clone(), file)
+}
+
+/// The file that a call names, in one spelling (REQUIREMENTS G-14).
+fn file_of(input: &RawJson, parameter: &str) -> Option<String> {
+    let arguments: serde_json::Map<String, serde_json::Value> = input.parse().ok()?;
+    Some(one_spelling(arguments.get(parameter)?.as_str()?))
+}
+
+fn admission(decision: &DecisionBuilder<'_>, round: &OpenRound, batch: &Batch, call: &Call, allowed: bool) -> Admission {
+    let (tool_use, rules) = (&call.tool_use, &decision.volatile.rules);
+    let digest = call_digest(&tool_use.name, &tool_use.input);
+    let times = round.repeats.times_before(digest, batch.seq);
+    if times >= rules.identical_calls_max {
+        return Admission::Shut(stuck(&tool_use.name, times, &tool_use.id));
+    }
+    if let Some(error) = too_many_subagents(decision, round, batch, call) {
+        return Admission::Shut(ToolExecutionResult::error(&error, &tool_use.id));
+    }
+    if let Some(error) = skills::refusal(decision.durable, &tool_use.name) {
+        return Admission::Shut(ToolExecutionResult::error(&error, &tool_use.id));
+    }
+    let (spec, input, pattern, level) = match rules.judge.judge(&tool_use.name, &tool_use.input) {
+        Judgement::Refused(error) => return Admission::Shut(ToolExecutionResult::error(&error, &tool_use.id)),
+        Judgement::Ready { spec, input, pattern, level } => (spec, input, pattern, level),
+    };
+    let input = match &call.state {
+        CallState::Allowed { input } => Some(input.clone()), // What was agreed to, and nothing else.
+        _ => input,
+    };
+    let doubtful = decision.durable.in_doubt.contains(&digest);
+    let unagreed = pattern.as_ref().is_some_and(|pattern| !decision.durable.approved.contains(pattern));
+    let asks = (unagreed || doubtful) && !allowed;
+    match rules.approval {
+        _ if !asks => Admission::Open(Opened { spec, input, level }),
+        ApprovalMode::Auto => Admission::Open(Opened { spec, input, level }),
+        ApprovalMode::Deny => Admission::Shut(approval_denied(&tool_use.id, "tools that change something are not allowed in this session")),
+        ApprovalMode::Ask if !rules.has_approver => {
+            Admission::Shut(approval_denied(&tool_use.id, "approval is needed and nobody is there to give it"))
+        }
+        ApprovalMode::Ask => {
+            let reason = if doubtful { "the outcome of the same call before is unknown" } else { "this tool changes something" };
+            Admission::Ask { input: input.unwrap_or_else(|| tool_use.input.clone()), reason, pattern: pattern.filter(|_| !doubtful) }
+        }
+    }
+}
+
+/// Whether a call would begin more subagents than its round, or its conversation, may (FAULTS F22).
+fn too_many_subagents(decision: &DecisionBuilder<'_>, round: &OpenRound, batch: &Batch, call: &Call) -> Option<ToolError> {
+    let is_one = |call: &&Call| call.tool_use.name == CREATE_SUBAGENT;
+    if !is_one(&call) {
+        return None;
+    }
+    let rules = &decision.volatile.rules;
+    let here = || batch.calls.iter().filter(is_one);
+    let before = here().take_while(|other| other.tool_use.id != call.tool_use.id).count();
+    let of_round: usize = round.said.iter().map(|said| said.tool_uses().iter().filter(|call| call.name == CREATE_SUBAGENT).count()).sum();
+    if of_round.saturating_sub(here().count()) + before >= rules.subagents_a_round_max {
+        let error = format!("this turn has begun {} subagents, and may begin no more; do the rest yourself", rules.subagents_a_round_max);
+        return Some(ToolError::new(ToolErrorType::ResourceError, error).code(SUBAGENT_LIMIT).not_started());
+    }
+    let over = here().filter(|call| matches!(call.state, CallState::Finished(_))).count() as u64;
+    let ever = decision.durable.tools.get(CREATE_SUBAGENT).map_or(0, |tool| tool.calls);
+    if ever.saturating_sub(over).saturating_add(before as u64) >= rules.subagents_max {
+        let error = format!("this conversation has begun {} subagents, and may begin no more; do the rest yourself", rules.subagents_max);
+        return Some(ToolError::new(ToolErrorType::ResourceError, error).code(SUBAGENT_LIMIT).not_started());
+    }
+    None
+}
+
+fn ask(decision: &mut DecisionBuilder<'_>, index: usize, call: &Call, resolved_input: RawJson, reason: &str, pattern: Option<String>) {
+    let expires_at = decision.now.plus_ms(APPROVAL_MS);
+    decision.entry(EntryBody::ApprovalAsked {
+        call: index_u32(index),
+        tool_call_id: call.tool_use.id.clone(),
+        name: call.tool_use.name.clone(),
+        resolved_input,
+        reason: reason.to_owned(),
+        expires_at,
+        pattern,
+    });
+}
+
+/// Starts a call, for the first time or again.
+fn start(decision: &mut DecisionBuilder<'_>, batch: Seq, index: usize, call: &Call, opened: &Opened, again: Option<Retry>) {
+    let Opened { spec, input, level } = opened;
+    let (attempt, last_error) = again.map_or((0, None), |retry| (retry.attempt, Some(retry.last_error)));
+    let tool_use = with_input(&call.tool_use, input.as_ref());
+    let rules = &decision.volatile.rules;
+    let level = OutputLevel::effective(*level, spec.level, window_used(decision), rules.output_level);
+    let work = decision.entry(EntryBody::ToolStarted {
+        call: index_u32(index),
+        tool_call_id: tool_use.id.clone(),
+        name: tool_use.name.clone(),
+        effect: spec.effect,
+        attempt,
+        input: input.clone(),
+    });
+    let (call, spec) = (index_u32(index), spec.clone());
+    decision.effect(Effect::StartTool(StartTool { work, batch, call, tool_use, attempt, spec, level, last_error }));
+}
+
+/// How much of the model's window the last call used, from 0 to 1 (REQUIREMENTS O-10).
+fn window_used(decision: &DecisionBuilder<'_>) -> f64 {
+    let usage = &decision.durable.last_usage;
+    let used = usage.input().saturating_add(usage.output);
+    match decision.volatile.rules.window_tokens {
+        0 => 0.0,
+        window => used as f64 / window as f64,
+    }
+}
+
+fn finish_call(decision: &mut DecisionBuilder<'_>, index: usize, call: &Call, outcome: ToolExecutionResult) {
+    crate::conversation::round::budget::remind_before_last_result(decision);
+    decision.entry(EntryBody::ToolFinished {
+        call: index_u32(index),
+        tool_call_id: call.tool_use.id.clone(),
+        name: call.tool_use.name.clone(),
+        outcome,
+    });
+}
+
+fn index_u32(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(u32::MAX)
+}
+
+/// The batch that is open in the state.
+fn open<'a>(decision: &DecisionBuilder<'a>) -> Option<(&'a OpenRound, &'a Batch)> {
+    let round = decision.durable.round.as_ref()?;
+    match &round.phase {
+        Phase::Batch(batch) => Some((round, batch)),
+        Phase::Ready | Phase::Ended { .. } | Phase::Model { .. } => None,
+    }
+}
+
+/// An attempt ended: the call is tried again or has its result. Effect class first, then the tool's policy (DESIGN §4.3).
+pub(in crate::conversation) fn tool_ended(decision: &mut DecisionBuilder<'_>, work: WorkId, result: &RunResult, duration_ms: u64) {
+    let Some(Work::Tool { call: index, attempt, spec, last_error }) = decision.volatile.work.get(&work) else { return };
+    let (index, attempt) = (*index, *attempt);
+    let Some((round, batch)) = open(decision) else { return };
+    let Some(call) = batch.calls.get(index as usize) else { return };
+    if matches!(call.state, CallState::Finished(_)) {
+        return;
+    }
+    let repeatable = spec.effect.may_repeat() || result.not_started();
+    if let Some(error_type) = result.error_type()
+        && repeatable
+        && decision.volatile.cancelling.is_none()
+        && spec.retry.should_retry(error_type, attempt)
+    {
+        let delay = spec.retry.delay(attempt);
+        let (round_id, next) = (round.id, attempt + 1);
+        let last_error = words(result, spec.effect, &call.tool_use.id);
+        decision.effect(Effect::RetryLater { batch: batch.seq, call: index, attempt: next, delay, last_error });
+        decision.effect(Effect::ToolRetry { round_id, attempt: next, delay, reason: error_type.as_str().to_owned() });
+        return;
+    }
+    let last_error = last_error.as_deref().map(str::to_owned);
+    let (activated, outcome) = match result {
+        RunResult::Activation(loaded) => skills::model_activation(decision, loaded, spec.effect, &call.tool_use.id),
+        result => (None, outcome(result.clone(), spec.effect, &call.tool_use.id)),
+    };
+    let outcome = ToolExecutionResult { duration_ms, retry_count: attempt, last_error, ..outcome };
+    let outcome = decision.volatile.rules.judge.review(spec.name(), outcome, &call.tool_use.id);
+    if let Some(activated) = activated.filter(|_| !outcome.is_error) {
+        decision.entry(activated); // Before the result, so that it stands behind it.
+    }
+    finish_call(decision, index as usize, call, outcome);
+}
+
+/// A failure in words, for the attempt after it (REQUIREMENTS T-30).
+pub(in crate::conversation) fn words(result: &RunResult, effect: EffectClass, tool_call_id: &str) -> Arc<str> {
+    let words = outcome(result.clone(), effect, tool_call_id).words();
+    match words.char_indices().nth(LAST_ERROR_CHARS) {
+        Some((end, _)) => words.get(..end).unwrap_or_default().into(),
+        None => words.into(),
+    }
+}
+
+/// The pause before another attempt is over.
+pub(in crate::conversation) fn retry(decision: &mut DecisionBuilder<'_>, seq: Seq, index: u32) {
+    let Some((_, batch)) = open(decision).filter(|(_, batch)| batch.seq == seq) else { return };
+    let (Some(retry), Some(call)) = (decision.volatile.retries.get(&(seq, index)).cloned(), batch.calls.get(index as usize)) else {
+        return;
+    };
+    if decision.volatile.cancelling.is_none() {
+        start_again(decision, batch, index as usize, call, retry);
+    }
+}
+
+fn start_again(decision: &mut DecisionBuilder<'_>, batch: &Batch, index: usize, call: &Call, again: Retry) {
+    let CallState::Started { input, .. } = &call.state else { return };
+    match decision.volatile.rules.judge.judge(&call.tool_use.name, &call.tool_use.input) {
+        Judgement::Ready { spec, level, .. } => {
+            start(decision, batch.seq, index, call, &Opened { spec, input: input.clone(), level }, Some(again));
+        }
+        Judgement::Refused(error) => finish_call(decision, index, call, ToolExecutionResult::error(&error, &call.tool_use.id)),
+    }
+}
+
+/// A person answered.
+pub(in crate::conversation) fn approval(
+    decision: &mut DecisionBuilder<'_>,
+    tool_call_id: &str,
+    allow: bool,
+    always: bool,
+    waiter: WaiterId,
+) {
+    let found = decision.durable.open_call(tool_call_id).filter(|(_, call)| matches!(call.state, CallState::Asked { .. }));
+    let Some((index, call)) = found else {
+        return decision.effect(Effect::Refuse { waiter, refusal: Refusal::NoSuch("open approval") });
+    };
+    answer(decision, index, call, verdict(allow), always && allow);
+    decision.effect(Effect::Answer { waiter });
+}
+
+/// Approvals that nobody answered in time count as denied.
+pub(in crate::conversation) fn expire_approvals(decision: &mut DecisionBuilder<'_>) {
+    let Some((_, batch)) = open(decision) else { return };
+    for (index, call) in batch.calls.iter().enumerate() {
+        if matches!(call.state, CallState::Asked { expires_at, .. } if expires_at <= decision.now) {
+            answer(decision, index_u32(index), call, ApprovalVerdict::Expired, false);
+        }
+    }
+}
+
+fn answer(decision: &mut DecisionBuilder<'_>, index: u32, call: &Call, verdict: ApprovalVerdict, always: bool) {
+    decision.entry(EntryBody::ApprovalAnswered { call: index, verdict, always });
+    let why = match verdict {
+        ApprovalVerdict::Allowed => return,
+        ApprovalVerdict::Denied => "the user did not approve this call",
+        ApprovalVerdict::Expired => "nobody approved this call in time",
+    };
+    finish_call(decision, index as usize, call, approval_denied(&call.tool_use.id, why));
+}
+
+/// What a cancel leaves: each call gets exactly one result (DESIGN §4.2).
+pub(in crate::conversation) fn cancel(decision: &mut DecisionBuilder<'_>, batch: &Batch, cancelling: &Cancelling) {
+    for (index, call) in batch.calls.iter().enumerate() {
+        let work = decision.volatile.work_of_call(index_u32(index));
+        let result = match (&call.state, work) {
+            (CallState::Finished(_), _) => continue,
+            (CallState::Waiting | CallState::Asked { .. } | CallState::Allowed { .. }, _) => cancelled_before_start(),
+            (CallState::Started { .. }, Some(_)) if !cancelling.grace_over => continue, // Its answer is still taken.
+            (CallState::Started { effect: EffectClass::Once, at, .. }, None) if cancelling.grace_over => in_doubt(&call.tool_use.name, *at),
+            (CallState::Started { .. }, work) => {
+                if let Some(work) = work {
+                    decision.effect(Effect::Abort { work });
+                }
+                cancelled_unknown()
+            }
+        };
+        finish_call(decision, index, call, result);
+    }
+}
+
+/// After a crash: what may run again does, what may not is in doubt (DESIGN §4.3).
+pub(in crate::conversation) fn recover(decision: &mut DecisionBuilder<'_>, batch: &Batch) {
+    for (index, call) in batch.calls.iter().enumerate() {
+        let CallState::Started { effect, at, attempt, .. } = &call.state else { continue };
+        if effect.may_repeat() {
+            start_again(decision, batch, index, call, Retry { attempt: attempt + 1, last_error: ENDED_WITH_ITS_HOST.into() });
+        } else {
+            finish_call(decision, index, call, in_doubt(&call.tool_use.name, *at));
+        }
+    }
+}

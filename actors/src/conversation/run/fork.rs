@@ -1,0 +1,57 @@
+//! Reads rounds, and copies for forks, out of the store.
+
+use crate::{
+    conversation::{
+        ConversationError,
+        round::{Refusal, rounds::Copied},
+    },
+    ids::{RoundId, Scope, Seq},
+    journal::{ApplyError, Entry, ForkReader, RoundsReader},
+    ports::{SessionBackend, StoreError},
+};
+
+/// Entries read at once.
+const PAGE: usize = 1000;
+
+/// Reads a fork out of the store; wakes nothing.
+pub(crate) async fn read_fork(sessions: &dyn SessionBackend, scope: &Scope, at: Option<RoundId>) -> Result<Copied, ConversationError> {
+    let head = sessions.head(scope).await?;
+    if head.seq.0 == 0 {
+        return Err(StoreError::NotFound.into());
+    }
+    let mut reader = ForkReader::new(scope.conversation.clone(), at);
+    let last = each_entry(sessions, scope, |entry| reader.take(entry)).await?;
+    if last < head.seq {
+        return Err(ConversationError::Failed { reason: format!("the journal ends at {last}, its head says {}", head.seq) });
+    }
+    let fork = reader.finish().ok_or(Refusal::NoSuch("finished round in this conversation"))?;
+    Ok(Copied { from: scope.conversation.clone(), fork })
+}
+
+/// Reads the rounds out of the store; wakes nothing.
+pub(crate) async fn read_rounds(sessions: &dyn SessionBackend, scope: &Scope) -> Result<RoundsReader, ConversationError> {
+    let mut reader = RoundsReader::new(scope.conversation.clone());
+    each_entry(sessions, scope, |entry| reader.take(entry)).await?;
+    Ok(reader)
+}
+
+/// Hands over each entry of a journal in order and tells the last one's seq.
+async fn each_entry(
+    sessions: &dyn SessionBackend,
+    scope: &Scope,
+    mut take: impl FnMut(&Entry) -> Result<(), ApplyError>,
+) -> Result<Seq, ConversationError> {
+    let unreadable = |reason: String| ConversationError::Failed { reason };
+    let mut last = Seq(0);
+    loop {
+        let page = sessions.entries(scope, last, PAGE).await?;
+        for stored in &page {
+            let entry = Entry::decode(stored).map_err(|error| unreadable(error.to_string()))?;
+            take(&entry).map_err(|error| unreadable(error.to_string()))?;
+        }
+        match page.last() {
+            Some(stored) if stored.seq > last => last = stored.seq,
+            _ => return Ok(last),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Reads a conversation from its store: the snapshot if it is of use, the entries after it, the fold.
+
+use crate::{
+    conversation::message::LoadFailure,
+    ids::{Scope, Seq},
+    journal::{Durable, Loaded, fold, restore},
+    ports::{ListQuery, SessionBackend},
+    tenant::Family,
+};
+
+/// Entries read at once when a snapshot is of no use.
+const PAGE: usize = 1000;
+
+/// Loads and folds.
+pub(crate) async fn load(sessions: &dyn SessionBackend, scope: &Scope) -> Result<Durable, LoadFailure> {
+    let loaded = sessions.load(scope).await.map_err(LoadFailure::Store)?;
+    folded(sessions, scope, loaded).await
+}
+
+/// Folds what was loaded.
+async fn folded(sessions: &dyn SessionBackend, scope: &Scope, loaded: Loaded) -> Result<Durable, LoadFailure> {
+    let durable = match restore(&loaded) {
+        Some(result) => result.map_err(LoadFailure::Unreadable)?,
+        None => {
+            tracing::warn!(conversation = %scope.conversation, "a snapshot was of no use; reading the whole journal");
+            whole(sessions, scope).await?
+        }
+    };
+    if durable.head != loaded.head.seq || durable.epoch != loaded.head.epoch {
+        let (seq, epoch) = (loaded.head.seq, loaded.head.epoch);
+        return Err(LoadFailure::Unreadable(format!(
+            "the journal ends at {} of {}, its head says {seq} of {epoch}",
+            durable.head, durable.epoch
+        )));
+    }
+    Ok(durable)
+}
+
+/// Folds a conversation that spends with others: brings also what it has spent, and what its subagents have that are asleep.
+pub(in crate::conversation) async fn folded_with(
+    sessions: &dyn SessionBackend,
+    scope: &Scope,
+    loaded: Loaded,
+    family: Option<&Family>,
+) -> Result<Durable, LoadFailure> {
+    let durable = folded(sessions, scope, loaded).await?;
+    let Some(family) = family else { return Ok(durable) };
+    family.enter(&scope.conversation, durable.spent.amount);
+    if scope.conversation.is_subagent() || durable.head == Seq(0) {
+        return Ok(durable);
+    }
+    spent_by(sessions, scope, family).await?;
+    Ok(durable)
+}
+
+/// Brings along what the subagents of `parent` have spent that are asleep.
+pub(crate) async fn spent_by(sessions: &dyn SessionBackend, parent: &Scope, family: &Family) -> Result<(), LoadFailure> {
+    let prefix = parent.conversation.children();
+    let mut after = prefix.clone();
+    loop {
+        let query = ListQuery { after: Some(after), subagents: true, ..ListQuery::default() };
+        let page = sessions.list(&parent.tenant, query).await.map_err(LoadFailure::Store)?;
+        let Some(last) = page.last().map(|row| row.conversation.clone()) else { return Ok(()) };
+        let children = page.into_iter().map(|row| row.conversation).take_while(|id| id.as_str().starts_with(prefix.as_str()));
+        for child in children {
+            if !family.knows(&child) {
+                let spent = load(sessions, &Scope::new(parent.tenant.clone(), child.clone())).await?.spent.amount;
+                family.enter(&child, spent);
+            }
+        }
+        if !last.as_str().starts_with(prefix.as_str()) {
+            return Ok(());
+        }
+        after = last;
+    }
+}
+
+async fn whole(sessions: &dyn SessionBackend, scope: &Scope) -> Result<Durable, LoadFailure> {
+    let mut durable = Durable::default();
+    loop {
+        let page = sessions.entries(scope, durable.head, PAGE).await.map_err(LoadFailure::Store)?;
+        if page.is_empty() {
+            return Ok(durable);
+        }
+        let before = durable.head;
+        durable = fold(durable, &page).map_err(LoadFailure::Unreadable)?;
+        if durable.head == before {
+            return Err(LoadFailure::Unreadable(format!("the journal does not go on after {}", Seq(before.0))));
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! One measurement of a context, as a task off the actor: counts what must be counted and, when that is too much, climbs the ladder.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    chat::{History, Message, ModelRequest, span_hash},
+    compactor::{CompactorRef, Fixed, Plan, Problem, SummaryJob, Verdict, Window, plan},
+    conversation::round::{
+        input::{ContextOutcome, Draft},
+        rules::ContextRules,
+    },
+    ids::Scope,
+    journal::{Durable, skill_activations},
+    model_gateway::{ModelGatewayRef, exact::ExactCounter},
+    policy::{BudgetCounter, Pricing},
+    tokens::WindowUse,
+};
+
+/// How far a provider's figures may be from ours before we doubt them: our counts are scaled by at most this much.
+const SCALE_LEAST: f64 = 0.7;
+const SCALE_MOST: f64 = 3.0;
+
+/// Longest wait for a provider's count: a turn stands behind it.
+const EXACT_MAX: Duration = Duration::from_secs(2);
+
+/// Messages in which activations of skills are counted (REQUIREMENTS C-47).
+const RECENT_MESSAGES: usize = 20;
+
+/// What a measurement works on: a snapshot, taken in the actor.
+#[derive(Clone)]
+pub(in crate::conversation) struct Measurement {
+    pub(in crate::conversation) compactor: CompactorRef,
+    pub(in crate::conversation) gateway: ModelGatewayRef,
+    pub(in crate::conversation) counter: Arc<ExactCounter>,
+    pub(in crate::conversation) scope: Scope,
+    /// The request as it would be sent now.
+    pub(in crate::conversation) request: ModelRequest,
+    pub(in crate::conversation) history: History,
+    pub(in crate::conversation) round_starts: Vec<usize>,
+    pub(in crate::conversation) skill_activations: u32,
+    pub(in crate::conversation) pinned: Vec<String>,
+    pub(in crate::conversation) window: WindowUse,
+    pub(in crate::conversation) rules: ContextRules,
+    /// The state that was measured: what a span of it is called by.
+    pub(in crate::conversation) label: String,
+    /// What the provider counted, where its model is to be asked (REQUIREMENTS K-18).
+    pub(in crate::conversation) exact: Option<u64>,
+    /// Where the cost of a summary is counted, and what models cost.
+    pub(in crate::conversation) pays: (Arc<BudgetCounter>, Arc<Pricing>),
+    /// Somebody asked for a compaction, and waits for a summary for a while.
+    pub(in crate::conversation) asked: bool,
+}
+
+impl Measurement {
+    /// Measures.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves a piece of counting on the pool to its end; nothing else.
+    pub(in crate::conversation) async fn run(mut self) -> ContextOutcome {
+        let ask = self.counter.count_exact(&self.request.model, self.request.clone());
+        self.exact = tokio::time::timeout(EXACT_MAX, ask).await.unwrap_or(None);
+        let before = self.history.messages().clone();
+        let first = match self.climb().await {
+            Some(Verdict::Compacted(plan)) => plan,
+            Some(Verdict::TooLarge { part, part_tokens, tokens, limit }) => {
+                return ContextOutcome::TooLarge { part, part_tokens, tokens, limit };
+            }
+            // A planner that panicked must not end the conversation: the provider says whether it fits.
+            Some(Verdict::Fits { .. }) | None => return ContextOutcome::Fits,
+        };
+        let mut plans = vec![(first.clone(), span_hash(before.iter()))];
+        if self.asked {
+            plans.extend(self.with_summary(&first).await);
+        }
+        ContextOutcome::Compacted(Box::new(Draft { before, plans }))
+    }
+
+    /// Waits a bounded time for a summary of what the plan drops; with it, the words that rules found give way to it (C-42).
+    async fn with_summary(&self, first: &Plan) -> Option<(Plan, String)> {
+        let span = first.dropped.as_ref()?;
+        let messages = self.history.messages().range(span.from..span.to).cloned().collect();
+        let (scope, model, gateway) = (self.scope.clone(), self.request.model.clone(), self.gateway.clone());
+        let (budget, spending) = self.pays.clone();
+        let job = SummaryJob { scope, model, gateway, budget, spending, hash: span.hash.clone(), messages };
+        self.compactor.summary(job).await?;
+        let history = self.history.edited(&first.edits).ok()?;
+        let window = {
+            let mut window = self.window;
+            window.counted(first.after_tokens, history.messages().wire_bytes() as u64);
+            window
+        };
+        let input_hash = span_hash(history.messages().iter());
+        let then = Self { exact: None, history, window, round_starts: first.round_starts.clone(), ..self.clone() };
+        match then.climb().await? {
+            Verdict::Compacted(plan) if plan.summary_used => Some((plan, input_hash)),
+            Verdict::Compacted(_) | Verdict::Fits { .. } | Verdict::TooLarge { .. } => None,
+        }
+    }
+
+    /// Counts and plans, on the pool.
+    async fn climb(&self) -> Option<Verdict> {
+        let (this, compactor) = (self.clone(), self.compactor.clone());
+        self.compactor.on_pool(move || this.plan(&|hash| compactor.ready(&this.scope, hash))).await
+    }
+
+    fn plan(&self, summary: &dyn Fn(&str) -> Option<String>) -> Verdict {
+        let (model, counter) = (&*self.request.model, self.counter.counter());
+        let count = |message: &Message| counter.count_message(model, message);
+        let system = self.request.system.as_deref().map_or(0, |system| counter.count_text(model, system));
+        let tools = counter.count_tools(model, &self.request.tools);
+        let pinned = self.pinned.iter().map(|line| counter.count_text(model, line)).sum::<u64>();
+        let messages = self.history.messages();
+        let counted: u64 = system + tools + messages.iter().map(count).sum::<u64>();
+        let (known, new) = self.window.last_call();
+        let used = match (self.exact, known) {
+            (Some(exact), _) => exact,
+            (None, Some(known)) => known + messages.iter().rev().take(new).map(count).sum::<u64>(),
+            (None, None) => counted,
+        };
+        // The provider's figure steers: our counts are bent to it, within what is believable.
+        let scale = if counted == 0 { 1.0 } else { (used as f64 / counted as f64).clamp(SCALE_LEAST, SCALE_MOST) };
+        let scaled = |tokens: u64| (tokens as f64 * scale).ceil() as u64;
+        plan(&Problem {
+            history: &self.history,
+            round_starts: &self.round_starts,
+            fixed: Fixed { system: scaled(system), tools: scaled(tools), pinned: scaled(pinned) },
+            window: Window { tokens: self.rules.window, max_tokens: self.rules.max_tokens },
+            settings: self.compactor.settings(),
+            pinned: &self.pinned,
+            skill_activations: self.skill_activations,
+            count: &|message| scaled(count(message)),
+            summary,
+            may_summarize: Some(&|tokens| self.compactor.may_spend(&self.scope, tokens)),
+            seq_label: &self.label,
+            force: self.asked,
+        })
+    }
+
+    /// A snapshot of a conversation.
+    pub(in crate::conversation) fn of(
+        durable: &Durable,
+        request: ModelRequest,
+        parts: (CompactorRef, Arc<ExactCounter>, ModelGatewayRef),
+        scope: Scope,
+        rules: ContextRules,
+        pays: (Arc<BudgetCounter>, Arc<Pricing>),
+    ) -> Self {
+        let messages = durable.history.messages();
+        Self {
+            compactor: parts.0,
+            counter: parts.1,
+            gateway: parts.2,
+            exact: None,
+            scope,
+            request,
+            history: durable.history.clone(),
+            round_starts: durable.round_starts(),
+            skill_activations: u32::try_from(skill_activations(
+                messages.range(messages.len().saturating_sub(RECENT_MESSAGES)..messages.len()),
+            ))
+            .unwrap_or(u32::MAX),
+            pinned: durable.context.pinned.clone(),
+            window: durable.context.window,
+            rules,
+            label: durable.head.0.to_string(),
+            pays,
+            asked: false,
+        }
+    }
+}

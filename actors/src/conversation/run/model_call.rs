@@ -1,0 +1,255 @@
+//! One model call as a task: waits for its permits, streams to the watchers, and comes back as one [`ModelOutcome`].
+
+use std::{
+    panic::AssertUnwindSafe,
+    pin::pin,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures_util::{FutureExt, StreamExt};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
+
+use crate::{
+    chat::{ContentBlock, ModelRequest, TextBlock},
+    conversation::{WaitsFor, commit::stream_writer::StreamWriter, round::ModelOutcome, run::trace::CallTrace, wait_status::WaitStatus},
+    ids::RoundId,
+    metrics_collector::Counters,
+    model_gateway::{CallBy, CallClass, ModelGatewayRef, Waiting},
+    ports::{Clock, Completion, ModelEvent, ProviderError},
+    stream::EventKind,
+    tenant::{RoundPermit, Tenant},
+};
+
+/// Where a round keeps its turn permit: taken by the first model call, given back when the round parks or ends.
+pub(in crate::conversation) type PermitSlot = Arc<Mutex<Option<RoundPermit>>>;
+
+/// Batches taken together at most, so that other tasks of the thread get their turn.
+const BURST_MAX: usize = 64;
+
+/// Bytes told together at most.
+const UNTOLD_BYTES_MAX: usize = 4096;
+
+/// What a model call needs.
+pub(in crate::conversation) struct ModelCall {
+    pub(in crate::conversation) gateway: ModelGatewayRef,
+    pub(in crate::conversation) request: ModelRequest,
+    pub(in crate::conversation) tenant: Arc<Tenant>,
+    pub(in crate::conversation) class: CallClass,
+    pub(in crate::conversation) permit: PermitSlot,
+    pub(in crate::conversation) writer: Arc<StreamWriter>,
+    pub(in crate::conversation) wait_status: Arc<WaitStatus>,
+    pub(in crate::conversation) clock: Arc<dyn Clock>,
+    pub(in crate::conversation) round_id: RoundId,
+    pub(in crate::conversation) cancel: CancellationToken,
+    pub(in crate::conversation) idle: Duration,
+    pub(in crate::conversation) total: Duration,
+    pub(in crate::conversation) counters: Arc<Counters>,
+    pub(in crate::conversation) trace: CallTrace,
+    /// The model of the fallback that the call went to.
+    pub(in crate::conversation) stood_in: Mutex<Option<Arc<str>>>,
+}
+
+impl ModelCall {
+    /// Runs the call to its end; returns the model that was asked last, a fallback's where one stood in. A panic of the provider's
+    /// adapter is a failed call.
+    pub(in crate::conversation) async fn run(self) -> (ModelOutcome, Arc<str>) {
+        let run = AssertUnwindSafe(self.run_inner()).catch_unwind().instrument(self.trace.span.clone());
+        let outcome = run.await.unwrap_or_else(|_| ModelOutcome::Failed {
+            error: ProviderError::Protocol { message: "the provider's adapter panicked".into() },
+            partial: Vec::new(),
+        });
+        self.trace.ended(&self.counters.latencies, self.gateway.provider().name(), &self.request.model, &outcome);
+        let stood_in = self.stood_in.into_inner().unwrap_or_else(PoisonError::into_inner);
+        (outcome, stood_in.unwrap_or(self.request.model))
+    }
+
+    async fn run_inner(&self) -> ModelOutcome {
+        let mut collector = Collector::default();
+        let permitted = tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => Err(ProviderError::Cancelled),
+            permitted = self.take_round_permit() => permitted.inspect(|()| self.trace.permitted(&self.counters.latencies)),
+        };
+        // From here: a turn that waits for its tenant's bound or pause is no model call that hangs.
+        let total = tokio::time::sleep(self.total);
+        tokio::pin!(total);
+        let result = tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => Err(ProviderError::Cancelled),
+            result = async { permitted?; self.stream(&mut collector).await } => result,
+            () = &mut total => Err(ProviderError::Timeout { message: format!("no end after {} s", self.total.as_secs()) }),
+        };
+        match result {
+            Ok(completion) => ModelOutcome::Completed { blocks: collector.blocks, completion },
+            Err(ProviderError::Cancelled) if self.cancel.is_cancelled() => ModelOutcome::Cancelled { partial: collector.partial() },
+            Err(error) => ModelOutcome::Failed { error, partial: collector.partial() },
+        }
+    }
+
+    async fn stream(&self, collector: &mut Collector) -> Result<Completion, ProviderError> {
+        self.waits_for(WaitsFor::Model);
+        let tell = |waiting| self.tell(waiting);
+        let by = CallBy { tenant: self.tenant.id(), weight: self.tenant.quotas().weight, class: self.class };
+        let start = self.gateway.stream(&by, self.request.clone(), self.cancel.clone(), tell);
+        let mut stream = start.await?;
+        self.waits_for(WaitsFor::Model);
+        self.trace.first_chunk(&self.counters.latencies);
+        // One timer for the whole stream: it looks back when it fires, so a token does not touch it.
+        let idle = tokio::time::sleep(self.idle);
+        tokio::pin!(idle);
+        let mut last = Instant::now();
+        loop {
+            let batch = tokio::select! {
+                biased;
+                batch = stream.next() => batch,
+                () = &mut idle => {
+                    let quiet = last.elapsed();
+                    if quiet >= self.idle {
+                        return Err(ProviderError::Timeout { message: format!("nothing came for {} s", self.idle.as_secs()) });
+                    }
+                    idle.as_mut().reset(last + self.idle);
+                    continue;
+                }
+            };
+            last = Instant::now();
+            // What is there already is told together: a burst of tokens costs its watchers one event, and nobody waits for it.
+            let mut batch = batch;
+            for taken in 1.. {
+                let Some(events) = batch else {
+                    self.flush(collector);
+                    return Err(ProviderError::Protocol { message: "the stream ended without its end".into() });
+                };
+                for event in events.inspect_err(|_| self.flush(collector))? {
+                    if let Some(completion) = self.take(collector, event) {
+                        self.flush(collector);
+                        return Ok(completion);
+                    }
+                }
+                if taken >= BURST_MAX {
+                    break;
+                }
+                match stream.next().now_or_never() {
+                    Some(next) => batch = next,
+                    None => break,
+                }
+                if collector.untold_bytes() > UNTOLD_BYTES_MAX {
+                    self.flush(collector);
+                }
+            }
+            self.flush(collector);
+        }
+    }
+
+    fn take(&self, collector: &mut Collector, event: ModelEvent) -> Option<Completion> {
+        match event {
+            ModelEvent::Text(text) => {
+                self.tell_thinking(collector);
+                collector.text.push_str(&text);
+            }
+            ModelEvent::Thinking(text) => {
+                self.tell_text(collector);
+                collector.untold_thinking.push_str(&text);
+            }
+            ModelEvent::Block(block) => {
+                if matches!(block, ContentBlock::Text(_)) {
+                    self.tell_text(collector);
+                    (collector.text, collector.told) = (String::new(), 0);
+                }
+                collector.blocks.push(block);
+            }
+            ModelEvent::Completed(completion) => return Some(completion),
+            ModelEvent::Limits(_) => {} // The gateway's.
+        }
+        None
+    }
+
+    fn flush(&self, collector: &mut Collector) {
+        self.tell_thinking(collector);
+        self.tell_text(collector);
+    }
+
+    fn tell_text(&self, collector: &mut Collector) {
+        if let Some(untold) = collector.text.get(collector.told..).filter(|untold| !untold.is_empty()) {
+            let text = untold.to_owned();
+            collector.told = collector.text.len();
+            self.writer.ephemeral(self.round_id, EventKind::TextDelta { text });
+        }
+    }
+
+    fn tell_thinking(&self, collector: &mut Collector) {
+        if !collector.untold_thinking.is_empty() {
+            let text = std::mem::take(&mut collector.untold_thinking);
+            self.writer.ephemeral(self.round_id, EventKind::ThinkingDelta { text });
+        }
+    }
+
+    fn tell(&self, waiting: Waiting) {
+        let event = match waiting {
+            Waiting::Queued { position, waits_for, .. } => {
+                self.waits_for(WaitsFor::Provider { position, reason: waits_for });
+                EventKind::Queued { position }
+            }
+            Waiting::Retry { attempt, delay, reason } => {
+                let (delay_ms, reason) = (u64::try_from(delay.as_millis()).unwrap_or(u64::MAX), reason.to_owned());
+                self.waits_for(WaitsFor::Retry { attempt, delay_ms, reason: reason.clone() });
+                EventKind::Retry { layer: "gateway", attempt, delay_ms, reason }
+            }
+            Waiting::Fallback { reason, model } => {
+                *self.stood_in.lock().unwrap_or_else(PoisonError::into_inner) = Some(model);
+                self.waits_for(WaitsFor::Model);
+                EventKind::Retry { layer: "fallback", attempt: 1, delay_ms: 0, reason: reason.to_owned() }
+            }
+        };
+        self.writer.ephemeral(self.round_id, event);
+    }
+
+    fn waits_for(&self, waits_for: WaitsFor) {
+        self.wait_status.set(waits_for, &*self.clock);
+    }
+
+    async fn take_round_permit(&self) -> Result<(), ProviderError> {
+        let slot = || self.permit.lock().unwrap_or_else(PoisonError::into_inner);
+        if slot().is_some() {
+            return Ok(());
+        }
+        let mut turn = pin!(self.tenant.clone().round_permit());
+        let permit = match turn.as_mut().now_or_never() {
+            Some(permit) => permit,
+            None => {
+                self.waits_for(WaitsFor::TenantTurn { position: 0 });
+                turn.await
+            }
+        };
+        let permit = permit.ok_or(ProviderError::Cancelled)?;
+        *slot() = Some(permit);
+        Ok(())
+    }
+}
+
+/// Gathers a reply.
+#[derive(Default)]
+struct Collector {
+    blocks: Vec<ContentBlock>,
+    /// Text of a block that is not complete.
+    text: String,
+    /// Bytes of it that watchers have been told.
+    told: usize,
+    /// Reasoning that they have not been told yet.
+    untold_thinking: String,
+}
+
+impl Collector {
+    fn untold_bytes(&self) -> usize {
+        self.text.len().saturating_sub(self.told) + self.untold_thinking.len()
+    }
+
+    fn partial(mut self) -> Vec<ContentBlock> {
+        if !self.text.is_empty() {
+            self.blocks.push(ContentBlock::Text(TextBlock { text: self.text, cache_control: None, citations: None }));
+        }
+        self.blocks
+    }
+}

@@ -1,0 +1,116 @@
+//! While the store is away: effects are held, the head is read again and again, and then either nothing was lost or the life ends.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::{
+    conversation::{
+        ExitReason, WaitsFor,
+        commit::{
+            after_commit::AfterCommit,
+            append_queue::{AppendBatch, Verdict},
+        },
+        message::{ConversationError, ConversationMsg},
+        round::decision::Effect,
+        run::{Flow, Live, lock},
+    },
+    journal::{Head, StoredEntry},
+    limits::STORE_PAUSE_MAX,
+    ports::{AppendError, StoreError},
+    task::AbortOnDrop,
+};
+
+/// A pause under way.
+pub(in crate::conversation) struct Pause {
+    since: Instant,
+    reads: u32,
+    _task: AbortOnDrop,
+}
+
+impl Live {
+    /// The store did not say yes.
+    pub(in crate::conversation) fn append_lost(&mut self, error: AppendError, sending: u32) -> Flow {
+        if sending != self.sending || lock(&self.append_queue).append_queue.is_paused() {
+            return Flow::GoOn; // Told already; the head will say what became of it.
+        }
+        match error {
+            AppendError::Conflict { .. } => self.exit(&ConversationError::InUse, ExitReason::Conflict),
+            AppendError::Unavailable { message } => {
+                tracing::warn!(conversation = %self.scope.conversation, message, "the store is away; effects are held");
+                lock(&self.append_queue).append_queue.lost();
+                self.ports.counters.store_pauses.add(1);
+                self.wait_status.set(WaitsFor::Store, &*self.ports.clock);
+                let task = self.read_head(Duration::from_millis(50));
+                self.pause = Some(Pause { since: Instant::now(), reads: 0, _task: task });
+                Flow::GoOn
+            }
+        }
+    }
+
+    fn read_head(&self, after: Duration) -> AbortOnDrop {
+        let (sessions, scope, me) = (self.ports.sessions.clone(), self.scope.clone(), self.me.clone());
+        let stored = lock(&self.append_queue).append_queue.stored_head().seq;
+        AbortOnDrop(tokio::spawn(async move {
+            tokio::time::sleep(after).await;
+            let read = async {
+                let head = sessions.head(&scope).await?;
+                let next = sessions.entries(&scope, stored, 1).await?;
+                Ok((head, next.into_iter().next()))
+            };
+            let _ = me.cast(ConversationMsg::HeadRead(read.await));
+        }))
+    }
+
+    pub(in crate::conversation) fn head_read(&mut self, result: Result<(Head, Option<StoredEntry>), StoreError>) -> Flow {
+        let Some(pause) = &self.pause else { return Flow::GoOn };
+        let (since, reads) = (pause.since, pause.reads + 1);
+        match result {
+            Err(error) if since.elapsed() >= STORE_PAUSE_MAX => self.exit(&ConversationError::Store(error), ExitReason::StoreAway),
+            Err(_) => {
+                let after = Duration::from_millis(50u64 << reads.min(5)).min(Duration::from_secs(1));
+                let task = self.read_head(after);
+                self.pause = Some(Pause { since, reads, _task: task });
+                Flow::GoOn
+            }
+            Ok((head, next)) => {
+                let verdict = lock(&self.append_queue).append_queue.head_read(head, next.as_ref());
+                match verdict {
+                    Verdict::EndLife => self.exit(&ConversationError::InUse, ExitReason::Conflict),
+                    Verdict::GoOn { released, resend } => {
+                        self.pause = None;
+                        self.wait_status.clear();
+                        self.sending += 1;
+                        self.writer.stored(head.seq);
+                        released.into_iter().for_each(AfterCommit::perform);
+                        resend.into_iter().for_each(|batch| self.send(AppendBatch { awaited: true, ..batch }));
+                        std::mem::take(&mut self.held).into_iter().for_each(|effect| self.perform(effect));
+                        Flow::GoOn
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Acts that are performed while the store is away: what stops, refuses or only tells (DESIGN §4.1).
+pub(in crate::conversation) fn survives_pause(effect: &Effect) -> bool {
+    match effect {
+        Effect::CancelRound { .. }
+        | Effect::Abort { .. }
+        | Effect::Refuse { .. }
+        | Effect::Reserve { .. }
+        | Effect::Queued { .. }
+        | Effect::RoundOver { .. }
+        | Effect::CompactionDropped
+        | Effect::Park { .. } => true,
+        Effect::StartModel { .. }
+        | Effect::MeasureContext { .. }
+        | Effect::Summarise { .. }
+        | Effect::StartTool(_)
+        | Effect::RetryLater { .. }
+        | Effect::ToolRetry { .. }
+        | Effect::Acknowledge { .. }
+        | Effect::Answer { .. } => false,
+    }
+}

@@ -1,0 +1,26 @@
+//! How a call tells its round's watchers how it goes: lines, and of one that begins a subagent how far that is.
+
+use std::sync::Arc;
+
+use crate::{
+    conversation::commit::stream_writer::StreamWriter,
+    ids::RoundId,
+    ports::Progress,
+    stream::EventKind,
+    tool_executor::{ProgressOf, Run},
+};
+
+/// The sinks of a round's calls.
+pub(in crate::conversation) fn progress_of(writer: Arc<StreamWriter>, round_id: RoundId) -> ProgressOf {
+    Arc::new(move |run: &Run| {
+        let (lines, tool_call_id) = (writer.clone(), run.request.tool_call_id.clone());
+        let progress = Progress::new(move |text| {
+            lines.ephemeral(round_id, EventKind::ToolProgress { tool_call_id: tool_call_id.clone(), text });
+        });
+        if run.siblings.is_none() {
+            return progress;
+        }
+        let (writer, id) = (writer.clone(), run.key.child().conversation);
+        progress.with_subagents(move |told| writer.ephemeral(round_id, told.event(id.clone())))
+    })
+}

@@ -1,0 +1,289 @@
+//! The tools of a host, by name and in a fixed order (REQUIREMENTS area G): what models are told, and what checks their arguments.
+
+use std::{collections::HashMap, sync::Arc};
+
+use serde_json::{Map, Value, json};
+
+use crate::{
+    chat::{RawJson, ToolDefinition},
+    id_hash::IdHash,
+    limits::TOOL_INPUT_BYTES_MAX,
+    ports::{SchemaCheck, Schemas, Tool, ToolSource, ToolSpec},
+    tool::{OutputLevel, ToolError},
+};
+
+/// The argument by which a model names the level of one call (REQUIREMENTS O-12).
+const LEVEL: &str = "output_level";
+
+/// Tools by name, in a fixed order (REQUIREMENTS G-04: the order is part of the cacheable prefix). Cloning shares the tools, and a
+/// clone is a set of its own (REQUIREMENTS G-07).
+#[derive(Clone)]
+pub struct Toolset {
+    by_name: HashMap<String, Known, IdHash>,
+    definitions: Arc<[ToolDefinition]>,
+}
+
+/// A tool, what it declares, and what checks its arguments.
+#[derive(Clone)]
+struct Known {
+    tool: Arc<dyn Tool>,
+    spec: Arc<ToolSpec>,
+    schema: Option<Arc<dyn SchemaCheck>>,
+}
+
+/// Says why a set of tools cannot be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ToolsetError {
+    /// Two tools have the same name.
+    #[error("two tools are named {0:?}; rename one of them")]
+    SameName(String),
+    /// A name that model APIs refuse.
+    #[error("{0:?} is no tool name: use 1-64 of A-Z a-z 0-9 _ -")]
+    BadName(String),
+    /// Its arguments cannot be checked.
+    #[error("the schema of the tool {name:?} cannot be used: {why}")]
+    BadSchema {
+        /** Which. */
+        name: String,
+        /** What is wrong with it. */
+        why: String,
+    },
+}
+
+/// A tool in a list (REQUIREMENTS G-05).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolSummary {
+    /// Its name.
+    pub name: String,
+    /// What it does, in one sentence.
+    pub summary: String,
+    /// Where it comes from.
+    pub source: ToolSource,
+}
+
+/// Arguments that may be used, in the form in which they are.
+pub(in crate::conversation) struct Fitting {
+    /// The arguments, where they are not the given ones.
+    pub(in crate::conversation) input: Option<RawJson>,
+    /// The level that the call names.
+    pub(in crate::conversation) level: Option<OutputLevel>,
+}
+
+impl Toolset {
+    /// Collects tools. With `schemas` the arguments of every call are checked against the tool's schema.
+    ///
+    /// # Errors
+    /// [`ToolsetError`] for names that clash or that no model API takes, and for schemas that are none.
+    pub fn new(tools: impl IntoIterator<Item = Arc<dyn Tool>>, schemas: Option<&dyn Schemas>) -> Result<Self, ToolsetError> {
+        let mut by_name = HashMap::default();
+        let mut definitions = Vec::new();
+        for tool in tools {
+            let spec = Arc::new(tool.spec().clone());
+            let name = spec.name().to_owned();
+            let fits = (1..=64).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+            if !fits {
+                return Err(ToolsetError::BadName(name));
+            }
+            let compiled = schemas.map(|schemas| schemas.compile(&name, &spec.definition.input_schema)).transpose();
+            let schema = compiled.map_err(|why| ToolsetError::BadSchema { name: name.clone(), why })?;
+            definitions.push(offered(&spec));
+            if by_name.insert(name.clone(), Known { tool, spec, schema }).is_some() {
+                return Err(ToolsetError::SameName(name));
+            }
+        }
+        Ok(Self { by_name, definitions: definitions.into() })
+    }
+
+    /// The same tools without those of `exclude` (REQUIREMENTS G-07).
+    #[must_use]
+    pub fn without(&self, exclude: &[&str]) -> Self {
+        let stays = |name: &str| !exclude.contains(&name);
+        Self {
+            by_name: self.by_name.iter().filter(|(name, _)| stays(name)).map(|(name, known)| (name.clone(), known.clone())).collect(),
+            definitions: self.definitions.iter().filter(|definition| stays(&definition.name)).cloned().collect(),
+        }
+    }
+
+    /// What models are told, in order.
+    pub fn definitions(&self) -> &Arc<[ToolDefinition]> {
+        &self.definitions
+    }
+
+    /// The names, in order (REQUIREMENTS G-03).
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.definitions.iter().map(|definition| definition.name.as_str())
+    }
+
+    /// The tools in short, with their sources (REQUIREMENTS G-05).
+    pub fn summaries(&self) -> impl Iterator<Item = ToolSummary> {
+        self.specs().map(|spec| ToolSummary {
+            name: spec.name().to_owned(),
+            summary: first_sentence(&spec.definition.description).to_owned(),
+            source: spec.source.clone(),
+        })
+    }
+
+    /// A tool by name.
+    pub fn get(&self, name: &str) -> Option<&Arc<dyn Tool>> {
+        self.by_name.get(name).map(|known| &known.tool)
+    }
+
+    /// What a tool declares.
+    pub fn spec(&self, name: &str) -> Option<&Arc<ToolSpec>> {
+        self.by_name.get(name).map(|known| &known.spec)
+    }
+
+    /// What the tools declare, in order.
+    pub fn specs(&self) -> impl Iterator<Item = &Arc<ToolSpec>> {
+        self.definitions.iter().filter_map(|definition| self.spec(&definition.name))
+    }
+
+    /// The error for a name that no tool has.
+    pub(in crate::conversation) fn unknown(&self, name: &str) -> ToolError {
+        let mut known: Vec<&str> = self.by_name.keys().map(String::as_str).collect();
+        known.sort_unstable();
+        ToolError::not_found(format!("there is no tool named {name:?}; the tools are: {}", known.join(", "))).not_started()
+    }
+
+    /// Checks arguments: not too large (REQUIREMENTS T-11), as the schema says, as the tool itself says; then brings them into their
+    /// one spelling.
+    pub(in crate::conversation) fn fit(&self, name: &str, input: &RawJson) -> Result<Fitting, ToolError> {
+        let Some(Known { tool, spec, schema }) = self.by_name.get(name) else { return Err(self.unknown(name)) };
+        if input.as_str().len() > TOOL_INPUT_BYTES_MAX {
+            let message = format!("the arguments have {} bytes; at most {TOOL_INPUT_BYTES_MAX} are allowed", input.as_str().len());
+            return Err(ToolError::invalid(message));
+        }
+        let (level, without_level) = if spec.returns_data { take_level(input)? } else { (None, None) };
+        let given = without_level.as_ref().unwrap_or(input);
+        if let Some(schema) = schema {
+            let value: Value = given.parse().map_err(|error| ToolError::invalid(format!("the arguments are no JSON: {error}")))?;
+            schema.check(&value)?;
+        }
+        tool.check(given)?;
+        let resolved = tool.resolve(given);
+        Ok(Fitting { input: resolved.or(without_level), level })
+    }
+}
+
+/// Takes the level of one call out of its arguments.
+fn take_level(input: &RawJson) -> Result<(Option<OutputLevel>, Option<RawJson>), ToolError> {
+    if !input.as_str().contains(LEVEL) {
+        return Ok((None, None));
+    }
+    let Ok(mut arguments) = input.parse::<Map<String, Value>>() else { return Ok((None, None)) };
+    let Some(level) = arguments.remove(LEVEL) else { return Ok((None, None)) };
+    let level: Option<OutputLevel> =
+        serde_json::from_value(level).map_err(|_| ToolError::invalid(format!("{LEVEL} is \"brief\", \"standard\" or \"full\"")))?;
+    let rest = RawJson::of(&arguments).map_err(|error| ToolError::invalid(format!("the arguments are no JSON: {error}")))?;
+    Ok((level, Some(rest)))
+}
+
+/// What a model is told of a tool: what it declares, and the level where it returns data.
+fn offered(spec: &ToolSpec) -> ToolDefinition {
+    let mut definition = spec.definition.clone();
+    if !spec.returns_data {
+        return definition;
+    }
+    let Ok(mut schema) = definition.input_schema.parse::<Map<String, Value>>() else { return definition };
+    let level = json!({
+        "type": "string",
+        "enum": [OutputLevel::Brief, OutputLevel::Standard, OutputLevel::Full],
+        "description": "How much of the result to show. Without it: what suits the tool and the room that is left.",
+    });
+    if let Value::Object(properties) = schema.entry("properties").or_insert_with(|| json!({})) {
+        properties.entry(LEVEL).or_insert(level);
+    }
+    if let Ok(with_level) = RawJson::of(&schema) {
+        definition.input_schema = with_level;
+    }
+    definition
+}
+
+/// The first sentence of a description.
+pub fn first_sentence(text: &str) -> &str {
+    text.find(". ").map_or(text, |end| text.get(..=end).unwrap_or(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        conversation::setup::toolset::*,
+        ports::{FnTool, ToolSource},
+        tool::ToolErrorType,
+    };
+
+    fn tool(name: &str, source: ToolSource) -> Arc<dyn Tool> {
+        let schema = json!({ "type": "object", "properties": { "path": { "type": "string" } } });
+        let description = format!("Does {name}. And more.");
+        let tool = FnTool::raw(name, &description, &schema, |arguments, _| async move { Ok(arguments.to_string()) }, None);
+        Arc::new(tool.declare(|spec| spec.read_only().source(source)))
+    }
+
+    fn three() -> Toolset {
+        let mcp = tool("srv__b", ToolSource::Mcp("srv".to_owned()));
+        Toolset::new([tool("z", ToolSource::BuiltIn), mcp, tool("a", ToolSource::Custom)], None).unwrap()
+    }
+
+    fn names(set: &Toolset) -> Vec<&str> {
+        set.names().collect()
+    }
+
+    #[test]
+    fn a_name_is_had_once_and_is_one_that_model_apis_take() {
+        let of = |names: &[&str]| Toolset::new(names.iter().map(|name| tool(name, ToolSource::Custom)), None).map(|_| ());
+        let longest = "x".repeat(64);
+
+        assert_eq!(of(&["a", "b", "a"]), Err(ToolsetError::SameName("a".into())));
+        assert_eq!(of(&["a", "A", "a-1_b", &longest]), Ok(()));
+        for bad in ["", "a b", "a.b", "ä", &"x".repeat(65)] {
+            assert_eq!(of(&[bad]), Err(ToolsetError::BadName(bad.to_owned())), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn tools_are_told_in_the_order_in_which_they_were_given() {
+        let set = three();
+
+        assert_eq!(names(&set), ["z", "srv__b", "a"]);
+        let told: Vec<_> = set.definitions().iter().map(|told| (told.name.as_str(), told.description.as_str())).collect();
+        assert_eq!(told, [("z", "Does z. And more."), ("srv__b", "Does srv__b. And more."), ("a", "Does a. And more.")]);
+        let schema: Value = set.definitions()[0].input_schema.parse().unwrap();
+        assert_eq!(schema, json!({ "type": "object", "properties": { "path": { "type": "string" } } }));
+    }
+
+    #[test]
+    fn summaries_say_where_a_tool_comes_from() {
+        let summaries: Vec<_> = three().summaries().map(|tool| (tool.name, tool.summary, tool.source)).collect();
+
+        let told = |name: &str, source| (name.to_owned(), format!("Does {name}."), source);
+        assert_eq!(
+            summaries,
+            [told("z", ToolSource::BuiltIn), told("srv__b", ToolSource::Mcp("srv".to_owned())), told("a", ToolSource::Custom),]
+        );
+    }
+
+    #[test]
+    fn a_set_without_some_tools_is_a_set_of_its_own() {
+        let all = three();
+        let mut fewer = all.without(&["z", "nobody"]);
+        assert_eq!((names(&all).len(), names(&fewer)), (3, vec!["srv__b", "a"]));
+        assert!(fewer.get("z").is_none() && fewer.spec("z").is_none() && all.get("z").is_some());
+
+        fewer = fewer.without(&["a"]);
+        assert_eq!((names(&fewer), names(&all)), (vec!["srv__b"], vec!["z", "srv__b", "a"]));
+        assert!(fewer.unknown("z").message.ends_with("the tools are: srv__b"), "its error names its own tools only");
+    }
+
+    #[test]
+    fn ten_mebibytes_of_arguments_pass_the_door_and_a_byte_more_does_not() {
+        let set = three();
+        let of = |bytes: usize| RawJson::from_text(format!("{{\"path\":\"{}\"}}", "x".repeat(bytes - "{\"path\":\"\"}".len()))).unwrap();
+
+        assert!(set.fit("a", &of(TOOL_INPUT_BYTES_MAX)).is_ok());
+        let refused = set.fit("a", &of(TOOL_INPUT_BYTES_MAX + 1)).err().unwrap();
+
+        assert_eq!((refused.kind, refused.code.as_str()), (ToolErrorType::InvalidParameters, "INVALID_PARAMETERS"));
+        assert_eq!(refused.message, "the arguments have 10485761 bytes; at most 10485760 are allowed");
+    }
+}

@@ -1,0 +1,184 @@
+//! Hears the ends of a fan-out's rounds where their events go by, so that nobody watches each of them: an event store in front of the
+//! host's own, or of none for those that leave no trace.
+
+use std::{
+    collections::HashMap,
+    future::ready,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{sync::mpsc, time::Instant};
+
+use crate::{
+    id_hash::IdHash,
+    ids::{ConversationId, EventId, Scope, Seq, TenantId},
+    ports::{BoxFuture, EventStore, EventStoreError, StreamKey, StreamStatus},
+    stream::{EventKind, Failure, RoundEnd, StreamEvent},
+};
+
+/// What is heard of a task.
+pub(super) enum FanOutEvent {
+    /// The model of the first one has begun to answer.
+    FirstContent,
+    /// Its round is over.
+    Ended { index: u32, end: Result<Arc<RoundEnd>, Failure>, first_text: Option<Duration> },
+}
+
+/// A task under way.
+struct RunningTask {
+    index: u32,
+    began: Instant,
+    first_text: Option<Duration>,
+}
+
+/// The store.
+pub(super) struct RoundEndListener {
+    inner: Option<Arc<dyn EventStore>>,
+    running: Mutex<HashMap<ConversationId, RunningTask, IdHash>>,
+    tell: mpsc::Sender<FanOutEvent>,
+}
+
+impl RoundEndListener {
+    /// One for at most `parallel` tasks at once, and what it tells.
+    pub(super) fn new(inner: Option<Arc<dyn EventStore>>, parallel: usize) -> (Self, mpsc::Receiver<FanOutEvent>) {
+        // A task under way tells of its end once, and one of its first content: there is always room.
+        let (tell, told) = mpsc::channel(parallel + 2);
+        (Self { inner, running: Mutex::default(), tell }, told)
+    }
+
+    fn running(&self) -> MutexGuard<'_, HashMap<ConversationId, RunningTask, IdHash>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Listens for a task that is about to begin.
+    pub(super) fn listen(&self, conversation: ConversationId, index: u32, began: Instant) {
+        self.running().insert(conversation, RunningTask { index, began, first_text: None });
+    }
+
+    /// Listens for it no longer.
+    pub(super) fn leave(&self, conversation: &ConversationId) {
+        self.running().remove(conversation);
+    }
+
+    fn hear(&self, conversation: &ConversationId, events: &[Arc<StreamEvent>]) {
+        if events.is_empty() {
+            return;
+        }
+        let mut running = self.running();
+        let Some(task) = running.get_mut(conversation) else { return };
+        let (mut first, mut ended) = (None, None);
+        for event in events {
+            match &event.kind {
+                EventKind::TextDelta { .. } | EventKind::ThinkingDelta { .. } | EventKind::ToolCall { .. } | EventKind::Message { .. }
+                    if task.first_text.is_none() =>
+                {
+                    task.first_text = Some(task.began.elapsed());
+                    first = (task.index == 0).then_some(FanOutEvent::FirstContent);
+                }
+                EventKind::RoundFinished { end } => ended = ended.or_else(|| Some(Ok(end.clone()))),
+                EventKind::Error { failure } => ended = ended.or_else(|| Some(Err(failure.clone()))),
+                _ => {}
+            }
+        }
+        let ended = ended.map(|end| FanOutEvent::Ended { index: task.index, end, first_text: task.first_text });
+        if ended.is_some() {
+            running.remove(conversation);
+        }
+        drop(running);
+        for told in first.into_iter().chain(ended) {
+            let _ = self.tell.try_send(told); // Nobody listens any more: the fan-out is over.
+        }
+    }
+}
+
+impl EventStore for RoundEndListener {
+    fn append(&self, stream: &StreamKey, events: Vec<Arc<StreamEvent>>) -> BoxFuture<'_, Result<(), EventStoreError>> {
+        let Some(inner) = &self.inner else {
+            self.hear(&stream.scope.conversation, &events);
+            return Box::pin(ready(Ok(())));
+        };
+        // Kept before it is heard: whoever is told of an end may read the stream.
+        let heard = events.clone();
+        let kept = inner.append(stream, events);
+        self.hear(&stream.scope.conversation, &heard);
+        kept
+    }
+
+    fn read(
+        &self,
+        stream: &StreamKey,
+        after: Option<EventId>,
+        count: usize,
+    ) -> BoxFuture<'_, Result<Vec<Arc<StreamEvent>>, EventStoreError>> {
+        match &self.inner {
+            Some(inner) => inner.read(stream, after, count),
+            None => Box::pin(ready(Err(EventStoreError::Unknown))),
+        }
+    }
+
+    fn changed(&self, stream: &StreamKey, after: Option<EventId>) -> BoxFuture<'_, ()> {
+        match &self.inner {
+            Some(inner) => inner.changed(stream, after),
+            None => Box::pin(ready(())),
+        }
+    }
+
+    fn get_status(&self, stream: &StreamKey) -> BoxFuture<'_, Result<Option<StreamStatus>, EventStoreError>> {
+        match &self.inner {
+            Some(inner) => inner.get_status(stream),
+            None => Box::pin(ready(Ok(None))),
+        }
+    }
+
+    fn mark_complete(&self, stream: &StreamKey) -> BoxFuture<'_, Result<(), EventStoreError>> {
+        match &self.inner {
+            Some(inner) => inner.mark_complete(stream),
+            None => Box::pin(ready(Ok(()))),
+        }
+    }
+
+    fn mark_failed(&self, stream: &StreamKey) -> BoxFuture<'_, Result<(), EventStoreError>> {
+        match &self.inner {
+            Some(inner) => inner.mark_failed(stream),
+            None => Box::pin(ready(Ok(()))),
+        }
+    }
+
+    fn read_conversation(
+        &self,
+        scope: &Scope,
+        after: EventId,
+        told: Option<Seq>,
+        count: usize,
+    ) -> BoxFuture<'_, Result<Vec<Arc<StreamEvent>>, EventStoreError>> {
+        match &self.inner {
+            Some(inner) => inner.read_conversation(scope, after, told, count),
+            None => Box::pin(ready(Err(EventStoreError::Unknown))),
+        }
+    }
+
+    fn kept<'a>(&'a self, scope: &'a Scope, after: EventId, count: usize) -> BoxFuture<'a, Vec<Arc<StreamEvent>>> {
+        match &self.inner {
+            Some(inner) => inner.kept(scope, after, count),
+            None => Box::pin(ready(Vec::new())),
+        }
+    }
+
+    fn watch(&self, scope: &Scope, after: EventId) -> BoxFuture<'_, ()> {
+        match &self.inner {
+            Some(inner) => inner.watch(scope, after),
+            None => Box::pin(ready(())),
+        }
+    }
+
+    fn forget(&self, scope: &Scope) {
+        if let Some(inner) = &self.inner {
+            inner.forget(scope);
+        }
+    }
+
+    fn bytes(&self, tenant: &TenantId) -> usize {
+        self.inner.as_ref().map_or(0, |inner| inner.bytes(tenant))
+    }
+}

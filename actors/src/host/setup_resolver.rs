@@ -1,0 +1,433 @@
+//! What conversations are made of before they are: the host's own recipe, and what a tenant changes in it. A kitchen makes set-ups of
+//! them; what all tenants share lives there once.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use super::{BuildError, ToolSource, subagents::Subagents};
+use crate::{
+    chat::{Effort, ToolDefinition},
+    compactor::{CompactorRef, Recall},
+    conversation::{
+        Ports, Setup, SkillRegistry, Toolset,
+        round::rules::{ApprovalMode, ContextRules, Recovery},
+    },
+    limits::{BYTES_A_TOKEN, Limits},
+    model_gateway::{CallClass, FallbackCycle, GatewayConfig, ModelGatewayRef, exact::ExactCounter},
+    policy::{Budget, Prices, Pricing, TraceSampling},
+    ports::{ArtifactStore, Extensions, Hook, LlmProvider, Schemas, SkillSource, Tool, TypedTool, erased},
+    skill::SkillPolicy,
+    subagent::{CREATE_SUBAGENT, Children, CreateSubagent},
+    tenant::Quotas,
+    tokens::TokenCounter,
+    tool::OutputLevel,
+    tool_executor::{Mask, Permissions, ToolResources},
+};
+
+/// Name of the gateway to the host's own provider.
+pub const OWN_GATEWAY: &str = "default";
+
+/// What may differ from tenant to tenant.
+#[derive(Clone, Default)]
+pub(super) struct ConversationDefaults {
+    /// Name of the gateway; the host's own without one.
+    pub(super) gateway: Option<String>,
+    pub(super) model: Option<Arc<str>>,
+    pub(super) system: Option<Arc<str>>,
+    pub(super) max_tokens: Option<u32>,
+    pub(super) effort: Option<Effort>,
+    pub(super) tools: Vec<Arc<dyn Tool>>,
+    pub(super) hooks: Vec<Arc<dyn Hook>>,
+    pub(super) workspace: Option<Arc<PathBuf>>,
+    pub(super) extensions: Extensions,
+    pub(super) skills: Option<Arc<dyn SkillSource>>,
+    pub(super) skill_policy: SkillPolicy,
+    pub(super) approval: ApprovalMode,
+    pub(super) has_approver: bool,
+    pub(super) permissions: Permissions,
+    pub(super) output_level: OutputLevel,
+    pub(super) mask: Option<Mask>,
+    pub(super) recovery: Recovery,
+    /// Of each conversation.
+    pub(super) budget: Budget,
+    /// Whether models may begin subagents.
+    pub(super) subagents: bool,
+    /// Models that skills may choose beside the conversation's own.
+    pub(super) skill_models: Arc<[String]>,
+}
+
+/// A tenant as it is configured: its bounds, and what of its conversations differs from the host's usual. Given to
+/// [`super::Host::configure_tenant`], at any time.
+#[derive(Clone, Default)]
+pub struct TenantConfig {
+    pub(super) quotas: Quotas,
+    pub(super) budget: Option<Budget>,
+    pub(super) changes: Vec<Change>,
+    pub(super) tools_error: Option<String>,
+}
+
+/// One change of the host's recipe.
+#[derive(Clone)]
+pub(super) enum Change {
+    Gateway(String),
+    Model(Arc<str>),
+    System(Arc<str>),
+    MaxTokens(u32),
+    Tools(Vec<Arc<dyn Tool>>, Option<Arc<PathBuf>>),
+    Skills(Arc<dyn SkillSource>),
+    Approval(ApprovalMode, bool),
+    Permissions(Permissions),
+    ConversationBudget(Budget),
+    Subagents(bool),
+    SkillModels(Arc<[String]>),
+}
+
+impl TenantConfig {
+    /// A tenant like any other: the host's own bounds, model and tools.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What it may use at once and in a minute, and its weight beside others.
+    #[must_use]
+    pub fn quotas(mut self, quotas: Quotas) -> Self {
+        self.quotas = quotas;
+        self
+    }
+
+    /// What all its conversations together may spend, counted since the host began.
+    #[must_use]
+    pub fn budget(mut self, budget: Budget) -> Self {
+        self.budget = Some(budget);
+        self
+    }
+
+    /// What each of its conversations may spend.
+    #[must_use]
+    pub fn conversation_budget(self, budget: Budget) -> Self {
+        self.with(Change::ConversationBudget(budget))
+    }
+
+    /// The gateway, and so the credential, that its calls go through ([`super::Host::add_gateway`]).
+    #[must_use]
+    pub fn gateway(self, name: impl Into<String>) -> Self {
+        self.with(Change::Gateway(name.into()))
+    }
+
+    /// Its model.
+    #[must_use]
+    pub fn model(self, model: impl AsRef<str>) -> Self {
+        self.with(Change::Model(model.as_ref().into()))
+    }
+
+    /// Its system prompt.
+    #[must_use]
+    pub fn system(self, system: impl AsRef<str>) -> Self {
+        self.with(Change::System(system.as_ref().into()))
+    }
+
+    /// Its longest answer, in tokens.
+    #[must_use]
+    pub fn max_tokens(self, max_tokens: u32) -> Self {
+        self.with(Change::MaxTokens(max_tokens))
+    }
+
+    /// Its tools, in place of the host's, and the folder that they work in.
+    #[must_use]
+    pub fn tools(mut self, source: impl ToolSource) -> Self {
+        match source.tools() {
+            Ok((tools, workspace)) => self.with(Change::Tools(tools, workspace)),
+            Err(error) => {
+                self.tools_error = Some(error);
+                self
+            }
+        }
+    }
+
+    /// Where its skills come from.
+    #[must_use]
+    pub fn skills(self, skills: Arc<dyn SkillSource>) -> Self {
+        self.with(Change::Skills(skills))
+    }
+
+    /// The models that its skills may choose beside its own, in place of the host's list ([`super::HostBuilder::skill_models`]).
+    #[must_use]
+    pub fn skill_models(self, models: impl IntoIterator<Item = String>) -> Self {
+        self.with(Change::SkillModels(models.into_iter().collect()))
+    }
+
+    /// Whether its tools that change something may run.
+    #[must_use]
+    pub fn approval(self, approval: ApprovalMode) -> Self {
+        self.with(Change::Approval(approval, approval == ApprovalMode::Ask))
+    }
+
+    /// What its tool calls are allowed.
+    #[must_use]
+    pub fn permissions(self, permissions: Permissions) -> Self {
+        self.with(Change::Permissions(permissions))
+    }
+
+    /// Whether its models may begin subagents; as the host's otherwise ([`super::HostBuilder::subagents`]).
+    #[must_use]
+    pub fn subagents(self, may: bool) -> Self {
+        self.with(Change::Subagents(may))
+    }
+
+    fn with(mut self, change: Change) -> Self {
+        self.changes.push(change);
+        self
+    }
+}
+
+impl std::fmt::Debug for TenantConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TenantConfig").field("quotas", &self.quotas).field("budget", &self.budget).finish_non_exhaustive()
+    }
+}
+
+impl ConversationDefaults {
+    /// This recipe with a tenant's changes.
+    fn changed(&self, changes: &[Change]) -> Self {
+        changes.iter().fold(self.clone(), |mut defaults, change| {
+            match change.clone() {
+                Change::Gateway(name) => defaults.gateway = Some(name),
+                Change::Model(model) => defaults.model = Some(model),
+                Change::System(system) => defaults.system = Some(system),
+                Change::MaxTokens(max_tokens) => defaults.max_tokens = Some(max_tokens),
+                Change::Tools(tools, workspace) => (defaults.tools, defaults.workspace) = (tools, workspace),
+                Change::Skills(skills) => defaults.skills = Some(skills),
+                Change::Approval(approval, has_approver) => (defaults.approval, defaults.has_approver) = (approval, has_approver),
+                Change::Permissions(permissions) => defaults.permissions = permissions,
+                Change::ConversationBudget(budget) => defaults.budget = budget,
+                Change::Subagents(may) => defaults.subagents = may,
+                Change::SkillModels(models) => defaults.skill_models = models,
+            }
+            defaults
+        })
+    }
+}
+
+/// What all set-ups of a host share, and its gateways by name.
+pub(super) struct SetupResolver {
+    pub(super) defaults: ConversationDefaults,
+    pub(super) gateway: ModelGatewayRef,
+    pub(super) gateways: RwLock<BTreeMap<String, ModelGatewayRef>>,
+    pub(super) gateway_config: GatewayConfig,
+    pub(super) ports: Ports,
+    pub(super) artifacts: Arc<dyn ArtifactStore>,
+    pub(super) schemas: Option<Arc<dyn Schemas>>,
+    pub(super) counter: Arc<TokenCounter>,
+    pub(super) compactor: CompactorRef,
+    pub(super) prices: Arc<Prices>,
+    pub(super) subagents: Arc<Subagents>,
+    pub(super) trace_sampling: TraceSampling,
+    pub(super) limits: Arc<Limits>,
+    /// Whether tenants have a budget of money unless they are given another.
+    pub(super) tenant_budget: Budget,
+}
+
+impl SetupResolver {
+    /// The gateway with this name.
+    pub(super) fn gateway(&self, name: &str) -> Option<ModelGatewayRef> {
+        if name == OWN_GATEWAY {
+            return Some(self.gateway.clone());
+        }
+        self.gateways.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    /// All gateways, the host's own first.
+    pub(super) fn all_gateways(&self) -> Vec<(String, ModelGatewayRef)> {
+        let others = self.gateways.read().unwrap_or_else(PoisonError::into_inner);
+        let own = (OWN_GATEWAY.to_owned(), self.gateway.clone());
+        std::iter::once(own).chain(others.iter().map(|(name, gateway)| (name.clone(), gateway.clone()))).collect()
+    }
+
+    /// Adds a gateway, or changes one in place.
+    ///
+    /// # Errors
+    /// [`BuildError::NoSuchGateway`], [`BuildError::FallbackCycle`].
+    pub(super) fn add_gateway(&self, name: String, provider: Arc<dyn LlmProvider>, config: GatewayConfig) -> Result<(), BuildError> {
+        // The lock is held throughout: two that name one another at once would make a ring.
+        let mut gateways = self.gateways.write().unwrap_or_else(PoisonError::into_inner);
+        let find = |gateways: &BTreeMap<String, ModelGatewayRef>, name: &str| {
+            if name == OWN_GATEWAY { Some(self.gateway.clone()) } else { gateways.get(name).cloned() }
+        };
+        let fallback = match &config.fallback {
+            Some(fallback) if fallback.gateway == name => return Err(BuildError::FallbackCycle(name)),
+            Some(fallback) => Some(find(&gateways, &fallback.gateway).ok_or_else(|| BuildError::NoSuchGateway(fallback.gateway.clone()))?),
+            None => None,
+        };
+        let known = find(&gateways, &name);
+        let gateway = known.clone().unwrap_or_else(|| {
+            ModelGatewayRef::new(provider.clone(), config.clone(), self.ports.entropy.clone(), self.ports.counters.clone())
+        });
+        gateway.configure(provider, config, fallback).map_err(|FallbackCycle| BuildError::FallbackCycle(name.clone()))?;
+        if known.is_none() {
+            gateways.insert(name, gateway);
+        }
+        Ok(())
+    }
+
+    /// The host's own set-up.
+    ///
+    /// # Errors
+    /// [`BuildError`].
+    pub(super) async fn default_setup(&self) -> Result<Arc<Setup>, BuildError> {
+        self.resolve(&self.defaults, self.tenant_budget).await
+    }
+
+    /// The set-up of a tenant.
+    ///
+    /// # Errors
+    /// [`BuildError`].
+    pub(super) async fn of_tenant(&self, tenant: &TenantConfig) -> Result<Arc<Setup>, BuildError> {
+        if let Some(error) = &tenant.tools_error {
+            return Err(BuildError::NoTools(error.clone()));
+        }
+        self.resolve(&self.defaults.changed(&tenant.changes), tenant.budget.unwrap_or(self.tenant_budget)).await
+    }
+
+    async fn resolve(&self, defaults: &ConversationDefaults, tenant_budget: Budget) -> Result<Arc<Setup>, BuildError> {
+        let defaults = defaults.clone();
+        let gateway = match &defaults.gateway {
+            Some(name) => self.gateway(name).ok_or_else(|| BuildError::NoSuchGateway(name.clone()))?,
+            None => self.gateway.clone(),
+        };
+        let mut tools = defaults.tools;
+        if !tools.is_empty() && !tools.iter().any(|tool| tool.spec().definition.name == Recall::NAME) {
+            // Whoever works with tools works long: what a compaction drops can be brought back.
+            tools.push(erased(Recall::new(self.ports.sessions.clone())));
+        }
+        if defaults.subagents {
+            tools.push(erased(CreateSubagent::new(self.subagents.clone())));
+        }
+        let skills = match defaults.skills {
+            Some(source) => Some(Arc::new(SkillRegistry::open(source, defaults.skill_policy).await?)),
+            None => None,
+        };
+        let all = tools.into_iter().chain(skills.iter().flat_map(SkillRegistry::tools));
+        let tools = Arc::new(Toolset::new(all, self.schemas.as_deref())?);
+        let model = defaults.model.unwrap_or_else(|| Arc::from(gateway.provider().default_model()));
+        let capabilities = gateway.capabilities(&model);
+        let max_tokens = defaults.max_tokens.unwrap_or_else(|| capabilities.output_max.min(8192));
+        let price = self.prices.of(&model).copied();
+        let unpriced = gateway.fallback_models().into_iter().find(|model| self.prices.of(model).is_none());
+        if (price.is_none() || unpriced.is_some()) && (defaults.budget.micro_usd.is_some() || tenant_budget.micro_usd.is_some()) {
+            let model = unpriced.filter(|_| price.is_some()).unwrap_or(model);
+            let nearest = self.prices.nearest(&model).map(str::to_owned);
+            return Err(BuildError::NoPrice { model: model.to_string(), nearest });
+        }
+        let fixed = fixed_bytes(defaults.system.as_deref(), &tools);
+        let window = u64::from(capabilities.context_window);
+        let spending = Arc::new(Pricing {
+            budget: defaults.budget,
+            model: model.clone(),
+            price,
+            prices: self.prices.clone(),
+            skill_models: defaults.skill_models,
+            fixed_bytes: fixed,
+            max_tokens: u64::from(max_tokens),
+            window_tokens: window,
+        });
+        let tokens = ExactCounter::new(self.counter.clone());
+        tokens.configure_api_client(tokens.model_info(&model).model_family, gateway.counting());
+        let trigger = self.compactor.settings().trigger;
+        let context = ContextRules {
+            window,
+            max_tokens: u64::from(max_tokens),
+            fixed: fixed / BYTES_A_TOKEN,
+            trigger: (f64::from(capabilities.context_window) * trigger) as u64,
+        };
+        let setup = Setup {
+            gateway,
+            context,
+            tokens: Arc::new(tokens),
+            compactor: self.compactor.clone(),
+            model,
+            system: defaults.system,
+            max_tokens,
+            effort: defaults.effort,
+            skills,
+            tools,
+            hooks: defaults.hooks.into(),
+            approval: defaults.approval,
+            has_approver: defaults.has_approver,
+            window_tokens: window,
+            recovery: defaults.recovery,
+            resources: ToolResources {
+                workspace: defaults.workspace,
+                extensions: defaults.extensions,
+                artifacts: Some(self.artifacts.clone()),
+                permissions: defaults.permissions,
+                output_level: defaults.output_level,
+                mask: defaults.mask,
+            },
+            schemas: self.schemas.clone(),
+            native_output: capabilities.output_schema,
+            takes_documents: capabilities.documents,
+            spending,
+            trace_sampling: self.trace_sampling,
+            class: CallClass::Interactive,
+            children: defaults.subagents.then(|| self.subagents.clone() as Arc<dyn Children>),
+            child: None,
+            limits: self.limits.clone(),
+        };
+        let child = Arc::new(child_of(&setup));
+        Ok(Arc::new(Setup { child: Some(child), ..setup }))
+    }
+}
+
+impl SetupResolver {
+    /// How the subagents of a fan-out are set up: as those of `parent`, with another model if one is named. Where nothing is kept there is
+    /// nothing to recall.
+    pub(super) fn of_branch(&self, parent: &Arc<Setup>, model: Option<Arc<str>>, ephemeral: bool) -> Arc<Setup> {
+        let child = parent.child.clone().unwrap_or_else(|| parent.clone());
+        if model.is_none() && !ephemeral {
+            return child;
+        }
+        let mut setup = Setup::clone(&child);
+        if ephemeral {
+            setup.tools = Arc::new(setup.tools.without(&[Recall::NAME]));
+        }
+        let model = model.unwrap_or_else(|| setup.model.clone());
+        let capabilities = setup.gateway.capabilities(&model);
+        let window = u64::from(capabilities.context_window);
+        setup.max_tokens = setup.max_tokens.min(capabilities.output_max);
+        let (max_tokens, fixed_bytes) = (u64::from(setup.max_tokens), fixed_bytes(setup.system.as_deref(), &setup.tools));
+        let price = self.prices.of(&model).copied();
+        let own =
+            Pricing { model: model.clone(), price, fixed_bytes, max_tokens, window_tokens: window, ..Pricing::clone(&setup.spending) };
+        setup.spending = Arc::new(own);
+        let trigger = (f64::from(capabilities.context_window) * self.compactor.settings().trigger) as u64;
+        setup.context = ContextRules { window, max_tokens, fixed: fixed_bytes / BYTES_A_TOKEN, trigger };
+        let tokens = ExactCounter::new(self.counter.clone());
+        tokens.configure_api_client(tokens.model_info(&model).model_family, setup.gateway.counting());
+        setup.tokens = Arc::new(tokens);
+        setup.window_tokens = window;
+        setup.native_output = capabilities.output_schema;
+        setup.takes_documents = capabilities.documents;
+        setup.model = model;
+        Arc::new(setup)
+    }
+}
+
+/// How the subagents of conversations that are set up so are set up: the same but for what they would begin more of them with, and nobody
+/// is there to be asked (REQUIREMENTS N-02, N-05).
+fn child_of(setup: &Setup) -> Setup {
+    let tools = Arc::new(setup.tools.without(&[CREATE_SUBAGENT]));
+    let fixed_bytes = fixed_bytes(setup.system.as_deref(), &tools);
+    // Their budget is their family's.
+    let spending = Arc::new(Pricing { fixed_bytes, budget: Budget::default(), ..Pricing::clone(&setup.spending) });
+    let context = ContextRules { fixed: fixed_bytes / BYTES_A_TOKEN, ..setup.context };
+    Setup { tools, spending, context, has_approver: false, class: CallClass::Subagent, children: None, child: None, ..setup.clone() }
+}
+
+/// Bytes of what is sent before the messages.
+fn fixed_bytes(system: Option<&str>, tools: &Toolset) -> u64 {
+    let tool = |tool: &ToolDefinition| tool.name.len() + tool.description.len() + tool.input_schema.as_str().len();
+    (system.map_or(0, str::len) + tools.definitions().iter().map(tool).sum::<usize>()) as u64
+}

@@ -1,0 +1,30 @@
+//! How each tenant's conversations are set up: the host's setup, or the tenant's own.
+
+use std::sync::Arc;
+
+use dashmap::DashMap;
+
+use crate::{conversation::Setup, id_hash::IdHash, ids::TenantId};
+
+/// Setups by tenant. A tenant keeps its own one while it is out of service and after its data was erased.
+pub(super) struct TenantSetups {
+    default: Arc<Setup>,
+    own: DashMap<TenantId, Arc<Setup>, IdHash>,
+}
+
+impl TenantSetups {
+    /// Every tenant has the host's setup.
+    pub(super) fn new(default: Arc<Setup>) -> Self {
+        Self { default, own: DashMap::default() }
+    }
+
+    /// The setup of a tenant's conversations.
+    pub(super) fn of(&self, tenant: &TenantId) -> Arc<Setup> {
+        self.own.get(tenant).map_or_else(|| self.default.clone(), |own| own.clone())
+    }
+
+    /// Gives a tenant its own setup.
+    pub(super) fn set(&self, tenant: TenantId, setup: Arc<Setup>) {
+        self.own.insert(tenant, setup);
+    }
+}

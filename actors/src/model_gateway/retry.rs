@@ -1,0 +1,111 @@
+//! When a failed model call is tried again (DESIGN §4.5, REQUIREMENTS P-08, P-09, FAULTS F12).
+//!
+//! Pure.
+
+use std::time::Duration;
+
+use crate::{limits::RETRY_AFTER_MAX, ports::ProviderError};
+
+/// Retries of a model call before its first content. Defaults are P-08's: 3 retries after 1, 2, 4 s.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelRetryPolicy {
+    /// Retries after the first attempt.
+    pub max_retries: u32,
+    /// Delay before the first retry; doubles each time.
+    pub initial_delay: Duration,
+}
+
+impl Default for ModelRetryPolicy {
+    fn default() -> Self {
+        Self { max_retries: 3, initial_delay: Duration::from_secs(1) }
+    }
+}
+
+impl ModelRetryPolicy {
+    /// The delay before the next try, or `None` to give up. `attempt` counts retries already made; `jitter` is in 0..1.
+    ///
+    /// Retry-After is obeyed to the full and only lengthened by jitter; above [`RETRY_AFTER_MAX`] the call fails at once.
+    /// A delay of our own is shortened by up to a quarter, so that callers spread.
+    pub fn delay(&self, error: &ProviderError, attempt: u32, jitter: f64) -> Option<Duration> {
+        if !error.is_retryable() || attempt >= self.max_retries {
+            return None;
+        }
+        let jitter = jitter.clamp(0.0, 1.0);
+        match error.retry_after() {
+            Some(asked) if asked > RETRY_AFTER_MAX => None,
+            Some(asked) => Some(asked + asked.mul_f64(0.1 * jitter)),
+            None => {
+                let delay = self.initial_delay.saturating_mul(1u32.checked_shl(attempt).unwrap_or(u32::MAX));
+                Some(delay.mul_f64(1.0 - 0.25 * jitter))
+            }
+        }
+    }
+}
+
+/// Credit for retries: 10 at the start, 0.1 more for each first call. Bounds extra calls when everything fails.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RetryBucket {
+    /// Tenths of a retry, so that 0.1 is exact.
+    tenths: u32,
+}
+
+/// The bucket's size, in tenths.
+const BUCKET_TENTHS: u32 = 100;
+
+impl Default for RetryBucket {
+    fn default() -> Self {
+        Self { tenths: BUCKET_TENTHS }
+    }
+}
+
+impl RetryBucket {
+    /// Counts a first call.
+    pub fn first_call(&mut self) {
+        self.tenths = (self.tenths + 1).min(BUCKET_TENTHS);
+    }
+
+    /// Takes one retry, if there is credit.
+    pub fn take(&mut self) -> bool {
+        let enough = self.tenths >= 10;
+        if enough {
+            self.tenths -= 10;
+        }
+        enough
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limited(retry_after: Option<Duration>) -> ProviderError {
+        ProviderError::RateLimited { retry_after, message: String::new() }
+    }
+
+    #[test]
+    fn own_delays_double_and_retry_after_is_obeyed() {
+        let policy = ModelRetryPolicy::default();
+
+        let own: Vec<_> = (0..4).map(|n| policy.delay(&limited(None), n, 0.0)).collect();
+        assert_eq!(own, [Some(Duration::from_secs(1)), Some(Duration::from_secs(2)), Some(Duration::from_secs(4)), None]);
+        assert_eq!(policy.delay(&limited(Some(Duration::from_secs(7))), 0, 0.0), Some(Duration::from_secs(7)));
+        assert!(policy.delay(&limited(Some(Duration::from_secs(7))), 0, 1.0) >= Some(Duration::from_secs(7)));
+        assert_eq!(policy.delay(&limited(Some(Duration::from_secs(61))), 0, 0.0), None);
+        assert_eq!(policy.delay(&ProviderError::Auth { message: String::new() }, 0, 0.0), None);
+    }
+
+    #[test]
+    fn a_thousand_failing_calls_get_at_most_a_hundred_and_ten_retries() {
+        let mut bucket = RetryBucket::default();
+        let mut retries = 0;
+
+        for _ in 0..1000 {
+            bucket.first_call();
+            while bucket.take() {
+                retries += 1;
+            }
+        }
+
+        assert!((100..=110).contains(&retries), "{retries}");
+    }
+}

@@ -1,0 +1,187 @@
+//! The artifacts of one tenant by owner: who has what, how old it is, what was not used for longest (REQUIREMENTS A-19..A-21). Pure;
+//! the contents are somebody else's.
+//!
+//! Pure.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use crate::{ids::ArtifactId, time::Timestamp};
+
+/// What is known of an artifact of an owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IndexedArtifact {
+    /// Its bytes.
+    pub size_bytes: u64,
+    /// The call that stored it last.
+    pub tool_call_id: String,
+    /// When that was.
+    pub created_at: Timestamp,
+    /// When it was last stored or read.
+    pub accessed_at: Timestamp,
+}
+
+impl IndexedArtifact {
+    /// Whether it is older than `max_age`; that age itself is not (REQUIREMENTS BUG-50).
+    pub fn is_expired(&self, max_age: Duration, now: Timestamp) -> bool {
+        u128::from(now.ms_since(self.created_at)) > max_age.as_millis()
+    }
+}
+
+/// One place: an owner and an artifact that it has.
+pub type IndexPlace<O> = (O, ArtifactId);
+
+/// The artifacts of a tenant. Cheap for many: every step costs the logarithm of their number.
+#[derive(Debug, Clone)]
+pub struct ArtifactIndex<O> {
+    kept: BTreeMap<IndexPlace<O>, (IndexedArtifact, u64)>,
+    /// In order of last use; the number tells apart what was used in the same millisecond.
+    by_use: BTreeSet<(Timestamp, u64, IndexPlace<O>)>,
+    uses: u64,
+    bytes: u64,
+}
+
+impl<O> Default for ArtifactIndex<O> {
+    fn default() -> Self {
+        Self { kept: BTreeMap::new(), by_use: BTreeSet::new(), uses: 0, bytes: 0 }
+    }
+}
+
+impl<O: Ord + Clone> ArtifactIndex<O> {
+    /// Bytes of all of them.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
+    /// What is known of one.
+    pub fn get(&self, place: &IndexPlace<O>) -> Option<&IndexedArtifact> {
+        self.kept.get(place).map(|(shelved, _)| shelved)
+    }
+
+    /// All of them, in order of owner and name.
+    pub fn iter(&self) -> impl Iterator<Item = (&IndexPlace<O>, &IndexedArtifact)> {
+        self.kept.iter().map(|(place, (shelved, _))| (place, shelved))
+    }
+
+    /// Puts one there, in place of what is known of it.
+    pub fn put(&mut self, place: IndexPlace<O>, shelved: IndexedArtifact) {
+        self.remove(&place);
+        self.uses += 1;
+        self.bytes = self.bytes.saturating_add(shelved.size_bytes);
+        self.by_use.insert((shelved.accessed_at, self.uses, place.clone()));
+        self.kept.insert(place, (shelved, self.uses));
+    }
+
+    /// Notes that one was used.
+    pub fn touch(&mut self, place: &IndexPlace<O>, now: Timestamp) -> Option<&IndexedArtifact> {
+        let mut shelved = self.remove(place)?;
+        shelved.accessed_at = now;
+        self.put(place.clone(), shelved);
+        self.get(place)
+    }
+
+    /// Takes one away.
+    pub fn remove(&mut self, place: &IndexPlace<O>) -> Option<IndexedArtifact> {
+        let (shelved, used) = self.kept.remove(place)?;
+        self.by_use.remove(&(shelved.accessed_at, used, place.clone()));
+        self.bytes = self.bytes.saturating_sub(shelved.size_bytes);
+        Some(shelved)
+    }
+
+    /// The places of an owner.
+    pub fn of(&self, owner: &O) -> Vec<IndexPlace<O>> {
+        self.kept.keys().filter(|(of, _)| of == owner).cloned().collect()
+    }
+
+    /// What is older than `max_age`.
+    pub fn expired(&self, max_age: Duration, now: Timestamp) -> Vec<IndexPlace<O>> {
+        self.iter().filter(|(_, shelved)| shelved.is_expired(max_age, now)).map(|(place, _)| place.clone()).collect()
+    }
+
+    /// What has to go so that `bytes` more fit into `bytes_max` and one more into `count_max`: what was not used for longest first.
+    /// `None`: not even the removal of all would help.
+    pub fn room_for(&self, bytes: u64, bytes_max: u64, count_max: usize) -> Option<Vec<IndexPlace<O>>> {
+        if bytes > bytes_max || count_max == 0 {
+            return None;
+        }
+        let (mut left, mut count, mut go) = (self.bytes, self.len(), Vec::new());
+        for (_, _, place) in &self.by_use {
+            if left <= bytes_max - bytes && count < count_max {
+                break;
+            }
+            left = left.saturating_sub(self.get(place).map_or(0, |shelved| shelved.size_bytes));
+            count -= 1;
+            go.push(place.clone());
+        }
+        Some(go)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(n: u8) -> ArtifactId {
+        ArtifactId::of(&[n])
+    }
+
+    fn put(shelf: &mut ArtifactIndex<&'static str>, owner: &'static str, n: u8, size_bytes: u64, at: u64) {
+        let at = Timestamp(at);
+        shelf.put((owner, id(n)), IndexedArtifact { size_bytes, tool_call_id: "t".into(), created_at: at, accessed_at: at });
+    }
+
+    #[test]
+    fn what_was_not_used_for_longest_goes_first_and_no_more_than_needed() {
+        let mut shelf = ArtifactIndex::default();
+        put(&mut shelf, "a", 1, 10, 5);
+        put(&mut shelf, "b", 1, 10, 5);
+        put(&mut shelf, "a", 2, 10, 6);
+
+        shelf.touch(&("a", id(1)), Timestamp(7));
+
+        assert_eq!((shelf.bytes(), shelf.len()), (30, 3));
+        assert_eq!(shelf.room_for(10, 40, 9), Some(vec![]));
+        assert_eq!(shelf.room_for(11, 40, 9), Some(vec![("b", id(1))]));
+        assert_eq!(shelf.room_for(21, 40, 9), Some(vec![("b", id(1)), ("a", id(2))]));
+        assert_eq!(shelf.room_for(40, 40, 9), Some(vec![("b", id(1)), ("a", id(2)), ("a", id(1))]));
+        assert_eq!(shelf.room_for(41, 40, 9), None);
+        assert_eq!(shelf.room_for(0, 40, 3), Some(vec![("b", id(1))]));
+    }
+
+    #[test]
+    fn an_age_is_over_when_it_is_exceeded() {
+        let mut shelf = ArtifactIndex::default();
+        put(&mut shelf, "a", 1, 10, 1000);
+        shelf.touch(&("a", id(1)), Timestamp(9000));
+
+        assert_eq!(shelf.expired(Duration::from_secs(1), Timestamp(2000)), []);
+        assert_eq!(shelf.expired(Duration::from_secs(1), Timestamp(2001)), [("a", id(1))]);
+        assert_eq!(shelf.expired(Duration::from_secs(1), Timestamp(0)), [], "a clock that went back");
+    }
+
+    #[test]
+    fn putting_again_and_removing_keep_the_sums_right() {
+        let mut shelf = ArtifactIndex::default();
+        put(&mut shelf, "a", 1, 10, 1);
+        put(&mut shelf, "a", 1, 12, 2);
+        put(&mut shelf, "b", 1, 3, 2);
+
+        assert_eq!((shelf.bytes(), shelf.len(), shelf.of(&"a")), (15, 2, vec![("a", id(1))]));
+        assert!(shelf.remove(&("a", id(1))).is_some() && shelf.remove(&("a", id(1))).is_none());
+        assert_eq!((shelf.bytes(), shelf.len()), (3, 1));
+        shelf.remove(&("b", id(1)));
+        assert!(shelf.is_empty() && shelf.by_use.is_empty());
+    }
+}

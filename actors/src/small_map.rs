@@ -1,0 +1,112 @@
+//! A map for what a conversation has few of, and most of the time none: entries in one piece of memory, in order of their keys. A tree
+//! node or a table for one entry is several times as large, and there may be a thousand of each at once.
+//!
+//! Pure.
+
+/// A map of few entries.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SmallMap<K, V>(Vec<(K, V)>);
+
+impl<K, V> Default for SmallMap<K, V> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<K: Ord, V> SmallMap<K, V> {
+    fn place(&self, key: &K) -> Result<usize, usize> {
+        self.0.binary_search_by(|(known, _)| known.cmp(key))
+    }
+
+    /// Adds an entry; returns what its key had before.
+    pub fn insert(&mut self, key: K, value: V) -> Option<V> {
+        match self.place(&key) {
+            Ok(at) => self.0.get_mut(at).map(|(_, held)| std::mem::replace(held, value)),
+            Err(at) => {
+                self.0.insert(at, (key, value));
+                None
+            }
+        }
+    }
+
+    /// What a key has.
+    pub fn get(&self, key: &K) -> Option<&V> {
+        self.0.get(self.place(key).ok()?).map(|(_, value)| value)
+    }
+
+    /// Whether a key has something.
+    pub fn contains_key(&self, key: &K) -> bool {
+        self.place(key).is_ok()
+    }
+
+    /// Takes out what a key has. The last one leaves no memory behind.
+    pub fn remove(&mut self, key: &K) -> Option<V> {
+        let (_, value) = self.0.remove(self.place(key).ok()?);
+        self.shrink();
+        Some(value)
+    }
+
+    /// Takes out all entries but these.
+    pub fn retain(&mut self, mut keep: impl FnMut(&K, &V) -> bool) {
+        self.0.retain(|(key, value)| keep(key, value));
+        self.shrink();
+    }
+
+    /// Takes out all of them.
+    pub fn take(&mut self) -> impl Iterator<Item = (K, V)> + use<K, V> {
+        std::mem::take(&mut self.0).into_iter()
+    }
+
+    /// The entries in order of their keys.
+    pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.0.iter().map(|(key, value)| (key, value))
+    }
+
+    /// What the keys have, in order of them.
+    pub fn values(&self) -> impl Iterator<Item = &V> {
+        self.0.iter().map(|(_, value)| value)
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn shrink(&mut self) {
+        if self.0.is_empty() {
+            self.0 = Vec::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::{ports::Entropy, testing::SeededEntropy};
+
+    #[test]
+    fn it_holds_what_a_tree_would_hold_in_its_order_and_nothing_when_empty() {
+        const SEED: u64 = 20_261_122;
+        println!("seed {SEED}");
+        let chance = SeededEntropy::new(SEED);
+        let (mut few, mut tree) = (SmallMap::default(), BTreeMap::new());
+        for step in 0..20_000 {
+            let [what, key, ..] = chance.bytes();
+            let key = key % 16;
+            match what % 8 {
+                0..=2 => assert_eq!(few.insert(key, step), tree.insert(key, step)),
+                3..=5 => assert_eq!(few.remove(&key), tree.remove(&key)),
+                6 if what > 200 => {
+                    few.retain(|other, _| *other > key);
+                    tree.retain(|other, _| *other > key);
+                }
+                7 if what > 250 => assert!(few.take().eq(std::mem::take(&mut tree))),
+                _ => assert_eq!((few.get(&key), few.contains_key(&key)), (tree.get(&key), tree.contains_key(&key))),
+            }
+            assert!(few.iter().eq(tree.iter()) && few.values().eq(tree.values()));
+            assert_eq!((few.is_empty(), few.0.capacity() == 0), (tree.is_empty(), tree.is_empty()));
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The right to run a turn: first come, first served, as many at once as the bound of the moment says. A pause lets nobody begin.
+
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicBool, AtomicUsize, Ordering},
+};
+
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+/// What a tenant's turns share.
+#[derive(Debug)]
+pub(super) struct RoundPermits {
+    permits: Arc<Semaphore>,
+    /// The bound; changed by one at a time.
+    size: Mutex<usize>,
+    /// Permits that are out and must not come back, because the bound is lower now.
+    surplus: AtomicUsize,
+    running: AtomicUsize,
+    waiting: AtomicUsize,
+    paused: AtomicBool,
+    go_on: Notify,
+}
+
+/// The right to have one turn running.
+#[derive(Debug)]
+pub struct RoundPermit {
+    turns: Arc<RoundPermits>,
+    permit: Option<OwnedSemaphorePermit>,
+    /// False while it waits for the end of a pause.
+    runs: bool,
+}
+
+impl Drop for RoundPermit {
+    fn drop(&mut self) {
+        if self.runs {
+            self.turns.running.fetch_sub(1, Ordering::AcqRel);
+        }
+        let Some(permit) = self.permit.take() else { return };
+        let one_less = |surplus: usize| surplus.checked_sub(1);
+        if self.turns.surplus.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less).is_ok() {
+            permit.forget();
+        }
+    }
+}
+
+/// Counts one who waits, for as long as he does.
+struct Waits<'a>(&'a AtomicUsize);
+
+impl<'a> Waits<'a> {
+    fn begin(waiting: &'a AtomicUsize) -> Self {
+        waiting.fetch_add(1, Ordering::AcqRel);
+        Self(waiting)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl RoundPermits {
+    pub(super) fn new(size: usize) -> Arc<Self> {
+        let size = size.min(Semaphore::MAX_PERMITS);
+        Arc::new(Self {
+            permits: Arc::new(Semaphore::new(size)),
+            size: Mutex::new(size),
+            surplus: AtomicUsize::new(0),
+            running: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            paused: AtomicBool::new(false),
+            go_on: Notify::new(),
+        })
+    }
+
+    /// Changes the bound. A lower one takes hold as turns end.
+    pub(super) fn resize(&self, size: usize) {
+        let size = size.min(Semaphore::MAX_PERMITS);
+        let mut current = self.size.lock().unwrap_or_else(PoisonError::into_inner);
+        let (grown, shrunk) = (size.saturating_sub(*current), current.saturating_sub(size));
+        *current = size;
+        let mut kept = 0; // Of a growth: permits that are out and shall come back after all.
+        let _ = self.surplus.fetch_update(Ordering::AcqRel, Ordering::Acquire, |surplus| {
+            kept = surplus.min(grown);
+            Some(surplus - kept)
+        });
+        self.permits.add_permits(grown - kept);
+        // Noted before what is free is taken, so that a permit that comes back meanwhile is not missed.
+        self.surplus.fetch_add(shrunk, Ordering::AcqRel);
+        while self.surplus.load(Ordering::Acquire) > 0
+            && let Ok(free) = self.permits.clone().try_acquire_owned()
+        {
+            let one_less = |surplus: usize| surplus.checked_sub(1);
+            if self.surplus.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less).is_ok() {
+                free.forget();
+            }
+        }
+    }
+
+    /// Lets nobody begin, or all that wait.
+    pub(super) fn pause(&self, paused: bool) {
+        self.paused.store(paused, Ordering::Release);
+        if !paused {
+            self.go_on.notify_waiters();
+        }
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::Acquire)
+    }
+
+    /// Turns that have their permit.
+    pub(super) fn running(&self) -> usize {
+        self.running.load(Ordering::Acquire)
+    }
+
+    /// Turns that wait for a permit, or for the end of a pause.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Acquire)
+    }
+
+    /// Waits for a permit; `None` when there will be none.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the queue.
+    pub(super) async fn take(self: Arc<Self>) -> Option<RoundPermit> {
+        loop {
+            let permit = match self.permits.clone().try_acquire_owned() {
+                Ok(permit) => permit,
+                Err(_) => {
+                    let _waits = Waits::begin(&self.waiting);
+                    self.permits.clone().acquire_owned().await.ok()?
+                }
+            };
+            let mut permit = RoundPermit { turns: self.clone(), permit: Some(permit), runs: false };
+            // With the permit in hand: who came first begins first, unless the bound is lower when the pause ends.
+            if !self.is_paused() || self.pause_over().await {
+                self.running.fetch_add(1, Ordering::AcqRel);
+                permit.runs = true;
+                return Some(permit);
+            }
+        }
+    }
+
+    /// Waits until nothing is paused; tells whether all permits that are out may be.
+    async fn pause_over(&self) -> bool {
+        let _waits = Waits::begin(&self.waiting);
+        loop {
+            let mut told = std::pin::pin!(self.go_on.notified());
+            told.as_mut().enable();
+            if !self.is_paused() {
+                return self.surplus.load(Ordering::Acquire) == 0;
+            }
+            told.await;
+        }
+    }
+}
