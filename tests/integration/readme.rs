@@ -17,7 +17,7 @@ enum Proof {
 /// Every command in the README's code blocks. `tests/tidy.rs` fails if one is missing here.
 const COMMANDS: &[(&str, Proof)] = &[
     (
-        "cargo run --release -- run --provider offline \"Where is the retry delay computed, and what is its cap?\"",
+        "cargo run -- run --provider offline \"Where is the retry delay computed, and what is its cap?\"",
         Proof::Prints("actors/src/policy/"),
     ),
     ("cargo test", Proof::ThisRun),
