@@ -1,4 +1,4 @@
-//! Puts a host together and says what is missing.
+//! The builder of a [`Host`]: collects the configuration, checks it and starts the host's actors.
 
 use crate::{
     chat::Effort,
@@ -31,7 +31,7 @@ use super::{
     supervisor::{HostSupervisor, HostSupervisorArgs},
 };
 
-/// Collects what a [`Host`] is made of. `H` is what `build` returns: the host, or a wrapper of it.
+/// Configures and starts a [`Host`]. `H` is what `build` returns: the host, or a wrapper of it.
 pub struct HostBuilder<H = Host> {
     wrap: fn(Host) -> H,
     defaults: ConversationDefaults,
@@ -56,7 +56,8 @@ pub struct HostBuilder<H = Host> {
 }
 
 impl<H> HostBuilder<H> {
-    /// A builder for a platform with this clock and this source of chance; `wrap` makes what `build` returns.
+    /// A builder for a platform with this clock and this source of entropy. `wrap` converts the
+    /// host into what `build` returns.
     pub fn new(clock: impl Clock, entropy: impl Entropy, wrap: fn(Host) -> H) -> Self {
         Self {
             wrap,
@@ -82,110 +83,113 @@ impl<H> HostBuilder<H> {
         }
     }
 
-    /// The model's provider. Needed.
+    /// Sets the model provider. Required.
     #[must_use]
     pub fn provider(self, provider: impl LlmProvider) -> Self {
         self.shared_provider(Arc::new(provider))
     }
 
-    /// The model's provider, shared with others.
+    /// Sets a model provider that the caller also uses elsewhere.
     #[must_use]
     pub fn shared_provider(mut self, provider: Arc<dyn LlmProvider>) -> Self {
         self.provider = Some(provider);
         self
     }
 
-    /// The model; the provider's usual one otherwise.
+    /// Sets the model. Default: the provider's default model.
     #[must_use]
     pub fn model(mut self, model: impl AsRef<str>) -> Self {
         self.defaults.model = Some(Arc::from(model.as_ref()));
         self
     }
 
-    /// The system prompt.
+    /// Sets the system prompt. Default: none.
     #[must_use]
     pub fn system(mut self, system: impl AsRef<str>) -> Self {
         self.defaults.system = Some(Arc::from(system.as_ref()));
         self
     }
 
-    /// Longest answer in tokens; what the model can, up to 8192, otherwise.
+    /// Sets the longest answer, in tokens. Default: the model's own maximum, up to 8192.
     #[must_use]
     pub fn max_tokens(mut self, max_tokens: u32) -> Self {
         self.defaults.max_tokens = Some(max_tokens);
         self
     }
 
-    /// How hard the model is to think.
+    /// Sets the effort that the model spends on thinking. Default: the provider decides.
     #[must_use]
     pub fn effort(mut self, effort: Effort) -> Self {
         self.defaults.effort = Some(effort);
         self
     }
 
-    /// Where journals live; in memory otherwise.
+    /// Sets the store of journals. Default: in memory.
     #[must_use]
     pub fn sessions(self, sessions: impl SessionBackend) -> Self {
         self.shared_sessions(Arc::new(sessions))
     }
 
-    /// Where journals live, shared with others.
+    /// Sets a store of journals that the caller also uses elsewhere.
     #[must_use]
     pub fn shared_sessions(mut self, sessions: Arc<dyn SessionBackend>) -> Self {
         self.sessions = Some(sessions);
         self
     }
 
-    /// When and how contexts are made smaller.
+    /// Configures compaction: when a context is compacted, and how.
     #[must_use]
     pub fn compaction(mut self, settings: CompactionSettings) -> Self {
         self.compaction = settings;
         self
     }
 
-    /// What counts tokens, shared with others; the built-in encoders otherwise.
+    /// Sets a token counter that the caller also uses elsewhere. Default: the built-in encoders.
     #[must_use]
     pub fn tokens(mut self, counter: Arc<TokenCounter>) -> Self {
         self.tokens = Some(counter);
         self
     }
 
-    /// Where results go that are too large to show; in memory otherwise, up to 64 MiB a tenant.
+    /// Sets the store of tool results that are too large to show. Default: in memory, up to 64 MiB
+    /// per tenant.
     #[must_use]
     pub fn artifacts(mut self, artifacts: Arc<dyn ArtifactStore>) -> Self {
         self.artifacts = Some(artifacts);
         self
     }
 
-    /// Something that is closed when the host shuts down, after the last conversation: the servers behind tools (REQUIREMENTS Q-06).
+    /// Adds a resource that [`Host::shutdown`] closes after the last conversation has ended, such
+    /// as the MCP servers behind tools.
     #[must_use]
     pub fn closes(mut self, resource: Arc<dyn Resource>) -> Self {
         self.resources.push(resource);
         self
     }
 
-    /// What reads the text of PDFs for a model that is shown none; without it they are refused then (REQUIREMENTS W-01).
+    /// Sets the extractor that reads the text of PDFs for models that take no documents. Without
+    /// one, such models get no PDFs: the prompt is refused.
     #[must_use]
     pub fn document_text(mut self, reader: impl DocumentText) -> Self {
         self.documents = Some(Arc::new(reader));
         self
     }
 
-    /// What checks arguments against the schemas of tools, before anything of a call is journaled.
+    /// Sets the validator of tool arguments. It runs before anything of a tool call is journaled.
     #[must_use]
     pub fn schemas(mut self, schemas: Arc<dyn Schemas>) -> Self {
         self.schemas = Some(schemas);
         self
     }
 
-    /// Where events live; in memory otherwise.
+    /// Sets the store of events. Default: in memory.
     #[must_use]
     pub fn events(mut self, events: impl EventStore) -> Self {
         self.events = Some(Arc::new(events));
         self
     }
 
-    /// Adds tools.
+    /// Adds tools. A source that fails is reported by [`HostBuilder::build`].
     #[must_use]
     pub fn tools(mut self, source: impl ToolSource) -> Self {
         match source.tools() {
@@ -198,28 +202,29 @@ impl<H> HostBuilder<H> {
         self
     }
 
-    /// Where skills come from; with it, models have the tools `activate_skill` and `skill_resource` (REQUIREMENTS R-18).
+    /// Sets the source of skills. Models then get the tools `activate_skill` and `skill_resource`.
     #[must_use]
     pub fn skills(self, skills: impl SkillSource) -> Self {
         self.shared_skills(Arc::new(skills))
     }
 
-    /// Where skills come from, shared with others.
+    /// Sets a source of skills that the caller also uses elsewhere.
     #[must_use]
     pub fn shared_skills(mut self, skills: Arc<dyn SkillSource>) -> Self {
         self.defaults.skills = Some(skills);
         self
     }
 
-    /// The models that a skill may choose beside the conversation's own; a name may hold `*` for any text. None otherwise: a skill that
-    /// names another model is active and answered by the conversation's own.
+    /// Sets the models that a skill may select beside the conversation's own; `*` in a name matches
+    /// any text. Default: none. A skill that names any other model still activates, and the
+    /// conversation's own model answers.
     #[must_use]
     pub fn skill_models(mut self, models: impl IntoIterator<Item = String>) -> Self {
         self.defaults.skill_models = models.into_iter().collect();
         self
     }
 
-    /// How deep skills may activate skills; three at once otherwise.
+    /// Limits how deep skills may activate other skills. Default: three active at once.
     #[must_use]
     pub fn skill_policy(mut self, policy: SkillPolicy) -> Self {
         self.defaults.skill_policy = policy;
@@ -233,8 +238,9 @@ impl<H> HostBuilder<H> {
         self
     }
 
-    /// Gives models the tool `create_subagent`: a task for a second agent with an empty history and the same tools but this one
-    /// (REQUIREMENTS N-01, N-02). [`Limits`] bounds how many. Off unless asked for.
+    /// Gives models the tool `create_subagent`. It starts a subagent with one task, an empty
+    /// history and the same tools except `create_subagent`. [`Limits`] bounds how many run at once.
+    /// Off by default.
     #[must_use]
     pub fn subagents(mut self) -> Self {
         self.defaults.subagents = true;
@@ -248,14 +254,15 @@ impl<H> HostBuilder<H> {
         self
     }
 
-    /// Lends values of the application to every tool call.
+    /// Sets application values that every tool call can read.
     #[must_use]
     pub fn extensions(mut self, extensions: Extensions) -> Self {
         self.defaults.extensions = extensions;
         self
     }
 
-    /// Whether tools that change something may run. `Deny` otherwise: nobody was asked.
+    /// Sets whether tools that change something may run. Default: `Deny`, since no person was named
+    /// who could approve. `Ask` also sets [`HostBuilder::has_approver`].
     #[must_use]
     pub fn approval(mut self, approval: ApprovalMode) -> Self {
         self.defaults.has_approver = approval == ApprovalMode::Ask;
@@ -263,86 +270,93 @@ impl<H> HostBuilder<H> {
         self
     }
 
-    /// Whether somebody is there to be asked; true after `approval(Ask)`. Without one, what needs approval is denied at once.
+    /// Sets whether a person answers approval requests. [`HostBuilder::approval`] sets it to true
+    /// for `Ask` and to false otherwise. Without an approver, a call that needs approval is denied
+    /// at once.
     #[must_use]
     pub fn has_approver(mut self, has_approver: bool) -> Self {
         self.defaults.has_approver = has_approver;
         self
     }
 
-    /// What tool calls are allowed: a level, and the only tools that may run.
+    /// Sets the permissions of tool calls: a permission level, and optionally the only tools that
+    /// may run.
     #[must_use]
     pub fn permissions(mut self, permissions: Permissions) -> Self {
         self.defaults.permissions = permissions;
         self
     }
 
-    /// How much of a tool's data is shown where neither the call nor the tool says so (REQUIREMENTS O-09).
+    /// Sets how much of a tool's data the model sees when neither the call nor the tool sets a
+    /// level.
     #[must_use]
     pub fn output_level(mut self, level: OutputLevel) -> Self {
         self.defaults.output_level = level;
         self
     }
 
-    /// What becomes of a round that was open when its host stopped. Taken up again otherwise.
+    /// Sets what happens to a round that was open when its host stopped. Default: it is resumed.
     #[must_use]
     pub fn recovery(mut self, recovery: Recovery) -> Self {
         self.defaults.recovery = recovery;
         self
     }
 
-    /// Bounds.
+    /// Sets the host's limits.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// What models cost: for the cost of each call in usage and figures, and for budgets of money (REQUIREMENTS X-21).
+    /// Sets the prices of models. They are needed for the cost of calls in usage and figures, and
+    /// for budgets in money.
     #[must_use]
     pub fn prices(mut self, prices: Prices) -> Self {
         self.prices = prices;
         self
     }
 
-    /// What each conversation may spend in all its rounds together (REQUIREMENTS L-05). A round whose next model call has no room
-    /// ends with the stop reason `budget`.
+    /// Sets the budget of each conversation, over all its rounds. A round whose next model call
+    /// exceeds it ends with the stop reason `budget`.
     #[must_use]
     pub fn budget(mut self, budget: Budget) -> Self {
         self.defaults.budget = budget;
         self
     }
 
-    /// What all conversations of each tenant together may spend; [`super::TenantHandle::set_budget`] changes it for one.
+    /// Sets the budget that all conversations of a tenant share.
+    /// [`super::TenantHandle::set_budget`] changes it for one tenant.
     #[must_use]
     pub fn tenant_budget(mut self, budget: Budget) -> Self {
         self.tenant_budget = budget;
         self
     }
 
-    /// When failed model calls are tried again.
+    /// Sets when failed model calls are retried.
     #[must_use]
     pub fn model_retry(mut self, retry: ModelRetryPolicy) -> Self {
         self.retry = retry;
         self
     }
 
-    /// When a failing provider is left alone.
+    /// Configures the circuit breaker: when calls to a failing provider stop, and for how long.
     #[must_use]
     pub fn breaker(mut self, breaker: BreakerConfig) -> Self {
         self.breaker = breaker;
         self
     }
 
-    /// Takes keys out of what tools return, of their errors, panics and progress, before a model, a watcher or the journal sees it.
+    /// Masks secrets in tool results, errors, panics and progress, before a model, a watcher or the
+    /// journal sees them.
     #[must_use]
     pub fn mask_results(mut self, mask: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
         self.defaults.mask = Some(Arc::new(mask));
         self
     }
 
-    /// How many turns begin a span for the subscriber of this process; all unless said otherwise. Figures are not sampled
-    /// (REQUIREMENTS ).
+    /// Sets the share of rounds that open a tracing span. Default: all. Figures count every round,
+    /// sampled or not.
     #[must_use]
     pub fn trace_sampling(mut self, sampling: TraceSampling) -> Self {
         self.trace_sampling = sampling;
@@ -352,7 +366,7 @@ impl<H> HostBuilder<H> {
     /// Starts the host on the current runtime.
     ///
     /// # Errors
-    /// [`BuildError`] says what is missing.
+    /// [`BuildError`] names what is missing or contradictory.
     pub async fn build(self) -> Result<H, BuildError> {
         if let Some(error) = self.tools_error {
             return Err(BuildError::NoTools(error));

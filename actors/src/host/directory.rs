@@ -1,7 +1,13 @@
-//! Who is awake. A sharded map, not an actor (DESIGN §5): finds, wakes and restarts conversations, and holds their mail meanwhile.
+//! The directory of active conversations: starts them, restarts them after a crash, and holds their
+//! messages while they start, stop or back off. A conversation has at most one actor.
 //!
-//! **Invariant:** under a shard guard only look-up, `cast` and slot change. Never spawn, await, call out, or drop mail, a lease or
-//! an actor there: the guard is not re-entrant. Everything that must be dropped or answered leaves the guard first.
+//! The directory is a sharded map and not an actor, so sending to one conversation never waits for
+//! another one.
+//!
+//! **Invariant:** code that holds a shard guard only looks up a slot, changes it, or casts to its
+//! actor. It never spawns, awaits or calls out, and never drops a message, a lease or an actor
+//! reference: their destructors may enter the map again, and the guard is not re-entrant. Whatever
+//! must be dropped or answered is moved out and handled after the guard is released.
 
 mod deletion;
 
@@ -48,18 +54,20 @@ use crate::{
 /// Pause before a conversation whose store failed is loaded again.
 const STORE_RETRY: Duration = Duration::from_secs(1);
 
-/// Conversations that are asked together to go to sleep, and the pause before the next ones: a sleep costs some 20 µs, so that half a
-/// processor is left to those who work.
+/// Conversations that a sweep asks to sleep in one batch, and the pause between batches. Going to
+/// sleep costs about 20 µs, so a sweep takes about a quarter of one core.
 const SWEPT_AT_ONCE: usize = 16;
 const SWEEP_PAUSE: Duration = Duration::from_millis(1);
 
-/// Parked conversations woken by one sweep; the next one takes the rest.
+/// Parked conversations that one sweep wakes; the next sweep takes the rest.
 const WAKES_MAX: usize = 256;
 
 type Mail = Vec<ConversationMsg>;
 type Crashes = Option<Box<RestartHistory>>;
 
-/// States of a conversation that is not asleep; absent means asleep.
+/// The state of a conversation that is not asleep. A sleeping conversation has no slot.
+/// `generation` identifies the activation that a callback speaks of: a callback with an older
+/// generation is ignored.
 enum Slot {
     Starting {
         generation: u64,
@@ -87,7 +95,8 @@ enum Slot {
         error: ConversationError,
         until: Instant,
     },
-    /// `life`: the generation that has not ended yet. Holds no mail: what comes is refused.
+    /// `life` is the generation whose actor has not ended yet, `None` once it has. Holds no
+    /// messages: whatever arrives is refused.
     Deleting {
         life: Option<u64>,
         over: Arc<Notify>,
@@ -106,7 +115,7 @@ impl Slot {
         }
     }
 
-    /// Takes the slot apart.
+    /// Returns what must leave the shard guard with the slot: held messages, crash history, actor.
     fn into_parts(self) -> (Mail, Crashes, Option<ActorRef<ConversationMsg>>) {
         match self {
             Self::Starting { held, crashes, .. } | Self::Closing { held, crashes, .. } | Self::Backoff { held, crashes, .. } => {
@@ -118,19 +127,20 @@ impl Slot {
     }
 }
 
-/// Where a conversation is.
+/// Where a conversation is, as its status shows it.
 pub(crate) enum Place {
-    /// Not in memory.
+    /// The conversation has no slot.
     Asleep,
-    /// Being loaded, or about to be.
+    /// The conversation is starting, stopping, waiting for a restart or being deleted.
     OnTheWay,
-    /// In memory.
+    /// The conversation has an actor, which reports here what it waits for.
     Awake(Arc<WaitStatus>),
-    /// Not to be had for a while.
+    /// The conversation crashed too often, or its journal cannot be read. It accepts no messages
+    /// for a while.
     Failed(ConversationError),
 }
 
-/// What is to be done once the guard is gone.
+/// What a slot change requires after the shard guard is released.
 enum Then {
     Nothing,
     Start(u64),
@@ -148,14 +158,14 @@ pub(crate) struct Directory {
     limits: Arc<Limits>,
     started: Instant,
     closed: AtomicBool,
-    /// Told whenever a slot goes away.
+    /// Notified whenever a slot is removed.
     emptied: Notify,
-    /// Nothing more comes of this host.
+    /// Cancelled when the host stops: no more events follow.
     stopped: CancellationToken,
     supervisors: RwLock<Vec<ActorCell>>,
     runtime: tokio::runtime::Handle,
     me: OnceLock<std::sync::Weak<Directory>>,
-    /// What conversations of fan-outs are made of.
+    /// The setups, ports and budgets of running fan-outs.
     fan_outs: Arc<FanOutContexts>,
     setups: TenantSetups,
 }
@@ -189,7 +199,7 @@ impl Directory {
         directory
     }
 
-    /// Sets the supervisor with this number, in place of one that died.
+    /// Sets the supervisor with this index; replaces one that died.
     pub(crate) fn set_supervisor(&self, index: usize, supervisor: ActorCell) {
         let mut supervisors = self.supervisors.write().unwrap_or_else(std::sync::PoisonError::into_inner);
         match supervisors.get_mut(index) {
@@ -213,12 +223,12 @@ impl Directory {
         self.started.elapsed().as_secs()
     }
 
-    /// Cancelled once nothing more comes of this host: who watches here is to go on elsewhere.
+    /// The token that is cancelled when the host stops. Watchers then reconnect to the next host.
     pub(crate) fn stopped(&self) -> &CancellationToken {
         &self.stopped
     }
 
-    /// Where a conversation is, and what its life has last said of itself.
+    /// Where a conversation is, with its wait status if it has an actor.
     pub(crate) fn place(&self, scope: &Scope) -> Place {
         match self.slots.get(scope).as_deref() {
             None => Place::Asleep,
@@ -228,49 +238,49 @@ impl Directory {
         }
     }
 
-    /// The store and what else its conversations use.
+    /// The ports of all conversations except those of fan-outs.
     pub(crate) fn ports(&self) -> &Ports {
         &self.ports
     }
 
-    /// What conversations of fan-outs are made of that are under way.
+    /// The setups, ports and budgets of running fan-outs.
     pub(crate) fn fan_outs(&self) -> &Arc<FanOutContexts> {
         &self.fan_outs
     }
 
-    /// Whether no new round begins here.
+    /// Whether the host is draining: no new round begins.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// The ports of a conversation.
+    /// The ports of a conversation: its fan-out's, or the host's.
     fn ports_of(&self, scope: &Scope) -> Ports {
         self.fan_outs.of(scope).map_or_else(|| self.ports.clone(), |context| context.ports.clone())
     }
 
-    /// Whose conversations these are.
+    /// The tenants of the host.
     pub(crate) fn tenants(&self) -> &Arc<Tenants> {
         &self.tenants
     }
 
-    /// Asks a conversation that is in memory to go to sleep if it can. Wakes nobody.
+    /// Asks an active conversation to go to sleep if it is idle. Does nothing for an inactive one.
     pub(crate) fn put_to_sleep(&self, scope: &Scope) {
         if let Some(Slot::Live { actor, .. }) = self.slots.get(scope).as_deref() {
             let _ = actor.cast(ConversationMsg::Sweep);
         }
     }
 
-    /// Waits until a conversation goes to sleep, from this call on.
+    /// A future that completes when a slot is removed after this call.
     pub(crate) fn emptied(&self) -> Notified<'_> {
         self.emptied.notified()
     }
 
-    /// Conversations that are not asleep.
+    /// The number of conversations that are not asleep.
     pub(crate) fn awake(&self) -> usize {
         self.slots.len()
     }
 
-    /// Conversations that are not asleep, by state. Looks at every slot of the host.
+    /// The number of conversations that are not asleep, by state. Visits every slot of the host.
     pub(crate) fn slots(&self) -> SlotCounts {
         let mut counts = SlotCounts::default();
         for slot in &self.slots {
@@ -287,19 +297,20 @@ impl Directory {
         counts
     }
 
-    /// Where the host's work runs.
+    /// The tokio runtime on which the host's tasks run.
     pub(crate) fn runtime(&self) -> &tokio::runtime::Handle {
         &self.runtime
     }
 
-    /// A tenant's conversations that are not asleep. Looks at every slot of the host.
+    /// A tenant's conversations that are not asleep. Visits every slot of the host.
     pub(crate) fn awake_of(&self, tenant: &TenantId) -> Vec<Scope> {
         self.slots.iter().filter(|slot| slot.key().tenant == *tenant).map(|slot| slot.key().clone()).collect()
     }
 
-    /// Sends a mail, waking its conversation if it sleeps. A mail that cannot be taken is answered.
+    /// Sends a message to a conversation, which is started if it sleeps. A message that cannot be
+    /// delivered is answered with the reason.
     pub(crate) fn send(&self, scope: &Scope, mail: ConversationMsg) {
-        // A round that is let to its end is let begin its subagents.
+        // While the host drains, open rounds may finish, so they may still start subagents.
         let begins = matches!(mail, ConversationMsg::Prompt(_) | ConversationMsg::Resume) && !scope.conversation.is_subagent();
         if begins && self.closed.load(Ordering::Acquire) {
             return refuse(mail, &crate::conversation::round::Refusal::Draining.into());
@@ -361,22 +372,24 @@ impl Directory {
         }
     }
 
-    /// How a tenant's conversations are set up from their next activation on.
+    /// The setup that a tenant's conversations get at their next activation.
     pub(crate) fn setup_of(&self, tenant: &TenantId) -> Arc<Setup> {
         self.setups.of(tenant)
     }
 
-    /// Gives a tenant's conversations another setup from their next activation on.
+    /// Sets the setup that a tenant's conversations get at their next activation.
     pub(crate) fn set_up(&self, tenant: TenantId, setup: Arc<Setup>) {
         self.setups.set(tenant, setup);
     }
 
-    /// What a conversation and its subagents spend together, where they have a budget.
+    /// The shared budget of a conversation and its subagents; `None` without a budget.
     pub(crate) fn family_of(&self, tenant: &Tenant, conversation: &ConversationId) -> Option<Arc<Family>> {
         tenant.family(conversation, self.setup_of(tenant.id()).family_budget()?)
     }
 
-    /// Starts a life; called without a guard. The lease's drop, never the spawn's result, is the truth about it.
+    /// Starts an activation. Must be called without a shard guard. The result of the spawn is not
+    /// evaluated for failures: the lease's drop reports every end of an activation, a failed start
+    /// included.
     fn start(&self, scope: &Scope, generation: u64) {
         let (Some(directory), Some(supervisor)) = (self.me.get().and_then(std::sync::Weak::upgrade), self.supervisor_of(scope)) else {
             return;
@@ -400,9 +413,11 @@ impl Directory {
             wait_status: wait_status.clone(),
             lease,
         };
-        // Actors are spawned on the current runtime; a caller of another runtime must not become its owner.
+        // Actors are spawned on the current runtime. A caller may be on another one, which may end
+        // before the host does.
         let _entered = self.runtime.enter();
-        // Its `pre_start` waits for nothing: it is over at once, here, and takes no task of its own.
+        // The conversation's `pre_start` awaits nothing, so one poll completes the spawn here and
+        // saves a task. The task below is only the fallback.
         let mut starting = Box::pin(unconstrained(ActorRuntime::spawn_linked(None, Conversation, args, supervisor)));
         match (&mut starting).now_or_never() {
             Some(Ok((actor, _))) => self.set_live(scope, generation, actor, wait_status),
@@ -419,7 +434,9 @@ impl Directory {
         }
     }
 
-    /// Gives a life that has started the mail that was held for it; one that came too late is stopped.
+    /// Makes a started actor the live one and sends it the held messages. The casts happen under
+    /// the guard, so a message that is sent meanwhile cannot overtake the held ones. An actor whose
+    /// generation is no longer current is stopped.
     fn set_live(&self, scope: &Scope, generation: u64, actor: ActorRef<ConversationMsg>, wait_status: Arc<WaitStatus>) {
         let mut stale = Some(actor.clone());
         let mut replaced = None;
@@ -457,7 +474,8 @@ impl Directory {
         });
     }
 
-    /// Ends the streams of rounds that no life will finish soon, so that their watchers do not wait for ever.
+    /// Ends the event streams of rounds that no activation will finish soon, so that their watchers
+    /// do not wait for ever.
     fn fail_streams(&self, scope: &Scope, error: &ConversationError) {
         let (ports, scope, error) = (self.ports_of(scope), scope.clone(), error.clone());
         self.runtime.spawn(async move {
@@ -491,8 +509,8 @@ impl Directory {
         self.then(scope, then);
     }
 
-    /// Asks conversations that were not used for a while to go to sleep: some at once, the others bit by bit, so that a hundred thousand
-    /// of them do not stand before those that work.
+    /// Asks conversations that were idle for `idle` to go to sleep. They are asked in small
+    /// batches, so that a sweep of a hundred thousand conversations does not delay the busy ones.
     pub(crate) fn sweep(&self, idle: Duration) {
         let idle_s = idle.as_secs();
         let all: Vec<Scope> = {
@@ -525,8 +543,8 @@ impl Directory {
         }
     }
 
-    /// Wakes parked conversations whose time has come (DESIGN §4.3). Reads the store in a task; a failing store is asked again at
-    /// the next sweep.
+    /// Wakes parked conversations whose approval deadline has passed. A task reads them from the
+    /// store; after a store error the next call tries again.
     pub(crate) fn wake_due(self: &Arc<Self>) {
         let me = self.clone();
         self.runtime.spawn(async move {
@@ -538,12 +556,16 @@ impl Directory {
         });
     }
 
-    /// Lets no new round begin, ends open ones at the deadline, and waits until all are asleep.
-    /// Returns how many there were.
+    /// Stops admitting rounds, lets open ones run until `deadline`, interrupts the rest, and waits
+    /// until all conversations sleep. Returns how many were awake at the start.
     pub(crate) async fn drain(&self, deadline: Instant) -> usize {
         self.closed.store(true, Ordering::Release);
         let awake = self.slots.len();
         loop {
+            // Register for the notification before the slots are inspected: a slot that is removed
+            // in between must not be missed. Conversations that only wait for a restart have no
+            // actor to drain, so they are removed here. The timeout covers slots that were starting
+            // during the pass and became live after it.
             let emptied = self.emptied.notified();
             tokio::pin!(emptied);
             emptied.as_mut().enable();
@@ -571,7 +593,8 @@ impl Directory {
     }
 }
 
-/// Ends the streams of the rounds that the journal says are open or wait.
+/// Ends the event streams of rounds that the journal shows as open or queued. Returns whether there
+/// were any.
 async fn end_streams(ports: &Ports, scope: &Scope, error: &ConversationError) -> bool {
     let failure = Failure { code: error.code().to_owned(), message: error.to_string(), retry_after_ms: None };
     let Ok(state) = load(&*ports.sessions, scope).await else { return false };
@@ -580,9 +603,9 @@ async fn end_streams(ports: &Ports, scope: &Scope, error: &ConversationError) ->
     for round in open.chain(state.inbox.iter().map(|prompt| prompt.round_id)) {
         let key = StreamKey { scope: scope.clone(), round };
         if let Ok(Some(StreamStatus::Complete | StreamStatus::Failed)) = ports.events.get_status(&key).await {
-            continue; // Its life told.
+            continue; // Its activation ended the stream.
         }
-        // Behind everything that this life can have published.
+        // An id after every event that the activation can have published.
         let id = EventId { epoch: state.epoch, seq: state.head, n: u32::MAX };
         let kind = EventKind::Error { failure: failure.clone() };
         let event = StreamEvent { id, conversation_id: scope.conversation.clone(), round_id: Some(round), kind };
@@ -594,7 +617,7 @@ async fn end_streams(ports: &Ports, scope: &Scope, error: &ConversationError) ->
 }
 
 impl LeaseIssuer for Directory {
-    /// Holds a mail that a closing conversation gave back.
+    /// Keeps a message that a closing conversation handed back, for the next activation.
     fn hold(&self, scope: &Scope, generation: u64, mail: ConversationMsg) {
         let mut mail = Some(mail);
         let mut replaced = None;
@@ -612,11 +635,13 @@ impl LeaseIssuer for Directory {
         }
         drop(replaced);
         if let Some(mail) = mail {
-            self.send(scope, mail); // Another life is there already.
+            self.send(scope, mail); // A newer activation owns the slot: send it there.
         }
     }
 
-    /// A life ended.
+    /// Moves the slot of an ended activation to its next state; the lease calls this when it is
+    /// dropped. A stale generation changes nothing. Under the guard the slot is only replaced.
+    /// Restarting, refusing held messages and ending streams follow after the guard is released.
     fn ended(&self, scope: &Scope, generation: u64, end: &ExitReason) {
         let now = self.started.elapsed();
         let counters = &self.ports.counters;
@@ -639,6 +664,8 @@ impl LeaseIssuer for Directory {
             }
             Entry::Occupied(mut place) if place.get().generation() == Some(generation) => {
                 let next = self.next_generation();
+                // A placeholder, so that the old slot can be taken apart. Every arm below replaces
+                // or removes it, and `next` makes late callbacks of the ended activation stale.
                 let slot = std::mem::replace(place.get_mut(), Slot::Closing { generation: next, held: Vec::new(), crashes: None });
                 let (held, mut crashes, actor) = slot.into_parts();
                 dropped = actor;

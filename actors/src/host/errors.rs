@@ -1,4 +1,5 @@
-//! Why a host cannot be built, why it refuses a request, and why a round has no result.
+//! The errors of the public API: building a host ([`BuildError`]), sending a request
+//! ([`SendError`]), and awaiting a round ([`OutcomeError`]).
 
 use crate::{
     chat::AttachmentError,
@@ -14,30 +15,30 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// No model.
+    /// No model provider was set.
     #[error("a host needs a provider: call .provider(…)")]
     NoProvider,
-    /// The tools cannot be.
+    /// The tools do not form a valid toolset.
     #[error(transparent)]
     Tools(#[from] ToolsetError),
-    /// A budget of money, and nothing to reckon it with.
+    /// There is a budget in money, but the model has no price.
     #[error("a budget of money needs a price for the model `{model}`{}", nearest.as_ref().map(|name| format!("; the nearest price is for `{name}`")).unwrap_or_default())]
     NoPrice {
-        /// The model.
+        /// The model without a price.
         model: String,
-        /// The name with a price that is most like it.
+        /// The most similar model name that has a price; `None` when no name is similar.
         nearest: Option<String>,
     },
-    /// The tools were not to be had.
+    /// The source of tools failed.
     #[error("the tools could not be made: {0}")]
     NoTools(String),
-    /// A tenant names a gateway that is not there.
+    /// A tenant or a fallback names a gateway that does not exist.
     #[error("there is no gateway `{0}`; add it first")]
     NoSuchGateway(String),
-    /// A gateway whose fallback comes back to it.
+    /// The chain of fallbacks of this gateway leads back to it.
     #[error("the fallback of the gateway `{0}` leads back to it")]
     FallbackCycle(String),
-    /// The skills were not to be had.
+    /// The source of skills failed.
     #[error(transparent)]
     Skills(#[from] SkillError),
     /// The actors could not be started.
@@ -45,7 +46,7 @@ pub enum BuildError {
     Start(String),
 }
 
-/// Why something could not be asked.
+/// Why a request was not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
@@ -55,31 +56,31 @@ pub enum SendError {
     /// The prompt is empty or too large.
     #[error("a prompt must have between 1 and {PROMPT_BYTES_MAX} bytes, this one has {0}")]
     BadPrompt(usize),
-    /// An image or a document cannot be sent (REQUIREMENTS W-03).
+    /// An image or a document is malformed, too large or of an unsupported type.
     #[error(transparent)]
     Attachment(#[from] AttachmentError),
-    /// The model takes no documents, and the text of one cannot be had.
+    /// The model takes no documents, and the text of one could not be extracted.
     #[error(transparent)]
     DocumentText(#[from] DocumentTextError),
-    /// The host has no skills, or not this one.
+    /// The host has no skills, or this skill does not exist or cannot be used.
     #[error("{0}")]
     Skill(String),
-    /// A budget of money needs a price for the model.
+    /// A budget in money needs a price for the model.
     #[error("a budget of money needs a price for the model `{model}`")]
     NoPrice {
-        /// The model.
+        /// The model without a price.
         model: String,
     },
-    /// The id is one of a subagent's conversation, or the name of a fan-out.
+    /// The id is reserved: it names a subagent's conversation or a fan-out.
     #[error("a conversation whose id begins with `{SUBAGENT_PREFIX}` or `{FAN_OUT_PREFIX}` is told nothing but its task; use another id")]
     Reserved,
-    /// A fan-out of this name is under way.
+    /// A fan-out of this name is running on this host.
     #[error("a fan-out of the name `{name}` is running")]
     FanOutRuns {
-        /// Its name.
+        /// The name of the fan-out.
         name: String,
     },
-    /// The conversation, or the host, said no.
+    /// The conversation or the host refused the request, or the store failed.
     #[error(transparent)]
     Conversation(#[from] ConversationError),
 }
@@ -106,7 +107,7 @@ impl From<LoadFailure> for SendError {
 }
 
 impl SendError {
-    /// Stable code.
+    /// A stable, machine-readable code.
     pub fn code(&self) -> &'static str {
         match self {
             Self::InvalidId(_) => "invalid_id",
@@ -121,7 +122,7 @@ impl SendError {
         }
     }
 
-    /// Whether trying again can help.
+    /// Whether a retry of the same request can succeed.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::InvalidId(_)
@@ -148,32 +149,32 @@ impl From<NotAdmitted> for SendError {
     }
 }
 
-/// Why there is no good outcome.
+/// Why a round has no successful outcome.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OutcomeError {
-    /// The round failed; what was said until then is in it.
+    /// The round failed.
     #[error("{}", end.error.as_ref().map_or("the round failed", |failure| failure.message.as_str()))]
     Failed {
-        /// The round's end.
+        /// The round's end, with the text that was generated until the failure.
         end: Box<RoundEnd>,
     },
-    /// The round never began, or its conversation cannot go on here.
+    /// The round never began, or its conversation cannot continue on this host.
     #[error("{}", failure.message)]
     Ended {
-        /// Why.
+        /// Why the round never began or cannot continue.
         failure: Failure,
     },
-    /// The host stopped first. The round is not over: the next host on the store goes on with it.
+    /// The host stopped before the round was over. The next host on the store continues the round.
     #[error("the host stopped before this round was over; the next one on its store goes on with it")]
     Stopped,
-    /// The stream is gone before it was read to its end; the history has the answer.
+    /// The events were dropped before they were read to the end. The history has the answer.
     #[error("the events of this round are no longer kept; read the conversation's history")]
     Expired,
 }
 
 impl OutcomeError {
-    /// Stable code.
+    /// A stable, machine-readable code.
     pub fn code(&self) -> &str {
         match self {
             Self::Failed { end } => end.error.as_ref().map_or("error", |failure| failure.code.as_str()),
@@ -183,7 +184,7 @@ impl OutcomeError {
         }
     }
 
-    /// Whether trying again can help.
+    /// Whether a retry of the same request can succeed.
     pub fn is_retryable(&self) -> bool {
         let failure = match self {
             Self::Failed { end } => end.error.as_ref(),

@@ -1,10 +1,15 @@
-//! What a watcher of a conversation holds: its events over the borders of rounds, from a cursor or from now on, until it is dropped.
+//! Watching a conversation: its events across rounds, from a cursor or from now on, until the
+//! [`Events`] are dropped.
 //!
-//! State: a cursor, events that were read ahead, and a place in the journal while it tells. The ring tells while it has the cursor, else the journal together with
-//! what the ring still has, then the ring again.
-//! Nothing is queued for a watcher: it pulls, so one that never reads costs what it holds and stalls nobody (FAULTS F17).
+//! State: a cursor, events that were read ahead, and a place in the journal during catch-up. Events
+//! come from the in-memory ring while the ring still holds the cursor. Otherwise they come from the
+//! journal, merged with what the ring has left, until the watcher has caught up with the ring.
 //!
-//! Bounds: `WATCHER_BYTES_MAX` read ahead, or one entry's events; as much again for the place.
+//! A watcher pulls and nothing is queued for it. A watcher that stops reading costs only the events
+//! that it holds, and delays neither the conversation nor other watchers.
+//!
+//! Bounds: `WATCHER_BYTES_MAX` of events read ahead, or the events of one entry; as much again for
+//! the place in the journal.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -22,33 +27,37 @@ use crate::{
     stream::{EventKind, StreamEvent},
 };
 
-/// Where a watcher begins.
+/// The position from which a watcher reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EventsFrom {
-    /// With the running round from its start; with what comes next when none runs.
+    /// The start of the running round; the next event when no round runs.
     #[default]
     Now,
-    /// Behind the last event that it saw. `0.0.0` is behind none: all durable events are told, the oldest first.
+    /// After this event, usually the last one that the watcher saw. `0.0.0` yields all durable
+    /// events, oldest first.
     After(EventId),
 }
 
-/// A conversation as its watchers see it, round after round. Dropping it cancels nothing, and holding it keeps no host alive.
+/// The events of a conversation, round after round. Dropping it cancels nothing, and holding it
+/// does not keep the host running.
 pub struct Events {
     ports: Ports,
     scope: Scope,
     stopped: CancellationToken,
     after: EventId,
-    /// The journal was told up to this entry.
+    /// The last journal entry whose events were returned; `None` before the first read of the
+    /// journal.
     told: Option<Seq>,
-    /// Where the next page of the journal begins, for one that has far to go.
+    /// Where the next page of the journal begins, during catch-up.
     place: Option<Place>,
     ahead: VecDeque<Arc<StreamEvent>>,
     is_over: bool,
 }
 
 impl Events {
-    /// The next event. Waits while nothing happens, and wakes nobody; `None` once the host has stopped, when the next host on its store
-    /// goes on behind the last event, and once the conversation is deleted.
+    /// Returns the next event. Waits while there is none, without activating the conversation.
+    /// Returns `None` once the host has stopped (the next host on its store continues after the
+    /// last event) and once the conversation is deleted.
     ///
     /// # Cancel safety
     /// Cancel safe: no event is lost when the future is dropped.
@@ -61,8 +70,10 @@ impl Events {
             if self.is_over {
                 return None;
             }
-            let is_stopped = self.stopped.is_cancelled(); // Before the look: what was told until the stop is still read.
+            let is_stopped = self.stopped.is_cancelled(); // Read once more after the stop.
             let events = self.ports.events.clone();
+            // The ring first. An error means that the ring no longer holds the cursor: catch up
+            // from the journal, merged with what the ring has left.
             match events.read_conversation(&self.scope, self.after, self.told, WATCHED_EVENTS_MAX).await {
                 Ok(batch) if !batch.is_empty() => {
                     self.ahead = projection::bounded(batch);
@@ -114,12 +125,13 @@ impl Events {
         }
     }
 
-    /// Bytes of the events that were read ahead: all that a watcher costs that has stopped reading.
+    /// Bytes of the events that were read ahead: the memory that a watcher holds when it stops
+    /// reading.
     pub fn bytes_ahead(&self) -> usize {
         self.ahead.iter().map(|event| event.kind.size()).sum()
     }
 
-    /// The cursor: the last event that was told, or where the watcher began.
+    /// The cursor: the last event that was returned, or where the watcher began.
     pub fn after(&self) -> EventId {
         self.after
     }
@@ -132,15 +144,16 @@ impl std::fmt::Debug for Events {
 }
 
 impl ConversationHandle {
-    /// Watches the conversation over many rounds, until the [`Events`] are dropped. Wakes nothing, and costs nothing while nothing happens
-    /// (DESIGN §4.6).
+    /// Watches the conversation across rounds, until the [`Events`] are dropped. Does not activate
+    /// the conversation, and costs no work while nothing happens.
     ///
-    /// Durable events are told exactly once and in order of id; ephemeral ones as far as the ring has them, since the next `message`
-    /// replaces them. A cursor that is of no use (the conversation was emptied since, deleted and made anew, or never was so far) is
-    /// answered by exactly one `snapshot`.
+    /// Durable events are returned exactly once, in the order of their ids. Ephemeral events are
+    /// returned as far as the ring still has them, since the next `message` event replaces them. A
+    /// cursor that is no longer valid (the conversation was reset since, was deleted and created
+    /// again, or never got that far) yields exactly one `snapshot` event.
     ///
     /// # Errors
-    /// `NotFound` for a conversation of which nothing is stored, [`SendError`] for a failing store.
+    /// `NotFound` for a conversation that is not stored, [`SendError`] for a failing store.
     pub async fn events(&self, from: EventsFrom) -> Result<Events, SendError> {
         let scope = self.scope()?;
         let (ports, stopped) = self.watching();

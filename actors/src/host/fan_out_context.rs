@@ -1,5 +1,6 @@
-//! What the conversations of fan-outs are made of while they run: their own model, journal, events and budget. By family, so that a life
-//! finds it by its conversation's id alone.
+//! Configuration of running fan-outs (model, stores, budget), looked up by the id prefix that the
+//! conversations of one fan-out share. An activation finds its fan-out from its conversation's id
+//! alone.
 
 use std::{
     collections::HashMap,
@@ -13,24 +14,25 @@ use crate::{
     tenant::Family,
 };
 
-/// One fan-out's.
+/// What the conversations of one fan-out are configured with.
 #[derive(Clone)]
 pub(crate) struct FanOutContext {
     pub(crate) setup: Arc<Setup>,
     pub(crate) ports: Ports,
-    /// What they spend together, where that is bounded.
+    /// The budget that they share; `None` without a bound.
     pub(crate) family: Option<Arc<Family>>,
 }
 
-/// Those whose conversations' ids start alike: one a tenant at most.
+/// The fan-outs of different tenants that chose the same name: at most one per tenant.
 type Alike = Vec<(TenantId, Arc<FanOutContext>)>;
 
-/// Those of a host, by what their conversations' ids start with: each life looks here, and makes no text for that. Tenants may name
-/// theirs alike.
+/// The running fan-outs of a host, by the id prefix of their conversations. The key is the prefix
+/// alone, so that a look-up borrows it from the id and allocates nothing; tenants may use the same
+/// name.
 #[derive(Default)]
 pub(crate) struct FanOutContexts(RwLock<HashMap<Box<str>, Alike, IdHash>>);
 
-/// A fan-out that is among them until this is dropped.
+/// The registration of a running fan-out. Dropping it removes the fan-out.
 pub(crate) struct Joined {
     fan_outs: Arc<FanOutContexts>,
     root: Scope,
@@ -39,12 +41,13 @@ pub(crate) struct Joined {
 impl Drop for Joined {
     fn drop(&mut self) {
         let gone = self.fan_outs.leave(&self.root);
-        drop(gone); // Its ports after the lock.
+        drop(gone); // After the lock: dropping the ports may call out.
     }
 }
 
 impl FanOutContexts {
-    /// Adds the one whose conversations have `root` for a parent; `None` while there is one.
+    /// Registers a fan-out whose conversations have `root` as their parent. Returns `None` while a
+    /// fan-out of this root is registered.
     pub(crate) fn join(self: &Arc<Self>, root: &Scope, context: FanOutContext) -> Option<Joined> {
         let mut fan_outs = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let alike = fan_outs.entry(root.conversation.family().as_str().into()).or_default();
@@ -67,12 +70,12 @@ impl FanOutContexts {
         Some(gone)
     }
 
-    /// Whether there is one for the children of `root`.
+    /// Whether a fan-out of this root is registered.
     pub(crate) fn has(&self, root: &Scope) -> bool {
         self.find(root.conversation.family().as_str(), &root.tenant).is_some()
     }
 
-    /// The one that a conversation belongs to.
+    /// The fan-out that a conversation belongs to; `None` for any other conversation.
     pub(crate) fn of(&self, scope: &Scope) -> Option<Arc<FanOutContext>> {
         self.find(scope.conversation.siblings()?, &scope.tenant)
     }

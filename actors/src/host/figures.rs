@@ -1,4 +1,5 @@
-//! All figures of a host at one moment, for whoever shows them. Reading wakes nobody and waits for nobody.
+//! All figures of a host at one moment, for exporters and status pages. Reading them activates no
+//! conversation and does not wait.
 
 use std::sync::{Arc, Weak};
 
@@ -10,49 +11,51 @@ use crate::{
     tenant::{Refused, Tenant},
 };
 
-/// What a host counts, and how much it carries just now.
+/// The counters of a host, and its current load.
 #[derive(Debug, Clone, Default)]
 pub struct HostFigures {
-    /// Totals since the host began.
+    /// Totals since the host started.
     pub total: Reading,
-    /// How long things took.
+    /// Latency histograms since the host started.
     pub latencies: LatencyReading,
-    /// Conversations in memory.
+    /// Conversations that are not asleep.
     pub awake: usize,
-    /// The same by state.
+    /// The same conversations, by state.
     pub slots: SlotCounts,
-    /// Gateways by name, the host's own first.
+    /// The status of each gateway, by name, the host's own first.
     pub gateways: Vec<(String, GatewayStatus)>,
-    /// The tenants that were named since the host began, by id.
+    /// The figures of each tenant that was used since the host started, by id.
     pub tenants: Vec<(TenantId, TenantReading)>,
 }
 
-/// How many conversations stand how in the directory; those that sleep are not in it.
+/// The number of conversations in each state of the directory. Sleeping conversations are not in
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SlotCounts {
     /// Being loaded.
     pub starting: usize,
-    /// In memory.
+    /// With a running actor.
     pub live: usize,
-    /// About to sleep, or between two lives.
+    /// Going to sleep, or between two activations.
     pub closing: usize,
-    /// Waiting to be started again after a crash or for a store that is away.
+    /// Waiting for a restart after a crash, or for a store that is unavailable.
     pub backoff: usize,
-    /// Given up for a while: it crashes again and again, or its journal cannot be read.
+    /// Refusing messages for a while, since they crashed repeatedly or their journals cannot be
+    /// read.
     pub failed: usize,
     /// Being deleted.
     pub deleting: usize,
 }
 
 impl SlotCounts {
-    /// Each state's name and count.
+    /// The name and count of each state.
     pub fn by_state(&self) -> [(&'static str, usize); 6] {
         let Self { starting, live, closing, backoff, failed, deleting } = *self;
         [("starting", starting), ("live", live), ("closing", closing), ("backoff", backoff), ("failed", failed), ("deleting", deleting)]
     }
 }
 
-/// Reads a host's figures without keeping it alive.
+/// Reads a host's figures without keeping the host running.
 #[derive(Clone)]
 pub struct FiguresReader(Weak<HostInner>);
 
@@ -63,14 +66,14 @@ impl std::fmt::Debug for FiguresReader {
 }
 
 impl FiguresReader {
-    /// The figures; `None` when the host is gone.
+    /// The figures; `None` after the host was dropped.
     pub fn read(&self) -> Option<HostFigures> {
         self.0.upgrade().map(|inner| Host(inner).figures())
     }
 }
 
 impl Host {
-    /// What reads the figures later, for an exporter that outlives the host.
+    /// Returns a reader of the figures, for an exporter that may outlive the host.
     pub fn figures_reader(&self) -> FiguresReader {
         FiguresReader(Arc::downgrade(&self.0))
     }

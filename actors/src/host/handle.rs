@@ -1,4 +1,8 @@
-//! Handles to tenants and conversations: what they can be asked.
+//! Handles to tenants and conversations. Each method sends one message to the conversation and
+//! waits for its answer, or reads the store.
+//!
+//! A handle can name a conversation that does not exist yet, and creating a handle activates
+//! nothing. A malformed id is reported by the first method that needs it.
 
 use crate::{
     chat::{Message, RawJson},
@@ -24,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{HostInner, Prompt, Reply, directory::Place, prompt::Documents};
 
-/// A tenant of a host.
+/// A tenant of a host. Cheap to clone.
 #[derive(Clone)]
 pub struct TenantHandle {
     pub(super) host: Arc<HostInner>,
@@ -36,18 +40,18 @@ impl TenantHandle {
         Self { host, id }
     }
 
-    /// Its counters and policy.
+    /// The tenant's quotas, counters and budget.
     pub(super) fn tenant(&self) -> Result<Arc<Tenant>, SendError> {
         Ok(self.host.tenants.get(&self.id.clone()?))
     }
 
-    /// A conversation by id, which need not exist yet.
+    /// Returns a handle to a conversation, which need not exist yet.
     pub fn conversation<C: TryInto<ConversationId, Error: Into<SendError>>>(&self, id: C) -> ConversationHandle {
         let scope = self.id.clone().and_then(|tenant| Ok(Scope::new(tenant, id.try_into().map_err(Into::into)?)));
         ConversationHandle { host: self.host.clone(), scope }
     }
 
-    /// Lists the tenant's conversations; wakes none.
+    /// Lists the tenant's stored conversations, without activating them.
     ///
     /// # Errors
     /// [`SendError`] for a wrong id or a failing store.
@@ -56,11 +60,12 @@ impl TenantHandle {
         Ok(self.host.ports.sessions.list(&id, query).await?)
     }
 
-    /// Bounds what all conversations of the tenant together may spend, counted since this host began (DESIGN §4.5). Holds from the next
-    /// model call on.
+    /// Sets the budget that all conversations of the tenant share. What was spent since this host
+    /// started counts toward it. It applies from the next model call on.
     ///
     /// # Errors
-    /// [`SendError::NoPrice`] for a bound of money where the model has no price; [`SendError::InvalidId`].
+    /// [`SendError::NoPrice`] for a budget in money when the model has no price;
+    /// [`SendError::InvalidId`].
     pub fn set_budget(&self, budget: Budget) -> Result<(), SendError> {
         let tenant = self.tenant()?;
         let setup = self.host.directory.setup_of(tenant.id());
@@ -73,7 +78,8 @@ impl TenantHandle {
         Ok(())
     }
 
-    /// What the tenant's conversations have spent or reserved since this host began, as far as budgets were counted.
+    /// What the tenant's conversations have spent and reserved since this host started. Only calls
+    /// to which a budget applied are counted.
     ///
     /// # Errors
     /// [`SendError::InvalidId`].
@@ -81,7 +87,7 @@ impl TenantHandle {
         Ok(self.tenant()?.budget().spent())
     }
 
-    /// Prompts between admission and answer.
+    /// The number of admitted prompts whose rounds have not ended.
     ///
     /// # Errors
     /// [`SendError::InvalidId`].
@@ -90,7 +96,7 @@ impl TenantHandle {
     }
 }
 
-/// A conversation of a tenant.
+/// A conversation of a tenant. Cheap to clone; it need not exist yet.
 #[derive(Clone)]
 pub struct ConversationHandle {
     pub(super) host: Arc<HostInner>,
@@ -98,13 +104,15 @@ pub struct ConversationHandle {
 }
 
 impl ConversationHandle {
-    /// Says something. Await it for a [`Reply`], or set a deadline, a client key, what to do when busy first.
+    /// Sends a prompt. Await the returned [`SendPrompt`] for a [`Reply`]; set its deadline, client
+    /// key or busy policy first.
     pub fn send(&self, prompt: impl Into<Prompt>) -> SendPrompt {
         let (conversation, prompt) = (self.clone(), prompt.into());
         SendPrompt { conversation, prompt, on_busy: OnBusy::Queue, deadline: None, client_key: None, output_schema: None }
     }
 
-    /// Asks the open round to end now. Returns when the wish is taken.
+    /// Requests cancellation of the open round. Returns when the request is accepted, not when the
+    /// round has ended.
     ///
     /// # Errors
     /// `NoSuch` when no round is open.
@@ -112,25 +120,27 @@ impl ConversationHandle {
         self.ask(|reply| ConversationMsg::Interrupt { failure: None, reply: Some(reply) }).await
     }
 
-    /// Answers an approval that a round waits for.
+    /// Allows or denies the tool call for which a round waits.
     ///
     /// # Errors
-    /// `NoSuch` when nobody waits for it.
+    /// `NoSuch` when no round waits for the approval of this call.
     pub async fn approve(&self, tool_call_id: impl Into<String>, allow: bool) -> Result<(), SendError> {
         let tool_call_id = tool_call_id.into();
         self.ask(|reply| ConversationMsg::Approve { tool_call_id, allow, always: false, reply }).await
     }
 
-    /// Agrees to a call, and to every later call of the same pattern in this conversation ([`crate::ports::Tool::approval_pattern`]).
+    /// Allows a tool call, and every later call of the same pattern in this conversation
+    /// ([`crate::ports::Tool::approval_pattern`]).
     ///
     /// # Errors
-    /// `NoSuch` when nobody waits for it.
+    /// `NoSuch` when no round waits for the approval of this call.
     pub async fn approve_always(&self, tool_call_id: impl Into<String>) -> Result<(), SendError> {
         let tool_call_id = tool_call_id.into();
         self.ask(|reply| ConversationMsg::Approve { tool_call_id, allow: true, always: true, reply }).await
     }
 
-    /// Adds a message for the model to read when it can. One with a known id is taken once.
+    /// Adds a message that the model reads at its next call. A message whose `id` is known already
+    /// is ignored.
     ///
     /// # Errors
     /// [`SendError`].
@@ -140,21 +150,22 @@ impl ConversationHandle {
         injected.inspect_err(|error| tracing::error!("Failed to inject messages: {error}"))
     }
 
-    /// Keeps a line of context through every compaction, and tells it to the model (REQUIREMENTS C-51, `add_system_context`). A line that
-    /// is kept already is taken once.
+    /// Pins a line: it becomes part of the model's context and stays through every compaction. A
+    /// line that is pinned already is not added again.
     ///
     /// # Errors
-    /// `PinnedFull` when there is no room for it.
+    /// `PinnedFull` when the pinned lines have no room for it.
     pub async fn pin(&self, line: impl Into<String>) -> Result<(), SendError> {
         let line = line.into();
         self.begin(Some(line.len()), |reply| ConversationMsg::Pin { line, reply }).await
     }
 
-    /// Makes the context smaller now, and waits up to ten seconds for a summary of what is dropped. `None`: there was nothing to drop.
+    /// Compacts the context now, and waits up to ten seconds for a summary of what is dropped.
+    /// Returns `None` when there was nothing to drop.
     ///
     /// # Errors
-    /// `RoundOpen` while a round is open, `CannotShrink` when system prompt, tools or pinned lines alone are too large; `Overloaded`
-    /// while the tenant has as many bytes stored as it may have.
+    /// `RoundOpen` while a round is open; `CannotShrink` when the system prompt, the tools and the
+    /// pinned lines alone are too large; `Overloaded` when the tenant's stored bytes are used up.
     pub async fn compact(&self) -> Result<Option<CompactionNote>, SendError> {
         let scope = self.scope.clone()?;
         let _room = room(&self.host.ports, &self.host.tenants.get(&scope.tenant), 0).await?;
@@ -164,7 +175,7 @@ impl ConversationHandle {
         Ok(after.filter(|after| before.is_none_or(|before| before.seq != after.seq)))
     }
 
-    /// Takes this history in place of what is there (REQUIREMENTS V-12, `update_messages`).
+    /// Replaces the conversation's history with these messages.
     ///
     /// # Errors
     /// `RoundOpen` while a round is open.
@@ -172,32 +183,35 @@ impl ConversationHandle {
         self.import_rounds(messages, Vec::new()).await
     }
 
-    /// Takes this history with records of its rounds, as an export holds them. Without records a round begins with each message of a
-    /// person.
+    /// Replaces the conversation's history with these messages and the records of their rounds, as
+    /// an export holds them. Without records, each user message begins a round.
     ///
     /// # Errors
-    /// `RoundOpen` while a round is open; `InvalidMessage` when the history has faults or a record does not fit it.
+    /// `RoundOpen` while a round is open; `InvalidMessage` when the history is not valid or a
+    /// record does not fit it.
     pub async fn import_rounds(&self, messages: Vec<Message>, rounds: Vec<ConversationRound>) -> Result<(), SendError> {
         let bytes = messages.iter().map(|message| message.wire().len()).sum();
         self.begin(Some(bytes), |reply| ConversationMsg::Import { messages, rounds, reply }).await
     }
 
-    /// Takes a round and all later ones back (FAULTS F26). What was said there stays in the journal, and what was spent stays spent; a
-    /// [`ConversationHandle::fork`] at a round that was taken back brings it to life again.
+    /// Takes back a round and all later ones. They stay in the journal, what they spent stays
+    /// spent, and [`ConversationHandle::fork`] at a round that was taken back restores it in a new
+    /// conversation.
     ///
     /// # Errors
-    /// `NoSuch` when the history holds no such round, `RoundOpen` while one is open or a prompt waits.
+    /// `NoSuch` when the history holds no such round; `RoundOpen` while a round is open or a prompt
+    /// waits.
     pub async fn rewind(&self, round_id: RoundId) -> Result<(), SendError> {
         self.ask(|reply| ConversationMsg::Rewind { round_id, reply }).await
     }
 
-    /// Begins another conversation of this tenant as a copy of this one: as it stood when the round `at` ended, or without one at the
-    /// last border of two rounds. This one may run meanwhile; it is read from the store and not woken, and nothing of an open round is
-    /// taken.
+    /// Copies this conversation into another one of the same tenant, up to the end of the round
+    /// `at`, or up to the last round that is over when `at` is `None`. The source is read from the
+    /// store: it is not activated, it may run meanwhile, and an open round is not copied.
     ///
     /// # Errors
-    /// `NotFound` when there is nothing to copy, `NoSuch` when the round is unknown or not over, `NotEmpty` when the other conversation
-    /// holds something.
+    /// `NotFound` when there is nothing to copy, `NoSuch` when the round is unknown or not over,
+    /// `NotEmpty` when the target conversation is not empty.
     ///
     /// # Cancel safety
     /// The copy is stored whole or not at all.
@@ -215,7 +229,7 @@ impl ConversationHandle {
         Ok(fork)
     }
 
-    /// Reads the rounds from the store, oldest first (REQUIREMENTS V-01). Wakes nothing.
+    /// Reads the rounds from the store, oldest first, without activating the conversation.
     ///
     /// # Errors
     /// [`SendError`] for a failing store or an unreadable journal.
@@ -224,10 +238,12 @@ impl ConversationHandle {
         Ok(crate::conversation::read_rounds(&*self.host.ports.sessions, &scope).await?.rounds())
     }
 
-    /// Activates a skill until it is deactivated: what it says enters the history, what it changes counts from the next model call on.
+    /// Activates a skill until it is deactivated. Its instructions enter the history; its tool
+    /// rules and model apply from the next model call on.
     ///
     /// # Errors
-    /// [`SendError::Skill`] for a skill that is not there or cannot be used, `Refused(Skill)` for one that is active or too deep.
+    /// [`SendError::Skill`] when the skill does not exist or cannot be used; `Refused(Skill)` when
+    /// it is active already or nested too deep.
     pub async fn activate_skill(&self, name: impl AsRef<str>) -> Result<(), SendError> {
         let conversation_id = Some(self.scope.clone()?.conversation);
         let (shelf, name) = (self.shelf()?, skill_name(name.as_ref())?);
@@ -237,19 +253,22 @@ impl ConversationHandle {
         self.begin(Some(0), |reply| ConversationMsg::ActivateSkill { loaded, reply }).await
     }
 
-    /// Ends a skill, and those that were activated on top of it; what they said stays in the history.
+    /// Deactivates a skill and those that were activated on top of it. Their instructions stay in
+    /// the history.
     ///
     /// # Errors
-    /// `NoSuch` when it is not active.
+    /// `NoSuch` when the skill is not active.
     pub async fn deactivate_skill(&self, name: impl AsRef<str>) -> Result<(), SendError> {
         let name = skill_name(name.as_ref())?;
         self.ask(|reply| ConversationMsg::DeactivateSkill { name, reply }).await
     }
 
-    /// The skills within reach, and which of them are active here. Wakes nothing.
+    /// Lists the available skills and which of them are active here, without activating the
+    /// conversation.
     ///
     /// # Errors
-    /// [`SendError::Skill`] when the host has none or they cannot be read, and as [`ConversationHandle::state`].
+    /// [`SendError::Skill`] when the host has no skills or cannot read them; otherwise as
+    /// [`ConversationHandle::state`].
     pub async fn skills(&self) -> Result<Vec<SkillStanding>, SendError> {
         let listing = self.shelf()?.source().index().await.map_err(|error| SendError::Skill(error.to_string()))?;
         let state = self.state().await?;
@@ -261,19 +280,22 @@ impl ConversationHandle {
         self.setup()?.skills.clone().ok_or_else(|| SendError::Skill("this host has no skills".into()))
     }
 
-    /// Empties the conversation and erases what it held: its entries, what its subagents stored, artifacts, summaries. One that was not
-    /// there begins, if the tenant may have one more. Its name, its place in the tenant's list and its next epoch stay.
+    /// Empties the conversation and erases its entries, its artifacts and summaries, and the
+    /// conversations of its subagents. Its id, its place in the tenant's list and its next epoch
+    /// stay. A conversation that does not exist is created, if the tenant's quota allows one more.
     ///
     /// # Errors
-    /// `RoundOpen` while a round is open; `Overloaded` beyond the tenant's conversations; those of a failing store: then something of
-    /// it may still be there, and asking again erases the rest.
+    /// `RoundOpen` while a round is open; `Overloaded` when the tenant has as many conversations as
+    /// it may have; [`SendError`] of a failing store. Some data may remain after a store error;
+    /// another reset erases the rest.
     ///
     /// # Cancel safety
-    /// Dropping the future does not stop an erasure that began.
+    /// Dropping the future does not stop an erasure that has begun.
     pub async fn reset(&self) -> Result<(), SendError> {
         let scope = self.scope.clone()?;
         let was_there = self.host.ports.sessions.head(&scope).await? != Head::default();
-        // Before the reset: what a round after it begins is not touched.
+        // List the children before the reset, so that subagents of a round that begins after it are
+        // kept.
         let children = if was_there { self.host.children(&scope).await? } else { BTreeSet::new() };
         self.begin(None, |reply| ConversationMsg::Reset { reply }).await?;
         if !was_there {
@@ -283,7 +305,8 @@ impl ConversationHandle {
         self.host.clone().empty(scope, reset_at, children).await
     }
 
-    /// Wakes the conversation, so that a round that was open when its host stopped is taken up again; returns it.
+    /// Activates the conversation, so that a round that was open when its host stopped is resumed.
+    /// Returns that round.
     ///
     /// # Errors
     /// [`SendError`].
@@ -301,7 +324,8 @@ impl ConversationHandle {
         Ok(Reply::new(self.host.clone(), self.scope.clone()?, round_id, true))
     }
 
-    /// Reads the state from the store: history, open round, figures. Wakes nothing (DESIGN §4.5).
+    /// Reads the state from the store: history, open round, figures. Does not activate the
+    /// conversation.
     ///
     /// # Errors
     /// [`SendError`] for a failing store or an unreadable journal.
@@ -313,7 +337,7 @@ impl ConversationHandle {
         }
     }
 
-    /// Reads the messages from the store (REQUIREMENTS V-12, `get_messages`).
+    /// Reads the messages of the history from the store.
     ///
     /// # Errors
     /// As [`ConversationHandle::state`].
@@ -321,29 +345,32 @@ impl ConversationHandle {
         Ok(self.state().await?.history.messages().iter().cloned().collect())
     }
 
-    /// Which conversation.
+    /// The tenant and the conversation, or the error of a malformed id.
     pub(super) fn scope(&self) -> Result<Scope, SendError> {
         self.scope.clone()
     }
 
-    /// What a watcher needs: it keeps no host alive.
+    /// What a watcher needs: the ports, and the token that is cancelled when the host stops. It
+    /// does not hold the host, so that a watcher does not keep the host running.
     pub(super) fn watching(&self) -> (Ports, CancellationToken) {
         (self.host.ports.clone(), self.host.directory.stopped().clone())
     }
 
-    /// Where it is.
+    /// The conversation's place in the directory.
     pub(super) fn place(&self) -> Result<Place, SendError> {
         Ok(self.host.directory.place(&self.scope()?))
     }
 
-    /// How conversations of its tenant are set up.
+    /// The setup that the conversation gets at its next activation.
     pub(super) fn setup(&self) -> Result<Arc<Setup>, SendError> {
         let scope = self.scope.clone()?;
         Ok(self.host.directory.setup_of(&scope.tenant).of(&scope.conversation))
     }
 
-    /// Asks what may begin a conversation: where their number is bounded it needs a place, and where stored bytes are bounded it needs
-    /// room for `bytes`; what frees more than it stores needs none.
+    /// Sends a message that may create the conversation, after the tenant's quotas have admitted
+    /// it. `bytes` is what the message will store; `None` skips the check of stored bytes, for
+    /// messages that free more than they store. The quota reservations are held until the answer:
+    /// dropping `place` before `keep` returns the place.
     async fn begin<T>(&self, bytes: Option<usize>, mail: impl FnOnce(Answer<T>) -> ConversationMsg) -> Result<T, SendError> {
         let scope = not_reserved(self.scope.clone()?)?;
         let tenant = self.host.tenants.get(&scope.tenant);
@@ -368,7 +395,7 @@ impl ConversationHandle {
     }
 }
 
-/// Nobody but its parent tells a subagent anything.
+/// Refuses the ids of subagents: only the parent may send them messages.
 fn not_reserved(scope: Scope) -> Result<Scope, SendError> {
     if scope.conversation.is_reserved() { Err(SendError::Reserved) } else { Ok(scope) }
 }
@@ -380,13 +407,13 @@ fn skill_name(text: &str) -> Result<SkillName, SendError> {
 /// A skill, and whether it is active in a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SkillStanding {
-    /// Level 1.
+    /// The skill's name, description and other front matter; not its instructions.
     pub metadata: SkillMetadata,
-    /// How it is active, if it is.
+    /// The skill's activation; `None` while it is not active.
     pub active: Option<ActiveSkill>,
 }
 
-/// A prompt about to be sent.
+/// A prompt that is sent when it is awaited. Nothing happens before.
 #[must_use = "nothing is said until this is awaited"]
 pub struct SendPrompt {
     conversation: ConversationHandle,
@@ -398,26 +425,27 @@ pub struct SendPrompt {
 }
 
 impl SendPrompt {
-    /// What to do when a round is open. Queues otherwise.
+    /// Sets what happens when a round is open. Default: the prompt is queued.
     pub fn on_busy(mut self, on_busy: OnBusy) -> Self {
         self.on_busy = on_busy;
         self
     }
 
-    /// How long the round may take, its wait included (REQUIREMENTS H-07).
+    /// Sets the deadline of the round, counted from now, time in the queue included.
     pub fn deadline(mut self, within: Duration) -> Self {
         self.deadline = Some(within);
         self
     }
 
-    /// The client's own name for this prompt: the same one again returns the same round.
+    /// Sets an idempotency key: a prompt with a known key returns the round of the first one.
     pub fn client_key(mut self, key: impl Into<String>) -> Self {
         self.client_key = Some(key.into());
         self
     }
 
-    /// The JSON Schema that the answer must fit. It is kept with the prompt; an answer that does not fit is refused, and the model
-    /// asked again, at most twice. Such a prompt waits where another would steer.
+    /// Sets the JSON Schema that the answer must match. An answer that does not match is refused
+    /// and the model is asked again, at most twice. A prompt with a schema is never steered into
+    /// the open round: it is queued.
     pub fn output_schema(mut self, schema: RawJson) -> Self {
         self.output_schema = Some(schema);
         self
@@ -432,6 +460,9 @@ impl SendPrompt {
         if let Some(schema) = self.output_schema.as_ref().filter(|_| !setup.native_output) {
             self.prompt = self.prompt.told(instruction(schema));
         }
+        // Admission: the prompt quotas, the message itself, memory, stored bytes, and the number of
+        // conversations. Every guard is held until the conversation has accepted the prompt; an
+        // early return drops them, so a refused prompt uses up nothing.
         let mut seat = host.admitted(tenant.admit())?;
         let documents = if setup.takes_documents { Documents::Taken } else { Documents::Read(host.documents.as_deref()) };
         let message = self.prompt.into_message(documents).await?;

@@ -1,7 +1,9 @@
-//! The public handle: a host, its tenants, their conversations. Callers see verbs, not mailboxes.
+//! The public API of a running host: handles to the host, its tenants and their conversations.
+//! Callers see methods, not mailboxes.
 //!
-//! Dropping the last handle stops the host at once and loses nothing that was acknowledged: what was open is taken up again by
-//! the next host on the same store. [`Host::shutdown`] is the kind way.
+//! Dropping the last [`Host`] handle stops the host at once. Acknowledged data is not lost: the
+//! next host on the same store resumes the rounds that were open. [`Host::shutdown`] lets open
+//! rounds finish first.
 
 mod fan_out_context;
 mod builder;
@@ -61,7 +63,7 @@ use crate::{
     tool_executor::ToolEnvironment,
 };
 
-/// A host: many tenants' conversations in one process. Cloning shares it.
+/// A running host: the conversations of many tenants in one process. Clones share the same host.
 #[derive(Clone)]
 pub struct Host(Arc<HostInner>);
 
@@ -74,14 +76,15 @@ pub(crate) struct HostInner {
     collector: Arc<RwLock<Option<MetricsCollectorRef>>>,
     resources: Vec<Arc<dyn Resource>>,
     resolver: setup_resolver::SetupResolver,
-    /// What reads documents for a model that is shown none.
+    /// Extracts the text of documents for models that take no documents. `None`: such prompts are
+    /// refused.
     documents: Option<Arc<dyn DocumentText>>,
 }
 
 impl Drop for HostInner {
     fn drop(&mut self) {
         self.directory.stopped().cancel();
-        self.supervisor.stop(None); // Its children end with it; nothing waits here.
+        self.supervisor.stop(None); // Stops its children too. `drop` does not wait for them.
     }
 }
 
@@ -92,33 +95,36 @@ impl std::fmt::Debug for Host {
 }
 
 impl Host {
-    /// A tenant by id. A wrong id is told by the first verb that needs it.
+    /// Returns a handle to a tenant. A malformed id is reported by the first method that needs the
+    /// id.
     pub fn tenant<T: TryInto<TenantId, Error: Into<SendError>>>(&self, id: T) -> TenantHandle {
         TenantHandle::new(self.0.clone(), id.try_into().map_err(Into::into))
     }
 
-    /// How conversations of this host are set up, unless their tenant differs.
+    /// The setup of this host's conversations, unless their tenant has another one.
     pub fn setup(&self) -> &Arc<Setup> {
         &self.0.setup
     }
 
-    /// How conversations of a tenant are set up from their next life on.
+    /// The setup that a tenant's conversations get at their next activation.
     pub fn setup_of(&self, tenant: &TenantId) -> Arc<Setup> {
         self.0.directory.setup_of(tenant)
     }
 
-    /// Where the tools of a conversation run; for calls without a model ([`crate::tool_executor::call_once`]).
+    /// The environment in which a conversation's tools run, for calls without a model
+    /// ([`crate::tool_executor::call_once`]).
     pub fn environment(&self, scope: &Scope) -> ToolEnvironment {
         let tenant = self.0.tenants.get(&scope.tenant);
         let (resources, tools) = (self.setup_of(&scope.tenant).resources.clone(), tenant.tools().clone());
         ToolEnvironment::new(resources, tools, scope.clone(), self.0.ports.counters.clone())
     }
 
-    /// Sets a tenant up, or changes it: its bounds hold from the next prompt or call on, what its conversations are made of from their
-    /// next life on (after they slept).
+    /// Configures a tenant, or changes its configuration. Quotas and budget apply from the next
+    /// prompt or call on. The setup of its conversations applies from their next activation on, so
+    /// active conversations keep the old one until they sleep.
     ///
     /// # Errors
-    /// [`BuildError`] says what is missing; then the tenant stays as it was.
+    /// [`BuildError`] names what is missing. The tenant then keeps its former configuration.
     pub async fn configure_tenant(&self, id: &TenantId, config: TenantConfig) -> Result<(), BuildError> {
         let setup = self.0.resolver.of_tenant(&config).await?;
         let budget = config.budget.unwrap_or(self.0.resolver.tenant_budget);
@@ -128,42 +134,46 @@ impl Host {
         Ok(())
     }
 
-    /// Adds a gateway for tenants with a credential of their own. With the name of one that is there, that one is changed in place: bounds,
-    /// provider and credential hold at once, also for calls that wait. [`OWN_GATEWAY`] names the host's own.
+    /// Adds a gateway, for tenants with their own provider credential. An existing gateway of this
+    /// name is changed in place: limits, provider and credential apply at once, also to waiting
+    /// calls. [`OWN_GATEWAY`] names the host's own gateway.
     ///
     /// # Errors
-    /// [`BuildError::NoSuchGateway`] for a fallback that is not there yet, [`BuildError::FallbackCycle`] for one that leads back; then
-    /// nothing is changed.
+    /// [`BuildError::NoSuchGateway`] when the fallback gateway does not exist,
+    /// [`BuildError::FallbackCycle`] when the chain of fallbacks leads back to this gateway.
+    /// Nothing is changed then.
     pub fn add_gateway(&self, name: impl Into<String>, provider: Arc<dyn LlmProvider>, config: GatewayConfig) -> Result<(), BuildError> {
         self.0.resolver.add_gateway(name.into(), provider, config)
     }
 
-    /// All gateways by name, the host's own first, and what they are doing.
+    /// The names and status of all gateways, the host's own first.
     pub fn gateways(&self) -> Vec<(String, GatewayStatus)> {
         self.0.resolver.all_gateways().into_iter().map(|(name, gateway)| (name, gateway.status())).collect()
     }
 
-    /// How this host goes about model calls where nothing else is said.
+    /// The settings of the host's own gateway: limits, retries and circuit breaker. Settings of
+    /// other gateways can start from a copy.
     pub fn gateway_config(&self) -> &GatewayConfig {
         &self.0.resolver.gateway_config
     }
 
-    /// The ports that this host uses.
+    /// The ports that this host uses: stores, clock, entropy and counters.
     pub fn ports(&self) -> &Ports {
         &self.0.ports
     }
 
-    /// Where results are that were too large to show.
+    /// The store of tool results that are too large to show to a model.
     pub fn artifacts(&self) -> &Arc<dyn crate::ports::ArtifactStore> {
         &self.0.resolver.artifacts
     }
 
-    /// Conversations in memory.
+    /// The number of conversations that are not asleep.
     pub fn awake(&self) -> usize {
         self.0.directory.awake()
     }
 
-    /// The host's figures.
+    /// Asks the metrics collector for its report; the default report when the collector does not
+    /// answer.
     pub async fn report(&self) -> Report {
         let collector = self.0.collector.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         match collector {
@@ -172,10 +182,11 @@ impl Host {
         }
     }
 
-    /// Takes up every round that was open when the last host on this store stopped (DESIGN §4.3). Returns how many.
+    /// Resumes every round that was open when the last host on this store stopped. Returns the
+    /// number of conversations that it woke. Rounds that wait for an approval are not resumed.
     ///
     /// # Errors
-    /// What the store said.
+    /// The [`StoreError`] of the first page that cannot be read.
     pub async fn resume_interrupted(&self) -> Result<usize, StoreError> {
         let (mut after, mut count) = (None, 0);
         loop {
@@ -189,16 +200,19 @@ impl Host {
         }
     }
 
-    /// Puts idle conversations to sleep now.
+    /// Puts all idle conversations to sleep, however recently they were used.
     pub fn hibernate_idle(&self) {
         self.0.directory.sweep(Duration::ZERO);
     }
 
-    /// Ends the host: no new round begins, open ones have `within` to end and are interrupted then; the store is flushed.
-    /// Returns how many conversations were awake (REQUIREMENTS H-04).
+    /// Shuts the host down. No new round begins; open rounds have `within` to end and are
+    /// interrupted after it. Then the resources behind tools and the store are closed. Returns how
+    /// many conversations were awake when the shutdown began.
     pub async fn shutdown(&self, within: Duration) -> usize {
         let awake = self.0.directory.drain(Instant::now() + within).await;
-        self.0.directory.stopped().cancel(); // Watchers have all that was told, and go on elsewhere.
+        // Conversations first, then what they use: watchers, the tools' resources, the store, the
+        // actors.
+        self.0.directory.stopped().cancel(); // Watchers have all events now.
         let closing = futures_util::future::join_all(self.0.resources.iter().map(|resource| resource.close()));
         if tokio::time::timeout(RESOURCES_CLOSE_MAX, closing).await.is_err() {
             tracing::warn!("what belongs to the tools did not close in time");

@@ -1,4 +1,5 @@
-//! Answers as values: a prompt with a JSON Schema, and what comes of it.
+//! Structured output: [`ConversationHandle::send_as`] sends a prompt with a JSON Schema and parses
+//! the answer into a Rust value.
 
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -10,34 +11,35 @@ use crate::{
     stream::RoundEnd,
 };
 
-/// Why an answer did not become a value.
+/// Why [`ConversationHandle::send_as`] returned no value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendAsError {
-    /// The prompt was not taken.
+    /// The prompt was refused.
     #[error(transparent)]
     Send(#[from] SendError),
     /// The round failed.
     #[error(transparent)]
     Outcome(#[from] OutcomeError),
-    /// The answer does not fit, also after the model was asked again.
+    /// The answer does not match the schema, even after the model was asked again.
     #[error(transparent)]
     Output(#[from] OutputError),
 }
 
-/// An answer that is not what was asked for.
+/// An answer that does not match its schema.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the answer does not fit its schema: {faults}")]
 pub struct OutputError {
-    /// What is wrong with it.
+    /// The mismatches, as text.
     pub faults: String,
-    /// The answer.
+    /// The model's last answer; empty when the schema was not usable.
     pub text: String,
 }
 
 impl ConversationHandle {
-    /// Says something and reads the answer as a `T`, whose JSON Schema the model is told. Tools may run in between. An answer that
-    /// does not fit is refused, and the model asked again, at most twice.
+    /// Sends a prompt and parses the answer into a `T`. The model gets the JSON Schema of `T`, and
+    /// may call tools before it answers. An answer that does not match is refused and the model is
+    /// asked again, at most twice.
     ///
     /// ```
     /// # use callboard_actors::host::{ConversationHandle, SendAsError};
@@ -54,7 +56,7 @@ impl ConversationHandle {
     /// ```
     ///
     /// # Errors
-    /// [`SendAsError::Output`] carries the last answer and its faults.
+    /// [`SendAsError::Output`] carries the last answer and its mismatches.
     ///
     /// # Cancel safety
     /// Dropping the future does not cancel the round.

@@ -1,5 +1,6 @@
-//! Tells from a journal what its watchers would have been told (DESIGN §4.6): the durable events behind a cursor, or a snapshot where
-//! a cursor is of no use. Reads the store and wakes nothing.
+//! Reads from a journal the events that its watchers see: the durable events after a cursor, or a
+//! snapshot when the cursor is no longer valid. Reads the store only, and activates no
+//! conversation.
 
 use std::{collections::VecDeque, ops::ControlFlow, sync::Arc, time::Duration};
 
@@ -13,40 +14,46 @@ use crate::{
     stream::{EventKind, Open, Snapshot, StreamEvent},
 };
 
-/// Entries read at once: few, for a watcher takes no more than [`WATCHER_BYTES_MAX`] of them and one entry may be large.
+/// Entries per read. Few, since a watcher holds at most [`WATCHER_BYTES_MAX`] and one entry may be
+/// large.
 const PAGE: usize = 32;
 
-/// A cursor so many pages from the start is looked for there; a later one behind the last snapshot.
+/// A cursor within this many pages of the start is reached by reading from the start; a later one
+/// by way of the last snapshot.
 const PAGES_BEFORE_LOAD: u64 = 8;
 
-/// Pause before a store that was away is read again.
+/// Pause before an unavailable store is read again.
 pub(super) const STORE_RETRY: Duration = Duration::from_secs(1);
 
-/// Bytes of messages in a snapshot.
+/// The most bytes of messages in a snapshot event; the latest messages are kept.
 const SNAPSHOT_BYTES_MAX: usize = 64 * 1024;
 
-/// What a journal tells behind a cursor.
+/// What a journal holds after a cursor.
 #[derive(Debug)]
 pub(super) enum Told {
-    /// These events, which are all up to the entry `upto`; a watcher that holds enough is told the rest later, from `place` on.
+    /// All events up to the entry `upto`. A page may end before the journal does; `place` is where
+    /// the next one begins.
     Events { events: VecDeque<Arc<StreamEvent>>, upto: Seq, place: Option<Place> },
-    /// The cursor is of no use: how the conversation stands.
+    /// The cursor is not valid: the state of the conversation, as one event.
     Snapshot { event: Arc<StreamEvent>, upto: Seq },
-    /// There is no such conversation.
+    /// The conversation does not exist.
     Gone,
 }
 
-/// Where a reader of a journal stands: who reads on from there does not read all before it again.
+/// A reader's position in a journal, with the state up to there. Reading on from a place does not
+/// read the earlier entries again.
 #[derive(Debug)]
 pub(super) struct Place(Box<Durable>);
 
 impl Place {
-    /// Keeps a state that [`told_of`] has folded, if it is small: a watcher that stops reading holds it.
+    /// Keeps a state that [`told_of`] has folded, if it is small, since a watcher that stops
+    /// reading holds it.
     fn keep(state: Durable) -> Option<Self> {
         (state.history.messages().wire_bytes() <= WATCHER_BYTES_MAX).then(|| Self(Box::new(state)))
     }
 
-    /// Whether the journal is still the one that was read: not deleted, nor made anew, which then has later epochs.
+    /// Whether the journal is still the one that was read. A conversation that was deleted and
+    /// created again has later epochs.
     async fn still_stands(&self, sessions: &dyn SessionBackend, scope: &Scope) -> Result<bool, LoadFailure> {
         let before = Seq(self.0.head.0.saturating_sub(1));
         let last = sessions.entries(scope, before, 1).await.map_err(LoadFailure::Store)?;
@@ -54,10 +61,11 @@ impl Place {
     }
 }
 
-/// Reads what a conversation's journal tells behind `after`; from `place` on, if that is not behind it.
+/// Reads the durable events after `after`. Reading starts at `place`, unless the place is beyond
+/// the cursor or the journal has changed since.
 ///
 /// # Errors
-/// What the store said, or that the journal cannot be read.
+/// [`LoadFailure::Store`] for a failing store, [`LoadFailure::Unreadable`] for a damaged journal.
 pub(super) async fn read_after(
     sessions: &dyn SessionBackend,
     scope: &Scope,
@@ -87,7 +95,8 @@ pub(super) async fn read_after(
     Ok(Told::Events { events: page.events, upto: end.head, place: Place::keep(end) })
 }
 
-/// Events as a watcher takes them at once: whole entries up to [`WATCHER_BYTES_MAX`], or one.
+/// One page of events: those of whole entries, up to [`WATCHER_BYTES_MAX`] or those of a single
+/// larger entry.
 #[derive(Default)]
 struct Page {
     events: VecDeque<Arc<StreamEvent>>,
@@ -95,7 +104,8 @@ struct Page {
 }
 
 impl Page {
-    /// Takes the events of the next entry, or breaks: it stays unread.
+    /// Adds the events of the next entry, or breaks if they do not fit. That entry is left for the
+    /// next page.
     fn take(&mut self, events: Vec<Arc<StreamEvent>>) -> ControlFlow<()> {
         let bytes: usize = events.iter().map(|event| event.kind.size()).sum();
         if bytes > 0 && self.bytes > 0 && self.bytes + bytes > WATCHER_BYTES_MAX {
@@ -107,20 +117,20 @@ impl Page {
     }
 }
 
-/// What a journal tells of one round behind a cursor.
+/// What a journal holds of one round after a cursor.
 #[derive(Debug)]
 pub(super) struct ToldOfRound {
-    /// Its events up to the entry `upto`.
+    /// The events of the round, up to the entry `upto`.
     pub events: VecDeque<Arc<StreamEvent>>,
-    /// The entry.
+    /// The last entry that was read.
     pub upto: Seq,
-    /// The life that wrote it.
+    /// The epoch of the activation that wrote that entry.
     pub epoch: Epoch,
-    /// The round is open, or its prompt waits for one.
+    /// Whether the round is open, or its prompt is still queued.
     pub goes_on: bool,
 }
 
-/// Reads what the journal tells of one round behind `after`.
+/// Reads the durable events of one round after `after`.
 ///
 /// # Errors
 /// As [`read_after`].
@@ -141,10 +151,13 @@ pub(super) async fn read_round(
     Ok(ToldOfRound { events: page.events, upto: end.head, epoch: end.epoch, goes_on })
 }
 
-/// Puts what a ring still keeps between the durable events that the journal tells up to the entry `upto`: deltas are missing only where
-/// the ring dropped them. `kept` was read after the journal, at most [`WATCHED_EVENTS_MAX`]. Tells also whether all of it is there.
+/// Merges the durable events of the journal up to the entry `upto` with the events that the ring
+/// still holds, so that deltas are missing only where the ring dropped them. `kept` must have been
+/// read after the journal, and holds at most [`WATCHED_EVENTS_MAX`] events. The flag is true when
+/// nothing was left out.
 pub(super) fn joined(told: VecDeque<Arc<StreamEvent>>, upto: Seq, kept: Vec<Arc<StreamEvent>>) -> (VecDeque<Arc<StreamEvent>>, bool) {
-    // Behind a full page more may be kept: what the journal tells from there on comes with it.
+    // If the ring returned a full page it may hold more. Journal events after that page are then
+    // left for the next read, so that they do not overtake deltas.
     let page_end = kept.last().filter(|_| kept.len() >= WATCHED_EVENTS_MAX).map(|event| event.id);
     let mut events: Vec<_> = told.into_iter().chain(kept.into_iter().filter(|event| event.id.seq <= upto)).collect();
     events.sort_by_key(|event| event.id);
@@ -156,7 +169,7 @@ pub(super) fn joined(told: VecDeque<Arc<StreamEvent>>, upto: Seq, kept: Vec<Arc<
     (events, is_all)
 }
 
-/// The entry that began a round, with its epoch.
+/// The epoch and number of the entry that began a round; `None` if the journal has no such entry.
 ///
 /// # Errors
 /// As [`read_after`].
@@ -173,12 +186,13 @@ pub(super) async fn start_of(sessions: &dyn SessionBackend, scope: &Scope, round
     Ok(start)
 }
 
-/// The cursor behind everything that came before an entry.
+/// The cursor after everything that precedes an entry.
 pub(super) fn before(epoch: Epoch, seq: Seq) -> EventId {
     EventId { epoch, seq: Seq(seq.0.saturating_sub(1)), n: u32::MAX }
 }
 
-/// Takes of events what a watcher may hold: the first one, and more while they are small.
+/// Truncates events to what a watcher may hold: the first one, and those that follow within
+/// [`WATCHER_BYTES_MAX`].
 pub(super) fn bounded(mut events: Vec<Arc<StreamEvent>>) -> VecDeque<Arc<StreamEvent>> {
     let mut bytes = 0;
     let fit = events.iter().take_while(|event| {
@@ -191,8 +205,9 @@ pub(super) fn bounded(mut events: Vec<Arc<StreamEvent>>) -> VecDeque<Arc<StreamE
     events.into()
 }
 
-/// Whether an event of this id can have been told when the journal stood so: by the life that wrote last, or by the next one before
-/// its first entry. Before the first entry nothing was, and what it is behind is all that there is.
+/// Whether an event with this id can have been published when the journal was in this state: by the
+/// activation that wrote last, or by the next one before its first entry. Any id is possible for an
+/// empty journal.
 fn could_be(state: &Durable, id: EventId) -> bool {
     state.head == Seq(0) || id.epoch == state.epoch || id.epoch == state.epoch.next()
 }
@@ -208,7 +223,8 @@ fn events_of(scope: &Scope, before: &Durable, entry: &Entry) -> impl Iterator<It
     told.map(move |(id, kind)| Arc::new(StreamEvent { id, conversation_id: conversation_id.clone(), round_id, kind }))
 }
 
-/// How the conversation stands, as the one event in place of all that cannot be told.
+/// The state of the conversation, as the one event that replaces all events that cannot be
+/// returned.
 async fn snapshot(sessions: &dyn SessionBackend, scope: &Scope) -> Result<Told, LoadFailure> {
     let mut events_of_last = 0;
     let state = walk(sessions, scope, Seq(0), Durable::default(), Durable::apply, |before, entry| {
@@ -219,7 +235,7 @@ async fn snapshot(sessions: &dyn SessionBackend, scope: &Scope) -> Result<Told, 
     if state.head == Seq(0) {
         return Ok(Told::Gone);
     }
-    // The last event of the last entry, or its place: what comes next has a higher id.
+    // The id of the last event of the last entry, so that the next event has a higher id.
     let n = u32::try_from(events_of_last).unwrap_or(u32::MAX).saturating_sub(1);
     let (conversation_id, round_id) = (scope.conversation.clone(), state.round.as_ref().map(|round| round.id));
     let all = state.history.messages();
@@ -242,11 +258,11 @@ async fn snapshot(sessions: &dyn SessionBackend, scope: &Scope) -> Result<Told, 
     Ok(Told::Snapshot { event: Arc::new(StreamEvent { id, conversation_id, round_id, kind }), upto: state.head })
 }
 
-/// Applies an entry as far as [`project`] needs it: the inbox and the open round stay, what was said before goes. So a reader of a long
-/// journal holds one round of it at most.
+/// Applies an entry as far as [`project`] needs it: the inbox and the open round are kept, earlier
+/// messages are dropped. The reader of a long journal holds at most one round.
 fn told_of(state: &mut Durable, entry: &Entry) -> Result<(), ApplyError> {
     match &entry.body {
-        // They change what a model sees, between rounds or between its calls.
+        // These entries only change what the model sees, not what watchers see.
         EntryBody::Compacted { .. }
         | EntryBody::Pinned { .. }
         | EntryBody::SkillsOffered { .. }
@@ -279,8 +295,10 @@ fn told_of(state: &mut Durable, entry: &Entry) -> Result<(), ApplyError> {
     Ok(())
 }
 
-/// Shows the entries of a journal in order, each with the state before it: all after `from`, and some before it. Begins with `start`, if
-/// that is the state after some entry, and ends with the state after the last one that `visit` went on from.
+/// Passes the entries of a journal to `visit` in order, each with the state before it: all entries
+/// after `from`, and possibly some earlier ones. `start` is the state after some entry, or the
+/// default for the beginning. `visit` runs before the entry is folded, so a break leaves its entry
+/// unread; the returned state is the one before it.
 async fn walk(
     sessions: &dyn SessionBackend,
     scope: &Scope,
@@ -290,7 +308,7 @@ async fn walk(
     mut visit: impl FnMut(&Durable, &Entry) -> ControlFlow<()>,
 ) -> Result<Durable, LoadFailure> {
     let mut state = start;
-    // A few pages cost less than all that a load brings.
+    // A load transfers the snapshot and all entries after it. Reading a few pages is cheaper.
     if state.head == Seq(0) && from > Seq(PAGES_BEFORE_LOAD * PAGE as u64) {
         let loaded = sessions.load(scope).await.map_err(LoadFailure::Store)?;
         match &loaded.snapshot {

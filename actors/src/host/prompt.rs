@@ -1,4 +1,5 @@
-//! What is said: a text, blocks, attachments. Made into a message before anything is appended, or refused.
+//! A prompt: text, content blocks and attachments. It is converted into a message, or refused,
+//! before anything is journaled.
 
 use bytes::Bytes;
 
@@ -12,7 +13,7 @@ use crate::{
     ports::{DocumentText, DocumentTextError},
 };
 
-/// What is said: a text, or blocks; images and PDFs beside it (REQUIREMENTS W-01).
+/// A prompt: text or content blocks, with images and PDFs beside them.
 ///
 /// ```
 /// use callboard_actors::{chat::Attachment, host::Prompt};
@@ -24,9 +25,9 @@ use crate::{
 /// ```
 #[derive(Debug, Clone)]
 pub struct Prompt {
-    /// Checked when they were made.
+    /// Validated when they were created.
     attachments: Vec<Attachment>,
-    /// Checked when they are sent.
+    /// Validated when the prompt is sent.
     blocks: Vec<ContentBlock>,
 }
 
@@ -36,33 +37,36 @@ impl<T: Into<String>> From<T> for Prompt {
     }
 }
 
-/// What becomes of documents.
+/// How documents reach the model.
 pub(super) enum Documents<'a> {
-    /// The model takes them as they are.
+    /// The model takes documents as they are.
     Taken,
-    /// It takes none: this reads their text for it.
+    /// The model takes no documents: the extractor adds their text. `None`: the host has no
+    /// extractor, so documents are refused.
     Read(Option<&'a dyn DocumentText>),
 }
 
 impl Prompt {
-    /// A text.
+    /// A prompt of plain text.
     pub fn text(text: impl Into<String>) -> Self {
         Self::blocks(vec![ContentBlock::text(text)])
     }
 
-    /// A prompt of blocks. Images and documents among them are checked when it is sent.
+    /// A prompt of content blocks. Images and documents among them are validated when it is sent.
     pub fn blocks(blocks: Vec<ContentBlock>) -> Self {
         Self { attachments: Vec::new(), blocks }
     }
 
-    /// Adds an image or a PDF. In the message they come first, in this order: models read a question better behind what it is about.
+    /// Adds an image or a PDF. Attachments come before the text, in this order: models answer
+    /// better when the question follows its material.
     #[must_use]
     pub fn attach(mut self, attachment: Attachment) -> Self {
         self.attachments.push(attachment);
         self
     }
 
-    /// Adds what the host says behind what the person says. A prompt that says nothing stays one.
+    /// Appends a block of the host, such as the instruction for structured output. An empty prompt
+    /// stays empty, so that it is still refused.
     pub(super) fn told(mut self, block: ContentBlock) -> Self {
         if !self.says_nothing() {
             self.blocks.push(block);
@@ -75,8 +79,9 @@ impl Prompt {
         self.attachments.is_empty() && !self.blocks.iter().any(says_something)
     }
 
-    /// The user message. Where the model takes no documents, the text of each stands behind it; the document itself stays, for
-    /// another model that the conversation may have later (REQUIREMENTS W-04).
+    /// Converts the prompt into a user message. If the model takes no documents, the text of each
+    /// document follows the document. The document itself stays in the message, for a later model
+    /// of the conversation that does take documents.
     pub(super) async fn into_message(self, documents: Documents<'_>) -> Result<Message, SendError> {
         self.blocks.iter().try_for_each(check_block)?;
         if self.says_nothing() {

@@ -1,4 +1,4 @@
-//! What a caller of `send` holds: the round's events as they come, and its outcome.
+//! The caller's end of a round: its events as they arrive, and its outcome.
 
 use crate::{
     conversation::ConversationMsg,
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::{HostInner, round_watch::RoundWatch};
 
-/// A round as its caller sees it. Dropping it cancels nothing.
+/// A round that a prompt started. Dropping it does not cancel the round.
 pub struct Reply {
     host: Arc<HostInner>,
     replayed: bool,
@@ -23,24 +23,26 @@ impl Reply {
         Self { host, replayed, watch }
     }
 
-    /// The same round, told on behind this event.
+    /// Continues after this event, for a caller that reconnects.
     #[must_use]
     pub fn after(self, cursor: EventId) -> Self {
         Self { watch: self.watch.after(cursor), ..self }
     }
 
-    /// The round; also the id of its stream.
+    /// The id of the round, which is also the id of its event stream.
     pub fn round_id(&self) -> RoundId {
         self.watch.key().round
     }
 
-    /// Whether the prompt was known already by its client key.
+    /// Whether the prompt's client key was known already, so that this is the round of an earlier
+    /// prompt.
     pub fn is_replayed(&self) -> bool {
         self.replayed
     }
 
-    /// The next event; `None` after the last one, and once the host has stopped. A round that is not over is waited for, whether or not
-    /// its conversation is awake; it is not woken.
+    /// Returns the next event; `None` after the last one, and once the host has stopped. Waits
+    /// while the round is open, whether or not its conversation is active, and does not activate
+    /// it.
     ///
     /// # Cancel safety
     /// Cancel safe: no event is lost when the future is dropped.
@@ -48,7 +50,8 @@ impl Reply {
         self.watch.next().await
     }
 
-    /// Whether all of the round was told: it has ended, and nothing stands behind the cursor. A look, not a wait.
+    /// Whether the round has ended and all of its events were returned. Does not wait for the
+    /// round.
     ///
     /// # Cancel safety
     /// Cancel safe.
@@ -59,7 +62,7 @@ impl Reply {
     /// Waits for the round's end.
     ///
     /// # Errors
-    /// [`OutcomeError::Failed`] carries what was said until the failure.
+    /// [`OutcomeError::Failed`] carries the text that was generated until the failure.
     ///
     /// # Cancel safety
     /// Dropping the future does not cancel the round.
@@ -67,7 +70,8 @@ impl Reply {
         self.watch.outcome().await
     }
 
-    /// Asks the round to end now: model, tools and their processes. Returns at once; the outcome tells the end.
+    /// Requests cancellation of the round: its model call, its tools and their processes. Returns
+    /// at once; [`Reply::outcome`] reports the end.
     pub fn interrupt(&self) {
         self.host.directory.send(&self.watch.key().scope, ConversationMsg::Interrupt { failure: None, reply: None });
     }

@@ -1,4 +1,5 @@
-//! What a tenant's bounds on conversations and stored bytes say to a change that is about to be stored.
+//! Admission by a tenant's quotas of stored bytes and conversations, for a change that is about to
+//! be stored.
 
 use crate::{
     conversation::Ports,
@@ -9,7 +10,8 @@ use crate::{
 
 use super::SendError;
 
-/// Room for bytes that are about to be stored, where a tenant's stored bytes are bounded. To be held until they are stored.
+/// Reserves room for `bytes` that are about to be stored. The guard is held until they are stored;
+/// `None` when the tenant's stored bytes are not bounded.
 ///
 /// # Errors
 /// `Overloaded` when they do not fit; [`SendError`] of a failing store.
@@ -25,7 +27,9 @@ pub(super) async fn room(ports: &Ports, tenant: &Tenant, bytes: usize) -> Result
     }
 }
 
-/// As [`HostInner::place`], for who holds no host.
+/// As [`HostInner::place`], for callers that hold no host. A conversation that exists already needs
+/// no place. The count of stored conversations is read from the store only when the quota does not
+/// know it yet, hence the second `take`.
 pub(super) async fn place(ports: &Ports, tenant: &Tenant, conversation: &ConversationId) -> Result<Option<Place>, SendError> {
     let places = tenant.places();
     if !places.is_bounded() || places.has_seen(conversation) {

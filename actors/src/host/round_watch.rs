@@ -1,4 +1,5 @@
-//! A round as it is told: its events one by one, and its end. Holding a watch keeps no host alive.
+//! Watching one round: its events one by one, and its outcome. Holding a watch does not keep the
+//! host running.
 
 use std::{collections::VecDeque, pin::Pin, sync::Arc};
 
@@ -16,54 +17,57 @@ use crate::{
     stream::{EventKind, Failure, RoundEnd, StreamEvent},
 };
 
-/// Reads one round. Pulls: nothing is queued for it.
+/// Reads the events of one round. The watch pulls; nothing is queued for it.
 pub(super) struct RoundWatch {
     ports: Ports,
-    /// The host's stop, for this watch alone: each look and each wait takes its lock, and no watch is to wait for another one's.
+    /// Cancelled when the host stops. A child token per watch: each check and each wait locks its
+    /// token, and watches must not contend for one lock.
     stopped: CancellationToken,
-    /// Made for the first wait, and asked again by the next ones.
+    /// The future of that cancellation, created at the first wait and reused by later ones.
     stop: Option<Stop>,
     key: StreamKey,
     after: Option<EventId>,
     ahead: VecDeque<Arc<StreamEvent>>,
-    /// Whether nothing stood behind what was read last.
+    /// Whether the last read returned everything up to the end of the stream.
     is_all: bool,
     end: Option<Result<Arc<RoundEnd>, Failure>>,
 }
 
-/// What a look finds behind a cursor.
+/// What one read finds after the cursor.
 enum Look {
-    /// These events; `is_all` when there were no more.
+    /// Events; `is_all` when there were no more.
     Told { events: VecDeque<Arc<StreamEvent>>, is_all: bool },
-    /// Nothing yet: the round's stream is open.
+    /// Nothing yet, and the round's stream is open.
     Running,
-    /// Nothing yet: the round is not over, and no life of this host has taken it up. What comes next is behind `told`.
+    /// Nothing yet, and the round is open, but no activation on this host has resumed it. The next
+    /// event comes after `told`.
     Asleep { told: EventId },
-    /// The store cannot be read now.
+    /// The store is unavailable.
     Away,
-    /// Nothing, and nothing will come.
+    /// No event is left, and none will follow.
     Over,
 }
 
 impl RoundWatch {
-    /// A watch from the round's start. `stopped` is cancelled once nothing more comes of this host.
+    /// Creates a watch from the round's start. `stopped` is the host's token.
     pub(super) fn new(ports: Ports, stopped: &CancellationToken, scope: Scope, round: RoundId) -> Self {
         let (stopped, key) = (stopped.child_token(), StreamKey { scope, round });
         Self { ports, stopped, stop: None, key, after: None, ahead: VecDeque::new(), is_all: false, end: None }
     }
 
-    /// The same round behind this event.
+    /// Continues after this event.
     pub(super) fn after(self, cursor: EventId) -> Self {
         Self { after: Some(cursor), ahead: VecDeque::new(), is_all: false, ..self }
     }
 
-    /// Which round, of which conversation.
+    /// The round and its conversation.
     pub(super) fn key(&self) -> &StreamKey {
         &self.key
     }
 
-    /// The next event; `None` after the last one, and once the host has stopped. A round that is not over is waited for, whether or not
-    /// its conversation is awake; it is not woken.
+    /// Returns the next event; `None` after the last one, and once the host has stopped. Waits
+    /// while the round is open, whether or not its conversation is active, and does not activate
+    /// it.
     ///
     /// # Cancel safety
     /// Cancel safe: no event is lost when the future is dropped.
@@ -77,9 +81,9 @@ impl RoundWatch {
             if self.end.is_some() {
                 return None;
             }
-            let is_stopped = self.stopped.is_cancelled(); // Before the look: what was told until the stop is still read.
+            let is_stopped = self.stopped.is_cancelled(); // Read once more after the stop.
             if std::mem::take(&mut self.is_all) && !is_stopped {
-                // Comes back at once if there is more by now.
+                // Returns at once if there are more events by now.
                 unless(stop(&mut self.stop, &self.stopped), self.ports.events.changed(&self.key, self.after)).await;
             }
             match self.look().await {
@@ -97,7 +101,8 @@ impl RoundWatch {
         }
     }
 
-    /// Whether all of the round was told: it has ended, and nothing stands behind the cursor. A look, not a wait.
+    /// Whether the round has ended and all of its events were returned. Does not wait for the
+    /// round.
     ///
     /// # Cancel safety
     /// Cancel safe.
@@ -115,7 +120,9 @@ impl RoundWatch {
         }
     }
 
-    /// Looks what stands behind the cursor.
+    /// Reads what follows the cursor, from the ring or else from the journal. An empty read is
+    /// ambiguous: the round may have ended between the read and the status check. Hence a second
+    /// read once the stream is known to have ended.
     async fn look(&self) -> Look {
         let events = &self.ports.events;
         for status_known in [false, true] {
@@ -127,10 +134,10 @@ impl RoundWatch {
                     return Look::Told { events, is_all };
                 }
                 Ok(_) if status_known => return Look::Over,
-                // Its end may have come between: what was told before it is then read.
                 Ok(_) if matches!(events.get_status(&self.key).await, Ok(Some(StreamStatus::Running))) => return Look::Running,
                 Ok(_) => {}
-                // Too slow for the ring, or a stream that began in another process: the journal tells the same events.
+                // The ring dropped the cursor, or the stream began in another process. The journal
+                // has the same durable events.
                 Err(EventStoreError::Expired | EventStoreError::Unknown) => return self.look_back().await,
                 Err(_) => return Look::Over,
             }
@@ -138,7 +145,7 @@ impl RoundWatch {
         Look::Over
     }
 
-    /// Looks into the journal, and puts what the ring still has between.
+    /// Reads the journal after the cursor, merged with what the ring still has of this round.
     async fn look_back(&self) -> Look {
         let (Ports { events, sessions, .. }, StreamKey { scope, round }) = (&self.ports, &self.key);
         match projection::read_round(&**sessions, scope, *round, self.after).await {
@@ -166,7 +173,7 @@ impl RoundWatch {
     /// Waits for the round's end.
     ///
     /// # Errors
-    /// [`OutcomeError::Failed`] carries what was said until the failure.
+    /// [`OutcomeError::Failed`] carries the text that was generated until the failure.
     ///
     /// # Cancel safety
     /// Dropping the future does not cancel the round.
@@ -186,12 +193,12 @@ impl RoundWatch {
 
 type Stop = Pin<Box<WaitForCancellationFutureOwned>>;
 
-/// The wait for the host's stop.
+/// The future of the host's stop, created once per watch.
 fn stop<'a>(made: &'a mut Option<Stop>, stopped: &CancellationToken) -> &'a mut Stop {
     made.get_or_insert_with(|| Box::pin(stopped.clone().cancelled_owned()))
 }
 
-/// Waits for more, or for the host's stop.
+/// Waits for more events, or for the host's stop.
 async fn unless(stop: &mut Stop, more: impl Future<Output = ()>) {
     tokio::select! {
         biased;

@@ -1,5 +1,8 @@
-//! What conversations are made of before they are: the host's own recipe, and what a tenant changes in it. A kitchen makes set-ups of
-//! them; what all tenants share lives there once.
+//! Conversation configuration: the host's defaults, a tenant's overrides, and the resolver that
+//! merges both into a `Setup`.
+//!
+//! Everything that setups share (gateways, prices, the token counter, the compactor) is created
+//! once, in the [`SetupResolver`].
 
 use std::{
     collections::BTreeMap,
@@ -27,13 +30,13 @@ use crate::{
     tool_executor::{Mask, Permissions, ToolResources},
 };
 
-/// Name of the gateway to the host's own provider.
+/// The name of the gateway to the host's own provider.
 pub const OWN_GATEWAY: &str = "default";
 
-/// What may differ from tenant to tenant.
+/// The configuration that a tenant can override.
 #[derive(Clone, Default)]
 pub(super) struct ConversationDefaults {
-    /// Name of the gateway; the host's own without one.
+    /// The name of a gateway; `None` for the host's own.
     pub(super) gateway: Option<String>,
     pub(super) model: Option<Arc<str>>,
     pub(super) system: Option<Arc<str>>,
@@ -51,16 +54,16 @@ pub(super) struct ConversationDefaults {
     pub(super) output_level: OutputLevel,
     pub(super) mask: Option<Mask>,
     pub(super) recovery: Recovery,
-    /// Of each conversation.
+    /// The budget of each conversation.
     pub(super) budget: Budget,
-    /// Whether models may begin subagents.
+    /// Whether models may start subagents.
     pub(super) subagents: bool,
-    /// Models that skills may choose beside the conversation's own.
+    /// The models that skills may select beside the conversation's own; `*` matches any text.
     pub(super) skill_models: Arc<[String]>,
 }
 
-/// A tenant as it is configured: its bounds, and what of its conversations differs from the host's usual. Given to
-/// [`super::Host::configure_tenant`], at any time.
+/// The configuration of a tenant: its quotas, its budget, and its overrides of the host's defaults.
+/// [`super::Host::configure_tenant`] applies it, at any time.
 #[derive(Clone, Default)]
 pub struct TenantConfig {
     pub(super) quotas: Quotas,
@@ -69,7 +72,7 @@ pub struct TenantConfig {
     pub(super) tools_error: Option<String>,
 }
 
-/// One change of the host's recipe.
+/// One override of the host's defaults.
 #[derive(Clone)]
 pub(super) enum Change {
     Gateway(String),
@@ -86,56 +89,58 @@ pub(super) enum Change {
 }
 
 impl TenantConfig {
-    /// A tenant like any other: the host's own bounds, model and tools.
+    /// A configuration without overrides: the host's own limits, model and tools.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What it may use at once and in a minute, and its weight beside others.
+    /// Sets the quotas: what the tenant may use at once and per minute, and its weight in fair
+    /// queues.
     #[must_use]
     pub fn quotas(mut self, quotas: Quotas) -> Self {
         self.quotas = quotas;
         self
     }
 
-    /// What all its conversations together may spend, counted since the host began.
+    /// Sets the budget that all conversations of the tenant share, counted since the host started.
     #[must_use]
     pub fn budget(mut self, budget: Budget) -> Self {
         self.budget = Some(budget);
         self
     }
 
-    /// What each of its conversations may spend.
+    /// Sets the budget of each conversation of the tenant.
     #[must_use]
     pub fn conversation_budget(self, budget: Budget) -> Self {
         self.with(Change::ConversationBudget(budget))
     }
 
-    /// The gateway, and so the credential, that its calls go through ([`super::Host::add_gateway`]).
+    /// Sets the gateway, and so the provider credential, for the tenant's model calls
+    /// ([`super::Host::add_gateway`]).
     #[must_use]
     pub fn gateway(self, name: impl Into<String>) -> Self {
         self.with(Change::Gateway(name.into()))
     }
 
-    /// Its model.
+    /// Sets the tenant's model.
     #[must_use]
     pub fn model(self, model: impl AsRef<str>) -> Self {
         self.with(Change::Model(model.as_ref().into()))
     }
 
-    /// Its system prompt.
+    /// Sets the tenant's system prompt.
     #[must_use]
     pub fn system(self, system: impl AsRef<str>) -> Self {
         self.with(Change::System(system.as_ref().into()))
     }
 
-    /// Its longest answer, in tokens.
+    /// Sets the longest answer, in tokens.
     #[must_use]
     pub fn max_tokens(self, max_tokens: u32) -> Self {
         self.with(Change::MaxTokens(max_tokens))
     }
 
-    /// Its tools, in place of the host's, and the folder that they work in.
+    /// Replaces the host's tools and their workspace.
     #[must_use]
     pub fn tools(mut self, source: impl ToolSource) -> Self {
         match source.tools() {
@@ -147,31 +152,33 @@ impl TenantConfig {
         }
     }
 
-    /// Where its skills come from.
+    /// Replaces the host's source of skills.
     #[must_use]
     pub fn skills(self, skills: Arc<dyn SkillSource>) -> Self {
         self.with(Change::Skills(skills))
     }
 
-    /// The models that its skills may choose beside its own, in place of the host's list ([`super::HostBuilder::skill_models`]).
+    /// Replaces the host's list of models that skills may select
+    /// ([`super::HostBuilder::skill_models`]).
     #[must_use]
     pub fn skill_models(self, models: impl IntoIterator<Item = String>) -> Self {
         self.with(Change::SkillModels(models.into_iter().collect()))
     }
 
-    /// Whether its tools that change something may run.
+    /// Sets whether the tenant's tools that change something may run.
     #[must_use]
     pub fn approval(self, approval: ApprovalMode) -> Self {
         self.with(Change::Approval(approval, approval == ApprovalMode::Ask))
     }
 
-    /// What its tool calls are allowed.
+    /// Sets the permissions of the tenant's tool calls.
     #[must_use]
     pub fn permissions(self, permissions: Permissions) -> Self {
         self.with(Change::Permissions(permissions))
     }
 
-    /// Whether its models may begin subagents; as the host's otherwise ([`super::HostBuilder::subagents`]).
+    /// Sets whether the tenant's models may start subagents. Default: as
+    /// [`super::HostBuilder::subagents`].
     #[must_use]
     pub fn subagents(self, may: bool) -> Self {
         self.with(Change::Subagents(may))
@@ -190,7 +197,7 @@ impl std::fmt::Debug for TenantConfig {
 }
 
 impl ConversationDefaults {
-    /// This recipe with a tenant's changes.
+    /// These defaults with a tenant's overrides; the last override of a kind applies.
     fn changed(&self, changes: &[Change]) -> Self {
         changes.iter().fold(self.clone(), |mut defaults, change| {
             match change.clone() {
@@ -211,7 +218,8 @@ impl ConversationDefaults {
     }
 }
 
-/// What all set-ups of a host share, and its gateways by name.
+/// Merges defaults and overrides into setups. Owns the gateways by name, and what all setups of a
+/// host share.
 pub(super) struct SetupResolver {
     pub(super) defaults: ConversationDefaults,
     pub(super) gateway: ModelGatewayRef,
@@ -226,12 +234,12 @@ pub(super) struct SetupResolver {
     pub(super) subagents: Arc<Subagents>,
     pub(super) trace_sampling: TraceSampling,
     pub(super) limits: Arc<Limits>,
-    /// Whether tenants have a budget of money unless they are given another.
+    /// The budget of a tenant whose configuration sets none.
     pub(super) tenant_budget: Budget,
 }
 
 impl SetupResolver {
-    /// The gateway with this name.
+    /// The gateway of this name, the host's own included.
     pub(super) fn gateway(&self, name: &str) -> Option<ModelGatewayRef> {
         if name == OWN_GATEWAY {
             return Some(self.gateway.clone());
@@ -249,9 +257,10 @@ impl SetupResolver {
     /// Adds a gateway, or changes one in place.
     ///
     /// # Errors
-    /// [`BuildError::NoSuchGateway`], [`BuildError::FallbackCycle`].
+    /// As [`super::Host::add_gateway`].
     pub(super) fn add_gateway(&self, name: String, provider: Arc<dyn LlmProvider>, config: GatewayConfig) -> Result<(), BuildError> {
-        // The lock is held throughout: two that name one another at once would make a ring.
+        // The lock is held throughout: two gateways that are added at once and name each other as
+        // fallback would form a cycle.
         let mut gateways = self.gateways.write().unwrap_or_else(PoisonError::into_inner);
         let find = |gateways: &BTreeMap<String, ModelGatewayRef>, name: &str| {
             if name == OWN_GATEWAY { Some(self.gateway.clone()) } else { gateways.get(name).cloned() }
@@ -272,18 +281,18 @@ impl SetupResolver {
         Ok(())
     }
 
-    /// The host's own set-up.
+    /// The setup of tenants without overrides.
     ///
     /// # Errors
-    /// [`BuildError`].
+    /// [`BuildError`] names what is missing or contradictory.
     pub(super) async fn default_setup(&self) -> Result<Arc<Setup>, BuildError> {
         self.resolve(&self.defaults, self.tenant_budget).await
     }
 
-    /// The set-up of a tenant.
+    /// The setup of a tenant's conversations.
     ///
     /// # Errors
-    /// [`BuildError`].
+    /// [`BuildError`] names what is missing or contradictory.
     pub(super) async fn of_tenant(&self, tenant: &TenantConfig) -> Result<Arc<Setup>, BuildError> {
         if let Some(error) = &tenant.tools_error {
             return Err(BuildError::NoTools(error.clone()));
@@ -299,7 +308,8 @@ impl SetupResolver {
         };
         let mut tools = defaults.tools;
         if !tools.is_empty() && !tools.iter().any(|tool| tool.spec().definition.name == Recall::NAME) {
-            // Whoever works with tools works long: what a compaction drops can be brought back.
+            // Conversations with tools become long, so they get `recall`, which reads what a
+            // compaction dropped.
             tools.push(erased(Recall::new(self.ports.sessions.clone())));
         }
         if defaults.subagents {
@@ -382,8 +392,9 @@ impl SetupResolver {
 }
 
 impl SetupResolver {
-    /// How the subagents of a fan-out are set up: as those of `parent`, with another model if one is named. Where nothing is kept there is
-    /// nothing to recall.
+    /// The setup of a fan-out's subagents: that of `parent`'s subagents, with another model if
+    /// `model` is set. An ephemeral fan-out has no stored journal, so its subagents do not get
+    /// `recall`.
     pub(super) fn of_branch(&self, parent: &Arc<Setup>, model: Option<Arc<str>>, ephemeral: bool) -> Arc<Setup> {
         let child = parent.child.clone().unwrap_or_else(|| parent.clone());
         if model.is_none() && !ephemeral {
@@ -415,18 +426,18 @@ impl SetupResolver {
     }
 }
 
-/// How the subagents of conversations that are set up so are set up: the same but for what they would begin more of them with, and nobody
-/// is there to be asked (REQUIREMENTS N-02, N-05).
+/// The setup of the subagents of conversations with this setup: the same, but without the tool that
+/// starts subagents and without an approver, so a call that needs approval is denied.
 fn child_of(setup: &Setup) -> Setup {
     let tools = Arc::new(setup.tools.without(&[CREATE_SUBAGENT]));
     let fixed_bytes = fixed_bytes(setup.system.as_deref(), &tools);
-    // Their budget is their family's.
+    // Subagents share the budget of their family instead of having one each.
     let spending = Arc::new(Pricing { fixed_bytes, budget: Budget::default(), ..Pricing::clone(&setup.spending) });
     let context = ContextRules { fixed: fixed_bytes / BYTES_A_TOKEN, ..setup.context };
     Setup { tools, spending, context, has_approver: false, class: CallClass::Subagent, children: None, child: None, ..setup.clone() }
 }
 
-/// Bytes of what is sent before the messages.
+/// Bytes of the system prompt and the tool definitions, which precede the messages of each request.
 fn fixed_bytes(system: Option<&str>, tools: &Toolset) -> u64 {
     let tool = |tool: &ToolDefinition| tool.name.len() + tool.description.len() + tool.input_schema.as_str().len();
     (system.map_or(0, str::len) + tools.definitions().iter().map(tool).sum::<usize>()) as u64

@@ -1,4 +1,4 @@
-//! How each tenant's conversations are set up: the host's setup, or the tenant's own.
+//! The setup of each tenant's conversations: the host's, unless the tenant has another one.
 
 use std::sync::Arc;
 
@@ -6,14 +6,15 @@ use dashmap::DashMap;
 
 use crate::{conversation::Setup, id_hash::IdHash, ids::TenantId};
 
-/// Setups by tenant. A tenant keeps its own one while it is out of service and after its data was erased.
+/// Setups by tenant. A tenant keeps its setup while it is out of service, and after its data was
+/// erased.
 pub(super) struct TenantSetups {
     default: Arc<Setup>,
     own: DashMap<TenantId, Arc<Setup>, IdHash>,
 }
 
 impl TenantSetups {
-    /// Every tenant has the host's setup.
+    /// Creates the table. Every tenant has the setup `default` at first.
     pub(super) fn new(default: Arc<Setup>) -> Self {
         Self { default, own: DashMap::default() }
     }
@@ -23,7 +24,7 @@ impl TenantSetups {
         self.own.get(tenant).map_or_else(|| self.default.clone(), |own| own.clone())
     }
 
-    /// Gives a tenant its own setup.
+    /// Sets a tenant's own setup.
     pub(super) fn set(&self, tenant: TenantId, setup: Arc<Setup>) {
         self.own.insert(tenant, setup);
     }

@@ -1,4 +1,5 @@
-//! Why a conversation waits: read from its journal and from what its life has last said of itself. Wakes nothing.
+//! The status of a conversation: its state, what it waits for and since when. Read from the journal
+//! and from the wait status of an active conversation; activates nothing.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,19 +13,19 @@ use crate::{
     time::Timestamp,
 };
 
-/// What a conversation does.
+/// The state of a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ConversationState {
-    /// Not in memory; the next prompt wakes it.
+    /// The conversation has no actor. The next prompt activates it.
     Asleep,
-    /// In memory, and no round is open.
+    /// The conversation is active, and no round is open.
     Idle,
-    /// A round is open, or is about to be.
+    /// A round is open, or about to begin.
     Running,
-    /// A round waits for a person.
+    /// The open round waits for an approval.
     Parked,
-    /// It cannot go on.
+    /// The conversation crashed repeatedly, or its journal cannot be read.
     Failed,
 }
 
@@ -33,57 +34,57 @@ pub enum ConversationState {
 pub struct ContextStatus {
     /// Tokens in use, estimated.
     pub tokens: u64,
-    /// The window, in tokens; 0 if nobody knows.
+    /// The model's window, in tokens; 0 if it is not known.
     pub window: u64,
-    /// The one by the other.
+    /// `tokens` divided by `window`; 0 if the window is not known. Can exceed 1.
     pub fraction: f64,
 }
 
-/// What is left of a budget; absent is no bound.
+/// What is left of a budget. `None` means that this part has no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct BudgetLeft {
-    /// Tokens in and out.
+    /// Input and output tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
     /// Millionths of a US dollar.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub micro_usd: Option<u64>,
-    /// Time of rounds, in milliseconds.
+    /// Duration of rounds, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wall_ms: Option<u64>,
 }
 
-/// How a conversation stands (INTERFACES §4, `GET /v1/conversations/{id}`).
+/// The status of a conversation. `GET /v1/conversations/{id}` returns it as JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ConversationStatus {
-    /// Which.
+    /// The conversation's id within its tenant.
     pub conversation_id: ConversationId,
-    /// What it does.
+    /// Whether it is asleep, idle, running, parked or failed.
     pub state: ConversationState,
-    /// The open round.
+    /// The open round; `None` between rounds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub round_id: Option<RoundId>,
-    /// What it waits for.
+    /// What it waits for now.
     pub waits_for: WaitsFor,
-    /// For how long it has waited for that, in milliseconds.
+    /// How long it has waited for that, in milliseconds.
     pub since_ms: u64,
-    /// Prompts accepted that no round has taken up.
+    /// Accepted prompts whose rounds have not begun.
     pub prompts_waiting: usize,
     /// How full the model's window is.
     pub context: ContextStatus,
-    /// What it has spent.
+    /// What the conversation has spent, the open round included.
     pub spent: Amount,
-    /// What is left of its own budget.
+    /// What is left of the conversation's own budget.
     pub budget_left: BudgetLeft,
-    /// Messages of its history.
+    /// The number of messages in the history.
     pub messages: u64,
-    /// Rounds that are over.
+    /// The number of rounds that have ended.
     pub rounds: u64,
     /// When its first entry was stored.
     pub created_at: Timestamp,
     /// When its last entry was stored.
     pub updated_at: Timestamp,
-    /// Why it cannot go on.
+    /// Why the state is `failed`; `None` otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
 }
@@ -100,10 +101,11 @@ impl BudgetLeft {
 }
 
 impl ConversationHandle {
-    /// Tells how the conversation stands and what it waits for. Reads the store; wakes nothing. One that cannot be read is `failed`.
+    /// Returns the state of the conversation and what it waits for. Reads the store, and activates
+    /// nothing. A conversation whose journal cannot be read has the state `failed`.
     ///
     /// # Errors
-    /// `NotFound` for a conversation of which nothing is stored, [`SendError`] for a failing store.
+    /// `NotFound` for a conversation that is not stored, [`SendError`] for a failing store.
     pub async fn status(&self) -> Result<ConversationStatus, SendError> {
         let (scope, setup, place) = (self.scope()?, self.setup()?, self.place()?);
         let now = self.watching().0.clock.now();
@@ -113,6 +115,8 @@ impl ConversationHandle {
             Err(SendError::Conversation(ConversationError::Failed { reason })) => (Durable::default(), Some(reason)),
             Err(error) => return Err(error),
         };
+        // The journal shows approvals and tools, the actor's wait status everything else. A wait
+        // for the store outranks both. A sleeping conversation can only wait for an approval.
         let (waits_for, since) = match &place {
             Place::Asleep => (told_by(&durable).filter(|waits| matches!(waits, WaitsFor::Person { .. })), None),
             Place::Awake(wait_status) => match (told_by(&durable), wait_status.get()) {
@@ -157,7 +161,7 @@ impl ConversationHandle {
     }
 }
 
-/// What a journal alone tells of a round's wait: people and tools.
+/// The wait of a round that the journal alone shows: for an approval or for tools.
 fn told_by(state: &Durable) -> Option<WaitsFor> {
     let batch = state.batch().filter(|batch| !batch.is_done())?;
     let open = batch.calls.iter().filter(|call| !matches!(call.state, CallState::Finished(_)));

@@ -1,6 +1,8 @@
-//! Runs the conversations of subagents: gives them their task through the directory, watches them, ends them (DESIGN §4.7).
+//! Runs the conversations of subagents: sends the task as a prompt, follows the round, and
+//! interrupts it when the parent cancels.
 //!
-//! State: none but where the directory is, held weakly: set-ups hold this, and the directory holds the tenants that hold the set-ups.
+//! The only state is a weak reference to the directory. A strong one would be a cycle: setups hold
+//! this, and the directory holds the setups.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -24,14 +26,14 @@ use crate::{
     tool::{ToolError, ToolErrorType},
 };
 
-/// What begins subagents, for the tools of one host.
+/// Starts subagents for the tools of one host.
 #[derive(Default)]
 pub(super) struct Subagents {
     directory: OnceLock<Weak<Directory>>,
 }
 
 impl Subagents {
-    /// Says whose conversations they are.
+    /// Sets the directory. Called once, when the host is built.
     pub(super) fn belong_to(&self, directory: &Arc<Directory>) {
         let _ = self.directory.set(Arc::downgrade(directory));
     }
@@ -51,7 +53,7 @@ impl Subagents {
             ended = &mut ended => ended,
             () = cancel.cancelled() => {
                 self.interrupt(&child);
-                ended.await // What it still says is taken; the executor bounds the wait.
+                ended.await // The partial answer is kept; the executor bounds the wait.
             }
         };
         directory.put_to_sleep(&child);
@@ -78,11 +80,11 @@ impl Children for Subagents {
     }
 }
 
-/// What a conversation says of the task it was given.
+/// A subagent's answer to its task: a receipt, or why it was refused.
 pub(super) type TaskReceipt = Result<Receipt, ConversationError>;
 
-/// Gives a task to its conversation, by the name of what began it: one that took it already says so. The mail of every subagent's task,
-/// whether a tool or a fan-out began it.
+/// Sends the task as a prompt keyed by `name`, the tool call or fan-out position that started it. A
+/// subagent that accepted the task already answers with `replayed` instead of running it twice.
 pub(super) fn give(directory: &Directory, child: &Scope, name: String, message: Message, seat: Seat) -> oneshot::Receiver<TaskReceipt> {
     let entropy = &directory.ports().entropy;
     let (reply, answer) = oneshot::channel();
@@ -101,7 +103,7 @@ pub(super) fn give(directory: &Directory, child: &Scope, name: String, message: 
     answer
 }
 
-/// Gives the task, or finds it given, and follows it to its end.
+/// Sends the task, or finds it already accepted, and follows its round to the end.
 async fn watched(directory: &Arc<Directory>, child: &Scope, task: Task) -> Result<RoundEnd, ToolError> {
     let ports = directory.ports().clone();
     let tenant = directory.tenants().get(&child.tenant);
@@ -132,7 +134,8 @@ async fn watched(directory: &Arc<Directory>, child: &Scope, task: Task) -> Resul
     }
 }
 
-/// Tells its parent's watchers how far a subagent is.
+/// Reports the progress of a subagent to the watchers of its parent, at most once per
+/// [`SUBAGENT_TOLD_EVERY`].
 struct Told {
     progress: Progress,
     last: Instant,

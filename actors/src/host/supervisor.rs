@@ -1,7 +1,9 @@
-//! The top of the tree: the host's supervisor, K supervisors of conversations, the compactor and the metrics collector (DESIGN §3).
+//! The top of the supervision tree: the host's supervisor and its children, which are the
+//! supervisors of conversations, the compactor and the metrics collector.
 //!
-//! State: which child is which. A dead supervisor is replaced; its conversations died with it and their leases told the
-//! directory, which begins their next lives under the new one.
+//! State: the identity of each child. A child that dies is replaced. The conversations of a dead
+//! supervisor die with it: the drop of their leases informs the directory, which starts their next
+//! activations under the new supervisor.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,14 +17,14 @@ use crate::{
     task::AbortOnDrop,
 };
 
-/// How often parked conversations are looked for whose time has come (DESIGN §4.3).
+/// How often the store is searched for parked conversations whose approval deadline has passed.
 const WAKE_DUE: Duration = Duration::from_secs(1);
 
-/// What the host's supervisor can be told.
+/// The mail of the host's supervisor, all of it from its own tickers.
 pub(super) enum HostSupervisorMsg {
-    /// From its own ticker: look for idle conversations.
+    /// Asks idle conversations to go to sleep.
     Sweep,
-    /// From its own ticker: look for parked conversations whose time has come.
+    /// Wakes parked conversations whose approval deadline has passed.
     WakeDue,
 }
 
@@ -120,7 +122,8 @@ async fn start_collector(me: &ActorRef<HostSupervisorMsg>, args: &HostSupervisor
     Ok(cell)
 }
 
-/// Owns conversations, so that a panic in one is told and stays there. Restarts nothing: the directory does, by lease.
+/// Supervises conversations, so that a panic in one is logged and does not spread. It restarts
+/// nothing: the directory does, when the lease of the dead activation is dropped.
 struct ConversationSupervisor;
 
 impl Actor for ConversationSupervisor {
@@ -133,7 +136,8 @@ impl Actor for ConversationSupervisor {
     }
 
     async fn handle_supervisor_evt(&self, _: ActorRef<()>, event: SupervisionEvent, (): &mut ()) -> Result<(), ActorProcessingErr> {
-        // The event carries the dead actor's boxed state: read what is needed, drop it here.
+        // The event carries the dead actor's boxed state. Only the error is read, and the state is
+        // dropped here.
         if let SupervisionEvent::ActorFailed(_, error) = event {
             tracing::error!(%error, "a conversation crashed; its next life begins after a pause");
         }

@@ -1,4 +1,7 @@
-//! What a host's tenants are told and asked while it runs: pause, figures, erasure.
+//! Operations on tenants of a running host (pause, removal, usage, erasure) and the deletion of
+//! conversations.
+//!
+//! A deletion runs in a separate task: it completes even if the caller stops waiting.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -14,39 +17,43 @@ use crate::{
     tool::ToolError,
 };
 
-/// Conversations that an erasure deletes at once: each may have to wait for what runs in it.
+/// Conversations that an erasure deletes concurrently. Each deletion may wait for running work to
+/// end.
 const DELETIONS_MAX: usize = 64;
 
-/// How long the watchers of a round that a deletion ended have to read that, before its events go.
+/// How long the watchers of a deleted conversation have to read its last events before they are
+/// dropped.
 const WATCHERS_READ: Duration = Duration::from_millis(100);
 
-/// How often an erasure looks for prompts that were let in before it.
+/// How often an erasure checks for prompts that were admitted before it began.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// What [`TenantHandle::erase`] removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Erased {
-    /// Conversations that were stored.
+    /// The number of stored conversations that were deleted.
     pub conversations: u64,
 }
 
 impl Host {
-    /// The tenants that this host knows: those that were configured or named since it began, in order of id. Removed ones are not among
-    /// them.
+    /// The tenants that were configured or used since the host started, in the order of their ids.
+    /// Removed tenants are not included.
     pub fn tenant_ids(&self) -> Vec<TenantId> {
         self.0.tenants.ids()
     }
 
-    /// Takes a tenant out of service: its prompts are refused from now on (`tenant_removed`), what runs goes on, what is stored stays.
-    /// [`Host::configure_tenant`] brings it back. Tells whether it was in service.
+    /// Takes a tenant out of service. Its prompts are refused from now on (`tenant_removed`);
+    /// running rounds continue and stored data stays. [`Host::configure_tenant`] restores the
+    /// tenant. Returns whether it was in service.
     pub fn remove_tenant(&self, id: &TenantId) -> bool {
         self.0.tenants.remove(id)
     }
 }
 
 impl TenantHandle {
-    /// Pauses the tenant, or lets it go on. While it is paused new prompts are refused (`tenant_paused`); rounds that run go on; what was
-    /// accepted and has not begun waits, and begins when the tenant goes on. Not stored: a new host begins without pauses.
+    /// Pauses the tenant, or ends its pause. A paused tenant's new prompts are refused
+    /// (`tenant_paused`), its running rounds continue, and its queued prompts wait until the pause
+    /// ends. Pauses are not stored: a new host starts without any.
     ///
     /// # Errors
     /// [`SendError::InvalidId`].
@@ -55,7 +62,7 @@ impl TenantHandle {
         Ok(())
     }
 
-    /// Whether it is paused.
+    /// Whether the tenant is paused.
     ///
     /// # Errors
     /// [`SendError::InvalidId`].
@@ -63,7 +70,7 @@ impl TenantHandle {
         Ok(self.tenant()?.is_paused())
     }
 
-    /// What the tenant uses now, and has used since this host began.
+    /// What the tenant uses now, and what it has used since this host started.
     ///
     /// # Errors
     /// [`SendError::InvalidId`].
@@ -71,32 +78,38 @@ impl TenantHandle {
         Ok(self.tenant()?.usage())
     }
 
-    /// Takes a place in the tenant's prompts of this minute for a change that is no prompt but writes as much: a history set from
-    /// outside, an injected message, a fork, a compaction. For a server to ask before it makes such a change for a caller it does not
-    /// trust; whether the change fits what the tenant may store is asked by the change itself.
+    /// Counts a change against the tenant's prompts per minute. For a server whose callers are not
+    /// trusted: it calls this before a change that is not a prompt but costs as much, such as an
+    /// import, an injected message, a fork or a compaction. The change itself checks the tenant's
+    /// stored bytes.
     ///
     /// # Errors
-    /// `Overloaded` when the minute is used up, `TenantRemoved`; [`SendError::InvalidId`].
+    /// `Overloaded` when the prompts of this minute are used up, `TenantRemoved`;
+    /// [`SendError::InvalidId`].
     pub fn admit_change(&self) -> Result<(), SendError> {
         let tenant = self.tenant()?;
         self.host.admitted(tenant.admit_change())
     }
 
-    /// Erases the tenant's data: its conversations with all that belongs to them, its artifacts, what its tools keep
-    /// of it, what is cached, its counters.
-    /// Prompts are refused meanwhile (`tenant_paused`), what runs is cancelled. How it is configured stays, and so does a pause.
+    /// Erases the tenant's data: its conversations and everything that belongs to them, its
+    /// artifacts, its data in tools, its cached results and its counters. Running rounds are
+    /// cancelled, and prompts are refused meanwhile (`tenant_paused`). The tenant's configuration
+    /// and pause stay.
     ///
     /// # Errors
-    /// [`SendError`] of a failing store: then some of it is left and the tenant stays closed; asking again erases the rest.
+    /// [`SendError`] of a failing store. The tenant then stays closed with part of its data;
+    /// another call erases the rest.
     ///
     /// # Cancel safety
-    /// What was begun is not undone; asking again erases the rest.
+    /// Deletions that have begun complete; another call erases the rest.
     pub async fn erase(&self) -> Result<Erased, SendError> {
         let tenant = self.tenant()?;
         tenant.begin_erasure();
         let host = &self.host;
         let mut erased = Erased::default();
         loop {
+            // Repeat until nothing is stored or active and no seat is taken: a prompt that was
+            // admitted before the erasure may still create a conversation.
             let stored = host.ports.sessions.list(tenant.id(), ListQuery { subagents: true, ..ListQuery::default() }).await?;
             let stored = stored.into_iter().map(|summary| Scope::new(tenant.id().clone(), summary.conversation));
             let mut scopes = host.directory.awake_of(tenant.id());
@@ -107,7 +120,8 @@ impl TenantHandle {
                 if tenant.seats_taken() == 0 {
                     break;
                 }
-                // Let in before the erasure began, and not yet with its conversation.
+                // A prompt that was admitted before the erasure has not reached its conversation
+                // yet.
                 tokio::time::sleep(LOOK_AGAIN).await;
                 continue;
             }
@@ -134,28 +148,30 @@ impl TenantHandle {
 }
 
 impl ConversationHandle {
-    /// Deletes the conversation with all that belongs to it: journal, events, artifacts, cached results. What runs is cancelled, what
-    /// waits is refused (`deleted`), and its watchers' streams end with an `error` of that code. Tells whether something was stored
-    /// (REQUIREMENTS H-04). What comes meanwhile is refused; what comes afterwards finds, or begins, a new conversation.
+    /// Deletes the conversation and everything that belongs to it: journal, events, artifacts,
+    /// cached results, and the conversations of its subagents. The open round is cancelled, queued
+    /// prompts are refused (`deleted`), and the streams of its watchers end with an `error` of that
+    /// code. Messages during the deletion are refused; the id is free for a new conversation
+    /// afterwards. Returns whether anything was stored.
     ///
     /// # Errors
-    /// [`SendError`] of a failing store: then something of it may still be there, and asking again deletes the rest.
+    /// [`SendError`] of a failing store. Some data may then remain; another call deletes the rest.
     ///
     /// # Cancel safety
-    /// Dropping the future does not stop a deletion that began.
+    /// Dropping the future does not stop a deletion that has begun.
     pub async fn delete(&self) -> Result<bool, SendError> {
         let scope = self.scope.clone()?;
         self.host.clone().delete(scope).await
     }
 }
 
-/// The store of artifacts is a store like the other, to whoever asked for a deletion.
+/// Reports an error of the artifact store like one of the journal store.
 fn not_released(error: ArtifactError) -> SendError {
     StoreError::Unavailable { message: error.to_string() }.into()
 }
 
 impl HostInner {
-    /// Deletes a conversation, in a task of its own.
+    /// Deletes a conversation, in a separate task.
     pub(super) async fn delete(self: Arc<Self>, scope: Scope) -> Result<bool, SendError> {
         let runtime = self.directory.runtime().clone();
         let deleted = runtime.spawn(async move { self.delete_here(&scope).await }).await;
@@ -165,7 +181,8 @@ impl HostInner {
     async fn delete_here(&self, scope: &Scope) -> Result<bool, SendError> {
         let mut deletion = self.directory.delete(scope).await;
         let lived = deletion.life_over().await;
-        // Before its journal: a deletion that fails here is asked for again, and finds them.
+        // Children before the journal: a deletion that fails here can be repeated, and finds the
+        // remaining children.
         for child in self.children(scope).await? {
             self.delete_one(&child).await?;
         }
@@ -178,12 +195,13 @@ impl HostInner {
         self.delete_rest(scope, deletion, lived).await
     }
 
-    /// The conversations that this one began, stored or in memory.
+    /// The conversations of the subagents that this one started, stored or active. Paged by id,
+    /// since children share the parent's id as a prefix.
     pub(super) async fn children(&self, parent: &Scope) -> Result<BTreeSet<Scope>, SendError> {
         let prefix = parent.conversation.children();
         let of_parent = |id: &ConversationId| id.as_str().starts_with(prefix.as_str());
         let mut children: BTreeSet<Scope> = if parent.conversation.is_subagent() {
-            return Ok(BTreeSet::new()); // They have none.
+            return Ok(BTreeSet::new()); // Subagents have no children.
         } else {
             self.directory.awake_of(&parent.tenant).into_iter().filter(|scope| of_parent(&scope.conversation)).collect()
         };
@@ -203,7 +221,10 @@ impl HostInner {
     }
 
     async fn delete_rest(&self, scope: &Scope, deletion: Deletion, lived: bool) -> Result<bool, SendError> {
-        let told = deletion.end_streams().await; // For whoever watches a round that is parked, or whose life could not tell.
+        // The streams end before the journal is deleted, so that watchers get `deleted`. The events
+        // are dropped last, after the watchers had time to read them. `deletion` blocks the id
+        // until then.
+        let told = deletion.end_streams().await; // Rounds that no activation ended.
         let was_stored = self.ports.sessions.delete(scope).await?;
         let (tenant, conversation) = (&scope.tenant, &scope.conversation);
         self.resolver.artifacts.release(tenant.clone(), Some(conversation.clone())).await.map_err(not_released)?;
@@ -222,7 +243,8 @@ impl HostInner {
         Ok(was_stored)
     }
 
-    /// Erases what a reset left behind: the entries before it, what its subagents stored, artifacts, summaries and notes. In a task of its own.
+    /// Erases what precedes a reset: the entries before it, the conversations of its subagents,
+    /// artifacts, summaries and the data of tools. Runs in a separate task.
     pub(super) async fn empty(self: Arc<Self>, scope: Scope, reset_at: Seq, children: BTreeSet<Scope>) -> Result<(), SendError> {
         let runtime = self.directory.runtime().clone();
         let emptied = runtime.spawn(async move {
@@ -242,22 +264,24 @@ impl HostInner {
         emptied.await.unwrap_or(Err(SendError::Conversation(ConversationError::Gone)))
     }
 
-    /// Counts what was not let in.
+    /// Counts a refusal in the host's metrics and converts it.
     pub(super) fn admitted<T>(&self, admitted: Result<T, NotAdmitted>) -> Result<T, SendError> {
         Ok(admitted.inspect_err(|_| self.ports.counters.refusals.add(1))?)
     }
 
-    /// A place for what may begin a conversation, where their number is bounded; `None` where nothing needs counting. The place is
-    /// to be kept once the conversation is stored.
+    /// Reserves a place for a conversation that may be new; `None` where nothing needs counting.
+    /// Call `keep` on the place once the conversation is stored: dropping it releases the
+    /// reservation.
     ///
     /// # Errors
-    /// `Overloaded` when the tenant has as many as it may have; [`SendError`] of a failing store.
+    /// `Overloaded` when the tenant has as many conversations as it may have; [`SendError`] of a
+    /// failing store.
     pub(super) async fn place(&self, tenant: &Tenant, conversation: &ConversationId) -> Result<Option<Place>, SendError> {
         super::room::place(&self.ports, tenant, conversation).await
     }
 }
 
-/// Has a tenant's tools take away what they keep of a conversation.
+/// Asks a tenant's tools to delete their data of a conversation.
 async fn forget(tools: &Toolset, scope: &Scope) -> Result<(), SendError> {
     for tool in tools.names().filter_map(|name| tools.get(name)) {
         let kept = |error: ToolError| StoreError::Unavailable { message: format!("{}: {}", tool.spec().name(), error.message) };

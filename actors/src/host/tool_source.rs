@@ -1,18 +1,18 @@
-//! Where a host or a tenant gets its tools from.
+//! The sources from which a host or a tenant gets its tools.
 
 use std::{path::PathBuf, sync::Arc};
 
 use crate::ports::Tool;
 
-/// Tools, and the folder that they work in.
+/// Tools, and their workspace folder; `None` for tools that need none.
 pub type ToolsInFolder = (Vec<Arc<dyn Tool>>, Option<Arc<PathBuf>>);
 
-/// Something that brings tools: a list, or a set-up that may have failed.
+/// A source of tools: a list, or a configuration step that may have failed.
 pub trait ToolSource {
-    /// The tools, the folder they work in, or why there are none.
+    /// Returns the tools and their workspace folder.
     ///
     /// # Errors
-    /// A line for the person who configures the host.
+    /// One line of text for the person who configures the host.
     fn tools(self) -> Result<ToolsInFolder, String>;
 }
 

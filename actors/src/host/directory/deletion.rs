@@ -1,5 +1,5 @@
-//! A conversation's place while it is deleted: its life is ended, its held mail refused, and no other life begins before the deletion is
-//! over.
+//! The deletion of a conversation, as the directory sees it: its activation is ended, its held
+//! messages are refused, and no other activation starts until the deletion is over.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,10 +14,12 @@ use crate::{
     limits::CANCEL_GRACE,
 };
 
-/// How long a life may take to end beyond the grace of its cancel, before it is killed; and then to die.
+/// How long an actor may take to end beyond the grace period of a cancel before it is killed, and
+/// how long a killed actor may take to end.
 const END_MAX: Duration = Duration::from_secs(1);
 
-/// A deletion under way. Its drop makes room for the next conversation of this id.
+/// A running deletion. Dropping it removes the slot, so that a new conversation of this id can
+/// start.
 pub(crate) struct Deletion {
     directory: Arc<Directory>,
     scope: Scope,
@@ -34,14 +36,16 @@ impl Drop for Deletion {
 }
 
 impl Directory {
-    /// Begins to delete a conversation: what is held is refused, what lives is told. Waits for another deletion of it.
+    /// Begins the deletion of a conversation: refuses held messages and asks an active conversation
+    /// to end. Waits for another deletion of the same conversation first.
     pub(crate) async fn delete(self: &Arc<Self>, scope: &Scope) -> Deletion {
         loop {
             let other = match self.begin_deletion(scope) {
                 Ok(deletion) => return deletion,
                 Err(other) => other,
             };
-            // Its end has a bell for all, so this one is looked at now and then.
+            // The other deletion's `Notify` reports the end of its actor, not of the deletion, so
+            // poll.
             let _ = timeout(Duration::from_millis(50), other.notified()).await;
         }
     }
@@ -72,8 +76,8 @@ impl Directory {
 }
 
 impl Deletion {
-    /// Waits until the conversation's life is over, at most the grace of a cancel and a second; then it is killed. Tells whether there was
-    /// one.
+    /// Waits until the conversation's actor has ended, for at most the grace period of a cancel and
+    /// one second; then kills it. Returns whether there was an actor.
     pub(crate) async fn life_over(&mut self) -> bool {
         if self.is_over() {
             return false;
@@ -83,7 +87,8 @@ impl Deletion {
             if let Some(life) = self.life.take() {
                 life.kill();
             }
-            // What it may still append the store refuses: its journal is gone.
+            // The store refuses whatever a killed actor still appends, since its journal is deleted
+            // next.
             let _ = timeout(END_MAX, self.ended()).await;
         }
         self.life = None;
@@ -106,7 +111,8 @@ impl Deletion {
         slot.is_none_or(|slot| !matches!(slot.value(), Slot::Deleting { life: Some(_), .. }))
     }
 
-    /// Ends the streams of the rounds that no life told of, so that nobody waits for them. Tells whether there were any.
+    /// Ends the event streams of rounds that no activation has ended, so that their watchers do not
+    /// wait. Returns whether there were any.
     pub(crate) async fn end_streams(&self) -> bool {
         super::end_streams(&self.directory.ports_of(&self.scope), &self.scope, &ConversationError::Deleted).await
     }
