@@ -1,4 +1,6 @@
-//! Looks what an earlier process left of a task, in its journal: client keys are forgotten after a day, a name is not.
+//! Attaches a named fan-out to what an earlier process left of it: reads from a child's journal
+//! whether its task was accepted and how its round ended. Client keys cannot serve for this, since
+//! they are forgotten after a day and the name of a fan-out is not.
 
 use std::sync::Arc;
 
@@ -15,18 +17,20 @@ use crate::{
     stream::{Failure, RoundEnd, StopReason},
 };
 
-/// Entries read at once.
+/// Entries per read.
 const PAGE: usize = 1000;
 
-/// What came of attaching to a task.
+/// The result of attaching to a task.
 pub(super) enum Found {
-    /// Its round is over.
+    /// The round has ended, or the task cannot be attached.
     Over(Result<Arc<RoundEnd>, Failure>),
-    /// It is to be given: anew, or again after the round that is taken back.
+    /// The task must be sent: for the first time, or again after the interrupted round `cut` is
+    /// rewound.
     Missing { cut: Option<RoundId> },
 }
 
-/// Finds out how a task stands whose conversation is there, and sees it to its end if it was given.
+/// Finds the status of a task whose conversation exists, and waits for its round if the task was
+/// accepted.
 pub(super) async fn find(directory: Arc<Directory>, child: Scope, task: Message) -> Found {
     let (ports, stopped) = (directory.ports().clone(), directory.stopped().clone());
     match standing(&*ports.sessions, &child, &task).await {
@@ -37,13 +41,13 @@ pub(super) async fn find(directory: Arc<Directory>, child: Scope, task: Message)
         Ok(Standing::Over(round)) => Found::Over(outcome(ports, stopped, child, round).await),
         Ok(Standing::Open(round)) => {
             directory.send(&child, ConversationMsg::Resume);
-            drop(directory); // Whoever waits keeps no host alive.
+            drop(directory); // Waiting must not keep the host running.
             Found::Over(outcome(ports, stopped, child, round).await)
         }
     }
 }
 
-/// The end of a round, as its stream or its journal tells it.
+/// Waits for the end of a round, from its event stream or its journal.
 pub(super) async fn outcome(ports: Ports, stopped: CancellationToken, child: Scope, round: RoundId) -> Result<Arc<RoundEnd>, Failure> {
     match RoundWatch::new(ports, &stopped, child, round).outcome().await {
         Ok(end) => Ok(Arc::new(end)),
@@ -52,25 +56,25 @@ pub(super) async fn outcome(ports: Ports, stopped: CancellationToken, child: Sco
     }
 }
 
-/// How a task stands.
+/// The status of a task in its child's journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
-    /// It was not given yet.
+    /// The task was not accepted, or its prompt was withdrawn or rewound.
     New,
-    /// Its conversation was given another one.
+    /// The conversation accepted a different task.
     Another,
-    /// Its round goes on as soon as its conversation wakes.
+    /// The round is open, and continues when the conversation is activated.
     Open(RoundId),
-    /// Its round is over.
+    /// The round has ended.
     Over(RoundId),
-    /// Its round was interrupted: it is to be taken back, and the task given again.
+    /// The round was interrupted: it must be rewound and the task sent again.
     Cut(RoundId),
 }
 
-/// Reads how a task stands whose conversation may be there.
+/// Reads the status of a task from its child's journal, which may not exist.
 ///
 /// # Errors
-/// The store's, or a journal that cannot be read.
+/// [`LoadFailure::Store`] for a failing store, [`LoadFailure::Unreadable`] for a damaged journal.
 async fn standing(sessions: &dyn SessionBackend, child: &Scope, task: &Message) -> Result<Standing, LoadFailure> {
     let (mut standing, mut after) = (Standing::New, Seq(0));
     loop {

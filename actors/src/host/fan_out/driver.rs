@@ -1,4 +1,5 @@
-//! Runs a fan-out: begins tasks while there is room, hears their ends, cancels what is left. One task of the runtime for all of them.
+//! Runs a fan-out: starts tasks while there is room, collects their ends, and cancels what is left.
+//! One tokio task drives all children, so a child costs no task, timer or watcher here.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -44,17 +45,17 @@ use crate::{
     tenant::{NotAdmitted, Seat, Tenant},
 };
 
-/// How long a task waits for memory that others of its tenant use, before it asks again.
+/// Pause before a task that was refused for lack of memory asks again.
 const ROOM_RETRY: Duration = Duration::from_millis(100);
 
-/// Times that a prompt is given again to a conversation that crashed before it took it.
+/// How often a prompt is sent to a conversation that crashes before it accepts the prompt.
 const GIVEN_AGAIN_MAX: u32 = 3;
 
-/// How often one that does not sleep yet is asked to, when all is over; and for how long.
+/// How often a finished conversation is asked to sleep once all tasks are over, and for how long.
 const REST_RETRY: Duration = Duration::from_millis(2);
 const REST_MAX: Duration = Duration::from_secs(4);
 
-/// How a fan-out is to go about it.
+/// The limits of one fan-out.
 pub(super) struct FanOutLimits {
     pub(super) root: Scope,
     pub(super) parallel: usize,
@@ -63,14 +64,15 @@ pub(super) struct FanOutLimits {
     pub(super) cancel: CancellationToken,
 }
 
-/// A task under way.
+/// A running task. `given` counts how often its prompt was sent; `attached` is true while the task
+/// continues the work of an earlier process.
 struct RunningTask {
     child: Scope,
     message: Message,
     began: Instant,
     given: u32,
     attached: bool,
-    /// The round that was taken back for this one.
+    /// The interrupted round that is rewound before the task is sent again.
     cut: Option<RoundId>,
     place: Option<crate::tenant::Place>,
 }
@@ -78,7 +80,7 @@ struct RunningTask {
 type Answered = (u32, TaskReceipt);
 type Attached = (u32, Found);
 
-/// The receipt that a prompt is given.
+/// The pending receipt of a prompt, with the index of its task.
 struct Awaited {
     index: u32,
     answer: oneshot::Receiver<TaskReceipt>,
@@ -93,33 +95,34 @@ impl Future for Awaited {
     }
 }
 
-/// What is known of the journals.
+/// Where the journals of the children are, and which exist already.
 pub(super) struct Journals {
-    /// Conversations of this name that are there already.
+    /// Conversations that an earlier fan-out of this name left.
     pub(super) known: BTreeSet<Scope>,
-    /// The journals of a fan-out that leaves none, and where its large results are.
+    /// For an ephemeral fan-out: its journals, and the store of its large results.
     pub(super) ephemeral: Option<(Arc<EphemeralStore>, Arc<dyn ArtifactStore>)>,
 }
 
-/// Whether the others may begin.
+/// The state of `warm_first`: whether the other tasks may begin.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Warmth {
-    /// The first may begin.
+    /// The first task may begin.
     Cold,
-    /// The first is under way.
+    /// The first task runs, and its model has not begun to answer.
     Warming,
     Warm,
 }
 
 pub(super) struct Driver {
     directory: Arc<Directory>,
-    /// What the ids of its conversations begin with.
+    /// The id prefix of the children.
     children: ConversationId,
-    /// What the names of its prompts begin with: those of calls 0, 1, 2 … that nobody made.
+    /// The prefix of the client keys of the prompts. It has the form of the tool calls 0, 1, 2 … of
+    /// a parent, although no model made these calls.
     called: String,
     tenant: Arc<Tenant>,
     limits: FanOutLimits,
-    /// Texts of those that have not begun.
+    /// The texts of the tasks that have not begun.
     tasks: VecDeque<String>,
     next: u32,
     running: HashMap<u32, RunningTask, IdHash>,
@@ -129,12 +132,12 @@ pub(super) struct Driver {
     attaching: FuturesUnordered<BoxFuture<'static, Attached>>,
     results: mpsc::Sender<Arc<TaskEnd>>,
     journals: Journals,
-    /// Over, and perhaps not asleep yet.
+    /// Conversations of ended tasks that may not be asleep yet, in the order of their ends.
     resting: VecDeque<Scope>,
     warmth: Warmth,
-    /// Memory is short: asked for again then.
+    /// When the next task asks for memory again; `None` while memory is not short.
     room_at: Option<Instant>,
-    /// Why nothing begins any more.
+    /// Why no further task begins; `None` while tasks may begin.
     stopped: Option<Failure>,
 }
 
@@ -170,10 +173,14 @@ impl Driver {
         }
     }
 
-    /// Runs to the end of all tasks, or of the host. `_joined` is let go last: a life finds by it what it is made of.
+    /// Runs until all tasks have ended or the host stops. `_joined` is dropped last, since
+    /// activations of the children look up their configuration through it.
     pub(super) async fn run(mut self, _joined: Joined) {
+        // Each pass starts what fits and then waits for one event. The `select!` is biased: a stop
+        // of the host comes first, then the ends of rounds, so that a task that has ended is never
+        // reported as cancelled or late.
         let (stopped, cancel) = (self.directory.stopped().clone(), self.limits.cancel.clone());
-        // Made once: each is a place in a queue.
+        // Created once and not in each pass: creating one takes a place in the token's queue.
         let (mut stopped, mut cancelled) = (pin!(stopped.cancelled()), pin!(cancel.cancelled()));
         loop {
             self.begin_more().await;
@@ -188,7 +195,8 @@ impl Driver {
                     break;
                 }
                 Some(told) = self.told.recv() => {
-                    // Those who are about to end are heard with it: one wake-up for all of them, here and of who takes the results.
+                    // Let other rounds that are about to end report too. One wake-up then handles
+                    // all of them, here and in the reader of the results.
                     yield_now().await;
                     self.hear(told);
                     while let Ok(told) = self.told.try_recv() {
@@ -216,7 +224,7 @@ impl Driver {
         }
     }
 
-    /// Begins tasks while there is room for them.
+    /// Starts tasks while there is room for them.
     async fn begin_more(&mut self) {
         if self.directory.is_closed() && self.stopped.is_none() {
             self.stopped = Some(draining());
@@ -251,7 +259,7 @@ impl Driver {
         Scope::new(tenant.clone(), id)
     }
 
-    /// Begins one task, or ends it with what keeps it from that.
+    /// Starts one task, or ends it with the reason why it cannot start.
     async fn begin(&mut self, index: u32, text: String) {
         let child = self.child(index);
         if text.trim().is_empty() || text.len() > PROMPT_BYTES_MAX {
@@ -272,7 +280,8 @@ impl Driver {
         let seat = match seat {
             Ok(seat) => seat,
             Err(NotAdmitted::Memory | NotAdmitted::HostMemory) => {
-                // It waits for what others use; more tasks than there is room for are never refused.
+                // Memory of the tenant or the host is used up. The task waits at the front of the
+                // queue: a fan-out larger than its memory is slow, not refused.
                 self.tasks.push_front(message.text());
                 self.next = index;
                 self.room_at = Some(Instant::now() + ROOM_RETRY);
@@ -292,7 +301,9 @@ impl Driver {
         self.give(index, seat);
     }
 
-    /// Gives the prompt to its conversation. One that took it already says so by its name.
+    /// Sends the prompt to its conversation. The client key makes this idempotent: a conversation
+    /// that accepted the prompt already answers with `replayed`. After a rewind the key names the
+    /// round that was taken back, so that the prompt counts as new.
     fn give(&mut self, index: u32, seat: Seat) {
         let Some(task) = self.running.get_mut(&index) else { return };
         task.given += 1;
@@ -304,15 +315,16 @@ impl Driver {
         self.receipts.push(Awaited { index, answer });
     }
 
-    /// What a conversation says of its prompt.
+    /// Handles the conversation's answer to its prompt.
     fn answered(&mut self, index: u32, receipt: Result<Receipt, ConversationError>) {
-        let Some(task) = self.running.get_mut(&index) else { return }; // Over already.
+        let Some(task) = self.running.get_mut(&index) else { return }; // Ended already.
         match receipt {
             Ok(Receipt { round_id, replayed }) => {
                 if let Some(place) = task.place.take() {
                     place.keep();
                 }
-                // It took it before it crashed, and may be over already: what was told of that is lost.
+                // The prompt was accepted before a crash, and the round may have ended since. That
+                // end was not heard, so read it from the journal.
                 if replayed && self.journals.ephemeral.is_none() {
                     let (ports, stopped, child) = (self.directory.ports().clone(), self.directory.stopped().clone(), task.child.clone());
                     self.attaching.push(Box::pin(async move { (index, Found::Over(outcome(ports, stopped, child, round_id).await)) }));
@@ -325,20 +337,20 @@ impl Driver {
                 }
             }
             Err(error) => {
-                // It may have taken the prompt all the same.
+                // The prompt may have been accepted all the same.
                 self.directory.send(&task.child, ConversationMsg::Interrupt { failure: None, reply: None });
                 self.over(index, Err(refused(&error.into())), None);
             }
         }
     }
 
-    /// Finds out how a task stands whose conversation is there, and sees it to its end if it was given.
+    /// Starts to attach to a task whose conversation exists.
     fn attach(&mut self, index: u32, child: Scope, task: Message) {
         let directory = self.directory.clone();
         self.attaching.push(Box::pin(async move { (index, find(directory, child, task).await) }));
     }
 
-    /// What became of a task that was there before.
+    /// Handles the result of attaching: reports the end of the task, or sends the task.
     fn attached(&mut self, index: u32, found: Found) {
         let (stopped, Some(task)) = (self.stopped.clone(), self.running.get_mut(&index)) else { return };
         match (found, stopped) {
@@ -347,7 +359,7 @@ impl Driver {
             (Found::Missing { cut }, None) => {
                 (task.attached, task.cut) = (false, cut);
                 if let Some(round_id) = cut {
-                    let (reply, _) = oneshot::channel(); // Whether it is refused or not, the prompt comes behind it.
+                    let (reply, _) = oneshot::channel(); // The prompt queues after it in any case.
                     self.directory.send(&task.child, ConversationMsg::Rewind { round_id, reply });
                 }
                 match self.tenant.admit_child() {
@@ -365,7 +377,7 @@ impl Driver {
         }
     }
 
-    /// A task is over.
+    /// Ends a task: reports its result and asks its conversation to sleep.
     fn over(&mut self, index: u32, end: Result<Arc<RoundEnd>, Failure>, first_text: Option<Duration>) {
         let Some(task) = self.running.remove(&index) else { return };
         let RunningTask { child, began, attached, .. } = task;
@@ -374,7 +386,8 @@ impl Driver {
         let outcome = match end {
             Ok(end) => TaskEnd::judge(end),
             Err(failure) => {
-                // A life that could not go on is followed by another, which is not to go on by itself; unless it is no business of ours.
+                // After a failure the next activation would resume the round, so interrupt it,
+                // unless the conversation belongs to another caller.
                 let not_ours = [ConversationError::InUse, Refusal::KeyReused.into()].map(|error: ConversationError| error.code());
                 if !not_ours.contains(&failure.code.as_str()) {
                     self.directory.send(&child, ConversationMsg::Interrupt { failure: None, reply: None });
@@ -389,7 +402,7 @@ impl Driver {
         self.tell(TaskEnd { index: place_of(index), conversation, outcome, first_text, took: began.elapsed(), attached });
     }
 
-    /// Lets go of those that sleep, in the order in which they ended.
+    /// Drops the conversations that sleep, in the order in which their tasks ended.
     fn forget_the_asleep(&mut self) {
         while let Some(child) = self.resting.front() {
             if !matches!(self.directory.place(child), Place::Asleep) {
@@ -408,10 +421,11 @@ impl Driver {
     }
 
     fn tell(&self, end: TaskEnd) {
-        let _ = self.results.try_send(Arc::new(end)); // There is room for one of each; nobody need listen.
+        let _ = self.results.try_send(Arc::new(end)); // One slot per task; the reader may be gone.
     }
 
-    /// Ends what runs, for `why` if somebody should read it; the rest never begins.
+    /// Interrupts the running tasks, with the failure `why` if there is one. The others end with
+    /// `never_began`.
     fn stop(&mut self, why: Option<Failure>, never_began: Failure) {
         self.stopped = Some(never_began);
         self.room_at = None;
@@ -420,7 +434,7 @@ impl Driver {
         }
     }
 
-    /// The host has stopped: nothing more is heard.
+    /// Ends all tasks as `draining`, since a stopped host reports no more ends.
     fn leave_all(&mut self) {
         for (index, task) in std::mem::take(&mut self.running) {
             let RunningTask { child, began, attached, .. } = task;
@@ -433,12 +447,13 @@ impl Driver {
         }
     }
 
-    /// Waits until all of them sleep: what is left of a fan-out that is over is its journals.
+    /// Waits until all conversations of the fan-out sleep, so that an ended fan-out holds no
+    /// memory. Gives up after [`REST_MAX`].
     async fn rest(&mut self) {
         let directory = self.directory.clone();
         let (over, mut ask_at) = (Instant::now() + REST_MAX, Instant::now() + REST_RETRY);
         loop {
-            let emptied = directory.emptied(); // Before it is looked.
+            let emptied = directory.emptied(); // Before the check, so that no removal is missed.
             self.forget_the_asleep();
             if self.resting.is_empty() || directory.stopped().is_cancelled() {
                 return;
@@ -463,7 +478,7 @@ fn place_of(index: u32) -> usize {
     usize::try_from(index).unwrap_or(usize::MAX)
 }
 
-/// Waits for a moment; for ever without one.
+/// Waits until `moment`; forever for `None`.
 async fn at(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment).await,

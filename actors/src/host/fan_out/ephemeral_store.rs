@@ -1,5 +1,6 @@
-//! The journals of a fan-out that leaves none: kept while a task is under way, so that a life that crashed is followed by another. They are
-//! in no list, and nothing of them is counted.
+//! A `SessionBackend` for ephemeral fan-outs: keeps a journal in memory while its task runs, so
+//! that a crashed activation is followed by another one. The journals are in no list, and no quota
+//! counts them.
 
 use std::{future::ready, time::Duration};
 
@@ -15,7 +16,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// One conversation's.
+/// The journal of one conversation.
 #[derive(Default)]
 struct Journal {
     head: Head,
@@ -23,12 +24,12 @@ struct Journal {
     entries: Vec<StoredEntry>,
 }
 
-/// Those of one fan-out, which is one tenant's.
+/// The journals of one fan-out. A fan-out has one tenant, so the conversation's id is the key.
 #[derive(Default)]
 pub(super) struct EphemeralStore(DashMap<ConversationId, Journal, IdHash>);
 
 impl EphemeralStore {
-    /// Lets go of one.
+    /// Drops the journal of a conversation.
     pub(super) fn forget(&self, conversation: &ConversationId) {
         drop(self.0.remove(conversation));
     }
@@ -57,7 +58,7 @@ impl EphemeralStore {
 impl SessionBackend for EphemeralStore {
     fn append(&self, mut append: Append) {
         let result = self.store(&mut append);
-        (append.done)(result); // Outside of the guard.
+        (append.done)(result); // After the map guard is released.
     }
 
     fn head<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Head, StoreError>> {
@@ -74,7 +75,7 @@ impl SessionBackend for EphemeralStore {
         Box::pin(ready(Ok(self.read(scope, |journal| journal.entries.iter().skip(from).take(count).cloned().collect()))))
     }
 
-    /// None is kept: entries are read from memory as fast.
+    /// Snapshots are not kept, since reading the entries from memory is as fast.
     fn snapshot<'a>(&'a self, _: &'a Scope, _: Seq, _: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(ready(Ok(())))
     }
@@ -99,7 +100,8 @@ impl SessionBackend for EphemeralStore {
         false
     }
 
-    /// These conversations are never reset: only their parent speaks to them.
+    /// Does nothing: these conversations are never reset, since only their parent sends them
+    /// messages.
     fn empty<'a>(&'a self, _: &'a Scope, _: Seq) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(ready(Ok(())))
     }
@@ -108,7 +110,8 @@ impl SessionBackend for EphemeralStore {
         Box::pin(ready(Ok(Vec::new())))
     }
 
-    /// Nobody could read the mark: the life that found it damaged tells its caller.
+    /// Does nothing: no list shows the mark. The activation that found the damage reports it to its
+    /// caller.
     fn mark_failed<'a>(&'a self, _: &'a Scope, _: Option<String>) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(ready(Ok(())))
     }

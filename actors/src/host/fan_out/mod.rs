@@ -1,8 +1,12 @@
-//! Many tasks at once, a subagent each (DESIGN §4.7): what is asked for, and the handle to what runs. `driver` runs it, `attach` looks what
-//! an earlier process left of it, `ends` hears how its conversations end, `scratch` keeps their journals where none are to be left, `told` is what becomes of them.
+//! Fan-outs: many tasks at once, each in a subagent. This module holds the request ([`FanOut`]) and
+//! the handle to a running fan-out ([`FanOutRun`]). `driver` runs the tasks, `attach` finds what an
+//! earlier process left of them, `round_end_listener` reports the ends of their rounds,
+//! `ephemeral_store` keeps the journals of ephemeral fan-outs, and `told` holds the results.
 //!
-//! **Invariants:** results come as data, a task's failure is no other's; more tasks than permits wait, none is refused for that; dropping
-//! the handle ends nothing. What a task costs here does not grow with their number: no timer, no task and no registry each.
+//! **Invariants:** the failure of a task is data in its result and does not affect other tasks.
+//! More tasks than permits wait instead of being refused. Dropping the handle cancels nothing. No
+//! task costs a timer, a tokio task or a registry entry of its kind here, so the cost per task does
+//! not grow with their number.
 
 mod attach;
 mod driver;
@@ -32,10 +36,10 @@ use driver::{Driver, FanOutLimits, Journals};
 use ephemeral_store::EphemeralStore;
 use round_end_listener::RoundEndListener;
 
-/// Conversations that are deleted at once.
+/// Conversations that [`TenantHandle::delete_fan_out`] deletes concurrently.
 const DELETIONS_MAX: usize = 64;
 
-/// Tasks for subagents, one each, and how to go about them.
+/// A fan-out: tasks for subagents, one task each, and how to run them.
 ///
 /// ```
 /// # use callboard_actors::host::FanOut;
@@ -54,8 +58,9 @@ pub struct FanOut {
 }
 
 impl FanOut {
-    /// A subagent for each of these tasks. It is told the task and nothing else; it has the tenant's tools but `create_subagent`, the
-    /// same sandbox and permissions, and nobody whom it could ask (REQUIREMENTS N-02, N-05).
+    /// Creates a fan-out with one subagent for each of these tasks. A subagent gets the task and no
+    /// other context. It has the tenant's tools except `create_subagent`, the same sandbox and the
+    /// same permissions. It has no approver, so a call that needs approval is denied.
     pub fn over<T: Into<String>>(tasks: impl IntoIterator<Item = T>) -> Self {
         let tasks = tasks.into_iter().map(Into::into).collect();
         Self {
@@ -70,51 +75,56 @@ impl FanOut {
         }
     }
 
-    /// A name by which it is found again: the same name and tasks after a crash attach to what is there. What ended answers from its
-    /// journal, what was open goes on, what was interrupted is given again. A new name each time without this.
+    /// Names the fan-out. After a crash, a fan-out with the same name and tasks attaches to the
+    /// earlier one: ended tasks return the result in their journals, open rounds continue, and
+    /// interrupted tasks are sent again. Default: a random name.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// The model of all of them; the tenant's otherwise.
+    /// Sets the model of all tasks. Default: the tenant's model.
     #[must_use]
     pub fn model(mut self, model: impl AsRef<str>) -> Self {
         self.model = Some(model.as_ref().into());
         self
     }
 
-    /// How many are under way at once, at least 1: what they take in memory. As many as the tenant may have turns otherwise.
+    /// Sets how many tasks run at once, at least 1. This bounds their memory. Default: the number
+    /// of rounds that the tenant may run at once.
     #[must_use]
     pub fn parallel(mut self, parallel: usize) -> Self {
         self.parallel = Some(parallel.max(1));
         self
     }
 
-    /// What they may spend together, below what the tenant may. Its time is that of the whole.
+    /// Sets the budget that all tasks share, within the tenant's budget. A time budget applies to
+    /// the fan-out as a whole.
     #[must_use]
     pub fn budget(mut self, budget: Budget) -> Self {
         self.budget = budget;
         self
     }
 
-    /// How long it may take as a whole; what is not over then is ended, what has not begun never begins (code `deadline`).
+    /// Sets the deadline of the whole fan-out. Running tasks are then interrupted, and waiting ones
+    /// never begin (code `deadline`).
     #[must_use]
     pub fn deadline(mut self, within: Duration) -> Self {
         self.deadline = Some(within);
         self
     }
 
-    /// Keeps no journal: a crash of the process loses it, and when it is over no trace is left. Nobody can watch its conversations.
+    /// Stores no journals. A crash of the process loses the fan-out, nothing of it remains after
+    /// its end, and its conversations cannot be watched.
     #[must_use]
     pub fn ephemeral(mut self) -> Self {
         self.ephemeral = true;
         self
     }
 
-    /// Begins one task alone, and the others when its model has begun to answer: what they have in common is then in the provider's cache.
-    /// [`FanOutSummary::cache`] tells the effect.
+    /// Starts one task alone, and the others once its model has begun to answer. The prefix that
+    /// they share is then in the provider's cache. [`FanOutSummary::cache`] shows the effect.
     #[must_use]
     pub fn warm_first(mut self) -> Self {
         self.warm_first = true;
@@ -122,7 +132,7 @@ impl FanOut {
     }
 }
 
-/// A fan-out under way. Dropping it ends nothing; its host goes on with it.
+/// A running fan-out. Dropping it cancels nothing: the fan-out continues on its host.
 pub struct FanOutRun {
     _host: Arc<HostInner>,
     name: String,
@@ -141,17 +151,17 @@ impl std::fmt::Debug for FanOutRun {
 }
 
 impl FanOutRun {
-    /// Its name, which [`FanOut::name`] takes.
+    /// The fan-out's name, which [`FanOut::name`] takes.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// How many tasks there are.
+    /// The number of tasks.
     pub fn tasks(&self) -> usize {
         self.ends.len()
     }
 
-    /// The next task that is over, in the order in which they end; `None` when all are.
+    /// Returns the next result, in the order in which tasks end; `None` after the last one.
     ///
     /// # Cancel safety
     /// Cancel safe: no result is lost when the future is dropped.
@@ -167,32 +177,32 @@ impl FanOutRun {
         Some(end)
     }
 
-    /// Ends it: the model calls, tools and processes of what runs; what has not begun never begins. Returns at once; the results tell the
-    /// end.
+    /// Cancels the fan-out: the model calls, tools and processes of running tasks. Waiting tasks
+    /// never begin. Returns at once; the results report the end.
     pub fn cancel(&self) {
         self.cancel.cancel();
     }
 
-    /// What ends it from elsewhere.
+    /// A token that cancels the fan-out from elsewhere.
     pub fn cancel_token(&self) -> CancellationToken {
         self.cancel.clone()
     }
 
-    /// Waits for all tasks, and until nothing of them is awake.
+    /// Waits until all tasks have ended and their conversations sleep.
     ///
     /// # Cancel safety
-    /// Dropping the future ends nothing, and loses the results that were not taken yet.
+    /// Dropping the future cancels no task, but loses the results that were not taken yet.
     pub async fn finish(mut self) -> FanOutSummary {
         while self.next().await.is_some() {}
         let wall = self.began.elapsed();
-        // Its end drops the other side, when all sleep.
+        // The driver drops its sender once all conversations sleep.
         while self.results.recv().await.is_some() {}
         FanOutSummary::of(self.name, self.ends, wall, self.warmed)
     }
 }
 
 impl TenantHandle {
-    /// Gives each task to a subagent of its own, many at once, and gathers what they say.
+    /// Starts a fan-out: one subagent per task, many at once.
     ///
     /// ```no_run
     /// # async fn example(host: callboard_actors::Host) -> Result<(), callboard_actors::host::SendError> {
@@ -208,12 +218,13 @@ impl TenantHandle {
     /// ```
     ///
     /// # Errors
-    /// [`SendError::InvalidId`] for a name that cannot be part of an id, [`SendError::FanOutRuns`] while one of that name runs here,
-    /// [`SendError::NoPrice`] for a budget of money where the model has no price, and those of a failing store. What fails of a single
-    /// task is in its result.
+    /// [`SendError::InvalidId`] for a name that cannot be part of an id, [`SendError::FanOutRuns`]
+    /// while a fan-out of that name runs on this host, [`SendError::NoPrice`] for a budget in money
+    /// when the model has no price, and the errors of a failing store. The failure of a single task
+    /// is in its result.
     ///
     /// # Cancel safety
-    /// Nothing has begun while this is awaited.
+    /// No task starts before the future completes.
     pub async fn fan_out(&self, fan_out: FanOut) -> Result<FanOutRun, SendError> {
         let (host, tenant) = (&self.host, self.tenant()?);
         host.admitted(tenant.in_service())?;
@@ -245,7 +256,7 @@ impl TenantHandle {
         let context = FanOutContext { setup, ports, family: family.clone() };
         let joined: Joined = host.directory.fan_outs().join(&root, context).ok_or_else(|| SendError::FanOutRuns { name: name.clone() })?;
         if let Some(family) = &family {
-            // What an earlier process spent on it counts.
+            // What an earlier process spent on this fan-out counts.
             spent_by(&*host.ports.sessions, &root, family).await?;
         }
 
@@ -261,13 +272,15 @@ impl TenantHandle {
         Ok(FanOutRun { _host: host.clone(), name, cancel, results: taken, ends: vec![None; count], left: count, warmed, began })
     }
 
-    /// Deletes the conversations of a fan-out that was not ephemeral, with all that belongs to them. Tells how many there were.
+    /// Deletes the stored conversations of a fan-out and everything that belongs to them. Returns
+    /// how many there were.
     ///
     /// # Errors
-    /// As [`super::ConversationHandle::delete`]; [`SendError::InvalidId`], and [`SendError::FanOutRuns`] while it runs here.
+    /// As [`super::ConversationHandle::delete`]; [`SendError::InvalidId`], and
+    /// [`SendError::FanOutRuns`] while the fan-out runs on this host.
     ///
     /// # Cancel safety
-    /// What was begun is not undone; asking again deletes the rest.
+    /// Deletions that have begun complete; another call deletes the rest.
     pub async fn delete_fan_out(&self, name: &str) -> Result<usize, SendError> {
         let (host, id) = (&self.host, self.id.clone()?);
         let root = Scope::new(id, root(name)?);
@@ -282,17 +295,18 @@ impl TenantHandle {
             count += usize::from(deleted?);
         }
         drop(deletions);
-        host.clone().delete(root).await?; // Its artifacts are kept under this name.
+        host.clone().delete(root).await?; // Artifacts are stored under the root's id.
         Ok(count)
     }
 }
 
-/// The conversation that would be their parent. Nobody can begin it.
+/// The id of the fan-out's root: the parent of its conversations, which exists only as an id.
+/// Callers cannot use it, since its prefix is reserved.
 fn root(name: &str) -> Result<ConversationId, SendError> {
     Ok(ConversationId::new(format!("{FAN_OUT_PREFIX}{name}"))?)
 }
 
-/// What the subagents of a fan-out spend together; none where nothing bounds it.
+/// The budget that the subagents of a fan-out share; `None` without a bound.
 fn family(tenant: &Tenant, budget: Budget) -> Option<Arc<Family>> {
     (!budget.is_unlimited()).then(|| Arc::new(Family::new(tenant.budget().below(BudgetLevel::Conversation, budget))))
 }

@@ -1,5 +1,6 @@
-//! Hears the ends of a fan-out's rounds where their events go by, so that nobody watches each of them: an event store in front of the
-//! host's own, or of none for those that leave no trace.
+//! An `EventStore` decorator that reports the end of each child's round, so that the driver needs
+//! no watcher per child. It wraps the host's event store. For an ephemeral fan-out it wraps none,
+//! and drops the events after it has read them.
 
 use std::{
     collections::HashMap,
@@ -17,22 +18,24 @@ use crate::{
     stream::{EventKind, Failure, RoundEnd, StreamEvent},
 };
 
-/// What is heard of a task.
+/// A report to the driver.
 pub(super) enum FanOutEvent {
-    /// The model of the first one has begun to answer.
+    /// The model of the first task has begun to answer.
     FirstContent,
-    /// Its round is over.
+    /// The round of a task has ended. `first_text` is the time from the task's start to its first
+    /// content.
     Ended { index: u32, end: Result<Arc<RoundEnd>, Failure>, first_text: Option<Duration> },
 }
 
-/// A task under way.
+/// A running task.
 struct RunningTask {
     index: u32,
     began: Instant,
     first_text: Option<Duration>,
 }
 
-/// The store.
+/// The decorator. A task is in `running` from its start until its end is reported, so an end is
+/// reported once.
 pub(super) struct RoundEndListener {
     inner: Option<Arc<dyn EventStore>>,
     running: Mutex<HashMap<ConversationId, RunningTask, IdHash>>,
@@ -40,9 +43,11 @@ pub(super) struct RoundEndListener {
 }
 
 impl RoundEndListener {
-    /// One for at most `parallel` tasks at once, and what it tells.
+    /// Creates a decorator for at most `parallel` concurrent tasks, and the receiver of its
+    /// reports.
     pub(super) fn new(inner: Option<Arc<dyn EventStore>>, parallel: usize) -> (Self, mpsc::Receiver<FanOutEvent>) {
-        // A task under way tells of its end once, and one of its first content: there is always room.
+        // Each running task reports one end, and one task its first content, so the channel always
+        // has room.
         let (tell, told) = mpsc::channel(parallel + 2);
         (Self { inner, running: Mutex::default(), tell }, told)
     }
@@ -51,12 +56,12 @@ impl RoundEndListener {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Listens for a task that is about to begin.
+    /// Registers a task that is about to begin.
     pub(super) fn listen(&self, conversation: ConversationId, index: u32, began: Instant) {
         self.running().insert(conversation, RunningTask { index, began, first_text: None });
     }
 
-    /// Listens for it no longer.
+    /// Removes a task whose end came by another way.
     pub(super) fn leave(&self, conversation: &ConversationId) {
         self.running().remove(conversation);
     }
@@ -87,7 +92,7 @@ impl RoundEndListener {
         }
         drop(running);
         for told in first.into_iter().chain(ended) {
-            let _ = self.tell.try_send(told); // Nobody listens any more: the fan-out is over.
+            let _ = self.tell.try_send(told); // Fails only after the fan-out has ended.
         }
     }
 }
@@ -98,7 +103,7 @@ impl EventStore for RoundEndListener {
             self.hear(&stream.scope.conversation, &events);
             return Box::pin(ready(Ok(())));
         };
-        // Kept before it is heard: whoever is told of an end may read the stream.
+        // Store first, then report: a reader of the report may read the stream.
         let heard = events.clone();
         let kept = inner.append(stream, events);
         self.hear(&stream.scope.conversation, &heard);

@@ -1,4 +1,4 @@
-//! What becomes of the tasks of a fan-out. Plain data.
+//! The results of a fan-out: the end of each task, and the summary. Plain data.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,35 +9,37 @@ use crate::{
     stream::{Failure, RoundEnd},
 };
 
-/// Why a task has no answer.
+/// Why a task has no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", failure.message)]
 pub struct TaskFailure {
-    /// A code and a line.
+    /// A stable code and one line of text.
     pub failure: Failure,
-    /// What it said until then, if it began.
+    /// The end of its round, with the text until then; `None` if the task never began.
     pub end: Option<Arc<RoundEnd>>,
 }
 
 /// The end of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskEnd {
-    /// Which task, from 0.
+    /// The task's position in the list, from 0.
     pub index: usize,
     /// The subagent's conversation.
     pub conversation: ConversationId,
-    /// Its answer, or why there is none.
+    /// The end of its round, or why there is no result.
     pub outcome: Result<Arc<RoundEnd>, TaskFailure>,
-    /// From its start to its model's first content; unknown of one that another process began.
+    /// Time from the task's start to its model's first content; `None` if an earlier process
+    /// started the task or no content arrived.
     pub first_text: Option<Duration>,
-    /// From its start to its end; zero of one that never began.
+    /// Time from the task's start to its end; zero for a task that never began.
     pub took: Duration,
-    /// Whether it was there already: begun, or over, before this fan-out came.
+    /// Whether an earlier fan-out of this name started the task, and possibly ended it.
     pub attached: bool,
 }
 
 impl TaskEnd {
-    /// The end of a round as the end of its task: one that was cut is no answer.
+    /// Converts the end of a round into the end of its task. A round that was cut short (by its
+    /// budget, its deadline or an interruption) is a failure that keeps the partial text.
     pub(super) fn judge(end: Arc<RoundEnd>) -> Result<Arc<RoundEnd>, TaskFailure> {
         if end.stop_reason.is_done() {
             return Ok(end);
@@ -49,12 +51,12 @@ impl TaskEnd {
         Err(TaskFailure { failure: end.error.clone().unwrap_or_else(cut), end: Some(end) })
     }
 
-    /// Whether the work was done.
+    /// Whether the task succeeded.
     pub fn is_done(&self) -> bool {
         self.outcome.is_ok()
     }
 
-    /// What is known of its round.
+    /// The end of the round; `None` if the task never began.
     pub fn end(&self) -> Option<&RoundEnd> {
         match &self.outcome {
             Ok(end) => Some(end),
@@ -62,51 +64,53 @@ impl TaskEnd {
         }
     }
 
-    /// The text of its last message; empty if there is none.
+    /// The text of the last message; empty if there is none.
     pub fn text(&self) -> &str {
         self.end().map_or("", |end| &end.text)
     }
 
-    /// Tokens of its model calls.
+    /// The tokens of the task's model calls.
     pub fn usage(&self) -> Usage {
         self.end().map(|end| end.usage).unwrap_or_default()
     }
 }
 
-/// A fan-out that is over.
+/// The results of a fan-out that has ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FanOutSummary {
-    /// Its name.
+    /// The fan-out's name, which [`super::FanOut::name`] takes.
     pub name: String,
     /// The results, in the order of the tasks.
     pub tasks: Vec<Arc<TaskEnd>>,
-    /// Tokens of all of them.
+    /// The tokens of all tasks.
     pub usage: Usage,
-    /// From its start to the end of the last task.
+    /// Time from the fan-out's start to the end of its last task.
     pub wall: Duration,
-    /// What the provider's cache gave them.
+    /// The use of the provider's prompt cache.
     pub cache: CacheEffect,
 }
 
-/// What the first task and the rest had of the provider's cache; [`super::FanOut::warm_first`] is to make a difference.
+/// How the first task and the other tasks used the provider's prompt cache. The comparison shows
+/// the effect of [`super::FanOut::warm_first`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CacheEffect {
-    /// Whether the first task began alone.
+    /// Whether the first task started alone.
     pub warmed: bool,
-    /// The first task.
+    /// The cache use of the first task.
     pub first: CacheShare,
-    /// All others together.
+    /// The cache use of all other tasks together.
     pub rest: CacheShare,
 }
 
-/// Some tasks' part in the provider's cache.
+/// The cache use of one or more tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CacheShare {
-    /// Input tokens, from wherever.
+    /// All input tokens, cached or not.
     pub input_tokens: u64,
-    /// Those read from the provider's cache.
+    /// The input tokens that were read from the provider's cache.
     pub cache_read_tokens: u64,
-    /// Median time from a task's start to its model's first content, of those that are known.
+    /// The median time from a task's start to its model's first content; `None` if no task's time
+    /// is known.
     pub first_text: Option<Duration>,
 }
 
@@ -125,7 +129,8 @@ impl CacheShare {
 }
 
 impl FanOutSummary {
-    /// `ends` in the order of the tasks; a hole is a result that was lost with its host.
+    /// Builds the summary. `ends` is in the order of the tasks; `None` is a result that was lost
+    /// when the host stopped.
     pub(super) fn of(name: String, ends: Vec<Option<Arc<TaskEnd>>>, wall: Duration, warmed: bool) -> Self {
         let tasks: Vec<Arc<TaskEnd>> = ends.into_iter().flatten().collect();
         let usage = tasks.iter().fold(Usage::default(), |usage, task| usage.plus(&task.usage()));
@@ -135,12 +140,12 @@ impl FanOutSummary {
         Self { name, tasks, usage, wall, cache }
     }
 
-    /// Tasks that have an answer.
+    /// The number of tasks that succeeded.
     pub fn done(&self) -> usize {
         self.tasks.iter().filter(|task| task.is_done()).count()
     }
 
-    /// Tasks that have none.
+    /// The number of tasks that failed or never began.
     pub fn failed(&self) -> usize {
         self.tasks.len() - self.done()
     }
@@ -150,7 +155,7 @@ pub(super) fn failure(code: &str, message: impl Into<String>) -> Failure {
     Failure { code: code.to_owned(), message: message.into(), retry_after_ms: None }
 }
 
-/// What keeps a task from its end, as its failure.
+/// Converts the refusal of a task into its failure.
 pub(super) fn refused(error: &SendError) -> Failure {
     failure(error.code(), error.to_string())
 }
