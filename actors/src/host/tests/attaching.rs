@@ -1,5 +1,5 @@
-//! A fan-out whose host dies at any append of its subagents, and the one of its name that comes after: each task is told once, worked
-//! off once, and its result heard once.
+//! Named fan-outs whose host dies at any append of a subagent, and the fan-outs of the same name
+//! that attach afterwards: each task is accepted once, completed once and reported once.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::{
 
 const TASKS: [&str; 3] = ["a", "b", "c"];
 
-/// Each task is a call of a tool, and an answer.
+/// A model for which each task is one tool call and then an answer.
 fn works() -> Arc<ScriptedModel> {
     Arc::new(ScriptedModel::answering(|request, _| match request.messages.len() {
         1 => Reply::tool("tool", &json!({})),
@@ -28,7 +28,8 @@ async fn begin(host: &Host) -> FanOutRun {
     host.tenant("acme").fan_out(FanOut::over(TASKS).name("n").parallel(2)).await.unwrap()
 }
 
-/// Hears all results in the order of their ends; `None` when the rest does not come.
+/// Returns the indices of all results in the order of their ends; `None` when results stop
+/// arriving.
 async fn ends(run: &mut FanOutRun) -> Option<Vec<usize>> {
     let mut ends = Vec::new();
     loop {
@@ -40,7 +41,7 @@ async fn ends(run: &mut FanOutRun) -> Option<Vec<usize>> {
     }
 }
 
-/// How often a subagent was told a task, and how its rounds ended.
+/// How often a subagent accepted its task, and how its rounds ended.
 async fn told(store: &MemorySessions, child: &Scope) -> (usize, Vec<StopReason>) {
     let (mut prompts, mut rounds) = (0, Vec::new());
     for stored in store.entries(child, Seq(0), 1000).await.unwrap() {
@@ -53,7 +54,8 @@ async fn told(store: &MemorySessions, child: &Scope) -> (usize, Vec<StopReason>)
     (prompts, rounds)
 }
 
-/// Hosts that die one after the other, each at its nth append, and one that lives. Tells whether the last of those came to the end.
+/// Runs hosts in sequence that each die at their nth append, and then two that live. Returns
+/// whether the last of `deaths` was beyond the last append, so that its host completed.
 async fn attach_after(deaths: &[u64]) -> bool {
     let (tool, _) = probe("tool", EffectClass::Idempotent, |_| async { Ok("ok".into()) });
     let store = Arc::new(MemorySessions::new());
@@ -98,7 +100,7 @@ async fn after_a_crash_at_any_append_each_result_comes_once() {
             break;
         }
         points += 1;
-        // And the one that attaches dies too.
+        // The host that attaches dies too.
         for second in 1.. {
             if attach_after(&[first, second]).await {
                 break;

@@ -1,4 +1,5 @@
-//! Attachments: refused before anything is appended, kept by sessions, read for models that cannot (REQUIREMENTS W-01..W-04).
+//! Attachments: invalid ones are refused before anything is appended, valid ones are stored with
+//! the conversation, and documents are read as text for models that take none.
 
 use std::sync::Mutex;
 
@@ -17,7 +18,7 @@ use crate::{
     },
 };
 
-/// Remembers what it was given.
+/// A text extractor that records its input and returns a fixed answer.
 #[derive(Clone)]
 struct Reader {
     answer: Result<ExtractedText, DocumentTextError>,
@@ -37,7 +38,7 @@ impl DocumentText for Reader {
     }
 }
 
-/// A model that is shown no attachments.
+/// A model that takes neither images nor documents.
 fn blind() -> Arc<ScriptedModel> {
     let capabilities = Capabilities {
         context_window: 100_000,

@@ -1,4 +1,5 @@
-//! Budgets: what may be spent, who stops, what is told (REQUIREMENTS L-05, X-21).
+//! Budgets of conversations, families and tenants: which round ends when a budget is used up, and
+//! what the model and the caller read about it.
 
 use std::sync::Arc;
 
@@ -198,7 +199,8 @@ async fn the_model_is_told_once_each_when_little_is_left() {
     assert!(reminders[0].1.contains("About 19 %") && reminders[1].1.contains("About 4 %"), "{reminders:?}");
 }
 
-/// Reminders in the history with the number of blocks before them in their message.
+/// The budget reminders in the history, each with the number of blocks that precede it in its
+/// message.
 fn told(state: &Durable) -> Vec<(usize, String)> {
     let blocks = state.history.messages().iter().flat_map(|message| message.blocks().into_iter().enumerate());
     blocks.filter_map(|(place, block)| block.as_text().filter(|text| is_reminder(text)).map(|text| (place, text.to_owned()))).collect()

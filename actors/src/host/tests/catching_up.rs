@@ -1,4 +1,5 @@
-//! Watchers with far to go: a long journal is read once, in pages, and one that stopped reading goes on where it was.
+//! Watchers that catch up: a long journal is read once, page by page, and a watcher that paused
+//! continues where it stopped.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,10 +14,10 @@ use crate::{
 
 const ROUNDS: usize = 40;
 
-/// What each round says: a page of the journal holds a few rounds.
+/// Bytes of text per round, so that a page of the journal holds a few rounds.
 const SAID: usize = 20_000;
 
-/// A conversation of many rounds.
+/// Fills a store with a conversation of [`ROUNDS`] rounds.
 async fn long(sessions: &Arc<dyn SessionBackend>) -> Arc<ScriptedModel> {
     let model = Arc::new(ScriptedModel::answering(|_, _| Reply::text("x".repeat(SAID))));
     let host = builder(&model).shared_sessions(sessions.clone()).build().await.unwrap();
@@ -27,7 +28,7 @@ async fn long(sessions: &Arc<dyn SessionBackend>) -> Arc<ScriptedModel> {
     model
 }
 
-/// What is told of so many rounds.
+/// Reads events until `count` rounds have ended.
 async fn rounds(events: &mut Events, count: usize) -> Vec<Arc<StreamEvent>> {
     let (mut told, mut ends) = (Vec::new(), 0);
     while ends < count {
@@ -63,7 +64,7 @@ async fn a_watcher_that_catches_up_reads_a_long_journal_once() {
 async fn one_that_stopped_reading_goes_on_in_a_conversation_made_anew_by_a_snapshot() {
     let sessions = store();
     let model = long(&sessions).await;
-    let clock = ManualClock::at(Timestamp(1_795_300_900_000)); // Later: what is made anew has an epoch of its own.
+    let clock = ManualClock::at(Timestamp(1_795_300_900_000)); // Later, hence a later epoch.
     let next = HostBuilder::new(clock, SeededEntropy::new(7), |host| host).shared_provider(model).shared_sessions(sessions);
     let next = next.build().await.unwrap();
     let mut events = conversation(&next).events(EventsFrom::After(EventId::default())).await.unwrap();

@@ -1,4 +1,5 @@
-//! A wall clock that jumps (FAULTS F23): nothing grows old by it, and nothing waits for ever.
+//! A wall clock that jumps by an hour or a year, in either direction: nothing expires because of a
+//! jump, and nothing waits for ever.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +19,7 @@ use crate::{
 const HOUR: u64 = 60 * 60 * 1000;
 const START: u64 = 1_795_300_000_000;
 
-/// The jumps of the fault: an hour and a year, either way.
+/// The jumps in milliseconds: an hour and a year, in either direction.
 const JUMPS: [i64; 4] = [HOUR as i64, -(HOUR as i64), 365 * 24 * HOUR as i64, -(365 * 24 * HOUR as i64)];
 
 /// A clock that a test shares with a host.
@@ -125,7 +126,8 @@ async fn no_jump_makes_a_client_key_forgotten_or_an_artifact_old() {
         let artifact = artifacts.store(owner.clone(), "call".into(), Bytes::from_static(b"kept")).await.unwrap();
 
         wall.set(jumped(by));
-        talk.send("Again").await.unwrap().outcome().await.unwrap(); // Keys grow old with entries.
+        // Client keys expire when entries are appended.
+        talk.send("Again").await.unwrap().outcome().await.unwrap();
         let again = talk.send("Hi").client_key("k").await.unwrap();
         artifacts.cleanup(Duration::from_secs(24 * 3600)).await.unwrap();
 

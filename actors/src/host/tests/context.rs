@@ -1,5 +1,5 @@
-//! The context of long conversations through a whole host: what is sent fits, is valid and keeps what matters; the prefix breaks only
-//! with a cause.
+//! The context of long conversations in a running host: every request fits the window, is valid and
+//! keeps the pinned facts. The prompt prefix changes only for a counted reason.
 
 use std::{
     sync::{Arc, Mutex},
@@ -19,7 +19,7 @@ use crate::{
     tool::EffectClass,
 };
 
-/// The longest answer of the small model.
+/// The longest answer of the small model, in tokens.
 const ANSWER_MAX: u32 = 500;
 
 fn small_window(context_window: u32) -> Capabilities {
@@ -34,14 +34,14 @@ fn small_window(context_window: u32) -> Capabilities {
     }
 }
 
-/// All tokens of a request, counted.
+/// The tokens of a request: messages, system prompt and tools.
 fn tokens(counter: &TokenCounter, request: &ModelRequest) -> u64 {
     let messages: u64 = request.messages.iter().map(|message| counter.count_message(&request.model, message)).sum();
     let system = request.system.as_deref().map_or(0, |system| counter.count_text(&request.model, system));
     messages + system + counter.count_tools(&request.model, &request.tools)
 }
 
-/// What the model saw.
+/// What the model's requests looked like.
 #[derive(Default)]
 struct Seen {
     calls: u64,
@@ -69,7 +69,8 @@ fn everything(request: &ModelRequest) -> String {
     request.messages.iter().map(crate::chat::Message::wire_str).collect()
 }
 
-/// A model with a small window that tells its true usage, answers `FACT?` with what it can see, and calls a tool when asked to `LOOK`.
+/// A model with a small window. It reports its true usage, answers `FACT?` from the messages that
+/// it sees, and calls a tool when asked to `LOOK`.
 fn small_model(counter: Arc<TokenCounter>, seen: Arc<Mutex<Seen>>, window: u32) -> Arc<ScriptedModel> {
     let model = ScriptedModel::answering(move |request, _| {
         let mut seen = seen.lock().unwrap();
@@ -84,7 +85,7 @@ fn small_model(counter: Arc<TokenCounter>, seen: Arc<Mutex<Seen>>, window: u32) 
             _ => Reply::text("Certainly. ".repeat(12)),
         };
         let input = tokens(&counter, request);
-        // All of it cached, as a provider with a warm cache would tell it.
+        // Nearly all input is read from the cache, as a provider with a warm cache reports it.
         reply.usage(Usage { input_uncached: 1, cache_read: input - 1, cache_write: 0, output: 40 })
     });
     Arc::new(model.capabilities(small_window(window)))
@@ -94,7 +95,7 @@ async fn answer(conversation: &ConversationHandle, prompt: String) -> String {
     conversation.send(prompt).await.unwrap().outcome().await.unwrap().text.clone()
 }
 
-/// Rounds of the long conversation.
+/// The number of rounds in the long conversation.
 fn rounds() -> u64 {
     2000
 }
@@ -135,7 +136,8 @@ async fn two_thousand_rounds_fit_a_window_of_eight_thousand_tokens() {
 
 #[tokio::test]
 async fn compaction_always_makes_the_next_request_fit() {
-    // A provider's figure steers: a prompt that is all cache fills the window like any other.
+    // The provider's usage decides: a prompt that is read from the cache fills the window like any
+    // other.
     let model = ScriptedModel::answering(|_, call| {
         let usage = Usage { input_uncached: 500, cache_read: if call == 0 { 189_000 } else { 20_000 }, cache_write: 0, output: 500 };
         Reply::text("a").usage(usage)
@@ -188,7 +190,8 @@ async fn a_provider_that_counts_is_asked_where_its_model_is_configured_so() {
             Box::pin(std::future::ready(Ok(100)))
         }
     }
-    // By our own count the prompt fills the window; by the provider's there is much room.
+    // By the local estimate the prompt fills the window; by the provider's count there is plenty of
+    // room.
     let scripted = Arc::new(ScriptedModel::always(Reply::text("heard")).capabilities(small_window(4000)));
     let model = Arc::new(Counts(scripted.clone(), Default::default()));
     let counter = TokenCounter::default();
@@ -218,7 +221,7 @@ async fn what_cannot_be_made_to_fit_ends_the_round_and_is_named() {
 
 #[tokio::test]
 async fn one_round_of_many_large_results_still_fits() {
-    // Whoever works long in one round must not die of its own observations (BUG-46).
+    // A long round must not fail because of the size of its own observations.
     let (counter, seen) = (Arc::new(TokenCounter::default()), Arc::new(Mutex::new(Seen::default())));
     let (count, watch) = (counter.clone(), seen.clone());
     let model = ScriptedModel::answering(move |request, call| {
@@ -345,7 +348,7 @@ async fn a_background_summary_is_used_at_the_next_compaction_and_no_turn_waits_f
         let began = tokio::time::Instant::now();
         answer(&conversation, format!("{round} {}", "words of a person ".repeat(12))).await;
         slowest = slowest.max(began.elapsed());
-        tokio::time::sleep(Duration::from_secs(1)).await; // A person thinks; summaries are made meanwhile.
+        tokio::time::sleep(Duration::from_secs(1)).await; // Time for the summaries.
         let first = conversation.messages().await.unwrap().swap_remove(0);
         if first.wire_str().contains("BACKGROUND SUMMARY") {
             summarised = Some((round, host.0.ports.counters.read()));

@@ -1,4 +1,5 @@
-//! Tenants beside one another (FAULTS F10): whatever one asks about what another has, it gets the answer for what is not there.
+//! Isolation of tenants: every request about another tenant's data gets the same answer as a
+//! request about data that does not exist.
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
@@ -14,7 +15,7 @@ use crate::{
     testing::{Reply, ScriptedModel},
 };
 
-/// What a verb answered, as a caller could print it.
+/// The answer of a method as text, as a caller could print it.
 fn told<T: Debug, E: Debug + std::fmt::Display>(answer: Result<T, E>) -> String {
     match answer {
         Ok(value) => format!("ok {value:?}"),
@@ -22,7 +23,8 @@ fn told<T: Debug, E: Debug + std::fmt::Display>(answer: Result<T, E>) -> String 
     }
 }
 
-/// Every verb that asks about something, in an order in which none makes what the next one looks for.
+/// Calls every method that names existing data, in an order in which no call creates what a later
+/// one looks for.
 async fn ask_everything(talk: &ConversationHandle, round: RoundId) -> Vec<String> {
     let mut answers = vec![
         told(talk.state().await),
@@ -68,7 +70,8 @@ async fn no_tenant_sees_anothers_history_cache_artifacts_or_metrics() {
     let artifact = artifacts.store(scope("a"), "call".into(), Bytes::from_static(b"an artifact")).await.unwrap();
     let before = owner.state().await.unwrap();
 
-    // The same questions of a stranger: about what the first tenant has, and about what nobody has.
+    // Another tenant asks the same questions: about the first tenant's data, and about data that
+    // does not exist.
     for round in [finished.round_id(), running.round_id()] {
         let there = ask_everything(&host.tenant("b").conversation("same"), round).await;
         let nowhere = ask_everything(&host.tenant("b").conversation("none"), RoundId::from_random([9; 16])).await;
@@ -81,7 +84,7 @@ async fn no_tenant_sees_anothers_history_cache_artifacts_or_metrics() {
     assert_eq!(known.replace(artifact.as_str(), "X"), unknown.replace(ArtifactId::of(b"nothing").as_str(), "X"));
     assert_eq!(host.tenant("b").conversations(ListQuery::default()).await, Ok(Vec::new()));
 
-    // Its own life under the same names touches nothing of the other's.
+    // The same ids in another tenant are independent of the first tenant's.
     let own = host.tenant("b").conversation("same").send("a secret of the first tenant").client_key("k").await.unwrap();
     assert!(!own.is_replayed(), "a client key is its tenant's");
     assert_eq!(model.last_request().unwrap().messages.len(), 1);
@@ -109,7 +112,7 @@ async fn no_tenant_is_answered_from_anothers_cache_or_joins_its_run() {
     let host = builder(&model).tools([pure]).build().await.unwrap();
     let talk = |tenant: &str| host.tenant(tenant.to_owned()).conversation("same");
 
-    // At once, and one after the other.
+    // Two tenants concurrently, and a third one later.
     let (mut a, mut b) = (talk("a").send("go").await.unwrap(), talk("b").send("go").await.unwrap());
     a.outcome().await.unwrap();
     b.outcome().await.unwrap();
@@ -162,7 +165,7 @@ async fn recall_answers_a_stranger_as_if_nothing_were_there() {
     assert_eq!(without_ids(&body(&results[1])), without_ids(&body(&results[2])));
 }
 
-/// Call ids differ from call to call.
+/// The text without tool call ids, which differ from call to call.
 fn without_ids(text: &str) -> String {
     text.split('"').filter(|part| !part.contains("toolu")).collect()
 }

@@ -1,4 +1,4 @@
-//! Conversations that are deleted while something is going on, and tenants that are erased.
+//! Deletion of conversations in every state and during concurrent requests, and erasure of tenants.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,12 +22,12 @@ fn scope() -> Scope {
     Scope::new("acme".try_into().unwrap(), "c-1".try_into().unwrap())
 }
 
-/// How a watched round ends: the code of its error.
+/// Waits for the end of a watched round and returns the code of its error.
 async fn end_of(mut round: Round) -> String {
     tokio::time::timeout(Duration::from_secs(20), round.outcome()).await.expect("the watcher is told").unwrap_err().code().to_owned()
 }
 
-/// Nothing is stored, nothing is awake, and the id begins anew.
+/// Asserts that nothing is stored or active, and that the id names a new conversation.
 async fn is_gone(host: &Host, store: &Arc<dyn SessionBackend>) {
     assert_eq!(store.entries(&scope(), crate::ids::Seq(0), 10).await, Ok(Vec::new()));
     assert_eq!(host.awake(), 0);
@@ -224,7 +224,7 @@ async fn two_deletions_at_once_find_it_once_and_prompts_meanwhile_are_whole_or_r
             match prompt.await.unwrap() {
                 Ok(mut round) => match round.outcome().await {
                     Ok(_) => kept += 1,
-                    // Who looks only when the events are gone is told so.
+                    // A watcher that reads after the events were dropped gets `expired`.
                     Err(error) => assert!(["deleted", "expired"].contains(&error.code()), "seed {seed}: {error}"),
                 },
                 Err(error) => assert_eq!(error.code(), "deleted", "seed {seed}"),
@@ -330,14 +330,15 @@ async fn prompts_and_imports_during_an_erasure_are_refused_or_erased() {
             }
         }
 
-        // Who was let in before is erased; who came after the erasure began a new conversation of a tenant without a past.
+        // Prompts that were admitted before the erasure are erased. A later prompt began a new
+        // conversation.
         let stored = store.list(&"acme".try_into().unwrap(), ListQuery::default()).await.unwrap();
         assert!(stored.iter().all(|summary| summary.conversation.as_str().starts_with("d-")), "seed {seed}: {stored:?}");
         assert!(left > 0 || stored.is_empty(), "seed {seed}");
     }
 }
 
-/// A tool that notes whom it was to forget.
+/// A tool that records which tenants it was asked to forget.
 struct Rememberer(ToolSpec, Arc<std::sync::Mutex<Vec<TenantId>>>);
 
 impl Tool for Rememberer {

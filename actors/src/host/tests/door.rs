@@ -1,4 +1,4 @@
-//! The door of a tool call: permission, hooks, schema, level, what a person allowed for good, the loop guard.
+//! The call guard: permission, hooks, schema, output level, lasting approvals and the loop guard.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -17,7 +17,7 @@ use crate::{
     tool_executor::Permissions,
 };
 
-/// The results that the model read last: text, and whether it was an error.
+/// The tool results that the model read last: text, and whether it was an error.
 fn results(model: &ScriptedModel) -> Vec<(String, bool)> {
     let request = model.last_request().unwrap();
     let blocks = request.messages.last().unwrap().blocks();
@@ -28,7 +28,7 @@ fn results(model: &ScriptedModel) -> Vec<(String, bool)> {
     blocks.iter().filter_map(result).collect()
 }
 
-/// A tool that answers with its arguments, and counts its starts.
+/// A tool that returns its arguments and counts its starts.
 fn echo(name: &str, declare: fn(ToolSpec) -> ToolSpec) -> (Arc<dyn Tool>, Arc<AtomicUsize>) {
     let starts = Arc::new(AtomicUsize::new(0));
     let counter = starts.clone();
@@ -45,7 +45,7 @@ fn echo(name: &str, declare: fn(ToolSpec) -> ToolSpec) -> (Arc<dyn Tool>, Arc<At
     (Arc::new(tool.declare(declare)), starts)
 }
 
-/// Says yes to arguments that have a `path`.
+/// A schema check that accepts arguments with a `path`.
 struct WantsPath;
 
 impl Schemas for WantsPath {
@@ -90,7 +90,7 @@ async fn a_tool_that_is_not_allowed_is_refused_and_nothing_of_it_runs() {
         let model = Arc::new(ScriptedModel::replies([calls, Reply::text("done")]));
         let said = format!("{permissions:?}");
 
-        // Nobody is there to be asked: by default what changes something is denied.
+        // There is no approver, so by default a call that changes something is denied.
         let outcome = one_round(builder(&model).tools([reads, writes]).permissions(permissions)).await;
 
         assert_eq!((read.load(Ordering::SeqCst), written.load(Ordering::SeqCst)), expected, "{said}");
@@ -100,7 +100,7 @@ async fn a_tool_that_is_not_allowed_is_refused_and_nothing_of_it_runs() {
     }
 }
 
-/// Says of calls with `look` that they only read.
+/// A tool whose calls with `look` in their arguments are read-only.
 struct Looks(Arc<dyn Tool>);
 
 impl Tool for Looks {
@@ -124,7 +124,7 @@ async fn a_call_that_only_reads_needs_no_approval_unless_a_hook_makes_it_another
         let (tool, starts) = echo("commands", |spec| spec.approval(Approval::ByMode));
         let model = Arc::new(ScriptedModel::replies([Reply::tool("commands", &json!({ "do": does })), Reply::text("done")]));
 
-        // What needs approval is denied, since there is no approver.
+        // A call that needs approval is denied, since there is no approver.
         one_round(builder(&model).tool(Arc::new(Looks(tool))).hook(Replaces(replace))).await;
 
         assert_eq!(starts.load(Ordering::SeqCst), runs, "{does}: {:?}", results(&model));
@@ -165,7 +165,7 @@ async fn permission_denied_is_never_tried_again() {
     assert!(results(&model)[0].0.contains("Error Code: PERMISSION_DENIED\nError Message: not yours"));
 }
 
-/// Judges by the arguments' `do`, and results by their text.
+/// A hook that decides calls by the argument `do`, and results by their text.
 struct Judges;
 
 impl Hook for Judges {
@@ -205,7 +205,7 @@ async fn hooks_deny_replace_redact_and_withhold() {
     assert_eq!(read[3], (r#"{"do":"[redacted]"}"#.into(), false));
     assert!(read[4].0.contains("Error Message: the result is not for a model") && read[4].1);
     assert_eq!(starts.load(Ordering::SeqCst), 4, "what was denied never ran");
-    // What the model asked for stays as it wrote it.
+    // The history keeps the arguments as the model wrote them.
     let asked = conversation.messages().await.unwrap()[1].wire_str().to_owned();
     assert!(asked.contains(r#""do":"replace"}"#), "{asked}");
 }
@@ -309,7 +309,7 @@ async fn a_tool_that_is_not_there_is_a_result_that_names_those_that_are() {
     assert!(text.contains("Error Code: NOT_FOUND\nError Message: there is no tool named \"tol\"; the tools are: recall, tool"), "{text}");
 }
 
-/// The id of the approval that the round waits for.
+/// Waits for an approval request and returns the id of its tool call.
 async fn asked(reply: &mut crate::host::Reply) -> String {
     loop {
         if let EventKind::ApprovalRequired { tool_call_id, .. } = &reply.next().await.unwrap().kind {
@@ -318,7 +318,7 @@ async fn asked(reply: &mut crate::host::Reply) -> String {
     }
 }
 
-/// Calls the tool with the prompt's last word, then ends.
+/// A model that calls the tool with the last word of the prompt, then ends the round.
 fn writer() -> Arc<ScriptedModel> {
     Arc::new(ScriptedModel::answering(|request, _| {
         let last = request.messages.last().unwrap();
@@ -344,7 +344,7 @@ async fn what_is_allowed_for_good_is_not_asked_again_even_after_a_restart() {
     let call = asked(&mut reply).await;
     talk.approve_always(call).await.unwrap();
     reply.outcome().await.unwrap();
-    let mut reply = talk.send("write a.txt").await.unwrap(); // Not asked: nobody answers here.
+    let mut reply = talk.send("write a.txt").await.unwrap(); // Needs no approval.
     tokio::time::timeout(Duration::from_secs(60), reply.outcome()).await.expect("nobody is asked").unwrap();
     assert_eq!(starts.load(Ordering::SeqCst), 2);
     drop((reply, talk, first));
@@ -355,7 +355,7 @@ async fn what_is_allowed_for_good_is_not_asked_again_even_after_a_restart() {
     tokio::time::timeout(Duration::from_secs(60), reply.outcome()).await.expect("nobody is asked").unwrap();
     assert_eq!(starts.load(Ordering::SeqCst), 3);
 
-    // Another pattern, and another conversation, are asked for.
+    // Another pattern needs approval, and so does the same pattern in another conversation.
     let mut reply = talk.send("write b.txt").await.unwrap();
     let call = asked(&mut reply).await;
     talk.approve(call, false).await.unwrap();

@@ -1,4 +1,5 @@
-//! Watchers of a conversation: from now on, from a cursor, over sleep and restart, and those who never read.
+//! Watching a conversation: from now on, from a cursor, across sleep and restart, and with watchers
+//! that never read.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +19,7 @@ fn echo() -> Arc<ScriptedModel> {
     Arc::new(ScriptedModel::answering(|request, _| Reply::text(format!("to {}", request.messages.last().unwrap().text())).chunks(2)))
 }
 
-/// What is told until nothing more comes.
+/// Reads events until none arrives for 20 ms.
 async fn told(events: &mut Events) -> Vec<Arc<StreamEvent>> {
     let mut told = Vec::new();
     while let Ok(Some(event)) = timeout(Duration::from_millis(20), events.next()).await {
@@ -217,7 +218,7 @@ async fn a_round_that_no_life_has_taken_up_yet_is_waited_for_and_not_woken() {
         last = Some(event.id);
     }
     let rounds = [open.round_id(), accepted.round_id()];
-    drop((open, accepted)); // They hold their host.
+    drop((open, accepted)); // They keep the host running.
     let cursor = last.unwrap();
     drop_host(first, rounds[0]).await;
     let second = builder(&model).shared_sessions(sessions).build().await.unwrap();
@@ -271,7 +272,7 @@ async fn a_watcher_of_a_round_outwaits_a_store_that_is_away_and_the_hosts_stop_e
     assert_eq!(timeout(Duration::from_secs(1), waits).await.expect("it ends").unwrap(), Err(OutcomeError::Stopped));
 }
 
-/// A host goes as by a kill: its rounds stay open.
+/// Drops a host as a kill would end it: its open round stays open in the journal.
 async fn drop_host(host: Host, round: crate::ids::RoundId) {
     let sessions = host.ports().sessions.clone();
     drop(host);
@@ -310,7 +311,7 @@ async fn a_cursor_of_a_deleted_conversation_gets_a_snapshot_of_the_one_made_anew
     }
 }
 
-/// A tool that changes something, so that people are asked.
+/// A tool that changes something, so that its calls need approval.
 pub(super) fn asks(name: &str) -> Arc<dyn Tool> {
     struct Asks(ToolSpec);
     impl Tool for Asks {
@@ -351,7 +352,7 @@ async fn half_of_two_hundred_watchers_never_read_and_a_slow_watcher_never_stalls
         })
         .collect();
     for events in &mut stuck {
-        let _ = timeout(Duration::from_millis(1), events.next()).await; // Connected, and from here on deaf.
+        let _ = timeout(Duration::from_millis(1), events.next()).await; // Connected, and never reads again.
     }
 
     let began = tokio::time::Instant::now();

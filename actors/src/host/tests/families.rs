@@ -1,4 +1,5 @@
-//! A parent and its subagents: what they share, and what a crash at any point leaves of them.
+//! A parent and its subagents: the resources that they share, and recovery after a crash at any
+//! append.
 
 use std::time::Duration;
 
@@ -21,7 +22,8 @@ fn scope(id: &str) -> Scope {
     Scope::new("acme".parse().unwrap(), id.parse().unwrap())
 }
 
-/// Gives a tenant a workspace, a tool that tells it, one that changes something, and the permission for the first of them only.
+/// Configures a tenant with a workspace, a tool that returns the workspace's path, a tool that
+/// changes something, and permission for the first tool only.
 pub(super) async fn confine(host: &Host) {
     struct Tools(Vec<Arc<dyn Tool>>, Arc<std::path::PathBuf>);
     impl crate::host::ToolSource for Tools {
@@ -41,7 +43,7 @@ pub(super) async fn confine(host: &Host) {
     host.configure_tenant(&"acme".parse().unwrap(), config).await.unwrap();
 }
 
-/// A parent whose subagent tries both tools; so does who is given its task otherwise.
+/// A parent whose subagent calls both tools. A fan-out's subagent that gets the same task does too.
 pub(super) fn tries_all() -> Arc<ScriptedModel> {
     family(&["try all"], |_, request| match request.messages.len() {
         1 => Reply::tool("looks", &json!({})).and_tool("writes", &json!({})),
@@ -91,7 +93,7 @@ async fn what_a_subagent_keeps_belongs_to_its_parent() {
     assert!(host.artifacts().retrieve(scope(child.as_str()), id).await.is_err());
 }
 
-/// The artifact that an observation names.
+/// The artifact that an observation mentions.
 pub(super) fn artifact_in(observation: &str) -> ArtifactId {
     let words = observation.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')));
     words.filter(|word| word.len() >= 16).find_map(|word| ArtifactId::parse(word).ok()).expect("it names one")
@@ -136,12 +138,12 @@ async fn what_a_parent_is_shown_of_a_batch_is_shared_by_its_subagents() {
     }
 }
 
-/// Which conversations are taken up first.
+/// The order in which conversations are resumed after a crash.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum First {
     Parent,
     Children,
-    /// Nobody by itself: the parent is sent on its way alone, and wakes who is its own.
+    /// Only the parent is resumed, and it wakes its children.
     ParentAlone,
 }
 
@@ -165,7 +167,8 @@ fn works() -> Arc<ScriptedModel> {
     })
 }
 
-/// Lets the nth append of all hang, ends the host there, and looks what the next one makes of it. Tells whether there is no such append.
+/// Lets the nth append hang, ends the host there, and checks what the next host recovers. Returns
+/// true when the first host completed before its nth append.
 async fn crash_at(nth: u64, first: First) -> bool {
     let (tool, _) = probe("tool", EffectClass::Idempotent, |_| async { Ok("ok".into()) });
     let inner = Arc::new(MemorySessions::new());

@@ -1,4 +1,5 @@
-//! Fan-outs: order, partial failure, cancellation, what a crash leaves, what an ephemeral one does not.
+//! Fan-outs: order of results, partial failure, cancellation, recovery after a crash, and ephemeral
+//! fan-outs, which leave nothing behind.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -34,7 +35,8 @@ fn codes(summary: &FanOutSummary) -> Vec<&str> {
     summary.tasks.iter().map(|end| end.outcome.as_ref().map_or_else(|why| why.failure.code.as_str(), |_| "done")).collect()
 }
 
-/// Nothing of it is awake, waits, or is counted as under way.
+/// Asserts that no conversation of the tenant is active or waiting, and that no permit or memory is
+/// in use.
 fn assert_nothing_is_left(host: &Host) {
     let usage = host.tenant("acme").usage().unwrap();
     assert_eq!((host.awake(), usage.prompts, usage.turns_running, usage.turns_waiting, usage.memory_bytes), (0, 0, 0, 0, 0));
@@ -244,7 +246,7 @@ async fn sixty_four_on_one_budget_overspend_at_most_the_calls_in_flight() {
     assert!(codes(&summary).iter().filter(|code| **code == "budget").count() > 10, "{:?}", codes(&summary));
     assert_eq!(host.tenant("acme").spent().unwrap().tokens, spent, "its tenant's budget counts it too");
 
-    // Who attaches later finds it spent.
+    // A fan-out that attaches later finds the budget spent.
     drop(host);
     let host = build().await.unwrap();
     let again = fan_out(&host, tasks(100)).await.finish().await;
@@ -315,7 +317,7 @@ async fn after_a_crash_the_same_name_finds_what_is_over_and_what_is_open() {
     assert_eq!(texts(&summary), ["over before", "open after", "late after"]);
     assert_eq!(summary.tasks.iter().map(|end| end.attached).collect::<Vec<_>>(), [true, true, true]);
     assert_eq!((second.counts().started, children(&host).await.len()), (2, 3), "nobody was begun twice");
-    // A day later the keys of clients are forgotten; names are not.
+    // After a day client keys are forgotten, but the names of fan-outs are not.
     let third = echo();
     drop(host);
     let clock = ManualClock::at(Timestamp(1_795_300_000_000 + 2 * crate::limits::CLIENT_KEY_MS));
@@ -358,7 +360,8 @@ async fn what_was_interrupted_is_given_again_under_the_same_name() {
 
 #[tokio::test(start_paused = true)]
 async fn a_fan_out_outlives_the_lives_of_its_conversations() {
-    // The lives of its conversations end while their models answer; the fan-out hears of their next lives' ends.
+    // The activations end while their models answer. The fan-out gets the ends of the rounds from
+    // the next activations.
     for ephemeral in [false, true] {
         let model = Arc::new(ScriptedModel::answering(|_, _| Reply::text("ok").after(Duration::from_secs(2))));
         let host = host(&model).await;

@@ -1,4 +1,5 @@
-//! Faults: providers that refuse, stall or break, and a store that goes away.
+//! Faults: providers that refuse, stall or break the connection, and a store that becomes
+//! unavailable.
 
 use std::{sync::Arc, time::Duration};
 
@@ -153,7 +154,7 @@ async fn a_store_that_stays_away_ends_the_life_with_a_typed_error() {
     sessions.set_away(false);
     let mut next = conversation.send("two").await.unwrap();
 
-    // The first prompt was accepted, so its round is taken up again before the second one.
+    // The first prompt was accepted, so its round is resumed before the second prompt.
     assert_eq!(next.outcome().await.unwrap().text, "second");
     let said: Vec<String> = conversation.messages().await.unwrap().iter().map(|m| m.text()).collect();
     assert_eq!(said, ["one", "back", "two", "second"]);

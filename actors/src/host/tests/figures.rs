@@ -1,4 +1,5 @@
-//! Figures: of a conversation, which sleep with it; of tenants and the host, which count since it began.
+//! Figures: those of a conversation are stored with it, those of tenants and of the host count from
+//! the host's start.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +19,7 @@ use crate::{
     tool::{EffectClass, ToolError},
 };
 
-/// A clock that the test keeps a hand on.
+/// A clock that the test sets while the host uses it.
 struct Shared(Arc<ManualClock>);
 
 impl Clock for Shared {

@@ -1,4 +1,4 @@
-//! Gateways as tenants meet them: shared fairly, changed at run time, backed by another.
+//! Gateways and tenants: fair sharing, changes at run time, and fallbacks.
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,7 +29,7 @@ async fn a_flooding_tenant_does_not_starve_another() {
     host.tenant("quiet").conversation("c").send("hello").await.unwrap().outcome().await.unwrap();
     let alone = alone.elapsed();
 
-    // A flood of 50 times what runs at once, from as many conversations.
+    // 50 times as many prompts as calls may run at once, each in a different conversation.
     let mut flood = Vec::new();
     for n in 0..200 {
         flood.push(host.tenant("flood").conversation(format!("c-{n}")).send("hello").await.unwrap());

@@ -1,4 +1,5 @@
-//! Lives: crash and reload, take-up by the next host, sleep and wake, drain, stale owners.
+//! Activations: crash and reload, resumption by the next host, sleep and wake-up, draining, and
+//! stale actors that may no longer write.
 
 use std::{
     sync::{Arc, atomic::AtomicBool},
@@ -17,7 +18,7 @@ use crate::{
     testing::{Reply, ScriptedModel},
 };
 
-/// Panics inside the conversation's decision, once.
+/// A hook that panics inside the conversation's decision, once.
 struct PanicsOnce(AtomicBool);
 
 impl Hook for PanicsOnce {
@@ -229,7 +230,8 @@ async fn a_dead_supervisor_costs_no_turn() {
     model.until(|counts| counts.started == 8).await;
     let began = tokio::time::Instant::now();
 
-    // All supervisors of conversations and the metrics collector.
+    // Kill the children of the host's supervisor: all supervisors of conversations and the metrics
+    // collector.
     host.0.supervisor.get_children().iter().for_each(ractor::ActorCell::kill);
 
     for mut reply in replies {
@@ -239,7 +241,7 @@ async fn a_dead_supervisor_costs_no_turn() {
     assert_eq!(host.report().await.total.rounds, 8);
 }
 
-/// Counts how often it was closed; does not end by itself if it `hangs`.
+/// A resource that counts how often it was closed. Closing never ends if it `hangs`.
 struct Server {
     closed: Arc<AtomicUsize>,
     hangs: bool,

@@ -1,4 +1,4 @@
-//! The promises of a running host, kept in process with a scripted model, memory stores and paused time.
+//! Tests of a running host, in process: a scripted model, in-memory stores and paused time.
 
 mod attaching;
 mod attachments;
@@ -48,7 +48,7 @@ use crate::{
     tool::{EffectClass, ToolError},
 };
 
-/// A builder with a fixed clock and seeded chance.
+/// A builder with a fixed clock and a seeded source of entropy.
 fn builder(model: &Arc<impl LlmProvider>) -> HostBuilder {
     let clock = ManualClock::at(Timestamp(1_795_300_000_000));
     HostBuilder::new(clock, SeededEntropy::new(7), |host| host).shared_provider(model.clone())
@@ -62,14 +62,14 @@ fn conversation(host: &Host) -> ConversationHandle {
     host.tenant("acme").conversation("c-1")
 }
 
-/// A store shared by hosts that follow one another.
+/// A store for several hosts in sequence.
 fn store() -> Arc<dyn SessionBackend> {
     Arc::new(MemorySessions::new())
 }
 
 type Run = Arc<dyn Fn(ToolContext) -> BoxFuture<'static, Result<ToolOutput, ToolError>> + Send + Sync>;
 
-/// A tool made of a closure that counts its starts.
+/// A tool that runs a closure and counts its starts.
 struct Probe {
     spec: ToolSpec,
     starts: Arc<AtomicUsize>,
@@ -98,13 +98,13 @@ where
     (Arc::new(tool), starts)
 }
 
-/// Stops a host as [`Host::shutdown`] does, but leaves its store open for the next one.
+/// Stops a host as [`Host::shutdown`] does, but leaves its store open for the next host.
 async fn stop(host: &Host, within: Duration) {
     host.0.directory.drain(tokio::time::Instant::now() + within).await;
     host.0.directory.stopped().cancel();
 }
 
-/// Waits until `condition` holds; time may be paused.
+/// Waits until `condition` holds. Works with paused time.
 async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     for _ in 0..20_000 {
         if condition() {
@@ -119,7 +119,8 @@ async fn until(what: &str, mut condition: impl FnMut() -> bool) {
 fn kinds(events: &[Arc<StreamEvent>]) -> Vec<&'static str> {
     events
         .iter()
-        .filter(|event| !matches!(event.kind, EventKind::Context { .. })) // Tells of every call; asserted where that matters.
+        // One per model call, and asserted where it matters.
+        .filter(|event| !matches!(event.kind, EventKind::Context { .. }))
         .map(|event| match &event.kind {
             EventKind::RoundStarted {} => "round_started",
             EventKind::TextDelta { .. } => "text_delta",

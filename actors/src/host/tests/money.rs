@@ -1,4 +1,5 @@
-//! Money: each call is charged the price of the model that answers it, and a model without a price is not called where money is bounded.
+//! Budgets in money: each call is charged at the price of the model that answers it, and a model
+//! without a price is not called under such a budget.
 
 use std::sync::Arc;
 
@@ -16,7 +17,8 @@ use crate::{
     testing::{Reply, ScriptedModel},
 };
 
-/// The own model costs 1 millionth of a dollar a token, the dear one a thousand times that.
+/// The model `own` costs one millionth of a dollar per token, the model `dear` a thousand times as
+/// much.
 fn prices() -> Prices {
     let price = |usd| Price::per_million(usd, usd).unwrap();
     Prices::default().with("own", price(1.0)).with("dear", price(1000.0))
@@ -27,7 +29,7 @@ fn model() -> Arc<ScriptedModel> {
     Arc::new(ScriptedModel::always(Reply::text("ok").usage(usage)))
 }
 
-/// Skills that wish for these models.
+/// Skills that each select one of these models.
 fn wishing(models: &[&str]) -> Arc<MemorySkills> {
     let skills = MemorySkills::new();
     for model in models {

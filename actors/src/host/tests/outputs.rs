@@ -1,4 +1,5 @@
-//! Answers as values: asked for, judged, asked again (INTERFACES §6, `send_as`).
+//! Structured output (`send_as`): the schema is sent, answers are checked, and the model is asked
+//! again.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ struct City {
     name: String,
 }
 
-/// Knows one rule: no city is called Nowhere.
+/// A schema check with one rule: no city is called Nowhere.
 struct Rules;
 
 impl Schemas for Rules {

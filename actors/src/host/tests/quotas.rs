@@ -1,4 +1,5 @@
-//! What a tenant may use: refused before anything wakes, changed at any time; paused, removed; deadlines that pass in a queue.
+//! Quotas of tenants: requests are refused before anything is activated, and quotas change at any
+//! time. Also paused and removed tenants, and deadlines that pass in a queue.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,7 +23,7 @@ async fn bound(host: &Host, quotas: Quotas) {
     host.configure_tenant(&acme(), TenantConfig::new().quotas(quotas)).await.unwrap();
 }
 
-/// Hangs on `hang`, says `hello` otherwise.
+/// A model that never answers `hang` and answers `hello` otherwise.
 fn model() -> Arc<ScriptedModel> {
     Arc::new(ScriptedModel::answering(|request, _| match request.messages.last().unwrap().text().as_str() {
         "hang" => Reply::stall(),
@@ -34,7 +35,7 @@ async fn say(host: &Host, conversation: &str, text: &str) -> Result<Round, SendE
     host.tenant("acme").conversation(conversation).send(text).await
 }
 
-/// The retry hint of a typed refusal, with what it refused.
+/// The refused quota and the retry hint of an `Overloaded` error.
 fn refusal(result: Result<Round, SendError>) -> (&'static str, u64) {
     match result.map(drop) {
         Err(SendError::Conversation(ConversationError::Overloaded { what, retry_after_ms })) => (what, retry_after_ms),
@@ -320,7 +321,7 @@ async fn a_removed_tenant_is_refused_until_it_is_configured_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_deadline_that_passes_in_a_queue_leaves_no_residue() {
-    // Waits for its tenant's permit, then for the provider's.
+    // The first case waits for the tenant's permit, the second for the provider's.
     for (quotas, limits) in [
         (Quotas { turns_max: Some(1), ..Quotas::default() }, Limits::default()),
         (Quotas::default(), Limits { model_calls_max: 1, ..Limits::default() }),
@@ -414,7 +415,7 @@ async fn events_of_a_tenant_count_for_its_memory() {
     let host = builder(&model).build().await.unwrap();
     bound(&host, Quotas { memory_bytes_max: Some(300_000), ..Quotas::default() }).await;
     say(&host, "c-1", "speak").await.unwrap().outcome().await.unwrap();
-    let hangs = say(&host, "c-2", "hang").await.unwrap(); // One alone always has room.
+    let hangs = say(&host, "c-2", "hang").await.unwrap(); // A single prompt always has room.
 
     let (what, _) = refusal(say(&host, "c-3", "hello").await);
 

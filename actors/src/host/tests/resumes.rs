@@ -1,5 +1,7 @@
-//! FAULTS F16: watchers that come and go a thousand times while rounds run, stop and are compacted and hosts follow one another. What a
-//! watcher was told is all that its checker knows. `CALLBOARD_SEED=n` replays a story, `CALLBOARD_LONG=1` makes it ten times as many.
+//! Watchers that disconnect and reconnect a thousand times while rounds run, are interrupted and
+//! compacted, and hosts are replaced: every watcher gets each durable event exactly once and in
+//! order. The checker knows only what its watchers received. `CALLBOARD_SEED=n` replays one story,
+//! `CALLBOARD_LONG=1` runs ten times as many.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -16,13 +18,13 @@ use crate::{
     testing::{Reply, ScriptedModel},
 };
 
-/// Disconnects of a story.
+/// Disconnects per story.
 const DISCONNECTS: usize = 250;
 const STORIES: u64 = 4;
 const CONVERSATIONS: usize = 3;
 const WATCHERS: usize = 4;
 
-/// splitmix64.
+/// A splitmix64 generator, so that a seed replays a story.
 struct Rng(u64);
 
 impl Rng {
@@ -35,19 +37,20 @@ impl Rng {
     }
 }
 
-/// What one watcher was told, and what it makes of that.
+/// What one watcher received, and what follows from it.
 #[derive(Default)]
 struct Watcher {
     conversation: usize,
     events: Option<Events>,
     last: EventId,
     durable: Vec<EventId>,
-    /// Deltas since the last message of a round.
+    /// The deltas of each round since its last message.
     pending: BTreeMap<RoundId, String>,
     said: Vec<String>,
-    /// Nothing was missed since the last durable event.
+    /// Whether no event was missed since the last durable one.
     unbroken: bool,
-    /// Rounds up to this entry were over for longer than the ring keeps them: their deltas may be gone, no later ones.
+    /// Rounds up to this entry ended longer ago than the ring keeps events. Only their deltas may
+    /// be missing.
     aged: Seq,
     live_texts: usize,
 }
@@ -88,7 +91,8 @@ impl Watcher {
         self.unbroken = false;
     }
 
-    /// Reads up to `count` events as they come; tells how many.
+    /// Reads up to `count` events, waiting at most `patience` for each, and returns how many it
+    /// read.
     async fn read(&mut self, count: u64, patience: Duration) -> u64 {
         for read in 0..count {
             let Some(events) = &mut self.events else { return read };
@@ -105,7 +109,8 @@ impl Watcher {
     }
 }
 
-/// A model with a small window: speaks in pieces, calls a tool or two, and fails now and then.
+/// A model with a small window: it streams its answers in pieces, sometimes calls one or two tools,
+/// and sometimes fails.
 fn model() -> Arc<ScriptedModel> {
     let model = ScriptedModel::answering(|request, call| {
         let said = request.messages.last().map(|message| message.text()).unwrap_or_default();
@@ -141,7 +146,8 @@ async fn begin(sessions: &Arc<dyn SessionBackend>) -> Host {
     host
 }
 
-/// The durable events that a journal tells, and the assistant's texts.
+/// The ids of the durable events that follow from a journal, the assistant's texts, and the final
+/// state.
 async fn journal(sessions: &dyn SessionBackend, scope: &Scope) -> (Vec<EventId>, Vec<String>, Durable) {
     let (mut state, mut ids, mut said) = (Durable::default(), Vec::new(), Vec::new());
     for stored in sessions.entries(scope, Seq(0), usize::MAX).await.unwrap() {
@@ -163,7 +169,7 @@ fn scope(conversation: usize) -> Scope {
     Scope::new("acme".parse().unwrap(), format!("c-{conversation}").parse().unwrap())
 }
 
-/// Figures of a story.
+/// What the stories covered, so that the test can assert that they tested something.
 #[derive(Debug, Default)]
 struct Figures {
     disconnects: usize,
@@ -196,7 +202,7 @@ async fn story(seed: u64, figures: &mut Figures) {
             6 => drop(conversation.compact().await),
             7 => tokio::time::sleep(Duration::from_millis(rng.below(200))).await,
             8 if rng.below(4) == 0 => host.hibernate_idle(),
-            // Older rounds leave the ring.
+            // Let the rounds end, and then let them age out of the ring.
             9 if rng.below(6) == 0 => {
                 tokio::time::sleep(Duration::from_secs(60)).await; // Rounds end, and then they age.
                 let mut heads = Vec::new();

@@ -1,4 +1,4 @@
-//! Whole rounds through the handle: taken back, copied, told.
+//! Operations on whole rounds: rewind, fork, and the records of rounds.
 
 use std::{sync::Arc, time::Duration};
 

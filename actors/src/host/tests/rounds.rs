@@ -1,4 +1,5 @@
-//! Rounds: order, cancel, queue, keys, tenants.
+//! Rounds: order of events, cancellation, the queue of prompts, client keys, and tenants beside
+//! each other.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,5 @@
-//! Skills in a running host: offered, activated, injected, narrowed, ended; byte-stable across lives.
+//! Skills in a running host: they are offered, activated, injected and deactivated, their tool
+//! rules narrow the toolset, and the prompt prefix stays byte-identical across activations.
 
 use std::sync::Arc;
 
@@ -169,7 +170,7 @@ async fn a_changed_folder_is_announced_and_the_system_prompt_stays_across_lives(
     tokio::time::sleep(Duration::from_secs(3)).await;
     say(&first, "two").await;
     drop(first); // A shutdown would close the store that both share.
-    // Other chance: with the same, its rounds would have the ids of the first host's.
+    // Another seed: with the same seed, the rounds of both hosts would have the same ids.
     let second = HostBuilder::new(ManualClock::at(Timestamp(1_795_300_009_000)), SeededEntropy::new(8), |host| host);
     let second = second.shared_provider(model.clone()).shared_sessions(sessions).shared_skills(skills).build().await.unwrap();
     say(&second, "three").await;

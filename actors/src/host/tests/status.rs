@@ -1,4 +1,4 @@
-//! Why a conversation waits, as it tells without being woken.
+//! The status of a conversation: what it waits for, read without activating it.
 
 use std::{sync::Arc, time::Duration};
 

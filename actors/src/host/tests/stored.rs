@@ -1,5 +1,6 @@
-//! What a tenant may store: refused before it is stored, whoever asks; a running round ends; a deletion and a reset make room, and a
-//! reset leaves nothing of what was said.
+//! The quota of stored bytes: requests that exceed it are refused before anything is stored, a
+//! running round ends, and deletion and reset make room. A reset leaves no text of the conversation
+//! in the store.
 
 use std::sync::Arc;
 
@@ -48,7 +49,7 @@ async fn no_way_of_storing_passes_the_quota_and_a_restart_keeps_it() {
     let one = host.tenant("acme").conversation("one");
     one.import(vec![Message::user("x".repeat(60_000))]).await.unwrap();
 
-    // More than is left, while some is.
+    // More than what is left of the quota.
     let large = "y".repeat(50_000);
     refused(one.import(vec![Message::user(large.clone())]).await);
     refused(one.inject(None, large.clone()).await);
@@ -59,7 +60,7 @@ async fn no_way_of_storing_passes_the_quota_and_a_restart_keeps_it() {
     one.inject(None, "z".repeat(39_000)).await.unwrap();
     host.tenant("other").conversation("one").import(vec![Message::user(large)]).await.unwrap();
 
-    // Used up: not a byte more.
+    // With the quota used up, not one byte more is stored.
     bound(&host, stored(&*store).await).await;
     for _ in 0..2 {
         refused(one.inject(None, "x").await);
@@ -73,7 +74,7 @@ async fn no_way_of_storing_passes_the_quota_and_a_restart_keeps_it() {
     refused(next.tenant("acme").conversation("one").inject(None, "x").await);
     assert!(next.tenant("acme").usage().unwrap().stored_bytes > 99_000);
 
-    // A deletion, or a reset, makes room.
+    // A reset and a deletion make room.
     next.tenant("acme").conversation("one").reset().await.unwrap();
     assert!(stored(&*store).await < 1000, "{}", stored(&*store).await);
     next.tenant("acme").conversation("one").inject(None, "x".repeat(50_000)).await.unwrap();
@@ -135,7 +136,8 @@ async fn after_a_reset_nothing_of_what_was_said_is_stored_and_the_conversation_g
     assert!(!String::from_utf8(text).unwrap().contains("CANARY"), "{entries:?}");
     assert_eq!(store.head(&scope).await.unwrap().seq, before.seq.next(), "the journal only grows");
 
-    // It goes on in this life and in the next one, and what is made of its journal is made of what came since.
+    // The conversation continues in this activation and in the next one, and its state contains
+    // only what followed the reset.
     conversation(&host).send("Again.").await.unwrap().outcome().await.unwrap();
     stop(&host, Duration::from_secs(1)).await;
     let next = builder(&model).shared_sessions(store.clone()).build().await.unwrap();

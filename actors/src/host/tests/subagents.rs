@@ -1,4 +1,5 @@
-//! Subagents: what they are made of, how they end with their parent, what a crash leaves of them.
+//! Subagents: their configuration, their end together with their parent, their budget, and their
+//! recovery after a crash.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,19 +19,21 @@ use crate::{
     testing::{Reply, ScriptedModel},
 };
 
-/// The text of the first message: what tells a parent from its subagents.
+/// The text of the first message, by which the scripted model distinguishes a parent from its
+/// subagents.
 pub(super) fn task(request: &ModelRequest) -> String {
     request.messages.iter().next().map(Message::text).unwrap_or_default()
 }
 
-/// A call of the tool for each of these tasks.
+/// A reply that calls `create_subagent` once for each task.
 fn give(tasks: &[&str]) -> Reply {
     let mut tasks = tasks.iter();
     let first = Reply::tool("create_subagent", &json!({ "task": tasks.next().unwrap() }));
     tasks.fold(first, |reply, task| reply.and_tool("create_subagent", &json!({ "task": task })))
 }
 
-/// A parent that gives these tasks in one batch and then says what it heard; its subagents answer by `child`.
+/// A parent that starts these tasks in one batch and then repeats their results. Its subagents
+/// answer by `child`.
 pub(super) fn family(
     tasks: &'static [&'static str],
     child: impl Fn(&str, &ModelRequest) -> Reply + Send + Sync + 'static,
@@ -42,7 +45,7 @@ pub(super) fn family(
     }))
 }
 
-/// The results that the last message holds.
+/// The tool results in the last message of a request.
 pub(super) fn results(request: &ModelRequest) -> Vec<String> {
     let result = |block: &ContentBlock| match block {
         ContentBlock::ToolResult(result) => Some(result.content.text().into_owned()),
@@ -192,7 +195,8 @@ async fn a_deletion_takes_subagents_along() {
 
 #[tokio::test(start_paused = true)]
 async fn a_parent_that_is_taken_up_again_finds_its_subagents() {
-    // The crash comes while both subagents work, or after one of them is done and before its parent heard of the other.
+    // The host crashes while both subagents run, or after one has ended and before its parent got
+    // both results.
     for over_first in [false, true] {
         let store = store();
         let first = family(&["a", "b"], move |task, _| if over_first && task == "a" { Reply::text("a done") } else { Reply::stall() });
@@ -316,7 +320,7 @@ async fn watchers_of_a_parent_see_its_subagents_begin_and_end_and_nothing_of_wha
     assert_eq!(whisper.last().unwrap().text(), "a secret whisper", "its own conversation is there to be read");
 }
 
-/// The entry whose first call began this subagent.
+/// The number of the entry whose first tool call started this subagent.
 fn batch_seq(child: &ConversationId) -> Seq {
     let parent: ConversationId = "c-1".parse().unwrap();
     (0..100).map(Seq).find(|seq| parent.child(*seq, 0) == *child).unwrap()
@@ -368,7 +372,8 @@ async fn an_answer_beyond_its_credit_is_an_artifact_that_its_parent_reads() {
     assert_eq!(host.artifacts().retrieve(owner, crate::ids::ArtifactId::parse(id).unwrap()).await.unwrap(), long.as_bytes());
 }
 
-/// Sixty-four subagents in one turn, each of which would spend 120 tokens, on a budget with room for less than half of them.
+/// The number of subagents in one round. Each would spend 120 tokens, and the budget has room for
+/// less than half of them.
 const SPENDERS: usize = 64;
 
 fn spenders() -> Arc<ScriptedModel> {
@@ -402,7 +407,7 @@ async fn a_conversation_and_its_subagents_spend_one_budget() {
     let refused = children(&host).await.len() - asked;
     assert!(refused > 0, "{outcome:?}");
 
-    // What subagents spent is remembered by who comes later.
+    // The next host counts what the subagents spent.
     drop(host);
     let later = Arc::new(ScriptedModel::always(Reply::text("again")));
     let host = made(&later).build().await.unwrap();
@@ -419,7 +424,7 @@ async fn what_a_conversation_spends_is_counted_once_however_often_it_sleeps() {
     let usage = Usage { input_uncached: 900, output: 100, ..Usage::default() };
     let model = Arc::new(ScriptedModel::always(Reply::text("ok").usage(usage)));
     let host = builder(&model).max_tokens(100).budget(Budget::default().with_tokens(100_000)).subagents().build().await.unwrap();
-    // Somebody of the family stays awake.
+    // Holding the family keeps its counter alive while the conversation sleeps.
     let family = host.0.directory.family_of(&host.0.tenants.get(&"acme".parse().unwrap()), &"c-1".parse().unwrap()).unwrap();
 
     for turn in 1..=3 {

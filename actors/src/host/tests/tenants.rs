@@ -1,4 +1,4 @@
-//! Tenants: what each is made of, and what it may use.
+//! Tenants: configuration, and admission of prompts.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Tools: results in order, panics, timeouts, effect classes, cancel, approval, wake-ups.
+//! Tool calls in a running host: results in the order of the calls, panics, timeouts, effect
+//! classes, cancellation, approvals and wake-ups.
 
 use std::{sync::Arc, time::Duration};
 
@@ -76,7 +77,7 @@ async fn a_timeout_really_cancels_and_only_repeatable_calls_start_again() {
                 }
             }
             let guard = OnDrop(counter.clone());
-            // Nothing of an earlier attempt is alive when the next one starts (T-46).
+            // The future of an earlier attempt is dropped before the next attempt starts.
             assert_eq!(counter.load(Ordering::SeqCst), context.attempt as usize);
             async move {
                 let _guard = guard;
@@ -134,7 +135,7 @@ async fn a_retried_call_journals_how_often_why_and_how_long() {
     assert_eq!(last_results(&model), ["ok"], "the model reads nothing of it");
 }
 
-/// The value of a key, wherever it stands.
+/// The value of a key, at any depth.
 fn find<'v>(value: &'v serde_json::Value, key: &str) -> Option<&'v serde_json::Value> {
     let object = value.as_object()?;
     object.get(key).or_else(|| object.values().find_map(|inner| find(inner, key)))
