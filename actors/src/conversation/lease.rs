@@ -1,37 +1,39 @@
-//! The claim of one activation to be the only one of its conversation, and how it ended.
+//! A lease: the exclusive claim of one activation to its conversation, and why the activation
+//! ended.
 
 use std::sync::Arc;
 
 use super::ConversationMsg;
 use crate::ids::Scope;
 
-/// How a life ended.
+/// Why an activation ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ExitReason {
-    /// It went to sleep.
+    /// The conversation was idle and went to sleep.
     Hibernated,
-    /// It went to sleep because the host stops.
+    /// The conversation went to sleep because the host is stopping.
     Drained,
-    /// Another life writes the journal.
+    /// Another activation writes the journal.
     Conflict,
-    /// The store was away too long.
+    /// The store was unavailable for too long.
     StoreAway,
-    /// The journal does not decode or apply.
+    /// The journal does not decode or does not apply; holds the reason.
     Unreadable(String),
-    /// It panicked, or was killed.
+    /// The actor panicked or was killed.
     Crashed,
 }
 
-/// What grants leases and learns of their end: the directory.
+/// Grants leases and is notified when they end: the directory.
 pub(crate) trait LeaseIssuer: Send + Sync {
-    /// Takes back mail for the next activation.
+    /// Holds mail for the next activation.
     fn hold(&self, scope: &Scope, generation: u64, mail: ConversationMsg);
 
-    /// The activation with this number ended; the next one may begin.
+    /// Activation `generation` ended with `end`; the next one may start.
     fn ended(&self, scope: &Scope, generation: u64, end: &ExitReason);
 }
 
-/// A conversation's place in the directory for one life. Whatever happens to the actor, its drop tells the directory.
+/// The slot of a conversation in the directory, held by one activation. Dropping the lease reports
+/// the end to the directory, whatever happened to the actor.
 pub(crate) struct Lease {
     issuer: Arc<dyn LeaseIssuer>,
     scope: Scope,
@@ -41,22 +43,24 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// A lease of activation `generation`, which crashed unless it says how it ends.
+    /// A lease of activation `generation`. Its exit reason is a crash unless [`Lease::end_with`]
+    /// sets another one.
     pub(crate) fn new(issuer: Arc<dyn LeaseIssuer>, scope: Scope, generation: u64) -> Self {
         Self { issuer, scope, generation, end: ExitReason::Crashed, released: false }
     }
 
-    /// Says how the life ends; without this it crashed.
+    /// Sets the exit reason; the default is a crash.
     pub(crate) fn end_with(&mut self, end: ExitReason) {
         self.end = end;
     }
 
-    /// Gives back a mail that came after admission was closed; it is held for the next life.
+    /// Returns mail that arrived after admission was closed; the directory holds it for the next
+    /// activation.
     pub(crate) fn give_back(&self, mail: ConversationMsg) {
         self.issuer.hold(&self.scope, self.generation, mail);
     }
 
-    /// Ends the life: the next one may begin.
+    /// Ends the activation: the next one may start. Further calls have no effect.
     pub(crate) fn release(&mut self) {
         if !std::mem::replace(&mut self.released, true) {
             self.issuer.ended(&self.scope, self.generation, &self.end);

@@ -1,4 +1,4 @@
-//! A conversation's mail.
+//! The messages that a conversation's mailbox takes, and the errors of their answers.
 
 use std::sync::Arc;
 
@@ -16,49 +16,50 @@ use crate::{
     tool_executor::RunResult,
 };
 
-/// Why a conversation did not do what it was asked.
+/// Why a conversation did not serve a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConversationError {
-    /// It said no.
+    /// The conversation refused the request.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// A bound of the host or tenant is reached; try later.
+    /// A limit of the host or of the tenant is reached; retry later.
     #[error("overloaded: {what}")]
     Overloaded {
-        /// Which bound.
+        /// The limit that is reached, in words.
         what: &'static str,
-        /// When to try again, in milliseconds.
+        /// The suggested delay before a retry, in milliseconds.
         retry_after_ms: u64,
     },
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Another process, or another life, took the conversation over.
+    /// Another process, or another activation, writes this conversation now.
     #[error("session in use: another process writes this conversation")]
     InUse,
-    /// Its journal cannot be read.
+    /// The journal cannot be read.
     #[error("this conversation cannot be read: {reason}; see `sessions repair`")]
     Failed {
-        /// Why.
+        /// What is wrong with the journal.
         reason: String,
     },
-    /// Its tenant is paused by the operator; what was accepted before waits.
+    /// The operator paused the tenant; requests accepted earlier wait until it resumes.
     #[error("this tenant is paused")]
     TenantPaused,
-    /// Its tenant is not served any longer.
+    /// The tenant was removed from this host.
     #[error("this tenant is not served any longer")]
     TenantRemoved,
-    /// It was deleted while this was on its way.
+    /// The conversation was deleted before the request was handled.
     #[error("this conversation was deleted")]
     Deleted,
-    /// It ended before it could answer; the outcome, if any, is in its stream.
+    /// The conversation ended before it could answer; the outcome, if there is one, is in its
+    /// stream.
     #[error("the conversation ended before it could answer")]
     Gone,
 }
 
 impl ConversationError {
-    /// Stable code.
+    /// The stable error code, as API clients see it.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Refused(refusal) => refusal.code(),
@@ -73,7 +74,7 @@ impl ConversationError {
         }
     }
 
-    /// Whether trying again can help.
+    /// Whether the same request can succeed later.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Refused(Refusal::Busy | Refusal::InboxFull | Refusal::Draining) | Self::Overloaded { .. } | Self::Gone => true,
@@ -89,7 +90,7 @@ impl ConversationError {
                 | Refusal::NotEmpty,
             )
             | Self::InUse
-            | Self::TenantPaused // Nobody knows for how long: a program that tries again and again would only knock.
+            | Self::TenantPaused // Until an operator resumes it, at an unknown time.
             | Self::TenantRemoved
             | Self::Deleted
             | Self::Failed { .. } => false,
@@ -97,215 +98,203 @@ impl ConversationError {
     }
 }
 
-/// Where an answer goes.
+/// The channel that carries one answer to a caller.
 pub type Answer<T> = oneshot::Sender<Result<T, ConversationError>>;
 
-/// A prompt on its way.
+/// A prompt on its way to the conversation.
 #[derive(Debug)]
 pub struct PromptMail {
-    /// Its id.
+    /// The id of the prompt, chosen by the sender.
     pub id: PromptId,
     /// The round it will open.
     pub round_id: RoundId,
-    /// The client's own name for it.
+    /// The client's idempotency key; `None` if the client sent none.
     pub client_key: Option<ClientKey>,
-    /// What is said.
+    /// The user's message.
     pub message: Message,
-    /// The JSON Schema that the answer must fit.
+    /// The JSON Schema that the answer must fit; `None` for free text.
     pub output_schema: Option<RawJson>,
     /// What to do when a round is open.
     pub on_busy: OnBusy,
-    /// When the round is to be over.
+    /// When to cancel the round, or to withdraw the prompt if its round has not started.
     pub deadline: Option<Instant>,
-    /// Its place; freed when the round is over.
+    /// The admission of this prompt; dropped, and so freed, when its round is over.
     pub seat: Seat,
-    /// Told when the prompt is safe.
+    /// Answered when the prompt is stored.
     pub reply: Answer<Receipt>,
 }
 
-/// What a conversation can be told.
+/// The messages of a conversation. Each variant says who sends it. A `reply` is answered after the
+/// entries that the message led to are stored.
+#[allow(missing_docs, reason = "the field names say it")]
 pub enum ConversationMsg {
-    /// From a caller: somebody says something.
+    /// From a caller: a new prompt.
     Prompt(Box<PromptMail>),
-    /// From a caller: end the open round. Answered when the wish is taken, not when the round is over.
+    /// From a caller: cancel the open round. The reply means that the cancellation was accepted,
+    /// not that the round has ended.
     Interrupt {
-        /// Why, if somebody should read it.
+        /// The failure that the round ends with; `None` for a plain interrupt.
         failure: Option<Failure>,
-        /// Who asks.
         reply: Option<Answer<()>>,
     },
-    /// From a caller: answer an approval.
+    /// From a caller: the decision about a tool call that awaits approval.
     Approve {
-        /// The call.
         tool_call_id: String,
-        /// The answer.
         allow: bool,
-        /// Whether it holds for calls of the same pattern too.
+        /// Whether the approval also covers later calls of the same pattern.
         always: bool,
-        /// Who asks.
         reply: Answer<()>,
     },
-    /// From a caller: a message for the model to read when it can.
+    /// From a caller: a message that the model reads at its next call.
     Inject {
-        /// Its id.
+        /// A second message with the same id is dropped; `None` is never a duplicate.
         id: Option<String>,
-        /// The message.
         message: Message,
-        /// Who asks.
         reply: Answer<()>,
     },
-    /// From a caller or its deadline: take a waiting prompt back.
+    /// From a caller, or from the timer of its deadline: withdraw a prompt whose round has not
+    /// started.
     Withdraw {
-        /// Which.
         prompt_id: PromptId,
-        /// Why.
         reason: WithdrawReason,
-        /// Who asks.
+        /// `None` when a deadline withdraws the prompt.
         reply: Option<Answer<()>>,
     },
-    /// From a measurement of the context.
+    /// From the task that measured the context.
     ContextMeasured {
-        /// Which.
+        /// The work that the measurement answers; ignored if no longer open.
         work: WorkId,
-        /// How it ended.
         outcome: Box<ContextOutcome>,
     },
-    /// From a caller: make the context smaller now.
+    /// From a caller: compact the context now.
     Compact {
-        /// Who asks.
+        /// Refused while a round is open or a prompt waits.
         reply: Answer<()>,
     },
-    /// From a caller: a line that stays through every compaction.
+    /// From a caller: pin a line, which every compaction keeps.
     Pin {
-        /// The line.
+        /// Surrounding white space is removed; the line must not be empty.
         line: String,
-        /// Who asks.
         reply: Answer<()>,
     },
-    /// From a caller: take this history.
+    /// From a caller: replace the history by this one.
     Import {
-        /// The messages.
         messages: Vec<Message>,
-        /// Records of its rounds, if it came with any.
+        /// Records of the imported rounds; empty if the import has none.
         rounds: Vec<ConversationRound>,
-        /// Who asks.
         reply: Answer<()>,
     },
-    /// From a caller: take that round and all later ones back.
+    /// From a caller: take back this round and all later ones.
     Rewind {
-        /// Which.
+        /// A finished round of the history.
         round_id: RoundId,
-        /// Who asks.
         reply: Answer<()>,
     },
-    /// From a caller: begin as this copy.
+    /// From a caller: start as this copy. Refused unless the conversation is empty.
     Fork {
-        /// Of what.
+        /// The rounds to start with, and the conversation they are from.
         copied: Box<Copied>,
-        /// Who asks.
         reply: Answer<()>,
     },
-    /// From a caller, who loaded it: make a skill active.
+    /// From a caller that loaded the skill: activate it.
     ActivateSkill {
-        /// What was loaded.
+        /// The outcome of loading it; a failed one is refused with its error.
         loaded: Box<SkillActivationResult>,
-        /// Who asks.
         reply: Answer<()>,
     },
-    /// From a caller: a skill is to be active no longer.
+    /// From a caller: deactivate a skill, with the skills that were activated on top of it.
     DeactivateSkill {
-        /// Which.
+        /// Refused if no active skill has this name.
         name: SkillName,
-        /// Who asks.
         reply: Answer<()>,
     },
-    /// From a caller: forget everything.
+    /// From a caller: empty the conversation.
     Reset {
-        /// Who asks.
+        /// Refused while a round is open or a prompt waits.
         reply: Answer<()>,
     },
-    /// From a caller: tell the state as it is in memory.
+    /// From a caller: return a copy of the state in memory.
     Peek {
-        /// Who asks.
+        /// Answered at once, with entries that may not be stored yet.
         reply: Answer<Box<Durable>>,
     },
-    /// From the directory: an interrupted conversation is to go on. Loading it is enough.
+    /// From the directory: continue an interrupted conversation. Activating it is enough.
     Resume,
-    /// From the loading task.
+    /// From the task that loads the journal.
     Loaded(Result<Box<Durable>, LoadFailure>),
-    /// From a model call.
+    /// From the task of a model call.
     ModelEnded {
-        /// Which.
         work: WorkId,
-        /// How.
         outcome: Box<ModelOutcome>,
-        /// The model that was asked last: a fallback's where one stood in.
+        /// The model of the last attempt: the fallback's if the call fell back.
         model: Arc<str>,
     },
-    /// From the executor.
+    /// From the tool executor: an attempt of a call ended.
     ToolEnded {
-        /// Which attempt.
+        /// The attempt that ended.
         work: WorkId,
-        /// How.
         result: Box<RunResult>,
-        /// From the call's first start.
+        /// Milliseconds since the call first started, over all attempts.
         duration_ms: u64,
     },
-    /// From a timer: try a call again.
+    /// From a timer: retry a tool call.
     RetryDue {
-        /// The batch.
+        /// The seq of the assistant entry that holds the calls.
         batch: Seq,
-        /// Its call.
+        /// The index of the call in its batch.
         call: u32,
     },
-    /// From a timer: the time for answers to a cancel is over.
+    /// From a timer: the grace period of a cancellation is over.
     GraceOver {
-        /// The round that was cancelled.
+        /// The canceled round.
         round_id: RoundId,
     },
-    /// From a timer: a prompt's time is over.
+    /// From a timer: the deadline of a prompt passed.
     DeadlineOver {
-        /// Which prompt.
+        /// Withdrawn if its round has not started.
         prompt_id: PromptId,
-        /// Its round.
+        /// Canceled if it is open.
         round_id: RoundId,
     },
-    /// From a timer: the time that the conversation's budget leaves to a round is used up.
+    /// From a timer: the round has used up the time that the conversation's budget leaves it.
     BudgetTimeOver {
-        /// The round.
+        /// Ignored if this round is no longer open.
         round_id: RoundId,
     },
-    /// From a timer: approvals may have expired.
+    /// From a timer: check for expired approvals.
     Tick,
-    /// From the store: an append was not stored, or may not be.
+    /// From the store: an append failed, or its outcome is unknown.
     AppendLost {
-        /// What it said.
+        /// A conflict means that another activation writes the journal.
         error: AppendError,
-        /// Which sending this was; a pause begins a new one.
+        /// The value of `Live::sending` at the append. The end of a pause raises it, so that the
+        /// loss of an older append is ignored.
         sending: u32,
     },
-    /// From the store: the life's first append is safe; what was held behind it may go.
+    /// From the store: the first append of the activation is durable; send the batches held behind
+    /// it.
     Claimed,
-    /// From the pause: the store's head now and the entry after what is known to be safe, or that a read failed.
+    /// From the pause: the head of the store now, and the entry after the last one known to be
+    /// durable; or the error of the read.
     HeadRead(Result<(Head, Option<StoredEntry>), StoreError>),
-    /// From the sweep: go to sleep if there is nothing to do.
+    /// From the sweep: go to sleep if idle.
     Sweep,
-    /// From the host: start no new round; end the open one at the deadline.
+    /// From the host: start no new round, and cancel the open one at the deadline.
     Drain {
-        /// When.
+        /// When to cancel the open round.
         deadline: Instant,
     },
-    /// From its own timer.
+    /// From a timer: the deadline of `Drain` passed.
     DrainDeadline,
-    /// From the directory: end what runs and this life; the conversation is being deleted.
+    /// From the directory: the conversation is being deleted; stop all work and end the activation.
     Delete,
 }
 
 /// Why a conversation could not be loaded.
 #[derive(Debug, Clone)]
 pub enum LoadFailure {
-    /// The store failed; another try may work.
+    /// The store failed; another attempt may succeed.
     Store(StoreError),
-    /// The journal does not decode or apply.
+    /// The journal does not decode or does not apply; holds the reason.
     Unreadable(String),
 }

@@ -1,10 +1,12 @@
-//! A conversation: one journal, one round at a time. `round` decides, `commit` stores, `run` performs; `setup` says how the
-//! conversation is configured.
+//! The conversation actor: one journal, one open round at a time. `round` decides, `commit` stores
+//! the decisions, `run` performs the effects, and `setup` holds the configuration.
 //!
-//! State: the fold of its journal (`Durable`), running work (`Volatile`), the queue to the store, the stream writer, callers that
-//! wait. Supervised by a ConversationSupervisor; started by the directory alone, which also holds its mail while it is away.
+//! State: the fold of the journal (`Durable`), running work (`Volatile`), the queue to the store,
+//! the stream writer, and the callers that await an answer. A ConversationSupervisor supervises the
+//! actor. Only the directory starts one; the directory also holds the mail of a conversation that
+//! is asleep.
 //!
-//! **Invariant:** `handle` awaits nothing: work runs in tasks and comes back as mail.
+//! **Invariant:** `handle` never awaits: work runs in tasks, whose results come back as mail.
 //!
 //! Promises: second_prompt_waits_for_the_running_turn, cancel_reaches_model_tools_and_subagents,
 //! a_crashed_conversation_reloads_from_its_journal, an_interrupted_round_is_taken_up_again, a_stale_owner_cannot_write.
@@ -50,34 +52,35 @@ use run::{Flow, Live};
 pub(crate) use wait_status::WaitStatus;
 pub use wait_status::WaitsFor;
 
-/// What a conversation is started with.
+/// The arguments of a new conversation actor.
 pub(crate) struct ConversationArgs {
     pub(crate) scope: Scope,
     pub(crate) setup: Arc<Setup>,
     pub(crate) ports: Ports,
     pub(crate) tenant: Arc<Tenant>,
-    /// What it and its subagents, or its parent and its siblings, spend together.
+    /// The budget that a parent conversation shares with all its subagents; `None` without
+    /// subagents.
     pub(crate) family: Option<Arc<Family>>,
     pub(crate) loads: Arc<tokio::sync::Semaphore>,
     pub(crate) wait_status: Arc<WaitStatus>,
     pub(crate) lease: Lease,
 }
 
-/// The actor.
+/// The conversation actor.
 pub(crate) struct Conversation;
 
-/// Its state.
+/// The state of the actor.
 pub(crate) struct State {
     args: ConversationArgs,
     phase: Phase,
 }
 
 enum Phase {
-    /// The journal is being read; mail waits.
+    /// The journal is being read; mail waits in `stash`.
     Loading { stash: Vec<ConversationMsg>, _task: AbortOnDrop },
-    /// Boxed: the handler's future is paid at rest (RACTOR).
+    /// Boxed, so that an idle conversation's actor stays small in memory.
     Live(Box<Live>),
-    /// This life is over; mail goes back to the directory.
+    /// The activation is over; mail goes back to the directory.
     Over,
 }
 
@@ -94,7 +97,8 @@ impl Actor for Conversation {
             let loaded = sessions.load(&scope).await;
             Some((loaded, permit))
         });
-        // A store in memory answers at once. Of a new conversation there is nothing to recover, which could end this life again.
+        // An in-memory store answers on the first poll. A new conversation has no open round, so
+        // its recovery cannot end the activation.
         let at_once = (&mut reading).now_or_never();
         if let Some(Some((Ok(loaded), _))) = &at_once
             && *loaded == Loaded::default()
@@ -133,7 +137,8 @@ impl Actor for Conversation {
         event: SupervisionEvent,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
-        // An executor ends with its round; one that fails leaves calls that must be answered.
+        // An executor normally ends with its round. The open calls of a crashed executor need
+        // results.
         if let (SupervisionEvent::ActorFailed(_, error), Phase::Live(live)) = (event, &mut state.phase) {
             tracing::error!(conversation = %state.args.scope.conversation, %error, "a tool executor crashed");
             let flow = live.executor_failed()?;
@@ -143,7 +148,7 @@ impl Actor for Conversation {
     }
 
     async fn post_stop(&self, _: ActorRef<ConversationMsg>, state: &mut State) -> Result<(), ActorProcessingErr> {
-        state.phase = Phase::Over; // Ends all work before the lease tells the directory.
+        state.phase = Phase::Over; // Stops all work before the lease reports the end to the directory.
         state.args.lease.release();
         Ok(())
     }
@@ -189,7 +194,8 @@ impl State {
                 self.follow(me, flow);
                 Ok(())
             }
-            // Given back, it would wake the conversation that it sent to sleep.
+            // Returning a sweep to the directory would wake the conversation that the sweep put to
+            // sleep.
             Phase::Over if matches!(message, ConversationMsg::Sweep) => Ok(()),
             Phase::Over => {
                 self.args.lease.give_back(message);
@@ -205,7 +211,8 @@ impl State {
         }
     }
 
-    /// Ends this life: closes admission, so that what is on its way goes back to the directory.
+    /// Ends the activation: closes admission, so that mail still under way goes back to the
+    /// directory.
     fn end(&mut self, me: &ActorRef<ConversationMsg>, end: ExitReason) {
         self.args.lease.end_with(end);
         self.phase = Phase::Over;

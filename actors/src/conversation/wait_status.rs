@@ -1,4 +1,5 @@
-//! What a conversation last reported to wait for: shared memory, so that asking costs no mail and wakes nothing.
+//! What a conversation waits for, in shared memory: reading the status sends no mail and wakes no
+//! conversation.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -14,72 +15,74 @@ pub enum WaitsFor {
     /// Nothing: no round is open.
     #[default]
     Nothing,
-    /// Answers of people.
+    /// A person's decision about tool calls.
     Person {
-        /// The calls that need one.
+        /// The calls that await approval.
         tool_call_ids: Vec<String>,
-        /// When no answer counts as no.
+        /// When the first of them counts as denied; `None` if unknown.
         expires_at: Option<Timestamp>,
     },
-    /// Its tenant runs as many turns as it may.
+    /// The tenant already runs as many rounds at once as its quota allows.
     TenantTurn {
-        /// Its place in the tenant's queue, from 1; 0 if unknown.
+        /// The position in the tenant's queue, from 1; 0 if unknown.
         position: usize,
     },
-    /// Its model's provider takes no call now.
+    /// The gateway of the model's provider admits no call now.
     Provider {
-        /// Its place in the queue, from 1; 0 if unknown.
+        /// The position in the gateway's queue, from 1; 0 if unknown.
         position: usize,
-        /// Which bound holds it back.
+        /// The limit that holds the call back.
         reason: ProviderWait,
     },
-    /// A model call failed and is tried again.
+    /// A model call failed and will be retried.
     Retry {
-        /// Which attempt comes, from 1.
+        /// The number of the coming attempt, from 1.
         attempt: u32,
-        /// The pause before it, in milliseconds.
+        /// The delay before the attempt, in milliseconds.
         delay_ms: u64,
-        /// The code of the failure.
+        /// The error code of the failed attempt.
         reason: String,
     },
-    /// The model speaks, or thinks.
+    /// The model generates its answer.
     Model,
     /// Tools run.
     Tools {
-        /// Their names, in order of calls.
+        /// The names of the tools, in the order of their calls.
         names: Vec<String>,
     },
-    /// Its store.
+    /// The store, which is unavailable.
     Store,
-    /// Its context is measured or made smaller.
+    /// The context is being measured or compacted.
     Compaction,
 }
 
 impl WaitsFor {
-    /// Whether the other is a later word of the same wait.
+    /// Whether both values describe one wait, perhaps at another position of the same queue.
     pub(crate) fn is_same_queue(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 }
 
-/// Written by the shell and by its model call, read by [`crate::host::ConversationHandle::status`].
+/// The status slot: written by the shell and its model call, read by
+/// [`crate::host::ConversationHandle::status`].
 #[derive(Debug, Default)]
 pub(crate) struct WaitStatus(Mutex<Option<(WaitsFor, Timestamp)>>);
 
 impl WaitStatus {
-    /// Says what it waits for since now. Saying the same again, or of another place in the same queue, begins no new wait.
+    /// Sets what the conversation waits for, from now on. The start time is kept if the wait is the
+    /// same or only its position in the queue changed.
     pub(crate) fn set(&self, waits_for: WaitsFor, clock: &dyn Clock) {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let since = held.as_ref().filter(|(before, _)| before.is_same_queue(&waits_for)).map_or_else(|| clock.now(), |(_, since)| *since);
         *held = Some((waits_for, since));
     }
 
-    /// Says that its journal tells enough.
+    /// Clears the status: readers derive it from the journal again.
     pub(crate) fn clear(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// What it last said, and since when.
+    /// The last status and when that wait began; `None` after [`WaitStatus::clear`].
     pub(crate) fn get(&self) -> Option<(WaitsFor, Timestamp)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
