@@ -1,4 +1,5 @@
-//! What waits for durability and how it is let go, on whatever thread the store tells.
+//! Effects that wait until their entries are durable. The store calls [`AfterCommit::perform`] on
+//! one of its own threads, so performing an effect only sends a message.
 
 use tokio::sync::oneshot;
 
@@ -10,17 +11,17 @@ use crate::{
     tool_executor::{Run, ToolExecutorRef},
 };
 
-/// A caller that waits for an answer.
+/// A caller that awaits an answer.
 #[derive(Debug)]
 pub(in crate::conversation) enum Waiter {
-    /// For a prompt.
+    /// The caller of a prompt.
     Receipt(Answer<Receipt>),
-    /// For anything else.
+    /// Any other caller.
     Done(Answer<()>),
 }
 
 impl Waiter {
-    /// Tells the caller no.
+    /// Answers with `error`.
     pub(in crate::conversation) fn refuse(self, error: ConversationError) {
         match self {
             Self::Receipt(reply) => drop(reply.send(Err(error))),
@@ -29,20 +30,20 @@ impl Waiter {
     }
 }
 
-/// An act that waits until its entries are durable.
+/// An effect that waits until its entries are durable.
 pub(in crate::conversation) enum AfterCommit {
-    /// Tell a caller that its prompt is safe.
+    /// Answer that a prompt is stored.
     Receipt(Answer<Receipt>, Receipt),
-    /// Tell a caller that it is done.
+    /// Answer that a request is done.
     Done(Answer<()>),
-    /// Start a tool.
+    /// Start a tool call.
     Tool(ToolExecutorRef, Box<Run>),
-    /// Nobody to tell: the caller is gone.
+    /// No effect: the caller was answered already, or the tool or its round no longer exists.
     Nothing,
 }
 
 impl AfterCommit {
-    /// Lets it go.
+    /// Performs the effect; its entries are durable.
     pub(in crate::conversation) fn perform(self) {
         match self {
             Self::Receipt(reply, receipt) => drop(reply.send(Ok(receipt))),
@@ -52,7 +53,7 @@ impl AfterCommit {
         }
     }
 
-    /// Tells whoever waits that it will not come.
+    /// Answers the caller with `error`: the entries will not become durable.
     pub(in crate::conversation) fn refuse(self, error: ConversationError) {
         match self {
             Self::Receipt(reply, _) => drop(reply.send(Err(error))),
@@ -62,7 +63,7 @@ impl AfterCommit {
     }
 }
 
-/// Answers a mail that is not handled.
+/// Answers mail that will not be handled with `error`. Mail without a caller is dropped.
 pub(crate) fn refuse(message: ConversationMsg, error: &ConversationError) {
     fn tell<T>(reply: oneshot::Sender<Result<T, ConversationError>>, error: &ConversationError) {
         let _ = reply.send(Err(error.clone()));

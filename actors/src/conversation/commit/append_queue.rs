@@ -1,5 +1,6 @@
-//! The way of entries to the store, and what waits for them (DESIGN §4.1, 4.3). Pure: the shell sends, reads heads and performs
-//! what is released; the store's own thread may call [`AppendQueue::stored`].
+//! The queue of entries on their way to the store, and of effects that wait until those entries are
+//! durable. The shell sends batches, reads the head of the store and performs released effects; a
+//! thread of the store may call [`AppendQueue::stored`].
 //!
 //! Bound: the shell refuses prompts while [`AppendQueue::backlog_bytes`] is above its limit.
 //!
@@ -14,20 +15,21 @@ use crate::{
     time::Timestamp,
 };
 
-/// Entries that go to the store together.
+/// Entries of one append.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AppendBatch {
-    /// Where the journal must end before.
+    /// The head that the journal must have before this append.
     pub expected: Head,
-    /// The life that writes.
+    /// The epoch of the activation that writes.
     pub epoch: Epoch,
-    /// The entries; not empty.
+    /// The entries; never empty.
     pub entries: Vec<StoredEntry>,
-    /// What the head row says after.
+    /// The status of the conversation that the store's head row gets.
     pub open: Open,
-    /// When to look at the conversation again.
+    /// When the first open approval expires; `None` without one. The host wakes the conversation
+    /// then.
     pub wake_at: Option<Timestamp>,
-    /// Whether something waits for it.
+    /// Whether an effect waits for this append.
     pub awaited: bool,
 }
 
@@ -41,33 +43,34 @@ impl AppendBatch {
     }
 }
 
-/// What a read of the head says about a pause.
+/// How a pause continues after the head of the store was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict<R> {
-    /// The store is where we left it or took some of it: go on. These are released, these are to be sent again, in order.
+    /// No entry of another activation is in the way: continue.
     GoOn {
-        /// What waited for entries that turned out to be stored.
+        /// Effects whose entries turned out to be stored.
         released: Vec<R>,
-        /// What is to be appended again.
+        /// Batches to append again, in order.
         resend: Vec<AppendBatch>,
     },
-    /// Another life writes, or the head is nowhere we know: this life is over.
+    /// Another activation writes the journal, or the head is unknown: this activation ends.
     EndLife,
 }
 
-/// What follows when entries are known to be stored.
+/// What follows when entries are known to be durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Committed<R> {
-    /// What waited for them.
+    /// The effects that waited for those entries.
     pub released: Vec<R>,
-    /// What was held until the life had its epoch, and is to be appended now, in order.
+    /// Batches held until the activation had its epoch, to append now, in order.
     pub send: Vec<AppendBatch>,
 }
 
-/// The lane of one life. `R` is what waits: a reply, the start of a tool.
+/// The append queue of one activation. `R` is a waiting effect: a reply, the start of a tool call.
 ///
-/// Two lives that begin on the same journal claim the same epoch, and a store knows them by epoch and seq only. So until the first
-/// append of a life is known to be stored, nothing goes out behind it: it could follow another life's entries.
+/// Two activations that start from the same journal claim the same epoch, and a store distinguishes
+/// writers by epoch and seq only. So the queue sends no second append until the first one is known
+/// to be durable: the second could otherwise follow the entries of another activation.
 #[derive(Debug)]
 pub struct AppendQueue<R> {
     stored: Head,
@@ -80,7 +83,7 @@ pub struct AppendQueue<R> {
 }
 
 impl<R> AppendQueue<R> {
-    /// A lane behind a journal that ends at `head`.
+    /// An empty queue behind a journal that ends at `head`.
     pub fn new(head: Head) -> Self {
         Self {
             stored: head,
@@ -93,28 +96,29 @@ impl<R> AppendQueue<R> {
         }
     }
 
-    /// Where the journal ends that is safe.
+    /// The last head known to be durable.
     pub fn stored_head(&self) -> Head {
         self.stored
     }
 
-    /// Whether no append is out or held, and nothing waits.
+    /// Whether no append is under way or held, and no effect waits.
     pub fn is_empty(&self) -> bool {
         self.batches.is_empty() && self.after_commit.is_empty()
     }
 
-    /// Whether the store is away.
+    /// Whether appends are paused because the store is unavailable.
     pub fn is_paused(&self) -> bool {
         self.paused
     }
 
-    /// Bytes that are not safe yet.
+    /// Bytes of all entries not known to be durable.
     pub fn backlog_bytes(&self) -> usize {
         self.backlog_bytes
     }
 
-    /// Takes entries and what waits for them. Returns the parcel to send now, unless the store is away or the life's first append is
-    /// still out, and what waits for nothing.
+    /// Adds entries and the effects that wait for them. Returns the batch to send now, and the
+    /// effects to perform now because every entry is durable already. There is no batch to send
+    /// during a pause, and none while the first append of the activation is under way.
     pub fn push(
         &mut self,
         epoch: Epoch,
@@ -124,7 +128,7 @@ impl<R> AppendQueue<R> {
         waits: Vec<R>,
     ) -> (Option<AppendBatch>, Vec<R>) {
         if self.closed {
-            return (None, Vec::new()); // A life that is over shows nothing and starts nothing.
+            return (None, Vec::new()); // A closed queue stores nothing and releases nothing.
         }
         let awaited = !waits.is_empty();
         if entries.is_empty() {
@@ -143,7 +147,7 @@ impl<R> AppendQueue<R> {
         (Some(batch).filter(|_| goes), Vec::new())
     }
 
-    /// Notes that the journal is safe up to `upto`; returns what follows.
+    /// Notes that the journal is durable up to `upto`.
     pub fn stored(&mut self, upto: Seq) -> Committed<R> {
         let before = self.stored.epoch;
         let released = self.release(upto);
@@ -152,7 +156,7 @@ impl<R> AppendQueue<R> {
         Committed { released, send }
     }
 
-    /// All entries that are not known to be stored, in order.
+    /// All batches that are not known to be durable, in order.
     pub fn outstanding(&self) -> Vec<AppendBatch> {
         self.batches.iter().cloned().collect()
     }
@@ -176,16 +180,18 @@ impl<R> AppendQueue<R> {
         released
     }
 
-    /// Notes that the store did not say yes. Returns whether this began a pause.
+    /// Notes that an append failed or has an unknown outcome. Returns whether this started a pause.
     pub fn lost(&mut self) -> bool {
         !std::mem::replace(&mut self.paused, true)
     }
 
-    /// Says what a head that was read during a pause means. `next` is the entry that stood right after [`AppendQueue::stored_head`] then,
-    /// read after the head: until our first entry is known to be stored, the head alone does not tell our life from another one
-    /// that began on the same journal and so claims the same epoch. The nonce of `LifeStarted` does.
+    /// Decides how a pause continues after `head` was read from the store. `next` is the entry
+    /// after [`AppendQueue::stored_head`], read after `head`. `next` matters until our first entry
+    /// is known to be durable: another activation from the same journal claims the same epoch, so
+    /// both can have the same head. The nonce in the entry `LifeStarted` distinguishes them.
     pub fn head_read(&mut self, head: Head, next: Option<&StoredEntry>) -> Verdict<R> {
-        // A journal only grows: a head before what we know to be stored was read too early, and says nothing.
+        // A journal only grows, so a head before our durable head is an outdated read. It proves no
+        // conflict: continue.
         let old = head.seq < self.stored.seq;
         let end = self.batches.iter().find(|batch| head == Head { epoch: batch.epoch, seq: batch.end() });
         let ours = end.is_some_and(|batch| batch.epoch == self.stored.epoch || next.is_some_and(|next| self.wrote(next)));
@@ -196,17 +202,18 @@ impl<R> AppendQueue<R> {
         }
         let released = self.release(head.seq);
         self.paused = false;
+        // Batches behind the first one stay held until the epoch is claimed, as in `push`.
         let claimed = self.batches.front().is_none_or(|batch| batch.epoch == self.stored.epoch);
         let count = if claimed { self.batches.len() } else { 1 };
         Verdict::GoOn { released, resend: self.batches.iter().take(count).cloned().collect() }
     }
 
-    /// Whether an entry of the journal is the one that we have out at its place.
+    /// Whether this journal entry equals one of ours that is not known to be durable.
     fn wrote(&self, entry: &StoredEntry) -> bool {
         self.batches.iter().any(|batch| batch.entries.contains(entry))
     }
 
-    /// Ends the lane: what waits is given back unreleased, for the shell to answer.
+    /// Closes the queue. Returns the waiting effects; the shell answers their callers.
     pub fn close(&mut self) -> Vec<R> {
         self.closed = true;
         self.batches.clear();

@@ -1,4 +1,5 @@
-//! The way of entries to the store and to watchers, and what waits until they are durable.
+//! Commits entries to the store and their events to watchers, and performs effects after the
+//! commit.
 
 pub(in crate::conversation) mod after_commit;
 pub mod append_queue;

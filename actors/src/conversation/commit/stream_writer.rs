@@ -1,8 +1,9 @@
-//! The one pipe to those who watch (DESIGN §4.6): gives every event its id, and holds back what tells of an entry until the
-//! entry is durable, with everything behind it. Fed by provider, tools and conversation; a lock, never a mailbox.
+//! The only writer of a conversation's event streams. It numbers every event, and it holds back the
+//! events of an entry, with everything behind them, until the entry is durable. The model call, the
+//! tools and the conversation write concurrently under a lock; there is no mailbox in between.
 //!
-//! Bound: ephemeral events that wait behind an entry are dropped above `ring_bytes`; durable ones are bounded by the journal's
-//! backlog, which bounds prompts.
+//! Bound: ephemeral events that wait behind an entry are dropped above `ring_bytes`. Durable events
+//! are bounded by the append backlog, above which prompts are refused.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -18,7 +19,7 @@ use crate::{
     stream::{EventKind, Failure, RoundStatus, StreamEvent},
 };
 
-/// The writer of one life of one conversation.
+/// The stream writer of one activation.
 pub(in crate::conversation) struct StreamWriter {
     scope: Scope,
     store: Arc<dyn EventStore>,
@@ -28,11 +29,11 @@ pub(in crate::conversation) struct StreamWriter {
 
 struct Inner {
     epoch: Epoch,
-    /// The last entry whose events are out.
+    /// The last entry whose events are published.
     published: Seq,
-    /// The next number behind it.
+    /// The number of the next event behind that entry.
     n: u32,
-    /// Entries up to here are durable.
+    /// Entries up to this seq are durable.
     stored: Seq,
     queue: VecDeque<Item>,
     waiting_bytes: usize,
@@ -45,7 +46,7 @@ enum Item {
 }
 
 impl StreamWriter {
-    /// A writer for a life that begins after `stored`.
+    /// A writer for an activation whose journal is durable up to `stored`.
     pub(in crate::conversation) fn new(
         scope: Scope,
         store: Arc<dyn EventStore>,
@@ -61,19 +62,22 @@ impl StreamWriter {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens the stream of a round that an earlier life began, so that a watcher waits for what comes and does not take it for ended.
+    /// Opens the stream of a round that an earlier activation accepted. A watcher then waits for
+    /// events and does not take the round for ended.
     pub(in crate::conversation) fn open(&self, round: RoundId) {
         self.append(round, Vec::new());
     }
 
-    /// Queues the events of an entry that is about to be applied; they come out when [`StreamWriter::stored`] says so.
+    /// Queues the events of an entry that is about to be applied. [`StreamWriter::stored`]
+    /// publishes them.
     pub(in crate::conversation) fn entry(&self, before: &Durable, entry: &Entry) {
         let (round, events) = project(&self.scope.conversation, before, entry);
         let opens = matches!(entry.body, EntryBody::PromptAccepted { .. });
         self.lock().queue.push_back(Item::Entry { seq: entry.seq, epoch: entry.epoch, round, events, opens });
     }
 
-    /// Queues an event that tells of no entry; it may be lost.
+    /// Publishes an event that follows from no entry, or queues it behind a held entry; it may be
+    /// dropped.
     pub(in crate::conversation) fn ephemeral(&self, round: RoundId, event: EventKind) {
         let mut inner = self.lock();
         if inner.closed {
@@ -86,14 +90,14 @@ impl StreamWriter {
         }
         let size = event.size();
         if inner.waiting_bytes + size > self.waiting_bytes_max {
-            return; // A `message` will replace what is lost here.
+            return; // Watchers lose only deltas: the complete `message` event follows.
         }
         inner.waiting_bytes += size;
         inner.queue.push_back(Item::Ephemeral { round, event });
         self.publish(inner);
     }
 
-    /// Notes that entries up to `upto` are durable and publishes what waited.
+    /// Notes that entries up to `upto` are durable, and publishes their events.
     pub(in crate::conversation) fn stored(&self, upto: Seq) {
         let mut inner = self.lock();
         inner.stored = inner.stored.max(upto);
@@ -104,8 +108,9 @@ impl StreamWriter {
         }
     }
 
-    /// Ends the streams of `rounds`, and of every round that waits here, because this life cannot go on. What was not durable
-    /// is never shown: a round that ended only in memory has not ended for its watchers.
+    /// Ends the streams of `rounds`, and of every round with queued events, because the activation
+    /// cannot continue. Events of entries that are not durable are dropped: a round that ended only
+    /// in memory has not ended for its watchers.
     pub(in crate::conversation) fn fail(&self, rounds: &[RoundId], failure: &Failure) {
         let mut inner = self.lock();
         let waiting = std::mem::take(&mut inner.queue).into_iter().filter_map(|item| match item {
@@ -121,14 +126,17 @@ impl StreamWriter {
         inner.closed = true;
     }
 
-    /// Ends the writer: what was not durable is never shown.
+    /// Closes the writer and drops the queued events.
     pub(in crate::conversation) fn close(&self) {
         let mut inner = self.lock();
         inner.closed = true;
         inner.queue.clear();
     }
 
-    /// Publishes the front of the queue that may be seen. Holds the lock so that ids and appends have one order.
+    /// Publishes events from the front of the queue until the first entry that is not durable.
+    /// Appends under the lock, so that event ids and appends have the same order. Consecutive
+    /// events of one round form one append; the end of a round is appended before its stream is
+    /// ended.
     fn publish(&self, mut inner: MutexGuard<'_, Inner>) {
         if inner.closed {
             return;
@@ -152,7 +160,8 @@ impl StreamWriter {
                 Item::Entry { seq, epoch, round, events, opens } => {
                     inner.epoch = epoch;
                     inner.published = seq;
-                    // What follows an entry without events begins at 1: its place at 0 belongs to a snapshot of that state.
+                    // Events behind an entry that has none start at 1: number 0 belongs to a
+                    // snapshot of that state.
                     inner.n = u32::from(round.is_none() || events.is_empty());
                     let Some(round) = round else { continue };
                     self.flush_if_other(&mut batch, &mut batch_round, round);
@@ -199,7 +208,8 @@ impl StreamWriter {
 
     fn append(&self, round: RoundId, events: Vec<Arc<StreamEvent>>) {
         let key = self.key(round);
-        // The port takes events when the future is first polled, in the order of calls; a remote store goes on by itself.
+        // The port takes the events on the first poll, in the order of calls. A remote store sends
+        // them later, without this future.
         if let Some(Err(error)) = self.store.append(&key, events).now_or_never() {
             tracing::warn!(conversation = %self.scope.conversation, %error, "events were not kept");
         }
