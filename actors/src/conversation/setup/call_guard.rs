@@ -1,5 +1,5 @@
-//! The one door of a tool call: permission, hooks, size, schema, the tool's own check, in this order. Nothing of a refused call is
-//! journaled as started.
+//! The checks before a tool call, in this order: permission, hooks, size, schema, and the tool's
+//! own check. A refused call leaves no entry that says it started.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{
     tool::ToolError,
 };
 
-/// Judges the calls of one conversation.
+/// Checks the tool calls of one conversation.
 pub(in crate::conversation) struct CallGuard {
     setup: Arc<Setup>,
     scope: Scope,

@@ -1,4 +1,5 @@
-//! What a conversation is made of: its model, tools, rules and the ports it uses. Shared by all that are configured alike.
+//! The configuration of a conversation: model, tools, rules and ports. Conversations with the same
+//! configuration share one `Setup`.
 
 pub(in crate::conversation) mod call_guard;
 pub(in crate::conversation) mod skill_registry;
@@ -30,75 +31,75 @@ use crate::{
 /// The ports that conversations use.
 #[derive(Clone)]
 pub struct Ports {
-    /// Journals.
+    /// Stores journals and snapshots.
     pub sessions: Arc<dyn SessionBackend>,
-    /// Events.
+    /// Stores event streams.
     pub events: Arc<dyn EventStore>,
-    /// Wall time.
+    /// Wall-clock time.
     pub clock: Arc<dyn Clock>,
-    /// Chance.
+    /// Random numbers.
     pub entropy: Arc<dyn Entropy>,
-    /// Counters.
+    /// Host-wide counters.
     pub counters: Arc<Counters>,
 }
 
-/// How a conversation behaves.
+/// The configuration of a conversation.
 #[derive(Clone)]
 pub struct Setup {
-    /// The door to its model.
+    /// The gateway to the model's provider.
     pub gateway: ModelGatewayRef,
-    /// Its model.
+    /// The name of the model, as its provider knows it.
     pub model: Arc<str>,
-    /// Its system prompt.
+    /// The system prompt, without the list of skills.
     pub system: Option<Arc<str>>,
-    /// Longest answer, in tokens.
+    /// The longest answer, in tokens.
     pub max_tokens: u32,
-    /// How hard to think.
+    /// The reasoning effort; `None` leaves it to the provider.
     pub effort: Option<Effort>,
-    /// Its skills.
+    /// The skills; `None` without a skill source.
     pub skills: Option<Arc<SkillRegistry>>,
-    /// Its tools.
+    /// The tools that the model is offered.
     pub tools: Arc<Toolset>,
-    /// Verdicts before tool calls.
+    /// Checks before and after tool calls, applied in order.
     pub hooks: Arc<[Arc<dyn Hook>]>,
-    /// Whether tools that change something may run.
+    /// Whether tools with side effects may run.
     pub approval: ApprovalMode,
-    /// Whether somebody can be asked.
+    /// Whether a person can be asked for approval.
     pub has_approver: bool,
     /// The model's context window, in tokens.
     pub window_tokens: u64,
-    /// What a request must fit.
+    /// The limits that decide when the context is measured and compacted.
     pub context: ContextRules,
-    /// Counts tokens, and asks the provider where the model is configured so.
+    /// Counts tokens, at the provider if the model is configured that way.
     pub tokens: Arc<ExactCounter>,
-    /// Measures contexts and makes summaries.
+    /// Measures contexts and writes summaries.
     pub compactor: CompactorRef,
-    /// What becomes of a round that was open when its host stopped.
+    /// What happens to a round that was open when its host stopped.
     pub recovery: Recovery,
-    /// What it lends to its tools.
+    /// Permissions and shared resources of the tools.
     pub resources: ToolResources,
-    /// Checks answers that must be JSON of a schema; they need only be JSON otherwise.
+    /// Compiles output schemas; with `None`, an answer only has to be JSON.
     pub schemas: Option<Arc<dyn Schemas>>,
-    /// Whether the model takes an output schema itself.
+    /// Whether the provider's API accepts an output schema.
     pub native_output: bool,
-    /// Whether the model is shown documents.
+    /// Whether the model accepts documents.
     pub takes_documents: bool,
-    /// What its calls may cost.
+    /// Prices and the budget of the conversation.
     pub spending: Arc<Pricing>,
-    /// How many of its turns are traced.
+    /// Which fraction of the rounds is traced.
     pub trace_sampling: TraceSampling,
-    /// How urgent its calls are.
+    /// The priority class of the model calls in the gateway.
     pub class: CallClass,
-    /// What begins its subagents, if it may have any.
+    /// Starts, wakes and interrupts subagents; `None` if the conversation may not have any.
     pub(crate) children: Option<Arc<dyn Children>>,
-    /// How the subagents of such a conversation are set up; none: this is how.
+    /// The configuration of the subagents; `None` if this is a subagent's own configuration.
     pub(crate) child: Option<Arc<Setup>>,
-    /// Bounds.
+    /// Sizes, counts and timeouts.
     pub limits: Arc<Limits>,
 }
 
 impl Setup {
-    /// This set-up as it holds for a conversation: a subagent's differs (REQUIREMENTS N-02, N-05).
+    /// The configuration that applies to `conversation`: a subagent's differs from its parent's.
     pub(crate) fn of(self: Arc<Self>, conversation: &ConversationId) -> Arc<Self> {
         match &self.child {
             Some(child) if conversation.is_subagent() => child.clone(),
@@ -106,12 +107,13 @@ impl Setup {
         }
     }
 
-    /// What bounds a conversation and its subagents together; `None` where it may have no subagents.
+    /// The budget that a conversation shares with its subagents; `None` where subagents are not
+    /// allowed.
     pub(crate) fn family_budget(&self) -> Option<Budget> {
         self.children.as_ref().map(|_| self.spending.budget)
     }
 
-    /// The rules of one conversation.
+    /// The rules for the decisions of one conversation.
     pub(in crate::conversation) fn rules(self: &Arc<Self>, scope: &Scope) -> Rules {
         Rules {
             judge: Arc::new(CallGuard::new(self.clone(), scope.clone())),
@@ -130,21 +132,22 @@ impl Setup {
         }
     }
 
-    /// A model that its calls may go to and that has no price: its own, or a fallback's.
+    /// The first model without a price among the configured model and its fallbacks.
     pub(crate) fn unpriced_model(&self) -> Option<Arc<str>> {
         let models = std::iter::once(self.model.clone()).chain(self.gateway.fallback_models());
         models.into_iter().find(|model| self.spending.price_of(model).is_none())
     }
 
-    /// Judges a call as a conversation would: permission, hooks, size, schema, the tool's own check.
+    /// Checks a tool call as a conversation would: permission, hooks, size, schema, the tool's own
+    /// check.
     pub fn judge(self: &Arc<Self>, scope: &Scope, name: &str, input: &RawJson) -> Judgement {
         CallGuard::new(self.clone(), scope.clone()).judge(name, input)
     }
 
-    /// What checks answers that must fit `schema`.
+    /// Returns the check of answers that must fit `schema`.
     ///
     /// # Errors
-    /// Says what is wrong with the schema.
+    /// The fault of the schema, in words.
     pub(crate) fn output_check(&self, schema: &RawJson) -> Result<impl Fn(&serde_json::Value) -> Result<(), String> + use<>, String> {
         let check = self.schemas.as_ref().map(|schemas| schemas.compile("answer", schema)).transpose()?;
         Ok(move |value: &serde_json::Value| match &check {

@@ -1,7 +1,9 @@
-//! Skills within reach of a host's conversations: the source, the list as it was last seen, and the two tools that models use.
+//! The skills of a host: the source, the last list that was read from it, and the two tools that
+//! models use.
 //!
-//! Loading happens in tool calls and in callers' tasks, never in a conversation's handler; what was loaded comes to the conversation
-//! as a [`SkillActivationResult`], and `skills` decides about it.
+//! Skills are loaded in tool calls and in callers' tasks, never in a conversation's handler. A
+//! loaded skill reaches the conversation as a [`SkillActivationResult`], and `round::skills`
+//! decides about it.
 
 use std::{
     borrow::Cow,
@@ -22,10 +24,11 @@ use crate::{
     tool::{ToolError, ToolErrorType},
 };
 
-/// A source is asked again when somebody speaks, but not more often than this: looking through a folder costs milliseconds.
+/// The shortest time between two reads of the source. Prompts trigger a read, and scanning a folder
+/// takes milliseconds.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// How long a source may take to tell its list again; the one before counts meanwhile.
+/// The longest wait for the source; the last list stays in use if the source takes longer.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 
 /// The skills of a host.
@@ -33,15 +36,16 @@ pub struct SkillRegistry {
     source: Arc<dyn SkillSource>,
     policy: Arc<SkillPolicy>,
     seen: RwLock<Arc<SkillIndex>>,
-    /// When the source was last asked. Held while it is, so that one asks and the others go on.
+    /// When the source was last read. Held during the read: one caller reads, the others do not
+    /// wait.
     looked: Mutex<Instant>,
 }
 
 impl SkillRegistry {
-    /// Asks a source for its list (REQUIREMENTS S-01: all skills, at the start).
+    /// Reads the list of all skills from the source, and logs the source's notes as warnings.
     ///
     /// # Errors
-    /// [`SkillError::Unavailable`].
+    /// [`SkillError::Unavailable`] if the source cannot be read.
     pub async fn open(source: Arc<dyn SkillSource>, policy: SkillPolicy) -> Result<Self, SkillError> {
         let SkillListing { skills, notes } = source.index().await?;
         notes.iter().for_each(|note| tracing::warn!("skills: {note}"));
@@ -53,18 +57,19 @@ impl SkillRegistry {
         })
     }
 
-    /// Where the skills come from.
+    /// The source of the skills.
     pub fn source(&self) -> &Arc<dyn SkillSource> {
         &self.source
     }
 
-    /// What a conversation goes by now.
+    /// The list and the policy that a conversation uses now.
     pub(crate) fn view(&self) -> SkillView {
         let index = self.seen.read().unwrap_or_else(PoisonError::into_inner).clone();
         SkillView { index, policy: self.policy.clone() }
     }
 
-    /// Asks the source again, if that was not done just now. A source that fails leaves the list as it was.
+    /// Reads the list again, unless it was read less than [`LOOK_EVERY`] ago. If the source fails,
+    /// the list stays as it was.
     pub(crate) async fn look_again(&self) {
         let Ok(mut looked) = self.looked.try_lock() else { return };
         if looked.elapsed() < LOOK_EVERY {
@@ -84,7 +89,8 @@ impl SkillRegistry {
         }
     }
 
-    /// Loads what a request wants. Never fails: a skill that is missing or broken is a result without success (REQUIREMENTS S-07).
+    /// Loads the requested skill. Never fails: for a missing or broken skill the result has
+    /// `success` unset and an error text.
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
@@ -98,7 +104,7 @@ impl SkillRegistry {
         }
     }
 
-    /// The tools that a model has for skills.
+    /// The tools with which a model activates skills and reads their files.
     pub(crate) fn tools(self: &Arc<Self>) -> [Arc<dyn Tool>; 2] {
         [erased(ActivateSkill(self.clone())), erased(ReadResource(self.clone()))]
     }
@@ -108,7 +114,7 @@ impl SkillRegistry {
     }
 }
 
-/// `activate_skill` (REQUIREMENTS R-18).
+/// The tool `activate_skill`: loads a skill by name.
 struct ActivateSkill(Arc<SkillRegistry>);
 
 #[derive(Deserialize)]
@@ -136,7 +142,8 @@ impl TypedTool for ActivateSkill {
         "Activates a skill: its instructions follow after the results of your calls and count for the rest of this round.";
 
     fn declare(&self, spec: ToolSpec) -> ToolSpec {
-        // Loading changes nothing; what becomes of it is journaled. A call that runs again after a crash is the same activation.
+        // Loading has no side effect; the journal records the activation. A call repeated after a
+        // crash has the same activation id.
         spec.read_only().source(ToolSource::BuiltIn).not_shared().timeout(Duration::from_secs(10))
     }
 
@@ -154,7 +161,7 @@ impl TypedTool for ActivateSkill {
     }
 }
 
-/// `skill_resource` (REQUIREMENTS S-03): level 3, on demand.
+/// The tool `skill_resource`: reads a file of a skill on demand.
 struct ReadResource(Arc<SkillRegistry>);
 
 #[derive(Deserialize)]

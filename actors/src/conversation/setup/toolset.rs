@@ -1,4 +1,5 @@
-//! The tools of a host, by name and in a fixed order (REQUIREMENTS area G): what models are told, and what checks their arguments.
+//! The tools of a host, by name and in a fixed order: the definitions that models see, and the
+//! checks of arguments.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -12,18 +13,19 @@ use crate::{
     tool::{OutputLevel, ToolError},
 };
 
-/// The argument by which a model names the level of one call (REQUIREMENTS O-12).
+/// The argument with which a model chooses the output level of one call.
 const LEVEL: &str = "output_level";
 
-/// Tools by name, in a fixed order (REQUIREMENTS G-04: the order is part of the cacheable prefix). Cloning shares the tools, and a
-/// clone is a set of its own (REQUIREMENTS G-07).
+/// Tools by name, in a fixed order: the definitions are part of the prompt prefix that providers
+/// cache, so their order must not change. A clone shares the tools; changing one clone leaves the
+/// others as they are.
 #[derive(Clone)]
 pub struct Toolset {
     by_name: HashMap<String, Known, IdHash>,
     definitions: Arc<[ToolDefinition]>,
 }
 
-/// A tool, what it declares, and what checks its arguments.
+/// A tool, its declaration and its compiled schema.
 #[derive(Clone)]
 struct Known {
     tool: Arc<dyn Tool>,
@@ -31,50 +33,52 @@ struct Known {
     schema: Option<Arc<dyn SchemaCheck>>,
 }
 
-/// Says why a set of tools cannot be.
+/// Why a set of tools was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ToolsetError {
     /// Two tools have the same name.
     #[error("two tools are named {0:?}; rename one of them")]
     SameName(String),
-    /// A name that model APIs refuse.
+    /// A name that model APIs do not accept.
     #[error("{0:?} is no tool name: use 1-64 of A-Z a-z 0-9 _ -")]
     BadName(String),
-    /// Its arguments cannot be checked.
+    /// The schema of the arguments does not compile.
+    #[allow(missing_docs, reason = "the field names say it")]
     #[error("the schema of the tool {name:?} cannot be used: {why}")]
     BadSchema {
-        /** Which. */
         name: String,
-        /** What is wrong with it. */
+        /// What is wrong with the schema.
         why: String,
     },
 }
 
-/// A tool in a list (REQUIREMENTS G-05).
+/// A tool in a list of tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolSummary {
-    /// Its name.
+    /// The name that models call the tool by.
     pub name: String,
-    /// What it does, in one sentence.
+    /// The first sentence of the description.
     pub summary: String,
-    /// Where it comes from.
+    /// Where the tool comes from: built in, an MCP server, or the application.
     pub source: ToolSource,
 }
 
-/// Arguments that may be used, in the form in which they are.
+/// Arguments that passed all checks, in normalized form.
 pub(in crate::conversation) struct Fitting {
-    /// The arguments, where they are not the given ones.
+    /// The normalized arguments; `None` if the model's arguments are used as they are.
     pub(in crate::conversation) input: Option<RawJson>,
-    /// The level that the call names.
+    /// The output level that the call asks for; `None` if it asks for none.
     pub(in crate::conversation) level: Option<OutputLevel>,
 }
 
 impl Toolset {
-    /// Collects tools. With `schemas` the arguments of every call are checked against the tool's schema.
+    /// Collects tools. With `schemas`, the arguments of every call are checked against the tool's
+    /// schema.
     ///
     /// # Errors
-    /// [`ToolsetError`] for names that clash or that no model API takes, and for schemas that are none.
+    /// [`ToolsetError`] for two tools of one name, a name that model APIs refuse, and an invalid
+    /// schema.
     pub fn new(tools: impl IntoIterator<Item = Arc<dyn Tool>>, schemas: Option<&dyn Schemas>) -> Result<Self, ToolsetError> {
         let mut by_name = HashMap::default();
         let mut definitions = Vec::new();
@@ -95,7 +99,7 @@ impl Toolset {
         Ok(Self { by_name, definitions: definitions.into() })
     }
 
-    /// The same tools without those of `exclude` (REQUIREMENTS G-07).
+    /// The same tools without those named in `exclude`. Unknown names are ignored.
     #[must_use]
     pub fn without(&self, exclude: &[&str]) -> Self {
         let stays = |name: &str| !exclude.contains(&name);
@@ -105,17 +109,17 @@ impl Toolset {
         }
     }
 
-    /// What models are told, in order.
+    /// The definitions that models see, in order.
     pub fn definitions(&self) -> &Arc<[ToolDefinition]> {
         &self.definitions
     }
 
-    /// The names, in order (REQUIREMENTS G-03).
+    /// The names, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.definitions.iter().map(|definition| definition.name.as_str())
     }
 
-    /// The tools in short, with their sources (REQUIREMENTS G-05).
+    /// The tools with their first sentences and sources, in order.
     pub fn summaries(&self) -> impl Iterator<Item = ToolSummary> {
         self.specs().map(|spec| ToolSummary {
             name: spec.name().to_owned(),
@@ -124,30 +128,30 @@ impl Toolset {
         })
     }
 
-    /// A tool by name.
+    /// The tool of that name.
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Tool>> {
         self.by_name.get(name).map(|known| &known.tool)
     }
 
-    /// What a tool declares.
+    /// The declaration of a tool.
     pub fn spec(&self, name: &str) -> Option<&Arc<ToolSpec>> {
         self.by_name.get(name).map(|known| &known.spec)
     }
 
-    /// What the tools declare, in order.
+    /// The declarations of all tools, in order.
     pub fn specs(&self) -> impl Iterator<Item = &Arc<ToolSpec>> {
         self.definitions.iter().filter_map(|definition| self.spec(&definition.name))
     }
 
-    /// The error for a name that no tool has.
+    /// The error for an unknown tool name; it lists the known ones.
     pub(in crate::conversation) fn unknown(&self, name: &str) -> ToolError {
         let mut known: Vec<&str> = self.by_name.keys().map(String::as_str).collect();
         known.sort_unstable();
         ToolError::not_found(format!("there is no tool named {name:?}; the tools are: {}", known.join(", "))).not_started()
     }
 
-    /// Checks arguments: not too large (REQUIREMENTS T-11), as the schema says, as the tool itself says; then brings them into their
-    /// one spelling.
+    /// Checks the arguments: size, schema, then the tool's own check. Returns them in the form in
+    /// which the tool normalizes them.
     pub(in crate::conversation) fn fit(&self, name: &str, input: &RawJson) -> Result<Fitting, ToolError> {
         let Some(Known { tool, spec, schema }) = self.by_name.get(name) else { return Err(self.unknown(name)) };
         if input.as_str().len() > TOOL_INPUT_BYTES_MAX {
@@ -166,7 +170,7 @@ impl Toolset {
     }
 }
 
-/// Takes the level of one call out of its arguments.
+/// Removes the output level from the arguments of a call and returns both.
 fn take_level(input: &RawJson) -> Result<(Option<OutputLevel>, Option<RawJson>), ToolError> {
     if !input.as_str().contains(LEVEL) {
         return Ok((None, None));
@@ -179,7 +183,8 @@ fn take_level(input: &RawJson) -> Result<(Option<OutputLevel>, Option<RawJson>),
     Ok((level, Some(rest)))
 }
 
-/// What a model is told of a tool: what it declares, and the level where it returns data.
+/// The definition that models see: the declared one, plus the output level if the tool returns
+/// data.
 fn offered(spec: &ToolSpec) -> ToolDefinition {
     let mut definition = spec.definition.clone();
     if !spec.returns_data {
