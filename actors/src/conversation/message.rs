@@ -152,12 +152,11 @@ pub enum ConversationMsg {
         message: Message,
         reply: Answer<()>,
     },
-    /// From a caller, or from the timer of its deadline: withdraw a prompt whose round has not
-    /// started.
+    /// From a caller: withdraw a prompt whose round has not started.
     Withdraw {
         prompt_id: PromptId,
         reason: WithdrawReason,
-        /// `None` when a deadline withdraws the prompt.
+        /// `None` if no caller awaits the answer.
         reply: Option<Answer<()>>,
     },
     /// From the task that measured the context.

@@ -1,5 +1,6 @@
-//! Decides whether a model call may be paid for, and what it cost (DESIGN §4.5, REQUIREMENTS L-05). Pure: the conversation's own budget
-//! is judged by its journal; only the tenant's is asked of the shell, by [`Effect::Reserve`], which is answered at once.
+//! Decides whether the budget allows a model call, and settles what the call cost. The
+//! conversation's own budget is checked against its journal. For the tenant's budget, and for one
+//! shared with subagents, [`Effect::Reserve`] asks the shell, which answers at once.
 //!
 //! Pure.
 
@@ -14,21 +15,23 @@ use crate::{
     stream::{Failure, StopReason},
 };
 
-/// The code of a failure that a budget caused.
+/// The failure code of a round that a budget ended.
 pub const BUDGET_CODE: &str = "budget";
 
-/// How much is left, in percent, when the model is told, the latest first.
+/// The percentages of budget left at which the model is reminded, the lower one first.
 const TOLD_AT: [u8; 2] = [5, 20];
 
-/// What a call used.
+/// The usage of one model call.
 struct Bill {
     usage: Usage,
-    /// The provider did not say, or said what cannot be.
+    /// Whether our own estimate replaced figures that the provider left out or that are not
+    /// plausible.
     estimated: bool,
 }
 
 impl Pricing {
-    /// The model that an active skill chose, where the operator lets skills choose it and it is not the conversation's own.
+    /// The model that an active skill selects; `None` unless the operator allows skills to select
+    /// it and it differs from the conversation's own model.
     pub(in crate::conversation) fn chosen_model(&self, state: &Durable) -> Option<String> {
         skills::model(state).filter(|model| **model != *self.model && names_model(&self.skill_models, model))
     }
@@ -36,14 +39,15 @@ impl Pricing {
     /// The price of the next call's model.
     ///
     /// # Errors
-    /// The model that has none.
+    /// The name of the model, if it has no price.
     fn next_price(&self, state: &Durable) -> Result<Price, String> {
         let chosen = self.chosen_model(state);
         let model = chosen.as_deref().unwrap_or(&self.model);
         self.price_of(model).ok_or_else(|| model.to_owned())
     }
 
-    /// Tokens of the next request, roughly: what the last call used and what came since, or all bytes if that is less.
+    /// Estimates the input tokens of the next request: the usage of the last call plus the messages
+    /// since then, but never more than the estimate from all bytes.
     fn input(&self, state: &Durable) -> u64 {
         let messages = state.history.messages();
         let by_bytes = tokens(self.fixed_bytes.saturating_add(messages.wire_bytes() as u64));
@@ -55,14 +59,15 @@ impl Pricing {
         by_bytes.min(last.saturating_add(tokens(since.sum::<usize>() as u64)))
     }
 
-    /// What is reserved for the next call: its request, and an answer of a usual length.
+    /// The reservation for the next call: its estimated input, and an answer of typical length.
     fn reservation(&self, state: &Durable) -> Amount {
         let output = self.max_tokens.clamp(1, BUDGET_OUTPUT_TOKENS);
         let usage = Usage { input_uncached: self.input(state), output, ..Usage::default() };
         amount(&usage, self.next_price(state).ok())
     }
 
-    /// What an ended call used: as its provider says where that can be, else by our own count.
+    /// The usage of a call that ended: the provider's figures where they are plausible, else an
+    /// estimate. A call that failed before a model ran costs nothing.
     fn bill(&self, state: &Durable, outcome: &ModelOutcome) -> Bill {
         let estimate = |blocks: &[ContentBlock]| {
             let output = tokens(blocks.iter().map(bytes).sum::<usize>() as u64);
@@ -82,11 +87,13 @@ impl Pricing {
         }
     }
 
-    /// Holds a provider's figures to what can be: not nothing for something, not more than the window and the request allow.
+    /// Bounds the provider's figures by what is possible: input by the window and by the request,
+    /// output by the window and by the longest answer. Zero input or output is replaced by
+    /// `estimate`.
     fn check(&self, state: &Durable, said: &Usage, estimate: &Usage) -> Bill {
         let window = if self.window_tokens == 0 { u64::MAX } else { self.window_tokens };
         let request = self.fixed_bytes.saturating_add(state.history.messages().wire_bytes() as u64);
-        let input_max = window.min(request.saturating_add(REQUEST_SLACK_TOKENS)); // A token has a byte at least.
+        let input_max = window.min(request.saturating_add(REQUEST_SLACK_TOKENS)); // A token has at least one byte.
         let input_uncached = said.input_uncached.min(input_max);
         let cache_write = said.cache_write.min(input_max - input_uncached);
         let cache_read = said.cache_read.min(input_max - input_uncached - cache_write);
@@ -101,7 +108,7 @@ impl Pricing {
     }
 }
 
-/// Four bytes a token.
+/// Estimates tokens from bytes: four bytes a token.
 fn tokens(bytes: u64) -> u64 {
     bytes.div_ceil(4)
 }
@@ -116,7 +123,7 @@ fn bytes(block: &ContentBlock) -> usize {
     }
 }
 
-/// Whether a failed call cost nothing: it was refused before a model saw it.
+/// Whether a failed call cost nothing, because it was refused before a model ran.
 fn nothing_ran(error: &ProviderError) -> bool {
     match error {
         ProviderError::Auth { .. }
@@ -134,7 +141,8 @@ fn nothing_ran(error: &ProviderError) -> bool {
     }
 }
 
-/// Orders the next model call, asks whether it may be paid for, or ends the round because it may not.
+/// Starts the next model call, reserves the tenant's budget for it, or ends the round if a budget
+/// does not allow the call.
 pub(in crate::conversation) fn call_model(decision: &mut DecisionBuilder<'_>, round: &OpenRound, step: u32) {
     let (durable, volatile) = (decision.durable, decision.volatile);
     let spending = &volatile.rules.spending;
@@ -149,7 +157,8 @@ pub(in crate::conversation) fn call_model(decision: &mut DecisionBuilder<'_>, ro
         return decision.finish(round, StopReason::Budget, Some(failure(message)));
     }
     let amount = spending.reservation(durable);
-    // What is reserved is settled in full above, so it counts either way.
+    // The previous reservation was settled in full above. That entry is not applied yet, but the
+    // fold counts an open reservation as spent, so `spent` includes it.
     let spent = durable.spent.now(Some(round.started_at), decision.now);
     if let Err(refusal) = spending.budget.admit(BudgetLevel::Conversation, &spent, &amount) {
         return refuse(decision, round, &refusal);
@@ -157,7 +166,8 @@ pub(in crate::conversation) fn call_model(decision: &mut DecisionBuilder<'_>, ro
     if volatile.tenant_left.is_none() {
         return order(decision, step, amount);
     }
-    // No entry orders this: it is named by the last one there is.
+    // No entry orders this work, so the id takes the seq of the last entry. Index 1 keeps it apart
+    // from work that the entry itself orders.
     let seq = Seq(durable.head.0 + decision.made.entries.len() as u64);
     let work = WorkId { epoch: volatile.life, seq, index: 1 };
     decision.effect(Effect::Reserve { work, step, amount });
@@ -176,13 +186,15 @@ fn failure(message: String) -> Failure {
     Failure { code: BUDGET_CODE.to_owned(), message, retry_after_ms: None }
 }
 
-/// The failure of a round whose time is used up.
+/// The failure of a round that used up its wall-clock budget.
 pub(in crate::conversation) fn time_over(budget: &Budget) -> Failure {
     let seconds = budget.wall_ms.unwrap_or_default() as f64 / 1000.0;
     failure(format!("the conversation's budget of {seconds} s is used up"))
 }
 
-/// The tenant's answer.
+/// Continues after the answer to [`Effect::Reserve`]: starts the model call, or ends the round if
+/// the budget refused. An answer to another question is ignored, and a canceled round starts
+/// nothing.
 pub(in crate::conversation) fn answered(decision: &mut DecisionBuilder<'_>, work: WorkId, answer: &Result<(), Exhausted>) {
     let Some(Reserving { step, amount, .. }) = decision.volatile.reserving.filter(|reserving| reserving.work == work) else { return };
     let Some(round) = &decision.durable.round else { return };
@@ -193,13 +205,13 @@ pub(in crate::conversation) fn answered(decision: &mut DecisionBuilder<'_>, work
     }
 }
 
-/// What an answered call of this model cost, where the model has a price.
+/// The cost of an answered call in micro-dollars; `None` if the model has no price.
 pub(in crate::conversation) fn cost(decision: &DecisionBuilder<'_>, outcome: &ModelOutcome, model: &str) -> Option<u64> {
     let spending = &decision.volatile.rules.spending;
     spending.price_of(model).map(|price| price.cost(&spending.bill(decision.durable, outcome).usage))
 }
 
-/// Replaces what was reserved for the call that ended by what it used, at the price of the model that answered.
+/// Replaces the open reservation by the actual usage, at the price of the model that answered.
 pub(in crate::conversation) fn settle(decision: &mut DecisionBuilder<'_>, outcome: &ModelOutcome, model: &str) {
     let Some(reserved) = decision.durable.spent.reserved else { return };
     let spending = &decision.volatile.rules.spending;
@@ -208,7 +220,8 @@ pub(in crate::conversation) fn settle(decision: &mut DecisionBuilder<'_>, outcom
     settled(decision, reserved, used, estimated);
 }
 
-/// A call of which nobody will tell any more is taken to have used all that was reserved.
+/// Settles a call whose outcome will never arrive at its full reservation. Settles nothing twice in
+/// one decision.
 pub(in crate::conversation) fn settle_in_full(decision: &mut DecisionBuilder<'_>) {
     let Some(reserved) = decision.durable.spent.reserved else { return };
     if !decision.made.entries.iter().any(|entry| matches!(entry, EntryBody::BudgetSettled { .. })) {
@@ -221,8 +234,9 @@ fn settled(decision: &mut DecisionBuilder<'_>, reserved: Amount, used: Amount, e
     decision.entry(EntryBody::BudgetSettled { reserved, used_tokens, cost_micro_usd, estimated });
 }
 
-/// Tells the model, once each, that a fifth and a twentieth of the tightest budget is left. What is told before a round begins, or
-/// before the last result of a batch, is read with the prompt or with the results.
+/// Reminds the model once each when a fifth and a twentieth of the tightest budget is left. The
+/// reminder is injected before a round starts or before the last result of a batch, so that the
+/// model reads it with the prompt or with the results.
 pub(in crate::conversation) fn remind(decision: &mut DecisionBuilder<'_>) {
     let (durable, volatile) = (decision.durable, decision.volatile);
     let own = &volatile.rules.spending.budget;
@@ -242,7 +256,7 @@ pub(in crate::conversation) fn remind(decision: &mut DecisionBuilder<'_>) {
     }
 }
 
-/// Reminds before the result that closes the open batch.
+/// Calls [`remind`] if the coming result closes the open batch.
 pub(in crate::conversation) fn remind_before_last_result(decision: &mut DecisionBuilder<'_>) {
     if decision.volatile.rules.spending.budget.is_unlimited() && decision.volatile.tenant_left.is_none() {
         return;

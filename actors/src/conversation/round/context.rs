@@ -1,7 +1,9 @@
-//! Whether the next model call fits its window, and what follows when it may not. Pure (REQUIREMENTS R-04, C-24..C-45 as ruled).
+//! Decides whether the context is measured before the next model call, and what follows from the
+//! measurement.
 //!
-//! The turn knows an estimate only. Where that leaves doubt, it orders the context to be measured, off the actor; the answer is a fit,
-//! a history in place of the present one, or the part that is too large.
+//! The decision uses an estimate. Where the estimate leaves doubt, a task outside the actor
+//! measures the context exactly. It answers that the request fits, or with a compacted history, or
+//! with the part that is too large.
 //!
 //! Pure.
 
@@ -20,20 +22,21 @@ use crate::{
     stream::{Failure, StopReason},
 };
 
-/// The place of a measurement among the work of an entry; calls of a batch have the low numbers.
+/// The [`WorkId`] index of a measurement; the calls of a batch use the low indexes.
 const MEASURE: u32 = u32::MAX;
 
-/// What stands before a model call.
+/// What has to happen before the next model call.
 pub(in crate::conversation) enum Before {
-    /// Nothing.
+    /// Nothing: call the model.
     Call,
-    /// The context is to be measured.
+    /// Measure the context first.
     Measure,
-    /// That is under way.
+    /// Wait for the measurement under way.
     Wait,
 }
 
-/// Looks at the context before a model call.
+/// Decides what has to happen before the next model call. A state that was measured once is not
+/// measured again.
 pub(in crate::conversation) fn before_call(durable: &Durable, volatile: &Volatile) -> Before {
     if !volatile.rules.context.is_in_doubt(&durable.context.window) || volatile.measured == Some(durable.head) {
         Before::Call
@@ -44,13 +47,14 @@ pub(in crate::conversation) fn before_call(durable: &Durable, volatile: &Volatil
     }
 }
 
-/// Orders a measurement. `waiter`: somebody asked for a compaction.
+/// Orders a measurement. With `waiter`, a caller asked for a compaction and awaits its end.
 pub(in crate::conversation) fn measure(decision: &mut DecisionBuilder<'_>, waiter: Option<WaiterId>) {
     let work = WorkId { epoch: decision.volatile.life, seq: decision.durable.head, index: MEASURE - u32::from(waiter.is_some()) };
     decision.effect(Effect::MeasureContext { work, waiter });
 }
 
-/// Somebody asks for a compaction.
+/// Handles a caller's request for a compaction. Refused while a round is open, a prompt waits or
+/// another measurement runs.
 pub(in crate::conversation) fn asked(decision: &mut DecisionBuilder<'_>, waiter: WaiterId) {
     let under_way = decision.volatile.work.values().any(|work| matches!(work, Work::Context { .. }));
     if decision.durable.round.is_some() || !decision.durable.inbox.is_empty() {
@@ -62,7 +66,8 @@ pub(in crate::conversation) fn asked(decision: &mut DecisionBuilder<'_>, waiter:
     }
 }
 
-/// A measurement ended.
+/// Handles the result of a measurement. A compaction is applied only between model calls, and only
+/// if the history still starts with the messages that were measured.
 pub(in crate::conversation) fn measured(decision: &mut DecisionBuilder<'_>, work: WorkId, outcome: &ContextOutcome) {
     let Some(Work::Context { waiter }) = decision.volatile.work.get(&work) else { return };
     let waiter = *waiter;
@@ -75,7 +80,7 @@ pub(in crate::conversation) fn measured(decision: &mut DecisionBuilder<'_>, work
             compacted(decision, draft, cause);
         }
         ContextOutcome::Compacted(_) => {
-            // What was measured is no longer what is there; before the next call it is measured anew.
+            // The history has changed since. It is measured again before the next model call.
             decision.effect(Effect::CompactionDropped);
             if let Some(waiter) = waiter {
                 return decision.refuse(waiter, Refusal::RoundOpen);
@@ -114,7 +119,7 @@ fn compacted(decision: &mut DecisionBuilder<'_>, draft: &Draft, cause: Compactio
             after_tokens: *after_tokens,
         });
     }
-    // The first plan's span is one of what was measured.
+    // Only the first plan works on the measured messages, so only its span is a range of them.
     let first = draft.plans.first().map(|(plan, _)| plan);
     if let Some(span) = first.filter(|plan| plan.summarise).and_then(|plan| plan.dropped.as_ref()) {
         let messages = draft.before.range(span.from..span.to).cloned().collect();
@@ -122,7 +127,8 @@ fn compacted(decision: &mut DecisionBuilder<'_>, draft: &Draft, cause: Compactio
     }
 }
 
-/// Keeps a line through every compaction (C-51), and tells it to the model.
+/// Pins a line, which every compaction keeps, and injects it for the model. A line that is pinned
+/// already is only confirmed.
 pub(in crate::conversation) fn pin(decision: &mut DecisionBuilder<'_>, line: &str, waiter: WaiterId) {
     let context = &decision.durable.context;
     let line = line.trim();
@@ -138,7 +144,8 @@ pub(in crate::conversation) fn pin(decision: &mut DecisionBuilder<'_>, line: &st
     decision.effect(Effect::Answer { waiter });
 }
 
-/// Reminds of the pinned lines at every fifth border of rounds (C-50), before the prompt, which stays last.
+/// Repeats the pinned lines after every fifth round, before the prompt, so that the prompt stays
+/// the last message.
 pub(in crate::conversation) fn refocus(decision: &mut DecisionBuilder<'_>) {
     let (context, finished) = (&decision.durable.context, decision.durable.metrics.rounds);
     let Some(text) = reminder_at(finished, &context.pinned) else { return };

@@ -1,4 +1,5 @@
-//! What a conversation's shell is to do, as values, and what each act waits for: the table of waits (DESIGN §4.3).
+//! The effects that a decision asks the shell to perform, as values, and whether each waits for the
+//! commit of its entries.
 //!
 //! Pure.
 
@@ -16,56 +17,58 @@ use crate::{
     tool::{EffectClass, OutputLevel},
 };
 
-/// What a caller learns when its prompt is safe.
+/// The answer to an accepted prompt, sent when the prompt is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Receipt {
-    /// The round whose stream tells the rest.
+    /// The round whose stream reports the rest. For a replayed prompt, the round of the first one;
+    /// for a steering prompt, the open round.
     pub round_id: RoundId,
-    /// Whether the prompt was already known by its client key.
+    /// Whether the client key was known, so that nothing was accepted a second time.
     pub replayed: bool,
 }
 
-/// Why a caller is refused.
+/// Why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// A round is open and the caller did not want to wait.
+    /// A round is open and the prompt asked not to wait.
     #[error("the conversation is busy with another prompt")]
     Busy,
-    /// Too many prompts wait.
+    /// The inbox holds as many prompts as it may.
     #[error("too many prompts wait in this conversation")]
     InboxFull,
     /// The host is shutting down.
     #[error("the host is shutting down")]
     Draining,
-    /// The client key was used with another body.
+    /// The client key was used before with another body.
     #[error("this idempotency key was used with another body")]
     KeyReused,
-    /// There is nothing to do that to: no open round, no such call, no such prompt.
+    /// The object of the request does not exist; names its kind: open round, open approval, waiting
+    /// prompt.
     #[error("there is no such {0}")]
     NoSuch(&'static str),
-    /// A round is open; end it first.
+    /// The request needs an idle conversation, and a round is open.
     #[error("a round is open; interrupt it first")]
     RoundOpen,
-    /// The pinned lines are full.
+    /// The line is empty, or the limits of pinned lines are reached.
     #[error("this line cannot be pinned: at most {PINNED_LINES_MAX} lines of together {PINNED_BYTES_MAX} bytes, none of them empty")]
     PinnedFull,
-    /// The context cannot be made small enough.
+    /// No compaction makes the context fit; names the part that is too large.
     #[error("the context cannot be made to fit: the {0} alone is too large")]
     CannotShrink(&'static str),
-    /// A skill cannot become active.
+    /// The skill cannot become active; says why.
     #[error("{0}")]
     Skill(String),
-    /// There is a conversation of that name already.
+    /// A fork needs an empty conversation, and this one is not empty.
     #[error("there is a conversation of that name already, and it is not empty")]
     NotEmpty,
-    /// What is said is not something that a person can say.
+    /// The message is not one that a user can send.
     #[error("a prompt or injection is a user message without tool results, and an import is a history without faults")]
     InvalidMessage,
 }
 
 impl Refusal {
-    /// Stable code.
+    /// The stable error code, as API clients see it.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Busy => "conversation_busy",
@@ -86,148 +89,143 @@ impl Refusal {
 /// The start of one attempt of a tool call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StartTool {
-    /// Its name in this life.
+    /// The id under which the attempt reports its end.
     pub work: WorkId,
-    /// The batch: seq of the assistant entry.
+    /// The seq of the assistant entry that holds the calls.
     pub batch: Seq,
-    /// Its place in the batch.
+    /// The index of the call in its batch.
     pub call: u32,
-    /// Id and name; `input` is the one to use.
+    /// The call; `input` is what the tool gets, after hooks and approval.
     pub tool_use: ToolUseBlock,
-    /// Which start it is, from 0.
+    /// The number of the attempt; 0 is the first.
     pub attempt: u32,
-    /// What its tool declares.
+    /// The declaration of the tool.
     pub spec: Arc<ToolSpec>,
-    /// How much of its data is shown.
+    /// How much of the tool's data the model sees.
     pub level: OutputLevel,
-    /// How the attempt before it failed (REQUIREMENTS T-30).
+    /// The failure of the previous attempt in words; `None` for the first attempt.
     pub last_error: Option<Arc<str>>,
 }
 
-/// What the shell is to do.
+/// Something for the shell to do.
+#[allow(missing_docs, reason = "the field names say it")]
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
-    /// Tell a caller that its prompt is safe.
+    /// Answer a caller that its prompt is stored.
     Acknowledge {
-        /** Who. */
         waiter: WaiterId,
-        /** What. */
+        /// Names the round whose stream the caller watches.
         receipt: Receipt,
     },
-    /// Tell a caller no.
+    /// Answer a caller with an error.
     Refuse {
-        /** Who. */
         waiter: WaiterId,
-        /** Why. */
+        /// The error; nothing was stored for the request.
         refusal: Refusal,
     },
-    /// Tell a caller that it is done and safe.
+    /// Answer a caller that its request is done and stored.
     Answer {
-        /** Who. */
+        /// Registered by the shell when the mail arrived.
         waiter: WaiterId,
     },
-    /// Reserve this of the tenant's budget, and answer at once as [`crate::conversation::round::Input::Budget`].
+    /// Reserve from the tenant's budget. The shell answers at once with
+    /// [`crate::conversation::round::Input::Budget`].
     Reserve {
-        /** Its name. */
+        /// The id that the answer carries.
         work: WorkId,
-        /** The model call that it is for. */
+        /// The number of the model call in its round, from 1.
         step: u32,
-        /** How much. */
+        /// The estimate for the coming call.
         amount: Amount,
     },
-    /// Call the model with the history as it is now.
+    /// Call the model with the present history.
     StartModel {
-        /** Its name. */
+        /// The id under which the call reports its end.
         work: WorkId,
     },
-    /// Measure the context, and say how it can be made to fit if it does not.
+    /// Measure the context, and plan a compaction if it does not fit.
     MeasureContext {
-        /** Its name. */
         work: WorkId,
-        /** Who asked for a compaction. */
+        /// The caller that asked for a compaction; `None` before a model call.
         waiter: Option<WaiterId>,
     },
-    /// Have a background summary made of what a compaction dropped.
+    /// Summarize in the background what a compaction dropped.
     Summarise {
-        /** Its hash. */
+        /// The hash of the dropped messages, under which the summary is kept.
         hash: String,
-        /** What was dropped. */
         messages: MessageList,
     },
-    /// A compaction came too late for what it was made of; it is counted.
+    /// Count a compaction that was discarded because the history had changed.
     CompactionDropped,
     /// Start an attempt of a tool call.
     StartTool(StartTool),
-    /// Ask again after a pause, as [`crate::conversation::round::Input::RetryDue`].
+    /// Start another attempt after a delay, by [`crate::conversation::round::Input::RetryDue`].
     RetryLater {
-        /** The batch. */
+        /// The seq of the assistant entry that holds the calls.
         batch: Seq,
-        /** Its call. */
+        /// The index of the call in its batch.
         call: u32,
-        /** Which attempt. */
+        /// The number of the coming attempt; 1 is the first retry.
         attempt: u32,
-        /** The pause. */
         delay: Duration,
-        /** How the attempt failed. */
+        /// The failure of the last attempt in words.
         last_error: Arc<str>,
     },
-    /// Tell watchers that a tool call will be tried again.
+    /// Publish that a tool call will be retried.
     ToolRetry {
-        /** The round. */
         round_id: RoundId,
-        /** Which attempt. */
+        /// The number of the coming attempt; 1 is the first retry.
         attempt: u32,
-        /** The pause. */
         delay: Duration,
-        /** Why. */
+        /// The error type of the last attempt.
         reason: String,
     },
-    /// Cancel the tokens of all open work; start the grace, unless it is over at once.
+    /// Cancel all open work of the round and start the grace period.
     CancelRound {
-        /** The round. */
         round_id: RoundId,
-        /** Why. */
+        /// The failure that the round ends with; `None` for a plain interrupt.
         failure: Option<Failure>,
-        /** No grace. */
+        /// Whether to skip the grace period: open work is aborted without awaiting its results.
         grace_over: bool,
     },
-    /// Stop a piece of work; its answer is no longer awaited.
+    /// Abort work without awaiting its result.
     Abort {
-        /** Which. */
+        /// No longer open: a late result is ignored.
         work: WorkId,
     },
-    /// Tell watchers where a waiting prompt stands.
+    /// Publish the position of a waiting prompt.
     Queued {
-        /** Its round. */
         round_id: RoundId,
-        /** From 1. */
+        /// The position in the inbox, from 1.
         position: usize,
     },
-    /// The round waits for people only: give back what it holds, look again at the given time.
+    /// Only approvals are awaited: release the round's permit and check the approvals again at
+    /// `until`.
     Park {
-        /** The round. */
         round_id: RoundId,
-        /** When the first approval expires. */
+        /// When the first approval expires.
         until: Option<Timestamp>,
     },
-    /// The round is over: give back what it holds.
+    /// The round has ended: release its permit, tasks, timers and seat.
     RoundOver {
-        /** The round. */
+        /// The round that ended.
         round_id: RoundId,
     },
 }
 
-/// What an act waits for.
+/// When an effect is performed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// Nothing.
+    /// At once.
     Now,
-    /// The entries of its step, and all before, are durable.
+    /// When the entries of its decision, and all earlier ones, are durable.
     Stored,
 }
 
 impl Effect {
-    /// The table of waits (DESIGN §4.3).
+    /// When the effect is performed. Answers to callers promise durability, and a tool with side
+    /// effects must not run unless the journal says that it started, so both wait for the commit.
+    /// All other effects are performed at once.
     pub fn when(&self) -> When {
         match self {
             Self::Acknowledge { .. } | Self::Answer { .. } => When::Stored,
@@ -255,9 +253,9 @@ impl Effect {
 /// What follows from an input.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Decision {
-    /// What is to be remembered, in order.
+    /// The facts to append to the journal, in order.
     pub entries: Vec<EntryBody>,
-    /// What is to be done.
+    /// The effects to perform, in order.
     pub effects: Vec<Effect>,
 }
 

@@ -1,4 +1,4 @@
-//! What can reach a conversation, as values. Plain data; [`crate::conversation::round`] decides about it.
+//! The inputs of a decision, as plain data. [`crate::conversation::round`] decides on them.
 //!
 //! Pure.
 
@@ -16,238 +16,222 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// What a new prompt does when a round is open (INTERFACES §4).
+/// What a new prompt does while a round is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnBusy {
-    /// Waits its turn (V-05).
+    /// Waits until the open round and all earlier prompts are done.
     #[default]
     Queue,
-    /// Is refused.
+    /// Is refused with [`crate::conversation::round::Refusal::Busy`].
     Reject,
-    /// Ends the open round and takes its place.
+    /// Cancels the open round, then waits like `Queue`.
     Interrupt,
-    /// Is told to the model in the open round.
+    /// Joins the open round: the model reads the message at its next call.
     Steer,
 }
 
-/// A prompt with the ids it will have.
+/// A prompt with the ids that the shell chose for it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewPrompt {
-    /// Its id.
+    /// The id of the prompt.
     pub id: PromptId,
     /// The id of the round it will open.
     pub round_id: RoundId,
-    /// The client's own name for it.
+    /// The client's idempotency key; `None` if the client sent none.
     pub client_key: Option<ClientKey>,
-    /// What is said.
+    /// The user's message.
     pub message: Message,
-    /// The JSON Schema that the answer must fit.
+    /// The JSON Schema that the answer must fit; `None` for free text.
     pub output_schema: Option<RawJson>,
     /// What to do when a round is open.
     pub on_busy: OnBusy,
-    /// Who waits.
+    /// The caller that awaits the receipt.
     pub waiter: WaiterId,
 }
 
 /// How a model call ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ModelOutcome {
-    /// With an answer.
+    /// The model answered.
     Completed {
-        /// All blocks, complete.
+        /// All blocks, each complete.
         blocks: Vec<ContentBlock>,
-        /// Why it stopped and what it cost.
+        /// The stop reason and the usage.
         completion: Completion,
     },
-    /// With an error, after the gateway's retries. What came before it is kept.
+    /// The call failed after the gateway's retries. The partial answer is kept in the history.
     Failed {
-        /// What went wrong.
+        /// The last error.
         error: ProviderError,
-        /// Complete blocks and the text of an open one.
+        /// The complete blocks, and the text so far of an open one.
         partial: Vec<ContentBlock>,
     },
-    /// By our cancel.
+    /// We canceled the call.
     Cancelled {
-        /// Complete blocks and the text of an open one.
+        /// The complete blocks, and the text so far of an open one.
         partial: Vec<ContentBlock>,
     },
 }
 
-/// All that can reach a conversation.
+/// Everything that a conversation decides on. A `waiter` is the caller that the decision answers.
+#[allow(missing_docs, reason = "the field names say it")]
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
-    /// The fold is complete; a new life begins.
+    /// The journal is folded; the activation starts.
     Recovered {
-        /// What becomes of an open round.
+        /// What happens to an open round.
         recovery: Recovery,
     },
-    /// Somebody says something.
+    /// A caller sent a prompt.
     Prompt(NewPrompt),
-    /// The tenant's budget was asked.
+    /// The answer to [`crate::conversation::round::Effect::Reserve`].
     Budget {
-        /// In what name.
+        /// The id of the question.
         work: WorkId,
-        /// Whether it has room.
+        /// Whether the amount was reserved.
         answer: Result<(), Exhausted>,
     },
     /// A model call ended.
     Model {
-        /// Which.
+        /// The call that ended; ignored if no longer open.
         work: WorkId,
-        /// How.
         outcome: ModelOutcome,
-        /// The model that was asked last: what it costs is the call's price.
+        /// The model of the last attempt: the fallback's if the call fell back. Its price applies.
         model: Arc<str>,
     },
     /// An attempt of a tool call ended.
     Tool {
-        /// Which.
+        /// The attempt that ended; ignored if no longer open.
         work: WorkId,
-        /// How.
         result: RunResult,
-        /// When the call was first started.
+        /// Milliseconds since the call first started, over all attempts.
         duration_ms: u64,
     },
-    /// The pause before another attempt is over.
+    /// The delay before another attempt is over.
     RetryDue {
-        /// The batch.
+        /// The seq of the assistant entry that holds the calls.
         batch: Seq,
-        /// Its call.
+        /// The index of the call in its batch.
         call: u32,
     },
-    /// A person answered.
+    /// A person decided about a call that awaits approval.
     Approval {
-        /// The call.
         tool_call_id: String,
-        /// The answer.
         allow: bool,
-        /// Whether it holds for calls of the same pattern too.
+        /// Whether the approval also covers later calls of the same pattern.
         always: bool,
-        /// Who waits.
         waiter: WaiterId,
     },
-    /// Time passed: approvals may have expired.
+    /// A timer fired: check for expired approvals.
     Tick,
-    /// The open round is to end now.
+    /// Cancel the open round.
     Interrupt {
-        /// Why, if somebody should read it.
+        /// The failure that the round ends with; `None` for a plain interrupt.
         failure: Option<Failure>,
-        /// Who waits.
+        /// `None` for a cancellation by a timer or by the host.
         waiter: Option<WaiterId>,
     },
-    /// The time for answers to a cancel is over.
+    /// The grace period of a cancellation is over.
     GraceOver {
-        /// The round that was cancelled.
+        /// The canceled round.
         round_id: RoundId,
     },
-    /// A message from outside, for the model to read when it can.
+    /// A message from outside, which the model reads at its next call.
     Inject {
-        /// Its id; a second one with the same id is dropped.
+        /// A second message with the same id is dropped; `None` is never a duplicate.
         id: Option<String>,
-        /// The message.
         message: Message,
-        /// Who waits.
         waiter: WaiterId,
     },
-    /// A prompt is taken back if its round has not begun.
+    /// Withdraw a prompt whose round has not started.
     Withdraw {
-        /// Which.
         prompt_id: PromptId,
-        /// Why.
         reason: WithdrawReason,
-        /// Who waits.
+        /// `None` for a withdrawal by a deadline.
         waiter: Option<WaiterId>,
     },
     /// A measurement of the context ended.
     Context {
-        /// Which.
+        /// The measurement that ended; ignored if no longer open.
         work: WorkId,
-        /// How.
         outcome: ContextOutcome,
     },
-    /// The context is to be made smaller now.
+    /// Compact the context now.
     Compact {
-        /// Who waits.
+        /// Answered when the measurement has ended.
         waiter: WaiterId,
     },
-    /// A line is to stay through every compaction.
+    /// Pin a line, which every compaction keeps.
     Pin {
-        /// The line.
+        /// Surrounding white space is removed.
         line: String,
-        /// Who waits.
         waiter: WaiterId,
     },
-    /// History from outside takes the place of what is there.
+    /// Replace the history by one from outside.
     Import {
-        /// The messages.
         messages: Vec<Message>,
-        /// Records of its rounds, if it came with any.
+        /// Records of the imported rounds; empty if the import has none.
         rounds: Vec<ConversationRound>,
-        /// Who waits.
         waiter: WaiterId,
     },
-    /// That round and all later ones are to go.
+    /// Take back this round and all later ones.
     Rewind {
-        /// Which.
+        /// A finished round of the history.
         round_id: RoundId,
-        /// Who waits.
         waiter: WaiterId,
     },
-    /// The conversation is to begin as a copy.
+    /// Start as a copy of another conversation.
     Fork {
-        /// Of what.
+        /// The rounds to start with, and the conversation they are from.
         copied: Box<Copied>,
-        /// Who waits.
         waiter: WaiterId,
     },
-    /// Everything is to be forgotten.
+    /// Empty the conversation.
     Reset {
-        /// Who waits.
+        /// Refused while a round is open or a prompt waits.
         waiter: WaiterId,
     },
-    /// A skill that was loaded for a person or the application is to become active.
+    /// Activate a skill that was loaded for a user or for the application.
     ActivateSkill {
-        /// What was loaded.
+        /// The outcome of loading it; a failed one is refused with its error.
         loaded: Box<SkillActivationResult>,
-        /// Who waits.
         waiter: WaiterId,
     },
-    /// A skill is to be active no longer.
+    /// Deactivate a skill, with the skills that were activated on top of it.
     DeactivateSkill {
-        /// Which.
+        /// Refused if no active skill has this name.
         name: SkillName,
-        /// Who waits.
         waiter: WaiterId,
     },
-    /// No new round is to begin.
+    /// Start no new round: the host is shutting down.
     Drain,
 }
 
-/// A history in place of the one that was measured.
+/// A planned compaction of the history that was measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Draft {
-    /// What was measured. Only a history that still begins so is replaced.
+    /// The measured messages. The plans apply only to a history that still starts with them.
     pub before: MessageList,
-    /// What to do with it, one after the other, each with the hash of what it works on, for the record.
+    /// The plans in order, each with the hash of the messages it works on, for the journal.
     pub plans: Vec<(Plan, String)>,
 }
 
-/// What a measurement found.
+/// The result of a measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ContextOutcome {
     /// The next request fits.
     Fits,
-    /// It will, after this.
+    /// The next request fits after this compaction.
     Compacted(Box<Draft>),
-    /// It cannot be made to fit.
+    /// No compaction makes the request fit.
     TooLarge {
-        /// What is too large.
+        /// The largest part, in words.
         part: &'static str,
-        /// Its tokens.
+        /// The tokens of that part.
         part_tokens: u64,
-        /// Fewest tokens that the request could come to.
+        /// The smallest possible request, in tokens.
         tokens: u64,
-        /// What there is room for.
+        /// The largest allowed request, in tokens.
         limit: u64,
     },
 }

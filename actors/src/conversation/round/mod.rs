@@ -1,10 +1,10 @@
-//! Decides what a conversation does next, and when a round is over: no clock, no chance, no I/O. The shell in `run/` appends the
-//! entries and performs the effects.
+//! Decides what a conversation does next and when a round is over, without clock, randomness or
+//! I/O. The shell in `run/` appends the entries and performs the effects.
 //!
 //! Pure.
 //!
-//! [`decide`] answers one input; [`advance`] says what follows from the state alone; [`apply_input`] joins both and is what shell,
-//! replay and tests call.
+//! [`decide`] answers one input, and [`advance`] derives what follows from the state alone.
+//! [`apply_input`] combines both; the shell, the replay and the tests call it.
 
 pub(in crate::conversation) mod budget;
 pub mod context;
@@ -35,10 +35,10 @@ use crate::{
     time::Timestamp,
 };
 
-/// The code of a failure that a tenant's quota of stored bytes caused.
+/// The failure code of a round that ended because the tenant's storage quota is used up.
 pub const STORE_FULL_CODE: &str = "stored_bytes";
 
-/// Builds a decision; knows the seq that the next entry will have.
+/// Builds a decision. Knows the seq that the next entry will have.
 pub(in crate::conversation) struct DecisionBuilder<'a> {
     pub(in crate::conversation) durable: &'a Durable,
     pub(in crate::conversation) volatile: &'a Volatile,
@@ -51,7 +51,8 @@ impl<'a> DecisionBuilder<'a> {
         Self { durable, volatile, now, made }
     }
 
-    /// Adds an entry and names the work it orders. A life's first entry is `LifeStarted`.
+    /// Adds an entry and returns the id of the work that the entry orders. Puts `LifeStarted`
+    /// before the first entry of an activation.
     pub(in crate::conversation) fn entry(&mut self, body: EntryBody) -> WorkId {
         if self.made.entries.is_empty() && self.durable.epoch != self.volatile.life {
             self.made.entries.push(EntryBody::LifeStarted { nonce: self.volatile.nonce });
@@ -77,21 +78,25 @@ impl<'a> DecisionBuilder<'a> {
     }
 }
 
-/// What was appended and what is to be done, after [`step`] brought both halves up to date.
+/// The entries and effects of one input, with both halves of the state already updated.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Outcome {
-    /// The entries, applied to the state already, each with the state's events told by the shell before it was applied.
+    /// The entries, already applied. The shell saw each one, with the state before it, through
+    /// `before_apply`.
     pub entries: Vec<Entry>,
-    /// The acts in order; those with [`When::Stored`] wait for all of `entries`.
+    /// The effects, in order. Those with [`When::Stored`] wait for all of `entries`.
     pub effects: Vec<Effect>,
 }
 
-/// Takes one input to its end: decides, applies, and goes on while the state asks for more.
+/// Handles one input completely: decides, applies the entries, and advances until the state asks
+/// for nothing more.
 ///
-/// `before_apply` sees each entry with the state before it, to tell its events.
+/// `before_apply` sees each entry with the state before it, so that the shell can derive the
+/// events.
 ///
 /// # Errors
-/// [`ApplyError`] when a decision does not fit the state: a bug; the life is to end.
+/// [`ApplyError`] when a decision does not fit the state. That is a bug, and the activation must
+/// end.
 pub fn apply_input(
     durable: &mut Durable,
     volatile: &mut Volatile,
@@ -103,8 +108,11 @@ pub fn apply_input(
     let mut next = decide(durable, volatile, now, &input, Decision::default());
     volatile.note(&input);
     let mut first = true;
+    // Each pass applies what was decided and asks `advance` what follows now. Effects alone do not
+    // change what `advance` decides, so a pass without entries ends the loop. The first pass is the
+    // exception: its input may have changed the volatile state.
     loop {
-        let changes_nothing = next.entries.is_empty() && !first; // Acts alone do not change what follows from the state.
+        let changes_nothing = next.entries.is_empty() && !first;
         first = false;
         for body in next.entries.drain(..) {
             let entry = Entry { seq: durable.head.next(), epoch: volatile.life, at: now, body };
@@ -173,7 +181,8 @@ pub fn decide(durable: &Durable, volatile: &Volatile, now: Timestamp, input: &In
     decision.made
 }
 
-/// What follows from the state alone. Changes nothing; adds to `made`, which is empty, and stays so when the conversation waits.
+/// Decides what follows from the state alone, without side effects. `made` is an empty buffer; it
+/// stays empty when the conversation waits for an input.
 pub fn advance(durable: &Durable, volatile: &Volatile, now: Timestamp, made: Decision) -> Decision {
     let mut decision = DecisionBuilder::new(durable, volatile, now, made);
     if !volatile.recovered {
@@ -190,11 +199,12 @@ pub fn advance(durable: &Durable, volatile: &Volatile, now: Timestamp, made: Dec
     };
     match (&round.phase, &volatile.cancelling) {
         (Phase::Ready | Phase::Ended { .. }, Some(cancelling)) => interrupted(&mut decision, round, cancelling),
-        (Phase::Ready, None) if volatile.reserving.is_some() => {} // The answer is on its way.
-        (Phase::Ready, None) if round.repeats.refusals >= LOOP_REFUSALS_MAX => decision.finish(round, StopReason::LoopGuard, None), // F22
+        (Phase::Ready, None) if volatile.reserving.is_some() => {} // The shell answers `Effect::Reserve` before anything else.
+        // The model keeps repeating calls that the loop guard refused.
+        (Phase::Ready, None) if round.repeats.refusals >= LOOP_REFUSALS_MAX => decision.finish(round, StopReason::LoopGuard, None),
         (Phase::Ready, None) if volatile.is_store_full => decision.finish(round, StopReason::Error, Some(store_full())),
         (Phase::Ready, None) if round.model_calls >= volatile.rules.tool_iterations_max => {
-            decision.finish(round, StopReason::IterationLimit, None);
+            decision.finish(round, StopReason::IterationLimit, None); // The round has used up its model calls.
         }
         (Phase::Ready, None) => match context::before_call(durable, volatile) {
             context::Before::Call => budget::call_model(&mut decision, round, round.model_calls + 1),
@@ -216,7 +226,8 @@ pub fn advance(durable: &Durable, volatile: &Volatile, now: Timestamp, made: Dec
     decision.made
 }
 
-/// The failure of a round whose tenant has as many bytes stored as it may have. Nothing more is asked of a model for it.
+/// The failure of a round whose tenant has used up its storage quota. The round makes no further
+/// model call.
 fn store_full() -> Failure {
     let message = "the stored bytes of this tenant are used up; a deletion makes room".to_owned();
     Failure { code: STORE_FULL_CODE.to_owned(), message, retry_after_ms: None }
@@ -228,7 +239,7 @@ fn interrupted(decision: &mut DecisionBuilder<'_>, round: &OpenRound, cancelling
     decision.finish(round, stop_reason, cancelling.failure.clone());
 }
 
-/// Why a round ends that the model ended.
+/// The stop reason of a round that ends with the model's answer.
 fn stop_reason(stop: ProviderStop) -> StopReason {
     match stop {
         ProviderStop::EndTurn | ProviderStop::ToolUse | ProviderStop::PauseTurn | ProviderStop::Other => StopReason::EndTurn,
@@ -239,7 +250,7 @@ fn stop_reason(stop: ProviderStop) -> StopReason {
     }
 }
 
-/// Whether tools may run after this stop (R-06 as ruled).
+/// Whether the calls of an answer run: only if the answer was not cut off and not refused.
 fn runs_tools(stop: ProviderStop) -> bool {
     match stop {
         ProviderStop::EndTurn | ProviderStop::ToolUse | ProviderStop::StopSequence | ProviderStop::PauseTurn | ProviderStop::Other => true,
@@ -319,8 +330,8 @@ fn inject(decision: &mut DecisionBuilder<'_>, id: Option<&String>, message: &Mes
     decision.effect(Effect::Answer { waiter });
 }
 
-/// Whether a message may enter from outside. Another one would be refused by the history only after it is journaled, and by each
-/// life that follows.
+/// Whether a message may enter from outside. The history would refuse any other message only after
+/// it is in the journal, and again at every activation.
 fn is_plain_user(message: &Message) -> bool {
     message.role() == Role::User && message.tool_result_ids().is_empty()
 }
@@ -359,7 +370,8 @@ fn model_ended(decision: &mut DecisionBuilder<'_>, work: WorkId, outcome: &Model
             budget::settle(decision, outcome, model);
         }
         ModelOutcome::Failed { error: ProviderError::Auth { message }, .. } if round.model_calls <= 1 => {
-            // R-14 as ruled: nothing was said yet, so the prompt leaves history; its text stays in the journal.
+            // The model has said nothing yet, so the prompt leaves the history and the user can
+            // send it again with a valid key. Its text stays in the journal.
             for prompt_id in &round.prompts {
                 decision.entry(EntryBody::PromptWithdrawn { prompt_id: *prompt_id, reason: WithdrawReason::ProviderAuth });
             }
@@ -383,7 +395,8 @@ fn model_ended(decision: &mut DecisionBuilder<'_>, work: WorkId, outcome: &Model
     }
 }
 
-/// Keeps what came before a cut, without what cannot stand alone (DESIGN §4.2, R-15).
+/// Keeps the partial answer of a call that failed or was canceled, without the blocks that are not
+/// valid alone: tool calls, unsigned thinking.
 fn keep_partial(decision: &mut DecisionBuilder<'_>, step: u32, partial: &[ContentBlock]) {
     if let Some(message) = assistant_message(partial, false, false) {
         decision.entry(EntryBody::Assistant {
@@ -398,8 +411,9 @@ fn keep_partial(decision: &mut DecisionBuilder<'_>, step: u32, partial: &[Conten
     }
 }
 
-/// The part of a reply that can enter history: no empty text, no repeated call id, no arguments that are no object, no thinking at the
-/// end; calls and bare thinking only on request.
+/// The part of an answer that can enter the history. Drops empty text, repeated call ids, arguments
+/// that are not a JSON object, and thinking at the end. Keeps tool calls only with `keep_calls`,
+/// and unsigned thinking only with `complete`.
 fn assistant_message(blocks: &[ContentBlock], keep_calls: bool, complete: bool) -> Option<Message> {
     let mut ids: Vec<&str> = Vec::new();
     let mut kept: Vec<ContentBlock> = Vec::with_capacity(blocks.len());
@@ -419,25 +433,26 @@ fn assistant_message(blocks: &[ContentBlock], keep_calls: bool, complete: bool) 
             kept.push(block.clone());
         }
     }
-    // Thinking alone is no answer, and providers refuse a message that ends in it, as it does when its calls are dropped.
+    // Thinking alone is no answer. Providers refuse a message that ends in thinking, which happens
+    // when its tool calls were dropped.
     while kept.last().is_some_and(|block| matches!(block.kind(), "thinking" | "redacted_thinking")) {
         kept.pop();
     }
     Message::new(Role::Assistant, &kept).ok()
 }
 
-/// A provider's error as watchers read it.
+/// A provider's error in the form that watchers see.
 pub(in crate::conversation) fn failure(error: &ProviderError) -> Failure {
     let retry_after_ms = error.retry_after().map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
     Failure { code: error.code().to_owned(), message: error.to_string(), retry_after_ms }
 }
 
-/// What a person reads of a verdict.
+/// The verdict that the journal records for a person's decision.
 pub(in crate::conversation) fn verdict(allow: bool) -> ApprovalVerdict {
     if allow { ApprovalVerdict::Allowed } else { ApprovalVerdict::Denied }
 }
 
-/// The input that a call will really get.
+/// The call with the input that the tool gets: `input`, or the model's own if it is `None`.
 pub(in crate::conversation) fn with_input(tool_use: &ToolUseBlock, input: Option<&RawJson>) -> ToolUseBlock {
     ToolUseBlock { input: input.unwrap_or(&tool_use.input).clone(), ..tool_use.clone() }
 }

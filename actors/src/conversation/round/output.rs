@@ -1,4 +1,5 @@
-//! Decides whether an answer is the JSON that its prompt asked for; a model that got it wrong is asked again.
+//! Decides whether an answer is the JSON that its prompt asked for. A model whose answer does not
+//! fit is asked again.
 //!
 //! Pure.
 
@@ -12,22 +13,23 @@ use crate::{
     stream::{Failure, StopReason},
 };
 
-/// The code of a failure: the answer never fitted its schema.
+/// The failure code of a round whose answers never fitted the schema.
 pub const OUTPUT_CODE: &str = "output_refused";
 
-/// Places in a text where JSON is looked for at most: beyond this it is prose about JSON.
+/// How many places of a text are searched for JSON.
 const PLACES_MAX: usize = 32;
 
-/// Characters of a fault that a model is told.
+/// How many characters of a fault the model sees.
 const FAULT_CHARS_MAX: usize = 2000;
 
-/// What a model reads that has no place for a schema in its API.
+/// The instruction for a model whose API takes no schema.
 pub(crate) fn instruction(schema: &RawJson) -> ContentBlock {
     let schema = schema.as_str();
     reminder(&format!("Answer with one JSON value that fits this JSON Schema, and nothing else: no prose, no code fence.\n{schema}"))
 }
 
-/// Judges the answer that ended a round; false where the round may end as it would.
+/// Checks the answer that ended a round against its schema. Returns false if the round may end;
+/// otherwise asks the model again, or ends the round with a failure after too many refusals.
 pub(in crate::conversation) fn refused(decision: &mut DecisionBuilder<'_>, round: &OpenRound, stop: StopReason) -> bool {
     let Some(wish) = round.output.as_ref().filter(|_| matches!(stop, StopReason::EndTurn | StopReason::StopSequence)) else { return false };
     let Err(fault) = decision.volatile.rules.judge.check_output(&wish.schema, &round.text()) else { return false };
@@ -40,10 +42,11 @@ pub(in crate::conversation) fn refused(decision: &mut DecisionBuilder<'_>, round
     true
 }
 
-/// The first JSON value in a text that is accepted: the whole text, a code fence, or what stands between words.
+/// Returns the first JSON value in `text` that `accept` takes: the whole text, a code fence, or a
+/// value between words.
 ///
 /// # Errors
-/// Why the first value was not, or that there is none.
+/// Why `accept` refused the first value, or that the text holds no JSON.
 pub(crate) fn json_in<T>(text: &str, mut accept: impl FnMut(Value) -> Result<T, String>) -> Result<T, String> {
     let mut fault = None;
     let whole = match serde_json::from_str::<Value>(text.trim()) {
@@ -63,7 +66,7 @@ pub(crate) fn json_in<T>(text: &str, mut accept: impl FnMut(Value) -> Result<T, 
     whole.map_err(|()| fault.unwrap_or_default())
 }
 
-/// Objects and arrays that stand between words.
+/// The first accepted object or array between words.
 fn between<T>(text: &str, accept: &mut impl FnMut(Value) -> Result<T, String>, fault: &mut Option<String>) -> Option<T> {
     let mut rest = text;
     for _ in 0..PLACES_MAX {

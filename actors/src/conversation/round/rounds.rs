@@ -1,5 +1,5 @@
-//! Decides what becomes of whole rounds: rewound, taken over from another conversation, brought by an import. Pure, but for reading a
-//! fork out of the store.
+//! Decides about whole rounds: taking them back, importing them, and starting as a copy of another
+//! conversation.
 //!
 //! Pure.
 
@@ -14,25 +14,26 @@ use crate::{
     journal::{ConversationRound, Durable, EntryBody, Fork},
 };
 
-/// A fork and where it is from.
+/// The rounds of a fork, and the conversation they are from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Copied {
     /// The conversation that was copied.
     pub from: ConversationId,
-    /// What of it.
+    /// The history, the records of its rounds, and the calls whose outcome is unknown.
     pub fork: Fork,
 }
 
-/// That round and all later ones go; what a person said there stays in the journal.
+/// Takes back a round and all later ones. The journal keeps the messages.
 pub(in crate::conversation) fn rewind(decision: &mut DecisionBuilder<'_>, round_id: RoundId, waiter: WaiterId) {
     match decision.durable.rounds.start(round_id) {
         Some(keep) => when_idle(decision, waiter, EntryBody::Rewound { round_id, keep }),
-        // The open round has its mark already, so this one is not there at all.
+        // A round gets its mark when it starts, so a round without a mark is not in the history.
         None => decision.refuse(waiter, Refusal::NoSuch("round in this conversation's history")),
     }
 }
 
-/// Takes a history from outside in place of what is there.
+/// Replaces the history by one from outside. Refused if it is invalid or the conversation is not
+/// idle.
 pub(in crate::conversation) fn import(
     decision: &mut DecisionBuilder<'_>,
     messages: &[Message],
@@ -45,7 +46,7 @@ pub(in crate::conversation) fn import(
     when_idle(decision, waiter, EntryBody::Imported { messages: messages.to_vec(), rounds: rounds.to_vec() });
 }
 
-/// Begins as a copy, where nothing began yet.
+/// Starts the conversation as a copy. Refused unless it is empty.
 pub(in crate::conversation) fn fork(decision: &mut DecisionBuilder<'_>, copied: &Copied, waiter: WaiterId) {
     let Copied { from, fork: Fork { upto, messages, rounds, in_doubt } } = copied;
     let Durable { history, round, inbox, .. } = decision.durable;
@@ -60,8 +61,8 @@ pub(in crate::conversation) fn fork(decision: &mut DecisionBuilder<'_>, copied: 
     decision.effect(Effect::Answer { waiter });
 }
 
-/// Whether a history and the records of its rounds could be applied. Another one would be refused by the fold only after it is
-/// journaled, and by each life that follows.
+/// Whether a history and the records of its rounds can be applied. The fold would refuse any other
+/// history only after it is in the journal, and again at every activation.
 fn can_enter(messages: &[Message], rounds: &[ConversationRound]) -> bool {
     let (history, repairs) = History::repair(messages.iter().cloned());
     repairs.is_empty() && crate::journal::records_fit(rounds, history.messages()).is_ok()

@@ -1,4 +1,5 @@
-//! The rules that a conversation's decisions follow: who may run which tool, what bounds a round, what a context must fit.
+//! The rules behind a conversation's decisions: which tools may run, the limits of a round, and the
+//! size of the context.
 //!
 //! Pure.
 
@@ -14,98 +15,101 @@ use crate::{
     tool::{OutputLevel, ToolError},
 };
 
-/// Whether tools that change something may run (INTERFACES §2, `--approve`).
+/// Whether tools that change something may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ApprovalMode {
-    /// A person is asked.
+    /// Only after a person approved the call.
     Ask,
-    /// They are refused.
+    /// No: such calls are refused.
     #[default]
     Deny,
-    /// They run.
+    /// Yes, without approval.
     Auto,
 }
 
-/// What becomes of a round that was open when its host stopped (DESIGN §4.3).
+/// What happens at activation to a round that was open when its host stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Recovery {
-    /// It is taken up again.
+    /// The round continues.
     #[default]
     Resume,
-    /// It is closed as interrupted.
+    /// The round ends as interrupted.
     Close,
 }
 
-/// What is to be said of a call before anything of it is journaled.
+/// The result of checking a tool call, before any entry about it is written.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Judgement {
-    /// It may go, with this input where it is not the model's.
+    /// The call may run.
     Ready {
-        /// What its tool declares.
+        /// The declaration of the tool.
         spec: Arc<ToolSpec>,
-        /// Arguments in place of the model's: a hook's, or the same in their one spelling.
+        /// The arguments to use if they are not the model's: replaced by a hook, or normalized.
         input: Option<RawJson>,
-        /// What a person agrees to who says "always"; `None` where nobody needs to agree.
+        /// The pattern of calls that "always allow" covers; `None` if the call needs no approval.
         pattern: Option<String>,
-        /// The output level that the call names.
+        /// The output level that the call asks for; `None` if it asks for none.
         level: Option<OutputLevel>,
     },
-    /// It may not: no such tool, bad arguments, a hook's no.
+    /// The call must not run: unknown tool, invalid arguments, or refused by a hook.
     Refused(ToolError),
 }
 
-/// Judges calls: knows the tools and hooks of a conversation. The same answer for the same call.
+/// Checks the calls of a conversation against its tools and hooks. Must return the same result for
+/// the same call, since a call is checked again before a retry.
 pub trait CallPolicy: Send + Sync {
-    /// Judges one call.
+    /// Checks one call.
     fn judge(&self, name: &str, input: &RawJson) -> Judgement;
 
-    /// What a tool declares.
+    /// The declaration of a tool.
     fn spec(&self, name: &str) -> Option<Arc<ToolSpec>>;
 
-    /// Judges an answer that must be JSON of a schema.
+    /// Checks an answer that must be JSON fitting `schema`. The default checks only that it is
+    /// JSON.
     ///
     /// # Errors
-    /// What is wrong with it, for the model.
+    /// What is wrong with the answer, as text for the model.
     fn check_output(&self, schema: &RawJson, text: &str) -> Result<(), String> {
         let _ = schema;
         crate::conversation::json_in(text, |_| Ok(()))
     }
 
-    /// Looks at a result before it is journaled.
+    /// Reviews a result before it enters the journal; hooks may replace or withhold it.
     fn review(&self, name: &str, outcome: ToolExecutionResult, tool_call_id: &str) -> ToolExecutionResult {
         let _ = (name, tool_call_id);
         outcome
     }
 }
 
-/// What a conversation goes by. Shared by all lives that were configured alike.
+/// The rules of one conversation. Activations with the same configuration share the parts.
 #[derive(Clone)]
 pub struct Rules {
-    /// The tools.
+    /// Checks tool calls and answers.
     pub judge: Arc<dyn CallPolicy>,
     /// Whether tools that change something may run.
     pub approval: ApprovalMode,
-    /// Whether somebody can be asked.
+    /// Whether a person can be asked for approval.
     pub has_approver: bool,
-    /// How much of data is shown where neither call nor tool says so.
+    /// How much of a tool's data the model sees, if neither the call nor the tool decides it.
     pub output_level: OutputLevel,
     /// The model's context window, in tokens.
     pub window_tokens: u64,
-    /// What a request must fit.
+    /// The limits that decide when the context is measured.
     pub context: ContextRules,
-    /// How often a round may get the same result from the same call before the next one is refused (FAULTS F22).
+    /// How often a round may get the same result from the same call before the loop guard refuses
+    /// the next one.
     pub identical_calls_max: u32,
-    /// Model calls of a round at most.
+    /// The most model calls of a round.
     pub tool_iterations_max: u32,
-    /// Calls of a batch that run at once.
+    /// The most calls of a batch that run at once.
     pub parallel_tools_max: usize,
-    /// Subagents that a round may begin (FAULTS F22).
+    /// The most subagents that a round may start.
     pub subagents_a_round_max: usize,
-    /// Subagents that all its rounds together may begin.
+    /// The most subagents that all rounds of the conversation together may start.
     pub subagents_max: u64,
-    /// Prompts that wait at most.
+    /// The most prompts in the inbox.
     pub inbox_prompts_max: usize,
-    /// What its calls may cost.
+    /// Prices and the budget of the conversation.
     pub spending: Arc<Pricing>,
 }
 
@@ -115,35 +119,35 @@ impl fmt::Debug for Rules {
     }
 }
 
-/// The skills within reach, as they were last seen.
+/// The skills of the host, as last read from their source.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SkillView {
-    /// The list.
+    /// The available skills.
     pub index: Arc<SkillIndex>,
-    /// How deep they may activate one another.
+    /// How deep skills may activate one another.
     pub policy: Arc<SkillPolicy>,
 }
 
-/// What a context must fit.
+/// When the context is measured and compacted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ContextRules {
-    /// The model's window, in tokens; 0: not known, nothing is compacted.
+    /// The model's window, in tokens; 0 means unknown, and nothing is compacted.
     pub window: u64,
-    /// Longest answer, in tokens.
+    /// The longest answer, in tokens.
     pub max_tokens: u64,
-    /// Estimated tokens of the system prompt and the tools.
+    /// The estimated tokens of the system prompt and the tools.
     pub fixed: u64,
-    /// Tokens from which compaction is considered (C-02): equal counts.
+    /// The estimate, in tokens, from which the context is measured (inclusive).
     pub trigger: u64,
 }
 
 impl ContextRules {
-    /// Tokens that a request may have.
+    /// The largest request, in tokens: the window less the longest answer.
     pub fn room(&self) -> u64 {
         self.window.saturating_sub(self.max_tokens)
     }
 
-    /// Whether the estimate leaves doubt that the next request fits.
+    /// Whether the next request may not fit, by the estimate or by its upper bound.
     pub fn is_in_doubt(&self, used: &WindowUse) -> bool {
         self.window > 0 && (used.estimate(self.fixed) >= self.trigger.min(self.room()) || used.at_most(self.fixed) > self.room())
     }

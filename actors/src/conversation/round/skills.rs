@@ -1,5 +1,6 @@
-//! Decides about skills: what is offered, whether one that was loaded becomes active, what is narrowed meanwhile. Pure; a part of
-//! [`crate::conversation::round`] and of the request of a model call.
+//! Decides about skills: which list the model sees, whether a loaded skill becomes active, and
+//! which tools an active skill leaves. Part of [`crate::conversation::round`] and of the request of
+//! a model call.
 //!
 //! Pure.
 
@@ -15,8 +16,8 @@ use crate::{
     tool_executor::{RunResult, outcome},
 };
 
-/// Tells of the list of skills before a round begins: at first in the system prompt, of a later one in a reminder (S-24, S-35 as
-/// ruled).
+/// Offers the list of skills before a round starts. The first list enters the system prompt, which
+/// must keep its bytes for the provider's cache; a changed list enters as a reminder.
 pub(in crate::conversation) fn offer(decision: &mut DecisionBuilder<'_>) {
     let Some(SkillView { index, .. }) = &decision.volatile.skills else { return };
     match decision.durable.skills.latest() {
@@ -32,12 +33,13 @@ pub(in crate::conversation) fn offer(decision: &mut DecisionBuilder<'_>) {
     }
 }
 
-/// A reminder as a message; a text is never none.
+/// The text as a reminder message; `None` does not occur for a text.
 fn reminding(text: &str) -> Option<Message> {
     Message::new(Role::User, &[reminder(text)]).ok()
 }
 
-/// Whether a skill may become active now, and the entry that makes it so.
+/// Checks whether a skill may become active now, and returns the entry that activates it.
+/// Instructions that the history holds already are not repeated.
 fn activation(
     decision: &DecisionBuilder<'_>,
     loaded: &SkillActivationResult,
@@ -64,8 +66,9 @@ fn activation(
     }))
 }
 
-/// What becomes of a call that loaded a skill: its result, and the entry that is to stand before it. The instructions enter with that
-/// entry and so stand after the results of the batch (REQUIREMENTS S-34, V-13).
+/// The result of a call that loaded a skill, and the entry to append before that result. The entry
+/// carries the instructions; the history places them after the results of the batch, because
+/// results must follow their calls directly.
 pub(in crate::conversation) fn model_activation(
     decision: &DecisionBuilder<'_>,
     loaded: &SkillActivationResult,
@@ -81,10 +84,10 @@ pub(in crate::conversation) fn model_activation(
     }
     let now_active = format!("The skill {} is active. Its instructions follow after the results of these calls.", loaded.skill_name);
     if skills.is_active(loaded.activation_id) {
-        return (None, ToolExecutionResult::ok(now_active)); // This very call ran twice, around a crash.
+        return (None, ToolExecutionResult::ok(now_active)); // The same call ran again after a crash.
     }
     if let Some(error) = refusal(decision.durable, ACTIVATE_SKILL) {
-        return (None, ToolExecutionResult::error(&error, tool_call_id)); // By a skill of the same batch.
+        return (None, ToolExecutionResult::error(&error, tool_call_id)); // An earlier skill of the batch forbids it.
     }
     match activation(decision, loaded, ActivatedBy::Model) {
         Ok(entry) => (entry, ToolExecutionResult::ok(now_active)),
@@ -95,7 +98,7 @@ pub(in crate::conversation) fn model_activation(
     }
 }
 
-/// A person, or the application, activates a skill.
+/// Activates a skill for a user or for the application.
 pub(in crate::conversation) fn activate(decision: &mut DecisionBuilder<'_>, loaded: &SkillActivationResult, waiter: WaiterId) {
     let refuse = |decision: &mut DecisionBuilder<'_>, why: String| decision.effect(Effect::Refuse { waiter, refusal: Refusal::Skill(why) });
     if !loaded.success {
@@ -112,7 +115,7 @@ pub(in crate::conversation) fn activate(decision: &mut DecisionBuilder<'_>, load
     }
 }
 
-/// A skill is to be active no longer, nor those that were activated on top of it: they are its callees.
+/// Deactivates a skill and the skills that were activated on top of it, the top one first.
 pub(in crate::conversation) fn deactivate(decision: &mut DecisionBuilder<'_>, name: &SkillName, waiter: WaiterId) {
     let frames = decision.durable.skills.stack.frames();
     let Some(place) = frames.iter().position(|frame| frame.skill_name == *name) else {
@@ -124,7 +127,7 @@ pub(in crate::conversation) fn deactivate(decision: &mut DecisionBuilder<'_>, na
     decision.effect(Effect::Answer { waiter });
 }
 
-/// Why a tool may not run while the active skills are active (REQUIREMENTS S-26, T-48).
+/// The error for a tool that the active skills do not allow; `None` if they allow it.
 pub(in crate::conversation) fn refusal(durable: &Durable, tool: &str) -> Option<ToolError> {
     let combined = durable.skills.narrowing()?;
     if combined.allows(tool) {
@@ -135,7 +138,8 @@ pub(in crate::conversation) fn refusal(durable: &Durable, tool: &str) -> Option<
     Some(ToolError::denied(message).not_started())
 }
 
-/// The system prompt with the list of skills behind it, the same bytes from the first round to the next compaction.
+/// The system prompt followed by the list of skills. The bytes stay the same from the first round
+/// to the next compaction.
 pub(in crate::conversation) fn system(system: Option<&Arc<str>>, durable: &Durable) -> Option<Arc<str>> {
     let list = durable.skills.offered.as_ref().map(|index| index.prompt()).unwrap_or_default();
     match system {
@@ -145,7 +149,8 @@ pub(in crate::conversation) fn system(system: Option<&Arc<str>>, durable: &Durab
     }
 }
 
-/// The tools that a model is offered: without those that active skills take away, and without those of skills where there are none.
+/// The tools that the model sees: those that the active skills allow, and the skill tools only if
+/// there are skills.
 pub(in crate::conversation) fn tools(all: &Arc<[ToolDefinition]>, durable: &Durable) -> Arc<[ToolDefinition]> {
     let skills = &durable.skills;
     let any_skill = !skills.active.is_empty() || skills.latest().is_some_and(|index| !index.is_empty());
@@ -160,7 +165,7 @@ pub(in crate::conversation) fn tools(all: &Arc<[ToolDefinition]>, durable: &Dura
     all.iter().filter(|tool| offered(&tool.name)).cloned().collect()
 }
 
-/// The model that the last skill names which names one.
+/// The model that the active skills select; the last skill that names one wins.
 pub(in crate::conversation) fn model(durable: &Durable) -> Option<String> {
     durable.skills.narrowing().and_then(|combined| combined.model)
 }

@@ -1,4 +1,5 @@
-//! Decides about the calls of an open batch: what starts, who is asked, what is tried again, what a cancel leaves.
+//! Decides about the calls of an open batch: which start, which need approval, which are retried,
+//! and which results a cancellation leaves.
 //!
 //! Pure.
 
@@ -25,13 +26,13 @@ use crate::{
     },
 };
 
-/// Characters of a failure that are kept for the result of a later attempt: it is one line of a record, not a text to read.
+/// How many characters of a failure a later attempt keeps: a line of a record, not a full text.
 const LAST_ERROR_CHARS: usize = 500;
 
-/// What a later attempt says of one that ended with its host.
+/// The last error of an attempt that was running when its host stopped.
 const ENDED_WITH_ITS_HOST: &str = "the host stopped before a result was recorded";
 
-/// What may be done with a waiting call.
+/// What a waiting call may do now.
 enum Admission {
     Open(Opened),
     Ask { input: RawJson, reason: &'static str, pattern: Option<String> },
@@ -41,13 +42,13 @@ enum Admission {
 /// A call that may start.
 struct Opened {
     spec: Arc<ToolSpec>,
-    /// Its input, where it is not the model's.
+    /// The arguments if they are not the model's.
     input: Option<RawJson>,
-    /// The output level that it names.
+    /// The output level that the call asks for.
     level: Option<OutputLevel>,
 }
 
-/// Starts, asks or refuses every call that can be now.
+/// Starts, refuses or asks approval for every call that is ready now.
 pub(in crate::conversation) fn advance(decision: &mut DecisionBuilder<'_>, round: &OpenRound, batch: &Batch) {
     let mut planned = Vec::with_capacity(batch.calls.len());
     let mut admissions = Vec::with_capacity(batch.calls.len());
@@ -56,7 +57,7 @@ pub(in crate::conversation) fn advance(decision: &mut DecisionBuilder<'_>, round
             CallState::Finished(_) => (Progress::Done, None),
             CallState::Asked { .. } => (Progress::Asked, None),
             CallState::Started { .. } => (Progress::Running, None),
-            // Judged once a look: a judgement parses the arguments.
+            // Checked once for each advance: a check parses the arguments.
             CallState::Waiting => (Progress::Waiting, Some(admission(decision, round, batch, call, false))),
             CallState::Allowed { .. } => (Progress::Waiting, Some(admission(decision, round, batch, call, true))),
         };
@@ -79,6 +80,9 @@ pub(in crate::conversation) fn advance(decision: &mut DecisionBuilder<'_>, round
         };
         planned.push(PlannedCall { progress, concurrency, file });
     }
+    // `plan` picks the calls to start, in order: at most `parallel_tools_max` at once, an exclusive
+    // call alone, and one call a file. The others stay waiting and are planned again when a result
+    // arrives.
     for index in plan(&planned, decision.volatile.rules.parallel_tools_max) {
         if let (Some(call), Some(Some(Admission::Open(opened)))) = (batch.calls.get(index), admissions.get(index)) {
             start(decision, batch.seq, index, call, opened, None);
@@ -91,14 +95,14 @@ pub(in crate::conversation) fn advance(decision: &mut DecisionBuilder<'_>, round
     }
 }
 
-/// What a call needs to itself: what its tool declares, and the file that it will really work on, which is not the model's where
-/// a hook or a person's agreement says another.
+/// The concurrency that a call needs: what its tool declares, and the file that it works on. A hook
+/// or an approval can change the arguments, so the file comes from those that the tool gets.
 fn needs(decision: &DecisionBuilder<'_>, call: &Call, admission: Option<&Admission>) -> (Concurrency, Option<String>) {
     let free = (Concurrency::Parallel, None);
     let (spec, input) = match (admission, &call.state) {
         (Some(Admission::Open(opened)), _) => (Some(opened.spec.clone()), opened.input.as_ref()),
         (_, CallState::Started { input, .. }) => (decision.volatile.rules.judge.spec(&call.tool_use.name), input.as_ref()),
-        // Who is asked holds up nobody, and what is refused or done needs nothing.
+        // A call awaiting approval blocks no other call; refused and finished calls need no lock.
         _ => return free,
     };
     let Some(spec) = spec else { return free };
@@ -109,7 +113,7 @@ fn needs(decision: &DecisionBuilder<'_>, call: &Call, admission: Option<&Admissi
     (spec.concurrency.clone(), file)
 }
 
-/// The file that a call names, in one spelling (REQUIREMENTS G-14).
+/// The file that a call names, normalized, so that two spellings of one path conflict.
 fn file_of(input: &RawJson, parameter: &str) -> Option<String> {
     let arguments: serde_json::Map<String, serde_json::Value> = input.parse().ok()?;
     Some(one_spelling(arguments.get(parameter)?.as_str()?))
@@ -133,7 +137,7 @@ fn admission(decision: &DecisionBuilder<'_>, round: &OpenRound, batch: &Batch, c
         Judgement::Ready { spec, input, pattern, level } => (spec, input, pattern, level),
     };
     let input = match &call.state {
-        CallState::Allowed { input } => Some(input.clone()), // What was agreed to, and nothing else.
+        CallState::Allowed { input } => Some(input.clone()), // Exactly the approved arguments.
         _ => input,
     };
     let doubtful = decision.durable.in_doubt.contains(&digest);
@@ -153,7 +157,7 @@ fn admission(decision: &DecisionBuilder<'_>, round: &OpenRound, batch: &Batch, c
     }
 }
 
-/// Whether a call would begin more subagents than its round, or its conversation, may (FAULTS F22).
+/// The error for a call that would exceed the subagent limit of its round or of the conversation.
 fn too_many_subagents(decision: &DecisionBuilder<'_>, round: &OpenRound, batch: &Batch, call: &Call) -> Option<ToolError> {
     let is_one = |call: &&Call| call.tool_use.name == CREATE_SUBAGENT;
     if !is_one(&call) {
@@ -189,7 +193,7 @@ fn ask(decision: &mut DecisionBuilder<'_>, index: usize, call: &Call, resolved_i
     });
 }
 
-/// Starts a call, for the first time or again.
+/// Starts the first attempt of a call, or with `again` a later one.
 fn start(decision: &mut DecisionBuilder<'_>, batch: Seq, index: usize, call: &Call, opened: &Opened, again: Option<Retry>) {
     let Opened { spec, input, level } = opened;
     let (attempt, last_error) = again.map_or((0, None), |retry| (retry.attempt, Some(retry.last_error)));
@@ -208,7 +212,8 @@ fn start(decision: &mut DecisionBuilder<'_>, batch: Seq, index: usize, call: &Ca
     decision.effect(Effect::StartTool(StartTool { work, batch, call, tool_use, attempt, spec, level, last_error }));
 }
 
-/// How much of the model's window the last call used, from 0 to 1 (REQUIREMENTS O-10).
+/// The fraction of the model's window that the last call used, from 0 to 1; 0 if the window is
+/// unknown.
 fn window_used(decision: &DecisionBuilder<'_>) -> f64 {
     let usage = &decision.durable.last_usage;
     let used = usage.input().saturating_add(usage.output);
@@ -232,7 +237,7 @@ fn index_u32(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }
 
-/// The batch that is open in the state.
+/// The open round and its batch, if a batch is open.
 fn open<'a>(decision: &DecisionBuilder<'a>) -> Option<(&'a OpenRound, &'a Batch)> {
     let round = decision.durable.round.as_ref()?;
     match &round.phase {
@@ -241,7 +246,9 @@ fn open<'a>(decision: &DecisionBuilder<'a>) -> Option<(&'a OpenRound, &'a Batch)
     }
 }
 
-/// An attempt ended: the call is tried again or has its result. Effect class first, then the tool's policy (DESIGN §4.3).
+/// Handles the end of an attempt: retries the call or records its result. The effect class comes
+/// first: a `once` call that may have started is never retried. Then the tool's retry policy
+/// decides.
 pub(in crate::conversation) fn tool_ended(decision: &mut DecisionBuilder<'_>, work: WorkId, result: &RunResult, duration_ms: u64) {
     let Some(Work::Tool { call: index, attempt, spec, last_error }) = decision.volatile.work.get(&work) else { return };
     let (index, attempt) = (*index, *attempt);
@@ -271,12 +278,12 @@ pub(in crate::conversation) fn tool_ended(decision: &mut DecisionBuilder<'_>, wo
     let outcome = ToolExecutionResult { duration_ms, retry_count: attempt, last_error, ..outcome };
     let outcome = decision.volatile.rules.judge.review(spec.name(), outcome, &call.tool_use.id);
     if let Some(activated) = activated.filter(|_| !outcome.is_error) {
-        decision.entry(activated); // Before the result, so that it stands behind it.
+        decision.entry(activated); // First, since the history places the instructions after the result.
     }
     finish_call(decision, index as usize, call, outcome);
 }
 
-/// A failure in words, for the attempt after it (REQUIREMENTS T-30).
+/// A failure in words, shortened, for the record of the next attempt.
 pub(in crate::conversation) fn words(result: &RunResult, effect: EffectClass, tool_call_id: &str) -> Arc<str> {
     let words = outcome(result.clone(), effect, tool_call_id).words();
     match words.char_indices().nth(LAST_ERROR_CHARS) {
@@ -285,7 +292,7 @@ pub(in crate::conversation) fn words(result: &RunResult, effect: EffectClass, to
     }
 }
 
-/// The pause before another attempt is over.
+/// Starts the next attempt when its delay is over. A timer of a closed batch is ignored.
 pub(in crate::conversation) fn retry(decision: &mut DecisionBuilder<'_>, seq: Seq, index: u32) {
     let Some((_, batch)) = open(decision).filter(|(_, batch)| batch.seq == seq) else { return };
     let (Some(retry), Some(call)) = (decision.volatile.retries.get(&(seq, index)).cloned(), batch.calls.get(index as usize)) else {
@@ -306,7 +313,7 @@ fn start_again(decision: &mut DecisionBuilder<'_>, batch: &Batch, index: usize, 
     }
 }
 
-/// A person answered.
+/// Applies a person's decision about a call that awaits approval.
 pub(in crate::conversation) fn approval(
     decision: &mut DecisionBuilder<'_>,
     tool_call_id: &str,
@@ -322,7 +329,7 @@ pub(in crate::conversation) fn approval(
     decision.effect(Effect::Answer { waiter });
 }
 
-/// Approvals that nobody answered in time count as denied.
+/// Denies the approvals whose time is over.
 pub(in crate::conversation) fn expire_approvals(decision: &mut DecisionBuilder<'_>) {
     let Some((_, batch)) = open(decision) else { return };
     for (index, call) in batch.calls.iter().enumerate() {
@@ -342,14 +349,15 @@ fn answer(decision: &mut DecisionBuilder<'_>, index: u32, call: &Call, verdict: 
     finish_call(decision, index as usize, call, approval_denied(&call.tool_use.id, why));
 }
 
-/// What a cancel leaves: each call gets exactly one result (DESIGN §4.2).
+/// Ends the calls of a canceled batch. Each call gets exactly one result: calls that never started
+/// at once, running ones when they answer or when the grace period is over.
 pub(in crate::conversation) fn cancel(decision: &mut DecisionBuilder<'_>, batch: &Batch, cancelling: &Cancelling) {
     for (index, call) in batch.calls.iter().enumerate() {
         let work = decision.volatile.work_of_call(index_u32(index));
         let result = match (&call.state, work) {
             (CallState::Finished(_), _) => continue,
             (CallState::Waiting | CallState::Asked { .. } | CallState::Allowed { .. }, _) => cancelled_before_start(),
-            (CallState::Started { .. }, Some(_)) if !cancelling.grace_over => continue, // Its answer is still taken.
+            (CallState::Started { .. }, Some(_)) if !cancelling.grace_over => continue, // Its own result is still accepted.
             (CallState::Started { effect: EffectClass::Once, at, .. }, None) if cancelling.grace_over => in_doubt(&call.tool_use.name, *at),
             (CallState::Started { .. }, work) => {
                 if let Some(work) = work {
@@ -362,7 +370,8 @@ pub(in crate::conversation) fn cancel(decision: &mut DecisionBuilder<'_>, batch:
     }
 }
 
-/// After a crash: what may run again does, what may not is in doubt (DESIGN §4.3).
+/// Recovers a batch after a crash: restarts the calls that may repeat, and ends `once` calls with
+/// an unknown outcome.
 pub(in crate::conversation) fn recover(decision: &mut DecisionBuilder<'_>, batch: &Batch) {
     for (index, call) in batch.calls.iter().enumerate() {
         let CallState::Started { effect, at, attempt, .. } = &call.state else { continue };

@@ -1,4 +1,5 @@
-//! What a life knows and forgets: running work, a cancel under way, rules. Pure; changed only by [`Volatile::note`] and [`Volatile::absorb`].
+//! The state that an activation keeps in memory only: running work, a cancellation under way, the
+//! rules. Only [`Volatile::note`] and [`Volatile::absorb`] change it.
 //!
 //! Pure.
 
@@ -16,95 +17,98 @@ use crate::{
 };
 use std::{collections::BTreeMap, sync::Arc};
 
-/// A piece of running work.
+/// Running work.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Work {
     /// A model call.
     Model,
     /// A measurement of the context.
     Context {
-        /// Who asked for a compaction; none: it stands before a model call.
+        /// The caller that asked for a compaction; `None` before a model call.
         waiter: Option<WaiterId>,
     },
     /// A tool call.
     Tool {
-        /// Its place in the batch.
+        /// The index of the call in its batch.
         call: u32,
-        /// Which start it is, from 0.
+        /// The number of the attempt; 0 is the first.
         attempt: u32,
-        /// What its tool declares.
+        /// The declaration of the tool.
         spec: Arc<ToolSpec>,
-        /// How the attempt before it failed.
+        /// The failure of the previous attempt in words; `None` for the first attempt.
         last_error: Option<Arc<str>>,
     },
 }
 
-/// A call that waits to be tried again.
+/// A tool call that waits for its next attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retry {
-    /// Which attempt is next.
+    /// The number of the next attempt; 1 is the first retry.
     pub attempt: u32,
-    /// How the last one failed, in at most 500 characters (REQUIREMENTS T-30).
+    /// The failure of the last attempt, at most 500 characters.
     pub last_error: Arc<str>,
 }
 
-/// A cancel under way.
+/// A cancellation under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cancelling {
-    /// The round it ends.
+    /// The canceled round.
     pub round_id: RoundId,
-    /// Whether the time for answers is over.
+    /// Whether the grace period is over: results are no longer awaited.
     pub grace_over: bool,
-    /// Why, if somebody should read it.
+    /// The failure that the round ends with; `None` for a plain interrupt.
     pub failure: Option<Failure>,
 }
 
-/// A question to the tenant's budget.
+/// An open question to the tenant's budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reserving {
-    /// Its name.
+    /// The id that the answer carries.
     pub work: WorkId,
-    /// The model call that waits for the answer.
+    /// The number of the model call that waits for the answer.
     pub step: u32,
-    /// What was asked for.
+    /// The amount to reserve.
     pub amount: Amount,
 }
 
-/// The forgettable half of a conversation.
+/// The half of a conversation's state that is not stored; [`crate::journal::Durable`] is the other
+/// half.
 #[derive(Debug, Clone)]
 pub struct Volatile {
-    /// This life's epoch.
+    /// The epoch of this activation.
     pub life: Epoch,
-    /// Chance that signs this life's first entry.
+    /// A random number in the first entry of the activation. It distinguishes two activations that
+    /// claim the same epoch.
     pub nonce: u64,
-    /// What it goes by.
+    /// The rules of the conversation.
     pub rules: Rules,
-    /// Open work.
+    /// The work whose result is awaited.
     pub work: SmallMap<WorkId, Work>,
-    /// Calls that wait to be tried again, by batch and call.
+    /// The calls that wait for their next attempt, by batch and index.
     pub retries: BTreeMap<(Seq, u32), Retry>,
-    /// The state that was measured and fits.
+    /// The last seq whose state was measured and fits its window.
     pub measured: Option<Seq>,
-    /// The open round is being cancelled.
+    /// The cancellation of the open round; `None` if none is under way.
     pub cancelling: Option<Cancelling>,
-    /// The skills of its host, if it has any.
+    /// The skills of the host; `None` without a skill source.
     pub skills: Option<SkillView>,
-    /// The tenant's budget is asked.
+    /// The open question to the tenant's budget.
     pub reserving: Option<Reserving>,
-    /// How much of the tenant's budget is left, in percent, as the shell knew before this input; `None` without one.
+    /// Percent of the tenant's or family's budget that is left, whichever is less, read by the
+    /// shell before this input; `None` without such a budget.
     pub tenant_left: Option<u8>,
-    /// A budget that others spend to too bounds money: the tenant's or the family's.
+    /// Whether the tenant's or the family's budget limits money.
     pub bounds_money: bool,
-    /// The tenant has as many bytes stored as it may have, as the shell knew before this input.
+    /// Whether the tenant's storage quota is used up, read by the shell before this input.
     pub is_store_full: bool,
-    /// No new round begins.
+    /// Whether the host is shutting down, so that no round starts.
     pub draining: bool,
-    /// The fold is complete and what it needs was ordered.
+    /// Whether [`Input::Recovered`] was decided; before that, nothing advances.
     pub recovered: bool,
 }
 
 impl Volatile {
-    /// The state of a life that begins.
+    /// The state of a new activation.
     pub fn new(life: Epoch, nonce: u64, rules: Rules) -> Self {
         Self {
             life,
@@ -124,7 +128,7 @@ impl Volatile {
         }
     }
 
-    /// The open work for a call.
+    /// The open work of a tool call.
     pub fn work_of_call(&self, call: u32) -> Option<WorkId> {
         self.work.iter().find_map(|(id, work)| match work {
             Work::Tool { call: found, .. } if *found == call => Some(*id),
@@ -137,7 +141,7 @@ impl Volatile {
         self.work.iter().find_map(|(id, work)| (*work == Work::Model).then_some(*id))
     }
 
-    /// Notes that an input was decided on: answered work is no longer open.
+    /// Notes that an input was decided on: the work that it ends is no longer open.
     pub fn note(&mut self, input: &Input) {
         match input {
             Input::Model { work, .. } | Input::Tool { work, .. } => drop(self.work.remove(work)),
@@ -154,7 +158,8 @@ impl Volatile {
                     cancelling.grace_over = true;
                 }
             }
-            // By batch too: the late timer of a batch that is gone must not take the retry of another one.
+            // Keyed by batch as well: a late timer of an earlier batch must not remove another
+            // retry.
             Input::RetryDue { batch, call } => drop(self.retries.remove(&(*batch, *call))),
             Input::Prompt(_)
             | Input::Approval { .. }
@@ -173,11 +178,11 @@ impl Volatile {
         }
     }
 
-    /// Takes in what an act means for this half.
+    /// Notes what an effect starts or ends.
     pub fn absorb(&mut self, effect: &Effect) {
         match effect {
             Effect::StartModel { work } => {
-                // A compaction that somebody asked for may have made the measurement needless.
+                // A compaction on a caller's request can make the measurement unnecessary.
                 self.work.retain(|_, work| *work != Work::Context { waiter: None });
                 self.work.insert(*work, Work::Model);
             }
@@ -202,7 +207,7 @@ impl Volatile {
                 self.cancelling = None;
                 self.reserving = None;
                 self.retries.clear();
-                // Its task went with the round; what somebody asked for goes on.
+                // The measurement task ended with its round. A compaction for a caller continues.
                 self.work.retain(|_, work| *work != Work::Context { waiter: None });
             }
             Effect::Summarise { .. } | Effect::CompactionDropped => {}
