@@ -1,5 +1,6 @@
-//! The shell's side of budgets: what a life has reserved of its tenant's, and the clock of a round whose time is bounded. Nothing is
-//! waited for; what is reserved is given back when the life ends in whatever way, and the next life settles it by the journal.
+//! Holds the budget reservation of the running model call, and the timer of a round with a time
+//! budget. Reserving never waits. Dropping the guard releases the reservation; the next activation
+//! settles the call from the journal.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,16 +14,17 @@ use crate::{
     time::Timestamp,
 };
 
-/// What one life holds.
+/// The budgets of one activation.
 pub(in crate::conversation) struct BudgetGuard {
     tenant: Arc<BudgetCounter>,
-    /// What a conversation and its subagents spend together.
+    /// The budget that a conversation shares with its subagents; `None` without subagents.
     family: Option<Arc<Family>>,
-    /// Where it spends: the lowest level.
+    /// The counter that calls are charged to. Its parents, such as the tenant's, are charged with
+    /// it.
     own: Arc<BudgetCounter>,
     reservation: Option<Reservation>,
     answer: Option<Input>,
-    /// Ends the round of this id when its time is used up.
+    /// Cancels the round with this id when its time is used up.
     clock: Option<(RoundId, AbortOnDrop)>,
 }
 
@@ -36,35 +38,35 @@ impl BudgetGuard {
         Self { tenant, family, own, reservation: None, answer: None, clock: None }
     }
 
-    /// How much of the tighter of the budgets is left that others spend to too, the tenant's and the family's, in percent; `None` without
-    /// one.
+    /// Percent left of the tenant's or of the family's budget, whichever is less; `None` if neither
+    /// is limited.
     pub(in crate::conversation) fn tenant_left(&self) -> Option<u8> {
         let family = self.family.as_ref().and_then(|family| family.counter().left_percent());
         self.tenant.left_percent().into_iter().chain(family).min()
     }
 
-    /// Where it spends.
+    /// The counter that calls are charged to.
     pub(in crate::conversation) fn counter(&self) -> &Arc<BudgetCounter> {
         &self.own
     }
 
-    /// Whether one of those budgets bounds money.
+    /// Whether one of the budgets limits money.
     pub(in crate::conversation) fn bounds_money(&self) -> bool {
         self.own.bounds_money()
     }
 
-    /// Reserves; the answer is there at once.
+    /// Reserves `amount`. [`BudgetGuard::answer`] returns the result.
     pub(in crate::conversation) fn reserve(&mut self, work: WorkId, amount: Amount) {
         let answer = self.own.reserve(amount).map(|reservation| self.reservation = Some(reservation));
         self.answer = Some(Input::Budget { work, answer });
     }
 
-    /// The answer that the turn has not heard yet.
+    /// Takes the answer to the last reservation, if it was not taken yet.
     pub(in crate::conversation) fn answer(&mut self) -> Option<Input> {
         self.answer.take()
     }
 
-    /// Counts what entries say was used.
+    /// Charges what these entries record: the settlement of a call, the wall-clock time of a round.
     pub(in crate::conversation) fn note(&mut self, entries: &[Entry]) {
         for entry in entries {
             match &entry.body {
@@ -72,7 +74,7 @@ impl BudgetGuard {
                     let used = Amount { tokens: *used_tokens, micro_usd: *cost_micro_usd, wall_ms: 0 };
                     match self.reservation.take() {
                         Some(reservation) => reservation.settle(used),
-                        None => self.own.charge(used), // Reserved by an earlier life.
+                        None => self.own.charge(used), // An earlier activation made the reservation.
                     }
                 }
                 EntryBody::RoundFinished { latency_ms, .. } => {
@@ -86,7 +88,8 @@ impl BudgetGuard {
         }
     }
 
-    /// How long the open round may still take, if its clock is not set yet.
+    /// The time that the open round may still take, if its timer is not set yet. Clears the timer
+    /// when no round is open.
     pub(in crate::conversation) fn time_left(
         &mut self,
         budget: &Budget,

@@ -1,4 +1,5 @@
-//! Reads rounds, and copies for forks, out of the store.
+//! Reads the rounds of a conversation, and forks of it, from the store without activating the
+//! conversation.
 
 use crate::{
     conversation::{
@@ -10,10 +11,11 @@ use crate::{
     ports::{SessionBackend, StoreError},
 };
 
-/// Entries read at once.
+/// Entries per read.
 const PAGE: usize = 1000;
 
-/// Reads a fork out of the store; wakes nothing.
+/// Reads a fork of a conversation up to round `at`, or up to the last finished round. Does not
+/// activate the conversation.
 pub(crate) async fn read_fork(sessions: &dyn SessionBackend, scope: &Scope, at: Option<RoundId>) -> Result<Copied, ConversationError> {
     let head = sessions.head(scope).await?;
     if head.seq.0 == 0 {
@@ -28,14 +30,14 @@ pub(crate) async fn read_fork(sessions: &dyn SessionBackend, scope: &Scope, at: 
     Ok(Copied { from: scope.conversation.clone(), fork })
 }
 
-/// Reads the rounds out of the store; wakes nothing.
+/// Reads the rounds of a conversation. Does not activate it.
 pub(crate) async fn read_rounds(sessions: &dyn SessionBackend, scope: &Scope) -> Result<RoundsReader, ConversationError> {
     let mut reader = RoundsReader::new(scope.conversation.clone());
     each_entry(sessions, scope, |entry| reader.take(entry)).await?;
     Ok(reader)
 }
 
-/// Hands over each entry of a journal in order and tells the last one's seq.
+/// Calls `take` for each entry of a journal, in order. Returns the seq of the last entry.
 async fn each_entry(
     sessions: &dyn SessionBackend,
     scope: &Scope,

@@ -1,4 +1,5 @@
-//! Reads a conversation from its store: the snapshot if it is of use, the entries after it, the fold.
+//! Loads a conversation from its store: the snapshot if it is usable, the entries after it, and
+//! their fold.
 
 use crate::{
     conversation::message::LoadFailure,
@@ -8,16 +9,17 @@ use crate::{
     tenant::Family,
 };
 
-/// Entries read at once when a snapshot is of no use.
+/// Entries per read when the whole journal is read.
 const PAGE: usize = 1000;
 
-/// Loads and folds.
+/// Loads a conversation and folds its journal.
 pub(crate) async fn load(sessions: &dyn SessionBackend, scope: &Scope) -> Result<Durable, LoadFailure> {
     let loaded = sessions.load(scope).await.map_err(LoadFailure::Store)?;
     folded(sessions, scope, loaded).await
 }
 
-/// Folds what was loaded.
+/// Folds what the store returned; reads the whole journal if the snapshot is not usable. Fails if
+/// the fold does not end at the head that the store reports.
 async fn folded(sessions: &dyn SessionBackend, scope: &Scope, loaded: Loaded) -> Result<Durable, LoadFailure> {
     let durable = match restore(&loaded) {
         Some(result) => result.map_err(LoadFailure::Unreadable)?,
@@ -36,7 +38,8 @@ async fn folded(sessions: &dyn SessionBackend, scope: &Scope, loaded: Loaded) ->
     Ok(durable)
 }
 
-/// Folds a conversation that spends with others: brings also what it has spent, and what its subagents have that are asleep.
+/// Like [`folded`], for a conversation with a shared family budget: also enters what the
+/// conversation and its sleeping subagents have spent.
 pub(in crate::conversation) async fn folded_with(
     sessions: &dyn SessionBackend,
     scope: &Scope,
@@ -53,7 +56,7 @@ pub(in crate::conversation) async fn folded_with(
     Ok(durable)
 }
 
-/// Brings along what the subagents of `parent` have spent that are asleep.
+/// Enters into `family` what the sleeping subagents of `parent` have spent.
 pub(crate) async fn spent_by(sessions: &dyn SessionBackend, parent: &Scope, family: &Family) -> Result<(), LoadFailure> {
     let prefix = parent.conversation.children();
     let mut after = prefix.clone();

@@ -1,4 +1,5 @@
-//! One measurement of a context, as a task off the actor: counts what must be counted and, when that is too much, climbs the ladder.
+//! One measurement of a context: a task outside the actor that counts tokens and, if there are too
+//! many, plans a compaction.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,24 +17,25 @@ use crate::{
     tokens::WindowUse,
 };
 
-/// How far a provider's figures may be from ours before we doubt them: our counts are scaled by at most this much.
+/// Bounds of the factor that scales our token counts to the provider's figure. A provider's figure
+/// outside them is not trusted fully.
 const SCALE_LEAST: f64 = 0.7;
 const SCALE_MOST: f64 = 3.0;
 
-/// Longest wait for a provider's count: a turn stands behind it.
+/// The longest wait for an exact count by the provider, since a round waits for the measurement.
 const EXACT_MAX: Duration = Duration::from_secs(2);
 
-/// Messages in which activations of skills are counted (REQUIREMENTS C-47).
+/// How many of the last messages are searched for skill activations.
 const RECENT_MESSAGES: usize = 20;
 
-/// What a measurement works on: a snapshot, taken in the actor.
+/// The data of a measurement: a copy of the state, taken in the actor.
 #[derive(Clone)]
 pub(in crate::conversation) struct Measurement {
     pub(in crate::conversation) compactor: CompactorRef,
     pub(in crate::conversation) gateway: ModelGatewayRef,
     pub(in crate::conversation) counter: Arc<ExactCounter>,
     pub(in crate::conversation) scope: Scope,
-    /// The request as it would be sent now.
+    /// The request as the next call would send it.
     pub(in crate::conversation) request: ModelRequest,
     pub(in crate::conversation) history: History,
     pub(in crate::conversation) round_starts: Vec<usize>,
@@ -41,21 +43,24 @@ pub(in crate::conversation) struct Measurement {
     pub(in crate::conversation) pinned: Vec<String>,
     pub(in crate::conversation) window: WindowUse,
     pub(in crate::conversation) rules: ContextRules,
-    /// The state that was measured: what a span of it is called by.
+    /// The head seq of the measured state; it names dropped spans in the text that replaces them.
     pub(in crate::conversation) label: String,
-    /// What the provider counted, where its model is to be asked (REQUIREMENTS K-18).
+    /// The provider's exact count; `None` if the model is not configured for it or the count took
+    /// too long.
     pub(in crate::conversation) exact: Option<u64>,
-    /// Where the cost of a summary is counted, and what models cost.
+    /// The counter that a summary is charged to, and the prices of models.
     pub(in crate::conversation) pays: (Arc<BudgetCounter>, Arc<Pricing>),
-    /// Somebody asked for a compaction, and waits for a summary for a while.
+    /// Whether a caller asked for the compaction: it is then planned even if the context fits, and
+    /// waits a limited time for a summary.
     pub(in crate::conversation) asked: bool,
 }
 
 impl Measurement {
-    /// Measures.
+    /// Measures the context and, if needed, plans its compaction.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves a piece of counting on the pool to its end; nothing else.
+    /// Dropping the future may leave one count running on the blocking pool; it has no other
+    /// effect.
     pub(in crate::conversation) async fn run(mut self) -> ContextOutcome {
         let ask = self.counter.count_exact(&self.request.model, self.request.clone());
         self.exact = tokio::time::timeout(EXACT_MAX, ask).await.unwrap_or(None);
@@ -65,7 +70,8 @@ impl Measurement {
             Some(Verdict::TooLarge { part, part_tokens, tokens, limit }) => {
                 return ContextOutcome::TooLarge { part, part_tokens, tokens, limit };
             }
-            // A planner that panicked must not end the conversation: the provider says whether it fits.
+            // If the planner panicked, the call goes out: the provider decides whether the request
+            // fits.
             Some(Verdict::Fits { .. }) | None => return ContextOutcome::Fits,
         };
         let mut plans = vec![(first.clone(), span_hash(before.iter()))];
@@ -75,7 +81,8 @@ impl Measurement {
         ContextOutcome::Compacted(Box::new(Draft { before, plans }))
     }
 
-    /// Waits a bounded time for a summary of what the plan drops; with it, the words that rules found give way to it (C-42).
+    /// Waits a limited time for a summary of the span that `first` drops. With a summary, a second
+    /// plan replaces the text that the rules extracted.
     async fn with_summary(&self, first: &Plan) -> Option<(Plan, String)> {
         let span = first.dropped.as_ref()?;
         let messages = self.history.messages().range(span.from..span.to).cloned().collect();
@@ -97,7 +104,7 @@ impl Measurement {
         }
     }
 
-    /// Counts and plans, on the pool.
+    /// Counts and plans on the blocking pool; `None` if the planner panicked.
     async fn climb(&self) -> Option<Verdict> {
         let (this, compactor) = (self.clone(), self.compactor.clone());
         self.compactor.on_pool(move || this.plan(&|hash| compactor.ready(&this.scope, hash))).await
@@ -117,7 +124,8 @@ impl Measurement {
             (None, Some(known)) => known + messages.iter().rev().take(new).map(count).sum::<u64>(),
             (None, None) => counted,
         };
-        // The provider's figure steers: our counts are bent to it, within what is believable.
+        // The provider's count is authoritative: scale our counts of the parts to it, within
+        // bounds.
         let scale = if counted == 0 { 1.0 } else { (used as f64 / counted as f64).clamp(SCALE_LEAST, SCALE_MOST) };
         let scaled = |tokens: u64| (tokens as f64 * scale).ceil() as u64;
         plan(&Problem {
@@ -136,7 +144,7 @@ impl Measurement {
         })
     }
 
-    /// A snapshot of a conversation.
+    /// The measurement of a conversation as it is now.
     pub(in crate::conversation) fn of(
         durable: &Durable,
         request: ModelRequest,

@@ -1,4 +1,5 @@
-//! An activation: takes mail to the decision, entries to the store, effects to where they happen.
+//! The shell of an activation: translates mail to inputs, appends the entries of each decision, and
+//! performs its effects.
 
 pub(in crate::conversation) mod budget_guard;
 pub(in crate::conversation) mod fork;
@@ -63,22 +64,23 @@ use crate::{
     tool_executor::{Run, RunResult, ToolEnvironment, ToolExecutorArgs, ToolExecutorRef, ToolInvocationRequest},
 };
 
-/// What follows for the actor.
+/// What the actor does after a message.
 pub(in crate::conversation) enum Flow {
-    /// Nothing.
+    /// Handles the next message.
     GoOn,
-    /// This life is over.
+    /// Ends the activation.
     End(ExitReason),
 }
 
-/// What an open round holds; dropped when it is over.
+/// The resources of an open round. Dropping them stops the round's tasks, timers and executor and
+/// releases its permit.
 struct RoundResources {
     cancel: CancellationToken,
     permit: PermitSlot,
     executor: Option<ToolExecutorRef>,
     tasks: SmallMap<WorkId, AbortOnDrop>,
     timers: Vec<AbortOnDrop>,
-    /// When each call was first started.
+    /// When each call of the batch first started, by index.
     began: BTreeMap<u32, Instant>,
     span: Span,
 }
@@ -105,7 +107,7 @@ impl Drop for RoundResources {
     }
 }
 
-/// One life of a conversation.
+/// One activation of a conversation.
 pub(in crate::conversation) struct Live {
     me: ActorRef<ConversationMsg>,
     scope: Scope,
@@ -120,22 +122,22 @@ pub(in crate::conversation) struct Live {
     resources: Option<(RoundId, RoundResources)>,
     waiters: SmallMap<WaiterId, Waiter>,
     next_waiter: u64,
-    /// Seats and deadlines of prompts whose rounds are not over, by round.
+    /// Seats and deadline timers of prompts whose rounds are not over, by round.
     admitted: SmallMap<RoundId, (Option<Seat>, Option<AbortOnDrop>)>,
-    /// Acts that wait for the store to come back.
+    /// Effects that wait for the end of a store pause.
     held: Vec<Effect>,
     pause: Option<Pause>,
     budget_guard: BudgetGuard,
     sending: u32,
     snapshot_at: u64,
     drain: Option<AbortOnDrop>,
-    /// A compaction that somebody asked for.
+    /// The compaction that a caller asked for.
     compaction: Option<AbortOnDrop>,
     prefix: PrefixWatch,
 }
 
 impl Live {
-    /// Begins a life after the fold.
+    /// Starts an activation after the fold.
     pub(in crate::conversation) fn begin(args: &ConversationArgs, me: ActorRef<ConversationMsg>, durable: Durable) -> Self {
         let (scope, setup, ports) = (args.scope.clone(), args.setup.clone(), args.ports.clone());
         let life = durable.next_life(ports.clock.now());
@@ -170,10 +172,11 @@ impl Live {
         }
     }
 
-    /// Orders what the fold needs.
+    /// Resumes or closes what the journal left open.
     pub(in crate::conversation) fn recover(&mut self) -> Result<Flow, String> {
         if self.setup.recovery == Recovery::Close {
-            // What is closed here is closed there: nothing of it goes on by itself.
+            // Subagents of a closed round must close too, and only an active subagent can. Each
+            // closes its own round when it wakes.
             let children: Vec<Scope> = self.open_children().collect();
             if let Some(begins) = &self.setup.children {
                 children.iter().for_each(|child| begins.wake(child));
@@ -184,12 +187,12 @@ impl Live {
             self.writer.open(round);
         }
         match self.input(Input::Recovered { recovery: self.setup.recovery })? {
-            Flow::GoOn => self.input(Input::Tick), // Approvals may have expired while nobody was awake.
+            Flow::GoOn => self.input(Input::Tick), // Approvals may have expired while the conversation slept.
             end @ Flow::End(_) => Ok(end),
         }
     }
 
-    /// Takes one mail.
+    /// Handles one message.
     pub(in crate::conversation) fn handle(&mut self, message: ConversationMsg) -> Result<Flow, String> {
         let input = match message {
             ConversationMsg::Prompt(prompt) => return self.prompt(*prompt),
@@ -261,7 +264,8 @@ impl Live {
                 Input::Interrupt { failure: Some(failure), waiter: None }
             }
             ConversationMsg::Delete => return self.delete(),
-            // It lives: what is due is looked for, since its own timer may have rung before the wall clock said so (FAULTS F23).
+            // The conversation is active already. Check for expired approvals: the timer may have
+            // fired before the wall clock reached the expiry.
             ConversationMsg::Resume => Input::Tick,
             ConversationMsg::Loaded(_) => return Ok(Flow::GoOn),
         };
@@ -280,7 +284,7 @@ impl Live {
         self.admitted.insert(round_id, (Some(seat), deadline));
         let waiter = self.wait(Waiter::Receipt(reply));
         let flow = self.input(Input::Prompt(NewPrompt { id, round_id, client_key, message, output_schema, on_busy, waiter }))?;
-        // A refused, replayed or steering prompt opens no round: its seat is free again.
+        // A refused, replayed or steering prompt opens no round, so its seat is released.
         let waits = self.durable.inbox.iter().any(|prompt| prompt.round_id == round_id);
         if !waits && self.durable.round.as_ref().is_none_or(|round| round.id != round_id) {
             self.admitted.remove(&round_id);
@@ -297,7 +301,9 @@ impl Live {
         Input::Withdraw { prompt_id, reason: WithdrawReason::Deadline, waiter: None }
     }
 
-    /// Decides, appends, performs. What a budget answers is decided before anything is appended: it costs no append of its own.
+    /// Decides, appends, performs. The answers of the budget guard are decided before the append,
+    /// so that one append holds all entries. Then the order matters: the append takes the entries,
+    /// with the effects that wait for them, before any other effect is performed.
     fn input(&mut self, input: Input) -> Result<Flow, String> {
         let now = self.ports.clock.now();
         let Outcome { mut entries, mut effects } = self.decide(input, now)?;
@@ -320,6 +326,8 @@ impl Live {
         if !entries.is_empty() || !waits.is_empty() {
             self.append(&entries, waits);
         }
+        // During a pause, effects that start work are held: the activation may turn out to be
+        // outdated.
         for effect in effects {
             if self.pause.is_some() && !survives_pause(&effect) {
                 self.held.push(effect);
@@ -328,14 +336,14 @@ impl Live {
             }
         }
         self.lend_permit();
-        // A subagent has one task: nobody comes back to it soon.
+        // A subagent has one task, so it goes to sleep when its round is over.
         let is_over = || entries.iter().any(|entry| matches!(entry.body, EntryBody::RoundFinished { .. }));
         let end = (self.setup.class == CallClass::Subagent && is_over()).then_some(ExitReason::Hibernated);
         let end = if self.drain.is_some() { Some(ExitReason::Drained) } else { end };
         Ok(end.map_or(Flow::GoOn, |end| self.sleep_if_idle(end)))
     }
 
-    /// Decides, counts what was decided, and asks the budget what is to be asked.
+    /// Decides one input, updates counters, and forwards reservations to the budget guard.
     fn decide(&mut self, input: Input, now: Timestamp) -> Result<Outcome, String> {
         self.volatile.tenant_left = self.budget_guard.tenant_left();
         self.volatile.bounds_money = self.budget_guard.bounds_money();
@@ -363,8 +371,8 @@ impl Live {
         Ok(outcome)
     }
 
-    /// Gives the turn permit back while nothing but subagents is awaited: they need one each, and it may be the tenant's last. The next
-    /// model call takes one again (DESIGN §4.5).
+    /// Releases the round's permit while only subagents are awaited: each subagent needs a permit,
+    /// and the parent may hold the tenant's last one. The next model call acquires a permit again.
     fn lend_permit(&self) {
         let Some((_, resources)) = self.resources.as_ref().filter(|_| self.setup.children.is_some()) else { return };
         let Some(batch) = self.durable.batch() else { return };
@@ -374,7 +382,7 @@ impl Live {
         }
     }
 
-    /// The subagents that the open batch has begun and awaits.
+    /// The subagents that the open batch has started and not finished.
     fn open_children(&self) -> impl Iterator<Item = Scope> {
         let batch = self.durable.batch().filter(|_| self.setup.children.is_some());
         batch.into_iter().flat_map(|batch| {
@@ -392,7 +400,7 @@ impl Live {
         let watched = entries.iter().any(|entry| matches!(entry.body, EntryBody::RoundFinished { .. } | EntryBody::ApprovalAsked { .. }));
         let mut guard = lock(&self.append_queue);
         let (batch, ready) = guard.append_queue.push(self.volatile.life, stored, open, wake_at, waits);
-        let batch = batch.filter(|_| !guard.claimed); // What was held goes first, see `Claimed`.
+        let batch = batch.filter(|_| !guard.claimed); // Held batches go first; `Claimed` sends them.
         drop(guard);
         if let Some(batch) = batch {
             self.send(AppendBatch { awaited: batch.awaited || watched, ..batch });
@@ -405,6 +413,9 @@ impl Live {
         let upto = entries.last().map_or(expected.seq, |entry| entry.seq);
         let (append_queue, writer, me, sending) = (self.append_queue.clone(), self.writer.clone(), self.me.clone(), self.sending);
         let durability = if awaited { Durability::Awaited } else { Durability::Unwatched };
+        // Runs on a thread of the store. The queue's lock is not held while effects are performed
+        // or events are published. While `claimed` is set, `append` sends nothing, so the batches
+        // held behind the first append keep their order.
         let done = Box::new(move |result: Result<(), AppendError>| match result {
             Ok(()) => {
                 let mut guard = lock(&append_queue);
@@ -423,17 +434,17 @@ impl Live {
         self.ports.sessions.append(Append { scope, expected, epoch, entries, open, wake_at, durability, done });
     }
 
-    /// What the head row says after the entries so far.
+    /// The status and wake-up time for the store's head row, after the entries so far.
     fn open(&self) -> (Open, Option<Timestamp>) {
         match &self.durable.round {
             Some(round) if round.is_parked() => (Open::Parked, self.durable.batch().and_then(|batch| batch.expires_at())),
             Some(_) => (Open::Running, None),
             None if self.durable.inbox.is_empty() => (Open::None, None),
-            None => (Open::Running, None), // Accepted prompts wait: nobody stays unanswered.
+            None => (Open::Running, None), // Accepted prompts wait, so a restart must activate the conversation.
         }
     }
 
-    /// Turns an act that waits into what is let go later.
+    /// Converts an effect that waits for the commit into its [`AfterCommit`].
     fn release(&mut self, effect: Effect) -> AfterCommit {
         match effect {
             Effect::Acknowledge { waiter, receipt } => match self.waiters.remove(&waiter) {
@@ -466,7 +477,7 @@ impl Live {
     }
 
     fn perform(&mut self, effect: Effect) {
-        // What was held while the store was away may have been aborted meanwhile: it must not begin in another round's name.
+        // A held effect may have been aborted meanwhile; it must not start in another round.
         let ordered = match &effect {
             Effect::StartModel { work } | Effect::MeasureContext { work, .. } => Some(*work),
             Effect::StartTool(start) => Some(start.work),
@@ -483,7 +494,7 @@ impl Live {
                     waiter.refuse(refusal.into());
                 }
             }
-            Effect::Reserve { .. } => {} // Done while it was decided.
+            Effect::Reserve { .. } => {} // Done by `decide`.
             Effect::StartModel { work } => self.start_model(work),
             Effect::MeasureContext { work, waiter } => self.measure(work, waiter.is_some()),
             Effect::Summarise { hash, messages } => {
@@ -509,7 +520,8 @@ impl Live {
                 self.writer.ephemeral(round_id, EventKind::Retry { layer: "tool", attempt, delay_ms, reason });
             }
             Effect::CancelRound { round_id, grace_over, .. } => {
-                // Not by their calls alone: one that was to be made again after a crash may not have begun to watch its subagent.
+                // Interrupt subagents explicitly: after a crash, a retried call may not be watching
+                // its subagent yet.
                 let children: Vec<Scope> = self.open_children().collect();
                 if let Some(begins) = &self.setup.children {
                     children.iter().for_each(|child| begins.interrupt(child));
@@ -551,7 +563,7 @@ impl Live {
         }
     }
 
-    /// The kit of the open round.
+    /// The resources of the open round, created on first use.
     fn resources(&mut self) -> Option<&mut RoundResources> {
         let id = self.durable.round.as_ref()?.id;
         if self.resources.as_ref().is_none_or(|(known, _)| *known != id) {
@@ -601,7 +613,7 @@ impl Live {
         resources.tasks.insert(work, AbortOnDrop(task));
     }
 
-    /// Tells watchers how full the window is.
+    /// Publishes how full the model's window is.
     fn tell_context(&self, usage: &Usage) {
         let rules = &self.setup.context;
         if let Some(round) = self.durable.round.as_ref().filter(|_| usage.input() > 0 && rules.window > 0) {
@@ -611,7 +623,8 @@ impl Live {
         }
     }
 
-    /// Counts a call whose prefix is not that of the call before, and what that costs.
+    /// Counts a call whose prompt prefix differs from the last call's, and the tokens that the
+    /// provider cannot read from its cache.
     fn watch_prefix(&mut self, request: &ModelRequest) {
         let Some(cause) = self.prefix.call(request) else { return };
         let counters = &self.ports.counters;
@@ -628,7 +641,7 @@ impl Live {
         tracing::debug!(conversation = %self.scope.conversation, ?cause, tokens, "the provider's cache is missed");
     }
 
-    /// Has the context measured, off the actor.
+    /// Starts a measurement of the context as a task.
     fn measure(&mut self, work: WorkId, asked: bool) {
         self.wait_status.set(WaitsFor::Compaction, &*self.ports.clock);
         let (setup, scope, me) = (self.setup.clone(), self.scope.clone(), self.me.clone());
@@ -647,7 +660,7 @@ impl Live {
         }
     }
 
-    /// An answer is there: until something else is awaited the journal tells what is.
+    /// Work ended: until new work is awaited, readers derive the status from the journal.
     fn work_ended(&mut self, work: WorkId) {
         self.task_ended(work);
         if self.pause.is_none() {
@@ -661,15 +674,15 @@ impl Live {
         }
     }
 
-    /// Where this conversation's tools run.
+    /// The environment in which this conversation's tools run.
     fn environment(&self) -> ToolEnvironment {
         let (resources, tools, counters) = (self.setup.resources.clone(), self.tenant.tools().clone(), self.ports.counters.clone());
-        // Its parent reads what it keeps, and shares its runs (REQUIREMENTS T-13).
+        // A subagent's artifacts and runs belong to its parent, so that the parent can read them.
         let owner = self.durable.parent(&self.scope).unwrap_or_else(|| self.scope.clone());
         ToolEnvironment::new(resources, tools, owner, counters)
     }
 
-    /// What the executor needs for an attempt.
+    /// The executor and the run for one attempt; starts the executor if the round has none.
     fn run(&mut self, start: StartTool) -> Option<(ToolExecutorRef, Run)> {
         let StartTool { work, batch, call, tool_use, attempt, level, spec, last_error: _ } = start;
         let tool = self.setup.tools.get(&tool_use.name)?.clone();
@@ -695,14 +708,15 @@ impl Live {
         };
         let resources = self.resources()?;
         if attempt == 0 {
-            resources.began.remove(&call); // Another batch's call of the same place.
+            resources.began.remove(&call); // Left by the call with the same index of an earlier batch.
         }
         let began = *resources.began.entry(call).or_insert_with(Instant::now);
         let request = ToolInvocationRequest::of(&spec, tool_use.id, tool_use.input);
         Some((executor, Run { work, key, tool, request, level, attempt, began, turn: Some(resources.span.clone()), siblings }))
     }
 
-    /// The executor is gone: its open calls have their result, their effect unknown.
+    /// Handles a crash of the executor: its open calls end with an error, and their effect is
+    /// unknown.
     pub(in crate::conversation) fn executor_failed(&mut self) -> Result<Flow, String> {
         if let Some((_, resources)) = &mut self.resources {
             resources.executor = None;
@@ -718,7 +732,8 @@ impl Live {
         Ok(Flow::GoOn)
     }
 
-    /// Ends the life without its conversation's consent: callers are told, watchers too, nothing more is shown.
+    /// Ends the activation because of the store: callers get `error`, streams end with it, and
+    /// waiting effects are dropped.
     fn exit(&mut self, error: &ConversationError, end: ExitReason) -> Flow {
         for release in lock(&self.append_queue).append_queue.close() {
             release.refuse(error.clone());
@@ -727,8 +742,9 @@ impl Live {
         Flow::End(end)
     }
 
-    /// Ends this life by the contract of a cancel, because the conversation is being deleted. Watchers are told at once; what is still
-    /// written goes with the journal.
+    /// Ends the activation because the conversation is being deleted: cancels the open round, then
+    /// sleeps. Callers and watchers are notified at once; entries written afterwards are deleted
+    /// with the journal.
     fn delete(&mut self) -> Result<Flow, String> {
         self.tell_end(&ConversationError::Deleted);
         self.drain = Some(self.timer(Instant::now(), ConversationMsg::Sweep));
@@ -740,7 +756,7 @@ impl Live {
         }
     }
 
-    /// Tells callers and watchers that this life answers and shows nothing more.
+    /// Answers all waiting callers with `error` and ends all streams with it.
     fn tell_end(&mut self, error: &ConversationError) {
         for (_, waiter) in self.waiters.take() {
             waiter.refuse(error.clone());
@@ -751,7 +767,8 @@ impl Live {
         self.writer.fail(&rounds, &failure);
     }
 
-    /// Goes to sleep when nothing is open, nothing runs and nothing is on its way (DESIGN §5).
+    /// Ends the activation if no round is open (or only approvals are awaited), no work runs, no
+    /// caller waits and nothing is on its way to the store.
     fn sleep_if_idle(&mut self, end: ExitReason) -> Flow {
         let waits_for_nobody = match &self.durable.round {
             Some(round) => round.is_parked(),
@@ -766,7 +783,8 @@ impl Live {
             && lock(&self.append_queue).append_queue.is_empty();
         if !idle {
             if self.drain.is_some() && waits_for_nobody && self.pause.is_none() {
-                // Only the store is awaited: look again soon.
+                // No round keeps the conversation awake, only an append, a caller or a short task:
+                // check again soon.
                 self.drain = Some(self.timer(Instant::now() + Duration::from_millis(5), ConversationMsg::Sweep));
             }
             return Flow::GoOn;
@@ -775,7 +793,8 @@ impl Live {
         Flow::End(end)
     }
 
-    /// Writes a snapshot in the background when enough has happened. A cache: nobody waits for it.
+    /// Writes a snapshot in the background if enough entries were added. A snapshot is a cache, so
+    /// its result is not awaited.
     fn snapshot(&mut self) {
         if self.durable.head.0.saturating_sub(self.snapshot_at) < SNAPSHOT_ENTRIES {
             return;
@@ -846,12 +865,13 @@ impl Drop for Live {
     }
 }
 
-/// The lane, shared with the store's threads.
+/// The append queue, shared with the store's threads.
 type SharedQueue = Arc<Mutex<QueueState>>;
 
 struct QueueState {
     append_queue: AppendQueue<AfterCommit>,
-    /// The first append is safe and `Claimed` is on its way: until it is handled nothing else may be sent.
+    /// The first append is durable and `Claimed` is in the mailbox. Until `Claimed` is handled, no
+    /// batch is sent.
     claimed: bool,
 }
 

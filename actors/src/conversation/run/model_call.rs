@@ -1,4 +1,5 @@
-//! One model call as a task: waits for its permits, streams to the watchers, and comes back as one [`ModelOutcome`].
+//! One model call as a task: acquires the permits, streams to the watchers, and ends with one
+//! [`ModelOutcome`].
 
 use std::{
     panic::AssertUnwindSafe,
@@ -23,16 +24,17 @@ use crate::{
     tenant::{RoundPermit, Tenant},
 };
 
-/// Where a round keeps its turn permit: taken by the first model call, given back when the round parks or ends.
+/// The slot of a round's permit. The first model call fills it; a park, a wait for subagents or the
+/// end of the round empties it.
 pub(in crate::conversation) type PermitSlot = Arc<Mutex<Option<RoundPermit>>>;
 
-/// Batches taken together at most, so that other tasks of the thread get their turn.
+/// The most event batches taken in one burst, so that other tasks of the thread can run.
 const BURST_MAX: usize = 64;
 
-/// Bytes told together at most.
+/// Above this many collected bytes, text and thinking are published even within a burst.
 const UNTOLD_BYTES_MAX: usize = 4096;
 
-/// What a model call needs.
+/// The parts of a model call.
 pub(in crate::conversation) struct ModelCall {
     pub(in crate::conversation) gateway: ModelGatewayRef,
     pub(in crate::conversation) request: ModelRequest,
@@ -48,13 +50,13 @@ pub(in crate::conversation) struct ModelCall {
     pub(in crate::conversation) total: Duration,
     pub(in crate::conversation) counters: Arc<Counters>,
     pub(in crate::conversation) trace: CallTrace,
-    /// The model of the fallback that the call went to.
+    /// The model of the fallback; `None` if the call did not fall back.
     pub(in crate::conversation) stood_in: Mutex<Option<Arc<str>>>,
 }
 
 impl ModelCall {
-    /// Runs the call to its end; returns the model that was asked last, a fallback's where one stood in. A panic of the provider's
-    /// adapter is a failed call.
+    /// Runs the call. Returns its outcome and the model of the last attempt. A panic in the
+    /// provider's adapter is a failed call.
     pub(in crate::conversation) async fn run(self) -> (ModelOutcome, Arc<str>) {
         let run = AssertUnwindSafe(self.run_inner()).catch_unwind().instrument(self.trace.span.clone());
         let outcome = run.await.unwrap_or_else(|_| ModelOutcome::Failed {
@@ -73,7 +75,8 @@ impl ModelCall {
             () = self.cancel.cancelled() => Err(ProviderError::Cancelled),
             permitted = self.take_round_permit() => permitted.inspect(|()| self.trace.permitted(&self.counters.latencies)),
         };
-        // From here: a turn that waits for its tenant's bound or pause is no model call that hangs.
+        // The total timeout starts after the permit: waiting for the tenant's quota or pause does
+        // not count as a hanging call.
         let total = tokio::time::sleep(self.total);
         tokio::pin!(total);
         let result = tokio::select! {
@@ -97,7 +100,8 @@ impl ModelCall {
         let mut stream = start.await?;
         self.waits_for(WaitsFor::Model);
         self.trace.first_chunk(&self.counters.latencies);
-        // One timer for the whole stream: it looks back when it fires, so a token does not touch it.
+        // One timer for the whole stream. When it fires it looks at the last event and rearms, so a
+        // token never touches the timer.
         let idle = tokio::time::sleep(self.idle);
         tokio::pin!(idle);
         let mut last = Instant::now();
@@ -115,7 +119,8 @@ impl ModelCall {
                 }
             };
             last = Instant::now();
-            // What is there already is told together: a burst of tokens costs its watchers one event, and nobody waits for it.
+            // Events that are ready now are published together: a burst of tokens becomes one event
+            // for the watchers, without waiting for more.
             let mut batch = batch;
             for taken in 1.. {
                 let Some(events) = batch else {
@@ -161,7 +166,7 @@ impl ModelCall {
                 collector.blocks.push(block);
             }
             ModelEvent::Completed(completion) => return Some(completion),
-            ModelEvent::Limits(_) => {} // The gateway's.
+            ModelEvent::Limits(_) => {} // The gateway handles it.
         }
         None
     }
@@ -229,15 +234,15 @@ impl ModelCall {
     }
 }
 
-/// Gathers a reply.
+/// Collects an answer.
 #[derive(Default)]
 struct Collector {
     blocks: Vec<ContentBlock>,
-    /// Text of a block that is not complete.
+    /// The text so far of an open block.
     text: String,
-    /// Bytes of it that watchers have been told.
+    /// Bytes of `text` that are published.
     told: usize,
-    /// Reasoning that they have not been told yet.
+    /// Thinking that is not published yet.
     untold_thinking: String,
 }
 

@@ -1,4 +1,5 @@
-//! While the store is away: effects are held, the head is read again and again, and then either nothing was lost or the life ends.
+//! A pause: while the store is unavailable, effects are held and the head is read with growing
+//! delays. Then either nothing was lost and the activation continues, or it ends.
 
 use std::time::Duration;
 
@@ -29,10 +30,11 @@ pub(in crate::conversation) struct Pause {
 }
 
 impl Live {
-    /// The store did not say yes.
+    /// Handles a failed append. A conflict ends the activation. An unavailable store starts a
+    /// pause.
     pub(in crate::conversation) fn append_lost(&mut self, error: AppendError, sending: u32) -> Flow {
         if sending != self.sending || lock(&self.append_queue).append_queue.is_paused() {
-            return Flow::GoOn; // Told already; the head will say what became of it.
+            return Flow::GoOn; // The pause covers this append too: its outcome follows from the head.
         }
         match error {
             AppendError::Conflict { .. } => self.exit(&ConversationError::InUse, ExitReason::Conflict),
@@ -77,6 +79,8 @@ impl Live {
                 let verdict = lock(&self.append_queue).append_queue.head_read(head, next.as_ref());
                 match verdict {
                     Verdict::EndLife => self.exit(&ConversationError::InUse, ExitReason::Conflict),
+                    // The order matters: publish and release what turned out to be stored, append
+                    // the rest again, and only then perform held effects.
                     Verdict::GoOn { released, resend } => {
                         self.pause = None;
                         self.wait_status.clear();
@@ -93,7 +97,8 @@ impl Live {
     }
 }
 
-/// Acts that are performed while the store is away: what stops, refuses or only tells (DESIGN §4.1).
+/// Whether an effect is performed during a pause. Effects that stop work, refuse or report do;
+/// effects that start work or confirm a request wait for the store.
 pub(in crate::conversation) fn survives_pause(effect: &Effect) -> bool {
     match effect {
         Effect::CancelRound { .. }

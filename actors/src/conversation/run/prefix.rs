@@ -1,6 +1,8 @@
-//! Whether what one model call sends still begins with what the call before it sent, so that the provider's cache holds (DESIGN §4.4).
+//! Watches whether each model call starts with what the last one sent, so that the provider's
+//! prompt cache applies.
 //!
-//! Judged without cache marks: the fixed parts (model, system prompt, tools) are compared, the messages by the hash that runs along them.
+//! Cache marks are ignored. The fixed parts (model, system prompt, tools) are compared directly,
+//! the messages by their running hash.
 
 use std::sync::Arc;
 
@@ -9,18 +11,19 @@ use crate::{
     journal::EntryBody,
 };
 
-/// Why a prefix was broken.
+/// Why the prefix of a call differs from that of the last call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::conversation) enum PrefixBreak {
     /// The history was compacted.
     Compaction,
-    /// A skill began or ended that narrows the tools or changes the model; or the skill index is new.
+    /// A skill started or ended that narrows the tools or changes the model, or the list of skills
+    /// changed.
     Skill,
-    /// History was imported, cut back, withdrawn or reset.
+    /// History was imported, rewound, withdrawn or reset.
     Edit,
-    /// The host has another system prompt, other tools or another model.
+    /// The host has another system prompt, other tools or another model than before.
     Configuration,
-    /// Nobody announced it. There should be none of these.
+    /// No entry announced a change. This must not happen.
     Unknown,
 }
 
@@ -32,7 +35,8 @@ struct Sent {
     chain: Option<u64>,
 }
 
-/// What stands before the messages. Mostly the very same allocations from call to call, which `Arc` compares at a glance.
+/// The parts before the messages. Usually the same allocations as in the last call, which `Arc`
+/// compares by pointer first.
 #[derive(Debug, PartialEq, Eq)]
 struct Fixed {
     model: Arc<str>,
@@ -40,17 +44,18 @@ struct Fixed {
     tools: Arc<[ToolDefinition]>,
 }
 
-/// Watches the calls of one life.
+/// Watches the calls of one activation.
 #[derive(Debug, Default)]
 pub(in crate::conversation) struct PrefixWatch {
     last: Option<Sent>,
     announced: Option<PrefixBreak>,
-    /// A skill became active in this round; a model's ends with it, and no entry says so.
+    /// Whether a skill became active in this round. A skill that the model activated ends with the
+    /// round, without an entry.
     skill_in_round: bool,
 }
 
 impl PrefixWatch {
-    /// Notes what an entry announces.
+    /// Notes the change of the prefix that an entry causes.
     pub(in crate::conversation) fn note(&mut self, entry: &EntryBody) {
         let cause = match entry {
             EntryBody::Compacted { .. } => PrefixBreak::Compaction,
@@ -69,7 +74,8 @@ impl PrefixWatch {
         self.announced = self.announced.or(Some(cause));
     }
 
-    /// A call is about to be made. Tells why its prefix is not that of the call before, if it is not.
+    /// Notes a call about to be made. Returns why its prefix differs from that of the last call;
+    /// `None` if it does not, or if there was no last call.
     pub(in crate::conversation) fn call(&mut self, request: &ModelRequest) -> Option<PrefixBreak> {
         let ModelRequest { model, system, tools, messages, .. } = request;
         let fixed = Fixed { model: model.clone(), system: system.clone(), tools: tools.clone() };

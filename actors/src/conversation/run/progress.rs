@@ -1,4 +1,5 @@
-//! How a call tells its round's watchers how it goes: lines, and of one that begins a subagent how far that is.
+//! Publishes the progress of running tool calls: lines of text, and for a call that starts a
+//! subagent, the subagent's progress.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use crate::{
     tool_executor::{ProgressOf, Run},
 };
 
-/// The sinks of a round's calls.
+/// The progress sinks for the calls of one round.
 pub(in crate::conversation) fn progress_of(writer: Arc<StreamWriter>, round_id: RoundId) -> ProgressOf {
     Arc::new(move |run: &Run| {
         let (lines, tool_call_id) = (writer.clone(), run.request.tool_call_id.clone());

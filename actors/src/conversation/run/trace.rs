@@ -1,6 +1,7 @@
-//! Spans of a turn and of its model calls, and the figures that each call leaves (REQUIREMENTS X-18..X-20). Names here are our own and
-//! short; whoever exports them gives them the names of a convention. A turn is sampled once: without its span, none begins below it.
-//! Figures are events and know no sampling. While no subscriber wants them, both cost a look at a static.
+//! Spans of rounds and model calls, and the figures of each call. Exporters map our short names to
+//! their convention. Sampling is decided once for each round: without the round's span there are no
+//! spans below it. Figures are events and are never sampled. Without a subscriber both cost one
+//! check of a static.
 
 use std::{sync::OnceLock, time::Duration};
 
@@ -17,7 +18,8 @@ use crate::{
     tool_executor::is_word,
 };
 
-/// Begins the span of a turn, if it is sampled. `epoch` tells the conversation's lives apart: one higher after each sleep or restart.
+/// Starts the span of a round if it is sampled. `epoch` distinguishes the activations of a
+/// conversation and rises with each.
 pub(in crate::conversation) fn round(
     scope: &Scope,
     round_id: RoundId,
@@ -45,7 +47,7 @@ pub(in crate::conversation) fn round(
     )
 }
 
-/// Writes the end of a turn into its span and its figures.
+/// Records the end of a round in its span and its figures.
 pub(in crate::conversation) fn turn_ended(
     span: Option<&Span>,
     latencies: &Latencies,
@@ -65,10 +67,10 @@ pub(in crate::conversation) fn turn_ended(
     tracing::debug!(target: FIGURES, figure = "turn", seconds = latency.as_secs_f64(), stop_reason, error = error.unwrap_or(""));
 }
 
-/// What is measured of one model call.
+/// The measurements of one model call.
 pub(in crate::conversation) struct CallTrace {
     pub(in crate::conversation) span: Span,
-    /// Of a turn's first call: that wait is the turn's own.
+    /// The round's span if this is its first call: its wait for a permit is also recorded there.
     turn: Option<Span>,
     began: Instant,
     queue_wait: OnceLock<Duration>,
@@ -76,7 +78,8 @@ pub(in crate::conversation) struct CallTrace {
 }
 
 impl CallTrace {
-    /// Begins the span of a model call below its turn's; `first` is the turn's first.
+    /// Starts the span of a model call below its round's span. `first` marks the round's first
+    /// call.
     pub(in crate::conversation) fn begin(turn: &Span, first: bool, scope: &Scope, provider: &str, request: &ModelRequest) -> Self {
         let span = if turn.is_none() {
             Span::none()
@@ -103,7 +106,7 @@ impl CallTrace {
         Self { span, turn: first.then(|| turn.clone()), began: Instant::now(), queue_wait: OnceLock::new(), first_chunk: OnceLock::new() }
     }
 
-    /// The turn may run.
+    /// Records that the round has its permit.
     pub(in crate::conversation) fn permitted(&self, latencies: &Latencies) {
         let waited = self.began.elapsed();
         if self.queue_wait.set(waited).is_ok() {
@@ -115,7 +118,7 @@ impl CallTrace {
         }
     }
 
-    /// The first content is there.
+    /// Records the first content.
     pub(in crate::conversation) fn first_chunk(&self, latencies: &Latencies) {
         let waited = self.began.elapsed();
         if self.first_chunk.set(waited).is_ok() {
@@ -124,7 +127,7 @@ impl CallTrace {
         }
     }
 
-    /// Writes the end of the call into its span and its figures.
+    /// Records the end of the call in its span and its figures.
     pub(in crate::conversation) fn ended(&self, latencies: &Latencies, provider: &str, model: &str, outcome: &ModelOutcome) {
         let took = self.began.elapsed();
         latencies.model_call.record(took);
@@ -164,7 +167,7 @@ impl CallTrace {
             self.span.record(name, tokens);
         }
         if let Some(finish) = finish {
-            // In the provider's words, which may be any text.
+            // The provider's own word, which may be any text.
             self.span.record("finish_reason", if is_word(finish) { finish } else { "other" });
         }
         if let Some(error) = error {
