@@ -326,8 +326,8 @@ impl Live {
         if !entries.is_empty() || !waits.is_empty() {
             self.append(&entries, waits);
         }
-        // During a pause, effects that start work are held: the activation may turn out to be
-        // outdated.
+        // During a pause, effects that start work are held: another activation may own
+        // the journal by now.
         for effect in effects {
             if self.pause.is_some() && !survives_pause(&effect) {
                 self.held.push(effect);

@@ -1,5 +1,5 @@
-//! Broken lists of messages, as other programs and crashes leave them: what is made of them is valid, and nothing a person said is lost
-//! (FAULTS F26, F24).
+//! Invalid message lists, as other programs and crashes leave them. The repaired list is valid and
+//! keeps every text that a user wrote.
 
 use super::{
     Rng, Seed,
@@ -12,7 +12,7 @@ use crate::{
     journal::Durable,
 };
 
-/// Lists of a test run; twenty times as many with `CALLBOARD_LONG=1`.
+/// Lists in a normal test run; 20 times as many with `CALLBOARD_LONG=1`.
 const LISTS: u64 = 5_000;
 
 fn id(rng: &mut Rng) -> String {
@@ -47,7 +47,7 @@ fn message(rng: &mut Rng, number: usize) -> Message {
     Message::new(role, &blocks).unwrap()
 }
 
-/// Texts of one side, in order.
+/// The texts of one role, in order.
 fn texts<'a>(messages: impl IntoIterator<Item = &'a Message>, role: Role) -> Vec<String> {
     let of = |message: &'a Message| message.blocks().into_iter().filter_map(|block| block.as_text().map(str::to_owned));
     let said = messages.into_iter().filter(|message| message.role() == role).flat_map(of);
@@ -75,7 +75,7 @@ fn no_broken_list_loses_what_was_said_or_stays_broken() {
         assert_eq!(repairs.is_empty(), messages.iter().eq(&list), "what was changed is told");
         assert_eq!(History::repair(messages.iter().cloned()), (history.clone(), vec![]), "what is mended stays as it is");
 
-        // Through a life: taken, reloaded, and taken back at each of its rounds.
+        // As a conversation: import the list, reload it, and rewind it to each of its rounds.
         let waiter = WaiterId(1);
         let input = Input::Import { messages: messages.iter().cloned().collect(), rounds: vec![], waiter };
         let (stored, state, effects) = ask(&Durable::default(), input);

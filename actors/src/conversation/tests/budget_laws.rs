@@ -1,4 +1,5 @@
-//! What must hold of budgets at every step and over a whole journal. Said a second time, from DESIGN §4.5.
+//! The laws of budgets, for each step and over a whole journal. Stated independently of the code
+//! under test.
 
 use super::{Rng, laws::Law};
 use crate::{
@@ -8,7 +9,7 @@ use crate::{
     stream::StopReason,
 };
 
-/// Most worlds have no budget; some one that is soon used up.
+/// The prices and budget of a world: often no budget, sometimes one that is soon used up.
 pub(super) fn spending(rng: &mut Rng) -> Pricing {
     let budget = match rng.below(10) {
         0..4 => Budget::default(),
@@ -21,7 +22,7 @@ pub(super) fn spending(rng: &mut Rng) -> Pricing {
     Pricing { budget, price, fixed_bytes: 100, max_tokens: 200, window_tokens: 1000, ..Pricing::default() }
 }
 
-/// A tenant's answer.
+/// A random answer of the tenant's budget.
 pub(super) fn answer(rng: &mut Rng) -> Result<(), Exhausted> {
     let refusal = Exhausted { level: BudgetLevel::Tenant, kind: BudgetKind::Tokens, limit: 10, spent: 9, wanted: 2 };
     if rng.percent(88) { Ok(()) } else { Err(refusal) }
@@ -36,13 +37,14 @@ impl Law<'_> {
         !self.before.rules.spending.budget.is_unlimited() || self.before.tenant_left.is_some()
     }
 
-    /// Whether the tenant's yes is what this input brings.
+    /// Whether this input grants the open reservation.
     fn is_granted(&self) -> bool {
         let asked = self.before.reserving.map(|reserving| reserving.work);
         matches!(self.input, Input::Budget { work, answer: Ok(()) } if Some(*work) == asked)
     }
 
-    /// A call is ordered with a reservation exactly where something is bounded, and the tenant's is asked before.
+    /// A call has a reservation exactly where a budget is limited, and a tenant's budget is asked
+    /// first.
     pub(super) fn call_ordered(&self, state: &Durable, tokens: u64, micro_usd: u64) {
         let bounded = self.is_bounded() || self.is_granted();
         assert_eq!(tokens > 0, bounded, "what is bounded is reserved, and nothing else");
@@ -56,7 +58,7 @@ impl Law<'_> {
         assert!(room(budget.tokens, spent.tokens, wanted.tokens) && room(budget.micro_usd, spent.micro_usd, wanted.micro_usd));
     }
 
-    /// What was reserved is settled once: by the answer to its call, or in full.
+    /// A reservation is settled once: at the usage that the answer to its call reports, or in full.
     pub(super) fn settled(&self, state: &Durable, entry: &Entry) {
         let EntryBody::BudgetSettled { reserved, used_tokens, cost_micro_usd, estimated } = entry.body else { return };
         let open = state.spent.reserved.expect("something is reserved");
@@ -80,7 +82,7 @@ impl Law<'_> {
         }
     }
 
-    /// A round that its budget ends.
+    /// Whether a budget may end the round in this state.
     pub(super) fn refused(&self, state: &Durable) -> bool {
         let asked = self.before.reserving.map(|reserving| reserving.work);
         if matches!(self.input, Input::Budget { work, answer: Err(_) } if Some(*work) == asked) {
@@ -95,7 +97,8 @@ impl Law<'_> {
             || near(budget.wall_ms, spent.wall_ms + self.now.ms_since(round.started_at), 0)
     }
 
-    /// The model is told while it matters, once each, where it is read with a prompt or with results.
+    /// The model is reminded once at each threshold, before a round starts or before the last
+    /// result of a batch.
     pub(super) fn reminded(&self, state: &Durable, entry: &Entry, next: Option<&Entry>) {
         let EntryBody::Injected { id: Some(id), .. } = &entry.body else { return };
         let Some(at) = id.strip_prefix("budget:") else { return };
@@ -112,7 +115,7 @@ impl Law<'_> {
         }
     }
 
-    /// What rests in a round that waits for its tenant's answer.
+    /// What holds in a round that waits for the answer of the tenant's budget.
     pub(super) fn reserving_rests(&self, state: &Durable) {
         let reserving = self.after.reserving.expect("somebody is asked");
         let measures = |work: &Work| matches!(work, Work::Context { .. });
@@ -123,7 +126,7 @@ impl Law<'_> {
         assert!(state.spent.reserved.is_none() && reserving.amount.tokens > 0);
     }
 
-    /// The tenant is asked by a round that would go on.
+    /// Only a round that would continue asks the tenant's budget.
     pub(super) fn asked(&self, effect: &Effect) {
         assert!(
             matches!(effect, Effect::Reserve { .. })
@@ -136,7 +139,8 @@ impl Law<'_> {
     }
 }
 
-/// Over a whole journal each reservation is settled once, and what a conversation spent is the sum.
+/// Over a whole journal, each reservation is settled once, and the spent amount is the sum of the
+/// entries.
 pub(super) fn judge(entries: &[Entry], state: &Durable) {
     let (mut open, mut spent) = (None, Amount::default());
     for entry in entries {

@@ -1,4 +1,5 @@
-//! The laws of a batch: who may start, who is asked, what each call's one result is.
+//! The laws of a batch: which calls may start, which need approval, and which single result each
+//! call gets.
 
 use super::{cast, laws::Law, skill_laws};
 use crate::{
@@ -70,7 +71,7 @@ impl Law<'_> {
         assert_eq!(fits.count(), 1, "what is journaled is what starts");
     }
 
-    /// Each call gets one result, the one that its fate deserves.
+    /// Each call gets one result, which fits how the call ended.
     pub(super) fn tool_finished(
         &self,
         state: &Durable,
@@ -145,7 +146,7 @@ impl Law<'_> {
         }
     }
 
-    /// Whether the round got the same result from this call too often.
+    /// Whether the loop guard refuses this call: the round got the same result from it too often.
     fn is_stuck(&self, state: &Durable, batch: &Batch, call: &Call) -> bool {
         let digest = call_digest(&call.tool_use.name, &call.tool_use.input);
         let repeats = &state.round.as_ref().expect("a round is open").repeats;
@@ -201,7 +202,8 @@ pub(super) fn calls(state: &Durable) -> impl Iterator<Item = (u32, &Call)> {
     state.batch().into_iter().flat_map(|batch| (0..).zip(&batch.calls))
 }
 
-/// Whether a person must agree to a call: by its tool's declaration, or because the outcome of the same call is unknown.
+/// Whether a call needs approval: because its tool declares it, or because the outcome of an equal
+/// call is unknown.
 pub(super) fn asks(state: &Durable, call: &Call) -> bool {
     let by_mode = cast::spec(&call.tool_use.name).is_some_and(|spec| spec.approval == Approval::ByMode);
     let agreed = state.approved.contains(&cast::pattern(&call.tool_use.name, &call.tool_use.input));
@@ -212,7 +214,7 @@ pub(super) fn concurrency(call: &Call) -> Concurrency {
     cast::spec(&call.tool_use.name).map_or(Concurrency::Parallel, |spec| spec.concurrency.clone())
 }
 
-/// The file that a call really works on.
+/// The file that a call works on, after hooks.
 pub(super) fn file(call: &Call) -> Option<String> {
     let Concurrency::PerFile(parameter) = concurrency(call) else { return None };
     let input = cast::hook(&call.tool_use.name).unwrap_or_else(|| call.tool_use.input.clone());

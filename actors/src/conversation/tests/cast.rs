@@ -1,4 +1,4 @@
-//! The tools of the simulated world, one of each kind, and the judge that knows them.
+//! The tools of the simulated world, one of each kind, and the call policy that knows them.
 
 use std::{
     collections::BTreeMap,
@@ -13,10 +13,10 @@ use crate::{
     tool::{EffectClass, ToolError, ToolErrorType},
 };
 
-/// What a hook makes of the input of `hooked`.
+/// The input with which a hook replaces that of the tool `hooked`.
 pub(super) const HOOKED_INPUT: &str = r#"{"path": "hooked"}"#;
 
-/// Tools that a model may name; `nope` does not exist.
+/// The tools that a model may name; `nope` does not exist.
 pub(super) const NAMES: [&str; 10] = ["read", "put", "send", "pay", "edit", "build", "tidy", "hooked", "send", "nope"];
 
 pub(super) const RETRIES_MAX: u32 = 2;
@@ -49,12 +49,12 @@ pub(super) fn spec(name: &str) -> Option<Arc<ToolSpec>> {
     SPECS.get(name).cloned()
 }
 
-/// The input that a call gets: a hook's, if there is one.
+/// The input that a hook sets for a call, if there is a hook.
 pub(super) fn hook(name: &str) -> Option<RawJson> {
     (name == "hooked").then(|| RawJson::from_text(HOOKED_INPUT).unwrap())
 }
 
-/// What "always" means for a call.
+/// The pattern that "always allow" covers for a call.
 pub(super) fn pattern(name: &str, input: &RawJson) -> String {
     format!("{name}:{}", input.as_str())
 }
@@ -63,12 +63,12 @@ pub(super) fn is_bad(input: &RawJson) -> bool {
     input.as_str().contains("bad")
 }
 
-/// Whether an answer is what was asked for.
+/// Whether an answer fits its schema.
 pub(super) fn fits(text: &str) -> bool {
     text.ends_with(['0', '3', '6', '9'])
 }
 
-/// Knows the tools above; refuses inputs that say `bad`.
+/// Knows the tools above; refuses inputs that contain `bad`.
 pub(super) struct Cast;
 
 impl CallPolicy for Cast {

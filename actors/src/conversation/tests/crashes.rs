@@ -1,4 +1,5 @@
-//! A fixed turn is cut at every append and every act, before and after; the life that follows loses nothing and repeats nothing.
+//! Cuts a scripted round before and after every append and every effect. The next activation loses
+//! nothing and repeats nothing.
 
 use std::{io::Write as _, sync::Arc};
 
@@ -21,21 +22,21 @@ use crate::{
     tool_executor::RunResult,
 };
 
-/// What happens in the turn beside its three parallel tools and its approval.
+/// What happens in the round besides its three parallel tools and its approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Variant {
     Plain,
-    /// Interrupted while the model speaks.
+    /// Canceled while the model answers.
     InModel,
-    /// Interrupted while the tools run; they answer.
+    /// Canceled while the tools run; all of them end within the grace period.
     InTools,
-    /// Interrupted while the tools run; one does not answer in time.
+    /// Canceled while the tools run; one does not end within the grace period.
     PastGrace,
-    /// Interrupted while a person is asked.
+    /// Canceled while an approval is awaited.
     Parked,
-    /// Taken back when it is over.
+    /// Rewound after its end.
     Rewound,
-    /// The conversation began as a copy.
+    /// In a conversation that started as a fork.
     Forked,
 }
 
@@ -46,7 +47,7 @@ fn completed(blocks: Vec<ContentBlock>, stop: ProviderStop) -> ModelOutcome {
     ModelOutcome::Completed { blocks, completion: Completion { stop, raw_stop: None, usage: None, raw_usage: None } }
 }
 
-/// A call of each effect class, and one that a person must agree to.
+/// A call of each effect class, and one that needs approval.
 fn calls() -> ModelOutcome {
     let call = |name: &str| {
         let input = RawJson::from_text(r#"{"path":"a"}"#).unwrap();
@@ -65,7 +66,7 @@ fn output() -> RunResult {
 }
 
 impl World {
-    /// The tenant has room.
+    /// Grants an open reservation of the tenant's budget.
     fn grant(&mut self) -> Result<(), Cut> {
         match self.lives[0].reserves.pop() {
             Some(work) => self.tell(0, Input::Budget { work, answer: Ok(()) }),
@@ -73,7 +74,7 @@ impl World {
         }
     }
 
-    /// The store takes all appends and its life hears of each.
+    /// The store takes all appends, and the activation is notified of each.
     fn flush(&mut self) -> Result<(), Cut> {
         while !self.store.queue.is_empty() || !self.lives[0].notices.is_empty() || !self.lives[0].reserves.is_empty() {
             self.grant()?;
@@ -152,7 +153,7 @@ impl World {
         self.flush()
     }
 
-    /// Everything that is open comes to its end.
+    /// Brings everything that is open to its end.
     fn finish(&mut self) -> Result<(), Cut> {
         for _ in 0..100 {
             self.flush()?;
@@ -164,7 +165,7 @@ impl World {
             } else if !life.tools.is_empty() {
                 self.tool_ends(0, 0, output())?;
             } else if !life.models.is_empty() {
-                // A model that had not spoken yet calls its tools first.
+                // A model that has not answered yet calls its tools first.
                 let fresh = life.durable.round.as_ref().is_some_and(|round| round.said.is_empty() && round.model_calls == 1);
                 self.model_ends(0, 0, if fresh { calls() } else { answer() })?;
             } else {
@@ -174,7 +175,7 @@ impl World {
         panic!("the round does not end: {:?}", self.lives[0].durable.round);
     }
 
-    /// A client that got no receipt sends its prompt again, under its key.
+    /// A client without a receipt sends its prompt again under the same key.
     fn ask_again(&mut self) -> Result<(), Cut> {
         let told = self.sent.iter().any(|sent| matches!(self.replies.get(&sent.waiter), Some(Reply::Acknowledged(_))));
         if told { Ok(()) } else { self.prompt(0, Some("key"), OnBusy::Queue, "body", None) }
@@ -190,7 +191,7 @@ fn careful(budgeted: bool) -> Rules {
     Rules { approval: ApprovalMode::Ask, has_approver: true, ..limits }
 }
 
-/// With a budget of its own and its tenant's, or without any.
+/// A world with a budget for the conversation and its tenant, or without any budget.
 fn world(cut_at: Option<usize>, budgeted: bool) -> World {
     let mut world = World::new(7, careful(budgeted));
     world.tenant = budgeted;
@@ -203,7 +204,7 @@ fn entries(world: &World) -> Vec<EntryBody> {
     world.store.entries.iter().map(|stored| Entry::decode(stored).expect("readable").body).collect()
 }
 
-/// What must be true once the life after a cut has ended what was open.
+/// What holds after the activation that follows a cut has ended everything open.
 fn check_after(world: &mut World, recovery: Recovery, was_open: bool) {
     let bodies = entries(world);
     let accepted = bodies.iter().filter(|body| matches!(body, EntryBody::PromptAccepted { .. })).count();

@@ -1,4 +1,5 @@
-//! Ten thousand random interleavings; the laws hold after each step, the verdict at each end, and every pair of state and input is met.
+//! Ten thousand random interleavings. The laws hold after each step, the verdict at each end, and
+//! every pair of state and input occurs.
 
 use std::{collections::BTreeMap, fmt::Write as _, io::Write as _, time::Instant};
 
@@ -8,13 +9,13 @@ use super::{
     world::{Coverage, INPUTS, STATES, World},
 };
 
-/// Interleavings of a test run; ten times as many with `CALLBOARD_LONG=1`.
+/// Interleavings in a normal test run; ten times as many with `CALLBOARD_LONG=1`.
 const INTERLEAVINGS: u64 = 10_000;
 
-/// How often each pair must be met.
+/// How often each pair must occur.
 const PAIR_MIN: u64 = 20;
 
-/// Pairs that cannot occur, and why.
+/// Pairs that cannot occur, each with the reason.
 const IMPOSSIBLE: [(&str, &str, &str); 2] = [
     ("starting", "*", "the shell hands `Recovered` to a life before any mail"),
     ("*", "Recovered", "the shell hands it out once, when the fold is complete"),

@@ -1,5 +1,5 @@
-//! What must hold at every step, whatever happens. Said a second time, from DESIGN §4 and the table of requirements, not from the
-//! code under test: a mutant of the turn breaks one of these.
+//! The laws of every step. They state the requirements independently of the code under test, so
+//! that a mutation of the round's decisions breaks one of them.
 
 use std::collections::BTreeSet;
 
@@ -32,20 +32,21 @@ use crate::{
     tool_executor::RunResult,
 };
 
-/// One step and what surrounds it.
+/// One step with the state before and after it.
 pub(super) struct Law<'a> {
     pub(super) before: &'a Volatile,
     pub(super) after: &'a Volatile,
     pub(super) input: &'a Input,
     pub(super) outcome: &'a Outcome,
     pub(super) now: Timestamp,
-    /// Calls whose last attempt said that it began nothing.
+    /// The calls whose last attempt reported that it did not start.
     pub(super) not_started: &'a BTreeSet<(Seq, u32)>,
-    /// Wire forms of answers that a server paused: the only ones that a request may end with.
+    /// The wire forms of answers that the provider paused: the only assistant messages that may end
+    /// a request.
     pub(super) paused: &'a mut BTreeSet<Bytes>,
 }
 
-/// Whether an act must wait for the store (the table of DESIGN §4.3).
+/// Whether an effect must wait for the commit: answers to callers, and tools with side effects.
 pub(super) fn must_wait(effect: &Effect) -> bool {
     match effect {
         Effect::Acknowledge { .. } | Effect::Answer { .. } => true,
@@ -60,7 +61,8 @@ pub(super) fn is_plain_user(message: &Message) -> bool {
 }
 
 impl Law<'_> {
-    /// Holds a step against the laws and brings `shadow`, a fold of decoded entries, up to date. Returns the encoded entries.
+    /// Checks a step against the laws and applies its entries to `shadow`, a fold of decoded
+    /// entries. Returns the encoded entries.
     pub(super) fn check(mut self, shadow: &mut Durable, live: &Durable) -> Vec<StoredEntry> {
         self.reply(shadow);
         self.effects(shadow);
@@ -114,7 +116,7 @@ impl Law<'_> {
         self.outcome.entries.iter().filter(|entry| test(&entry.body)).count()
     }
 
-    /// Whoever asks gets one answer, the right one, and nobody else gets any.
+    /// The caller of this input gets exactly one answer, the right one; no other caller gets any.
     fn reply(&self, state: &Durable) {
         let replies: Vec<&Effect> = self
             .outcome
@@ -249,7 +251,7 @@ impl Law<'_> {
         }
     }
 
-    /// Work is ordered by exactly one entry; orders fit their cause.
+    /// Each piece of work is ordered by exactly one entry, and each effect fits its cause.
     fn effects(&self, state: &Durable) {
         let mut ordered: Vec<WorkId> = Vec::new();
         let mut ended: Vec<RoundId> = Vec::new();
@@ -333,7 +335,7 @@ impl Law<'_> {
         }
     }
 
-    /// The attempt that this input ends: call, attempt, result, effect.
+    /// The attempt that this input ends: call, attempt, result, effect class.
     pub(super) fn own_result(&self) -> Option<(u32, u32, &RunResult, EffectClass)> {
         let Input::Tool { work, result, .. } = self.input else { return None };
         match self.before.work.get(work)? {
@@ -408,7 +410,8 @@ impl Law<'_> {
                 assert!(!last.blocks().is_empty());
                 let doubt = self.before.rules.context.is_in_doubt(&state.context.window);
                 let measured = self.after.measured.is_some_and(|seq| seq.0 + 2 >= entry.seq.0);
-                // The shell answers a reservation before anything else happens; here something may.
+                // The shell answers a reservation before any other input; this world may
+                // interleave.
                 let reserved = self.before.reserving.is_some();
                 assert!(again || !doubt || measured || reserved, "no model is called with a context in doubt (R-04)");
             }
@@ -481,7 +484,7 @@ impl Law<'_> {
         }
     }
 
-    /// Why a round that ends now ends.
+    /// The stop reason and the error code that a round must end with now.
     fn stop(&self, round: &OpenRound, cancelling: Option<&Cancelling>) -> (StopReason, Option<String>) {
         if let Input::Model { outcome: ModelOutcome::Failed { error: error @ ProviderError::Auth { .. }, .. }, .. } = self.input
             && round.model_calls == 1
@@ -545,7 +548,7 @@ impl Law<'_> {
         }
     }
 
-    /// What a conversation waits for when it rests.
+    /// What must hold when nothing follows: the conversation waits for something.
     fn rest(&self, state: &Durable) {
         let after = self.after;
         self.skills_rest(state);
@@ -597,7 +600,7 @@ fn is_an_answer(stop: ProviderStop) -> bool {
     !matches!(stop, ProviderStop::MaxTokens | ProviderStop::Refusal | ProviderStop::ContextWindowExceeded)
 }
 
-/// What one entry does to the parts of the state that later decisions lean on.
+/// What one entry does to the parts of the state that later decisions use.
 fn after_entry(state: &Durable, doubts: &[u64], before: Option<&OpenRound>, entry: &Entry) {
     match &entry.body {
         EntryBody::ToolFinished { call, outcome, name, .. } => {
@@ -655,7 +658,8 @@ fn after_entry(state: &Durable, doubts: &[u64], before: Option<&OpenRound>, entr
     }
 }
 
-/// What can stay of an answer: no empty text, no second use of an id, nothing that is no object, no thinking at the end.
+/// The part of an answer that may enter the history: no empty text, no repeated call id, no
+/// arguments that are not an object, no thinking at the end.
 fn expected_blocks(said: &[ContentBlock], calls: bool, complete: bool) -> Option<Vec<ContentBlock>> {
     let mut kept: Vec<ContentBlock> = Vec::new();
     for block in said {

@@ -1,5 +1,6 @@
-//! Proofs of the pure turn in a world without a runtime: a memory store with faults, a shell that does what DESIGN §4.1-4.3 says,
-//! a random model, random tools, random people, crashes and rivals. Everything follows from a seed.
+//! Tests of the pure round in a simulated world without a runtime: an in-memory store with faults,
+//! a minimal shell, random models, tools, users and crashes, and rival activations of one
+//! conversation. A seed determines everything.
 //!
 //! `CALLBOARD_SEED=n` replays one interleaving and prints its steps; `CALLBOARD_LONG=1` runs ten times as many.
 
@@ -17,7 +18,7 @@ mod store;
 mod verdict;
 mod world;
 
-/// splitmix64.
+/// The random number generator splitmix64.
 #[derive(Debug, Clone)]
 struct Rng(u64);
 
@@ -54,7 +55,7 @@ impl Rng {
     }
 }
 
-/// Names the seed when a test that holds it fails.
+/// Prints the seed when a test that holds it fails.
 struct Seed(u64);
 
 impl Drop for Seed {

@@ -1,4 +1,4 @@
-//! Chance: what people, models, tools, the store and the weather do next.
+//! Random events: what users, models, tools and the store do next.
 
 use super::{
     Rng, budget_laws,
@@ -85,7 +85,7 @@ fn recovery(rng: &mut Rng) -> Recovery {
 }
 
 impl World {
-    /// Something happens.
+    /// One random event.
     pub(super) fn happen(&mut self, weather: Weather) -> Result<(), Cut> {
         self.now = match self.rng.below(200) {
             0 => self.now.plus_ms(25 * 3_600_000),
@@ -112,7 +112,7 @@ impl World {
         self.go_on(weather.fault)
     }
 
-    /// Something that is under way comes to its end. Does nothing when nothing is.
+    /// Ends one thing that is under way; does nothing if there is none.
     pub(super) fn go_on(&mut self, fault: usize) -> Result<(), Cut> {
         let index = self.rng.below(self.lives.len());
         let life = &self.lives[index];
@@ -188,7 +188,7 @@ impl World {
     }
 
     fn somebody_acts(&mut self, weather: Weather) -> Result<(), Cut> {
-        // Mostly to the newest life; the others still have mail in their boxes.
+        // Most mail goes to the newest activation; older ones may still receive some.
         let index = if self.rng.percent(50) { self.lives.len() - 1 } else { self.rng.below(self.lives.len()) };
         if self.rng.percent(weather.drain) {
             return self.tell(index, Input::Drain);
@@ -276,7 +276,7 @@ impl World {
         }
     }
 
-    /// Mail that should have no effect any more.
+    /// Mail that must have no effect any more.
     fn late_mail(&mut self, index: usize) -> Result<(), Cut> {
         let life = &self.lives[index];
         if !life.late.is_empty() && self.rng.percent(50) {
@@ -299,7 +299,7 @@ impl World {
         self.tell(index, input)
     }
 
-    /// A client sends a prompt; under a key it had before, mostly with the same body.
+    /// A client sends a prompt. Under a known key it mostly has the same body.
     pub(super) fn prompt(
         &mut self,
         index: usize,
@@ -363,7 +363,7 @@ impl World {
     }
 }
 
-/// What a measurement finds: mostly what is so, at times something else.
+/// The result of a measurement: mostly the true one.
 fn measured(rng: &mut Rng, state: &Durable, rules: &Rules) -> ContextOutcome {
     if rng.percent(8) {
         return ContextOutcome::TooLarge { part: "system prompt", part_tokens: 5, tokens: 9, limit: 3 };
@@ -452,7 +452,7 @@ fn tool(rng: &mut Rng, cancelled: bool) -> RunResult {
     }
 }
 
-/// A message as no user may say it, or as an import brings it.
+/// A message that no user may send, or that an import brings.
 fn broken(rng: &mut Rng) -> Message {
     let call = |id: &str| ContentBlock::ToolUse(ToolUseBlock { id: id.into(), name: "read".into(), input: RawJson::empty_object() });
     let result = ToolResultBlock { tool_use_id: "x".into(), content: ToolResultContent::Text("r".into()), is_error: false };

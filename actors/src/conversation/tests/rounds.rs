@@ -1,4 +1,5 @@
-//! Rounds as a whole: their marks, what a rewind and a fork leave, at every round of generated conversations.
+//! Whole rounds: their marks, and what a rewind or a fork leaves, at every round of generated
+//! conversations.
 
 use std::{collections::BTreeSet, io::Write as _};
 
@@ -19,7 +20,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// Conversations of the property; ten times as many with `CALLBOARD_LONG=1`.
+/// Conversations in a normal test run; ten times as many with `CALLBOARD_LONG=1`.
 const CONVERSATIONS: u64 = 200;
 
 fn name() -> ConversationId {
@@ -54,7 +55,7 @@ impl World {
         self.tell(index, Input::Fork { copied: Box::new(Copied { from: name(), fork }), waiter })
     }
 
-    /// Records that may come with an import; a few do not fit it.
+    /// Records for an import; a few do not fit it.
     pub(super) fn records(&mut self, messages: &[Message]) -> Vec<ConversationRound> {
         if self.rng.percent(60) {
             return vec![];
@@ -72,7 +73,7 @@ impl World {
     }
 }
 
-/// Whether records of rounds fit a history; said a second time.
+/// Whether records of rounds fit a history, stated independently of the code under test.
 pub(super) fn fits(records: &[ConversationRound], messages: &[Message]) -> bool {
     let ids: BTreeSet<RoundId> = records.iter().map(|record| record.round_id).collect();
     let starts: Vec<usize> = records.iter().filter_map(|record| record.start).map(|start| start as usize).collect();
@@ -80,7 +81,8 @@ pub(super) fn fits(records: &[ConversationRound], messages: &[Message]) -> bool 
     ids.len() == records.len() && starts.is_sorted_by(|a, b| a < b) && starts.iter().all(begins)
 }
 
-/// Marks rise, lie within the history, part nothing, and the open round has the last one.
+/// The marks rise, lie within the history, split no call from its result, and the last one belongs
+/// to the open round.
 pub(super) fn marks_hold(state: &Durable) {
     let marks = state.rounds.as_slice();
     let messages: Vec<&Message> = state.history.messages().iter().collect();
@@ -128,7 +130,8 @@ pub(super) fn after_rounds(state: &Durable, history: &History, marks: &RoundMark
             }
         }
         EntryBody::Compacted { .. } => {
-            // A round keeps its name as long as one of its messages is left, and its first message that is left is where it begins.
+            // A round keeps its id while one of its messages is left; it then starts at its first
+            // message that is left.
             let mut rest = was.iter();
             assert!(is.iter().all(|mark| rest.any(|old| old.id == mark.id)), "{was:?} became {is:?}");
             assert_eq!(is.last().map(|mark| mark.id), was.last().map(|mark| mark.id), "the last round is there");
@@ -142,7 +145,8 @@ pub(super) fn after_rounds(state: &Durable, history: &History, marks: &RoundMark
     }
 }
 
-/// Rounds that are read out of a journal are those that began and were not taken back, with what each cost.
+/// The rounds read from a journal are those that started and were not taken back, each with its
+/// cost.
 pub(super) fn judge_rounds(entries: &[Entry]) {
     let mut expected: Vec<RoundId> = Vec::new();
     let mut state = Durable::default();
@@ -166,7 +170,7 @@ pub(super) fn judge_rounds(entries: &[Entry]) {
     }
 }
 
-/// Status moves pending, in progress, then completed or error, and no other way (V-02, V-03).
+/// A status moves from pending to in progress, then to completed or error, and in no other way.
 fn judge_statuses(entries: &[Entry]) {
     let mut reader = RoundsReader::new(name());
     let mut before: Vec<ConversationRound> = Vec::new();
@@ -190,7 +194,8 @@ fn judge_statuses(entries: &[Entry]) {
     }
 }
 
-/// Asks a life that begins on this state for something; gives what it wrote and what it is then.
+/// Gives an input to a new activation on this state. Returns its entries, the state after it, and
+/// its effects.
 pub(super) fn ask(state: &Durable, input: Input) -> (Vec<StoredEntry>, Durable, Vec<Effect>) {
     let mut durable = state.clone();
     let mut volatile = Volatile::new(state.epoch.next(), 7, people::rules(&mut Rng::new(1)));
@@ -199,7 +204,7 @@ pub(super) fn ask(state: &Durable, input: Input) -> (Vec<StoredEntry>, Durable, 
     (outcome.entries.iter().map(Entry::encode).collect(), durable, outcome.effects)
 }
 
-/// What a new life finds in the store, without and with a snapshot.
+/// A new activation restores the state from the store, without and with a snapshot.
 pub(super) fn reload(stored: Vec<StoredEntry>, state: &Durable) {
     let head = Head { epoch: state.epoch, seq: state.head };
     assert_eq!(restore(&Loaded { head, snapshot: None, entries: stored }), Some(Ok(state.clone())), "the journal replays to the same");
@@ -230,7 +235,7 @@ fn check_fork(fork: Fork) -> Durable {
     state
 }
 
-/// The seeds of the property, or the one that is replayed.
+/// The seeds of the test, or the one to replay.
 fn seeds(count: u64) -> std::ops::Range<u64> {
     match std::env::var("CALLBOARD_SEED").ok().and_then(|seed| seed.parse::<u64>().ok()) {
         Some(seed) => seed..seed + 1,
@@ -252,7 +257,7 @@ fn every_rewind_and_every_fork_of_a_conversation_is_valid_and_reloads_to_the_sam
         }
         let entries = |world: &World| -> Vec<Entry> { world.store.entries.iter().map(|stored| Entry::decode(stored).unwrap()).collect() };
 
-        // A fork may be asked for at any instant.
+        // A fork may be requested at any time.
         let now = entries(&world);
         let mut state = Durable::default();
         now.iter().for_each(|entry| state.apply(entry).unwrap());
@@ -289,9 +294,9 @@ fn every_rewind_and_every_fork_of_a_conversation_is_valid_and_reloads_to_the_sam
             let fork = fork_at(&now, Some(mark.id)).expect("a round that is over can be forked");
             assert_eq!(fork.messages, again.messages, "a rewind is undone by a fork");
             let end = whole.rounds.end(mark.id, len as u32).unwrap() as usize;
-            // People may have spoken between two rounds, which is after the end of the first.
+            // Messages injected between two rounds come after the end of the first one.
             let until: Vec<_> = whole.history.messages().iter().take(end).collect();
-            // What was compacted since is whole in the fork.
+            // What was compacted since then is complete in the fork.
             let compacted = now.iter().any(|entry| entry.seq > fork.upto && matches!(entry.body, EntryBody::Compacted { .. }));
             let begins = until.iter().zip(&fork.messages).all(|(a, b)| **a == *b) && fork.messages.len() <= end;
             assert!(begins || compacted, "a fork is the beginning: {until:?} {:?}", fork.messages);

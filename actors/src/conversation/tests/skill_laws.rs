@@ -1,4 +1,5 @@
-//! The laws of skills: who becomes active, what is narrowed meanwhile, what is told of the list; and skills for the random world.
+//! The laws of skills: which become active, which tools they leave, and how the list is offered;
+//! and skills for the random world.
 
 use std::sync::Arc;
 
@@ -11,14 +12,14 @@ use crate::{
     tool_executor::RunResult,
 };
 
-/// Skills that may be active at once in this world.
+/// How many skills may be active at once in this world.
 const DEPTH: u32 = 2;
 
 fn skill(n: usize) -> Skill {
     Skill::new(SkillName::new(format!("s{n}")).unwrap(), "d", format!("how to do {n}"))
 }
 
-/// A skill as a source brings it: some narrow the tools, some are not to be had.
+/// A skill as its source returns it: some narrow the tools, some are unavailable.
 pub(super) fn loaded(rng: &mut Rng) -> SkillActivationResult {
     let mut skill = skill(rng.below(4));
     let request = SkillActivationRequest::new(skill.name().clone(), ActivationId::from_random(rng.bytes()));
@@ -38,7 +39,7 @@ pub(super) fn name(rng: &mut Rng) -> SkillName {
     skill(rng.below(4)).name().clone()
 }
 
-/// The skills of a life's host; another host may have others, or none.
+/// The skills of the activation's host; another host may have others, or none.
 pub(super) fn view(rng: &mut Rng) -> Option<SkillView> {
     let skills: Vec<_> = (0..rng.below(4)).map(|n| skill(n).metadata).collect();
     let policy = SkillPolicy { max_depth: DEPTH, ..SkillPolicy::default() };
@@ -54,7 +55,7 @@ pub(super) fn fits(state: &Durable, volatile: &Volatile, loaded: &SkillActivatio
     loaded.success && !state.skills.stack.contains(&loaded.skill_name) && state.skills.stack.depth() < depth(volatile)
 }
 
-/// Whether the active skills let a tool run.
+/// Whether the active skills allow a tool.
 pub(super) fn allows(state: &Durable, tool: &str) -> bool {
     let modifiers = state.skills.active.values().filter_map(|skill| skill.modifier.allowed_tools.as_ref());
     modifiers.into_iter().all(|allowed| allowed.contains(tool))
@@ -64,7 +65,7 @@ impl Law<'_> {
     /// A call that loaded a skill fails exactly when the skill may not become active.
     pub(super) fn activation_failed(&self, state: &Durable, result: &RunResult) -> Option<bool> {
         let RunResult::Activation(loaded) = result else { return None };
-        // The entry that activates it is applied already, if there is one.
+        // The entry that activates the skill is applied already, if there is one.
         let became = state.skills.is_active(loaded.activation_id);
         assert_eq!(became, self.outcome.entries.iter().any(|entry| matches!(entry.body, EntryBody::SkillActivated { .. })));
         Some(!became)
@@ -99,7 +100,8 @@ impl Law<'_> {
         }
     }
 
-    /// What is active is the same on the stack and by name, and nothing of the model's outlives its round.
+    /// The stack and the map of active skills agree, and skills that the model activated end with
+    /// the round.
     pub(super) fn skills_rest(&self, state: &Durable) {
         let skills = &state.skills;
         let mut names = skills.stack.names();

@@ -1,4 +1,4 @@
-//! A journal in memory that does what the port says, and fails when told.
+//! An in-memory journal that keeps the promises of the port, and injects faults.
 
 use std::collections::VecDeque;
 
@@ -14,17 +14,17 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     None,
-    /// Unavailable, and not stored.
+    /// Reported as unavailable, and not stored.
     Lost,
-    /// Unavailable, but stored.
+    /// Reported as unavailable, but stored.
     Untold,
 }
 
-/// What the store tells a life of an append.
+/// What the store reports to an activation about an append.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Notice {
     Stored(Seq),
-    /// Unavailable or a conflict.
+    /// Unavailable, or a conflict.
     Failed,
 }
 
@@ -32,13 +32,13 @@ pub(super) enum Notice {
 pub(super) struct Store {
     pub(super) entries: Vec<StoredEntry>,
     pub(super) head: Head,
-    /// Appends under way, with the number of the life that sent them.
+    /// Appends under way, each with the number of the activation that sent it.
     pub(super) queue: VecDeque<(u64, AppendBatch)>,
     pub(super) snapshot: Option<(Seq, Bytes)>,
 }
 
 impl Store {
-    /// Takes the next append; says whom to tell what.
+    /// Handles the next append. Returns the activation to notify, and the notice.
     pub(super) fn work(&mut self, fault: Fault) -> Option<(u64, Notice)> {
         let (life, batch) = self.queue.pop_front()?;
         let end = batch.entries.last().expect("a parcel is not empty").seq;

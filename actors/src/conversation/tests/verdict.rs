@@ -1,4 +1,5 @@
-//! Brings a world to its end and judges it from outside: what was told, what is stored, what was seen.
+//! Brings a world to its end and checks it from outside: the answers, the journal and the published
+//! events.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,14 +17,15 @@ use crate::{
     time::Timestamp,
 };
 
-/// Steps to an end at most: beyond this a world hangs.
+/// The most steps to an end: a world that takes more has hung.
 const STEPS_MAX: usize = 3000;
 
 impl World {
-    /// Lets all that is under way come to its end, without further faults; people answer what they are asked.
+    /// Ends everything under way without further faults; users answer the approvals.
     pub(super) fn settle(&mut self) {
         for _ in 0..STEPS_MAX {
-            // A drained life goes to sleep; another one takes up what waits. One whose journal was taken over ends.
+            // A draining activation goes to sleep, and another one continues with the waiting
+            // prompts. An activation whose journal was taken over ends.
             let asleep = self.lives.last().is_none_or(|life| life.over || life.volatile.draining && life.is_quiet());
             if asleep && self.lives.len() == 1 || self.lives.is_empty() {
                 self.lives.clear();
@@ -41,7 +43,7 @@ impl World {
             if done && last.durable.head == self.store.head.seq {
                 return;
             } else if done {
-                self.lives.clear(); // It had nothing to do and did not notice that another life wrote; who comes next does.
+                self.lives.clear(); // It was idle and did not notice that another activation wrote; the next one will.
                 continue;
             }
             for index in 0..self.lives.len() {
@@ -60,7 +62,7 @@ impl World {
         panic!("the world does not come to rest: {states:?}");
     }
 
-    /// Judges a settled world.
+    /// Checks a settled world.
     pub(super) fn judge(&mut self) {
         let life = &self.lives[0];
         let folded = restore(&self.store.load(false)).expect("no snapshot").expect("readable");
@@ -88,7 +90,7 @@ impl World {
             if let EntryBody::Reset {} = &entry.body {
                 keys.clear();
             }
-            latest = latest.max(entry.at); // The clock may go back after it was so late that keys were forgotten.
+            latest = latest.max(entry.at); // The clock may have gone back after keys had expired.
             let mut first_use = |key: Option<&ClientKey>, at: Timestamp| {
                 let Some(key) = key else { return };
                 let before = keys.insert(key.key.clone(), at);
@@ -147,7 +149,8 @@ impl World {
         judge_rounds(entries);
     }
 
-    /// What was seen is what a reader of the journal sees who comes later, ids included.
+    /// The published events are those that a later reader of the journal derives, with the same
+    /// ids.
     fn judge_events(&self, entries: &[Entry]) {
         let mut state = Durable::default();
         let mut all = Vec::new();
@@ -168,7 +171,7 @@ impl World {
         assert_eq!(seen, projected, "what was seen is what is projected");
     }
 
-    /// Sends nothing more, settles and judges.
+    /// Stops the random events, then settles and checks the world.
     pub(super) fn end(&mut self) {
         while !self.store.queue.is_empty() && self.lives.is_empty() {
             self.store_works(Fault::None).expect("no cut");
@@ -178,7 +181,7 @@ impl World {
     }
 }
 
-/// Nothing that a person said is lost or doubled in the history.
+/// The history neither loses nor repeats a text of a user.
 fn judge_words(entries: &[Entry], state: &Durable) {
     let mut words: BTreeMap<String, i32> = BTreeMap::new();
     let mut prompts: BTreeMap<PromptId, &Message> = BTreeMap::new();
@@ -207,7 +210,7 @@ fn judge_words(entries: &[Entry], state: &Durable) {
             EntryBody::Imported { messages, .. } => words = said_in(messages),
             EntryBody::Reset {} => words.clear(),
             EntryBody::Rewound { .. } => {
-                // That what is left is the beginning of what was there is a law of the entry.
+                // A law of the entry says that the rest is the start of the former history.
                 let upto = entries.iter().take_while(|other| other.seq <= entry.seq);
                 let mut state = Durable::default();
                 upto.for_each(|entry| state.apply(entry).expect("it was applied before"));
@@ -219,7 +222,7 @@ fn judge_words(entries: &[Entry], state: &Durable) {
     assert_eq!(said_in(state.history.messages().iter()), words, "what people said stands in the history once");
 }
 
-/// Texts of people in messages, with how often each is there.
+/// The texts of users in `messages`, each with its number of occurrences.
 fn said_in<'a>(messages: impl IntoIterator<Item = &'a Message>) -> BTreeMap<String, i32> {
     let mut heard: BTreeMap<String, i32> = BTreeMap::new();
     for message in messages {

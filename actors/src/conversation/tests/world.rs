@@ -1,4 +1,6 @@
-//! A store, lives and an outside world, moved one event at a time. The shell here does what DESIGN §4.1-4.3 says and no more.
+//! A store, activations and an outside world, moved one event at a time. The shell here performs
+//! the effects in the simplest correct way: entries to the store first, waiting effects after their
+//! commit.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -27,7 +29,7 @@ use crate::{
     tool_executor::RunResult,
 };
 
-/// What a caller was told.
+/// The answer that a caller got.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Reply {
     Acknowledged(Receipt),
@@ -45,40 +47,41 @@ pub(super) struct Sent {
     pub(super) waiter: WaiterId,
 }
 
-/// An act and the entry it waits for.
+/// An effect and the entry it waits for.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Wait {
     tail: Seq,
     effect: Effect,
 }
 
-/// One life and the shell around it.
+/// One activation and its shell.
 pub(super) struct Life {
     pub(super) number: u64,
     pub(super) durable: Durable,
     pub(super) volatile: Volatile,
     pub(super) append_queue: AppendQueue<Wait>,
     pub(super) notices: VecDeque<Notice>,
-    /// The head that was read during a pause, and the entry after what was known to be stored; not yet told.
+    /// The head that was read during a pause, and the entry after the last one known to be stored;
+    /// not handled yet.
     pub(super) head_read: Option<(Head, Option<StoredEntry>)>,
     pub(super) models: Vec<WorkId>,
-    /// Contexts that are being measured, as they were when that was ordered.
+    /// The contexts under measurement, as they were when it was ordered.
     pub(super) measures: Vec<(WorkId, Durable)>,
     pub(super) tools: Vec<StartTool>,
     pub(super) timers: Vec<(Seq, u32)>,
     pub(super) graces: Vec<RoundId>,
-    /// Questions to the tenant's budget.
+    /// Open questions to the tenant's budget.
     pub(super) reserves: Vec<WorkId>,
-    /// Work whose token is cancelled.
+    /// Work whose token is canceled.
     pub(super) cancelled: BTreeSet<WorkId>,
-    /// Mail that comes too late to matter.
+    /// Mail that arrives too late to have an effect.
     pub(super) late: Vec<Input>,
-    /// The lane said that this life is over.
+    /// Whether the append queue said that this activation is over.
     pub(super) over: bool,
     aborted: BTreeSet<WorkId>,
     shadow: Durable,
     held: VecDeque<Wait>,
-    /// What the lane holds, by our own account.
+    /// What the append queue must hold, counted independently.
     waits: VecDeque<Wait>,
     base: Seq,
     written: Vec<StoredEntry>,
@@ -174,7 +177,7 @@ impl Life {
 /// How often each state met each input.
 pub(super) type Coverage = BTreeMap<(&'static str, &'static str), u64>;
 
-/// Where a fixed script is to be cut.
+/// The error of a script that was cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cut;
 
@@ -190,7 +193,7 @@ pub(super) struct World {
     pub(super) replies: BTreeMap<WaiterId, Reply>,
     pub(super) published: Vec<(EventId, EventKind)>,
     pub(super) coverage: Coverage,
-    /// Lives that were cut off; what they had not published, nobody saw.
+    /// How often the host crashed; each time, unpublished events are lost.
     pub(super) crashes: u64,
     pub(super) trace: bool,
     /// Points passed, and the one at which to stop.
@@ -242,13 +245,13 @@ impl World {
         }
     }
 
-    /// A place where the host may be killed.
+    /// A point at which the host may be killed.
     fn point(&mut self) -> Result<(), Cut> {
         self.points += 1;
         if self.cut_at == Some(self.points) { Err(Cut) } else { Ok(()) }
     }
 
-    /// Loads what is stored and lets a life begin on it.
+    /// Loads the stored journal and starts an activation on it.
     pub(super) fn start_life(&mut self, recovery: Recovery) -> Result<(), Cut> {
         let snapshot = self.store.snapshot.is_some() && self.rng.percent(50);
         let loaded = self.store.load(snapshot);
@@ -291,7 +294,8 @@ impl World {
         self.tell(self.lives.len() - 1, Input::Recovered { recovery })
     }
 
-    /// The host is killed: all that is not stored is gone; of the appends under way, `stored` make it.
+    /// Kills the host: everything that is not stored is lost; the first `stored` appends under way
+    /// succeed.
     pub(super) fn crash(&mut self, stored: usize) {
         self.log(|| format!("# crash; {stored} of {} appends make it", self.store.queue.len()));
         for _ in 0..stored {
@@ -302,7 +306,7 @@ impl World {
         self.crashes += 1;
     }
 
-    /// Hands an input to a life, as its shell does: decide, apply, encode, send, perform.
+    /// Gives an input to an activation, as its shell does: decide, apply, encode, send, perform.
     pub(super) fn tell(&mut self, index: usize, input: Input) -> Result<(), Cut> {
         let now = self.now;
         let left = *self.rng.pick(&[100, 60, 20, 5, 0]);
@@ -403,7 +407,8 @@ impl World {
             Effect::MeasureContext { work, .. } => life.measures.push((work, life.durable.clone())),
             Effect::StartTool(start) if life.aborted.contains(&start.work) => {}
             Effect::StartTool(start) => {
-                // What is cancelled before it began is not begun; the answer comes as any other.
+                // A call that was canceled before its start does not start; its result arrives like
+                // any other.
                 if start.spec.effect == EffectClass::Once && !life.cancelled.contains(&start.work) {
                     assert!(self.once.insert((start.batch, start.call)), "a once call is started twice: {start:?}");
                 }
@@ -446,13 +451,13 @@ impl World {
         assert_eq!(self.replies.insert(waiter, reply), None, "a caller is answered once");
     }
 
-    /// A model call of a life ends.
+    /// A model call of an activation ends.
     pub(super) fn model_ends(&mut self, index: usize, place: usize, outcome: ModelOutcome) -> Result<(), Cut> {
         let work = self.lives[index].models.remove(place);
         self.tell(index, Input::Model { work, outcome, model: std::sync::Arc::default() })
     }
 
-    /// An attempt of a life's tool ends.
+    /// An attempt of a tool call ends.
     pub(super) fn tool_ends(&mut self, index: usize, place: usize, result: RunResult) -> Result<(), Cut> {
         let life = &mut self.lives[index];
         let start = life.tools.remove(place);
@@ -466,7 +471,7 @@ impl World {
         self.tell(index, Input::Tool { work: start.work, result, duration_ms: 7 })
     }
 
-    /// The store takes the next append.
+    /// The store handles the next append.
     pub(super) fn store_works(&mut self, fault: Fault) -> Result<(), Cut> {
         self.point()?;
         if let Some((number, notice)) = self.store.work(fault) {
@@ -478,7 +483,7 @@ impl World {
         self.point()
     }
 
-    /// A life hears what became of an append.
+    /// An activation is notified of the outcome of an append.
     pub(super) fn deliver(&mut self, index: usize) -> Result<(), Cut> {
         let life = &mut self.lives[index];
         match life.notices.pop_front() {
@@ -500,13 +505,13 @@ impl World {
         }
     }
 
-    /// A life that is paused reads the head.
+    /// A paused activation reads the head.
     pub(super) fn read_head(&mut self, index: usize) {
         let known = self.lives[index].append_queue.stored_head().seq.0 as usize;
         self.lives[index].head_read = Some((self.store.head, self.store.entries.get(known).cloned()));
     }
 
-    /// A life hears of the head that was read, which may be old by now.
+    /// An activation handles the head that was read, which may be outdated by now.
     pub(super) fn judge_head(&mut self, index: usize) -> Result<(), Cut> {
         let life = &mut self.lives[index];
         let Some((head, next)) = life.head_read.take() else { return Ok(()) };
@@ -533,7 +538,8 @@ impl World {
         }
     }
 
-    /// Everything up to `seq` is known to be stored: exactly what waited for that is performed, and its events are shown.
+    /// Everything up to `seq` is known to be stored: exactly the effects that waited for it are
+    /// performed, and its events are published.
     fn release(&mut self, index: usize, seq: Seq, released: Vec<Wait>) -> Result<(), Cut> {
         let life = &mut self.lives[index];
         life.told = life.told.max(seq);
@@ -553,7 +559,7 @@ impl World {
         Ok(())
     }
 
-    /// Keeps a snapshot, if all that the life knows is stored.
+    /// Writes a snapshot if everything that the activation knows is stored.
     pub(super) fn take_snapshot(&mut self, index: usize) {
         let life = &self.lives[index];
         if life.append_queue.is_empty() && life.told == life.durable.head && !life.over {
