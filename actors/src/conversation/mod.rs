@@ -69,7 +69,7 @@ pub(crate) struct ConversationArgs {
 /// The conversation actor.
 pub(crate) struct Conversation;
 
-/// The state of the actor.
+/// The state of the actor: its arguments, and what it is doing.
 pub(crate) struct State {
     args: ConversationArgs,
     phase: Phase,
@@ -160,6 +160,8 @@ impl State {
             Phase::Loading { stash, .. } => match message {
                 ConversationMsg::Loaded(Ok(durable)) => {
                     let stash = std::mem::take(stash);
+                    // Recovery comes before the stashed mail, so that the mail meets a resumed or
+                    // closed round.
                     let mut live = Box::new(Live::begin(&self.args, me.clone(), *durable));
                     let flow = live.recover()?;
                     self.phase = Phase::Live(live);

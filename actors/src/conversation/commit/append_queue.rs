@@ -143,6 +143,8 @@ impl<R> AppendQueue<R> {
         self.backlog_bytes += batch.bytes();
         self.after_commit.extend(waits.into_iter().map(|wait| (self.tail.seq, wait)));
         self.batches.push_back(batch.clone());
+        // The first batch goes out alone. Later ones follow at once when an append of this epoch is
+        // durable; until then they are held.
         let goes = !self.paused && (self.batches.len() == 1 || self.stored.epoch == epoch);
         (Some(batch).filter(|_| goes), Vec::new())
     }
@@ -151,6 +153,8 @@ impl<R> AppendQueue<R> {
     pub fn stored(&mut self, upto: Seq) -> Committed<R> {
         let before = self.stored.epoch;
         let released = self.release(upto);
+        // The first durable append claims the epoch. Everything held behind it goes out now, in
+        // order.
         let claimed = self.stored.epoch != before && !self.paused && !self.closed;
         let send = if claimed { self.batches.iter().cloned().collect() } else { Vec::new() };
         Committed { released, send }
@@ -194,6 +198,8 @@ impl<R> AppendQueue<R> {
         // conflict: continue.
         let old = head.seq < self.stored.seq;
         let end = self.batches.iter().find(|batch| head == Head { epoch: batch.epoch, seq: batch.end() });
+        // A batch that ends at `head` is ours if our epoch is claimed. Before that, only the entry
+        // itself proves it.
         let ours = end.is_some_and(|batch| batch.epoch == self.stored.epoch || next.is_some_and(|next| self.wrote(next)));
         let known = old || head == self.stored || ours;
         if !known || self.closed {

@@ -64,6 +64,8 @@ pub(crate) async fn spent_by(sessions: &dyn SessionBackend, parent: &Scope, fami
         let query = ListQuery { after: Some(after), subagents: true, ..ListQuery::default() };
         let page = sessions.list(&parent.tenant, query).await.map_err(LoadFailure::Store)?;
         let Some(last) = page.last().map(|row| row.conversation.clone()) else { return Ok(()) };
+        // The ids of subagents share a prefix and pages are in order of ids, so the first id
+        // without the prefix ends the search.
         let children = page.into_iter().map(|row| row.conversation).take_while(|id| id.as_str().starts_with(prefix.as_str()));
         for child in children {
             if !family.knows(&child) {

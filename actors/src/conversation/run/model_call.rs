@@ -70,6 +70,8 @@ impl ModelCall {
 
     async fn run_inner(&self) -> ModelOutcome {
         let mut collector = Collector::default();
+        // Both selects check the cancellation first, so a canceled call ends as canceled even if
+        // its answer or its timeout is ready too.
         let permitted = tokio::select! {
             biased;
             () = self.cancel.cancelled() => Err(ProviderError::Cancelled),
