@@ -1,14 +1,21 @@
-//! Writing a file as a whole or not at all: a temporary file beside it, flushed, then renamed over it, all by descriptor.
+//! Replaces a file atomically: writes a temporary file beside the target, flushes it and renames it
+//! over the target, all through descriptors. The file tools write through this module only.
 //!
-//! Promises
-//! - The path that was given, in its one spelling ([`Root::spelled_to_write`]), is the path that is changed: a link on the way or at
-//!   its end is refused, also one that is swapped in meanwhile.
-//! - What was read is what is replaced: another identity, size or time of change in its place is [`PathError::Changed`].
-//! - No file is written that makes a folder a repository of git which was none, or that sets up programs in one: git would run them.
-//! - Permissions and, where the host may set it, the owner stay. A name with several hard links stops being one of them.
+//! Promises:
+//! - Only the requested path changes, in its canonical spelling ([`Root::spelled_to_write`]). A
+//!   symbolic link at the path or above it is refused, also one that another program swaps in
+//!   during the write.
+//! - A file is replaced only if it is still the file that was read. Another inode, size or change
+//!   time is [`PathError::Changed`].
+//! - No write turns a folder into a git repository, and none configures a program that git would
+//!   run.
+//! - The mode stays, and so does the owner where the host may set it. Other hard links to the old
+//!   file keep the old content.
 //!
-//! Limits, stated: between the last look and the rename lie microseconds in which another program's change would be lost; a host that
-//! is killed between the two can leave a `.callboard-….tmp` beside the file. Extended attributes are not copied.
+//! Limits:
+//! - A change by another program in the microseconds between the last check and the rename is lost.
+//! - A host that is killed in that time can leave a `.callboard-….tmp` beside the file.
+//! - Extended attributes are not copied.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -32,18 +39,19 @@ use super::{
     policy::lower_name,
 };
 
-/// Names tried for the temporary file before giving up.
+/// Temporary names to try before the write fails.
 const NAMES_MAX: u32 = 32;
 
-/// How the name of a temporary file begins and ends.
+/// Prefix and suffix of the name of a temporary file.
 const TEMPORARY: (&str, &str) = (".callboard-", ".tmp");
 
-/// Whether a file is one that a killed host may have left behind.
+/// Whether a name is that of a temporary file, which a killed host may have left behind.
 pub(crate) fn is_temporary(name: &OsStr) -> bool {
     name.as_bytes().starts_with(TEMPORARY.0.as_bytes()) && name.as_bytes().ends_with(TEMPORARY.1.as_bytes())
 }
 
-/// A file that is about to be written: found once, so that what was read is what is replaced.
+/// A file about to be written. It is located once, so that the file replaced is the file that was
+/// read.
 #[derive(Debug)]
 pub struct Slot<'r> {
     root: &'r Root,
@@ -51,18 +59,21 @@ pub struct Slot<'r> {
     relative: PathBuf,
     name: OsString,
     given: String,
-    /// What is there, as it was last looked at.
+    /// Status of the existing file at the last check; `None` if there is none.
     found: Option<Stat>,
-    /// Folders above that are no repository of git and of which this path would be a part.
+    /// Folders above that are not git repositories but could become one through this path. They are
+    /// checked again after the write.
     parts_of: Vec<PathBuf>,
 }
 
 impl Root {
-    /// Finds where `given` is to be written, without passing a link. Nothing is made yet, but for missing folders if asked.
+    /// Locates the file that `given` names, without following links. Creates nothing, except
+    /// missing folders if `make_folders` is set.
     ///
     /// # Errors
-    /// [`PathError`]: outside, protected, sensitive, through a link, something that is no regular file, or no room for folders and a file
-    /// that are to be made.
+    /// [`PathError`] when the path is outside the root, protected, sensitive, reached through a
+    /// link or not a regular file, or when the quota has no room for the folders and the file to
+    /// create.
     pub fn slot(&self, given: &str, make_folders: bool) -> Result<Slot<'_>, PathError> {
         let spelled = self.spelled_to_write(given);
         if given.bytes().any(|b| b == 0) {
@@ -91,8 +102,9 @@ impl Root {
         Ok(())
     }
 
-    /// The folders above that would have a part of a repository of git in this path, but are none. `None` if writing here decides what
-    /// programs git runs, in a folder that it takes for a repository although it is not named `.git`.
+    /// Returns the folders above `path` that are not git repositories and in which `path` would be
+    /// one part of a repository. Returns `None` if writing here would decide which programs git
+    /// runs, in a folder that git accepts as a repository although its name is not `.git`.
     fn git_folders(&self, path: &Path) -> Option<Vec<PathBuf>> {
         let (mut folder, mut parts_of) = (PathBuf::new(), Vec::new());
         for name in path {
@@ -115,7 +127,8 @@ impl Root {
         parts
     }
 
-    /// Walks name by name; no descriptor of the way is opened through a link, and only the last is kept.
+    /// Walks the path name by name. No folder on the way is opened through a link, and only the
+    /// last descriptor is kept.
     fn slot_once(&self, given: &str, path: &Path, make_folders: bool) -> Result<Slot<'_>, PathError> {
         let error = |errno| PathError::io(given, errno);
         let folder_mode = Mode::from_raw_mode(if self.private { 0o700 } else { 0o777 });
@@ -156,14 +169,16 @@ impl Root {
         let name = at.file_name().unwrap_or_default();
         match rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink => self.through(given, path, at),
-            // It was a link a moment ago.
+            // The open found a link here, the check after it a folder: another program is swapping
+            // them.
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => PathError::Changed(given.to_owned()),
             Ok(_) => PathError::NotAFolder(given.to_owned()),
             Err(errno) => PathError::io(given, errno),
         }
     }
 
-    /// Says where a link leads, if that may be known; what lies there is judged first.
+    /// Returns the error for a path that passes a link. The error names the link's target only if
+    /// the caller may know it, so the target is checked first.
     fn through(&self, given: &str, path: &Path, link: &Path) -> PathError {
         let located = |path: &Path| match self.locate(&path.to_string_lossy()) {
             Ok(target) => Ok(target),
@@ -183,19 +198,19 @@ impl Root {
     }
 }
 
-/// Whether two looks saw the same file in the same state.
+/// Whether two checks saw the same file in the same state.
 fn is_same(a: &Stat, b: &Stat) -> bool {
     (a.st_dev, a.st_ino, a.st_size, a.st_mode) == (b.st_dev, b.st_ino, b.st_size, b.st_mode)
         && (a.st_mtime, a.st_mtime_nsec, a.st_ctime, a.st_ctime_nsec) == (b.st_mtime, b.st_mtime_nsec, b.st_ctime, b.st_ctime_nsec)
 }
 
 impl Slot<'_> {
-    /// Where it lies, relative to the root.
+    /// Path relative to the root.
     pub fn relative(&self) -> PathBuf {
         self.relative.clone()
     }
 
-    /// Whether a file is there.
+    /// Whether the file existed at the last check.
     pub fn exists(&self) -> bool {
         self.found.is_some()
     }
@@ -206,7 +221,7 @@ impl Slot<'_> {
 
     fn error(&self, errno: Errno) -> PathError {
         match errno {
-            // The folder was removed, or a name came or went.
+            // Another program removed the folder, or created or removed a name in it.
             Errno::NOENT | Errno::EXIST | Errno::LOOP => self.changed(),
             other => PathError::Io { path: self.given.clone(), reason: std::io::Error::from(other).to_string() },
         }
@@ -216,10 +231,11 @@ impl Slot<'_> {
         PathError::Io { path: self.given.clone(), reason: error.kind().to_string() }
     }
 
-    /// Reads what is there; `None` above `bytes_max`. From here on this is what is replaced.
+    /// Reads the existing file; `None` if it has more than `bytes_max` bytes. A later
+    /// [`Slot::replace`] replaces exactly the file that was read here.
     ///
     /// # Errors
-    /// [`PathError`] when it went away, became something else or is being written.
+    /// [`PathError`] when the file was removed, replaced or written to meanwhile.
     pub fn read(&mut self, bytes_max: u64) -> Result<Option<Vec<u8>>, PathError> {
         let opened = match self.root.open_listed(self.folder.as_fd(), &self.name, &self.relative) {
             Ok(opened) => opened,
@@ -237,10 +253,13 @@ impl Slot<'_> {
         Ok((bytes.len() as u64 <= bytes_max).then_some(bytes))
     }
 
-    /// Puts `bytes` in its place; permissions stay. After a crash there is the old file or the new one, nothing between.
+    /// Replaces the file's content with `bytes`, or creates the file. After a crash either the old
+    /// file is there or the new one, never a part.
     ///
     /// # Errors
-    /// [`PathError::Changed`], [`PathError::Full`], [`PathError::Io`]; then the old file is untouched.
+    /// [`PathError::Changed`] when another program changed the file meanwhile, [`PathError::Full`]
+    /// when the quota has no room, [`PathError::Protected`] when the folder would become a git
+    /// repository, [`PathError::Io`] otherwise. The old file is then untouched.
     pub fn replace(&self, bytes: &[u8]) -> Result<(), PathError> {
         let before = self.found.as_ref().map_or(0, |found| u64::try_from(found.st_size).unwrap_or(0));
         let (names, more) = (u64::from(!self.exists()), (bytes.len() as u64).saturating_sub(before));
@@ -251,7 +270,7 @@ impl Slot<'_> {
                 self.still_there()?;
                 rustix::fs::renameat(&self.folder, &temporary, &self.folder, &self.name).map_err(|e| self.error(e))
             } else {
-                // Nothing was there when the caller looked: what came since is not ours to replace.
+                // The caller saw no file here, so a file created since must not be replaced.
                 self.rename_new(&temporary).map_err(|e| self.error(e))
             }
         });
@@ -259,9 +278,11 @@ impl Slot<'_> {
             let _ = rustix::fs::unlinkat(&self.folder, &temporary, AtFlags::empty());
             return written;
         }
-        // The rename itself must survive a power cut; where a folder cannot be flushed the data still is.
+        // Flush the folder, so that the rename survives a power cut. Not every file system can; the
+        // data is flushed in any case.
         let _ = rustix::fs::fsync(&self.folder);
-        // Several writers, each with one part of a repository, have each seen a folder that was none: the last one sees it now.
+        // Several writers may each add one part of a repository to a folder that none of them saw
+        // as one. Checking again after the write catches the last of them.
         if !self.exists() && self.parts_of.iter().any(|folder| self.root.git_parts(folder).is_repository()) {
             if let Ok(made) = self.root.slot_once(&self.given, &self.relative, false) {
                 made.remove(true)?;
@@ -272,10 +293,12 @@ impl Slot<'_> {
         Ok(())
     }
 
-    /// Removes the file, and the folders above it that this leaves empty if asked.
+    /// Removes the file and, if `empty_folders` is set, the folders above it that this leaves
+    /// empty.
     ///
     /// # Errors
-    /// [`PathError::NotFound`], [`PathError::Changed`], [`PathError::Io`].
+    /// [`PathError::NotFound`] when there was no file, [`PathError::Changed`] when another program
+    /// changed it meanwhile, [`PathError::Io`] otherwise.
     pub fn remove(&self, empty_folders: bool) -> Result<(), PathError> {
         if !self.exists() {
             return Err(PathError::NotFound(self.given.clone()));
@@ -285,7 +308,7 @@ impl Slot<'_> {
         let _ = rustix::fs::fsync(&self.folder);
         for folder in self.relative.ancestors().skip(1).filter(|folder| empty_folders && !folder.as_os_str().is_empty()) {
             let Some((above, name)) = folder.parent().zip(folder.file_name()) else { break };
-            // A slot beside it holds the folder above, found without a link.
+            // A slot for a sibling opens the folder above without following a link.
             let Ok(above) = self.root.slot_once(&self.given, &above.join(&self.name), false) else { break };
             if rustix::fs::unlinkat(&above.folder, name, AtFlags::REMOVEDIR).is_err() {
                 break;
@@ -302,7 +325,8 @@ impl Slot<'_> {
     fn write(&self, file: &mut File, bytes: &[u8]) -> Result<(), PathError> {
         file.write_all(bytes).map_err(|e| self.io(&e))?;
         if let Some(found) = &self.found {
-            // Setting the owner is for the superuser; without the right the file is the host's, as any editor leaves it.
+            // Only a superuser can set the owner. Otherwise the new file belongs to the host's
+            // user, as after a save in an editor.
             let (user, group) = (rustix::fs::Uid::from_raw(found.st_uid), rustix::fs::Gid::from_raw(found.st_gid));
             let _ = rustix::fs::fchown(file.as_fd(), Some(user), Some(group));
             rustix::fs::fchmod(file.as_fd(), Mode::from_raw_mode(found.st_mode & 0o7777)).map_err(|e| self.error(e))?;
@@ -312,7 +336,8 @@ impl Slot<'_> {
 
     fn temporary(&self) -> Result<(OsString, File), PathError> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // A new file has the usual rights (less the umask); one that replaces another gets that one's before it is visible.
+        // A new file gets the default mode (less the umask). A replacement starts private and gets
+        // the old file's mode before it becomes visible.
         let mode = Mode::from_raw_mode(if self.exists() || self.root.private { 0o600 } else { 0o666 });
         for _ in 0..NAMES_MAX {
             let chance = getrandom::u64().map_err(|_| self.error(Errno::AGAIN))?;
@@ -330,7 +355,8 @@ impl Slot<'_> {
         let folder = &self.folder;
         #[cfg(target_os = "linux")]
         match rustix::fs::renameat_with(folder, temporary, folder, &self.name, rustix::fs::RenameFlags::NOREPLACE) {
-            // Not every file system knows it; a link fails on an existing name just as well.
+            // Not every file system supports RENAME_NOREPLACE. A hard link fails on an existing
+            // name as well.
             Err(Errno::INVAL | Errno::NOSYS) => {}
             other => return other,
         }

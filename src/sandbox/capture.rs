@@ -1,11 +1,13 @@
-//! Keeps head and tail of a stream in bounded memory and counts the rest (FAULTS F3, output bombs). Pure.
+//! Buffers the output of a command: keeps the beginning and the end of a stream in bounded memory
+//! and counts the bytes between. Pure.
 
 use std::collections::VecDeque;
 
-/// How far a cut moves back to the nearest white space: half a key must not survive the cut unmasked (REQUIREMENTS U-07).
+/// How far a cut may move back to the nearest white space. Masking looks for whole keys, so a cut
+/// must not leave half of one.
 const WORD_BYTES_MAX: usize = 1024;
 
-/// What a command printed on one stream.
+/// Output of a command on one stream.
 #[derive(Debug)]
 pub(super) struct Capture {
     head: Vec<u8>,
@@ -16,7 +18,7 @@ pub(super) struct Capture {
 }
 
 impl Capture {
-    /// Keeps at most `bytes_max`, half from each end.
+    /// Keeps at most `bytes_max` bytes, half of them from each end.
     pub(super) fn new(bytes_max: usize) -> Self {
         let head_max = bytes_max / 2;
         Self { head: Vec::new(), tail: VecDeque::new(), head_max, tail_max: bytes_max - head_max, total: 0 }
@@ -32,12 +34,12 @@ impl Capture {
         self.tail.extend(rest);
     }
 
-    /// Bytes that came.
+    /// Bytes received, kept or not.
     pub(super) fn total(&self) -> u64 {
         self.total
     }
 
-    /// The text with a mark where it was cut, and the bytes that were left out.
+    /// Returns the text, with a marker where it was cut, and the number of bytes left out.
     pub(super) fn finish(self) -> (String, u64) {
         let (mut head, mut tail) = (self.head, Vec::from(self.tail));
         let mut left_out = self.total - head.len() as u64 - tail.len() as u64;

@@ -1,23 +1,27 @@
-//! What git takes for a repository, by the names in a folder, and which names in one decide what programs git runs. Pure.
+//! Knows what git accepts as a repository, by the names in a folder, and which names in a
+//! repository decide what programs git runs. Pure.
 //!
-//! git looks for a repository in each folder from the current one upwards: a `.git`, or the folder itself, bare, whatever its name. So
-//! any folder can become one, and then its `config` names programs that the next `git status` runs.
+//! git searches for a repository from the current folder upwards: a `.git`, or the folder itself if
+//! it is a bare repository, whatever its name. So any folder can become a repository, and its
+//! `config` can name programs that the next `git status` runs.
 
-/// Names in a repository that decide which programs git runs, or where it looks for those that do: the main repository's, and those of
-/// a linked worktree (`.git/worktrees/NAME`).
+/// Names in a repository that decide which programs git runs, or where git looks for such files.
+/// Covers the main repository and linked worktrees (`.git/worktrees/NAME`).
 pub(crate) const PROGRAM_NAMES: &[&str] = &["hooks", "config", "config.worktree", "commondir", "gitdir"];
 
-/// Folders in a repository that hold more repositories: submodules, and what belongs to linked worktrees.
+/// Folders in a repository that hold more repositories: submodules, and the files of linked
+/// worktrees.
 pub(crate) const REPOSITORY_FOLDERS: &[&str] = &["modules", "worktrees"];
 
-/// State of a rebase or of `git am` that waits for the user. Its list of steps, in the first, can run commands.
+/// Folders with the state of a rebase or a `git am` that waits for the user. The list of steps in
+/// the first can run commands.
 pub(crate) const REBASE_FOLDERS: &[&str] = &["rebase-merge", "rebase-apply"];
 
 /// The list of steps in one of [`REBASE_FOLDERS`].
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 pub(crate) const REBASE_STEPS: &str = "git-rebase-todo";
 
-/// The names that make a folder a repository to git.
+/// Which of the names that make a folder a git repository are present.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Parts {
     head: bool,
@@ -27,10 +31,10 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// The names as git spells them, to look them up.
+    /// The names as git spells them.
     pub(crate) const NAMES: [&str; 4] = ["HEAD", "objects", "refs", "commondir"];
 
-    /// Adds a name, in lower case.
+    /// Records a name, given in lower case.
     pub(crate) fn add(&mut self, name: &str) {
         match name {
             "head" => self.head = true,
@@ -41,20 +45,22 @@ impl Parts {
         }
     }
 
-    /// Whether a name, in lower case, is one of them.
+    /// Whether a name, given in lower case, is a part of a repository.
     pub(crate) fn is_part(name: &str) -> bool {
         let mut parts = Self::default();
         parts.add(name);
         parts != Self::default()
     }
 
-    /// Whether git takes a folder with these names for a repository. Objects and refs may lie elsewhere, where `commondir` says.
+    /// Whether git accepts a folder with these names as a repository. `commondir` can point to
+    /// objects and refs elsewhere.
     pub(crate) fn is_repository(self) -> bool {
         self.head && (self.commondir || (self.objects && self.refs))
     }
 
-    /// Whether writing a file of this name (in lower case), or below a folder of this name, in a folder with these parts decides what
-    /// git runs there: it makes the folder a repository, or sets up one.
+    /// Whether writing to `name` (in lower case), a file or a folder in a folder with these parts,
+    /// decides what git runs there: because the folder becomes a repository, or because the file
+    /// configures one.
     pub(crate) fn is_armed_by(self, name: &str) -> bool {
         let mut after = self;
         after.add(name);
@@ -63,7 +69,7 @@ impl Parts {
     }
 }
 
-/// Whether a list of steps of a rebase runs a command: git does so for `exec` and its short form, after any blanks.
+/// Whether the steps of a rebase run a command: `exec` or its short form, after optional blanks.
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 pub(crate) fn steps_run_commands(steps: &[u8]) -> bool {
     steps.split(|byte| matches!(byte, b'\n' | b'\r')).any(|line| {
@@ -72,22 +78,22 @@ pub(crate) fn steps_run_commands(steps: &[u8]) -> bool {
     })
 }
 
-/// A path in a repository's configuration to more of what runs.
+/// A path in a git configuration that leads to more hooks or configuration.
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ConfigPath {
-    /// The folder of hooks, as seen from the top of the working tree.
+    /// The hooks folder, relative to the top of the working tree.
     Hooks(String),
-    /// More configuration, as seen from the folder of the file.
+    /// Another configuration file, relative to the folder of this file.
     Include(String),
 }
 
-/// The paths that a configuration of git names.
+/// Returns the paths that a git configuration names.
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 pub(crate) fn config_paths(config: &str) -> Vec<ConfigPath> {
     let (mut section, mut paths) = (String::new(), Vec::new());
     for line in config.lines().map(str::trim) {
-        // A key may stand behind its section on one line.
+        // A key may follow its section on the same line.
         let line = match line.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((header, rest)) => {
                 section = header.split([' ', '"', '.']).next().unwrap_or_default().to_ascii_lowercase();

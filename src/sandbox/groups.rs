@@ -1,12 +1,16 @@
-//! Control groups of the kernel (cgroups): one a command, so that every page that a command causes is counted, whoever maps it: memory
-//! files, buffers of sockets, `tmpfs`, page tables. The kernel refuses or kills at the bound; polling would come too late.
+//! Control groups (cgroups) for commands, one each. The kernel counts every page that a command
+//! causes, whichever process maps it: memory files, socket buffers, `tmpfs`, page tables. It
+//! enforces the bound at once, which polling could not.
 //!
-//! A group is made below the host's own group or, where version 2 forbids that, beside it. The host is never moved and no setting of a
-//! group that others use is changed, except that controllers are enabled for children. Every bound of the host's own group therefore
-//! still holds. Where no group can be made, commands run as before: [`super::machine`] and the watch on their processes remain.
+//! A group is created below the host's own group or, where version 2 forbids that, beside it. The
+//! host is never moved, and no setting of a shared group changes, except that controllers are
+//! enabled for children. So every limit on the host's own group still applies. Where no group can
+//! be created, the checks of [`super::machine`] and of the command's processes bound memory
+//! instead.
 //!
-//! A group is named after its host and removed when it is empty. The parked shell ([`super::spawner`]) removes the groups of a host
-//! that was killed; [`Groups::find`] removes those that are left even so.
+//! A group's name contains its host, and the group is removed when it is empty. After a host was
+//! killed, its parked shell ([`super::spawner`]) removes the groups; [`Groups::find`] removes any
+//! that remain.
 
 use std::{
     fs, io,
@@ -20,63 +24,68 @@ use rustix::fs::Access;
 
 use super::processes::{began, pidfd};
 
-/// Begins the name of every group of ours.
+/// Prefix of the names of all our groups.
 const PREFIX: &str = "callboard-";
 
-/// What the supervisor, the shells and bubblewrap take of a group's memory beside the command.
+/// Memory allowance in a group for the supervisor, the shells and bubblewrap, on top of the
+/// command's limit.
 const OWN_BYTES: u64 = 16 * 1024 * 1024;
 
-/// The same in processes. The watch ends a command at its own limit; the kernel stops what is faster than the watch.
+/// The same allowance in processes. The spawner's thread ends a command at its own limit; this one
+/// stops a command that grows faster than the thread checks.
 const OWN_PROCESSES: u32 = 64;
 
-/// Between two attempts to remove a group, and attempts in all: processes may take a moment to leave.
+/// Delay between two attempts to remove a group, and the number of attempts: processes may take a
+/// moment to leave.
 const REMOVE_AGAIN: Duration = Duration::from_millis(20);
 const REMOVALS_MAX: u32 = 500;
 
-/// How a group is bounded and read.
+/// The version of the cgroup interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
     /// A hierarchy for each controller.
     One,
-    /// One hierarchy.
+    /// One hierarchy for all controllers.
     Two,
 }
 
-/// A folder that groups are made in.
+/// A folder of a hierarchy in which groups can be created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Where a group is made.
+    /// Folder in which groups are created.
     parent: PathBuf,
-    /// The host's own group: whoever leaves a group returns there.
+    /// The host's own group, to which a process that leaves a group returns.
     home: PathBuf,
 }
 
-/// Makes groups for the commands of one spawner.
+/// Creates groups for the commands of one spawner.
 #[derive(Debug)]
 pub(super) struct Groups {
     version: Version,
-    /// With memory first; in version 1 a second with the number of processes, where there is one.
+    /// The memory hierarchy first. Version 1 may have a second one, for the number of processes.
     places: Vec<Place>,
-    /// Begins the names of this spawner's groups.
+    /// Prefix of the names of this spawner's groups.
     name: String,
     next: u64,
     remove: mpsc::Sender<Vec<PathBuf>>,
 }
 
-/// The group of one command, in every hierarchy. It is removed when this is dropped, as soon as no process is in it.
+/// The group of one command, in every hierarchy. After a drop it is removed as soon as it has no
+/// process.
 #[derive(Debug)]
 pub(super) struct CommandGroup {
     version: Version,
-    /// The host's own group and the new one.
+    /// Pairs of the host's own group and the command's group.
     pub(super) folders: Vec<(PathBuf, PathBuf)>,
     remove: mpsc::Sender<Vec<PathBuf>>,
 }
 
 impl Groups {
-    /// Looks for a place where groups can be made, tries it and removes what hosts before this one have left there.
+    /// Finds a place where groups can be created, creates one there to test it, and removes groups
+    /// that earlier hosts left.
     ///
     /// # Errors
-    /// Why there is none, without a path.
+    /// The reason why no group can be created, without a path.
     pub(super) fn find() -> Result<Self, String> {
         let read = |name: &str| fs::read_to_string(name).map_err(|error| format!("/proc cannot be read: {}", error.kind()));
         let (own, mounts) = (read("/proc/self/cgroup")?, read("/proc/self/mountinfo")?);
@@ -94,7 +103,8 @@ impl Groups {
         let mut groups = Self { version, places, name, next: 0, remove };
         let tried = groups.make().and_then(|group| {
             let bounded = group.limit(&ExecLimits::DEFAULT);
-            // At once: a program that only asks may end before the thread gets to it.
+            // Remove it here, not on the thread: a program that only probes may exit before the
+            // thread runs.
             group.folders.iter().for_each(|(_, folder)| drop(fs::remove_dir(folder)));
             bounded
         });
@@ -106,12 +116,12 @@ impl Groups {
         self.version
     }
 
-    /// Begins the names of this spawner's groups.
+    /// Prefix of the names of this spawner's groups.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Makes a group without bounds.
+    /// Creates a group without limits.
     pub(super) fn make(&mut self) -> io::Result<CommandGroup> {
         self.next += 1;
         let mut group = CommandGroup { version: self.version, folders: Vec::new(), remove: self.remove.clone() };
@@ -125,7 +135,7 @@ impl Groups {
 }
 
 impl CommandGroup {
-    /// Sets its bounds.
+    /// Sets the group's limits.
     pub(super) fn limit(&self, limits: &ExecLimits) -> io::Result<()> {
         let set = |name: &str, value: String| match self.folders.iter().map(|(_, folder)| folder.join(name)).find(|file| file.exists()) {
             Some(file) => fs::write(file, value),
@@ -136,7 +146,8 @@ impl CommandGroup {
         match self.version {
             Version::One => {
                 set("memory.limit_in_bytes", bytes.clone())?;
-                // Absent where swap is not counted. Buffers of TCP are counted apart; behind both boundaries there is no network.
+                // Absent where swap is not counted. TCP buffers are counted separately, and no
+                // boundary gives a command TCP outside its loopback.
                 let _ = set("memory.memsw.limit_in_bytes", bytes.clone());
                 let _ = set("memory.kmem.tcp.limit_in_bytes", bytes);
                 let _ = set("pids.max", processes);
@@ -147,7 +158,7 @@ impl CommandGroup {
                 let _ = set("memory.swap.max", "0".to_owned());
                 let _ = set("memory.oom.group", "1".to_owned());
                 let _ = set("pids.max", processes);
-                // A group that was made below a threaded one takes no process.
+                // A group below a threaded group accepts no process.
                 match self.read("cgroup.type") {
                     Some(kind) if kind.trim() != "domain" => Err(io::ErrorKind::Unsupported.into()),
                     _ => Ok(()),
@@ -160,7 +171,7 @@ impl CommandGroup {
         self.folders.iter().find_map(|(_, folder)| fs::read_to_string(folder.join(name)).ok())
     }
 
-    /// Whether the kernel has killed a process of it for want of memory.
+    /// Whether the kernel has killed a process of the group for lack of memory.
     pub(super) fn is_over(&self) -> bool {
         let events = self.read(match self.version {
             Version::One => "memory.oom_control",
@@ -169,7 +180,7 @@ impl CommandGroup {
         events.is_some_and(|events| kills(&events) > 0)
     }
 
-    /// Kills every process in it. Returns whether there was any.
+    /// Kills every process in the group. Returns whether there was one.
     pub(super) fn kill_all(&self) -> bool {
         let processes = || -> Vec<i32> {
             let text = self.read("cgroup.procs").unwrap_or_default();
@@ -179,7 +190,8 @@ impl CommandGroup {
         if held.is_empty() {
             return false;
         }
-        // Its number may have become another's before it was held: who is still listed was held in time.
+        // A number read from the list may have been reused before its descriptor was opened. A
+        // process that is still listed afterwards is the right one.
         let still = processes();
         for pidfd in held.into_iter().filter(|(pid, _)| still.contains(pid)).filter_map(|(_, pidfd)| pidfd) {
             let _ = rustix::process::pidfd_send_signal(pidfd, rustix::process::Signal::KILL);
@@ -194,12 +206,13 @@ impl Drop for CommandGroup {
     }
 }
 
-/// How often the kernel killed for want of memory, as its file says.
+/// The number of out-of-memory kills in a group's event file.
 fn kills(events: &str) -> u64 {
     events.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Removes groups as they get empty, until every spawner's handle is gone and nothing is left.
+/// Removes groups as they become empty, until every handle of the spawner is gone and no group is
+/// left.
 fn remove_all(removals: &mpsc::Receiver<Vec<PathBuf>>) {
     let (mut left, mut open): (Vec<(PathBuf, u32)>, bool) = (Vec::new(), true);
     while open || !left.is_empty() {
@@ -223,7 +236,7 @@ fn remove_all(removals: &mpsc::Receiver<Vec<PathBuf>>) {
     }
 }
 
-/// Removes the groups of hosts that are gone. Only an empty group can be removed.
+/// Removes the groups of hosts that no longer run. The kernel removes only empty groups.
 fn remove_left(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -234,16 +247,16 @@ fn remove_left(parent: &Path) {
     }
 }
 
-/// The process that made a group of that name, and when it began.
+/// The process that created a group with this name, and its start time.
 fn host_of(name: &str) -> Option<(i32, u64)> {
     let mut parts = name.strip_prefix(PREFIX)?.split('-');
     let (pid, start) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
     (parts.count() == 2).then_some((pid, start))
 }
 
-/// Where groups can be made, by what `/proc/self/cgroup` and `/proc/self/mountinfo` say.
+/// Finds places for groups in the contents of `/proc/self/cgroup` and `/proc/self/mountinfo`.
 fn places(own: &str, mounts: &str) -> Result<(Version, Vec<Place>), String> {
-    // A group has the controllers that the one above enables for it, which may be done only when it is asked for.
+    // A group has the controllers that its parent enables, and enabling one may be necessary first.
     let has_memory = |group: &Path| lists(&group.join("cgroup.controllers"), "memory");
     if let Some(own) = group_of(own, mounts, None).filter(|own| has_memory(own) || own.parent().is_some_and(has_memory)) {
         return version_two(&own).map(|place| (Version::Two, vec![place]));
@@ -253,15 +266,17 @@ fn places(own: &str, mounts: &str) -> Result<(Version, Vec<Place>), String> {
         Some(Place { parent: own.clone(), home: own })
     };
     let memory = own_place("memory").ok_or("the own control group cannot be written")?;
-    // Else what is charged to a child would not count for the bounds of the host's own group.
+    // Without a hierarchy, memory of a child would not count towards the limit of the host's own
+    // group.
     if fs::read_to_string(memory.home.join("memory.use_hierarchy")).is_ok_and(|hierarchy| hierarchy.trim() != "1") {
         return Err("control groups of memory are not a hierarchy".to_owned());
     }
     Ok((Version::One, [Some(memory), own_place("pids")].into_iter().flatten().collect()))
 }
 
-/// Below the host's own group if that lets children be bounded, which it does only without a process in it (or as the root of all);
-/// else beside it, if that place was handed over: marked by systemd as delegated, or writable for a user without privileges.
+/// Returns the host's own group if its children can have limits, which is so only if it holds no
+/// process or is the root of the hierarchy. Otherwise returns the parent, if it was delegated:
+/// marked so by systemd, or writable for an unprivileged user.
 fn version_two(own: &Path) -> Result<Place, String> {
     let bounds = |parent: &Path| {
         is_writable(&parent.join("cgroup.procs"))
@@ -279,7 +294,7 @@ fn version_two(own: &Path) -> Result<Place, String> {
     Err("neither the own control group nor the one above can bound children".to_owned())
 }
 
-/// Whether systemd says that what lies below is ours.
+/// Whether systemd has delegated the subtree at `folder` to us.
 fn is_delegated(folder: &Path) -> bool {
     ["user.delegate", "trusted.delegate"].into_iter().any(|name| {
         let mut value = [0_u8; 8];
@@ -291,12 +306,13 @@ fn is_writable(file: &Path) -> bool {
     rustix::fs::access(file, Access::WRITE_OK).is_ok()
 }
 
-/// Whether a file of words holds one.
+/// Whether a file contains a word.
 fn lists(file: &Path, word: &str) -> bool {
     fs::read_to_string(file).is_ok_and(|text| text.split_ascii_whitespace().any(|found| found == word))
 }
 
-/// The folder of the own group in the hierarchy of a controller of version 1, or in that of version 2.
+/// Folder of the process's own group: in the hierarchy of a version 1 controller, or in that of
+/// version 2.
 fn group_of(own: &str, mounts: &str, controller: Option<&str>) -> Option<PathBuf> {
     let path = own.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);

@@ -1,13 +1,19 @@
-//! A folder that paths cannot leave: every file is opened relative to one directory descriptor (FAULTS F1).
+//! A folder that paths cannot leave. All file tools open files through a [`Root`], relative to one
+//! directory descriptor.
 //!
-//! The boundary is the kernel's (`openat2` with `RESOLVE_BENEATH`) or, where that is missing or a link inside the root is absolute,
-//! a walk that opens one name after the other without following links and keeps the descriptors of the way: `..` takes the last
-//! descriptor off the stack and never asks the file system, so nothing that moves meanwhile can lead outside.
-//! Names are judged after resolution ([`PathRules`]). No error shows a path of the host, only what the caller gave.
+//! The kernel enforces the boundary (`openat2` with `RESOLVE_BENEATH`). Where the kernel lacks that
+//! call, or a link inside the root is absolute, a walk opens one name after the other without
+//! following links and keeps the descriptors on a stack. `..` pops the stack instead of asking the
+//! file system, so nothing that moves during the walk can lead outside. Names are checked after
+//! resolution ([`PathRules`]). Errors show the path as the caller gave it, never a path of the
+//! host.
 //!
-//! **Who reads** may follow links that stay inside. **Who writes** meets no link at all ([`Root::slot`]), so that the path shown and
-//! approved is the path changed. What is swapped while it is looked at is looked at again, a bounded number of times: a refusal that
-//! another program causes for a moment is no answer. A refusal because of a link or a missing name therefore takes a millisecond or two.
+//! **Reads** may follow links that stay inside. **Writes** pass no link at all ([`Root::slot`]), so
+//! that the path shown and approved is the path that changes.
+//!
+//! A path that changes during a check is checked again, a bounded number of times: a refusal must
+//! not depend on what another program swaps in for a moment. So a refusal because of a link or a
+//! missing name takes one or two milliseconds.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -30,94 +36,95 @@ use super::{
     quota::Space,
 };
 
-/// Links on one way; the kernel's own number.
+/// Links followed on one path; the kernel's own limit.
 const LINKS_MAX: u32 = 40;
 
-/// Times that a name is looked at again when it changed between two calls of the kernel.
+/// Retries for a name that changed between two system calls.
 const CHANGES_MAX: u32 = 16;
 
-/// Times that a whole way is looked at again at once.
+/// Retries for a whole path without a pause.
 const LOOKS_AT_ONCE: u32 = 8;
 
-/// Times that it is looked at again where a link stood in the way or nothing; after those at once with a pause, for who swaps must
-/// run too.
+/// Retries for a whole path that met a link or a missing name. Those after [`LOOKS_AT_ONCE`] pause
+/// first, so that the program that swaps names can run and finish.
 const LOOKS_MAX: u32 = 20;
 
 const LOOK_PAUSE: Duration = Duration::from_micros(50);
 
-/// Folders on one way that is resolved: each costs a descriptor.
+/// Folders on one resolved path; each costs a descriptor.
 const WAY_MAX: usize = 256;
 
 pub(super) const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-// O_NONBLOCK: a fifo without a writer would hold us for ever, a device may.
+// O_NONBLOCK: opening a fifo without a writer would block forever, and so may opening a device.
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
-/// Why a path was refused. Display names the path as it was given.
+/// Why a path was refused. `Display` shows the path as the caller gave it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathError {
-    /// It leads out of the root.
+    /// The path leads out of the root.
     #[error("{0:?} is outside of the workspace")]
     Outside(String),
-    /// Nothing is there.
+    /// The file does not exist.
     #[error("{0:?} does not exist")]
     NotFound(String),
-    /// It holds keys.
+    /// The file may hold keys.
     #[error("{0:?} may hold keys or passwords and is not readable through tools")]
     Sensitive(String),
-    /// Only the user may write it.
+    /// Only the user may write the file.
     #[error("{0:?} is protected: only the user may change it")]
     Protected(String),
-    /// It is a folder, a fifo, a device or a socket.
+    /// The path is a folder, fifo, device or socket.
     #[error("{path:?} is {kind}, not a regular file")]
     NotAFile {
-        /// As it was given.
+        /// Path as given.
         path: String,
-        /// What it is.
+        /// Type of the file, for the message.
         kind: &'static str,
     },
-    /// It is not a folder, or something on the way is not.
+    /// The path, or a name on the way, is not a folder.
     #[error("{0:?} is not a folder")]
     NotAFolder(String),
-    /// Links lead in a circle.
+    /// Links form a cycle, or there are too many.
     #[error("{0:?} leads through too many links")]
     TooManyLinks(String),
-    /// It is a link, or one lies on the way, where only the path itself may be written.
+    /// The path is a link or passes one, where only a path without links may be written.
     #[error("{link:?} is a link to {target:?}; {what}")]
     Link {
         /// The link, relative to the root.
         link: String,
         /// Where it leads, relative to the root.
         target: String,
-        /// What to do.
+        /// What the caller can do instead.
         what: String,
     },
-    /// Something else changed it between two steps.
+    /// Another program changed the file between two steps.
     #[error("{0:?} was changed by something else meanwhile; nothing was written")]
     Changed(String),
-    /// It holds a NUL byte or is too long.
+    /// The path contains a NUL byte or is too long.
     #[error("{0:?} is not a valid path")]
     Invalid(String),
-    /// The workspace holds as much as its quota allows.
+    /// The workspace has reached its quota.
     #[error("{path:?} was not written: {what}")]
     Full {
-        /// As it was given.
+        /// Path as given.
         path: String,
-        /// What the workspace holds, what it may hold, and what to do.
+        /// Usage, quota and what the caller can do.
         what: String,
     },
-    /// The file system said no.
+    /// The file system reported an error.
     #[error("{path:?}: {reason}")]
     Io {
-        /// As it was given.
+        /// Path as given.
         path: String,
-        /// What the system said; it holds no path.
+        /// The system's message, which contains no path.
         reason: String,
     },
 }
 
 impl PathError {
-    /// How often a way is looked at again that ended so: what a swap in progress looks like.
+    /// How often a path is checked again after this error, which a swap in progress may have
+    /// caused.
     fn looks(&self) -> u32 {
         match self {
             Self::Outside(_) | Self::NotFound(_) | Self::TooManyLinks(_) | Self::Link { .. } | Self::Changed(_) => LOOKS_MAX,
@@ -140,10 +147,10 @@ impl PathError {
     }
 }
 
-/// Looks until what is found is no swap in progress, or often enough.
+/// Repeats `look` until the result cannot come from a swap in progress, or the retries are used up.
 ///
 /// # Errors
-/// The last look's.
+/// The error of the last attempt.
 pub(crate) fn settled<T>(mut look: impl FnMut() -> Result<T, PathError>) -> Result<T, PathError> {
     let mut looks = 0;
     loop {
@@ -158,36 +165,37 @@ pub(crate) fn settled<T>(mut look: impl FnMut() -> Result<T, PathError>) -> Resu
     }
 }
 
-/// A folder opened once. Cheap to share in an `Arc`.
+/// A folder that was opened once. Cheap to share in an `Arc`.
 #[derive(Debug)]
 pub struct Root {
     pub(super) dir: OwnedFd,
-    /// The folder's real path: to bind it into a sandbox and to recognise absolute paths; never to open a file.
+    /// Real path of the folder, used to bind it into a sandbox and to recognize absolute paths,
+    /// never to open a file.
     real: PathBuf,
     given: PathBuf,
     pub(super) rules: PathRules,
-    /// New files and folders are for the host's user alone.
+    /// Whether new files and folders are accessible to the host's user only.
     pub(super) private: bool,
-    /// How much it may hold, and what was counted last.
+    /// The quota and the last count.
     pub(super) space: Space,
 }
 
-/// A regular file that was opened beneath a root.
+/// A regular file opened below a root.
 #[derive(Debug)]
 pub struct Opened {
-    /// The open file.
+    /// The open file, at its beginning.
     pub file: File,
-    /// Where it lies, links resolved, relative to the root.
+    /// Path relative to the root, links resolved.
     pub relative: PathBuf,
-    /// Bytes it had when it was opened.
+    /// Size in bytes when the file was opened.
     pub len: u64,
 }
 
-/// Where a way through the root ends.
+/// The end of a resolved path.
 struct Place {
-    /// Descriptors and names of the folders below the root.
+    /// Names and descriptors of the folders below the root.
     way: Vec<(OsString, OwnedFd)>,
-    /// The last name and what it is; `None` when the way ends at a folder.
+    /// The last name and its type; `None` when the path ends at a folder.
     leaf: Option<(OsString, Option<FileType>)>,
 }
 
@@ -205,7 +213,7 @@ impl Root {
     /// Opens the folder.
     ///
     /// # Errors
-    /// What the system says when it is missing or no folder.
+    /// The system's error when the path is missing or not a folder.
     pub fn open(path: impl AsRef<Path>, rules: PathRules) -> std::io::Result<Self> {
         let given = std::path::absolute(path.as_ref())?;
         let real = given.canonicalize()?;
@@ -213,11 +221,11 @@ impl Root {
         Ok(Self { dir, real, given, rules, private: false, space: Space::default() })
     }
 
-    /// Opens a folder of the host's own, made if it is missing; it and all that is made in it is for the host's user alone
-    /// (DESIGN §6: folders 0700, files 0600).
+    /// Opens a folder of the host, creating it if it is missing. The folder and everything created
+    /// in it are accessible to the host's user only (folders 0700, files 0600).
     ///
     /// # Errors
-    /// What the system says when it cannot be made or opened.
+    /// The system's error when the folder cannot be created or opened.
     pub fn private(path: impl AsRef<Path>, rules: PathRules) -> std::io::Result<Self> {
         use std::os::unix::fs::DirBuilderExt;
 
@@ -227,17 +235,18 @@ impl Root {
         Ok(Self { private: true, ..root })
     }
 
-    /// The folder's real path; for the host, never for a model.
+    /// Real path of the folder. For the host; a model must not see it.
     pub fn real_path(&self) -> &Path {
         &self.real
     }
 
-    /// The names that are refused.
+    /// Names that are refused.
     pub fn rules(&self) -> &PathRules {
         &self.rules
     }
 
-    /// Makes a given path relative: absolute ones must name the root (as given, as real, or as the sandbox's `/workspace`).
+    /// Converts a path to one relative to the root. An absolute path must name the root: as given,
+    /// by its real path, or as the sandbox's `/workspace`.
     pub(super) fn relative(&self, given: &str) -> Result<PathBuf, PathError> {
         if given.bytes().any(|b| b == 0) {
             return Err(PathError::Invalid(given.to_owned()));
@@ -249,7 +258,8 @@ impl Root {
         self.beneath(path).map(Path::to_owned).ok_or_else(|| PathError::Outside(given.to_owned()))
     }
 
-    /// As [`Root::relative`]; what leads outside by its first name needs no look.
+    /// Like [`Root::relative`], but refuses a path whose first name leads outside without checking
+    /// the file system.
     fn to_open(&self, given: &str) -> Result<PathBuf, PathError> {
         let path = self.relative(given)?;
         match path.components().find(|part| *part != Component::CurDir) {
@@ -265,7 +275,8 @@ impl Root {
     /// Opens a regular file for reading.
     ///
     /// # Errors
-    /// [`PathError`]: outside, not there, not a regular file (fifos and devices at once), or sensitive after resolving links.
+    /// [`PathError`] when the path is outside or missing, is not a regular file (fifos and devices
+    /// are refused at once), or is sensitive after resolving links.
     pub fn open_file(&self, given: &str) -> Result<Opened, PathError> {
         let path = self.to_open(given)?;
         if self.rules.is_sensitive(&path) {
@@ -284,7 +295,7 @@ impl Root {
         })
     }
 
-    /// Opens a file whose folder is open already and whose name was just listed. Links are not followed.
+    /// Opens a file in an open folder by a name that was just listed. Does not follow links.
     pub(crate) fn open_listed(&self, folder: BorrowedFd<'_>, name: &OsStr, relative: &Path) -> Result<Opened, PathError> {
         let given = relative.to_string_lossy();
         let fd = rustix::fs::openat(folder, name, READ | OFlags::NOFOLLOW, Mode::empty()).map_err(|e| PathError::io(&given, e))?;
@@ -303,14 +314,15 @@ impl Root {
         Ok(Opened { file: File::from(fd), relative, len: u64::try_from(stat.st_size).unwrap_or(0) })
     }
 
-    /// One call of the kernel for the whole way. `None`: ask the walk, which also knows absolute links and names every refusal.
+    /// Resolves the whole path in one system call. `None` means that the walk must decide; it also
+    /// handles absolute links and names the reason of every refusal.
     #[cfg(target_os = "linux")]
     fn open_beneath(&self, path: &Path) -> Option<(OwnedFd, PathBuf)> {
         use rustix::fs::ResolveFlags;
         use std::os::fd::AsRawFd;
 
         let flags = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        // The kind is looked at through a descriptor that opens nothing: opening a device can already do something.
+        // Read the type through an O_PATH descriptor first: opening a device can have side effects.
         let probe = rustix::fs::openat2(&self.dir, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), flags).ok()?;
         let stat = rustix::fs::fstat(&probe).ok()?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -318,7 +330,7 @@ impl Root {
         }
         let fd = rustix::fs::openat2(&self.dir, path, READ, Mode::empty(), flags).ok()?;
         let real = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
-        // Deleted meanwhile, or the root itself was moved: the walk finds its own names.
+        // Deleted meanwhile, or the root was moved: the walk resolves the names itself.
         let relative = real.strip_prefix(&self.real).ok()?.to_owned();
         Some((fd, relative))
     }
@@ -339,10 +351,11 @@ impl Root {
         }
     }
 
-    /// Opens a folder; returns where it lies, links resolved.
+    /// Opens a folder. Returns its descriptor and its path relative to the root, links resolved.
     ///
     /// # Errors
-    /// [`PathError`]: outside, not there, no folder, or sensitive after resolving links.
+    /// [`PathError`] when the path is outside or missing, is not a folder, or is sensitive after
+    /// resolving links.
     pub fn open_folder(&self, given: &str) -> Result<(OwnedFd, PathBuf), PathError> {
         let path = self.to_open(given)?;
         settled(|| self.open_folder_once(given, &path))
@@ -366,10 +379,11 @@ impl Root {
         Ok((fd, relative))
     }
 
-    /// Resolves a path to where it lies, relative to the root; one that does not exist yet by its parents (REQUIREMENTS Z-03).
+    /// Resolves a path to its place relative to the root. For a path that does not exist yet, the
+    /// nearest existing parent is resolved.
     ///
     /// # Errors
-    /// [`PathError`] when it leads outside or cannot be looked at.
+    /// [`PathError`] when the path leads outside or cannot be resolved.
     pub fn locate(&self, given: &str) -> Result<PathBuf, PathError> {
         let path = self.relative(given)?;
         let mut missing = Vec::new();
@@ -381,7 +395,7 @@ impl Root {
                     found.extend(missing.iter().rev());
                     return Ok(found);
                 }
-                // Its nearest existing parent decides; below a missing folder there are no links.
+                // The nearest existing parent decides; a missing folder contains no links.
                 Err(PathError::NotFound(_)) => match (here.file_name(), here.parent()) {
                     (Some(name), Some(parent)) => {
                         missing.push(name.to_owned());
@@ -394,7 +408,8 @@ impl Root {
         }
     }
 
-    /// Walks name by name. Every descriptor is opened without following links; links are read and their names walked instead.
+    /// Walks the path name by name. No descriptor is opened through a link: a link is read, and the
+    /// names of its target are walked instead.
     fn resolve(&self, given: &str, path: &Path) -> Result<Place, PathError> {
         let mut todo: Vec<OsString> = Vec::new();
         push_parts(&mut todo, path);
@@ -420,7 +435,7 @@ impl Root {
                 FileType::Directory if place.way.len() >= WAY_MAX => return Err(PathError::Invalid(given.to_owned())),
                 FileType::Directory => match rustix::fs::openat(here, &name, FOLDER, Mode::empty()) {
                     Ok(fd) => place.way.push((name, fd)),
-                    // It was a folder a moment ago: look again.
+                    // It was a folder a moment ago, so check it again.
                     Err(Errno::LOOP | Errno::NOTDIR) if changes < CHANGES_MAX => {
                         changes += 1;
                         todo.push(name);
@@ -477,7 +492,7 @@ pub(super) fn name_of(kind: FileType) -> &'static str {
     }
 }
 
-/// A name as text for a model: invalid UTF-8 replaced.
+/// The path as text for a model, with invalid UTF-8 replaced.
 pub(crate) fn shown(path: &Path) -> String {
     if path.as_os_str().as_bytes().is_empty() { ".".to_owned() } else { path.to_string_lossy().into_owned() }
 }
@@ -496,7 +511,7 @@ mod tests {
         (z ^ (z >> 31)) as usize
     }
 
-    /// A path of pieces that lead everywhere.
+    /// A random path of pieces that lead inside and outside.
     fn path(state: &mut u64, root: &Path) -> String {
         const PIECES: &[&str] = &["a", "b", "c", "..", "..", ".", "", "...", "..f", "f", "l0", "l1", "l2", "l3", "outside", "root"];
         let parts: Vec<&str> = (0..1 + next(state) % 5).map(|_| PIECES[next(state) % PIECES.len()]).collect();
@@ -544,7 +559,8 @@ mod tests {
                 });
 
                 assert_eq!(opened, walked, "seed {seed}: {given:?}");
-                // The system refuses `file/`, which is taken as `file` here; otherwise both name the same place.
+                // The system refuses `file/`, which is accepted as `file` here. Otherwise both name
+                // the same place.
                 if let (Ok((relative, _)), Ok(expected)) = (&opened, real.join(&given).canonicalize()) {
                     assert_eq!(expected, real.join(relative), "seed {seed}: {given:?}");
                 }

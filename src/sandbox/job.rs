@@ -1,4 +1,5 @@
-//! One running command: its output so far, its limits, and how it ends. Driven by the spawner's thread.
+//! One running command: its output, its limits and how it ends. The spawner's thread drives it with
+//! `step` and `watch`, which never block.
 
 use std::{
     io::Read,
@@ -27,23 +28,26 @@ use super::{
     together::{self, Ends, Group, Wish},
 };
 
-/// How long the first process of a namespace may take to go before bubblewrap itself is killed, and a supervisor before it is helped.
+/// How long a namespace's first process may take to end before bubblewrap is killed too, and a
+/// supervisor before its processes are killed for it.
 const KILL_AGAIN: Duration = Duration::from_millis(300);
 
-/// After this a job is answered whatever is left: a process in an uninterruptible sleep cannot be waited for (FAULTS F4: 2 s).
+/// Time from the first kill after which a job is answered, whatever is left. Callers get an answer
+/// within two seconds; a process in an uninterruptible sleep cannot be waited for.
 const KILL_MAX: Duration = Duration::from_millis(1900);
 
-/// How long those may take to go who are left in a control group when all that are known have gone; so often it is looked.
+/// How long processes that remain in the control group may take to end after all known ones have,
+/// and the interval between two checks.
 const EMPTY_MAX: Duration = Duration::from_millis(1900);
 const EMPTY_AGAIN: Duration = Duration::from_millis(1);
 
-/// Descriptors of a command that are looked at one by one, in search of memory files.
+/// Descriptors of a command that are checked one by one for memory files.
 const DESCRIPTORS_MAX: usize = 16 * 1024;
 
-/// Buffers read from one stream in a turn: a flood must not starve the other jobs.
+/// Buffers read from one stream in a pass, so that a flood of output does not starve other jobs.
 const READS_MAX: usize = 16;
 
-/// Why a job was ended by us.
+/// Why the host ended a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Ending {
     TimedOut,
@@ -51,14 +55,16 @@ pub(super) enum Ending {
     Limit(String),
 }
 
-/// How its processes are ended, and how far that has come. Where it is not a group: when killing began, and when it is tried again.
+/// How the job's processes are ended, and the progress of that. `killing` is the time of the first
+/// kill and of the next attempt; `None` before.
 enum Way {
-    /// With the first process of the namespace, once that is known.
+    /// The kernel ends all processes of the namespace with its first one. `init` is that process,
+    /// once it is known.
     Namespace {
         init: Option<OwnedFd>,
         killing: Option<(Instant, Instant)>,
     },
-    /// By a supervisor: it ends all when this closes, our own death included.
+    /// A supervisor ends all processes when `control` closes, which the host's own death also does.
     Supervised {
         control: Option<ChildStdin>,
         killing: Option<(Instant, Instant)>,
@@ -69,7 +75,8 @@ enum Way {
 pub(super) struct Job {
     child: Child,
     pid: i32,
-    /// The child, by descriptor: readable when it has ended.
+    /// Descriptor of the child, readable when the child has ended; `None` where the kernel provides
+    /// none.
     ended: Option<OwnedFd>,
     stdout: Option<ChildStdout>,
     stderr: Option<ChildStderr>,
@@ -81,17 +88,18 @@ pub(super) struct Job {
     way: Way,
     limits: ExecLimits,
     pub(super) disk: Disk,
-    /// What the kernel counts for it, where it can be asked to.
+    /// The command's control group, where there are control groups.
     group: Option<CommandGroup>,
-    /// When all of its processes that are known had gone but others were in its group, and when that is looked at again.
+    /// Set while unknown processes remain in the control group after all known ones ended: when
+    /// that was first seen, and when to check again.
     emptying: Option<(Instant, Instant)>,
-    /// The machine when it began, if it has no group.
+    /// Memory of the machine at the start; `None` for a job with a control group.
     before: Option<Machine>,
-    /// What it held when it was last looked at.
+    /// Memory held at the last check.
     held: Held,
     nonce: String,
     shown: Vec<Shown>,
-    /// Strays that were found when the command had ended.
+    /// Strays found when the command ended.
     left: u32,
     deadline: Instant,
     status: Option<ExitStatus>,
@@ -143,7 +151,7 @@ impl Job {
         }
     }
 
-    /// When it must be looked at again even if nothing happens.
+    /// The next time at which the job must be checked even if nothing happens.
     pub(super) fn due(&self) -> Option<Instant> {
         let again = match &self.way {
             Way::Namespace { killing, .. } | Way::Supervised { killing, .. } => killing.map(|(_, again)| again),
@@ -157,12 +165,12 @@ impl Job {
         }
     }
 
-    /// Without a descriptor the exit is asked for, again and again.
+    /// Whether the job has no descriptor to wait for, so that its exit must be polled.
     pub(super) fn is_asked(&self) -> bool {
         self.ended.is_none() && self.status.is_none()
     }
 
-    /// When killing began.
+    /// Time of the first kill.
     fn killed(&self) -> Option<Instant> {
         match &self.way {
             Way::Namespace { killing, .. } | Way::Supervised { killing, .. } => killing.map(|(since, _)| since),
@@ -179,7 +187,7 @@ impl Job {
         [self.stdout.as_ref().map(AsFd::as_fd), self.stderr.as_ref().map(AsFd::as_fd), ended, init].into_iter().flatten()
     }
 
-    /// Has it ended with the next pass; the first reason counts.
+    /// Ends the job with the next pass. The first reason counts.
     pub(super) fn end(&mut self, ending: Ending) {
         if self.ending.is_none() && self.status.is_none() {
             self.ending = Some(ending);
@@ -195,7 +203,7 @@ impl Job {
         }
     }
 
-    /// Compares what it holds with what it may (FAULTS F3).
+    /// Compares the job's processes, memory and disk usage with its limits.
     pub(super) fn watch(&mut self, all: &Processes) {
         if self.status.is_some() || self.killed().is_some() {
             return;
@@ -216,32 +224,34 @@ impl Job {
         self.disk.watch(&tree, all.system_ticks(&tree));
     }
 
-    /// What it has written to its own `/tmp` and `/dev/shm` behind bubblewrap. A control group counts it.
+    /// Bytes that the command wrote to its `/tmp` and `/dev/shm` behind bubblewrap. Zero for a job
+    /// with a control group, which counts them itself.
     fn files_in_memory(&self, all: &Processes) -> u64 {
         let (None, Way::Namespace { .. }, Some(init)) = (&self.group, &self.way, all.children_of(self.pid).first()) else { return 0 };
         let used = |place: &str| {
             let stat = rustix::fs::statvfs(format!("/proc/{init}/root{place}")).ok()?;
-            // Until bubblewrap has finished, these are the host's own.
+            // Until bubblewrap has set up the namespace, these are the host's own folders.
             let is_ours = stat.f_blocks.saturating_mul(stat.f_frsize) <= self.limits.tmp_bytes.saturating_add(stat.f_frsize);
             is_ours.then(|| stat.f_blocks.saturating_sub(stat.f_bfree).saturating_mul(stat.f_frsize))
         };
         ["/tmp", "/dev/shm"].into_iter().filter_map(used).sum()
     }
 
-    /// Whether it is watched by what the machine loses.
+    /// Whether the job is checked against the memory that the machine loses.
     pub(super) fn is_suspect(&self) -> bool {
         self.before.is_some() && self.status.is_none() && self.killed().is_none()
     }
 
-    /// Whether the machine has lost enough since it began that its processes must be asked. The quarter is for what they hold more since
-    /// they were asked last.
+    /// Whether the machine has lost so much memory since the job began that its processes must be
+    /// examined. The margin of a quarter covers what they have grown since they were last examined.
     pub(super) fn may_hold_what_is_lost(&self, now: Machine) -> bool {
         let bound = self.limits.memory_bytes;
         let lost = self.before.filter(|_| self.is_suspect()).map_or(0, |before| now.lost_since(before));
         lost > 0 && lost.saturating_add(self.held.sum()) > bound - bound / 4
     }
 
-    /// What it holds and may hold of what the machine has lost until now.
+    /// The job's part in the memory lost so far: what it visibly holds, and what it could hold
+    /// unseen.
     pub(super) fn suspect(&self, all: &Processes, now: Machine) -> Option<Suspect> {
         let before = self.before.filter(|_| self.is_suspect())?;
         let tree = all.tree(self.pid);
@@ -262,14 +272,15 @@ impl Job {
         self.end(Ending::Limit(self.too_much_memory()));
     }
 
-    /// Ends it for what the machine has lost. Its processes are killed here: a supervisor gets to it as late as any process on a busy
-    /// machine, another look at all processes takes milliseconds, and the command goes on meanwhile.
+    /// Ends the job for memory that the machine lost. Kills its processes directly: on a busy
+    /// machine a supervisor may get the processor late, and reading all processes again takes
+    /// milliseconds in which the command would continue.
     pub(super) fn stop_losing(&mut self, all: &Processes) {
         self.stop_hoarding();
         all.tree(self.pid).into_iter().filter(|pid| *pid != self.pid).for_each(kill);
     }
 
-    /// The process that all of its processes are below.
+    /// The process above all others of the job.
     pub(super) fn root(&self) -> i32 {
         self.pid
     }
@@ -278,7 +289,7 @@ impl Job {
         format!("more than {} MiB of memory", self.limits.memory_bytes >> 20)
     }
 
-    /// Whether the disk has lost more than this command may take of it.
+    /// Whether the disk has lost more space than this command may use.
     pub(super) fn fills_the_disk(&self) -> bool {
         self.status.is_none() && self.killed().is_none() && self.disk.lost() > self.limits.disk_bytes
     }
@@ -287,7 +298,8 @@ impl Job {
         self.end(Ending::Limit(format!("more than {} MiB written to the disk", self.limits.disk_bytes >> 20)));
     }
 
-    /// Whether the disk has lost more files than this command may create, and it had the time to.
+    /// Whether the disk has lost more files than this command may create, and the command had the
+    /// kernel time to create them.
     pub(super) fn fills_the_disk_with_files(&self) -> bool {
         self.status.is_none() && self.killed().is_none() && self.disk.may_have_created_more_than(self.limits.files)
     }
@@ -296,12 +308,12 @@ impl Job {
         self.end(Ending::Limit(format!("more than {} new files", self.limits.files)));
     }
 
-    /// Tells watchers the latest line if it is time.
+    /// Sends the latest line to watchers if it is due.
     pub(super) fn tell(&mut self, now: Instant) {
         self.teller.tell(now);
     }
 
-    /// Reads and reaps as far as it goes without waiting.
+    /// Reads output and reaps the child, without blocking.
     pub(super) fn step(&mut self, buffer: &mut [u8]) {
         self.drain(buffer);
         let now = Instant::now();
@@ -314,7 +326,7 @@ impl Job {
         if self.status.is_none() && self.ending.is_none() && now >= self.deadline {
             self.end(Ending::TimedOut);
         }
-        // What a command leaves behind ends with it.
+        // Processes that the command left running end with it.
         if self.status.is_some()
             && let Way::Namespace { init: Some(init), .. } = &self.way
             && !has_ended(init)
@@ -323,7 +335,7 @@ impl Job {
         }
     }
 
-    /// Tells whether the job is over; if so, it has read what was printed last.
+    /// Whether the job is over. If so, the remaining output has been read.
     pub(super) fn is_over(&mut self, now: Instant, buffer: &mut [u8]) -> bool {
         if self.killed().is_some_and(|since| now >= since + KILL_MAX) {
             return true;
@@ -345,8 +357,8 @@ impl Job {
         gone
     }
 
-    /// Whether no process is left in its control group. Those that are left are killed: whatever they did to get away, the kernel counts
-    /// them there.
+    /// Whether the control group has no process left. Remaining ones are killed: the kernel counts
+    /// a process there even if it detached from every other.
     fn is_empty(&mut self, now: Instant) -> bool {
         if self.emptying.is_some_and(|(_, again)| now < again) {
             return false;
@@ -357,7 +369,7 @@ impl Job {
         is_empty
     }
 
-    /// Reads both streams as far as they are; tells whether there may be more.
+    /// Reads the available output of both streams. Returns whether there may be more.
     fn drain(&mut self, buffer: &mut [u8]) -> bool {
         let (out, err, teller) = (&mut self.out, &mut self.err, &mut self.teller);
         let more = drain(&mut self.stdout, buffer, |bytes| {
@@ -371,9 +383,9 @@ impl Job {
         more || more_err
     }
 
-    /// Tells the caller, if it is still there.
+    /// Sends the result to the caller, if it still waits.
     pub(super) fn answer(mut self) {
-        // The kernel may have killed it between two looks.
+        // The kernel may have killed a process between two checks.
         if self.ending.is_none() && self.group.as_ref().is_some_and(CommandGroup::is_over) {
             self.ending = Some(Ending::Limit(self.too_much_memory()));
         }
@@ -427,8 +439,10 @@ impl Ends for Job {
     fn kill(&mut self, now: Instant, all: &Processes) {
         let lives = self.status.is_none();
         match &mut self.way {
-            // The kernel ends a namespace with its first process; bubblewrap, waiting for it, then ends by itself, so its end
-            // means that all are gone. Only if that does not come (or has not begun) is bubblewrap killed.
+            // The kernel ends the whole namespace with its first process, and bubblewrap exits when
+            // that process is gone. So the exit of bubblewrap proves that no process is left.
+            // Bubblewrap itself is killed only if it does not exit in time, or has no first process
+            // yet.
             Way::Namespace { init, killing } => {
                 let first = killing.is_none_or(|(since, again)| since == again);
                 *killing = Some((killing.map_or(now, |(since, _)| since), now + KILL_AGAIN));
@@ -442,7 +456,8 @@ impl Ends for Job {
                     kill_group(self.pid);
                 }
             }
-            // It kills and reaps all below it, where they come to when their parents go. Only if that takes long is it helped.
+            // Closing the control pipe makes the supervisor kill and reap all processes below it;
+            // orphans become its children. Only if that takes too long are they killed here.
             Way::Supervised { control, killing } => {
                 *killing = Some((killing.map_or(now, |(since, _)| since), now + KILL_AGAIN));
                 if control.take().is_none() && lives {
@@ -470,14 +485,14 @@ impl Ends for Job {
     }
 }
 
-/// The first process of a namespace is the only child of bubblewrap.
+/// The first process of a namespace is bubblewrap's only child.
 fn find_init(init: &mut Option<OwnedFd>, bubblewrap: i32, all: &Processes) {
     if init.is_none() {
         *init = all.children_of(bubblewrap).first().and_then(|pid| pidfd(*pid));
     }
 }
 
-/// A watcher hears no folder of the host.
+/// Replaces folders of the host by their shown names in lines for watchers.
 fn renamed(progress: Progress, shown: &[Shown]) -> Progress {
     let shown = shown.to_vec();
     Progress::new(move |line| progress.tell(shown.iter().fold(line, |line, Shown { folder, name }| rename(&line, folder, name))))
@@ -488,7 +503,7 @@ fn has_ended(pidfd: &OwnedFd) -> bool {
     poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
-/// Reads what is there; closes the stream at its end. Tells whether there may be more.
+/// Reads the available bytes and closes the stream at its end. Returns whether there may be more.
 fn drain(stream: &mut Option<impl Read>, buffer: &mut [u8], mut take: impl FnMut(&[u8])) -> bool {
     for _ in 0..READS_MAX {
         let Some(open) = stream else { return false };

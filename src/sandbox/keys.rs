@@ -1,22 +1,25 @@
-//! The session keyring of what this host starts: a new, empty one for each process, so that neither a command nor the kernel on its
-//! behalf (a network file system, Kerberos) finds a key of the host's session, or leaves one for the next command.
+//! Session keyrings for processes that the host starts: each process gets a new, empty one. So
+//! neither a command nor the kernel on its behalf (a network file system, Kerberos) finds a key of
+//! the host's session or leaves one for the next command.
 //!
-//! Credentials belong to a thread, and a child has those of the thread that started it. So the spawner's thread joins a keyring before
-//! each start. A keyring ends with the last process that has it.
+//! Credentials belong to a thread, and a child inherits those of the thread that starts it. So the
+//! spawner's thread joins a new keyring before each start. A keyring is freed with its last
+//! process.
 
 use std::io::Error;
 
-/// Has this thread, and what it starts from now on, use a new session keyring without a name, and returns its number. Only for a thread
-/// that starts processes: it cannot go back to the keyring before.
+/// Moves this thread, and what it starts from now on, to a new session keyring without a name.
+/// Returns the keyring's number. Only for a thread that starts processes, since the previous
+/// keyring cannot be joined again.
 ///
 /// # Errors
-/// What the kernel says: it has no keyrings, a container refuses the call, or the user's quota of keys is used up. The thread then keeps
-/// the keyring that it had.
+/// The kernel's error: it has no keyrings, a container refuses the call, or the user's quota of
+/// keys is used up. The thread then keeps its keyring.
 pub(super) fn join_new_session() -> Result<i32, Error> {
     keyutils_raw::keyctl_join_session_keyring(None).map(i32::from).map_err(Error::from)
 }
 
-/// Whether [`join_new_session`] works here; tried on a thread that ends with it.
+/// Checks whether [`join_new_session`] works here, on a temporary thread.
 pub(super) fn can_join() -> Result<(), Error> {
     let tried = std::thread::Builder::new().name("callboard-keys".to_owned()).spawn(join_new_session)?.join();
     tried.unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into())).map(drop)

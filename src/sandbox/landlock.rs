@@ -1,17 +1,21 @@
-//! The boundary where bubblewrap does not work: Landlock and a filter of system calls, put on by a helper ([`super::helper`]). It
-//! needs Linux 6.12. Where util-linux's `unshare` can make a mount namespace, as it
-//! can for the superuser and, on most systems, for every user, the helper covers protected and hidden names by mounts and makes the
-//! rest of the machine read-only; the policy's kind is then `landlock`. Where it cannot, as in most containers, the kind is
-//! `landlock-closed`.
+//! The boundary where bubblewrap does not work: Landlock and a seccomp filter, applied by a helper
+//! ([`super::helper`]). It needs Linux 6.12. Where util-linux's `unshare` can create a mount
+//! namespace (as superuser, and on most systems as any user), the helper covers protected and
+//! hidden names with mounts and makes the rest of the machine read-only; the policy's kind is then
+//! `landlock`. Where `unshare` cannot, as in most containers, the kind is `landlock-closed`.
 //!
-//! A command sees the machine's own paths: it can read the system's programs, read and write the workspace and a private folder
-//! (`$TMPDIR`), and open nothing else. No socket of any kind, no capability, no process but its own to signal or look into, no
-//! `/proc` of anybody. In output the workspace is called `$WORKSPACE`, which is also its name inside.
+//! A command sees the machine's own paths. It can read the system's programs, read and write the
+//! workspace and a private folder (`$TMPDIR`), and open nothing else. It has no sockets but unnamed
+//! pairs, no capabilities and no `/proc` of any process, and it can signal and inspect its own
+//! processes only. Output names the workspace `$WORKSPACE`, a variable that is set inside as well.
 //!
-//! Weaker than bubblewrap, stated: the existence and size of system files can be asked; processes see each other's numbers; the private
-//! folder is disk, not memory, and counts as such. Without a mount namespace, besides: the same can be asked of every file; `chmod` by path is refused even in the
-//! workspace; folders that hold something protected or hidden are closed to new, renamed and removed entries (see
-//! `helper/folders.rs`).
+//! Weaker than bubblewrap in these points:
+//! - A command can learn of the existence and size of system files, and processes see each other's
+//!   numbers.
+//! - The private folder lies on disk, not in memory, and counts towards the disk limit.
+//! - Without a mount namespace, existence and size of every file can be learned; `chmod` by path is
+//!   refused even in the workspace; and folders with a protected or hidden entry refuse to create,
+//!   rename or remove entries (see `helper/folders.rs`).
 
 use std::{
     ffi::OsString,
@@ -31,7 +35,7 @@ use super::{
     spawner::{Kind, Launch, Shown, Spawner, UNSHARE},
 };
 
-/// A sandbox of Landlock over one workspace.
+/// A Landlock sandbox over one workspace.
 #[derive(Debug, Clone)]
 pub struct Landlock {
     inner: Arc<Inner>,
@@ -41,27 +45,27 @@ pub struct Landlock {
 struct Inner {
     root: Arc<Root>,
     policy: SandboxPolicy,
-    /// Becomes the jail.
+    /// The program that becomes the jail.
     program: Program,
     spawner: Spawner,
     guard: Arc<Guard>,
     toolchains: Toolchains,
-    /// Which mount namespace there is, or why there is none.
+    /// The mount namespace that works here, or why none does.
     namespace: Result<Namespace, String>,
 }
 
-/// What the policy says of a boundary with a mount namespace.
+/// The policy's kind with a mount namespace.
 const COVERED: &str = "landlock";
 
-/// What it says of one without.
+/// The policy's kind without one.
 const CLOSED: &str = "landlock-closed";
 
 impl Landlock {
-    /// Builds a sandbox and runs a command in it once: a program whose `main` does not ask
-    /// [`jail_main_if_asked`](super::jail_main_if_asked) cannot give the right answer.
+    /// Builds a sandbox and runs one command in it. A program whose `main` does not call
+    /// [`jail_main_if_asked`](super::jail_main_if_asked) cannot give the expected answer.
     ///
     /// # Errors
-    /// [`SandboxError::Failed`] with the reason when it does not work here.
+    /// [`SandboxError::Failed`] with the reason when Landlock does not work here.
     pub fn probe(
         root: Arc<Root>,
         spawner: &Spawner,
@@ -77,10 +81,10 @@ impl Landlock {
         Self::try_once(root, spawner, toolchains, limits, helper, Err(closed))
     }
 
-    /// As [`Landlock::probe`], without a mount namespace.
+    /// Like [`Landlock::probe`], but without a mount namespace.
     ///
     /// # Errors
-    /// [`SandboxError::Failed`] with the reason when it does not work here.
+    /// [`SandboxError::Failed`] with the reason when Landlock does not work here.
     pub fn probe_alone(
         root: Arc<Root>,
         spawner: &Spawner,
@@ -91,7 +95,7 @@ impl Landlock {
         Self::try_once(root, spawner, toolchains, limits, helper, Err("it was not asked for".to_owned()))
     }
 
-    /// Why no mount namespace could be made, if none could.
+    /// Why no mount namespace could be created; `None` if there is one.
     pub fn why_closed(&self) -> Option<&str> {
         self.inner.namespace.as_ref().err().map(String::as_str)
     }
@@ -135,7 +139,8 @@ impl Landlock {
         let guard = Guard::new(root.clone());
         let landlock = Self { inner: Arc::new(Inner { root, policy, program, spawner: spawner.clone(), guard, toolchains, namespace }) };
         let chance = getrandom::u64().map_err(|_| SandboxError::Failed("no randomness".to_owned()))? >> 8;
-        // The sum stands nowhere: only a shell finds it. And only one that sees nothing of the machine gets as far.
+        // The sum is written nowhere, so only a shell can print it, and only if the command sees
+        // nothing of the machine.
         let command =
             format!("(: </proc/uptime) 2>/dev/null && exit 9; (: </proc/self/environ) 2>/dev/null && exit 9; echo $(({chance} + 7))");
         let exec = Exec { timeout: PROBE_TIME_MAX, ..Exec::new(command) };
@@ -198,7 +203,7 @@ impl Inner {
         })
         .await?;
         let result = held.run(&self.spawner, launch, &cancel).await.and_then(began);
-        // All its processes are gone: what they left can be judged.
+        // All processes of the command are gone, so the sweep sees its final state.
         shell::blocking(move || {
             let lines = guarded.end();
             result.map(|mut result| {
@@ -211,8 +216,8 @@ impl Inner {
     }
 }
 
-/// `unshare` reports on standard error that it could not start the helper, and then no command ran. A command that prints the same
-/// gets the same error, which grants nothing.
+/// Detects that `unshare` could not start the helper, so no command ran: it reports so on standard
+/// error. A command that prints the same text gets the same error and gains nothing.
 fn began(result: ExecResult) -> Result<ExecResult, SandboxError> {
     let said = result.stderr.trim();
     match said.strip_prefix("unshare: ") {

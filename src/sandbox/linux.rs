@@ -1,11 +1,15 @@
-//! The boundary on Linux: bubblewrap. A command sees the system's programs read-only, the workspace at `/workspace`, a private `/tmp`,
-//! its own processes, no network, no capability, no key in its environment (REQUIREMENTS Z-01, Z-03..Z-05; FAULTS F1..F5). Where
-//! hosts are listed ([`Linux::reaching`]), the network namespace is just as empty: the way out is the socket of a proxy (F6).
+//! The boundary on Linux: bubblewrap. A command sees the system's programs read-only, the workspace
+//! at `/workspace`, a private `/tmp` and its own processes. It has no network, no capabilities and
+//! no key in its environment. If hosts are listed ([`Linux::reaching`]), the network namespace
+//! stays empty, and the socket of a proxy is the only way out.
 //!
-//! The filter of system calls ([`super::filter`]) closes what namespaces leave open: keyrings, rings of io, kinds of socket that belong
-//! to the whole machine. A command has no Unix sockets but pairs, since the workspace may hold the socket of one of the user's servers.
-//! Stated limits: memory is bounded exactly where a control group can be made, else by a watch, which a command can
-//! run ahead of for some ten milliseconds; the files in the workspace by what its disk loses.
+//! The seccomp filter ([`super::filter`]) closes what namespaces leave open: keyrings, io_uring,
+//! and types of socket that belong to the whole machine. A command can create no Unix sockets
+//! except pairs, since the workspace may hold the socket of one of the user's servers.
+//!
+//! Limits: memory is bounded exactly where a control group can be created. Elsewhere the spawner's
+//! thread checks it, and a command can exceed the bound for some ten milliseconds. Files in the
+//! workspace are bounded by what the disk loses.
 
 use std::{
     ffi::OsString,
@@ -27,7 +31,8 @@ use super::{
     spawner::{CARRIED, Carried, Kind, Launch, Spawner},
 };
 
-/// What of the system a command can read; what is not there is passed over. Not `/etc` as a whole: it may hold keys.
+/// Paths of the system that a command can read; missing ones are skipped. `/etc` is not listed as a
+/// whole, since it may hold keys.
 pub(super) const SYSTEM: &[&str] = &[
     "/usr",
     "/etc/alternatives",
@@ -45,10 +50,11 @@ pub(super) const SYSTEM: &[&str] = &[
     "/etc/services",
 ];
 
-/// Folders that are links into `/usr` on a merged system and folders of their own elsewhere.
+/// Links into `/usr` on a merged system, separate folders elsewhere.
 pub(super) const PROGRAMS: &[&str] = &["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 
-/// What `/proc` tells of the whole machine; the superuser's own files there are readable when the host runs as root.
+/// Files in `/proc` that describe the whole machine. Where the host runs as root, a command could
+/// read those that belong to root.
 const MASKED: &[&str] = &[
     "/proc/acpi",
     "/proc/asound",
@@ -71,7 +77,7 @@ const MASKED: &[&str] = &[
     "/proc/vmallocinfo",
 ];
 
-/// A sandbox of bubblewrap over one workspace.
+/// A bubblewrap sandbox over one workspace.
 #[derive(Debug, Clone)]
 pub struct Linux {
     inner: Arc<Inner>,
@@ -84,11 +90,11 @@ struct Inner {
     bwrap: PathBuf,
     spawner: Spawner,
     guard: Arc<Guard>,
-    /// The program that sweeps for a host that is killed, if one is known.
+    /// The program that sweeps after a killed host; `None` without a watchdog.
     watchdog: Option<Program>,
     /// What commands can use besides the system's programs.
     toolchains: Toolchains,
-    /// The way to the hosts that are listed, if any.
+    /// The proxy to the listed hosts; `None` if no host is listed.
     proxy: Option<Arc<Proxy>>,
 }
 
@@ -96,7 +102,7 @@ struct Inner {
 #[derive(Clone, Copy)]
 struct Wire<'a> {
     helper: &'a Path,
-    /// `None` in a probe: nobody is outside.
+    /// Socket of the proxy; `None` in a probe, which has no proxy.
     socket: Option<&'a Path>,
 }
 
@@ -104,7 +110,7 @@ impl Linux {
     /// Builds a sandbox and runs `true` in it once.
     ///
     /// # Errors
-    /// [`SandboxError::Failed`] with the reason when there is no bubblewrap or it does not work here.
+    /// [`SandboxError::Failed`] with the reason when bubblewrap is missing or does not work here.
     pub fn probe(root: Arc<Root>, spawner: &Spawner, toolchains: Toolchains, limits: ExecLimits) -> Result<Self, SandboxError> {
         let bwrap = ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap", "/run/current-system/sw/bin/bwrap"]
             .into_iter()
@@ -126,21 +132,26 @@ impl Linux {
         Err(SandboxError::Failed(format!("bubblewrap does not work here: {said}")))
     }
 
-    /// The same sandbox, whose commands are swept after even if this process is killed: by a second process of `helper`, a program that
-    /// calls [`jail_main_if_asked`](super::jail_main_if_asked) first in its `main`; this one by default. It starts with the first command.
+    /// Returns the same sandbox with a watchdog, a second process that sweeps after commands if
+    /// this process is killed. The watchdog runs `helper`, a program that calls
+    /// [`jail_main_if_asked`](super::jail_main_if_asked) first in its `main`; `None` means this
+    /// program. It starts with the first command.
     #[must_use]
     pub fn watched_by(self, helper: Option<PathBuf>) -> Self {
         let watchdog = Program::new(helper).ok();
         Self { inner: Arc::new(Inner { watchdog, ..(*self.inner).clone() }) }
     }
 
-    /// The same sandbox, from which commands reach the hosts of `allow` through a proxy; tries the way inside once. `helper` is a
-    /// program that calls [`jail_main_if_asked`](super::jail_main_if_asked) first in its `main`, this one by default.
+    /// Returns the same sandbox, from which commands reach the hosts of `allow` through a proxy.
+    /// Tests the forwarder inside the jail once. `helper` is a program that calls
+    /// [`jail_main_if_asked`](super::jail_main_if_asked) first in its `main`; `None` means this
+    /// program.
     ///
-    /// Commands then need a runtime with sockets: the proxy lives in that of [`Sandbox::exec`]'s caller, as long as its command.
+    /// [`Sandbox::exec`] must then be called on a runtime with I/O enabled: the proxy runs on the
+    /// caller's runtime, for as long as the command.
     ///
     /// # Errors
-    /// [`SandboxError::Failed`] with the reason when the list cannot be served here.
+    /// [`SandboxError::Failed`] with the reason when the listed hosts cannot be served here.
     pub fn reaching(&self, allow: &AllowList, helper: Option<PathBuf>) -> Result<Self, SandboxError> {
         let Inner { root, policy, spawner, .. } = &*self.inner;
         let proxy = Proxy::new(allow, helper, root.real_path()).map_err(SandboxError::Failed)?;
@@ -165,8 +176,9 @@ impl Inner {
             ($($part:expr),+ $(,)?) => { add(&[$(std::ffi::OsStr::new($part)),+]) };
         }
         add!("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session", "--cap-drop", "ALL");
-        // The command's shell is the first process: bubblewrap ends only when it is gone, and the namespace with it. (Its own first
-        // process outlives the command for a moment, and what the command left with it.)
+        // Makes the command's shell the first process of the namespace, so that bubblewrap exits
+        // only when the namespace is gone. Bubblewrap's own first process would outlive the command
+        // briefly, together with what the command left.
         add!("--as-pid-1");
         add!("--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--clearenv");
         for (name, value) in ENVIRONMENT {
@@ -192,7 +204,8 @@ impl Inner {
                 Err(_) => {}
             }
         }
-        // As root, kernel settings could be written without any capability: owner is enough. So nothing of /proc is writable.
+        // Root could write kernel settings without any capability, since root owns the files. So
+        // all of /proc is read-only.
         add!("--remount-ro", "/proc");
         let tmp = limits.tmp_bytes.to_string();
         add!("--dev", "/dev", "--perms", "1777", "--size", &tmp, "--tmpfs", "/dev/shm", "--remount-ro", "/dev");
@@ -217,9 +230,10 @@ impl Inner {
             Some(_) => (Then::WaitBesideForwarder, UnixSockets::Allowed),
             None => (Then::Wait, UnixSockets::Refused),
         };
-        // Read and closed by bubblewrap, put on when the boundary stands.
+        // Bubblewrap reads and closes this descriptor, and applies the filter when the boundary is
+        // complete.
         add!("--seccomp", &CARRIED.to_string());
-        // The new root itself is memory, too.
+        // The new root is a tmpfs, so writing to it would take memory.
         add!("--remount-ro", "/");
         let start = if folder.as_os_str().is_empty() { PathBuf::from(WORKSPACE) } else { Path::new(WORKSPACE).join(folder) };
         add!("--chdir", &start, "--");
@@ -241,7 +255,8 @@ impl Inner {
         })
     }
 
-    /// Lays what commands may not write or read over the workspace. A mount point cannot be renamed, removed or replaced.
+    /// Mounts covers over what commands may not write or read. A mount point cannot be renamed,
+    /// removed or replaced.
     fn cover(&self, found: &Found, add: &mut impl FnMut(&[&std::ffi::OsStr])) {
         let (root, inside) = (self.root.real_path(), Path::new(WORKSPACE));
         for path in &found.git {
@@ -287,7 +302,7 @@ impl Inner {
             Some(door) => door.close().await,
             None => Vec::new(),
         };
-        // All its processes are gone: what they left can be judged.
+        // All processes of the command are gone, so the sweep sees its final state.
         shell::blocking(move || {
             told.extend(guarded.end());
             result.map(|mut result| {

@@ -1,8 +1,10 @@
-//! No boundary: commands run as the host's own user, with a bare environment, limits and a timeout (REQUIREMENTS Z-02).
-//! It must be asked for by name. Commands can read and write whatever the host's user can, and reach the network.
+//! No boundary: commands run as the host's own user, with a minimal environment, limits and a
+//! timeout. They can read and write whatever that user can, and reach the network. So this sandbox
+//! is never chosen by default, only by name.
 //!
-//! Strays are found by a marker in their environment and killed; one that clears its environment and leaves the session escapes.
-//! When the host is killed, the command itself ends where `setpriv` exists; what it started may stay.
+//! Strays are found by a mark in their environment and killed. A process that clears its
+//! environment and leaves the session escapes. If the host is killed, the command ends where
+//! `setpriv` exists, but processes that it started may stay.
 
 use std::{ffi::OsString, path::PathBuf, sync::Arc};
 
@@ -17,7 +19,7 @@ use super::{
     spawner::{Kind, Launch, Shown, Spawner},
 };
 
-/// Runs commands without a jail.
+/// Runs commands without a boundary.
 #[derive(Debug, Clone)]
 pub struct Local {
     root: Arc<Root>,
@@ -28,14 +30,14 @@ pub struct Local {
 }
 
 impl Local {
-    /// Commands start in `root`, and nothing keeps them there.
+    /// Creates a sandbox whose commands start in `root`, but can leave it.
     pub fn new(root: Arc<Root>, spawner: &Spawner, limits: ExecLimits) -> Self {
         let root_path = Arc::new(root.real_path().to_owned());
         let policy = SandboxPolicy { root: root_path, kind: "local", network: Network::Open, boundary: false, limits };
         Self { root, policy, spawner: spawner.clone(), environment: Vec::new() }
     }
 
-    /// Finds these programs, too.
+    /// Adds toolchains whose programs commands find.
     #[must_use]
     pub fn with_toolchains(mut self, toolchains: &Toolchains) -> Self {
         self.environment = toolchains.environment();

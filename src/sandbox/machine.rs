@@ -1,62 +1,68 @@
-//! What the machine loses to memory that no process shows: memory files and shared memory that are not mapped, buffers of sockets and
-//! pipes, tables of the kernel. Needed where a command has no control group.
+//! Measures the memory that the machine loses and that no process shows: memory files and shared
+//! memory that are not mapped, buffers of sockets and pipes, kernel tables. Used for commands
+//! without a control group.
 //!
-//! The rule: a command is ended when what it visibly holds, and what the machine lost unseen since that command began, are together
-//! more than its bound, and the command has the means to hold that much: memory files, shared addresses, sockets, pipes. Memory that
-//! other programs take for themselves, and memory of files, is counted by the machine, so it is never blamed on a command. A command
-//! without the means is never blamed either. Of several, the one that can hold most of it goes first.
+//! A command is ended when two sums exceed its bound together: what it visibly holds, and what the
+//! machine has lost unseen since the command began. The command must also have the means to hold
+//! that much: memory files, shared addresses, sockets or pipes. Memory that other programs hold
+//! visibly, and file caches, appear in the machine's own counts, so they are never blamed on a
+//! command. A command without the means is never blamed. Among several, the one that can hold most
+//! of the loss is ended first.
 
 use std::fs;
 
-/// What the machine's own counts are wrong by.
+/// Error of the machine's own counts, in bytes.
 const TOLERANCE: u64 = 24 * 1024 * 1024;
 
-/// The most that a socket stands for: its buffers of the default size. The filter of system calls lets no command change it.
+/// Most bytes that one socket can hold: its buffers at their default size, which the seccomp filter
+/// lets no command change.
 pub(super) const SOCKET_BYTES: u64 = 512 * 1024;
 
-/// Sockets that may be on their way from one process to another, open in none: the kernel allows a user as many as one process may have
-/// open.
+/// Sockets that may be in transit between processes and open in none. The kernel allows a user as
+/// many as one process may have open.
 const ON_THEIR_WAY: u64 = 1024;
 
-/// The most that a pipe stands for, and what the kernel allows a user in all before pipes become small.
+/// Most bytes that one pipe can hold, what one user's pipes can hold before the kernel makes new
+/// ones small, and the size of a small one.
 const PIPE_BYTES: u64 = 1024 * 1024;
 const PIPES_BYTES: u64 = 64 * 1024 * 1024;
 const SMALL_PIPE_BYTES: u64 = 8 * 1024;
 
-/// What an area of addresses costs the kernel, and the least addresses that it needs; the most areas of a process.
+/// Kernel memory of one mapping, the smallest range of addresses that a mapping needs, and the most
+/// mappings of a process.
 const AREA_BYTES: u64 = 256;
 const AREA_ADDRESSES: u64 = 4096;
 const AREAS_MAX: u64 = 65_530;
 
-/// What the machine's memory is taken by, in bytes, as far as programs do not show it.
+/// Memory that programs do not show, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Machine {
-    /// The kernel's own memory that it cannot drop: what is neither free nor anonymous nor of files.
+    /// Kernel memory that cannot be dropped: neither free, nor anonymous, nor a file's.
     pub(super) kernel: u64,
     /// Shared memory, memory files and `tmpfs`.
     pub(super) shared: u64,
 }
 
-/// What is known of a command that has no control group.
+/// A command without a control group, as seen in one check. All values except `before` are bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Suspect {
-    /// The machine when it began.
+    /// The machine when the command began.
     pub(super) before: Machine,
     pub(super) bound: u64,
-    /// What its processes visibly hold for themselves, tables among it.
+    /// Visible private memory of its processes, page tables included.
     pub(super) private: u64,
-    /// Tables of that.
+    /// The part of `private` that is page tables.
     pub(super) tables: u64,
-    /// Shared memory and `tmpfs` that it visibly holds.
+    /// Visible shared memory and `tmpfs`.
     pub(super) shared: u64,
-    /// Shared memory that it may hold unseen.
+    /// Most shared memory that it may hold unseen.
     pub(super) shared_means: u64,
-    /// Memory of the kernel that it may hold.
+    /// Most kernel memory that it may hold.
     pub(super) kernel_means: u64,
 }
 
 impl Machine {
-    /// Reads it from `/proc`.
+    /// Reads the values from `/proc`.
     pub(super) fn read() -> Option<Self> {
         let zones = fs::read_to_string("/proc/zoneinfo").unwrap_or_default();
         Self::of(&fs::read_to_string("/proc/meminfo").ok()?, &zones)
@@ -69,15 +75,16 @@ impl Machine {
         Some(Self { kernel: row(meminfo, "MemTotal")?.saturating_sub(known), shared: row(meminfo, "Shmem")? })
     }
 
-    /// The most that commands can hold unseen since `before`.
+    /// Most memory that commands can hold unseen since `before`.
     pub(super) fn lost_since(self, before: Self) -> u64 {
         let kernel = self.kernel.saturating_sub(before.kernel);
         kernel.saturating_add(self.shared.saturating_sub(before.shared))
     }
 }
 
-/// Bytes that programs could still get: a cheap look. With the pages that processors keep at hand, which `MemAvailable` leaves out: what
-/// takes those takes hundreds of mebibytes before it shows anything.
+/// Bytes that programs can still allocate; cheap to read. Includes the pages in per-processor
+/// lists, which `MemAvailable` leaves out: a program can take hundreds of mebibytes from these
+/// before `MemAvailable` changes.
 pub(super) fn available() -> Option<u64> {
     let zones = fs::read_to_string("/proc/zoneinfo").unwrap_or_default();
     available_of(&fs::read_to_string("/proc/meminfo").ok()?, &zones)
@@ -93,18 +100,20 @@ fn row(text: &str, name: &str) -> Option<u64> {
     value.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Bytes of pages that processors keep at hand. They are free, though not counted so: gigabytes after a large program has ended. How
-/// large a page is follows from the free ones, counted in both ways.
+/// Bytes in per-processor page lists. These pages are free but not counted as free, gigabytes of
+/// them after a large program has ended. The page size follows from the free pages, which are
+/// reported both as a count and in bytes.
 fn at_hand(zones: &str, free: u64) -> u64 {
     let count =
         |name: &str| -> u64 { zones.lines().filter_map(|line| line.trim_start().strip_prefix(name)?.trim().parse::<u64>().ok()).sum() };
-    // Both counts move meanwhile: pages have a power of two.
+    // Both counts change between the two reads, so the quotient is rounded up to a power of two.
     let (at_hand, free_pages) = (count("count:"), count("pages free"));
     let page = (free / 4 * 3).checked_div(free_pages).map_or(0, u64::next_power_of_two);
     at_hand.saturating_mul(page)
 }
 
-/// The most that processes may hold of the kernel's memory, by their open sockets and pipes and the addresses that they use.
+/// Most kernel memory that processes may hold, by their number of open sockets and pipes and their
+/// used addresses.
 pub(super) fn kernel_means(sockets: u64, pipes: u64, addresses: u64, processes: u64) -> u64 {
     let areas = (addresses / AREA_ADDRESSES).min(processes.saturating_mul(AREAS_MAX)).saturating_mul(AREA_BYTES);
     let on_their_way = if sockets > 0 { ON_THEIR_WAY } else { 0 };
@@ -113,7 +122,7 @@ pub(super) fn kernel_means(sockets: u64, pipes: u64, addresses: u64, processes: 
     sockets.saturating_add(pipes).saturating_add(areas)
 }
 
-/// Which of the commands must end, by the rule above.
+/// Index of the command that must end, by the rule above; `None` if all may continue.
 pub(super) fn over(now: Machine, suspects: &[Suspect]) -> Option<usize> {
     let shared: u64 = suspects.iter().map(|suspect| suspect.shared).sum();
     let tables: u64 = suspects.iter().map(|suspect| suspect.tables).sum();

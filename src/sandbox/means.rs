@@ -1,23 +1,26 @@
-//! What processes could hold of the machine's memory without showing it: memory files and shared memory, sockets, pipes. Asked for only
-//! when the machine has lost memory, for it takes a look at every descriptor and mapping.
+//! Memory that processes could hold without showing it: memory files and shared memory, sockets,
+//! pipes. Read only after the machine has lost memory, since it examines every descriptor and
+//! mapping.
 
 use std::{collections::HashMap, fs, os::unix::fs::MetadataExt};
 
-/// Begins the names of what is shared memory without a name in a file system.
+/// Prefixes of the names of shared memory that is no file of a disk.
 const IN_MEMORY: [&str; 4] = ["/memfd:", "/dev/zero (deleted)", "/SYSV", "/dev/shm/"];
 
-/// What was found.
+/// The result for some processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Means {
-    /// Bytes of memory files and shared memory, each once: what a file holds or what is mapped of it, if that is more.
+    /// Bytes of memory files and shared memory, each counted once: the file's size or its mapped
+    /// length, whichever is larger.
     pub(super) shared: u64,
-    /// Open sockets and ends of pipes.
+    /// Open sockets, and open ends of pipes.
     pub(super) sockets: u64,
     pub(super) pipes: u64,
 }
 
 impl Means {
-    /// Looks at processes, and at `looks_max` descriptors and mappings of theirs at most. `sockets_max` sockets are enough to know.
+    /// Examines processes, `looks_max` descriptors and mappings of theirs at most. Stops counting
+    /// sockets at `sockets_max`, since more would not change the decision.
     pub(super) fn of(tree: &[i32], looks_max: usize, sockets_max: u64) -> Self {
         let (mut means, mut files, mut looks) = (Self::default(), HashMap::<u64, u64>::new(), looks_max);
         for pid in tree {
@@ -50,10 +53,10 @@ impl Means {
     }
 }
 
-/// The inode and the length of a mapping, if it is shared memory.
+/// Inode and length of a mapping; `None` if it is not shared memory.
 fn shared_memory(line: &str) -> Option<(u64, u64)> {
     let (addresses, rest) = line.split_once(' ')?;
-    // Rights, offset and device stand before these.
+    // Permissions, offset and device come before these fields.
     let (inode, name) = rest.splitn(4, ' ').nth(3)?.split_once(' ')?;
     if !IN_MEMORY.iter().any(|begin| name.trim_start().starts_with(begin)) {
         return None;
@@ -84,7 +87,7 @@ mod tests {
 
         let after = Means::of(&[own], 10_000, u64::MAX);
 
-        // Other tests of this process open and close theirs.
+        // Other tests of this process open and close descriptors too.
         assert!(after.sockets >= 2 && after.pipes >= 2, "{before:?} {after:?}");
         assert_eq!(Means::of(&[own], 0, u64::MAX), Means::default());
         assert_eq!(Means::of(&[own], 10_000, 1).sockets, 1);

@@ -1,13 +1,20 @@
-//! Where commands run and paths end. One policy decides for every tool (FAULTS, "Only bash is sandboxed").
+//! Where commands run and paths end. One policy decides for every tool: the file tools are bound to
+//! the workspace in this process, and commands run behind a boundary of the kernel.
 //!
 //! # Layout
-//! [`policy`] names what is refused; [`Root`] is the jail of paths; [`Linux`] (bubblewrap), [`Landlock`] (where that does not work)
-//! and [`Local`] (no boundary, by name only) run commands; `filter` has the system calls that both boundaries refuse; [`Spawner`] is the
-//! only place that starts a process. An embedding program
-//! calls [`jail_main_if_asked`] first in its `main`, or has no commands where there is no bubblewrap.
+//! - [`policy`] lists what is refused.
+//! - [`Root`] keeps paths inside the workspace.
+//! - [`Linux`] (bubblewrap), [`Landlock`] (where bubblewrap does not work) and [`Local`] (no
+//!   boundary, chosen by name only) run commands.
+//! - `filter` refuses system calls behind both boundaries.
+//! - [`Spawner`] is the only place that starts a process.
 //!
-//! Inside [`Linux`] the workspace lies at `/workspace`; file tools take paths relative to it, that form, or the real absolute one.
-//! Anything else that implements the port [`Sandbox`] goes to `tools::over`: a container, a small virtual machine (Z-06).
+//! An embedding program calls [`jail_main_if_asked`] first in its `main`. Without that call there
+//! are no commands where there is no bubblewrap.
+//!
+//! Inside [`Linux`] the workspace is at `/workspace`. File tools accept paths relative to the
+//! workspace, paths below `/workspace`, and real absolute paths. Another implementation of the port
+//! [`Sandbox`], such as a container or a small virtual machine, is passed to `tools::over`.
 
 pub mod policy;
 mod jail;
@@ -97,23 +104,23 @@ pub use {
 /// Which sandbox commands get (`--sandbox`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// The kernel's boundary, or no commands at all.
+    /// A boundary of the kernel; without one there are no commands.
     #[default]
     Auto,
-    /// The kernel's boundary, or an error.
+    /// A boundary of the kernel; without one detection fails.
     Linux,
-    /// No boundary. Only ever by name.
+    /// No boundary. Never chosen automatically.
     Local,
     /// No commands.
     None,
 }
 
-/// What [`detect`] found.
+/// The result of [`detect`].
 #[derive(Clone)]
 pub struct Detected {
-    /// Where commands run; `None`: there are no exec tools.
+    /// Where commands run; `None` means that there are no exec tools.
     pub sandbox: Option<Arc<dyn Sandbox>>,
-    /// What to tell the user at start, if anything.
+    /// A message for the user at start; `None` if there is nothing to report.
     pub note: Option<String>,
 }
 
@@ -123,18 +130,19 @@ impl fmt::Debug for Detected {
     }
 }
 
-/// Chooses a sandbox over `root`, trying it once. Starts a thread of its own; see [`detect_with`] to share one.
+/// Chooses a sandbox over `root` and tries it once. Starts a thread for processes; see
+/// [`detect_with`] to share one.
 ///
 /// # Errors
-/// [`SandboxError::Failed`] when `mode` names one that does not work here.
+/// [`SandboxError::Failed`] when `mode` requires a sandbox that does not work here.
 pub fn detect(root: &Arc<Root>, mode: Mode) -> Result<Detected, SandboxError> {
     detect_opted(root, mode, Options::default())
 }
 
-/// As [`detect`], with more to say.
+/// Like [`detect`], with options.
 ///
 /// # Errors
-/// [`SandboxError::Failed`] when `mode` names one that does not work here.
+/// [`SandboxError::Failed`] when `mode` requires a sandbox that does not work here.
 pub fn detect_opted(root: &Arc<Root>, mode: Mode, options: Options) -> Result<Detected, SandboxError> {
     #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
     {
@@ -156,10 +164,10 @@ pub fn detect_opted(root: &Arc<Root>, mode: Mode, options: Options) -> Result<De
     }
 }
 
-/// Whether commands get a control group each: the version, 1 or 2. Tries it once.
+/// Version of the control groups that commands get, 1 or 2. Creates one as a test.
 ///
 /// # Errors
-/// Why they do not.
+/// The reason why commands get no control group.
 pub fn control_groups() -> Result<u8, String> {
     #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
     {
@@ -174,10 +182,11 @@ pub fn control_groups() -> Result<u8, String> {
     }
 }
 
-/// Whether commands get a session keyring each, without the keys of this process's session. Tries it once.
+/// Checks whether each command gets a separate session keyring, without the keys of this process's
+/// session. Creates one as a test.
 ///
 /// # Errors
-/// Why they do not. The filter of system calls refuses them the keyrings all the same.
+/// The reason why not. The seccomp filter still refuses commands all access to keyrings.
 pub fn session_keyrings() -> Result<(), String> {
     #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
     {
@@ -193,32 +202,33 @@ fn none() -> Detected {
     Detected { sandbox: None, note: Some("no bash tool: the sandbox mode is none".to_owned()) }
 }
 
-/// What [`detect_opted`] and [`detect_with`] may be told.
+/// Options of [`detect_opted`] and [`detect_with`].
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// What commands can read and run besides the system's programs.
     pub toolchains: Toolchains,
-    /// What one command may use.
+    /// Limits of each command.
     pub limits: ExecLimits,
-    /// The only boundary to try; by default bubblewrap, then Landlock.
+    /// The only boundary to try; `None` tries bubblewrap, then Landlock.
     pub only: Option<Boundary>,
-    /// A program that calls [`jail_main_if_asked`] first in its `main`; this one by default.
+    /// A program that calls [`jail_main_if_asked`] first in its `main`; `None` means this program.
     pub helper: Option<std::path::PathBuf>,
-    /// This program's `main` calls [`jail_main_if_asked`] first. Behind bubblewrap that is not tried, so it is only believed: then (and
-    /// with a `helper`, and behind Landlock) a second process outlives a host that is killed during a command, and moves aside what
-    /// the command planted.
+    /// Whether this program's `main` calls [`jail_main_if_asked`] first. Behind bubblewrap the
+    /// claim is not tested. If it is set, if there is a `helper`, or behind Landlock, a watchdog
+    /// process outlives a host that is killed during a command, and moves aside protected files
+    /// that the command created.
     pub main_asks: bool,
-    /// Hosts that commands can reach, behind bubblewrap; elsewhere, or where the helper is missing, the network stays off and
-    /// [`Detected::note`] says so.
+    /// Hosts that commands can reach from behind bubblewrap. Behind another boundary, or without a
+    /// helper, the network stays off and [`Detected::note`] says so.
     pub network: AllowList,
 }
 
-/// Hosts that commands can reach; none by default.
+/// Hosts that commands can reach. Empty by default.
 #[derive(Clone, Default)]
 pub struct AllowList {
-    /// Which.
+    /// Host names and addresses, with their ports.
     pub hosts: Vec<HostPattern>,
-    /// Who is asked for their addresses; the operating system by default.
+    /// Resolves the hosts' addresses; `None` uses the operating system's resolver.
     #[cfg(feature = "web")]
     pub resolver: Option<Arc<dyn crate::web::Resolver>>,
 }
@@ -236,21 +246,21 @@ impl From<Vec<HostPattern>> for AllowList {
     }
 }
 
-/// A boundary of the kernel. Each has a filter of system calls besides.
+/// A boundary of the kernel. Each includes a seccomp filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Boundary {
-    /// Namespaces, by bubblewrap.
+    /// Namespaces, created by bubblewrap.
     Bubblewrap,
-    /// Landlock and a filter of system calls, with a mount namespace where one can be made.
+    /// Landlock, with a mount namespace where one can be created.
     Landlock,
-    /// The same without a mount namespace, as in most containers.
+    /// Landlock without a mount namespace, as in most containers.
     LandlockAlone,
 }
 
-/// As [`detect`], with the host's spawner and more to say.
+/// Like [`detect_opted`], with the host's spawner.
 ///
 /// # Errors
-/// [`SandboxError::Failed`] when `mode` names one that does not work here.
+/// [`SandboxError::Failed`] when `mode` requires a sandbox that does not work here.
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 pub fn detect_with(root: &Arc<Root>, mode: Mode, spawner: &Spawner, options: Options) -> Result<Detected, SandboxError> {
     match mode {
@@ -283,7 +293,7 @@ fn not_served(why: &str) -> String {
     format!("the network of commands stays off, the hosts in [sandbox] network are out of reach: {why}")
 }
 
-/// Bubblewrap, or the next best wall.
+/// Tries bubblewrap, then Landlock.
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 fn boundary(root: &Arc<Root>, spawner: &Spawner, options: Options) -> Result<Detected, SandboxError> {
     let Options { toolchains, limits, only, helper, main_asks, network } = options;

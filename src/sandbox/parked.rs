@@ -1,8 +1,9 @@
-//! Starts commands inside of their control group. Entering a group takes the kernel up to 20 ms when no other process did so a moment
-//! before, so the next command's shell is parked: it has entered its group and waits for a script on its standard input.
+//! Starts commands inside their control group. Entering a group can take the kernel 20 ms when no
+//! other process has done so just before. So the shell of the next command is parked: it has
+//! entered its group already and waits for a script on its standard input.
 //!
-//! A parked shell whose input closes without a script outlived its host: it leaves its group and removes every group of that host. So a
-//! killed host leaves no group behind.
+//! If that input closes without a script, the host is gone: the parked shell then leaves its group
+//! and removes every group of that host. So a killed host leaves no group behind.
 
 use std::{
     ffi::OsStr,
@@ -24,32 +25,35 @@ use super::{
     spawner::{BASH, CARRIED, CLOSE, Carried, FIRST_TO_GO, Kind, Launch, SETPRIV, STILL_OURS, start, unblock},
 };
 
-/// The parked shell. `$1` is the host, `$2` begins the names of its groups and `$3` is the descriptor of the host's program, which every
-/// parked shell carries; then come pairs of the host's own group and the new one.
-/// `in` says whether every group was entered: the script does not run a command otherwise. After the end of the input, groups are
-/// removed for as long as the commands of a host that is gone take to end.
+/// Script of the parked shell. `$1` is the host's process id, `$2` the prefix of the host's group
+/// names, `$3` the descriptor of the host's program. Pairs follow: the host's own group and the new
+/// one. `in` is set if every group was entered; otherwise no command runs. When the input ends
+/// without a script, the shell removes groups for four seconds, by which time the host's commands
+/// have ended.
 const PARK: &str = r#"if [[ $PPID != "$1" ]]; then exit 137; fi; h=$1; n=$2; c=$3; shift 3; in=yes; for ((i = 2; i <= $#; i += 2)); do { echo 0 >"${!i}/cgroup.procs"; } 2>/dev/null || in=; done; CLOSE if IFS= read -r l && IFS= read -r -N "$l" s; then eval "$s"; exit 126; fi; for ((i = 1; i <= $#; i += 2)); do { echo 0 >"${!i}/cgroup.procs"; } 2>/dev/null; done; for ((t = 0; t < 40; t++)); do left=; for ((i = 2; i <= $#; i += 2)); do for g in "${!i%/*}/$n"*; do if [[ -d $g ]]; then rmdir "$g" 2>/dev/null || left=yes; fi; done; done; if [[ ! $left ]]; then break; fi; sleep 0.1; done"#;
 
-/// What a command that could not be put into its control group is answered with; it has not begun.
+/// Error of a command that could not be put into its control group; it has not started.
 const NOT_ENTERED: &str = "its control group could not be entered";
 
-/// Bytes that fit into a pipe, where the kernel allows it: a script is then written without waiting for its reader.
+/// Requested capacity of the shell's input pipe, so that a script fits without waiting for its
+/// reader.
 const PIPE_BYTES: usize = 1024 * 1024;
 
-/// How long after a command began the next shell is parked: most commands are short, and both would want a processor.
+/// Delay after the start of a command before the next shell is parked: most commands are short, and
+/// both would compete for a processor.
 const REFILL_AFTER: Duration = Duration::from_millis(30);
 
-/// Whether commands are put into control groups ([`super::Spawner::start_with`]).
+/// Whether commands run in control groups ([`super::Spawner::start_with`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ControlGroups {
-    /// Where one can be made.
+    /// In control groups where they can be created.
     #[default]
     Auto,
-    /// Never.
+    /// Without control groups.
     Off,
 }
 
-/// What the search for control groups found.
+/// State of the search for control groups, which the first command starts.
 #[derive(Debug)]
 enum Found {
     NotAsked,
@@ -86,7 +90,7 @@ impl Parked {
 pub(super) struct Starter {
     found: Found,
     parked: Option<Parked>,
-    /// When the next shell is parked.
+    /// When to park the next shell; `None` if no command has started since the last one was parked.
     pub(super) due: Option<Instant>,
 }
 
@@ -99,7 +103,8 @@ impl Starter {
         Self { found, parked: None, due: None }
     }
 
-    /// Starts a command, in a group where there are groups. A probe runs nothing of a model's and gets none.
+    /// Starts a command, in a control group where they exist. A probe runs no command of a model
+    /// and gets no group.
     pub(super) fn start(&mut self, launch: &Launch, is_probe: bool) -> std::io::Result<(Child, Option<CommandGroup>)> {
         if is_probe {
             return start(launch).map(|child| (child, None));
@@ -117,14 +122,14 @@ impl Starter {
         park(groups)?.become_command(launch)
     }
 
-    /// Ends the parked shell. Its group is removed like that of a command.
+    /// Ends the parked shell. Its group is removed as a command's is.
     pub(super) fn end(&mut self) {
         if let Some(parked) = self.parked.take() {
             parked.end();
         }
     }
 
-    /// Parks a shell for the next command when it is time.
+    /// Parks a shell for the next command if it is due.
     pub(super) fn refill(&mut self, now: Instant) {
         if self.due.is_some_and(|due| now >= due) {
             self.due = None;
@@ -158,7 +163,7 @@ fn park(groups: &mut Groups) -> std::io::Result<Parked> {
     Ok(Parked { shell, group })
 }
 
-/// Has a parked shell become the command.
+/// Turns a parked shell into the command.
 fn begin(shell: &mut Child, launch: &Launch) -> std::io::Result<()> {
     let script = script(launch);
     let Some(stdin) = shell.stdin.as_mut() else { return Err(std::io::ErrorKind::BrokenPipe.into()) };
@@ -198,7 +203,8 @@ fn script(launch: &Launch) -> Vec<u8> {
         None => script.extend_from_slice(format!(" exec {CARRIED}<&-;").as_bytes()),
     }
     script.extend_from_slice(b" exec");
-    // The supervisor ends what it has to when the host is gone; everything else ends with the host's thread.
+    // A supervisor watches the host and ends its processes after it; every other process ends with
+    // the host's thread.
     let supervised = launch.kind == Kind::Supervised;
     if !supervised && std::path::Path::new(SETPRIV).is_file() {
         let host = std::process::id().to_string();
@@ -227,7 +233,7 @@ fn script(launch: &Launch) -> Vec<u8> {
     script
 }
 
-/// Adds a text as one word of a shell.
+/// Appends a text as one quoted word of a shell script.
 fn quote(script: &mut Vec<u8>, text: &OsStr) {
     script.push(b'\'');
     for byte in text.as_bytes() {

@@ -1,7 +1,8 @@
-//! The text of PDFs, read by a helper that can touch nothing ([`super::helper`], `pdf`). The host never parses one.
+//! Extracts the text of PDFs in a confined helper process ([`super::helper`], `pdf`). The host
+//! itself never parses a PDF.
 //!
-//! Promises: a file that harms its reader is one line of error · memory, time and output of a reader are bounded · dropping the
-//! future ends it.
+//! Promises: a malicious file costs one line of error · memory, time and output of the helper are
+//! bounded · dropping the future ends the helper.
 
 use std::{
     ffi::OsString,
@@ -31,20 +32,21 @@ use super::{
     spawner::Spawner,
 };
 
-/// Longest time for one file, wall clock; the helper's own bound is processor time.
+/// Longest wall-clock time for one file. The helper's own limit is processor time.
 const TIME_MAX: Duration = Duration::from_secs(40);
 
-/// Readers at once: each may take half a gibibyte. More wait.
+/// Concurrent helpers, each with up to half a gibibyte of memory. Further files wait.
 const READERS_MAX: usize = 2;
 
 /// Bytes of the line before the text.
 const HEAD_BYTES_MAX: usize = 128;
 
-/// What Rust's runtime ends with after a panic.
+/// Exit code of a Rust program after a panic.
 const PANICKED: i32 = 101;
 
-/// Reads the text of PDFs in a process of its own. The embedding program calls [`super::jail_main_if_asked`] first in its `main`, or
-/// every file is [`DocumentTextError::Unavailable`].
+/// Reads the text of PDFs in a separate process. The embedding program calls
+/// [`super::jail_main_if_asked`] first in its `main`; otherwise every file fails with
+/// [`DocumentTextError::Unavailable`].
 ///
 /// ```
 /// use callboard::{Host, providers::OpenAi, sandbox::PdfText};
@@ -71,17 +73,18 @@ impl Default for PdfText {
 }
 
 impl PdfText {
-    /// A reader that starts a thread for its processes with the first file.
+    /// Creates a reader that starts its own process thread with the first file.
     pub fn new() -> Self {
         Self::made(OnceLock::new(), None)
     }
 
-    /// A reader that shares a host's spawner.
+    /// Creates a reader that shares a host's spawner.
     pub fn with_spawner(spawner: Spawner) -> Self {
         Self::made(OnceLock::from(spawner), None)
     }
 
-    /// A reader whose process is another program that calls [`super::jail_main_if_asked`] first in its `main`.
+    /// Creates a reader whose process runs `helper`, a program that calls
+    /// [`super::jail_main_if_asked`] first in its `main`.
     pub fn with_helper(helper: PathBuf) -> Self {
         Self::made(OnceLock::new(), Some(helper))
     }
@@ -120,7 +123,7 @@ impl Inner {
             Some(0) => read_answer(&answer, &nonce),
             Some(PANICKED) => Err(DocumentTextError::Broken),
             Some(_) => Err(not_asked()),
-            None => Err(DocumentTextError::Bounds), // killed, by a limit of its own
+            None => Err(DocumentTextError::Bounds), // killed by one of its limits
         }
     }
 }
@@ -131,11 +134,11 @@ fn launch(program: &Program, nonce: &str) -> PipedLaunch {
     PipedLaunch { argv, environment: environment.into(), folder: PathBuf::from("/") }
 }
 
-/// Gives the file, takes the answer and how it ended.
+/// Sends the file and returns the answer and the exit code.
 async fn converse(piped: Piped, pdf: &[u8]) -> (Vec<u8>, Option<i32>) {
     let Piped { mut stdin, stdout, mut stderr, process } = piped;
     let give = async {
-        // A reader that ended early does not take it all.
+        // The write fails if the reader ended early.
         let _ = stdin.write_all(pdf).await;
         drop(stdin);
     };
@@ -158,7 +161,8 @@ fn read_answer(answer: &[u8], nonce: &str) -> Result<ExtractedText, DocumentText
     let (head, text) = answer.split_once('\n').unwrap_or((&answer, ""));
     let said = head.strip_prefix(nonce).ok_or_else(not_asked)?.trim();
     if let Some(pages) = said.strip_prefix(word::PAGES).and_then(|pages| pages.trim().parse().ok()) {
-        // What was in the file is told as text only, whoever wrote the answer.
+        // The answer may come from a process that the file took over, so it is treated as plain
+        // text.
         let text = text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect::<String>();
         return Ok(ExtractedText { text: text.trim_end().to_owned(), pages });
     }

@@ -1,8 +1,10 @@
-//! A process that is spoken to: started by the spawner's thread, its three streams given to the caller. For servers that run beside
-//! the host and are not in a jail (MCP over standard input and output): their user chose them, and they run with the user's rights.
+//! Processes with open standard streams: the spawner's thread starts a process and passes its three
+//! streams to the caller. For servers that run beside the host without a jail (MCP over standard
+//! input and output): the user chose them, and they run with the user's rights.
 //!
-//! Promises: an allow-listed environment and no descriptor above 2 · it ends with its handle, with the spawner and (where `setpriv`
-//! exists) with the host's own death · what it started is found by a marker in its environment and ends with it.
+//! Promises: the environment is an allow-list, and no descriptor above 2 is inherited · a process
+//! ends with its handle, with the spawner and (where `setpriv` exists) with the host · processes
+//! that it started are found by a mark in their environment and end with it.
 
 use std::{
     ffi::OsString,
@@ -24,24 +26,25 @@ use super::{
     together::{Ends, Group, Wish},
 };
 
-/// Processes of this kind that run at once under one spawner: a host has a few servers a tenant, memory has an end.
+/// Concurrent processes under one spawner: a host has a few servers per tenant, and memory is
+/// finite.
 pub(super) const PIPED_MAX: usize = 256;
 
-/// How long killing is tried.
+/// How long killing is attempted.
 const KILL_MAX: Duration = Duration::from_millis(1900);
 
-/// A process to speak to.
+/// Describes a process to start.
 #[derive(Debug, Clone)]
 pub struct PipedLaunch {
-    /// Program and arguments; the program is looked for in the `PATH` of `environment`.
+    /// Program and arguments. The program is looked up in the `PATH` of `environment`.
     pub argv: Vec<OsString>,
-    /// The whole environment: nothing is inherited.
+    /// The whole environment; nothing is inherited.
     pub environment: Vec<(OsString, OsString)>,
-    /// Where it starts.
+    /// Folder in which the process starts.
     pub folder: PathBuf,
 }
 
-/// The same with what it finds as [`CARRIED`](super::spawner::CARRIED).
+/// A launch with the descriptor that the process finds at [`CARRIED`](super::spawner::CARRIED).
 pub(super) struct CarryingLaunch {
     launch: PipedLaunch,
     carried: Option<Carried>,
@@ -50,17 +53,17 @@ pub(super) struct CarryingLaunch {
 /// A running process and its streams.
 #[derive(Debug)]
 pub struct Piped {
-    /// To write to it.
+    /// Input of the process.
     pub stdin: ChildStdin,
-    /// What it says.
+    /// Output of the process.
     pub stdout: ChildStdout,
-    /// What it says besides. Must be read, else the process stops when the pipe is full.
+    /// Error output. The caller must read it, or the process stops when the pipe is full.
     pub stderr: ChildStderr,
-    /// To end it.
+    /// Handle to end the process and await its exit.
     pub process: PipedProcess,
 }
 
-/// A handle to a process. Dropping it kills the process and what that started.
+/// A handle to a process. Dropping it kills the process and everything that the process started.
 #[derive(Debug)]
 pub struct PipedProcess {
     spawner: Spawner,
@@ -68,7 +71,7 @@ pub struct PipedProcess {
     ended: tokio::sync::Mutex<Option<oneshot::Receiver<Option<i32>>>>,
 }
 
-/// What the thread gives back when a process runs.
+/// The streams that the thread returns once a process runs.
 pub(super) struct Streams {
     stdin: std::process::ChildStdin,
     stdout: std::process::ChildStdout,
@@ -78,18 +81,19 @@ pub(super) struct Streams {
 pub(super) type StreamsReply = oneshot::Sender<Result<Streams, SandboxError>>;
 
 impl Spawner {
-    /// Starts a process and hands out its streams.
+    /// Starts a process and returns its streams.
     ///
     /// # Errors
-    /// [`SandboxError::Limit`] above 256 such processes; [`SandboxError::Failed`] when nothing can be started.
+    /// [`SandboxError::Limit`] above 256 such processes; [`SandboxError::Failed`] when the process
+    /// cannot be started.
     ///
     /// # Cancel safety
-    /// Dropping the future kills what was started.
+    /// Dropping the future kills the process.
     pub async fn start_piped(&self, launch: PipedLaunch) -> Result<Piped, SandboxError> {
         self.start_carrying(launch, None).await
     }
 
-    /// As [`start_piped`](Self::start_piped), with a descriptor beside the streams.
+    /// Like [`start_piped`](Self::start_piped), with a descriptor beside the streams.
     pub(super) async fn start_carrying(&self, launch: PipedLaunch, carried: Option<Carried>) -> Result<Piped, SandboxError> {
         let permit = self.piped_permits().try_acquire_owned();
         let permit = permit.map_err(|_| SandboxError::Limit(format!("more than {PIPED_MAX} servers")))?;
@@ -111,15 +115,17 @@ impl Spawner {
 }
 
 impl PipedProcess {
-    /// Lets it go by itself for `grace` (its input should be closed), then kills it and what it started.
+    /// Gives the process `grace` to exit (its input should be closed), then kills it and everything
+    /// that it started.
     pub fn end(&self, grace: Duration) {
         let _ = self.spawner.order(Order::EndPiped { id: self.id, grace });
     }
 
-    /// Waits until it and what it started are gone; its exit status, if it had one.
+    /// Waits until the process and everything that it started are gone. Returns its exit code;
+    /// `None` if it was killed.
     ///
     /// # Cancel safety
-    /// The future may be dropped and made again until it gave its answer; after that the answer is `None`.
+    /// The future may be dropped and created again until it returns; later calls return `None`.
     pub async fn ended(&self) -> Option<i32> {
         let mut ended = self.ended.lock().await;
         let status = match ended.as_mut() {
@@ -137,21 +143,22 @@ impl Drop for PipedProcess {
     }
 }
 
-/// A process as the spawner's thread knows it.
+/// A process as the spawner's thread manages it.
 pub(super) struct PipedJob {
     child: Child,
-    /// The child, by descriptor: readable when it has ended.
+    /// Descriptor of the child, readable when the child has ended; `None` where the kernel provides
+    /// none.
     gone: Option<OwnedFd>,
     group: Group,
     status: Option<ExitStatus>,
-    /// When killing begins, if it was asked to end.
+    /// When to kill the process; `None` until it is asked to end.
     kill_at: Option<Instant>,
     ended: Option<oneshot::Sender<Option<i32>>>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl PipedJob {
-    /// Starts it; on failure the caller hears why.
+    /// Starts the process. On failure the caller receives the error.
     pub(super) fn start(
         launch: CarryingLaunch,
         reply: StreamsReply,
@@ -180,17 +187,17 @@ impl PipedJob {
         Some(job)
     }
 
-    /// Asks it to be gone after `grace`; the sooner of two counts.
+    /// Asks for an end within `grace`. Of two requests the earlier deadline counts.
     pub(super) fn end(&mut self, grace: Duration) {
         let at = Instant::now() + grace;
         self.kill_at = Some(self.kill_at.map_or(at, |earlier| earlier.min(at)));
     }
 
-    /// When it must be looked at again even if nothing happens.
+    /// The next time at which the process must be checked even if nothing happens.
     pub(super) fn due(&self) -> Option<Instant> {
         match (self.group.killed(), self.kill_at, &self.gone) {
             (Some(since), ..) => Some(self.group.due().map_or(since + KILL_MAX, |again| again.min(since + KILL_MAX))),
-            // Without a descriptor the exit is asked for.
+            // Without a descriptor the exit must be polled.
             (None, at, None) => Some(at.map_or(Instant::now() + Duration::from_millis(100), |at| at)),
             (None, at, Some(_)) => at.filter(|_| self.status.is_none()),
         }
@@ -200,7 +207,7 @@ impl PipedJob {
         self.gone.as_ref().filter(|_| self.status.is_none()).map(AsFd::as_fd)
     }
 
-    /// Reaps as far as it goes without waiting.
+    /// Reaps the process without blocking.
     pub(super) fn step(&mut self) {
         let now = Instant::now();
         if self.status.is_none() {
@@ -213,12 +220,13 @@ impl PipedJob {
         }
     }
 
-    /// Tells whether it and all that it started are gone. A process in an uninterruptible sleep cannot be waited for.
+    /// Whether the process and everything that it started are gone, or killing has lasted too long:
+    /// a process in an uninterruptible sleep cannot be waited for.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         self.group.is_gone() || self.group.killed().is_some_and(|since| now >= since + KILL_MAX)
     }
 
-    /// Tells who waits for its end.
+    /// Reports the exit to the caller that awaits it.
     pub(super) fn answer(mut self) {
         if let Some(ended) = self.ended.take() {
             let _ = ended.send(self.status.and_then(|status| status.code()));

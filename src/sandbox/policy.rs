@@ -1,5 +1,5 @@
-//! What a tool may touch, in one place for every tool: paths, environment, processes, memory (FAULTS, "Only bash is sandboxed").
-//! Pure: names are judged here, [`super::Root`] and the jails enforce the judgement.
+//! What tools may touch: paths, environment, processes and memory, in one place for every tool.
+//! This file decides by name; [`super::Root`] and the sandboxes enforce the decision.
 
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 use std::collections::HashSet;
@@ -12,47 +12,50 @@ use std::{
 use callboard_actors::ports::ExecLimits;
 use serde::{Deserialize, Serialize};
 
-/// Where the workspace lies inside the Linux sandbox. The host's own path is never shown to a model (DESIGN §10).
+/// Path of the workspace inside the Linux sandbox. A model never sees the host's own path.
 pub const WORKSPACE: &str = "/workspace";
 
-/// How far commands stand behind the host for a processor: the thread that stops a fork bomb must get one (FAULTS F3).
+/// Niceness of commands relative to the host: the thread that stops a fork bomb must get a
+/// processor.
 pub const NICENESS: i32 = 10;
 
-/// Longest run that a caller may ask for.
+/// Longest run time that a caller may request.
 pub const EXEC_TIME_MAX: Duration = Duration::from_millis(ExecLimits::DEFAULT.time_ms);
 
-/// The most commands that run at once under one spawner; more wait for their turn. Where the host may open few files, it is one for
-/// every sixteen of these: a command takes three to five, and the rest is for others.
+/// Most concurrent commands under one spawner; further commands wait. A host that may open few
+/// files runs one command for every sixteen of them: a command takes three to five descriptors, and
+/// the rest is for other uses.
 pub const COMMANDS_MAX: usize = 1024;
 
-/// Where programs are looked for inside a sandbox.
+/// `PATH` inside a sandbox.
 pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 
-/// Where the proxy is found inside a sandbox whose commands may reach listed hosts.
+/// Port of the forwarder inside a sandbox whose commands may reach listed hosts.
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 pub(crate) const FORWARD_PORT: u16 = 3128;
 
-/// The proxy's socket inside.
+/// Path of the proxy's socket inside the sandbox.
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 pub(crate) const FORWARD_SOCKET: &str = "/run/callboard/proxy";
 
-/// The program that listens at the port and hands on to the socket.
+/// Path of the program that listens at the port and forwards to the socket.
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 pub(crate) const FORWARDER: &str = "/run/callboard/forward";
 
-/// What tells programs of the proxy: there is no one spelling that all of them know.
+/// Environment variables that name the proxy. Programs differ in the spelling that they read.
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 pub(crate) const PROXY_VARIABLES: &[&str] = &["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
 
-/// What is inside is reached without the proxy.
+/// Hosts that programs reach without the proxy: those inside the sandbox.
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 pub(crate) const NO_PROXY: &str = "localhost,127.0.0.1,::1";
 
-/// The whole environment of a command. Nothing is inherited: keys live in the host's environment (FAULTS F5).
+/// The whole environment of a command. Nothing is inherited, since the host's environment holds
+/// keys.
 pub const ENVIRONMENT: &[(&str, &str)] =
     &[("PATH", PATH), ("HOME", "/tmp"), ("LANG", "C.UTF-8"), ("TERM", "dumb"), ("NO_COLOR", "1"), ("PAGER", "cat"), ("GIT_PAGER", "cat")];
 
-/// File names that hold keys, in lower case (REQUIREMENTS U-02).
+/// Names of files that hold keys, in lower case.
 const SENSITIVE_NAMES: &[&str] = &[
     ".env",
     "id_rsa",
@@ -73,10 +76,10 @@ const SENSITIVE_NAMES: &[&str] = &[
     "credentials.tfrc.json",
 ];
 
-/// Endings of files that hold keys.
+/// Suffixes of files that hold keys.
 const SENSITIVE_ENDINGS: &[&str] = &[".pem", ".key", ".p12", ".pfx", ".jks", ".keystore", ".kdbx", ".ppk"];
 
-/// Folders and files that hold keys, as the end of a folder's path or anything below it.
+/// Folders and files that hold keys, matched against the end of a path or any part above it.
 const SENSITIVE_PLACES: &[&[&str]] = &[
     &[".aws", "credentials"],
     &[".aws", "sso"],
@@ -91,7 +94,8 @@ const SENSITIVE_PLACES: &[&[&str]] = &[
     &[".cargo", "credentials.toml"],
 ];
 
-/// What only the user may write: files that make other programs run commands. Anything below counts too.
+/// Files that make other programs run commands, so that only the user may write them. Everything
+/// below such a folder is included.
 const PROTECTED_PLACES: &[&[&str]] = &[
     &[".git"],
     &[".gitconfig"],
@@ -120,8 +124,9 @@ const PROTECTED_PLACES: &[&[&str]] = &[
     &[".ssh"],
 ];
 
-/// What editors, agents, version managers and runners of git hooks read when a folder is opened or entered or a commit is made: it runs
-/// commands, or it is taken for the user's instructions. Only the user may write it, but below [`DEPENDENCIES`].
+/// Names that editors, agents, version managers and hook runners read when a folder is opened or
+/// entered or a commit is made. They run commands or count as the user's instructions, so only the
+/// user may write them. Exempt below [`DEPENDENCIES`].
 const PROTECTED_IN_PROJECTS: &[&[&str]] = &[
     // Instructions and settings of agents.
     &["agents.md"],
@@ -158,7 +163,7 @@ const PROTECTED_IN_PROJECTS: &[&[&str]] = &[
     &[".vscode", "settings.json"],
     &[".vscode", "tasks.json"],
     &[".zed"],
-    // What a shell runs when it enters the folder.
+    // Files that a shell runs when it enters the folder.
     &[".direnv"],
     &[".mise"],
     &[".mise.local.toml"],
@@ -166,7 +171,7 @@ const PROTECTED_IN_PROJECTS: &[&[&str]] = &[
     &[".tool-versions"],
     &["mise.local.toml"],
     &["mise.toml"],
-    // Hooks of git by another name.
+    // Git hooks under other names.
     &[".husky"],
     &[".lefthook.yaml"],
     &[".lefthook.yml"],
@@ -175,26 +180,27 @@ const PROTECTED_IN_PROJECTS: &[&[&str]] = &[
     &["lefthook.yml"],
 ];
 
-/// Endings of files that editors take for a project with tasks in it.
+/// Suffixes of files that editors open as a project with tasks.
 const PROTECTED_ENDINGS: &[&str] = &[".code-workspace"];
 
-/// Folders that package managers fill: what lies there is opened as a project by no editor, and packages ship such files.
+/// Folders that package managers fill. No editor opens their contents as a project, and packages
+/// ship protected names.
 const DEPENDENCIES: &[&str] = &["node_modules", "site-packages"];
 
-/// Which names are refused. [`PathRules::default`] holds the lists of this page; a host may add to them.
+/// Names that are refused. The lists of this file always apply, and a host may add names.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathRules {
     /// More file names that must not be read or written, in lower case.
     pub sensitive_names: Vec<String>,
     /// More file or folder names that must not be written, in lower case.
     pub protected_names: Vec<String>,
-    /// Folders that must not be written, relative to the root: one that holds skills, for example.
+    /// Folders that must not be written, relative to the root; for example one that holds skills.
     #[serde(default)]
     pub protected_folders: Vec<PathBuf>,
 }
 
 impl PathRules {
-    /// Adds a folder that must not be written, if it lies in `root`.
+    /// Adds a folder that must not be written. Ignored if it does not lie in `root`.
     #[must_use]
     pub fn and_protected(mut self, root: &Path, folder: &Path) -> Self {
         if let Ok(relative) = real(folder).strip_prefix(real(root))
@@ -205,7 +211,7 @@ impl PathRules {
         self
     }
 
-    /// Whether `path`, relative to the root and with links resolved, holds keys.
+    /// Whether `path` holds keys. `path` is relative to the root, links resolved.
     pub fn is_sensitive(&self, path: &Path) -> bool {
         let parts = lower(path);
         let Some(name) = parts.last() else { return false };
@@ -216,7 +222,7 @@ impl PathRules {
             || SENSITIVE_PLACES.iter().any(|place| holds(&parts, place))
     }
 
-    /// Whether `path`, relative to the root and with links resolved, is for the user alone to write.
+    /// Whether only the user may write `path`, which is relative to the root, links resolved.
     pub fn is_protected(&self, path: &Path) -> bool {
         let parts = lower(path);
         (1..=parts.len()).any(|end| {
@@ -225,8 +231,8 @@ impl PathRules {
         })
     }
 
-    /// Whether only the user may write this name in this folder (relative to the root); all in lower case. `.git` is left out: what
-    /// lies in it is judged instead.
+    /// Whether only the user may write `name` in `folder` (relative to the root), both in lower
+    /// case. `.git` does not count; the names inside it are checked instead.
     pub(crate) fn is_protected_name(&self, folder: &[String], name: &str) -> bool {
         let is = |place: &&[&str]| match place {
             [only] => *only == name,
@@ -243,7 +249,8 @@ impl PathRules {
                 && !folder.iter().any(|part| DEPENDENCIES.contains(&part.as_str())))
     }
 
-    /// Whether a name (in lower case) is worth a look: nothing of another name is sensitive or protected, whatever folder it lies in.
+    /// The names that the search compares first: no other name is sensitive or protected, in
+    /// whatever folder.
     #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
     pub(crate) fn names(&self) -> Names {
         let last = |place: &&[&str]| place.last().copied().unwrap_or_default().to_owned();
@@ -255,14 +262,14 @@ impl PathRules {
     }
 }
 
-/// Names that are worth a look, in lower case.
+/// A set of names, in lower case, that may be sensitive or protected.
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 #[derive(Debug)]
 pub(crate) struct Names(HashSet<String>);
 
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 impl Names {
-    /// Whether a name is among them.
+    /// Whether the set contains a name, given in lower case.
     pub(crate) fn has(&self, lower: &str) -> bool {
         self.0.contains(lower)
             || lower.starts_with(".env.")
@@ -270,7 +277,7 @@ impl Names {
     }
 }
 
-/// Where a path leads; one that is not there yet by its nearest folder that is.
+/// Real path of `path`. If it does not exist, its nearest existing parent is resolved.
 fn real(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let found = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
@@ -285,12 +292,13 @@ fn lower(path: &Path) -> Vec<String> {
     path.iter().map(lower_name).collect()
 }
 
-/// A name as it is compared: `.ENV` is `.env` on file systems that fold case.
+/// A name in the form used for comparison: `.ENV` is `.env` on file systems that fold case.
 pub(crate) fn lower_name(name: &OsStr) -> String {
     name.to_string_lossy().to_lowercase()
 }
 
-/// `.env` and `.env.production`, but not the examples that are made to be read.
+/// Whether the name is `.env` or a variant such as `.env.production`, but not an example made to be
+/// read.
 fn is_env_file(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(".env.") else { return false };
     !["example", "sample", "template", "dist"].iter().any(|kind| rest == *kind || rest.ends_with(&format!(".{kind}")))

@@ -1,5 +1,6 @@
-//! Looks at the processes of this machine through `/proc`: whose child is whose, how much they hold, who carries a mark. A look costs
-//! as much as there are processes, so one serves all that need it at that moment. Beside it, the few ways to kill.
+//! Reads the machine's processes from `/proc`: parents and children, memory, and marks in the
+//! environment. A scan takes time in proportion to the number of processes, so callers share one.
+//! Also contains the functions that kill processes.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -10,37 +11,38 @@ use std::{
 
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-/// Stands in the environment of what is known by its mark; the value tells whose it is.
+/// Environment variable that marks a process; its value identifies the job.
 pub(super) const MARK: &str = "CALLBOARD_JOB";
 
-/// The most bytes that a page of memory has anywhere.
+/// Largest page size of any supported machine, in bytes.
 const PAGE_MAX: u64 = 64 * 1024;
 
-/// The least addresses that a byte of their tables stands for: a table of 4 KiB for 2 MiB, and a few above it.
+/// Fewest bytes of address space per byte of page table: one table of 4 KiB covers 2 MiB, and a few
+/// more tables lie above it.
 const BYTES_PER_TABLE_BYTE: u64 = 500;
 
-/// A process, as one look saw it.
+/// A process as one scan saw it.
 #[derive(Debug)]
 struct Seen {
     group: i32,
     threads: u32,
-    /// When it began, in ticks since the machine did: with its number, who it is.
+    /// Start time, in ticks since boot. Together with the process id it identifies the process.
     began: u64,
-    /// Time in the kernel, its own and that of its children that were waited for, in ticks.
+    /// Kernel time of the process and of its reaped children, in ticks.
     system_ticks: u64,
-    /// Addresses in use.
+    /// Size of the address space, in bytes.
     virtual_bytes: u64,
     resident_pages: u64,
 }
 
-/// What processes hold of the machine's memory, as far as it can be asked of them.
+/// Memory that processes hold, in bytes, as far as `/proc` reports it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Held {
-    /// Memory of their own, swapped out or not.
+    /// Anonymous memory, including swapped pages.
     pub(super) private: u64,
-    /// Memory that may be another's, too, mapped and touched.
+    /// Touched pages of shared mappings, which other processes may map too.
     pub(super) shared: u64,
-    /// Tables of pages.
+    /// Page tables.
     pub(super) tables: u64,
 }
 
@@ -50,7 +52,7 @@ impl Held {
     }
 }
 
-/// Processes by parent, from one look.
+/// Processes by parent, from one scan.
 #[derive(Debug, Default)]
 pub(super) struct Processes {
     children: HashMap<i32, Vec<i32>>,
@@ -69,7 +71,7 @@ impl Processes {
         all
     }
 
-    /// These and all below them, without a look at the rest of the machine.
+    /// Reads `roots` and all processes below them, without scanning the rest of the machine.
     pub(super) fn read_below(roots: impl IntoIterator<Item = i32>) -> Self {
         let (mut all, mut file) = (Self::default(), Buffer::default());
         for pid in roots.into_iter().flat_map(|root| std::iter::once(root).chain(below(root))) {
@@ -85,7 +87,7 @@ impl Processes {
         self.children.get(&pid).map_or(&[], Vec::as_slice)
     }
 
-    /// `pid` and all below it.
+    /// Returns `pid` and all its descendants.
     pub(super) fn tree(&self, pid: i32) -> Vec<i32> {
         let mut tree = vec![pid];
         let mut at = 0;
@@ -100,25 +102,26 @@ impl Processes {
         tree.iter().filter_map(|pid| self.seen.get(pid)).map(|seen| seen.threads).sum()
     }
 
-    /// Whether processes may hold more than `bytes`; if not, there is no need to ask them one by one.
+    /// Whether processes may hold more than `bytes`, by a cheap upper bound. If not, the exact
+    /// values need not be read.
     pub(super) fn may_hold(&self, tree: &[i32], bytes: u64) -> bool {
         let seen = || tree.iter().filter_map(|pid| self.seen.get(pid));
         let pages: u64 = seen().map(|seen| seen.resident_pages).sum();
         pages.saturating_mul(PAGE_MAX).saturating_add(self.virtual_bytes(tree) / BYTES_PER_TABLE_BYTE) > bytes
     }
 
-    /// Addresses that processes use, all together.
+    /// Total address space of processes, in bytes.
     pub(super) fn virtual_bytes(&self, tree: &[i32]) -> u64 {
         tree.iter().filter_map(|pid| self.seen.get(pid)).fold(0, |sum, seen| sum.saturating_add(seen.virtual_bytes))
     }
 
-    /// Time in the kernel of processes and their children that have ended, in ticks.
+    /// Kernel time of processes and their ended children, in ticks.
     pub(super) fn system_ticks(&self, tree: &[i32]) -> u64 {
         tree.iter().filter_map(|pid| self.seen.get(pid)).map(|seen| seen.system_ticks).sum()
     }
 
-    /// Kills a process group at once, and what lies below its leader and has left the group. The leader must not have been waited
-    /// for: until then its number is nobody else's.
+    /// Kills a process group, and descendants of its leader that have left the group. The leader
+    /// must not have been reaped, because afterwards its id may be reused.
     pub(super) fn kill_group_and_below(&self, leader: i32) {
         kill_group(leader);
         for pid in self.tree(leader) {
@@ -129,12 +132,13 @@ impl Processes {
     }
 }
 
-/// Processes by the mark in their environment, from one look.
+/// Processes by the mark in their environment, from one scan.
 #[derive(Debug, Default)]
 pub(super) struct Marked(HashMap<Vec<u8>, Vec<i32>>);
 
 impl Marked {
-    /// Looks for these; others are not remembered, however many a process carries.
+    /// Finds the processes with a mark in `wanted`. Other marks are not stored, however many a
+    /// process carries.
     pub(super) fn read(wanted: &HashSet<&str>) -> Self {
         let (mut marked, mut file) = (Self::default(), Buffer::default());
         for pid in pids() {
@@ -150,12 +154,12 @@ impl Marked {
     }
 }
 
-/// Kills a process that was seen with a mark.
+/// Kills a process if it still carries the mark.
 pub(super) fn kill_marked(pid: i32, mark: &str) {
     kill_if(pid, |file| file.marks(pid).any(|found| found == mark.as_bytes()));
 }
 
-/// What small files of `/proc` are read into: one read each, without a look at their size first.
+/// Buffer for small files of `/proc`: one read each, without asking for the size first.
 #[derive(Debug)]
 struct Buffer(Vec<u8>);
 
@@ -172,7 +176,7 @@ impl Buffer {
         loop {
             let read = file.read(self.0.get_mut(len..)?).ok()?;
             len += read;
-            // The kernel gives all there is: less than there is room for is the end.
+            // The kernel returns all that it has, so a partly filled buffer means the end.
             if len < self.0.len() {
                 return self.0.get(..len);
             }
@@ -180,10 +184,10 @@ impl Buffer {
         }
     }
 
-    /// Its parent and what else is known of it.
+    /// Returns the parent and the status of a process.
     fn stat(&mut self, pid: i32) -> Option<(i32, Seen)> {
         let stat = self.read(pid, "stat")?;
-        // The name stands in parentheses and may hold anything; what follows the last one is numbers.
+        // The name is in parentheses and may contain anything. Only numbers follow the last one.
         let rest = stat.get(stat.iter().rposition(|b| *b == b')')? + 1..)?;
         let mut fields = std::str::from_utf8(rest).ok()?.split_ascii_whitespace();
         let parent = fields.nth(1)?.parse().ok()?;
@@ -197,7 +201,7 @@ impl Buffer {
         Some((parent, Seen { group, threads, began, system_ticks: system.saturating_add(of_children), virtual_bytes, resident_pages }))
     }
 
-    /// The marks that a process carries.
+    /// Returns the marks that a process carries.
     fn marks(&mut self, pid: i32) -> impl Iterator<Item = &[u8]> {
         let environ = self.read(pid, "environ").filter(|environ| memchr::memmem::find(environ, MARK.as_bytes()).is_some());
         let rows = environ.unwrap_or_default().split(|b| *b == 0);
@@ -205,7 +209,8 @@ impl Buffer {
     }
 }
 
-/// Processes and threads of the whole machine: one small read, where a pass over `/proc` costs milliseconds.
+/// Processes and threads of the whole machine: one small read, where a scan of `/proc` takes
+/// milliseconds.
 pub(super) fn total() -> u32 {
     let total = |text: String| text.split_ascii_whitespace().nth(3)?.split_once('/')?.1.parse().ok();
     fs::read_to_string("/proc/loadavg").ok().and_then(total).unwrap_or(u32::MAX)
@@ -215,8 +220,8 @@ fn pids() -> impl Iterator<Item = i32> {
     fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// What processes hold: their own memory, shared memory and its tables, not mapped files. Memory behind a descriptor that is not mapped is
-/// not among it.
+/// Memory that processes hold: private memory, shared memory and page tables, but not mapped files.
+/// Memory behind a descriptor that is not mapped is not included.
 pub(super) fn memory_of(tree: &[i32]) -> Held {
     let mut held = Held::default();
     for pid in tree {
@@ -235,16 +240,16 @@ pub(super) fn memory_of(tree: &[i32]) -> Held {
     held
 }
 
-/// When a process began, in ticks since the machine did.
+/// Start time of a process, in ticks since boot.
 pub(super) fn began(pid: i32) -> Option<u64> {
     Buffer::default().stat(pid).map(|(_, seen)| seen.began)
 }
 
-/// All below a process, asked for from there downwards: what the rest of the machine runs costs nothing. Who is born or ends meanwhile
-/// may be missing.
+/// All descendants of a process, found from the top, so the cost does not depend on the rest of the
+/// machine. A process that starts or ends during the scan may be missing.
 pub(super) fn below(pid: i32) -> Vec<i32> {
     if fs::metadata("/proc/thread-self/children").is_err() {
-        return Processes::read().tree(pid).into_iter().skip(1).collect(); // a kernel that does not tell them
+        return Processes::read().tree(pid).into_iter().skip(1).collect(); // this kernel does not list children
     }
     let children = |pid: i32| {
         let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
@@ -259,19 +264,20 @@ pub(super) fn below(pid: i32) -> Vec<i32> {
     below
 }
 
-/// A descriptor of a process, which its number is not: numbers are used again.
+/// Opens a descriptor of a process. Unlike a process id, it is never reused for another process.
 pub(super) fn pidfd(pid: i32) -> Option<OwnedFd> {
     rustix::process::pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
 }
 
-/// Kills one process at once.
+/// Kills one process.
 pub(super) fn kill(pid: i32) {
     if let Some(pid) = Pid::from_raw(pid) {
         let _ = rustix::process::kill_process(pid, Signal::KILL);
     }
 }
 
-/// Kills a process if it still is the one that was seen, which is asked when its number can no more become another's unnoticed.
+/// Kills a process if `is_it` still recognizes it. The check comes after the process's descriptor
+/// is open, so its id cannot be reused between the check and the kill.
 fn kill_if(pid: i32, is_it: impl FnOnce(&mut Buffer) -> bool) {
     let held = pidfd(pid);
     if is_it(&mut Buffer::default()) {
@@ -282,7 +288,7 @@ fn kill_if(pid: i32, is_it: impl FnOnce(&mut Buffer) -> bool) {
     }
 }
 
-/// Kills a process group at once.
+/// Kills a process group.
 pub(super) fn kill_group(pid: i32) {
     if let Some(pid) = Pid::from_raw(pid) {
         let _ = rustix::process::kill_process_group(pid, Signal::KILL);
@@ -301,10 +307,10 @@ mod tests {
 
         let all = Processes::read();
         let tree = all.tree(pid);
-        while !below(own).contains(&pid) {} // others of this process come and go
+        while !below(own).contains(&pid) {} // other children of this process start and end
         let mut marked = Marked::default();
         while marked.with("a mark").is_empty() {
-            marked = Marked::read(&HashSet::from(["a mark"])); // it has no environment before it has begun
+            marked = Marked::read(&HashSet::from(["a mark"])); // a process has no environment until it has started
         }
 
         assert!(all.children_of(own).contains(&pid));

@@ -1,5 +1,5 @@
-//! The quota of a workspace: how many files and bytes it may hold, and its last count. Plain data;
-//! `space` counts.
+//! The quota of a workspace, the number of files and bytes that it may hold, together with its last
+//! count. Plain data; `space` does the counting.
 
 use std::{
     fmt,
@@ -7,26 +7,26 @@ use std::{
     time::Instant,
 };
 
-/// How much a workspace may hold. The default has no limits.
+/// The quota of a workspace. The default has no limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WorkspaceQuota {
-    /// Files and folders.
+    /// Most files and folders; `None` for no limit.
     pub files_max: Option<u64>,
-    /// Bytes on the disk. To check them, the size of every file is read before each command, which
-    /// takes some microseconds a file.
+    /// Most bytes on disk; `None` for no limit. With this limit the size of every file is read
+    /// before each command, which takes some microseconds per file.
     pub bytes_max: Option<u64>,
 }
 
-/// How much a workspace holds.
+/// Usage of a workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WorkspaceUsage {
-    /// Files and folders; a file counts once for each of its names.
+    /// Files and folders. A file with several hard links counts once for each.
     pub files: u64,
-    /// Bytes on the disk; `None` where they are not limited.
+    /// Bytes on disk; `None` if they are not limited.
     pub bytes: Option<u64>,
 }
 
-/// The quota that a workspace exceeds: how much it holds, and how much it may hold.
+/// The quota that a workspace exceeds: its usage, then its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Excess {
     Files(u64, u64),

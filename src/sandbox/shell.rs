@@ -1,8 +1,10 @@
-//! The shell around a command, and what it tells at the end: where it stood and what it left running.
+//! The shell script around a command, and the control words with which the script reports the final
+//! folder and the number of processes left running.
 //!
-//! The words at the end travel on standard error between two control characters and a nonce, so that no descriptor above 2 is
-//! needed; they are taken out before anybody reads the output. A command could forge them: they grant nothing, since the folder is
-//! resolved inside of the root and the number is only told.
+//! The words travel on standard error, between two control characters and a nonce, so that no
+//! descriptor above 2 is needed. They are removed before anything reads the output. A command could
+//! forge a word and would gain nothing: the folder is resolved inside the root, and the number is
+//! informational.
 
 use std::{
     ffi::OsString,
@@ -21,27 +23,28 @@ use super::{
     spawner::CARRIED,
 };
 
-/// Begins and ends a word of ours; no text file holds it.
+/// First and last character of a control word; it does not occur in text files.
 const MARK: char = '\x1e';
 
-/// What the shell that sets the limits does then.
+/// What the shell does after it has set the limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Then {
-    /// It waits for the command: as first process of a namespace it ends the namespace with itself, and the command is an ordinary
-    /// process with ordinary signals.
+    /// Wait for the command. As first process of a namespace, the shell ends the namespace when it
+    /// exits, and the command is an ordinary process with ordinary signals.
     Wait,
-    /// As [`Then::Wait`], with a forwarder beside the command that ends with it.
+    /// Like [`Then::Wait`], with a forwarder beside the command that ends with it.
     WaitBesideForwarder,
-    /// It becomes the command.
+    /// Replace itself with the command.
     Become,
 }
 
-/// What a forwarder says when it listens.
+/// Greeting of a forwarder that listens.
 pub(super) fn forwards(nonce: &str) -> String {
     format!("callboard forwards {nonce}")
 }
 
-/// Starts the forwarder and waits until it listens; `$f` is its number. A command without it runs all the same, and is told.
+/// Script that starts the forwarder and waits until it listens; `$f` is its process id. If it
+/// fails, the command runs without it and [`NO_FORWARDER`] is printed.
 fn forwarder(nonce: &str) -> String {
     let (variables, said) = (PROXY_VARIABLES.join(" "), forwards(nonce));
     format!(
@@ -49,29 +52,33 @@ fn forwarder(nonce: &str) -> String {
     )
 }
 
-/// What a command without its forwarder is told.
+/// Message to a command whose forwarder did not start.
 pub(super) const NO_FORWARDER: &str = "[network: no host can be reached, the forwarder did not start]";
 
-/// Takes from the command what the forwarder needs and the command must not have, then runs the script `$3` as a shell's.
+/// Script that applies the second filter, which refuses the command what the forwarder needs, then
+/// runs the script `$3`.
 fn confined() -> String {
     format!(r#"{ASKED}=1 exec {FORWARDER} {ASK} confine /bin/bash --norc --noprofile -c "$3" bash "$1" "$2" "$f""#)
 }
 
-/// Runs `$1`. The trap writes only while standard error is still the pipe it was: a log file of the user's gets no words of ours.
+/// Script that runs `$1` and reports at exit. The trap writes only if standard error is still the
+/// original pipe, so a log file of the user gets no control words.
 fn reporting(nonce: &str) -> String {
     format!(
         r#"trap 'if [ -p /dev/fd/2 ]; then builtin cd -P . 2>/dev/null; builtin printf "\036{nonce}:folder:%s\036" "$PWD" >&2; fi' EXIT; eval "shift; $1""#
     )
 }
 
-/// The command alone: what sets its limits is the helper. It drops the descriptor that the helper was started by.
+/// Arguments that run the command alone, for a helper that has set the limits. Closes the
+/// descriptor through which the helper was started.
 pub(super) fn command(command: &str, nonce: &str) -> [OsString; 7] {
     let script = format!("exec {CARRIED}<&-; {}", reporting(nonce));
     ["/bin/bash", "--norc", "--noprofile", "-c", &script, "bash", command].map(OsString::from)
 }
 
-/// The command behind its limits: set inside the jail, hard. The command is an argument, never part of a script. Data rather than
-/// address space is limited: runtimes reserve addresses that they never use.
+/// Arguments that set hard limits inside the jail and run the command. The command is an argument,
+/// never part of a script. The limit is on data, not on address space, since runtimes reserve
+/// addresses that they never use.
 pub(super) fn limited_command(command: &str, limits: &ExecLimits, nonce: &str, then: Then) -> Vec<OsString> {
     let ExecLimits { processes, memory_bytes, file_bytes, cpu_seconds, open_files, .. } = limits;
     let limits = format!(
@@ -80,8 +87,8 @@ pub(super) fn limited_command(command: &str, limits: &ExecLimits, nonce: &str, t
         file_bytes / 1024,
     );
     let run = r#"/bin/bash --norc --noprofile -c "$1" bash "$2""#;
-    // `$3` is the forwarder's number, if there is one. Without a program of its own: what counts must not be counted. A process that
-    // has ended already runs no more.
+    // `$3` is the forwarder's process id, if there is one. Only shell builtins count, since another
+    // process would count itself. Zombies are not counted as running.
     let wait = format!(
         r#"f=$3; {run}; s=$?; n=-1; for p in /proc/[0-9]*/stat; do if [[ $p != "/proc/$f/stat" ]] && read -r l 2>/dev/null <"$p" && [[ $l != *") Z "* ]]; then n=$((n + 1)); fi; done; printf '\036{nonce}:left:%d\036' "$n" >&2; exit $s"#
     );
@@ -99,26 +106,26 @@ pub(super) fn limited_command(command: &str, limits: &ExecLimits, nonce: &str, t
     }
 }
 
-/// A word of ours, for a helper to write.
+/// A control word, written by a helper.
 pub(super) fn word(nonce: &str, kind: &str, value: &str) -> String {
     format!("{MARK}{nonce}:{kind}:{value}{MARK}")
 }
 
-/// What the words said.
+/// Contents of the control words of one job.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Words {
-    /// The folder, as the command saw it.
+    /// Final folder, as the command saw it.
     pub(super) folder: Option<PathBuf>,
-    /// Processes that were left running.
+    /// Processes left running.
     pub(super) left: u32,
-    /// Why the jail could not be built; then no command ran.
+    /// Why the jail could not be built. No command ran then.
     pub(super) failed: Option<String>,
-    /// Bytes of the words.
+    /// Length of the words in bytes, to be subtracted from the output.
     pub(super) bytes: u64,
 }
 
 impl Words {
-    /// Takes the words out of a text.
+    /// Removes the control words from a text and parses them.
     pub(super) fn take(text: &mut String, nonce: &str) -> Self {
         let (mut words, begin) = (Self::default(), format!("{MARK}{nonce}:"));
         while let Some(at) = text.find(&begin) {
@@ -142,7 +149,8 @@ impl Words {
     }
 }
 
-/// Puts a name in the place of a folder of the host, wherever it stands as a path or the beginning of one (DESIGN §10).
+/// Replaces a folder of the host by `name`, wherever it occurs as a path or as the beginning of
+/// one, so that a model does not see the host's path.
 pub(super) fn rename(text: &str, folder: &Path, name: &str) -> String {
     let (Some(folder), mut out, mut rest) = (folder.to_str().filter(|folder| folder.len() > 1), String::new(), text) else {
         return text.to_owned();
@@ -158,13 +166,14 @@ pub(super) fn rename(text: &str, folder: &Path, name: &str) -> String {
     out + rest
 }
 
-/// Where a command starts, relative to the root (REQUIREMENTS Z-05).
+/// Start folder of a command, relative to the root. A folder outside the root or a missing one is
+/// refused.
 pub(super) fn working_dir(root: &Root, folder: Option<&Path>) -> Result<PathBuf, SandboxError> {
     let Some(folder) = folder else { return Ok(PathBuf::new()) };
     root.open_folder(&folder.to_string_lossy()).map(|(_, relative)| relative).map_err(denied)
 }
 
-/// The folder a command ended in, as it lies in the root; forgotten when it lies elsewhere or is gone.
+/// Resolves the command's final folder inside the root; clears it if it lies elsewhere or is gone.
 pub(super) fn resolve_folder(root: &Root, result: &mut ExecResult) {
     let said = result.working_dir.take().filter(|folder| folder.is_absolute());
     result.working_dir = said.and_then(|folder| root.open_folder(&folder.to_string_lossy()).ok()).map(|(_, relative)| relative);
@@ -174,24 +183,24 @@ pub(super) fn denied(error: PathError) -> SandboxError {
     SandboxError::Denied(error.to_string())
 }
 
-/// Nothing runs in a workspace that cannot be guarded.
+/// Converts the reason why a workspace cannot be guarded, so no command runs in it.
 pub(super) fn unguarded(why: Unguarded) -> SandboxError {
     SandboxError::Failed(why.to_string())
 }
 
-/// A name that nothing else has: marks a job.
+/// A random, unique name that marks a job.
 pub(super) fn nonce() -> Result<String, SandboxError> {
     getrandom::u64().map(|chance| format!("{chance:016x}")).map_err(|_| SandboxError::Failed("no randomness".to_owned()))
 }
 
-/// Runs file work where it may block.
+/// Runs file system work on the blocking pool.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, SandboxError> + Send + 'static,
 ) -> Result<T, SandboxError> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err(SandboxError::Failed("the file work did not end".to_owned())))
 }
 
-/// Adds lines of ours to what a command said.
+/// Appends lines of the sandbox to the output of a command.
 pub(super) fn add_lines(text: &mut String, lines: &[String]) {
     for line in lines {
         if !text.is_empty() && !text.ends_with('\n') {
@@ -201,7 +210,8 @@ pub(super) fn add_lines(text: &mut String, lines: &[String]) {
     }
 }
 
-/// Runs a command in a task of its own: a dropped caller cancels it but must not skip what comes after it.
+/// Runs a command in a separate task. A dropped caller cancels the command, but the work after it,
+/// such as the sweep, still runs.
 pub(super) fn in_a_task<F: Future<Output = Result<ExecResult, SandboxError>> + Send + 'static>(
     cancel: CancellationToken,
     run: impl FnOnce(CancellationToken) -> F + Send + 'static,

@@ -2,12 +2,12 @@
 //! that all tenants share.
 //!
 //! The file tools and the sandbox over one [`Root`] share the count. It is taken before and after
-//! each command, and when a file tool finds no room; in between, files that the file tools create are
-//! added.
+//! each command, and when a file tool finds no room. In between, files that the file tools create
+//! are added.
 //!
-//! **Everything in the folder counts**, whoever created it: tenants that share a folder are each held
-//! to their own quota of the whole. A file counts once for each of its names. Its bytes are the
-//! blocks that it takes on the disk.
+//! **Everything in the folder counts**, whoever created it: each of several tenants that share a
+//! folder is held to its quota of the whole. A file with several hard links counts once for each.
+//! Its bytes are the blocks that it takes on disk.
 
 use std::{
     ffi::OsStr,
@@ -29,56 +29,61 @@ use super::{
     quota::{Excess, WorkspaceQuota, WorkspaceUsage},
 };
 
-/// How long a count holds for the file tools: programs that no sandbox starts may make files, too.
+/// How long a count is valid for the file tools, since programs outside the sandbox may create
+/// files too.
 const COUNT_AGE_MAX: Duration = Duration::from_secs(60);
 
-/// Names that are counted: a workspace with more is full for every quota that can be configured in earnest.
+/// Most names counted. A workspace with more exceeds any realistic quota.
 const NAMES_MAX: u64 = 16_000_000;
 
 impl Root {
-    /// The same folder with a quota. The file tools and the sandboxes over it hold it, but [`super::Local`], which has no boundary.
+    /// Returns the same folder with a quota. The file tools and every sandbox over the folder
+    /// enforce it, except [`super::Local`], which has no boundary.
     #[must_use]
     pub fn bounded(self, quota: WorkspaceQuota) -> Self {
         self.set_quota(quota);
         self
     }
 
-    /// Changes the quota; it holds from the next file and the next command on.
+    /// Changes the quota. The new one applies to the next file and the next command.
     pub fn set_quota(&self, quota: WorkspaceQuota) {
         self.space.state().quota = quota;
     }
 
-    /// The quota.
+    /// The current quota.
     pub fn quota(&self) -> WorkspaceQuota {
         self.space.state().quota
     }
 
-    /// What the folder held when it was counted last; `None` before that. It is counted where it has a quota: before and after each
-    /// command, and when a file tool makes a file.
+    /// Usage at the last count; `None` before the first. A folder with a quota is counted before
+    /// and after each command, and when a file tool creates a file.
     pub fn usage(&self) -> Option<WorkspaceUsage> {
         self.space.state().counted.map(|(usage, _)| usage)
     }
 
-    /// Keeps a count.
+    /// Stores a count.
     pub(super) fn note_usage(&self, usage: WorkspaceUsage) {
         self.space.state().counted = Some((usage, Instant::now()));
     }
 
-    /// Counts what the folder holds, and keeps it for [`Root::usage`]; bytes where they are bounded. Blocks: some hundred milliseconds for a
-    /// million files, some seconds where bytes count.
+    /// Counts the contents of the folder and stores the result for [`Root::usage`]. Counts bytes
+    /// only if they are limited. Blocks: some hundred milliseconds for a million files, some
+    /// seconds if bytes are counted.
     pub fn count(&self) -> WorkspaceUsage {
         let usage = self.count_all(self.quota().bytes_max.is_some());
         self.note_usage(usage);
         usage
     }
 
-    /// Whether there is room for as many new names and bytes. Before it says no, it counts.
+    /// Checks that the quota has room for `names` more names and `bytes` more bytes. Counts again
+    /// before it refuses.
     ///
     /// # Errors
-    /// [`PathError::Full`], naming the path as it was given.
+    /// [`PathError::Full`] with the path as the caller gave it.
     pub(super) fn room_for(&self, given: &str, names: u64, bytes: u64) -> Result<(), PathError> {
         let quota = self.quota();
-        // What adds no file is not held to a quota of files, so that a full workspace can still be changed.
+        // A change that adds no file ignores the quota of files, so that a full workspace can still
+        // be edited.
         let quota = WorkspaceQuota { files_max: quota.files_max.filter(|_| names > 0), bytes_max: quota.bytes_max.filter(|_| bytes > 0) };
         if !quota.is_bounded() {
             return Ok(());
@@ -108,7 +113,7 @@ impl Root {
         }
     }
 
-    /// Adds what was made since the last count.
+    /// Adds what was created since the last count.
     pub(super) fn made(&self, names: u64, bytes: u64) {
         if let Some((usage, _)) = &mut self.space.state().counted {
             usage.files = usage.files.saturating_add(names);
@@ -116,7 +121,7 @@ impl Root {
         }
     }
 
-    /// How many names of this way are missing: those that would have to be made.
+    /// Number of names on the path that do not exist and would have to be created.
     pub(super) fn missing_names(&self, path: &Path) -> u64 {
         let mut way = PathBuf::new();
         let mut names = path.iter();
@@ -129,7 +134,7 @@ impl Root {
         0
     }
 
-    /// Opens what lies at a path below, without a link on the way.
+    /// Opens a path below the root without following links.
     pub(super) fn open_real(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         #[cfg(target_os = "linux")]
@@ -137,7 +142,7 @@ impl Root {
             use rustix::fs::ResolveFlags;
             let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
             match rustix::fs::openat2(&self.dir, path, flags, Mode::empty(), resolve) {
-                // An older kernel, or a filter of system calls around us: name by name.
+                // An older kernel, or a seccomp filter around this process: open name by name.
                 Err(Errno::NOSYS | Errno::PERM) => {}
                 other => return other,
             }
@@ -150,7 +155,8 @@ impl Root {
         Ok(here)
     }
 
-    /// What cannot be looked at is passed over: it went away, or it is not this user's.
+    /// Counts everything below the root. Skips what cannot be read: it was removed, or it belongs
+    /// to another user.
     fn count_all(&self, wants_bytes: bool) -> WorkspaceUsage {
         let (mut files, mut bytes, mut folders) = (0_u64, 0_u64, vec![PathBuf::new()]);
         while let Some(folder) = folders.pop() {

@@ -1,9 +1,12 @@
-//! The only place that starts a process: one thread, because `PDEATHSIG` and bubblewrap's `--die-with-parent` bind to the
-//! thread that forked (DESIGN §7). The same thread reads the output, watches limits, kills and reaps; callers await a channel.
+//! The only place that starts processes: one thread, because `PDEATHSIG` and bubblewrap's
+//! `--die-with-parent` bind a process to the thread that forked it. The same thread reads output,
+//! checks limits, kills and reaps; callers await a channel.
 //!
-//! This is the thread's handle, and how a process is started; `thread` is what the thread does.
+//! This file contains the thread's handle and the functions that start a process; `thread` contains
+//! the loop.
 //!
-//! Promises: a job answers once, when all its processes are gone · a dropped caller kills its job · memory of output is bounded.
+//! Promises: a job answers once, when all its processes are gone · a dropped caller kills its job ·
+//! memory for output is bounded.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -32,40 +35,43 @@ use super::{
     watchdog::Watchdog,
 };
 
-/// So many commands run at once on any machine.
+/// Concurrent commands that any machine allows, however few files the host may open.
 const COMMANDS_MIN: usize = 64;
 
-/// Files that the host must be allowed to open for each command beyond these, see [`COMMANDS_MAX`].
+/// Files that the host must be allowed to open for each further command; see [`COMMANDS_MAX`].
 const DESCRIPTORS_PER_COMMAND: u64 = 16;
 
-/// Binds a process to the thread that started it.
+/// Program that binds a process to the thread that started it.
 pub(super) const SETPRIV: &str = "/usr/bin/setpriv";
 
-/// Starts a program in new namespaces.
+/// Program that starts another in new namespaces.
 pub(super) const UNSHARE: &str = "/usr/bin/unshare";
 
 pub(super) const BASH: &str = "/bin/bash";
 
-/// The descriptor under which a program finds what it is handed beside its standard streams.
+/// Descriptor number at which a program finds the file passed to it beside its standard streams.
 pub(super) const CARRIED: i32 = 3;
 
-/// Ends at once if the host (`$1`) was gone before the command was bound to it, because nothing would end it then.
+/// Script that exits if the host (`$1`) was gone before the command was bound to it, since nothing
+/// would end the command then.
 pub(super) const STILL_OURS: &str = r#"if [[ $PPID != "$1" ]]; then exit 137; fi; shift;"#;
 
-/// Closes what the host may have inherited without close-on-exec but for the descriptor `$c`, which becomes [`CARRIED`]. The loop itself
-/// is not redirected: bash keeps the original behind a higher number, which the loop would close.
+/// Script that closes inherited descriptors without close-on-exec, except `$c`, which becomes
+/// [`CARRIED`]. The loop itself is not redirected: bash would keep the original under a higher
+/// number, and the loop would close that.
 pub(super) const CLOSE: &str = r#"for d in /proc/self/fd/*; do d=${d##*/}; if (( d > 2 )) && [[ $d != "$c" ]]; then eval "exec $d>&-"; fi; done; if [[ -n $c && $c != 3 ]]; then eval "exec 3<&$c $c<&-"; fi; unset c d;"#;
 
-/// Makes a process and all below it the first to be killed when the machine runs out of memory: before the host and its other commands'
-/// supervisors.
+/// Script that makes a process and its children the first to be killed when the machine runs out of
+/// memory, before the host and the supervisors of other commands.
 pub(super) const FIRST_TO_GO: &str = "{ echo 500 >/proc/self/oom_score_adj; } 2>/dev/null;";
 
-/// What a process is to its host.
+/// The role of a process, which decides when it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// A command of a model's. It ends with the thread that started it.
+    /// A command of a model. It ends with the thread that started it.
     Command,
-    /// A supervisor of a command. It outlives its host to end the command, whose score it raises.
+    /// A supervisor. It outlives its host to end the command, and raises the command's
+    /// out-of-memory score.
     Supervisor,
     /// A server beside the host. It ends with the thread that started it.
     Server,
@@ -76,42 +82,42 @@ pub(super) enum Role {
 pub(super) enum Carried {
     /// The file that this process was started from.
     OwnProgram(Arc<OwnedFd>),
-    /// These bytes, to be read once; no more than the smallest pipe holds.
+    /// Bytes to be read once. They must fit into the smallest pipe.
     Bytes(Vec<u8>),
 }
 
-/// A process to start.
+/// Describes a process to start.
 #[derive(Debug, Clone)]
 pub(super) struct Launch {
     /// Program and arguments.
     pub(super) argv: Vec<OsString>,
-    /// The whole environment.
+    /// The whole environment; nothing is inherited.
     pub(super) environment: Vec<(OsString, OsString)>,
-    /// What the program finds as [`CARRIED`].
+    /// What the program finds at [`CARRIED`].
     pub(super) carried: Option<Carried>,
-    /// Where it starts.
+    /// Folder in which the process starts.
     pub(super) folder: PathBuf,
-    /// Longest run.
+    /// Longest run time.
     pub(super) timeout: Duration,
     /// Bytes kept of standard output.
     pub(super) output_bytes_max: usize,
     /// Bytes kept of standard error.
     pub(super) errors_bytes_max: usize,
-    /// Hears lines of what is printed.
+    /// Receives lines of the output while the process runs.
     pub(super) progress: Progress,
-    /// What it may use.
+    /// Limits of the process.
     pub(super) limits: ExecLimits,
-    /// A folder of the disk that it may fill.
+    /// A folder on the disk whose free space is checked.
     pub(super) disk: PathBuf,
-    /// Marks the words of its shell.
+    /// Marks the control words of the process's shell.
     pub(super) nonce: String,
-    /// Folders of the host that are shown by another name.
+    /// Folders of the host that output shows under other names.
     pub(super) shown: Vec<Shown>,
-    /// How its processes are found again.
+    /// How the process's descendants are found and ended.
     pub(super) kind: Kind,
 }
 
-/// A folder of the host and what it is called in output.
+/// A folder of the host and its name in output.
 #[derive(Debug, Clone)]
 pub(super) struct Shown {
     pub(super) folder: PathBuf,
@@ -121,18 +127,20 @@ pub(super) struct Shown {
 /// How the processes of a job are found and ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The child is bubblewrap; its own child is the first process of a PID namespace, which ends with it.
+    /// The child is bubblewrap. Its child is the first process of a PID namespace, which ends with
+    /// that process.
     Namespace,
-    /// The child is our own supervisor: all orphans below it come to it, and it ends them when its standard input closes.
+    /// The child is a supervisor. It adopts all orphans below it, and ends them when its standard
+    /// input closes.
     Supervised,
-    /// A plain process group; strays are known by this mark in their environment.
+    /// A plain process group. Strays carry this mark in their environment.
     Group(String),
 }
 
 pub(super) type Reply = oneshot::Sender<Result<ExecResult, SandboxError>>;
 
 pub(super) enum Order {
-    /// A command has a permit, a probe has none.
+    /// Starts a process. A command has a permit; a probe has none.
     Start {
         id: u64,
         launch: Box<Launch>,
@@ -155,42 +163,42 @@ pub(super) enum Order {
     },
 }
 
-/// A handle to the thread that starts processes. Clones share it; one is enough for a whole host.
+/// A handle to the thread that starts processes. Clones share the thread; one is enough for a host.
 #[derive(Debug, Clone)]
 pub struct Spawner(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     orders: mpsc::Sender<Order>,
-    /// Written to wake the thread; closed with the last handle.
+    /// Written to in order to wake the thread; closed with the last handle.
     wake: OwnedFd,
     next: AtomicU64,
     permits: Arc<Semaphore>,
     piped: Arc<Semaphore>,
     watchdog: Watchdog,
-    /// How often the thread looked at all processes to end some.
+    /// Number of scans of all processes made to end some.
     #[cfg(test)]
     looks: Arc<AtomicU64>,
 }
 
-/// Commands that run at once where so many files may be open: most are left to others.
+/// Concurrent commands of a host that may open `files` files. Most files are left for other uses.
 fn commands_max(files: u64) -> usize {
     usize::try_from(files / DESCRIPTORS_PER_COMMAND).unwrap_or(usize::MAX).clamp(COMMANDS_MIN, COMMANDS_MAX)
 }
 
 impl Spawner {
-    /// Starts the thread. Commands run in control groups where these can be made.
+    /// Starts the thread. Commands run in control groups where these can be created.
     ///
     /// # Errors
-    /// What the system says when there is no thread or pipe left.
+    /// The system's error when no thread or pipe can be created.
     pub fn start() -> std::io::Result<Self> {
         Self::start_with(ControlGroups::Auto)
     }
 
-    /// As [`Spawner::start`], with or without control groups.
+    /// Like [`Spawner::start`], with or without control groups.
     ///
     /// # Errors
-    /// What the system says when there is no thread or pipe left.
+    /// The system's error when no thread or pipe can be created.
     pub fn start_with(groups: ControlGroups) -> std::io::Result<Self> {
         let (woken, wake) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK)?;
         let (orders, inbox) = mpsc::channel();
@@ -198,9 +206,11 @@ impl Spawner {
         let looks = Arc::<AtomicU64>::default();
         let counter = looks.clone();
         std::thread::Builder::new().name("callboard-spawner".to_owned()).spawn(move || {
-            // Where it may, this thread comes first: as root, where the kernel's limit of processes does not hold, it stops fork bombs.
+            // Raise this thread's priority where permitted. As root the kernel's process limit does
+            // not apply, so this thread must get a processor to stop a fork bomb.
             let _ = rustix::process::setpriority_process(None, -NICENESS);
-            // Where the quota of keys is used up later, processes share this one instead of the host's.
+            // If the user's quota of keys runs out later, processes share this keyring instead of
+            // the host's.
             let _ = keys::join_new_session();
             Thread::new(inbox, woken, counter, groups).run();
         })?;
@@ -216,7 +226,7 @@ impl Spawner {
         })))
     }
 
-    /// What sweeps for this process when it is killed.
+    /// The watchdog, which sweeps if this process is killed.
     pub(super) fn watchdog(&self) -> &Watchdog {
         &self.0.watchdog
     }
@@ -225,13 +235,13 @@ impl Spawner {
         self.0.piped.clone()
     }
 
-    /// How often all processes were looked at to end some, so far.
+    /// Number of scans of all processes made so far to end some.
     #[cfg(test)]
     pub(super) fn looks(&self) -> u64 {
         self.0.looks.load(Ordering::Relaxed)
     }
 
-    /// How many more commands may run now.
+    /// Number of further commands that may start now.
     #[cfg(test)]
     pub(super) fn room(&self) -> usize {
         self.0.permits.available_permits()
@@ -244,7 +254,7 @@ impl Spawner {
     pub(super) fn order(&self, order: Order) -> Result<(), SandboxError> {
         let gone = |_| SandboxError::Failed("the thread that starts processes is gone".to_owned());
         self.0.orders.send(order).map_err(gone)?;
-        // A full pipe wakes just as well.
+        // If the pipe is full, the thread has bytes to read and wakes as well.
         let _ = rustix::io::write(&self.0.wake, &[1]);
         Ok(())
     }
@@ -275,7 +285,7 @@ impl Spawner {
             biased;
             answered = &mut answer => answered,
             () = cancel.cancelled() => {
-                drop(killer); // then the answer comes when the processes are gone
+                drop(killer); // the answer still comes, when the processes are gone
                 let _ = answer.await;
                 return Err(SandboxError::Cancelled);
             }
@@ -283,7 +293,7 @@ impl Spawner {
         answered.unwrap_or_else(|_| Err(SandboxError::Failed("the thread that starts processes ended".to_owned())))
     }
 
-    /// Runs a short process while the calling thread waits; for probes at start.
+    /// Runs a short process while the calling thread blocks; for probes at start.
     pub(super) fn run_blocking(&self, launch: Launch) -> Result<ExecResult, SandboxError> {
         let (_killer, mut answer) = self.begin(launch, None)?;
         loop {
@@ -309,13 +319,14 @@ impl Drop for Killer<'_> {
     }
 }
 
-/// A command that inherits nothing but `carried`: no environment, no other descriptor, no input, a group of its own.
+/// A command that inherits only `carried`: no environment, no other descriptor and no input, in a
+/// new process group.
 pub(super) fn clean_command(argv: &[OsString], role: Role, carried: Option<&OwnedFd>) -> Command {
     command_of(std::process::id(), argv, role, carried)
 }
 
-/// A descriptor to hand to a child, without close-on-exec: it is there for the moment of the start. A child of another thread that
-/// starts in that moment inherits it, too; there is nothing secret in it.
+/// Duplicates a descriptor for a child, without close-on-exec, for the moment of the start. A child
+/// that another thread starts in that moment inherits it too; it holds nothing secret.
 pub(super) fn handed(carried: Option<&Carried>) -> std::io::Result<Option<OwnedFd>> {
     Ok(match carried {
         None => None,
@@ -363,7 +374,7 @@ fn command_of(host: u32, argv: &[OsString], role: Role, carried: Option<&OwnedFd
 }
 
 pub(super) fn start(launch: &Launch) -> std::io::Result<std::process::Child> {
-    // Where it fails, the filter of system calls still refuses commands every keyring.
+    // On failure the seccomp filter still refuses commands all access to keyrings.
     let _ = keys::join_new_session();
     let carried = handed(launch.carried.as_ref())?;
     let role = if launch.kind == Kind::Supervised { Role::Supervisor } else { Role::Command };
@@ -376,7 +387,7 @@ pub(super) fn start(launch: &Launch) -> std::io::Result<std::process::Child> {
     Ok(child)
 }
 
-/// Has what a process prints be read without waiting.
+/// Sets the child's output streams to non-blocking.
 pub(super) fn unblock(child: &std::process::Child) -> std::io::Result<()> {
     for fd in [child.stdout.as_ref().map(AsFd::as_fd), child.stderr.as_ref().map(AsFd::as_fd)].into_iter().flatten() {
         rustix::fs::fcntl_setfl(fd, rustix::fs::OFlags::NONBLOCK)?;
@@ -384,7 +395,8 @@ pub(super) fn unblock(child: &std::process::Child) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Starts a watchdog. It ends when its standard input closes, and not with this process.
+/// Starts a watchdog. It ends when its standard input closes, even if this process has ended
+/// already.
 pub(super) fn start_watchdog(
     program: &Program,
     arguments: impl IntoIterator<Item = OsString>,
@@ -396,7 +408,8 @@ pub(super) fn start_watchdog(
     command.envs(environment).current_dir("/").stdin(Stdio::piped()).stderr(Stdio::null()).spawn()
 }
 
-/// Starts this program again as a helper's next stage, in a namespace if one is wanted; its output is the caller's.
+/// Starts this program again as the helper's next stage, in a namespace if given. The stage
+/// inherits the output streams.
 pub(super) fn start_helper<'a>(namespace: Option<Namespace>, arguments: impl IntoIterator<Item = &'a OsStr>) -> std::io::Result<u32> {
     const SELF: &str = "/proc/self/exe";
     let mut command = match namespace {
@@ -406,9 +419,10 @@ pub(super) fn start_helper<'a>(namespace: Option<Namespace>, arguments: impl Int
             command
         }
         Some(namespace) => {
-            // There `/proc/self/exe` is `unshare`, and our own number leads nowhere from another user namespace. So the program
-            // travels as standard input, which `become_command` closes. Opened for reading: the standard library takes a descriptor
-            // that cannot be read for a missing one, and opens another in its place.
+            // There `/proc/self/exe` is `unshare`, and from another user namespace a path through
+            // our own process id does not resolve. So the program travels as standard input, which
+            // `become_command` closes. It is opened for reading, because the standard library
+            // treats a descriptor that cannot be read as missing and opens another in its place.
             let program = std::fs::File::open(SELF)?;
             let mut command = Command::new(UNSHARE);
             command.args(namespace.arguments()).arg("/proc/self/fd/0").stdin(Stdio::from(program));
@@ -418,7 +432,7 @@ pub(super) fn start_helper<'a>(namespace: Option<Namespace>, arguments: impl Int
     command.args(arguments).env_clear().spawn().map(|child| child.id())
 }
 
-/// Becomes a program without input; returns only if that fails.
+/// Replaces this process with a program without input. Returns only on failure.
 pub(super) fn become_command<N: AsRef<OsStr>, V: AsRef<OsStr>>(
     argv: &[OsString],
     environment: impl IntoIterator<Item = (N, V)>,
@@ -447,7 +461,7 @@ mod tests {
     #[test]
     fn a_program_finds_what_it_is_handed_and_no_other_descriptor() {
         let file = std::fs::File::open("/usr/bin/env").unwrap();
-        let inherited = rustix::io::dup(&file).unwrap(); // without close-on-exec, as a careless embedding program has it
+        let inherited = rustix::io::dup(&file).unwrap(); // without close-on-exec, as a careless embedding program might have it
         let carried = Carried::OwnProgram(Arc::new(OwnedFd::from(file)));
         let argv =
             ["/bin/bash", "-c", "for d in {3..40}; do [ -e /proc/self/fd/$d ] && echo $d $(readlink /proc/self/fd/$d); done; exit 0"];

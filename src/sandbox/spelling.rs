@@ -1,25 +1,29 @@
-//! The one spelling of a path, by its text alone: what is shown, approved, locked and opened is the same text (REQUIREMENTS G-14).
+//! The canonical spelling of a path, computed from its text alone. The same text is shown,
+//! approved, locked and opened, so that an approval applies to the file that changes.
 //!
-//! `.`, empty names and a trailing slash mean nothing; an absolute path that names the root is made relative to it. What `..` means
-//! depends on who asks:
-//! - **Who reads** may follow links, and behind a link `..` is the parent of the link's target, as in a shell. Any name can be a link,
-//!   so `a/../b` stays as it is and is resolved when it is opened.
-//! - **Who writes** meets no link on the way ([`Root::slot`] refuses it), and without links `a/../b` is `b`. So it is written `b`, and
-//!   `b` is what is approved and changed. Where `a` is a link this is not what a shell would do: the text decides, as it was shown.
+//! `.`, empty names and a trailing slash are dropped; an absolute path that names the root becomes
+//! relative. The meaning of `..` depends on the operation:
+//! - **Reads** may follow links, and after a link `..` is the parent of the link's target, as in a
+//!   shell. Any name can be a link, so `a/../b` stays and is resolved when the file is opened.
+//! - **Writes** pass no link ([`Root::slot`] refuses them), and without links `a/../b` is `b`. So
+//!   the spelling is `b`, and `b` is approved and changed. If `a` is a link, a shell would do
+//!   something else: here the text decides, as it was shown.
 
 use std::path::{Component, Path};
 
 use super::jail::Root;
 
 impl Root {
-    /// The one spelling of a path that is read; links are followed, so `..` stays behind a name.
+    /// Canonical spelling of a path to read. Links are followed, so `..` after a name stays.
     pub fn spelled(&self, given: &str) -> String {
         self.relative(given).map_or_else(|_| given.to_owned(), |path| joined(&path, false))
     }
 
-    /// The one spelling of a path that is written; no `..` is left but at the start, where it leads outside and is refused.
+    /// Canonical spelling of a path to write. `..` remains only at the start, where it leads
+    /// outside and is refused.
     pub fn spelled_to_write(&self, given: &str) -> String {
-        // First as it stands: `/workspace/../x` leads out of the root by text, whatever else the root is called.
+        // Resolve the text before looking for the root: `/workspace/../x` leaves the root, whatever
+        // other names the root has.
         let plain = if given.starts_with('/') { format!("/{}", joined(Path::new(given), true)) } else { given.to_owned() };
         self.relative(&plain).map_or_else(|_| given.to_owned(), |path| joined(&path, true))
     }
@@ -33,7 +37,7 @@ fn joined(path: &Path, climbs: bool) -> String {
             Component::ParentDir if climbs && matches!(parts.last(), Some(Component::Normal(_))) => {
                 parts.pop();
             }
-            // The parent of the file system's root is that root.
+            // The parent of the file system's root is the root itself.
             Component::ParentDir if climbs && path.is_absolute() => {}
             Component::ParentDir => parts.push(part),
             Component::CurDir | Component::RootDir | Component::Prefix(_) => {}
@@ -79,7 +83,7 @@ mod tests {
             (" a b /\u{fc}\n", " a b /\u{fc}\n", " a b /\u{fc}\n"),
         ] {
             assert_eq!((root.spelled(given).as_str(), root.spelled_to_write(given).as_str()), (read, written), "{given:?}");
-            // A spelling is spelled as itself.
+            // A canonical spelling does not change.
             assert_eq!(root.spelled(read), read, "{given:?}");
             assert_eq!(root.spelled_to_write(written), written, "{given:?}");
         }

@@ -1,24 +1,25 @@
-//! What watchers hear of a running command: its latest line, at most every 500 ms. Pure but for the clock it is given.
+//! Progress lines of a running command for watchers: its latest line, at most every 500 ms. Pure
+//! but for the clock it is given.
 
 use std::time::{Duration, Instant};
 
 use callboard_actors::ports::Progress;
 
-/// Between two lines (a watcher reads a few a second, not thousands).
+/// Shortest time between two lines. A watcher can read a few lines a second, not thousands.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Bytes of a line.
 const LINE_BYTES_MAX: usize = 200;
 
-/// One stream's line that is being printed.
+/// The current line of one stream.
 #[derive(Debug, Default)]
 pub(super) struct Line {
     bytes: Vec<u8>,
-    /// Whether it was longer.
+    /// Whether the line was longer.
     cut: bool,
 }
 
-/// Tells lines.
+/// Selects the lines to send.
 #[derive(Debug)]
 pub(super) struct Teller {
     progress: Progress,
@@ -31,7 +32,7 @@ impl Teller {
         Self { progress, told: None, latest: None }
     }
 
-    /// Takes what was printed; the last whole line of it counts.
+    /// Takes new output. Only its last complete line is kept.
     pub(super) fn hear(&mut self, line: &mut Line, printed: &[u8]) {
         let mut parts = printed.rsplitn(3, |b| *b == b'\n');
         let rest = parts.next().unwrap_or_default();
@@ -50,7 +51,7 @@ impl Teller {
         line.extend(rest);
     }
 
-    /// Tells the latest line if it is time.
+    /// Sends the latest line if it is due.
     pub(super) fn tell(&mut self, now: Instant) {
         if self.told.is_none_or(|told| now >= told + PAUSE)
             && let Some(line) = self.latest.take()
@@ -68,7 +69,8 @@ impl Line {
         self.bytes.extend_from_slice(more.get(..room).unwrap_or(more));
     }
 
-    /// A word that was cut goes whole: half a key must not survive unmasked (REQUIREMENTS U-07). Nor do words of ours.
+    /// Drops a word that was cut as a whole, since half a key would escape masking. Drops control
+    /// words as well.
     fn finish(mut self) -> Vec<u8> {
         if self.cut {
             let end = self.bytes.iter().rposition(u8::is_ascii_whitespace).unwrap_or(0);

@@ -1,9 +1,11 @@
-//! What the thread of a [`Spawner`](super::Spawner) does: starts processes, reads their output, watches limits, kills and reaps. It
-//! never waits but for all of them at once.
+//! The thread of a [`Spawner`](super::Spawner): starts processes, reads their output, checks
+//! limits, kills and reaps. It blocks in one place only, a poll over all jobs.
 //!
-//! Owns: every running [`Job`] and [`PipedJob`]. Ends when the last handle goes, killing what still runs.
+//! Owns every running [`Job`] and [`PipedJob`]. Ends when the last handle is dropped, after killing
+//! what still runs.
 //!
-//! Bounds: a turn starts [`STARTS`] processes and watches [`SLICE`] commands at most, so that an order to kill waits for no more than that.
+//! Bounds: a pass starts at most [`STARTS`] processes and checks at most [`SLICE`] commands, so
+//! that an order to kill never waits longer than that.
 
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
@@ -26,39 +28,45 @@ use super::{
     together::{Ends, Together},
 };
 
-/// How often limits are looked at (FAULTS F3: 2 s).
+/// Interval between two checks of all limits. A command must end within two seconds of exceeding
+/// one.
 const WATCH: Duration = Duration::from_millis(200);
 
-/// How often the number of processes of the machine is looked at. When it has grown by what one command may have, limits are looked at
-/// at once: a fork bomb doubles until nobody else gets a processor, and the kernel's own limit does not hold for a superuser.
+/// Interval between two reads of the machine's number of processes. If the number has grown by one
+/// command's limit, all limits are checked at once: a fork bomb doubles until no other process gets
+/// a processor, and the kernel's own limit does not apply to root.
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// Share of the time that watching may take on a machine with very many processes: one in this many.
+/// Share of the time that checking limits may take on a machine with very many processes: one part
+/// in this many.
 const WATCH_SHARE: u32 = 20;
 
-/// Limits are looked at again after this, whatever that takes (FAULTS F3: 2 s).
+/// Longest interval between two checks of all limits, however long a check takes. A command must
+/// end within two seconds of exceeding one.
 const WATCH_MAX: Duration = Duration::from_millis(1000);
 
-/// Processes started in one turn (each takes about a millisecond), and commands watched.
+/// Processes started in one pass (each takes about a millisecond), and commands checked in one
+/// pass.
 const STARTS: usize = 16;
 const SLICE: usize = 64;
 
-/// Limits are looked at, at once, when the machine has lost so much memory since the last look: a command fills memory at gigabytes a
-/// second. While the machine loses memory it is asked more often than otherwise.
+/// Loss of memory since the last check after which all limits are checked at once: a command fills
+/// memory at gigabytes a second. While the machine loses memory it is read more often.
 const LOSS: u64 = 16 * 1024 * 1024;
 const MEMORY_GLANCE: Duration = Duration::from_millis(10);
 const HURRIED_GLANCE: Duration = Duration::from_millis(3);
 
-/// How many times as long as a look at commands that lose memory the rest after it is.
+/// Pause after a check of commands that lose memory, as a multiple of the check's duration.
 const LOSS_SHARE: u32 = 3;
 
-/// Share of the time that glances at memory may take on a machine with very many processors: one in this many.
+/// Share of the time that reading the machine's memory may take on a machine with very many
+/// processors: one part in this many.
 const GLANCE_SHARE: u32 = 10;
 
-/// How often an exit is asked for that no descriptor tells.
+/// Interval for polling the exit of a job that has no descriptor.
 const ASK: Duration = Duration::from_millis(10);
 
-/// A command that waits for its start.
+/// A command that waits to be started.
 struct Waiting {
     id: u64,
     launch: Box<Launch>,
@@ -66,12 +74,12 @@ struct Waiting {
     permit: Option<OwnedSemaphorePermit>,
 }
 
-/// A look at the limits of all commands, slice by slice.
+/// A check of the limits of all commands, made in slices.
 struct Round {
     all: Processes,
-    /// The next to be looked at.
+    /// Id of the next job to check.
     next: u64,
-    /// What it took so far.
+    /// Time spent so far.
     took: Duration,
 }
 
@@ -87,14 +95,15 @@ pub(super) struct Thread {
     watch: Duration,
     round: Option<Round>,
     glanced: Instant,
-    /// Processes of the machine when there was no job.
+    /// Number of processes of the machine before the first job started, or at the last jump.
     usual: u32,
-    /// How long after the last the next glance comes.
+    /// Interval to the next read of the machine's processes and memory.
     glance: Duration,
-    /// When the last look at commands that lose memory was over, and what it took.
+    /// When the last check of commands that lose memory ended, and how long it took.
     looked: Instant,
     took: Duration,
-    /// Memory that was available at the last look and at the last glance, if a command has no control group.
+    /// Memory available at the last check and at the last read, in bytes; `None` if every command
+    /// has a control group.
     available: Option<(u64, u64)>,
     buffer: Vec<u8>,
 }
@@ -148,7 +157,8 @@ impl Thread {
         }
     }
 
-    /// Sleeps until output, an exit, an order or a deadline; tells which jobs have something to read or reap.
+    /// Sleeps until there is output, an exit, an order or a deadline. Returns the jobs that have
+    /// something to read or reap.
     fn wait(&self) -> HashSet<u64> {
         let now = Instant::now();
         let looks = (!self.jobs.is_empty()).then(|| (self.watched + self.watch).min(self.glanced + self.glance));
@@ -232,7 +242,9 @@ impl Thread {
         self.answer();
     }
 
-    /// Begins to look at limits when it is time.
+    /// Starts a check of all limits if one is due: on its interval, after a jump in processes, or
+    /// after a loss of memory. Between checks only the cheap counts of the machine are read.
+    /// Returns whether it scanned the processes.
     fn look(&mut self, now: Instant) -> bool {
         if self.jobs.is_empty() || self.round.is_some() {
             return false;
@@ -243,7 +255,7 @@ impl Thread {
             let now_total = total();
             look = now_total > self.usual.saturating_add(ExecLimits::DEFAULT.processes);
             if look {
-                // Others may have grown, too: the next jump counts from here.
+                // Other programs may have grown too, so the next jump counts from here.
                 self.usual = now_total;
             }
             look = look || self.loses_memory(now);
@@ -259,8 +271,9 @@ impl Thread {
         look
     }
 
-    /// Whether the machine has lost so much memory since the last look that commands must be looked at. Looks have their share of the
-    /// time, however fast the machine loses memory.
+    /// Whether the machine has lost so much memory since the last check that all limits must be
+    /// checked. The interval grows with the duration of a check, so that checks keep to their share
+    /// of the time however fast memory is lost.
     fn loses_memory(&mut self, now: Instant) -> bool {
         self.glance = GLANCE;
         let Some((looked, glanced)) = self.available else { return false };
@@ -272,8 +285,8 @@ impl Thread {
         rested && looked.saturating_sub(available) > LOSS
     }
 
-    /// Looks at the commands that may hold what the machine has lost, and at no other process of the machine. Takes a quarter of the time
-    /// at most.
+    /// Checks only commands that may hold what the machine has lost, without scanning other
+    /// processes. Takes a quarter of the time at most.
     fn look_at_losses(&mut self) {
         if self.available.is_none() || self.looked.elapsed() < self.took * LOSS_SHARE {
             return;
@@ -287,7 +300,8 @@ impl Thread {
         self.took = start.elapsed();
     }
 
-    /// Ends the command that holds what the machine has lost. Only asked where there are no control groups.
+    /// Ends the command that holds what the machine has lost. Needed only for commands without a
+    /// control group.
     fn watch_memory(&mut self, all: &Processes) {
         let is_needed = self.jobs.values().any(Job::is_suspect);
         self.available = is_needed.then(machine::available).flatten().map(|available| (available, available));
@@ -308,7 +322,7 @@ impl Thread {
         }
     }
 
-    /// Ends what must end; a look that was just made serves.
+    /// Ends the jobs that must end. Reuses the process scan if one was just made.
     fn end(&mut self, looked: bool) {
         let seen = self.round.as_ref().filter(|_| looked).map(|round| &round.all);
         let jobs = self.jobs.values_mut().map(|job| job as &mut dyn Ends);
@@ -316,7 +330,7 @@ impl Thread {
         self.together.pass(&mut all, seen);
     }
 
-    /// Goes on looking at limits.
+    /// Continues a check of limits with the next slice.
     fn watch(&mut self) {
         let (now, Some(mut round)) = (Instant::now(), self.round.take()) else { return };
         let (mut watched, mut last) = (0, round.next);
@@ -335,7 +349,8 @@ impl Thread {
         self.watch = WATCH.max(round.took * WATCH_SHARE).min(WATCH_MAX);
     }
 
-    /// A disk tells only that it gets full, not by whom: the one that wrote most goes, and the others count anew.
+    /// A disk shows that it fills up, but not who fills it. So the command that wrote most is
+    /// ended, and the counts of the others start again.
     fn watch_disks(&mut self) {
         let filling = self.jobs.values_mut().filter(|job| job.fills_the_disk());
         if let Some(job) = filling.max_by_key(|job| job.disk.written()) {
@@ -369,8 +384,8 @@ mod tests {
     use super::*;
     use crate::sandbox::{Local, PathRules, Root, Spawner, spawner::Kind};
 
-    /// Looks that a crowd may take together. One that looked by itself took three at least; how many passes a crowd is spread over is the
-    /// machine's affair, and each takes one.
+    /// Most scans that a crowd may take together. A job that scans alone takes at least three. The
+    /// machine decides over how many passes the crowd is spread, and each pass takes one scan.
     const LOOKS_MAX: u64 = 40;
 
     #[tokio::test]

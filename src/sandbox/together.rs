@@ -1,8 +1,9 @@
-//! Ends what must end, all of it together: one look at `/proc` serves every process group that is being ended at the moment, so that a
-//! thousand of them cost about as much as one. Kills what is known before it looks for what has strayed.
+//! Ends process groups together: one scan of `/proc` serves every group that is ending, so ending a
+//! thousand costs about as much as ending one. Known processes are killed before strays are
+//! searched for.
 //!
-//! A group ends in three steps: the group and all below its leader are killed · the leader is waited for · who still carries the group's
-//! mark is killed, until nobody does.
+//! A group ends in three steps: the group and all descendants of its leader are killed · the leader
+//! is reaped · processes that carry the group's mark are killed until none is left.
 
 use std::{
     collections::HashSet,
@@ -15,56 +16,58 @@ use std::{
 
 use super::processes::{Marked, Processes, kill_marked};
 
-/// How long the leader of a group may take to go before all is killed again and strays are sought without waiting for it. So long,
-/// too, strays of those that have ended wait for others that are just going: what a look costs would keep these.
+/// How long the leader of a group may take to end before everything is killed again and strays are
+/// searched for without it. Strays of ended groups wait as long for other groups that are just
+/// ending, since a scan would slow those down.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// After a look for marks so many times its length must pass before the next: processes that go want the processor, too.
+/// Pause after a scan for marks, as a multiple of the scan's duration, so that ending processes get
+/// the processor too.
 const PAUSE: u32 = 3;
 
-/// What one that ends needs of the next pass.
+/// What a group needs from the next pass.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Wish {
-    /// To be killed.
+    /// How to kill it; `None` to leave it running.
     pub(super) kill: Option<Kill>,
-    /// To hear who carries its mark, since when.
+    /// Since when it waits for the processes with its mark; `None` if it does not need them.
     pub(super) hear: Option<Instant>,
-    /// It was killed a moment ago and has not been waited for.
+    /// Whether it was killed a moment ago and has not been reaped.
     pub(super) going: bool,
 }
 
-/// How one is killed.
+/// How to kill a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kill {
-    /// By what is known of it.
+    /// By the processes known to it.
     AsKnown,
-    /// With all that lies below it.
+    /// Together with all descendants, which needs a scan.
     WithAllBelow,
 }
 
-/// One that may have to end.
+/// A group of processes that may have to end.
 pub(super) trait Ends {
     /// What it needs at `now`.
     fn wish(&self, now: Instant) -> Wish;
 
-    /// Kills it. `all` is empty where it did not ask for what lies below.
+    /// Kills its processes. `all` is empty unless it asked for [`Kill::WithAllBelow`].
     fn kill(&mut self, now: Instant, all: &Processes);
 
-    /// Its mark.
+    /// The mark in the environment of its processes; empty if it has none.
     fn mark(&self) -> &str;
 
-    /// Kills those that carry its mark.
+    /// Receives the processes that carry its mark, and kills them.
     fn hear(&mut self, now: Instant, marked: &[i32]);
 }
 
-/// Makes the passes.
+/// Schedules the passes and shares the scans.
 #[derive(Debug, Default)]
 pub(super) struct Together {
-    /// Before this no marks are looked for.
+    /// Earliest time of the next scan for marks.
     rested: Option<Instant>,
-    /// When marks are to be looked for that could not be yet.
+    /// When to scan for marks that are waited for; `None` if no group waits.
     pub(super) due: Option<Instant>,
-    /// Looks at all processes so far.
+    /// Number of scans so far.
     looks: Arc<AtomicU64>,
 }
 
@@ -73,7 +76,9 @@ impl Together {
         Self { looks, ..Self::default() }
     }
 
-    /// Ends all that wish it, as far as it goes without waiting. `seen` is a look that was made just now for another reason.
+    /// Ends all groups that ask for it, without blocking. `seen` is a scan that was just made for
+    /// another reason. Kills come first and share one scan. The scan for marks comes later, when no
+    /// group is just ending or one has waited too long.
     pub(super) fn pass(&mut self, jobs: &mut [&mut dyn Ends], seen: Option<&Processes>) {
         let now = Instant::now();
         let (none, wishes) = (Processes::default(), jobs.iter().map(|job| job.wish(now)).collect::<Vec<_>>());
@@ -125,16 +130,16 @@ impl Together {
     }
 }
 
-/// How far the end of a marked process group has come.
+/// Progress of the end of a marked process group.
 #[derive(Debug)]
 pub(super) struct Group {
     leader: i32,
     mark: String,
-    /// When killing began, and when it is tried again.
+    /// Time of the first kill and of the next attempt; `None` before.
     killing: Option<(Instant, Instant)>,
-    /// When the leader had been waited for.
+    /// When the leader was reaped.
     ended: Option<Instant>,
-    /// Nobody is left.
+    /// Whether no process is left.
     gone: bool,
 }
 
@@ -143,12 +148,12 @@ impl Group {
         Self { leader, mark, killing: None, ended: None, gone: false }
     }
 
-    /// It is to be killed with the next pass.
+    /// Kills the group with the next pass.
     pub(super) fn end(&mut self, now: Instant) {
         self.killing.get_or_insert((now, now));
     }
 
-    /// Its leader has ended and was waited for: its number is nobody's now.
+    /// Records that the leader was reaped. Its process id may be reused from now on.
     pub(super) fn leader_ended(&mut self, now: Instant) {
         self.ended.get_or_insert(now);
     }
@@ -157,12 +162,12 @@ impl Group {
         self.gone
     }
 
-    /// When killing began.
+    /// Time of the first kill.
     pub(super) fn killed(&self) -> Option<Instant> {
         self.killing.map(|(since, _)| since)
     }
 
-    /// When it must be killed again if nothing happens.
+    /// When to kill again if nothing happens.
     pub(super) fn due(&self) -> Option<Instant> {
         self.killing.filter(|_| self.ended.is_none()).map(|(_, again)| again)
     }
@@ -198,7 +203,7 @@ impl Ends for Group {
             self.gone = true;
             return;
         }
-        self.end(now); // what a leader leaves behind ends with it
+        self.end(now); // what a leader leaves running ends with it
         marked.iter().filter(|pid| **pid != self.leader || self.ended.is_some()).for_each(|pid| kill_marked(*pid, &self.mark));
     }
 }
@@ -207,7 +212,7 @@ impl Ends for Group {
 mod tests {
     use super::*;
 
-    /// One that has nothing to do with any process.
+    /// A group without processes.
     #[derive(Default)]
     struct Fake {
         wish: Wish,
@@ -285,7 +290,7 @@ mod tests {
         pass(&mut together, &mut fakes);
         assert_eq!((fakes[1].heard, looks.load(Ordering::Relaxed)), (1, 1));
 
-        // A look takes its time from those that go: the next one waits.
+        // A scan takes processor time from ending processes, so the next one waits.
         fakes[0].wish.going = false;
         fakes[1].wish.hear = Some(Instant::now());
         together.rested = Some(now + Duration::from_secs(1000));

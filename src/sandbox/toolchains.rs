@@ -1,41 +1,43 @@
-//! Toolchains outside of the system's folders: what of them commands may read, and what they need to be found.
+//! Toolchains outside the system's folders: which of their files commands may read, and which
+//! variables their programs need.
 //!
-//! They often lie in a home folder, which also holds keys. So of each known toolchain only the parts are shown that hold programs,
-//! libraries and downloaded sources: of Cargo's folder neither `credentials.toml` nor a `config.toml` that may hold a token, of Node's
-//! no `npmrc`. What is shown is never writable.
+//! Toolchains often lie in a home folder, which also holds keys. So a command sees only the parts
+//! of a known toolchain that hold programs, libraries and downloaded sources. For Cargo it sees
+//! neither `credentials.toml` nor a `config.toml` that may hold a token, for Node no `npmrc`.
+//! Nothing shown is writable.
 
 use std::{
     ffi::OsString,
     path::{Path, PathBuf},
 };
 
-/// What commands can use besides the programs of the system.
+/// What commands can use besides the system's programs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Toolchains {
-    /// Folders and files that can be read, each at its own path.
+    /// Folders and files that can be read, each at its real path.
     pub read_only: Vec<PathBuf>,
-    /// Folders of programs, which come before those of the system.
+    /// Folders of programs, searched before those of the system.
     pub path: Vec<PathBuf>,
-    /// Variables that the programs need.
+    /// Environment variables that the programs need.
     pub variables: Vec<(String, String)>,
 }
 
-/// A toolchain as it is usually installed.
+/// A known toolchain in its usual layout.
 #[derive(Clone, Copy)]
 struct Kit {
     /// Its folder, relative to the home folder.
     folder: &'static str,
-    /// The variable that its programs need, and that may name another folder.
+    /// The variable that its programs need; it may also name another folder.
     variable: Option<&'static str>,
-    /// What of the folder is shown. A `*` stands for each folder that is there.
+    /// Parts of the folder that are shown. A `*` matches each existing folder.
     shows: &'static [&'static str],
-    /// Folders of programs. A `*` stands for the newest version.
+    /// Folders of programs. A `*` matches the newest version.
     path: &'static [&'static str],
-    /// Folders that its programs need, relative to the home folder.
+    /// Further folders that its programs need, relative to the home folder.
     with: &'static [&'static str],
-    /// Settings that are shown unless they may hold a key.
+    /// A settings file that is shown unless it may hold a key.
     settings: Option<&'static str>,
-    /// A variable that its programs need, with a place in the folder.
+    /// A variable that its programs need, and the path in the folder that is its value.
     place: Option<(&'static str, &'static str)>,
 }
 
@@ -69,14 +71,15 @@ const KITS: &[Kit] = &[
     Kit { with: &[".local/share/uv/python", ".local/share/uv/tools", ".local/share/pipx/venvs"], ..kit(".local/bin", None, &[""], &[""]) },
 ];
 
-/// Settings in which one of these stands may hold a key.
+/// Words by which a settings file may hold a key.
 const OF_KEYS: &[&str] = &["token", "password", "secret", "credential", "@"];
 
-/// Bytes of settings that are looked at; longer ones are not shown.
+/// Bytes of a settings file that are searched; a longer file is not shown.
 const SETTINGS_BYTES_MAX: u64 = 64 * 1024;
 
 impl Toolchains {
-    /// Those that `PATH` leads to, where they usually lie in the home folder or where their own variable says.
+    /// Finds the toolchains on `PATH`, in their usual place in the home folder or where their
+    /// variable says.
     pub fn detect(home: &Path, variable: impl Fn(&str) -> Option<OsString>) -> Self {
         let place = |kit: &Kit| {
             let named = kit.variable.and_then(&variable).map(PathBuf::from).filter(|folder| folder.is_absolute());
@@ -101,7 +104,8 @@ impl Toolchains {
         found
     }
 
-    /// Those that lie in listed folders. A folder that is no known toolchain is shown whole; its `bin` holds programs.
+    /// Finds the toolchains in given folders. A folder that is no known toolchain is shown as a
+    /// whole, and its `bin` holds programs.
     pub fn of(folders: &[PathBuf]) -> Self {
         let mut found = Self::default();
         for folder in folders {
@@ -122,7 +126,7 @@ impl Toolchains {
         found
     }
 
-    /// Both, these first.
+    /// Combines both; those of `self` come first.
     #[must_use]
     pub fn and(mut self, others: Self) -> Self {
         others.read_only.into_iter().for_each(|place| add(&mut self.read_only, place));
@@ -147,14 +151,14 @@ impl Toolchains {
         }
     }
 
-    /// A link is shown where it lies and where it leads.
+    /// Adds a path. A link is shown both at its place and at its target.
     fn read(&mut self, place: PathBuf) {
         let Ok(real) = place.canonicalize() else { return };
         add(&mut self.read_only, place);
         add(&mut self.read_only, real);
     }
 
-    /// Variables for a command, in the place of those that it gets anyway.
+    /// Variables for a command, which replace the defaults.
     #[cfg(any(test, all(feature = "sandbox-linux", target_os = "linux")))]
     pub(crate) fn environment(&self) -> Vec<(String, String)> {
         let folders: Vec<&str> = self.path.iter().filter_map(|folder| folder.to_str()).filter(|folder| !folder.contains(':')).collect();
@@ -172,7 +176,7 @@ fn add(places: &mut Vec<PathBuf>, place: PathBuf) {
     }
 }
 
-/// The places that a pattern with at most one `*` stands for.
+/// Existing paths that match a pattern with at most one `*`.
 fn expanded(folder: &Path, pattern: &str) -> Vec<PathBuf> {
     match pattern.split_once("/*/") {
         None if pattern.is_empty() => vec![folder.to_owned()],
@@ -186,7 +190,7 @@ fn expanded(folder: &Path, pattern: &str) -> Vec<PathBuf> {
     }
 }
 
-/// Numbers in a path, in their order: `v9.1` comes before `v10.0`.
+/// The numbers in a path, in order, so that `v9.1` sorts before `v10.0`.
 fn version(place: &Path) -> Vec<u64> {
     place.to_string_lossy().split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
 }

@@ -1,5 +1,8 @@
-//! Walking a folder by descriptors: no path is opened again by name, so a folder swapped for a link shows nothing from outside.
-//! Respects `.gitignore` and `.ignore` files inside the root, skips `.git`, follows no link. Order: sorted by name, depth first.
+//! Walks a folder through descriptors. No path is opened again by name, so a folder swapped for a
+//! link reveals nothing from outside.
+//!
+//! Respects `.gitignore` and `.ignore` files inside the root, skips `.git` and follows no link. The
+//! order is depth first, sorted by name.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -19,26 +22,26 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 
 use super::jail::{Opened, PathError, Root};
 
-/// Folders within folders: each costs a descriptor (DESIGN §10).
+/// Nesting depth; each open level costs a descriptor.
 const DEPTH_MAX: usize = 64;
 
-/// Names of one folder that are looked at: they are sorted in memory.
+/// Names read of one folder, since they are sorted in memory.
 const NAMES_MAX: usize = 100_000;
 
-/// Bytes of one ignore file.
+/// Bytes read of one ignore file.
 const IGNORE_BYTES_MAX: u64 = 256 * 1024;
 
-/// Something that was met.
+/// An entry of the walk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// Relative to the root.
+    /// Path relative to the root.
     pub(crate) relative: PathBuf,
-    /// What it is; links are not followed.
+    /// Type of the entry; links are not followed.
     pub(crate) kind: FileType,
 }
 
 struct Ignores {
-    /// Where the file lies, relative to the root.
+    /// Folder of the ignore file, relative to the root.
     base: PathBuf,
     rules: Gitignore,
 }
@@ -46,7 +49,7 @@ struct Ignores {
 struct Frame {
     dir: OwnedFd,
     relative: PathBuf,
-    /// What is still to come, last first.
+    /// Remaining names, in reverse order.
     names: Vec<(OsString, FileType)>,
     ignores: usize,
 }
@@ -58,12 +61,12 @@ pub(crate) struct Walk<'r> {
     ignores: Vec<Ignores>,
     depth_max: usize,
     heeds_ignores: bool,
-    /// Folders that could not be read or were cut; told to the model.
+    /// Folders that could not be read or were cut off. The tool reports the number to the model.
     pub(crate) skipped: u64,
 }
 
 impl<'r> Walk<'r> {
-    /// Walks below an open folder, `depth_max` levels down.
+    /// Walks below an open folder, at most `depth_max` levels deep.
     pub(crate) fn new(root: &'r Root, dir: OwnedFd, relative: PathBuf, depth_max: usize) -> Self {
         let mut walk = Self::bare(root, depth_max, true);
         walk.read_parents(&relative);
@@ -71,7 +74,7 @@ impl<'r> Walk<'r> {
         walk
     }
 
-    /// Walks over everything, whatever ignore files say.
+    /// Walks over everything, ignore files notwithstanding.
     pub(crate) fn over_all(root: &'r Root, dir: OwnedFd, relative: PathBuf) -> Self {
         let mut walk = Self::bare(root, DEPTH_MAX, false);
         walk.enter(dir, relative);
@@ -82,7 +85,7 @@ impl<'r> Walk<'r> {
         Self { root, frames: Vec::new(), ignores: Vec::new(), depth_max: depth_max.min(DEPTH_MAX), heeds_ignores, skipped: 0 }
     }
 
-    /// Ignore files of the folders above also hold; those above the root are none of ours.
+    /// Reads the ignore files of the folders above, which also apply. Those above the root do not.
     fn read_parents(&mut self, relative: &Path) {
         let Some(parent) = relative.parent() else { return };
         let mut above = PathBuf::new();
@@ -104,7 +107,7 @@ impl<'r> Walk<'r> {
             }
             let mut builder = GitignoreBuilder::new(".");
             for line in String::from_utf8_lossy(&text).lines() {
-                let _ = builder.add_line(None, line); // git, too, passes over a line that makes no sense
+                let _ = builder.add_line(None, line); // git, too, skips an invalid line
             }
             if let Ok(rules) = builder.build() {
                 self.ignores.push(Ignores { base: relative.to_owned(), rules });
@@ -155,7 +158,7 @@ impl<'r> Walk<'r> {
         false
     }
 
-    /// The next entry that is not ignored; a folder comes before what it holds.
+    /// Returns the next entry that is not ignored. A folder comes before its contents.
     pub(crate) fn advance(&mut self) -> Option<Entry> {
         loop {
             let depth = self.frames.len();
@@ -186,7 +189,8 @@ impl<'r> Walk<'r> {
         }
     }
 
-    /// Bytes of the file that [`Walk::advance`] just returned; `None`: it is gone or none.
+    /// Size in bytes of the file that [`Walk::advance`] just returned; `None` if it is gone or not
+    /// a regular file.
     pub(crate) fn size(&self, entry: &Entry) -> Option<u64> {
         let stat = rustix::fs::statat(&self.frames.last()?.dir, entry.relative.file_name()?, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         (FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then(|| u64::try_from(stat.st_size).unwrap_or(0))

@@ -1,12 +1,15 @@
-//! The watchdog: a second process of the helper that outlives the host. If the host is killed while commands run, it moves aside what
-//! they planted, as the host would have done.
+//! The watchdog: a second process of the helper that outlives the host. If the host is killed while
+//! commands run, the watchdog moves aside the protected files that they created, as the host would
+//! have done.
 //!
-//! One serves a whole [`Spawner`](super::Spawner); it starts with the first command. It reads notes from a pipe that only the host can
-//! write to, a line each, and acts when that pipe closes: for every command that has begun and not ended it sweeps, again and again
-//! until the command's processes must be gone. It ends at once when no command is open.
+//! One watchdog serves a whole [`Spawner`](super::Spawner) and starts with the first command. It
+//! reads notes, one per line, from a pipe that only the host can write to. When the pipe closes, it
+//! sweeps for every command that has begun and not ended, repeatedly, until the commands' processes
+//! must be gone. If no command is open, it exits at once.
 //!
-//! Limits, stated: what is killed together with the host, as by `systemd` with a control group or with a container, cannot sweep. Where
-//! the helper does not answer, commands run without a watchdog.
+//! Limits: a watchdog that is killed together with the host, as `systemd` does with a control group
+//! or a container runtime with a container, cannot sweep. If the helper does not answer, commands
+//! run without a watchdog.
 
 use std::{
     collections::BTreeMap,
@@ -32,22 +35,22 @@ use super::{
     spawner::start_watchdog,
 };
 
-/// The stage of the helper.
+/// Name of the helper's stage.
 pub(super) const STAGE: &str = "watchdog";
 
-/// What it says when it listens.
+/// Output of a watchdog that is ready.
 const GREETING: &[u8] = b"callboard watches\n";
 
-/// Longest wait for that.
+/// Longest wait for the greeting.
 const GREETING_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Longest wait for room in the pipe: the watchdog only reads.
+/// Longest wait for room in the pipe, which the watchdog reads continuously.
 const WRITE_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Bytes that wait for room in the pipe.
+/// Bytes queued for the pipe before the watchdog counts as gone.
 const WAITING_MAX: usize = 1 << 20;
 
-/// Pauses before each sweep. The last comes when a command's processes must be gone.
+/// Pauses before each sweep. By the last one the processes of a command must be gone.
 const SWEEPS: [Duration; 6] = [
     Duration::ZERO,
     Duration::from_millis(100),
@@ -57,7 +60,7 @@ const SWEEPS: [Duration; 6] = [
     Duration::from_millis(600),
 ];
 
-/// What the watchdog must know to sweep for one command.
+/// What the watchdog needs in order to sweep for one command.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Note {
     pub(super) root: OsString,
@@ -73,18 +76,18 @@ enum Line {
     Ended { id: u64 },
 }
 
-/// The host's end.
+/// The host's end of the pipe.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Watchdog(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
     running: Option<ChildStdin>,
-    /// It did not answer: it is not started again.
+    /// Whether the watchdog failed to answer once; it is then not started again.
     is_absent: bool,
-    /// Lines of commands that have begun and not ended.
+    /// Lines of commands that have begun and not ended, for a restarted watchdog.
     open: BTreeMap<u64, Vec<u8>>,
-    /// Bytes for which the pipe had no room yet.
+    /// Bytes that did not fit into the pipe yet.
     waiting: Vec<u8>,
     next: u64,
 }
@@ -101,7 +104,8 @@ impl Watchdog {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a command before it starts; `None` where there is no watchdog. Blocks, longest when it has to start one.
+    /// Registers a command before it starts; `None` if there is no watchdog. Blocks, longest when
+    /// it has to start one.
     pub(super) fn note(&self, helper: &Program, root: &Root, known: WrittenKnown) -> Option<Noted> {
         let (path, rules) = (root.real_path().as_os_str().to_owned(), root.rules().clone());
         let note = Note { root: path, identity: identity_of_root(root)?, rules, known };
@@ -121,7 +125,7 @@ impl Watchdog {
 }
 
 impl State {
-    /// Starts one, if there may be one, and notes all commands that are open.
+    /// Starts a new watchdog, unless one failed to answer, and registers all open commands.
     fn restart(&mut self, helper: &Program) -> bool {
         (self.running, self.waiting) = (None, Vec::new());
         if self.is_absent {
@@ -139,7 +143,7 @@ impl State {
         self.write(&lines)
     }
 
-    /// Writes a line as a whole; `false` if the watchdog is gone.
+    /// Writes a complete line; `false` if the watchdog is gone.
     fn write(&mut self, line: &[u8]) -> bool {
         self.waiting.extend_from_slice(line);
         let until = Instant::now() + WRITE_TIME_MAX;
@@ -158,7 +162,7 @@ impl State {
         false
     }
 
-    /// Writes what there is room for; `false` if the watchdog is gone.
+    /// Writes as much as the pipe accepts; `false` if the watchdog is gone.
     fn flush(&mut self) -> bool {
         let Some(stdin) = &self.running else { return false };
         while !self.waiting.is_empty() {
@@ -174,7 +178,8 @@ impl State {
 }
 
 impl Noted {
-    /// The command has ended and its sweep is done, or it never began. Does not block.
+    /// Ends the registration: the command has ended and its sweep is done, or it never began. Does
+    /// not block.
     pub(super) fn end(self) {
         let mut state = self.watchdog.state();
         state.open.remove(&self.id);
@@ -187,17 +192,18 @@ impl Noted {
         }
     }
 
-    /// The command was left without a sweep: the watchdog does it when the host's end closes.
+    /// Leaves the command registered, so that the watchdog sweeps for it when the host's end
+    /// closes.
     pub(super) fn leave(self) {}
 }
 
-/// Starts one and waits until it listens.
+/// Starts a watchdog and waits for its greeting.
 fn start(helper: &Program) -> std::io::Result<ChildStdin> {
     let environment = [("PATH", PATH), (ASKED, "1")].map(|(name, value)| (OsString::from(name), OsString::from(value)));
     let mut child = start_watchdog(helper, [ASK.into(), STAGE.into()], environment)?;
     if let (true, Some(stdin)) = (greets(&mut child), child.stdin.take()) {
         rustix::fs::fcntl_setfl(&stdin, OFlags::NONBLOCK)?;
-        // It ends with its pipe, and is then waited for: it must leave no entry behind in the table of processes.
+        // It exits when its pipe closes. This thread reaps it, so that no zombie is left.
         std::thread::Builder::new().name("callboard-watchdog".to_owned()).spawn(move || drop(child.wait()))?;
         return Ok(stdin);
     }
@@ -225,7 +231,7 @@ fn greets(child: &mut Child) -> bool {
     said == GREETING
 }
 
-/// The watchdog itself.
+/// Main function of the watchdog process.
 pub(super) fn run() -> i32 {
     if std::io::stdout().write_all(GREETING).and_then(|()| std::io::stdout().flush()).is_err() {
         return 1;
@@ -235,7 +241,7 @@ pub(super) fn run() -> i32 {
         match line.map(|line| serde_json::from_slice(&line)) {
             Ok(Ok(Line::Begins { id, note })) => drop(open.insert(id, note)),
             Ok(Ok(Line::Ended { id })) => drop(open.remove(&id)),
-            // The host was killed in the middle of a line.
+            // The host was killed while writing a line.
             Ok(Err(_)) => {}
             Err(_) => break,
         }

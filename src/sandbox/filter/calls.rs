@@ -1,24 +1,28 @@
-//! The lists: which system calls are refused behind which boundary. Data only; [`super`] makes programs of it.
+//! The lists of system calls that each boundary refuses. Data only; [`super`] compiles filter
+//! programs from the lists.
 
-/// `fchmodat2`, `statmount` and `listmount`: libc does not name them on every processor. Calls this new have one number everywhere.
+/// Numbers of `fchmodat2`, `statmount` and `listmount`, which libc does not define on every
+/// processor. Calls this new have the same number everywhere.
 const SYS_FCHMODAT2: i64 = 452;
 const SYS_STATMOUNT: i64 = 457;
 const SYS_LISTMOUNT: i64 = 458;
 
-/// The last system call that was judged (`mseal`). Later ones, and the second set of numbers that x86-64 may have, are unknown.
+/// The last system call that was reviewed (`mseal`). Later calls, and the second number range of
+/// x86-64, fail as unknown.
 pub(super) const LAST: u32 = 462;
 
-/// Refused behind both boundaries, whatever the arguments: "not permitted".
+/// Refused with "not permitted" behind both boundaries, whatever the arguments.
 pub(super) const REFUSED: &[i64] = &[
     // A ring makes system calls that no filter sees.
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
-    // The keyrings of the kernel: a command would find the keys of the host's session, and could leave data for the next command.
+    // Kernel keyrings: a command would find the keys of the host's session, and could leave data
+    // for the next command.
     libc::SYS_add_key,
     libc::SYS_request_key,
     libc::SYS_keyctl,
-    // Another view of the files, where the boundary would not hold.
+    // A changed view of the file system, to which the boundary would not apply.
     libc::SYS_mount,
     libc::SYS_umount2,
     libc::SYS_pivot_root,
@@ -36,14 +40,14 @@ pub(super) const REFUSED: &[i64] = &[
     libc::SYS_open_by_handle_at,
     libc::SYS_fanotify_init,
     libc::SYS_fanotify_mark,
-    // Large parts of the kernel that programs in a sandbox have no use for.
+    // Large parts of the kernel that no program in a sandbox needs.
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
     libc::SYS_userfaultfd,
     libc::SYS_migrate_pages,
     libc::SYS_move_pages,
     libc::SYS_lookup_dcookie,
-    // The machine.
+    // Administration of the machine.
     libc::SYS_kexec_load,
     libc::SYS_kexec_file_load,
     libc::SYS_init_module,
@@ -70,9 +74,10 @@ pub(super) const REFUSED_HERE: &[i64] = &[libc::SYS_iopl, libc::SYS_ioperm, libc
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const REFUSED_HERE: &[i64] = &[];
 
-/// Refused behind Landlock besides: it knows files alone, and has no namespaces of network, processes and IPC.
+/// Also refused behind Landlock, which restricts files only and has no network, process or IPC
+/// namespaces.
 pub(super) const LANDLOCK: &[i64] = &[
-    // The network, with every other way to talk to a process outside.
+    // The network, and every other way to talk to a process outside.
     libc::SYS_socket,
     libc::SYS_mq_open,
     libc::SYS_mq_unlink,
@@ -87,7 +92,7 @@ pub(super) const LANDLOCK: &[i64] = &[
     libc::SYS_msgsnd,
     libc::SYS_msgrcv,
     libc::SYS_msgctl,
-    // Other processes.
+    // Access to other processes.
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
@@ -97,7 +102,8 @@ pub(super) const LANDLOCK: &[i64] = &[
     libc::SYS_kcmp,
 ];
 
-/// Modes, owners, attributes and times by path: refused where other files than the workspace's could be changed.
+/// Change modes, owners, attributes and times by path. Refused where files outside the workspace
+/// could be changed.
 pub(super) const ATTRIBUTES: &[i64] = &[
     libc::SYS_fchmodat,
     SYS_FCHMODAT2,
@@ -108,18 +114,20 @@ pub(super) const ATTRIBUTES: &[i64] = &[
     libc::SYS_lremovexattr,
 ];
 
-/// The same under their older names.
+/// The same calls under their older names.
 #[cfg(target_arch = "x86_64")]
 pub(super) const ATTRIBUTES_HERE: &[i64] =
     &[libc::SYS_chmod, libc::SYS_chown, libc::SYS_lchown, libc::SYS_utime, libc::SYS_utimes, libc::SYS_futimesat];
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const ATTRIBUTES_HERE: &[i64] = &[];
 
-/// What could be changed of an open file that may only be read. A superuser owns the system's files.
+/// Change an open file, even one opened for reading only. Refused to a superuser, who owns the
+/// system's files.
 pub(super) const ATTRIBUTES_OF_OPEN_FILES: &[i64] = &[libc::SYS_fchmod, libc::SYS_fchown, libc::SYS_fsetxattr, libc::SYS_fremovexattr];
 
-/// What sets a file's mode: the argument that holds it, and the one that holds flags. Refused to make a file that runs with its
-/// owner's rights: on a host that is the superuser it would be a way up for every user of the machine.
+/// Calls that set a file's mode: the call, the index of the mode argument, and the index of the
+/// flags argument if there is one. A mode with the set-user-ID bit is refused: where the host runs
+/// as root, the file would give root's rights to every user of the machine.
 pub(super) const MODES: &[(i64, u8, Option<u8>)] = &[
     (libc::SYS_fchmod, 1, None),
     (libc::SYS_fchmodat, 2, None),
@@ -128,35 +136,39 @@ pub(super) const MODES: &[(i64, u8, Option<u8>)] = &[
     (libc::SYS_mknodat, 2, None),
 ];
 
-/// The same under their older names.
+/// The same calls under their older names.
 #[cfg(target_arch = "x86_64")]
 pub(super) const MODES_HERE: &[(i64, u8, Option<u8>)] =
     &[(libc::SYS_chmod, 1, None), (libc::SYS_open, 2, Some(1)), (libc::SYS_creat, 1, None), (libc::SYS_mknod, 1, None)];
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const MODES_HERE: &[(i64, u8, Option<u8>)] = &[];
 
-/// Behind both boundaries as if the kernel did not know them: programs then take another way. `clone3` and `openat2` hide their flags,
-/// secret memory is in no process's figures, the other two list the mounts of the host.
+/// Reported as unknown behind both boundaries, so that programs fall back to older calls. `clone3`
+/// and `openat2` pass their flags in memory, where no filter reads them; secret memory appears in
+/// no process's figures; `statmount` and `listmount` list the mounts of the host.
 pub(super) const UNKNOWN: &[i64] = &[libc::SYS_clone3, libc::SYS_openat2, libc::SYS_memfd_secret, SYS_STATMOUNT, SYS_LISTMOUNT];
 
-/// The same behind Landlock: watching a folder gives the names in it, inside or out.
+/// Also unknown behind Landlock: watching a folder reveals the names in it, inside or outside the
+/// workspace.
 #[cfg(target_arch = "x86_64")]
 pub(super) const LANDLOCK_UNKNOWN: &[i64] = &[libc::SYS_inotify_init1, libc::SYS_inotify_init];
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const LANDLOCK_UNKNOWN: &[i64] = &[libc::SYS_inotify_init1];
 
-/// What makes memory that no process's figures show while it is not mapped, see [`super::Uncounted`].
+/// Creates memory that appears in no process's figures while it is not mapped; see
+/// [`super::Uncounted`].
 pub(super) const UNCOUNTED: &[i64] = &[libc::SYS_memfd_create];
 
-/// The same where IPC has a namespace. Behind Landlock these are refused whole.
+/// The same for System V IPC in an IPC namespace. Behind Landlock these calls are refused.
 pub(super) const NAMESPACES_UNCOUNTED: &[i64] = &[libc::SYS_shmget, libc::SYS_semget, libc::SYS_msgget];
 
-/// `setsockopt`, as the filter reads it, and the options that set how much a socket's buffers may hold.
+/// `setsockopt`, in the width that the filter compares, and the options that set the size of a
+/// socket's buffers.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "numbers of calls are small")]
 pub(super) const SET_OPTION: u32 = libc::SYS_setsockopt as u32;
 pub(super) const BUFFER_SIZES: [i32; 4] = [libc::SO_SNDBUF, libc::SO_RCVBUF, libc::SO_SNDBUFFORCE, libc::SO_RCVBUFFORCE];
 
-/// New namespaces.
+/// Flags of `clone` and `unshare` that create namespaces.
 pub(super) const CLONE_FLAGS: &[i32] = &[
     libc::CLONE_NEWNS,
     libc::CLONE_NEWCGROUP,
@@ -167,22 +179,25 @@ pub(super) const CLONE_FLAGS: &[i32] = &[
     libc::CLONE_NEWNET,
 ];
 
-/// Typing into a terminal.
+/// `ioctl` requests that put input into a terminal.
 pub(super) const CONTROLS: &[u64] = &[0x5412, 0x541C];
 
-/// The flags of a file that its owner may set: behind Landlock the file may lie outside.
+/// `ioctl` requests that change the attribute flags of a file. Its owner may call them on any open
+/// file, and behind Landlock that file may lie outside the workspace.
 pub(super) const LANDLOCK_CONTROLS: &[u64] = &[0x4008_6602, 0x4004_6602, 0x401C_5820];
 
-/// Kinds of socket pairs that stay connected to each other: streams and packets. A datagram socket can be sent to any name.
+/// Socket types allowed for socket pairs: streams and packets, whose ends stay connected to each
+/// other. A datagram socket can send to any address.
 pub(super) const PAIRS: [u64; 2] = [libc::SOCK_STREAM as u64, libc::SOCK_SEQPACKET as u64];
 
-/// Protocols of the internet that are left: the default of each kind (0), TCP, UDP. Each other one exposes another part of the kernel.
+/// Internet protocols that stay allowed: the default of each type (0), TCP and UDP. Every other one
+/// exposes another part of the kernel.
 pub(super) const PROTOCOLS: [u64; 3] = [0, libc::IPPROTO_TCP as u64, libc::IPPROTO_UDP as u64];
 
-/// Kinds of socket that neither TCP nor UDP is of: raw, reliably delivered, packets in order, DCCP, and the old name of packets of a
-/// device.
+/// Socket types that are neither TCP nor UDP: raw, reliably delivered messages, sequenced packets,
+/// DCCP, and the obsolete packet type.
 pub(super) const OTHER_KINDS: &[u64] = &[3, 4, 5, 6, 10];
 
-/// Calls whose first argument names a process, 0 the caller: limits, turns and places.
+/// Calls whose first argument is a process id, 0 for the caller: limits, scheduling and affinity.
 pub(super) const OF_A_PROCESS: &[i64] =
     &[libc::SYS_prlimit64, libc::SYS_sched_setaffinity, libc::SYS_sched_setscheduler, libc::SYS_sched_setparam, libc::SYS_sched_setattr];

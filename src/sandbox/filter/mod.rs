@@ -1,20 +1,22 @@
-//! The filter of system calls that every command runs under, behind both boundaries. A boundary is made of files and namespaces; the
-//! filter closes what neither of them looks at.
+//! The seccomp filter of every command, behind both boundaries. A boundary consists of files and
+//! namespaces; the filter closes what neither of them covers.
 //!
 //! # Layout
-//! `calls` the lists · this file makes one program of them, to be put on by a helper ([`install`]) or handed to bubblewrap
-//! ([`bytes`]) · `parser` the filter of the reader of PDFs, which allows by list instead · `tests` run the programs as the kernel
-//! does, call by call.
+//! `calls` holds the lists · this file compiles a list to one program, which a helper applies
+//! ([`install`]) or bubblewrap receives ([`bytes`]) · `parser` is the filter of the PDF reader, an
+//! allow-list · `tests` interpret the programs as the kernel does, call by call.
 //!
-//! Behind both: keyrings, rings of io, mounts, namespaces, handles of files, administration, calls newer than the list, and every
-//! kind of socket but those of the internet and unnamed pairs. Behind Landlock, which has no namespaces, also the sockets of the
-//! internet, other processes, System V IPC, and, where other mounts could be written ([`Outside`]), `chmod`, `chown`, times and
-//! attributes by path: a filter sees numbers and no paths.
-//! What can be done to an open file stays, but for a superuser, who owns the system's files and could change the mode of one that it
-//! may read.
+//! Both boundaries refuse keyrings, io_uring, mounts, namespaces, file handles, administration,
+//! calls newer than the list, and every type of socket except internet sockets and unnamed pairs.
+//! Landlock has no namespaces, so behind it the filter also refuses internet sockets, other
+//! processes and System V IPC. A filter sees numbers, not paths. So where other mounts are writable
+//! ([`Outside`]), it refuses every `chmod`, `chown` and change of times or attributes by path.
+//! Operations on an open file stay allowed, except for a superuser, who owns the system's files and
+//! could change the mode of one that it may read.
 //!
-//! **Stays possible behind Landlock:** asking whether a path outside exists, and its size, owner and times (`stat`), where a link
-//! leads, being in a folder outside without listing it; for a superuser, setting the times of a system file to now.
+//! **Still possible behind Landlock:** to learn with `stat` whether a path outside exists, and its
+//! size, owner and times; to read where a link leads; to enter a folder outside without listing it;
+//! and, as a superuser, to set the times of a system file to now.
 
 mod calls;
 #[cfg(feature = "pdf")]
@@ -36,49 +38,55 @@ pub(super) use self::parser::install_for_parser;
 /// The boundary that a filter completes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Behind {
-    /// Landlock knows files and signals, nothing else.
+    /// Landlock restricts files and signals only.
     Landlock(Outside),
-    /// Bubblewrap: the command has its own network, processes, IPC and users.
+    /// Bubblewrap gives the command separate network, process, IPC and user namespaces.
     Namespaces(UnixSockets),
 }
 
-/// Whether modes, owners, attributes and times of files outside of the workspace could be changed, if no filter refused it.
+/// Whether modes, owners, attributes and times of files outside the workspace could be changed
+/// without a filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outside {
     /// All other mounts are read-only.
     ReadOnly,
-    /// Changes by path are refused; to a superuser, who owns the system's files, also those of open files.
+    /// Other mounts are writable. Changes by path are refused; to a superuser, who owns the
+    /// system's files, changes of open files as well.
     Writable {
-        /// Whether the command keeps the number of the superuser.
+        /// Whether the command keeps the superuser's user id.
         superuser: bool,
     },
 }
 
-/// Whether a command behind bubblewrap may make a Unix socket that is not one of a pair. No filter sees the path that a socket is
-/// connected to, and the workspace may hold the socket of one of the user's servers.
+/// Whether a command behind bubblewrap may create Unix sockets other than pairs. No filter sees the
+/// path that a socket connects to, and the workspace may hold the socket of one of the user's
+/// servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum UnixSockets {
-    /// For every command.
+    /// The filter of every command.
     Refused,
-    /// For the forwarder, which is started before the command.
+    /// The filter of the forwarder, which starts before the command.
     Allowed,
 }
 
-/// Memory that no process's figures show, for example a file in memory that was written and is not mapped.
+/// What happens to calls that create memory which appears in no process's figures, for example a
+/// memory file that was written and is not mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Uncounted {
-    /// As if the kernel did not know the calls: programs then use a file in `/tmp` or `/dev/shm`, which is bounded.
+    /// The calls fail as unknown. Programs then use a file in `/tmp` or `/dev/shm`, whose size is
+    /// bounded.
     Unknown,
-    /// Left to the filter below this one.
+    /// The calls are left to the filter installed before this one.
     Allowed,
 }
 
-/// Puts the filter over this process and all that come of it.
+/// Applies the filter to this process and all its future children.
 pub(super) fn install(behind: Behind, uncounted: Uncounted) -> Result<(), String> {
     seccompiler::apply_filter(&program(behind, uncounted)?).map_err(failed)
 }
 
-/// The filter as bubblewrap reads it (`--seccomp`): the instructions as they lie in the kernel's memory.
+/// The filter in the format of bubblewrap's `--seccomp`: the instructions in the kernel's memory
+/// layout.
 pub(super) fn bytes(behind: Behind, uncounted: Uncounted) -> Result<Vec<u8>, String> {
     let instruction = |step: sock_filter| {
         let mut bytes = step.code.to_ne_bytes().to_vec();
@@ -99,21 +107,24 @@ fn arch() -> Result<TargetArch, String> {
     std::env::consts::ARCH.try_into().map_err(|_| "no filter of system calls for this processor".to_owned())
 }
 
-/// One program of four parts: calls beyond the list, unknown ones, pretended ones, refused ones. A call that one part does not name goes to the next.
+/// Builds one program of four parts: calls beyond the list, unknown calls, pretended calls, refused
+/// calls. A call that a part does not name falls through to the next part.
 fn program(behind: Behind, uncounted: Uncounted) -> Result<BpfProgram, String> {
     let step = |code, jt, jf, k| sock_filter { code, jt, jf, k };
-    // Load the number; beyond the last one known, "no such call".
+    // Load the call's number; above the last reviewed one, return "no such call".
     let mut program = vec![step(0x20, 0, 0, 0), step(0x25, 0, 1, calls::LAST), step(0x06, 0, 0, 0x0005_0000 | libc::ENOSYS.unsigned_abs())];
     program.extend(part(unknown(behind, uncounted), libc::ENOSYS)?);
-    // The last step of a part allows what it does not name. These rules look at no argument, so no other step of it does.
+    // The last step of a part allows every call that the part does not name; dropping it lets those
+    // calls fall through. These rules check no arguments, so no other step allows a call.
     program.pop();
     program.extend(pretended());
     program.extend(part(refused(behind)?, libc::EPERM)?);
     Ok(program)
 }
 
-/// Setting the size of a socket's buffers comes back as if it was done, as it does where the machine's bound is smaller. What a command
-/// can hold in sockets is then known by their number ([`super::machine`]).
+/// Setting the size of a socket's buffers succeeds without effect, as where the machine's limit is
+/// smaller. The number of sockets then bounds the memory that a command holds in them
+/// ([`super::machine`]).
 fn pretended() -> Vec<sock_filter> {
     let step = |code, jt, jf, k| sock_filter { code, jt, jf, k };
     let argument = |n: u32| step(0x20, 0, 0, 16 + 8 * n + if cfg!(target_endian = "big") { 4 } else { 0 });
@@ -123,7 +134,7 @@ fn pretended() -> Vec<sock_filter> {
     let mut steps = vec![step(0x20, 0, 0, 0), step(0x15, 0, past + 5, calls::SET_OPTION), argument(1), is_not(libc::SOL_SOCKET, past + 3)];
     steps.push(argument(2));
     steps.extend(options.iter().zip((1..=past).rev()).map(|(option, left)| step(0x15, left, 0, option.unsigned_abs())));
-    // None of them: past the answer.
+    // No match: jump over the answer.
     steps.extend([step(0x05, 0, 0, 1), step(0x06, 0, 0, 0x0005_0000)]);
     steps
 }
@@ -177,7 +188,7 @@ fn refused(behind: Behind) -> Result<Rules, String> {
     Ok(rules)
 }
 
-/// What Landlock needs besides.
+/// Rules that Landlock needs beyond those of both boundaries.
 fn landlock(outside: Outside) -> Result<Rules, String> {
     let mut rules = whole([calls::LANDLOCK]);
     if let Outside::Writable { superuser } = outside {
@@ -185,7 +196,8 @@ fn landlock(outside: Outside) -> Result<Rules, String> {
         if superuser {
             rules.extend(whole([calls::ATTRIBUTES_OF_OPEN_FILES]));
         }
-        // Times of an open file have no path. Both halves of the pointer count.
+        // Setting the times of an open file passes a null path. The pointer has two halves, and
+        // both are compared.
         rules.insert(libc::SYS_utimensat, vec![rule([SeccompCondition::new(1, Len::Qword, Op::Ne, 0)])?]);
     }
     for call in calls::OF_A_PROCESS {
@@ -196,7 +208,8 @@ fn landlock(outside: Outside) -> Result<Rules, String> {
     Ok(rules)
 }
 
-/// Refuses a mode that lets a file run with its owner's rights; with `flags`, only where these create a file.
+/// Refuses a mode with the set-user-ID bit. With `flags`, the index of an argument, refuses it only
+/// if those flags create a file.
 fn owners_rights(mode: u8, flags: Option<u8>) -> Result<Vec<SeccompRule>, String> {
     let all_of = |argument, bits: i32| is(argument, Op::MaskedEq(u64::from(bits.unsigned_abs())), u64::from(bits.unsigned_abs()));
     let set_user_id = || is(mode, Op::MaskedEq(u64::from(libc::S_ISUID)), u64::from(libc::S_ISUID));
@@ -209,8 +222,9 @@ fn owners_rights(mode: u8, flags: Option<u8>) -> Result<Vec<SeccompRule>, String
     }
 }
 
-/// Which sockets a command may have in its own network namespace: the internet's, and netlink's for routes, by which programs list
-/// addresses. Families such as vsock belong to the whole machine, whatever the namespace.
+/// Sockets that a command may create in its separate network namespace: internet sockets, and
+/// netlink for routes, with which programs list addresses. Families such as vsock belong to the
+/// whole machine and ignore the namespace.
 fn sockets(unix: UnixSockets) -> Result<Vec<SeccompRule>, String> {
     let mut families = vec![family(libc::AF_INET), family(libc::AF_INET6), family(libc::AF_NETLINK)];
     if unix == UnixSockets::Allowed {
@@ -238,7 +252,7 @@ fn is(argument: u8, op: Op, value: u64) -> Condition {
     SeccompCondition::new(argument, Len::Dword, op, value)
 }
 
-/// Holds when all its conditions do.
+/// A rule that matches if all its conditions do.
 fn rule(conditions: impl IntoIterator<Item = Condition>) -> Result<SeccompRule, String> {
     conditions.into_iter().collect::<Result<Vec<_>, _>>().and_then(SeccompRule::new).map_err(failed)
 }

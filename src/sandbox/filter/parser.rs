@@ -1,10 +1,10 @@
-//! The filter of the reader of PDFs, by list of what is *allowed*.
+//! The filter of the PDF reader, an allow-list: every call that it does not name is refused.
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 use super::{Rules, arch, failed};
 
-/// All that a parser of bytes needs: to read and write what is open, memory, and an end.
+/// Calls that a parser needs: reading and writing open files, memory, time and exit.
 const OF_A_PARSER: &[i64] = &[
     libc::SYS_read,
     libc::SYS_readv,
@@ -33,7 +33,8 @@ const OF_A_PARSER: &[i64] = &[
     libc::SYS_exit_group,
 ];
 
-/// Puts the filter over this process that leaves it nothing but its open files and its memory.
+/// Applies the filter to this process. Afterwards the process can use its open files and its
+/// memory, and nothing else.
 pub(in crate::sandbox) fn install_for_parser() -> Result<(), String> {
     let rules: Rules = OF_A_PARSER.iter().map(|call| (*call, Vec::new())).collect();
     let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
@@ -51,7 +52,7 @@ mod tests {
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
 
-        // A filter holds for the thread that put it on.
+        // A filter applies to the thread that installs it.
         let tried = std::thread::spawn(move || {
             install_for_parser().unwrap();
             let refused = |result: std::io::Result<()>| result.map_err(|error| error.raw_os_error());

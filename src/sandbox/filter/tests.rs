@@ -1,4 +1,4 @@
-//! Runs the programs as the kernel does and asks them about calls.
+//! Interprets the filter programs as the kernel does, and checks the result of single calls.
 
 use super::*;
 
@@ -7,7 +7,7 @@ const EPERM: u32 = 0x0005_0000 | libc::EPERM as u32;
 const ENOSYS: u32 = 0x0005_0000 | libc::ENOSYS as u32;
 const KILLED: u32 = 0x8000_0000;
 
-/// What a command behind bubblewrap gets.
+/// The filter of a command behind bubblewrap.
 const COMMAND: Behind = Behind::Namespaces(UnixSockets::Refused);
 const LANDLOCK: Behind = Behind::Landlock(Outside::Writable { superuser: false });
 
@@ -16,7 +16,7 @@ const ARCH: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCH: u32 = 0xc000_00b7;
 
-/// One call's way through a program.
+/// Runs one call through a program and returns the result.
 fn run(program: &[sock_filter], arch: u32, number: u32, arguments: &[u64]) -> u32 {
     let mut data = [0_u8; 64];
     data[0..4].copy_from_slice(&number.to_ne_bytes());
@@ -126,13 +126,13 @@ fn a_command_behind_bubblewrap_makes_sockets_of_the_internet_and_no_others() {
             assert_eq!(made(UnixSockets::Allowed, &[family, kind, 0]), family == 1, "{family} {kind}");
         }
     }
-    // Raw, ICMP, SCTP twice, packets of a device, MPTCP, and netlink but for routes.
+    // Raw, ICMP, SCTP twice, device packets, MPTCP, and netlink other than routes.
     for other in
         [[2, 3, 255], [2, 3, 6], [2, 2, 1], [2, 1, 132], [2, 5, 0], [2, 10, 3], [10, 1, 262], [10, 0x8_0003, 17], [16, 3, 15], [16, 3, 4]]
     {
         assert!(!made(UnixSockets::Allowed, &other), "{other:?}");
     }
-    // The upper half of an argument counts for the kernel as little as here.
+    // The kernel ignores the upper half of the argument, and so does the filter.
     assert!(!made(UnixSockets::Refused, &[1 << 32 | 1, 1, 0]) && made(UnixSockets::Refused, &[1 << 32 | 2, 1, 0]));
 }
 
@@ -177,14 +177,14 @@ fn calls_beyond_the_list_are_unknown_and_another_processors_calls_end_the_proces
         let program = program(behind, Uncounted::Unknown).unwrap();
         let judged = |arch, number| run(&program, arch, number, &[2, 1, 0]);
 
-        // New ones, the 32-bit ones of x86-64 (`socket` among them), and -1.
+        // Future calls, the 32-bit calls of x86-64 (`socket` among them), and -1.
         assert_eq!([calls::LAST + 1, 468, 0x4000_0000, 0x4000_0029, u32::MAX].map(|number| judged(ARCH, number)), [ENOSYS; 5]);
-        // The same numbers mean other calls there: 359 is `socket` of i386.
+        // On another architecture the same numbers mean other calls: 359 is `socket` on i386.
         assert_eq!([5, 102, 359].map(|number| judged(0x4000_0003, number)), [KILLED; 3]);
     }
 }
 
-/// A pipe of a user who has used up the share of pipes holds two pages.
+/// Once a user has used up the kernel's pipe allowance, new pipes hold two pages.
 #[test]
 fn a_filter_fits_into_the_smallest_pipe() {
     for unix in [UnixSockets::Refused, UnixSockets::Allowed] {

@@ -1,4 +1,5 @@
-//! What a search found, and how it travels to the helper: as arguments, byte for byte, for a path need not be text.
+//! The result of a search, and its encoding as arguments of the helper. Paths are encoded byte for
+//! byte, since a path need not be valid text.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,32 +16,33 @@ use rustix::{
     io::Errno,
 };
 
-/// Names of one folder that are listed for the rules of Landlock; those beyond get no rule.
+/// Names of one folder that can get a Landlock rule; names beyond these get none.
 const NAMES_MAX: usize = 50_000;
 
-/// Device and number of a file.
+/// Device and inode number of a file.
 pub(in crate::sandbox) type Identity = (u64, u64);
 
-/// What was found. Paths are relative to the root.
+/// The result of a search. Paths are relative to the root.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::sandbox) struct Found {
-    /// Folders that are repositories of git: writable, but not to be renamed or replaced.
+    /// Git repositories: commands may write in them, but not rename or replace them.
     pub(in crate::sandbox) git: Vec<PathBuf>,
-    /// What commands may read and not write.
+    /// Paths that commands may read but not write.
     pub(in crate::sandbox) read_only: Vec<PathBuf>,
-    /// What holds keys, with whether it is a folder.
+    /// Paths that hold keys, and whether each is a folder.
     pub(in crate::sandbox) hidden: Vec<(PathBuf, bool)>,
-    /// Every protected thing with its own and its folder's identity.
+    /// Every protected path, with the identity of the file and of its folder.
     pub(in crate::sandbox) protected: BTreeMap<PathBuf, (Identity, Identity)>,
-    /// The protected things that nothing can be laid over (links, sockets), with the time of their last change: a command can put
-    /// another in their place.
+    /// Protected files that no mount can cover (links, sockets), with their change time. A command
+    /// can replace them, and the sweep after the command notices the replacement.
     pub(in crate::sandbox) loose: BTreeMap<PathBuf, Changed>,
 }
 
-/// When a file's entry or content changed last, in seconds and nanoseconds. Only the clock sets it, never a program.
+/// Change time (ctime) of a file, in seconds and nanoseconds. The kernel's clock sets it; programs
+/// cannot.
 pub(in crate::sandbox) type Changed = (i64, i64);
 
-/// What is known of a name without following a link.
+/// Status of a name, without following links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Look {
     pub(super) own: Identity,
@@ -58,19 +60,19 @@ impl Look {
         }
     }
 
-    /// Looks at a path below a folder.
+    /// Reads the status of a path below a folder.
     pub(super) fn at(dir: BorrowedFd<'_>, path: &Path) -> Result<Self, Errno> {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         rustix::fs::statat(dir, path, AtFlags::SYMLINK_NOFOLLOW).map(|stat| Self::of(&stat))
     }
 
-    /// Whether a mount can be laid over it, so that a command cannot replace it.
+    /// Whether a mount can cover the file, so that no command can replace it.
     pub(super) fn is_coverable(&self) -> bool {
         matches!(self.kind, FileType::RegularFile | FileType::Directory)
     }
 }
 
-/// Who a name is and what it is; `None` where nothing is.
+/// Identity and type of the file with this name; `None` if there is none.
 pub(in crate::sandbox) fn identity(dir: BorrowedFd<'_>, name: &OsStr) -> Option<(Identity, FileType)> {
     Look::at(dir, Path::new(name)).ok().map(|look| (look.own, look.kind))
 }
@@ -94,7 +96,8 @@ impl Found {
         self.protected.insert(path, (look.own, folder));
     }
 
-    /// Removes what was found twice, by its name and by a link. The order stays: an outer folder comes before what lies in it.
+    /// Removes duplicates, which arise when a path is found both by its name and through a link.
+    /// Keeps the order: an outer folder comes before its contents.
     pub(super) fn deduplicate(&mut self) {
         fn once<T: Ord + Clone>(all: &mut Vec<T>) {
             let mut seen = BTreeSet::new();
@@ -105,12 +108,12 @@ impl Found {
         once(&mut self.hidden);
     }
 
-    /// How many mounts cover it.
+    /// Number of mounts that cover this result.
     pub(super) fn covers(&self) -> usize {
         self.git.len() + self.read_only.len() + self.hidden.len()
     }
 
-    /// Its arguments for a helper: a letter, numbers, a path.
+    /// Encodes the result as arguments of a helper, each a letter, numbers and a path.
     pub(in crate::sandbox) fn to_arguments(&self) -> impl Iterator<Item = OsString> {
         let with = |head: String, path: &Path| {
             let mut argument = head.into_bytes();
@@ -125,8 +128,8 @@ impl Found {
         git.chain(read_only).chain(hidden).chain(protected)
     }
 
-    /// Reads arguments of [`Found::to_arguments`]; `None` if one of them is no such argument. What is loose is not among them: it is
-    /// only needed to judge what a command left.
+    /// Decodes arguments of [`Found::to_arguments`]; `None` if one is malformed. `loose` is not
+    /// encoded: only the sweep after a command needs it, and the host does that.
     pub(in crate::sandbox) fn of_arguments(arguments: &[OsString]) -> Option<Self> {
         let mut found = Self::default();
         for argument in arguments {
@@ -153,7 +156,7 @@ fn path(bytes: &[u8]) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(bytes))
 }
 
-/// What stands before the first colon, and after it.
+/// Splits at the first colon.
 fn cut(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let at = bytes.iter().position(|byte| *byte == b':')?;
     Some((bytes.get(..at)?, bytes.get(at + 1..)?))

@@ -1,10 +1,13 @@
-//! Holds a command to the quota of its workspace, while it runs.
+//! Enforces the quota of a workspace while a command runs.
 //!
-//! A workspace beyond its quota still runs commands, for they are what removes files; a command that adds to it is ended. What a disk
-//! lost says when to count, and only a count ends a command: whatever other tenants create on the same disk, it is not laid to this one.
+//! A workspace above its quota still runs commands, since commands are what removes files; a
+//! command that adds to it is ended. A drop in the disk's free space only triggers a count, and
+//! only a count ends a command. So a tenant is never ended for what other tenants create on the
+//! same disk.
 //!
-//! Limits, stated: a command can run ahead of the look for some tenths of a second. Where that has led far beyond the quota
-//! ([`slack`]), only commands that can do nothing but remove are run.
+//! Limits: a command can exceed the quota for some tenths of a second before a check notices. Where
+//! that left the workspace far above its quota ([`slack`]), only commands that can do nothing but
+//! remove files run.
 
 use std::{
     sync::Arc,
@@ -21,23 +24,24 @@ use crate::sandbox::{
     spawner::{Launch, Spawner},
 };
 
-/// How often the disk is asked what it has left: one call of the kernel.
+/// Interval between two reads of the disk's free space, each one system call.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A workspace is counted after this, whatever the disk says: what others remove hides what a command creates.
+/// Longest time between two counts, whatever the disk reports: files that others remove hide files
+/// that the command creates.
 const COUNT_AGAIN: Duration = Duration::from_secs(5);
 
-/// Share of the time that counting may take: one in this many.
+/// Share of the time that counting may take: one part in this many.
 const COUNT_SHARE: u32 = 10;
 
-/// What one command may add.
+/// The quota check of one running command.
 #[derive(Debug)]
 pub(in crate::sandbox) struct Held {
     guard: Arc<Guard>,
     quota: WorkspaceQuota,
-    /// What there was before the command.
+    /// Usage before the command started.
     before: WorkspaceUsage,
-    /// What there was at the last count, what the disk had left then, and how long the count took.
+    /// Usage at the last count, the disk's free space at that time, and how long the count took.
     counted: WorkspaceUsage,
     free: Option<Free>,
     at: Instant,
@@ -45,10 +49,12 @@ pub(in crate::sandbox) struct Held {
 }
 
 impl Held {
-    /// Called after the search before a command, which counts. Does not block.
+    /// Prepares the check; called after the search before a command, which has counted the
+    /// workspace. Does not block.
     ///
     /// # Errors
-    /// [`SandboxError::Limit`], when the workspace is far beyond its quota and the command could do more than remove.
+    /// [`SandboxError::Limit`] when the workspace is far above its quota and the command could do
+    /// more than remove files.
     pub(in crate::sandbox) fn start(guard: &Arc<Guard>, command: &str) -> Result<Self, SandboxError> {
         let quota = guard.root.quota();
         let before = guard.root.usage().unwrap_or_default();
@@ -62,7 +68,7 @@ impl Held {
         Ok(Self { guard: guard.clone(), quota, before, counted: before, free, at, took: Duration::ZERO })
     }
 
-    /// Runs the command to its end, or to the moment when it has added more than the quota allows.
+    /// Runs the command until it ends or has exceeded the quota.
     pub(in crate::sandbox) async fn run(
         mut self,
         spawner: &Spawner,
@@ -87,7 +93,7 @@ impl Held {
                 result = &mut run => return result,
                 looked = look => looked,
             };
-            // The runtime ends, and the command with it.
+            // The runtime is shutting down and ends the command with it.
             let Ok((held, excess)) = looked else { return run.await };
             if let Some(excess) = excess {
                 stop.cancel();
@@ -100,7 +106,7 @@ impl Held {
         }
     }
 
-    /// Tells what the command has added too much of. Blocks while it counts.
+    /// Returns the quota that the command has exceeded, if any. Blocks while it counts.
     fn look(&mut self) -> Option<Excess> {
         let since = self.at.elapsed();
         if since < self.took * COUNT_SHARE || (since < COUNT_AGAIN && !self.may_be_over()) {
@@ -115,7 +121,8 @@ impl Held {
         })
     }
 
-    /// Whether the disk has lost more than the workspace had room for. Where it does not count, that may always be.
+    /// Whether the disk has lost more than the workspace had room for. Always `true` on a disk that
+    /// does not report its free space or inodes.
     fn may_be_over(&self) -> bool {
         let now = free(self.guard.root.real_path());
         let is_over = |max: u64, held: u64, before: Option<u64>, now: Option<u64>| match (before, now) {
@@ -129,7 +136,8 @@ impl Held {
     }
 }
 
-/// How far beyond a quota commands are still run: a tenth of it, within bounds that one command can pass before it is ended.
+/// How far above its quota a workspace still runs every command: a tenth of the quota, clamped to
+/// what one command can add before it is ended.
 fn slack(excess: &Excess) -> u64 {
     match excess {
         Excess::Files(_, max) => (max / 10).clamp(10_000, 100_000),
@@ -137,7 +145,8 @@ fn slack(excess: &Excess) -> u64 {
     }
 }
 
-/// Whether a command can do nothing but remove: `rm` or `rmdir`, and words without a meaning to the shell but that of a pattern.
+/// Whether a command can do nothing but remove files: `rm` or `rmdir`, followed by words that mean
+/// nothing to the shell except as patterns.
 fn only_removes(command: &str) -> bool {
     let is_plain =
         |c: char| c.is_alphanumeric() || matches!(c, ' ' | '_' | '-' | '.' | '/' | '*' | '?' | '+' | ',' | '@' | '%' | ':' | '=');

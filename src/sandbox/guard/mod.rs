@@ -1,20 +1,28 @@
-//! Protected and sensitive names for commands: found before a command runs, so that its boundary covers them, and searched for again
-//! after it, so that what was absent before does not stay.
+//! Guards protected and sensitive names against commands. A search before each command finds them,
+//! so that the boundary can cover them; a search after it finds and moves aside protected names
+//! that are new.
 //!
 //! # Layout
-//! `found` is what a search found · `search` walks the workspace · `sweep` judges what a command left and moves it aside ·
-//! `held` holds a command to the workspace's quota · [`Guard`] holds what is remembered of one workspace, [`Guarded`] one command's search and sweep.
+//! `found` is the result of a search · `search` walks the workspace · `sweep` moves aside what a
+//! command left · `held` enforces the workspace's quota · [`Guard`] holds the state of one
+//! workspace, [`Guarded`] the search and sweep of one command.
 //!
-//! Promises
-//! - A workspace that cannot be searched as a whole runs no command ([`Unguarded`]). Nothing is truncated silently.
-//! - What is new after a command is moved aside, whatever the command ends with. A command that runs beside others does not vouch for
-//!   what these may have made.
-//! - Where a watchdog runs ([`super::watchdog`]), that holds when the host is killed meanwhile.
+//! Promises:
+//! - No command runs in a workspace that cannot be searched completely ([`Unguarded`]). Nothing is
+//!   truncated silently.
+//! - A protected name that is new after a command is moved aside, whatever the command's outcome.
+//!   While several commands run, a name that one of them found is not taken as the user's if
+//!   another may have created it.
+//! - Where a watchdog runs ([`super::watchdog`]), these promises hold even if the host is killed
+//!   during the command.
 //!
-//! Limits, stated: a name that is absent when a command starts can be created by it and is moved aside (`NAME.refused`) when it ends;
-//! until then the host's own programs could read it. A protected link cannot be covered: a command can remove it, and what it puts in
-//! its place is moved aside. What the user creates or
-//! replaces of protected names while a command runs is taken for the command's: a file that is replaced loses its cover.
+//! Limits:
+//! - A command can create a name that was absent at its start. The sweep moves the file aside
+//!   (`NAME.refused`) when the command ends; until then the host's own programs could read it.
+//! - No mount can cover a protected link. A command can remove the link, and the sweep moves aside
+//!   its replacement.
+//! - A protected name that the user creates or replaces while a command runs is taken for the
+//!   command's: replacing a file removes its cover.
 
 mod found;
 mod search;
@@ -43,12 +51,12 @@ use super::{
     watchdog::{Note, Noted, Watchdog},
 };
 
-/// Which folder a root is.
+/// Identity of the root folder.
 pub(super) fn identity_of_root(root: &Root) -> Option<Identity> {
     Look::at(root.dir.as_fd(), Path::new("")).ok().map(|look| look.own)
 }
 
-/// What guards one workspace.
+/// The guard of one workspace.
 #[derive(Debug)]
 pub(super) struct Guard {
     root: Arc<Root>,
@@ -58,21 +66,23 @@ pub(super) struct Guard {
 #[derive(Debug, Default)]
 struct State {
     listings: Arc<Listings>,
-    /// What the last search before a command found protected.
+    /// Protected paths found by the last search before a command.
     remembered: Arc<BTreeSet<PathBuf>>,
-    /// What was there before each command that runs.
+    /// For each running command, the protected files that existed before it.
     running: BTreeMap<u64, Arc<Known>>,
-    /// Searches in progress: they may see what a command made that has ended meanwhile.
+    /// Number of searches in progress. A search may see files of a command that has ended since the
+    /// search began.
     searching: u32,
-    /// What was there before commands that ended while a search was in progress.
+    /// The protected files that existed before commands which ended while a search was in progress.
     ended: Vec<Arc<Known>>,
     next: u64,
 }
 
-/// One command's part: what its boundary covers, and what is swept when it ends.
+/// One command's part: what its boundary covers, and what the sweep checks when it ends.
 ///
-/// Dropped before [`Guarded::begin`] it sweeps nothing, for no command ran. Dropped after that without [`Guarded::end`], which is how a
-/// runtime ends that does not wait, the watchdog sweeps when the spawner goes.
+/// Dropping it before [`Guarded::begin`] sweeps nothing, since no command ran. Dropping it later
+/// without [`Guarded::end`] happens when a runtime shuts down without waiting; then the watchdog
+/// sweeps when the spawner is dropped.
 #[derive(Debug)]
 pub(super) struct Guarded {
     guard: Arc<Guard>,
@@ -95,7 +105,7 @@ impl Guard {
     /// Searches the workspace before a command. Blocks.
     ///
     /// # Errors
-    /// [`Unguarded`], when it cannot be searched as a whole.
+    /// [`Unguarded`] when the workspace cannot be searched completely.
     pub(super) fn search(self: &Arc<Self>) -> Result<Guarded, Unguarded> {
         let (listings, remembered, is_alone) = {
             let mut state = self.state();
@@ -129,8 +139,8 @@ impl Guard {
         guarded
     }
 
-    /// A command that runs beside us can move folders about while they are searched: what was found the last time is looked for at its
-    /// own place, too.
+    /// Checks the paths of the last search again. A concurrent command can move folders during the
+    /// search, so a path that the walk missed may still be in its old place.
     fn look_again(&self, found: &mut Found, remembered: &BTreeSet<PathBuf>) {
         let look = |path: &Path| Look::at(self.root.dir.as_fd(), path).ok();
         let missing: Vec<PathBuf> = remembered.iter().filter(|path| !found.protected.contains_key(*path)).cloned().collect();
@@ -149,7 +159,7 @@ impl Guard {
         lines
     }
 
-    /// Keeps what a search counted. Returns what there is too much of.
+    /// Records the count of a search. Returns the quota that it exceeds, if any.
     fn settle(&self, files: Option<u64>) -> Option<Excess> {
         let quota = self.root.quota();
         let usage = match files {
@@ -159,13 +169,13 @@ impl Guard {
                 self.root.note_usage(usage);
                 usage
             }
-            // Sizes change without a trace in the folder: every file is looked at.
+            // A file's size can change without a change to its folder, so every file is checked.
             _ => self.root.count(),
         };
         quota.excess(usage)
     }
 
-    /// Counts what the workspace holds while a command runs.
+    /// Counts the contents of the workspace while a command runs.
     fn count(&self) -> WorkspaceUsage {
         let listings = self.state().listings.clone();
         let searched = search::during(&self.root, &listings);
@@ -189,14 +199,16 @@ impl Guarded {
         &self.found
     }
 
-    /// Called when the command is about to start: from here on the watchdog sweeps if the host is killed. Blocks for a moment.
+    /// Registers the command with the watchdog just before its start: from here on, the watchdog
+    /// sweeps if the host is killed. Blocks briefly.
     pub(super) fn begin(&mut self, watchdog: &Watchdog, helper: Option<&Program>) {
         self.began = true;
         let known = WrittenKnown::from(&*self.known);
         self.noted = helper.and_then(|helper| watchdog.note(helper, &self.guard.root, known));
     }
 
-    /// Sweeps, now that all processes of the command are gone: the lines for the model. Blocks.
+    /// Sweeps after all processes of the command have ended. Returns the lines that the model
+    /// reads. Blocks.
     pub(super) fn end(mut self) -> Vec<String> {
         let lines = self.guard.sweep(&self.known);
         self.began = false;
@@ -217,14 +229,14 @@ impl Drop for Guarded {
     }
 }
 
-/// A sweep that the watchdog does for a host that is gone.
+/// A sweep that the watchdog makes for a host that is gone.
 pub(super) struct Orphaned {
     guard: Guard,
     known: Known,
 }
 
 impl Orphaned {
-    /// `None` if another folder lies at that place by now.
+    /// `None` if the path now names another folder.
     pub(super) fn of(note: Note) -> Option<Self> {
         let root = Root::open(PathBuf::from(note.root), note.rules).ok()?;
         (identity_of_root(&root)? == note.identity)

@@ -1,10 +1,13 @@
-//! The search for protected and sensitive names: every folder of the workspace, or an error that says why not.
+//! Searches for protected and sensitive names: visits every folder of the workspace, or returns an
+//! error that says why not.
 //!
-//! A folder's listing is remembered with the times of its last change, so that the next search of an unchanged tree asks one question a
-//! folder. Only the clock sets the time of change, never a program; a listing that is as young as the folder's last change is not
-//! trusted, nor is one of a file system that other machines change.
+//! A folder's listing is cached with the folder's change time, so the next search of an unchanged
+//! tree needs one `stat` per folder. Programs cannot set the change time. A listing made too soon
+//! after the folder's last change is not cached, and neither is one from a file system that other
+//! machines can change.
 //!
-//! **Invariant:** nothing is passed over silently. What a search cannot look at is protected as a whole, or the search has an error.
+//! **Invariant:** nothing is skipped silently. A folder that cannot be searched is protected as a
+//! whole, or the search fails.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet, VecDeque},
@@ -35,32 +38,37 @@ use crate::sandbox::{
     policy::{Names, lower_name},
 };
 
-/// Folders of a workspace: each is asked about before and after every command, a microsecond or two. A large monorepository has fewer.
+/// Folders of a workspace. Each is checked before and after every command, in one or two
+/// microseconds; even large monorepos have fewer folders.
 const FOLDERS_MAX: usize = 200_000;
 
-/// Names of a workspace that are listed for one search: a second or two at most.
+/// Names listed in one search: one or two seconds of work.
 const NAMES_MAX: usize = 4_000_000;
 
-/// Folders that are looked at after a command. More than before one, for a command can make many.
+/// Folders visited after a command. More than before, since a command can create many.
 const FOLDERS_AFTER_MAX: usize = 4 * FOLDERS_MAX;
 
-/// Mounts that cover what was found: bubblewrap's time for them grows with their square.
+/// Mounts that cover the result of a search: bubblewrap's setup time grows with the square of their
+/// number.
 const COVERS_MAX: usize = 1000;
 
-/// Bytes of a list of steps, or of a configuration, that are read. A longer list counts as one that runs commands.
+/// Bytes read of a list of rebase steps or of a configuration. A longer list counts as one that
+/// runs commands.
 const GIT_FILE_BYTES_MAX: usize = 1 << 20;
 
-/// A listing this much younger than the folder's last change holds every change: the kernel's clock for files ticks in milliseconds.
+/// Age of a folder's last change from which a listing is certain to include it: the kernel's file
+/// clock ticks in milliseconds.
 const SETTLED: Duration = Duration::from_millis(100);
 
-/// The same where the file system keeps whole seconds.
+/// The same on a file system that stores whole seconds.
 const SETTLED_SECONDS: Duration = Duration::from_secs(3);
 
-/// File systems whose folders change without a word to this kernel: NFS, SMB, 9P, AFS, Ceph, Coda, FUSE, shares of virtual machines.
+/// Magic numbers of file systems that other machines or processes change unnoticed by this kernel:
+/// NFS, SMB, 9P, AFS, Ceph, Coda, FUSE, shared folders of virtual machines.
 const REMOTE: &[u32] =
     &[0x6969, 0x517b, 0xfe53_4d42, 0xff53_4d42, 0x0102_1997, 0x5346_414f, 0x00c3_6400, 0x7375_7245, 0x6573_5546, 0x786f_4256, 0x6a65_6a63];
 
-/// Why a workspace cannot be guarded. No command runs then.
+/// Why a workspace cannot be guarded; no command runs then.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(in crate::sandbox) enum Unguarded {
     #[error("the workspace is too large to be guarded: it has more than {FOLDERS_MAX} folders; choose a smaller folder as workspace")]
@@ -77,61 +85,62 @@ pub(in crate::sandbox) enum Unguarded {
     Unreadable(String, String),
 }
 
-/// When a folder's entries changed last.
+/// Identity of a folder and the change time of its entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     own: Identity,
     changed: Changed,
 }
 
-/// What matters of a folder's names.
+/// The relevant names of a folder.
 #[derive(Debug)]
 pub(super) struct Listing {
     stamp: Stamp,
-    /// Folders to be searched.
+    /// Folders to search.
     folders: Vec<OsString>,
     /// Names that are protected or sensitive here.
     marked: Vec<OsString>,
     parts: Parts,
-    /// All its names.
+    /// Number of all names.
     names: u64,
 }
 
 pub(super) type Listings = HashMap<PathBuf, Arc<Listing>>;
 
-/// What is searched for, and what a search may do.
+/// The purpose of a search: what it looks for and what it may do.
 pub(super) struct Aim<'a> {
-    /// Listings of an earlier search.
+    /// Listings cached by an earlier search.
     pub(super) last: &'a Arc<Listings>,
-    /// After a command, what was there before it. Only the user's own links and configurations are followed then: what a new one
-    /// leads to is not to be moved for it.
+    /// After a command: what existed before it. Only links and configurations from before are
+    /// followed then, since the target of a new one must not be moved aside because of it.
     pub(super) known: Option<&'a Known>,
-    /// Whether new folders that their owner cannot read are made readable, so that what they hold is searched and counts.
+    /// Whether to make new folders readable that their owner cannot read, so that their contents
+    /// are searched and counted.
     pub(super) reopens: bool,
 }
 
-/// What a search brought.
+/// The outcome of a search.
 pub(super) struct Searched {
     pub(super) found: Found,
-    /// Those of the last search, if nothing has changed.
+    /// The listings of this search, or those of the last search if nothing changed.
     pub(super) listings: Arc<Listings>,
-    /// Files and folders below the root, where it has a quota of them.
+    /// Files and folders below the root; `None` without a quota of files.
     pub(super) files: Option<u64>,
-    /// What was not searched, after a command. Before one it is an error.
+    /// After a command: what could not be searched. Before a command that is an error.
     pub(super) missed: Vec<Unguarded>,
 }
 
 struct Item<'a> {
     path: PathBuf,
-    /// Its listing by the last search.
+    /// The folder's listing in the last search.
     last: Option<&'a Arc<Listing>>,
-    /// The folder that it lies in.
+    /// Identity of the folder that contains this one.
     above: Identity,
-    /// A mount covers it: nothing in it can be changed.
+    /// Whether a mount covers the folder, so that nothing in it can change.
     covered: bool,
-    /// It belongs to a repository's own files.
+    /// Whether the folder belongs to a repository's internal files.
     in_git: bool,
-    /// Nothing in it can be protected or hidden: its names are counted.
+    /// Whether the folder is only counted, since nothing in it can be protected or hidden.
     only_counted: bool,
 }
 
@@ -140,19 +149,20 @@ struct Search<'a> {
     aim: Aim<'a>,
     names: Names,
     found: Found,
-    /// Folders that were searched, with how many names each has, and the new listings of those that have changed.
+    /// Folders searched with their number of names, and the new listings of those that changed.
     seen: Vec<(PathBuf, u64)>,
     listings: Listings,
     missed: Vec<Unguarded>,
     repositories: BTreeSet<PathBuf>,
-    /// Known folders come first: what a command may have hidden among very many new ones is less than what it did to old ones.
+    /// Folders of the last search come first. A command may create very many new folders, and the
+    /// damage it can hide among them is smaller than in the old ones.
     known: VecDeque<Item<'a>>,
     fresh: VecDeque<Item<'a>>,
     listed: usize,
     searched: usize,
     /// Whether all names are counted.
     counts: bool,
-    /// The device whose folders are remembered, if any are.
+    /// The device whose listings are cached; `None` if none are.
     remembers: Option<u64>,
 }
 
@@ -168,18 +178,18 @@ pub(super) fn before(root: &Root, last: &Arc<Listings>) -> Result<Searched, Ungu
     Ok(searched)
 }
 
-/// Searches it after one, as far as that is possible.
+/// Searches a workspace after a command, as completely as possible.
 pub(super) fn after(root: &Root, last: &Arc<Listings>, known: &Known) -> Searched {
     let reopens = root.quota().files_max.is_some();
     Search::new(root, Aim { last, known: Some(known), reopens }).run()
 }
 
-/// Counts while a command runs.
+/// Counts a workspace while a command runs.
 pub(super) fn during(root: &Root, last: &Arc<Listings>) -> Searched {
     Search::new(root, Aim { last, known: Some(&Known::default()), reopens: false }).run()
 }
 
-/// Opens a folder by its path below the root, without a link on the way.
+/// Opens a folder by its path below the root, without following a link.
 pub(super) fn open_real(root: &Root, path: &Path) -> Result<OwnedFd, Errno> {
     root.open_real(path, FOLDER)
 }
@@ -207,7 +217,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Before a command the first thing that is missed ends it.
+    /// Whether this search comes before a command; then anything it cannot search is an error.
     fn is_before(&self) -> bool {
         self.aim.known.is_none()
     }
@@ -239,7 +249,7 @@ impl<'a> Search<'a> {
         Searched { found: self.found, listings, files, missed: self.missed }
     }
 
-    /// How many names there are. A folder of a repository can have been searched twice.
+    /// Number of names. A repository's folder may have been searched twice and counts once.
     fn count(&self) -> u64 {
         let mut counted = HashSet::new();
         let firsts = self.seen.iter().filter(|(path, _)| self.repositories.is_empty() || counted.insert(path));
@@ -250,7 +260,7 @@ impl<'a> Search<'a> {
         self.enqueue(Item { last: None, path, above, covered, in_git, only_counted: false });
     }
 
-    /// Counts the names of a folder that is not searched, and of those below it.
+    /// Counts the names in a folder that is not searched, and in all folders below it.
     fn enter_to_count(&mut self, path: PathBuf, above: Identity) {
         if self.counts {
             self.enqueue(Item { last: None, path, above, covered: false, in_git: false, only_counted: true });
@@ -262,7 +272,8 @@ impl<'a> Search<'a> {
         if last.is_some() { &mut self.known } else { &mut self.fresh }.push_back(Item { last, ..item });
     }
 
-    /// What cannot be looked at counts nothing, and hides nothing that must be found.
+    /// Counts one folder. An unreadable one counts as empty; it is not in the search, so nothing is
+    /// missed.
     fn count_folder(&mut self, item: &Item<'_>) -> u64 {
         let Ok(look) = self.look(&item.path) else { return 0 };
         if look.kind != FileType::Directory {
@@ -280,13 +291,14 @@ impl<'a> Search<'a> {
         Look::at(self.root.dir.as_fd(), path)
     }
 
-    /// Searches one folder. Returns how many names it has.
+    /// Searches one folder and returns the number of its names.
     fn search_folder(&mut self, item: &Item<'_>) -> u64 {
         let look = match self.look(&item.path) {
             Ok(look) if look.kind == FileType::Directory => look,
             Err(Errno::NAMETOOLONG) => return self.miss_deep(&item.path),
             Err(errno @ (Errno::IO | Errno::STALE | Errno::NOTCONN)) => return self.miss(&item.path, errno),
-            // It went away or became something else; or the folder above cannot be entered, and is protected as a whole.
+            // It was removed or became something else; or its parent cannot be entered and is
+            // protected as a whole.
             Ok(_) | Err(_) => return 0,
         };
         let stamp = Stamp { own: look.own, changed: look.changed };
@@ -294,9 +306,10 @@ impl<'a> Search<'a> {
             Some(last) => last.clone(),
             None => match self.list_anew(item, look) {
                 Ok(Some(listing)) => listing,
-                // It went away meanwhile: another command may run.
+                // Another command may have removed it during the search.
                 Ok(None) | Err(Errno::NOENT | Errno::NOTDIR) => return 0,
-                // Whoever owns it can open it again: nothing is to be changed in it meanwhile.
+                // The folder's owner can open it again at any time, so nothing in it may change
+                // meanwhile.
                 Err(Errno::ACCESS | Errno::PERM) if !item.path.as_os_str().is_empty() => {
                     if !item.covered {
                         self.found.protect(item.path.clone(), look, item.above);
@@ -329,13 +342,13 @@ impl<'a> Search<'a> {
         0
     }
 
-    /// The path itself is longer than a line should be.
+    /// Reports a path that is too deep, shortened to fit a line.
     fn miss_deep(&mut self, path: &Path) -> u64 {
         self.missed.push(Unguarded::Deep(shown(&path.iter().take(3).collect::<PathBuf>())));
         0
     }
 
-    /// Lists a folder; one that a command closed to its own user is opened again first.
+    /// Lists a folder. A folder that a command closed to its own user is reopened first.
     fn list_anew(&mut self, item: &Item<'_>, look: Look) -> Result<Option<Arc<Listing>>, Errno> {
         match self.list(&item.path) {
             Err(Errno::ACCESS | Errno::PERM)
@@ -349,14 +362,15 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Lists a folder; `None` if it went away.
+    /// Lists a folder; `None` if it was removed.
     fn list(&mut self, path: &Path) -> Result<Option<Arc<Listing>>, Errno> {
         let dir = match open_real(self.root, path) {
             Ok(dir) => dir,
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
             Err(errno) => return Err(errno),
         };
-        // By its name within itself: a folder that can be read but not entered is no better than one that cannot be read.
+        // Checks the folder through itself: a folder that can be listed but not entered is as good
+        // as unreadable.
         let look = Look::at(dir.as_fd(), Path::new(""))?;
         let folder: Vec<String> = path.iter().map(lower_name).collect();
         let (mut folders, mut marked, mut parts, mut lower, mut names) = (Vec::new(), Vec::new(), Parts::default(), String::new(), 0);
@@ -401,7 +415,7 @@ impl<'a> Search<'a> {
         Ok(Some(listing))
     }
 
-    /// Judges one name of a folder whose identity is `here`.
+    /// Checks one name in a folder whose identity is `here`.
     fn search_name(&mut self, item: &Item<'_>, here: Identity, name: &OsStr) {
         let path = item.path.join(name);
         let look = match self.look(&path) {
@@ -421,7 +435,8 @@ impl<'a> Search<'a> {
                     self.search_repository(&path);
                     self.enter_to_count(path, here);
                 }
-                // Whatever it leads to: git may find a way that we do not.
+                // A link or file named `.git`, whatever its target: git may resolve it where we
+                // cannot.
                 _ => self.protect(path, look, here),
             }
             return;
@@ -441,7 +456,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What in a repository decides which programs git runs.
+    /// Protects the files of a repository that decide which programs git runs.
     fn search_repository(&mut self, path: &Path) {
         let Ok(Look { own: here, .. }) = self.look(path) else { return };
         if !self.repositories.insert(path.to_owned()) {
@@ -467,7 +482,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// A list of steps is the user's alone to write if it runs commands; others must stay writable for a rebase to go on.
+    /// Protects a list of rebase steps if it runs commands. Other lists stay writable, so that a
+    /// rebase can continue.
     fn search_steps(&mut self, path: &Path, here: Identity) {
         let Ok(look) = self.look(path) else { return };
         let runs = || read(self.root, path).is_none_or(|steps| steps.len() >= GIT_FILE_BYTES_MAX || steps_run_commands(&steps));
@@ -488,7 +504,7 @@ impl<'a> Search<'a> {
         self.found.protect(path, look, here);
     }
 
-    /// The hooks and the further configuration that a repository's configuration names run like its own.
+    /// Protects the hooks and included configuration that a repository's configuration names.
     fn follow_config(&mut self, config: &Path) {
         let Some(repository) = config.parent() else { return };
         let top = if repository.file_name() == Some(OsStr::new(".git")) { repository.parent().unwrap_or(repository) } else { repository };
@@ -504,7 +520,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Protects what is as good as `origin`, unless that lies in it: a folder cannot be closed for the sake of what it holds.
+    /// Protects the target of `origin`, unless it contains `origin`: a folder cannot be closed
+    /// because of a file in it.
     fn protect_target(&mut self, target: PathBuf, origin: &Path) {
         let is_above = target.as_os_str().is_empty() || origin.starts_with(&target);
         if !is_above
@@ -516,7 +533,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What a protected link leads to is as good as the thing itself.
+    /// Protects the target of a protected link as well.
     fn follow(&mut self, link: &Path) {
         let Some(target) = link.to_str().and_then(|link| self.root.locate(link).ok()) else { return };
         let is_git = link.file_name().is_some_and(|name| lower_name(name) == ".git");
@@ -528,18 +545,19 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Lets its owner into a folder of this user again.
+/// Gives this user access to a folder of this user again.
 fn reopen(root: &Root, path: &Path) -> Option<()> {
     let dir = root.open_real(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC).ok()?;
     let stat = rustix::fs::fstat(&dir).ok()?;
     if stat.st_uid != rustix::process::geteuid().as_raw() {
         return None;
     }
-    // A descriptor that was opened by its path alone has no mode to be set; its name does.
+    // A descriptor opened with O_PATH does not allow `fchmod`; its name under `/proc` allows
+    // `chmod`.
     rustix::fs::chmod(format!("/proc/self/fd/{}", dir.as_raw_fd()), Mode::from_raw_mode(stat.st_mode & 0o7777) | Mode::RWXU).ok()
 }
 
-/// Whether a folder's last change lies far enough back that a listing made now has it.
+/// Whether a folder's last change is old enough that a listing made now includes it.
 fn is_settled((seconds, nanoseconds): Changed) -> bool {
     let (Ok(seconds), Ok(nanos)) = (u64::try_from(seconds), u32::try_from(nanoseconds)) else { return false };
     let changed = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos);
@@ -547,7 +565,7 @@ fn is_settled((seconds, nanoseconds): Changed) -> bool {
     SystemTime::now().duration_since(changed).is_ok_and(|age| age > settled)
 }
 
-/// Every name in a folder passes; `false` if it cannot be listed.
+/// Whether every name in a folder passes; `false` if the folder cannot be listed.
 pub(super) fn all_names(dir: &OwnedFd, passes: impl Fn(&[u8]) -> bool) -> bool {
     let Ok(entries) = Dir::read_from(dir) else { return false };
     entries.into_iter().all(|entry| {
@@ -558,7 +576,7 @@ pub(super) fn all_names(dir: &OwnedFd, passes: impl Fn(&[u8]) -> bool) -> bool {
     })
 }
 
-/// The first bytes of a file, reached without a link.
+/// Reads the beginning of a file, without following links.
 pub(super) fn read(root: &Root, path: &Path) -> Option<Vec<u8>> {
     let fd = root.open_real(path, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC).ok()?;
     let mut content = Vec::new();

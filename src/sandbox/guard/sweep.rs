@@ -1,4 +1,5 @@
-//! After a command: what is protected and was not there before is moved aside, out of every program's sight.
+//! Cleans up after a command: moves aside protected files that did not exist before it, under names
+//! that no program reads.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,20 +24,21 @@ use super::{
 };
 use crate::sandbox::{Root, jail::shown};
 
-/// Names with a number, and then with chance, that are tried for something moved aside.
+/// Numbered names that are tried for a file moved aside, before a random name is used.
 const NUMBERS_MAX: u32 = 1000;
 const CHANCES_MAX: u32 = 8;
 
-/// Bytes of its name that it keeps: 255 are the most of any name.
+/// Bytes kept of the file's name; a name has 255 at most.
 const NAME_KEPT: usize = 200;
 
-/// The protected things that were there before a command.
+/// The protected files that existed before a command.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::sandbox) struct Known {
-    /// What the command could not replace: covered by a mount as long as the user does not replace it.
-    /// With the time of its creation, for a file's number is used again.
+    /// Files that the command could not replace, since mounts covered them. The value is the
+    /// creation time, because inode numbers are reused.
     covered: BTreeMap<Identity, Option<Changed>>,
-    /// What it could: known by the time of its last change as well, for a file's number is used again.
+    /// Files that no mount covered. They are identified by their change time as well, because inode
+    /// numbers are reused.
     loose: BTreeSet<(Identity, Changed)>,
 }
 
@@ -60,7 +62,8 @@ impl From<WrittenKnown> for Known {
 }
 
 impl Known {
-    /// What was found, less what one of `running` does not know: a command that still runs may have made that.
+    /// Builds the set from a search, less every file that one of the `running` commands does not
+    /// know: such a file may come from that command.
     pub(super) fn of<'k>(root: &Root, found: &Found, running: impl Iterator<Item = &'k Self> + Clone) -> Self {
         let mut known = Self::default();
         for (path, (own, _)) in &found.protected {
@@ -76,8 +79,8 @@ impl Known {
         known
     }
 
-    /// Whether it was there before: the thing itself. Another in its place can only have been put there by the user, but that takes the
-    /// cover off, and what it says now may be the command's.
+    /// Whether this very file existed before. A different file in its place can only be the user's,
+    /// but replacing a file removes its cover, so its content may be the command's.
     pub(super) fn has(&self, own: Identity, changed: Option<Changed>) -> bool {
         match changed {
             Some(changed) => self.loose.contains(&(own, changed)),
@@ -85,20 +88,21 @@ impl Known {
         }
     }
 
-    /// Whether a file has the number of one that was covered and is gone.
+    /// Whether a file has the reused inode number of a covered file that is gone.
     fn is_another(&self, root: &Root, path: &Path, own: Identity) -> bool {
         self.covered.get(&own).is_some_and(|before| *before != born(root, path))
     }
 }
 
-/// When a file was created; `None` where the file system does not say: there its number alone counts.
+/// Creation time of a file; `None` where the file system has none, so that only the inode number
+/// counts.
 fn born(root: &Root, path: &Path) -> Option<Changed> {
     let (flags, wanted) = (AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT, StatxFlags::BTIME);
     let stat = rustix::fs::statx(&root.dir, path, flags, wanted).ok().filter(|stat| stat.stx_mask & wanted.bits() != 0)?;
     Some((stat.stx_btime.tv_sec, i64::from(stat.stx_btime.tv_nsec)))
 }
 
-/// Moves aside what came since; reports each in a line for the model.
+/// Moves new protected files aside. Returns a line for the model about each.
 pub(super) fn sweep(root: &Root, last: &Arc<Listings>, known: &Known) -> (Vec<String>, Searched) {
     let searched = search::after(root, last, known);
     let mut lines = Vec::new();
@@ -120,23 +124,24 @@ pub(super) fn sweep(root: &Root, last: &Arc<Listings>, known: &Known) -> (Vec<St
     (lines, searched)
 }
 
-/// What git itself makes in a new repository or worktree and what runs nothing: a `hooks` folder with git's own samples, the way from
-/// a linked worktree to the repository that it lies in.
+/// Whether a new file is one that git itself creates in a new repository or worktree and that runs
+/// nothing: a `hooks` folder with git's own samples, or the path from a linked worktree to the
+/// repository that contains it.
 fn is_harmless(root: &Root, path: &Path) -> bool {
     let is_in_worktrees = || path.parent().and_then(Path::parent).and_then(Path::file_name) == Some(OsStr::new("worktrees"));
     match path.file_name().and_then(OsStr::to_str) {
         Some("hooks") => open_real(root, path).is_ok_and(|dir| all_names(&dir, |name| name.ends_with(b".sample"))),
         Some("commondir") => is_in_worktrees() && search::read(root, path).is_some_and(|content| content.trim_ascii_end() == b"../.."),
-        // It is read to list and to prune worktrees only.
+        // Git reads it only to list and prune worktrees.
         Some("gitdir") => is_in_worktrees() && search::read(root, path).is_some_and(|content| !content.is_empty()),
         _ => false,
     }
 }
 
-/// What became of something new.
+/// What happened to a new file.
 enum Aside {
     Moved(PathBuf),
-    /// There was no room for another name.
+    /// Deleted, since the disk had no room for another name.
     Removed,
 }
 
@@ -144,7 +149,8 @@ fn move_aside(root: &Root, path: &Path) -> Option<Aside> {
     let (parent, name) = (path.parent()?, path.file_name()?);
     let dir = open_real(root, parent).ok()?;
     let aside = match rename_or_remove(&dir, name) {
-        // The command left a folder in which nothing can be renamed; it is ours all the same.
+        // The command left a folder that does not allow renames; it is this user's folder, so its
+        // mode can be changed.
         Err(Errno::ACCESS | Errno::PERM) => {
             let mode = Mode::from_raw_mode(rustix::fs::fstat(&dir).ok()?.st_mode & 0o7777);
             rustix::fs::fchmod(&dir, mode | Mode::RWXU).ok()?;
@@ -157,7 +163,7 @@ fn move_aside(root: &Root, path: &Path) -> Option<Aside> {
     aside.ok().map(|aside| aside.map_or(Aside::Removed, |aside| Aside::Moved(parent.join(aside))))
 }
 
-/// The new name; `None` if it was removed, which a full disk cannot prevent.
+/// Returns the new name; `None` if the file was removed, which works even on a full disk.
 fn rename_or_remove(dir: &OwnedFd, name: &OsStr) -> Result<Option<OsString>, Errno> {
     match rename_aside(dir, name) {
         Ok(aside) => Ok(Some(aside)),
@@ -166,7 +172,8 @@ fn rename_or_remove(dir: &OwnedFd, name: &OsStr) -> Result<Option<OsString>, Err
     }
 }
 
-/// Renames to a name with a number; a command may have taken those, so that the last resort is chance.
+/// Renames to a numbered name. A command may have taken all of those, so the last attempt is a
+/// random name.
 fn rename_aside(dir: &OwnedFd, name: &OsStr) -> Result<OsString, Errno> {
     let numbers = (1..=NUMBERS_MAX).map(|n| if n == 1 { ".refused".to_owned() } else { format!(".refused.{n}") });
     let chances = (0..CHANCES_MAX).filter_map(|_| getrandom::u64().ok()).map(|chance| format!(".refused.{chance:016x}"));
@@ -176,7 +183,7 @@ fn rename_aside(dir: &OwnedFd, name: &OsStr) -> Result<OsString, Errno> {
         aside.extend_from_slice(ending.as_bytes());
         let aside = OsString::from_vec(aside);
         let renamed = match rustix::fs::renameat_with(dir, name, dir, &aside, RenameFlags::NOREPLACE) {
-            // Not every file system knows it.
+            // Not every file system supports RENAME_NOREPLACE.
             Err(Errno::INVAL | Errno::NOSYS) => match Look::at(dir.as_fd(), Path::new(&aside)) {
                 Err(Errno::NOENT) => rustix::fs::renameat(dir, name, dir, &aside),
                 _ => Err(Errno::EXIST),

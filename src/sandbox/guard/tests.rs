@@ -81,7 +81,7 @@ fn a_users_link_that_is_replaced_is_known_to_be_another() {
     std::os::unix::fs::symlink("mine", &link).unwrap();
     let guarded = guard.search().unwrap();
 
-    // The number of the file may well be the same again.
+    // The new link may get the same inode number.
     fs::remove_file(&link).unwrap();
     std::os::unix::fs::symlink("evil", &link).unwrap();
 
@@ -129,7 +129,7 @@ fn hooks_and_files_that_the_users_configuration_names_are_protected_with_it() {
     assert_eq!(paths(guarded.found()), ["other/.git/config", "repo/.git/config", "repo/.githooks"]);
     write(&folder, "repo/shared", "evil");
     write(&folder, "other/later/post-commit", "evil");
-    // A configuration that is new itself takes nothing along.
+    // Paths that a new configuration names stay in place.
     write(&folder, "src/.git/config", "[core]\n\thooksPath = ../src/main.rs\n[include]\n\tpath = ../main.rs\n");
 
     assert_eq!(guarded.end().len(), 3);
@@ -174,7 +174,7 @@ fn what_a_command_made_is_not_vouched_for_by_one_that_ran_beside_it() {
     let first = guard.search().unwrap();
     write(&folder, "a/.mcp.json", "evil");
     let second = guard.search().unwrap();
-    // Out of the first one's sight while it sweeps, and back again.
+    // Hides the file while the first command is swept, then brings it back.
     fs::rename(folder.path().join("a/.mcp.json"), folder.path().join("a/x")).unwrap();
     assert_eq!(first.end(), Vec::<String>::new());
     fs::rename(folder.path().join("a/x"), folder.path().join("a/.mcp.json")).unwrap();
@@ -228,7 +228,7 @@ fn a_folder_too_deep_for_a_path_is_an_error_and_not_passed_over() {
     assert!(matches!(guard.search().unwrap_err(), Unguarded::Deep(_)));
 }
 
-/// A figure for whoever reads the output; `CALLBOARD_LONG=1` takes the size that is promised.
+/// Prints a measurement. `CALLBOARD_LONG=1` measures the promised size.
 #[test]
 fn the_second_search_of_a_large_workspace_takes_a_question_a_folder() {
     let (folder, guard) = ground();
@@ -241,7 +241,7 @@ fn the_second_search_of_a_large_workspace_takes_a_question_a_folder() {
     }
     write(&folder, "9/99/.git/config", "x");
     write(&folder, "9/99/deploy/.env", "x");
-    std::thread::sleep(std::time::Duration::from_millis(150)); // listings of folders that have just changed are not remembered
+    std::thread::sleep(std::time::Duration::from_millis(150)); // listings of folders that changed just now are not cached
 
     let times: Vec<_> = (0..3)
         .map(|_| {

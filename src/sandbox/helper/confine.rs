@@ -1,5 +1,6 @@
-//! What a command behind bubblewrap is started by where it may reach listed hosts. The forwarder beside it connects to a Unix socket,
-//! so the filter that bubblewrap puts over both lets such sockets be made. This stage takes that away, then becomes the command's shell.
+//! The stage that starts a command behind bubblewrap if it may reach listed hosts. The forwarder
+//! beside it must connect to a Unix socket, so the filter that bubblewrap applies to both allows
+//! such sockets. This stage adds a filter that refuses them, then becomes the command's shell.
 
 use std::{ffi::OsString, io::Write};
 
@@ -11,9 +12,10 @@ use crate::sandbox::{
 
 pub(super) const STAGE: &str = "confine";
 
-/// Returns only when the command could not be started behind the filter; then it does not run.
+/// Returns only if the command could not be started behind the filter; the command then does not
+/// run.
 pub(super) fn run(argv: &[OsString]) -> i32 {
-    // The filter below this one decides on memory; a second cannot widen it.
+    // The filter installed before decides about memory; a second filter cannot allow more.
     let why = match filter::install(Behind::Namespaces(UnixSockets::Refused), Uncounted::Allowed) {
         Ok(()) => {
             let environment = std::env::vars_os().filter(|(name, _)| name != ASKED);

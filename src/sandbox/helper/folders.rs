@@ -1,9 +1,10 @@
-//! What the files of the machine are to a command: the rules of Landlock.
+//! Builds the Landlock rules of a command.
 //!
-//! A rule allows a folder with everything below it and nothing can be taken out again. Where mounts cover what is protected or hidden
-//! (`mounts.rs`), the whole workspace is allowed. Elsewhere a folder that holds something protected or hidden, and every folder above
-//! it, gets no rule of its own but a listing: what lies in it is allowed entry by entry. There a command can change files and fill
-//! folders but not create, rename or remove an entry. The price of a wall of the kernel; file tools are not concerned.
+//! A rule allows a folder with everything below it, and no rule can exclude a part. Where mounts
+//! cover protected and hidden names (`mounts.rs`), one rule allows the whole workspace. Elsewhere,
+//! a folder that contains such a name, and every folder above it, is allowed entry by entry. In
+//! these folders a command can change files and fill subfolders, but cannot create, rename or
+//! remove an entry. File tools are not affected.
 
 use std::{
     collections::BTreeSet,
@@ -25,16 +26,18 @@ use crate::sandbox::{
     linux::{PROGRAMS, SYSTEM},
 };
 
-/// What is asked of the kernel, whole or not at all: it is the first that also keeps signals inside (Linux 6.12).
+/// Required version of Landlock, the first that also blocks signals to outside processes (Linux
+/// 6.12). An older kernel gets no partial rules.
 const KERNEL: ABI = ABI::V6;
 
-/// Entries that get a rule of their own; those beyond cannot be touched.
+/// Entries of a folder that get a rule each; a command cannot access entries beyond these.
 const ENTRIES_MAX: usize = 8192;
 
-/// Devices that are of use and harm nobody.
+/// Harmless devices that programs need.
 const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
-/// What programs ask of the machine. Nothing of any process: `/proc/PID` of the host is none of a command's business (FAULTS F5).
+/// Files about the machine that programs read. None describes a process: `/proc/PID` could reveal
+/// the host's environment, which holds keys.
 const MACHINE: &[&str] = &[
     "/proc/cpuinfo",
     "/proc/filesystems",
@@ -53,18 +56,19 @@ const MACHINE: &[&str] = &[
 
 const READ: BitFlags<AccessFs> = landlock::make_bitflags!(AccessFs::{Execute | ReadFile | ReadDir});
 
-/// Everything but making devices and sockets.
+/// Every write access except creating devices and sockets.
 const WRITE: BitFlags<AccessFs> = landlock::make_bitflags!(AccessFs::{
     Execute | ReadFile | ReadDir | WriteFile | Truncate | RemoveDir | RemoveFile | MakeDir | MakeReg | MakeFifo | MakeSym | Refer
 });
 
 const LIST: BitFlags<AccessFs> = landlock::make_bitflags!(AccessFs::{ReadDir});
 
-/// Rules that wait to be enforced.
+/// Rules that are not enforced yet.
 pub(super) struct Rules(RulesetCreated);
 
 impl Rules {
-    /// Rules over a workspace. They hold what lies there now by identity: a name that changes hands later carries no right along.
+    /// Builds the rules for a workspace. A rule applies to the file that exists now: a new file
+    /// under the same name gets no access.
     pub(super) fn of(root: &Root, found: &Found, private: &Path, read_only: &[PathBuf]) -> Result<Self, String> {
         let created = Ruleset::default()
             .set_compatibility(CompatLevel::HardRequirement)
@@ -114,7 +118,7 @@ impl Rules {
             let (dir, _) = root.open_folder("").map_err(|error| error.to_string())?;
             return self.allow(&dir, WRITE);
         }
-        // The same file by another name is the same file.
+        // A second hard link names the same protected file.
         let mut twins: BTreeSet<Identity> = found.protected.values().map(|(own, _)| *own).collect();
         twins.extend(hidden.iter().filter_map(|path| identity_of(root, path)));
         let mut entries = 0;
@@ -144,13 +148,13 @@ impl Rules {
 
     fn allow_entry(&mut self, dir: &OwnedFd, name: &OsStr, access: BitFlags<AccessFs>) -> Result<(), String> {
         match rustix::fs::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
-            // It may have become a link since it was looked at: a rule on that reaches nothing.
+            // The name may have become a link since the check. A rule on a link allows nothing.
             Ok(fd) => self.allow(&fd, access),
             Err(_) => Ok(()),
         }
     }
 
-    /// From here on they hold, for this process and all that come of it.
+    /// Enforces the rules on this process and all its future children.
     pub(super) fn enforce(self) -> Result<(), String> {
         match self.0.restrict_self() {
             Ok(status) if status.ruleset == RulesetStatus::FullyEnforced => Ok(()),

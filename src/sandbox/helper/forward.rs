@@ -1,8 +1,9 @@
-//! The forwarder: listens on the loopback address of a jail without a network, and copies bytes to the socket of the proxy outside
-//! that is bound into the jail. It decides nothing; a command that kills it has no network.
+//! The forwarder: listens on the loopback address of a jail without a network and copies bytes to
+//! the proxy's socket, which is bound into the jail. The forwarder makes no decisions; a command
+//! that kills it loses the network.
 //!
-//! It may connect to a Unix socket, and the command may not. So it closes its memory and descriptors to other processes: a debugger
-//! that the command starts cannot make it connect elsewhere.
+//! The forwarder may connect to a Unix socket, and the command may not. So it closes its memory and
+//! descriptors to other processes: a command cannot make it connect elsewhere by debugging it.
 
 use std::{io::Write, net::Ipv4Addr, sync::Arc};
 
@@ -16,10 +17,11 @@ use crate::sandbox::policy::{FORWARD_PORT, FORWARD_SOCKET};
 
 pub(super) const STAGE: &str = "forward";
 
-/// Connections at once: more than the proxy takes, so that it is the proxy that says no. Beyond, they wait.
+/// Open connections. More than the proxy accepts, so that the proxy is the one that refuses;
+/// further connections wait.
 const CONNECTIONS_MAX: usize = 128;
 
-/// Says so when it listens, then forwards until it is killed.
+/// Reports that it listens, then forwards until it is killed.
 pub(super) fn run(nonce: &str) -> std::io::Result<()> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;

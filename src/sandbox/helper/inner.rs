@@ -1,4 +1,5 @@
-//! The second stage: gives up every right, one after the other, then becomes bash. Nothing that fails is passed over.
+//! The second stage: drops every right, one after the other, then becomes bash. Any failure ends
+//! the helper.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -26,13 +27,14 @@ use crate::sandbox::{
 
 pub(super) const STAGE: &str = "inner";
 
-/// Among the first to go when the machine runs out of memory.
+/// Makes the command one of the first processes to be killed when the machine runs out of memory.
 const OOM_SCORE: &str = "500";
 
 pub(super) fn run(plan: &Plan, command: &OsStr, found: &[OsString]) -> Result<i32, String> {
     let said = |what: &'static str| move |error: rustix::io::Errno| format!("{what}: {error}");
     let open = || Root::open(&plan.root, plan.rules.clone()).map_err(|error| format!("the workspace: {}", error.kind()));
-    // It may be session leader already only if it was started by hand.
+    // Fails if the process is a session leader already, which happens only if it was started by
+    // hand.
     let _ = rustix::process::setsid();
     let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE);
     limit(&plan.limits).map_err(said("limits"))?;
@@ -42,10 +44,11 @@ pub(super) fn run(plan: &Plan, command: &OsStr, found: &[OsString]) -> Result<i3
         mounts::close([root.real_path(), &plan.private])?;
         let shown = SYSTEM.iter().map(Path::new).chain(plan.read_only.iter().map(PathBuf::as_path));
         mounts::narrow([root.real_path(), &plan.private].into_iter().chain(shown))?;
-        // What was opened before lies below the new mounts, which are what a command sees.
+        // The root was opened below the new mounts, which are what the command sees, so it is
+        // opened again.
         root = open()?;
         mounts::cover(&root, &found)?;
-        // The covers hold: Landlock needs to close no folder around them.
+        // Mounts cover the protected names, so Landlock need not restrict their folders.
         found = Found::default();
     }
     let (folder, _) = root.open_folder(&plan.folder.to_string_lossy()).map_err(|error| error.to_string())?;
@@ -73,7 +76,8 @@ pub(super) fn run(plan: &Plan, command: &OsStr, found: &[OsString]) -> Result<i3
 }
 
 fn limit(limits: &ExecLimits) -> Result<(), rustix::io::Errno> {
-    // The kernel counts every process of the user, whoever started it: only what comes on top is this command's.
+    // The kernel counts all processes of the user, whoever started them. Adding the current total
+    // leaves the command its own limit.
     let processes = u64::from(total().saturating_add(limits.processes));
     for (resource, most) in [
         (Resource::Core, 0),
@@ -83,14 +87,15 @@ fn limit(limits: &ExecLimits) -> Result<(), rustix::io::Errno> {
         (Resource::Data, limits.memory_bytes),
         (Resource::Fsize, limits.file_bytes),
     ] {
-        // What the host itself may is a bound, too.
+        // The limit cannot exceed the host's own.
         let most = rustix::process::getrlimit(resource).maximum.map_or(most, |maximum| maximum.min(most));
         rustix::process::setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
     }
     Ok(())
 }
 
-/// The superuser becomes the owner of the workspace, if that is somebody else. Tells whether the command runs as superuser.
+/// Switches from the superuser to the owner of the workspace, unless that is the superuser. Returns
+/// whether the command runs as superuser.
 fn leave_superuser(root: &Path, private: &Path) -> Result<bool, String> {
     if !rustix::process::geteuid().is_root() {
         return Ok(false);
@@ -104,7 +109,7 @@ fn leave_superuser(root: &Path, private: &Path) -> Result<bool, String> {
         rustix::thread::set_thread_groups(&[])?;
         let (uid, gid) = (Uid::from_raw(owner.uid()), Gid::from_raw(owner.gid()));
         rustix::thread::set_thread_res_gid(gid, gid, gid)?;
-        // Its capabilities are kept for a moment: what is dropped by hand is dropped for certain.
+        // Keeps capabilities across the change of user, so that they are dropped explicitly below.
         rustix::thread::set_keep_capabilities(true)?;
         rustix::thread::set_thread_res_uid(uid, uid, uid)
     };
@@ -112,7 +117,8 @@ fn leave_superuser(root: &Path, private: &Path) -> Result<bool, String> {
     Ok(false)
 }
 
-/// Gives up what a superuser may, for itself and for everything it starts, however it is started.
+/// Drops all capabilities for this process and everything it starts, including set-user-ID
+/// programs.
 fn drop_capabilities() -> Result<(), rustix::io::Errno> {
     let held = rustix::thread::capabilities(None)?;
     if held.permitted.contains(CapabilitySet::SETPCAP) {
@@ -121,7 +127,7 @@ fn drop_capabilities() -> Result<(), rustix::io::Errno> {
             match rustix::thread::capability_is_in_bounding_set(capability) {
                 Ok(true) => rustix::thread::remove_capability_from_bounding_set(capability)?,
                 Ok(false) => {}
-                Err(_) => break, // the kernel knows no more
+                Err(_) => break, // the kernel knows no more capabilities
             }
         }
         let bits = CapabilitiesSecureBits::NO_ROOT

@@ -1,16 +1,22 @@
-//! The helper: this same program, started again to put itself behind the kernel's walls and become a command.
+//! The helper: this same program, started again to confine itself and then become a command.
 //!
 //! # Layout
-//! [`jail_main_if_asked`] is the door · `plan` what it is told · `supervisor` the first stage: outlives the host by a moment, ends
-//! every process below it, removes the private folder · `inner` the second stage: gives up every right, then becomes bash ·
-//! `mounts` what is covered and made read-only where a mount namespace can be made · `folders` the rules of Landlock · `program` how
-//! the helper is started, whatever became of its file · `forward` a stage of its own: what a command behind bubblewrap reaches listed
-//! hosts through. It is started inside the jail and decides nothing. · `confine` what such a command is started by, so that it may not
-//! make the sockets that the forwarder makes · `pdf` another: reads the text of a PDF, having given up everything else ·
-//! [`watchdog`](super::watchdog) the last: it sweeps for a host that was killed.
+//! - [`jail_main_if_asked`] is the entry point.
+//! - `plan` is the host's request to the helper.
+//! - `supervisor` is the first stage. It outlives the host briefly, ends every process below it and
+//!   removes the private folder.
+//! - `inner` is the second stage. It drops every right, then becomes bash.
+//! - `mounts` covers names and makes folders read-only where a mount namespace can be created.
+//! - `folders` builds the Landlock rules.
+//! - `program` starts the helper, even if its file was moved or replaced.
+//! - `forward` is a separate stage inside a bubblewrap jail: it connects a command to the proxy.
+//! - `confine` starts a command beside the forwarder and refuses it the sockets that the forwarder
+//!   needs.
+//! - `pdf` is a separate stage that reads the text of a PDF after dropping every other right.
+//! - [`watchdog`](super::watchdog) is the stage that sweeps after a killed host.
 //!
-//! **Invariant:** the first stage never runs the command, and the second becomes it only after every wall stands: anything that
-//! fails before ends the helper, never opens it.
+//! **Invariant:** the first stage never runs the command, and the second becomes the command only
+//! after every restriction is in place. A failure before that ends the helper.
 
 #[cfg(all(feature = "sandbox-linux", feature = "web", target_os = "linux"))]
 mod confine;
@@ -38,21 +44,25 @@ pub(super) use plan::{Namespace, Plan};
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 pub(super) use program::{Program, own_file};
 
-/// The first argument of a helper.
+/// First argument of a helper process.
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 pub(super) const ASK: &str = "__jail";
 
-/// Stands in the environment of a helper: a program that finds it and was not asked by its `main` must not start another.
+/// Environment variable of a helper process. A program that finds it set, and whose `main` did not
+/// call [`jail_main_if_asked`], must not start another helper.
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 pub(super) const ASKED: &str = "CALLBOARD_JAIL";
 
-/// Becomes the jail of a command if this process was started to be one; returns at once if not. Call it first in `main`, before
-/// threads, a runtime or the arguments: where bubblewrap does not work, commands run in a second process of your own program.
+/// Becomes the jail of a command if this process was started as one; otherwise returns at once.
+/// Call it first in `main`, before threads, a runtime or argument parsing: where bubblewrap does
+/// not work, commands run in a second process of your own program.
 ///
-/// A second process of your program, the watchdog, also moves aside what a command planted when the host is killed meanwhile.
+/// Another process of your program, the watchdog, moves aside protected files that a command
+/// created if the host is killed during the command.
 ///
-/// Without this call everything else works; there are then no commands where there is no bubblewrap, and [`super::detect`] says so.
-/// It finds that out by starting your program once with the argument `__jail`, for ten seconds at most.
+/// Without this call everything else works, but there are no commands where there is no bubblewrap,
+/// and [`super::detect`] reports so. To find out, it starts your program once with the argument
+/// `__jail`, for ten seconds at most.
 ///
 /// ```
 /// fn main() -> std::process::ExitCode {
@@ -74,7 +84,7 @@ pub fn jail_main_if_asked() {
 
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 fn stage(arguments: Vec<std::ffi::OsString>) -> i32 {
-    // It was started by a descriptor, which is no name to read in a list of processes.
+    // Started through a descriptor, the process would have an unreadable name in a process list.
     let _ = rustix::thread::set_name(c"callboard-jail");
     #[cfg(feature = "web")]
     if let [stage, nonce] = arguments.as_slice()
@@ -111,6 +121,6 @@ fn stage(arguments: Vec<std::ffi::OsString>) -> i32 {
     })
 }
 
-/// What a helper that could not do its work ends with.
+/// Exit code of a helper that failed before it could run the command.
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 const FAILED: i32 = 125;

@@ -1,10 +1,12 @@
-//! The view of the files that a command gets where the helper has a mount namespace: every mount of the machine read-only, but for the
-//! workspace and the private folder; of home folders, `/etc` and the like only what a command may use; and over the workspace a cover
-//! for what is protected or hidden. The kernel refuses
-//! to rename, remove or replace a mount point, so the folders around it can stay open.
+//! Sets up the file system view of a command where the helper has a mount namespace. Every mount of
+//! the machine becomes read-only, except the workspace and the private folder. Home folders, `/etc`
+//! and similar show only what a command may use. Mounts over the workspace cover protected and
+//! hidden names; since the kernel refuses to rename, remove or replace a mount point, the folders
+//! around them can stay writable.
 //!
-//! Every cover is laid through a descriptor that was opened without following links, and looked at again when it lies there: another
-//! command that moves names meanwhile makes this one fail, and never leaves a name uncovered.
+//! Every cover is mounted through a descriptor opened without following links, and checked again
+//! afterwards. If another command moves names at the same time, this one fails; no name is left
+//! uncovered.
 
 use std::{
     borrow::Cow,
@@ -24,23 +26,23 @@ use crate::sandbox::{
     guard::{Found, Identity, identity, names_of},
 };
 
-/// Names that are looked at for a second name of a protected file.
+/// Names searched for other hard links to a protected file.
 const NAMES_MAX: usize = 50_000;
 
-/// Folders of which a command sees only what it may use.
+/// Folders in which a command sees only what it may use.
 const EMPTIED: &[&str] = &["/boot", "/etc", "/home", "/media", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/var"];
 
-/// An empty folder for mount points.
+/// Mount options of an empty folder that will contain mount points.
 const SMALL: &std::ffi::CStr = c"size=1m,mode=755";
 
-/// What hides a folder: an empty one, of one page.
+/// Mount options of the empty folder, one page in size, that hides another.
 const EMPTY: &std::ffi::CStr = c"size=4k,mode=755";
 
-/// Makes every mount read-only but those at and below `writable`, which become separate mounts.
+/// Makes every mount read-only except those at and below `writable`, which become separate mounts.
 pub(super) fn close(writable: [&Path; 2]) -> Result<(), String> {
     let mut own = Vec::new();
     for folder in writable {
-        // The kernel's list shows no links.
+        // The kernel lists mounts by their real paths.
         let folder = folder.canonicalize().map_err(|error| format!("a writable folder: {}", error.kind()))?;
         mount_bind_recursive(&folder, &folder).map_err(|error| format!("the mount of a writable folder: {error}"))?;
         own.push(folder);
@@ -51,7 +53,8 @@ pub(super) fn close(writable: [&Path; 2]) -> Result<(), String> {
             continue;
         }
         match mount_remount(&place, MountFlags::BIND | MountFlags::RDONLY | flags, c"") {
-            // Out of reach: another mount lies over it, or a folder on the way is closed. A command has fewer rights than this process.
+            // Unreachable: another mount lies over it, or a folder on the way is closed. The
+            // command has fewer rights than this process, so it cannot reach the mount either.
             Ok(()) | Err(Errno::ACCESS | Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
             Err(Errno::INVAL) if !is_mount(&place) => {}
             Err(error) => return Err(format!("a mount cannot be made read-only: {error}")),
@@ -61,22 +64,23 @@ pub(super) fn close(writable: [&Path; 2]) -> Result<(), String> {
     if whole.f_flag.contains(StatVfsMountFlags::RDONLY) { Ok(()) } else { Err("the root folder is not read-only".to_owned()) }
 }
 
-/// Whether a mount can be seen at a place.
+/// Whether a mount is visible at a place.
 fn is_mount(place: &Path) -> bool {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     let stat = rustix::fs::statx(rustix::fs::CWD, place, flags, StatxFlags::empty());
     stat.is_ok_and(|stat| stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
-/// Empties the folders of [`EMPTIED`] but for what is shown. To most programs a file that is not there is an answer, and one that they
-/// may not read a failure.
+/// Empties the folders of [`EMPTIED`] except for `shown`. Most programs handle a missing file well
+/// and treat an unreadable one as a failure.
 pub(super) fn narrow<'a>(shown: impl Iterator<Item = &'a Path>) -> Result<(), String> {
     let said = |what: &'static str| move |error: Errno| format!("{what}: {error}");
     let io = |error: std::io::Error| format!("a shown folder: {}", error.kind());
     let shown: Vec<&Path> = shown.collect();
     for folder in EMPTIED {
         let Ok(folder) = Path::new(folder).canonicalize() else { continue };
-        // A workspace may hold all of it. A folder that is a link to another place keeps what it has.
+        // A workspace that contains the whole folder keeps it visible. A folder that is a link
+        // elsewhere keeps its contents.
         if shown.iter().any(|place| folder.starts_with(place)) || folder.components().count() != 2 {
             continue;
         }
@@ -102,11 +106,11 @@ pub(super) fn narrow<'a>(shown: impl Iterator<Item = &'a Path>) -> Result<(), St
     Ok(())
 }
 
-/// A line of the kernel's list.
+/// A line of the kernel's list of mounts.
 #[derive(Debug, PartialEq)]
 struct Mounted {
     place: PathBuf,
-    /// Those that a mount must keep where another user namespace set them.
+    /// Flags that a remount must keep, since another user namespace set them.
     flags: MountFlags,
 }
 
@@ -125,7 +129,7 @@ impl Mounted {
     }
 }
 
-/// `\040` is a blank.
+/// Decodes octal escapes: `\040` is a blank.
 fn unescaped(text: &str) -> PathBuf {
     use std::{ffi::OsString, os::unix::ffi::OsStringExt};
     let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
@@ -141,10 +145,11 @@ fn unescaped(text: &str) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes))
 }
 
-/// Lays the covers over the workspace, as bubblewrap does: folders named `.git` over themselves, so that they stay where they are;
-/// what is protected over itself and read-only; what holds keys under an empty file or folder.
+/// Mounts the covers over the workspace, as bubblewrap does: a `.git` folder over itself, so that
+/// it stays in place; a protected path over itself, read-only; an empty file or folder over a path
+/// that holds keys.
 pub(super) fn cover(root: &Root, found: &Found) -> Result<(), String> {
-    // Before the covers lie: a covered file no longer shows how many names it has.
+    // Before the covers are mounted: a covered file no longer shows its number of hard links.
     let found = &with_second_names(root, found);
     for path in &found.git {
         lay(root, path, &Cover::Itself)?;
@@ -169,7 +174,7 @@ fn lay(root: &Root, path: &Path, cover: &Cover) -> Result<(), String> {
     let said = |error: Errno| format!("a protected name cannot be covered: {error}");
     let place = match open(root, path) {
         Ok(place) => place,
-        Err(Errno::NOENT) => return Ok(()), // it was removed since it was found
+        Err(Errno::NOENT) => return Ok(()), // it was removed after the search
         Err(error) => return Err(said(error)),
     };
     let null;
@@ -202,7 +207,7 @@ fn lay(root: &Root, path: &Path, cover: &Cover) -> Result<(), String> {
         ];
         let flags: MountFlags = flags.into_iter().filter(|(kind, _)| kept.contains(*kind)).map(|(_, flag)| flag).collect();
         mount_remount(through(&laid), MountFlags::BIND | MountFlags::RDONLY | flags, c"").map_err(|error| match error {
-            Errno::INVAL => changed(), // it is no mount point
+            Errno::INVAL => changed(), // it is not a mount point
             other => said(other),
         })?;
     }
@@ -214,7 +219,7 @@ fn open(root: &Root, path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::openat2(&root.dir, path, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS)
 }
 
-/// The name of what a descriptor stands for, exactly.
+/// Path under `/proc` of an open descriptor, which names exactly that file.
 fn through(fd: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
@@ -225,7 +230,7 @@ fn own_identity(fd: &OwnedFd) -> Option<Identity> {
     Some((stat.st_dev as u64, stat.st_ino as u64))
 }
 
-/// What was found, with the other names of its files.
+/// Adds the other hard links of protected and hidden files to the result of a search.
 pub(in crate::sandbox) fn with_second_names<'f>(root: &Root, found: &'f Found) -> Cow<'f, Found> {
     let mut found = Cow::Borrowed(found);
     for (path, is_hidden) in second_names(root, &found) {
@@ -235,8 +240,9 @@ pub(in crate::sandbox) fn with_second_names<'f>(root: &Root, found: &'f Found) -
     found
 }
 
-/// Other names of protected and hidden files that have several: the same file by another name is the same file. With whether it holds
-/// keys. Looks through the workspace only if there is such a file, and at `NAMES_MAX` names at most.
+/// Other hard links of protected and hidden files, and whether each holds keys. A hard link is the
+/// same file under another name. Searches the workspace only if one of those files has several
+/// links, and checks [`NAMES_MAX`] names at most.
 fn second_names(root: &Root, found: &Found) -> Vec<(PathBuf, bool)> {
     let hidden = found.hidden.iter().filter(|(_, is_folder)| !is_folder).map(|(path, _)| (path.as_path(), true));
     let covered = hidden.chain(found.read_only.iter().map(|path| (path.as_path(), false)));
@@ -265,7 +271,7 @@ fn second_names(root: &Root, found: &Found) -> Vec<(PathBuf, bool)> {
     second
 }
 
-/// The identity of a file that has more than one name.
+/// The identity of a file with more than one hard link.
 fn with_second_name(root: &Root, path: &Path) -> Option<Identity> {
     let fd = open(root, path).ok()?;
     let stat = rustix::fs::fstat(&fd).ok()?;

@@ -1,8 +1,10 @@
-//! The reader of PDFs: a stage of its own, which gets a file on its standard input and gives its text on its standard output. What it
-//! parses is anybody's, so before it takes the first byte it gives up all but its memory, its three streams and a little time.
+//! The PDF reader: a separate stage that reads a file from standard input and writes its text to
+//! standard output. The input is untrusted, so before reading the first byte the stage drops
+//! everything except its memory, its three streams and a little time.
 //!
-//! A filter of system calls by list of what is *allowed*: it can open, make, find and change no file, reach no socket or process and
-//! start none. That needs no Landlock and no rights, so it works on every Linux.
+//! Its seccomp filter is an allow-list: the stage can open, create, find and change no file, reach
+//! no socket or process, and start no process. The filter needs neither Landlock nor privileges, so
+//! it works on every Linux.
 
 use std::io::{Read, Write};
 
@@ -14,16 +16,16 @@ use crate::sandbox::filter;
 
 pub(in crate::sandbox) const STAGE: &str = "pdf";
 
-/// Bytes of memory: the file, its objects and one page's content at a time.
+/// Bytes of memory: the file, its objects and the content of one page at a time.
 const MEMORY_BYTES: u64 = 512 * 1024 * 1024;
 
-/// Seconds of processor time; a page takes milliseconds.
+/// Seconds of processor time. A page takes milliseconds.
 const CPU_SECONDS: u64 = 20;
 
-/// Bytes that one stream of the file may unfold to: a small file may claim gigabytes.
+/// Bytes that one stream of the file may decompress to. A small file may claim gigabytes.
 const STREAM_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// The first line of an answer: the nonce, then `pages N` or one of these words.
+/// First line of the answer: the nonce, then `pages N` or one of these words.
 pub(in crate::sandbox) mod word {
     pub(in crate::sandbox) const PAGES: &str = "pages";
     pub(in crate::sandbox) const BROKEN: &str = "broken";
@@ -33,7 +35,8 @@ pub(in crate::sandbox) mod word {
     pub(in crate::sandbox) const BOUNDS: &str = "bounds";
 }
 
-/// Reads one PDF. What it cannot survive ends it, and the host sees that there is no answer.
+/// Reads one PDF. A file that crashes the parser ends this process, and the host sees that there is
+/// no answer.
 pub(super) fn run(nonce: &str) -> Result<i32, String> {
     std::panic::set_hook(Box::new(|_| {}));
     confine()?;
@@ -61,7 +64,7 @@ fn confine() -> Result<(), String> {
     filter::install_for_parser()
 }
 
-/// Number of pages, and their text.
+/// Returns the number of pages and their text.
 fn text_of(bytes: &[u8]) -> Result<(usize, String), &'static str> {
     let options = LoadOptions { max_decompressed_size: Some(STREAM_BYTES_MAX), ..LoadOptions::default() };
     let document = Document::load_mem_with_options(bytes, options).map_err(|error| reason(&error))?;

@@ -1,4 +1,4 @@
-//! What the host tells its helper, as one argument.
+//! The host's request to its helper, encoded as one argument.
 
 use std::path::PathBuf;
 
@@ -7,22 +7,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::sandbox::PathRules;
 
-/// How a mount namespace is made. The program is started in it, since a safe Rust program cannot enter one without a fork.
+/// How a mount namespace is created. The helper is started inside the namespace, since safe Rust
+/// cannot enter one without a fork.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::sandbox) enum Namespace {
-    /// By a superuser.
+    /// As superuser.
     Mount,
-    /// By an unprivileged user, who first needs a user namespace in which mounting is allowed.
+    /// As an unprivileged user, through a user namespace in which mounting is allowed.
     UserAndMount,
 }
 
 impl Namespace {
-    /// The one that this process may hope for.
+    /// The variant that this process's user can use.
     pub(in crate::sandbox) fn of_this_user() -> Self {
         if rustix::process::geteuid().is_root() { Self::Mount } else { Self::UserAndMount }
     }
 
-    /// Arguments of util-linux's `unshare`. Private: no mount of either side reaches the other.
+    /// Arguments of util-linux's `unshare`. With private propagation, mounts on one side do not
+    /// appear on the other.
     pub(in crate::sandbox) fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Mount => &["--mount", "--propagation", "private", "--"],
@@ -34,24 +36,24 @@ impl Namespace {
 /// A command's jail.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::sandbox) struct Plan {
-    /// Marks the words of this job.
+    /// Marks the control words of this job.
     pub(in crate::sandbox) nonce: String,
-    /// Who started it: when that process goes, all below the helper go.
+    /// Process id of the host. When that process ends, everything below the helper ends.
     pub(in crate::sandbox) host: i32,
     /// The workspace.
     pub(in crate::sandbox) root: PathBuf,
     /// Where the command starts, relative to the root.
     pub(in crate::sandbox) folder: PathBuf,
-    /// The private folder, made by the supervisor and removed by it.
+    /// The private folder, created and removed by the supervisor.
     pub(in crate::sandbox) private: PathBuf,
-    /// How the helper gets a mount namespace; `None` where none can be made.
+    /// How the helper gets a mount namespace; `None` where none can be created.
     pub(in crate::sandbox) namespace: Option<Namespace>,
-    /// More folders that can be read.
+    /// Additional folders that the command can read.
     pub(in crate::sandbox) read_only: Vec<PathBuf>,
     /// Variables that toolchains need.
     pub(in crate::sandbox) environment: Vec<(String, String)>,
-    /// Which names are refused.
+    /// Names that the command may not read or write.
     pub(in crate::sandbox) rules: PathRules,
-    /// What the command may use.
+    /// Limits of the command.
     pub(in crate::sandbox) limits: ExecLimits,
 }

@@ -1,8 +1,8 @@
-//! How a helper is started from the file that this process runs, also after its name was moved or replaced.
+//! Starts a helper from the file that this process runs, even after the file was moved or replaced.
 //!
-//! The file is held open and handed to the child, which starts it by its descriptor. The name may belong
-//! to a new version by then, or lie where commands can write; `/proc/PID/exe` is closed to the children of a process that is closed to
-//! debuggers.
+//! The file is held open and passed to the child, which executes it through the descriptor. By then
+//! its name may belong to a new version, or lie where commands can write. `/proc/PID/exe` is no
+//! alternative: the children of a process that is closed to debuggers cannot open it.
 
 use std::{ffi::OsString, os::fd::OwnedFd, path::PathBuf, sync::Arc};
 
@@ -19,7 +19,7 @@ pub(in crate::sandbox) fn own_file() -> std::io::Result<OwnedFd> {
 /// The program that becomes a helper.
 #[derive(Debug, Clone)]
 pub(in crate::sandbox) enum Program {
-    /// One that the embedding program names.
+    /// A program named by the embedding program.
     Named(PathBuf),
     /// The file that this process was started from.
     Own(Arc<OwnedFd>),
@@ -33,7 +33,7 @@ impl Program {
         own_file().map(|fd| Self::Own(Arc::new(fd))).map_err(|error| SandboxError::Failed(format!("this program's file: {error}")))
     }
 
-    /// What is started.
+    /// Path to execute.
     pub(in crate::sandbox) fn path(&self) -> OsString {
         match self {
             Self::Named(path) => path.into(),
@@ -41,7 +41,7 @@ impl Program {
         }
     }
 
-    /// The descriptor that the child needs for that.
+    /// Descriptor that the child needs for [`Program::path`].
     pub(in crate::sandbox) fn carried(&self) -> Option<Carried> {
         match self {
             Self::Named(_) => None,

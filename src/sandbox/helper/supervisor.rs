@@ -1,5 +1,6 @@
-//! The first stage. It adopts every orphan below it, so that nothing that a command starts gets lost, and ends them all when the
-//! command has ended, when the host closes its standard input, or when the host is gone, however it went (FAULTS F4).
+//! The first stage. It adopts every orphaned process below it, so no process that a command starts
+//! escapes. It ends them all when the command has ended, when the host closes its standard input,
+//! or when the host is gone for whatever reason.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -26,23 +27,24 @@ use crate::sandbox::{
 
 pub(super) const STAGE: &str = "supervise";
 
-/// Longest time for ending what is left: a process in an uninterruptible sleep cannot be waited for (FAULTS F4: 2 s).
+/// Longest time for ending the remaining processes, within the two seconds promised to callers. A
+/// process in an uninterruptible sleep cannot be waited for.
 const END_MAX: Duration = Duration::from_millis(1700);
 
-/// Between two rounds of killing.
+/// Delay between two rounds of killing.
 const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
 pub(super) fn run(plan: &Plan, command: &OsStr, found: &[OsString]) -> Result<i32, String> {
     let said = |what: &'static str| move |error: std::io::Error| format!("{what}: {}", error.kind());
     let parent = rustix::process::getppid();
     if parent.map(Pid::as_raw_pid) != Some(plan.host) {
-        return Ok(super::FAILED); // nobody is there any more
+        return Ok(super::FAILED); // the host is gone already
     }
     let host = pidfd(plan.host).ok_or("the host cannot be watched")?;
     rustix::process::set_child_subreaper(parent).map_err(|e| said("orphans cannot be adopted")(e.into()))?;
     DirBuilder::new().mode(0o700).create(&plan.private).map_err(said("no private folder"))?;
     let ended = watch(plan, command, found, &host);
-    // Whoever removed or filled it: it is ours, and the command is gone.
+    // Whatever the command did to the folder, it is ours and the command is gone.
     let _ = fs::remove_dir_all(&plan.private);
     ended
 }
@@ -61,7 +63,7 @@ fn watch(plan: &Plan, command: &OsStr, found: &[OsString], host: &OwnedFd) -> Re
         let mut fds: Vec<PollFd<'_>> = fds.into_iter().zip(watched).map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)).collect();
         let _ = poll(&mut fds, None);
         let rose: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-        // Orphans end, too.
+        // Reaps orphans as well as the child.
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
             if pid == child {
                 let left = left_running();
@@ -83,7 +85,7 @@ fn watch(plan: &Plan, command: &OsStr, found: &[OsString], host: &OwnedFd) -> Re
     Ok(status)
 }
 
-/// Those that have ended but not been waited for run no more.
+/// Counts the descendants that still run; a zombie has ended.
 fn left_running() -> usize {
     let runs = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
     below(rustix::process::getpid().as_raw_pid()).iter().filter(|pid| runs(pid)).count()
@@ -97,7 +99,7 @@ fn end_all() {
             match rustix::process::wait(WaitOptions::NOHANG) {
                 Ok(Some(_)) => {}
                 Ok(None) => break,
-                Err(_) => return, // no child is left, and so no descendant: orphans are children
+                Err(_) => return, // no child is left, and so no descendant: orphans become children
             }
         }
         let _ = poll(&mut [], Some(&AGAIN));

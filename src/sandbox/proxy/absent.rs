@@ -1,4 +1,5 @@
-//! In a build without the feature `web` there is nobody to resolve and judge: no allow-list is served.
+//! Stands in for the proxy in a build without the feature `web`, which has no resolver and no
+//! address check: hosts cannot be listed.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +7,7 @@ use callboard_actors::ports::SandboxError;
 
 use super::AllowList;
 
-/// There is none.
+/// Never constructed.
 #[derive(Debug)]
 pub(super) enum Proxy {}
 
@@ -24,7 +25,7 @@ impl Proxy {
     }
 }
 
-/// There is none.
+/// Never constructed.
 #[derive(Debug)]
 pub(super) enum Door {}
 

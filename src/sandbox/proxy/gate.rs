@@ -1,4 +1,5 @@
-//! Judges a host and a port, then every address that it has, then dials one of those (FAULTS F6).
+//! Checks a host and a port against the allow-list, resolves the host, checks every address, then
+//! connects to one of them.
 
 use std::{
     fmt,
@@ -12,13 +13,13 @@ use tokio::net::TcpStream;
 use super::Refusal;
 use crate::web::{Denied, Resolver, UrlPolicy};
 
-/// Addresses of one name that are looked at; a name with more is refused.
+/// Most addresses of one name; a name with more is refused.
 const ADDRESSES_MAX: usize = 256;
 
 /// Addresses that are tried, in the order of the resolver.
 const TRIES_MAX: usize = 4;
 
-/// Longest wait for one of several addresses.
+/// Longest wait for one address.
 const TRY_MAX: std::time::Duration = std::time::Duration::from_secs(5);
 
 pub(super) struct Gate {
@@ -50,7 +51,8 @@ impl Gate {
         Err(Refusal::new("502 Bad Gateway", format!("{host}:{port} cannot be reached")))
     }
 
-    /// The addresses that may be dialed for it: one that may not refuses them all.
+    /// Returns the addresses that may be dialed. If one address of the name is not allowed, all are
+    /// refused.
     async fn admit(&self, host: &str, port: u16) -> Result<Vec<IpAddr>, Refusal> {
         if !self.hosts.iter().any(|pattern| pattern.matches(host, port)) {
             return Err(forbidden(format!(

@@ -1,17 +1,20 @@
-//! The way from a jail without a network to the hosts that an operator listed: a proxy on a unix socket that is bound into the jail
-//! of one command, and ends with it. A forwarder inside (`helper/forward.rs`) gives it a port that programs find by `http_proxy`.
+//! The proxy between a jail without a network and the hosts that an operator listed. It listens on
+//! a Unix socket that is bound into the jail of one command, and ends with the command. A forwarder
+//! inside (`helper/forward.rs`) offers a port that programs find through `http_proxy`.
 //!
 //! # Layout
-//! `request` reads what a program asks for · `gate` judges it, resolves, and dials what it judged · `tunnel` carries the bytes.
+//! `request` parses a program's request · `gate` checks it, resolves the host and connects ·
+//! `tunnel` copies the bytes.
 //!
-//! Promises, tested in `tests/integration/sandbox/network.rs` (FAULTS F6):
-//! - nothing is dialed that is not listed with its port, nor any address that is neither public nor listed literally; a name is
-//!   resolved once, all its addresses are judged, one of those judged is dialed
-//! - nothing is left of it, connections and socket included, when the answer of its command is there
-//! - connections, bytes and waits are bounded ([`Bounds`])
+//! Promises, tested in `tests/integration/sandbox/network.rs`:
+//! - Only listed hosts are dialed, at the listed port, and only addresses that are public or listed
+//!   literally. A name is resolved once; all its addresses are checked, and one of these is dialed.
+//! - When the command's result is returned, no connection and no socket of it is left.
+//! - Connections, bytes and waiting times are bounded ([`Bounds`]).
 //!
-//! Stated limits: TLS is not opened, so a listed host can serve other names at its address (domain fronting); whatever a listed host
-//! takes in, a command can send there. Plain HTTP is one request a connection, its body of a known length.
+//! Limits: TLS is not decrypted, so a listed host can serve other names at its address (domain
+//! fronting). A command can send data to any listed host. Plain HTTP is limited to one request per
+//! connection, with a body of known length.
 
 mod gate;
 mod request;
@@ -41,20 +44,22 @@ use self::{gate::Gate, request::What, tunnel::Budget};
 use super::{AllowList, helper::ASKED, shell::nonce};
 use crate::web::SystemResolver;
 
-/// What the connections of commands may use.
+/// Limits of the connections of commands.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
-    /// Connections at once, of all commands of a sandbox: build tools open a dozen or two. Beyond, 503.
+    /// Concurrent connections of all commands of a sandbox. Build tools open a dozen or two; beyond
+    /// the limit the answer is 503.
     connections: usize,
     /// Longest wait for the head of a request.
     head: Duration,
-    /// Longest time of resolving and dialing.
+    /// Longest time to resolve and connect.
     dial: Duration,
-    /// Longest silence of both sides: servers that work for a minute before they answer are common.
+    /// Longest silence in both directions. Servers that work for a minute before they answer are
+    /// common.
     idle: Duration,
-    /// Longest life of a connection: that of the longest command.
+    /// Longest lifetime of a connection: that of the longest command.
     total: Duration,
-    /// Bytes of one command, both ways and all connections together: a toolchain fits.
+    /// Bytes of one command, in both directions and over all connections; enough for a toolchain.
     bytes: u64,
 }
 
@@ -67,33 +72,36 @@ const BOUNDS: Bounds = Bounds {
     bytes: 4 * 1024 * 1024 * 1024,
 };
 
-/// Different refusals that are told after a command.
+/// Distinct refusals that are reported after a command.
 const TOLD_MAX: usize = 8;
 
 const REPLACED: &str = "this program's file has been moved or replaced since it was started";
 
-/// Device and number of a file.
+/// Device and inode number of a file.
 fn file_of(path: &Path) -> Option<(u64, u64)> {
     fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
-/// The proxy of one sandbox: opens a [`Door`] a command.
+/// The proxy of one sandbox. Opens a [`Door`] for each command.
 #[derive(Debug)]
 pub(super) struct Proxy {
     gate: Arc<Gate>,
     permits: Arc<Semaphore>,
     bounds: Bounds,
-    /// The program that becomes the forwarder, and the file that it was at the start.
+    /// Path of the program that becomes the forwarder, and the identity of its file at the start.
     helper: PathBuf,
     helper_file: (u64, u64),
-    /// Where the folders of sockets are made.
+    /// Folder in which the folders of sockets are created.
     place: PathBuf,
 }
 
 impl Proxy {
+    /// Creates the proxy of a sandbox over the workspace `root`. Neither the helper nor the socket
+    /// may lie where a command could replace them with a link, since both are bound into the next
+    /// jail by name.
+    ///
     /// # Errors
-    /// Why the list cannot be served here. Neither the helper nor the socket may lie where a command could put a link in its place:
-    /// both are bound into the next jail by name.
+    /// The reason why the list cannot be served here.
     pub(super) fn new(allow: &AllowList, helper: Option<PathBuf>, root: &Path) -> Result<Self, String> {
         if helper.is_none() && std::env::var_os(ASKED).is_some() {
             return Err("this program's main does not ask jail_main_if_asked first".to_owned());
@@ -113,8 +121,11 @@ impl Proxy {
         Ok(Self { gate, permits: Arc::new(Semaphore::new(BOUNDS.connections)), bounds: BOUNDS, helper, helper_file, place })
     }
 
+    /// Path of the helper.
+    ///
     /// # Errors
-    /// When another file has its name now: a new version need not understand what this one asks of it.
+    /// When another file has replaced the helper: a new version may not understand the arguments of
+    /// this one.
     pub(super) fn helper(&self) -> Result<&Path, SandboxError> {
         if file_of(&self.helper) != Some(self.helper_file) {
             return Err(SandboxError::Failed(format!("{REPLACED}: commands that may reach hosts need a restart")));
@@ -122,7 +133,7 @@ impl Proxy {
         Ok(&self.helper)
     }
 
-    /// Begins to listen, for one command. Needs a runtime with sockets.
+    /// Starts to listen for one command. Needs a runtime with I/O enabled.
     pub(super) fn open(&self) -> Result<Door, SandboxError> {
         let failed = |error: std::io::Error| SandboxError::Failed(format!("no socket for the network: {}", error.kind()));
         let folder = Folder::make(self.place.join(format!("callboard-net-{}", nonce()?))).map_err(failed)?;
@@ -136,7 +147,7 @@ impl Proxy {
     }
 }
 
-/// A private folder, removed with what is in it.
+/// A private folder, removed with its contents on drop.
 #[derive(Debug)]
 struct Folder(PathBuf);
 
@@ -155,7 +166,8 @@ impl Drop for Folder {
 
 type Told = Arc<Mutex<BTreeSet<String>>>;
 
-/// What one command goes through. Dropped, it ends all its connections soon; closed, at once.
+/// The proxy of one command. A drop ends all its connections in the background; [`Door::close`]
+/// waits until they have ended.
 #[derive(Debug)]
 pub(super) struct Door {
     socket: PathBuf,
@@ -170,7 +182,7 @@ impl Door {
         &self.socket
     }
 
-    /// Ends every connection; tells what was refused, a line each.
+    /// Ends every connection. Returns a line for each refused request.
     pub(super) async fn close(mut self) -> Vec<String> {
         self.end.cancel();
         let _ = (&mut self.loops).await;
@@ -199,7 +211,7 @@ async fn accept(listener: UnixListener, permits: Arc<Semaphore>, visitor: Visito
                         drop(permit);
                     });
                 }
-                // Whoever does not listen is not waited for.
+                // Never wait for a client that does not read.
                 (Ok((client, _)), Err(_)) => drop(client.try_write(Refusal::crowded().answer().as_bytes())),
                 (Err(_), _) => tokio::time::sleep(Duration::from_millis(50)).await,
             },
@@ -208,12 +220,12 @@ async fn accept(listener: UnixListener, permits: Arc<Semaphore>, visitor: Visito
     open.shutdown().await;
 }
 
-/// Why a request is not carried, as its asker reads it.
+/// Why a request was refused, in the form that the program reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Refusal {
-    /// Code and reason of HTTP.
+    /// HTTP status code and reason.
     status: &'static str,
-    /// One line.
+    /// Explanation, in one line.
     text: String,
 }
 
@@ -239,7 +251,7 @@ impl Refusal {
     }
 }
 
-/// What every connection of a command shares.
+/// State shared by all connections of a command.
 #[derive(Debug, Clone)]
 struct Visitor {
     gate: Arc<Gate>,
@@ -253,7 +265,7 @@ impl Visitor {
         let _ = tokio::time::timeout(self.bounds.total, async {
             if let Err(refusal) = self.carry(&mut client).await {
                 self.tell(&refusal.text);
-                // An asker that does not read its answer must not hold the place.
+                // A client that does not read its answer must not hold the permit.
                 let _ = tokio::time::timeout(self.bounds.head, client.write_all(refusal.answer().as_bytes())).await;
             }
         })

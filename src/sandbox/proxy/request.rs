@@ -1,14 +1,14 @@
-//! Reads what a program asks a proxy for: `CONNECT host:port`, or a request of plain HTTP in its absolute form. Strict: what two
-//! readers could understand differently is refused.
+//! Parses requests to the proxy: `CONNECT host:port`, or plain HTTP in absolute form. Strict: a
+//! request that two parsers could read differently is refused.
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::Refusal;
 
-/// Bytes of a head: cookies and tokens fit.
+/// Bytes of a request's head, with room for cookies and tokens.
 const HEAD_BYTES_MAX: usize = 32 * 1024;
 
-/// What is asked for.
+/// A parsed request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Request {
     /// A name or an address, in lower case; IPv6 in brackets.
@@ -19,18 +19,19 @@ pub(super) struct Request {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum What {
-    /// Bytes both ways.
+    /// `CONNECT`: bytes are copied in both directions.
     Tunnel,
-    /// One request and its answer.
+    /// Plain HTTP: one request and its answer.
     Plain {
-        /// As the server gets it.
+        /// The head as it is sent to the server.
         head: Vec<u8>,
-        /// Bytes of its body.
+        /// Length of the body in bytes.
         body_bytes: u64,
     },
 }
 
-/// Reads a head; also what came behind it. `None`: nobody asked anything.
+/// Reads a head. Returns the request and the bytes received after its head; `None` if the client
+/// sent nothing.
 pub(super) async fn read(client: &mut (impl AsyncRead + Unpin)) -> Result<Option<(Request, Vec<u8>)>, Refusal> {
     let (mut bytes, mut buffer) = (Vec::new(), [0; 2048]);
     loop {
@@ -73,7 +74,7 @@ fn parse(head: &[u8]) -> Result<Request, Refusal> {
     let (host, port) = authority(place, Some(80)).ok_or(Refusal::bad("the host of its URL"))?;
     let slash = if path.starts_with('/') { "" } else { "/" };
     let shown_port = if port == 80 { String::new() } else { format!(":{port}") };
-    // The Host is what was judged, whatever the program wrote.
+    // Host is set to the host that was checked, whatever the program wrote.
     let mut head = format!("{method} {slash}{path} {version}\r\nHost: {host}{shown_port}\r\n");
     let named = |name: &'static str| headers.iter().filter(move |(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| *value);
     let between_two: Vec<&str> = named("connection").flat_map(|value| value.split(',')).map(str::trim).collect();

@@ -1,4 +1,4 @@
-//! What would take minutes or gigabytes from inside a jail: the bounds.
+//! Tests of the bounds, which would take minutes or gigabytes from inside a jail.
 
 use std::io;
 
@@ -19,7 +19,7 @@ impl Resolver for Nobody {
     }
 }
 
-/// A door to a listener of its own.
+/// Opens a door to a new listener.
 async fn door(bounds: Bounds) -> (Door, TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let place = listener.local_addr().unwrap().to_string();

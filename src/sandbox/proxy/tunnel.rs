@@ -1,4 +1,5 @@
-//! Carries bytes between a command and a host, within a budget, until both are silent for too long.
+//! Copies bytes between a command and a host, within a byte budget, until both sides are silent for
+//! too long.
 
 use std::{
     io,
@@ -11,14 +12,14 @@ use tokio::{
     time::Instant,
 };
 
-/// Bytes that are carried at once, in each direction.
+/// Buffer size for each direction, in bytes.
 const BUFFER_BYTES: usize = 16 * 1024;
 
-/// Bytes that a command may still send and get.
+/// Bytes that a command may still send and receive.
 #[derive(Debug)]
 pub(super) struct Budget(AtomicU64);
 
-/// It is used up.
+/// The budget is used up.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct UsedUp;
 
@@ -33,10 +34,11 @@ impl Budget {
     }
 }
 
-/// Notices silence: of both directions, for one of them may be silent for long.
+/// Detects silence. Only silence in both directions counts, since one direction may be quiet for
+/// long.
 struct Silence {
     start: Instant,
-    /// Milliseconds from the start to the last byte.
+    /// Milliseconds from the start to the last byte received.
     heard: AtomicU64,
     idle: Duration,
 }
@@ -62,7 +64,7 @@ impl Silence {
     }
 }
 
-/// Carries what both say, until both have ended.
+/// Copies bytes in both directions until both have ended.
 pub(super) async fn both(
     client: impl AsyncRead + AsyncWrite + Unpin,
     server: impl AsyncRead + AsyncWrite + Unpin,
@@ -88,8 +90,8 @@ pub(super) async fn both(
     })
 }
 
-/// Carries one request and its answer: bytes behind the request's body are left where they are, for they could be a request to
-/// another host of the same server.
+/// Copies one request and its answer. Bytes after the request's body are not forwarded, since they
+/// could be a request to another host on the same server.
 pub(super) async fn exchange(
     client: impl AsyncRead + AsyncWrite + Unpin,
     server: impl AsyncRead + AsyncWrite + Unpin,
@@ -111,7 +113,7 @@ pub(super) async fn exchange(
     let up = async {
         match request.await {
             Err(End::UsedUp) => Err(End::UsedUp),
-            // The answer ends it, also where the server has heard enough.
+            // The answer ends the exchange, even if the server stopped reading the request.
             Ok(()) | Err(End::Broken) => std::future::pending().await,
         }
     };
@@ -126,7 +128,7 @@ pub(super) async fn exchange(
     })
 }
 
-/// Why a direction ended before its time.
+/// Why one direction ended early.
 enum End {
     UsedUp,
     Broken,
