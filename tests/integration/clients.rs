@@ -1,8 +1,10 @@
-//! Real clients, in processes of their own, against `callboard serve` before `callboard mock-model`: curl, the official OpenAI client, an
-//! EventSource that is cut off again and again, an OpenAPI validator and a Prometheus parser. Each script of `tests/clients/` says `ok:`
-//! for every promise it saw kept.
+//! Real clients in separate processes against `callboard serve` and `callboard mock-model`: curl,
+//! the official OpenAI client, an EventSource whose connection is cut repeatedly, an OpenAPI
+//! validator and a Prometheus parser. Each script of `tests/clients/` prints `ok:` for every
+//! promise that it has verified.
 //!
-//! The clients are looked for in the folder that `CALLBOARD_CLIENTS` names, else in `target/clients`: what `.ci/run` installs there.
+//! The clients are in the folder that `CALLBOARD_CLIENTS` names, or else in `target/clients`, where
+//! `.ci/run` installs them.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -16,7 +18,7 @@ use super::support::{scratch, skipped};
 const KEY: &str = "cb_test-key-of-acme-not-a-real-one";
 const ADMIN_KEY: &str = "cb_test-key-of-the-admin-not-a-real-one";
 
-/// A process that says its address in one of its first lines, and ends with the test.
+/// A process that prints its address in one of its first lines. Killed when the test ends.
 struct Server(Child, String);
 
 impl Drop for Server {
@@ -33,7 +35,7 @@ impl Server {
         let streams: [Box<dyn Read + Send>; 2] = [Box::new(child.stdout.take().unwrap()), Box::new(child.stderr.take().unwrap())];
         for stream in streams {
             let tell = tell.clone();
-            // Read to its end, or the process would stand still before a full pipe.
+            // Read all output, or the process would block on a full pipe.
             std::thread::spawn(move || {
                 for line in BufReader::new(stream).lines().map_while(Result::ok) {
                     if let Some(at) = line.find("http://") {
@@ -52,7 +54,7 @@ fn sha256(text: &str) -> String {
     sha2::Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A host with one tenant, before a mock model that streams forty pieces.
+/// A host with one tenant, connected to a mock model that streams forty pieces.
 struct Host {
     serve: Server,
     _model: Server,
@@ -79,12 +81,12 @@ fn host() -> Host {
     Host { serve, _model: model, _folder: folder }
 }
 
-/// Where the clients' packages are, if they are.
+/// Folder of the clients' packages, which may be missing.
 fn packages() -> PathBuf {
     std::env::var_os("CALLBOARD_CLIENTS").map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target/clients"), PathBuf::from)
 }
 
-/// Runs a client to its end; it must succeed and have kept so many promises.
+/// Runs a client to its end. The client must succeed and verify `promises` promises.
 fn keeps(mut client: Command, promises: usize) {
     let output = client.output().unwrap();
     let (said, complained) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

@@ -1,9 +1,12 @@
-//! What must not grow unseen: the instructions of a turn and of a token, and the memory of a host that makes and deletes conversations.
+//! Costs that must not grow unnoticed: instructions per round and per token, and memory of a host
+//! that creates and deletes conversations.
 //!
-//! Instructions are counted by valgrind in a process of its own, on one thread whose time stands still: they do not depend on what else
-//! the machine does. What two runs of different lengths have in common falls out. The build is the tests' own, without optimization, so
-//! the bounds are several times what a release takes (`cargo bench --bench turn -- count N` under callgrind); they stand a little above
-//! what was counted when they were last set, and are to be set anew, up or down, by whoever changes the cost with intent.
+//! Valgrind counts the instructions of a separate process with one thread and paused time, so the
+//! counts do not depend on the machine's load. The difference of two runs of different lengths
+//! cancels out the start. The build is that of the tests, without optimization, so each bound is
+//! several times the cost of a release build (`cargo bench --bench turn -- count N` under
+//! callgrind). Each bound is slightly above the count at the time it was set. A change that raises
+//! or lowers a cost on purpose also sets its bound again.
 
 use std::{
     io::Write as _,
@@ -18,24 +21,27 @@ mod reference;
 
 use reference::{Wire, fed, forgetful, ours, process, scripted};
 
-/// Thousands of instructions of the reference turn in process, of which 1,683 were counted.
+/// Thousands of instructions of the reference round in process; 1,683 were counted.
 const TURN_MAX: f64 = 1735.0;
 
-/// What the 300th may take more than the first ones: nothing but the noise of hash tables. A copy of the history's handles with each user
-/// message takes 14 % more.
+/// Cost of the 300th round relative to the first ones. The margin covers the noise of hash tables
+/// only: copying the handles of the history with each user message would add 14 %.
 const LATE_MAX: f64 = 1.03;
 
-/// Instructions of a token in bursts of 16, from the parser to a subscriber who is woken for each, of which 5,670 and 5,667 were counted.
+/// Instructions per token in bursts of 16, from the parser to a subscriber that wakes for each;
+/// 5,670 and 5,667 were counted.
 const TOKEN_MAX: [(Wire, f64); 2] = [(Wire::Anthropic, 6070.0), (Wire::OpenAi, 6070.0)];
 
-/// Bytes of a conversation that was deleted which may still be there: what the allocator has not given back after a short run.
+/// Bytes per deleted conversation that may remain, which the allocator has not returned after a
+/// short run.
 const LEFT_MAX: f64 = 400.0;
 
-/// A copy of this program without what debuggers read: valgrind would read it first, for longer than it counts.
+/// A copy of this program without debug information, which valgrind would read for longer than it
+/// counts.
 struct Bare(tempfile::TempDir);
 
 impl Bare {
-    /// `None`, said on standard error, where nothing can be counted.
+    /// `None`, with a note on standard error, where valgrind is missing.
     fn new(test: &str) -> Option<Self> {
         if !Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success()) {
             writeln!(&mut std::io::stderr(), "SKIPPED: {test}: valgrind is not installed").unwrap();
@@ -49,10 +55,10 @@ impl Bare {
         Some(Self(folder))
     }
 
-    /// Instructions of a run of `child_that_is_counted`.
+    /// Instructions of one run of `child_that_is_counted`.
     fn instructions(&self, scene: &str) -> f64 {
         let mut command = Command::new("valgrind");
-        // It counts as callgrind does, in a third of the time, when it does not play a cache.
+        // Cachegrind counts as callgrind does, in a third of the time when it simulates no cache.
         command.args(["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]).arg(self.0.path().join("bare"));
         command.args(["--exact", "costs::child_that_is_counted", "--test-threads=1"]).env("CALLBOARD_TEST_COUNT", scene);
         let output = command.current_dir(self.0.path()).output().unwrap();
@@ -62,14 +68,15 @@ impl Bare {
         counted.trim().replace(',', "").parse().unwrap()
     }
 
-    /// Instructions for each of what a scene does more when it is longer.
+    /// Instructions of one more repetition of a scene, from the difference of a long and a short
+    /// run.
     fn each(&self, scene: &str, few: usize, many: usize) -> f64 {
         let [few_took, many_took] = [few, many].map(|count| self.instructions(&format!("{scene} {count}")));
         (many_took - few_took) / (many - few) as f64
     }
 }
 
-/// Does nothing unless asked by the environment.
+/// Runs in a child process only, selected by an environment variable.
 #[test]
 fn child_that_is_counted() {
     let Ok(scene) = std::env::var("CALLBOARD_TEST_COUNT") else { return };
@@ -118,7 +125,8 @@ fn a_token_takes_its_instructions() {
     }
 }
 
-/// Memory is a figure of a whole process, and other tests share this one: it runs again by itself.
+/// Runs this test in a separate process: memory is measured for a whole process, and other tests
+/// share this one.
 #[test]
 fn a_host_that_makes_and_deletes_conversations_does_not_grow() {
     let alone = Command::new(std::env::current_exe().unwrap())
@@ -132,7 +140,7 @@ fn a_host_that_makes_and_deletes_conversations_does_not_grow() {
     println!("{out}");
 }
 
-/// Does nothing unless asked by the environment.
+/// Runs in a child process only, selected by an environment variable.
 #[test]
 fn child_that_churns() {
     if std::env::var_os("CALLBOARD_TEST_CHURN").is_none() {

@@ -1,5 +1,6 @@
-//! Any text as a path: the file tools agree with a model of what is inside (FAULTS F1, F24). A failing run prints its seed;
-//! `CALLBOARD_SEED` replays it, `CALLBOARD_LONG=1` tries many more.
+//! Random texts as paths: the file tools agree with a model of what is inside the workspace. A
+//! failing run prints its seed; `CALLBOARD_SEED` replays it, and `CALLBOARD_LONG=1` tries many
+//! more.
 
 use std::{
     collections::BTreeMap,
@@ -63,17 +64,18 @@ enum Node {
     Link(String),
 }
 
-/// What is inside, by the names of the way; the root is the empty way.
+/// Contents of the workspace, keyed by the names on the path; the root is the empty list.
 struct Model {
     nodes: BTreeMap<Vec<String>, Node>,
-    /// Texts by which the root is named.
+    /// Absolute texts that name the root.
     roots: [String; 2],
 }
 
 const LINKS_MAX: usize = 40;
 
 impl Model {
-    /// The names behind a text that is absolute and names the root, or relative.
+    /// The names of a relative text, or of an absolute one that names the root; `None` for any
+    /// other.
     fn names(&self, text: &str) -> Option<Vec<String>> {
         if text.contains('\0') {
             return None;
@@ -86,7 +88,7 @@ impl Model {
         self.roots.iter().find_map(|root| names.strip_prefix(parts(root).as_slice()).map(<[_]>::to_vec))
     }
 
-    /// Where a path that is read ends, links followed.
+    /// The end of a path to read, with links followed.
     fn read(&self, text: &str) -> Option<(Vec<String>, &Node)> {
         let mut todo: Vec<String> = self.names(text)?.into_iter().rev().collect();
         let (mut here, mut links) = (Vec::new(), 0);
@@ -115,9 +117,10 @@ impl Model {
         Some((here, node))
     }
 
-    /// What a path that is written changes, by its text alone and without links.
+    /// The path that a write changes, by its text alone and without links.
     fn written(&self, text: &str) -> Option<Vec<String>> {
-        // An absolute text is made plain before the root is looked for: it may leave the root and come back, and the parent of `/` is `/`.
+        // An absolute text is normalized before the root is looked up: it may leave the root and
+        // return, and the parent of `/` is `/`.
         let names = if text.starts_with('/') {
             let mut plain: Vec<&str> = Vec::new();
             for name in text.split('/').filter(|name| !matches!(*name, "" | ".")) {
@@ -144,7 +147,7 @@ impl Model {
     }
 }
 
-/// Keys for nobody, and what is the user's alone to write.
+/// Whether a path holds keys or, for a write, only the user may write it.
 fn refused(way: &[String], writes: bool) -> bool {
     way.last().is_some_and(|name| name == ".env") || writes && way.iter().any(|name| name == ".git")
 }
@@ -213,7 +216,7 @@ impl Ground {
             } else if meta.is_dir() {
                 Node::Folder
             } else {
-                // What is read says where it lies.
+                // The content of each file names its place.
                 fs::write(&at, format!("{way:?} old")).unwrap();
                 Node::File
             };
@@ -248,7 +251,7 @@ fn walk(folder: &Path) -> Vec<(Vec<String>, PathBuf)> {
 async fn call(tool: &Arc<dyn Tool>, arguments: Value) -> Result<String, ToolError> {
     let arguments = RawJson::from_text(arguments.to_string()).unwrap();
     tool.check(&arguments)?;
-    // As the executor does: what is shown and approved is what runs.
+    // Resolve first, as the executor does: the path shown and approved is the path used.
     let resolved = tool.resolve(&arguments).unwrap_or(arguments);
     assert_eq!(tool.resolve(&resolved), None, "{resolved:?}: a spelling is spelled as itself");
     match tool.call(resolved, example_context(CancellationToken::new())).await? {
@@ -279,7 +282,7 @@ async fn every_text_names_what_the_model_says_or_nothing() {
             let answer = call(&file_read, json!({ "path": path })).await;
             match &expected {
                 Some((way, Node::File)) => {
-                    // The name as it was given may be refused too: `.env` that is a link to something else.
+                    // The given name may be refused as well: `.env` that links to another file.
                     let named = path.trim_end_matches(['/', '.']).ends_with(".env");
                     assert!(named || answer.as_deref() == Ok(&format!("1\t{way:?} old\n")), "{what}: {answer:?}");
                     read += 1;
@@ -310,7 +313,7 @@ async fn every_text_names_what_the_model_says_or_nothing() {
             let place = way.iter().fold(Path::new(&ground.model.roots[0]).to_owned(), |place, name| place.join(name));
             assert!(answer.is_ok() && changed == [&place], "{what}: {answer:?} {changed:?}");
             written += 1;
-            // Back to what the model knows.
+            // Restore the state that the model knows.
             match before.get(&place) {
                 Some(text) => fs::write(&place, text).unwrap(),
                 None => {
@@ -323,6 +326,6 @@ async fn every_text_names_what_the_model_says_or_nothing() {
             }
         }
     }
-    // That many texts name something: what nothing names proves nothing.
+    // A minimum of the texts must name something, or the test would prove nothing.
     assert!(read > 0 && written > rounds() && listed > rounds(), "seed {seed}: {read} read, {written} written, {listed} listed");
 }

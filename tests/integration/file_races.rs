@@ -1,5 +1,6 @@
-//! Names are swapped while tools use them: nothing outside of the workspace is read, listed, written or created, and at least half
-//! of the tries succeed (FAULTS F1). Each test tries 5,000 times, 1,000 a kind of swap; with `CALLBOARD_LONG=1` 100,000 times.
+//! Swaps names while tools use them. Nothing outside the workspace is read, listed, written or
+//! created, and at least half of the tries succeed. Each test makes 5,000 tries, 1,000 for each
+//! kind of swap; 100,000 with `CALLBOARD_LONG=1`.
 
 use std::{
     collections::BTreeMap,
@@ -31,26 +32,27 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::scratch;
 
-/// Tries over one ground; a fresh one keeps folders small.
+/// Tries in one workspace; a new one keeps folders small.
 const BATCH: u64 = 1000;
 
-/// Tries of one kind of swap; there are five.
+/// Tries of each of the five kinds of swap.
 fn tries() -> u64 {
     if std::env::var_os("CALLBOARD_LONG").is_some() { 20 * BATCH } else { BATCH }
 }
 
-/// What is swapped for what.
+/// Which names are swapped.
 #[derive(Debug, Clone, Copy)]
 enum Swap {
     /// The file's folder and a link to a folder outside, exchanged in one step.
     Folder,
-    /// The same, the link relative.
+    /// Like [`Swap::Folder`], with a relative link.
     FolderByRelativeLink,
-    /// The folder of the file's folder.
+    /// The parent of the file's folder, and a link.
     Parent,
     /// The file and a link to a file outside.
     File,
-    /// The folder is renamed away, a link takes its name, and back: between the steps there is nothing.
+    /// The folder is renamed away, a link takes its name, and back. Between the steps the name does
+    /// not exist.
     InSteps,
 }
 
@@ -62,7 +64,7 @@ struct Ground {
 }
 
 impl Ground {
-    /// `workspace/top/dir/file` inside, the same names and one more outside.
+    /// Creates `workspace/top/dir/file`, and the same names and one more outside.
     fn new(swap: Swap) -> Self {
         let folder = scratch();
         let (inside, outside) = (folder.path().join("workspace"), folder.path().join("outside"));
@@ -81,7 +83,7 @@ impl Ground {
         Self { folder, before }
     }
 
-    /// What is swapped, and the link's own place, in the workspace.
+    /// The swapped name, and the link's own place in the workspace.
     fn names(swap: Swap) -> (&'static str, &'static str) {
         match swap {
             Swap::Folder | Swap::FolderByRelativeLink | Swap::InSteps => ("top/dir", "top/link"),
@@ -113,18 +115,19 @@ fn tree(folder: &Path) -> BTreeMap<PathBuf, String> {
     found
 }
 
-/// Swaps as fast as it can until told to stop.
+/// Swaps as fast as possible until `stop` is set.
 fn swap(workspace: &Path, swap: Swap, stop: &AtomicBool, swaps: &AtomicU64) {
     let (name, link) = Ground::names(swap);
     let (name, link) = (workspace.join(name), workspace.join(link));
     let is_link = |path: &Path| fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink());
     let target = fs::read_link(&link).unwrap();
     let mut junk = 0;
-    // It ends as it began: the name is no link.
+    // Stops in the initial state, in which the name is not a link.
     while !stop.load(Ordering::Relaxed) || is_link(&name) {
         match swap {
             Swap::InSteps => {
-                // A tool that makes missing folders may have made this one in the gap: that is inside too.
+                // A tool that creates missing folders may have created this one between the steps;
+                // it lies inside too.
                 let aside = workspace.join("top/aside");
                 fs::rename(&name, &aside).unwrap();
                 while symlink(&target, &name).is_err() {
@@ -139,7 +142,8 @@ fn swap(workspace: &Path, swap: Swap, stop: &AtomicBool, swaps: &AtomicU64) {
             }
             _ => {
                 renameat_with(CWD, &name, CWD, &link, RenameFlags::EXCHANGE).unwrap();
-                // An edit may have replaced the link itself by the file that was to be written: inside, and the race goes on.
+                // An edit may have replaced the link by the file to be written. That file lies
+                // inside, and the race continues.
                 if !is_link(&name) && !is_link(&link) {
                     fs::remove_file(&link).unwrap();
                     symlink(&target, &link).unwrap();
@@ -156,7 +160,8 @@ struct Tally {
     swaps: u64,
 }
 
-/// Calls a tool again and again beside the swaps. `arguments` are those of the nth try; `inside` says what a success must hold.
+/// Calls a tool repeatedly during the swaps. `arguments` returns the arguments of the nth try;
+/// `inside` is what a successful result must contain.
 fn race(kind: Swap, tool_name: &str, inside: &str, mut arguments: impl FnMut(u64, Option<&str>) -> Value) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (start, mut tally) = (Instant::now(), Tally { tries: 0, done: 0, swaps: 0 });
@@ -196,7 +201,7 @@ fn race(kind: Swap, tool_name: &str, inside: &str, mut arguments: impl FnMut(u64
     }
     let Tally { tries, done, swaps } = tally;
     let took = start.elapsed().as_millis();
-    // Past the harness, which swallows what a passing test prints.
+    // Writes to the stream itself: the harness hides what a passing test prints.
     let mut stderr = std::io::stderr();
     writeln!(stderr, "note: {tool_name} {kind:?}: {tries} tries, {done} done, {swaps} swaps, 0 escapes, {took} ms").unwrap();
     assert!(done * 2 >= tries, "{kind:?} {tool_name}: {done} of {tries} tries succeeded beside {swaps} swaps");

@@ -1,5 +1,6 @@
-//! One promise of FAULTS a test, where a user sees it: a model calls the standard tools through a whole host, sandbox included. Short;
-//! the modules of the parts (`sandbox`, `web`, `mcp`, `file_races`, `tools`) hold each promise in its details.
+//! The promises about faults as a user sees them, one per test: a model calls the standard tools
+//! through a complete host, sandbox included. These tests are short; the modules of the parts
+//! (`sandbox`, `web`, `mcp`, `file_races`, `tools`) cover each promise in detail.
 
 mod network;
 mod processes;
@@ -37,7 +38,8 @@ use serde_json::{Value, json};
 
 use crate::support::model_server::{ModelServer, Reply as Answer, openai_text};
 
-/// A host with the standard tools over a workspace, a model that does as it is told, and a place beside that must not be reached.
+/// A host with the standard tools over a workspace, a scripted model, and a file outside that tools
+/// must not reach.
 struct Stage {
     folder: tempfile::TempDir,
     model: Arc<ScriptedModel>,
@@ -64,7 +66,7 @@ impl Stage {
         Self { folder, model, host, has_bash }
     }
 
-    /// One round; it must end well.
+    /// Runs one round, which must end normally. Returns the tool results that the model read.
     async fn round(&self) -> Vec<(String, bool)> {
         let outcome = self.host.tenant("ann").conversation("c").send("go").await.unwrap().outcome().await.unwrap();
         assert_eq!((outcome.stop_reason, outcome.text.as_str()), (StopReason::EndTurn, "on"));
@@ -80,7 +82,7 @@ impl Stage {
         fs::write(self.path(name), text).unwrap();
     }
 
-    /// Whether there is a `bash`; without one the test says so.
+    /// Whether there is a `bash`. Without one, reports that the test is skipped.
     fn has_bash(&self, test: &str) -> bool {
         if !self.has_bash {
             writeln!(&mut std::io::stderr(), "SKIPPED: {test}: there is no sandbox here").unwrap();
@@ -89,13 +91,13 @@ impl Stage {
     }
 }
 
-/// A builder of a host that asks nobody.
+/// A builder of a host that runs every tool without approval.
 fn auto(standard: impl IntoIterator<Item = Arc<dyn Tool>>, more: Vec<Arc<dyn Tool>>) -> HostBuilder<Host> {
     let tools: Vec<Arc<dyn Tool>> = standard.into_iter().chain(more).collect();
     tools.into_iter().fold(Host::builder().approval(ApprovalMode::Auto), HostBuilder::tool)
 }
 
-/// The results of the last message that has any: what the model reads, and whether it is an error.
+/// The tool results of the last message that has any: the text, and whether it is an error.
 fn results(messages: impl IntoIterator<Item = Message>) -> Vec<(String, bool)> {
     let of = |message: Message| -> Vec<(String, bool)> {
         let result = |block: &ContentBlock| match block {
@@ -191,7 +193,7 @@ async fn f22_the_same_call_again_and_again_ends_the_round_with_a_reason() {
     assert!(model.requests().len() < 25, "before the bound of iterations");
 }
 
-/// A Chat Completions reply that calls a tool with these bytes as arguments, in several pieces.
+/// A Chat Completions reply that calls a tool with `arguments`, sent in several pieces.
 fn call_with(arguments: &str) -> Answer {
     let first = r#"{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"a","type":"function","function":{"name":"file_read","arguments":""}}]}}]}"#;
     let mut events = vec![first.to_owned()];
@@ -215,7 +217,8 @@ async fn f24_malformed_arguments_are_an_error_result_or_no_call_and_the_conversa
     let talk = host.tenant("ann").conversation("c");
     let deep = |levels: usize| format!("{{\"path\":{}{}}}", "[".repeat(levels), "]".repeat(levels));
     let large = format!("{{\"path\":\"{}\"}}", "x".repeat(10 * 1024 * 1024));
-    // What is whole JSON is judged and answered with an error; what is no object was cut, and a cut call is no call (ruling on R-06).
+    // Complete JSON of the wrong shape is answered with an error. Anything that is not a JSON
+    // object was cut off, and a call that was cut off does not run.
     let malformed = [
         (r#"{"path": 7}"#.to_owned(), true),
         (r#"{"path": "a.txt", "offset": "one"}"#.to_owned(), true),
@@ -238,7 +241,8 @@ async fn f24_malformed_arguments_are_an_error_result_or_no_call_and_the_conversa
 
         let asked = server.requests().len() - before;
         let last = results(talk.messages().await.unwrap());
-        // Arguments that no window holds are answered and end the round; the next prompt drops them.
+        // Arguments larger than any context window are answered with an error and end the round;
+        // the next prompt drops them.
         let too_large = outcome.as_ref().is_ok_and(|end| end.stop_reason == callboard::StopReason::ContextTooLarge);
         assert_eq!(too_large, arguments.len() > 1_000_000, "{begin}: {outcome:?}");
         assert!(asked == if is_call && !too_large { 2 } else { 1 }, "{begin}: {asked} requests, {outcome:?}");
@@ -261,7 +265,7 @@ async fn until(what: &str, within: Duration, holds: impl Fn() -> bool) {
     }
 }
 
-/// Processes with `marker` in their arguments.
+/// Number of processes with `marker` in their arguments.
 fn alive(marker: &str) -> usize {
     let holds = |pid: &Path| fs::read(pid.join("cmdline")).is_ok_and(|line| line.split(|b| *b == 0).any(|word| word == marker.as_bytes()));
     fs::read_dir("/proc").unwrap().flatten().filter(|entry| holds(&entry.path())).count()

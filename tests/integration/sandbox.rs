@@ -1,8 +1,14 @@
-//! The sandbox: what a command can reach, what it leaves, what it may use (REQUIREMENTS Z-01..Z-06, U-08; FAULTS F2..F5).
-//! What holds in both boundaries is tried in both; `landlock` has what is its own, `network` what is reached of
-//! it, `filter` the filter of system calls, `probe` everything at once, `ends` how processes end, `bombs` the limits, `memory` what a
-//! sum over processes does not show, `doors` what the user's own programs would run, `stranger` what a host without rights keeps from
-//! other processes of its user.
+//! The sandbox: what a command can reach, leave behind and use. Promises of both boundaries are
+//! tested in both.
+//!
+//! # Layout
+//! - `landlock`, `network` and `filter` test what is specific to Landlock, the proxy and the
+//!   seccomp filter.
+//! - `probe` tries every forbidden access at once.
+//! - `ends` tests how processes end, `bombs` the limits, `memory` the memory that a sum over
+//!   processes does not show.
+//! - `doors` tests files that the user's own programs would run.
+//! - `stranger` tests what an unprivileged host hides from other processes of its user.
 
 mod bombs;
 mod doors;
@@ -33,18 +39,19 @@ use callboard::{
 use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
 
-/// A folder with a sandbox over it, and a place beside it that must not be reached.
+/// A workspace with a sandbox over it, and a file outside that commands must not reach.
 struct Ground {
     folder: tempfile::TempDir,
     sandbox: Arc<dyn Sandbox>,
 }
 
-/// The program as a helper, for this binary has a `main` that is not ours. A test that runs as another user names one that this may run.
+/// The program used as helper, since the `main` of this binary is the test harness's. A test that
+/// runs as another user names a copy that this user may execute.
 fn helper() -> PathBuf {
     std::env::var_os("CALLBOARD_TEST_HELPER").map_or_else(|| env!("CARGO_BIN_EXE_callboard").into(), PathBuf::from)
 }
 
-/// A boundary of one's choice over a folder.
+/// Creates a sandbox with the given boundary over a folder.
 fn boundary(workspace: &Path, only: Boundary, limits: ExecLimits) -> Result<Arc<dyn Sandbox>, SandboxError> {
     counted(workspace, only, limits, ControlGroups::Auto)
 }
@@ -56,7 +63,7 @@ fn counted(workspace: &Path, only: Boundary, limits: ExecLimits, groups: Control
 }
 
 impl Ground {
-    /// `None`, said on standard error, where there is no such boundary.
+    /// `None`, with a note on standard error, where the boundary does not work.
     fn of(test: &str, only: Boundary, limits: ExecLimits) -> Option<Self> {
         Self::counted(test, only, limits, ControlGroups::Auto)
     }
@@ -83,7 +90,7 @@ impl Ground {
         Self::of(test, Boundary::Landlock, ExecLimits::default())
     }
 
-    /// Landlock with a mount namespace; `None` where none can be made.
+    /// Landlock with a mount namespace; `None` where none can be created.
     fn covered(test: &str) -> Option<Self> {
         let ground = Self::landlock(test)?;
         if ground.kind() == "landlock" {
@@ -93,7 +100,7 @@ impl Ground {
         None
     }
 
-    /// Landlock with a mount namespace, if one can be made, and without.
+    /// Landlock with a mount namespace, if one can be created, and without.
     fn landlocks(test: &str) -> Vec<Self> {
         let alone = Self::of(test, Boundary::LandlockAlone, ExecLimits::default());
         Self::covered(test).into_iter().chain(alone).collect()
@@ -132,12 +139,13 @@ impl Ground {
     }
 }
 
-/// Tries every ground, also those behind one that fails, so that a hole is seen in each boundary that has it.
+/// Runs a test in every sandbox, even after one has failed, so that a hole is reported for each
+/// boundary that has it.
 async fn each(grounds: impl IntoIterator<Item = Ground>, test: impl AsyncFn(Ground)) {
     each_of(grounds.into_iter().map(|ground| (ground.kind().to_owned(), ground)), test).await;
 }
 
-/// As [`each`], with names.
+/// Like [`each`], with names.
 async fn each_of<G>(grounds: impl IntoIterator<Item = (String, G)>, test: impl AsyncFn(G)) {
     let mut failed = Vec::new();
     for (name, ground) in grounds {
@@ -148,7 +156,7 @@ async fn each_of<G>(grounds: impl IntoIterator<Item = (String, G)>, test: impl A
     assert!(failed.is_empty(), "failed behind {failed:?}, each for what is said above");
 }
 
-/// Processes with `marker` as one of their arguments.
+/// Number of processes with `marker` as one of their arguments.
 fn alive(marker: &str) -> usize {
     let holds =
         |pid: PathBuf| fs::read(pid.join("cmdline")).is_ok_and(|line| line.split(|b| *b == 0).any(|word| word == marker.as_bytes()));
@@ -212,7 +220,7 @@ async fn a_command_has_no_network_no_keys_and_no_descriptors_of_the_host() {
     let Some(ground) = Ground::linux("a_command_has_no_network_no_keys_and_no_descriptors_of_the_host") else { return };
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    // A descriptor that the host forgot to close on exec.
+    // Simulates a descriptor that the host forgot to close on exec.
     let leak = fs::File::open(ground.folder.path().join("outside.txt")).unwrap();
     rustix_clear_cloexec(&leak);
 
@@ -233,7 +241,7 @@ async fn a_command_has_no_network_no_keys_and_no_descriptors_of_the_host() {
 }
 
 fn rustix_clear_cloexec(file: &fs::File) {
-    // The safe way without a crate: a child shell inherits nothing of ours, so the flag is cleared through the standard library's dup.
+    // Clears the close-on-exec flag.
     rustix::io::fcntl_setfd(file, rustix::io::FdFlags::empty()).unwrap();
 }
 

@@ -1,4 +1,5 @@
-//! FAULTS F8 from end to end: the keys that a host knows are planted wherever text comes in, and looked for wherever text goes out.
+//! Masking from end to end: keys that a host knows are planted wherever text comes in, and searched
+//! for wherever text goes out.
 
 mod shapes;
 mod sinks;
@@ -16,22 +17,22 @@ use callboard::{
 use callboard_actors::testing::{Reply, ScriptedModel};
 use serde_json::{Value, json};
 
-/// A key with what JSON escapes.
+/// A key with characters that JSON escapes.
 const KEY: &str = "word\"key\\provider-not-real";
 
-/// A key of a tenant, as `callboard keys new` makes them.
+/// A tenant's key, as `callboard keys new` creates it.
 const TENANT_KEY: &str = "cb_00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
-/// A key that somebody chose himself.
+/// A key that a person chose.
 const CHOSEN: &str = "chosen-by-hand-not-real";
 
 /// The operator's key.
 const ADMIN: &str = "cb_ffeeddccbbaa99887766554433221100ffeeddccbbaa99887766554433221100";
 
-/// A key as it is, in JSON, and in JSON that stands in JSON.
+/// A key as it is, in JSON, and in JSON inside JSON.
 fn forms(key: &str) -> [String; 3] {
     let json = |text: &str| Value::from(text).to_string().trim_matches('"').to_owned();
-    // `trim_matches` would take an escaped quote at the end with it; no key here ends with one.
+    // `trim_matches` would also remove an escaped quote at the end; no key here ends with one.
     let once = json(key);
     [key.to_owned(), once.clone(), json(&once)]
 }
@@ -47,7 +48,7 @@ fn holds_none(sink: &str, text: &[u8], keys: &[&str]) {
     }
 }
 
-/// A program whose every answer speaks of keys, and which breaks down with one.
+/// A program whose every answer contains keys, and which fails with one.
 struct Talkative;
 
 impl Operator for Talkative {
@@ -73,7 +74,7 @@ impl Operator for Talkative {
     }
 }
 
-/// What clients read of a host whose parts speak of keys: status and body of each refusal.
+/// What clients receive from a host whose parts report keys: status and body of each refusal.
 async fn refusals() -> Vec<(u16, String)> {
     let model = ScriptedModel::always(Reply::error(ProviderError::Auth { message: format!("no such key: {KEY}") }));
     let host = Host::builder().provider(model).build().await.unwrap();
@@ -89,9 +90,9 @@ async fn refusals() -> Vec<(u16, String)> {
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let chat = json!({ "model": "default", "messages": [{ "role": "user", "content": "hi" }] });
     let asked = [
-        // The door says what the provider said.
+        // The endpoint repeats the provider's message.
         ("POST", "/openai/v1/chat/completions", TENANT_KEY, chat.clone()),
-        // The name of an unknown field is told: whoever puts a key there reads it nowhere.
+        // The error repeats the name of the unknown field, which must be masked if it is a key.
         ("POST", "/v1/conversations/c/messages", TENANT_KEY, json!({ "content": "hi", TENANT_KEY: 1 })),
         ("POST", "/v1/conversations/c/messages", CHOSEN, json!({ "content": "hi", CHOSEN: 1 })),
         ("POST", "/v1/conversations/c/messages", CHOSEN, json!({ "content": "hi", KEY: 1 })),
@@ -128,7 +129,8 @@ async fn no_refusal_of_the_http_host_holds_a_key() {
     assert!(masked >= 5, "the keys were there to be masked: {told:?}");
 }
 
-/// Does nothing unless asked by the environment, in a process of its own: a panic hook and a subscriber belong to the whole process.
+/// Runs in a child process only, selected by an environment variable: a panic hook and a subscriber
+/// belong to the whole process.
 #[tokio::test]
 async fn child_that_panics() {
     if std::env::var_os("CALLBOARD_TEST_PANICS").is_none() {
@@ -155,7 +157,7 @@ fn a_panic_of_a_handler_shows_no_key() {
     holds_none("a panic", &said, &[KEY, TENANT_KEY, CHOSEN, ADMIN]);
 }
 
-/// All files below a folder, with their bytes.
+/// All files below a folder, with their contents.
 fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {

@@ -1,13 +1,14 @@
-/* Tries what a command in a sandbox should not get, one attempt a child process, and prints a line for each:
+/* Tries what a command in a sandbox should not be able to do. Each attempt runs in a child process and prints a line:
  *
  *     name: ok            it succeeded
- *     name: refused E     it failed with this errno, or was ended by signal E
+ *     name: refused E     it failed with errno E, or signal E ended it
  *
- * Each attempt is harmless when it succeeds: what it would change is set to what it is, its arguments are ones that the kernel
- * refuses after the check of rights, or it works on files that the test made for it.
+ * An attempt that succeeds does no harm: it sets a value to its current value, passes arguments that
+ * the kernel refuses after its permission check, or works on files that the test created for it.
  *
- * Arguments: a folder outside with what the test prepared in it, the number of the host's process, a TCP port and a UDP port that the
- * host listens on, the name of its abstract socket. It runs in the workspace's folder "w". With two arguments: see `single`. */
+ * Arguments: a folder outside the workspace with files that the test prepared, the host's process id,
+ * a TCP port and a UDP port on which the host listens, and the name of its abstract socket. The probe
+ * runs in the workspace's folder "w". With two arguments: see `single`. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -63,14 +64,14 @@ static int begin(const char *name) {
 static void end(long result, int reached) {
     int why = errno;
     if (result >= 0) _exit(0);
-    /* Where only the arguments were wrong, the door was open. */
+    /* Any other error concerns the arguments, so the permission check was passed. */
     if (reached && why != EPERM && why != ENOSYS && why != EACCES) _exit(0);
     _exit(why ? why : 255);
 }
 
-/* An attempt that succeeds when its value is not negative. */
+/* An attempt that succeeds if its value is not negative. */
 #define TRY(name, ...) do { if (begin(name)) end((long)({ __VA_ARGS__; }), 0); } while (0)
-/* An attempt with impossible arguments: it succeeds when the kernel gets as far as to look at them. */
+/* An attempt with invalid arguments, which succeeds if the kernel gets as far as checking them. */
 #define REACH(name, ...) do { if (begin(name)) end((long)({ __VA_ARGS__; }), 1); } while (0)
 
 static char text[8][4096];
@@ -86,7 +87,7 @@ static const char *of(int pid, const char *file) {
     return in(number, file);
 }
 
-/* Whether there is something to read: what is masked is empty. */
+/* Whether the file has content; a masked file is empty. */
 static long reads(const char *path) {
     char byte;
     int fd = open(path, O_RDONLY | O_NONBLOCK);
@@ -113,7 +114,7 @@ static long writes(const char *path) {
     return wrote;
 }
 
-/* Makes a file and removes it again. */
+/* Creates a file and removes it. */
 static long makes(const char *path) {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL, 0600);
     if (fd >= 0) unlink(path);
@@ -143,7 +144,7 @@ static long inet(int kind, const char *host, int port) {
     int fd = socket(AF_INET, kind, 0);
     if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof address) < 0) return -1;
     if (kind == SOCK_STREAM) return 0;
-    /* The first datagram brings the refusal that the second one meets. */
+    /* The error that the first datagram causes is reported to the second one. */
     if (send(fd, "x", 1, 0) < 0) return -1;
     struct pollfd one = {.fd = fd, .events = POLLIN};
     poll(&one, 1, 100);
@@ -574,7 +575,7 @@ static void processes(int host) {
     TRY("own: a terminal", ({ errno = ENOTTY; isatty(0) || isatty(1) || isatty(2) ? 0 : -1; }));
 }
 
-/* Single attempts, for tests that need two sides: what came of it is the only output. */
+/* Single attempts, for tests with two processes. Prints only the result of the attempt. */
 static int single(const char *what, const char *on) {
     char value[256] = {0};
     long result = -1;
@@ -599,7 +600,7 @@ static int single(const char *what, const char *on) {
 int main(int count, char **argument) {
     if (count == 3) return single(argument[1], argument[2]);
     if (count > 3 && !strcmp(argument[1], "--session")) {
-        /* A session with a keyring and a key, both of that name; then the program that follows. */
+        /* Joins a session keyring with this name, adds a key with this name, then runs the program. */
         if (syscall(SYS_keyctl, 1, argument[2]) < 0 || syscall(SYS_add_key, "user", argument[2], "LEFT-BEHIND", 11, -3) < 0) return 3;
         execv(argument[3], argument + 3);
         return 4;

@@ -1,4 +1,4 @@
-//! What the tools that reach others connect to, take in and trust (FAULTS F6, F7, F9).
+//! Network promises: what the web and MCP tools connect to, accept and trust.
 
 use std::{io::ErrorKind, net::TcpListener};
 
@@ -10,7 +10,8 @@ use crate::{
     support::model_server::{Step, anthropic_text, anthropic_tool},
 };
 
-/// A host whose `web_fetch` may reach the test's own server at 127.0.0.1, and nothing else of this machine.
+/// A host whose `web_fetch` may reach the test's server at 127.0.0.1 and no other address of this
+/// machine.
 async fn host(model: &Arc<ScriptedModel>) -> Host {
     let settings = WebTools { allow_hosts: vec!["127.0.0.1".to_owned()], ..WebTools::default() };
     auto(web::tools(settings).unwrap(), Vec::new()).shared_provider(model.clone()).build().await.unwrap()

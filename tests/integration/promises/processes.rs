@@ -1,4 +1,4 @@
-//! What a command or a tool may take, leave and see (FAULTS F3, F4, F5).
+//! Process promises: what a command or a tool may use, leave behind and see.
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
@@ -12,14 +12,14 @@ use crate::{
 
 const MIB: u64 = 1024 * 1024;
 
-/// Memory that this process holds for itself, in bytes.
+/// Private memory of this process, in bytes.
 fn resident() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
     line.split_ascii_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// Looks at the memory of this process again and again; returns the most that it saw.
+/// Samples the memory of this process and returns the highest value.
 struct Peak {
     most: Arc<AtomicU64>,
     over: Arc<AtomicBool>,
@@ -46,7 +46,7 @@ impl Peak {
     }
 }
 
-/// A tool of this process that changes something, and has 300 ms unless `time` says otherwise.
+/// A tool of this process that changes something. It may run for `time`.
 fn own<F>(name: &str, time: Duration, run: impl Fn() -> F + Send + Sync + 'static) -> Arc<dyn Tool>
 where
     F: Future<Output = Result<ToolOutput, ToolError>> + Send + 'static,
@@ -55,13 +55,14 @@ where
     Arc::new(tool.declare(|spec| spec.effect(EffectClass::Once).timeout(time)))
 }
 
-/// Memory is a figure of a whole process, and other tests share this one: it runs again by itself.
+/// Runs this test in a separate process: memory is measured for a whole process, and other tests
+/// share this one.
 #[test]
 fn f3_bombs_end_with_a_bounded_result_and_the_conversation_goes_on() {
     let alone = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "promises::processes::f3_child", "--nocapture"])
         .env("CALLBOARD_TEST_BOMBS", "1")
-        .env("RUST_BACKTRACE", "0") // Looking names up takes memory of its own.
+        .env("RUST_BACKTRACE", "0") // Resolving symbols takes memory too.
         .output()
         .unwrap();
 
@@ -71,7 +72,7 @@ fn f3_bombs_end_with_a_bounded_result_and_the_conversation_goes_on() {
     println!("{out}");
 }
 
-/// Does nothing unless asked by the environment.
+/// Runs in a child process only, selected by an environment variable.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f3_child() {
     if std::env::var_os("CALLBOARD_TEST_BOMBS").is_none() {
@@ -91,9 +92,9 @@ async fn f3_child() {
     ];
     let fork = format!("for n in {{1..200}}; do bash -c 'sleep 1000; :' {marker} & done; wait");
     let bash = |command: &str, ms: u64| ("bash", json!({ "command": command, "timeout_ms": ms }));
-    // A call, what its result says, and how much the host may hold more meanwhile.
+    // A call, the expected text of its result, and the MiB by which the host may grow meanwhile.
     let bombs = [
-        (bash("true", 5_000), "", 64), // The first command of a process makes what all later ones use.
+        (bash("true", 5_000), "", 64), // The first command of a process allocates what all later ones reuse.
         (("panics", json!({})), "Error Code: PANIC", 64),
         (("hangs", json!({})), "Error Code: TIMEOUT", 64),
         (bash(&fork, 2_000), "", 64),

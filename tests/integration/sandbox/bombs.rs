@@ -1,4 +1,5 @@
-//! What one command may use (FAULTS F3). Never outside of a boundary: a bomb that is not caught must hit a wall.
+//! Limits of one command. These tests run behind a boundary only, so that a bomb that is not
+//! stopped stays confined.
 
 use super::*;
 
@@ -30,7 +31,7 @@ async fn a_fork_bomb_is_stopped_and_the_spawner_stays_useful() {
 
         let (before, start) = (own_memory(), Instant::now());
         let (full, over) = when_full(&marker);
-        // Sleepers, not a doubling: the test machine is shared.
+        // Sleeping processes, started one by one, since other jobs share the test machine.
         let result = ground
             .exec(&format!("while :; do bash -c 'sleep 1000; :' {marker} & done"), Duration::from_secs(30), CancellationToken::new())
             .await;
@@ -46,7 +47,7 @@ async fn a_fork_bomb_is_stopped_and_the_spawner_stays_useful() {
                     assert!(took < Duration::from_secs(2), "{}: {took:?} after its limit", ground.kind());
                 }
             }
-            // Where the kernel's own limit holds (a host that is not root), bash gives up by itself.
+            // Where the kernel's own limit applies (the host is not root), bash itself stops.
             other => assert!(other.is_ok_and(|result| result.stderr.contains("fork")), "stopped otherwise"),
         }
         assert_eq!(alive(&marker), 0);
@@ -56,8 +57,8 @@ async fn a_fork_bomb_is_stopped_and_the_spawner_stays_useful() {
     .await;
 }
 
-/// Sees when the shells, each with a sleeper, are about as many as a command may have; `None` if it was over before. And what says
-/// that it is over.
+/// Starts a thread that watches until the shells, each with a sleeping child, are about as many as
+/// a command may have. The thread returns that time, or `None` if the returned flag is set before.
 fn when_full(marker: &str) -> (std::thread::JoinHandle<Option<Instant>>, Arc<std::sync::atomic::AtomicBool>) {
     let (marker, over) = (marker.to_owned(), Arc::<std::sync::atomic::AtomicBool>::default());
     let is_over = over.clone();
@@ -97,7 +98,7 @@ async fn a_command_behind_landlock_knows_its_limits() {
     assert_eq!(large.stdout, "0\n", "{}", large.stderr);
 }
 
-/// Runs a bomb; returns what it was told and how long it took.
+/// Runs a bomb. Returns its result and how long it ran.
 async fn explode(ground: &Ground, bomb: &str) -> (Result<ExecResult, SandboxError>, Duration) {
     let start = Instant::now();
     let result = ground.exec(bomb, Duration::from_secs(30), CancellationToken::new()).await;
@@ -112,7 +113,7 @@ async fn a_memory_bomb_of_many_processes_is_stopped() {
     let limits = ExecLimits { memory_bytes: 192 * 1024 * 1024, ..ExecLimits::default() };
     each(Ground::both_with("a_memory_bomb_of_many_processes_is_stopped", limits), async |ground| {
         let before = own_memory();
-        // 50 MiB each: no single one is over.
+        // 50 MiB each, so no single process exceeds the limit.
         let bomb = r"for n in {1..6}; do { x=$(head -c 50M /dev/zero | tr '\0' x); sleep 20; } & done; wait";
         let (result, took) = explode(&ground, bomb).await;
 
@@ -122,7 +123,8 @@ async fn a_memory_bomb_of_many_processes_is_stopped() {
         }
         assert!(took < Duration::from_secs(20), "{took:?}");
         assert!(own_memory() < before + 64 * 1024, "{} KiB more", own_memory() - before);
-        // One alone is refused it by the kernel, or stopped where that comes first.
+        // For one process alone, the kernel refuses the memory, or the watch stops the command
+        // first.
         match explode(&ground, r"x=$(head -c 400M /dev/zero | tr '\0' x); echo held").await.0 {
             Ok(single) => assert!(single.stdout.is_empty() && single.status != Some(0), "{single:?}"),
             Err(error) => assert_eq!(error, SandboxError::Limit("more than 192 MiB of memory".to_owned())),
@@ -131,7 +133,8 @@ async fn a_memory_bomb_of_many_processes_is_stopped() {
     .await;
 }
 
-/// Runs a test of this folder in a process of its own, for what a process holds is held by all its tests. Tells whether this is it.
+/// Runs a test of this folder in a separate process, since memory is measured for a whole process.
+/// Returns whether this is that process.
 pub(super) fn is_alone(test: &str) -> bool {
     if std::env::var_os("CALLBOARD_TEST_ALONE").is_some() {
         return true;
@@ -144,7 +147,7 @@ pub(super) fn is_alone(test: &str) -> bool {
     false
 }
 
-/// KiB that this process holds.
+/// Memory of this process, in KiB.
 pub(super) fn own_memory() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.trim().parse().ok()).unwrap()
@@ -154,7 +157,7 @@ pub(super) fn own_memory() -> u64 {
 async fn a_disk_bomb_of_many_files_is_stopped() {
     let limits = ExecLimits { disk_bytes: 128 * 1024 * 1024, ..ExecLimits::default() };
     each(Ground::both_with("a_disk_bomb_of_many_files_is_stopped", limits), async |ground| {
-        // Not endless: what is not caught must not fill the machine.
+        // The loop is finite: if the bomb is not stopped, it must not fill the machine's disk.
         let (result, took) = explode(&ground, "for n in {1..40}; do head -c 32M /dev/zero > f$n; sync -d f$n; sleep 0.05; done").await;
 
         assert_eq!(result, Err(SandboxError::Limit("more than 128 MiB written to the disk".to_owned())), "{}", ground.kind());

@@ -1,6 +1,7 @@
-//! What a command could leave behind so that the user's own programs run it: git's ways to find a repository, files of editors and
-//! agents, names in a workspace too large to look at, and all of it when the host is killed meanwhile. Each attack is tried in both
-//! boundaries, and then the user's git is asked outside of them.
+//! Files that a command could leave behind so that the user's own programs run them: repositories
+//! that git finds, settings of editors and agents, names in a workspace too large to search, and
+//! all of these when the host is killed during the command. Each attack is tried behind both
+//! boundaries; then the user's git is run outside of them.
 
 use std::{
     os::unix::{
@@ -17,7 +18,7 @@ fn config(mark: &Path) -> String {
     format!("[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = .\n\tfsmonitor = \"touch {}; false\"\n", mark.display())
 }
 
-/// The user's git in a folder, without the user's settings.
+/// Runs the user's git in a folder, without the user's settings.
 fn git(ground: &Ground, folder: &str, arguments: &[&str]) -> std::process::Output {
     Command::new("git")
         .args(["-c", "user.name=U", "-c", "user.email=u@example.org"])
@@ -35,7 +36,7 @@ fn user_git(ground: &Ground, folder: &str, arguments: &[&str]) {
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A repository of the user's with one commit.
+/// Creates a repository of the user with one commit.
 fn users_repository(ground: &Ground, folder: &str) {
     fs::create_dir_all(ground.path(folder)).unwrap();
     user_git(ground, folder, &["init", "-q", "-b", "main"]);
@@ -44,7 +45,8 @@ fn users_repository(ground: &Ground, folder: &str) {
     user_git(ground, folder, &["commit", "-q", "-m", "one"]);
 }
 
-/// Makes `y` in the current folder: a repository whose configuration is `evil.txt` of the workspace.
+/// Creates `y` in the current folder: a repository whose configuration is the workspace's
+/// `evil.txt`.
 const EVIL_REPOSITORY: &str = "mkdir -p y/refs y/objects; echo 'ref: refs/heads/main' > y/HEAD; cp $OLDPWD/evil.txt y/config";
 
 #[tokio::test]
@@ -63,7 +65,7 @@ async fn a_git_link_planted_by_a_command_runs_nothing_for_the_user() {
         let mut command = places.map(|(place, target)| format!("cd {place}; {EVIL_REPOSITORY}; ln -s {target} .git; cd ..")).join("; ");
         command.push_str(&format!("; cd repo/src; {}; ln -s /proc/self/cwd/y .git", EVIL_REPOSITORY.replace("$OLDPWD", "../..")));
         let result = ground.run(&command).await;
-        // Once more, now that the folders are there.
+        // Repeat, now that the folders exist.
         ground.run("cd a; rm -rf .git .git.refused; ln -s /proc/self/cwd/y .git; cd ..; ln -s b/y .git").await;
 
         for place in ["a", "b", "c", "d", "e", "repo/src", "."] {
@@ -91,7 +93,7 @@ async fn a_bare_repository_planted_by_a_command_runs_nothing_for_the_user() {
         fs::write(ground.path("kept/HEAD"), "ref: refs/heads/main\n").unwrap();
 
         let whole = ground.run("cd a; mkdir refs objects; echo 'ref: refs/heads/main' > HEAD; cp ../evil.txt config").await;
-        // Its parts lie elsewhere, and the last one comes with another command.
+        // The parts of the repository lie elsewhere, and a later command adds the last one.
         let apart =
             ground.run("mkdir -p d/refs d/objects; cp evil.txt d/config; echo 'ref: refs/heads/main' > b/HEAD; cp evil.txt c/config").await;
         let joined = ground.run("echo ../d > b/commondir; mkdir c/refs c/objects; echo 'ref: refs/heads/main' > c/HEAD").await;
@@ -146,7 +148,7 @@ async fn worktrees_submodules_and_rebases_of_the_user_run_nothing_of_a_command()
     .await;
 }
 
-/// As a command sets out to work with git: nothing of the user's is known inside.
+/// Sets an identity for git, as a command would: the user's is not visible inside.
 const WHO: &str = "export GIT_AUTHOR_NAME=A GIT_AUTHOR_EMAIL=a@example.org GIT_COMMITTER_NAME=A GIT_COMMITTER_EMAIL=a@example.org GIT_EDITOR=true; set -e; ";
 
 #[tokio::test]
@@ -196,7 +198,7 @@ async fn a_new_repository_of_a_command_stays_without_its_configuration() {
     }
 }
 
-/// What a file tool does with each path.
+/// Does what a file tool does with each path.
 fn edit(root: &Root, path: &str) -> Result<(), PathError> {
     root.slot(path, true)?.replace(b"x")
 }
@@ -413,7 +415,8 @@ async fn what_a_command_planted_is_moved_aside_when_the_host_is_killed() {
     .await;
 }
 
-/// Landlock without a mount namespace, too: its rules hold by file and not by place.
+/// Every boundary, and Landlock without a mount namespace: there, rules apply to files and not to
+/// places.
 fn all(test: &str) -> impl Iterator<Item = Ground> {
     Ground::linux(test).into_iter().chain(Ground::landlocks(test))
 }
@@ -428,8 +431,8 @@ async fn what_the_user_replaces_while_a_command_runs_is_not_left_as_the_command_
         let mark = ground.folder.path().join("mark");
         let evil = config(&mark);
         fs::write(ground.path("repo/w/evil.txt"), &evil).unwrap();
-        // Git's own way to write its configuration, as in `git push -u`, and that of editors; then the number of the file that is gone
-        // is given to another.
+        // Replaces the file as git does with its configuration (`git push -u`) and as editors do.
+        // Then another file gets the inode number of the old one.
         let attack = "cd repo/w; old=$(stat -c %i ../AGENTS.md); touch started; while [ ! -e go ]; do sleep 0.02; done; \
                       cat evil.txt > ../.git/config; ln ../.git/config ../.git/hard; rm ../AGENTS.md && for n in {1..300}; do echo evil > n$n; done; \
                       mv $(find . -inum $old) ../AGENTS.md; echo done";
@@ -482,7 +485,7 @@ async fn a_command_gives_no_second_name_to_a_protected_file_and_writes_none_thro
     .await;
 }
 
-/// The tests of this file run again as a user without rights, in another process.
+/// Runs the tests of this file again as an unprivileged user, in another process.
 #[test]
 fn the_doors_are_closed_to_commands_of_an_unprivileged_user_too() {
     stranger::again_as_stranger(&["sandbox::doors::"]);

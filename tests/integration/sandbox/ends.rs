@@ -1,4 +1,4 @@
-//! How the processes of a command end (FAULTS F4): however they try to stay, none is alive two seconds after.
+//! How the processes of a command end: none is alive two seconds later, however they try to stay.
 
 use super::*;
 
@@ -87,7 +87,8 @@ async fn without_a_boundary_what_left_its_group_and_dropped_its_mark_ends_with_t
     wait_until("the end of all processes", Duration::from_secs(2), || alive(&marker) == 0).await;
 }
 
-/// The host of other tests: runs a command until it is killed. Does nothing unless asked by the environment.
+/// The host of other tests: runs a command until the host is killed. Runs in a child process only,
+/// selected by an environment variable.
 #[tokio::test]
 async fn child_host() {
     let Some(folder) = std::env::var_os("CALLBOARD_TEST_KILL_NINE") else { return };

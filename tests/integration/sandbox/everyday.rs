@@ -1,12 +1,12 @@
-//! Commands of everyday development in a small repository, each compared with what it does without a sandbox. The table is the
-//! measure of whether the boundaries let work be done.
+//! Everyday development commands in a small repository, each compared with the same command outside
+//! a sandbox. The table measures whether the boundaries let work be done.
 
 use callboard::sandbox::Toolchains;
 
 use super::*;
 
-/// A program that must be there, and a command that runs in its own copy of the repository. What it prints must not depend on the
-/// time or the place.
+/// A program that must be installed, and a command that runs in a separate copy of the repository.
+/// The command's output must not depend on time or place.
 const TABLE: [(&str, &str); 52] = [
     ("git", "git status --short"),
     ("git", "git log --format=%s"),
@@ -65,7 +65,7 @@ const TABLE: [(&str, &str); 52] = [
     ("curl", "curl -s -m 2 http://127.0.0.1:9/ || echo refused"),
 ];
 
-/// Makes the repository.
+/// Script that creates the repository.
 const REPOSITORY: &str = r#"
 git init -q -b main && git config user.name Test && git config user.email test@example.org && git config commit.gpgsign false
 mkdir notes web crate crate/src && echo '# Title' > README.md && printf 'alpha\nbeta\n' > notes/a.txt && printf 'alpha\ngamma\n' > notes/b.txt
@@ -91,7 +91,7 @@ echo gamma >> notes/a.txt && git commit -qam second
 cd crate && command -v cargo >/dev/null && cargo generate-lockfile -q --offline; true
 "#;
 
-/// What a command came to: its status and what it printed.
+/// The result of a command: its status and its output.
 type Came = (Option<i32>, String);
 
 struct Repository {
@@ -110,7 +110,7 @@ impl Repository {
         repository
     }
 
-    /// Without a sandbox.
+    /// Runs a command without a sandbox.
     fn bare(&self, folder: &Path, command: &str) -> Came {
         let system = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
         let path = self.toolchains.path.iter().map(|folder| folder.to_str().unwrap()).chain([system]).collect::<Vec<_>>().join(":");
@@ -146,7 +146,8 @@ async fn in_boundary(repository: &Repository, only: Boundary, row: usize, comman
     Ok(((result.status, result.stdout), result.stderr))
 }
 
-/// Rows that take seconds and differ in nothing by the user's rights: left out where the table runs a second time.
+/// Rows that take seconds and do not depend on the user's rights; skipped in a second run of the
+/// table.
 const SLOW: [&str; 3] = ["venv", "pip", "npm"];
 
 fn rows() -> impl Iterator<Item = (usize, &'static (&'static str, &'static str))> {
@@ -154,7 +155,8 @@ fn rows() -> impl Iterator<Item = (usize, &'static (&'static str, &'static str))
     TABLE.iter().enumerate().filter(move |(_, (_, command))| !is_second || !SLOW.iter().any(|word| command.contains(word)))
 }
 
-/// Runs the table behind each boundary, a few rows at once. Returns the rows that ended otherwise than without a sandbox.
+/// Runs the table behind each boundary, a few rows at a time. Returns the rows whose result differs
+/// from that without a sandbox.
 async fn measured(only: &[Boundary]) -> Vec<(Boundary, Vec<&'static str>)> {
     use futures_util::{StreamExt, stream};
     let repository = Arc::new(tokio::task::spawn_blocking(Repository::new).await.unwrap());
@@ -164,7 +166,7 @@ async fn measured(only: &[Boundary]) -> Vec<(Boundary, Vec<&'static str>)> {
         let bare = repository.clone();
         let bare = tokio::task::spawn_blocking(move || bare.bare(&place, command)).await.unwrap();
         if !is_there || bare.0 != Some(0) {
-            // A user without rights may lack a toolchain that the superuser has.
+            // An unprivileged user may lack a toolchain that the superuser has.
             let word = if stranger::is_again() { "note" } else { "SKIPPED" };
             writeln!(&mut std::io::stderr(), "{word}: `{command}` does not work here without a sandbox").unwrap();
             return None;
@@ -195,7 +197,8 @@ async fn everyday_commands_work_as_they_do_without_a_sandbox() {
     let test = "everyday_commands_work_as_they_do_without_a_sandbox";
     let mut boundaries: Vec<Boundary> = Ground::linux(test).map(|_| Boundary::Bubblewrap).into_iter().collect();
     boundaries.extend(Ground::covered(test).map(|_| Boundary::Landlock));
-    // Not required of it: what is closed there is stated. The figure is.
+    // Landlock without a mount namespace is not required to pass: its closed folders are
+    // documented. The number of passing rows is printed.
     let long = std::env::var_os("CALLBOARD_LONG").is_some();
     boundaries.extend(Ground::landlock(test).filter(|_| long).map(|_| Boundary::LandlockAlone));
 
@@ -271,7 +274,8 @@ fn a_listed_folder_is_refused_that_holds_keys_or_what_is_stored() {
     assert_eq!(config.read_only, [home.path().join(".cargo"), home.path().join("tools")]);
 }
 
-/// The tests above, by a host without rights. It has no home folder, so its toolchains are the system's.
+/// Runs the tests above on an unprivileged host. It has no home folder, so only the system's
+/// toolchains are available.
 #[test]
 fn everyday_commands_work_for_a_host_without_rights() {
     stranger::again_as_stranger(&["sandbox::everyday::", "--skip", "without_rights"]);

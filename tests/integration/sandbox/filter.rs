@@ -1,10 +1,10 @@
-//! What the filter of system calls closes that no other wall does, and what it leaves to ordinary programs.
+//! What only the seccomp filter closes, and what it must leave to ordinary programs.
 
 use std::{os::unix::net::UnixListener, process::Command};
 
 use super::{probe::compile, *};
 
-/// Set in a host that has a keyring of its session; the value is the name of the key in it.
+/// Set in a host whose session has a keyring; the value is the name of the key in it.
 const SESSION: &str = "CALLBOARD_TEST_SESSION";
 
 #[tokio::test]
@@ -31,7 +31,7 @@ async fn a_command_finds_no_key_of_the_hosts_session_and_leaves_none_to_the_next
     .await;
 }
 
-/// Keyrings of `/proc/keys` that have a description: their numbers, and how many use each.
+/// Keyrings in `/proc/keys` with a description: their numbers, and the users of each.
 fn keyrings(description: &str) -> Vec<(String, u32)> {
     let rows = fs::read_to_string("/proc/keys").unwrap();
     let fields = rows.lines().map(|row| row.split_ascii_whitespace().collect::<Vec<_>>());
@@ -127,7 +127,7 @@ async fn a_command_connects_to_no_socket_that_lies_in_its_workspace() {
     .await;
 }
 
-/// Programs that are installed work: each line is a name, what it takes, and what runs.
+/// Programs that must work if installed: a name, the required program, and the command.
 const EVERYDAY: &[(&str, &str, &str)] = &[
     ("a pipe", "bash", "seq 1000 | sort -n | tail -1 | grep -q 1000"),
     ("compiling", "cc", "echo 'int main(void) { return 0; }' > /tmp/m.c && cc -pthread -o /tmp/m /tmp/m.c && /tmp/m"),
@@ -203,7 +203,7 @@ async fn everyday_programs_work_behind_bubblewraps_filter() {
     assert_eq!((result.stdout.as_str(), result.status), ("", Some(0)), "{}", result.stderr);
 }
 
-/// The tests above, by a host that may have no control groups and has a small quota of keys.
+/// Runs the tests above on a host that may have no control groups and has a small quota of keys.
 #[test]
 fn the_filter_holds_for_a_host_without_rights() {
     stranger::again_as_stranger(&["sandbox::filter::", "--skip", "without_rights"]);

@@ -1,4 +1,5 @@
-// Holds memory in a way that a sum over processes does not show: hoard KIND MIB. It never holds more than MIB.
+// Holds memory in a way that a sum over processes does not show: hoard KIND MIB. Never holds more
+// than MIB.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -18,7 +19,7 @@ static void hold(const char *said) {
     exit(0);
 }
 
-// Written and not mapped.
+// Written, but not mapped.
 static void memfd(long mib) {
     for (long n = 0; n < mib; n += 32) {
         int fd = memfd_create("hoard", 0);
@@ -31,7 +32,7 @@ static void memfd(long mib) {
     }
 }
 
-// Buffers of socket pairs, in several processes because one may open few files.
+// Buffers of socket pairs, in several processes because each may open few files.
 static void sockets(long mib) {
     long pairs = mib * 4 / 2;
     while (pairs > 0) {
@@ -51,7 +52,7 @@ static void sockets(long mib) {
     }
 }
 
-// Shared memory whose last process has never touched it.
+// Shared memory that the last process has never touched.
 static void shared(long mib) {
     char *p = mmap(NULL, mib << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) hold("refused");
@@ -67,7 +68,7 @@ static void shared(long mib) {
     wait(NULL);
 }
 
-// Tables of pages: one page of zeros in every two MiB of addresses.
+// Page tables: one page of zeros in every two MiB of addresses.
 static void tables(long mib) {
     long step = 2L << 20, count = mib * 256;
     volatile char *p = mmap(NULL, step * count, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -1,4 +1,4 @@
-//! What the helper's walls keep, each tried for real and on its own (FAULTS F1, F2, F5 and "a command allowlist is not a boundary").
+//! What each restriction of the Landlock helper blocks, tried one by one with real programs.
 
 use std::os::unix::{fs::PermissionsExt, net::UnixListener};
 
@@ -61,7 +61,7 @@ async fn landlock_changes_no_mode_owner_or_attribute_outside() {
     .await;
 }
 
-/// Opens every kind of socket; prints what it got.
+/// Opens every kind of socket and prints which succeed.
 const SOCKETS: &str = "import socket as s, ctypes
 kinds = {'tcp': (2, 1), 'tcp6': (10, 1), 'udp': (2, 2), 'udp6': (10, 2), 'icmp': (2, 3, 1), 'ping': (2, 2, 1), 'raw': (2, 3, 255), 'packet': (17, 3, 768), 'netlink': (16, 3, 0), 'unix': (1, 1), 'datagram': (1, 2), 'vsock': (40, 1), 'alg': (38, 5), 'mptcp': (2, 1, 262)}
 for name, kind in kinds.items():
@@ -143,10 +143,11 @@ async fn landlock_keeps_signals_and_limits_away_from_other_processes() {
 #[tokio::test]
 async fn landlock_leaves_no_capability_and_no_way_to_get_one() {
     each(Ground::landlocks("landlock_leaves_no_capability_and_no_way_to_get_one"), async |ground| {
-        // The shell's own numbers are not readable inside; a program asks for them.
+        // The shell's own `/proc` entries are not readable inside, so a program asks the kernel.
         let result = ground.run("python3 -c 'import ctypes; l = ctypes.CDLL(None); print([l.prctl(23, c) for c in (0, 1, 12, 21)], l.prctl(39, 0, 0, 0, 0), l.prctl(21, 0))'; sudo -n true; unshare -r true; su -c true").await;
 
-        // Only who may give up its bounds can: without privileges there is nothing to be got by them.
+        // Only a process with the right to drop its capability bounds can do so. An unprivileged
+        // one gains nothing from them.
         let bounds = if ground.kind() == "landlock" || rustix::process::geteuid().is_root() { "[0, 0, 0, 0]" } else { "[1, 1, 1, 1]" };
         assert_eq!(result.stdout, format!("{bounds} 1 2\n"), "{}", result.stderr);
     })
@@ -196,7 +197,8 @@ async fn protected_and_hidden_names_hold_behind_landlock() {
             assert!(!ground.path(absent).exists(), "{absent}");
         }
         assert_eq!([read(".git/HEAD"), read(".git/refs/r2"), read("src/new")], ["y\n", "y\n", "y\n"]);
-        // The twin, `.git/config` and `callboard.toml`: what is protected can be read, what holds keys cannot.
+        // The other hard link, `.git/config` and `callboard.toml`: protected files can be read,
+        // files with keys cannot.
         assert_eq!(result.stdout, "configconfigtoml");
     })
     .await;
@@ -306,7 +308,7 @@ async fn a_protected_link_is_not_replaced_by_a_file() {
     .await;
 }
 
-/// Tries to make files that run with their owner's rights, in every way there is.
+/// Tries every way to create a file that runs with its owner's rights.
 const SET_USER_ID: &str = "import os, ctypes
 libc = ctypes.CDLL(None)
 open('a', 'w').close()
@@ -338,7 +340,7 @@ async fn no_file_is_made_that_runs_with_its_owners_rights() {
     .await;
 }
 
-/// The host of the next test. Does nothing unless asked by the environment.
+/// The host of the next test. Runs in a child process only, selected by an environment variable.
 #[test]
 fn child_that_says_its_boundary() {
     let Some(folder) = std::env::var_os("CALLBOARD_TEST_BOUNDARY_OVER") else { return };
@@ -357,7 +359,7 @@ fn where_no_mount_namespace_can_be_made_folders_are_closed_and_the_note_says_so(
     }
     let folder = tempfile::tempdir().unwrap();
 
-    // A superuser without this right is what most containers have.
+    // A superuser without this capability, as in most containers.
     let output = std::process::Command::new("/usr/bin/setpriv")
         .args(["--bounding-set", "-sys_admin"])
         .arg(std::env::current_exe().unwrap())
@@ -372,7 +374,7 @@ fn where_no_mount_namespace_can_be_made_folders_are_closed_and_the_note_says_so(
     assert!(said.contains("without a mount namespace (unshare failed: ") && said.contains("such as a folder with .git"), "{said}");
 }
 
-/// The tests of this file run again as a user without rights, in another process.
+/// Runs the tests of this file again as an unprivileged user, in another process.
 #[test]
 fn all_of_this_holds_for_an_unprivileged_user() {
     stranger::again_as_stranger(&["sandbox::landlock::"]);
@@ -382,7 +384,7 @@ fn all_of_this_holds_for_an_unprivileged_user() {
 fn a_program_that_does_not_ask_gets_no_commands_and_is_told_why() {
     let folder = tempfile::tempdir().unwrap();
     let root = Arc::new(Root::open(folder.path(), PathRules::default()).unwrap());
-    // No helper is named: this test binary itself is started, and its main is the harness's.
+    // Without a named helper this test binary itself is started, and its `main` is the harness's.
     let options = || Options { only: Some(Boundary::Landlock), ..Options::default() };
 
     let auto = detect_with(&root, Mode::Auto, &Spawner::start().unwrap(), options()).unwrap();
@@ -406,7 +408,7 @@ fn a_helper_that_was_told_nonsense_runs_nothing() {
     }
 }
 
-/// Not a limit but a figure, for whoever reads the output.
+/// Prints a measurement; not a limit.
 #[tokio::test]
 async fn what_a_sandboxed_true_costs_is_told() {
     each(Ground::both("what_a_sandboxed_true_costs_is_told"), async |ground| {

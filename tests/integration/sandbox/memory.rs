@@ -1,5 +1,6 @@
-//! Memory that a sum over processes does not show, in both boundaries, with control groups and without: a command that holds more than its
-//! bound is stopped within two seconds, and with control groups the machine loses at most 64 MiB beyond the bound.
+//! Memory that a sum over processes does not show, in both boundaries, with control groups and
+//! without. A command above its bound is stopped within two seconds; with control groups the
+//! machine loses at most 64 MiB beyond the bound.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -10,32 +11,33 @@ use super::*;
 
 const MIB: u64 = 1 << 20;
 
-/// What the machine may lose beyond a bound, where the kernel counts. A watch ends a command as surely, but memory is filled at gigabytes a
-/// second meanwhile.
+/// Memory that the machine may lose beyond a bound; `None` without control groups. There the
+/// spawner's thread stops a command as reliably, but memory fills at gigabytes a second until it
+/// does.
 fn slack(groups: ControlGroups) -> Option<u64> {
     (groups == ControlGroups::Auto && callboard::sandbox::control_groups().is_ok()).then_some(64 * MIB)
 }
 
-/// What a command may use, and what the hoards below try to get.
+/// The memory limit of a command, and the amount that the attacks try to hold.
 const BOUND: u64 = 96 * MIB;
 const WANTED: &str = "400";
 
-/// These tests measure what the machine loses, so one of them runs at a time.
+/// Serializes these tests, since they measure the memory of the whole machine.
 static MACHINE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// The attack program, built once for a test.
+/// The attack program, compiled for one test.
 fn hoard() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("hoard");
     let here = || Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/integration/sandbox/hoard.c");
-    // A test that runs as another user names one that this may read.
+    // A test that runs as another user names a source that this user may read.
     let source = std::env::var_os("CALLBOARD_TEST_HOARD").map_or_else(here, PathBuf::from);
     let built = std::process::Command::new("cc").args(["-O1", "-o"]).arg(&program).arg(source).status().unwrap();
     assert!(built.success());
     (folder, program)
 }
 
-/// Every boundary, with control groups, where these can be made, and without.
+/// Every boundary, with control groups where they can be created, and without.
 fn grounds(test: &str, limits: ExecLimits) -> Vec<(Ground, ControlGroups)> {
     let ways = callboard::sandbox::control_groups().ok().map(|_| ControlGroups::Auto).into_iter().chain([ControlGroups::Off]);
     let boundaries = [Boundary::Bubblewrap, Boundary::Landlock];
@@ -43,14 +45,14 @@ fn grounds(test: &str, limits: ExecLimits) -> Vec<(Ground, ControlGroups)> {
     pairs.filter_map(|(only, groups)| Some((Ground::counted(test, only, limits, groups)?, groups))).collect()
 }
 
-/// As [`each`], over [`grounds`].
+/// Like [`each`], over [`grounds`].
 async fn each_way(grounds: impl IntoIterator<Item = (Ground, ControlGroups)>, test: impl AsyncFn((Ground, ControlGroups))) {
     let named = |(ground, groups): (Ground, ControlGroups)| (format!("{}, control groups {groups:?}", ground.kind()), (ground, groups));
     each_of(grounds.into_iter().map(named), test).await;
 }
 
-/// Memory of the machine that is neither free nor programs' own nor of files, in bytes: what the attacks here take. Pages that a
-/// processor keeps at hand are free.
+/// Memory of the machine that is neither free, nor private to programs, nor a file's, in bytes: the
+/// kind that the attacks take. Pages in per-processor lists count as free.
 fn lost() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap();
     let row = |name: &str| -> u64 {
@@ -63,7 +65,8 @@ fn lost() -> u64 {
     (row("MemTotal:") + row("Shmem:")).saturating_sub(known + at_hand * 4096)
 }
 
-/// The most that the machine lost from any moment to a later one: what earlier commands held may still be on its way back at the start.
+/// Measures the largest loss of memory from any moment to a later one. At the start, memory of
+/// earlier commands may still be on its way back.
 struct Watch {
     over: Arc<AtomicBool>,
     peak: Arc<AtomicU64>,
@@ -107,8 +110,8 @@ async fn is_stopped(test: &str, kind: &str) {
     .await;
 }
 
-/// Attacks until the machine lost no more than it may. It is not ours alone: what others on it take meanwhile looks the same, so one
-/// attempt of four must do.
+/// Repeats an attack until the machine's loss is within the bound. Other programs on the machine
+/// may take memory at the same time and look the same, so one of four attempts must pass.
 async fn is_bounded<F: Future<Output = Result<ExecResult, SandboxError>>>(place: &str, groups: ControlGroups, attack: impl Fn() -> F) {
     let mut losses = Vec::new();
     for _ in 0..4 {
@@ -119,7 +122,7 @@ async fn is_bounded<F: Future<Output = Result<ExecResult, SandboxError>>>(place:
         println!("{place}: {took:?}, {} MiB, {result:?}", lost / MIB);
         match result {
             Err(SandboxError::Limit(what)) => assert_eq!(what, "more than 96 MiB of memory", "{place}"),
-            // A call of the kernel that is refused holds nothing either.
+            // A refused system call holds no memory either.
             Ok(result) => assert!(result.stdout.starts_with("refused\n"), "{place}: {result:?}"),
             other => panic!("{place}: {other:?}"),
         }
@@ -136,7 +139,8 @@ async fn memory_files_that_are_not_mapped_count_as_memory_of_a_command() {
     is_stopped("memory_files_that_are_not_mapped_count_as_memory_of_a_command", "memfd").await;
 }
 
-/// Behind a boundary the filter refuses memory files; this shows that the bound would hold without it.
+/// The filter refuses memory files behind a boundary; this test shows that the memory bound would
+/// hold without the filter.
 #[tokio::test]
 async fn a_control_group_bounds_memory_files_where_no_filter_refuses_them() {
     if callboard::sandbox::control_groups().is_err() {
@@ -228,7 +232,7 @@ async fn a_command_within_its_bounds_is_left_alone_while_others_on_the_machine_t
     .await;
 }
 
-/// The control groups of hosts that lie where this process has its own.
+/// Number of a host's control groups below those of this process.
 fn groups_of(host: u32) -> usize {
     let walk = |folder: &Path| -> usize {
         let name = format!("callboard-{host}-");
@@ -248,7 +252,7 @@ fn groups_of(host: u32) -> usize {
 #[tokio::test]
 async fn a_killed_host_leaves_no_control_group() {
     if callboard::sandbox::control_groups().is_err() {
-        return; // there is nothing to leave
+        return; // no control groups, so none can be left
     }
     each(Ground::both("a_killed_host_leaves_no_control_group"), async |ground| {
         let marker = marker("groups");
@@ -271,11 +275,11 @@ async fn a_killed_host_leaves_no_control_group() {
     .await;
 }
 
-/// The tests above as a user without rights, who has no control group unless one was delegated.
+/// Runs the tests above as an unprivileged user, who has control groups only if one was delegated.
 #[tokio::test]
 async fn the_bounds_of_memory_hold_for_a_host_without_rights() {
     if !rustix::process::geteuid().is_root() {
-        return; // then the tests above are that
+        return; // this process is unprivileged, so the tests above cover it
     }
     let _alone = MACHINE.lock().await;
     let said = stranger::again_as_stranger(&["sandbox::memory::"]).unwrap();
@@ -283,8 +287,8 @@ async fn the_bounds_of_memory_hold_for_a_host_without_rights() {
     assert!(said.contains("Limit("), "{said}");
 }
 
-/// How long turns of a tenant take, from the prompt to the answer, sorted: eight conversations at once for some seconds, with a model that
-/// begins to answer after 100 ms, as quick ones do.
+/// Durations of a tenant's rounds, from the prompt to the answer, sorted. Eight conversations run
+/// at once for `time`, with a model that starts to answer after 100 ms, as fast ones do.
 async fn turns(host: &Host, time: Duration) -> Vec<Duration> {
     let until = Instant::now() + time;
     let mut conversations = tokio::task::JoinSet::new();
@@ -305,7 +309,8 @@ async fn turns(host: &Host, time: Duration) -> Vec<Duration> {
     took
 }
 
-/// Beside an attack that begins again as soon as it was stopped. Long, for the slowest turns of some seconds say little.
+/// Measures rounds beside an attack that restarts whenever it is stopped. Runs long, since the
+/// slowest rounds of a few seconds vary too much.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn turns_of_other_tenants_are_as_quick_beside_commands_that_take_memory() {
     if std::env::var_os("CALLBOARD_LONG").is_none() {

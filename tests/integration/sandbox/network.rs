@@ -1,4 +1,5 @@
-//! What commands reach of the network (FAULTS F6): listed hosts through the proxy, nothing else, and nothing after their end.
+//! The network of commands: listed hosts through the proxy, no other host, and nothing after the
+//! command has ended.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +19,7 @@ use tokio::{
 
 use super::*;
 
-/// Knows the names of a test and no other.
+/// A resolver that knows the names of one test.
 struct Names(BTreeMap<&'static str, Vec<IpAddr>>);
 
 impl Names {
@@ -45,7 +46,7 @@ fn detected(workspace: &Path, only: Boundary, network: AllowList, helper: Option
     detect_with(&root, Mode::Linux, &Spawner::start().unwrap(), options)
 }
 
-/// `None`, said on standard error, where there is no bubblewrap.
+/// `None`, with a note on standard error, where there is no bubblewrap.
 fn ground(test: &str, hosts: &[String], resolver: Arc<dyn Resolver>) -> Option<Ground> {
     let mut ground = Ground::linux(test)?;
     let helper = Some(env!("CARGO_BIN_EXE_callboard").into());
@@ -55,10 +56,10 @@ fn ground(test: &str, hosts: &[String], resolver: Arc<dyn Resolver>) -> Option<G
     Some(ground)
 }
 
-/// Asks the proxy by bash alone; `$1` is the whole request.
+/// Sends a request to the proxy with bash alone; `$1` is the complete request.
 const ASK: &str = r#"ask() { exec 3<>/dev/tcp/127.0.0.1/3128 && printf "$1" >&3 && timeout 10 cat <&3; exec 3>&-; }; "#;
 
-/// A listener that nobody may reach; what reaches it waits in its queue.
+/// Sockets that no command may reach. A connection that arrives waits in the queue.
 struct Canary(TcpListener, UdpSocket);
 
 impl Canary {
@@ -80,7 +81,8 @@ impl Canary {
     }
 }
 
-/// A server on loopback: answers each connection by what it heard first, or goes on for ever; tells when a connection has ended.
+/// A server on loopback. Answers each connection with the first bytes received or, if `endless`,
+/// sends forever. The channel reports when a connection has ended.
 async fn server(endless: bool) -> (u16, mpsc::Receiver<String>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -113,7 +115,7 @@ async fn server(endless: bool) -> (u16, mpsc::Receiver<String>) {
 async fn a_listed_host_answers() {
     let (port, _told) = server(false).await;
     let names = Names::resolver(&[("allowed.test", &["127.0.0.1"]), ("a.below.test", &["127.0.0.1"])]);
-    // The literal entry vouches for the address, the other two for the names.
+    // The literal entry allows the address, the other two the names.
     let hosts = [format!("allowed.test:{port}"), format!("*.below.test:{port}"), format!("127.0.0.1:{port}")];
     let Some(ground) = ground("a_listed_host_answers", &hosts, names) else { return };
 
@@ -173,7 +175,7 @@ async fn what_is_not_listed_is_refused_and_nothing_is_dialed() {
         requests.push((format!("CONNECT {host}:{port} HTTP/1.1\\r\\n\\r\\n"), "HTTP/1.1 403"));
         requests.push((format!("GET http://{host}:{port}/ HTTP/1.1\\r\\n\\r\\n"), "HTTP/1.1 403"));
     }
-    // The listed host, another port.
+    // The listed host at another port.
     requests.push((format!("CONNECT allowed.test:{other_port} HTTP/1.1\\r\\n\\r\\n"), "HTTP/1.1 403"));
     requests.push((format!("GET / HTTP/1.1\\r\\nHost: allowed.test:{port}\\r\\n\\r\\n"), "HTTP/1.1 400"));
     requests.push((format!("GET http://allowed.test:{port}@127.0.0.1:{port}/ HTTP/1.1\\r\\n\\r\\n"), "HTTP/1.1 400"));
@@ -186,7 +188,7 @@ async fn what_is_not_listed_is_refused_and_nothing_is_dialed() {
         assert!(answer.starts_with(expected), "{request}: {answer}");
     }
     assert!(canary.is_untouched() && other.is_untouched());
-    // The model reads why, even where a program swallows the answer.
+    // The model reads the reason, even if a program hides the answer.
     let told = ground
         .run(&format!(
             "{ASK}ask 'CONNECT unlisted.test:443 HTTP/1.1\\r\\n\\r\\n'; ask 'CONNECT inside.test:{port} HTTP/1.1\\r\\n\\r\\n' >/dev/null"
@@ -216,7 +218,7 @@ async fn direct_connections_and_datagrams_stay_impossible() {
     assert!(canary.is_untouched());
 }
 
-/// The forwarder beside a command makes sockets that the command must not make.
+/// The forwarder beside a command can create sockets that the command cannot.
 #[tokio::test]
 async fn a_command_that_reaches_hosts_has_no_unix_sockets_and_cannot_use_the_forwarders() {
     let (port, _told) = server(false).await;
@@ -244,7 +246,7 @@ fn namespace_of(pid: u32) -> PathBuf {
     fs::read_link(format!("/proc/{pid}/ns/net")).unwrap()
 }
 
-/// Processes in a network namespace.
+/// Number of processes in a network namespace.
 fn living_in(namespace: &Path) -> usize {
     let is_there = |entry: &fs::DirEntry| fs::read_link(entry.path().join("ns/net")).is_ok_and(|own| own == namespace);
     fs::read_dir("/proc").unwrap().flatten().filter(is_there).count()
@@ -299,7 +301,8 @@ async fn an_endless_peer_ends_with_the_command_and_fills_no_memory() {
     let Some(ground) = ground("an_endless_peer_ends_with_the_command_and_fills_no_memory", &hosts, Names::resolver(&[])) else { return };
     let before = super::bombs::own_memory();
 
-    // It asks and never reads: what it does not take, the proxy does not keep.
+    // The client sends a request and never reads: the proxy does not buffer what the client does
+    // not take.
     let command = format!("exec 3<>/dev/tcp/127.0.0.1/3128; printf 'GET http://127.0.0.1:{port}/ HTTP/1.1\\r\\n\\r\\n' >&3; sleep 1000");
     let result = ground.exec(&command, Duration::from_secs(3), CancellationToken::new()).await.unwrap();
 
@@ -337,7 +340,7 @@ fn where_the_list_cannot_be_served_the_network_stays_off_and_the_user_is_told() 
     fs::write(&within, "").unwrap();
     let helper = || Some(PathBuf::from(env!("CARGO_BIN_EXE_callboard")));
     for (only, helper, why) in [
-        // The main of this test binary is the harness's.
+        // The `main` of this test binary is the harness's.
         (Boundary::Bubblewrap, None, "this program's main does not ask jail_main_if_asked first"),
         (Boundary::Bubblewrap, Some(within.clone()), "this program's file lies in the workspace"),
         (Boundary::Landlock, helper(), "behind Landlock there are no sockets at all"),

@@ -1,4 +1,4 @@
-//! A sandbox of somebody else's (REQUIREMENTS Z-06): another way to run commands behind the same port and the same `bash`.
+//! A third-party sandbox: another implementation of the port serves the same `bash`.
 
 use callboard::{
     ports::{BoxFuture, SandboxPolicy},
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::*;
 
-/// Stands for a container: commands go somewhere else by a way of its own, here into the local sandbox.
+/// Stands for a container: runs commands elsewhere, here in the local sandbox.
 struct Container {
     policy: SandboxPolicy,
     within: Local,

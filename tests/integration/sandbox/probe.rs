@@ -1,5 +1,6 @@
-//! Everything at once that a command should not get: `tests/probe/probe.c` tries it, a list for each boundary has what may succeed.
-//! As this user, and as one without rights where this is the superuser.
+//! Tries everything that a command should not be able to do. `tests/probe/probe.c` makes the
+//! attempts, and a list for each boundary names those that may succeed. Runs as this user and, if
+//! this is the superuser, also as an unprivileged one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,16 +15,16 @@ use std::{
 
 use super::{stranger::again_as_stranger, *};
 
-/// The probe, compiled into a folder.
+/// Compiles the probe into a folder.
 pub(super) fn compile(into: &Path) {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/probe/probe.c");
-    // A user without rights may not reach the folder of the project; the variable names a copy.
+    // An unprivileged user may be unable to read the project's folder; the variable names a copy.
     let source = std::env::var("CALLBOARD_TEST_PROBE").unwrap_or_else(|_| source.to_owned());
     let compiled = Command::new("cc").args(["-O1", "-Wall", "-Werror", "-o"]).arg(into).arg(source).output().unwrap();
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
 }
 
-/// What the host listens on; no connection may arrive.
+/// Sockets on which the host listens. No connection may arrive.
 struct Listeners {
     tcp: TcpListener,
     udp: UdpSocket,
@@ -65,7 +66,8 @@ impl Listeners {
     }
 }
 
-/// Probes that may succeed for this user: a line each, marks behind `@` that must all hold, comments behind `#`.
+/// Attempts that may succeed for this user: one per line, conditions after `@` that must all hold,
+/// comments after `#`.
 fn may_succeed(list: &'static str, only: Boundary) -> BTreeSet<&'static str> {
     let user = if rustix::process::geteuid().is_root() { "root" } else { "user" };
     let holds = |mark: &str| mark.trim() == user || (mark.trim() == "covered" && only != Boundary::LandlockAlone);

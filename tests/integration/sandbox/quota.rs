@@ -1,11 +1,12 @@
-//! The quota of a workspace in both boundaries: what a tenant creates over several commands is bounded, what it removes makes room, and
-//! other tenants on the same disk notice nothing.
+//! The quota of a workspace behind both boundaries: files that a tenant creates in several commands
+//! are bounded, removing files makes room, and other tenants on the same disk are not affected.
 
 use callboard::sandbox::{WorkspaceQuota, WorkspaceUsage};
 
 use super::*;
 
-/// A folder with a quota, and a sandbox over it; `None`, said on standard error, where there is no such boundary.
+/// A workspace with a quota and a sandbox over it; `None`, with a note on standard error, where the
+/// boundary does not work.
 fn bounded(test: &str, only: Boundary, quota: WorkspaceQuota) -> Option<(Ground, Arc<Root>)> {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("workspace")).unwrap();
@@ -26,7 +27,8 @@ fn files(max: u64) -> WorkspaceQuota {
     WorkspaceQuota { files_max: Some(max), ..WorkspaceQuota::default() }
 }
 
-/// Creates files for as long as it is let, in a folder, and says when it is through.
+/// A command that creates files in a folder for as long as it is allowed, and reports when it is
+/// done.
 fn creating(folder: &str) -> String {
     format!("mkdir -p {folder}; for ((n = 0; n < 1000000; n++)); do : >{folder}/$BASHPID.$n; done; echo through")
 }
@@ -49,7 +51,7 @@ async fn a_tenant_that_creates_files_command_after_command_is_stopped_at_its_quo
         (0..490).for_each(|n| fs::write(other.path(&format!("full/{n}")), "").unwrap());
         let stopped = "the workspace's quota is 3000 files and folders, and it has ";
 
-        // A few at a time, each command within all bounds of a command.
+        // A few files at a time, each command within all its limits.
         for n in 0..3 {
             let some = run(&ground, &format!("mkdir d{n}; cd d{n}; touch {{1..900}}; echo fine")).await.unwrap();
             assert_eq!((some.stdout.as_str(), some.stderr.as_str()), ("fine\n", ""), "{}", ground.kind());
@@ -57,7 +59,7 @@ async fn a_tenant_that_creates_files_command_after_command_is_stopped_at_its_quo
         assert_eq!(root.usage(), Some(WorkspaceUsage { files: 2703, bytes: None }));
         let (hoard, innocent) = tokio::join!(
             async { run(&ground, &creating("e")).await },
-            // It has room for nine, and others create thousands on its disk.
+            // This tenant has room for nine files while others create thousands on its disk.
             async { run(&other, "for n in {1..9}; do : >f$n; sleep 0.15; done; echo fine").await },
         );
 
@@ -70,7 +72,7 @@ async fn a_tenant_that_creates_files_command_after_command_is_stopped_at_its_quo
         let held = root.usage().unwrap().files;
         assert!(held > 3000 && held < 200_000, "{}: {held}", ground.kind());
 
-        // Again and again: what is there grows no further than one command can run ahead.
+        // Repeated, the excess stays within what one command can add before it is stopped.
         for n in 0..3 {
             let again = run(&ground, &creating(&format!("f{n}"))).await.unwrap_err();
             assert!(again.to_string().contains(stopped), "{}: {again}", ground.kind());
@@ -79,7 +81,7 @@ async fn a_tenant_that_creates_files_command_after_command_is_stopped_at_its_quo
         assert!(edit(&root, "d0/1").is_ok(), "what is there may be changed");
         assert!(root.usage().unwrap().files < 200_000, "{:?}", root.usage());
 
-        // What is removed makes room.
+        // Removing files makes room.
         assert_eq!(run(&ground, "rm -rf e f0 f1 f2 d0").await.unwrap().status, Some(0), "{}", ground.kind());
         assert_eq!(root.usage(), Some(WorkspaceUsage { files: 1802, bytes: None }));
         assert_eq!(run(&ground, "touch {1..900}; echo fine").await.unwrap().stdout, "fine\n");
@@ -136,7 +138,7 @@ async fn what_a_command_closes_hides_or_puts_into_a_repository_counts() {
     }
 }
 
-/// The tests of this file run again as a user without rights, whom a folder can be closed to.
+/// Runs the tests of this file again as an unprivileged user, to whom a folder can be closed.
 #[test]
 fn the_quota_holds_for_commands_of_an_unprivileged_user_too() {
     stranger::again_as_stranger(&["sandbox::quota::"]);
@@ -152,7 +154,7 @@ async fn a_tenant_that_writes_bytes_command_after_command_is_stopped_at_its_quot
         assert_eq!(run(&ground, "head -c 48M /dev/zero >a; echo fine").await.unwrap().stdout, "fine\n");
         assert!(root.usage().unwrap().bytes >= Some(48 * MIB));
 
-        // The same file, so that no folder changes.
+        // Appends to one file, so that no folder changes.
         let stopped = run(&ground, "for n in {1..200}; do head -c 4M /dev/zero >>a; sleep 0.05; done; echo through").await;
 
         match stopped {

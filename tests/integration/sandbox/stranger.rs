@@ -1,5 +1,6 @@
-//! A host without rights: what other processes of its user can learn from it, and that it runs commands all the same. Where the tests
-//! run as superuser, from whom nothing can be kept, a user without rights is taken on.
+//! An unprivileged host: it hides its data from other processes of its user, and still runs
+//! commands. Nothing can be hidden from a superuser, so if the tests run as one, they switch to an
+//! unprivileged user.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -10,14 +11,14 @@ use std::{
 use super::*;
 use crate::cli::Home;
 
-/// The user without rights.
+/// User id of the unprivileged user.
 const NOBODY: u32 = 65534;
 
 fn is_superuser() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// A command as a user without rights.
+/// A command that runs as the unprivileged user.
 fn stranger(program: &Path) -> Command {
     if !is_superuser() {
         return Command::new(program);
@@ -28,7 +29,8 @@ fn stranger(program: &Path) -> Command {
     command
 }
 
-/// A file as a user without rights can reach it: where it lies, or a link or copy in `folder`.
+/// A path at which the unprivileged user can reach a file: its own, or that of a hard link or copy
+/// in `folder`.
 fn reachable(folder: &Path, file: &Path) -> PathBuf {
     let open = |path: &Path, mode: u32| fs::metadata(path).is_ok_and(|kind| kind.permissions().mode() & mode == mode);
     if !is_superuser() || (open(file, 0o5) && file.ancestors().skip(1).all(|folder| open(folder, 0o1))) {
@@ -39,14 +41,15 @@ fn reachable(folder: &Path, file: &Path) -> PathBuf {
     name
 }
 
-/// A second name of a program: it has hundreds of megabytes.
+/// Creates a hard link to a program, or copies it. A link is preferred, since the program has
+/// hundreds of megabytes.
 pub(super) fn link_or_copy(file: &Path, name: &Path) {
     if fs::hard_link(file, name).is_err() {
         fs::copy(file, name).unwrap();
     }
 }
 
-/// A folder that everybody may look into.
+/// A folder that every user may read.
 fn open_folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -58,8 +61,8 @@ pub(super) fn is_again() -> bool {
     std::env::var_os("CALLBOARD_TEST_HOARD").is_some()
 }
 
-/// Runs tests again, chosen as by the arguments of this program, as a user without rights where this one is the superuser. Returns what
-/// they printed; `None` where this user has no rights either.
+/// Runs the selected tests again as an unprivileged user, if this one is the superuser. `tests` are
+/// arguments of this program. Returns their output; `None` if this user is unprivileged already.
 pub(super) fn again_as_stranger(tests: &[&str]) -> Option<String> {
     if !is_superuser() {
         return None;
@@ -84,7 +87,7 @@ pub(super) fn again_as_stranger(tests: &[&str]) -> Option<String> {
     Some(said)
 }
 
-/// A home that belongs to the user without rights.
+/// A home folder that belongs to the unprivileged user.
 fn home() -> Home {
     let home = Home::new();
     if is_superuser() {
@@ -99,7 +102,7 @@ fn home() -> Home {
 fn an_mcp_server_cannot_read_its_hosts_environment_memory_or_descriptors() {
     let (home, folder) = (home(), open_folder());
     let found = home.work().join("found");
-    // It is no server of MCP: it looks around and ends.
+    // The program is no MCP server: it inspects its environment and exits.
     let script = format!(
         "cd /proc/$PPID || exit; exec >{found:?} 2>&1; cat comm; cat /proc/$$/environ | wc -c; cat environ; head -c 1 mem; ls fd; readlink exe cwd root; echo looked"
     );
@@ -108,7 +111,7 @@ fn an_mcp_server_cannot_read_its_hosts_environment_memory_or_descriptors() {
     let mut command = stranger(&reachable(folder.path(), Path::new(env!("CARGO_BIN_EXE_callboard"))));
     command.arg("--config").arg(file).args(["tools", "list"]).current_dir(home.work());
 
-    // Nothing of the machine's own environment: what the server found is printed when this fails.
+    // Sets no variable of the machine: what the server found is printed when this fails.
     command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").env("OPENAI_API_KEY", "sk-not-a-real-key-0123");
     let output = command.env("HOME", home.path().join("home")).stdin(Stdio::null()).output().unwrap();
 
@@ -121,12 +124,14 @@ fn an_mcp_server_cannot_read_its_hosts_environment_memory_or_descriptors() {
     assert!(!rest.lines().any(|line| line.starts_with('/')), "no link leads anywhere: {found}");
 }
 
-/// Runs `tools call bash` with a line of input after the other, and what happens to the program's file in between.
+/// Runs `tools call bash` with several lines of input, and calls `meanwhile` with the program's
+/// file between them.
 fn commands_beside(boundary: Boundary, meanwhile: impl Fn(&Path)) -> [String; 2] {
     let (home, folder) = (home(), open_folder());
     let program = folder.path().join("callboard");
     link_or_copy(Path::new(env!("CARGO_BIN_EXE_callboard")), &program);
-    // Without bubblewrap there is Landlock. A jail that shows the machine as it is, but for that one program.
+    // This jail shows the machine as it is, except for bubblewrap, so that the sandbox uses
+    // Landlock.
     let mut command = match boundary {
         Boundary::Bubblewrap => stranger(&program),
         Boundary::Landlock | Boundary::LandlockAlone => {
@@ -178,7 +183,7 @@ fn a_host_that_is_closed_to_debuggers_runs_commands_also_when_its_file_is_replac
     }
 }
 
-/// The reader of PDFs is a helper, too: that a document has no text is what it alone can say.
+/// The PDF reader is a helper too: only it can report that a document has no text.
 #[test]
 fn a_host_that_is_closed_to_debuggers_reads_pdfs() {
     let (home, folder) = (home(), open_folder());

@@ -1,10 +1,11 @@
-//! Keys that nobody told the host of: known by their shape, in errors and logs; and ordinary text, which stays as it is.
+//! Keys that the host was not configured with are recognized by their shape in errors and logs, and
+//! ordinary text stays unchanged.
 
 use callboard::observe::Redactor;
 
 use crate::support::SplitMix;
 
-/// Letters of a kind of key.
+/// Letters of which one kind of key consists.
 const ALNUM: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
 const UPPER: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 const URL_SAFE: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -15,7 +16,7 @@ fn word(random: &mut SplitMix, letters: &str, length: usize) -> String {
     (0..length).map(|_| char::from(letters[random.below(letters.len())])).collect()
 }
 
-/// One key of each kind, of chance and never given out by anybody.
+/// One random key of each kind.
 fn keys(random: &mut SplitMix) -> Vec<String> {
     let pem_body = (0..6).map(|_| word(random, ALNUM, 64)).collect::<Vec<_>>().join("\n");
     let (header, claims, mark) = (word(random, URL_SAFE, 20), word(random, URL_SAFE, 60), word(random, URL_SAFE, 43));
@@ -43,7 +44,7 @@ fn keys(random: &mut SplitMix) -> Vec<String> {
     ]
 }
 
-/// Where keys turn up.
+/// Contexts in which keys appear.
 fn places(key: &str) -> [String; 8] {
     [
         format!("Incorrect API key provided: {key}. You can find yours in the settings."),
@@ -65,7 +66,7 @@ fn keys_of_known_shape_are_masked_in_at_least_98_of_100_places() {
 
     for _ in 0..20 {
         for key in keys(&mut random) {
-            // What tells the key: its body, whichever way its lines are written.
+            // The body identifies the key, however its lines are encoded.
             let body = key.lines().max_by_key(|line| line.len()).unwrap().to_owned();
             for text in places(&key) {
                 all += 1;
@@ -81,7 +82,7 @@ fn keys_of_known_shape_are_masked_in_at_least_98_of_100_places() {
     assert!(shown.len() * 100 <= all * 2, "seed {seed}: {} of {all}: {:#?}", shown.len(), shown.iter().take(5).collect::<Vec<_>>());
 }
 
-/// Code that speaks of tokens and keys and holds none.
+/// Source code about tokens and keys that contains none.
 #[test]
 fn code_that_names_tokens_is_left_alone() {
     let redactor = Redactor::default();
@@ -115,7 +116,7 @@ fn ordinary_text_is_left_alone_in_all_but_one_line_of_500() {
                 .flat_map(|text| text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect::<Vec<_>>()),
         );
     }
-    // Names of chance that are no keys.
+    // Random names that are not keys.
     let mut random = SplitMix(7);
     for _ in 0..500 {
         let hex = |random: &mut SplitMix, n| word(random, HEX, n);

@@ -1,5 +1,5 @@
-//! A whole `callboard serve` whose provider, files, tools and watchers are strangers: every key that it knows or sees is in what comes
-//! in, and none in what goes out.
+//! A complete `callboard serve` with untrusted provider, files, tools and watchers: every key that
+//! the host knows or sees is in its inputs, and none is in its outputs.
 
 use reqwest::Method;
 use serde_json::json;
@@ -19,7 +19,7 @@ const WEB_KEY: &str = "plain-word-web-not-real";
 const OTLP_KEY: &str = "plain-word-otlp-not-real";
 const MCP_KEY: &str = "plain-word-mcp-not-real";
 
-/// An answer that repeats a key, cut in the middle of it.
+/// An answer that repeats a key, split in the middle of it.
 fn repeats(said: &str, key: &str) -> Reply {
     let (begin, end) = key.split_at(key.len() / 2);
     let mut events = anthropic_text(&format!("{said} {begin}"));
@@ -27,12 +27,12 @@ fn repeats(said: &str, key: &str) -> Reply {
     Reply::stream().send(sse(&events[..3])).send(sse(&events[3..]))
 }
 
-/// The keys in every form, as a file of the workspace may hold them.
+/// The keys in every form, as a file of the workspace may contain them.
 fn planted(keys: &[&str]) -> String {
     keys.iter().flat_map(|key| forms(key)).map(|form| format!("key: {form} end\n")).collect()
 }
 
-/// What went out by one way.
+/// Outputs: the name and the bytes of each.
 type Sinks = Vec<(&'static str, Vec<u8>)>;
 
 async fn of_serve(format: &str) {
@@ -215,7 +215,7 @@ async fn a_command_shows_no_key_of_a_tool_an_mcp_server_or_a_provider_in_what_it
     }
 }
 
-/// A span for a call that no turn holds.
+/// A span for a call that belongs to no round.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_of_a_tool_without_a_model_is_a_trace_of_its_own() {
     let (home, collector) = (Home::new(), Collector::start().await);

@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Helpers that the integration tests share.
 
 pub mod model_server;
 mod random;
@@ -7,7 +7,8 @@ mod scratch;
 pub use random::{SplitMix, random_splits, seed};
 pub use scratch::scratch;
 
-/// Says that a test cannot run here, past the test harness, which would swallow it: CI fails on such a line.
+/// Reports that a test cannot run here. Writes past the test harness, which would hide the line; CI
+/// fails on it.
 pub fn skipped(test: &str, reason: &str) {
     use std::io::Write as _;
     let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: {reason}");

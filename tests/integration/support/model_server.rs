@@ -1,5 +1,6 @@
-//! A model server that does what its script says: whole and broken replies, pauses, stalls, cuts. Raw HTTP/1.1 on
-//! loopback, so that nothing stands between a script and the wire. Records requests and notices clients that leave.
+//! A scripted model server: complete and broken replies, pauses, stalls, cuts. It speaks raw
+//! HTTP/1.1 on loopback, so that no library stands between the script and the wire. It records
+//! requests and notices clients that leave.
 //!
 //! ```ignore
 //! let server = ModelServer::start([Reply::events(["…"]), Reply::status(529)]).await;
@@ -23,12 +24,12 @@ use tokio::{
     task::JoinSet,
 };
 
-/// What the server does after the head of a reply.
+/// A step of the server after the head of a reply.
 #[derive(Debug, Clone)]
 pub enum Step {
-    /// Sends bytes at once.
+    /// Sends the bytes at once.
     Send(Vec<u8>),
-    /// Sends bytes one by one.
+    /// Sends the bytes one by one.
     Drip(Vec<u8>),
     /// Waits.
     Pause(Duration),
@@ -36,7 +37,7 @@ pub enum Step {
     Stall,
     /// Closes the connection in the middle of the body.
     Cut,
-    /// Sends these bytes again and again until the client leaves.
+    /// Sends the bytes repeatedly until the client leaves.
     Endless(Vec<u8>),
 }
 
@@ -46,22 +47,22 @@ pub struct Reply {
     status: u16,
     headers: Vec<(String, String)>,
     steps: Vec<Step>,
-    /// Wait before the head.
+    /// Delay before the head.
     delay: Duration,
 }
 
 impl Reply {
-    /// A reply of 200 with an event stream that says nothing yet.
+    /// A reply with status 200 and an empty event stream, to which steps are added.
     pub fn stream() -> Self {
         Self::status(200).header("content-type", "text/event-stream")
     }
 
-    /// A reply of this status without a body yet.
+    /// A reply with a status and an empty body, to which steps are added.
     pub fn status(status: u16) -> Self {
         Self { status, headers: Vec::new(), steps: Vec::new(), delay: Duration::ZERO }
     }
 
-    /// A whole event stream: each text is the data of an event.
+    /// A complete event stream; each text is the data of an event.
     pub fn events<S: AsRef<str>>(events: impl IntoIterator<Item = S>) -> Self {
         Self::stream().send(sse(events))
     }
@@ -78,7 +79,7 @@ impl Reply {
         self
     }
 
-    /// Waits before the head is sent.
+    /// Sets the delay before the head.
     #[must_use]
     pub fn delay(mut self, delay: Duration) -> Self {
         self.delay = delay;
@@ -92,19 +93,19 @@ impl Reply {
         self
     }
 
-    /// Sends bytes.
+    /// Adds a step that sends bytes.
     #[must_use]
     pub fn send(self, bytes: impl Into<Vec<u8>>) -> Self {
         self.then(Step::Send(bytes.into()))
     }
 }
 
-/// Events as bytes of an event stream.
+/// Encodes events as an event stream.
 pub fn sse<S: AsRef<str>>(events: impl IntoIterator<Item = S>) -> String {
     events.into_iter().map(|data| format!("data: {}\n\n", data.as_ref())).collect()
 }
 
-/// A whole Messages reply of one text.
+/// A complete Messages reply with one text.
 pub fn anthropic_text(text: &str) -> Vec<String> {
     let text = serde_json::Value::from(text);
     vec![
@@ -117,7 +118,7 @@ pub fn anthropic_text(text: &str) -> Vec<String> {
     ]
 }
 
-/// A whole Messages reply that calls one tool.
+/// A complete Messages reply that calls one tool.
 pub fn anthropic_tool(name: &str, input: &serde_json::Value) -> Vec<String> {
     let arguments = serde_json::Value::from(input.to_string());
     vec![
@@ -132,7 +133,7 @@ pub fn anthropic_tool(name: &str, input: &serde_json::Value) -> Vec<String> {
     ]
 }
 
-/// A whole Chat Completions reply of one text.
+/// A complete Chat Completions reply with one text.
 pub fn openai_text(text: &str) -> Vec<String> {
     let text = serde_json::Value::from(text);
     vec![
@@ -143,12 +144,12 @@ pub fn openai_text(text: &str) -> Vec<String> {
     ]
 }
 
-/// A request as it came.
+/// A request as received.
 #[derive(Debug, Clone)]
 pub struct Recorded {
     /// Method and path.
     pub line: String,
-    /// Names in lower case.
+    /// Names are in lower case.
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
@@ -163,23 +164,23 @@ impl Recorded {
     }
 }
 
-/// Gives the reply to a request's body.
+/// Computes the reply from a request's body.
 type AnswerOf = Box<dyn Fn(&serde_json::Value) -> Reply + Send>;
 
 #[derive(Default)]
 struct State {
     script: VecDeque<Reply>,
-    /// In place of the script.
+    /// Replaces the script if set.
     answer: Option<AnswerOf>,
     requests: Vec<Recorded>,
     connections: usize,
-    /// Replies that were sent whole.
+    /// Number of replies sent completely.
     done: usize,
-    /// Clients that left before their reply was over.
+    /// Number of clients that left before the end of their reply.
     left: usize,
 }
 
-/// The server; ends with the value.
+/// The server. Ends when it is dropped.
 pub struct ModelServer {
     address: SocketAddr,
     state: Arc<Mutex<State>>,
@@ -188,14 +189,15 @@ pub struct ModelServer {
 }
 
 impl ModelServer {
-    /// Starts on a free port. Replies are given in order; the last one is given for ever.
+    /// Starts the server on a free port. Replies are sent in order; the last one repeats forever.
     pub async fn start(script: impl IntoIterator<Item = Reply>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         Self::serve(listener, address, State { script: script.into_iter().collect(), ..State::default() })
     }
 
-    /// Starts on a free port. Each request is answered by what it asks, so that the order of requests does not matter.
+    /// Starts the server on a free port. Each reply is computed from its request, so the order of
+    /// requests does not matter.
     pub async fn answering(answer: impl Fn(&serde_json::Value) -> Reply + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -225,32 +227,32 @@ impl ModelServer {
         self.state.lock().unwrap().script = script.into_iter().collect();
     }
 
-    /// What came so far.
+    /// Requests received so far.
     pub fn requests(&self) -> Vec<Recorded> {
         self.state.lock().unwrap().requests.clone()
     }
 
-    /// How many connections came.
+    /// Number of connections received.
     pub fn connections(&self) -> usize {
         self.state.lock().unwrap().connections
     }
 
-    /// How many clients left before their reply was over.
+    /// Number of clients that left before the end of their reply.
     pub fn left(&self) -> usize {
         self.state.lock().unwrap().left
     }
 
-    /// Waits, at most 10 s, until so many clients left before their reply was over.
+    /// Waits, at most 10 s, until `count` clients have left before the end of their reply.
     pub async fn clients_left(&self, count: usize) {
         self.wait(&format!("{count} clients leave"), |state| state.left >= count).await;
     }
 
-    /// Waits, at most 10 s, until so many replies were sent whole.
+    /// Waits, at most 10 s, until `count` replies have been sent completely.
     pub async fn replies_done(&self, count: usize) {
         self.wait(&format!("{count} replies are sent"), |state| state.done >= count).await;
     }
 
-    /// Waits, at most 10 s, until so many requests came.
+    /// Waits, at most 10 s, until `count` requests have been received.
     pub async fn requests_came(&self, count: usize) {
         self.wait(&format!("{count} requests come"), |state| state.requests.len() >= count).await;
     }
@@ -339,9 +341,9 @@ async fn read_request(read: &mut OwnedReadHalf) -> Option<Recorded> {
 }
 
 enum Over {
-    /// The reply is whole; the connection serves on.
+    /// The reply is complete, and the connection stays open.
     Well,
-    /// We closed it, as the script said.
+    /// The server closed the connection, as scripted.
     Cut,
     Left,
 }

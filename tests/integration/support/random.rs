@@ -1,6 +1,6 @@
-//! Seeded chance: a printed seed replays a failure.
+//! Seeded randomness: a printed seed replays a failure.
 
-/// A small random generator (splitmix64).
+/// A small random number generator (splitmix64).
 pub struct SplitMix(pub u64);
 
 impl SplitMix {
@@ -17,7 +17,8 @@ impl SplitMix {
     }
 }
 
-/// The seed of a property test: `CALLBOARD_SEED`, else the time; a failing test shows it.
+/// The seed of a property test: `CALLBOARD_SEED`, or else the time. Printed, so that a failing test
+/// shows it.
 pub fn seed(name: &str) -> u64 {
     let now = || u64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() & u128::from(u64::MAX)).unwrap();
     let seed = std::env::var("CALLBOARD_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(now);
@@ -25,7 +26,7 @@ pub fn seed(name: &str) -> u64 {
     seed
 }
 
-/// Cuts bytes into pieces of 1 to 200.
+/// Splits bytes into pieces of 1 to 200.
 pub fn random_splits<'a>(bytes: &'a [u8], random: &mut SplitMix) -> Vec<&'a [u8]> {
     let (mut pieces, mut rest) = (Vec::new(), bytes);
     while !rest.is_empty() {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// A temporary folder in memory where the system has such a place, else where temporary folders are.
+/// A temporary folder in memory if the system has one, or else in the usual place.
 pub fn scratch() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     if memory.is_dir()
