@@ -411,6 +411,10 @@ impl Root {
     /// Walks the path name by name. No descriptor is opened through a link: a link is read, and the
     /// names of its target are walked instead.
     fn resolve(&self, given: &str, path: &Path) -> Result<Place, PathError> {
+        // `todo` holds the remaining names, the next one last; `place.way` holds the descriptors of
+        // the folders walked so far. A link pushes the names of its target onto `todo`, and `..` pops
+        // a descriptor, so a path can leave the root only by an empty stack. If the type of a name
+        // changes between `statat` and the open, the name is pushed back and checked again.
         let mut todo: Vec<OsString> = Vec::new();
         push_parts(&mut todo, path);
         let mut place = Place { way: Vec::new(), leaf: None };

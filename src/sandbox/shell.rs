@@ -217,6 +217,8 @@ pub(super) fn in_a_task<F: Future<Output = Result<ExecResult, SandboxError>> + S
     run: impl FnOnce(CancellationToken) -> F + Send + 'static,
 ) -> BoxFuture<'static, Result<ExecResult, SandboxError>> {
     Box::pin(async move {
+        // A drop of this future cancels the child token through the guard, while the spawned task
+        // continues to the end of its clean-up.
         let cancel = cancel.child_token();
         let _ends_with_the_caller = cancel.clone().drop_guard();
         match tokio::spawn(run(cancel)).await {

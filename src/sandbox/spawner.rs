@@ -275,6 +275,9 @@ impl Spawner {
     /// # Cancel safety
     /// Dropping the future kills the job.
     pub(super) async fn run(&self, launch: Launch, cancel: &CancellationToken) -> Result<ExecResult, SandboxError> {
+        // The permit travels with the job and is released when the thread drops the job, not when
+        // this future ends: processes of a cancelled command may still run for a moment, and they
+        // count towards the limit of concurrent commands.
         let permit = tokio::select! {
             biased;
             () = cancel.cancelled() => return Err(SandboxError::Cancelled),

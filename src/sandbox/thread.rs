@@ -226,6 +226,9 @@ impl Thread {
     }
 
     fn turn(&mut self, ready: &HashSet<u64>) {
+        // The order matters. `step` notices exits and timeouts, so it comes before `end`, which kills.
+        // `look` also comes before `end`, so that both share one scan. `answer` comes last, so that a
+        // job that ended in this pass is answered in it.
         self.start_some();
         let now = Instant::now();
         self.starter.refill(now);

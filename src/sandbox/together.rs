@@ -81,6 +81,8 @@ impl Together {
     /// group is just ending or one has waited too long.
     pub(super) fn pass(&mut self, jobs: &mut [&mut dyn Ends], seen: Option<&Processes>) {
         let now = Instant::now();
+        // Groups whose processes are known are killed first, since the scan for the others takes
+        // milliseconds.
         let (none, wishes) = (Processes::default(), jobs.iter().map(|job| job.wish(now)).collect::<Vec<_>>());
         let mut below = Vec::new();
         for (job, wish) in jobs.iter_mut().zip(wishes) {

@@ -78,6 +78,9 @@ impl Held {
         if !self.quota.is_bounded() {
             return spawner.run(launch, cancel).await;
         }
+        // The check moves into the blocking pool and returns with its result, so the loop keeps
+        // polling the command. If the quota is exceeded, `stop` cancels the command alone, and the
+        // loop still awaits its end; only a cancellation by the caller is reported as one.
         let stop = cancel.child_token();
         let mut run = std::pin::pin!(spawner.run(launch, &stop));
         loop {

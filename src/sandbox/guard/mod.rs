@@ -107,6 +107,10 @@ impl Guard {
     /// # Errors
     /// [`Unguarded`] when the workspace cannot be searched completely.
     pub(super) fn search(self: &Arc<Self>) -> Result<Guarded, Unguarded> {
+        // The lock is held before and after the search, not during it: searches run concurrently.
+        // `searching` makes `forget` keep the knowledge of commands that end meanwhile, since this
+        // search may have seen files that such a command created. A file counts as the user's only
+        // if every command that ran at the time knew it before.
         let (listings, remembered, is_alone) = {
             let mut state = self.state();
             state.searching += 1;

@@ -193,6 +193,8 @@ fn lay(root: &Root, path: &Path, cover: &Cover) -> Result<(), String> {
             mount("tmpfs", through(&place), "tmpfs", flags, EMPTY).map_err(said)?;
         }
     }
+    // Another command may have moved the name between the open and the mount. Opening the path again
+    // must reach the mount that was just made; if it reaches another file, the cover lies elsewhere.
     let laid = open(root, path).map_err(said)?;
     let changed = || "a protected name was changed while it was covered: try again".to_owned();
     if source.is_some_and(|source| own_identity(source) != own_identity(&laid)) {

@@ -198,6 +198,9 @@ impl Drop for Door {
 }
 
 async fn accept(listener: UnixListener, permits: Arc<Semaphore>, visitor: Visitor, end: CancellationToken) {
+    // A connection holds its permit until its task ends. All commands of a sandbox share the permits,
+    // so the loop never waits for one: a connection without a permit is refused at once. On `end`,
+    // `shutdown` aborts the open connections and waits for them.
     let mut open = JoinSet::new();
     loop {
         tokio::select! {
