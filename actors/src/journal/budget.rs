@@ -1,4 +1,5 @@
-//! What a conversation has spent, folded from its journal, so that it survives sleep (REQUIREMENTS L-05).
+//! What a conversation has spent of its budget. The figures are folded from the journal, so they
+//! survive sleep and crashes.
 //!
 //! Pure.
 
@@ -11,31 +12,34 @@ use crate::{
     time::Timestamp,
 };
 
-/// Where an injected message that tells the model of its budget has its id from: `budget:20`, `budget:5`.
+/// Prefix of the ids of injected messages that remind the model of its budget. The percentage left
+/// follows: `budget:20`, `budget:5`.
 pub const BUDGET_REMINDER: &str = "budget:";
 
-/// What was spent, and what is reserved for the call that is open.
+/// What a conversation has spent, and what is reserved for its open model call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Spent {
-    /// Of all calls and rounds that are over.
+    /// Tokens, cost and time of all model calls and rounds that are over.
     pub amount: Amount,
-    /// For the open call.
+    /// Reservation of the open model call. `None` when no call is open or no budget applies.
     pub reserved: Option<Amount>,
-    /// At how much left, in percent, the model was told last.
+    /// The percentage of the budget that was left at the last reminder to the model. `None` before
+    /// the first reminder.
     pub told: Option<u8>,
 }
 
 impl Spent {
-    /// What counts against a budget now: also what is reserved, and the time of a round that is open since `since`.
+    /// Returns what counts against the budget at `now`: finished work, the open reservation, and
+    /// the time of a round that is open since `since`.
     pub fn now(&self, since: Option<Timestamp>, now: Timestamp) -> Amount {
         let wall_ms = since.map_or(0, |since| now.ms_since(since));
         self.amount.plus(&self.reserved.unwrap_or_default()).plus(&Amount { wall_ms, ..Amount::default() })
     }
 
-    /// Takes in an entry.
+    /// Applies an entry. Entries that do not concern the budget change nothing.
     ///
     /// # Errors
-    /// Says why it cannot follow.
+    /// Returns the reason when the entry contradicts the reservation.
     pub(super) fn apply(&mut self, entry: &EntryBody) -> Result<(), String> {
         match entry {
             EntryBody::ModelCallStarted { reserved, reserved_micro_usd, .. } => {
@@ -45,7 +49,8 @@ impl Spent {
                 let amount = Amount { tokens: *reserved, micro_usd: *reserved_micro_usd, wall_ms: 0 };
                 self.reserved = (amount != Amount::default()).then_some(amount);
             }
-            // Who reserved is settled; without a budget an answer counts as its provider says.
+            // With a reservation, `BudgetSettled` counts the call. Without one, the provider's
+            // usage counts.
             EntryBody::Assistant { usage, cost_micro_usd, .. } if self.reserved.is_none() => {
                 self.amount = self.amount.plus(&of(usage, cost_micro_usd.unwrap_or(0)));
             }
@@ -69,12 +74,12 @@ impl Spent {
     }
 }
 
-/// An answer's tokens and cost.
+/// Returns the tokens and the cost of an answer.
 pub(crate) fn of(usage: &Usage, micro_usd: u64) -> Amount {
     Amount { tokens: usage.input().saturating_add(usage.output), micro_usd, wall_ms: 0 }
 }
 
-/// What a call used, in tokens and money; without a price it costs nothing.
+/// Returns the tokens and the cost of a call. Without a price the cost is 0.
 pub(crate) fn amount(usage: &Usage, price: Option<Price>) -> Amount {
     of(usage, price.map_or(0, |price| price.cost(usage)))
 }

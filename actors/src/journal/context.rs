@@ -1,4 +1,5 @@
-//! What a conversation remembers of its context: how full the window is, what is pinned, what the last compaction did.
+//! The context of a conversation as its journal records it: use of the window, pinned lines, and
+//! the last compaction.
 //!
 //! Pure.
 
@@ -6,44 +7,44 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ids::Seq, tokens::WindowUse};
 
-/// Why a compaction was made.
+/// Why a compaction ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CompactionCause {
     /// The window was nearly full.
     Full,
-    /// Somebody asked for it.
+    /// A user or the application requested it.
     Asked,
 }
 
 /// What a compaction did, for people and metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CompactionNote {
-    /// The entry that holds it.
+    /// Sequence number of the `compacted` entry.
     pub seq: Seq,
-    /// Tokens sent before, counted.
+    /// Tokens of the context before the compaction.
     pub before_tokens: u64,
-    /// Tokens sent after, counted.
+    /// Tokens of the context after the compaction.
     pub after_tokens: u64,
-    /// The steps of the ladder that it took, in order.
+    /// The steps of the ladder that ran, in order.
     pub mode: String,
 }
 
 /// The context of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Context {
-    /// How full the window is.
+    /// How much of the window the context uses.
     pub window: WindowUse,
-    /// Lines that stay through every compaction (REQUIREMENTS C-51).
+    /// Lines that every compaction keeps, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pinned: Vec<String>,
-    /// The last compaction.
+    /// The last compaction; `None` before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_compaction: Option<CompactionNote>,
 }
 
 impl Context {
-    /// Bytes of the pinned lines.
+    /// Returns the bytes of all pinned lines together.
     pub fn pinned_bytes(&self) -> usize {
         self.pinned.iter().map(String::len).sum()
     }

@@ -1,4 +1,5 @@
-//! The state that a journal folds into. `apply` refuses what cannot follow; it never panics and asks nobody.
+//! The state that a journal folds into. [`Durable::apply`] returns an error for an entry that
+//! cannot follow; it does no I/O and does not panic.
 //!
 //! Pure.
 
@@ -31,130 +32,133 @@ use crate::{
     tool::EffectClass,
 };
 
-/// Version of the snapshot form; another one is thrown away.
+/// Version of the snapshot format. Snapshots of other versions are ignored, and the journal is read
+/// instead.
 pub const SNAPSHOT_VERSION: u32 = 2;
 
-/// What the client key of a subagent's prompt begins with; behind it stands the [`CallKey`] of the call that gave it.
+/// Prefix of the client key of a subagent's prompt. The [`CallKey`] of the tool call that started
+/// the subagent follows.
 pub const CHILD_KEY: &str = "subagent of ";
 
 /// The fold of a journal.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Durable {
-    /// The last life that wrote.
+    /// Epoch of the last activation that wrote.
     pub epoch: Epoch,
-    /// The last entry applied.
+    /// Position of the last entry applied.
     pub head: Seq,
-    /// The last reset; 0 without one. No entry before it is of any use.
+    /// Position of the last reset; 0 without one. Entries before it are never read again.
     #[serde(default)]
     pub reset_at: Seq,
-    /// What was said.
+    /// The messages that a model is sent.
     pub history: History,
-    /// Where in it each round begins.
+    /// Where each round begins in `history`.
     #[serde(default)]
     pub rounds: RoundMarks,
-    /// Prompts accepted and not begun, oldest first.
+    /// Prompts that wait for their round, oldest first.
     pub inbox: VecDeque<AcceptedPrompt>,
-    /// The open round.
+    /// The open round. `None` between rounds.
     pub round: Option<OpenRound>,
-    /// Client keys and injected ids, oldest first; the last 1000 or 24 h.
+    /// Client keys and ids of injected messages, oldest first: at most 1000, none older than 24
+    /// hours.
     pub keys: VecDeque<KnownKey>,
-    /// Digests of calls whose effect is in doubt: an identical next call needs approval.
+    /// Digests of calls whose effect is in doubt. The next identical call needs approval.
     pub in_doubt: Vec<u64>,
-    /// Patterns of calls that a person allowed for good, oldest first.
+    /// Patterns of calls that a person approved with "always", oldest first.
     #[serde(default)]
     pub approved: VecDeque<String>,
-    /// Its skills.
+    /// Skills offered and active.
     #[serde(default)]
     pub skills: SkillState,
-    /// Figures of the conversation.
+    /// Metrics of the conversation.
     pub metrics: ConversationMetrics,
-    /// Figures by tool.
+    /// Metrics by tool name.
     pub tools: BTreeMap<String, ToolAggregate>,
-    /// Usage of the last model call.
+    /// Usage of the last model call; zero after the history was replaced.
     pub last_usage: Usage,
-    /// How full the window is and what stays in it.
+    /// Use of the window, pinned lines, and the last compaction.
     #[serde(default)]
     pub context: Context,
-    /// What counts against its budget.
+    /// What the conversation has spent of its budget.
     #[serde(default)]
     pub spent: Spent,
 }
 
 /// A prompt in the inbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the field names say it")]
 pub struct AcceptedPrompt {
-    /// Its id.
     pub id: PromptId,
-    /// The round it will open.
+    /// Id of the round that the prompt will open.
     pub round_id: RoundId,
-    /// What was said.
+    /// The prompt as a user message.
     pub message: Message,
-    /// The JSON Schema that the answer must fit.
+    /// JSON Schema of the answer. `None` for free text.
     #[serde(default)]
     pub output_schema: Option<RawJson>,
 }
 
-/// An answer that must be JSON of a schema.
+/// A request that the answer be JSON of a schema.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the field names say it")]
 pub struct OutputWish {
-    /// The schema.
     pub schema: RawJson,
-    /// Answers that did not fit.
+    /// Number of answers so far that did not fit the schema.
     pub refused: u32,
 }
 
-/// A client key or injected id that was seen.
+/// A client key or injected id that the conversation has seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownKey {
-    /// The text.
+    /// The key or id.
     pub key: String,
-    /// Digest of the body that came with it.
+    /// Digest of the body that came with the key.
     pub digest: u64,
-    /// The round it led to; none for injected messages.
+    /// The round of the prompt; `None` for injected messages.
     pub round_id: Option<RoundId>,
-    /// When.
+    /// When the key was recorded.
     pub at: Timestamp,
 }
 
-/// A round that is not over.
+/// A round that has not ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the field names say it")]
 pub struct OpenRound {
-    /// Its id and its stream's.
+    /// Id of the round, which is also the id of its event stream.
     pub id: RoundId,
-    /// Its prompts.
+    /// The prompts that the round answers.
     pub prompts: Vec<PromptId>,
-    /// When it began.
     pub started_at: Timestamp,
-    /// Model calls ordered.
+    /// Model calls that were decided.
     #[serde(rename = "steps")]
     pub model_calls: u32,
-    /// Model calls that gave something.
+    /// Model calls that gave an answer.
     pub answers: u32,
-    /// Batches finished.
+    /// Batches of tool calls that are done.
     pub batches: u32,
-    /// Tokens so far.
+    /// Tokens of its model calls so far.
     pub usage: Usage,
-    /// What is going on.
+    /// What the round is doing.
     pub phase: Phase,
     /// Injected messages that wait for the end of the model call or batch.
     pub pending: Vec<Message>,
-    /// Its assistant messages.
+    /// The assistant messages of the round.
     pub said: Vec<Message>,
-    /// Calls that it makes again and again.
+    /// Counts for the loop guard.
     #[serde(default)]
     pub repeats: Repeats,
-    /// What its answer must be.
+    /// The requested JSON Schema of the answer; `None` for free text.
     #[serde(default)]
     pub output: Option<OutputWish>,
 }
 
 impl OpenRound {
-    /// The text of the last assistant message.
+    /// Returns the text of the last assistant message.
     pub fn text(&self) -> String {
         self.said.last().map(Message::text).unwrap_or_default()
     }
 
-    /// The text of the last assistant message, and of all of them, one after the other.
+    /// Returns the text of the last assistant message, and the texts of all of them joined.
     pub fn texts(&self) -> (String, String) {
         let texts: Vec<String> = self.said.iter().map(Message::text).collect();
         let mut full = String::with_capacity(texts.iter().map(|text| text.len() + 1).sum());
@@ -167,7 +171,7 @@ impl OpenRound {
         (texts.into_iter().next_back().unwrap_or_default(), full)
     }
 
-    /// Whether nothing but answers of people are awaited.
+    /// Whether the round waits only for people's approvals.
     pub fn is_parked(&self) -> bool {
         match &self.phase {
             Phase::Ready | Phase::Ended { .. } | Phase::Model { .. } => false,
@@ -176,34 +180,34 @@ impl OpenRound {
     }
 }
 
-/// What goes on in a round.
+/// What an open round is doing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// A model call is due.
+    /// The next model call is due.
     Ready,
-    /// The model has said its last; the round is to be finished.
+    /// The model gave its final answer; the round is about to finish.
     Ended {
-        /// Why it stopped.
+        /// The provider's stop reason.
         stop: ProviderStop,
     },
-    /// A model call, ordered by the entry at `seq`.
+    /// A model call is running.
     Model {
-        /// The ordering entry.
+        /// Position of the `model_call_started` entry.
         seq: Seq,
     },
-    /// A batch of tool calls.
+    /// Tool calls are running or waiting.
     Batch(Batch),
 }
 
-/// The calls of one assistant message.
+/// The tool calls of one assistant message.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Batch {
-    /// The assistant entry.
+    /// Position of the assistant entry.
     pub seq: Seq,
-    /// Its message.
+    /// The assistant message.
     pub message: Message,
-    /// Its calls, in order.
+    /// The calls, in the order of the message.
     pub calls: Vec<Call>,
 }
 
@@ -213,12 +217,12 @@ impl Batch {
         self.calls.iter().all(|call| matches!(call.state, CallState::Finished(_)))
     }
 
-    /// Whether the only open calls await a person.
+    /// Whether every unfinished call waits for a person.
     pub fn is_parked(&self) -> bool {
         !self.is_done() && self.calls.iter().all(|call| matches!(call.state, CallState::Finished(_) | CallState::Asked { .. }))
     }
 
-    /// The soonest end of an approval.
+    /// Returns the earliest expiry of the open approvals.
     pub fn expires_at(&self) -> Option<Timestamp> {
         let ends = self
             .calls
@@ -230,94 +234,96 @@ impl Batch {
 
 /// One call of a batch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the field names say it")]
 pub struct Call {
-    /// The model's call.
+    /// The `tool_use` block of the model.
     pub tool_use: ToolUseBlock,
-    /// How far it is.
     pub state: CallState,
 }
 
 impl Call {
-    /// Whether it runs, or is about to.
+    /// Whether the call has started and has no result yet.
     pub fn is_started(&self) -> bool {
         matches!(self.state, CallState::Started { .. })
     }
 }
 
-/// How far a call is.
+/// The progress of a tool call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CallState {
-    /// Not begun: queued, or not planned yet.
+    /// Not started: queued, or not checked yet.
     Waiting,
-    /// A person is asked.
+    /// Waiting for a person's approval.
     Asked {
-        /// What was shown to them.
+        /// The input that the person was shown.
         input: RawJson,
-        /// When no answer counts as no.
+        /// When the approval expires and counts as denied.
         expires_at: Timestamp,
-        /// What they would agree to by "always".
+        /// The pattern that "always" would approve.
         #[serde(default)]
         pattern: Option<String>,
     },
-    /// A person agreed to this input; not begun.
+    /// Approved for this input, not started yet.
     Allowed {
-        /// What was agreed to.
+        /// The approved input.
         input: RawJson,
     },
-    /// Begun, or about to.
+    /// Started, or about to start.
     Started {
-        /// What a repeated start would do.
+        /// The effect class of the call, which decides whether it may start again after a crash.
         effect: EffectClass,
-        /// When it was first started.
+        /// Time of the first start.
         at: Timestamp,
         /// Starts after the first.
         attempt: u32,
-        /// The input, where it is not the model's.
+        /// The input, where it differs from the model's.
         input: Option<RawJson>,
     },
-    /// It has its one result.
+    /// Finished, with its one result.
     Finished(ToolExecutionResult),
 }
 
-/// Says why an entry cannot follow.
+/// Why an entry cannot follow.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("entry {seq} ({kind}) cannot follow: {why}")]
 pub struct ApplyError {
-    /// Which entry.
+    /// Position of the entry.
     pub seq: Seq,
-    /// Its kind.
+    /// Kind of the entry.
     pub kind: &'static str,
-    /// Why.
+    /// What the entry contradicts.
     pub why: String,
 }
 
 impl Durable {
-    /// Looks up a client key, with the round it led to.
+    /// Looks up a client key. Returns the key and the round of its prompt.
     pub fn known_key(&self, key: &str) -> Option<(&KnownKey, RoundId)> {
         self.keys.iter().rev().filter(|known| known.key == key).find_map(|known| Some((known, known.round_id?)))
     }
 
-    /// The conversation that began this one, whose name is `own`, if it is a subagent's: its prompt is named by the call that gave it.
-    /// A prompt of that name elsewhere says nothing.
+    /// Returns the parent of this conversation, named `own`, if this is a subagent: the client key
+    /// of its prompt holds the tool call that started it. In other conversations such a client key
+    /// means nothing.
     pub fn parent(&self, own: &Scope) -> Option<Scope> {
         let call = |known: &KnownKey| known.key.strip_prefix(CHILD_KEY)?.split(' ').next()?.parse::<CallKey>().ok();
         self.keys.iter().filter_map(call).find(|call| call.child() == *own).map(|call| call.scope)
     }
 
-    /// Whether a message with this id was injected. Such ids and client keys are different names.
+    /// Whether a message with this id was injected. Injected ids and client keys have separate
+    /// namespaces.
     pub fn knows_injected(&self, id: &str) -> bool {
         self.keys.iter().any(|known| known.key == id && known.round_id.is_none())
     }
 
-    /// The call with this id in the open batch, with its index.
+    /// Finds a call of the open batch by id. Returns its index and the call.
     pub fn open_call(&self, tool_call_id: &str) -> Option<(u32, &Call)> {
         let Some(OpenRound { phase: Phase::Batch(batch), .. }) = &self.round else { return None };
         let index = batch.calls.iter().position(|call| call.tool_use.id == tool_call_id)?;
         Some((u32::try_from(index).ok()?, batch.calls.get(index)?))
     }
 
-    /// The open batch.
+    /// Returns the open batch, if any.
     pub fn batch(&self) -> Option<&Batch> {
         match &self.round.as_ref()?.phase {
             Phase::Batch(batch) => Some(batch),
@@ -325,16 +331,17 @@ impl Durable {
         }
     }
 
-    /// The epoch of a life that begins now. The first one's is the clock in milliseconds, so that a conversation that was deleted and made
-    /// anew does not take a cursor of the old one for its own (DESIGN §4.6): nothing of what was deleted need be kept for that.
+    /// Returns the epoch of the next activation. The first epoch of a journal is the clock in
+    /// milliseconds. After a conversation was deleted, a new one with the same id therefore has
+    /// higher epochs, and cursors of the deleted one do not match it.
     pub fn next_life(&self, now: Timestamp) -> Epoch {
         if self.head == Seq(0) { Epoch(now.0.max(1)) } else { self.epoch.next() }
     }
 
-    /// Applies one entry: the only way this state changes.
+    /// Applies one entry. No other function changes this state.
     ///
     /// # Errors
-    /// [`ApplyError`] when the entry cannot follow; the state is then not to be used.
+    /// [`ApplyError`] when the entry cannot follow. Do not use the state after an error.
     pub fn apply(&mut self, entry: &Entry) -> Result<(), ApplyError> {
         self.try_apply(entry).map_err(|why| ApplyError { seq: entry.seq, kind: entry.body.kind(), why })
     }
@@ -344,13 +351,14 @@ impl Durable {
             return Err(format!("the journal is at {}", self.head));
         }
         if matches!(entry.body, EntryBody::Emptied {}) {
-            // They stand at the start: the reset behind them was the first to be kept.
+            // Emptied entries stand only at the start of a journal: the reset behind them is the
+            // first entry that was kept.
             let is_first = self.epoch == Epoch(0);
             self.head = entry.seq;
             return if is_first { Ok(()) } else { Err("an entry before it was not emptied".into()) };
         }
         if self.epoch == Epoch(0) && self.head > Seq(0) && matches!(entry.body, EntryBody::Reset {}) {
-            self.epoch = entry.epoch; // The life that wrote it began in an emptied entry.
+            self.epoch = entry.epoch; // The `LifeStarted` entry of its activation was emptied.
         }
         let is_due = match (matches!(entry.body, EntryBody::LifeStarted { .. }), self.head) {
             (true, Seq(0)) => entry.epoch > Epoch(0),
@@ -390,7 +398,7 @@ impl Durable {
                 self.metrics.cost_micro_usd = self.metrics.cost_micro_usd.saturating_add(cost_micro_usd.unwrap_or(0));
                 self.assistant(entry.seq, message.as_ref(), usage, *stop, *partial)?;
             }
-            EntryBody::BudgetSettled { .. } | EntryBody::Emptied {} => {} // See `Spent`; and the beginning.
+            EntryBody::BudgetSettled { .. } | EntryBody::Emptied {} => {} // `Spent` applies the one, the check above the other.
             EntryBody::OutputRefused { fault } => self.output_refused(fault)?,
             EntryBody::ToolStarted { call, effect, attempt, input, .. } => {
                 let call = self.call(*call)?;
@@ -464,7 +472,7 @@ impl Durable {
                     records => RoundMarks::of_records(records, history.messages())?,
                 };
                 self.history = history;
-                self.last_usage = Usage::default(); // It told of another history.
+                self.last_usage = Usage::default(); // It describes the previous history.
                 self.replaced();
                 self.skills.history_replaced();
             }
@@ -475,7 +483,7 @@ impl Durable {
                 }
                 self.history.cut(*keep as usize).map_err(|error| error.to_string())?;
                 self.rounds.cut(*keep as usize);
-                self.last_usage = Usage::default(); // It told of a longer history. What was spent stays spent.
+                self.last_usage = Usage::default(); // It describes the longer history. `spent` does not go back.
                 self.replaced();
                 self.skills.history_replaced();
             }
@@ -508,7 +516,8 @@ impl Durable {
         Ok(())
     }
 
-    /// What active skills say stays before the model: what the edits dropped of it stands behind the new head of the history again.
+    /// Appends the messages of active skills that the edits removed, behind the new start of the
+    /// history, so that the model keeps reading them.
     fn say_skills_again(&mut self, edits: &[Edit]) -> Result<(), String> {
         let head = edits.iter().take_while(|edit| matches!(edit, Edit::Put(_))).count();
         let head = u32::try_from(head).map_err(|error| error.to_string())?;
@@ -530,8 +539,8 @@ impl Durable {
         Ok(())
     }
 
-    /// Takes a message in where it may stand: never between a call and its result (REQUIREMENTS S-34), and before the first call not behind
-    /// the prompt, which can still be withdrawn.
+    /// Adds a message at an allowed place: never between a call and its result, and before the
+    /// first model call of a round not behind the prompt, which can still be withdrawn.
     pub(super) fn enter(&mut self, message: &Message) -> Result<(), String> {
         match &mut self.round {
             Some(round) if round.model_calls == 0 || matches!(round.phase, Phase::Model { .. } | Phase::Batch(_)) => {
@@ -542,7 +551,8 @@ impl Durable {
         }
     }
 
-    /// The history is another one, which no model call has seen.
+    /// Resets what depends on the history after it was replaced: no model call has seen the new
+    /// one.
     fn replaced(&mut self) {
         let messages = self.history.messages();
         self.context.window.replaced(messages.len(), messages.wire_bytes() as u64);
@@ -604,7 +614,7 @@ impl Durable {
             }
         }
         if self.inbox.is_empty() {
-            self.inbox.shrink_to_fit(); // Most conversations are idle, most of the time.
+            self.inbox.shrink_to_fit(); // Most conversations are idle and need no capacity.
         }
         self.round = Some(OpenRound {
             id,
@@ -637,7 +647,7 @@ impl Durable {
         } else if message.is_some() {
             self.context.window.appended(bytes);
         }
-        let goes_on = stop == ProviderStop::PauseTurn && message.is_some() && !partial; // R-06 as ruled
+        let goes_on = stop == ProviderStop::PauseTurn && message.is_some() && !partial; // The provider paused a long answer; the next call continues it.
         round.phase = if goes_on { Phase::Ready } else { Phase::Ended { stop } };
         if let Some(message) = message {
             round.answers += 1;
@@ -654,7 +664,7 @@ impl Durable {
             }
         }
         if !matches!(round.phase, Phase::Batch(_)) {
-            // A person who spoke meanwhile is heard before the round ends.
+            // Messages injected meanwhile get an answer before the round ends.
             if !round.pending.is_empty() && !partial {
                 round.phase = Phase::Ready;
             }
@@ -686,7 +696,8 @@ impl Durable {
         call.state = CallState::Finished(outcome.clone());
         let in_doubt = outcome.error_code.as_deref() == Some("IN_DOUBT");
         if ran {
-            // A call that was refused or cancelled before it began leaves the doubt as it was.
+            // A call that was refused or cancelled before it started leaves an earlier doubt as it
+            // was.
             self.in_doubt.retain(|known| *known != digest);
         }
         if in_doubt {
@@ -708,10 +719,10 @@ impl Durable {
             }),
             CallState::Waiting | CallState::Asked { .. } | CallState::Allowed { .. } | CallState::Started { .. } => None,
         });
-        // S-24 as ruled: what was injected meanwhile stands in the same user message, after the results.
+        // Messages injected meanwhile join the user message with the results, behind them.
         let after: Vec<ContentBlock> = std::mem::take(&mut round.pending).iter().flat_map(Message::blocks).collect();
         let results = Message::tool_results(results, after);
-        self.context.window.appended(results.wire().len()); // The calls are part of what their model call is known to have cost.
+        self.context.window.appended(results.wire().len()); // The calls themselves are in their model call's usage.
         self.history.push_exchange(batch.message.clone(), results).map_err(|error| error.to_string())?;
         round.batches += 1;
         round.phase = Phase::Ready;
@@ -723,16 +734,17 @@ fn open(round: &mut Option<OpenRound>) -> Result<&mut OpenRound, String> {
     round.as_mut().ok_or_else(|| "no round is open".into())
 }
 
-/// Appends a user message that no model call has seen.
+/// Appends a user message that no model call has seen, and counts it as an estimate.
 fn push_user(history: &mut History, window: &mut WindowUse, message: &Message) -> Result<(), String> {
     window.appended(message.wire().len());
     history.push_user(message.clone()).map_err(|error| error.to_string())
 }
 
-/// Folds entries onto a state. A panic inside is an error too: a journal must not be able to end a host.
+/// Applies stored entries to a state. A panic inside counts as an error, because a damaged journal
+/// must not end the host.
 ///
 /// # Errors
-/// What the first entry that does not decode or apply said.
+/// The message of the first entry that does not decode or apply.
 pub fn fold<'a>(mut state: Durable, entries: impl IntoIterator<Item = &'a crate::journal::StoredEntry>) -> Result<Durable, String> {
     catch_unwind(AssertUnwindSafe(move || {
         for stored in entries {
@@ -751,7 +763,7 @@ struct Snapshot<D> {
 }
 
 impl Durable {
-    /// Writes a snapshot of this state. A cache: thrown away on any doubt.
+    /// Encodes a snapshot. A snapshot is a cache: the reader ignores one that it cannot decode.
     pub fn snapshot(&self) -> Bytes {
         Bytes::from(serde_json::to_vec(&Snapshot { version: SNAPSHOT_VERSION, state: self }).unwrap_or_default())
     }
@@ -763,10 +775,11 @@ impl Durable {
     }
 }
 
-/// Builds the state of what was loaded. `None` when the snapshot is of no use and the entries before it are needed.
+/// Builds the state from a loaded journal. Returns `None` when the snapshot is unusable, so the
+/// caller must load all entries.
 ///
 /// # Errors
-/// What the first entry that does not decode or apply said.
+/// The message of the first entry that does not decode or apply.
 pub fn restore(loaded: &Loaded) -> Option<Result<Durable, String>> {
     let base = match &loaded.snapshot {
         Some((upto, bytes)) => Durable::from_snapshot(*upto, bytes)?,
@@ -796,14 +809,14 @@ impl<'de> Deserialize<'de> for History {
     }
 }
 
-/// The messages of the history; for ports that hand them on.
+/// The messages of the history, for ports that take a list.
 impl From<&History> for MessageList {
     fn from(history: &History) -> Self {
         history.messages().clone()
     }
 }
 
-/// Whether a stop reason means that the round failed.
+/// Returns the round status that a stop reason implies.
 pub(crate) fn status_of(stop_reason: StopReason) -> crate::stream::RoundStatus {
     match stop_reason {
         StopReason::Error => crate::stream::RoundStatus::Error,

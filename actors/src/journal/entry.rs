@@ -1,4 +1,5 @@
-//! Journal entries and their envelope `{v, kind, epoch, at, body}`. An entry carries an outcome, never a command to recompute.
+//! Journal entries and their stored envelope `{v, kind, epoch, at, body}`. An entry records an
+//! outcome, never a command that a reader would have to run again.
 //!
 //! Pure.
 
@@ -23,49 +24,50 @@ use crate::{
 /// Version of the envelope that this program writes, and the newest it reads.
 pub const ENTRY_VERSION: u32 = 1;
 
-/// One remembered fact.
+/// One fact in a journal.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
-    /// Its place.
+    /// Position in the journal, from 1.
     pub seq: Seq,
-    /// The life that wrote it.
+    /// Epoch of the activation that wrote the entry.
     pub epoch: Epoch,
-    /// When.
+    /// Wall time of the decision that led to the entry.
     pub at: Timestamp,
-    /// What.
+    /// The fact.
     pub body: EntryBody,
 }
 
-/// A key by which a client names its prompt, and a digest of what it sent, so that a reuse with another body is told.
+/// A key with which a client names its prompt, and a digest of the prompt. The digest shows when a
+/// client uses a key again for another prompt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientKey {
-    /// The client's text.
+    /// The key as the client sent it.
     pub key: String,
-    /// Digest of the body.
+    /// Digest of the prompt's body.
     pub digest: u64,
 }
 
-/// Why a prompt was taken back.
+/// Why a prompt was withdrawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WithdrawReason {
-    /// The provider refused our credentials at the round's first step (REQUIREMENTS R-14 as ruled).
+    /// The provider refused the host's credentials at the first model call of the round.
     ProviderAuth,
-    /// The caller's deadline was over before the round began (H-07).
+    /// The caller's deadline passed before the round began.
     Deadline,
-    /// The caller took it back.
+    /// The caller withdrew it.
     Caller,
 }
 
-/// What came of asking a person.
+/// The outcome of an approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalVerdict {
-    /// Go on.
+    /// The call may run.
     Allowed,
-    /// No.
+    /// The call may not run.
     Denied,
-    /// Nobody answered in time; counts as no.
+    /// The approval expired without an answer, which counts as a denial.
     Expired,
 }
 
@@ -74,33 +76,36 @@ pub enum ApprovalVerdict {
 #[serde(tag = "kind", content = "body", rename_all = "snake_case")]
 #[allow(missing_docs, reason = "fields are told at the variant")]
 pub enum EntryBody {
-    /// A life began; the first append of each. Its epoch is the envelope's; the chance in it tells it from another life that began on
-    /// the same journal and claims the same epoch.
+    /// An activation began. This is the first entry of each activation, and the envelope holds its
+    /// epoch. `nonce` is random: it distinguishes two activations that claim the same epoch on the
+    /// same journal.
     LifeStarted { nonce: u64 },
-    /// A prompt is in the inbox. Its round, when it comes, has `round_id`.
+    /// A prompt entered the inbox. `round_id` names the round that the prompt will open.
     PromptAccepted {
         prompt_id: PromptId,
         round_id: RoundId,
         #[serde(skip_serializing_if = "Option::is_none")]
         client_key: Option<ClientKey>,
         message: Message,
-        /// The JSON Schema that the answer must fit.
+        /// JSON Schema of the answer. `None` for an answer in free text.
         #[serde(skip_serializing_if = "Option::is_none")]
         output_schema: Option<RawJson>,
     },
-    /// A prompt was taken back, from the inbox or from a round that got nowhere. Its text stays here.
+    /// A prompt was withdrawn, from the inbox or from a round without any answer. Its text stays in
+    /// the journal.
     PromptWithdrawn { prompt_id: PromptId, reason: WithdrawReason },
     /// Prompts moved from the inbox into history; a round is open.
     RoundStarted { round_id: RoundId, prompt_ids: Vec<PromptId> },
-    /// A model call was ordered.
+    /// A model call was decided.
     ModelCallStarted {
         step: u32,
-        /// Tokens; 0 where nothing is bounded.
+        /// Reserved tokens; 0 without a token budget.
         reserved: u64,
         #[serde(skip_serializing_if = "is_zero")]
         reserved_micro_usd: u64,
     },
-    /// A model call ended with this. `message` is absent when nothing of it can stay. `partial`: cut off.
+    /// A model call ended. `message` is absent when no part of the answer can be kept; `partial`
+    /// marks an answer that was cut off.
     Assistant {
         step: u32,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -109,16 +114,19 @@ pub enum EntryBody {
         #[serde(skip_serializing_if = "Option::is_none")]
         raw_stop: Option<String>,
         usage: Usage,
-        /// What the call cost, where its model has a price.
+        /// Cost of the call. `None` for a model without a price.
         #[serde(skip_serializing_if = "Option::is_none")]
         cost_micro_usd: Option<u64>,
         partial: bool,
     },
-    /// What was reserved for a model call is replaced by what it used. `estimated`: the provider did not say, or said what cannot be.
+    /// The reservation of a model call was replaced by its actual use. `estimated`: the provider
+    /// reported no usage, or an impossible one.
     BudgetSettled { reserved: u64, used_tokens: u64, cost_micro_usd: u64, estimated: bool },
-    /// The answer is not the JSON that was asked for; the model is told and asked again.
+    /// The answer does not match the requested JSON Schema. The model gets `fault` and is asked
+    /// again.
     OutputRefused { fault: String },
-    /// Call number `call` of the open batch is about to start. `input` only where it differs from the model's.
+    /// Call number `call` of the open batch is about to start. `input` is present only if it
+    /// differs from the model's input.
     ToolStarted {
         call: u32,
         tool_call_id: String,
@@ -128,9 +136,9 @@ pub enum EntryBody {
         #[serde(skip_serializing_if = "Option::is_none")]
         input: Option<RawJson>,
     },
-    /// A call has its one result.
+    /// A tool call finished. Each call gets exactly one result.
     ToolFinished { call: u32, tool_call_id: String, name: String, outcome: ToolExecutionResult },
-    /// A person is asked; the approval is for this very input.
+    /// A call waits for a person's approval, which holds for exactly `resolved_input`.
     ApprovalAsked {
         call: u32,
         tool_call_id: String,
@@ -138,34 +146,38 @@ pub enum EntryBody {
         resolved_input: RawJson,
         reason: String,
         expires_at: Timestamp,
-        /// What the person would agree to by "always".
+        /// The pattern of calls that "always" would approve. `None` where "always" is not offered.
         #[serde(skip_serializing_if = "Option::is_none")]
         pattern: Option<String>,
     },
-    /// The person answered, or time did. `always`: calls of the same pattern are not asked for again.
+    /// The approval was answered or expired. `always`: later calls of the same pattern need no
+    /// approval.
     ApprovalAnswered {
         call: u32,
         verdict: ApprovalVerdict,
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         always: bool,
     },
-    /// A message entered from outside; while a model call or a batch is open it waits for its end.
+    /// A message was injected from outside. An injected message waits for the end of an open model
+    /// call or batch.
     Injected {
         #[serde(skip_serializing_if = "Option::is_none")]
         id: Option<String>,
-        /// Of a prompt that steers; it leads to the open round.
+        /// Client key of a prompt that steers the open round. The key leads to that round.
         #[serde(skip_serializing_if = "Option::is_none")]
         client_key: Option<ClientKey>,
         message: Message,
     },
-    /// The list of skills that the model is told of: the first stands in the system prompt, a later one is told by `message`.
+    /// The list of skills offered to the model. The first list stands in the system prompt;
+    /// `message` announces a later one.
     SkillsOffered {
         index: SkillIndex,
         #[serde(skip_serializing_if = "Option::is_none")]
         message: Option<Message>,
     },
-    /// A skill is active. What it says enters with it, or waits as an injected message does; `text_digest` is that of its whole text,
-    /// where `message` only points to what was said before.
+    /// A skill was activated. Its message enters the history like an injected message.
+    /// `text_digest` is the digest of the whole text of the skill, also when `message` only refers
+    /// to an earlier copy of it.
     SkillActivated {
         name: SkillName,
         activation_id: ActivationId,
@@ -176,7 +188,8 @@ pub enum EntryBody {
         message: Message,
         text_digest: u64,
     },
-    /// The skill on top is no longer active. The end of a round needs no such entry.
+    /// The topmost skill was deactivated. The end of a round deactivates the skills of the round
+    /// without this entry.
     SkillDeactivated { name: SkillName, activation_id: ActivationId },
     /// The round is over.
     RoundFinished {
@@ -185,34 +198,39 @@ pub enum EntryBody {
         #[serde(skip_serializing_if = "Option::is_none")]
         error: Option<Failure>,
     },
-    /// The history was rewritten to fit the window. What was dropped stays in the journal before this entry.
+    /// The history was rewritten to fit the window. Dropped messages stay readable in earlier
+    /// entries.
     Compacted {
         cause: CompactionCause,
-        /// The steps of the ladder that it took, in order.
+        /// The steps of the ladder that ran, in order.
         mode: String,
         edits: Vec<Edit>,
-        /// Hash of the messages that were there, for the record.
+        /// Hash of the messages before the compaction. Only recorded, never compared.
         input_hash: String,
         before_tokens: u64,
         after_tokens: u64,
     },
-    /// A line that stays through every compaction.
+    /// A line was pinned: every compaction keeps it.
     Pinned { line: String },
-    /// History came from outside: an import or a repair.
+    /// The history was replaced from outside, by an import or a repair.
     Imported {
         messages: Vec<Message>,
-        /// Records of its rounds, where it came with any; without, a round begins with each message of a person.
+        /// Records of the rounds of the imported history. When empty, each message of a person
+        /// begins a round.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         rounds: Vec<ConversationRound>,
     },
-    /// This round and all later ones were taken back: `keep` messages are left. What is cut stays in the journal.
+    /// The round and all later ones were taken back. The first `keep` messages stay in the history;
+    /// the others stay readable in the journal.
     Rewound { round_id: RoundId, keep: u32 },
-    /// Everything before is forgotten by the fold, and emptied in the store ([`EntryBody::Emptied`]) before the reset is answered.
+    /// The conversation was emptied. Before the caller gets its answer, the store erases the
+    /// earlier entries, which then read as [`EntryBody::Emptied`].
     Reset {},
-    /// An entry whose bytes were erased after a later reset. Never written: an entry without bytes is read as this.
+    /// An entry that a later reset erased. Never written: an entry without bytes is read as this.
     Emptied {},
-    /// The conversation began as a copy of another one as its journal stood at `upto`; the history follows as `Imported`. Calls whose
-    /// effect was in doubt there are in doubt here.
+    /// The conversation began as a copy of another one, as far as entry `upto` of that journal. An
+    /// `Imported` entry with the history follows. Calls whose effect is in doubt in the original
+    /// are in doubt in the copy.
     Forked {
         from: ConversationId,
         upto: Seq,
@@ -225,30 +243,30 @@ fn is_zero(figure: &u64) -> bool {
     *figure == 0
 }
 
-/// Says why stored bytes are not an entry.
+/// Why stored bytes are not a readable entry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// Written by a newer program; never skipped.
+    /// A newer program wrote the entry. Such an entry is never skipped.
     #[error("entry {seq} needs a newer version of callboard ({what})")]
     NeedsNewerVersion {
-        /// Which entry.
+        /// Position of the entry.
         seq: Seq,
-        /// What is not known here.
+        /// The version or kind that this program does not know.
         what: String,
     },
-    /// Not an entry.
+    /// The bytes are not an entry.
     #[error("entry {seq} is damaged: {message}")]
     Damaged {
-        /// Which entry.
+        /// Position of the entry.
         seq: Seq,
-        /// What is wrong.
+        /// The error of the parser.
         message: String,
     },
 }
 
 impl EntryBody {
-    /// The `kind` of the envelope.
+    /// Returns the `kind` of the envelope.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::LifeStarted { .. } => "life_started",
@@ -279,27 +297,28 @@ impl EntryBody {
     }
 }
 
-/// Bytes of an entry beside the texts in it, about.
+/// Estimated bytes of an entry besides its texts. Only sizes buffers.
 const ENVELOPE_BYTES: usize = 192;
 
-/// Adds the fields of an object to one that is written already, and is not empty.
+/// Adds the fields of `more` to an object that is already written and has at least one field.
 fn append(object: &mut Vec<u8>, more: &impl Serialize) {
     object.pop();
     let begin = object.len();
     write(object, more);
     if object.get(begin + 1) == Some(&b'}') {
-        object.remove(begin); // No field.
+        object.remove(begin); // `more` has no fields.
     } else if let Some(brace) = object.get_mut(begin) {
         *brace = b',';
     }
 }
 
 fn write(bytes: &mut Vec<u8>, value: &impl Serialize) {
-    // Our own plain types always serialise; a cut entry would be refused when read.
+    // Serializing our own plain types cannot fail. If it did, the truncated entry would be refused
+    // on reading.
     let _ = json::write(bytes, value);
 }
 
-/// Adds a message as it stands on the wire: it is not read for that.
+/// Adds a message in its wire form, without parsing it.
 fn append_message(object: &mut Vec<u8>, message: &Message) {
     object.pop();
     object.extend_from_slice(br#","message":"#);
@@ -308,7 +327,7 @@ fn append_message(object: &mut Vec<u8>, message: &Message) {
 }
 
 impl EntryBody {
-    /// Bytes of the texts in it, about.
+    /// Estimates the bytes of the texts in the body.
     fn size(&self) -> usize {
         match self {
             Self::PromptAccepted { message, .. } | Self::Injected { message, .. } => message.wire().len(),
@@ -318,7 +337,8 @@ impl EntryBody {
         }
     }
 
-    /// Adds `kind` and `body` to the envelope. What has a message is written by hand: as serde would, and without reading the message.
+    /// Adds `kind` and `body` to the envelope. Kinds that hold a message are written by hand, in
+    /// the form that serde would give them, so that messages are copied and not parsed.
     fn append_to(&self, envelope: &mut Vec<u8>) {
         #[derive(Serialize)]
         struct Accepted<'a> {
@@ -374,14 +394,14 @@ impl EntryBody {
 }
 
 impl Entry {
-    /// Writes the envelope.
+    /// Encodes the entry into its envelope.
     pub fn encode(&self) -> StoredEntry {
         let mut bytes = Vec::with_capacity(self.size());
         self.encode_into(&mut bytes);
         StoredEntry { seq: self.seq, bytes: Bytes::from(bytes.into_boxed_slice()) }
     }
 
-    /// Writes the envelopes of entries that are stored together, into one piece of memory.
+    /// Encodes entries that are stored together. They share one allocation.
     pub fn encode_all(entries: &[Self]) -> Vec<StoredEntry> {
         if let [entry] = entries {
             return vec![entry.encode()];
@@ -398,12 +418,13 @@ impl Entry {
         ends.into_iter().map(each).collect()
     }
 
-    /// Bytes of its envelope, about.
+    /// Estimates the bytes of the envelope.
     fn size(&self) -> usize {
         ENVELOPE_BYTES + self.body.size()
     }
 
-    /// By hand, as serde would: every entry has one.
+    /// Writes the fields of the envelope by hand, in the form that serde would give them: this code
+    /// runs for every entry.
     fn encode_into(&self, bytes: &mut Vec<u8>) {
         let Timestamp(at) = self.at;
         for (key, number) in [(br#"{"v":"#.as_slice(), u64::from(ENTRY_VERSION)), (br#","epoch":"#, self.epoch.0), (br#","at":"#, at)] {
@@ -414,10 +435,11 @@ impl Entry {
         self.body.append_to(bytes);
     }
 
-    /// Reads an envelope.
+    /// Decodes an envelope.
     ///
     /// # Errors
-    /// [`DecodeError`]: an unknown kind or a newer version is never skipped.
+    /// [`DecodeError`] for damaged bytes, and for an unknown kind or a newer version, which are
+    /// never skipped.
     pub fn decode(stored: &StoredEntry) -> Result<Self, DecodeError> {
         #[derive(Deserialize)]
         struct Envelope<'a> {
@@ -446,7 +468,8 @@ impl Entry {
     }
 }
 
-/// Makes `EntryBody::decode` out of one list of kinds, since an internally buffered enum would lose raw JSON text.
+/// Generates `EntryBody::decode` from one list of kinds. Serde's internally tagged enums buffer
+/// their content, which would lose raw JSON text.
 macro_rules! decoder {
     ($($kind:literal => $variant:ident { $($field:ident : $type:ty $(= $default:ident)?),* }),* $(,)?) => {
         impl EntryBody {
@@ -507,12 +530,13 @@ decoder! {
     "forked" => Forked { from: ConversationId, upto: Seq, in_doubt: Vec<u64> = default },
 }
 
-/// A digest of bytes that is the same in every process and version (FNV-1a, 64 bit). Not for secrets.
+/// Returns a 64-bit FNV-1a digest, the same in every process and version. Not collision resistant,
+/// so not for secrets.
 pub fn digest(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// A digest of a call: its tool and its input's text.
+/// Returns the digest of a tool call: the tool's name and the text of its input.
 pub fn call_digest(name: &str, input: &RawJson) -> u64 {
     let mut bytes = Vec::with_capacity(name.len() + input.as_str().len() + 1);
     bytes.extend_from_slice(name.as_bytes());
@@ -525,9 +549,9 @@ pub fn call_digest(name: &str, input: &RawJson) -> u64 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ActivatedBy {
-    /// The model, by a tool call: active until its round is over.
+    /// The model activated it by a tool call. It stays active until the round ends.
     Model,
-    /// A person or the application: active until it is deactivated.
+    /// A person or the application activated it. It stays active until it is deactivated.
     User,
 }
 

@@ -1,4 +1,5 @@
-//! What a fork takes: a conversation as it stood when a round of it was over. Read from its journal alone, so that it may run meanwhile.
+//! What a fork copies: a conversation as it stood at the end of a round. The journal is only read,
+//! so the original conversation may keep running.
 //!
 //! Pure.
 
@@ -8,43 +9,45 @@ use crate::{
     ids::{ConversationId, RoundId, Seq},
 };
 
-/// A conversation at the border of two rounds.
+/// A conversation at the border between two rounds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fork {
-    /// The last entry that counts.
+    /// The last entry of the original journal that the fork includes.
     pub upto: Seq,
     /// The history.
     pub messages: Vec<Message>,
-    /// Records of its rounds, all of them over.
+    /// Records of the rounds in `messages`, all of them over.
     pub rounds: Vec<ConversationRound>,
-    /// Digests of calls whose effect is in doubt. The doubt is about the world, so what is known at the journal's end holds.
+    /// Digests of calls whose effect is in doubt. They come from the end of the journal, not from
+    /// `upto`: the doubt is about the outside world, which a fork does not turn back.
     pub in_doubt: Vec<u64>,
 }
 
-/// Reads a journal to find a fork.
+/// Reads a journal to build a fork.
 ///
-/// Without a round it is the conversation at its last border: of an open round nothing is taken. With one it is the conversation as it
-/// stood when that round ended, also if it was compacted or taken back since. What was before a reset or an import is no part of the
-/// conversation any more.
+/// Without a round id, the fork is the conversation before its open round, or at the end of its
+/// last one. With a round id, the fork is the conversation at the end of that round, even if a
+/// later entry compacted or rewound it. What stood before a reset or an import is no longer part of
+/// the conversation.
 #[derive(Debug)]
 pub struct ForkReader {
     reader: RoundsReader,
     at: Option<RoundId>,
     found: Option<Fork>,
-    /// The entry before the open round.
+    /// The last entry before the open round.
     border: Seq,
 }
 
 impl ForkReader {
-    /// A reader of this conversation's journal, before its first entry.
+    /// Creates a reader for a journal, before its first entry. `at` names the round to fork after.
     pub fn new(id: ConversationId, at: Option<RoundId>) -> Self {
         Self { reader: RoundsReader::new(id), at, found: None, border: Seq(0) }
     }
 
-    /// Takes the next entry.
+    /// Applies the next entry.
     ///
     /// # Errors
-    /// [`ApplyError`] when it cannot follow; the reader is then not to be used.
+    /// [`ApplyError`] when the entry cannot follow. Do not use the reader after an error.
     pub fn take(&mut self, entry: &Entry) -> Result<(), ApplyError> {
         let ends = matches!(entry.body, EntryBody::RoundFinished { .. });
         let ended = self.reader.state().round.as_ref().map(|round| round.id).filter(|_| ends);
@@ -63,7 +66,7 @@ impl ForkReader {
         Ok(())
     }
 
-    /// The fork; none when the round is unknown or not over.
+    /// Returns the fork. `None` if the round is unknown or still open.
     pub fn finish(self) -> Option<Fork> {
         let fork = if self.at.is_some() { self.found.clone() } else { Some(self.latest()) };
         fork.map(|fork| Fork { in_doubt: self.reader.state().in_doubt.clone(), ..fork })

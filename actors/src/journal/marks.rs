@@ -1,5 +1,6 @@
-//! Where each round begins in the history. Part of the fold: an edit of the history moves the marks along, and a history without marks
-//! (from outside, or of an earlier version) gets names that every fold derives alike.
+//! Where each round begins in the history. The marks are part of the fold: an edit of the history
+//! moves them. A history without marks (from an import or an earlier version) gets round ids that
+//! every fold derives alike.
 //!
 //! Pure.
 
@@ -13,50 +14,54 @@ use crate::{
     ids::{RoundId, Seq},
 };
 
-/// The beginning of one round.
+/// The start of one round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the field names say it")]
 pub struct RoundMark {
-    /// The round.
     pub id: RoundId,
-    /// Index in the history of the message that it begins with.
+    /// Index in the history of the first message of the round.
     pub start: u32,
 }
 
-/// The beginnings of the rounds that a history holds, oldest first; starts rise strictly and no id is there twice.
+/// The starts of all rounds in a history, oldest first. The indices strictly increase, and no id
+/// occurs twice.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RoundMarks(Vec<RoundMark>);
 
 impl RoundMarks {
-    /// The marks in order.
+    /// Returns the marks, oldest first.
     pub fn as_slice(&self) -> &[RoundMark] {
         &self.0
     }
 
-    /// Where a round begins.
+    /// Returns the index at which a round begins. `None` for a round without a mark.
     pub fn start(&self, id: RoundId) -> Option<u32> {
         self.0.iter().rev().find(|mark| mark.id == id).map(|mark| mark.start)
     }
 
-    /// Where a round ends: the beginning of the next one, or `len` where there is none.
+    /// Returns the index at which a round ends: the start of the next round, or `len` for the last
+    /// one.
     pub fn end(&self, id: RoundId, len: u32) -> Option<u32> {
         let place = self.0.iter().rposition(|mark| mark.id == id)?;
         Some(self.0.get(place + 1).map_or(len, |next| next.start))
     }
 
-    /// Notes that a round begins with the next message, of which there are `len` so far.
+    /// Marks a round that begins with the next message. `len` is the current number of messages.
     pub fn begin(&mut self, id: RoundId, len: usize) {
         self.cut(len);
         self.0.push(RoundMark { id, start: index(len) });
     }
 
-    /// Forgets the rounds that begin at message `len` or later: such a message is no longer there.
+    /// Removes the marks of rounds that begin at message `len` or later, because the history no
+    /// longer has those messages.
     pub fn cut(&mut self, len: usize) {
         let kept = self.0.partition_point(|mark| (mark.start as usize) < len);
         self.0.truncate(kept);
     }
 
-    /// Takes these marks in place of what is there. Those that do not rise, or name a round twice, are left out.
+    /// Replaces all marks. Skips marks whose index does not increase or whose round already has a
+    /// mark.
     pub fn replace(&mut self, marks: impl IntoIterator<Item = RoundMark>) {
         self.0.clear();
         let mut ids = HashSet::new();
@@ -68,8 +73,9 @@ impl RoundMarks {
         self.0.shrink_to_fit();
     }
 
-    /// Follows an edit of a history that had `len` messages. `map` tells where the message at an index is now; `None` for one that is
-    /// gone. A round begins with the first of its messages that is left; one of which none is left has no mark any more.
+    /// Moves the marks after an edit of a history that had `len` messages. `map` returns the new
+    /// index of a message, or `None` if the edit removed the message. A round begins with the first
+    /// of its messages that is left; a round without any message left loses its mark.
     pub fn edited(&mut self, len: usize, map: impl Fn(u32) -> Option<u32>) {
         let old = std::mem::take(&mut self.0);
         let ends = old.iter().skip(1).map(|next| next.start).chain([index(len)]);
@@ -81,13 +87,14 @@ impl RoundMarks {
         self.replace(moved);
     }
 
-    /// Names the rounds of a history that came without marks: each begins with a message of a person. The names follow from `seq`, the
-    /// entry that brought the history, and the index, so that every fold finds the same ones.
+    /// Derives marks for a history that came without any: each message of a person begins a round.
+    /// The round ids follow from `seq`, the entry with the history, and from the index, so that
+    /// every fold derives the same ids.
     pub(super) fn derive(seq: Seq, messages: &MessageList) -> Self {
         Self(plain_user_starts(messages).map(|start| RoundMark { id: derived_id(seq, start), start: index(start) }).collect())
     }
 
-    /// The marks that records of rounds carry for this history.
+    /// Returns the marks in the records of an imported history.
     ///
     /// # Errors
     /// As [`records_fit`].
@@ -111,7 +118,8 @@ impl RoundMarks {
     }
 }
 
-/// Indices of the messages that a person wrote: of the user, without tool results, and not reminders alone.
+/// Returns the indices of messages that a person wrote: user messages that hold neither tool
+/// results nor only reminders.
 pub fn plain_user_starts(messages: &MessageList) -> impl Iterator<Item = usize> {
     messages.iter().enumerate().filter(|(_, message)| is_said_by_a_person(message)).map(|(index, _)| index)
 }
@@ -120,10 +128,11 @@ fn is_said_by_a_person(message: &Message) -> bool {
     message.role() == Role::User && message.tool_result_ids().is_empty() && !message.is_reminders()
 }
 
-/// Whether these records of rounds fit this history.
+/// Checks that records of rounds fit a history.
 ///
 /// # Errors
-/// Says which record does not: starts must rise, lie within the history and part no call from its result; ids must differ.
+/// Names the record that does not fit. Starts must increase, lie within the history and not
+/// separate a call from its result; ids must be unique.
 pub fn records_fit(records: &[ConversationRound], messages: &MessageList) -> Result<(), String> {
     RoundMarks::of_records(records, messages).map(drop)
 }
@@ -132,7 +141,7 @@ fn index(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
 
-/// An id of the usual form, of bytes that are spread over their whole range.
+/// Derives a round id from two digests, so that the ids spread over the whole range of random ids.
 fn derived_id(seq: Seq, start: usize) -> RoundId {
     let half = |salt: u8| {
         let mut bytes = seq.0.to_le_bytes().to_vec();

@@ -1,4 +1,4 @@
-//! Figures that belong to a conversation and sleep with it (REQUIREMENTS; ruling on H-04).
+//! The metrics of a conversation. They are part of its state and stored in its snapshot.
 //!
 //! Pure.
 
@@ -6,52 +6,52 @@ use serde::{Deserialize, Serialize};
 
 use crate::{chat::Usage, time::Timestamp};
 
-/// One tool call. Not kept in a list; added up in [`ToolAggregate`] and [`ConversationMetrics`].
+/// Metrics of one tool call. Calls are added up in [`ToolAggregate`] and [`ConversationMetrics`],
+/// not kept as a list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the field names say it")]
 pub struct ToolMetrics {
-    /// The tool.
     pub tool_name: String,
-    /// When it began.
+    /// When the call started.
     pub start_time: Timestamp,
-    /// When it ended.
+    /// When the call ended.
     pub end_time: Timestamp,
-    /// How long it took.
+    /// Milliseconds from start to end.
     pub duration_ms: u64,
-    /// Estimated tokens of its arguments.
+    /// Estimated tokens of the arguments.
     pub input_tokens: u64,
-    /// Estimated tokens of its observation.
+    /// Estimated tokens of the observation.
     pub output_tokens: u64,
-    /// Their sum.
+    /// Sum of input and output tokens.
     pub total_tokens: u64,
-    /// Whether it succeeded.
     pub success: bool,
-    /// The code of its failure.
+    /// Code of the failure; `None` for a success.
     pub error_code: Option<String>,
-    /// Starts after the first.
+    /// Attempts after the first.
     pub retry_count: u32,
-    /// Detail of its observation.
+    /// Output level of the observation.
     pub output_level: String,
 }
 
-/// All calls of one tool.
+/// Sums over all calls of one tool.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the field names say it")]
 pub struct ToolAggregate {
-    /// Calls.
     pub calls: u64,
     /// Calls that failed.
     pub failed: u64,
     /// Calls that were retried.
     pub retried: u64,
-    /// Time of all calls.
+    /// Milliseconds of all calls together.
     pub duration_ms: u64,
-    /// The longest.
+    /// Milliseconds of the longest call.
     pub duration_ms_max: u64,
     /// Estimated tokens of all arguments and observations.
     #[serde(default)]
     pub tokens: u64,
 }
 
-/// One conversation.
+/// Sums over one conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names of X-02")]
 pub struct ConversationMetrics {
@@ -69,10 +69,10 @@ pub struct ConversationMetrics {
     pub compression_events: u64,
     pub rounds: u64,
     pub model_calls: u64,
-    /// Model calls that were ordered, those that gave nothing included (L-02).
+    /// Model calls that were decided, including those without an answer.
     #[serde(default)]
     pub api_calls: u64,
-    /// Tokens by class, for prices.
+    /// Tokens by class, the basis of the cost.
     #[serde(default)]
     pub usage: Usage,
     #[serde(default)]
@@ -80,17 +80,17 @@ pub struct ConversationMetrics {
 }
 
 impl ConversationMetrics {
-    /// Tokens in and out.
+    /// Returns input and output tokens together.
     pub fn total_tokens(&self) -> u64 {
         self.total_input_tokens.saturating_add(self.total_output_tokens)
     }
 
-    /// From the first entry to the last.
+    /// Returns the milliseconds from the first entry to the last.
     pub fn total_duration_ms(&self) -> u64 {
         self.end_time.ms_since(self.start_time)
     }
 
-    /// Adds a tool call.
+    /// Counts a tool call.
     pub fn record_tool_call(&mut self, failed: bool, retry_count: u32) {
         self.tool_calls += 1;
         self.successful_calls += u64::from(!failed);
@@ -98,7 +98,7 @@ impl ConversationMetrics {
         self.retried_calls += u64::from(retry_count > 0);
     }
 
-    /// Adds a model call's tokens.
+    /// Counts a model call and adds its tokens.
     pub fn record_usage(&mut self, usage: &Usage) {
         self.model_calls += 1;
         self.usage = self.usage.plus(usage);
@@ -107,7 +107,7 @@ impl ConversationMetrics {
     }
 }
 
-/// Tokens of a text, roughly: four bytes each.
+/// Estimates the tokens of a text at four bytes per token.
 pub(super) fn estimate(text: &str) -> u64 {
     text.len().div_ceil(4) as u64
 }

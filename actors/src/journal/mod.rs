@@ -1,6 +1,9 @@
-//! What is remembered: entries, their envelope, and the fold that turns them into a conversation's state (DESIGN §4.3).
+//! The journal of a conversation: its entries, their stored form, and the fold that turns entries
+//! into the conversation's state.
 //!
-//! Pure. [`apply`](Durable::apply) is the only writer of [`Durable`], live and in a fold alike.
+//! [`Durable::apply`] is the only function that changes [`Durable`], both in a running conversation
+//! and when a stored journal is read. A journal therefore always folds into the state that its
+//! conversation had.
 //!
 //! Pure.
 

@@ -1,5 +1,5 @@
-//! A conversation as a list of rounds (REQUIREMENTS V-04..V-11): a view for exports, people and tests. What is sent to a model is the
-//! history, and the compactor decides about it.
+//! A conversation as a list of rounds: a view for exports, people and tests. A model is sent the
+//! history, which the compactor shortens independently of this view.
 //!
 //! Pure.
 
@@ -11,34 +11,35 @@ use crate::{
     ids::{ConversationId, TenantId},
 };
 
-/// Rounds that stay complete (V-08, CON-27).
+/// Number of the last rounds that a compressed view keeps complete.
 const COMPLETE_ROUNDS: usize = 5;
 
-/// Many rounds.
+/// A conversation as a list of rounds.
 #[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs, reason = "the field names say it")]
 pub struct MultiRoundConversation {
-    /// Which conversation.
     pub conversation_id: ConversationId,
-    /// Whose.
+    /// The tenant that owns the conversation.
     pub user_id: TenantId,
-    /// Its rounds, oldest first.
+    /// The rounds, oldest first.
     pub rounds: Vec<ConversationRound>,
-    /// Skills in force, by name, with what they say of themselves.
+    /// Active skills by name, with their descriptions.
     pub active_skill_context: BTreeMap<String, serde_json::Value>,
-    /// What they change, oldest first.
+    /// The changes that active skills make, oldest first.
     pub context_modifiers: Vec<serde_json::Value>,
-    /// Tokens that the model can take.
+    /// Size of the model's window, in tokens.
     pub context_window_limit: u64,
-    /// The part of it beyond which the context is compressed.
+    /// Share of the window above which the context is compressed, from 0 to 1.
     pub compression_threshold: f64,
-    /// Tokens of what was really sent and answered last; not the sum over rounds, which never falls (BUG-25).
+    /// Tokens of the last model call, input and output. Not the sum over rounds, which would never
+    /// fall after a compaction.
     pub context_tokens: u64,
-    /// The history.
+    /// The messages of the history.
     pub messages: Vec<Message>,
 }
 
 impl MultiRoundConversation {
-    /// What a journal tells.
+    /// Builds the view of a conversation whose journal `reader` has read.
     pub fn of(user_id: TenantId, conversation_id: ConversationId, reader: &RoundsReader) -> Self {
         let state = reader.state();
         Self {
@@ -54,19 +55,20 @@ impl MultiRoundConversation {
         }
     }
 
-    /// Whether compression is due: strictly above the threshold (V-06).
+    /// Whether compression is due: `context_tokens` is strictly above the threshold.
     pub fn should_compress_context(&self) -> bool {
         self.context_tokens as f64 > self.context_window_limit as f64 * self.compression_threshold
     }
 
-    /// Every round as it was: prompts, calls, results in the message after them, answers (V-07, V-09). The messages themselves, so that
-    /// error flags, thoughts and parallel calls are as they were (BUG-42).
+    /// Returns every message of the history unchanged, including error flags, reasoning and
+    /// parallel calls.
     pub fn full_history(&self) -> &[Message] {
         &self.messages
     }
 
-    /// The full history while compression is not due; then the last five rounds complete, and before them what no round began with and
-    /// a reminder that holds a summary of each earlier round (V-08).
+    /// Returns the full history while compression is not due. Otherwise returns the messages before
+    /// the first round, a reminder that summarizes each earlier round, and the last five rounds
+    /// complete.
     pub fn compressed_history(&self) -> Vec<Message> {
         let starts: Vec<usize> = self.rounds.iter().filter_map(|round| round.start).map(|start| start as usize).collect();
         let early = starts.len().saturating_sub(COMPLETE_ROUNDS);

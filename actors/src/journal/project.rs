@@ -1,4 +1,5 @@
-//! Which events an entry tells of. Pure: the same for the live stream and for a reader that comes later (DESIGN §4.6).
+//! Projects journal entries to stream events. The live stream and a watcher that reads the journal
+//! later get the same events.
 //!
 //! Pure.
 
@@ -11,19 +12,22 @@ use crate::{
     stream::{EventKind, Failure, RoundEnd, SubagentState},
 };
 
-/// The tool whose calls are told as subagents too. Named here and not beside the tool: a floor imports no actor.
+/// Name of the tool whose calls also appear as subagents in the stream. It stands here because this
+/// module imports no actor.
 pub const CREATE_SUBAGENT: &str = "create_subagent";
 
 /// Longest summary of a call, in characters.
 const SUMMARY_CHARS_MAX: usize = 80;
 
-/// The events of `entry` in the journal of `conversation`, given the state before it, and the round they belong to.
+/// Returns the events of `entry` and the round that they belong to. `before` is the state before
+/// the entry.
 pub fn project(conversation: &ConversationId, before: &Durable, entry: &Entry) -> (Option<RoundId>, Vec<EventKind>) {
     let round = before.round.as_ref();
     let id = round.map(|round| round.id);
     match &entry.body {
         EntryBody::PromptAccepted { round_id, .. } => (Some(*round_id), Vec::new()),
-        // A prompt that never became a round still ends its stream, or its caller would wait for ever.
+        // A withdrawn prompt never becomes a round. Its stream must end all the same, or the caller
+        // would wait forever.
         EntryBody::PromptWithdrawn { prompt_id, reason } => match before.inbox.iter().find(|prompt| prompt.id == *prompt_id) {
             Some(prompt) => (Some(prompt.round_id), vec![EventKind::Error { failure: withdrawn(*reason) }]),
             None => (id, Vec::new()),
@@ -59,7 +63,7 @@ pub fn project(conversation: &ConversationId, before: &Durable, entry: &Entry) -
             let child = subagent(conversation, before, *call, name, state).filter(|_| began);
             (id, std::iter::once(event).chain(child).collect())
         }
-        // A later start attaches to what the first one began.
+        // A retry attaches to the subagent that the first start created.
         EntryBody::ToolStarted { call, name, attempt: 0, .. } => {
             (id, subagent(conversation, before, *call, name, SubagentState::Started).into_iter().collect())
         }
@@ -73,7 +77,7 @@ pub fn project(conversation: &ConversationId, before: &Durable, entry: &Entry) -
             };
             (id, vec![event])
         }
-        // Between rounds nobody watches.
+        // Between rounds there is no stream to publish to.
         EntryBody::SkillActivated { name, level, .. } if round.is_some() => {
             (id, vec![EventKind::SkillActivated { name: name.to_string(), level: (*level).into() }])
         }
@@ -116,7 +120,7 @@ pub fn project(conversation: &ConversationId, before: &Durable, entry: &Entry) -
     }
 }
 
-/// How the subagent of a call stands, where the call begins one.
+/// Returns the event that shows the state of a call's subagent. `None` for a tool that starts none.
 fn subagent(conversation: &ConversationId, before: &Durable, call: u32, name: &str, state: SubagentState) -> Option<EventKind> {
     let batch = before.batch().filter(|_| name == CREATE_SUBAGENT)?;
     Some(EventKind::Subagent { id: conversation.child(batch.seq, call), state, steps: None, tokens: None })
@@ -131,10 +135,11 @@ fn withdrawn(reason: WithdrawReason) -> Failure {
     Failure { code: code.to_owned(), message: message.to_owned(), retry_after_ms: None }
 }
 
-/// Parameters that say most of a call, in this order; they stand first in its line.
+/// Parameters that describe a call best, in this order. They come first in the summary.
 const TELLING: [&str; 6] = ["command", "pattern", "query", "path", "url", "task"];
 
-/// A call in a line that people read (REQUIREMENTS R-24): the tool and its arguments' values, the telling ones first, shortened.
+/// Summarizes a call in one line for people: the tool's name and the values of its arguments, most
+/// descriptive first, shortened.
 pub fn summary(name: &str, input: &RawJson) -> String {
     let place = |key: &str| TELLING.iter().position(|telling| *telling == key).unwrap_or(TELLING.len());
     let mut pairs: Vec<_> = input.parse::<BTreeMap<String, serde_json::Value>>().unwrap_or_default().into_iter().collect();
@@ -149,7 +154,7 @@ pub fn summary(name: &str, input: &RawJson) -> String {
 
 fn first_line(text: &str) -> String {
     let line = match text.strip_prefix("Operation failed.") {
-        // The layout of O-13 hides the reason in its fifth line.
+        // The text of a failed call has a fixed layout, in which the fifth line holds the reason.
         Some(rest) => rest.lines().find_map(|line| line.strip_prefix("Error Message: ")).unwrap_or("Operation failed."),
         None => text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default(),
     };

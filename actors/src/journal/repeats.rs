@@ -1,4 +1,5 @@
-//! Counts calls that a round makes again and again with the same result (FAULTS F22). Part of the fold.
+//! Counts tool calls that a round repeats with the same result, for the loop guard. Part of the
+//! fold.
 //!
 //! Pure.
 
@@ -9,14 +10,14 @@ use serde::{Deserialize, Serialize};
 use super::{ToolExecutionResult, digest};
 use crate::ids::Seq;
 
-/// The code of a call that the loop guard refused.
+/// Error code of a call that the loop guard refused.
 pub const LOOP_GUARD: &str = "LOOP_GUARD";
 
-/// The calls of a round, by digest, with how often each gave the same.
+/// The calls of a round by digest, each with the number of times that it gave the same result.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Repeats {
     calls: BTreeMap<u64, Repeat>,
-    /// Calls that the guard refused so far.
+    /// Calls of the round that the loop guard refused so far.
     pub refusals: u32,
 }
 
@@ -24,26 +25,26 @@ pub struct Repeats {
 struct Repeat {
     /// Digest of the result.
     result: u64,
-    /// Batches in a row that gave it.
+    /// Consecutive batches that gave this result.
     times: u32,
-    /// The last of them: a batch counts once, however many equal calls are in it.
+    /// The last of those batches. Equal calls within one batch count once.
     batch: Seq,
 }
 
 impl Repeats {
-    /// How often batches before `batch` got the same result from this call.
+    /// Returns how often in a row batches before `batch` got the same result from this call.
     pub fn times_before(&self, call: u64, batch: Seq) -> u32 {
         self.calls.get(&call).map_or(0, |known| known.times - u32::from(known.batch == batch))
     }
 
-    /// Notes a result.
+    /// Records the result of a call.
     pub(super) fn note(&mut self, call: u64, batch: Seq, outcome: &ToolExecutionResult) {
         if outcome.error_code.as_deref() == Some(LOOP_GUARD) {
             self.refusals = self.refusals.saturating_add(1);
             return;
         }
         let result = match (outcome.is_error, &outcome.error_code) {
-            // The text of an error names the call's id: its code is what repeats.
+            // An error's text names the id of the call and so never repeats; its code does.
             (true, Some(code)) => digest(code.as_bytes()),
             _ => digest(outcome.observation.as_bytes()),
         };

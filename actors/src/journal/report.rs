@@ -1,4 +1,4 @@
-//! The figures of conversations in words (REQUIREMENTS ..X-09).
+//! Reports on the figures of conversations, as text for people.
 //!
 //! Pure.
 
@@ -9,22 +9,22 @@ use serde::Serialize;
 use super::{ConversationMetrics, Durable, ToolAggregate};
 use crate::ids::ConversationId;
 
-/// One tool's calls, averaged.
+/// Averages over the calls of one tool.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 #[allow(missing_docs, reason = "the names of X-03")]
 pub struct ToolStats {
     pub call_count: u64,
     pub avg_duration_ms: f64,
-    /// Of arguments and observation together, estimated.
+    /// Estimated tokens of arguments and observation together, per call.
     pub avg_tokens: f64,
-    /// From 0 to 1.
+    /// Share of calls that succeeded, from 0 to 1.
     pub success_rate: f64,
-    /// From 0 to 1.
+    /// Share of calls that failed, from 0 to 1.
     pub error_rate: f64,
 }
 
 impl ToolAggregate {
-    /// The averages; all zero without calls.
+    /// Returns the averages; all are zero without calls.
     pub fn stats(&self) -> ToolStats {
         if self.calls == 0 {
             return ToolStats::default();
@@ -42,14 +42,14 @@ impl ToolAggregate {
 }
 
 impl Durable {
-    /// Every tool's averages, the most called first, then by name.
+    /// Returns the averages of every tool: the most called first, tools with equal counts by name.
     pub fn tool_stats(&self) -> Vec<(&str, ToolStats)> {
         let mut stats: Vec<_> = self.tools.iter().map(|(name, calls)| (name.as_str(), calls.stats())).collect();
         stats.sort_by_key(|(_, stats)| std::cmp::Reverse(stats.call_count)); // Stable: names stay in order.
         stats
     }
 
-    /// The figures of this conversation for people.
+    /// Returns the figures of this conversation as a text of several lines.
     pub fn report(&self, id: &ConversationId) -> String {
         let figures = &self.metrics;
         let mut tools = String::new();
@@ -95,7 +95,7 @@ impl Durable {
     }
 }
 
-/// Several conversations together.
+/// Figures of several conversations together.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 #[allow(missing_docs, reason = "the names of X-09")]
 pub struct GlobalStats {
@@ -103,12 +103,12 @@ pub struct GlobalStats {
     pub total_tool_calls: u64,
     pub total_tokens: u64,
     pub total_duration_seconds: f64,
-    /// Tokens for each tool call; 0 without calls.
+    /// Average tokens per tool call; 0 without calls.
     pub avg_tokens_per_call: f64,
 }
 
 impl GlobalStats {
-    /// Adds up conversations.
+    /// Adds up the figures of conversations.
     pub fn of<'a>(conversations: impl IntoIterator<Item = &'a ConversationMetrics>) -> Self {
         let (mut sum, mut duration_ms) = (Self::default(), 0_u64);
         for figures in conversations {
@@ -125,7 +125,7 @@ impl GlobalStats {
     }
 }
 
-/// A number with a comma before each three digits.
+/// Formats a number with a comma as thousands separator.
 pub fn thousands(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);

@@ -1,7 +1,8 @@
-//! What came of a tool call: one observation, one result model (REQUIREMENTS D-02, T-25). Plain data and its conversions.
+//! The result of a tool call, and its conversions to messages and wire forms.
 //!
-//! A result has no id of its own: the call's id stands beside it in the entry, and whoever shows a result names the call that it is
-//! shown for. So one that came from a cache cannot carry another call's id (REQUIREMENTS T-20, M-10).
+//! A result does not hold the id of its call. The id stands beside the result in the entry, and the
+//! conversions take it as an argument. A cached result therefore cannot carry the id of another
+//! call.
 //!
 //! Pure.
 
@@ -12,47 +13,50 @@ use crate::{
     tool::{OutputLevel, ToolError, ToolErrorType},
 };
 
-/// The result of a tool call (REQUIREMENTS T-26). Never holds a path of the host: `artifact_id` stands in for what is stored.
+/// The result of a tool call. It never holds a path of the host: `artifact_id` refers to stored
+/// content.
 ///
-/// What is absent or usual is not written, so that rows stay small and those of earlier versions are read.
+/// Absent and default fields are not written. Entries stay small, and entries of earlier versions
+/// stay readable.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ToolExecutionResult {
-    /// What the model reads.
+    /// The text for the model.
     pub observation: String,
-    /// Whether the call failed; the opposite of `success`.
+    /// Whether the call failed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_error: bool,
-    /// Class of the failure.
+    /// Class of the failure. `None` for a success, or for a failure with a fixed text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_type: Option<ToolErrorType>,
-    /// Code of the failure.
+    /// Code of the failure, in capitals.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_code: Option<String>,
-    /// The failure in words, where `observation` is a layout around them.
+    /// The failure in words. `None` where `observation` is already the message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_message: Option<String>,
-    /// How much of the data is shown.
+    /// How much of the data the observation shows.
     #[serde(default, skip_serializing_if = "is_default")]
     pub output_level: OutputLevel,
-    /// Reference to what was too large to show.
+    /// Id of the artifact that holds content too large to show.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact_id: Option<String>,
-    /// Bytes of the whole text or of the data's JSON text; 0 for failures.
+    /// Bytes of the whole text, or of the data as JSON text; 0 for failures.
     #[serde(default, skip_serializing_if = "is_default")]
     pub data_size_bytes: u64,
-    /// First 16 hex digits of the SHA-256 of what was stored.
+    /// First 16 hex digits of the SHA-256 of the stored content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_hash: Option<String>,
-    /// What was stored, in a line.
+    /// One line that describes the stored content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_summary: Option<String>,
-    /// From the first start to the end of the tool's run, waits between retries included (T-32).
+    /// Milliseconds from the first start to the end of the last attempt, including the waits
+    /// between attempts.
     #[serde(default)]
     pub duration_ms: u64,
-    /// Starts after the first one.
+    /// Attempts after the first.
     #[serde(default)]
     pub retry_count: u32,
-    /// What the last failure before this result said (T-30).
+    /// Message of the last failed attempt before this result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
 }
@@ -62,12 +66,12 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl ToolExecutionResult {
-    /// A good result.
+    /// A successful result.
     pub fn ok(observation: impl Into<String>) -> Self {
         Self { observation: observation.into(), ..Self::default() }
     }
 
-    /// A failed call in the layout of REQUIREMENTS O-13.
+    /// A failed call, with the observation in the layout that all failures share.
     pub fn error(error: &ToolError, tool_call_id: &str) -> Self {
         let failed = Self {
             is_error: true,
@@ -79,12 +83,12 @@ impl ToolExecutionResult {
         Self { observation: failed.error_observation(tool_call_id), ..failed }
     }
 
-    /// An error whose observation is exactly `text`.
+    /// A failure whose observation is exactly `text`.
     pub fn error_text(code: &str, text: impl Into<String>) -> Self {
         Self { is_error: true, error_type: Some(ToolErrorType::InternalError), error_code: Some(code.into()), ..Self::ok(text) }
     }
 
-    /// The failure in words, for the next attempt's record.
+    /// Returns the failure in words, for the record of a retry.
     pub fn words(&self) -> String {
         self.error_message.clone().unwrap_or_else(|| self.observation.clone())
     }
@@ -94,14 +98,14 @@ impl ToolExecutionResult {
         !self.is_error
     }
 
-    /// What the model reads (REQUIREMENTS O-15): the observation; of a failure the layout of O-13, unless the failure is told by an
-    /// exact text of its own ([`ToolExecutionResult::error_text`]).
+    /// Returns the text for the model: the observation, or for a failure the shared layout. A
+    /// failure made by [`ToolExecutionResult::error_text`] keeps its exact text.
     pub fn content(&self, tool_call_id: &str) -> String {
         let is_told = self.error_message.is_none() && !self.observation.is_empty();
         if self.is_error && !is_told { self.error_observation(tool_call_id) } else { self.observation.clone() }
     }
 
-    /// The layout of a failure (REQUIREMENTS O-13, O-14).
+    /// Returns the layout that all failures share: status, id, type, code, message.
     fn error_observation(&self, tool_call_id: &str) -> String {
         let or = |text: Option<&str>, default: &'static str| match text {
             None | Some("") => default.to_owned(),
@@ -115,7 +119,7 @@ impl ToolExecutionResult {
         )
     }
 
-    /// The result as the history holds it (REQUIREMENTS T-28): the primary conversion.
+    /// Returns the block that the history stores for this result.
     pub fn to_tool_message(&self, tool_call_id: &str) -> ToolResultBlock {
         ToolResultBlock {
             tool_use_id: tool_call_id.to_owned(),
@@ -124,12 +128,14 @@ impl ToolExecutionResult {
         }
     }
 
-    /// The result alone as a user message. For debugging (REQUIREMENTS T-29): a history puts all results of a turn into one message.
+    /// Returns the result alone as a user message, for debugging. A history puts all results of a
+    /// batch into one message.
     pub fn to_llm_message(&self, tool_call_id: &str) -> Message {
         Message::tool_results([self.to_tool_message(tool_call_id)], [])
     }
 
-    /// The record of this failure when the call is tried again. For logs and metrics; no model ever reads it.
+    /// Returns the record of this failure for a retry. The record goes to logs and metrics; no
+    /// model reads it.
     pub fn retry_record(&self, tool_call_id: &str) -> RetryRecord {
         let retry_count = self.retry_count.saturating_add(1);
         let cause = self.last_error.as_deref().or(self.error_message.as_deref()).unwrap_or("An unknown error occurred");
@@ -146,8 +152,8 @@ impl ToolExecutionResult {
     }
 }
 
-/// What is noted between two attempts (REQUIREMENTS T-31). Its type is no [`ToolErrorType`], so it is no result either: it cannot be
-/// journaled as one, nor shown.
+/// The record of a failed attempt that is followed by another. Its type is not a [`ToolErrorType`],
+/// so the record cannot be journaled or shown as a result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[allow(missing_docs, reason = "the words of T-31")]
 pub struct RetryRecord {
@@ -161,32 +167,34 @@ pub struct RetryRecord {
     pub error_message: String,
 }
 
-/// A failure as it crosses a wire (REQUIREMENTS T-36).
+/// A failed call in its wire form.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the field names say it")]
 pub struct ToolErrorResponse {
-    /// The call, by the id that the model's server gave it.
+    /// Id of the call, assigned by the model's provider.
     pub tool_call_id: String,
-    /// Class.
     pub error_type: ToolErrorType,
-    /// Code.
+    /// Stable code, in capitals.
     pub error_code: String,
-    /// What was wrong.
+    /// What was wrong and what to do.
     pub error_message: String,
 }
 
 impl ToolErrorResponse {
-    /// A tool's error as the answer to a call.
+    /// Converts a tool's error to the answer of a call.
     pub fn new(error: &ToolError, tool_call_id: impl Into<String>) -> Self {
         let ToolError { kind, code, message, .. } = error;
         Self { tool_call_id: tool_call_id.into(), error_type: *kind, error_code: code.clone(), error_message: message.clone() }
     }
 
-    /// Whether its class is worth another attempt. Whether there is one is the effect's and the policy's to say.
+    /// Whether the error class is worth a retry. The effect class and the retry policy decide
+    /// whether a retry happens.
     pub fn should_retry(&self) -> bool {
         self.error_type.is_retryable()
     }
 
-    /// As a result (REQUIREMENTS T-37). Its observation is for logs; a model reads [`ToolExecutionResult::content`].
+    /// Converts to a result. Its observation is for logs; a model reads
+    /// [`ToolExecutionResult::content`].
     pub fn to_result(&self) -> ToolExecutionResult {
         ToolExecutionResult {
             observation: format!("Tool Error [{}]: {}", self.error_code, self.error_message),

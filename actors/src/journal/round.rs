@@ -11,65 +11,65 @@ use crate::{
     stream::{RoundStatus, StopReason},
 };
 
-/// One round (V-01).
+/// One round, from its prompt to its answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the field names say it")]
 pub struct ConversationRound {
-    /// Its id.
     pub round_id: RoundId,
-    /// The conversation in which it took place; of a fork's or an import's older rounds, the one they come from.
+    /// The conversation in which the round took place. In a fork or an import, earlier rounds name
+    /// the conversation that they come from.
     pub conversation_id: ConversationId,
-    /// Index in the history of the message that it begins with; none once that is gone.
+    /// Index in the history of the round's first message. `None` when the history no longer has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<u32>,
-    /// The prompt's text.
+    /// Text of the prompt.
     pub user_message: String,
-    /// Reasoning, in order.
+    /// The model's reasoning, in order.
     pub thoughts: Vec<String>,
-    /// Calls, in order.
+    /// Tool calls, in order.
     pub tool_calls: Vec<RoundToolCall>,
-    /// Their observations, in order of arrival.
+    /// Observations of the tool calls, in the order in which the calls finished.
     pub tool_observations: Vec<String>,
-    /// Figures of each finished call.
+    /// Metrics of each finished call.
     #[serde(default)]
     pub tool_metrics: Vec<ToolMetrics>,
-    /// Names of the skills that were activated in it.
+    /// Names of the skills activated in the round.
     #[serde(default)]
     pub skill_activations: Vec<String>,
-    /// The answer.
+    /// Text of the answer. `None` while there is none.
     pub final_answer: Option<String>,
-    /// Tokens in and out.
+    /// Input and output tokens of all model calls.
     pub tokens_used: u64,
-    /// The same, by class.
+    /// The same tokens, by class.
     pub usage: Usage,
-    /// Model calls ordered (L-02).
+    /// Model calls that were decided, including those without an answer.
     #[serde(default)]
     pub model_calls: u32,
-    /// From start to end.
+    /// Milliseconds from start to end.
     pub latency_ms: u64,
-    /// How far it is.
     pub status: RoundStatus,
-    /// Why it ended.
+    /// Why the round ended. `None` while it is open.
     pub stop_reason: Option<StopReason>,
 }
 
-/// A call within a round.
+/// A tool call of a round.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the field names say it")]
 pub struct RoundToolCall {
-    /// The id of the model's server.
+    /// Id assigned by the model's provider.
     pub tool_call_id: String,
-    /// The tool.
     pub tool_name: String,
-    /// Its arguments.
+    /// The arguments as the model wrote them.
     pub parameters: RawJson,
 }
 
 impl ConversationRound {
-    /// Notes that a skill was activated in it.
+    /// Records that the round activated a skill.
     pub fn skill_activated(&mut self, name: impl Into<String>) {
         self.skill_activations.push(name.into());
     }
 
-    /// Whether nothing more will come of it.
+    /// Whether the round has ended.
     pub fn is_over(&self) -> bool {
         match self.status {
             RoundStatus::Pending | RoundStatus::InProgress => false,

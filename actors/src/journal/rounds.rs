@@ -1,4 +1,5 @@
-//! Rounds as records, read out of a journal (REQUIREMENTS V-01..V-03). For exports and people; the runtime keeps none.
+//! Builds records of rounds from a journal, for exports and people. A running conversation keeps no
+//! records.
 //!
 //! Pure.
 
@@ -16,7 +17,7 @@ use super::{
     durable::status_of, metrics::estimate,
 };
 
-/// Reads rounds out of a journal, an entry at a time.
+/// Builds records of rounds from a journal, one entry at a time.
 #[derive(Debug, Clone)]
 pub struct RoundsReader {
     id: ConversationId,
@@ -25,20 +26,20 @@ pub struct RoundsReader {
 }
 
 impl RoundsReader {
-    /// A reader of this conversation's journal, before its first entry.
+    /// Creates a reader for a journal, before its first entry.
     pub fn new(id: ConversationId) -> Self {
         Self { id, state: Durable::default(), records: Vec::new() }
     }
 
-    /// The state after the entries so far.
+    /// Returns the state after the entries so far.
     pub fn state(&self) -> &Durable {
         &self.state
     }
 
-    /// Takes the next entry.
+    /// Applies the next entry.
     ///
     /// # Errors
-    /// [`ApplyError`] when it cannot follow; the reader is then not to be used.
+    /// [`ApplyError`] when the entry cannot follow. Do not use the reader after an error.
     pub fn take(&mut self, entry: &Entry) -> Result<(), ApplyError> {
         let open = if self.state.round.is_some() { self.records.last_mut() } else { None };
         match (&entry.body, open) {
@@ -80,14 +81,14 @@ impl RoundsReader {
         Ok(())
     }
 
-    /// The rounds that began, oldest first, each with its place in the history as it is now.
+    /// Returns the rounds that began, oldest first, each with its current place in the history.
     pub fn records(&self) -> Vec<ConversationRound> {
         let starts: HashMap<RoundId, u32> = self.state.rounds.as_slice().iter().map(|mark| (mark.id, mark.start)).collect();
         let placed = |round: &ConversationRound| ConversationRound { start: starts.get(&round.round_id).copied(), ..round.clone() };
         self.records.iter().map(placed).collect()
     }
 
-    /// The rounds that began, and those that prompts in the inbox will open (V-02, `pending`).
+    /// Returns the rounds that began and, as `pending`, those that prompts in the inbox will open.
     pub fn rounds(&self) -> Vec<ConversationRound> {
         let waiting = self.state.inbox.iter();
         let waiting = waiting.map(|prompt| begun(&self.id, prompt.round_id, prompt.message.text(), RoundStatus::Pending));
@@ -95,7 +96,7 @@ impl RoundsReader {
     }
 }
 
-/// Reads the rounds of a conversation's journal, as far as its entries follow one another.
+/// Reads the rounds of a journal, up to the first entry that cannot follow.
 pub fn rounds<'a>(id: &ConversationId, entries: impl IntoIterator<Item = &'a Entry>) -> Vec<ConversationRound> {
     let mut reader = RoundsReader::new(id.clone());
     for entry in entries {
@@ -106,8 +107,8 @@ pub fn rounds<'a>(id: &ConversationId, entries: impl IntoIterator<Item = &'a Ent
     reader.rounds()
 }
 
-/// Records as another conversation may take them over: a round that only waits is left out, one that was open counts as interrupted.
-/// Tells the latter.
+/// Prepares records for another conversation: drops pending rounds and marks open rounds as
+/// interrupted. Also returns the ids of the interrupted rounds.
 pub fn settled(rounds: Vec<ConversationRound>) -> (Vec<ConversationRound>, Vec<RoundId>) {
     let mut closed = Vec::new();
     let mut settled = Vec::with_capacity(rounds.len());
@@ -126,7 +127,7 @@ pub fn settled(rounds: Vec<ConversationRound>) -> (Vec<ConversationRound>, Vec<R
     (settled, closed)
 }
 
-/// Records of the rounds of a history that came without any: what its messages tell.
+/// Derives records from the messages of a history that came without records.
 fn told_by(id: &ConversationId, state: &Durable) -> Vec<ConversationRound> {
     let mut records: Vec<ConversationRound> = Vec::new();
     let mut marks = state.rounds.as_slice().iter().peekable();
@@ -174,7 +175,7 @@ fn tool_metrics(state: &Durable, end_time: Timestamp, call: u32, name: &str, out
     let call = state.batch().and_then(|batch| batch.calls.get(call as usize));
     let start_time = match call.map(|call| &call.state) {
         Some(CallState::Started { at, .. }) => *at,
-        _ => end_time, // It never began: refused, or cancelled before its start.
+        _ => end_time, // Never started: refused, or cancelled before its start.
     };
     let input_tokens = call.map_or(0, |call| estimate(call.tool_use.input.as_str()));
     let output_tokens = estimate(&outcome.observation);

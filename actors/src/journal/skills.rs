@@ -1,5 +1,5 @@
-//! The skills of a conversation as its journal tells of them: what was offered, what is active, what was said (REQUIREMENTS S-27,
-//! S-33, S-35, S-36). Pure; changed by [`Durable::apply`](super::Durable::apply) alone.
+//! The skills of a conversation, folded from its journal: the lists offered, the active skills, and
+//! the texts that the model has read. Only [`Durable::apply`](super::Durable::apply) changes them.
 //!
 //! Pure.
 
@@ -14,18 +14,18 @@ use crate::{
     skill::{ACTIVATE_SKILL, ActivationStack, Combined, ContextModifier, LoadLevel, SkillIndex, SkillName},
 };
 
-/// What is known of an active skill besides its place on the stack.
+/// An active skill. Its place on the stack is in [`SkillState::stack`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the field names say it")]
 pub struct ActiveSkill {
-    /// This activation.
     pub activation_id: ActivationId,
-    /// Who wanted it.
+    /// Whether the model or a person activated it.
     pub by: ActivatedBy,
-    /// How much of it was loaded.
+    /// How much of the skill was loaded.
     pub level: LoadLevel,
-    /// What it changes.
+    /// What the skill changes while it is active, such as the allowed tools.
     pub modifier: ContextModifier,
-    /// What it said; said again after a compaction.
+    /// The skill's message. A compaction appends it to the history again.
     pub message: Message,
 }
 
@@ -33,35 +33,36 @@ pub struct ActiveSkill {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SkillState {
-    /// The list in the system prompt; the same from the first round to the next compaction.
+    /// The list in the system prompt. It changes only at a compaction, so that the cached prefix
+    /// stays valid.
     pub offered: Option<SkillIndex>,
-    /// A later list, told of in a reminder; takes the place of `offered` at the next compaction.
+    /// A later list, announced by a reminder. It replaces `offered` at the next compaction.
     pub announced: Option<SkillIndex>,
-    /// What is active.
+    /// The active skills, in order of activation.
     pub stack: ActivationStack,
-    /// The same by name (S-27, `active_skill_context`).
+    /// The active skills by name.
     pub active: BTreeMap<SkillName, ActiveSkill>,
-    /// Digests of what skills said and what still stands in the history, so that nothing is said twice (S-33).
+    /// Digests of the skill texts that stand in the history, so that no text is sent twice.
     pub said: BTreeMap<SkillName, u64>,
-    /// Every skill that was ever active here.
+    /// Every skill that was active at any time in this conversation.
     pub used: BTreeSet<SkillName>,
 }
 
 impl SkillState {
-    /// The list that counts: the last one that the model was told of.
+    /// Returns the newest list that the model has read.
     pub fn latest(&self) -> Option<&SkillIndex> {
         self.announced.as_ref().or(self.offered.as_ref())
     }
 
-    /// The changes of the active skills, in the order of activation (S-27, `context_modifiers`).
+    /// Returns the modifiers of the active skills, in order of activation.
     pub fn context_modifiers(&self) -> impl Iterator<Item = &ContextModifier> {
         self.stack.frames().iter().filter_map(|frame| self.active.get(&frame.skill_name)).map(|skill| &skill.modifier)
     }
 
-    /// What those changes come to; `None` when nothing is changed.
+    /// Returns the combined effect of those modifiers; `None` when they change nothing.
     pub fn narrowing(&self) -> Option<Combined> {
         if self.active.is_empty() {
-            return None; // Most conversations, most of the time.
+            return None; // The usual case.
         }
         Some(Combined::of(self.context_modifiers())).filter(|combined| *combined != Combined::default())
     }
@@ -71,17 +72,18 @@ impl SkillState {
         self.active.values().any(|skill| skill.activation_id == activation_id)
     }
 
-    /// Whether just this text of a skill stands in the history.
+    /// Whether exactly this text of a skill stands in the history.
     pub fn has_said(&self, name: &SkillName, text: &str) -> bool {
         self.said.get(name) == Some(&digest(text.as_bytes()))
     }
 
-    /// A round is over: what the model activated in it completed (S-17); what a person activated stays.
+    /// Ends a round: skills that the model activated in it become inactive, skills that a person
+    /// activated stay.
     pub(super) fn round_over(&mut self) {
         self.keep(|skill| skill.by == ActivatedBy::User);
     }
 
-    /// Another history took the place of the one in which skills were active.
+    /// Resets the active skills after the history was replaced by another one.
     pub(super) fn history_replaced(&mut self) {
         self.keep(|_| false);
         self.said.clear();
@@ -97,9 +99,9 @@ impl SkillState {
     }
 }
 
-/// What a compaction means for skills, for whoever applies one: the announced list takes the place of the offered one in the system
-/// prompt, whose bytes change anyway, and what skills said counts as forgotten. Returns what the active skills said, to stand in the
-/// shortened history again.
+/// Updates the skills for a compaction. The announced list replaces the offered one, since the
+/// bytes of the system prompt change anyway, and no skill text counts as read any more. Returns the
+/// messages of the active skills, which the caller appends to the shortened history.
 pub fn refresh_at_compaction(skills: &mut SkillState) -> Vec<Message> {
     if let Some(announced) = skills.announced.take() {
         skills.offered = Some(announced);
@@ -109,8 +111,8 @@ pub fn refresh_at_compaction(skills: &mut SkillState) -> Vec<Message> {
     skills.stack.frames().iter().filter_map(|frame| active.get(&frame.skill_name)).map(|skill| skill.message.clone()).collect()
 }
 
-/// Skills activated in these messages: calls of `activate_skill` that were answered and did not fail. Counted by blocks, not by words
-/// (REQUIREMENTS C-46, C-47, BUG-18).
+/// Counts the skill activations in messages: calls of `activate_skill` with a successful result. It
+/// looks at content blocks, so text that mentions the tool does not count.
 pub fn skill_activations<'a>(messages: impl IntoIterator<Item = &'a Message>) -> usize {
     let mut asked: BTreeSet<String> = BTreeSet::new();
     let mut count = 0;

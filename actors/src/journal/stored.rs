@@ -1,4 +1,4 @@
-//! A journal as a store holds it: encoded entries, where it ends, and what a load returns.
+//! The stored form of a journal: encoded entries, the head, and what a load returns.
 //!
 //! Pure.
 
@@ -7,31 +7,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{Epoch, Seq};
 
-/// Where a journal ends: the epoch of its last life and the seq of its last entry. Both 0 for an unknown conversation.
+/// The end of a journal. Both fields are 0 for an unknown conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Head {
-    /// Epoch of the life that wrote last.
+    /// Epoch of the activation that wrote the last entry.
     pub epoch: Epoch,
-    /// Its last entry.
+    /// Position of the last entry.
     pub seq: Seq,
 }
 
 /// One encoded entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredEntry {
-    /// Its place.
+    /// Position in the journal.
     pub seq: Seq,
-    /// Its envelope and body as JSON (see [`EntryBody`](super::EntryBody)).
+    /// Envelope and body as JSON (see [`EntryBody`](super::EntryBody)).
     pub bytes: Bytes,
 }
 
-/// A conversation as stored: read in one transaction.
+/// A stored conversation, read in one transaction.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Loaded {
-    /// Where the journal ends.
+    /// The end of the journal.
     pub head: Head,
-    /// A snapshot and the seq it includes.
+    /// The newest snapshot and the seq of the last entry it includes. `None` without a snapshot.
     pub snapshot: Option<(Seq, Bytes)>,
-    /// The entries after the snapshot, in order; all of them without one.
+    /// The entries after the snapshot, in order; all entries if there is no snapshot.
     pub entries: Vec<StoredEntry>,
 }

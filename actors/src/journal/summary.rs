@@ -1,4 +1,4 @@
-//! A round in a few lines (REQUIREMENTS V-10, V-11). Pure text of a record.
+//! Summarizes the record of a round in a few lines of text.
 //!
 //! Pure.
 
@@ -9,9 +9,9 @@ use super::ConversationRound;
 /// Longest excerpt, in characters.
 const EXCERPT_CHARS: usize = 100;
 
-/// The lines that stand for a round of which the messages are gone.
+/// Returns the lines that replace the messages of a round.
 ///
-/// `...` stands only where something was cut (BUG-43), and each observation is kept, shortened (V-11).
+/// Every observation is included, shortened. `...` appears only where text was cut.
 pub fn round_summary(round: &ConversationRound) -> String {
     let tools: Vec<&str> = round.tool_calls.iter().map(|call| call.tool_name.as_str()).collect();
     let mut text = format!("Round {}:\n  Request: {}\n  Tools: [{}]", round.round_id, excerpt(&round.user_message), tools.join(", "));

@@ -1,4 +1,5 @@
-//! What a conversation used: tokens by class and model calls (REQUIREMENTS L-02, X-21). Prices are configuration; this only counts.
+//! Usage of a conversation: tokens by class, and model calls. Prices are configuration; this module
+//! only counts.
 //!
 //! Pure.
 
@@ -7,18 +8,19 @@ use serde::{Deserialize, Serialize};
 use super::{ConversationMetrics, ConversationRound};
 use crate::chat::Usage;
 
-/// Tokens and calls, added up.
+/// Sums of tokens and model calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct UsageTotals {
     /// Tokens by class.
     #[serde(flatten)]
     pub usage: Usage,
-    /// Model calls that were ordered, those that gave nothing included.
+    /// Model calls that were decided, including those without an answer.
     pub api_calls: u64,
 }
 
 impl UsageTotals {
-    /// What these rounds used. Of an import or a fork this includes what was used elsewhere.
+    /// Adds up the usage of rounds. Rounds of an import or a fork include usage from the original
+    /// conversation.
     pub fn of_rounds(rounds: &[ConversationRound]) -> Self {
         rounds.iter().fold(Self::default(), |sum, round| Self {
             usage: sum.usage.plus(&round.usage),
@@ -26,12 +28,13 @@ impl UsageTotals {
         })
     }
 
-    /// What this conversation itself used since its journal began or was reset, rounds that were taken back included.
+    /// Returns the usage of this conversation since its journal began or was reset, including
+    /// rounds that were rewound.
     pub fn of_conversation(metrics: &ConversationMetrics) -> Self {
         Self { usage: metrics.usage, api_calls: metrics.api_calls }
     }
 
-    /// Its cost by a function that prices tokens by class: what a price list offers.
+    /// Returns the cost. `price` maps tokens by class to an amount.
     pub fn cost<T>(&self, price: impl FnOnce(&Usage) -> T) -> T {
         price(&self.usage)
     }

@@ -1,8 +1,9 @@
-//! Versions of the message and result forms (REQUIREMENTS F-12..F-16), and the way from an older one to the latest.
+//! Versions of the message and result formats, and migrations from an older version to the latest.
 //!
-//! Inside of a journal nothing is repeated: the envelope's `v` speaks for a whole row. What leaves it names its version once: an export
-//! for all its messages and rounds, the debug form for a message, a [`VersionedToolResult`] for a result. Messages on a provider's wire
-//! carry none, since the wire is the provider's.
+//! Inside a journal, the envelope's `v` is the version of the whole entry. Data that leaves the
+//! journal names its version once: an export for all its messages and rounds, the debug form for a
+//! message, a [`VersionedToolResult`] for a result. Messages to a provider carry no version,
+//! because the provider defines that format.
 //!
 //! Pure.
 
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::ToolExecutionResult;
 use crate::{chat::RawJson, tool::OutputLevel};
 
-/// A version of the forms (F-12).
+/// A version of the formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names are the versions")]
 pub enum SchemaVersion {
@@ -27,36 +28,36 @@ pub enum SchemaVersion {
     V1_9,
 }
 
-/// A way between two versions that there is not (F-14).
+/// No migration leads from one version to the other.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("Cannot migrate from {from} to {to}")]
 pub struct CannotMigrate {
-    /// What is there.
+    /// Version of the data.
     pub from: SchemaVersion,
-    /// What was wished.
+    /// Requested version.
     pub to: SchemaVersion,
 }
 
-/// Why older data is no result.
+/// Why older data cannot be read as a result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LegacyError {
-    /// Its version cannot be read.
+    /// The version has no migration to the latest.
     #[error(transparent)]
     Version(#[from] CannotMigrate),
-    /// It is no result of that version.
+    /// The data is not a result of that version.
     #[error("this is no tool result: {0}")]
     Data(String),
 }
 
 impl SchemaVersion {
-    /// What this program writes.
+    /// The version that this program writes.
     pub const LATEST: Self = Self::V1_9;
 
-    /// All of them, oldest first.
+    /// All versions, oldest first.
     pub const ALL: [Self; 5] = [Self::V1_0, Self::V1_4, Self::V1_5, Self::V1_6, Self::V1_9];
 
-    /// The version in words.
+    /// Returns the version as it is written, such as `1.9`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::V1_0 => "1.0",
@@ -67,12 +68,13 @@ impl SchemaVersion {
         }
     }
 
-    /// The version of that name.
+    /// Parses a version. `None` for an unknown one.
     pub fn of(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|version| version.as_str() == word)
     }
 
-    /// Whether a reader of this version reads what `written` wrote (F-13). 1.0 is compatible with nothing, itself included.
+    /// Whether a reader of this version can read data of version `written`. 1.0 is compatible with
+    /// no version, not even 1.0.
     pub fn is_compatible_with(self, written: Self) -> bool {
         match self {
             Self::V1_0 => false,
@@ -80,7 +82,7 @@ impl SchemaVersion {
         }
     }
 
-    /// The next version that there is a step to.
+    /// Returns the next version that has a migration.
     fn next(self) -> Option<Self> {
         match self {
             Self::V1_0 | Self::V1_9 => None,
@@ -97,12 +99,11 @@ impl std::fmt::Display for SchemaVersion {
     }
 }
 
-/// A result that names the version of its form (F-16).
+/// A result together with the version of its format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the field names say it")]
 pub struct VersionedToolResult {
-    /// The version.
     pub schema_version: SchemaVersion,
-    /// The result.
     #[serde(flatten)]
     pub result: ToolExecutionResult,
 }
@@ -114,7 +115,7 @@ impl From<ToolExecutionResult> for VersionedToolResult {
 }
 
 impl VersionedToolResult {
-    /// Brings the result to a later version, a step at a time (F-14).
+    /// Migrates the result to a later version, one step at a time.
     ///
     /// # Errors
     /// [`CannotMigrate`] for an earlier version, and from or to 1.0.
@@ -131,15 +132,15 @@ impl VersionedToolResult {
         Ok(migrated)
     }
 
-    /// Reads data of an older version as the latest (F-15). A `schema_version` in it is passed over: `source` holds.
+    /// Reads data of version `source` as the latest. A `schema_version` inside the data is ignored.
     ///
     /// # Errors
-    /// [`LegacyError`] when the version cannot be read, or the data is no result.
+    /// [`LegacyError`] when the version cannot be read, or the data is not a result.
     pub fn from_legacy(data: &RawJson, source: SchemaVersion) -> Result<Self, LegacyError> {
         if !SchemaVersion::LATEST.is_compatible_with(source) {
             return Err(CannotMigrate { from: source, to: SchemaVersion::LATEST }.into());
         }
-        // A result without a level has the usual one, which is what 1.4 meant.
+        // A result without a level gets the default one, which is what 1.4 meant.
         let result = data.parse::<ToolExecutionResult>().map_err(|error| LegacyError::Data(error.to_string()))?;
         Ok(result.into())
     }

@@ -1,4 +1,4 @@
-//! Where rounds begin in the history of a state.
+//! Where rounds begin in the history of a [`Durable`].
 //!
 //! Pure.
 
@@ -6,8 +6,8 @@ use super::Durable;
 use crate::journal::plain_user_starts;
 
 impl Durable {
-    /// Indices in the history at which rounds begin, rising. A history without any mark is taken to begin one with each message of a
-    /// person.
+    /// Returns the indices in the history at which rounds begin, in increasing order. In a history
+    /// without marks, each message of a person begins a round.
     pub fn round_starts(&self) -> Vec<usize> {
         match self.rounds.as_slice() {
             [] => plain_user_starts(self.history.messages()).collect(),

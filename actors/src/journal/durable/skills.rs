@@ -11,7 +11,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// An activation as its entry tells it.
+/// The fields of a `SkillActivated` entry.
 pub(super) struct Activated<'a> {
     pub(super) name: &'a SkillName,
     pub(super) at: Timestamp,
