@@ -1,6 +1,8 @@
-//! Images and PDFs of a prompt: checked before anything is appended, then content blocks in the wire form (REQUIREMENTS W-01..W-03).
+//! Images and PDFs of a prompt. They are checked before a journal entry is appended and become
+//! content blocks in the wire form.
 //!
-//! What they really are is read from their bytes, never from a name. Bounds are those of the providers (`limits.rs`).
+//! The type comes from the bytes, never from a file name. The size limits are those of the
+//! providers (`limits.rs`).
 //!
 //! Pure.
 
@@ -20,61 +22,61 @@ pub use image::{ImageFormat, dimensions};
 use super::{ContentBlock, RawJson};
 use crate::limits::{IMAGE_BYTES_MAX, IMAGE_SIDE_MAX, PDF_BYTES_MAX, PDF_PAGES_MAX};
 
-/// The media type of PDFs.
+/// Media type of PDFs.
 pub const PDF: &str = "application/pdf";
 
-/// Why something cannot be attached (REQUIREMENTS W-03).
+/// Why bytes or a block cannot be attached.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachmentError {
-    /// No bytes.
+    /// The attachment has no bytes.
     #[error("an attachment is empty")]
     Empty,
-    /// Bytes of another kind.
+    /// The bytes are neither an image nor a PDF.
     #[error("an attachment must be a PNG, JPEG, GIF or WebP image or a PDF")]
     Unsupported,
-    /// The bytes are of another type than was said.
+    /// The bytes have another type than declared.
     #[error("an attachment is called {said} but is {found}")]
     WrongType {
-        /// The type that was said.
+        /// The declared type.
         said: String,
-        /// What the bytes are.
+        /// The type of the bytes.
         found: &'static str,
     },
-    /// The file does not go to its end, or its header makes no sense.
+    /// The file is truncated, or its header is invalid.
     #[error("an attachment of type {media_type} is cut short or broken")]
     Cut {
-        /// What it begins like.
+        /// The type that the first bytes show.
         media_type: &'static str,
     },
-    /// Too many bytes.
+    /// The attachment has too many bytes.
     #[error("an attachment of type {media_type} has at most {max} bytes, this one has {size}")]
     TooLarge {
-        /// What it is.
+        /// The type of the bytes.
         media_type: &'static str,
-        /// Bytes given.
+        /// Bytes of the attachment.
         size: usize,
-        /// Bytes allowed.
+        /// Allowed bytes.
         max: usize,
     },
-    /// Too many pixels.
+    /// The image has too many pixels.
     #[error("an image has at most {IMAGE_SIDE_MAX} pixels a side, this one has {width}x{height}")]
     TooManyPixels {
-        /// Pixels given.
+        /// Width in pixels.
         width: u32,
-        /// Pixels given.
+        /// Height in pixels.
         height: u32,
     },
-    /// Too many pages.
+    /// The PDF has too many pages.
     #[error("a PDF has at most {PDF_PAGES_MAX} pages, this one has more")]
     TooManyPages,
-    /// A PDF with a password.
+    /// The PDF is encrypted.
     #[error("a PDF is encrypted: no model could read it")]
     Encrypted,
-    /// A block that is not of the wire form.
+    /// An image or document block that does not have the wire form.
     #[error("a block of type {kind} is broken: {reason}")]
     Block {
-        /// The type.
+        /// The block's `type`.
         kind: String,
         /// What is wrong.
         reason: &'static str,
@@ -82,7 +84,7 @@ pub enum AttachmentError {
 }
 
 impl AttachmentError {
-    /// Stable code.
+    /// Returns the stable code of the error.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Empty => "attachment_empty",
@@ -94,16 +96,16 @@ impl AttachmentError {
     }
 }
 
-/// What an attachment is to a model.
+/// How a model treats an attachment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MediaKind {
-    /// A picture.
+    /// An image.
     Image,
-    /// Pages.
+    /// A document of pages.
     Document,
 }
 
-/// An image or a PDF, checked.
+/// A checked image or PDF.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attachment {
     kind: MediaKind,
@@ -113,10 +115,11 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// An image of this type.
+    /// Creates an image of a declared type.
     ///
     /// # Errors
-    /// [`AttachmentError`] when the bytes are no whole image of that type, or larger than providers take.
+    /// [`AttachmentError`] when the bytes are not a complete image of that type, or exceed a
+    /// provider limit.
     pub fn image(media_type: &str, bytes: &[u8]) -> Result<Self, AttachmentError> {
         let found = check(bytes)?;
         if found != media_type || !found.starts_with("image/") {
@@ -125,10 +128,11 @@ impl Attachment {
         Ok(Self::of(found, bytes))
     }
 
-    /// A PDF.
+    /// Creates a PDF.
     ///
     /// # Errors
-    /// [`AttachmentError`] when the bytes are no whole PDF, encrypted, or more than providers take.
+    /// [`AttachmentError`] when the bytes are not a complete PDF, are encrypted, or exceed a
+    /// provider limit.
     pub fn pdf(bytes: &[u8]) -> Result<Self, AttachmentError> {
         let found = check(bytes)?;
         if found != PDF {
@@ -137,10 +141,10 @@ impl Attachment {
         Ok(Self::of(found, bytes))
     }
 
-    /// Whatever the bytes are.
+    /// Creates an attachment of the type that the bytes have.
     ///
     /// # Errors
-    /// [`AttachmentError`], [`AttachmentError::Unsupported`] among them.
+    /// [`AttachmentError`], for unknown types [`AttachmentError::Unsupported`].
     pub fn sniffed(bytes: &[u8]) -> Result<Self, AttachmentError> {
         Ok(Self::of(check(bytes)?, bytes))
     }
@@ -150,7 +154,8 @@ impl Attachment {
         Self { kind, media_type, data: STANDARD.encode(bytes), title: None }
     }
 
-    /// What the model may call it, such as a file's name without its folder. Only documents have one in the wire form.
+    /// Sets the title that the model sees, such as a file name without its folder. The wire form
+    /// has titles for documents only.
     #[must_use]
     pub fn title(mut self, title: impl Into<String>) -> Self {
         self.title = Some(title.into()).filter(|title: &String| !title.trim().is_empty());
@@ -162,12 +167,12 @@ impl Attachment {
         self.kind
     }
 
-    /// The media type that the bytes have.
+    /// Returns the media type of the bytes.
     pub fn media_type(&self) -> &'static str {
         self.media_type
     }
 
-    /// As a block of a user message (REQUIREMENTS W-02).
+    /// Converts to a block of a user message.
     pub fn block(&self) -> ContentBlock {
         let source = json!({"type": "base64", "media_type": self.media_type, "data": self.data});
         let (kind, raw) = match (self.kind, &self.title) {
@@ -175,13 +180,13 @@ impl Attachment {
             (MediaKind::Document, None) => ("document", json!({"type": "document", "source": source})),
             (MediaKind::Document, Some(title)) => ("document", json!({"type": "document", "source": source, "title": title})),
         };
-        // Strings in an object cannot fail to be JSON.
+        // Serializing an object of strings cannot fail.
         let raw = RawJson::of(&raw).unwrap_or_else(|_| RawJson::empty_object());
         ContentBlock::Other { kind: kind.to_owned(), raw }
     }
 }
 
-/// The media type that bytes have, if they may be sent.
+/// Checks bytes and returns their media type.
 fn check(bytes: &[u8]) -> Result<&'static str, AttachmentError> {
     if bytes.is_empty() {
         return Err(AttachmentError::Empty);
@@ -209,31 +214,32 @@ fn fits(media_type: &'static str, size: usize, max: usize) -> Result<(), Attachm
     if size > max { Err(AttachmentError::TooLarge { media_type, size, max }) } else { Ok(()) }
 }
 
-/// An image or document block whose bytes are in it.
+/// An image or document block that contains its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Media<'a> {
     /// Whether it is an image or a document.
     pub kind: MediaKind,
-    /// As the block says.
+    /// The media type that the block declares.
     pub media_type: Cow<'a, str>,
     /// The bytes in base64.
     pub data: Cow<'a, str>,
-    /// What a document is called.
+    /// Title of a document.
     pub title: Option<Cow<'a, str>>,
 }
 
 impl Media<'_> {
-    /// The bytes.
+    /// Decodes the bytes.
     ///
     /// # Errors
-    /// [`AttachmentError::Block`] when they are no base64.
+    /// [`AttachmentError::Block`] when the data is not base64.
     pub fn bytes(&self) -> Result<Vec<u8>, AttachmentError> {
         STANDARD.decode(self.data.as_bytes()).map_err(|_| self.broken("its data is not base64"))
     }
 
-    /// Pixels of an image, by its header.
+    /// Returns the width and height of an image in pixels, read from its header.
     pub fn dimensions(&self) -> Option<(u32, u32)> {
-        // The size of most images stands in their first bytes; only a JPEG may hide it behind a large preview.
+        // Most images have their size in the first bytes; only a JPEG may have it behind a large
+        // preview.
         let head = self.data.get(..HEAD_CHARS).and_then(|head| STANDARD.decode(head).ok());
         head.and_then(|head| dimensions(&head)).or_else(|| dimensions(&self.bytes().ok()?))
     }
@@ -247,7 +253,7 @@ impl Media<'_> {
     }
 }
 
-/// Characters of base64 in which a size is looked for first; a whole number of groups.
+/// Base64 characters in which the size is looked for first; a multiple of 4.
 const HEAD_CHARS: usize = 4096;
 
 #[derive(Deserialize)]
@@ -272,8 +278,8 @@ struct Source<'a> {
     url: Option<Cow<'a, str>>,
 }
 
-/// The image or PDF that a block holds; `None` for every other block, and where the bytes are elsewhere (a URL, a file of the
-/// provider, text).
+/// Returns the image or PDF in a block. `None` for other blocks, and for blocks that refer to their
+/// content (a URL, a file at the provider) or hold text.
 pub fn media_of(block: &ContentBlock) -> Option<Media<'_>> {
     let ContentBlock::Other { kind, raw } = block else { return None };
     let kind = match kind.as_str() {
@@ -290,10 +296,11 @@ pub fn media_of(block: &ContentBlock) -> Option<Media<'_>> {
     }
 }
 
-/// Checks an image or document block that came as it is; every other block passes.
+/// Checks an image or document block that a caller sent in wire form; other blocks pass.
 ///
 /// # Errors
-/// [`AttachmentError`], for base64 the same as [`Attachment::sniffed`]. A URL must be `https`: it is the provider that fetches it.
+/// [`AttachmentError`], for base64 the same as [`Attachment::sniffed`]. A URL must be `https`,
+/// because the provider fetches it.
 pub fn check_block(block: &ContentBlock) -> Result<(), AttachmentError> {
     let ContentBlock::Other { kind, raw } = block else { return Ok(()) };
     if kind != "image" && kind != "document" {
@@ -320,13 +327,13 @@ pub fn check_block(block: &ContentBlock) -> Result<(), AttachmentError> {
     }
 }
 
-/// What a model that is not shown an image or document reads in its place: `[image: 640x480 image/png, not shown to this model]`.
-/// `None` for other blocks.
+/// Returns the note that replaces an image or document for a model that cannot read it: `[image:
+/// 640x480 image/png, not shown to this model]`. `None` for other blocks.
 pub fn note(block: &ContentBlock) -> Option<String> {
     Some(format!("[{}, not shown to this model]", label(block)?))
 }
 
-/// An image or document in few words, for people: `image: 640x480 image/png`. `None` for other blocks.
+/// Describes an image or document for people: `image: 640x480 image/png`. `None` for other blocks.
 pub fn label(block: &ContentBlock) -> Option<String> {
     let ContentBlock::Other { kind, .. } = block else { return None };
     if kind != "image" && kind != "document" {
@@ -340,8 +347,8 @@ pub fn label(block: &ContentBlock) -> Option<String> {
     Some(format!("{kind}: {size}{}", plain(&media.media_type)))
 }
 
-/// The text of a PDF, read for a model that is shown none, as a document block of text ([`crate::ports::DocumentText`]). It stands
-/// behind the PDF itself.
+/// Creates the text block of a PDF, for a model that does not read PDFs
+/// ([`crate::ports::DocumentText`]). The block follows the PDF.
 pub fn document_text(title: Option<&str>, pages: usize, text: &str) -> ContentBlock {
     let source = json!({"type": "text", "media_type": "text/plain", "data": text});
     let context = format!("{TEXT_CONTEXT}, {pages} page{}", if pages == 1 { "" } else { "s" });
@@ -352,10 +359,10 @@ pub fn document_text(title: Option<&str>, pages: usize, text: &str) -> ContentBl
     ContentBlock::Other { kind: "document".to_owned(), raw: RawJson::of(&raw).unwrap_or_else(|_| RawJson::empty_object()) }
 }
 
-/// How the context of such a block begins.
+/// Start of the `context` field of such a block.
 pub const TEXT_CONTEXT: &str = "The text of the PDF before it";
 
-/// Whether a block is the text of the PDF before it, and so nothing that a person gave.
+/// Whether a block is the text of the PDF before it, and so not the work of a person.
 pub fn is_document_text(block: &ContentBlock) -> bool {
     text_wire(block).is_some_and(|wire| wire.context.is_some_and(|context| context.starts_with(TEXT_CONTEXT)))
 }
@@ -368,8 +375,8 @@ fn text_wire(block: &ContentBlock) -> Option<Wire<'_>> {
     serde_json::from_str::<Wire<'_>>(raw.as_str()).ok().filter(|wire| wire.source.kind == "text")
 }
 
-/// A document block of text as plain text, for APIs that know no documents; `None` for other blocks. Its name stands in a tag around
-/// it, which nothing inside can end.
+/// Converts a document block of text to plain text, for APIs without documents; `None` for other
+/// blocks. The title stands in a tag around the text, and no content can close the tag.
 pub fn as_text(block: &ContentBlock) -> Option<String> {
     let Wire { source, title, context } = text_wire(block)?;
     let text = source.data.unwrap_or_default();
@@ -383,8 +390,8 @@ pub fn as_text(block: &ContentBlock) -> Option<String> {
     Some(format!("<document{}{}>\n{text}\n</document>", named("title", title), named("context", context)))
 }
 
-/// The blocks as a model takes them that is shown documents, or none: of a PDF and its text behind it, one. Both are kept in a
-/// conversation, whose model may change (REQUIREMENTS W-04).
+/// Selects the blocks for a model: of a PDF and its text, the PDF if the model reads documents,
+/// else the text. The history keeps both, because a conversation can change its model.
 pub fn as_shown(blocks: Vec<ContentBlock>, documents: bool) -> Vec<ContentBlock> {
     let mut shown: Vec<ContentBlock> = Vec::with_capacity(blocks.len());
     for block in blocks {
@@ -400,7 +407,7 @@ pub fn as_shown(blocks: Vec<ContentBlock>, documents: bool) -> Vec<ContentBlock>
     shown
 }
 
-/// A name on one line, without what could be taken for markup.
+/// Reduces a title to one line without markup characters.
 fn plain(name: &str) -> String {
     name.chars().map(|c| if c.is_control() || matches!(c, '<' | '>' | '[' | ']') { ' ' } else { c }).take(200).collect()
 }

@@ -1,4 +1,4 @@
-//! Content blocks: a union selected by `type` (REQUIREMENTS M-02, M-07). Blocks we do not know are kept word for word.
+//! Content blocks: a union selected by `type`. Blocks of an unknown type are kept byte for byte.
 //!
 //! Pure.
 
@@ -9,25 +9,26 @@ use serde_json::value::RawValue;
 
 use super::RawJson;
 
-/// Text said by either side (M-03).
+/// Text from either role.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the field names say it")]
 pub struct TextBlock {
-    /// The text.
     pub text: String,
-    /// A cache mark that came with the block; adapters set their own.
+    /// A cache mark that came with the block. Adapters set their own marks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_control: Option<RawJson>,
-    /// Citations, kept as they came.
+    /// Citations, kept as received.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub citations: Option<RawJson>,
 }
 
-/// A model's reasoning (M-04); must go back unchanged, signature included, even when the text is empty.
+/// A model's reasoning. It must be sent back unchanged, including the signature, even when the text
+/// is empty.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThinkingBlock {
     /// The reasoning; may be empty.
     pub thinking: String,
-    /// The provider's proof that the text is its own.
+    /// The provider's signature over the text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<String>,
 }
@@ -35,20 +36,20 @@ pub struct ThinkingBlock {
 /// A tool call (M-05).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolUseBlock {
-    /// The id that the model's server gave it (M-10).
+    /// Id assigned by the model's provider.
     pub id: String,
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
     /// The arguments as the model wrote them.
     pub input: RawJson,
 }
 
-/// What came of a tool call (M-06).
+/// The result of a tool call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolResultBlock {
-    /// The id of the call.
+    /// Id of the call.
     pub tool_use_id: String,
-    /// The observation.
+    /// What the model reads.
     #[serde(default)]
     pub content: ToolResultContent,
     /// Whether the call failed.
@@ -56,12 +57,12 @@ pub struct ToolResultBlock {
     pub is_error: bool,
 }
 
-/// The observation of a tool call: a text, or blocks as other systems wrote them (M-06).
+/// The content of a tool result: text, or blocks that another system wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolResultContent {
-    /// The usual form.
+    /// Text, the only form that Callboard creates.
     Text(String),
-    /// A JSON array of blocks, kept as it came.
+    /// A JSON array of blocks, kept as received.
     Blocks(RawJson),
 }
 
@@ -72,7 +73,7 @@ impl Default for ToolResultContent {
 }
 
 impl ToolResultContent {
-    /// The readable text; of blocks, the text blocks joined by newlines.
+    /// Returns the text; of blocks, the text blocks joined by newlines.
     pub fn text(&self) -> Cow<'_, str> {
         match self {
             Self::Text(text) => Cow::Borrowed(text),
@@ -117,22 +118,23 @@ pub enum ContentBlock {
     ToolUse(ToolUseBlock),
     /// `tool_result`
     ToolResult(ToolResultBlock),
-    /// `image`, `document`, `redacted_thinking`, a provider's own tools and whatever comes next: kept word for word.
+    /// Any other type (`image`, `document`, `redacted_thinking`, a provider's own tools), kept byte
+    /// for byte.
     Other {
-        /// The `type`.
+        /// The value of `type`.
         kind: String,
-        /// The whole block.
+        /// The whole block as JSON.
         raw: RawJson,
     },
 }
 
 impl ContentBlock {
-    /// A text block.
+    /// Creates a text block.
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text(TextBlock { text: text.into(), cache_control: None, citations: None })
     }
 
-    /// The text, if this is a text block.
+    /// Returns the text of a text block; `None` for other blocks.
     pub fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text(block) => Some(&block.text),
@@ -140,7 +142,7 @@ impl ContentBlock {
         }
     }
 
-    /// The value of `type`.
+    /// Returns the value of `type`.
     pub fn kind(&self) -> &str {
         match self {
             Self::Text(_) => "text",
@@ -151,7 +153,7 @@ impl ContentBlock {
         }
     }
 
-    /// Bytes of the wire form, about: no text is longer in it unless it has to be escaped.
+    /// Estimates the bytes of the wire form. Only escapes make it longer.
     pub(super) fn size(&self) -> usize {
         let said = match self {
             Self::Text(block) => {
@@ -172,17 +174,19 @@ impl ContentBlock {
         said + 32
     }
 
-    /// Whether a block is of this kind. In our own form `type` stands first, and nothing else of it is read.
+    /// Whether a block has this type. In our own wire form `type` comes first, so the rest is not
+    /// parsed.
     pub(super) fn is_kind(raw: &str, kind: &str) -> bool {
         kind_of(raw).is_ok_and(|found| found == kind)
     }
 
-    /// Decodes a block of a message's own wire form.
+    /// Decodes a block of our own wire form.
     pub(super) fn of_wire(raw: &str) -> Option<Self> {
         Self::decode(raw, &kind_of(raw).ok()?).ok()
     }
 
-    /// The text of a text block in a message's own wire form; in place where nothing of it had to be escaped.
+    /// Returns the text of a text block in our own wire form. Borrows the text unless it contains
+    /// escapes.
     pub(super) fn text_of_wire(raw: &str) -> Option<Cow<'_, str>> {
         #[derive(Deserialize)]
         struct Said<'a> {
@@ -219,7 +223,7 @@ struct Tag<'a> {
     kind: Cow<'a, str>,
 }
 
-/// The `type` of a block of our own form, where it mostly stands first.
+/// Returns the `type` of a block, quickly where it comes first.
 fn kind_of(block: &str) -> Result<Cow<'_, str>, serde_json::Error> {
     if let Some((kind, _)) = block.strip_prefix(r#"{"type":""#).and_then(|rest| rest.split_once('"'))
         && !kind.contains('\\')
@@ -252,7 +256,7 @@ impl Serialize for ContentBlock {
 impl<'de> Deserialize<'de> for ContentBlock {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = Box::<RawValue>::deserialize(deserializer)?;
-        // The whole block is read for its kind: one that says twice what it is belongs to nobody.
+        // The whole block is parsed for its type, so that a block with two `type` keys is refused.
         let tag: Tag<'_> = serde_json::from_str(raw.get()).map_err(serde::de::Error::custom)?;
         Self::decode(raw.get(), &tag.kind).map_err(serde::de::Error::custom)
     }

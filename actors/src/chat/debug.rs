@@ -1,4 +1,4 @@
-//! The flat debug form of messages (REQUIREMENTS M-08, M-14, M-15): for people and research, never a carrier.
+//! The flat debug form of messages, for people and analysis. Callboard never reads this form back.
 //!
 //! Pure.
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{ContentBlock, Message, RawJson, Role};
 use crate::time::Timestamp;
 
-/// A block with every field optional (M-08).
+/// A content block with every field optional.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names are the fields of the blocks they flatten")]
 pub struct DebugBlock {
@@ -49,29 +49,29 @@ impl From<&ContentBlock> for DebugBlock {
     }
 }
 
-/// A message in the debug form (M-14).
+/// A message in the debug form.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the field names say it")]
 pub struct StandardMessage {
-    /// Who speaks.
     pub role: Role,
-    /// The blocks, flat.
+    /// The blocks in flat form.
     pub content: Vec<DebugBlock>,
-    /// When, as ISO-8601.
+    /// Time of the message in ISO 8601.
     #[serde(default)]
     pub timestamp: String,
-    /// Its id, a UUID.
+    /// Id of the message, a UUID.
     #[serde(default)]
     pub message_id: String,
-    /// Its conversation.
+    /// Id of the conversation; empty until set.
     #[serde(default)]
     pub conversation_id: String,
-    /// Whose conversation.
+    /// Id of the tenant; empty until set.
     #[serde(default)]
     pub user_id: String,
 }
 
 impl StandardMessage {
-    /// A message that was said at `at`; 16 random bytes make its id (UUID version 4). Conversation and user are empty until they are set.
+    /// Converts a message of time `at`. `random` becomes its id (UUID version 4).
     pub fn new(message: &Message, at: Timestamp, random: [u8; 16]) -> Self {
         Self {
             role: message.role(),
@@ -83,7 +83,7 @@ impl StandardMessage {
         }
     }
 
-    /// The whole message as a JSON object, without fields that are not there (M-15).
+    /// Returns the message as a JSON object without absent fields.
     pub fn to_debug_dict(&self, schema_version: &str) -> serde_json::Value {
         serde_json::json!({
             "role": self.role,

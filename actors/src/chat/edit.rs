@@ -1,4 +1,5 @@
-//! How a history is rewritten, as data: a journal keeps the edits, and applying them again gives the same history.
+//! Edits of a history as data. The journal stores the edits, and applying them again gives the same
+//! history.
 //!
 //! Pure.
 
@@ -10,20 +11,21 @@ use sha2::{Digest, Sha256};
 
 use super::{History, HistoryError, Message, Role};
 
-/// One step over the old messages, from the first on. What no edit names at the end is kept.
+/// One step over the old messages, from the first to the last. Messages behind the last step are
+/// kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Edit {
-    /// The next messages stay.
+    /// Keeps this number of messages.
     Keep(u32),
-    /// The next messages go.
+    /// Drops this number of messages.
     Drop(u32),
-    /// A new message stands here.
+    /// Inserts a new message.
     Put(Message),
 }
 
 impl Edit {
-    /// Where each of `len` old messages is after the edits; `None` for one that is gone.
+    /// Returns the new index of each of `len` old messages; `None` for dropped ones.
     pub fn moves(edits: &[Self], len: usize) -> Vec<Option<u32>> {
         let mut moves = Vec::with_capacity(len);
         let mut next = 0_u32;
@@ -43,10 +45,12 @@ impl Edit {
 }
 
 impl History {
-    /// The history after `edits`. Messages are shared, not copied: it costs a pointer a message.
+    /// Applies `edits` and returns the new history. Messages are shared, not copied, at the cost of
+    /// one pointer per message.
     ///
     /// # Errors
-    /// [`HistoryError`] when the edits name more messages than there are, or when calls and results would no longer pair.
+    /// [`HistoryError`] when the edits name more messages than exist, or separate a call from its
+    /// result.
     pub fn edited(&self, edits: &[Edit]) -> Result<Self, HistoryError> {
         let mut edited = Rebuilt::default();
         let mut old = self.messages().iter();
@@ -71,8 +75,8 @@ impl History {
         edited.finish()
     }
 
-    /// The history up to the nearest place at or before `count` messages where it may end, and where that is: never between
-    /// calls and their results. For forks and rewinds (FAULTS F26).
+    /// Returns the longest valid prefix of at most `count` messages, and its length. A prefix never
+    /// ends between calls and their results. For forks and rewinds.
     pub fn prefix(&self, count: usize) -> (Self, usize) {
         let count = count.min(self.messages().len());
         let torn = count > 0 && self.messages().get(count - 1).is_some_and(|last| !last.tool_use_ids().is_empty());
@@ -81,7 +85,7 @@ impl History {
     }
 }
 
-/// A history that is built anew, one message at a time.
+/// A history that is rebuilt message by message.
 #[derive(Default)]
 struct Rebuilt {
     history: History,
@@ -109,8 +113,8 @@ impl Rebuilt {
     }
 }
 
-/// The name of a span of messages: the first 16 hex digits of the SHA-256 of its canonical JSON, keys sorted (REQUIREMENTS C-38).
-/// Whoever makes a summary and whoever looks for one calls this function.
+/// Returns the name of a span of messages: the first 16 hex digits of the SHA-256 of its canonical
+/// JSON, keys sorted. The author of a summary and its reader must both use this function.
 pub fn span_hash<'a>(messages: impl IntoIterator<Item = &'a Message>) -> String {
     let mut hash = Sha256::new();
     let mut text = String::new();
@@ -127,8 +131,8 @@ pub fn span_hash<'a>(messages: impl IntoIterator<Item = &'a Message>) -> String 
     hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Writes JSON without blanks, with sorted keys and one way of escaping. Numbers stay as they were written. Depth is bounded by
-/// what a message may hold ([`crate::limits::JSON_DEPTH_MAX`]).
+/// Writes JSON without whitespace, with sorted keys and uniform escapes. Numbers stay as written.
+/// [`crate::limits::JSON_DEPTH_MAX`] bounds the recursion.
 fn canonical(json: &str, out: &mut String) {
     match json.as_bytes().first() {
         Some(b'{') => {

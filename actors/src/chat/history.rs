@@ -1,5 +1,6 @@
-//! A list of messages in which every tool_use has its tool_result in the next message, and the reverse, whatever happens
-//! (DESIGN §4.4, REQUIREMENTS M-11). There is no method that could break it; a stored history that is broken is repaired.
+//! A history of messages that always holds the pairing rule: every `tool_use` has its `tool_result`
+//! in the next message, and every `tool_result` its `tool_use`. No method can break the rule, and
+//! [`History::repair`] mends a list from outside.
 //!
 //! Pure.
 
@@ -11,52 +12,53 @@ use super::{ContentBlock, Message, Role, ToolResultBlock, ToolResultContent, mes
 #[derive(Debug, Clone, Default)]
 pub struct MessageList {
     sealed: Arc<Vec<Arc<[Link]>>>,
-    /// Shared too: a list that grows while a copy of it is out copies these first.
+    /// The newest messages. Shared too: a push copies them first while a clone of the list exists.
     tail: Arc<Vec<Link>>,
     len: usize,
 }
 
-/// A message and what all messages up to it add up to.
+/// A message with running figures over all messages up to it.
 #[derive(Debug, Clone)]
 struct Link {
     message: Message,
-    /// Hash that runs along the messages.
+    /// Hash over all messages so far.
     chain: u64,
-    /// Bytes in the wire form.
+    /// Bytes of all messages so far, in the wire form.
     bytes: u64,
 }
 
-/// Messages a sealed segment holds; the tail holds fewer than twice as many.
+/// Messages in a sealed segment; the tail holds fewer than twice as many.
 const SEGMENT_MESSAGES: usize = 32;
 
 impl MessageList {
-    /// Number of messages.
+    /// Returns the number of messages.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The messages in order.
+    /// Returns the messages in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Message> {
         self.sealed.iter().flat_map(|segment| segment.iter()).chain(&*self.tail).map(|link| &link.message)
     }
 
-    /// The message at an index.
+    /// Returns the message at an index.
     pub fn get(&self, index: usize) -> Option<&Message> {
         self.link(index).map(|link| &link.message)
     }
 
-    /// The last message.
+    /// Returns the last message.
     pub fn last(&self) -> Option<&Message> {
         self.last_link().map(|link| &link.message)
     }
 
-    /// A hash of the first `len` messages, in order; `None` when there are fewer. Looked up, not computed: equal for equal messages, in
-    /// every process. Tells a prefix from another one, not a forgery from the original.
+    /// Returns a hash of the first `len` messages; `None` if the list is shorter. A lookup, not a
+    /// computation. Equal messages give equal hashes in every process. The hash distinguishes
+    /// prefixes; it does not protect against forgery.
     pub fn chain(&self, len: usize) -> Option<u64> {
         match len.checked_sub(1) {
             None => Some(0),
@@ -64,7 +66,7 @@ impl MessageList {
         }
     }
 
-    /// Whether the list begins with these messages.
+    /// Whether the list starts with these messages.
     pub fn starts_with(&self, prefix: &Self) -> bool {
         self.chain(prefix.len) == prefix.chain(prefix.len) && self.iter().zip(prefix.iter()).all(|(mine, theirs)| mine == theirs)
     }
@@ -80,7 +82,8 @@ impl MessageList {
         self.tail.last().or_else(|| self.sealed.last().and_then(|segment| segment.last()))
     }
 
-    /// The messages of a range, each in constant time; what lies beyond the end is not there.
+    /// Returns the messages of a range, each in constant time. The part of the range beyond the end
+    /// is empty.
     pub fn range(&self, range: Range<usize>) -> impl DoubleEndedIterator<Item = &Message> {
         (range.start..range.end.min(self.len)).filter_map(|index| self.get(index))
     }
@@ -109,7 +112,7 @@ impl MessageList {
         link.map(|link| link.message)
     }
 
-    /// Bytes of all messages in the wire form; a sum that is kept, not made.
+    /// Returns the bytes of all messages in the wire form, from a running sum.
     pub fn wire_bytes(&self) -> usize {
         self.last_link().map_or(0, |last| usize::try_from(last.bytes).unwrap_or(usize::MAX))
     }
@@ -131,53 +134,53 @@ impl PartialEq for MessageList {
 
 impl Eq for MessageList {}
 
-/// Says why a message cannot enter a history.
+/// Why a message cannot enter a history.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HistoryError {
-    /// A message of the other role was expected here.
+    /// The other role is expected next.
     #[error("expected a message of role {expected:?}")]
     WrongRole {
-        /// The role that fits.
+        /// The expected role.
         expected: Role,
     },
-    /// Calls and results do not pair one to one, in order.
+    /// Calls and results do not pair one to one and in order.
     #[error("tool calls and tool results do not pair")]
     Unpaired,
-    /// The same call id appears twice in one message.
+    /// A call id appears twice in one message.
     #[error("tool call id {0:?} appears twice")]
     RepeatedId(String),
-    /// An edit names more messages than there are.
+    /// An edit names more messages than exist.
     #[error("the edits name more messages than there are")]
     BeyondEnd,
 }
 
-/// What [`History::repair`] did to one message (INTERFACES §2, `import`).
+/// What [`History::repair`] changed in one message.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Repair {
-    /// Index of the message in what was given.
+    /// Index of the message in the input.
     pub index: usize,
-    /// What was wrong and what was done.
+    /// The fault and its repair, for people.
     pub what: String,
 }
 
-/// A valid history.
+/// Messages that hold the pairing rule of this module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct History {
     messages: MessageList,
 }
 
 impl History {
-    /// The messages.
+    /// Returns the messages.
     pub fn messages(&self) -> &MessageList {
         &self.messages
     }
 
-    /// For this module's other writers, who have checked the rule.
+    /// Wraps messages that a function of this module has already checked.
     pub(super) fn from_valid(messages: MessageList) -> Self {
         Self { messages }
     }
 
-    /// Appends a user message that answers no tool call.
+    /// Appends a user message without tool results.
     ///
     /// # Errors
     /// [`HistoryError`] for another role or a message with tool results.
@@ -207,10 +210,11 @@ impl History {
         Ok(())
     }
 
-    /// Appends an assistant message with tool calls together with the message that answers all of them, in call order.
+    /// Appends an assistant message with tool calls, and the user message with the results of all
+    /// calls, in call order.
     ///
     /// # Errors
-    /// [`HistoryError`] when roles are wrong, an id repeats, or calls and results differ.
+    /// [`HistoryError`] when a role is wrong, an id repeats, or calls and results differ.
     pub fn push_exchange(&mut self, calls: Message, results: Message) -> Result<(), HistoryError> {
         check_exchange(&calls, &results)?;
         self.messages.push(calls);
@@ -218,16 +222,17 @@ impl History {
         Ok(())
     }
 
-    /// Takes back the last message if it is a plain user message (REQUIREMENTS R-14).
+    /// Removes and returns the last message, if it is a user message without tool results.
     pub fn withdraw_last_user(&mut self) -> Option<Message> {
         let last = self.messages.last()?;
         if last.role() == Role::User && last.tool_result_ids().is_empty() { self.messages.pop() } else { None }
     }
 
-    /// Keeps the first `keep` messages and forgets the rest.
+    /// Keeps the first `keep` messages and removes the others.
     ///
     /// # Errors
-    /// [`HistoryError::Unpaired`] when the cut would part calls from their results; nothing is forgotten then.
+    /// [`HistoryError::Unpaired`] when the cut would separate calls from their results; then
+    /// nothing is removed.
     pub fn cut(&mut self, keep: usize) -> Result<(), HistoryError> {
         if self.messages.iter().nth(keep).is_some_and(|next| !next.tool_result_ids().is_empty()) {
             return Err(HistoryError::Unpaired);
@@ -238,10 +243,11 @@ impl History {
         Ok(())
     }
 
-    /// Builds a history from messages of any origin, mending what does not pair; tells each repair.
+    /// Builds a history from any messages. Repairs what breaks the pairing rule and returns a list
+    /// of the repairs.
     ///
-    /// Nothing a person said is lost: text blocks stay where they were. A call without a result gets an error result;
-    /// a result without a call becomes text; repeated ids within a message keep their first use.
+    /// All text of a person stays where it was. A call without a result gets an error result; a
+    /// result without a call becomes text; a repeated id within a message keeps its first use.
     pub fn repair(messages: impl IntoIterator<Item = Message>) -> (Self, Vec<Repair>) {
         let mut history = Self::default();
         let mut repairs = Vec::new();
@@ -268,7 +274,7 @@ impl History {
         (history, repairs)
     }
 
-    /// Joins the open calls with the user message that follows them, of which either may be missing.
+    /// Pairs the open calls with the user message that follows them. Either may be missing.
     fn answer(&mut self, calls: Option<(usize, Message)>, user: Option<(usize, Message)>, repairs: &mut Vec<Repair>) {
         let Some((call_index, calls)) = calls else {
             if let Some((index, user)) = user {
@@ -383,10 +389,10 @@ fn check_exchange(calls: &Message, results: &Message) -> Result<(), HistoryError
     }
 }
 
-/// Checks the rule of this file on any list; for tests and contract suites.
+/// Checks of the pairing rule on any list, for tests and contract suites.
 #[cfg(any(test, feature = "test-util"))]
 impl MessageList {
-    /// Says where the list breaks the pairing rule, if anywhere.
+    /// Returns a description of the first place that breaks the pairing rule.
     pub fn first_fault(&self) -> Option<String> {
         let messages: Vec<_> = self.iter().collect();
         let mut expected: &[Box<str>] = &[];

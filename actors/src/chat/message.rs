@@ -1,4 +1,5 @@
-//! One message: its bytes once, an index of what pairs with what, blocks decoded on demand (DESIGN §4.4).
+//! One message: its wire form stored once, an index of tool ids and block positions, and blocks
+//! that are decoded on demand.
 //!
 //! Pure.
 
@@ -17,20 +18,21 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::{ContentBlock, RawJson, ToolResultBlock, reminder::is_reminder};
 use crate::json;
 
-/// Who speaks (REQUIREMENTS M-01). `system` is never a history message: it goes to the provider by itself (M-19).
+/// The author of a message. `System` is not used in a history: the system prompt is a separate
+/// field of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// A person, or what comes from tools.
+    /// A person, or the results of tools.
     User,
     /// The model.
     Assistant,
-    /// Instructions; appears in debug forms only.
+    /// Instructions; only in debug forms.
     System,
 }
 
 impl Role {
-    /// The value as it is written.
+    /// Returns the value as it is written in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::User => "user",
@@ -40,7 +42,7 @@ impl Role {
     }
 }
 
-/// Says why something is not a message (M-16).
+/// Why input is not a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("Message validation failed: {0}")]
 pub struct MessageError(String);
@@ -52,33 +54,34 @@ impl MessageError {
     }
 }
 
-/// One message of a conversation. Cloning shares it.
+/// One message of a conversation. Clones share the stored bytes.
 #[derive(Clone)]
 pub struct Message(Arc<Stored>);
 
 struct Stored {
-    /// Compact JSON with role first.
+    /// Compact JSON with the role first.
     wire: Bytes,
-    /// Where each block begins in it.
+    /// Byte offset in `wire` of each block.
     begins: Box<[u32]>,
     role: Role,
     tool_uses: Box<[Box<str>]>,
     tool_results: Box<[Box<str>]>,
     /// Hash of the wire form.
     digest: u64,
-    /// 0 = not counted yet; else the way of counting in the upper eight bits, the tokens in the others.
+    /// The last token count: 0 if not counted, else the counting method in the upper eight bits and
+    /// the tokens in the others.
     tokens: AtomicU32,
-    /// The one foreign rendering that an adapter keeps beside the wire form.
+    /// The message in a provider's own form, cached by an adapter.
     rendered: OnceLock<Bytes>,
 }
 
-/// Bytes of the wire form before and behind the blocks.
+/// Bytes of the wire form around the blocks, at most.
 const WIRE_START_MAX: usize = 40;
 
-/// Bits of a kept count that are tokens.
+/// Bits of `tokens` that hold the count.
 const TOKEN_BITS: u32 = 24;
 
-/// The largest count that is kept.
+/// The largest count that can be stored.
 const TOKENS_MAX: u32 = (1 << TOKEN_BITS) - 1;
 
 #[derive(Deserialize)]
@@ -105,20 +108,20 @@ impl<'de> Deserialize<'de> for Content {
 }
 
 impl Message {
-    /// A user message of one text.
+    /// Creates a user message of one text.
     pub fn user(text: impl Into<String>) -> Self {
         Self::build(Role::User, &[ContentBlock::text(text)])
     }
 
-    /// An assistant message of one text.
+    /// Creates an assistant message of one text.
     pub fn assistant(text: impl Into<String>) -> Self {
         Self::build(Role::Assistant, &[ContentBlock::text(text)])
     }
 
-    /// A message of blocks.
+    /// Creates a message of blocks.
     ///
     /// # Errors
-    /// [`MessageError`] when there is no block, when the role is `system`, or when a block belongs to the other role.
+    /// [`MessageError`] without blocks, for the role `system`, or for a block of the other role.
     pub fn new(role: Role, blocks: &[ContentBlock]) -> Result<Self, MessageError> {
         if blocks.is_empty() {
             return Err(MessageError::new("a message needs at least one block"));
@@ -137,7 +140,8 @@ impl Message {
         Ok(Self::build(role, blocks))
     }
 
-    /// One user message with the results of a whole batch, in call order, then further blocks (REQUIREMENTS M-13, S-24).
+    /// Creates the user message with the results of a whole batch, in call order, and further
+    /// blocks behind them.
     pub fn tool_results(results: impl IntoIterator<Item = ToolResultBlock>, after: impl IntoIterator<Item = ContentBlock>) -> Self {
         let blocks: Vec<_> = results.into_iter().map(ContentBlock::ToolResult).chain(after).collect();
         Self::build(Role::User, &blocks)
@@ -154,14 +158,16 @@ impl Message {
                 wire.push(b',');
             }
             begins.push(u32::try_from(wire.len()).unwrap_or(u32::MAX));
-            // Writing our own plain types to memory cannot fail; an empty message would be refused on the way in.
+            // Serializing our own plain types to memory cannot fail. If it did, the empty message
+            // would be refused on reading.
             let _ = json::write(&mut wire, block);
         }
         wire.extend_from_slice(b"]}");
         let ids = |id: fn(&ContentBlock) -> Option<&str>| blocks.iter().filter_map(id).map(Box::from).collect();
         Self(Arc::new(Stored {
             digest: digest(&wire),
-            // Boxed: a vector would keep the capacity it grew to, up to twice the text, for the life of the message.
+            // Boxed, because a vector would keep its capacity, up to twice the text, as long as the
+            // message exists.
             wire: Bytes::from(wire.into_boxed_slice()),
             begins: begins.into_boxed_slice(),
             role,
@@ -172,10 +178,11 @@ impl Message {
         }))
     }
 
-    /// Reads a message in the wire form. The bytes are kept if they are in our compact form, else written anew.
+    /// Parses a message in the wire form. Keeps the bytes if they have our compact form; otherwise
+    /// encodes the message again.
     ///
     /// # Errors
-    /// [`MessageError`] with the parser's reason.
+    /// [`MessageError`] with the reason of the parser.
     pub fn from_wire(wire: &[u8]) -> Result<Self, MessageError> {
         let text = std::str::from_utf8(wire).map_err(MessageError::new)?;
         RawJson::from_text(text).map_err(MessageError::new)?;
@@ -187,27 +194,27 @@ impl Message {
         Self::new(parsed.role, &blocks)
     }
 
-    /// The compact JSON bytes: `{"role":…,"content":[…]}`.
+    /// Returns the compact JSON: `{"role":…,"content":[…]}`.
     pub fn wire(&self) -> &Bytes {
         &self.0.wire
     }
 
-    /// The wire form as text.
+    /// Returns the wire form as text.
     pub fn wire_str(&self) -> &str {
         std::str::from_utf8(&self.0.wire).unwrap_or_default()
     }
 
-    /// Who speaks.
+    /// Returns the role.
     pub fn role(&self) -> Role {
         self.0.role
     }
 
-    /// Ids of the tool calls in it, in order.
+    /// Returns the ids of the tool calls in the message, in order.
     pub fn tool_use_ids(&self) -> &[Box<str>] {
         &self.0.tool_uses
     }
 
-    /// Ids of the calls that it answers, in order.
+    /// Returns the ids of the calls that the message answers, in order.
     pub fn tool_result_ids(&self) -> &[Box<str>] {
         &self.0.tool_results
     }
@@ -217,10 +224,10 @@ impl Message {
         self.raw_blocks().filter_map(ContentBlock::of_wire).collect()
     }
 
-    /// The blocks as they stand in the wire form, none of them decoded.
+    /// Returns the blocks in wire form, without decoding them.
     fn raw_blocks(&self) -> impl Iterator<Item = &str> {
         let (wire, begins) = (self.wire_str(), &self.0.begins);
-        let end = wire.len().saturating_sub(1); // Of the list, whose bracket stands where a comma would.
+        let end = wire.len().saturating_sub(1); // The end of the list: its bracket ends the last block, as a comma ends the others.
         let ends = begins.iter().skip(1).map(|begin| *begin as usize).chain([end]);
         begins.iter().zip(ends).filter_map(|(begin, end)| wire.get(*begin as usize..end.saturating_sub(1)))
     }
@@ -234,54 +241,54 @@ impl Message {
         calls.filter_map(|raw| serde_json::from_str(raw).ok()).collect()
     }
 
-    /// The text blocks, joined.
+    /// Returns the text blocks, joined.
     pub fn text(&self) -> String {
         let mut said = self.raw_blocks().filter(|raw| ContentBlock::is_kind(raw, "text")).filter_map(ContentBlock::text_of_wire);
         let first = said.next().map(Cow::into_owned).unwrap_or_default();
         said.fold(first, |all, text| all + &text)
     }
 
-    /// Whether all of it are reminders, and so nothing that a person said.
+    /// Whether the message holds only reminders, and so nothing that a person wrote.
     pub(crate) fn is_reminders(&self) -> bool {
         let opens = |raw: &str| raw.starts_with(r#"{"type":"text","text":"<system-reminder>\n"#);
         self.raw_blocks().all(|raw| opens(raw) && ContentBlock::text_of_wire(raw).is_some_and(|text| is_reminder(&text)))
     }
 
-    /// Whether all blocks of another message stand in this one, one behind the other.
+    /// Whether the message contains all blocks of another message, next to each other.
     pub(crate) fn holds_blocks_of(&self, other: &Self) -> bool {
         let blocks = |wire: &str| Some(wire.split_once(r#""content":["#)?.1.strip_suffix("]}")?.to_owned());
         blocks(other.wire_str()).is_some_and(|blocks| self.wire_str().contains(&blocks))
     }
 
-    /// A hash of the wire form, the same in every process. Not for secrets.
+    /// Returns a hash of the wire form, the same in every process. Not for secrets.
     pub(super) fn digest(&self) -> u64 {
         self.0.digest
     }
 
-    /// Tokens of this message if they were last counted that way.
+    /// Returns the token count if the last count used this method.
     pub fn counted_tokens(&self, way: u8) -> Option<u32> {
         let kept = self.0.tokens.load(Ordering::Relaxed);
         (way != 0 && kept >> TOKEN_BITS == u32::from(way)).then_some(kept & TOKENS_MAX)
     }
 
-    /// Keeps a count, so that a message is counted at most once in each way: models differ, and a conversation may change its model. What
-    /// the ways (1 to 255) mean is up to the registry of the host ([`crate::tokens::EncoderRegistry`]). More than 16 million tokens are
-    /// not kept.
+    /// Stores a token count, so that each message is counted once per method. A conversation may
+    /// change its model and with it the method. The registry of the host assigns the methods, 1 to
+    /// 255 ([`crate::tokens::EncoderRegistry`]). Counts above 16 million are not stored.
     pub fn keep_tokens(&self, way: u8, tokens: u32) {
         if way != 0 && tokens <= TOKENS_MAX {
             self.0.tokens.store(u32::from(way) << TOKEN_BITS | tokens, Ordering::Relaxed);
         }
     }
 
-    /// The bytes of this message in an adapter's own form, made by `render` the first time. A conversation talks to one
-    /// provider, so one such form is kept; it goes with the message.
+    /// Returns the message in an adapter's own form, which `render` creates on the first call. Only
+    /// one form is cached, because a conversation has one provider; it is freed with the message.
     pub fn rendered_with(&self, render: impl FnOnce(&Self) -> Bytes) -> Bytes {
         self.0.rendered.get_or_init(|| render(self)).clone()
     }
 }
 
-/// A hash of bytes, eight at a time: every message is hashed once, on a turn's path. Four of them run beside each other, since a
-/// multiplication takes longer to come out than to begin.
+/// Hashes bytes eight at a time, in four independent lanes: a multiplication has more latency than
+/// throughput, and every message is hashed once on the path of a round.
 fn digest(bytes: &[u8]) -> u64 {
     let (pieces, rest) = bytes.as_chunks::<32>();
     let mut lanes = [1, 2, 3, 4];
@@ -296,10 +303,10 @@ fn digest(bytes: &[u8]) -> u64 {
     std::iter::once(bytes.len() as u64).chain(lanes).chain(words).chain([last]).fold(0, chain_digest)
 }
 
-/// Adds a number to a hash that runs along numbers.
+/// Adds a number to a running hash.
 pub(super) fn chain_digest(hash: u64, next: u64) -> u64 {
     let product = u128::from(hash.rotate_left(29) ^ next ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xa076_1d64_78bd_642f);
-    hash ^ (product as u64) ^ (product >> 64) as u64 // both halves: the truncation is meant
+    hash ^ (product as u64) ^ (product >> 64) as u64 // XOR of both halves; the truncation is intended.
 }
 
 impl PartialEq for Message {

@@ -1,6 +1,8 @@
-//! What models speak: messages, content blocks and a history that cannot be wrong. Plain data; knows no provider.
+//! Messages, content blocks, and a history that is always valid: what models read and write,
+//! independent of any provider.
 //!
-//! The wire form is Anthropic's (INTERFACES, JSON shapes): `{"role":"user"|"assistant","content":string|[block]}`.
+//! The wire form is the one of Anthropic's Messages API:
+//! `{"role":"user"|"assistant","content":string|[block]}`.
 //!
 //! Pure.
 

@@ -1,4 +1,4 @@
-//! JSON text that is kept as it was written: a model's tool input must go back byte for byte (DESIGN §4.4).
+//! JSON text that is kept as written, because a model's tool input must be sent back byte for byte.
 //!
 //! Pure.
 
@@ -13,21 +13,21 @@ use crate::limits::JSON_DEPTH_MAX;
 #[derive(Clone)]
 pub struct RawJson(Box<RawValue>);
 
-/// Says that a text is not a JSON object.
+/// The text is not a JSON object.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a JSON object: {0}")]
 pub struct NotAnObject(pub String);
 
 impl RawJson {
-    /// The empty object.
+    /// Returns `{}`.
     pub fn empty_object() -> Self {
         Self::from_text("{}").unwrap_or_else(|_| Self(RawValue::NULL.to_owned()))
     }
 
-    /// Checks that `text` is one JSON value, nested no deeper than [`JSON_DEPTH_MAX`], and keeps it.
+    /// Checks that `text` is one JSON value, nested at most [`JSON_DEPTH_MAX`] deep.
     ///
     /// # Errors
-    /// What `serde_json` found wrong.
+    /// The error of `serde_json`.
     pub fn from_text(text: impl Into<String>) -> Result<Self, serde_json::Error> {
         let text = text.into();
         if depth(&text) > JSON_DEPTH_MAX {
@@ -36,10 +36,10 @@ impl RawJson {
         RawValue::from_string(text).map(Self)
     }
 
-    /// Like [`RawJson::from_text`], for the arguments of a tool call: the empty text means `{}`.
+    /// Like [`RawJson::from_text`], for the arguments of a tool call. An empty text means `{}`.
     ///
     /// # Errors
-    /// [`NotAnObject`] with the parser's reason.
+    /// [`NotAnObject`] with the reason of the parser.
     pub fn arguments(text: &str) -> Result<Self, NotAnObject> {
         if text.trim().is_empty() {
             return Ok(Self::empty_object());
@@ -48,20 +48,20 @@ impl RawJson {
         if raw.is_object() { Ok(raw) } else { Err(NotAnObject("another kind of value".into())) }
     }
 
-    /// Writes `value` as JSON text.
+    /// Serializes `value`.
     ///
     /// # Errors
-    /// When the value cannot be JSON (a map with keys that are no strings).
+    /// When JSON cannot represent the value, such as a map whose keys are not strings.
     pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self, serde_json::Error> {
         serde_json::value::to_raw_value(value).map(Self)
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         self.0.get()
     }
 
-    /// The text as `RawValue`, for serialisers.
+    /// Returns the text as `RawValue`, for serializers.
     pub fn as_raw(&self) -> &RawValue {
         &self.0
     }
@@ -71,16 +71,17 @@ impl RawJson {
         self.as_str().trim_start().starts_with('{')
     }
 
-    /// Reads the value into a type.
+    /// Deserializes the value.
     ///
     /// # Errors
-    /// What `serde_json` found wrong.
+    /// The error of `serde_json`.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_str(self.as_str())
     }
 }
 
-/// How deep arrays and objects nest in `text`, which need not be valid JSON. Linear, without recursion.
+/// Returns how deep arrays and objects nest in `text`, which may be invalid JSON. Linear and
+/// without recursion.
 fn depth(text: &str) -> usize {
     let (mut now, mut most, mut in_string, mut escaped) = (0usize, 0usize, false, false);
     for byte in text.bytes() {

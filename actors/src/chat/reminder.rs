@@ -1,4 +1,5 @@
-//! What the host tells the model between the lines: a text block that says by its wrapping who speaks (REQUIREMENTS M-18).
+//! Reminders: messages of the host to the model inside a user message. A tag around the text shows
+//! the model that no person wrote it.
 //!
 //! Pure.
 
@@ -7,13 +8,14 @@ use super::ContentBlock;
 const OPEN: &str = "<system-reminder>\n";
 const CLOSE: &str = "\n</system-reminder>";
 
-/// A reminder as a block of a user message. Tags inside of `text` are defused, so that no quoted text can end it early.
+/// Creates a reminder as a block of a user message. Tags inside `text` are escaped, so that quoted
+/// text cannot close the reminder.
 pub fn reminder(text: &str) -> ContentBlock {
     let text = text.replace("<system-reminder>", "<system-reminder >").replace("</system-reminder>", "</system-reminder >");
     ContentBlock::text(format!("{OPEN}{text}{CLOSE}"))
 }
 
-/// Whether a text is a reminder, and so nothing that a person said.
+/// Whether a text is a reminder, and so nothing that a person wrote.
 pub fn is_reminder(text: &str) -> bool {
     text.starts_with(OPEN) && text.ends_with(CLOSE)
 }

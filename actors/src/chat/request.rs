@@ -1,4 +1,4 @@
-//! One request to a model, in the form that all providers share; adapters translate it to their wire.
+//! One request to a model, in a form that all providers share. Adapters translate it to their wire.
 //!
 //! Pure.
 
@@ -11,43 +11,44 @@ use super::{MessageList, RawJson};
 /// One model call.
 #[derive(Debug, Clone)]
 pub struct ModelRequest {
-    /// The model's name as its API knows it.
+    /// The model's name in the provider's API.
     pub model: Arc<str>,
-    /// The system prompt, never a history message (REQUIREMENTS M-19).
+    /// The system prompt. It is not part of the messages.
     pub system: Option<Arc<str>>,
-    /// The history; valid by construction.
+    /// The messages, which hold the pairing rule of [`super::History`].
     pub messages: MessageList,
-    /// What the model may call, in a fixed order.
+    /// The tools that the model may call. Their order is fixed, so that the cached prefix stays
+    /// valid.
     pub tools: Arc<[ToolDefinition]>,
-    /// Whether it may or must.
+    /// Whether the model may or must call a tool.
     pub tool_choice: ToolChoice,
     /// Longest answer, in tokens.
     pub max_tokens: u32,
     /// Texts that end the answer.
     pub stop: Arc<[String]>,
-    /// How hard to think, where the model knows that.
+    /// Reasoning effort, for models that support it.
     pub effort: Option<Effort>,
-    /// JSON Schema that the answer must fit, where the model can.
+    /// JSON Schema of the answer, for models that support it.
     pub output_schema: Option<RawJson>,
-    /// Whether the prefix should be cached (P-06).
+    /// Whether the provider should cache the prefix.
     pub cache: bool,
 }
 
-/// Whether tools may be called.
+/// Whether the model calls tools.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ToolChoice {
     /// The model decides.
     #[default]
     Auto,
-    /// No tool.
+    /// No tool call.
     None,
-    /// Some tool.
+    /// At least one tool call.
     Any,
-    /// This tool.
+    /// A call of the tool with this name.
     Named(String),
 }
 
-/// How hard to think.
+/// Reasoning effort.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the words of the APIs")]
 pub enum Effort {
@@ -56,13 +57,13 @@ pub enum Effort {
     High,
 }
 
-/// What a model is told of a tool.
+/// A tool as the model sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolDefinition {
     /// Name: 1-64 of `[A-Za-z0-9_-]`.
     pub name: String,
-    /// What it does and when to use it.
+    /// What the tool does and when to use it.
     pub description: String,
-    /// JSON Schema of the arguments; an object.
+    /// JSON Schema of the arguments, an object.
     pub input_schema: RawJson,
 }

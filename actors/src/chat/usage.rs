@@ -1,29 +1,30 @@
-//! What a model call used and why the model stopped, in the form that all providers share.
+//! The usage of a model call and its stop reason, in a form that all providers share.
 //!
 //! Pure.
 
 use serde::{Deserialize, Serialize};
 
-/// Tokens of one call, normalised once by the adapter (DESIGN §4.4). All input = uncached + read + written.
+/// Tokens of one model call. The adapter normalizes the provider's figures: all input tokens are
+/// `input_uncached + cache_read + cache_write`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Usage {
     /// Input tokens that were neither read from nor written to a cache.
     pub input_uncached: u64,
     /// Input tokens read from the provider's cache.
     pub cache_read: u64,
-    /// Input tokens written to it.
+    /// Input tokens written to the provider's cache.
     pub cache_write: u64,
     /// Output tokens.
     pub output: u64,
 }
 
 impl Usage {
-    /// All input tokens (REQUIREMENTS C-03 as ruled).
+    /// Returns all input tokens: uncached, read and written.
     pub fn input(&self) -> u64 {
         self.input_uncached.saturating_add(self.cache_read).saturating_add(self.cache_write)
     }
 
-    /// The sum with another call's usage; never overflows.
+    /// Returns the sum of two usages, saturating.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         Self {
@@ -35,24 +36,24 @@ impl Usage {
     }
 }
 
-/// Why a model stopped.
+/// Why a model stopped, normalized by the adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProviderStop {
-    /// It said what it had to say.
+    /// The answer is complete.
     EndTurn,
-    /// It wants tools.
+    /// The model waits for tool results.
     ToolUse,
-    /// The answer was cut at `max_tokens`.
+    /// The answer reached `max_tokens`.
     MaxTokens,
-    /// A stop text.
+    /// The answer reached a stop text.
     StopSequence,
-    /// The server paused a long turn; send it back to go on (R-06 as ruled).
+    /// The provider paused a long answer. Send it back to continue.
     PauseTurn,
-    /// The model or a filter declined.
+    /// The model or a filter declined to answer.
     Refusal,
-    /// The window is full.
+    /// The context window is full.
     ContextWindowExceeded,
-    /// A reason we do not know; ends the turn.
+    /// A reason that the adapter does not know; ends the round.
     Other,
 }

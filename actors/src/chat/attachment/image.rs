@@ -1,8 +1,9 @@
-//! Headers of images: which form, how large, whether the file is whole. Looks at bytes, decodes no pixel, keeps nothing.
+//! Image headers: format, size in pixels, and whether the file is complete. Reads headers only and
+//! decodes no pixel.
 //!
 //! Pure.
 
-/// The forms of images that providers take.
+/// Image formats that providers accept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ImageFormat {
     /// `image/png`
@@ -16,7 +17,7 @@ pub enum ImageFormat {
 }
 
 impl ImageFormat {
-    /// The form by its first bytes.
+    /// Detects the format from the first bytes.
     pub fn sniff(bytes: &[u8]) -> Option<Self> {
         match bytes {
             [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some(Self::Png),
@@ -27,7 +28,7 @@ impl ImageFormat {
         }
     }
 
-    /// As it is written.
+    /// Returns the media type.
     pub fn media_type(self) -> &'static str {
         match self {
             Self::Png => "image/png",
@@ -37,7 +38,8 @@ impl ImageFormat {
         }
     }
 
-    /// Width and height in pixels, as the header says; `None` where it is cut, broken or says zero.
+    /// Returns width and height in pixels from the header. `None` if the header is truncated,
+    /// invalid or says zero.
     pub fn dimensions(self, bytes: &[u8]) -> Option<(u32, u32)> {
         let (width, height) = match self {
             Self::Png => (big(bytes, 16, 4)?, big(bytes, 20, 4)?),
@@ -48,7 +50,7 @@ impl ImageFormat {
         (width > 0 && height > 0).then_some((width, height))
     }
 
-    /// Whether the file goes to its end: what was cut on its way has a good header and no picture.
+    /// Whether the file is complete. A truncated file has a valid header and no picture.
     pub(super) fn is_whole(self, bytes: &[u8]) -> bool {
         match self {
             Self::Png => png_is_whole(bytes),
@@ -59,7 +61,7 @@ impl ImageFormat {
     }
 }
 
-/// Width and height in pixels of an image of any form we know, by its header alone.
+/// Returns width and height in pixels of an image of any known format, read from its header.
 pub fn dimensions(bytes: &[u8]) -> Option<(u32, u32)> {
     ImageFormat::sniff(bytes)?.dimensions(bytes)
 }
@@ -68,12 +70,12 @@ fn slice(bytes: &[u8], at: usize, count: usize) -> Option<&[u8]> {
     bytes.get(at..at.checked_add(count)?)
 }
 
-/// A number of up to four bytes, the highest first.
+/// Reads a big-endian number of up to four bytes.
 fn big(bytes: &[u8], at: usize, count: usize) -> Option<u32> {
     slice(bytes, at, count).map(|digits| digits.iter().fold(0, |sum, byte| (sum << 8) | u32::from(*byte)))
 }
 
-/// A number of up to four bytes, the lowest first.
+/// Reads a little-endian number of up to four bytes.
 fn little(bytes: &[u8], at: usize, count: usize) -> Option<u32> {
     slice(bytes, at, count).map(|digits| digits.iter().rev().fold(0, |sum, byte| (sum << 8) | u32::from(*byte)))
 }
@@ -82,7 +84,7 @@ fn index(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
-/// Chunks follow each other until `IEND`.
+/// A PNG is complete when its chunks lead to `IEND`.
 fn png_is_whole(bytes: &[u8]) -> bool {
     let mut at = 8usize;
     while let (Some(len), Some(name)) = (big(bytes, at, 4), slice(bytes, at.saturating_add(4), 4)) {
@@ -97,11 +99,12 @@ fn png_is_whole(bytes: &[u8]) -> bool {
     false
 }
 
-/// What the segments of a JPEG say.
+/// What the segments of a JPEG contain.
 #[derive(Default)]
 struct Jpeg {
     size: Option<(u32, u32)>,
-    /// Whether the end mark comes after the picture began; one of a preview in the header does not count.
+    /// Whether an end marker follows the start of the picture. The end marker of a preview in the
+    /// header does not count.
     has_end: bool,
 }
 
@@ -120,7 +123,7 @@ impl Jpeg {
                     return read;
                 }
                 _ => {
-                    // A start of frame; the three others of its row are tables.
+                    // A start of frame; the three excluded markers of this range are tables.
                     if matches!(mark, 0xc0..=0xcf) && !matches!(mark, 0xc4 | 0xc8 | 0xcc) {
                         read.size = big(bytes, at + 7, 2).zip(big(bytes, at + 5, 2));
                     }
@@ -133,7 +136,7 @@ impl Jpeg {
     }
 }
 
-/// Blocks follow each other until the trailer; `None` where one is cut.
+/// A GIF is complete when its blocks lead to the trailer. `None` for a truncated block.
 fn gif_is_whole(bytes: &[u8]) -> Option<bool> {
     let table = |flags: u8| if flags & 0x80 == 0 { 0 } else { 3 * (2usize << (flags & 7)) };
     let mut at = 13 + table(*bytes.get(10)?);
@@ -170,7 +173,7 @@ fn webp_size(bytes: &[u8]) -> Option<(u32, u32)> {
     }
 }
 
-/// Chunks fill the length that the head says, and one of them is a picture.
+/// A WebP is complete when its chunks fill the length in the header and one of them is a picture.
 fn webp_is_whole(bytes: &[u8]) -> bool {
     let end = little(bytes, 4, 4).and_then(|size| index(size).checked_add(8));
     let Some(end) = end.filter(|end| *end <= bytes.len()) else { return false };
@@ -178,7 +181,7 @@ fn webp_is_whole(bytes: &[u8]) -> bool {
     while at < end {
         let (Some(name), Some(len)) = (slice(bytes, at, 4), little(bytes, at.saturating_add(4), 4)) else { return false };
         has_picture |= matches!(name, b"VP8 " | b"VP8L" | b"ANMF");
-        // Chunks of odd length are filled up by one.
+        // Chunks of odd length have one byte of padding.
         let next = at.checked_add(8).and_then(|at| at.checked_add(index(len))).and_then(|at| at.checked_add(index(len & 1)));
         let Some(next) = next.filter(|next| *next <= end) else { return false };
         at = next;

@@ -1,5 +1,5 @@
-//! What can be told of a PDF without parsing it: that it is one, goes to its end, has no password and not too many pages. One pass
-//! over the bytes; what is compressed is not looked into, the providers and the worker that reads text do that.
+//! Checks of a PDF without parsing it: signature, end marker, encryption, page count. One pass over
+//! the bytes. Compressed objects are not read; the providers and the text extractor read them.
 //!
 //! Pure.
 
@@ -8,18 +8,18 @@ use std::collections::BTreeSet;
 use super::AttachmentError;
 use crate::limits::PDF_PAGES_MAX;
 
-/// `%PDF-` may stand behind some rubbish.
+/// Bytes at the start in which `%PDF-` may stand behind other bytes.
 const HEAD_BYTES: usize = 1024;
 
-/// So may `%%EOF` before some.
+/// Bytes at the end in which `%%EOF` may stand before other bytes.
 const TAIL_BYTES: usize = 2048;
 
-/// Whether the bytes begin like a PDF.
+/// Whether the bytes start like a PDF.
 pub(super) fn sniff(bytes: &[u8]) -> bool {
     has(bytes.get(..HEAD_BYTES).unwrap_or(bytes), b"%PDF-")
 }
 
-/// Checks what can be told.
+/// Checks end marker, encryption and page count.
 pub(super) fn check(bytes: &[u8]) -> Result<(), AttachmentError> {
     let tail = bytes.len().saturating_sub(TAIL_BYTES);
     if !has(bytes.get(tail..).unwrap_or(bytes), b"%%EOF") {
@@ -31,7 +31,7 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), AttachmentError> {
         match rest.first() {
             Some(b'/') if is_encryption(rest) => return Err(AttachmentError::Encrypted),
             Some(b'/') if is_page(rest) => {
-                // An edited file holds a page in several versions under one number.
+                // An edited file holds several versions of a page under one object number.
                 pages.insert(object);
                 if pages.len() > PDF_PAGES_MAX {
                     return Err(AttachmentError::TooManyPages);
@@ -52,7 +52,7 @@ fn trimmed(bytes: &[u8]) -> &[u8] {
     bytes.trim_ascii_start()
 }
 
-/// The trailer's key for how the file is encrypted: a reference or a dictionary.
+/// Whether the trailer's `Encrypt` key has a value: a reference or a dictionary.
 fn is_encryption(rest: &[u8]) -> bool {
     rest.strip_prefix(b"/Encrypt").is_some_and(|value| {
         let value = trimmed(value);
@@ -60,13 +60,13 @@ fn is_encryption(rest: &[u8]) -> bool {
     })
 }
 
-/// `/Type /Page`, but not `/Type /Pages`.
+/// Whether this is `/Type /Page`, but not `/Type /Pages`.
 fn is_page(rest: &[u8]) -> bool {
     let name = rest.strip_prefix(b"/Type").and_then(|value| trimmed(value).strip_prefix(b"/Page"));
     name.is_some_and(|after| !after.first().is_some_and(u8::is_ascii_alphanumeric))
 }
 
-/// The number of the object whose `obj` stands at `at`: `12 0 obj`.
+/// Returns the number of the object whose `obj` is at `at`, as in `12 0 obj`.
 fn number_before(bytes: &[u8], at: usize) -> Option<u32> {
     let before = bytes.get(at.saturating_sub(24)..at)?.trim_ascii_end();
     let mut words = before.rsplit(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());

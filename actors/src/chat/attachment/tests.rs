@@ -37,7 +37,7 @@ fn the_size_of_an_image_is_read_from_its_header_alone() {
     assert_eq!(dimensions(&jpeg(640, 480)), Some((640, 480)));
     assert_eq!(dimensions(&gif(640, 480)[..10]), Some((640, 480)));
     assert_eq!(dimensions(&webp(640, 480)[..30]), Some((640, 480)));
-    // The lossless and the extended form.
+    // The lossless and the extended format.
     assert_eq!(dimensions(b"RIFF\x00\x00\x00\x00WEBPVP8L\x00\x00\x00\x00\x2f\x7f\xc2\x77\x00"), Some((640, 480)));
     assert_eq!(dimensions(b"RIFF\x00\x00\x00\x00WEBPVP8X\x00\x00\x00\x00\x00\x00\x00\x00\x7f\x02\x00\xdf\x01\x00"), Some((640, 480)));
     assert_eq!(dimensions(&png(0, 480)), None);
@@ -75,7 +75,7 @@ fn what_cannot_be_sent_is_refused_in_one_line() {
 fn what_was_cut_anywhere_is_refused() {
     for whole in [png(3, 2), jpeg(3, 2), gif(3, 2), webp(3, 2), pdf(["one", "two"])] {
         assert!(Attachment::sniffed(&whole).is_ok());
-        // The last line end of a PDF is nothing.
+        // A PDF without its last line end is still complete.
         for len in 0..whole.len() - 1 {
             assert!(Attachment::sniffed(&whole[..len]).is_err(), "{len} of {} bytes: {whole:?}", whole.len());
         }
@@ -162,7 +162,7 @@ fn of_a_document_and_its_text_a_model_gets_the_one_that_it_can_read() {
     assert_eq!(as_shown(kept, false), [text.clone(), image, text, said]);
 }
 
-/// FAULTS F24: whatever the bytes, an answer, and soon.
+/// Any bytes must give an answer in short time.
 #[test]
 fn headers_of_any_bytes_are_read_without_harm() {
     let seed = 0x5eed_u64;
