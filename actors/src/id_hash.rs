@@ -1,11 +1,12 @@
-//! Hashing of ids for the maps that every turn looks into: a few multiplications, with a seed of each map's own, so that whoever chooses
-//! ids cannot know which of them collide.
+//! A hasher for maps that are keyed by ids and read in every round. Hashing takes a few
+//! multiplications. Each map has a random seed, so a client that chooses ids cannot make them
+//! collide.
 //!
 //! Pure.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// Makes the hashers of one map.
+/// Builds the hashers of one map.
 #[derive(Debug, Clone)]
 pub(crate) struct IdHash {
     seed: u64,
@@ -13,7 +14,7 @@ pub(crate) struct IdHash {
 
 impl Default for IdHash {
     fn default() -> Self {
-        // The standard library's own keys; they differ from map to map.
+        // The standard library's random keys, which differ from map to map.
         Self { seed: RandomState::new().hash_one(0u8) | 1 }
     }
 }
@@ -26,7 +27,7 @@ impl BuildHasher for IdHash {
     }
 }
 
-/// A hash under way.
+/// The state of one hash computation.
 #[derive(Debug)]
 pub(crate) struct IdHasher {
     hash: u64,
@@ -34,7 +35,8 @@ pub(crate) struct IdHasher {
 }
 
 impl IdHasher {
-    /// Both halves of the product: every bit of the input reaches every bit of the hash.
+    /// Mixes in a word. XOR of both halves of the product lets every input bit reach every bit of
+    /// the hash.
     fn mix(&mut self, word: u64) {
         let product = u128::from(self.hash ^ word).wrapping_mul(u128::from(self.key));
         self.hash = (product as u64) ^ ((product >> 64) as u64) ^ self.key.rotate_right(17);
@@ -53,7 +55,7 @@ impl Hasher for IdHasher {
     }
 
     fn write_u8(&mut self, byte: u8) {
-        self.mix(byte.into()); // What ends a text.
+        self.mix(byte.into()); // The terminator of a text.
     }
 
     fn finish(&self) -> u64 {

@@ -1,4 +1,5 @@
-//! The names of things: validated newtypes, never bare strings. Plain data; makes up no id itself (see [`crate::ports::Entropy`]).
+//! Ids as validated newtypes, so that no function takes a bare string for one. This module creates
+//! no random id (see [`crate::ports::Entropy`]).
 //!
 //! Pure.
 
@@ -8,10 +9,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-/// Longest accepted [`TenantId`] or [`ConversationId`], in bytes (INTERFACES §2, ConversationId).
+/// Longest accepted [`TenantId`] or [`ConversationId`], in bytes.
 pub const ID_BYTES_MAX: usize = 128;
 
-/// Says why a text is not an id.
+/// Why a text is not an id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} must be 1-128 characters of A-Z a-z 0-9 . _ : - without a leading dot, not {given:?}")]
 pub struct InvalidId {
@@ -109,72 +110,79 @@ macro_rules! text_id {
 }
 
 text_id!(
-    /// One tenant of a host.
+    /// A tenant of a host.
     TenantId,
     "a tenant id"
 );
 text_id!(
-    /// One conversation of a tenant; unique within it.
+    /// A conversation, unique within its tenant.
     ConversationId,
     "a conversation id"
 );
 
-/// What the ids of subagents' conversations begin with. Callers cannot begin a conversation with such an id.
+/// Prefix of the ids of subagents' conversations. Callers cannot create a conversation with such an
+/// id.
 pub const SUBAGENT_PREFIX: &str = "subagent:";
 
-/// What the names of fan-outs begin with: the parent of their subagents, which is no conversation. Callers cannot begin one with such an
-/// id.
+/// Prefix of the names of fan-outs. A fan-out is the parent of its subagents but not a
+/// conversation. Callers cannot create a conversation with such an id.
 pub const FAN_OUT_PREFIX: &str = "fanout:";
 
-/// Hex digits of the parent's hash in the id of a subagent's conversation.
+/// Hex digits of the parent's hash in a subagent's id.
 const PARENT_DIGITS: usize = 24;
 
-/// Hex digits of the call's hash in it.
+/// Hex digits of the tool call's hash in a subagent's id.
 const CALL_DIGITS: usize = 40;
 
 impl ConversationId {
-    /// Whether it is a subagent's conversation (DESIGN §4.7).
+    /// Whether this is the conversation of a subagent.
     pub fn is_subagent(&self) -> bool {
         self.0.starts_with(SUBAGENT_PREFIX)
     }
 
-    /// Whether callers cannot begin a conversation of this id.
+    /// Whether the id is reserved, so that callers cannot create a conversation with it.
     pub fn is_reserved(&self) -> bool {
         self.is_subagent() || self.0.starts_with(FAN_OUT_PREFIX)
     }
 
-    /// What the ids of all conversations that this one began start with; itself an id that stands before them all.
+    /// Returns the common prefix of the ids of this conversation's subagents. The prefix is a valid
+    /// id and sorts before all of them.
     #[must_use]
     pub fn children(&self) -> Self {
         let parent = sha256_hex(&[b"subagents of", self.0.as_bytes()]);
         Self(format!("{SUBAGENT_PREFIX}{}:", digits(&parent, PARENT_DIGITS)).into())
     }
 
-    /// What the ids of its family's subagents start with: its own children, or a subagent and its siblings.
+    /// Returns the id prefix of the family's subagents: of this conversation's children, or for a
+    /// subagent of itself and its siblings.
     pub(crate) fn family(&self) -> Self {
         self.siblings().map_or_else(|| self.children(), |family| Self(family.into()))
     }
 
-    /// What the ids of a subagent and its siblings start with; `None` for who is no subagent.
+    /// Returns the id prefix that a subagent shares with its siblings. `None` for other
+    /// conversations.
     pub(crate) fn siblings(&self) -> Option<&str> {
         let end = SUBAGENT_PREFIX.len() + PARENT_DIGITS + 1;
         self.0.get(..end).filter(|_| self.is_subagent())
     }
 
-    /// The conversation of the subagent that a call of this one begins: the same one for every start of the call, so that a call that is
-    /// made again after a crash finds what it began (DESIGN §4.7). `seq` and `index` are those of its [`CallKey`].
+    /// Returns the id of the subagent that a tool call of this conversation starts. The id depends
+    /// only on `seq` and `index` of the call's [`CallKey`], so a call that is repeated after a
+    /// crash finds the subagent of its first start.
     #[must_use]
     pub fn child(&self, seq: Seq, index: u32) -> Self {
         self.child_in(&self.children(), seq, index)
     }
 
-    /// The same for who knows what [`ConversationId::children`] says already.
+    /// Like [`ConversationId::child`], for a caller that already has the result of
+    /// [`ConversationId::children`].
     pub(crate) fn child_in(&self, children: &Self, seq: Seq, index: u32) -> Self {
         let call = sha256_hex(&[b"subagent", self.0.as_bytes(), &seq.0.to_be_bytes(), &index.to_be_bytes()]);
         Self([children.as_str(), digits(&call, CALL_DIGITS)].concat().into())
     }
 
-    /// The conversation of a subagent that nothing is to be found of later: its number behind what [`ConversationId::children`] says.
+    /// Returns the id of a subagent that is never looked up by a tool call: the prefix of
+    /// [`ConversationId::children`] and a number.
     pub(crate) fn numbered(&self, index: u32) -> Self {
         Self(format!("{self}{index}").into())
     }
@@ -185,24 +193,25 @@ fn digits(hex: &str, count: usize) -> &str {
 }
 
 impl CallKey {
-    /// The conversation of the subagent that this call begins; see [`ConversationId::child`].
+    /// Returns the conversation of the subagent that this call starts; see
+    /// [`ConversationId::child`].
     #[must_use]
     pub fn child(&self) -> Scope {
         Scope::new(self.scope.tenant.clone(), self.scope.conversation.child(self.seq, self.index))
     }
 }
 
-/// A conversation with its tenant: the key of everything that is stored.
+/// A tenant id and a conversation id together: the key of every store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Scope {
-    /// Whose it is.
+    /// The tenant that owns the conversation.
     pub tenant: TenantId,
-    /// Which one.
+    /// The conversation within the tenant.
     pub conversation: ConversationId,
 }
 
 impl Scope {
-    /// Joins the two ids.
+    /// Combines the two ids.
     pub fn new(tenant: TenantId, conversation: ConversationId) -> Self {
         Self { tenant, conversation }
     }
@@ -222,7 +231,7 @@ macro_rules! uuid_id {
         pub struct $name(Uuid);
 
         impl $name {
-            /// Makes an id (UUID version 4) of 16 random bytes.
+            /// Creates an id (UUID version 4) from 16 random bytes.
             pub fn from_random(bytes: [u8; 16]) -> Self {
                 Self(uuid::Builder::from_random_bytes(bytes).into_uuid())
             }
@@ -244,21 +253,22 @@ macro_rules! uuid_id {
 }
 
 uuid_id!(
-    /// One round: a prompt and all that follows until its answer (REQUIREMENTS V-01). It is also the id of the round's event stream.
+    /// A round: a prompt and everything until its answer. The id also names the round's event
+    /// stream.
     RoundId
 );
 uuid_id!(
-    /// One accepted prompt.
+    /// An accepted prompt.
     PromptId
 );
 uuid_id!(
-    /// One activation of a skill (REQUIREMENTS S-08).
+    /// One activation of a skill.
     ActivationId
 );
 
 impl ActivationId {
-    /// The activation that a tool call asks for: the same for every start of that call, so that one that runs again after a crash is
-    /// known.
+    /// Returns the id of the activation that a tool call requests. Every start of the same call
+    /// gives the same id, so a repeated call after a crash does not activate the skill twice.
     pub fn of_call(key: &CallKey) -> Self {
         let hash = Sha256::digest(format!("skill activation\n{key}"));
         let mut bytes = [0; 16];
@@ -275,7 +285,7 @@ macro_rules! counter {
         pub struct $name(pub u64);
 
         impl $name {
-            /// Returns the value that follows this one.
+            /// Returns the next value.
             #[must_use]
             pub fn next(self) -> Self {
                 Self(self.0.saturating_add(1))
@@ -291,8 +301,9 @@ macro_rules! counter {
 }
 
 counter!(
-    /// A life's right to write a conversation, and nothing else (DESIGN §4.3). A journal's first life takes the clock in milliseconds, each
-    /// later one the next number.
+    /// The number of an activation, which guards the journal against writes of older activations.
+    /// The first epoch of a journal is the clock in milliseconds; each later epoch is the next
+    /// number.
     Epoch
 );
 counter!(
@@ -300,25 +311,27 @@ counter!(
     Seq
 );
 
-/// Names one piece of work that a conversation ordered: (epoch, seq of the entry that ordered it, index within it).
+/// Names one piece of work that a conversation started, such as a model call. The reply to the work
+/// carries the same id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct WorkId {
-    /// The life that ordered it.
+    /// Epoch of the activation that started the work.
     pub epoch: Epoch,
-    /// The entry that ordered it.
+    /// The entry that started the work.
     pub seq: Seq,
-    /// Which of that entry's pieces.
+    /// Index among the pieces of work of that entry, from 0.
     pub index: u32,
 }
 
-/// Names one tool call for ever: the place of its `tool_use` block in the journal. The idempotency key of a call.
+/// Names a tool call permanently: the place of its `tool_use` block in the journal. Serves as the
+/// idempotency key of the call.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the field names say it")]
 pub struct CallKey {
-    /// The conversation.
     pub scope: Scope,
     /// The assistant entry that holds the call.
     pub seq: Seq,
-    /// Which of its calls, from 0.
+    /// Index among the calls of that entry, from 0.
     pub index: u32,
 }
 
@@ -328,7 +341,7 @@ impl fmt::Display for CallKey {
     }
 }
 
-/// Says why a text is not a [`CallKey`].
+/// The text is not a [`CallKey`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a call's key is tenant/conversation/seq/index")]
 pub struct InvalidCallKey;
@@ -347,18 +360,20 @@ impl FromStr for CallKey {
     }
 }
 
-/// A caller inside a conversation actor; the shell holds the reply port that belongs to it.
+/// Names a caller that waits for a conversation actor. The actor's shell maps the id to the reply
+/// port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WaiterId(pub u64);
 
-/// Id of a stream event: `epoch.seq.n`, compared as three numbers (INTERFACES §3).
+/// Id of a stream event, `epoch.seq.n`. Ids compare as three numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct EventId {
-    /// The life that published it.
+    /// Epoch of the activation that published the event.
     pub epoch: Epoch,
-    /// The entry it tells of, or the last one published before it.
+    /// The entry that the event follows from; for an ephemeral event, the last entry published
+    /// before it.
     pub seq: Seq,
-    /// Counts the events after that entry.
+    /// Index among the events after that entry.
     pub n: u32,
 }
 
@@ -368,7 +383,7 @@ impl fmt::Display for EventId {
     }
 }
 
-/// Says why a text is not an [`EventId`].
+/// The text is not an [`EventId`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("an event id is three decimal numbers joined by dots")]
 pub struct InvalidEventId;
@@ -403,8 +418,8 @@ impl<'de> Deserialize<'de> for EventId {
     }
 }
 
-/// The SHA-256 of several parts, as 64 hex digits. Each part is preceded by its length, so that different parts never make the same
-/// bytes by being joined (REQUIREMENTS T-15).
+/// Returns the SHA-256 of several parts as 64 hex digits. Each part is hashed after its length, so
+/// that `["ab", "c"]` and `["a", "bc"]` differ.
 pub fn sha256_hex(parts: &[&[u8]]) -> String {
     let mut hash = Sha256::new();
     for part in parts {
@@ -423,44 +438,44 @@ fn hex(digit: u8) -> char {
     char::from_digit(digit.into(), 16).unwrap_or('0')
 }
 
-/// Names an artifact: `artifact_` and the first 16 hex digits of the content's SHA-256 (REQUIREMENTS A-05).
+/// Id of an artifact: `artifact_` and the first 16 hex digits of the content's SHA-256.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ArtifactId(Arc<str>);
 
-/// The text is no artifact id.
+/// The text is not an artifact id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an artifact id is artifact_ and 16 hex digits")]
 pub struct NotAnArtifactId;
 
 impl ArtifactId {
-    /// The name of a content.
+    /// Returns the id of a content.
     pub fn of(content: &[u8]) -> Self {
         Self::from_digest(&Sha256::digest(content))
     }
 
-    /// The name of a content that was hashed while it was written.
+    /// Returns the id of a content that was hashed while it was written. `digest` is the SHA-256.
     pub fn from_digest(digest: &[u8]) -> Self {
         let hex: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         Self(format!("artifact_{hex}").into())
     }
 
-    /// Reads an id.
+    /// Parses an id.
     ///
     /// # Errors
-    /// [`NotAnArtifactId`] for anything that is not exactly of this form: no separator or traversal can be in one.
+    /// [`NotAnArtifactId`] for any other form. An id cannot contain a path separator or `..`.
     pub fn parse(text: &str) -> Result<Self, NotAnArtifactId> {
         let hash = text.strip_prefix("artifact_").ok_or(NotAnArtifactId)?;
         let fits = hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
         if fits { Ok(Self(text.into())) } else { Err(NotAnArtifactId) }
     }
 
-    /// As it is written.
+    /// Returns the id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The hash alone (REQUIREMENTS A-12, `data_hash`).
+    /// Returns the hex digits without the prefix.
     pub fn hash(&self) -> &str {
         self.0.strip_prefix("artifact_").unwrap_or_default()
     }

@@ -1,5 +1,6 @@
-//! Compact JSON into memory, byte for byte what `serde_json` writes. The journal and the messages are written through it: a text is
-//! looked at eight bytes at a time, and what needs no escape is copied whole.
+//! A JSON serializer that writes compact JSON into memory, byte for byte what `serde_json` writes.
+//! Journal entries and messages are written with it. It checks text for escapes eight bytes at a
+//! time and copies text without any as a whole.
 
 use std::fmt::{self, Display, Write as _};
 
@@ -12,22 +13,24 @@ use serde::{
 };
 use serde_json::Error;
 
-/// How `serde_json` marks text that is JSON already; [`tests::raw_json_stays_as_it_is`] keeps it true.
+/// The name with which `serde_json` marks text that is already JSON;
+/// [`tests::raw_json_stays_as_it_is`] fails if the name changes.
 const RAW: &str = "$serde_json::private::RawValue";
 
-/// Adds `value` to `out`.
+/// Appends `value` to `out`.
 ///
 /// # Errors
-/// When the value cannot be JSON: a map whose keys are no texts, numbers or booleans, or what its own `Serialize` refuses. Then `out` ends
-/// in the middle of it.
+/// When JSON cannot represent the value (map keys other than texts, numbers and booleans) or its
+/// `Serialize` fails. `out` then ends with an incomplete value.
 pub(crate) fn write<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) -> Result<(), Error> {
     value.serialize(Writer { out, is_raw: false })
 }
 
-/// Hands text that is JSON already to any serializer, as `serde_json`'s `RawValue` does; unlike that, without reading it.
+/// Serializes text that is already JSON with any serializer. Like `serde_json`'s `RawValue`, but
+/// without validating the text.
 ///
 /// # Errors
-/// What the serializer refuses.
+/// The error of the serializer.
 pub(crate) fn raw<S: Serializer>(serializer: S, text: &str) -> Result<S::Ok, S::Error> {
     let mut raw = serializer.serialize_struct(RAW, 1)?;
     raw.serialize_field(RAW, text)?;
@@ -37,7 +40,7 @@ pub(crate) fn raw<S: Serializer>(serializer: S, text: &str) -> Result<S::Ok, S::
 const ONES: u64 = u64::from_ne_bytes([1; 8]);
 const HIGHS: u64 = u64::from_ne_bytes([0x80; 8]);
 
-/// Whether one of the bytes has to be escaped: a quote, a backslash or below the space.
+/// Whether a byte needs an escape: a quote, a backslash or a control character.
 fn has_escape(bytes: [u8; 8]) -> bool {
     let word = u64::from_le_bytes(bytes);
     let zero_in = |word: u64| word.wrapping_sub(ONES) & !word;
@@ -49,7 +52,8 @@ fn is_escaped(byte: u8) -> bool {
     byte < 0x20 || byte == b'"' || byte == b'\\'
 }
 
-/// Whether nothing has to be escaped. The last piece overlaps the one before, so that no byte is looked at by itself.
+/// Whether no byte needs an escape. The last chunk overlaps the one before, so that no rest is left
+/// to check byte by byte.
 fn is_plain(bytes: &[u8]) -> bool {
     if let (Some(first), Some(last)) = (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
         let at_an_end = has_escape(*first) | has_escape(*last);
@@ -61,7 +65,7 @@ fn is_plain(bytes: &[u8]) -> bool {
     }
 }
 
-/// Looks at all but the ends of a longer text.
+/// Checks all of a longer text except its last chunk.
 fn has_escape_inside(bytes: &[u8]) -> bool {
     let (pieces, rest) = bytes.as_chunks::<32>();
     let (words, _) = rest.as_chunks::<8>();
@@ -69,7 +73,7 @@ fn has_escape_inside(bytes: &[u8]) -> bool {
         || words.iter().any(|word| has_escape(*word))
 }
 
-/// A text between its quotes, what has to be escaped escaped.
+/// Writes a text without its quotes, with escapes.
 #[cold]
 fn escape(out: &mut Vec<u8>, text: &str) {
     let mut rest = text.as_bytes();
@@ -110,7 +114,7 @@ fn string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
 }
 
-/// Digits of a number, without an allocation.
+/// Writes a displayed number without allocating.
 struct Digits<'a>(&'a mut Vec<u8>);
 
 impl fmt::Write for Digits<'_> {
@@ -120,7 +124,7 @@ impl fmt::Write for Digits<'_> {
     }
 }
 
-/// Text that is displayed, escaped as it comes.
+/// Writes displayed text with escapes.
 struct Escaping<'a>(&'a mut Vec<u8>);
 
 impl fmt::Write for Escaping<'_> {
@@ -130,7 +134,7 @@ impl fmt::Write for Escaping<'_> {
     }
 }
 
-/// Adds a number.
+/// Appends an unsigned number in decimal.
 pub(crate) fn natural(out: &mut Vec<u8>, mut number: u64) {
     let mut digits = [0u8; 20];
     let mut begin = digits.len();
@@ -147,7 +151,7 @@ pub(crate) fn natural(out: &mut Vec<u8>, mut number: u64) {
 
 struct Writer<'a> {
     out: &'a mut Vec<u8>,
-    /// Whether texts are JSON already.
+    /// Whether strings are already JSON and written as they are.
     is_raw: bool,
 }
 
@@ -166,7 +170,7 @@ impl<'a> Writer<'a> {
         Fields { out: self.out, is_first: true, close }
     }
 
-    /// `{"variant":`
+    /// Writes `{"variant":`.
     fn tagged(self, variant: &'static str) -> Self {
         self.out.push(b'{');
         string(self.out, variant);
@@ -335,7 +339,7 @@ impl<'a> Serializer for Writer<'a> {
     }
 }
 
-/// A list under way.
+/// An array that is being written.
 struct Items<'a> {
     out: &'a mut Vec<u8>,
     is_first: bool,
@@ -411,7 +415,7 @@ impl SerializeTupleVariant for Items<'_> {
     }
 }
 
-/// An object under way.
+/// An object that is being written.
 struct Fields<'a> {
     out: &'a mut Vec<u8>,
     is_first: bool,
@@ -467,7 +471,7 @@ impl SerializeMap for Fields<'_> {
     }
 }
 
-/// A struct under way; or text that is JSON already.
+/// A struct that is being written, or text that is already JSON.
 enum Struct<'a> {
     Fields(Fields<'a>),
     Raw(&'a mut Vec<u8>),

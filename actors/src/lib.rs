@@ -1,7 +1,9 @@
-//! The kernel of Callboard: it decides. Messages, ports (traits), the actors and pure logic of a runtime for LLM agents.
+//! The kernel of Callboard: messages, ports (traits), the actors and the pure decision logic of a
+//! runtime for LLM agents.
 //!
-//! **Invariant:** nothing in this crate opens a socket, a file or a process, reads the wall clock or rolls dice. If you need one,
-//! add a verb to a port. `cargo check -p callboard-actors` and `tests/tidy.rs` keep it so.
+//! **Invariant:** nothing in this crate opens a socket, a file or a process, reads the wall clock
+//! or generates random numbers. If you need one, add a method to a port. `cargo check -p
+//! callboard-actors` and `tests/tidy.rs` enforce the rule.
 //!
 //! # The tree of actors
 //! ```text
@@ -12,22 +14,27 @@
 //! ├─ Compactor                    makes background summaries, lends its pool to measure contexts
 //! └─ MetricsCollector             reads sharded counters on a tick
 //! ```
-//! Beside it, behind short locks and no mailbox: the directory (who is awake), the model gateway (permits, retry, breaker) and the
-//! tenants (seats, round permits). See DESIGN §3.
+//! Three shared structures have short locks instead of a mailbox: the directory (active
+//! conversations), the model gateway (permits, retries, circuit breaker) and the tenants (seats,
+//! round permits).
 //!
 //! # Reading order
-//! The modules below, from top to bottom: names, what models speak, what is remembered, what watchers see; then bounds and
-//! policies; then the ports; then the rooms. `conversation::round` is the heart: when a round is over.
+//! The modules below, from top to bottom: ids, what models read and write, the journal, the event
+//! stream; then limits and policies; then the ports; then the actors. `conversation::round` is the
+//! heart: it decides when a round is over.
 //!
 //! # Invariants
-//! - A conversation is its journal: [`journal::Durable::apply`] is the only writer of its state, live and in a fold alike.
-//! - Journal before visible: `conversation::round::Effect::when` is the table of waits.
-//! - A handler awaits nothing: work runs in tasks and comes back as mail with its [`ids::WorkId`].
-//! - [`chat::History`] cannot hold a call without its result.
-//! - Tokens are never actor mail; every queue is bounded ([`limits`]).
+//! - A conversation is its journal: [`journal::Durable::apply`] is the only function that changes
+//!   its state, live and when a journal is read.
+//! - Entries are stored before their effects are visible: `conversation::round::Effect::when` lists
+//!   which effect waits for what.
+//! - A handler awaits nothing: work runs in tasks and returns as mail with its [`ids::WorkId`].
+//! - [`chat::History`] cannot hold a tool call without its result.
+//! - Tokens are never actor mail, and every queue is bounded ([`limits`]).
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
 
-// A tool that panics must be a result, not the end of every conversation of the process (DESIGN §9).
+// A panic in a tool must become a result. With `panic = "abort"` it would end every conversation of
+// the process.
 #[cfg(all(panic = "abort", not(test), not(feature = "accept-panic-abort")))]
 compile_error!(
     "callboard turns a tool's panic into a result, which `panic = \"abort\"` makes impossible: build with `panic = \"unwind\"`, or turn on \

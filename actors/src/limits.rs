@@ -1,211 +1,233 @@
-//! Every bound of the system, unit in the name, reason in the doc. Constants are walls; [`Limits`] holds what a host may change.
+//! Every limit of the system, with the unit in its name and the reason in its doc. Constants are
+//! fixed; [`Limits`] holds the limits that a host configures.
 //!
 //! Pure.
 
 use std::time::Duration;
 
-/// Depth of arrays and objects in any JSON we read: beyond this a parser's stack is at risk (DESIGN §10).
+/// Depth of arrays and objects in any JSON input. Deeper nesting could overflow the stack of a
+/// recursive parser.
 pub const JSON_DEPTH_MAX: usize = 64;
 
-/// Bytes of one streamed model reply: an endless stream must end (FAULTS F11).
+/// Bytes of one streamed model reply. Ends a stream that a broken provider never ends.
 pub const STREAM_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Bytes of one SSE event: one line must not grow for ever; base64 blocks still fit.
+/// Bytes of one SSE event. Bounds a line without an end; blocks in base64 still fit.
 pub const SSE_EVENT_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Bytes of a tool call's arguments (REQUIREMENTS T-11: equal is allowed).
+/// Bytes of a tool call's arguments; exactly this size is allowed.
 pub const TOOL_INPUT_BYTES_MAX: usize = 10 * 1024 * 1024;
 
-/// Bytes of a tool's text before the rest is cut with an account of it: a model's window is dear (REQUIREMENTS G-08).
+/// Bytes of a tool's text result; the rest is replaced by a note of its size, because it would fill
+/// the model's window.
 pub const OBSERVATION_BYTES_MAX: usize = 30 * 1024;
 
-/// Bytes from which data is kept as an artifact at every level (REQUIREMENTS: equal is kept).
+/// Bytes from which data is stored as an artifact at every output level; exactly this size is
+/// stored.
 pub const DATA_INLINE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Bytes of one artifact: what a tool returns is in memory as a whole, and many tools run at once.
+/// Bytes of one artifact. A tool's result is in memory as a whole, and many tools run at once.
 pub const ARTIFACT_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Artifacts of one tenant: each costs a few hundred bytes beside its content, however small that is.
+/// Artifacts of one tenant. Even an empty artifact costs a few hundred bytes.
 pub const TENANT_ARTIFACTS_MAX: usize = 100_000;
 
-/// Bytes of a message's JSON that a token has at least, on average: deliberately few, so that an estimate errs on the side of counting.
+/// Minimum average bytes of message JSON per token. Deliberately low, so that estimates rather
+/// exceed the real count.
 pub const BYTES_A_TOKEN: u64 = 3;
 
-/// Lines of context that a conversation keeps through every compaction (REQUIREMENTS C-51).
+/// Pinned lines of a conversation, which every compaction keeps.
 pub const PINNED_LINES_MAX: usize = 64;
 
-/// Bytes of them together: they are sent with every call and cannot be compacted.
+/// Bytes of all pinned lines together. They are sent with every model call and cannot be compacted.
 pub const PINNED_BYTES_MAX: usize = 16 * 1024;
 
-/// Finished rounds between two reminders of the pinned lines (REQUIREMENTS C-50).
+/// Finished rounds between two reminders of the pinned lines.
 pub const REFOCUS_ROUNDS: u64 = 5;
 
-/// Client keys and injected message ids remembered by a conversation (DESIGN §4.3).
+/// Client keys and ids of injected messages that a conversation remembers.
 pub const CLIENT_KEYS_MAX: usize = 1000;
 
-/// How long they are remembered, in milliseconds: 24 hours (DESIGN §4.3).
+/// How long client keys and injected ids are remembered, in milliseconds: 24 hours.
 pub const CLIENT_KEY_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// How long an approval may be answered, in milliseconds: 24 hours; then it counts as denied (DESIGN §4.5).
+/// How long an approval can be answered, in milliseconds: 24 hours. Afterwards the call is denied.
 pub const APPROVAL_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// Patterns of calls that a conversation remembers as approved; the oldest are asked for again.
+/// Patterns of calls that a conversation remembers as approved. Beyond it the oldest is forgotten,
+/// and its calls ask again.
 pub const APPROVED_PATTERNS_MAX: usize = 1000;
 
-/// Refusals of the loop guard in one round before the round ends (FAULTS F22).
+/// Calls of one round that the loop guard refuses before the round ends.
 pub const LOOP_REFUSALS_MAX: u32 = 3;
 
-/// Results of tools that a tenant's cache keeps (REQUIREMENTS T-19).
+/// Tool results in a tenant's cache.
 pub const TOOL_CACHE_ENTRIES_MAX: usize = 10_000;
 
-/// Their bytes: a cache must not become a tenant's largest possession.
+/// Bytes of the results in a tenant's cache. The cache must stay small beside the tenant's
+/// conversations.
 pub const TOOL_CACHE_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// Bytes of one result that is kept; a larger one is an artifact anyway.
+/// Bytes of one cached result. A larger one is stored as an artifact.
 pub const TOOL_CACHED_RESULT_BYTES_MAX: usize = 1024 * 1024;
 
-/// How long a host that shuts down waits for what belongs to its tools.
+/// How long a host that shuts down waits for its resources, such as MCP servers, to close.
 pub const RESOURCES_CLOSE_MAX: Duration = Duration::from_secs(5);
 
-/// Times that a model is asked again for an answer that fits its schema.
+/// How often a model is asked again for an answer that fits its schema.
 pub const OUTPUT_REFUSALS_MAX: u32 = 2;
 
-/// Tokens of an answer that are reserved of a budget before a call; what it uses beyond is taken afterwards. Its longest answer
-/// would refuse small budgets that most answers fit into (DESIGN §4.5).
+/// Output tokens that are reserved from a budget before a model call; tokens beyond are charged
+/// afterwards. Reserving the longest possible answer would refuse small budgets that most answers
+/// fit into.
 pub const BUDGET_OUTPUT_TOKENS: u64 = 1024;
 
-/// Tokens that a provider may add to a request of its own, for tools and the like; more is no figure to believe.
+/// Input tokens that a provider may add to a request, for tools and the like. A reported usage
+/// beyond estimate and slack is not believed.
 pub const REQUEST_SLACK_TOKENS: u64 = 8192;
 
-/// How long results are still taken after a cancel, before work is aborted (DESIGN §4.2).
+/// How long results are still accepted after a cancel, before the work is aborted.
 pub const CANCEL_GRACE: Duration = Duration::from_secs(2);
 
-/// How long a life waits for a store that is away (DESIGN §4.1).
+/// How long a conversation waits for an unavailable store before it ends.
 pub const STORE_PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// Longest wait that a provider's Retry-After may ask for; above it the call fails at once carrying it (DESIGN §4.5).
+/// Longest wait that a provider's Retry-After may ask for. For a longer one the call fails at once
+/// and reports the wait.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
-/// Tokens that a tenant of weight 1 may use of a gateway in one round of its queue, until it is known what calls use: few, so that weights
-/// tell from the first calls on.
+/// Initial quantum of a gateway's fair queue: tokens that a tenant of weight 1 may use per turn of
+/// the queue. Low, so that weights take effect from the first calls on.
 pub const GATEWAY_QUANTUM_TOKENS: u64 = 64;
 
-/// The most that this becomes: it follows what a call uses, so that a round is about one call of each.
+/// Largest quantum of a gateway's fair queue. The quantum follows the size of calls, so that a turn
+/// of the queue serves about one call per tenant.
 pub const GATEWAY_QUANTUM_TOKENS_MAX: u64 = 4096;
 
-/// How often a call that waits for a gateway tells its place, if it moved: people read it, and thousands may wait.
+/// How often a waiting call reports its place in a gateway's queue, if the place changed. People
+/// read it, and thousands of calls may wait.
 pub const QUEUED_TOLD_EVERY: Duration = Duration::from_secs(1);
 
-/// Requests that may begin at once where fewer than 60 a minute are allowed: an agent's turn is a few calls in a row.
+/// Requests that may start at once when the rate is below 60 per minute: one round makes a few
+/// calls in a row.
 pub const REQUESTS_BURST_MIN: u64 = 10;
 
-/// Tokens that may be used at once where few a minute are allowed: one call of a usual size.
+/// Tokens that may be used at once when the rate is low: one call of a usual size.
 pub const TOKENS_BURST_MIN: u64 = 10_000;
 
-/// Conversations that load at once: the store serves many small reads well, a thousand at once badly (DESIGN §5).
+/// Conversations that load at the same time. A store serves a few dozen small reads well, a
+/// thousand at once badly.
 pub const LOADS_MAX: usize = 64;
 
-/// Conversation supervisors of a host: one falls behind its events at tens of thousands of children (RACTOR).
+/// Conversation supervisors of a host. A single supervisor falls behind with tens of thousands of
+/// children.
 pub const SUPERVISORS: usize = 16;
 
-/// Bytes of a prompt with its attachments: what providers take in one request at most. Below `journal_backlog_bytes`.
+/// Bytes of a prompt with its attachments: the most that providers accept in one request. Must be
+/// below `journal_backlog_bytes`.
 pub const PROMPT_BYTES_MAX: usize = 32_000_000;
 
-/// Bytes of an image: providers take 5 MiB in base64, which is 4/3 of it (REQUIREMENTS W-03).
+/// Bytes of an image. Providers accept 5 MiB in base64, which takes 4/3 of the bytes.
 pub const IMAGE_BYTES_MAX: usize = 5 * 1024 * 1024 / 4 * 3;
 
-/// Pixels of a side of an image: providers refuse more.
+/// Pixels of the longer side of an image; providers refuse more.
 pub const IMAGE_SIDE_MAX: u32 = 8000;
 
-/// Bytes of a PDF: in base64 it leaves room for the text of a prompt (REQUIREMENTS W-03).
+/// Bytes of a PDF. In base64 it leaves room for the text of the prompt.
 pub const PDF_BYTES_MAX: usize = 22 * 1024 * 1024;
 
 /// Pages of a PDF: providers refuse more.
 pub const PDF_PAGES_MAX: usize = 100;
 
-/// Bytes of the text of a PDF for a model that takes none; the rest is cut with an account of it. More fills any window.
+/// Bytes of the text of a PDF, for a model that does not read PDFs. The rest is replaced by a note;
+/// more would fill any window.
 pub const DOCUMENT_TEXT_BYTES_MAX: usize = 1024 * 1024;
 
-/// Events that a watcher reads ahead at most.
+/// Events that a watcher reads ahead.
 pub const WATCHED_EVENTS_MAX: usize = 256;
 
-/// Their bytes, from which on it reads no more: one that stops reading must cost little (FAULTS F17: 1 MiB).
+/// Bytes of events that a watcher reads ahead before it stops reading, so that a slow client costs
+/// little memory.
 pub const WATCHER_BYTES_MAX: usize = 256 * 1024;
 
-/// Longest run of one subagent: a whole task, with many model calls and tools.
+/// Longest run of one subagent: a whole task with many model and tool calls.
 pub const SUBAGENT_TIME_MAX: Duration = Duration::from_secs(3600);
 
-/// Bytes that a parent is shown of the answers of all subagents of one batch of calls, in equal shares; a longer one is an artifact with
-/// its first lines. Some 10,000 tokens, a twentieth of a usual window (DESIGN §4.7).
+/// Bytes of the subagents' answers that a parent reads per batch of calls, in equal shares. A
+/// longer answer becomes an artifact, of which the parent reads the first lines. About 10,000
+/// tokens, a twentieth of a usual window.
 pub const SUBAGENT_BATCH_BYTES: usize = 32 * 1024;
 
-/// The most of one answer, however few they are: with what JSON adds it stays below a page.
+/// Upper bound of one answer's share. With the escapes of JSON it stays below a page.
 pub const SUBAGENT_RESULT_BYTES_MAX: usize = 24 * 1024;
 
-/// The least of one answer, however many they are: a few sentences.
+/// Lower bound of one answer's share: a few sentences.
 pub const SUBAGENT_RESULT_BYTES_MIN: usize = 512;
 
-/// How often a subagent's parent tells of its progress: people read it (DESIGN §4.6).
+/// How often a parent publishes the progress of a subagent; people read it.
 pub const SUBAGENT_TOLD_EVERY: Duration = Duration::from_secs(1);
 
-/// Entries after the last snapshot before a new one is written when a conversation goes to sleep.
+/// Entries after the last snapshot from which a conversation writes a new one when it goes to
+/// sleep.
 pub const SNAPSHOT_ENTRIES: u64 = 256;
 
-/// Bounds that a host sets (`[limits]` of the configuration). Defaults in [`Limits::default`].
+/// Limits that a host configures (`[limits]` of the configuration). [`Limits::default`] has the
+/// defaults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limits {
-    /// Batches of tools a round may run (REQUIREMENTS R-10).
+    /// Batches of tool calls per round.
     pub tool_iterations_max: u32,
-    /// Tool calls of one batch that run at once; more wait.
+    /// Tool calls of one batch that run at the same time; the others wait.
     pub parallel_tools_max: usize,
-    /// Subagents that a round may begin; the next such call is refused (FAULTS F22).
+    /// Subagents per round; a further call is refused.
     pub subagents_a_round_max: usize,
-    /// Subagents that all rounds of a conversation together may begin.
+    /// Subagents per conversation, over all its rounds.
     pub subagents_max: u64,
-    /// Times that a round may get the same result from the same call; the next such call is refused, and the third refusal ends the
-    /// round (FAULTS F22).
+    /// Times that a round may get the same result from the same call. A further call is refused,
+    /// and the third refusal ends the round.
     pub identical_calls_max: u32,
-    /// Prompts that wait in one conversation's inbox: beyond it callers get `Busy`.
+    /// Prompts in one conversation's inbox; further callers get `Busy`.
     pub inbox_prompts_max: usize,
-    /// Mails held for a conversation that is starting or closing; control mail included.
+    /// Messages, including control messages, held for a conversation that is starting or stopping.
     pub held_mail_max: usize,
-    /// Turns of one tenant that run at once; more wait for a permit.
+    /// Rounds of one tenant that run at the same time; the others wait for a permit.
     pub tenant_turns_max: usize,
-    /// Prompts of one tenant between admission and answer: beyond it callers get `Overloaded`.
+    /// Prompts of one tenant between admission and answer; further callers get `Overloaded`.
     pub tenant_seats_max: usize,
-    /// Bytes of entries and snapshots that a tenant without a quota of its own may have stored: one tenant must not fill the disk of all.
+    /// Stored bytes (entries and snapshots) of a tenant without a quota. Keeps one tenant from
+    /// filling the disk.
     pub tenant_stored_bytes_max: u64,
-    /// Files and folders in the workspace of a tenant without a quota of its own: one tenant must not use up the inodes of all. Held by the
-    /// tools of `callboard serve`, not by the kernel.
+    /// Files and folders in the workspace of a tenant without a quota. Keeps one tenant from using
+    /// up the inodes. Enforced by the tools of `callboard serve`, not by the kernel.
     pub tenant_workspace_files_max: u64,
-    /// Bytes on the disk of the files in such a workspace. A tebibyte is no bound: to hold one, the size of every file is read before each
-    /// command.
+    /// Bytes on disk of the files in such a workspace. A tebibyte means no limit: a lower one makes
+    /// every command read the size of every file first.
     pub tenant_workspace_bytes_max: u64,
-    /// Bytes of all prompts of all tenants between admission and the end of their rounds: beyond it callers get `Overloaded`. A caller
-    /// can wait, memory cannot.
+    /// Bytes of the prompts of all tenants between admission and the end of their rounds; further
+    /// callers get `Overloaded`. A caller can wait, memory cannot.
     pub memory_bytes_max: usize,
-    /// Calls of one provider credential that run at once.
+    /// Calls of one provider credential that run at the same time.
     pub model_calls_max: usize,
-    /// Callers that wait for a model permit: beyond it they get `Overloaded`.
+    /// Calls that wait for a model permit; further calls get `Overloaded`.
     pub model_waiting_max: usize,
-    /// How long a conversation without work stays in memory.
+    /// How long an idle conversation stays in memory.
     pub idle: Duration,
-    /// How often idle conversations are looked for.
+    /// How often the host looks for idle conversations.
     pub sweep: Duration,
     /// Longest wait for the next bytes of a model's stream.
     pub model_idle: Duration,
-    /// Longest model call.
+    /// Longest duration of a model call.
     pub model_total: Duration,
-    /// Bytes of ephemeral events kept for a round's watchers (DESIGN §4.6).
+    /// Bytes of ephemeral events kept for the watchers of one round.
     pub ring_bytes: usize,
-    /// How long a finished round's events stay in the ring (DESIGN §4.6; REQUIREMENTS B-09).
+    /// How long the events of a finished round stay available.
     pub ring_age: Duration,
-    /// Bytes of one conversation's entries that may wait for the store; beyond it prompts are refused.
+    /// Bytes of one conversation's entries that wait for the store; beyond it prompts are refused.
     pub journal_backlog_bytes: usize,
 }
 
 impl Limits {
-    /// The value of `tenant_workspace_bytes_max` that is no bound: a tebibyte.
+    /// The value of `tenant_workspace_bytes_max` that means no limit: a tebibyte.
     pub const WORKSPACE_BYTES_UNBOUNDED: u64 = 1 << 40;
 }
 
@@ -227,8 +249,8 @@ impl Default for Limits {
             memory_bytes_max: 1024 * 1024 * 1024,
             model_calls_max: 256,
             model_waiting_max: 16_384,
-            idle: Duration::from_secs(3600), // H-06
-            sweep: Duration::from_secs(300), // H-06
+            idle: Duration::from_secs(3600),
+            sweep: Duration::from_secs(300),
             model_idle: Duration::from_secs(120),
             model_total: Duration::from_secs(900),
             ring_bytes: 256 * 1024,

@@ -1,9 +1,10 @@
-//! A map for what a conversation has few of, and most of the time none: entries in one piece of memory, in order of their keys. A tree
-//! node or a table for one entry is several times as large, and there may be a thousand of each at once.
+//! A sorted map for the few entries that a conversation has, usually none. The entries are one
+//! sorted vector, which is several times smaller than a tree node or a hash table for one entry; a
+//! host holds thousands of such maps.
 //!
 //! Pure.
 
-/// A map of few entries.
+/// A map of few entries, sorted by key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SmallMap<K, V>(Vec<(K, V)>);
 
@@ -18,7 +19,7 @@ impl<K: Ord, V> SmallMap<K, V> {
         self.0.binary_search_by(|(known, _)| known.cmp(key))
     }
 
-    /// Adds an entry; returns what its key had before.
+    /// Inserts an entry. Returns the previous value of the key.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         match self.place(&key) {
             Ok(at) => self.0.get_mut(at).map(|(_, held)| std::mem::replace(held, value)),
@@ -29,45 +30,45 @@ impl<K: Ord, V> SmallMap<K, V> {
         }
     }
 
-    /// What a key has.
+    /// Returns the value of a key.
     pub fn get(&self, key: &K) -> Option<&V> {
         self.0.get(self.place(key).ok()?).map(|(_, value)| value)
     }
 
-    /// Whether a key has something.
+    /// Whether the map has the key.
     pub fn contains_key(&self, key: &K) -> bool {
         self.place(key).is_ok()
     }
 
-    /// Takes out what a key has. The last one leaves no memory behind.
+    /// Removes an entry and returns its value. An empty map holds no memory.
     pub fn remove(&mut self, key: &K) -> Option<V> {
         let (_, value) = self.0.remove(self.place(key).ok()?);
         self.shrink();
         Some(value)
     }
 
-    /// Takes out all entries but these.
+    /// Removes all entries for which `keep` returns false.
     pub fn retain(&mut self, mut keep: impl FnMut(&K, &V) -> bool) {
         self.0.retain(|(key, value)| keep(key, value));
         self.shrink();
     }
 
-    /// Takes out all of them.
+    /// Removes and returns all entries.
     pub fn take(&mut self) -> impl Iterator<Item = (K, V)> + use<K, V> {
         std::mem::take(&mut self.0).into_iter()
     }
 
-    /// The entries in order of their keys.
+    /// Returns the entries in order of their keys.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.0.iter().map(|(key, value)| (key, value))
     }
 
-    /// What the keys have, in order of them.
+    /// Returns the values in order of their keys.
     pub fn values(&self) -> impl Iterator<Item = &V> {
         self.0.iter().map(|(_, value)| value)
     }
 
-    /// Whether there is none.
+    /// Whether the map has no entry.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

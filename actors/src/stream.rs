@@ -1,4 +1,4 @@
-//! What watchers see: the events of INTERFACES §3. Plain data; ids are given by the stream writer alone.
+//! The events that watchers see. Plain data: only the stream writer assigns event ids.
 //!
 //! Pure.
 
@@ -12,42 +12,43 @@ use crate::{
     time::Timestamp,
 };
 
-/// What a conversation waits for, kept in its head row so that nobody stays interrupted (DESIGN §4.3).
+/// What a conversation waits for. The store keeps the state beside the journal, so that a sweep
+/// finds interrupted rounds after a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Open {
     /// No round is open.
     #[default]
     None,
-    /// A round runs, or ran when its host stopped.
+    /// A round is running, or was running when its host stopped.
     Running,
-    /// A round waits for a person or a far deadline.
+    /// A round waits for a person's approval or a far deadline.
     Parked,
 }
 
-/// One event. Unknown types must be ignorable by readers.
+/// One event of a stream. Readers must ignore unknown types.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[allow(missing_docs, reason = "the field names say it")]
 pub struct StreamEvent {
-    /// Place in the stream.
+    /// Position in the stream.
     pub id: EventId,
-    /// Whose.
     pub conversation_id: ConversationId,
-    /// Which round; absent for what belongs to none.
+    /// The round that the event belongs to. `None` for events between rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub round_id: Option<RoundId>,
-    /// What happened.
+    /// Type and content of the event.
     #[serde(flatten)]
     pub kind: EventKind,
 }
 
 impl StreamEvent {
-    /// One line of JSON, as `--json` and SSE send it.
+    /// Returns the event as one line of JSON, as `--json` and SSE send it.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
 }
 
-/// Why a round ended (INTERFACES §2, `stop_reason`).
+/// Why a round ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -66,7 +67,7 @@ pub enum StopReason {
 }
 
 impl StopReason {
-    /// The value as it is written.
+    /// Returns the value as it is written in JSON.
     pub fn code(self) -> &'static str {
         match self {
             Self::EndTurn => "end_turn",
@@ -82,7 +83,7 @@ impl StopReason {
         }
     }
 
-    /// Whether the work was done: the exit code 0 of INTERFACES §2.
+    /// Whether the round did its work. `callboard` exits with 0 for these reasons only.
     pub fn is_done(self) -> bool {
         match self {
             Self::EndTurn | Self::MaxTokens | Self::StopSequence => true,
@@ -97,83 +98,84 @@ impl StopReason {
     }
 }
 
-/// Status of a round (REQUIREMENTS V-02).
+/// Progress of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RoundStatus {
-    /// Accepted, not begun.
+    /// The prompt is accepted; the round has not begun.
     #[default]
     Pending,
-    /// Running.
+    /// The round is running.
     InProgress,
-    /// Ended by itself or by a bound.
+    /// Ended with an answer or at a limit.
     Completed,
     /// Ended by a failure.
     Error,
 }
 
-/// What failed, for watchers: a stable code and a line.
+/// A failure as watchers see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Stable code.
+    /// Stable code for programs.
     pub code: String,
-    /// What happened and what to do; no path, no key.
+    /// What happened and what to do, for people. Contains no path and no key.
     pub message: String,
-    /// When trying again makes sense.
+    /// Milliseconds after which a retry makes sense. `None` if a retry does not help.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
 }
 
 /// The end of a round.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the field names say it")]
 pub struct RoundEnd {
-    /// `completed` or `error`.
+    /// `Completed` or `Error`.
     pub status: RoundStatus,
-    /// Why.
     pub stop_reason: StopReason,
-    /// The last assistant message's text.
+    /// Text of the last assistant message.
     pub text: String,
-    /// All assistant text of the round.
+    /// Text of all assistant messages of the round.
     pub full_text: String,
-    /// Tokens of all its calls.
+    /// Tokens of all model calls of the round.
     pub usage: Usage,
-    /// From its start to its end.
+    /// Milliseconds from start to end.
     pub latency_ms: u64,
-    /// What failed, if it failed.
+    /// The failure, when `status` is `Error`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,
 }
 
-/// How a conversation stands: the answer to a cursor that can be told of no more. What follows it goes on from there.
+/// The state of a conversation, sent to a watcher whose cursor is older than the kept events. The
+/// events after it continue from this state.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Snapshot {
-    /// Whether a round is open, and whether it waits for a person; the event's `round_id` says which.
+    /// Whether a round is open or waits for a person. The event's `round_id` names the round.
     pub open: Open,
-    /// Rounds that are over.
+    /// Number of finished rounds.
     pub rounds: u64,
-    /// The last messages of the history, at most 64 KiB of them.
+    /// The last messages of the history, at most 64 KiB.
     pub messages: Vec<Message>,
-    /// Messages before those: the history has them.
+    /// Number of earlier messages, which the history returns.
     pub messages_before: u64,
 }
 
-/// How a subagent stands, as its parent's watchers see it.
+/// State of a subagent, as the watchers of its parent see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum SubagentState {
-    /// Its task was given to it.
+    /// Its task was sent.
     Started,
-    /// It works; told once a second at most, with how far it is.
+    /// Working. Published at most once per second, with the progress.
     Running,
-    /// Its answer is the result of the call.
+    /// Finished; its answer is the result of the call.
     Finished,
-    /// It failed, or was ended before it had an answer.
+    /// Failed, or ended before it had an answer.
     Failed,
 }
 
 impl SubagentState {
-    /// The value as it is written.
+    /// Returns the value as it is written in JSON.
     pub fn code(self) -> &'static str {
         match self {
             Self::Started => "started",
@@ -184,23 +186,23 @@ impl SubagentState {
     }
 }
 
-/// How far a subagent is.
+/// Progress of a subagent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct ChildProgress {
-    /// Model calls.
+    /// Model calls so far.
     pub(crate) steps: u32,
-    /// Tokens of them, in and out.
+    /// Input and output tokens of those calls.
     pub(crate) tokens: u64,
 }
 
 impl ChildProgress {
-    /// As its parent's watchers are told.
+    /// Converts to the event for the parent's watchers.
     pub(crate) fn event(self, id: ConversationId) -> EventKind {
         EventKind::Subagent { id, state: SubagentState::Running, steps: Some(self.steps), tokens: Some(self.tokens) }
     }
 }
 
-/// What happened. See INTERFACES §3 for each.
+/// Type and content of an event.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -269,10 +271,10 @@ pub enum EventKind {
     Subagent {
         id: ConversationId,
         state: SubagentState,
-        /// Model calls so far; told while it is running.
+        /// Model calls so far. Present only while `Running`.
         #[serde(skip_serializing_if = "Option::is_none")]
         steps: Option<u32>,
-        /// Tokens so far, in and out.
+        /// Input and output tokens so far. Present only while `Running`.
         #[serde(skip_serializing_if = "Option::is_none")]
         tokens: Option<u64>,
     },
@@ -301,7 +303,7 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// Whether the event tells of a journal entry; others may be dropped when a store is full.
+    /// Whether the event follows from a journal entry. A full store may drop other events.
     pub fn is_durable(&self) -> bool {
         match self {
             Self::Subagent { state: SubagentState::Running, .. } => false,
@@ -327,12 +329,12 @@ impl EventKind {
         }
     }
 
-    /// Whether a round's stream ends here.
+    /// Whether the event ends the stream of a round.
     pub fn ends_stream(&self) -> bool {
         matches!(self, Self::RoundFinished { .. } | Self::Error { .. })
     }
 
-    /// Bytes that the event roughly takes in memory.
+    /// Estimates the bytes of the event in memory.
     pub fn size(&self) -> usize {
         64 + match self {
             Self::TextDelta { text } | Self::ThinkingDelta { text } => text.len(),

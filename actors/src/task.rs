@@ -1,8 +1,8 @@
-//! A task that ends with its owner (RACTOR, idioms).
+//! A task that ends with its owner.
 
 use tokio::task::JoinHandle;
 
-/// Aborts its task when dropped, so panic, kill and stop of the owner end it too.
+/// Aborts its task when dropped, so the task also ends when its owner panics or is killed.
 #[derive(Debug)]
 pub(crate) struct AbortOnDrop(pub(crate) JoinHandle<()>);
 

@@ -1,4 +1,5 @@
-//! A point in wall time, as journals, snapshots and events store it. The port [`Clock`](crate::ports::Clock) reads the current one.
+//! Wall time as journals, snapshots and events store it. The port [`Clock`](crate::ports::Clock)
+//! returns the current time.
 //!
 //! Pure.
 
@@ -12,23 +13,24 @@ use serde::{Deserialize, Serialize};
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
-    /// The instant `ms` milliseconds later.
+    /// Returns the time `ms` milliseconds later.
     #[must_use]
     pub fn plus_ms(self, ms: u64) -> Self {
         Self(self.0.saturating_add(ms))
     }
 
-    /// Milliseconds from `earlier` to this; 0 if the clock went back.
+    /// Returns the milliseconds since `earlier`; 0 if the clock went back in between.
     pub fn ms_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 }
 
-/// RFC 3339 in UTC with milliseconds.
+/// Formats as RFC 3339 in UTC with milliseconds.
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (days, ms) = (self.0 / 86_400_000, self.0 % 86_400_000);
-        // Civil date from days, after Howard Hinnant's `civil_from_days`; years begin in March, so leap days come last.
+        // Civil date from days, after Howard Hinnant's `civil_from_days`. Years begin in March
+        // there, so that a leap day comes last.
         let z = days + 719_468;
         let (era, day_of_era) = (z / 146_097, z % 146_097);
         let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

@@ -1,18 +1,18 @@
-//! The vocabulary of tools that journals, policies and ports share: effect class, output level, error.
+//! Tool types that journals, policies and ports share: effect class, output level, error.
 //!
 //! Pure.
 
 use serde::{Deserialize, Serialize};
 
-/// What a repeated start of a call would do. Decides before any retry policy (DESIGN §4.3).
+/// What a repeated start of a call would do. Checked before any retry policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EffectClass {
-    /// Changes nothing; may run again and beside anything, even before it is journaled.
+    /// Changes nothing. May run again, beside other calls, and before its start is stored.
     Pure,
     /// May run again with the same [`CallKey`](crate::ids::CallKey).
     Idempotent,
-    /// Must not be started twice. What a tool does not declare is this.
+    /// Must not start twice. The default for tools that declare no class.
     #[default]
     Once,
 }
@@ -27,7 +27,7 @@ impl EffectClass {
     }
 }
 
-/// Class of a failure (REQUIREMENTS T-33).
+/// Class of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the words of T-33")]
@@ -46,7 +46,7 @@ pub enum ToolErrorType {
 }
 
 impl ToolErrorType {
-    /// The value as it is written (M-17).
+    /// Returns the value as it is written in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Timeout => "timeout",
@@ -63,7 +63,7 @@ impl ToolErrorType {
         }
     }
 
-    /// Whether trying again may help (REQUIREMENTS T-34).
+    /// Whether a retry may help.
     pub fn is_retryable(self) -> bool {
         match self {
             Self::Timeout | Self::RateLimit | Self::ResourceError | Self::TransientError => true,
@@ -72,7 +72,7 @@ impl ToolErrorType {
         }
     }
 
-    /// Whether trying again never helps (REQUIREMENTS T-35). What is neither wants a person's look.
+    /// Whether a retry cannot help. Classes that are neither retryable nor permanent need a person.
     pub fn is_permanent(self) -> bool {
         match self {
             Self::PermissionDenied | Self::InvalidParameters | Self::NotFound | Self::ValidationError => true,
@@ -82,22 +82,22 @@ impl ToolErrorType {
     }
 }
 
-/// A failed call. The model reads it (REQUIREMENTS T-38); it is no failure of the runtime.
+/// A failed call. The model reads the error; it is not a failure of the runtime.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ToolError {
-    /// Class.
+    /// Class of the failure.
     pub kind: ToolErrorType,
-    /// Stable code in capitals (INTERFACES §2, `error_code`).
+    /// Stable code in capitals, such as `NOT_FOUND`.
     pub code: String,
-    /// What was wrong and what to do, for the model. No path of the host, no key.
+    /// What was wrong and what to do, for the model. Contains no path of the host and no key.
     pub message: String,
-    /// Whether the tool is certain that nothing was begun; only then may a `once` call be started again.
+    /// Whether the tool is certain that no work began. Only then may a `once` call start again.
     pub not_started: bool,
 }
 
 impl ToolError {
-    /// An error of a class, with the code that belongs to it.
+    /// Creates an error of a class, with the default code of the class.
     pub fn new(kind: ToolErrorType, message: impl Into<String>) -> Self {
         let code = match kind {
             ToolErrorType::Timeout => "TIMEOUT",
@@ -115,17 +115,17 @@ impl ToolError {
         Self { kind, code: code.to_owned(), message: message.into(), not_started: false }
     }
 
-    /// Bad arguments: nothing was begun.
+    /// Invalid arguments; no work began.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(ToolErrorType::InvalidParameters, message).not_started()
     }
 
-    /// Something named is not there.
+    /// A file or another named thing does not exist.
     pub fn not_found(message: impl Into<String>) -> Self {
         Self::new(ToolErrorType::NotFound, message)
     }
 
-    /// Not allowed.
+    /// The call is not permitted.
     pub fn denied(message: impl Into<String>) -> Self {
         Self::new(ToolErrorType::PermissionDenied, message)
     }
@@ -135,14 +135,14 @@ impl ToolError {
         Self::new(ToolErrorType::ExecutionError, message)
     }
 
-    /// Sets another code.
+    /// Replaces the code.
     #[must_use]
     pub fn code(mut self, code: impl Into<String>) -> Self {
         self.code = code.into();
         self
     }
 
-    /// Declares that nothing was begun.
+    /// Declares that no work began.
     #[must_use]
     pub fn not_started(mut self) -> Self {
         self.not_started = true;
@@ -150,13 +150,14 @@ impl ToolError {
     }
 }
 
-/// How much of [`ToolOutput::Data`](crate::ports::ToolOutput::Data) is shown (REQUIREMENTS O-01). Text is never shortened by it.
+/// How much of [`ToolOutput::Data`](crate::ports::ToolOutput::Data) the model is shown. Text
+/// results are never shortened by the level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputLevel {
     /// One line.
     Brief,
-    /// The first few items or 500 characters.
+    /// The first few items, or 500 characters.
     #[default]
     Standard,
     /// Everything.
@@ -164,7 +165,7 @@ pub enum OutputLevel {
 }
 
 impl OutputLevel {
-    /// The word as it is written.
+    /// Returns the value as it is written in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Brief => "brief",
@@ -173,15 +174,15 @@ impl OutputLevel {
         }
     }
 
-    /// The level of one call, by the four steps of REQUIREMENTS O-09: the call's own, the tool's, BRIEF above 0.8 of the window
-    /// (strictly, O-10), the global default.
+    /// Returns the level of one call: the level of the call itself, else of the tool, else brief if
+    /// `window_used` is strictly above [`CROWDED`], else `global`.
     pub fn effective(call: Option<Self>, tool: Option<Self>, window_used: f64, global: Self) -> Self {
         let crowded = (window_used > CROWDED).then_some(Self::Brief);
         call.or(tool).or(crowded).unwrap_or(global)
     }
 }
 
-/// Share of the context window above which results are brief unless somebody chose otherwise (REQUIREMENTS O-09, O-10).
+/// Share of the context window above which results are brief by default, from 0 to 1.
 pub const CROWDED: f64 = 0.8;
 
 #[cfg(test)]
