@@ -1,4 +1,5 @@
-//! Artifacts in memory: lost with the process, bounded for each tenant. What tests and hosts without a disk use.
+//! Artifacts in memory, lost with the process and bounded per tenant. For tests and hosts without a
+//! disk.
 
 use std::{
     collections::BTreeMap,
@@ -18,15 +19,16 @@ use crate::{
     ports::{ArtifactError, ArtifactMeta, ArtifactStore, BoxFuture, Cleaned, Clock},
 };
 
-/// Content that is hashed where it is; more is hashed by a thread that may block.
+/// Content up to this size is hashed in place. Larger content is hashed on a thread of the blocking
+/// pool.
 const QUICK_BYTES: usize = 256 * 1024;
 
-/// What a tenant may keep, and for how long.
+/// Limits of a [`MemoryArtifacts`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryArtifactsConfig {
-    /// Bytes of one tenant; above it goes what was not used for longest.
+    /// Bytes per tenant. Beyond it, the least recently used artifacts are removed.
     pub tenant_bytes_max: u64,
-    /// How long an artifact is there after it was last stored (REQUIREMENTS A-11).
+    /// How long an artifact is kept after it was last stored.
     pub max_age: Duration,
 }
 
@@ -36,14 +38,15 @@ impl Default for MemoryArtifactsConfig {
     }
 }
 
-/// Artifacts in memory. Each owner has its own, also of a content that another owner has too.
+/// Artifacts in memory. Each owner has a separate copy, even of a content that another owner
+/// stored.
 ///
-/// What is too old is let go on access, when room is needed, and by `cleanup`.
+/// Expired artifacts are removed on access, when room is needed, and by `cleanup`.
 pub struct MemoryArtifacts {
     clock: Arc<dyn Clock>,
     config: MemoryArtifactsConfig,
     tenants: Mutex<BTreeMap<TenantId, Tenant>>,
-    /// Bounds of tenants that have one of their own.
+    /// Byte quotas of tenants that differ from the default.
     bounds: Mutex<BTreeMap<TenantId, u64>>,
 }
 
@@ -72,12 +75,12 @@ impl std::fmt::Debug for MemoryArtifacts {
 }
 
 impl MemoryArtifacts {
-    /// A store with the usual bounds: 64 MiB a tenant, 24 hours.
+    /// Creates a store with the default limits: 64 MiB per tenant, 24 hours.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self::with_config(clock, MemoryArtifactsConfig::default())
     }
 
-    /// A store with bounds of one's own.
+    /// Creates a store with other limits.
     pub fn with_config(clock: Arc<dyn Clock>, config: MemoryArtifactsConfig) -> Self {
         Self { clock, config, tenants: Mutex::default(), bounds: Mutex::default() }
     }
@@ -91,7 +94,8 @@ impl MemoryArtifacts {
         if tenant.contents.get(&place).is_some_and(|there| *there != content) {
             return Err(ArtifactError::Collision(id));
         }
-        // What is there already needs no room; it is put anew below.
+        // An artifact that is stored again needs no extra room: it is removed here and inserted
+        // below.
         tenant.remove(&place);
         if tenant.shelf.bytes().saturating_add(size_bytes) > quota || tenant.shelf.len() >= TENANT_ARTIFACTS_MAX {
             let expired = tenant.shelf.expired(self.config.max_age, now);
@@ -107,7 +111,7 @@ impl MemoryArtifacts {
         Ok(id)
     }
 
-    /// What an owner has, if it is not too old; touched unless only looked at.
+    /// Finds an artifact that has not expired. Updates its time of last use if `is_use` is set.
     fn find<T>(
         &self,
         owner: Scope,

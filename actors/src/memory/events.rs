@@ -1,5 +1,5 @@
-//! Streams in memory: a ring a round, the rounds of a conversation together, and bells for those who watch. Watchers have no queue;
-//! they read on from their cursor.
+//! Event streams in memory: a ring buffer per round, grouped by conversation, and a notification
+//! for watchers. Watchers have no queue; each reads on from its cursor.
 
 use std::{
     cmp::Reverse,
@@ -26,27 +26,33 @@ use crate::{
     stream::StreamEvent,
 };
 
-/// Streams in memory. Different conversations do not wait for one another.
+/// Event streams in memory. Conversations do not block one another.
 ///
-/// A stream is kept while it runs and for `ring_age` after its end, by `tokio::time`; then it is unknown. Expired ones
-/// are let go on access, at each later end of a stream, and by [`MemoryEvents::sweep`]. What goes when a stream is over
-/// its bytes: the oldest ephemeral events; durable ones only beyond four times the bound.
+/// A stream is kept while it runs and for `ring_age` after its end (time of `tokio::time`); then it
+/// is unknown. Expired streams are removed on access, when another stream ends, and by
+/// [`MemoryEvents::sweep`]. A stream over its byte limit drops its oldest ephemeral events first,
+/// and durable events only beyond four times the limit.
+///
+/// Lock order: `ended`, then a shard of `conversations`, then the state of a conversation. `sweep`
+/// releases `ended` before it takes another lock.
 #[derive(Debug)]
 pub struct MemoryEvents {
     conversations: DashMap<Scope, Arc<Conversation>, IdHash>,
     /// Bytes of each tenant's events.
     tenants: DashMap<TenantId, Arc<AtomicUsize>, IdHash>,
-    /// Ended streams with the time of their end. All age alike, so the first is the next to go.
+    /// Ended streams with their end times. All streams live equally long, so the first one expires
+    /// next.
     ended: Mutex<VecDeque<(Instant, StreamKey)>>,
     ring_bytes: usize,
     ring_age: Duration,
 }
 
-/// What is kept of a conversation. Not in the map once it is `gone`: who finds it so looks again.
+/// The streams of a conversation. With `gone` set it is no longer in the map, and whoever holds it
+/// must look it up again.
 #[derive(Debug)]
 struct Conversation {
     state: Mutex<State>,
-    /// Rung for every event, for those who watch the conversation.
+    /// Notified of every event, for watchers of the conversation.
     bell: Notify,
     bytes: Arc<AtomicUsize>,
 }
@@ -54,11 +60,11 @@ struct Conversation {
 #[derive(Debug, Default)]
 struct State {
     rounds: BTreeMap<RoundId, Stream>,
-    /// The life that told the newest event.
+    /// Epoch of the activation that published the newest event.
     epoch: Epoch,
-    /// All that came after this event was told here; `None` before the first one.
+    /// This store received every event after this one. `None` before the first event.
     floor: Option<EventId>,
-    /// Who waits for it.
+    /// Number of watchers of the conversation.
     watchers: usize,
     gone: bool,
 }
@@ -67,7 +73,7 @@ struct State {
 struct Stream {
     ring: Ring,
     end: Option<(StreamStatus, Instant)>,
-    /// Rung for every event of this round and for its end. Made when somebody waits.
+    /// Notified of every event and of the end of this round. Created for the first watcher.
     bell: Option<Arc<Notify>>,
 }
 
@@ -78,7 +84,7 @@ impl Stream {
 }
 
 impl State {
-    /// The newest id that is kept.
+    /// Whether an event after `after` is kept.
     fn has_after(&self, after: EventId) -> bool {
         self.rounds.values().any(|stream| stream.ring.has_after(Some(after)))
     }
@@ -87,7 +93,8 @@ impl State {
         self.rounds.values().map(|stream| stream.ring.last()).max().unwrap_or_default()
     }
 
-    /// At most `count` events of all rounds strictly after `after`, in order. Takes no more than these, for all who append wait meanwhile.
+    /// Returns at most `count` events of all rounds strictly after `after`, in order. It merges the
+    /// rings lazily and copies only the result, because appends wait for the lock meanwhile.
     fn kept_after(&self, after: EventId, count: usize) -> Vec<Arc<StreamEvent>> {
         let newer = self.rounds.values().filter(|stream| stream.ring.has_after(Some(after)));
         let mut streams: Vec<_> = newer.map(|stream| stream.ring.kept_after(Some(after), count).peekable()).collect();
@@ -104,12 +111,14 @@ impl State {
         events
     }
 
-    /// What is missing before these events, if a life begins with them.
+    /// Raises the floor when an activation starts to publish: earlier events may never have reached
+    /// this store.
     fn note(&mut self, events: &[Arc<StreamEvent>]) {
         let Some(first) = events.first().filter(|first| self.floor.is_none() || first.id.epoch > self.epoch) else { return };
         self.epoch = first.id.epoch;
         let EventId { epoch, seq, n } = first.id;
-        // An entry's events come together, so its first one has nothing of its entry before it; a delta's entry was told elsewhere.
+        // The events of an entry arrive together, so nothing of a durable event's entry comes
+        // before it. An ephemeral event's entry was published elsewhere.
         let floor = match first.kind.is_durable() {
             true => EventId { epoch, seq: Seq(seq.0.saturating_sub(1)), n: u32::MAX },
             false => EventId { epoch, seq, n: n.saturating_sub(1) },
@@ -117,7 +126,7 @@ impl State {
         self.floor = self.floor.max(Some(floor));
     }
 
-    /// Takes a stream whose time is over out; tells its bytes.
+    /// Removes a stream if it has expired, and returns its bytes.
     fn expire(&mut self, round: RoundId, age: Duration) -> Option<usize> {
         if !self.rounds.get(&round)?.is_older(age) {
             return None;
@@ -134,7 +143,7 @@ impl Conversation {
     }
 }
 
-/// What an append returns: it is done by then, and takes no memory to say so.
+/// The result of an append: a future that is ready and needs no allocation.
 struct Done;
 
 impl Future for Done {
@@ -145,7 +154,7 @@ impl Future for Done {
     }
 }
 
-/// One who waits for a conversation.
+/// A watcher of a conversation, counted until it is dropped.
 struct Watching<'a> {
     store: &'a MemoryEvents,
     scope: Scope,
@@ -172,17 +181,19 @@ impl Default for MemoryEvents {
 }
 
 impl MemoryEvents {
-    /// A store that keeps `ring_bytes` a stream, and each for `ring_age` after its end.
+    /// Creates a store that keeps `ring_bytes` per stream, and each stream for `ring_age` after its
+    /// end.
     pub fn new(ring_bytes: usize, ring_age: Duration) -> Self {
         Self { conversations: DashMap::default(), tenants: DashMap::default(), ended: Mutex::default(), ring_bytes, ring_age }
     }
 
-    /// A store with the bounds of a host.
+    /// Creates a store with the limits of a host.
     pub fn from_limits(limits: &Limits) -> Self {
         Self::new(limits.ring_bytes, limits.ring_age)
     }
 
-    /// Lets go of the streams whose time is over; tells how many. A host without traffic calls it now and then.
+    /// Removes expired streams and returns their number. A host without traffic calls this from
+    /// time to time.
     pub fn sweep(&self) -> usize {
         let mut gone = 0;
         loop {
@@ -193,12 +204,12 @@ impl MemoryEvents {
             }
             let Some((_, key)) = ended.pop_front() else { return gone };
             drop(ended);
-            // A stream may have begun anew under its key.
+            // A new stream may have started under the same key, so `expire` checks again.
             gone += usize::from(self.expire(&key));
         }
     }
 
-    /// Streams held, and the bytes of their events.
+    /// Returns the number of streams and the bytes of their events.
     pub fn size(&self) -> (usize, usize) {
         self.conversations.iter().fold((0, 0), |(count, bytes), conversation| {
             let state = lock(&conversation.state);
@@ -207,7 +218,7 @@ impl MemoryEvents {
         })
     }
 
-    /// Conversations of which something is held, if only a bell.
+    /// Returns the number of conversations with a stream or a watcher.
     pub fn conversations(&self) -> usize {
         self.conversations.len()
     }
@@ -229,7 +240,8 @@ impl MemoryEvents {
         }
     }
 
-    /// Does something with the state of a conversation that is in the map.
+    /// Runs `act` on the state of a conversation. A conversation that another thread removes
+    /// meanwhile is looked up again.
     fn with<T>(&self, scope: &Scope, mut act: impl FnMut(&Arc<Conversation>, &mut State) -> T) -> T {
         loop {
             let conversation = self.find_or_begin(scope);
@@ -240,7 +252,7 @@ impl MemoryEvents {
         }
     }
 
-    /// Does something with a stream whose time is not over.
+    /// Runs `act` on a stream that has not expired.
     fn with_stream<T>(&self, key: &StreamKey, act: impl FnOnce(&mut Stream) -> T) -> Option<T> {
         let conversation = self.find(&key.scope)?;
         let mut state = lock(&conversation.state);
@@ -268,7 +280,7 @@ impl MemoryEvents {
         expired.is_some()
     }
 
-    /// Lets go of a conversation that has no streams and nobody who waits.
+    /// Removes a conversation without streams and watchers.
     fn let_go(&self, scope: &Scope) {
         self.conversations.remove_if(scope, |_, conversation| {
             let mut state = lock(&conversation.state);
@@ -278,7 +290,8 @@ impl MemoryEvents {
     }
 
     fn end(&self, key: &StreamKey, status: StreamStatus) -> Result<(), EventStoreError> {
-        // Both under this lock, so that the queue is in order of time. Never taken inside of a conversation's.
+        // The end time is read and queued under one lock, so that the queue is sorted by time. This
+        // lock is taken before that of a conversation, never inside it.
         let mut ended = lock(&self.ended);
         let now = Instant::now();
         let (is_first, bell) = self
@@ -302,7 +315,8 @@ impl MemoryEvents {
 
 impl EventStore for MemoryEvents {
     fn append(&self, stream: &StreamKey, events: Vec<Arc<StreamEvent>>) -> BoxFuture<'_, Result<(), EventStoreError>> {
-        // An append without events begins the stream: its watchers wait, and do not take it for ended.
+        // An append without events also starts the stream, so that watchers wait and do not read an
+        // unknown stream.
         let mut events = Some(events);
         self.with(&stream.scope, |conversation, state| {
             let events = events.take().unwrap_or_default();
@@ -347,8 +361,9 @@ impl EventStore for MemoryEvents {
     fn changed(&self, stream: &StreamKey, after: Option<EventId>) -> BoxFuture<'_, ()> {
         let key = stream.clone();
         Box::pin(async move {
-            // Made under the lock: what is appended later rings this bell. Who reads then finds nothing only if it came very late, with an
-            // id that stands before the cursor.
+            // The notification is created under the lock, so every later append reaches it. A
+            // watcher then finds nothing only if the event came out of order, with an id before its
+            // cursor.
             let waits = self.with_stream(&key, |stream| {
                 let waits = stream.end.is_none() && !stream.ring.has_after(after);
                 waits.then(|| Arc::clone(stream.bell.get_or_insert_default()).notified_owned())
@@ -405,7 +420,7 @@ impl EventStore for MemoryEvents {
             let watching = Watching { store: self, scope, conversation };
             loop {
                 let mut rung = std::pin::pin!(watching.conversation.bell.notified());
-                // Listens before it looks: what is appended in between rings this bell.
+                // Listens before it reads: an append in between is then not missed.
                 rung.as_mut().enable();
                 {
                     let state = lock(&watching.conversation.state);
@@ -555,7 +570,7 @@ mod tests {
             for n in 1..=EVENTS {
                 store.append(&key(0), vec![delta(n)]).await.unwrap();
                 while seen.load(Ordering::SeqCst) < n as usize * 4 {
-                    tokio::task::yield_now().await; // Nothing else rings.
+                    tokio::task::yield_now().await; // No other event notifies it.
                 }
             }
         };

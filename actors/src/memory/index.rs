@@ -1,4 +1,5 @@
-//! Which conversations there are, in order, and which are open: so that lists and sweeps need not look at all of them.
+//! A sorted index of the conversations and of those that are open, so that lists and sweeps do not
+//! scan all conversations.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +12,8 @@ use crate::{
     time::Timestamp,
 };
 
-/// The ordered view of [`super::MemorySessions`]. Its lock is taken inside of a conversation's, never the other way round.
+/// The index of a [`super::MemorySessions`]. Its lock is taken inside the lock of a conversation,
+/// never the other way round.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     all: BTreeMap<TenantId, BTreeSet<ConversationId>>,
@@ -20,7 +22,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Notes a conversation and its state; one that failed is in no state.
+    /// Records a conversation and its state. A failed conversation is in no state.
     pub(super) fn put(&mut self, scope: &Scope, open: Open, wake_at: Option<Timestamp>, failed: bool) {
         match self.all.get_mut(&scope.tenant) {
             Some(conversations) if conversations.contains(&scope.conversation) => {}
@@ -36,7 +38,7 @@ impl Index {
         }
     }
 
-    /// Forgets a conversation.
+    /// Removes a conversation.
     pub(super) fn remove(&mut self, scope: &Scope) {
         if let Some(conversations) = self.all.get_mut(&scope.tenant) {
             conversations.remove(&scope.conversation);
@@ -48,19 +50,20 @@ impl Index {
         self.parked.remove(scope);
     }
 
-    /// A tenant's conversations after one, in order.
+    /// Returns a page of a tenant's conversations after `after`, sorted by id.
     pub(super) fn page(&self, tenant: &TenantId, after: Option<&ConversationId>, count: usize) -> Vec<ConversationId> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let of = self.all.get(tenant).into_iter();
         of.flat_map(|conversations| conversations.range::<ConversationId, _>((from, Bound::Unbounded))).take(count).cloned().collect()
     }
 
-    /// How many a tenant has.
+    /// Returns the number of a tenant's conversations.
     pub(super) fn count(&self, tenant: &TenantId) -> u64 {
         self.all.get(tenant).map_or(0, BTreeSet::len) as u64
     }
 
-    /// The open conversations of a state after one, in order; nothing for [`Open::None`].
+    /// Returns a page of the open conversations of a state after `after`, sorted; empty for
+    /// [`Open::None`].
     pub(super) fn open(&self, open: Open, due: Option<Timestamp>, after: Option<&Scope>, count: usize) -> Vec<Scope> {
         let set = match open {
             Open::Running => &self.running,
@@ -75,7 +78,7 @@ impl Index {
             .collect()
     }
 
-    /// All conversations after one, in order.
+    /// Returns all conversations after `after`, sorted.
     pub(super) fn scopes(&self, after: Option<&Scope>) -> Vec<Scope> {
         let all = self.all.iter().flat_map(|(tenant, ids)| ids.iter().map(|id| Scope::new(tenant.clone(), id.clone())));
         all.filter(|scope| after.is_none_or(|after| scope > after)).collect()

@@ -1,6 +1,8 @@
-//! In-memory stores: plain data structures behind the storage ports. For tests, benches and hosts that need no disk.
+//! In-memory implementations of the storage ports, for tests, benchmarks and hosts without a disk.
 //!
-//! Nothing here waits: every future is ready at once, except [`EventStore::changed`](crate::ports::EventStore::changed).
+//! Every future is ready at once, except those of
+//! [`EventStore::changed`](crate::ports::EventStore::changed) and
+//! [`EventStore::watch`](crate::ports::EventStore::watch).
 
 mod artifacts;
 mod events;
@@ -16,7 +18,8 @@ pub use skills::MemorySkills;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks even after a panic of another holder: what these locks guard is changed in single steps.
+/// Locks, ignoring poison: every change under these locks is a single step, so a panic leaves no
+/// half-made state.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

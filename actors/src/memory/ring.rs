@@ -1,4 +1,4 @@
-//! The kept events of one stream, bounded by bytes. Pure: no clock, no lock, nobody waits here.
+//! The kept events of one stream, bounded by bytes. A plain data structure without clock and lock.
 //!
 //! Pure.
 
@@ -10,28 +10,33 @@ use crate::{
     stream::{EventKind, StreamEvent},
 };
 
-/// How many times the bound the durable events may take before the oldest of them goes. They are needed more than the
-/// ephemeral ones, but a round of a thousand steps must not hold the memory of a thousand rounds.
+/// How many times the limit durable events may take before the oldest is dropped. Durable events
+/// matter more than ephemeral ones, but a round with a thousand model calls must not take a
+/// thousand times the memory.
 const DURABLE_FACTOR: usize = 4;
 
-/// The part of the bound that ephemeral events keep whatever the durable ones take: who watches a long round still sees it speak.
+/// Ephemeral events always keep this fraction of the limit (1/8), so that watchers of a long round
+/// still see text as it is generated.
 const EPHEMERAL_PART: usize = 8;
 
-/// How many of the newest events are looked at one by one before the others are searched.
+/// How many of the newest events are compared one by one before a binary search over the others.
 const NEWEST: usize = 8;
 
-/// Events in order of id; durable and ephemeral ones apart, so that each kind's oldest is dropped without a search.
+/// Events sorted by id. Durable and ephemeral events are stored separately, so that the oldest of
+/// each kind is dropped without a search.
 ///
-/// Over the bound the oldest ephemeral events go first and silently, down to an eighth of it. Durable ones go only when they alone
-/// exceed four times the bound, and then a reader that has not seen them is told `Expired`.
+/// Over the limit, the oldest ephemeral events are dropped first and silently, down to an eighth of
+/// the limit. Durable events are dropped only when they alone exceed four times the limit. A reader
+/// that has not seen a dropped durable event gets `Expired`.
 #[derive(Debug)]
 pub(super) struct Ring {
     durable: Kept,
     ephemeral: Kept,
     bytes_max: usize,
-    /// The newest id appended.
+    /// The newest id that was appended.
     last: EventId,
-    /// Readers with an older cursor missed a durable event; set by the first drop or by a stream that begins in its middle.
+    /// Readers with an older cursor missed a durable event. Set by the first drop, or by a stream
+    /// that starts in its middle.
     floor: Option<EventId>,
     /// The newest durable event that was dropped.
     dropped: Option<EventId>,
@@ -46,7 +51,8 @@ struct Kept {
 impl Kept {
     fn insert(&mut self, event: Arc<StreamEvent>) {
         let bytes = event.kind.size();
-        // Nearly always the end; concurrent writers may come in another order, and nothing may be lost (REQUIREMENTS B-11).
+        // Almost always the end. Concurrent writers may append out of order, and no event may be
+        // lost.
         let place = match self.events.back() {
             Some(last) if last.id >= event.id => self.events.partition_point(|held| held.id < event.id),
             Some(_) | None => self.events.len(),
@@ -70,7 +76,7 @@ impl Kept {
 
     fn after(&self, after: Option<EventId>) -> impl Iterator<Item = &Arc<StreamEvent>> {
         let from = after.map_or(0, |after| {
-            // Nearly always the end: who keeps up does not touch what was told long ago.
+            // Almost always near the end, so a reader that keeps up does not touch old memory.
             let newer = self.events.iter().rev().take(NEWEST).take_while(|event| event.id > after).count();
             if newer < NEWEST { self.events.len() - newer } else { self.events.partition_point(|event| event.id <= after) }
         });
@@ -83,7 +89,7 @@ impl Ring {
         Self { durable: Kept::default(), ephemeral: Kept::default(), bytes_max, last: EventId::default(), floor: None, dropped: None }
     }
 
-    /// Takes events in and drops what is over the bound.
+    /// Adds events and drops what exceeds the limit.
     pub(super) fn append(&mut self, events: Vec<Arc<StreamEvent>>) {
         for event in events {
             if self.last == EventId::default() && matches!(event.kind, EventKind::TurnRestarted { .. }) {
@@ -98,38 +104,40 @@ impl Ring {
         }
         let ephemeral_min = self.bytes_max / EPHEMERAL_PART;
         while self.bytes() > self.bytes_max && self.ephemeral.bytes > ephemeral_min && self.ephemeral.drop_oldest().is_some() {}
-        // The newest stays whatever its size: a watcher must see how the round ended.
+        // The newest event stays whatever its size: a watcher must see how the round ended.
         while self.durable.bytes > self.bytes_max.saturating_mul(DURABLE_FACTOR) && self.durable.events.len() > 1 {
             self.dropped = self.dropped.max(self.durable.drop_oldest());
             self.floor = self.floor.max(self.dropped);
         }
     }
 
-    /// At most `count` events strictly after `after`.
+    /// Returns at most `count` events strictly after `after`.
     pub(super) fn read(&self, after: Option<EventId>, count: usize) -> Result<Vec<Arc<StreamEvent>>, EventStoreError> {
-        // `None` is less than any cursor.
+        // `None` orders before every cursor.
         if self.floor.is_some_and(|floor| after < Some(floor)) {
             return Err(EventStoreError::Expired);
         }
         Ok(self.kept_after(after, count).cloned().collect())
     }
 
-    /// Whether an event after `after` is kept. One that was dropped does not count: a reader would look for it again and again.
+    /// Whether an event after `after` is kept. Dropped events do not count, or a watcher would
+    /// return for them forever.
     pub(super) fn has_after(&self, after: Option<EventId>) -> bool {
         self.durable.last().max(self.ephemeral.last()).is_some_and(|last| Some(last) > after)
     }
 
-    /// The newest id that was ever appended.
+    /// Returns the newest id that was appended.
     pub(super) fn last(&self) -> EventId {
         self.last
     }
 
-    /// The newest durable event that was dropped: readers with an older cursor missed it.
+    /// Returns the newest durable event that was dropped. Readers with an older cursor missed it.
     pub(super) fn dropped(&self) -> Option<EventId> {
         self.dropped
     }
 
-    /// At most `count` events strictly after `after`, with no word of what is missing.
+    /// Returns at most `count` kept events strictly after `after`, without an error for dropped
+    /// ones.
     pub(super) fn kept_after(&self, after: Option<EventId>, count: usize) -> impl Iterator<Item = &Arc<StreamEvent>> {
         let mut durable = self.durable.after(after).peekable();
         let mut ephemeral = self.ephemeral.after(after).peekable();
@@ -142,7 +150,7 @@ impl Ring {
         std::iter::from_fn(next).take(count)
     }
 
-    /// Bytes held.
+    /// Returns the bytes of all kept events.
     pub(super) fn bytes(&self) -> usize {
         self.durable.bytes.saturating_add(self.ephemeral.bytes)
     }
@@ -220,7 +228,7 @@ mod tests {
     #[test]
     fn durable_events_go_only_beyond_four_times_the_bound_and_then_older_cursors_are_expired() {
         let mut ring = Ring::new(1000);
-        let each = 1000 - 66; // with its frame and quotes exactly 1000
+        let each = 1000 - 66; // 1000 bytes with frame and quotes
 
         ring.append((1..=4).map(|n| durable(&format!("1.{n}.0"), each)).collect());
 

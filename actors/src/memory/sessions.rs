@@ -1,4 +1,4 @@
-//! Journals in memory: an append is done at once, in the caller. Lost with the process.
+//! Journals in memory, lost with the process. An append completes in the caller's thread.
 
 use std::{
     future::ready,
@@ -23,13 +23,14 @@ use crate::{
     time::Timestamp,
 };
 
-/// What a count of 0 means.
+/// Page size for a `count` of 0.
 const PAGE: usize = 1000;
 
-/// Journals in memory. Conversations do not wait for one another: the map is sharded, and the ordered index is touched
-/// only when a conversation begins, ends or changes what it waits for.
+/// Journals in memory. Conversations do not block one another: the map is sharded, and the sorted
+/// index changes only when a conversation is created, deleted or changes what it waits for.
 ///
-/// `created_at` and `updated_at` are those of the entries, since the kernel has no wall clock; 0 for what is no entry.
+/// `created_at` and `updated_at` are times from entries, because the kernel has no wall clock; 0
+/// for bytes that are not an entry.
 #[derive(Debug, Default)]
 pub struct MemorySessions {
     sessions: DashMap<Scope, Session, IdHash>,
@@ -42,11 +43,11 @@ pub struct MemorySessions {
 #[derive(Debug, Default)]
 struct Session {
     head: Head,
-    /// All entries; the one with seq n is at n - 1.
+    /// All entries; the entry with seq n is at index n - 1.
     entries: Vec<StoredEntry>,
-    /// Bytes of entries and snapshot.
+    /// Bytes of the entries and the snapshot.
     bytes: u64,
-    /// Entries up to here are emptied.
+    /// Entries up to this seq are emptied.
     emptied: Seq,
     snapshot: Option<(Seq, Bytes)>,
     open: Open,
@@ -67,7 +68,7 @@ impl Session {
     }
 }
 
-/// The time in an entry's envelope.
+/// Returns the time in an entry's envelope.
 fn told_at(entry: Option<&StoredEntry>) -> Timestamp {
     #[derive(Deserialize)]
     struct At {
@@ -77,7 +78,7 @@ fn told_at(entry: Option<&StoredEntry>) -> Timestamp {
 }
 
 impl MemorySessions {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new() -> Self {
         Self::default()
     }
@@ -91,7 +92,7 @@ impl MemorySessions {
             Entry::Occupied(held) => held.get().head,
             Entry::Vacant(_) => Head::default(),
         };
-        // Judged before anything is made: a refused append leaves no trace.
+        // Checked before any change, so that a refused append leaves no trace.
         let head = append.judge(found)?;
         let is_new = matches!(place, Entry::Vacant(_));
         let mut session = place.or_default();
@@ -156,7 +157,7 @@ impl MemorySessions {
 impl SessionBackend for MemorySessions {
     fn append(&self, mut append: Append) {
         let result = self.store(&mut append);
-        // Outside of every lock: whoever is told may append again at once.
+        // Called outside of every lock, because `done` may append again at once.
         (append.done)(result);
     }
 

@@ -1,4 +1,4 @@
-//! Skills in memory: for tests, and for applications that bring their own (REQUIREMENTS S-36, `register`).
+//! Skills in memory, for tests and for applications that register skills from code.
 
 use std::{
     collections::BTreeMap,
@@ -23,23 +23,23 @@ struct Kept {
 }
 
 impl MemorySkills {
-    /// No skills.
+    /// Creates a source without skills.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a skill, in place of one of the same name.
+    /// Adds a skill. Replaces a skill of the same name.
     pub fn register(&self, skill: Skill) {
         self.register_with(skill, []);
     }
 
-    /// As [`MemorySkills::register`], with files by their paths.
+    /// Like [`MemorySkills::register`], with the skill's files as pairs of path and text.
     pub fn register_with(&self, skill: Skill, files: impl IntoIterator<Item = (String, String)>) {
         let name = skill.name().clone();
         self.with(|skills| drop(skills.insert(name, Kept { skill, files: files.into_iter().collect() })));
     }
 
-    /// Takes a skill away.
+    /// Removes a skill.
     pub fn remove(&self, name: &SkillName) {
         self.with(|skills| drop(skills.remove(name)));
     }
