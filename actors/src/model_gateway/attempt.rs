@@ -1,4 +1,5 @@
-//! The attempts of one call: each with a permit, up to its first content; what failed before that may be tried again.
+//! The attempts of one model call. Each attempt holds a permit; a failure before the first content
+//! may be retried.
 
 use futures_util::StreamExt;
 use tokio_util::sync::CancellationToken;
@@ -10,7 +11,7 @@ use crate::{
     ports::{ModelEvent, ModelStream, ProviderError, RateLimits},
 };
 
-/// A stream that has begun: what was read of it, and the rest.
+/// A started stream: the first batch, already read, and the rest.
 type Begun = (Option<Vec<ModelEvent>>, ModelStream);
 
 impl Gateway {
@@ -22,7 +23,8 @@ impl Gateway {
         act(&mut self.health.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 
-    /// Tries until there is content, an error that stays, or no more credit for retries. No permit is held between attempts.
+    /// Tries until content arrives, an error is final, or the retry bucket is empty. No permit is
+    /// held between attempts.
     pub(super) async fn attempts(
         &self,
         by: &CallBy<'_>,
@@ -51,7 +53,7 @@ impl Gateway {
         }
     }
 
-    /// One attempt, up to its first content.
+    /// Makes one attempt, up to its first content.
     async fn attempt(
         &self,
         by: &CallBy<'_>,
@@ -61,17 +63,17 @@ impl Gateway {
         tell: &(impl Fn(Waiting) + Send),
     ) -> Result<ModelStream, ProviderError> {
         let now = self.permits.now();
-        // Nobody queues for a door that is shut.
+        // An open breaker refuses at once, instead of queuing first.
         if let Some(retry_after) = self.with_health(|health| health.breaker.open_for(now)) {
             return Err(ProviderError::BreakerOpen { retry_after });
         }
         let queued = |Queued { position, waits_for, delay }| tell(Waiting::Queued { position, waits_for, delay });
         let asked = self.permits.now();
         let permit = self.permits.acquire(by, cost(request), cancel, queued).await;
-        // A wait that led to nothing was one all the same.
+        // A wait that ended in an error is recorded as well.
         self.counters.latencies.queue_wait.record(self.permits.now().saturating_sub(asked));
         let mut permit = permit?;
-        // After the wait: what was changed meanwhile holds.
+        // Read after the wait, so that a configuration changed meanwhile applies.
         let settings = self.settings();
         let now = self.permits.now();
         let pass = self.with_health(|health| {
@@ -83,7 +85,8 @@ impl Gateway {
         if let Pass::Open(retry_after) = pass {
             return Err(ProviderError::BreakerOpen { retry_after });
         }
-        // A probe that is dropped must not keep the breaker waiting for its result.
+        // If this future is dropped during a probe, the guard reports the probe as abandoned, so
+        // that the breaker does not wait for its result.
         let probe = AbandonOnDrop { gateway: self, armed: pass == Pass::Probe };
         permit.begin();
         let result = self.first_content(&settings, request, cancel, &permit).await;
@@ -94,7 +97,7 @@ impl Gateway {
                 health.breaker.failed(&settings.config.breaker, now);
             }
             Err(ProviderError::Cancelled) => health.breaker.abandoned(),
-            // Any other answer shows that the provider is there.
+            // Any other answer shows that the provider responds.
             Err(_) => health.breaker.succeeded(),
         });
         probe.disarm();
@@ -105,7 +108,8 @@ impl Gateway {
                     permit.used(0);
                 }
                 if let Some(wait) = error.retry_after() {
-                    // Before the permit goes to the next: it would only hear the same.
+                    // Set before the permit is released: the next call would only get the same
+                    // refusal.
                     self.permits.hold(wait);
                 }
                 Err(error)
@@ -113,7 +117,8 @@ impl Gateway {
         }
     }
 
-    /// Reads up to the first batch that holds content; an error before it may be retried, one after it may not.
+    /// Reads up to the first batch with content. An error before it may be retried, a later one may
+    /// not.
     async fn first_content(
         &self,
         settings: &Settings,
@@ -153,7 +158,8 @@ fn limits(event: &ModelEvent) -> Option<&RateLimits> {
     }
 }
 
-/// Whether an error says that no token was worked on. A call that timed out may have cost its input.
+/// Whether an error means that the provider processed no token. A call that timed out may have used
+/// its input.
 fn nothing_was_used(error: &ProviderError) -> bool {
     match error {
         ProviderError::Auth { .. }
@@ -169,7 +175,8 @@ fn nothing_was_used(error: &ProviderError) -> bool {
     }
 }
 
-/// Tokens that count for the minute and for a tenant's share. What a provider read from its cache does not: it is not worked on again.
+/// Returns the tokens that count against the rate limit and the tenant's share. Cache reads do not
+/// count, because the provider does not process them again.
 fn counted(usage: &Usage) -> u64 {
     usage.input_uncached.saturating_add(usage.cache_write).saturating_add(usage.output)
 }
@@ -193,7 +200,7 @@ impl Drop for AbandonOnDrop<'_> {
     }
 }
 
-/// A stream that has begun: what was read of it first, and its permit, which goes when the stream is dropped.
+/// A started stream with its first batch and its permit. Dropping the stream releases the permit.
 struct WithPermit {
     ahead: Option<Vec<ModelEvent>>,
     rest: ModelStream,

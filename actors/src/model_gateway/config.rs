@@ -1,4 +1,4 @@
-//! How a gateway goes about it, and who asks it.
+//! The configuration of a gateway, and the identity of its callers.
 
 use std::sync::Arc;
 
@@ -8,42 +8,43 @@ use crate::{
     policy::{BreakerConfig, CallClass},
 };
 
-/// How a gateway goes about it. May be changed while calls wait ([`crate::Host::add_gateway`]).
+/// Configuration of a gateway. It can change while calls wait ([`crate::Host::add_gateway`]).
 #[derive(Debug, Clone, PartialEq)]
 pub struct GatewayConfig {
-    /// Calls that run at once.
+    /// Calls that run at the same time.
     pub calls_max: usize,
-    /// Callers that wait at most.
+    /// Calls that wait for a permit; further calls are refused.
     pub waiting_max: usize,
-    /// Attempts that begin in a minute; `None` is no bound but what the provider tells.
+    /// Attempts that start per minute. `None`: only the limits that the provider reports apply.
     pub requests_per_minute: Option<u32>,
-    /// Tokens, input and output, of the calls of a minute; `None` is no bound but what the provider tells.
+    /// Input and output tokens per minute. `None`: only the limits that the provider reports apply.
     pub tokens_per_minute: Option<u64>,
-    /// When a failed call is tried again.
+    /// Retries of failed calls.
     pub retry: ModelRetryPolicy,
-    /// When a failing provider is left alone. One breaker a credential: what it counts (no connection, no answer, 5xx) is the trouble of an
-    /// endpoint, not of a model, and the number of models is not ours to bound.
+    /// When the circuit breaker opens. A credential has one breaker: what the breaker counts
+    /// (failed connections, timeouts, 5xx) is a fault of the endpoint and not of a model, and the
+    /// number of models is unbounded.
     pub breaker: BreakerConfig,
-    /// Who takes the calls that this gateway gave up.
+    /// The gateway that takes over failed calls. `None`: calls fail here.
     pub fallback: Option<Fallback>,
 }
 
-/// Another gateway, and the model to ask there.
+/// The gateway and the model that take over failed calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fallback {
-    /// The gateway's name; it was added before.
+    /// Name of the gateway, which was added before this one.
     pub gateway: String,
-    /// The model's name as that provider knows it.
+    /// Name of the model in that provider's API.
     pub model: Arc<str>,
 }
 
-/// Who makes a call.
+/// The caller of a model call.
 #[derive(Debug, Clone, Copy)]
+#[allow(missing_docs, reason = "the field names say it")]
 pub struct CallBy<'a> {
-    /// The tenant.
     pub tenant: &'a TenantId,
-    /// Its share beside others ([`crate::tenant::Quotas::weight`]); 0 counts as 1.
+    /// Share beside other tenants ([`crate::tenant::Quotas::weight`]); 0 counts as 1.
     pub weight: u32,
-    /// How urgent it is.
+    /// Priority of the call.
     pub class: CallClass,
 }

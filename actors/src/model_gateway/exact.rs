@@ -1,7 +1,9 @@
-//! Asks a provider how many tokens a request has, where a model is configured so and its family has a client (REQUIREMENTS K-18, K-19).
+//! Exact token counts by a provider's API, for models that are configured for it and whose family
+//! has a client.
 //!
-//! The answer is taken as it is, without a margin. Where nobody can be asked, or the answer fails, the host's own estimate stands. Such a
-//! count is a call over the network: it is worth it near the limit of a window, not for every message (DESIGN §4.4).
+//! The provider's count is used without a margin. Without a client, or when the request fails, the
+//! host's own estimate is used. An exact count is a network request: it pays off near the limit of
+//! a window, not for every message.
 
 use std::{
     collections::BTreeMap,
@@ -18,13 +20,13 @@ use crate::{
     tokens::{ModelFamily, ModelInfo, TokenCounter},
 };
 
-/// The counter of a host, and whom it may ask.
+/// The token counter of a host and the provider clients that it may ask.
 pub struct ExactCounter {
     counter: Arc<TokenCounter>,
     clients: RwLock<BTreeMap<ModelFamily, Arc<dyn LlmProvider>>>,
 }
 
-/// Counts with whatever provider and credential a gateway has at the moment.
+/// Counts with the provider and credential that a gateway has at the time of the request.
 struct Counting(ModelGatewayRef);
 
 impl LlmProvider for Counting {
@@ -47,23 +49,23 @@ impl LlmProvider for Counting {
 }
 
 impl ModelGatewayRef {
-    /// A client that counts tokens with the provider that is behind this gateway at the time.
+    /// Returns a client that counts tokens with this gateway's current provider.
     pub fn counting(&self) -> Arc<dyn LlmProvider> {
         Arc::new(Counting(self.clone()))
     }
 }
 
-/// A number of tokens, and how it came about.
+/// A number of tokens and its origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counted {
-    /// The provider said so.
+    /// The provider's count.
     Exact(u64),
-    /// Our own count, with the model's margin.
+    /// The host's own count, including the model's margin.
     Estimate(u64),
 }
 
 impl Counted {
-    /// The number.
+    /// Returns the number of tokens.
     pub fn tokens(self) -> u64 {
         match self {
             Self::Exact(tokens) | Self::Estimate(tokens) => tokens,
@@ -72,32 +74,33 @@ impl Counted {
 }
 
 impl ExactCounter {
-    /// One that may ask nobody yet.
+    /// Creates a counter without provider clients.
     pub fn new(counter: Arc<TokenCounter>) -> Self {
         Self { counter, clients: RwLock::default() }
     }
 
-    /// The estimate behind it.
+    /// Returns the counter that makes the estimates.
     pub fn counter(&self) -> &Arc<TokenCounter> {
         &self.counter
     }
 
-    /// Sets whom to ask for a family; the client knows its own key (REQUIREMENTS K-19).
+    /// Sets the client for a model family. The client holds its API key.
     pub fn configure_api_client(&self, family: ModelFamily, client: Arc<dyn LlmProvider>) {
         self.clients.write().unwrap_or_else(PoisonError::into_inner).insert(family, client);
     }
 
-    /// How a model is counted (REQUIREMENTS K-22).
+    /// Returns how a model's tokens are counted.
     pub fn model_info(&self, model: &str) -> ModelInfo {
         let info = self.counter.model_info(model);
         let has_api_client = self.client(info.model_family).is_some();
         ModelInfo { has_api_client, ..info }
     }
 
-    /// What the API of the model's family says; `None` if it is not to be asked, cannot be asked, or fails, which is logged.
+    /// Asks the API of the model's family. `None` if the model is not configured for it, has no
+    /// client, or the request fails, which is logged.
     ///
     /// # Cancel safety
-    /// Dropping the future ends the call; nothing is kept of it.
+    /// Dropping the future cancels the request and leaves no state behind.
     pub async fn count_exact(&self, model: &str, request: ModelRequest) -> Option<u64> {
         let info = self.counter.model_info(model);
         let client = self.client(info.model_family).filter(|client| info.use_exact_counting && client.capabilities(model).counts_tokens)?;
@@ -110,7 +113,8 @@ impl ExactCounter {
         }
     }
 
-    /// What the API says, else our own count of system prompt, tools and messages. The latter takes processor time.
+    /// Returns the API's count, or else the host's count of system prompt, tools and messages. The
+    /// host's count uses processor time.
     ///
     /// # Cancel safety
     /// As [`ExactCounter::count_exact`].
@@ -143,7 +147,7 @@ mod tests {
         tokens::{EncoderConfig, EncoderRegistry},
     };
 
-    /// A provider that counts and does nothing else.
+    /// A provider that only counts tokens.
     struct Counts {
         answer: Mutex<Result<u64, ProviderError>>,
         counts_tokens: bool,

@@ -1,12 +1,17 @@
-//! The door to one provider credential: how many calls run at once and in a minute, who is next, who tries again, who takes over
-//! (DESIGN §4.5).
+//! The gateway to one provider credential: permits (concurrency and rate limits), the fair queue,
+//! retries, the circuit breaker and the fallback.
 //!
-//! State: permits and waiters, the retry bucket, the breaker, the configuration; behind short locks, in an `Arc` that every caller shares,
-//! so an uncontended call costs no mail and no task. Nothing here outlives a call but counters. The gateway is the only layer that retries.
+//! A gateway is not an actor. Its state (permits and queue, retry bucket, breaker, configuration)
+//! is behind short locks in an `Arc` that all callers share, so an uncontended call needs no
+//! message and no task. The gateway is the only layer that retries.
 //!
-//! Promises, each a test: a flooding tenant does not starve another; nobody calls while the provider wants to be left alone; a permit is
-//! given back while its caller waits to try again; a changed configuration holds for those who wait already; a call that is given up goes to
-//! the fallback once, before any content and never for a fault of its own.
+//! Promises, each with a test:
+//! - A tenant with many calls does not starve another.
+//! - No call starts while the provider asks for a pause.
+//! - A call that waits for a retry holds no permit.
+//! - A changed configuration applies to waiting calls too.
+//! - A failed call goes to the fallback once, before any content, and never for a fault of the
+//!   request.
 
 mod config;
 mod status;
@@ -56,7 +61,7 @@ struct Gateway {
     counters: Arc<Counters>,
 }
 
-/// What may be changed; exchanged as a whole.
+/// What [`ModelGatewayRef::configure`] replaces, as one value: a call sees all of it or nothing.
 struct Settings {
     provider: Arc<dyn LlmProvider>,
     config: GatewayConfig,
@@ -70,17 +75,19 @@ struct Health {
 }
 
 impl ModelGatewayRef {
-    /// A gateway to `provider`. A fallback is resolved by [`ModelGatewayRef::configure`].
+    /// Creates a gateway to `provider`. [`ModelGatewayRef::configure`] sets the fallback.
     pub fn new(provider: Arc<dyn LlmProvider>, config: GatewayConfig, entropy: Arc<dyn Entropy>, counters: Arc<Counters>) -> Self {
         let permits = Permits::new(&config);
         let settings = RwLock::new(Arc::new(Settings { provider, config, fallback: None }));
         Self(Arc::new(Gateway { settings, permits, health: std::sync::Mutex::default(), entropy, counters }))
     }
 
-    /// Changes it in place, for calls that wait too. `fallback` is the gateway that the configuration names.
+    /// Changes the gateway in place, also for waiting calls. `fallback` is the gateway that `config`
+    /// names.
     ///
     /// # Errors
-    /// [`FallbackCycle`] when calls that `fallback` gives up would come back here; then nothing is changed.
+    /// [`FallbackCycle`] when the chain of fallbacks leads back to this gateway; then nothing is
+    /// changed.
     pub fn configure(&self, provider: Arc<dyn LlmProvider>, config: GatewayConfig, fallback: Option<Self>) -> Result<(), FallbackCycle> {
         let mut next = fallback.clone();
         while let Some(gateway) = next {
@@ -99,12 +106,12 @@ impl ModelGatewayRef {
         Ok(())
     }
 
-    /// What `model` can do.
+    /// Returns the capabilities of `model`.
     pub fn capabilities(&self, model: &str) -> Capabilities {
         self.settings().provider.capabilities(model)
     }
 
-    /// The models that are asked by those who stand in for it, the first to stand in first.
+    /// Returns the models of the chain of fallbacks, nearest first.
     pub fn fallback_models(&self) -> Vec<Arc<str>> {
         let (mut models, mut gateway) = (Vec::new(), Some(self.clone()));
         while let Some(settings) = gateway.as_ref().map(Self::settings) {
@@ -114,12 +121,13 @@ impl ModelGatewayRef {
         models
     }
 
-    /// The provider behind it now.
+    /// Returns the current provider.
     pub fn provider(&self) -> Arc<dyn LlmProvider> {
         self.settings().provider.clone()
     }
 
-    /// What it is doing. Looks at every tenant that waits: for people and scrapers, not for every call.
+    /// Returns a report on the gateway. It visits every waiting tenant: for people and scrapers,
+    /// not for every call.
     pub fn status(&self) -> GatewayStatus {
         let settings = self.settings();
         let now = self.0.permits.now();
@@ -141,14 +149,14 @@ impl ModelGatewayRef {
         }
     }
 
-    /// Starts a call and returns its stream once the first content, the end or an error that stays is there. The permit is
-    /// held by the stream. What this gateway gives up goes to its fallback, if it has one.
+    /// Starts a call. Returns its stream as soon as the first content or the end has arrived. The
+    /// stream holds the permit. A call that fails here goes to the fallback, if there is one.
     ///
     /// # Errors
-    /// The error of the last attempt (P-10); with a fallback, the fallback's.
+    /// The error of the last attempt; with a fallback, the error of the fallback.
     ///
     /// # Cancel safety
-    /// Dropping the future or the stream ends the call and gives the permit back.
+    /// Dropping the future or the stream cancels the call and releases the permit.
     pub async fn stream(
         &self,
         by: &CallBy<'_>,
@@ -171,7 +179,8 @@ impl ModelGatewayRef {
             tell(Waiting::Fallback { reason: error.code(), model: fallback.model.clone() });
             request.model = fallback.model.clone();
             request.max_tokens = request.max_tokens.min(next.capabilities(&request.model).output_max.max(1));
-            // Another provider's cache knows nothing of the prefix: a break with a cause that was announced.
+            // The fallback provider has not cached the prefix. The break counts as one with a known
+            // cause.
             gateway.0.counters.prefix_breaks_configuration.add(1);
             gateway.0.counters.rebilled_tokens.add(cost(&request).tokens.saturating_sub(output(&request)));
             gateway = next.clone();
@@ -183,13 +192,14 @@ impl ModelGatewayRef {
     }
 }
 
-/// The fallback of a gateway leads back to it.
+/// The fallback of a gateway leads back to the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the fallback leads back to the gateway")]
 pub struct FallbackCycle;
 
-/// Whether another provider may do better: the endpoint is in trouble or the account is at its end, and the retries are used up. A request
-/// or a key that is wrong should be seen, a cancelled call is over, and our own full queue is no reason to fill another one.
+/// Whether a fallback may succeed: the endpoint failed or the account is exhausted, and the retries
+/// are used up. Not for a wrong request or key, which the operator should see; not for a cancelled
+/// call; and not for our own full queue, which would only fill the queue of the fallback.
 fn is_given_up(error: &ProviderError) -> bool {
     match error {
         ProviderError::RateLimited { .. }
@@ -207,14 +217,14 @@ fn is_given_up(error: &ProviderError) -> bool {
     }
 }
 
-/// Tokens of a call before it is made: its bytes, and an answer of a usual length.
+/// Estimates the tokens of a call: the bytes of the request and an answer of usual length.
 fn cost(request: &ModelRequest) -> Cost {
     let tools = request.tools.iter().map(|tool| tool.name.len() + tool.description.len() + tool.input_schema.as_str().len());
     let bytes = request.system.as_deref().map_or(0, str::len) + request.messages.wire_bytes() + tools.sum::<usize>();
     let bytes = bytes as u64;
     Cost {
         tokens: (bytes / BYTES_A_TOKEN).saturating_add(output(request)),
-        // A token has a byte at least.
+        // Every token has at least one byte.
         most: bytes.saturating_add(REQUEST_SLACK_TOKENS).saturating_add(u64::from(request.max_tokens)),
     }
 }

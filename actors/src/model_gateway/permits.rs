@@ -1,8 +1,10 @@
-//! Permits to call: so many at once, so many requests and tokens a minute, and none while the provider wants to be left alone. A try on
-//! shared state when one is free and nobody waits; the fair queue when not.
+//! Permits to call a provider: a bound on concurrent calls, on requests and tokens per minute, and
+//! a pause when the provider asks for one. A caller takes a free permit directly if no other caller
+//! waits; otherwise it joins the fair queue.
 //!
-//! One lock, held for look-ups and changes only; nobody is woken under it. While somebody waits for time to pass, and only then, one task
-//! a gateway watches the clock.
+//! One lock guards the state. It is held for look-ups and changes only; senders are used and
+//! dropped outside of it, since a dropped permit takes the lock again. While the first waiter waits
+//! for time to pass, one task per gateway sleeps until then.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -26,34 +28,34 @@ use crate::{
     ports::{ProviderError, RateLimits},
 };
 
-/// A provider is left alone for so long at most; then it is asked again, whatever it said.
+/// The longest pause that a provider can ask for; afterwards it is called again.
 const HELD_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// The permits of one gateway.
 #[derive(Clone)]
 pub struct Permits(Arc<Shared>);
 
-/// Tokens of a call before it is made.
+/// Estimated tokens of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cost {
-    /// About so many.
+    /// The expected number, which is reserved.
     pub tokens: u64,
-    /// More cannot be, whatever the provider says.
+    /// An upper bound. Usage beyond it is not believed.
     pub most: u64,
 }
 
-/// What a caller is told while it waits.
+/// What a waiting caller is informed of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Queued {
-    /// Calls of all tenants that are served before it, and itself; about.
+    /// Approximate place in the queue over all tenants, from 1.
     pub position: usize,
-    /// What the first of them waits for.
+    /// What the first call of the queue waits for.
     pub waits_for: ProviderWait,
-    /// How long it may take.
+    /// Estimated wait. `None` when unknown.
     pub delay: Option<Duration>,
 }
 
-/// What the permits are doing.
+/// A report on the permits.
 pub(super) struct PermitsStatus {
     pub(super) free: usize,
     pub(super) running: usize,
@@ -68,7 +70,7 @@ pub(super) struct PermitsStatus {
 struct Shared {
     started: Instant,
     state: Mutex<State>,
-    /// Told when the time that the clock's task waits for has changed.
+    /// Notified when `alarm_at` changes.
     alarm: Notify,
 }
 
@@ -81,12 +83,13 @@ struct State {
     requests: Option<TokenBucket>,
     tokens: Option<TokenBucket>,
     held_until: Option<Duration>,
-    /// When the first waiter may go, if nothing but time keeps it.
+    /// When the first waiter can be served, if it waits only for time to pass.
     alarm_at: Option<Duration>,
     alarm_runs: bool,
-    /// Of the callers, for the clock's task: a permit may be dropped outside of any runtime.
+    /// A runtime of the callers, to spawn the alarm task: a permit may be dropped outside of any
+    /// runtime.
     runtime: Option<Handle>,
-    /// Mean time between two permits that were waited for, and the last of them.
+    /// Mean time between two permits that left the queue, for the estimate of waits.
     pace: Option<Duration>,
     last_served: Option<Duration>,
 }
@@ -96,11 +99,12 @@ struct Waiter {
     cost: Cost,
 }
 
-/// The right to have one call running; given back on drop, with what its estimate was too much.
+/// The right to run one call. Dropping the permit releases it and returns the unused part of its
+/// estimate.
 pub struct Permit {
     shared: Option<Arc<Shared>>,
     tenant: TenantId,
-    /// What the tenant was charged in the queue, if it was waited for.
+    /// What the tenant was charged in the queue. `None` for a permit that was taken directly.
     charged: Option<u64>,
     cost: Cost,
     since: Duration,
@@ -115,17 +119,18 @@ impl std::fmt::Debug for Permit {
 }
 
 impl Permit {
-    /// The call is being made: it counts as a request, and as its estimate until more is known.
+    /// Marks the call as started. From now on it counts as a request, and as its estimate until its
+    /// usage is known.
     pub fn begin(&mut self) {
         self.begun = true;
     }
 
-    /// What it was reckoned at.
+    /// Returns the estimated tokens.
     pub fn tokens(&self) -> u64 {
         self.cost.tokens
     }
 
-    /// What the call used.
+    /// Sets the tokens that the call used.
     pub fn used(&mut self, tokens: u64) {
         self.used = Some(tokens);
     }
@@ -160,7 +165,7 @@ impl Drop for Permit {
 }
 
 impl State {
-    /// What keeps a call of so many tokens from running, and until when if nothing but time does.
+    /// Returns what keeps a call of `tokens` from running, and until when if only time does.
     fn blocked(&mut self, tenant: &TenantId, tokens: u64, now: Duration) -> Option<(ProviderWait, Option<Duration>)> {
         if let Some(until) = self.held_until {
             if until > now {
@@ -192,7 +197,7 @@ impl State {
         }
     }
 
-    /// What the first waiter waits for.
+    /// Returns what the first waiter waits for.
     fn waits_for(&mut self, now: Duration) -> Option<(ProviderWait, Option<Duration>)> {
         let (tenant, cost) = self.queue.peek().map(|(tenant, cost)| (tenant.clone(), cost))?;
         self.blocked(&tenant, cost, now)
@@ -215,12 +220,13 @@ impl Shared {
         self.started.elapsed()
     }
 
-    /// Gives permits to waiters as long as there are both.
+    /// Hands permits to waiters while there are both. The lock is released before each hand-over.
     fn serve(self: &Arc<Self>) {
         while let Some((Taken { key: tenant, item: waiter, charged }, since)) = self.next_waiter() {
             let (shared, charged) = (Some(self.clone()), Some(charged));
             let permit = Permit { shared, tenant, charged, cost: waiter.cost, since, begun: false, used: None };
-            // A waiter that left in this moment is skipped; its permit is emptied here, or dropping it would come back here.
+            // The receiver was dropped in this moment. Its permit is released by hand: dropping it
+            // would call `serve` again, recursively.
             if let Err(mut unsent) = waiter.give.send(permit) {
                 drop(unsent.give_back());
             }
@@ -249,7 +255,7 @@ impl Shared {
         }
     }
 
-    /// Has the queue served again at this time.
+    /// Schedules `serve` for this time. Starts the alarm task unless it runs.
     fn set_alarm(self: &Arc<Self>, state: &mut State, at: Option<Duration>) {
         if state.alarm_at == at {
             return;
@@ -264,7 +270,8 @@ impl Shared {
     }
 }
 
-/// The clock's task: serves the queue when it is time, and ends when nobody waits for that.
+/// The alarm task: serves the queue when it is time, and ends when no waiter waits for time to
+/// pass.
 async fn watch(shared: Arc<Shared>) {
     loop {
         let at = {
@@ -286,7 +293,7 @@ async fn watch(shared: Arc<Shared>) {
     }
 }
 
-/// A place in the queue; left on drop.
+/// A place in the queue. Dropping it leaves the queue.
 struct Place<'a> {
     shared: &'a Arc<Shared>,
     by: CallBy<'a>,
@@ -310,13 +317,13 @@ impl Drop for Place<'_> {
     fn drop(&mut self) {
         let left = self.shared.lock().queue.remove(self.by.tenant, self.by.class, self.id);
         if left.is_some() {
-            self.shared.serve(); // It may have been the one that was too dear for now.
+            self.shared.serve(); // The next waiter may need fewer tokens than this one did.
         }
     }
 }
 
 impl Permits {
-    /// Permits by the bounds of `config`.
+    /// Creates permits with the limits of `config`.
     pub(super) fn new(config: &GatewayConfig) -> Self {
         let (requests, tokens) = (requests(config, Duration::ZERO), tokens(config, Duration::ZERO));
         let state = State {
@@ -337,8 +344,8 @@ impl Permits {
         Self(Arc::new(Shared { started: Instant::now(), state: Mutex::new(state), alarm: Notify::new() }))
     }
 
-    /// Changes the bounds; whoever waits is served by the new ones. What was used and is owed stays. With another credential, what the
-    /// provider asked for is void.
+    /// Changes the limits, also for waiting calls. Usage and debts stay. With another credential, a
+    /// pause that the provider asked for ends.
     pub(super) fn configure(&self, config: &GatewayConfig, same_credential: bool) {
         let now = self.now();
         {
@@ -359,12 +366,13 @@ impl Permits {
         self.0.serve();
     }
 
-    /// Time since the gateway began; no clock jump changes it.
+    /// Returns the time since the gateway started, unaffected by changes of the wall clock.
     pub(super) fn now(&self) -> Duration {
         self.0.now()
     }
 
-    /// Lets nobody call for so long. Those who wait are refused at once if that is longer than [`RETRY_AFTER_MAX`].
+    /// Pauses all calls for `wait`. Waiting calls are refused if that is longer than
+    /// [`RETRY_AFTER_MAX`].
     pub(super) fn hold(&self, wait: Duration) {
         let until = self.now().saturating_add(wait.min(HELD_MAX));
         let refused = {
@@ -376,11 +384,11 @@ impl Permits {
             (wait > RETRY_AFTER_MAX)
                 .then(|| std::mem::replace(&mut state.queue, FairQueue::new(GATEWAY_QUANTUM_TOKENS, GATEWAY_QUANTUM_TOKENS_MAX)))
         };
-        drop(refused); // Their senders, outside the lock.
+        drop(refused); // Drops the senders outside of the lock; the receivers get the refusal.
         self.0.serve();
     }
 
-    /// Takes note of what the provider says is left, after a call that was reckoned at `tokens`.
+    /// Applies the limits that the provider reported, after a call of `tokens` estimated tokens.
     pub(super) fn observe(&self, limits: &RateLimits, tokens: u64) {
         let now = self.now();
         let mut state = self.0.lock();
@@ -402,7 +410,7 @@ impl Permits {
         }
     }
 
-    /// What they are doing.
+    /// Returns a report on the permits.
     pub(super) fn status(&self) -> PermitsStatus {
         let now = self.now();
         let mut state = self.0.lock();
@@ -424,11 +432,12 @@ impl Permits {
         }
     }
 
-    /// Takes a permit, waiting for its turn. `queued` is told the place in the queue when there is a wait, and again when it moved.
+    /// Takes a permit, waiting for it if necessary. A waiting caller gets its place in the queue by
+    /// `queued`, again whenever the place changes.
     ///
     /// # Errors
-    /// `Overloaded` when too many wait and this tenant has its share of them; `RateLimited` when the provider asked for a longer pause than
-    /// anybody waits for; `Cancelled`.
+    /// `Overloaded` when the queue is full and this tenant has its share of it; `RateLimited` when
+    /// the provider asked for a pause longer than [`RETRY_AFTER_MAX`]; `Cancelled`.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the queue and costs the tenant nothing.
@@ -487,8 +496,8 @@ impl Permits {
         let (give, permit) = oneshot::channel();
         let id = state.queue.push(by.tenant, by.weight, by.class, cost.tokens, Waiter { give, cost });
         drop(state);
-        drop(shed); // It hears of it by its sender's end.
-        self.0.serve(); // It may be next: another one that waits was too dear, or only time keeps it.
+        drop(shed); // Closes the channel of the call that was removed from the queue.
+        self.0.serve(); // This call may be next, or only time keeps it, which needs an alarm.
         Ok(Err(Place { shared: &self.0, by: *by, id, permit }))
     }
 

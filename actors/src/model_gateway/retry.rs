@@ -1,4 +1,4 @@
-//! When a failed model call is tried again (DESIGN §4.5, REQUIREMENTS P-08, P-09, FAULTS F12).
+//! The retry policy of model calls.
 //!
 //! Pure.
 
@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use crate::{limits::RETRY_AFTER_MAX, ports::ProviderError};
 
-/// Retries of a model call before its first content. Defaults are P-08's: 3 retries after 1, 2, 4 s.
+/// Retries of a model call before its first content. The default is 3 retries, after 1, 2 and 4
+/// seconds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelRetryPolicy {
     /// Retries after the first attempt.
     pub max_retries: u32,
-    /// Delay before the first retry; doubles each time.
+    /// Delay before the first retry; doubles with each retry.
     pub initial_delay: Duration,
 }
 
@@ -22,10 +23,12 @@ impl Default for ModelRetryPolicy {
 }
 
 impl ModelRetryPolicy {
-    /// The delay before the next try, or `None` to give up. `attempt` counts retries already made; `jitter` is in 0..1.
+    /// Returns the delay before the next attempt, or `None` to give up. `attempt` is the number of
+    /// retries so far; `jitter` is in `0.0..1.0`.
     ///
-    /// Retry-After is obeyed to the full and only lengthened by jitter; above [`RETRY_AFTER_MAX`] the call fails at once.
-    /// A delay of our own is shortened by up to a quarter, so that callers spread.
+    /// A Retry-After of the provider is never shortened, only lengthened by jitter; above
+    /// [`RETRY_AFTER_MAX`] the call fails at once. The policy's own delays are shortened by up to a
+    /// quarter, so that callers spread out.
     pub fn delay(&self, error: &ProviderError, attempt: u32, jitter: f64) -> Option<Duration> {
         if !error.is_retryable() || attempt >= self.max_retries {
             return None;
@@ -42,14 +45,15 @@ impl ModelRetryPolicy {
     }
 }
 
-/// Credit for retries: 10 at the start, 0.1 more for each first call. Bounds extra calls when everything fails.
+/// Credit for retries: 10 at the start, and 0.1 for each first attempt. Bounds the extra load when
+/// every call fails.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RetryBucket {
-    /// Tenths of a retry, so that 0.1 is exact.
+    /// Credit in tenths of a retry, so that 0.1 is exact.
     tenths: u32,
 }
 
-/// The bucket's size, in tenths.
+/// Capacity in tenths of a retry.
 const BUCKET_TENTHS: u32 = 100;
 
 impl Default for RetryBucket {
@@ -59,12 +63,12 @@ impl Default for RetryBucket {
 }
 
 impl RetryBucket {
-    /// Counts a first call.
+    /// Credits a first attempt.
     pub fn first_call(&mut self) {
         self.tenths = (self.tenths + 1).min(BUCKET_TENTHS);
     }
 
-    /// Takes one retry, if there is credit.
+    /// Takes the credit for one retry. Returns false without enough credit.
     pub fn take(&mut self) -> bool {
         let enough = self.tenths >= 10;
         if enough {

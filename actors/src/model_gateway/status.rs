@@ -1,4 +1,4 @@
-//! What a gateway is doing, for operators and for "why is this conversation waiting?".
+//! Reports on a gateway, for operators and for a caller that waits.
 
 use std::time::Duration;
 
@@ -11,38 +11,39 @@ use crate::ids::TenantId;
 pub struct GatewayStatus {
     /// Name of the provider.
     pub provider: String,
-    /// Calls that could run beside those that do.
+    /// Calls that could start now without exceeding the concurrency limit.
     pub free: usize,
-    /// Calls that run.
+    /// Running calls.
     pub running: usize,
-    /// Callers that wait.
+    /// Waiting calls.
     pub waiting: usize,
-    /// What they wait for; `None` when nobody waits.
+    /// What the first call of the queue waits for. `None` when the queue is empty.
     pub waits_for: Option<ProviderWait>,
-    /// Who waits, in order of their names.
+    /// Tenants with waiting calls, in order of their ids.
     pub tenants: Vec<TenantWaiting>,
-    /// Requests that may begin now, where they are bounded.
+    /// Requests that may start now. `None` without a limit.
     pub requests_left: Option<i64>,
-    /// Tokens that may be used now, where they are bounded; below zero they are owed.
+    /// Tokens that may be used now; negative when earlier calls used more than estimated. `None`
+    /// without a limit.
     pub tokens_left: Option<i64>,
-    /// Milliseconds for which the provider asked us to leave it alone.
+    /// Milliseconds left of a pause that the provider asked for.
     pub held_ms: Option<u64>,
     /// Whether calls are refused because the provider failed repeatedly.
     pub breaker_open: bool,
-    /// Milliseconds until a probe is due.
+    /// Milliseconds until the breaker allows a probe. `None` while it is closed.
     pub breaker_retry_ms: Option<u64>,
-    /// Name of the gateway that takes over.
+    /// Name of the fallback gateway.
     pub fallback: Option<String>,
 }
 
-/// How many calls of a tenant wait.
+/// The waiting calls of one tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[allow(missing_docs, reason = "the field names say it")]
 pub struct TenantWaiting {
-    /// Whose.
     pub tenant: TenantId,
-    /// How many.
+    /// Number of its waiting calls.
     pub waiting: usize,
-    /// How many calls of all tenants are served before its last one, itself included; about.
+    /// Approximate place of its last call in the queue over all tenants, from 1.
     pub position: usize,
 }
 
@@ -51,18 +52,19 @@ pub struct TenantWaiting {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ProviderWait {
-    /// As many calls run as may at once.
+    /// The limit of concurrent calls.
     Concurrency,
-    /// The provider's requests a minute.
+    /// The limit of requests per minute.
     Requests,
-    /// The provider's tokens a minute.
+    /// The limit of tokens per minute.
     Tokens,
-    /// The provider asked to be left alone (Retry-After, or nothing left until a reset).
+    /// A pause that the provider asked for, by Retry-After or by reporting that nothing is left
+    /// until a reset.
     RetryAfter,
 }
 
 impl ProviderWait {
-    /// In words, to go after "waits for".
+    /// Returns the reason as words that follow "waits for".
     pub fn words(self) -> &'static str {
         match self {
             Self::Concurrency => "one of the calls that run at the provider",
@@ -73,32 +75,32 @@ impl ProviderWait {
     }
 }
 
-/// What a caller may show while its call has not begun.
+/// The progress of a call that has no content yet, for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Waiting {
-    /// It waits for a permit; told again when it moved.
+    /// The call waits for a permit. Sent again when its place changes.
     Queued {
-        /// Calls of all tenants that are served before it, and itself; about.
+        /// Approximate place in the queue over all tenants, from 1.
         position: usize,
-        /// What it waits for.
+        /// What the first call of the queue waits for.
         waits_for: ProviderWait,
-        /// How long that may take, as far as calls went through lately.
+        /// Estimated wait, from the recent pace of the queue. `None` when unknown.
         delay: Option<Duration>,
     },
-    /// An attempt failed; another follows (P-04).
+    /// An attempt failed; another one follows.
     Retry {
-        /// Which, from 1.
+        /// Number of the retry, from 1.
         attempt: u32,
-        /// After this pause.
+        /// Delay before the retry.
         delay: Duration,
-        /// The code of the failure.
+        /// Code of the failure.
         reason: &'static str,
     },
-    /// The call is given up here and goes to another provider. Its cache does not know the prefix.
+    /// The call failed here and goes to the fallback, whose prefix cache is cold.
     Fallback {
-        /// The code of the failure.
+        /// Code of the failure.
         reason: &'static str,
-        /// The model that is asked there.
+        /// Model of the fallback.
         model: std::sync::Arc<str>,
     },
 }

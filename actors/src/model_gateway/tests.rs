@@ -1,4 +1,4 @@
-//! The promises of a gateway, with a scripted model and paused time.
+//! Tests of the gateway's promises, with a scripted model and paused time.
 
 mod fallback;
 mod health;
@@ -54,7 +54,7 @@ fn limited(seconds: u64) -> Reply {
     Reply::error(ProviderError::RateLimited { retry_after: Some(Duration::from_secs(seconds)), message: "slow down".into() })
 }
 
-/// A model that notes when it was called.
+/// A model that records when it was called.
 struct Timed {
     inner: ScriptedModel,
     started: Instant,
@@ -93,7 +93,7 @@ impl LlmProvider for Timed {
     }
 }
 
-/// One call to its end: the text, or the code of the error.
+/// Runs one call to its end. Returns the text, or the code of the error.
 async fn call(gateway: &ModelGatewayRef, who: &str) -> Result<String, &'static str> {
     call_as(gateway, who, 1, &|_| {}).await
 }
@@ -125,7 +125,7 @@ fn spawn(gateway: &ModelGatewayRef, who: &'static str) -> tokio::task::JoinHandl
     tokio::spawn(async move { call(&gateway, who).await })
 }
 
-/// Lets everything that can happen now happen.
+/// Lets every ready task run.
 async fn settle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! Who takes over, and when not.
+//! When the fallback takes over, and when not.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn server() -> ProviderError {
     ProviderError::Server { status: 500, retry_after: None, message: "oops".into() }
 }
 
-/// A gateway to `primary` that falls back to one to `second`.
+/// A gateway to `primary` with a gateway to `second` as its fallback.
 fn pair(primary: &Arc<ScriptedModel>, second: &Arc<ScriptedModel>, config: GatewayConfig) -> (ModelGatewayRef, ModelGatewayRef) {
     let to = gateway(second, super::config());
     let fallback = Some(Fallback { gateway: "second".into(), model: "small".into() });

@@ -1,4 +1,4 @@
-//! The breaker of a gateway: what opens it, what a probe leaves behind, and who is told at once.
+//! The circuit breaker: what opens it, how a probe ends, and which calls are refused at once.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn breaking(failures: u32) -> GatewayConfig {
     GatewayConfig { breaker: BreakerConfig { failures, open_for: Duration::from_secs(10) }, ..config() }
 }
 
-/// Fails as often as the breaker takes, then does as `script` says.
+/// Fails until the breaker opens, then follows `script`.
 fn failing(failures: usize, script: impl Fn(usize) -> Reply + Send + Sync + 'static) -> Arc<ScriptedModel> {
     Arc::new(ScriptedModel::answering(move |_, call| if call < failures { server() } else { script(call - failures) }))
 }

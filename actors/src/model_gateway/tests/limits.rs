@@ -1,4 +1,4 @@
-//! Requests and tokens a minute, and what the provider says of them.
+//! Limits of requests and tokens per minute, and limits that the provider reports.
 
 use super::*;
 use crate::ports::Allowance;
@@ -25,7 +25,7 @@ async fn requests_a_minute_are_kept() {
 
 #[tokio::test(start_paused = true)]
 async fn tokens_a_minute_are_reserved_by_estimate_and_settled_by_use() {
-    // The estimate is 100 and some; the bucket holds 10,000 and fills with 200 a second.
+    // The estimate is a little over 100 tokens; the bucket holds 10,000 and gains 200 per second.
     let model =
         Arc::new(Timed::new(ScriptedModel::answering(|_, call| Reply::text("hi").usage(if call == 0 { used(6_000) } else { used(100) }))));
     let gateway = gateway(&model, GatewayConfig { tokens_per_minute: Some(12_000), ..config() });

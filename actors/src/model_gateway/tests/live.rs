@@ -1,4 +1,4 @@
-//! Changes while calls wait.
+//! Configuration changes while calls wait.
 
 use super::*;
 
@@ -67,7 +67,8 @@ async fn who_waits_calls_with_the_new_credential() {
     assert_eq!(old.counts().started, 1);
 }
 
-/// A credential that counts so many tokens in everything, and is good for a thousand times as many.
+/// A provider that counts this number of tokens in every request; its window is a thousand times as
+/// large.
 struct Counts(u32);
 
 impl LlmProvider for Counts {

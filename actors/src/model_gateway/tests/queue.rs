@@ -1,4 +1,4 @@
-//! Who is next, who leaves, and what those who wait are told.
+//! The order of the queue, callers that leave it, and what waiting callers are informed of.
 
 use super::*;
 
@@ -127,7 +127,7 @@ async fn a_permit_that_reaches_a_caller_that_just_left_goes_on() {
     let mut leaves = Box::pin(gateway.stream(&by, request(), CancellationToken::new(), |_| {}));
     assert!(leaves.as_mut().now_or_never().is_none());
 
-    // The permit is in its hands, and it never looks.
+    // The permit was handed over, and the caller never polls for it.
     runs.await.unwrap().unwrap();
     assert_eq!(gateway.status().running, 1);
     let held = gateway.status().tokens_left;
