@@ -33,7 +33,7 @@ pub struct ThinkingBlock {
     pub signature: Option<String>,
 }
 
-/// A tool call (M-05).
+/// A tool call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolUseBlock {
     /// Id assigned by the model's provider.

@@ -227,7 +227,7 @@ impl Message {
     /// Returns the blocks in wire form, without decoding them.
     fn raw_blocks(&self) -> impl Iterator<Item = &str> {
         let (wire, begins) = (self.wire_str(), &self.0.begins);
-        let end = wire.len().saturating_sub(1); // The end of the list: its bracket ends the last block, as a comma ends the others.
+        let end = wire.len().saturating_sub(1); // Position of the list's `]`.
         let ends = begins.iter().skip(1).map(|begin| *begin as usize).chain([end]);
         begins.iter().zip(ends).filter_map(|(begin, end)| wire.get(*begin as usize..end.saturating_sub(1)))
     }
@@ -306,7 +306,7 @@ fn digest(bytes: &[u8]) -> u64 {
 /// Adds a number to a running hash.
 pub(super) fn chain_digest(hash: u64, next: u64) -> u64 {
     let product = u128::from(hash.rotate_left(29) ^ next ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xa076_1d64_78bd_642f);
-    hash ^ (product as u64) ^ (product >> 64) as u64 // XOR of both halves; the truncation is intended.
+    hash ^ (product as u64) ^ (product >> 64) as u64 // both halves; truncation intended
 }
 
 impl PartialEq for Message {

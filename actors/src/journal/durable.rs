@@ -398,7 +398,7 @@ impl Durable {
                 self.metrics.cost_micro_usd = self.metrics.cost_micro_usd.saturating_add(cost_micro_usd.unwrap_or(0));
                 self.assistant(entry.seq, message.as_ref(), usage, *stop, *partial)?;
             }
-            EntryBody::BudgetSettled { .. } | EntryBody::Emptied {} => {} // `Spent` applies the one, the check above the other.
+            EntryBody::BudgetSettled { .. } | EntryBody::Emptied {} => {} // Applied above.
             EntryBody::OutputRefused { fault } => self.output_refused(fault)?,
             EntryBody::ToolStarted { call, effect, attempt, input, .. } => {
                 let call = self.call(*call)?;
@@ -483,7 +483,7 @@ impl Durable {
                 }
                 self.history.cut(*keep as usize).map_err(|error| error.to_string())?;
                 self.rounds.cut(*keep as usize);
-                self.last_usage = Usage::default(); // It describes the longer history. `spent` does not go back.
+                self.last_usage = Usage::default(); // `spent` does not go back.
                 self.replaced();
                 self.skills.history_replaced();
             }
@@ -647,7 +647,8 @@ impl Durable {
         } else if message.is_some() {
             self.context.window.appended(bytes);
         }
-        let goes_on = stop == ProviderStop::PauseTurn && message.is_some() && !partial; // The provider paused a long answer; the next call continues it.
+        // The next model call continues an answer that the provider paused.
+        let goes_on = stop == ProviderStop::PauseTurn && message.is_some() && !partial;
         round.phase = if goes_on { Phase::Ready } else { Phase::Ended { stop } };
         if let Some(message) = message {
             round.answers += 1;
