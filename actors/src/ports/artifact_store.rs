@@ -1,7 +1,9 @@
-//! Where results go that are too large to show (REQUIREMENTS area A). Ids, never paths; owned by a conversation of a tenant.
+//! The store for results that are too large to show a model. Artifacts are addressed by ids, never
+//! by paths, and owned by a conversation of a tenant.
 //!
-//! An artifact is named by its content, so that two owners can have the same one: each holds it by itself, and what one gives up
-//! the other keeps. What an owner does not have is [`ArtifactError::NotFound`], whoever else has it.
+//! An artifact's id is a hash of its content, so two owners can have the same id. Each owner's copy
+//! is separate: releasing one does not affect the other. An artifact of another owner gives the
+//! same [`ArtifactError::NotFound`] as an unknown id.
 
 use std::{ops::Range, time::Duration};
 
@@ -11,14 +13,15 @@ use serde::{Deserialize, Serialize};
 use super::BoxFuture;
 use crate::ids::{ArtifactId, ConversationId, Scope, TenantId};
 
-/// Why an artifact could not be kept or read. No message holds a path.
+/// Why an artifact could not be stored or read. No message contains a path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArtifactError {
-    /// The owner has no such artifact: never had, gave up, or it expired. Also the answer for another owner's.
+    /// The owner has no such artifact: it never existed, was released, expired, or belongs to
+    /// another owner.
     #[error("there is no artifact {0}: it never was, or it expired")]
     NotFound(ArtifactId),
-    /// The tenant's share is used up, and cleaning did not help.
+    /// The tenant's quota is used up, and removing old artifacts did not free enough.
     #[error("the tenant's room for artifacts is used up ({used} of {quota} bytes)")]
     OverQuota {
         /// Bytes in use.
@@ -26,24 +29,25 @@ pub enum ArtifactError {
         /// Bytes allowed.
         quota: u64,
     },
-    /// One artifact holds at most [`ARTIFACT_BYTES_MAX`](crate::limits::ARTIFACT_BYTES_MAX) bytes.
+    /// The content exceeds [`ARTIFACT_BYTES_MAX`](crate::limits::ARTIFACT_BYTES_MAX) bytes.
     #[error("an artifact holds at most {max} bytes, not {size}")]
     TooLarge {
-        /// Bytes given.
+        /// Bytes of the content.
         size: u64,
         /// Bytes allowed.
         max: u64,
     },
-    /// Another content already has the name: the hash in it is short. Neither is ever served as the other.
+    /// Another content has the same id, whose hash is short. The store never returns one for the
+    /// other.
     #[error("another content has the name {0}")]
     Collision(ArtifactId),
-    /// The place is away.
+    /// The store cannot be reached.
     #[error("artifacts cannot be kept or read now: {0}")]
     Unavailable(String),
 }
 
 impl ArtifactError {
-    /// Stable name of the class.
+    /// Returns the stable code of the error.
     pub fn code(&self) -> &'static str {
         match self {
             Self::NotFound(_) => "not_found",
@@ -63,18 +67,18 @@ impl ArtifactError {
     }
 }
 
-/// What is known of an artifact (REQUIREMENTS A-17).
+/// Description of an artifact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the field names say it")]
 pub struct ArtifactMeta {
-    /// Its name.
     pub id: ArtifactId,
-    /// Its bytes.
+    /// Size of the content.
     pub size_bytes: u64,
-    /// The call that it came from.
+    /// Id of the tool call that stored it last.
     pub tool_call_id: String,
     /// The conversation that owns it.
     pub conversation_id: ConversationId,
-    /// When it was last stored, in milliseconds since 1970; its age counts from here.
+    /// When the artifact was last stored. Its age counts from here.
     pub created_at: crate::time::Timestamp,
     /// When it was last stored or read.
     pub accessed_at: crate::time::Timestamp,
@@ -83,63 +87,67 @@ pub struct ArtifactMeta {
 /// What [`ArtifactStore::cleanup`] removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cleaned {
-    /// Artifacts that were really removed; of one that several owners have, each counts.
+    /// Artifacts that were removed. An artifact of several owners counts once per owner.
     pub removed: u64,
-    /// Their bytes.
+    /// Bytes of the removed artifacts.
     pub bytes: u64,
 }
 
-/// Keeps artifacts. One contract suite: `testing::contract::artifact_store`.
+/// Stores artifacts. Its contract: `testing::contract::artifact_store`.
 ///
 /// # Cancel safety
-/// A verb whose future is dropped may still take place as a whole; never in part.
+/// An operation whose future is dropped takes place completely or not at all.
 pub trait ArtifactStore: Send + Sync + 'static {
-    /// Keeps `content` for `owner` and names it. Storing what is there only renews it: its age begins anew, and it is then this call's.
-    /// Atomic: a reader sees all of it or nothing. Over the tenant's quota what is too old goes first, then what was not used for
-    /// longest.
+    /// Stores `content` for `owner` and returns its id. Storing an existing artifact restarts its
+    /// age and assigns it to this call. Atomic: a reader sees the whole content or none. Over the
+    /// tenant's quota, expired artifacts are removed first, then the least recently used ones.
     ///
     /// # Errors
-    /// [`ArtifactError::TooLarge`], [`ArtifactError::OverQuota`] when the content alone is above the quota,
-    /// [`ArtifactError::Collision`], [`ArtifactError::Unavailable`].
+    /// [`ArtifactError::TooLarge`], [`ArtifactError::OverQuota`] when the content alone is above
+    /// the quota, [`ArtifactError::Collision`], [`ArtifactError::Unavailable`].
     fn store(&self, owner: Scope, tool_call_id: String, content: Bytes) -> BoxFuture<'_, Result<ArtifactId, ArtifactError>>;
 
-    /// All bytes of an artifact, checked against its name; touches it. What is older than the store keeps things is not found, also
-    /// before it is cleaned away.
+    /// Returns the content, verified against its id, and updates its time of last use. An expired
+    /// artifact is not found, even before it is removed.
     ///
     /// # Errors
     /// [`ArtifactError::NotFound`], [`ArtifactError::Unavailable`].
     fn retrieve(&self, owner: Scope, id: ArtifactId) -> BoxFuture<'_, Result<Bytes, ArtifactError>>;
 
-    /// Some bytes of an artifact, fewer at its end; touches it. A range behind the end is empty.
+    /// Returns a range of the content, cut off at its end, and updates its time of last use. A
+    /// range behind the end is empty.
     ///
     /// # Errors
     /// [`ArtifactError::NotFound`], [`ArtifactError::Unavailable`].
     fn read_range(&self, owner: Scope, id: ArtifactId, range: Range<u64>) -> BoxFuture<'_, Result<Bytes, ArtifactError>>;
 
-    /// What is known of an artifact; does not touch it.
+    /// Returns the description. Does not update the time of last use.
     ///
     /// # Errors
     /// [`ArtifactError::NotFound`], [`ArtifactError::Unavailable`].
     fn meta(&self, owner: Scope, id: ArtifactId) -> BoxFuture<'_, Result<ArtifactMeta, ArtifactError>>;
 
-    /// Renews the time of last use (REQUIREMENTS A-19).
+    /// Updates the time of last use.
     ///
     /// # Errors
     /// [`ArtifactError::NotFound`], [`ArtifactError::Unavailable`].
     fn touch(&self, owner: Scope, id: ArtifactId) -> BoxFuture<'_, Result<(), ArtifactError>>;
 
-    /// Gives up all that a conversation has (REQUIREMENTS A-11), or, without one, all that a tenant has.
+    /// Releases all artifacts of a conversation, or of the whole tenant if `conversation` is
+    /// `None`.
     ///
     /// # Errors
     /// [`ArtifactError::Unavailable`].
     fn release(&self, tenant: TenantId, conversation: Option<ConversationId>) -> BoxFuture<'_, Result<(), ArtifactError>>;
 
-    /// Bounds the bytes of one tenant anew, or without a bound of its own as the store bounds all. A lower one takes hold when the tenant
-    /// next stores something. Not stored: whoever opens the store says it again. A store without such bounds ignores it.
+    /// Sets a tenant's byte quota; `None` restores the store's default. A lower quota takes effect
+    /// when the tenant next stores an artifact. The quota is not persisted, so the host sets it
+    /// after each start. A store without quotas ignores it.
     fn bound(&self, _tenant: &TenantId, _bytes_max: Option<u64>) {}
 
-    /// Removes what is older than `max_age`, then, above the size limit, what was not used for longest until 80 % of it are left
-    /// (REQUIREMENTS ). Spares what is being written or read.
+    /// Removes artifacts older than `max_age`. If the store is above its size limit, it then
+    /// removes the least recently used ones down to 80 % of the limit. Artifacts that are being
+    /// written or read stay.
     ///
     /// # Errors
     /// [`ArtifactError::Unavailable`].

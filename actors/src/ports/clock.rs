@@ -1,10 +1,11 @@
-//! Wall time, for timestamps that people read and for deadlines that outlive a process. Intervals use `tokio::time`.
+//! Wall time, for timestamps that people read and for deadlines that outlive a process. Intervals
+//! are measured with `tokio::time` instead.
 
 use crate::time::Timestamp;
 
-/// The only source of wall time.
+/// The only source of wall time in the kernel.
 pub trait Clock: Send + Sync + 'static {
-    /// Now.
+    /// Returns the current time.
     fn now(&self) -> Timestamp;
 }
 

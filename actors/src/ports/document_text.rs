@@ -1,5 +1,5 @@
-//! Reads the text of a document for models that take none (REQUIREMENTS W-01). Documents are anybody's: an adapter parses them where
-//! they can do no harm, within bounds.
+//! Extracts the text of documents, for models that do not read them. Documents are untrusted: an
+//! adapter parses them in isolation, with limits on time and memory.
 
 use bytes::Bytes;
 
@@ -8,42 +8,43 @@ use super::BoxFuture;
 /// The text of a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExtractedText {
-    /// Its text, page by page, without control characters but line ends and tabs; at most
-    /// [`DOCUMENT_TEXT_BYTES_MAX`](crate::limits::DOCUMENT_TEXT_BYTES_MAX) bytes, the cut told at the end.
+    /// The text, page by page, without control characters other than line ends and tabs. At most
+    /// [`DOCUMENT_TEXT_BYTES_MAX`](crate::limits::DOCUMENT_TEXT_BYTES_MAX) bytes; a note at the end
+    /// says what was cut.
     pub text: String,
-    /// Its pages.
+    /// Number of pages.
     pub pages: usize,
 }
 
-/// Why there is no text.
+/// Why no text was extracted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DocumentTextError {
-    /// Nothing here reads documents.
+    /// The host has no extractor.
     #[error("this model takes no PDF, and nothing here reads one for it")]
     Absent,
-    /// It is not what it says, or broken.
+    /// The document is damaged or of another type.
     #[error("the PDF cannot be read: it is broken")]
     Broken,
-    /// It has a password.
+    /// The document is encrypted.
     #[error("the PDF is encrypted")]
     Encrypted,
-    /// Too many pages.
+    /// The document has too many pages.
     #[error("the PDF has more than {} pages", crate::limits::PDF_PAGES_MAX)]
     TooManyPages,
-    /// Its pages hold no text, as those of a scanner.
+    /// The pages contain no text, as in a scan.
     #[error("the PDF holds no text that could be read for a model that takes no PDF")]
     NoText,
-    /// Reading it took too long or too much memory.
+    /// The extraction exceeded its time or memory.
     #[error("the PDF cannot be read within the bounds of time and memory")]
     Bounds,
-    /// It could not be tried.
+    /// The extractor could not run.
     #[error("PDFs cannot be read now: {0}")]
     Unavailable(String),
 }
 
 impl DocumentTextError {
-    /// Stable code.
+    /// Returns the stable code of the error.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Absent => "document_text_absent",
@@ -65,15 +66,16 @@ impl DocumentTextError {
     }
 }
 
-/// Reads text out of PDFs.
+/// Extracts text from PDFs.
 pub trait DocumentText: Send + Sync + 'static {
-    /// The text of a PDF. The same bytes give the same text: a prompt that is sent again must be the same prompt.
+    /// Returns the text of a PDF. Must be deterministic, because a prompt that is sent again must
+    /// be the same prompt.
     ///
     /// # Errors
     /// [`DocumentTextError`].
     ///
     /// # Cancel safety
-    /// Dropping the future ends the work.
+    /// Dropping the future stops the extraction.
     fn extract(&self, pdf: Bytes) -> BoxFuture<'_, Result<ExtractedText, DocumentTextError>>;
 }
 

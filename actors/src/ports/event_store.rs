@@ -1,4 +1,4 @@
-//! Where the events of a round's stream live for those who watch it (DESIGN §4.6, REQUIREMENTS B-06..B-11).
+//! The store of event streams, from which watchers read.
 
 use std::sync::Arc;
 
@@ -8,19 +8,19 @@ use crate::{
     stream::StreamEvent,
 };
 
-/// Names a stream: one round of one conversation.
+/// Key of a stream: one round of one conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the field names say it")]
 pub struct StreamKey {
-    /// Whose conversation.
+    /// Tenant and conversation.
     pub scope: Scope,
-    /// Which round.
     pub round: RoundId,
 }
 
-/// How far a stream is. An unknown or expired stream has none (B-08, B-09).
+/// Status of a stream. Unknown and expired streams have none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamStatus {
-    /// More may come.
+    /// The stream may grow.
     Running,
     /// Ended with `round_finished`.
     Complete,
@@ -28,14 +28,14 @@ pub enum StreamStatus {
     Failed,
 }
 
-/// Why a verb failed.
+/// Why an operation failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EventStoreError {
     /// The stream is unknown or expired.
     #[error("the event stream is unknown or expired")]
     Unknown,
-    /// Events after the cursor were already dropped.
+    /// Events after the cursor were dropped.
     #[error("events after the cursor are no longer kept")]
     Expired,
     /// The store cannot be reached.
@@ -46,17 +46,19 @@ pub enum EventStoreError {
     },
 }
 
-/// A store of streams. Its contract: `crate::testing::contract::event_store`.
+/// A store of event streams. Its contract: `crate::testing::contract::event_store`.
 pub trait EventStore: Send + Sync + 'static {
-    /// Appends events in order of id; the stream begins with its first append. Ephemeral ones may be dropped when it is full.
+    /// Appends events in order of id. The first append creates the stream. A full store may drop
+    /// ephemeral events.
     fn append(&self, stream: &StreamKey, events: Vec<Arc<StreamEvent>>) -> BoxFuture<'_, Result<(), EventStoreError>>;
 
-    /// Reads at most `count` events strictly after `after`; from the start without one.
+    /// Returns at most `count` events strictly after `after`, or from the start if `after` is
+    /// `None`.
     ///
     /// # Errors
-    /// `Expired` when a durable event after the cursor was dropped or never seen: a stream whose first event is
-    /// `turn_restarted` goes on from a store that is gone. Dropped ephemeral events are skipped, since the next durable
-    /// one replaces them. `Unknown`.
+    /// `Expired` when a durable event after the cursor was dropped or never stored; a stream that
+    /// starts with `turn_restarted` continues one of a lost store. Dropped ephemeral events are
+    /// skipped, because the next durable event replaces them. `Unknown`.
     fn read(
         &self,
         stream: &StreamKey,
@@ -64,26 +66,30 @@ pub trait EventStore: Send + Sync + 'static {
         count: usize,
     ) -> BoxFuture<'_, Result<Vec<Arc<StreamEvent>>, EventStoreError>>;
 
-    /// Waits until the stream has an event after `after`, or has ended, or is unknown: at once if so already. It may return for less: who
-    /// then reads nothing waits again.
+    /// Waits until the stream has an event after `after`, has ended, or is unknown. Returns at once
+    /// if that is already so. Spurious returns are allowed: a watcher that then reads nothing waits
+    /// again.
     fn changed(&self, stream: &StreamKey, after: Option<EventId>) -> BoxFuture<'_, ()>;
 
-    /// How far it is; `None` when unknown or expired. A watcher asks before it reads: what was appended before the end
-    /// is then read after it.
+    /// Returns the status; `None` for an unknown or expired stream. A watcher asks for the status
+    /// before it reads: after a status other than `Running`, one read to the end returns every
+    /// event.
     fn get_status(&self, stream: &StreamKey) -> BoxFuture<'_, Result<Option<StreamStatus>, EventStoreError>>;
 
-    /// Ends a stream well; from now on it ages.
+    /// Ends a stream as complete. Its retention time starts.
     fn mark_complete(&self, stream: &StreamKey) -> BoxFuture<'_, Result<(), EventStoreError>>;
 
-    /// Ends a stream badly; from now on it ages.
+    /// Ends a stream as failed. Its retention time starts.
     fn mark_failed(&self, stream: &StreamKey) -> BoxFuture<'_, Result<(), EventStoreError>>;
 
-    /// Reads the events of all kept streams of a conversation strictly after `after`, in order of id, at most `count`. `told`: up to
-    /// which entry the reader knows the journal, whatever its cursor.
+    /// Returns at most `count` events of all kept streams of a conversation strictly after `after`,
+    /// in order of id. `told` is the last journal entry that the reader has seen, whatever its
+    /// cursor.
     ///
     /// # Errors
-    /// `Expired` when something between the cursor and what is kept may be known to the journal alone: a reader of the journal comes
-    /// back with what it was `told`. Without `told` also for a cursor beyond the last event. `Unknown` when nothing was ever kept.
+    /// `Expired` when an event after the cursor may exist in the journal only. The reader then
+    /// reads the journal and calls again with its last entry as `told`. Without `told`, also for a
+    /// cursor beyond the last event. `Unknown` when no stream was ever kept.
     fn read_conversation(
         &self,
         scope: &Scope,
@@ -92,18 +98,19 @@ pub trait EventStore: Send + Sync + 'static {
         count: usize,
     ) -> BoxFuture<'_, Result<Vec<Arc<StreamEvent>>, EventStoreError>>;
 
-    /// Reads as [`EventStore::read_conversation`], with no word of what is missing: for who reads the durable events from the journal,
-    /// and wants what else is kept.
+    /// Like [`EventStore::read_conversation`], without an error for missing events. For a reader
+    /// that takes durable events from the journal and wants the other events that are kept.
     fn kept<'a>(&'a self, scope: &'a Scope, after: EventId, count: usize) -> BoxFuture<'a, Vec<Arc<StreamEvent>>>;
 
-    /// Waits until a stream of the conversation has an event after `after`: at once if so already; also when nothing is known of it yet.
-    /// Returns as well when the conversation is forgotten. What this holds is let go with the last who waits.
+    /// Waits until a stream of the conversation has an event after `after`, or the conversation is
+    /// forgotten. Returns at once if there is such an event. Also waits for a conversation without
+    /// streams; the store frees what the wait needs with the last watcher.
     fn watch(&self, scope: &Scope, after: EventId) -> BoxFuture<'_, ()>;
 
-    /// Lets go of all streams of a conversation that was deleted.
+    /// Removes all streams of a deleted conversation.
     fn forget(&self, scope: &Scope);
 
-    /// Bytes of the events that are kept for a tenant's conversations.
+    /// Returns the bytes of the kept events of a tenant's conversations.
     fn bytes(&self, tenant: &TenantId) -> usize;
 }
 

@@ -1,5 +1,5 @@
-//! A tool made of a closure (REQUIREMENTS T-50, G-02): for what needs no type of its own. It passes the same door, gets the same time
-//! limit, retries, levels and error shape as every other tool.
+//! Tools made from closures, for tools that need no type. The call guard, time limit, retries,
+//! output levels and error layout are those of every other tool.
 
 use std::{future::Future, sync::Arc};
 
@@ -16,7 +16,8 @@ use crate::{chat::RawJson, tool::ToolError};
 type Run = Box<dyn Fn(RawJson, ToolContext) -> BoxFuture<'static, Result<ToolOutput, ToolError>> + Send + Sync>;
 type Check = Box<dyn Fn(&RawJson) -> Result<(), ToolError> + Send + Sync>;
 
-/// A closure as a tool. What it does not declare is careful: effect `once`, asks by mode, 120 s.
+/// A closure as a tool. The defaults are the safe ones: effect class `once`, approval by mode, a
+/// time limit of 120 s.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -43,7 +44,7 @@ type Check = Box<dyn Fn(&RawJson) -> Result<(), ToolError> + Send + Sync>;
 /// # let _ = tool;
 /// ```
 ///
-/// The closure runs on the runtime's threads: what blocks belongs into `spawn_blocking` (REQUIREMENTS D-12).
+/// The closure runs on the runtime's threads. Blocking work belongs in `spawn_blocking`.
 pub struct FnTool {
     spec: ToolSpec,
     check: Check,
@@ -51,7 +52,7 @@ pub struct FnTool {
 }
 
 impl FnTool {
-    /// A tool with typed arguments; the schema is derived from their type.
+    /// Creates a tool with typed arguments. The schema is derived from their type.
     pub fn new<A, O, F, R>(name: &str, description: &str, handler: F) -> Self
     where
         A: DeserializeOwned + JsonSchema + Send + 'static,
@@ -71,9 +72,8 @@ impl FnTool {
         }
     }
 
-    /// A tool whose schema is at hand as JSON, such as one read from a file (REQUIREMENTS G-02:
-    /// `register(name, description, parameters, handler, file_param)`). With `file_param`, calls that name the same file in this
-    /// parameter run one after the other (REQUIREMENTS G-13, G-14).
+    /// Creates a tool from a JSON schema, such as one read from a file. With `file_param`, calls
+    /// that name the same file in that parameter run one after the other.
     ///
     /// ```
     /// use callboard_actors::ports::{FnTool, Tool, ToolContext};
@@ -104,7 +104,8 @@ impl FnTool {
                 Some(parameter) => spec.concurrency(Concurrency::PerFile(parameter.to_owned())),
                 None => spec,
             },
-            // Nothing is known of the arguments but that they are an object; the host's `Schemas` knows more.
+            // Only the type of the arguments is known here; the host's `Schemas` checks them
+            // against the schema.
             check: Box::new(|arguments| match arguments.is_object() {
                 true => Ok(()),
                 false => Err(ToolError::invalid("the arguments are no JSON object")),
@@ -117,7 +118,7 @@ impl FnTool {
         }
     }
 
-    /// Declares effect class, concurrency, timeout and all else of a [`ToolSpec`].
+    /// Changes the [`ToolSpec`]: effect class, concurrency, time limit and all else.
     #[must_use]
     pub fn declare(mut self, declare: impl FnOnce(ToolSpec) -> ToolSpec) -> Self {
         self.spec = declare(self.spec);

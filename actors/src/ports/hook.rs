@@ -1,39 +1,41 @@
-//! Verdicts of the embedding application before and after a tool call. Pure and quick: a hook runs inside the conversation's decision.
+//! Hooks: the embedding application's decisions before and after a tool call. A hook runs inside
+//! the conversation's decision, so it must be fast and free of side effects.
 //!
 //! Pure.
 
 use super::ToolSpec;
 use crate::{chat::RawJson, ids::Scope, journal::ToolExecutionResult};
 
-/// What a hook says.
+/// A hook's decision on a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// Go on.
+    /// The call continues.
     Allow,
-    /// Refuse; the model reads the reason.
+    /// The call is refused. The model reads the reason.
     Deny(String),
-    /// Go on with other arguments.
+    /// The call continues with these arguments.
     Replace(RawJson),
 }
 
-/// What a hook says of a result.
+/// A hook's decision on a result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Review {
-    /// It stays.
+    /// The result stays as it is.
     Keep,
-    /// The model reads this instead; that the call failed or not stays as it is.
+    /// The model reads this text instead. Whether the call failed does not change.
     Replace(String),
-    /// The model is not to read it: it gets an error with this reason.
+    /// The model does not get the result, but an error with this reason.
     Withhold(String),
 }
 
-/// Looks at every tool call before it is planned. Hooks run in the order they were added; the first refusal holds.
+/// Checks every tool call before it runs. Hooks run in the order in which they were added, and the
+/// first refusal wins.
 pub trait Hook: Send + Sync + 'static {
-    /// Judges a call.
+    /// Decides whether a call may run.
     fn before_tool(&self, scope: &Scope, tool: &ToolSpec, arguments: &RawJson) -> Verdict;
 
-    /// Looks at a call's one result before it is journaled and shown. A result that was made without a run (a refusal, a cancel) is
-    /// not reviewed.
+    /// Reviews a result before it is stored and shown. A result without a run (a refusal, a
+    /// cancellation) is not reviewed.
     fn after_tool(&self, scope: &Scope, tool: &ToolSpec, outcome: &ToolExecutionResult) -> Review {
         let _ = (scope, tool, outcome);
         Review::Keep

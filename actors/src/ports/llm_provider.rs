@@ -1,4 +1,5 @@
-//! A model behind an API. Adapters translate one wire; they never retry and keep no state between calls.
+//! A model provider's API. An adapter translates to one wire format; it never retries and keeps no
+//! state between calls.
 
 use std::{pin::Pin, time::Duration};
 
@@ -8,144 +9,149 @@ use tokio_util::sync::CancellationToken;
 use super::{BoxFuture, RateLimits};
 use crate::chat::{ContentBlock, ModelRequest, ProviderStop, RawJson, Usage};
 
-/// The end of a stream.
+/// The last event of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Completion {
-    /// Why it stopped.
+    /// Normalized stop reason.
     pub stop: ProviderStop,
-    /// The reason in the provider's words.
+    /// The provider's own word for the stop reason.
     pub raw_stop: Option<String>,
-    /// What it cost; `None` when the server did not say.
+    /// Tokens of the call. `None` when the provider reported none.
     pub usage: Option<Usage>,
-    /// The usage object as it came.
+    /// The provider's usage object, as received.
     pub raw_usage: Option<RawJson>,
 }
 
-/// What a model's stream tells.
+/// An event of a model's stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelEvent {
-    /// More text of the answer. Neighbouring pieces of one read may come joined.
+    /// More text of the answer. Pieces that arrive together may be joined.
     Text(String),
-    /// More reasoning.
+    /// More reasoning text.
     Thinking(String),
-    /// A block is complete. Also sent for text and thinking whose pieces went before. A tool call comes only so: whole.
+    /// A complete block. Text and reasoning arrive in pieces first; a tool call arrives only as a
+    /// complete block.
     Block(ContentBlock),
-    /// The end; nothing follows.
+    /// The answer is complete; no event follows.
     Completed(Completion),
-    /// What the credential has left, where the provider tells: alone in the first batch. For the gateway, which keeps it; no content.
+    /// What the provider reports of the credential's rate limits, alone in the first batch. The
+    /// gateway consumes this event; it is no content.
     Limits(RateLimits),
 }
 
-/// Batches of events; ends in exactly one of [`ModelEvent::Completed`] or an error. Dropping it closes the connection.
+/// Batches of events, which end with exactly one [`ModelEvent::Completed`] or one error. Dropping
+/// the stream closes the connection.
 pub type ModelStream = Pin<Box<dyn Stream<Item = Result<Vec<ModelEvent>, ProviderError>> + Send>>;
 
-/// A whole answer (REQUIREMENTS P-03).
+/// A whole answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FinalMessage {
-    /// All blocks, complete.
+    /// All complete blocks.
     pub blocks: Vec<ContentBlock>,
-    /// Why it stopped and what it cost.
+    /// Stop reason and usage.
     pub completion: Completion,
 }
 
-/// What a model can do.
+/// Capabilities of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Window in tokens, input and output together.
+    /// Size of the window in tokens, input and output together.
     pub context_window: u32,
     /// Longest answer in tokens.
     pub output_max: u32,
-    /// Whether it calls tools.
+    /// Whether the model calls tools.
     pub tools: bool,
-    /// Whether it accepts an output schema.
+    /// Whether the API accepts a schema for the answer.
     pub output_schema: bool,
-    /// Whether its API counts tokens.
+    /// Whether the API counts tokens.
     pub counts_tokens: bool,
-    /// Whether it is shown images; a note stands in their place otherwise.
+    /// Whether the model reads images. If not, a note replaces each image.
     pub images: bool,
-    /// Whether it is shown PDFs; their text is read for it otherwise ([`super::DocumentText`]).
+    /// Whether the model reads PDFs. If not, the model gets their text ([`super::DocumentText`]).
     pub documents: bool,
 }
 
-/// What can go wrong with a model call (REQUIREMENTS P-07).
+/// Why a model call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProviderError {
-    /// 401, 403: the key is missing or wrong.
+    /// HTTP 401 or 403: the key is missing or wrong.
     #[error("the provider refused the credentials: {message}")]
     Auth {
-        /// The provider's words, masked.
+        /// The provider's message, masked.
         message: String,
     },
-    /// 400, 404, 413, 422: the request is wrong and will stay so.
+    /// HTTP 400, 404, 413 or 422: the request is wrong, and a retry does not help.
     #[error("the provider refused the request ({status}): {message}")]
     InvalidRequest {
         /// HTTP status.
         status: u16,
-        /// The provider's words, masked.
+        /// The provider's message, masked.
         message: String,
     },
-    /// 429.
+    /// HTTP 429.
     #[error("the provider's rate limit is reached: {message}")]
     RateLimited {
-        /// What Retry-After asked for.
+        /// The wait that Retry-After asks for.
         retry_after: Option<Duration>,
-        /// The provider's words, masked.
+        /// The provider's message, masked.
         message: String,
     },
-    /// 402, and 429 `insufficient_quota`: waiting does not help.
+    /// HTTP 402, or 429 with `insufficient_quota`: a retry does not help.
     #[error("the provider account has no quota left: {message}")]
     QuotaExhausted {
-        /// The provider's words, masked.
+        /// The provider's message, masked.
         message: String,
     },
-    /// 408, 409, 5xx, 529.
+    /// HTTP 408, 409, 5xx or 529.
     #[error("the provider failed ({status}): {message}")]
     Server {
         /// HTTP status; 0 for an error event inside a stream.
         status: u16,
-        /// What Retry-After asked for.
+        /// The wait that Retry-After asks for.
         retry_after: Option<Duration>,
-        /// The provider's words, masked.
+        /// The provider's message, masked.
         message: String,
     },
-    /// No connection, or it broke.
+    /// The connection failed or broke.
     #[error("the connection to the provider failed: {message}")]
     Connection {
         /// What happened.
         message: String,
     },
-    /// No answer in time, or a stream that stalled.
+    /// No answer in time, or a stalled stream.
     #[error("the provider did not answer in time: {message}")]
     Timeout {
-        /// Which limit.
+        /// The time limit that was exceeded.
         message: String,
     },
-    /// Bytes that are not the protocol: HTML, a cut stream, broken JSON, too much of it.
+    /// The bytes do not follow the protocol: HTML, a truncated stream, invalid JSON, or too many
+    /// bytes.
     #[error("the provider's answer is not understood: {message}")]
     Protocol {
         /// What was wrong.
         message: String,
     },
-    /// The call was cancelled by us.
+    /// The caller cancelled the call.
     #[error("the model call was cancelled")]
     Cancelled,
-    /// This adapter cannot do that.
+    /// The adapter does not support the operation.
     #[error("not supported by this provider: {0}")]
     Unsupported(&'static str),
-    /// Our own bound: too many calls wait.
+    /// Too many calls wait for a permit of the gateway.
     #[error("too many model calls are waiting")]
     Overloaded,
-    /// Our own breaker is open after repeated failures.
+    /// The gateway's circuit breaker is open after repeated failures.
     #[error("the provider failed repeatedly; next try in {} s", retry_after.as_secs())]
     BreakerOpen {
-        /// When a probe is due.
+        /// Time until the breaker allows a probe.
         retry_after: Duration,
     },
 }
 
 impl ProviderError {
-    /// The same error with the provider's words replaced, for example by masked ones. Errors without such words stay as they are.
+    /// Replaces the provider's message, for example by a masked one. Errors without such a message
+    /// stay unchanged.
     #[must_use]
     pub fn map_message(mut self, replace: impl FnOnce(&str) -> String) -> Self {
         match &mut self {
@@ -162,7 +168,7 @@ impl ProviderError {
         self
     }
 
-    /// Stable code.
+    /// Returns the stable code of the error.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Auth { .. } => "provider_auth",
@@ -180,7 +186,7 @@ impl ProviderError {
         }
     }
 
-    /// Whether the gateway may try again, before any content came (DESIGN §4.5, REQUIREMENTS P-09).
+    /// Whether the gateway may retry the call, provided that no content has arrived.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::RateLimited { .. } | Self::Server { .. } | Self::Connection { .. } | Self::Timeout { .. } => true,
@@ -195,7 +201,7 @@ impl ProviderError {
         }
     }
 
-    /// How long the provider asked us to wait.
+    /// Returns the wait that the provider asked for.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::RateLimited { retry_after, .. } | Self::Server { retry_after, .. } => *retry_after,
@@ -215,30 +221,31 @@ impl ProviderError {
 
 /// A model provider. Its contract: `testing::contract::llm_provider`.
 pub trait LlmProvider: Send + Sync + 'static {
-    /// Short stable name: `anthropic`, `openai`, `offline`.
+    /// Returns a short stable name: `anthropic`, `openai`, `offline`.
     fn name(&self) -> &str;
 
-    /// The model used when none is named.
+    /// Returns the model that is used when none is named.
     fn default_model(&self) -> &str {
         "default"
     }
 
-    /// What `model` can do; a guess for models it does not know.
+    /// Returns the capabilities of `model`; a guess for unknown models.
     fn capabilities(&self, model: &str) -> Capabilities;
 
-    /// Starts a call. The future ends when the answer's head came; the stream brings the rest.
+    /// Starts a call. The future completes when the head of the answer has arrived; the stream
+    /// yields the rest.
     ///
     /// # Errors
-    /// [`ProviderError`]; also as the last item of the stream.
+    /// [`ProviderError`], from the future or as the last item of the stream.
     ///
     /// # Cancel safety
     /// Dropping the future or the stream, or cancelling the token, closes the connection.
     fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>>;
 
-    /// Makes a call and waits for its whole answer (P-01).
+    /// Makes a call and returns the whole answer.
     ///
     /// # Errors
-    /// [`ProviderError`], also when the stream breaks; what came before is lost.
+    /// [`ProviderError`], also when the stream breaks; the content before the break is dropped.
     ///
     /// # Cancel safety
     /// As [`LlmProvider::stream`].
@@ -249,7 +256,7 @@ pub trait LlmProvider: Send + Sync + 'static {
             while let Some(batch) = stream.next().await {
                 for event in batch? {
                     match event {
-                        ModelEvent::Text(_) | ModelEvent::Thinking(_) | ModelEvent::Limits(_) => {} // The block follows, whole.
+                        ModelEvent::Text(_) | ModelEvent::Thinking(_) | ModelEvent::Limits(_) => {} // The complete block follows.
                         ModelEvent::Block(block) => blocks.push(block),
                         ModelEvent::Completed(completion) => return Ok(FinalMessage { blocks, completion }),
                     }
@@ -259,19 +266,19 @@ pub trait LlmProvider: Send + Sync + 'static {
         })
     }
 
-    /// Asks the provider how many input tokens a request has.
+    /// Asks the provider for the number of input tokens of a request.
     ///
     /// # Errors
-    /// [`ProviderError::Unsupported`] where the API has no such call.
+    /// [`ProviderError::Unsupported`] if the API does not count tokens.
     fn count_tokens(&self, request: ModelRequest) -> BoxFuture<'_, Result<u64, ProviderError>> {
         drop(request);
         Box::pin(std::future::ready(Err(ProviderError::Unsupported("counting tokens"))))
     }
 
-    /// The exact body that [`LlmProvider::stream`] would send, for `sessions request`.
+    /// Returns the exact body that [`LlmProvider::stream`] would send, for `sessions request`.
     ///
     /// # Errors
-    /// [`ProviderError::Unsupported`] for a provider without a wire.
+    /// [`ProviderError::Unsupported`] for a provider without a wire format.
     fn request_body(&self, request: &ModelRequest) -> Result<bytes::Bytes, ProviderError> {
         let _ = request;
         Err(ProviderError::Unsupported("a request body"))

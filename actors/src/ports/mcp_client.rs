@@ -1,4 +1,4 @@
-//! A connection to an MCP server (REQUIREMENTS Q-01). What it offers becomes tools named `{server}__{tool}`.
+//! A connection to an MCP server, whose tools become tools named `{server}__{tool}`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,113 +9,118 @@ use tokio_util::sync::CancellationToken;
 use super::{BoxFuture, Progress};
 use crate::chat::RawJson;
 
-/// A tool as its server defines it.
+/// A tool as its server describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct McpToolDefinition {
-    /// The server's own name of it.
+    /// The server's name for the tool.
     pub name: String,
-    /// What it does, for the model: somebody else's words, invisible characters made visible.
+    /// What the tool does, for the model. Untrusted text of the server, with invisible characters
+    /// made visible.
     pub description: String,
     /// JSON Schema of the arguments.
     pub input_schema: RawJson,
-    /// The server says that it changes nothing.
+    /// The server declares that the tool changes nothing.
     pub read_only: bool,
-    /// The server says that repeating it changes nothing more.
+    /// The server declares that a repeated call changes nothing more.
     pub idempotent: bool,
-    /// SHA-256 over what the server sent (name, description, schema, annotations), as hexadecimal digits: what is pinned (FAULTS F9).
+    /// SHA-256 of the server's description of the tool (name, description, schema, annotations) in
+    /// hexadecimal. A host that pins a tool pins this digest.
     pub digest: String,
 }
 
-/// A piece of what a call gave.
+/// A part of a call's result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum McpContent {
     /// Text.
     Text(String),
-    /// Bytes: a picture, a sound, a file.
+    /// Binary content: an image, audio, a file.
     Binary {
-        /** Media type, as the server says. */
+        /// Media type that the server declares.
         mime: String,
-        /** The bytes themselves. */
+        /// The decoded bytes.
         bytes: Bytes,
     },
-    /// Something that the server names and did not send.
+    /// A reference to content that the server did not send.
     Link {
-        /** Name for people. */
+        /// Name for people.
         name: String,
-        /** Where the server has it. */
+        /// URI of the content at the server.
         uri: String,
     },
 }
 
-/// What a call gave.
+/// The result of a call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct McpResult {
-    /// Its pieces in order.
+    /// The parts, in order.
     pub content: Vec<McpContent>,
-    /// Structured content, if the server gave any.
+    /// Structured content, if the server sent any.
     pub structured: Option<Value>,
-    /// The server says that the call failed.
+    /// Whether the server reports that the call failed.
     pub is_error: bool,
 }
 
-/// Why a server did not answer.
+/// Why a call to a server failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum McpError {
-    /// It cannot be started or reached; nothing was begun.
+    /// The server cannot be started or reached. No work began.
     #[error("the MCP server {server} cannot be reached: {reason}")]
     Unreachable {
-        /** Which. */
+        /// Configured name of the server.
         server: String,
-        /** Why; no path, no key. */
+        /// Why, without paths and keys.
         reason: String,
     },
-    /// It went away, or said what no server may say. What it was doing may have happened.
+    /// The server exited or broke the protocol. The call may have taken effect.
     #[error("the MCP server {server} failed: {reason}")]
     Failed {
-        /** Which. */
+        /// Configured name of the server.
         server: String,
-        /** Why. */
+        /// What happened, without paths and keys.
         reason: String,
     },
-    /// It answered with an error of the protocol.
+    /// The server answered with a JSON-RPC error.
     #[error("the MCP server {server} refused: {message}")]
     Refused {
-        /** Which. */
+        /// Configured name of the server.
         server: String,
-        /** JSON-RPC code. */
+        /// JSON-RPC error code.
         code: i64,
-        /** Its words. */
+        /// The server's message.
         message: String,
     },
-    /// It did not answer in time; it was told to stop. What it was doing may have happened.
+    /// The server did not answer in time and was asked to stop. The call may have taken effect.
     #[error("the MCP server {server} did not answer within {} ms", after.as_millis())]
     TimedOut {
-        /** Which. */
+        /// Configured name of the server.
         server: String,
-        /** How long it had. */
+        /// The time limit of the call.
         after: Duration,
     },
-    /// Cancelled; the server was told.
+    /// Cancelled; the server was notified.
     #[error("cancelled")]
     Cancelled,
 }
 
-/// A connection to one server. Contract: a dead server fails calls, never the caller; cancel is forwarded (DESIGN §6).
+/// A connection to one server. Contract: a dead server fails calls but never the host, and a
+/// cancellation is forwarded to the server.
 pub trait McpClient: Send + Sync + 'static {
-    /// Name of the server, as configured.
+    /// Returns the configured name of the server.
     fn server_name(&self) -> &str;
 
-    /// What it offers, in a fixed order. Starts it if need be; asked again only when the server said that its list changed.
+    /// Returns the server's tools in a fixed order. Starts the server if necessary. The list is
+    /// cached until the server reports a change.
     ///
     /// # Errors
     /// [`McpError`].
     fn list_tools(&self) -> BoxFuture<'_, Result<Arc<[McpToolDefinition]>, McpError>>;
 
-    /// Calls a tool by the server's own name. Progress is told as it comes; on cancel the server is told to stop.
+    /// Calls a tool by the server's name for it. Progress is reported as it arrives; a cancellation
+    /// is forwarded to the server.
     ///
     /// # Errors
-    /// [`McpError`]. A failure of the tool itself is an `Ok` with `is_error`.
+    /// [`McpError`]. A failure of the tool is an `Ok` with `is_error`.
     fn call_tool(
         &self,
         tool: String,
@@ -124,7 +129,7 @@ pub trait McpClient: Send + Sync + 'static {
         cancel: CancellationToken,
     ) -> BoxFuture<'_, Result<McpResult, McpError>>;
 
-    /// Ends the connection and the server's processes. Calls after it fail.
+    /// Closes the connection and ends the server's processes. Later calls fail.
     fn close(&self) -> BoxFuture<'_, ()>;
 }
 

@@ -1,7 +1,8 @@
-//! The traits through which the kernel reaches the world. All are used as `Arc<dyn Port>`; verbs return boxed futures.
+//! Ports: the traits through which the kernel reaches the world. The kernel holds each as
+//! `Arc<dyn Port>`, and their methods return boxed futures.
 //!
-//! A port file is plain data, the trait, then a test that it is dyn-compatible. Every port has a contract suite in
-//! `crate::testing`; an adapter is what passes it.
+//! A port file has plain data, the trait, and a test that the trait is dyn-compatible. Every port
+//! has a contract suite in `crate::testing` that each adapter must pass.
 
 mod artifact_store;
 mod clock;
@@ -49,5 +50,5 @@ pub use tool::{
 };
 pub use typed_tool::{Json, TypedTool, erased};
 
-/// What every port's verbs return.
+/// The future that every port method returns.
 pub type BoxFuture<'a, T> = futures_util::future::BoxFuture<'a, T>;

@@ -1,5 +1,5 @@
-//! What commands can reach of the network, in the operator's words. Pure: a pattern is read and compared here, names are resolved and
-//! addresses dialed by an adapter.
+//! The network policy of commands: which hosts they can reach. This module parses and matches
+//! patterns; an adapter resolves names and opens connections.
 //!
 //! Pure.
 
@@ -8,37 +8,37 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// Ports of a pattern that names none: plain HTTP and TLS.
+/// Ports of a pattern without a port: HTTP and HTTPS.
 const USUAL_PORTS: [u16; 2] = [80, 443];
 
-/// Longest name of a host (RFC 1035), and of one of its parts.
+/// Longest host name in bytes (RFC 1035).
 const NAME_BYTES_MAX: usize = 253;
 const LABEL_BYTES_MAX: usize = 63;
 
-/// What commands can reach of the network.
+/// Which hosts commands can reach.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Network {
-    /// Nothing, not even this machine.
+    /// None, not even localhost.
     #[default]
     Off,
-    /// These hosts, by HTTP and by what a CONNECT proxy carries (TLS), and nothing else.
+    /// Only these hosts, by HTTP or through a CONNECT proxy (TLS).
     Hosts(Vec<HostPattern>),
-    /// Whatever the host reaches; only in a mode without a boundary.
+    /// Every host that the machine reaches. Allowed only in a mode without a boundary.
     Open,
 }
 
-/// A text is no pattern of hosts.
+/// The text is not a host pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("must be a host name such as example.org, `*.` with a domain, or an IP address, each with or without `:port`, not {0:?}")]
 pub struct NoSuchHost(String);
 
-/// One entry of an allow-list: `crates.io`, `*.example.org` (every name below it, not itself), `10.0.0.7:8080`, `[fd00::7]:8080`.
-/// Without a port: 80 and 443.
+/// One entry of an allow-list: `crates.io`, `*.example.org` (every subdomain, not the domain),
+/// `10.0.0.7:8080`, `[fd00::7]:8080`. Without a port, an entry stands for 80 and 443.
 ///
-/// A listed name is reached at public addresses only, whatever it resolves to; an address that is not public is reached when it is
-/// listed itself, by its literal entry, and then by listed names that resolve to it, too.
+/// A listed name permits public addresses only, whatever the name resolves to. A private address
+/// must be listed as a literal; then listed names that resolve to it reach it, too.
 ///
 /// ```
 /// use callboard_actors::ports::HostPattern;
@@ -57,15 +57,15 @@ pub struct HostPattern {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Kind {
-    /// In lower case, without the dot at its end.
+    /// In lower case, without a trailing dot.
     Name(String),
-    /// Every name below it.
+    /// Every subdomain of this name.
     Below(String),
     Address(IpAddr),
 }
 
 impl HostPattern {
-    /// Whether a request for `host`, a name or an address as it is written in a request, is meant.
+    /// Whether the pattern matches a request for `host`, a name or a literal address, and `port`.
     pub fn matches(&self, host: &str, port: u16) -> bool {
         if let Some(ip) = literal(host) {
             return self.permits_address(ip, port);
@@ -82,7 +82,8 @@ impl HostPattern {
         meant && self.has_port(port)
     }
 
-    /// Whether it is this very address: then the operator vouches for it, public or not.
+    /// Whether the pattern is exactly this address. The operator then permits it even if it is not
+    /// public.
     pub fn permits_address(&self, ip: IpAddr, port: u16) -> bool {
         matches!(&self.kind, Kind::Address(own) if *own == ip) && self.has_port(port)
     }
@@ -143,7 +144,7 @@ impl fmt::Display for HostPattern {
     }
 }
 
-/// An address as it is meant to be written: no octal, no hexadecimal, IPv6 in brackets.
+/// Parses a literal address in its canonical form: no octal, no hexadecimal, IPv6 in brackets.
 fn literal(host: &str) -> Option<IpAddr> {
     match host.strip_prefix('[') {
         Some(rest) => rest.strip_suffix(']')?.parse::<Ipv6Addr>().ok().map(IpAddr::V6),
@@ -155,7 +156,8 @@ fn port_of(text: &str) -> Option<u16> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten().filter(|port| *port > 0)
 }
 
-/// Letters, digits, hyphens and underscores between dots. A last part of digits, or `0x…`, is an address in disguise.
+/// Whether this is a host name: letters, digits, hyphens and underscores between dots. A last label
+/// of digits or `0x…` would be a disguised address.
 fn is_name(host: &str) -> bool {
     let fits = |label: &str| {
         (1..=LABEL_BYTES_MAX).contains(&label.len()) && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
@@ -165,7 +167,7 @@ fn is_name(host: &str) -> bool {
     host.len() <= NAME_BYTES_MAX && host.split('.').all(fits) && !disguised
 }
 
-/// A name without the dot that says that it is whole.
+/// Removes the trailing dot of a fully qualified name.
 fn bare(host: &str) -> &str {
     host.strip_suffix('.').unwrap_or(host)
 }

@@ -1,32 +1,32 @@
-//! How much of a result a model reads, and for how long one may be used again: words that tools, requests and results share.
+//! Types that tools, requests and results share: cache policy, permission level, reach.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Whether and for how long a result may answer a later call with the same arguments (REQUIREMENTS T-16). Only `pure` calls are
-/// ever answered so.
+/// Whether and for how long a cached result answers later calls with the same arguments. Applies to
+/// `pure` calls only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CachePolicy {
-    /// Never.
+    /// Results are not cached.
     #[default]
     NoCache,
-    /// As long as the cache keeps things by default: one hour.
+    /// Results are cached for the default time, one hour.
     Cacheable,
-    /// 5 minutes.
+    /// Results are cached for 5 minutes.
     TtlShort,
-    /// 1 hour.
+    /// Results are cached for 1 hour.
     TtlMedium,
-    /// 24 hours.
+    /// Results are cached for 24 hours.
     TtlLong,
 }
 
-/// How long the cache keeps results whose policy names no time (REQUIREMENTS T-16, T-19).
+/// How long results of the policy `Cacheable` are cached.
 pub const CACHE_TTL: Duration = Duration::from_secs(3600);
 
 impl CachePolicy {
-    /// How long a result is kept; `None`: not at all.
+    /// Returns how long a result is cached; `None` if it is not cached.
     pub fn ttl(self) -> Option<Duration> {
         match self {
             Self::NoCache => None,
@@ -38,37 +38,37 @@ impl CachePolicy {
     }
 }
 
-/// What a call is allowed (REQUIREMENTS T-08).
+/// What a caller's tool calls are permitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PermissionLevel {
-    /// What the session's approval mode says.
+    /// The session's approval mode decides.
     #[default]
     Default,
-    /// Only tools that never ask.
+    /// Only tools that never need approval.
     Restricted,
-    /// Every tool, without asking.
+    /// Every tool, without approval.
     Admin,
 }
 
-/// What of the outside a tool touches; says which part of the sandbox policy holds for it.
+/// What a tool reaches outside the kernel. Selects the part of the sandbox policy that applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reach {
-    /// Nothing that we know of: it is the embedding application's own code.
+    /// Unknown: the tool is code of the embedding application.
     #[default]
     Host,
-    /// Nothing at all.
+    /// Nothing outside the call.
     Nothing,
-    /// Files below the workspace.
+    /// Files in the workspace.
     Files,
     /// Commands in the sandbox.
     Commands,
-    /// Public addresses on the network.
+    /// Public network addresses.
     Web,
     /// An MCP server.
     Server,
-    /// What Callboard keeps for this conversation: artifacts, memory.
+    /// Callboard's data of the conversation: artifacts, memory.
     Store,
 }
 

@@ -1,40 +1,41 @@
-//! What a provider tells of its limits with an answer. Plain data.
+//! Rate limits that a provider reports with an answer.
 
 use std::time::Duration;
 
-/// What a credential has left, as its provider sees it.
+/// The remaining allowances of a credential, as reported by its provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RateLimits {
-    /// Requests.
+    /// Requests; `None` if not reported, as for all fields.
     pub requests: Option<Allowance>,
     /// Tokens, input and output together.
     pub tokens: Option<Allowance>,
-    /// Input tokens, where they are counted by themselves.
+    /// Input tokens, where the provider limits them separately.
     pub input_tokens: Option<Allowance>,
-    /// Output tokens, where they are counted by themselves.
+    /// Output tokens, where the provider limits them separately.
     pub output_tokens: Option<Allowance>,
 }
 
-/// One limit, and what is left of it.
+/// One limit and its remaining part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Allowance {
-    /// The limit.
+    /// The whole limit.
     pub limit: Option<u64>,
-    /// What is left.
+    /// The remaining part.
     pub remaining: u64,
-    /// Time until all of it is there again.
+    /// Time until the whole limit is available again.
     pub reset: Option<Duration>,
 }
 
 impl RateLimits {
-    /// Whether nothing was told.
+    /// Whether the provider reported no limit.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
 impl Allowance {
-    /// About how long until `units` are there, if nothing is left; `None` if something is, or nobody knows. Providers fill up steadily.
+    /// Estimates the time until `units` are available, when nothing remains. `None` if something
+    /// remains or the reset is unknown. Assumes a steady refill.
     pub fn until(&self, units: u64) -> Option<Duration> {
         let reset = self.reset.filter(|_| self.remaining == 0)?;
         match self.limit.filter(|limit| *limit > 0) {

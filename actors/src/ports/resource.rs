@@ -1,13 +1,13 @@
-//! Something that runs beside a host and ends with it: the servers behind tools.
+//! A resource beside a host that ends with it, such as the servers behind tools.
 
 use super::BoxFuture;
 
-/// Ends with its host.
+/// A resource that the host closes on shutdown.
 pub trait Resource: Send + Sync + 'static {
-    /// Ends it. Called once, when nobody uses it any longer; the host does not wait for ever.
+    /// Closes the resource. Called once, after its last use; the host waits for a limited time.
     ///
     /// # Cancel safety
-    /// May be dropped when the time for it is over.
+    /// The future may be dropped at the end of that time.
     fn close(&self) -> BoxFuture<'_, ()>;
 }
 

@@ -1,6 +1,6 @@
-//! A place where commands run and paths end. One policy decides for every tool (FAULTS, "Only bash is sandboxed").
+//! The sandbox in which commands run. One policy applies to all tools.
 //!
-//! REQUIREMENTS Z-01, Z-03..Z-06. File tools do not come through here: they share its root (`callboard::sandbox::Root`).
+//! File tools do not use this port; they share the sandbox's root (`callboard::sandbox::Root`).
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -9,34 +9,34 @@ use tokio_util::sync::CancellationToken;
 
 use super::{BoxFuture, Network, Progress, TOOL_TIMEOUT};
 
-/// What one command may use (FAULTS F3). A command that goes over is stopped and told as [`SandboxError::Limit`], or the kernel
-/// refuses it more.
+/// Resource limits of one command. A command over a limit is stopped with [`SandboxError::Limit`],
+/// or the operating system refuses it more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecLimits {
-    /// Longest run that a caller may ask for, in milliseconds: ten minutes.
+    /// Longest run that a caller may request, in milliseconds. The default is ten minutes.
     pub time_ms: u64,
-    /// Processes and threads, all together: a build needs dozens, a fork bomb thousands.
+    /// Processes and threads together. A build needs dozens, a fork bomb thousands.
     pub processes: u32,
-    /// Bytes of memory, all processes together: a linker fits, a bomb does not. Memory files, buffers of sockets, page tables and files
-    /// in memory count.
+    /// Bytes of memory of all processes together, including memory-backed files, socket buffers and
+    /// page tables. A linker fits, a memory bomb does not.
     pub memory_bytes: u64,
     /// Bytes of one written file.
     pub file_bytes: u64,
-    /// Bytes by which the free space of the workspace's disk may shrink while the command runs.
+    /// Bytes by which the free space of the workspace's disk may shrink during the command.
     pub disk_bytes: u64,
-    /// Files by which the free ones of the workspace's disk may get fewer while the command runs: a large repository with all that it
-    /// depends on fits. Where a file system counts none, there is no bound.
+    /// Number of files by which the free inodes of the workspace's disk may shrink during the
+    /// command. Not enforced on a file system without inode counts.
     pub files: u64,
-    /// Bytes of the private `/tmp` where that is memory.
+    /// Bytes of the private `/tmp`, where it is memory-backed.
     pub tmp_bytes: u64,
-    /// Seconds of processor time of one process: the longest run, spent on two cores.
+    /// Seconds of processor time per process. The default is the longest run on two cores.
     pub cpu_seconds: u64,
-    /// Open files of one process: the usual soft limit of a login.
+    /// Open files per process. The default is the usual soft limit of a login.
     pub open_files: u64,
 }
 
 impl ExecLimits {
-    /// What holds unless the host says otherwise.
+    /// The limits of a host that configures none.
     pub const DEFAULT: Self = Self {
         time_ms: 600_000,
         processes: 512,
@@ -49,7 +49,7 @@ impl ExecLimits {
         open_files: 1024,
     };
 
-    /// A timeout that ends.
+    /// Limits a requested timeout to `time_ms`.
     pub fn clamp(&self, timeout: Duration) -> Duration {
         timeout.min(Duration::from_millis(self.time_ms))
     }
@@ -61,41 +61,43 @@ impl Default for ExecLimits {
     }
 }
 
-/// What is allowed inside. Its serialised form holds no path of the host.
+/// What commands may do. The serialized form contains no path of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SandboxPolicy {
-    /// The one folder that can be read and written.
+    /// The only folder that commands can read and write.
     #[serde(skip)]
     pub root: Arc<PathBuf>,
-    /// Which sandbox it is: `bubblewrap`, `landlock`, `landlock-closed` (without a mount namespace), `local`, or the name of one of yours.
+    /// Name of the sandbox: `bubblewrap`, `landlock`, `landlock-closed` (without a mount
+    /// namespace), `local`, or the name of your own.
     pub kind: &'static str,
-    /// What of the network can be reached; not what was wished but what is in force.
+    /// The network policy in force, which may be narrower than the configured one.
     pub network: Network,
-    /// Whether a kernel boundary is in force; `false` only in the `local` mode that must be asked for by name.
+    /// Whether the operating system enforces the policy. `false` only for `local`, which must be
+    /// configured by name.
     pub boundary: bool,
-    /// What one command may use.
+    /// Resource limits of one command.
     pub limits: ExecLimits,
 }
 
 /// A command to run.
 #[derive(Debug, Clone)]
 pub struct Exec {
-    /// Given to bash.
+    /// Script for bash.
     pub command: String,
-    /// Longest run; then every process of it is killed (Z-04).
+    /// Longest run. Afterwards every process of the command is killed.
     pub timeout: Duration,
-    /// Relative to the root; the root itself by default (Z-05).
+    /// Folder to start in, relative to the root. `None` means the root.
     pub working_dir: Option<PathBuf>,
-    /// Bytes kept of standard output: half from its head, half from its tail.
+    /// Bytes of standard output that are kept: half from the start, half from the end.
     pub output_bytes_max: usize,
-    /// Bytes kept of standard error, likewise.
+    /// Bytes of standard error that are kept, likewise.
     pub errors_bytes_max: usize,
-    /// Gets a line of what it prints, at most every 500 ms, unmasked.
+    /// Receives a line of output at most every 500 ms, unmasked.
     pub progress: Progress,
 }
 
 impl Exec {
-    /// A command in the root, with two minutes and 16 KiB of each stream.
+    /// Creates a command in the root with a timeout of two minutes and 16 KiB of each stream.
     pub fn new(command: impl Into<String>) -> Self {
         Self {
             command: command.into(),
@@ -108,58 +110,60 @@ impl Exec {
     }
 }
 
-/// What came of a command.
+/// The outcome of a command.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ExecResult {
-    /// Exit status; `None` when killed by a signal.
+    /// Exit status; `None` for a command that a signal killed.
     pub status: Option<i32>,
-    /// Standard output, invalid UTF-8 replaced, cut in the middle if long.
+    /// Standard output, with invalid UTF-8 replaced and the middle cut out if it is long.
     pub stdout: String,
     /// Standard error, likewise.
     pub stderr: String,
-    /// Bytes of both that the command printed.
+    /// Bytes that the command printed to both streams.
     pub bytes_printed: u64,
-    /// Bytes of both that were left out.
+    /// Bytes of both streams that were cut out.
     pub bytes_left_out: u64,
-    /// Whether the time was over.
+    /// Whether the command exceeded its timeout.
     pub timed_out: bool,
-    /// The folder that its shell ended in, relative to the root, if that is known and inside.
+    /// The shell's last working folder, relative to the root. `None` if unknown or outside.
     pub working_dir: Option<PathBuf>,
-    /// Processes that still ran when the shell ended, and were killed.
+    /// Processes that still ran when the shell exited, and were killed.
     pub left_running: u32,
 }
 
-/// Why nothing ran, or no path came back.
+/// Why a command did not complete or a path was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SandboxError {
-    /// The policy says no.
+    /// The policy forbids it.
     #[error("not allowed: {0}")]
     Denied(String),
-    /// It could not be started.
+    /// The command could not start.
     #[error("could not be started: {0}")]
     Failed(String),
-    /// It used more than a command may, and its processes are gone.
+    /// The command exceeded a limit, and its processes were killed.
     #[error("stopped: {0}")]
     Limit(String),
-    /// It was cancelled, and its processes are gone.
+    /// The command was cancelled, and its processes were killed.
     #[error("cancelled")]
     Cancelled,
 }
 
-/// A sandbox. Its contract: `testing::contract::sandbox`. Any place with a folder and a bash can be one: a container, a small
-/// virtual machine (REQUIREMENTS Z-06).
+/// A sandbox. Its contract: `testing::contract::sandbox`. Anything with a folder and bash can
+/// implement it, such as a container or a small virtual machine.
 pub trait Sandbox: Send + Sync + 'static {
-    /// What is allowed.
+    /// Returns the policy in force.
     fn policy(&self) -> &SandboxPolicy;
 
-    /// Resolves `path` against the root, links included; a path that does not exist yet by its nearest existing parent (Z-03).
+    /// Resolves `path` against the root, including symbolic links. A path that does not exist yet
+    /// is resolved by its nearest existing parent.
     ///
     /// # Errors
-    /// [`SandboxError::Denied`] when it leaves the root.
+    /// [`SandboxError::Denied`] when the path leaves the root.
     fn validate_path(&self, path: &str) -> Result<PathBuf, SandboxError>;
 
-    /// Runs a command to its end. Timeout and cancel kill every process it started.
+    /// Runs a command to its end. A timeout or a cancellation kills every process that the command
+    /// started.
     fn exec(&self, exec: Exec, cancel: CancellationToken) -> BoxFuture<'_, Result<ExecResult, SandboxError>>;
 }
 

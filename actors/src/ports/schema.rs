@@ -1,4 +1,5 @@
-//! Checks arguments against a tool's JSON Schema. The kernel carries no validator: an adapter compiles a schema once a tool.
+//! Validation of arguments against a tool's JSON Schema. The kernel contains no validator; an
+//! adapter compiles each schema once.
 
 use std::sync::Arc;
 
@@ -6,21 +7,22 @@ use serde_json::Value;
 
 use crate::{chat::RawJson, tool::ToolError};
 
-/// A schema, ready to check arguments.
+/// A compiled schema.
 pub trait SchemaCheck: Send + Sync + 'static {
-    /// Checks arguments.
+    /// Checks arguments against the schema.
     ///
     /// # Errors
-    /// [`ToolError::invalid`] whose message tells the model which argument is wrong, what was expected and what came.
+    /// [`ToolError::invalid`] with a message for the model: which argument is wrong, what was
+    /// expected and what was given.
     fn check(&self, arguments: &Value) -> Result<(), ToolError>;
 }
 
-/// Compiles schemas. References to other documents are never followed.
+/// Compiles schemas. Never follows references to other documents.
 pub trait Schemas: Send + Sync + 'static {
     /// Compiles the schema of one tool.
     ///
     /// # Errors
-    /// Says what is wrong with the schema.
+    /// A description of the fault in the schema.
     fn compile(&self, tool: &str, schema: &RawJson) -> Result<Arc<dyn SchemaCheck>, String>;
 }
 

@@ -1,4 +1,4 @@
-//! Where journals live. Append-only, ordered, guarded by epoch and head; the memory of everything a conversation is.
+//! The store of journals: append-only, ordered, and guarded by epoch and head.
 
 use std::time::Duration;
 
@@ -14,35 +14,36 @@ use crate::{
     time::Timestamp,
 };
 
-/// Whether somebody waits for an append.
+/// Whether a caller waits for an append.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
-    /// Somebody waits: commit at once.
+    /// A caller waits: commit at once.
     Awaited,
-    /// Nobody waits: ride along with another commit, 5 ms at most.
+    /// No caller waits: the append may join a later commit, within 5 ms.
     Unwatched,
 }
 
-/// Told exactly once what became of an append, on any thread; must not block.
+/// The callback of an append. Called exactly once with the result, on any thread; must not block.
 pub type Done = Box<dyn FnOnce(Result<(), AppendError>) + Send>;
 
-/// A batch of entries of one conversation; stored whole or not at all.
+/// Entries of one conversation, stored completely or not at all.
 pub struct Append {
-    /// Whose journal.
+    /// The conversation whose journal grows.
     pub scope: Scope,
-    /// Where the journal must end for this to be stored.
+    /// The head that the journal must have for this append to be stored.
     pub expected: Head,
-    /// The writer's epoch: `expected.epoch` inside a life, one more in a life's first append; any above 0 in a journal's first.
+    /// Epoch of the writer: equal to `expected.epoch` within an activation, one higher for the
+    /// first append of an activation. The first append of a journal may have any epoch above 0.
     pub epoch: Epoch,
-    /// The entries, with seqs that follow `expected.seq` one by one. Not empty.
+    /// The entries, with consecutive seqs that follow `expected.seq`. Not empty.
     pub entries: Vec<StoredEntry>,
-    /// What the head row says after this.
+    /// The state that the head row records after this append.
     pub open: Open,
-    /// When a sweep should look at the conversation again (a parked round's deadline).
+    /// When a sweep should look at the conversation again, such as the deadline of a parked round.
     pub wake_at: Option<Timestamp>,
-    /// Whether somebody waits.
+    /// Whether a caller waits.
     pub durability: Durability,
-    /// Who is told.
+    /// The callback for the result.
     pub done: Done,
 }
 
@@ -53,12 +54,12 @@ impl std::fmt::Debug for Append {
 }
 
 impl Append {
-    /// Judges the guards of this append on a journal that ends at `found`, and tells where it would end after it. The
-    /// one place of that rule: adapters call it inside of their transaction.
+    /// Checks this append against a journal whose head is `found`, and returns the head after it.
+    /// Adapters call this function inside their transaction, so that the rule exists once.
     ///
     /// # Errors
-    /// `Conflict` when the journal ends elsewhere than expected, the epoch is neither the expected one nor the next
-    /// (a journal may begin with any), or the seqs do not follow one by one.
+    /// `Conflict` when the head differs from the expected one, the epoch is neither the expected
+    /// one nor the next (a journal may start with any), or the seqs are not consecutive.
     pub fn judge(&self, found: Head) -> Result<Head, AppendError> {
         let conflict = || AppendError::Conflict { scope: self.scope.clone(), found };
         let mut seq = self.expected.seq;
@@ -75,7 +76,7 @@ impl Append {
         }
     }
 
-    /// Bytes that this append roughly takes in a queue.
+    /// Estimates the bytes of this append in a queue.
     pub fn size(&self) -> usize {
         self.entries.iter().map(|entry| entry.bytes.len().saturating_add(64)).fold(256, usize::saturating_add)
     }
@@ -85,15 +86,16 @@ impl Append {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AppendError {
-    /// The journal ends elsewhere: another life writes it, or wrote since.
+    /// The journal has another head: another activation wrote to it.
     #[error("the journal of {scope} ends at epoch {} seq {}, not where this life left it", found.epoch, found.seq)]
     Conflict {
-        /// Whose journal.
+        /// The conversation.
         scope: Scope,
-        /// Where it ends.
+        /// The head of the journal.
         found: Head,
     },
-    /// The store said no, or nothing; it may or may not be stored. Read the head to know.
+    /// The store refused or did not answer. The entries may or may not be stored; the head shows
+    /// which.
     #[error("the store is not available: {message}")]
     Unavailable {
         /// What happened, without paths.
@@ -111,29 +113,29 @@ pub enum StoreError {
         /// What happened, without paths.
         message: String,
     },
-    /// A row cannot be read.
+    /// A stored row cannot be read.
     #[error("the stored data of {scope} is damaged: {message}")]
     Damaged {
-        /// Whose.
+        /// The conversation of the row.
         scope: Scope,
-        /// What is wrong.
+        /// What is wrong with the row.
         message: String,
     },
-    /// The store was written by a newer program.
+    /// A newer program wrote the store.
     #[error("the store was written by a newer version of callboard (schema {found}, this one knows {known}); use that version")]
     NewerSchema {
-        /// The schema found.
+        /// Schema version of the store.
         found: u32,
-        /// The newest one known.
+        /// Newest schema version that this program knows.
         known: u32,
     },
-    /// There is no such conversation.
+    /// The conversation does not exist.
     #[error("conversation not found")]
     NotFound,
 }
 
 impl StoreError {
-    /// Stable code.
+    /// Returns the stable code of the error.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Unavailable { .. } => "store_unavailable",
@@ -143,7 +145,7 @@ impl StoreError {
         }
     }
 
-    /// Whether trying again can help.
+    /// Whether a retry can help.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Unavailable { .. })
     }
@@ -151,33 +153,33 @@ impl StoreError {
 
 /// One row of a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the field names say it")]
 pub struct SessionSummary {
-    /// Which conversation.
     pub conversation: ConversationId,
-    /// Where its journal ends.
+    /// The end of the journal.
     pub head: Head,
-    /// What it waits for.
+    /// What the conversation waits for.
     pub open: Open,
-    /// When a sweep should look at it.
+    /// When a sweep should look at the conversation. `None` if no deadline is set.
     pub wake_at: Option<Timestamp>,
-    /// When its first entry was stored.
+    /// When the first entry was stored.
     pub created_at: Timestamp,
-    /// When its last entry was stored.
+    /// When the last entry was stored.
     pub updated_at: Timestamp,
-    /// Set once its journal could not be read.
+    /// Why the journal could not be read. `None` for a readable journal.
     pub failed: Option<String>,
 }
 
-/// What to list, in order of conversation id.
+/// A query for a page of conversations, sorted by id.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListQuery {
-    /// Ids after this one.
+    /// Only ids after this one.
     pub after: Option<ConversationId>,
-    /// At most this many; 0 means 1000.
+    /// Largest number of rows; 0 means 1000.
     pub count: usize,
-    /// Only those in this state.
+    /// Only conversations in this state.
     pub open: Option<Open>,
-    /// Also the conversations of subagents, which are left out otherwise (DESIGN §4.7).
+    /// Whether to include the conversations of subagents.
     pub subagents: bool,
 }
 
@@ -185,26 +187,30 @@ pub struct ListQuery {
 ///
 /// Its contract: `crate::testing::contract::session_backend`.
 pub trait SessionBackend: Send + Sync + 'static {
-    /// Takes an append into the queue in the order of calls, then tells `done`. Returns at once.
+    /// Queues an append, in the order of the calls, and returns at once. The result goes to `done`.
     ///
-    /// Appends of one conversation are stored in the order they were given. After one failed, later ones of the same
-    /// life fail too, since the head is not where they expect it.
+    /// Appends of one conversation are stored in the order in which they were queued. After a
+    /// failed append, the later ones of the same activation fail too, because the head is not the
+    /// expected one.
     fn append(&self, append: Append);
 
-    /// Reads the head; `Head::default()` for an unknown conversation.
+    /// Returns the head; `Head::default()` for an unknown conversation.
     fn head<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Head, StoreError>>;
 
-    /// Reads a conversation; an unknown one is empty (REQUIREMENTS B-05). A snapshot is returned only with all entries after it.
+    /// Loads a conversation; an unknown one is empty. Returns a snapshot only together with all
+    /// entries after it.
     fn load<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Loaded, StoreError>>;
 
-    /// Reads all entries after `after`, at most `count`, whatever snapshots exist: for exports and projections.
+    /// Returns at most `count` entries after `after`, ignoring snapshots: for exports and
+    /// projections.
     fn entries<'a>(&'a self, scope: &'a Scope, after: Seq, count: usize) -> BoxFuture<'a, Result<Vec<StoredEntry>, StoreError>>;
 
-    /// Keeps a snapshot of the state after entry `upto`. A cache: may be lost; one of a state that the journal has not
-    /// reached, of an unknown conversation, or older than the kept one is ignored.
+    /// Stores a snapshot of the state after entry `upto`. A snapshot is a cache and may be lost. It
+    /// is ignored for an unknown conversation, for a state that the journal has not reached, or if
+    /// a newer snapshot is stored.
     fn snapshot<'a>(&'a self, scope: &'a Scope, upto: Seq, bytes: Bytes) -> BoxFuture<'a, Result<(), StoreError>>;
 
-    /// Removes a conversation with everything stored of it; tells whether there was one.
+    /// Deletes a conversation and everything stored with it. Returns whether it existed.
     fn delete<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<bool, StoreError>>;
 
     /// Lists a tenant's conversations.
@@ -213,22 +219,25 @@ pub trait SessionBackend: Send + Sync + 'static {
     /// Counts a tenant's conversations.
     fn count<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>>;
 
-    /// Bytes that are stored of a tenant: the entries and snapshots of all its conversations, as of the last change that was acknowledged.
-    /// Asked before every prompt: a store counts a tenant once and keeps the count.
+    /// Returns the stored bytes of a tenant: entries and snapshots of all its conversations, as of
+    /// the last acknowledged change. Called before every prompt, so a store should count once per
+    /// tenant and maintain the count.
     fn stored_bytes<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>>;
 
-    /// Whether appended entries stay and count as stored bytes of their tenant.
+    /// Whether the store keeps appended entries, which then count as stored bytes of their tenant.
     fn keeps_entries(&self) -> bool {
         true
     }
 
-    /// Empties the entries up to `upto` and drops a snapshot of a state that they led to. An emptied entry keeps its place and has no
-    /// bytes; a later snapshot of a state up to `upto` is ignored. Does nothing for an unknown conversation.
+    /// Empties the entries up to `upto` and removes snapshots of states up to there. An emptied
+    /// entry keeps its position and has no bytes. A later snapshot of a state up to `upto` is
+    /// ignored. Does nothing for an unknown conversation.
     fn empty<'a>(&'a self, scope: &'a Scope, upto: Seq) -> BoxFuture<'a, Result<(), StoreError>>;
 
-    /// Lists conversations of all tenants that are open in the given state, for the start and the sweep (DESIGN §4.3),
-    /// in order of scope, at most `count` (0 means 1000). With `due` only those whose `wake_at` is not later; one
-    /// without a `wake_at` is never due. Those marked failed are left out: nothing could be resumed.
+    /// Lists the conversations of all tenants that are open in the given state, for the start of a
+    /// host and its sweep. Sorted by scope, at most `count` (0 means 1000). With `due`, only those
+    /// whose `wake_at` is not later; one without a `wake_at` is never due. Conversations marked as
+    /// failed are left out, because they cannot resume.
     fn list_open(
         &self,
         open: Open,
@@ -237,27 +246,30 @@ pub trait SessionBackend: Send + Sync + 'static {
         count: usize,
     ) -> BoxFuture<'_, Result<Vec<Scope>, StoreError>>;
 
-    /// Marks a conversation whose journal cannot be read, or clears the mark; `NotFound` for an unknown one.
+    /// Marks a conversation whose journal cannot be read, or clears the mark with `None`.
+    /// `NotFound` for an unknown conversation.
     fn mark_failed<'a>(&'a self, scope: &'a Scope, reason: Option<String>) -> BoxFuture<'a, Result<(), StoreError>>;
 
-    /// Removes what no list shows of a tenant whose conversations were deleted one by one: rows that no id of ours reaches. A store all of
-    /// whose rows can be listed has nothing to do. Tells whether there was something.
+    /// Deletes rows of a tenant that no list returns and so no deletion by id reaches. Called after
+    /// the tenant's conversations were deleted one by one. Returns whether there were any. The
+    /// default is for stores that list all their rows.
     fn erase<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<bool, StoreError>> {
         let _ = tenant;
         Box::pin(std::future::ready(Ok(false)))
     }
 
-    /// Makes what was deleted unreadable where it lay. A store that keeps nothing of it has nothing to do.
+    /// Overwrites deleted data on its medium. The default is for stores that keep no deleted data.
     fn scrub(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Writes what is queued and closes; later appends are unavailable. What is not written `within` that time is told
-    /// so: after this every `done` has been called, or is about to be for the one commit that hangs.
+    /// Writes queued appends and closes the store; later appends fail as unavailable. Appends that
+    /// are not written `within` that time fail too: afterwards every `done` was called, or is about
+    /// to be for one commit that hangs.
     fn close(&self, within: Duration) -> BoxFuture<'_, Result<(), StoreError>>;
 }
 
-/// Appends with an answer to await, for tools and tests.
+/// Appends with a future for the result, for tools and tests.
 pub trait AppendExt {
     /// Appends entries and waits until they are stored.
     fn append_and_wait(

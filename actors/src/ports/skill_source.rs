@@ -1,62 +1,63 @@
-//! Where skills come from: a folder, a database, a list in memory. Asked off the conversation's actor.
+//! A source of skills: a folder, a database, a list in memory. It is called from tasks, never from
+//! a conversation's handler.
 
 use super::BoxFuture;
 use crate::skill::{LoadLevel, Skill, SkillMetadata, SkillName};
 
-/// Bytes of a skill's instructions at most: some thirty thousand tokens, six times what the format advises.
+/// Bytes of a skill's instructions: about 30,000 tokens, six times what the format recommends.
 pub const SKILL_BODY_BYTES_MAX: usize = 128 * 1024;
 
-/// Bytes of one file of a skill at most: what is read is paged, and kept as an artifact.
+/// Bytes of one file of a skill. A model reads larger results page by page, from an artifact.
 pub const SKILL_RESOURCE_BYTES_MAX: usize = 1024 * 1024;
 
 /// All skills of a source, at level 1.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SkillListing {
-    /// The skills, by name, each name once.
+    /// The skills, sorted by name, without duplicates.
     pub skills: Vec<SkillMetadata>,
-    /// What is wrong, a line each: skills that cannot be used, and what is odd about others.
+    /// Problems, one line each: skills that cannot be used, and oddities of others.
     pub notes: Vec<String>,
 }
 
-/// Why a skill, or a file of one, is not to be had. No text holds a path of the host.
+/// Why a skill or one of its files is not available. No text contains a path of the host.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SkillError {
     /// No skill has this name.
     #[error("there is no skill named {name:?}{}", known(.skills))]
     NotFound {
-        /// As it was given.
+        /// The requested name.
         name: String,
-        /// The names of those that are there.
+        /// Names of the available skills.
         skills: Vec<String>,
     },
-    /// It is there and cannot be used.
+    /// The skill exists but cannot be used.
     #[error("the skill {name} cannot be used: {reason}")]
     Broken {
-        /// Which.
+        /// The skill.
         name: String,
-        /// What is wrong with it, in a line.
+        /// What is wrong with it, in one line.
         reason: String,
     },
     /// The skill has no such file.
     #[error("the skill {name} has no file {path:?}")]
     NoResource {
-        /// Which skill.
+        /// The skill.
         name: SkillName,
-        /// As it was given.
+        /// The requested path.
         path: String,
     },
-    /// The file is not for reading.
+    /// The file cannot be read as text.
     #[error("the file {path:?} of the skill {name} cannot be read: {reason}")]
     Unreadable {
-        /// Which skill.
+        /// The skill.
         name: SkillName,
-        /// As it was given.
+        /// The requested path.
         path: String,
-        /// Why: it is no text, or too long.
+        /// Why: it is not text, or too long.
         reason: String,
     },
-    /// The source cannot be asked.
+    /// The source cannot be reached.
     #[error("the skills cannot be read: {message}")]
     Unavailable {
         /// What happened.
@@ -69,7 +70,7 @@ fn known(skills: &[String]) -> String {
 }
 
 impl SkillError {
-    /// Stable code.
+    /// Returns the stable code of the error.
     pub fn code(&self) -> &'static str {
         match self {
             Self::NotFound { .. } => "skill_not_found",
@@ -80,7 +81,7 @@ impl SkillError {
         }
     }
 
-    /// Whether trying again can help.
+    /// Whether a retry can help.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Unavailable { .. } => true,
@@ -89,24 +90,28 @@ impl SkillError {
     }
 }
 
-/// A source of skills. What it brings is others' text: it is judged here, and shown to a model as it is.
+/// A source of skills. Skills are untrusted text: the source checks their form, and the model gets
+/// the text unchanged.
 pub trait SkillSource: Send + Sync + 'static {
-    /// Level 1 of every skill (REQUIREMENTS S-01). One that is broken is a note and hinders no other.
+    /// Returns all skills at level 1. A broken skill becomes a note and does not affect the others.
     ///
     /// # Errors
     /// [`SkillError::Unavailable`].
     fn index(&self) -> BoxFuture<'_, Result<SkillListing, SkillError>>;
 
-    /// A skill at a level; it holds the levels below too (REQUIREMENTS S-04). At level 3 the names of its files, not their contents.
+    /// Returns a skill at a level, including the levels below. Level 3 adds the names of its files,
+    /// not their contents.
     ///
     /// # Errors
     /// [`SkillError::NotFound`], [`SkillError::Broken`] and [`SkillError::Unavailable`].
     fn load(&self, name: SkillName, level: LoadLevel) -> BoxFuture<'_, Result<Skill, SkillError>>;
 
-    /// A file of a skill, as text (REQUIREMENTS S-03). `path` is one of [`Skill::resources`], and leads nowhere else.
+    /// Returns a file of a skill as text. `path` must be one of [`Skill::resources`]; no other file
+    /// can be read.
     ///
     /// # Errors
-    /// [`SkillError::NoResource`] and [`SkillError::Unreadable`], and those of [`SkillSource::load`].
+    /// [`SkillError::NoResource`] and [`SkillError::Unreadable`], and those of
+    /// [`SkillSource::load`].
     fn resource(&self, name: SkillName, path: String) -> BoxFuture<'_, Result<String, SkillError>>;
 }
 

@@ -1,4 +1,5 @@
-//! A wall clock that does not jump (FAULTS F23): where the clock below it leaves what really went by, it follows at a bounded pace.
+//! A wall clock that does not jump. When the system clock deviates from elapsed time, the steady
+//! clock approaches it at a bounded rate.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -10,18 +11,19 @@ use tokio::time::Instant;
 use super::Clock;
 use crate::time::Timestamp;
 
-/// How far a clock may be from what really went by: adjustments of this size make nothing old.
+/// Deviation from elapsed time that is taken over at once; adjustments of this size expire nothing.
 const TOLERANCE_MS: u64 = 5 * 60 * 1000;
 
-/// Another clock, without its jumps. After one it goes twice as fast or half as fast as time, until it is right again: what is to be
-/// kept for a day is kept for half a day at least, whatever somebody does to the system's clock.
+/// Another clock without its jumps. After a jump it runs at double or half speed until it agrees
+/// again. Data that must be kept for a day is therefore kept for at least half a day, whatever
+/// happens to the system clock.
 pub struct SteadyClock {
     clock: Arc<dyn Clock>,
     since: Instant,
     shown: Mutex<Shown>,
 }
 
-/// What was shown last, and when.
+/// The last time returned, and when.
 #[derive(Debug, Clone, Copy)]
 struct Shown {
     wall: u64,
@@ -29,7 +31,7 @@ struct Shown {
 }
 
 impl SteadyClock {
-    /// A clock that begins where `clock` is now.
+    /// Creates a clock that starts at the current time of `clock`.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let shown = Shown { wall: clock.now().0, at: Duration::ZERO };
         Self { clock, since: Instant::now(), shown: Mutex::new(shown) }
@@ -46,7 +48,8 @@ impl Clock for SteadyClock {
     }
 }
 
-/// What a clock shows that showed `shown` and then `gone_by` milliseconds went by, over one that says `wall`.
+/// Returns the next time to show. `shown` is the last time, `gone_by` the elapsed milliseconds
+/// since, `wall` the system clock.
 fn follow(shown: u64, gone_by: u64, wall: u64) -> u64 {
     let expected = shown.saturating_add(gone_by);
     if wall.abs_diff(expected) <= TOLERANCE_MS {
@@ -107,7 +110,7 @@ mod tests {
                 before = now;
             }
 
-            // As long as it is off, it gains half an hour an hour at least.
+            // While it deviates, the steady clock gains at least half an hour per hour.
             let off = wall.now().0.abs_diff(steady.now().0);
             let ms = off * 2 + HOUR;
             tokio::time::advance(Duration::from_millis(ms)).await;

@@ -1,4 +1,5 @@
-//! Something a model can call. Authors write a [`super::TypedTool`]; the executor sees this erased form.
+//! The port for tools that a model can call. Authors implement [`super::TypedTool`]; the executor
+//! uses this erased form.
 
 use std::{
     any::{Any, TypeId},
@@ -24,31 +25,32 @@ use crate::{
     tool::{EffectClass, OutputLevel, ToolError, ToolErrorType},
 };
 
-/// What may run beside a call of the same batch.
+/// Which calls of the same batch may run beside a call.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Concurrency {
-    /// Anything.
+    /// Any call.
     #[default]
     Parallel,
-    /// Nothing.
+    /// No call.
     Exclusive,
-    /// Anything but another call that names the same file in this parameter; those run in call order.
+    /// Any call except one that names the same file in this parameter. Those run in the order of
+    /// the calls.
     PerFile(String),
 }
 
-/// Whether a person must agree to a call.
+/// Whether a person must approve a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Approval {
-    /// Never: the tool only reads.
+    /// Never needed: the tool only reads.
     Never,
-    /// As the session's approval mode says.
+    /// The session's approval mode decides.
     #[default]
     ByMode,
 }
 
-/// Where a tool comes from (REQUIREMENTS G-05).
+/// Origin of a tool.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolSource {
@@ -61,48 +63,51 @@ pub enum ToolSource {
     Custom,
 }
 
-/// All that is declared of a tool.
+/// The declaration of a tool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolSpec {
-    /// What the model sees.
+    /// Name, description and schema, as the model sees them.
     pub definition: ToolDefinition,
-    /// What a repeated start would do.
+    /// What a repeated start of a call would do.
     pub effect: EffectClass,
-    /// What may run beside it.
+    /// Which calls of the same batch may run beside it.
     pub concurrency: Concurrency,
-    /// Whether a person must agree.
+    /// Whether a person must approve a call.
     pub approval: Approval,
-    /// Longest run of one attempt (REQUIREMENTS T-05).
+    /// Longest run of one attempt.
     pub timeout: Duration,
-    /// When to try again, if the effect allows it.
+    /// Retries of failed calls, if the effect class allows them.
     pub retry: ToolRetryPolicy,
-    /// Where it comes from.
+    /// Origin of the tool.
     pub source: ToolSource,
-    /// Version of the tool; part of what its results are cached under (REQUIREMENTS T-02).
+    /// Version of the tool. Part of the cache key of its results.
     pub version: String,
-    /// The level of its data unless a call names one (REQUIREMENTS O-09).
+    /// Default output level of its data. `None` leaves the choice to the call, the context and the
+    /// host.
     pub level: Option<OutputLevel>,
-    /// It returns [`ToolOutput::Data`]: a model may name an `output_level` for a call (REQUIREMENTS O-12).
+    /// Whether the tool returns [`ToolOutput::Data`]. The model may then choose an `output_level`
+    /// for a call.
     pub returns_data: bool,
-    /// Whether and for how long a result answers later calls. Counts for `pure` calls only.
+    /// Whether and for how long a cached result answers later calls. Applies to `pure` calls only.
     pub cache: CachePolicy,
-    /// Identical `pure` calls that are made at the same time share one run (DESIGN §4.5).
+    /// Whether identical `pure` calls at the same time share one run.
     pub shared: bool,
-    /// What of the outside it touches.
+    /// What the tool reaches outside the kernel.
     pub reach: Reach,
-    /// When it is left alone after failures in a row (REQUIREMENTS L-04).
+    /// When the circuit breaker stops calls after consecutive failures.
     pub breaker: BreakerConfig,
 }
 
-/// REQUIREMENTS T-05: 120000 ms.
+/// Default time limit of one attempt.
 pub const TOOL_TIMEOUT: Duration = Duration::from_millis(120_000);
 
-/// Five failures in a row open a tool's breaker, for half a minute. REQUIREMENTS L-04 names no numbers: these let a model see the
-/// failure a few times and spare a service that is down.
+/// Default circuit breaker: five consecutive failures stop the tool for half a minute. The model
+/// sees the failure a few times, and a failed service gets a pause.
 pub const TOOL_BREAKER: BreakerConfig = BreakerConfig { failures: 5, open_for: Duration::from_secs(30) };
 
 impl ToolSpec {
-    /// A tool with the careful defaults: effect `once`, parallel, asks by mode, 120 s.
+    /// Creates a declaration with safe defaults: effect class `once`, parallel, approval by mode,
+    /// 120 s.
     pub fn new(name: impl Into<String>, description: impl Into<String>, input_schema: RawJson) -> Self {
         Self {
             definition: ToolDefinition { name: name.into(), description: description.into(), input_schema },
@@ -122,7 +127,7 @@ impl ToolSpec {
         }
     }
 
-    /// Declares a tool that only reads: effect `pure`, never asks.
+    /// Declares that the tool only reads: effect class `pure`, no approval.
     #[must_use]
     pub fn read_only(mut self) -> Self {
         self.effect = EffectClass::Pure;
@@ -137,21 +142,21 @@ impl ToolSpec {
         self
     }
 
-    /// Sets what may run beside it.
+    /// Sets which calls may run beside it.
     #[must_use]
     pub fn concurrency(mut self, concurrency: Concurrency) -> Self {
         self.concurrency = concurrency;
         self
     }
 
-    /// Sets whether a person must agree.
+    /// Sets whether a person must approve a call.
     #[must_use]
     pub fn approval(mut self, approval: Approval) -> Self {
         self.approval = approval;
         self
     }
 
-    /// Sets the longest run of one attempt.
+    /// Sets the time limit of one attempt.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -165,8 +170,8 @@ impl ToolSpec {
         self
     }
 
-    /// Sets whether an attempt that took too long is followed by another (REQUIREMENTS T-06); it is, unless this says no or the
-    /// effect is `once`.
+    /// Sets whether an attempt that timed out is retried. By default it is, unless the effect class
+    /// is `once`.
     #[must_use]
     pub fn retry_on_timeout(mut self, yes: bool) -> Self {
         self.retry.retry_on.retain(|kind| *kind != ToolErrorType::Timeout);
@@ -190,62 +195,62 @@ impl ToolSpec {
         self
     }
 
-    /// Sets the level of its data.
+    /// Sets the default output level of its data.
     #[must_use]
     pub fn level(mut self, level: OutputLevel) -> Self {
         self.level = Some(level);
         self
     }
 
-    /// Declares that it returns data, so that a model may name an output level.
+    /// Declares that the tool returns data, so that the model may choose an output level.
     #[must_use]
     pub fn returns_data(mut self) -> Self {
         self.returns_data = true;
         self
     }
 
-    /// Sets whether results answer later calls.
+    /// Sets whether cached results answer later calls.
     #[must_use]
     pub fn cache(mut self, cache: CachePolicy) -> Self {
         self.cache = cache;
         self
     }
 
-    /// Declares that each call runs by itself, even beside an identical one.
+    /// Declares that identical calls at the same time run separately.
     #[must_use]
     pub fn not_shared(mut self) -> Self {
         self.shared = false;
         self
     }
 
-    /// Sets what of the outside it touches.
+    /// Sets what the tool reaches outside the kernel.
     #[must_use]
     pub fn reach(mut self, reach: Reach) -> Self {
         self.reach = reach;
         self
     }
 
-    /// Sets when it is left alone.
+    /// Sets the circuit breaker.
     #[must_use]
     pub fn breaker(mut self, breaker: BreakerConfig) -> Self {
         self.breaker = breaker;
         self
     }
 
-    /// The tool's name.
+    /// Returns the tool's name.
     pub fn name(&self) -> &str {
         &self.definition.name
     }
 }
 
-/// What a call returns (rulings on O-05..O-08).
+/// What a call returns.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ToolOutput {
-    /// Already an observation: never shortened by level.
+    /// An observation, which no output level shortens.
     Text(String),
-    /// Data that is formatted by output level.
+    /// Data, formatted by the output level.
     Data(Value),
-    /// A skill that was loaded; the conversation decides whether it becomes active.
+    /// A loaded skill. The conversation decides whether it becomes active.
     Activation(Box<SkillActivationResult>),
 }
 
@@ -267,7 +272,7 @@ impl From<&str> for ToolOutput {
     }
 }
 
-/// Lines that tell a watcher how a long call goes on.
+/// Reports the progress of a long call to watchers.
 #[derive(Clone)]
 pub struct Progress {
     lines: Arc<dyn Fn(String) + Send + Sync>,
@@ -275,33 +280,33 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Sends each line to `sink`, which must not block.
+    /// Creates a reporter that calls `sink` with each line. `sink` must not block.
     pub fn new(sink: impl Fn(String) + Send + Sync + 'static) -> Self {
         Self { lines: Arc::new(sink), subagents: None }
     }
 
-    /// Sends to `sink` also how far the subagent of the call is.
+    /// Also reports the progress of the call's subagent, to `sink`.
     pub(crate) fn with_subagents(self, sink: impl Fn(ChildProgress) + Send + Sync + 'static) -> Self {
         Self { subagents: Some(Arc::new(sink)), ..self }
     }
 
-    /// The same with each line changed on its way.
+    /// Returns a reporter that changes each line before it is reported.
     pub(crate) fn map(self, change: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
         let lines = self.lines;
         Self { lines: Arc::new(move |line| lines(change(&line))), ..self }
     }
 
-    /// Drops every line.
+    /// Creates a reporter that drops every line.
     pub fn silent() -> Self {
         Self::new(drop)
     }
 
-    /// Tells watchers a line; lost when they are too slow.
+    /// Reports a line to watchers. The line is lost if they are too slow.
     pub fn tell(&self, line: impl Into<String>) {
         (self.lines)(line.into());
     }
 
-    /// Tells watchers how far the subagent of the call is.
+    /// Reports the progress of the call's subagent to watchers.
     pub(crate) fn tell_subagent(&self, progress: ChildProgress) {
         if let Some(subagents) = &self.subagents {
             subagents(progress);
@@ -315,12 +320,12 @@ impl fmt::Debug for Progress {
     }
 }
 
-/// Values of the embedding application, by type: a database pool, a user, a trace.
+/// Values of the embedding application by type, such as a database pool, a user, a trace.
 #[derive(Clone, Default)]
 pub struct Extensions(Arc<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>);
 
 impl Extensions {
-    /// Adds a value; replaces one of the same type.
+    /// Adds a value. Replaces a value of the same type.
     #[must_use]
     pub fn with<T: Send + Sync + 'static>(self, value: T) -> Self {
         let mut map = Arc::unwrap_or_clone(self.0);
@@ -328,7 +333,7 @@ impl Extensions {
         Self(Arc::new(map))
     }
 
-    /// The value of a type.
+    /// Returns the value of a type.
     pub fn get<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
         self.0.get(&TypeId::of::<T>())?.clone().downcast().ok()
     }
@@ -340,12 +345,12 @@ impl fmt::Debug for Extensions {
     }
 }
 
-/// The artifacts of a call's conversation.
+/// The artifacts that a call can use.
 #[derive(Clone)]
 pub struct Artifacts {
-    /// Where they are kept.
+    /// The artifact store.
     pub store: Arc<dyn ArtifactStore>,
-    /// Who owns them: the root conversation of the call's tree.
+    /// The owner of the artifacts: the root conversation of the call's family.
     pub owner: Scope,
 }
 
@@ -355,35 +360,38 @@ impl fmt::Debug for Artifacts {
     }
 }
 
-/// What a call may know and use.
+/// What a tool gets with a call.
 #[derive(Debug, Clone)]
 pub struct ToolContext {
-    /// The call's name for ever; also tells tenant and conversation. The idempotency key to hand on to other systems.
+    /// The permanent name of the call, including tenant and conversation. Use it as idempotency key
+    /// for other systems.
     pub key: CallKey,
-    /// The id that the model's server gave the call.
+    /// Id of the call, assigned by the model's provider.
     pub tool_call_id: String,
-    /// Cancelled when the round is interrupted or the time is over. Stop soon; after the grace the call is dropped.
+    /// Cancelled when the round is interrupted or the time limit is reached. Stop soon: after a
+    /// grace period the call's future is dropped.
     pub cancel: CancellationToken,
-    /// When this attempt's time is over.
+    /// When the time limit of this attempt is reached.
     pub deadline: Instant,
-    /// Which start this is, from 0.
+    /// Number of this attempt, from 0.
     pub attempt: u32,
-    /// Where to tell how it goes.
+    /// Reports progress to watchers.
     pub progress: Progress,
-    /// The folder that the conversation works in, if any.
+    /// Workspace folder of the conversation, if it has one.
     pub workspace: Option<Arc<PathBuf>>,
     /// Values of the embedding application.
     pub extensions: Extensions,
-    /// The artifacts of its conversation, if the host keeps any.
+    /// Artifacts of the conversation, if the host stores any.
     pub artifacts: Option<Artifacts>,
 }
 
 /// A tool.
 pub trait Tool: Send + Sync + 'static {
-    /// What is declared of it; the same at every call.
+    /// Returns the declaration, the same for every call.
     fn spec(&self) -> &ToolSpec;
 
-    /// Checks arguments before anything is journaled as started. `Err` tells the model what to fix.
+    /// Checks arguments before the start of the call is stored. The model reads the error and can
+    /// correct the call.
     ///
     /// # Errors
     /// [`ToolError::invalid`].
@@ -392,47 +400,50 @@ pub trait Tool: Send + Sync + 'static {
         Ok(())
     }
 
-    /// The arguments in their one spelling, where that is not the given one: what is shown to a person, approved, locked, cached
-    /// and run. Quick, and by the text alone: it is asked inside of a decision. Asked after [`Tool::check`] agreed.
+    /// Returns the canonical form of the arguments, or `None` if the given form is canonical. A
+    /// person sees and approves this form, and it is locked, cached and run. Called after
+    /// [`Tool::check`] inside a decision: must be fast and depend on the text only.
     fn resolve(&self, arguments: &RawJson) -> Option<RawJson> {
         let _ = arguments;
         None
     }
 
-    /// Whether this call, unlike others of a tool that changes something, only reads, so that it needs no approval. Quick, and by
-    /// the text alone; asked of the arguments that would run.
+    /// Whether this call only reads and so needs no approval, although the tool can change
+    /// something. Called with the canonical arguments: must be fast and depend on the text only.
     fn only_reads(&self, arguments: &RawJson) -> bool {
         let _ = arguments;
         false
     }
 
-    /// What a person agrees to who says "always": calls with an equal pattern are not asked for again in this conversation. By
-    /// default the exact arguments.
+    /// Returns the pattern that a person approves with "always": later calls of this conversation
+    /// with an equal pattern need no approval. The default is the exact arguments.
     fn approval_pattern(&self, arguments: &RawJson) -> String {
         arguments.as_str().to_owned()
     }
 
-    /// Runs it. A failure is a [`ToolError`], read by the model; a panic becomes one too.
+    /// Runs the call. A failure is a [`ToolError`] that the model reads; a panic becomes one, too.
     ///
     /// # Cancel safety
-    /// The future is dropped after the grace; what must not be cut belongs into a task of the tool's own.
+    /// The future is dropped after the grace period. Work that must not be interrupted belongs in a
+    /// separate task.
     fn call(&self, arguments: RawJson, context: ToolContext) -> BoxFuture<'_, Result<ToolOutput, ToolError>>;
 
-    /// Takes away what it keeps of a tenant beyond its conversations; by default it keeps nothing. Asked of the tenant's tools when the
-    /// tenant is erased ([`crate::host::TenantHandle::erase`]); asked again, it takes away the rest.
+    /// Deletes what the tool stores for a tenant outside of conversations; the default stores
+    /// nothing. Called when the tenant is erased ([`crate::host::TenantHandle::erase`]). A repeated
+    /// call deletes what an earlier one left.
     ///
     /// # Errors
-    /// What kept it from that; some of it is left then.
+    /// The reason why not everything was deleted.
     fn forget<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<(), ToolError>> {
         let _ = tenant;
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Takes away what it keeps of a conversation beside its journal; by default it keeps nothing. Asked of the tenant's tools when the
-    /// conversation is deleted or reset.
+    /// Deletes what the tool stores for a conversation outside of its journal; the default stores
+    /// nothing. Called when the conversation is deleted or reset.
     ///
     /// # Errors
-    /// What kept it from that; some of it is left then.
+    /// The reason why not everything was deleted.
     fn forget_conversation<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<(), ToolError>> {
         let _ = scope;
         Box::pin(std::future::ready(Ok(())))

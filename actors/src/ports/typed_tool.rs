@@ -1,4 +1,5 @@
-//! What authors of tools write: arguments as a type, the schema derived from it.
+//! The typed form of a tool, which authors implement: arguments as a type, with a schema derived
+//! from it.
 
 use std::{convert::Infallible, future::Future, marker::PhantomData, sync::Arc};
 
@@ -13,7 +14,8 @@ use crate::{
     tool::ToolError,
 };
 
-/// A tool with typed arguments. Doc comments on the fields of `Args` become descriptions in the schema.
+/// A tool with typed arguments. Doc comments on the fields of `Args` become descriptions in the
+/// schema.
 ///
 /// ```
 /// use callboard_actors::ports::{ToolContext, ToolSpec, TypedTool};
@@ -43,7 +45,7 @@ use crate::{
 /// }
 /// ```
 ///
-/// All that can be declared, on a tool that returns data:
+/// A tool that returns data, with every declaration:
 /// ```
 /// use std::time::Duration;
 ///
@@ -98,16 +100,16 @@ use crate::{
 /// assert_eq!((tool.spec().timeout, tool.spec().cache), (Duration::from_secs(20), CachePolicy::TtlShort));
 /// ```
 pub trait TypedTool: Send + Sync + 'static {
-    /// The arguments.
+    /// Type of the arguments.
     type Args: DeserializeOwned + JsonSchema + Send;
-    /// The result: a text, or data as [`Json`].
+    /// Type of the result: text, or data as [`Json`].
     type Output: TryInto<ToolOutput, Error: Into<ToolError>>;
     /// Name: 1-64 of `[A-Za-z0-9_-]`.
     const NAME: &'static str;
-    /// What it does and when to use it, for the model.
+    /// What the tool does and when to use it, for the model.
     const DESCRIPTION: &'static str;
 
-    /// Declares effect class, concurrency, timeout; the given spec has the careful defaults.
+    /// Declares effect class, concurrency and time limit. `spec` has the safe defaults.
     fn declare(&self, spec: ToolSpec) -> ToolSpec {
         spec
     }
@@ -121,7 +123,7 @@ pub trait TypedTool: Send + Sync + 'static {
         Ok(())
     }
 
-    /// The arguments in their one spelling, where that is not the given one ([`Tool::resolve`]).
+    /// Returns the canonical form of the arguments; see [`Tool::resolve`].
     fn resolve(&self, args: &Self::Args) -> Option<RawJson> {
         let _ = args;
         None
@@ -133,35 +135,37 @@ pub trait TypedTool: Send + Sync + 'static {
         false
     }
 
-    /// What a person agrees to who says "always" ([`Tool::approval_pattern`]); `None`: these exact arguments.
+    /// Returns the pattern that a person approves with "always" ([`Tool::approval_pattern`]).
+    /// `None` stands for the exact arguments.
     fn approval_pattern(&self, args: &Self::Args) -> Option<String> {
         let _ = args;
         None
     }
 
-    /// Runs it.
+    /// Runs the call.
     fn call(&self, args: Self::Args, context: ToolContext) -> impl Future<Output = Result<Self::Output, ToolError>> + Send;
 
-    /// Takes away what it keeps of a tenant ([`Tool::forget`]).
+    /// Deletes what the tool stores for a tenant ([`Tool::forget`]).
     ///
     /// # Errors
-    /// What kept it from that.
+    /// The reason why not everything was deleted.
     fn forget(&self, tenant: &TenantId) -> impl Future<Output = Result<(), ToolError>> + Send {
         let _ = tenant;
         std::future::ready(Ok(()))
     }
 
-    /// Takes away what it keeps of a conversation ([`Tool::forget_conversation`]).
+    /// Deletes what the tool stores for a conversation ([`Tool::forget_conversation`]).
     ///
     /// # Errors
-    /// What kept it from that.
+    /// The reason why not everything was deleted.
     fn forget_conversation(&self, scope: &Scope) -> impl Future<Output = Result<(), ToolError>> + Send {
         let _ = scope;
         std::future::ready(Ok(()))
     }
 }
 
-/// Any value as the data of a result ([`ToolOutput::Data`]); it says nothing of level or cache, which [`TypedTool::declare`] does.
+/// Any serializable value as the data of a result ([`ToolOutput::Data`]). [`TypedTool::declare`]
+/// sets the output level and the cache policy.
 ///
 /// ```
 /// use callboard_actors::ports::{Json, ToolOutput};
@@ -172,7 +176,7 @@ pub trait TypedTool: Send + Sync + 'static {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Json<T>(pub T);
 
-/// Fails for what JSON cannot hold, such as a map whose keys are no strings.
+/// Fails for values that JSON cannot represent, such as a map whose keys are not strings.
 impl<T: Serialize> TryFrom<Json<T>> for ToolOutput {
     type Error = ToolError;
 
@@ -189,13 +193,13 @@ impl From<Infallible> for ToolError {
     }
 }
 
-/// The schema of a type.
+/// Returns the schema of a type.
 pub(super) fn schema_of<A: JsonSchema>() -> RawJson {
     RawJson::of(&schemars::schema_for!(A)).unwrap_or_else(|_| RawJson::empty_object())
 }
 
-/// Reads arguments into their type. JSON does not tell `2.0` from `2`, and models write either: where a whole number is wanted,
-/// both will do.
+/// Deserializes arguments. Models write whole numbers also as `2.0`, which JSON does not
+/// distinguish from `2`, so both are accepted for an integer.
 pub(super) fn arguments_of<A: DeserializeOwned>(tool: &str, arguments: &RawJson) -> Result<A, ToolError> {
     arguments.parse().or_else(|error| {
         let value = arguments.parse::<Value>().ok().and_then(whole_numbers);
@@ -204,7 +208,7 @@ pub(super) fn arguments_of<A: DeserializeOwned>(tool: &str, arguments: &RawJson)
     })
 }
 
-/// The value with its whole numbers written without a fraction; `None` where there is nothing to change.
+/// Rewrites whole numbers without a fraction; `None` if there is nothing to change.
 fn whole_numbers(mut value: Value) -> Option<Value> {
     let mut changed = false;
     let mut open = vec![&mut value];
@@ -213,7 +217,7 @@ fn whole_numbers(mut value: Value) -> Option<Value> {
             Value::Array(items) => open.extend(items),
             Value::Object(fields) => open.extend(fields.values_mut()),
             Value::Number(number) if number.is_f64() => {
-                // 2^53: beyond it a fraction's digits do not say which whole number is meant.
+                // 2^53: beyond it a float does not identify one integer.
                 let whole = number.as_f64().filter(|float| float.fract() == 0.0 && float.abs() <= 9_007_199_254_740_992.0);
                 if let Some(whole) = whole {
                     *number = Number::from(whole as i64);
@@ -226,12 +230,12 @@ fn whole_numbers(mut value: Value) -> Option<Value> {
     changed.then_some(value)
 }
 
-/// What a handler returned, as a result.
+/// Converts what a handler returned to a tool output.
 pub(super) fn output_of<O: TryInto<ToolOutput, Error: Into<ToolError>>>(output: O) -> Result<ToolOutput, ToolError> {
     output.try_into().map_err(Into::into)
 }
 
-/// Turns a typed tool into the form the executor uses.
+/// Erases the type of a tool, for the executor.
 pub fn erased<T: TypedTool>(tool: T) -> Arc<dyn Tool> {
     let spec = tool.declare(ToolSpec::new(T::NAME, T::DESCRIPTION, schema_of::<T::Args>()));
     Arc::new(Erased { tool, spec, args: PhantomData::<fn() -> T::Args> })
