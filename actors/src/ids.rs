@@ -307,7 +307,8 @@ counter!(
     Epoch
 );
 counter!(
-    /// Position of an entry in a conversation's journal. The first entry has seq 1; 0 stands before it.
+    /// Position of an entry in a conversation's journal. The first entry has seq 1; 0 stands before
+    /// it.
     Seq
 );
 

@@ -2,8 +2,8 @@
 //! runtime for LLM agents.
 //!
 //! **Invariant:** nothing in this crate opens a socket, a file or a process, reads the wall clock
-//! or generates random numbers. If you need one, add a method to a port. `cargo check -p
-//! callboard-actors` and `tests/tidy.rs` enforce the rule.
+//! or generates random numbers. If you need one, add a method to a port.
+//! `cargo check -p callboard-actors` and `tests/tidy.rs` enforce the rule.
 //!
 //! # The tree of actors
 //! ```text

@@ -327,8 +327,8 @@ pub fn check_block(block: &ContentBlock) -> Result<(), AttachmentError> {
     }
 }
 
-/// Returns the note that replaces an image or document for a model that cannot read it: `[image:
-/// 640x480 image/png, not shown to this model]`. `None` for other blocks.
+/// Returns the note that replaces an image or document for a model that cannot read it:
+/// `[image: 640x480 image/png, not shown to this model]`. `None` for other blocks.
 pub fn note(block: &ContentBlock) -> Option<String> {
     Some(format!("[{}, not shown to this model]", label(block)?))
 }

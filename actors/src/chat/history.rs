@@ -251,6 +251,7 @@ impl History {
     pub fn repair(messages: impl IntoIterator<Item = Message>) -> (Self, Vec<Repair>) {
         let mut history = Self::default();
         let mut repairs = Vec::new();
+        // A message with calls stays in `open` until the next message shows which results it has.
         let mut open: Option<(usize, Message)> = None;
         for (index, message) in messages.into_iter().enumerate() {
             match message.role() {
@@ -289,6 +290,9 @@ impl History {
             self.messages.push(user.clone());
             return;
         }
+        // Results are rebuilt in call order, with an error result for each call that has none.
+        // Blocks that are not the first result of a call follow behind them: other blocks as they
+        // are, surplus results as text.
         let (user_index, blocks) = user.map_or((call_index, Vec::new()), |(index, message)| (index, message.blocks()));
         let mut results: Vec<ToolResultBlock> = Vec::new();
         for id in calls.tool_use_ids() {

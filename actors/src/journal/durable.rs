@@ -360,6 +360,8 @@ impl Durable {
         if self.epoch == Epoch(0) && self.head > Seq(0) && matches!(entry.body, EntryBody::Reset {}) {
             self.epoch = entry.epoch; // The `LifeStarted` entry of its activation was emptied.
         }
+        // `LifeStarted` begins the next epoch, or any epoch above 0 in an empty journal. Every
+        // other entry belongs to the current epoch.
         let is_due = match (matches!(entry.body, EntryBody::LifeStarted { .. }), self.head) {
             (true, Seq(0)) => entry.epoch > Epoch(0),
             (true, _) => entry.epoch == self.epoch.next(),
@@ -641,6 +643,8 @@ impl Durable {
         round.usage = round.usage.plus(usage);
         self.metrics.record_usage(usage);
         let bytes = message.map_or(0, |message| message.wire().len());
+        // Usage that the provider reports replaces the estimate of the context. Without a report,
+        // the answer is added to the estimate.
         if usage.input() > 0 {
             self.last_usage = *usage;
             self.context.window.answered(usage, (self.history.messages().wire_bytes() + bytes) as u64);
@@ -653,6 +657,8 @@ impl Durable {
         if let Some(message) = message {
             round.answers += 1;
             round.said.push(message.clone());
+            // A message with calls enters the history only together with their results, when the
+            // batch is done: `history` never holds a call without its result.
             let calls = message.tool_uses();
             if calls.is_empty() {
                 self.history.push_assistant(message.clone()).map_err(|error| error.to_string())?;

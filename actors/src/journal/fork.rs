@@ -49,6 +49,9 @@ impl ForkReader {
     /// # Errors
     /// [`ApplyError`] when the entry cannot follow. Do not use the reader after an error.
     pub fn take(&mut self, entry: &Entry) -> Result<(), ApplyError> {
+        // The end of the wanted round is a fork, and so is an import that contains the round. The
+        // latest one wins. A reset or an import drops earlier finds, because the history that they
+        // belong to no longer exists.
         let ends = matches!(entry.body, EntryBody::RoundFinished { .. });
         let ended = self.reader.state().round.as_ref().map(|round| round.id).filter(|_| ends);
         let brought = matches!(entry.body, EntryBody::Imported { .. });

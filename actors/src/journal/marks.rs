@@ -194,7 +194,8 @@ mod tests {
     fn an_edit_moves_the_marks_and_takes_those_of_rounds_that_are_gone() {
         let mut marks = marks(&[0, 4, 8, 10]);
 
-        // A summary takes the place of messages 0 to 4; message 5 and all after it stay, but for round 2.
+        // A summary takes the place of messages 0 to 4; message 5 and all after it stay, but for
+        // round 2.
         marks.edited(12, |old| match old {
             0..=4 | 8..=9 => None,
             _ if old < 8 => Some(old - 4),

@@ -26,8 +26,8 @@ pub fn project(conversation: &ConversationId, before: &Durable, entry: &Entry) -
     let id = round.map(|round| round.id);
     match &entry.body {
         EntryBody::PromptAccepted { round_id, .. } => (Some(*round_id), Vec::new()),
-        // A withdrawn prompt never becomes a round. Its stream must end all the same, or the caller
-        // would wait forever.
+        // A prompt that is withdrawn from the inbox never becomes a round. Its stream must end all
+        // the same, or the caller would wait forever.
         EntryBody::PromptWithdrawn { prompt_id, reason } => match before.inbox.iter().find(|prompt| prompt.id == *prompt_id) {
             Some(prompt) => (Some(prompt.round_id), vec![EventKind::Error { failure: withdrawn(*reason) }]),
             None => (id, Vec::new()),

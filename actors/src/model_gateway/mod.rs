@@ -82,8 +82,8 @@ impl ModelGatewayRef {
         Self(Arc::new(Gateway { settings, permits, health: std::sync::Mutex::default(), entropy, counters }))
     }
 
-    /// Changes the gateway in place, also for waiting calls. `fallback` is the gateway that `config`
-    /// names.
+    /// Changes the gateway in place, also for waiting calls. `fallback` is the gateway that
+    /// `config` names.
     ///
     /// # Errors
     /// [`FallbackCycle`] when the chain of fallbacks leads back to this gateway; then nothing is

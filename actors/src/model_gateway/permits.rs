@@ -137,6 +137,7 @@ impl Permit {
 
     fn give_back(&mut self) -> Option<Arc<Shared>> {
         let shared = self.shared.take()?;
+        // A call that never started used nothing. A usage above `most` is not believed.
         let used = if self.begun { self.used.unwrap_or(self.cost.tokens).min(self.cost.most) } else { 0 };
         let now = shared.now();
         let mut state = shared.lock();
@@ -235,6 +236,8 @@ impl Shared {
 
     fn next_waiter(self: &Arc<Self>) -> Option<(Taken<TenantId, Waiter>, Duration)> {
         let now = self.now();
+        // One lock covers the check, the removal and the take, so two threads that serve at the
+        // same time never hand out the same capacity.
         let mut state = self.lock();
         if state.queue.is_empty() {
             (state.pace, state.last_served) = (None, None);
@@ -274,6 +277,9 @@ impl Shared {
 /// pass.
 async fn watch(shared: Arc<Shared>) {
     loop {
+        // `set_alarm` notifies after each change of `alarm_at`, so the sleep below always ends at
+        // the current time. `alarm_runs` is cleared under the lock that saw no alarm: a later
+        // `set_alarm` then spawns a new task.
         let at = {
             let mut state = shared.lock();
             let Some(at) = state.alarm_at else {
@@ -472,6 +478,8 @@ impl Permits {
         let now = self.now();
         let mut state = self.0.lock();
         state.pacing.asks(by.tenant, by.weight, now);
+        // A free permit is taken directly only while no call waits; otherwise this call would
+        // overtake the queue.
         if state.queue.is_empty() {
             match state.blocked(by.tenant, cost.tokens, now) {
                 None => {
@@ -485,6 +493,9 @@ impl Permits {
                 Some(_) => {}
             }
         }
+        // A full queue makes room by removing the newest, least urgent call of the tenant with the
+        // most waiting calls for its weight. If no tenant has more than this one, the new call is
+        // refused.
         let mut shed = None;
         if state.queue.len() >= state.waiting_max {
             shed = state.queue.shed(by.tenant, by.weight);
