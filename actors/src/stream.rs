@@ -120,7 +120,7 @@ pub struct Failure {
     pub code: String,
     /// What happened and what to do, for people. Contains no path and no key.
     pub message: String,
-    /// Milliseconds after which a retry makes sense. `None` if a retry does not help.
+    /// Milliseconds after which a retry makes sense. `None` if no time is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
 }

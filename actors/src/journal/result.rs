@@ -25,13 +25,13 @@ pub struct ToolExecutionResult {
     /// Whether the call failed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_error: bool,
-    /// Class of the failure. `None` for a success, or for a failure with a fixed text.
+    /// Class of the failure. `None` for a success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_type: Option<ToolErrorType>,
     /// Code of the failure, in capitals.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_code: Option<String>,
-    /// The failure in words. `None` where `observation` is already the message.
+    /// The failure in words. `None` for a success, and where `observation` is the whole message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_message: Option<String>,
     /// How much of the data the observation shows.
